@@ -1,0 +1,213 @@
+//! The one error of the engine: an enum with numbers inside.
+//!
+//! Every variant names the thing (tensor, op, field, page), the value found and what is allowed. User mistakes
+//! (a broken file, an impossible setting, a prompt that is too long) always arrive here and never panic.
+
+use std::path::PathBuf;
+
+/// Result of everything in the engine that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, with the numbers.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A checkpoint file breaks its format's rules.
+    #[error("{file}: {what}")]
+    Format {
+        /// File, and where known the place inside it.
+        file: String,
+        /// What was found and what is allowed.
+        what: String,
+    },
+    /// A tensor of a checkpoint is unusable.
+    #[error("tensor `{tensor}`: {what}")]
+    Tensor {
+        /// Name in the checkpoint.
+        tensor: String,
+        /// What was found and what is allowed.
+        what: String,
+    },
+    /// The names of a checkpoint and of the policy do not match up.
+    #[error("policy `{policy}` does not fit the checkpoint: {what}{}", list(.names))]
+    Binding {
+        /// The policy.
+        policy: String,
+        /// What does not match.
+        what: String,
+        /// The tensors or roles concerned.
+        names: Vec<String>,
+    },
+    /// No policy recognised the model.
+    #[error("no injection policy fits this model ({model}){}", list(.reasons))]
+    NoPolicy {
+        /// `model_type` and `architectures` as found.
+        model: String,
+        /// Per policy, why it declined.
+        reasons: Vec<String>,
+    },
+    /// A configuration field has a value that cannot work.
+    #[error("`{field}` is {got}; allowed: {allowed}")]
+    Config {
+        /// The field.
+        field: String,
+        /// The value found.
+        got: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Shapes of an op's operands do not go together.
+    #[error("{op}: {what} is {got}, expected {want}")]
+    Shape {
+        /// The op.
+        op: &'static str,
+        /// The operand and dimension.
+        what: &'static str,
+        /// Found.
+        got: usize,
+        /// Expected.
+        want: usize,
+    },
+    /// The backend has no way to do this.
+    #[error("{op} is not supported by the {backend} backend: {reason}")]
+    Unsupported {
+        /// The op or feature.
+        op: String,
+        /// The backend.
+        backend: String,
+        /// Why, and where possible what would help.
+        reason: String,
+    },
+    /// A device or host allocation failed or would exceed the limit.
+    #[error("out of memory: {wanted} bytes wanted for {what}, {free} free")]
+    OutOfMemory {
+        /// What it was for.
+        what: String,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A request cannot be served.
+    #[error("request {id}: {what}")]
+    Request {
+        /// The request's number.
+        id: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The KV pool has too few free pages.
+    #[error("KV pool is full: {wanted} pages wanted, {free} of {total} free")]
+    KvFull {
+        /// Pages wanted.
+        wanted: usize,
+        /// Pages free.
+        free: usize,
+        /// Pages in the pool.
+        total: usize,
+    },
+    /// The tokenizer or chat template failed.
+    #[error("{what}")]
+    Text {
+        /// What is wrong.
+        what: String,
+    },
+    /// A non-finite value appeared where the scan was asked for.
+    #[error("{op}: non-finite value at row {row}, column {col}")]
+    NonFinite {
+        /// The op whose output it is.
+        op: &'static str,
+        /// Row.
+        row: usize,
+        /// Column.
+        col: usize,
+    },
+    /// A rank of the group failed.
+    #[error("rank {rank} of {world}: {what}")]
+    Comm {
+        /// The rank.
+        rank: usize,
+        /// Ranks in the group.
+        world: usize,
+        /// What happened.
+        what: String,
+    },
+    /// The device is gone or in an error state; this engine cannot go on.
+    #[error("device lost: {what}")]
+    DeviceLost {
+        /// What the driver said, and during which kernel.
+        what: String,
+    },
+    /// An invariant of the engine broke; a bug of ours.
+    #[error("internal error, please report: {what}")]
+    Internal {
+        /// The invariant.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Wraps an operating-system error with its path.
+    pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        Error::Io { path: path.into(), source }
+    }
+
+    /// A format error of a file.
+    pub fn format(file: impl Into<String>, what: impl Into<String>) -> Self {
+        Error::Format { file: file.into(), what: what.into() }
+    }
+
+    /// An error of one tensor.
+    pub fn tensor(tensor: impl Into<String>, what: impl Into<String>) -> Self {
+        Error::Tensor { tensor: tensor.into(), what: what.into() }
+    }
+
+    /// An error of one configuration field.
+    pub fn config(field: impl Into<String>, got: impl std::fmt::Display, allowed: impl Into<String>) -> Self {
+        Error::Config { field: field.into(), got: got.to_string(), allowed: allowed.into() }
+    }
+
+    /// An error of the text stage.
+    pub fn text(what: impl Into<String>) -> Self {
+        Error::Text { what: what.into() }
+    }
+
+    /// A broken invariant.
+    pub fn internal(what: impl Into<String>) -> Self {
+        Error::Internal { what: what.into() }
+    }
+}
+
+/// `": a, b, c and 7 more"`, or nothing.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    if names.is_empty() {
+        return String::new();
+    }
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!(": {shown} and {more} more"),
+        _ => format!(": {shown}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_cut_and_counted() {
+        let names: Vec<String> = (0..11).map(|i| format!("t{i}")).collect();
+        assert_eq!(list(&names), ": t0, t1, t2, t3, t4, t5, t6, t7 and 3 more");
+        assert_eq!(list(&names[..2]), ": t0, t1");
+        assert_eq!(list(&[]), "");
+    }
+}

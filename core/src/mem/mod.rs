@@ -1,0 +1,3 @@
+//! Memory.
+pub mod dtype;
+pub use dtype::{Block, Float, Stored, WeightFormat};

@@ -1,0 +1,2 @@
+//! The program `engraft`.
+fn main() {}
