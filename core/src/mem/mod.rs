@@ -1,3 +1,17 @@
-//! Memory.
+//! Memory as the engine sees it: allocations of a backend, typed views, matrices, and the buffers of a step.
+//!
+//! Everything here is generic over the *memory type* `M` (one device allocation), never over the backend: a wrapper
+//! backend with the same memory then needs no casts. Device memory is written behind `&M` (a device orders its own
+//! work); exclusivity is kept by the view types, which borrow their owner mutably.
+//!
+//! - [`Buf`]: a typed 1-D buffer (`u32` ids, `i32` slots, ...). Integers are typed because confusing slots with
+//!   positions is the commonest bug of a paged cache.
+//! - [`Mat`]: `[rows, cols]`, unit inner stride, row pitch, element type as a run-time tag.
+//! - [`StepBuffers`]: everything that changes from step to step, in one device buffer filled by one upload.
 pub mod dtype;
+mod step;
+mod view;
+
 pub use dtype::{Block, Float, Stored, WeightFormat};
+pub use step::{NO_ROW, SKIP, StepBuffers, StepFill, StepShape, StepView};
+pub use view::{Buf, BufMut, BufRef, DeviceMem, Mat, MatMut, MatRef};

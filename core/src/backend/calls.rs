@@ -1,0 +1,142 @@
+//! Operand groups of ops that have many: norms, rotary tables, KV slabs, attention, sampling.
+
+use crate::mem::{BufMut, BufRef, Float, StepView};
+use crate::ops::{Heads, NormKind, RopeStyle, Scores};
+use crate::sample::SampleRow;
+
+/// A norm with its weights.
+#[derive(Debug)]
+pub struct NormCall<'a, W> {
+    /// Which norm.
+    pub kind: NormKind,
+    /// Added to the mean square or variance.
+    pub eps: f32,
+    /// `[cols]`; none multiplies by one.
+    pub weight: Option<&'a W>,
+    /// `[cols]`, layer norm only.
+    pub bias: Option<&'a W>,
+    /// Multiply by `1 + weight` (Gemma).
+    pub plus_one: bool,
+}
+
+impl<W> Clone for NormCall<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<W> Copy for NormCall<'_, W> {}
+
+/// Rotary tables: `cos` and `sin` `[positions, pairs]` f32, one after the other in one buffer.
+#[derive(Debug)]
+pub struct RopeView<'a, M> {
+    /// `[2, positions, pairs]`.
+    pub table: BufRef<'a, M, f32>,
+    /// Positions.
+    pub positions: usize,
+    /// Rotated pairs per head; the first `2 * pairs` columns of a head turn.
+    pub pairs: usize,
+    /// How pairs lie.
+    pub style: RopeStyle,
+}
+
+impl<M> Clone for RopeView<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for RopeView<'_, M> {}
+
+/// Shape of the paged KV of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    /// Pages in the slab.
+    pub pages: usize,
+    /// Positions per page.
+    pub page_size: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Width of a key head.
+    pub k_dim: usize,
+    /// Width of a value head.
+    pub v_dim: usize,
+    /// Element type.
+    pub dtype: Float,
+}
+
+/// One layer's KV slab; the order inside a page is the backend's secret.
+#[derive(Debug)]
+pub struct KvView<'a, M> {
+    /// Keys.
+    pub k: &'a M,
+    /// Values.
+    pub v: &'a M,
+    /// Shape.
+    pub layout: KvLayout,
+}
+
+impl<M> Clone for KvView<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for KvView<'_, M> {}
+
+/// Page table: row `r` of `[rows, stride]` lists the pages of a sequence, position `p` lies in entry `p / page_size`.
+#[derive(Debug)]
+pub struct Table<'a, M> {
+    /// `[rows * stride]` page numbers.
+    pub pages: BufRef<'a, M, u32>,
+    /// Entries per row.
+    pub stride: usize,
+}
+
+impl<M> Clone for Table<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for Table<'_, M> {}
+
+/// Attention over pages: which sequences, which scores.
+#[derive(Debug)]
+pub struct AttnCall<'a, M> {
+    /// Heads.
+    pub heads: Heads,
+    /// Scores and masks.
+    pub scores: &'a Scores,
+    /// The step: bounds, table rows, lengths.
+    pub step: StepView<'a, M>,
+    /// Pages of the sequences.
+    pub table: Table<'a, M>,
+}
+
+/// What happens between the fused q|k|v product and attention.
+#[derive(Debug)]
+pub struct QkvCall<'a, M, W> {
+    /// Heads.
+    pub heads: Heads,
+    /// Norm of every query head, over its width.
+    pub q_norm: Option<NormCall<'a, W>>,
+    /// Norm of every key head.
+    pub k_norm: Option<NormCall<'a, W>>,
+    /// Rotary embedding of q and k.
+    pub rope: Option<RopeView<'a, M>>,
+    /// The step: positions and write slots.
+    pub step: StepView<'a, M>,
+}
+
+/// Sampling: one row of logits, one token.
+#[derive(Debug)]
+pub struct SampleCall<'a, M> {
+    /// The sampling table `[slots]`: parameters of every live request.
+    pub table: BufRef<'a, M, SampleRow>,
+    /// Per row of logits the row of `table`; [`crate::mem::NO_ROW`] = draw nothing.
+    pub slots: BufRef<'a, M, u32>,
+    /// Per row the position of the new token.
+    pub positions: BufRef<'a, M, u32>,
+    /// `[slots, vocab / 32 rounded up]` bits of tokens already seen, for the repetition penalty; drawn tokens are
+    /// added.
+    pub seen: BufMut<'a, M, u32>,
+    /// Words of one row of `seen`.
+    pub seen_words: usize,
+}

@@ -1,0 +1,339 @@
+//! The only door through which model code reaches ops.
+//!
+//! `Exec` checks shapes and element types once, opens a profile span per op, and (when asked) scans outputs for
+//! non-finite values. Backends below it receive calls that go together.
+
+use super::{
+    AttnCall, Backend, FusedOps, KvView, NormCall, Op, Prepared, PrimitiveOps, QkvCall, RopeView, SampleCall,
+    Stream,
+};
+use crate::mem::{BufMut, BufRef, DeviceMem, MatMut, MatRef};
+use crate::ops::{Act, Heads, Scores};
+use crate::profile::Probe;
+use crate::{Error, Result};
+
+/// A weight with its bias.
+#[derive(Debug)]
+pub struct Linear<W> {
+    /// `[n, k]`.
+    pub weight: Prepared<W>,
+    /// `[n]`.
+    pub bias: Option<Prepared<W>>,
+}
+
+impl<W> Linear<W> {
+    fn raw_bias(&self) -> Option<&W> {
+        self.bias.as_ref().map(|b| &b.raw)
+    }
+}
+
+/// Stream, communicator and observers of one step.
+pub struct Exec<'a, B: Backend> {
+    /// The queue.
+    pub stream: &'a mut B::Stream,
+    /// The group.
+    pub comm: &'a mut B::Comm,
+    /// Time per op, when profiling.
+    pub probe: Option<&'a mut Probe<<B::Stream as Stream<B>>::Event>>,
+}
+
+type Ref<'a, B> = MatRef<'a, <B as Backend>::Mem>;
+type Mut<'a, B> = MatMut<'a, <B as Backend>::Mem>;
+
+fn same(op: &'static str, what: &'static str, got: usize, want: usize) -> Result<()> {
+    if got == want { Ok(()) } else { Err(Error::Shape { op, what, got, want }) }
+}
+
+fn at_least(op: &'static str, what: &'static str, got: usize, want: usize) -> Result<()> {
+    if got >= want { Ok(()) } else { Err(Error::Shape { op, what, got, want }) }
+}
+
+fn fits<M: DeviceMem>(op: &'static str, m: MatRef<'_, M>) -> Result<()> {
+    at_least(op, "pitch", m.pitch, m.cols)?;
+    let end = if m.rows == 0 { 0 } else { m.offset + (m.rows - 1) * m.pitch + m.cols };
+    at_least(op, "bytes of a matrix", m.mem.bytes(), end * m.dtype.bytes())
+}
+
+fn alike<M: DeviceMem>(op: &'static str, a: MatRef<'_, M>, b: MatRef<'_, M>) -> Result<()> {
+    same(op, "rows", b.rows, a.rows)?;
+    same(op, "columns", b.cols, a.cols)?;
+    same(op, "element type", b.dtype as usize, a.dtype as usize)?;
+    fits(op, a)?;
+    fits(op, b)
+}
+
+fn norm_fits<M: DeviceMem>(op: &'static str, x: MatRef<'_, M>, out: MatRef<'_, M>) -> Result<()> {
+    alike(op, x, out)
+}
+
+impl<'a, B: Backend> Exec<'a, B> {
+    /// A door without observers.
+    pub fn new(stream: &'a mut B::Stream, comm: &'a mut B::Comm) -> Self {
+        Self { stream, comm, probe: None }
+    }
+
+    fn span(&mut self, op: Op, run: impl FnOnce(&mut B::Stream, &mut B::Comm) -> Result<()>) -> Result<()> {
+        let Some(probe) = self.probe.as_deref_mut() else { return run(self.stream, self.comm) };
+        let from = self.stream.record()?;
+        run(self.stream, self.comm)?;
+        probe.push(op, from, self.stream.record()?);
+        Ok(())
+    }
+
+    fn linear_fits(op: &'static str, x: Ref<'_, B>, l: &Linear<B::Weight>, out: Ref<'_, B>) -> Result<()> {
+        same(op, "columns of x", x.cols, l.weight.cols)?;
+        same(op, "columns of the output", out.cols, l.weight.rows)?;
+        same(op, "rows of the output", out.rows, x.rows)?;
+        if let Some(bias) = &l.bias {
+            same(op, "length of the bias", bias.rows * bias.cols, l.weight.rows)?;
+        }
+        fits(op, x)?;
+        fits(op, out)
+    }
+
+    /// See [`PrimitiveOps::embed`].
+    pub fn embed(
+        &mut self,
+        ids: BufRef<'_, B::Mem, u32>,
+        t: &Prepared<B::Weight>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        same("embed", "rows", out.rows, ids.len)?;
+        same("embed", "columns", out.cols, t.cols)?;
+        fits("embed", out.as_ref())?;
+        self.span(Op::Embed, |s, _| s.embed(ids, &t.raw, out))
+    }
+
+    /// See [`FusedOps::embed_add`].
+    pub fn embed_add(
+        &mut self,
+        ids: BufRef<'_, B::Mem, u32>,
+        t: &Prepared<B::Weight>,
+        scratch: Mut<'_, B>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        same("embed_add", "rows", out.rows, ids.len)?;
+        same("embed_add", "columns", out.cols, t.cols)?;
+        alike("embed_add", out.as_ref(), scratch.as_ref())?;
+        self.span(Op::EmbedAdd, |s, _| s.embed_add(ids, &t.raw, scratch, out))
+    }
+
+    /// See [`PrimitiveOps::linear`].
+    pub fn linear(&mut self, x: Ref<'_, B>, l: &Linear<B::Weight>, out: Mut<'_, B>) -> Result<()> {
+        Self::linear_fits("linear", x, l, out.as_ref())?;
+        self.span(Op::Linear, |s, _| s.linear(x, &l.weight.raw, l.raw_bias(), out))
+    }
+
+    /// See [`FusedOps::linear_act`].
+    pub fn linear_act(
+        &mut self,
+        x: Ref<'_, B>,
+        l: &Linear<B::Weight>,
+        act: Act,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        Self::linear_fits("linear_act", x, l, out.as_ref())?;
+        self.span(Op::LinearAct, |s, _| s.linear_act(x, &l.weight.raw, l.raw_bias(), act, out))
+    }
+
+    /// See [`FusedOps::gated_linear`].
+    pub fn gated_linear(
+        &mut self,
+        x: Ref<'_, B>,
+        l: &Linear<B::Weight>,
+        act: Act,
+        scratch: Mut<'_, B>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        Self::linear_fits("gated_linear", x, l, scratch.as_ref())?;
+        same("gated_linear", "rows of the output", out.rows, x.rows)?;
+        same("gated_linear", "columns of gate and up", l.weight.rows, 2 * out.cols)?;
+        same("gated_linear", "element type", out.dtype as usize, scratch.dtype as usize)?;
+        self.span(Op::GatedLinear, |s, _| {
+            s.gated_linear(x, &l.weight.raw, l.raw_bias(), act, scratch, out)
+        })
+    }
+
+    /// See [`FusedOps::linear_add`].
+    pub fn linear_add(
+        &mut self,
+        x: Ref<'_, B>,
+        l: &Linear<B::Weight>,
+        scratch: Mut<'_, B>,
+        residual: Mut<'_, B>,
+    ) -> Result<()> {
+        Self::linear_fits("linear_add", x, l, residual.as_ref())?;
+        alike("linear_add", residual.as_ref(), scratch.as_ref())?;
+        self.span(Op::LinearAdd, |s, _| s.linear_add(x, &l.weight.raw, l.raw_bias(), scratch, residual))
+    }
+
+    /// See [`PrimitiveOps::norm`].
+    pub fn norm(&mut self, x: Ref<'_, B>, n: NormCall<'_, B::Weight>, out: Mut<'_, B>) -> Result<()> {
+        norm_fits("norm", x, out.as_ref())?;
+        self.span(Op::Norm, |s, _| s.norm(x, n, out))
+    }
+
+    /// See [`FusedOps::add_norm`].
+    pub fn add_norm(
+        &mut self,
+        residual: Mut<'_, B>,
+        x: Ref<'_, B>,
+        n: NormCall<'_, B::Weight>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        alike("add_norm", residual.as_ref(), x)?;
+        norm_fits("add_norm", residual.as_ref(), out.as_ref())?;
+        self.span(Op::AddNorm, |s, _| s.add_norm(residual, x, n, out))
+    }
+
+    /// See [`FusedOps::reduce_add_norm`].
+    pub fn reduce_add_norm(
+        &mut self,
+        residual: Mut<'_, B>,
+        partial: Mut<'_, B>,
+        n: NormCall<'_, B::Weight>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        alike("reduce_add_norm", residual.as_ref(), partial.as_ref())?;
+        norm_fits("reduce_add_norm", residual.as_ref(), out.as_ref())?;
+        self.span(Op::ReduceAddNorm, |s, c| s.reduce_add_norm(c, residual, partial, n, out))
+    }
+
+    /// `residual += sum of partial over all ranks`, where no norm follows.
+    pub fn reduce_add(&mut self, residual: Mut<'_, B>, mut partial: Mut<'_, B>) -> Result<()> {
+        use super::Communicator;
+        alike("add", residual.as_ref(), partial.as_ref())?;
+        self.span(Op::Add, |s, c| {
+            c.all_reduce(s, partial.reborrow())?;
+            s.add(residual, partial.as_ref())
+        })
+    }
+
+    /// See [`PrimitiveOps::activate`].
+    pub fn activate(&mut self, x: Mut<'_, B>, act: Act) -> Result<()> {
+        fits("activate", x.as_ref())?;
+        self.span(Op::Activate, |s, _| s.activate(x, act))
+    }
+
+    /// See [`FusedOps::qkv_rope_append`].
+    pub fn qkv_rope_append(
+        &mut self,
+        qkv: Mut<'_, B>,
+        call: QkvCall<'_, B::Mem, B::Weight>,
+        kv: KvView<'_, B::Mem>,
+    ) -> Result<()> {
+        const OP: &str = "qkv_rope_append";
+        same(OP, "columns", qkv.cols, call.heads.qkv_cols())?;
+        same(OP, "rows", call.step.slots.len, qkv.rows)?;
+        same(OP, "kv heads of the slab", kv.layout.kv_heads, call.heads.kv_heads)?;
+        same(OP, "key width of the slab", kv.layout.k_dim, call.heads.k_dim)?;
+        if let Some(rope) = &call.rope {
+            at_least(OP, "head width", call.heads.k_dim, 2 * rope.pairs)?;
+            same(OP, "rope table", rope.table.len, 2 * rope.positions * rope.pairs)?;
+        }
+        fits(OP, qkv.as_ref())?;
+        self.span(Op::QkvRopeAppend, |s, _| s.qkv_rope_append(qkv, call, kv))
+    }
+
+    /// See [`PrimitiveOps::rope`].
+    pub fn rope(
+        &mut self,
+        x: Mut<'_, B>,
+        width: usize,
+        positions: BufRef<'_, B::Mem, u32>,
+        rope: RopeView<'_, B::Mem>,
+    ) -> Result<()> {
+        same("rope", "positions", positions.len, x.rows)?;
+        at_least("rope", "head width", width, 2 * rope.pairs)?;
+        fits("rope", x.as_ref())?;
+        self.span(Op::Rope, |s, _| s.rope(x, width, positions, rope))
+    }
+
+    /// See [`PrimitiveOps::attend`].
+    pub fn attend(
+        &mut self,
+        plan: &B::AttnPlan,
+        q: Ref<'_, B>,
+        kv: KvView<'_, B::Mem>,
+        call: AttnCall<'_, B::Mem>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        same("attend", "columns of q", q.cols, call.heads.q_cols())?;
+        same("attend", "columns of the output", out.cols, call.heads.out_cols())?;
+        same("attend", "rows of the output", out.rows, q.rows)?;
+        fits("attend", q)?;
+        fits("attend", out.as_ref())?;
+        self.span(Op::Attend, |s, _| s.attend(plan, q, kv, call, out))
+    }
+
+    /// See [`PrimitiveOps::attend_dense`]; `qkv` is the fused `q | k | v` matrix.
+    pub fn attend_dense(
+        &mut self,
+        qkv: Ref<'_, B>,
+        bounds: BufRef<'_, B::Mem, u32>,
+        max_rows: usize,
+        heads: Heads,
+        scores: &Scores,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        same("attend_dense", "columns of qkv", qkv.cols, heads.qkv_cols())?;
+        same("attend_dense", "columns of the output", out.cols, heads.out_cols())?;
+        same("attend_dense", "rows of the output", out.rows, qkv.rows)?;
+        fits("attend_dense", qkv)?;
+        fits("attend_dense", out.as_ref())?;
+        let (q_end, k_end) = (heads.q_cols(), heads.q_cols() + heads.k_cols());
+        let (q, k) = (qkv.columns(0..q_end)?, qkv.columns(q_end..k_end)?);
+        let v = qkv.columns(k_end..heads.qkv_cols())?;
+        self.span(Op::AttendDense, |s, _| s.attend_dense(q, k, v, bounds, max_rows, heads, scores, out))
+    }
+
+    /// See [`PrimitiveOps::gather_rows`].
+    pub fn gather_rows(
+        &mut self,
+        x: Ref<'_, B>,
+        rows: BufRef<'_, B::Mem, u32>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        same("gather_rows", "rows", out.rows, rows.len)?;
+        same("gather_rows", "columns", out.cols, x.cols)?;
+        same("gather_rows", "element type", out.dtype as usize, x.dtype as usize)?;
+        fits("gather_rows", x)?;
+        fits("gather_rows", out.as_ref())?;
+        self.span(Op::GatherRows, |s, _| s.gather_rows(x, rows, out))
+    }
+
+    /// See [`PrimitiveOps::convert`].
+    pub fn convert(&mut self, x: Ref<'_, B>, out: Mut<'_, B>) -> Result<()> {
+        same("convert", "rows", out.rows, x.rows)?;
+        same("convert", "columns", out.cols, x.cols)?;
+        fits("convert", x)?;
+        fits("convert", out.as_ref())?;
+        self.span(Op::Convert, |s, _| s.convert(x, out))
+    }
+
+    /// See [`PrimitiveOps::patch`].
+    pub fn patch(
+        &mut self,
+        pairs: BufRef<'_, B::Mem, u32>,
+        table: BufMut<'_, B::Mem, u32>,
+    ) -> Result<()> {
+        if pairs.len == 0 {
+            return Ok(());
+        }
+        self.span(Op::Patch, |s, _| s.patch(pairs, table))
+    }
+
+    /// See [`PrimitiveOps::sample`].
+    pub fn sample(
+        &mut self,
+        logits: Ref<'_, B>,
+        call: SampleCall<'_, B::Mem>,
+        out: BufMut<'_, B::Mem, u32>,
+    ) -> Result<()> {
+        same("sample", "tokens", out.len, logits.rows)?;
+        same("sample", "slots", call.slots.len, logits.rows)?;
+        same("sample", "words of seen bits", call.seen_words, logits.cols.div_ceil(32))?;
+        fits("sample", logits)?;
+        self.span(Op::Sample, |s, _| s.sample(logits, call, out))
+    }
+}

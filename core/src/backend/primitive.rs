@@ -1,0 +1,154 @@
+//! The small vocabulary that every backend speaks.
+
+use super::{AttnCall, Backend, KvView, NormCall, RopeView, SampleCall, Table};
+use crate::Result;
+use crate::mem::{BufMut, BufRef, Float, MatMut, MatRef, StepShape};
+use crate::ops::{Act, Heads, Scores};
+
+/// Primitive ops. `M` and `W` below are `B::Mem` and `B::Weight`; matrices are `[rows, cols]`.
+///
+/// Element types: activations in any of the backend's; all operands of a call share it unless said otherwise.
+/// Arithmetic in f32, one rounding on output. Sums in the order of `docs/numerics.md`.
+pub trait PrimitiveOps<B: Backend> {
+    /// `out[t] = table[ids[t]]`: ids `[tokens]`, table `[vocab, cols]`, out `[tokens, cols]`. An id beyond the table
+    /// gives a row of zeros.
+    fn embed(&mut self, ids: BufRef<'_, B::Mem, u32>, table: &B::Weight, out: MatMut<'_, B::Mem>) -> Result<()>;
+
+    /// `out = x w^T + bias`: x `[rows, k]`, w `[n, k]`, bias `[n]`, out `[rows, n]`. `out` may have another element
+    /// type than `x` (logits are f32).
+    fn linear(
+        &mut self,
+        x: MatRef<'_, B::Mem>,
+        w: &B::Weight,
+        bias: Option<&B::Weight>,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// Row-wise norm: x, out `[rows, cols]`.
+    fn norm(
+        &mut self,
+        x: MatRef<'_, B::Mem>,
+        norm: NormCall<'_, B::Weight>,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// `acc += x`.
+    fn add(&mut self, acc: MatMut<'_, B::Mem>, x: MatRef<'_, B::Mem>) -> Result<()>;
+
+    /// `x = act(x)` in place.
+    fn activate(&mut self, x: MatMut<'_, B::Mem>, act: Act) -> Result<()>;
+
+    /// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is rounded to
+    /// f32 only.
+    fn gate(&mut self, gate_up: MatRef<'_, B::Mem>, act: Act, out: MatMut<'_, B::Mem>) -> Result<()>;
+
+    /// Norm of every head in place: x `[rows, heads * width]`.
+    fn head_norm(
+        &mut self,
+        x: MatMut<'_, B::Mem>,
+        width: usize,
+        norm: NormCall<'_, B::Weight>,
+    ) -> Result<()>;
+
+    /// Rotates every head in place: x `[tokens, heads * width]`; row `t` turns by the angles of `positions[t]`.
+    fn rope(
+        &mut self,
+        x: MatMut<'_, B::Mem>,
+        width: usize,
+        positions: BufRef<'_, B::Mem, u32>,
+        rope: RopeView<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// Writes k `[tokens, kv_heads * k_dim]` and v `[tokens, kv_heads * v_dim]` to their slots; [`crate::mem::SKIP`]
+    /// writes nothing.
+    fn kv_append(
+        &mut self,
+        k: MatRef<'_, B::Mem>,
+        v: MatRef<'_, B::Mem>,
+        slots: BufRef<'_, B::Mem, i32>,
+        kv: KvView<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// Copies whole pages: `pairs` is `[from, to, from, to, ...]`; a pair of equal numbers does nothing.
+    fn kv_copy_pages(&mut self, pairs: BufRef<'_, B::Mem, u32>, kv: KvView<'_, B::Mem>) -> Result<()>;
+
+    /// Schedules this step's attention, outside any captured region; `plan` was made for bounds that hold `shape`.
+    fn plan_attention(&mut self, shape: StepShape, plan: &mut B::AttnPlan) -> Result<()>;
+
+    /// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of sequence `s`
+    /// has position `kv_lens[s] - queries + i` and sees what `scores` leaves it; a row that sees nothing is zero.
+    /// Token rows outside every sequence are not written.
+    fn attend(
+        &mut self,
+        plan: &B::AttnPlan,
+        q: MatRef<'_, B::Mem>,
+        kv: KvView<'_, B::Mem>,
+        call: AttnCall<'_, B::Mem>,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// Attention without pages, for encoders: q, k, v hold all sequences one after the other, sequence `s` in rows
+    /// `bounds[s]..bounds[s + 1]`; keys are numbered from 0 in each. Same arithmetic as [`PrimitiveOps::attend`].
+    fn attend_dense(
+        &mut self,
+        q: MatRef<'_, B::Mem>,
+        k: MatRef<'_, B::Mem>,
+        v: MatRef<'_, B::Mem>,
+        bounds: BufRef<'_, B::Mem, u32>,
+        max_rows: usize,
+        heads: Heads,
+        scores: &Scores,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// `out[r] = x[rows[r]]`; a row number beyond `x` gives zeros.
+    fn gather_rows(
+        &mut self,
+        x: MatRef<'_, B::Mem>,
+        rows: BufRef<'_, B::Mem, u32>,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// `out = x`, rounded to `out`'s element type.
+    fn convert(&mut self, x: MatRef<'_, B::Mem>, out: MatMut<'_, B::Mem>) -> Result<()>;
+
+    /// `dst[index] = value` for every `(index, value)` of `pairs`; indices beyond `dst` do nothing.
+    fn patch(&mut self, pairs: BufRef<'_, B::Mem, u32>, dst: BufMut<'_, B::Mem, u32>) -> Result<()>;
+
+    /// Clears row `slot` of the seen bits and sets those of `ids`; when a request enters.
+    fn mark_seen(
+        &mut self,
+        ids: BufRef<'_, B::Mem, u32>,
+        slot: usize,
+        words: usize,
+        seen: BufMut<'_, B::Mem, u32>,
+    ) -> Result<()>;
+
+    /// `out[r]` = column of the largest value of row `r`; ties go to the lowest.
+    fn argmax(&mut self, x: MatRef<'_, B::Mem>, out: BufMut<'_, B::Mem, u32>) -> Result<()>;
+
+    /// Draws `out[r]` from row `r` of f32 logits `[rows, vocab]` by the rule of [`crate::sample`]; rows without a slot
+    /// give `u32::MAX`.
+    fn sample(
+        &mut self,
+        logits: MatRef<'_, B::Mem>,
+        call: SampleCall<'_, B::Mem>,
+        out: BufMut<'_, B::Mem, u32>,
+    ) -> Result<()>;
+
+    /// Page `index` of a sequence as plain rows: `out_k[p] , out_v[p]` for positions `0..len` of table row `row`
+    /// (prefix export, serialization and tests).
+    fn kv_read(
+        &mut self,
+        kv: KvView<'_, B::Mem>,
+        table: Table<'_, B::Mem>,
+        row: usize,
+        out_k: MatMut<'_, B::Mem>,
+        out_v: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
+
+    /// Element type that `out`s of reductions for logits have; f32 everywhere so far.
+    fn logits_dtype(&self) -> Float {
+        Float::F32
+    }
+}

@@ -1,0 +1,74 @@
+//! Sizes of an engine.
+
+use crate::mem::Float;
+use crate::{Error, Result};
+
+/// Sizes and switches of an engine; `check` refuses what cannot work.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineConfig {
+    /// Element type of activations.
+    pub dtype: Float,
+    /// Element type of the KV cache.
+    pub kv_dtype: Float,
+    /// Sequences that may be under way at once.
+    pub max_seqs: usize,
+    /// Tokens of one step: the budget that prompts are cut to.
+    pub max_step_tokens: usize,
+    /// Positions per KV page.
+    pub page_size: usize,
+    /// Longest sequence, prompt and continuation; cut to the model's own limit.
+    pub max_context: usize,
+    /// KV pages; none: enough for `max_seqs` sequences of `max_context`.
+    pub kv_pages: Option<usize>,
+    /// Capture decode steps and replay them, where the backend can.
+    pub graphs: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            dtype: Float::F32,
+            kv_dtype: Float::F32,
+            max_seqs: 8,
+            max_step_tokens: 512,
+            page_size: 16,
+            max_context: 4096,
+            kv_pages: None,
+            graphs: true,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Refuses impossible sizes; cuts `max_context` to what the model can do.
+    pub fn check(mut self, model_positions: usize) -> Result<Self> {
+        let positive = [
+            ("max_seqs", self.max_seqs, 1 << 16),
+            ("max_step_tokens", self.max_step_tokens, 1 << 20),
+            ("page_size", self.page_size, 256),
+            ("max_context", self.max_context, 1 << 28),
+        ];
+        for (field, got, most) in positive {
+            if got == 0 || got > most {
+                return Err(Error::config(field, got, format!("1 to {most}")));
+            }
+        }
+        if self.kv_pages == Some(0) {
+            return Err(Error::config("kv_pages", 0, "at least 1"));
+        }
+        self.max_context = self.max_context.min(model_positions);
+        // Every running sequence needs one token of the step's budget.
+        self.max_step_tokens = self.max_step_tokens.max(self.max_seqs);
+        Ok(self)
+    }
+
+    /// Page-table entries of one sequence.
+    pub fn pages_per_seq(&self) -> usize {
+        self.max_context.div_ceil(self.page_size)
+    }
+
+    /// KV pages of the pool.
+    pub fn pool_pages(&self) -> usize {
+        self.kv_pages.unwrap_or(self.max_seqs * self.pages_per_seq())
+    }
+}

@@ -1,0 +1,10 @@
+//! What the user wants and what the checkpoint says of itself.
+//!
+//! [`ModelConfig`] reads a checkpoint's `config.json` (or the same vocabulary translated from GGUF metadata) with
+//! errors that name the field. [`EngineConfig`] holds the sizes of an engine.
+
+mod engine;
+mod model;
+
+pub use engine::EngineConfig;
+pub use model::ModelConfig;

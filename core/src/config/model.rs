@@ -1,0 +1,161 @@
+//! A checkpoint's `config.json`, read with errors that name the field, the value found and what is allowed.
+
+use crate::{Error, Result};
+use serde_json::Value;
+
+/// A model's configuration as published.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    value: Value,
+}
+
+/// Largest size that any dimension of a configuration may have.
+const MAX_SIZE: u64 = 1 << 31;
+
+impl ModelConfig {
+    /// Takes a parsed `config.json`.
+    pub fn new(value: Value) -> Result<Self> {
+        if !value.is_object() {
+            return Err(Error::config("config.json", kind(&value), "an object"));
+        }
+        Ok(Self { value })
+    }
+
+    /// The `model_type`, or an empty string.
+    pub fn model_type(&self) -> &str {
+        self.value.get("model_type").and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// The first of `architectures`, or an empty string.
+    pub fn architecture(&self) -> &str {
+        self.value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// Whether the checkpoint is a GGUF file, with that format's names and row orders.
+    pub fn is_gguf(&self) -> bool {
+        self.value.get("engraft_layout").and_then(Value::as_str) == Some("gguf")
+    }
+
+    /// A field by name, nested ones by dots (`rope_scaling.factor`); JSON null counts as absent.
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        let mut at = &self.value;
+        for key in field.split('.') {
+            at = at.get(key)?;
+        }
+        (!at.is_null()).then_some(at)
+    }
+
+    fn first<'a>(&'a self, fields: &[&'static str]) -> Option<(&'static str, &'a Value)> {
+        fields.iter().find_map(|f| self.get(f).map(|v| (*f, v)))
+    }
+
+    /// A size that must be there, under the first of several names; at least 1.
+    pub fn size(&self, fields: &[&'static str]) -> Result<usize> {
+        self.size_opt(fields)?.ok_or_else(|| Error::config(fields.join(" / "), "missing", "a size"))
+    }
+
+    /// A size that may be absent; at least 1 when it is there.
+    pub fn size_opt(&self, fields: &[&'static str]) -> Result<Option<usize>> {
+        let Some((field, value)) = self.first(fields) else { return Ok(None) };
+        match value.as_u64() {
+            Some(n) if (1..=MAX_SIZE).contains(&n) => Ok(Some(n as usize)),
+            _ => Err(Error::config(field, value, format!("a whole number from 1 to {MAX_SIZE}"))),
+        }
+    }
+
+    /// A finite number that may be absent.
+    pub fn number_opt(&self, fields: &[&'static str]) -> Result<Option<f64>> {
+        let Some((field, value)) = self.first(fields) else { return Ok(None) };
+        match value.as_f64() {
+            Some(n) if n.is_finite() => Ok(Some(n)),
+            _ => Err(Error::config(field, value, "a number")),
+        }
+    }
+
+    /// A finite number with a default.
+    pub fn number(&self, fields: &[&'static str], default: f64) -> Result<f64> {
+        Ok(self.number_opt(fields)?.unwrap_or(default))
+    }
+
+    /// A number above zero with a default (epsilons, bases).
+    pub fn positive(&self, fields: &[&'static str], default: f64) -> Result<f64> {
+        let n = self.number(fields, default)?;
+        if n > 0.0 {
+            return Ok(n);
+        }
+        Err(Error::config(fields.join(" / "), n, "a number above 0"))
+    }
+
+    /// A switch with a default.
+    pub fn flag(&self, fields: &[&'static str], default: bool) -> Result<bool> {
+        match self.first(fields) {
+            None => Ok(default),
+            Some((_, Value::Bool(b))) => Ok(*b),
+            Some((field, value)) => Err(Error::config(field, value, "true or false")),
+        }
+    }
+
+    /// A string that may be absent.
+    pub fn text_opt(&self, fields: &[&'static str]) -> Result<Option<&str>> {
+        match self.first(fields) {
+            None => Ok(None),
+            Some((_, Value::String(s))) => Ok(Some(s)),
+            Some((field, value)) => Err(Error::config(field, value, "a string")),
+        }
+    }
+
+    /// An activation by its published name, with a default.
+    pub fn act(&self, fields: &[&'static str], default: crate::ops::Act) -> Result<crate::ops::Act> {
+        match self.text_opt(fields)? {
+            None => Ok(default),
+            Some(name) => crate::ops::Act::from_name(name).ok_or_else(|| {
+                let known = "relu, silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, tanh";
+                Error::config(fields.join(" / "), format!("\"{name}\""), known)
+            }),
+        }
+    }
+
+    /// Token ids of a field that may be one number or a list of them.
+    pub fn ids(&self, field: &'static str) -> Vec<u32> {
+        ids(self.get(field))
+    }
+}
+
+/// Token ids of a value that may be one number or a list of them.
+pub(crate) fn ids(value: Option<&Value>) -> Vec<u32> {
+    let one = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+    match value {
+        Some(Value::Array(list)) => list.iter().filter_map(one).collect(),
+        Some(v) => one(v).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn errors_name_the_field_the_value_and_what_is_allowed() {
+        let c = ModelConfig::new(json!({"hidden_size": -3, "rms_norm_eps": "x", "n": {"m": 4}})).unwrap();
+        let e = c.size(&["n_embd", "hidden_size"]).unwrap_err().to_string();
+        assert_eq!(e, "`hidden_size` is -3; allowed: a whole number from 1 to 2147483648");
+        assert!(c.number_opt(&["rms_norm_eps"]).unwrap_err().to_string().contains("rms_norm_eps"));
+        assert_eq!(c.size(&["n.m"]).unwrap(), 4);
+        assert!(c.size(&["layers"]).unwrap_err().to_string().contains("missing"));
+        assert!(ModelConfig::new(json!([1])).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! The parameters of ops as plain values: what policies describe, models pass on and backends execute.
+//!
+//! No tensor and no backend here. Adding a value means adding it on every backend and to the conformance registry
+//! (`docs/add_an_op.md`).
+
+/// An activation function; formulas in [`crate::math`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Act {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x / 2 * (1 + erf(x / sqrt 2))`.
+    Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    GeluTanh,
+    /// `x * sigmoid(1.702 x)`.
+    QuickGelu,
+    /// `tanh(x)`.
+    Tanh,
+}
+
+impl Act {
+    /// Every activation, for registries and tests.
+    pub const ALL: [Act; 6] = [Act::Relu, Act::Silu, Act::Gelu, Act::GeluTanh, Act::QuickGelu, Act::Tanh];
+
+    /// The activation that checkpoints call `name` (`silu`, `gelu_new`, ...).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "relu" => Act::Relu,
+            "silu" | "swish" => Act::Silu,
+            "gelu" | "gelu_python" => Act::Gelu,
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => Act::GeluTanh,
+            "quick_gelu" => Act::QuickGelu,
+            "tanh" => Act::Tanh,
+            _ => return None,
+        })
+    }
+}
+
+/// Which norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x^2) + eps) * w`.
+    Rms,
+    /// `(x - mean) / sqrt(var + eps) * w + b`.
+    Layer,
+}
+
+/// How pairs of a rotary embedding lie in a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// `(x[i], x[i + rot / 2])`, NeoX and LLaMA.
+    Half,
+    /// `(x[2 i], x[2 i + 1])`, GPT-J.
+    Interleaved,
+}
+
+/// Heads of an attention: query heads share key/value heads in groups of `heads / kv_heads`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a query and key head.
+    pub k_dim: usize,
+    /// Width of a value head.
+    pub v_dim: usize,
+}
+
+impl Heads {
+    /// Columns of q.
+    pub fn q_cols(&self) -> usize {
+        self.heads * self.k_dim
+    }
+    /// Columns of k.
+    pub fn k_cols(&self) -> usize {
+        self.kv_heads * self.k_dim
+    }
+    /// Columns of v.
+    pub fn v_cols(&self) -> usize {
+        self.kv_heads * self.v_dim
+    }
+    /// Columns of the fused `q | k | v` matrix.
+    pub fn qkv_cols(&self) -> usize {
+        self.q_cols() + self.k_cols() + self.v_cols()
+    }
+    /// Columns of the attention output.
+    pub fn out_cols(&self) -> usize {
+        self.heads * self.v_dim
+    }
+}
+
+/// What a query sees and how scores are formed: `s = cap(scale * q . k) + slope * (key - query)`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scores {
+    /// Factor of the dot product.
+    pub scale: f32,
+    /// Whether keys after the query's position are hidden.
+    pub causal: bool,
+    /// Keys at `query - window` and before are hidden.
+    pub window: Option<u32>,
+    /// `cap * tanh(s / cap)` on scaled scores.
+    pub soft_cap: Option<f32>,
+    /// Per query head, the slope of the linear position bias.
+    pub alibi: Option<std::sync::Arc<[f32]>>,
+}

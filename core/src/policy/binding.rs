@@ -1,0 +1,266 @@
+//! Roles and the names that fill them.
+
+use std::fmt;
+
+/// Weight or bias of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// The matrix, the table or the norm's factor.
+    Weight,
+    /// What is added.
+    Bias,
+}
+
+/// A place of a model that takes operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Slot {
+    /// Token table `[vocab, width]`.
+    TokenEmbed,
+    /// Position table.
+    PositionEmbed,
+    /// Token-type table.
+    KindEmbed,
+    /// From the token table's width to the hidden size.
+    ProjectIn,
+    /// Norm over the embeddings.
+    EmbedNorm,
+    /// Divisors of the rotary frequencies.
+    RopeFactors,
+    /// Norm of the attention part.
+    AttnNorm,
+    /// Fused q | k | v.
+    Qkv,
+    /// Norm over query heads.
+    QNorm,
+    /// Norm over key heads.
+    KNorm,
+    /// Attention output.
+    AttnOut,
+    /// Norm of the feed-forward part.
+    MlpNorm,
+    /// First product of the feed-forward part: up, or gate | up.
+    Up,
+    /// Second product.
+    Down,
+    /// Norm after the last block.
+    FinalNorm,
+    /// Projection of the last hidden state.
+    ProjectOut,
+    /// Dense layer of the pooler.
+    Pooler,
+    /// Dense layer of a masked head.
+    HeadDense,
+    /// Norm of a masked head.
+    HeadNorm,
+    /// Logits.
+    Head,
+}
+
+impl Slot {
+    /// Every slot, in the order in which a model uses them.
+    pub const ALL: [Slot; 20] = [
+        Slot::TokenEmbed,
+        Slot::PositionEmbed,
+        Slot::KindEmbed,
+        Slot::ProjectIn,
+        Slot::EmbedNorm,
+        Slot::RopeFactors,
+        Slot::AttnNorm,
+        Slot::Qkv,
+        Slot::QNorm,
+        Slot::KNorm,
+        Slot::AttnOut,
+        Slot::MlpNorm,
+        Slot::Up,
+        Slot::Down,
+        Slot::FinalNorm,
+        Slot::ProjectOut,
+        Slot::Pooler,
+        Slot::HeadDense,
+        Slot::HeadNorm,
+        Slot::Head,
+    ];
+
+    /// Whether every block has one.
+    pub fn in_block(self) -> bool {
+        matches!(
+            self,
+            Slot::AttnNorm
+                | Slot::Qkv
+                | Slot::QNorm
+                | Slot::KNorm
+                | Slot::AttnOut
+                | Slot::MlpNorm
+                | Slot::Up
+                | Slot::Down
+        )
+    }
+
+    /// Name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Slot::TokenEmbed => "token_embed",
+            Slot::PositionEmbed => "position_embed",
+            Slot::KindEmbed => "kind_embed",
+            Slot::ProjectIn => "project_in",
+            Slot::EmbedNorm => "embed_norm",
+            Slot::RopeFactors => "rope_factors",
+            Slot::AttnNorm => "attn_norm",
+            Slot::Qkv => "qkv",
+            Slot::QNorm => "q_norm",
+            Slot::KNorm => "k_norm",
+            Slot::AttnOut => "attn_out",
+            Slot::MlpNorm => "mlp_norm",
+            Slot::Up => "up",
+            Slot::Down => "down",
+            Slot::FinalNorm => "final_norm",
+            Slot::ProjectOut => "project_out",
+            Slot::Pooler => "pooler",
+            Slot::HeadDense => "head_dense",
+            Slot::HeadNorm => "head_norm",
+            Slot::Head => "head",
+        }
+    }
+}
+
+/// One operand of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Role {
+    /// The block, for slots inside one.
+    pub layer: Option<usize>,
+    /// The slot.
+    pub slot: Slot,
+    /// Weight or bias.
+    pub part: Part,
+}
+
+impl Role {
+    /// A slot outside the blocks.
+    pub fn of(slot: Slot, part: Part) -> Self {
+        Self { layer: None, slot, part }
+    }
+
+    /// A slot of block `layer`.
+    pub fn block(layer: usize, slot: Slot, part: Part) -> Self {
+        Self { layer: Some(layer), slot, part }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(layer) = self.layer {
+            write!(f, "layer {layer} ")?;
+        }
+        let part = if self.part == Part::Weight { "weight" } else { "bias" };
+        write!(f, "{}.{part}", self.slot.name())
+    }
+}
+
+/// How the rows of a source are ordered in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowOrder {
+    /// As they are used.
+    Plain,
+    /// GGUF's LLaMA files: within every head the halves of a rotary pair were interleaved; row `2 i + j` of a head is
+    /// used as row `i + j * width / 2`.
+    PairsInterleaved {
+        /// Heads that the rows hold.
+        heads: usize,
+    },
+}
+
+/// A tensor of the checkpoint, by any of the names it is published under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSource {
+    /// Alternatives; exactly one must be there.
+    pub names: Vec<String>,
+    /// Row order in the file.
+    pub order: RowOrder,
+}
+
+/// How an operand is cut for tensor parallelism.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shard {
+    /// Every rank has all of it.
+    Replicated,
+    /// Ranks own rows (outputs), whole units of them in every source.
+    Columns {
+        /// Rows of a unit (a head's width).
+        unit: usize,
+    },
+    /// Ranks own columns (inputs): whole leaves of the sum, made of whole grains.
+    Rows {
+        /// See [`crate::numerics::leaf_bounds`].
+        grain: usize,
+    },
+    /// Ranks own rows of the vocabulary.
+    Vocab,
+}
+
+/// How tensors fill a role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The role.
+    pub role: Role,
+    /// Tensors whose rows stand one after the other in the operand.
+    pub sources: Vec<TensorSource>,
+    /// Stored `[inputs, outputs]` (GPT-2's Conv1D).
+    pub transposed: bool,
+    /// Tensor-parallel cut.
+    pub shard: Shard,
+    /// May be quantized while loading.
+    pub quantize: bool,
+}
+
+impl Binding {
+    /// A role filled by one tensor, in plain order.
+    pub fn single(role: Role, names: Vec<String>, shard: Shard) -> Self {
+        Self::rows(role, vec![TensorSource { names, order: RowOrder::Plain }], shard)
+    }
+
+    /// A role filled by the rows of several tensors.
+    pub fn rows(role: Role, sources: Vec<TensorSource>, shard: Shard) -> Self {
+        let product = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down | Slot::Head);
+        Self { role, sources, transposed: false, shard, quantize: product && role.part == Part::Weight }
+    }
+
+    /// The same, stored `[inputs, outputs]`.
+    pub fn transposed(mut self) -> Self {
+        self.transposed = true;
+        self
+    }
+}
+
+/// Whether `name` matches `pattern`, where `*` stands for any characters.
+pub fn glob(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let mut parts = parts.peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            // What `find` has consumed cannot match twice.
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn globs() {
+        assert!(glob("*.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"));
+        assert!(glob("h.*.attn.bias", "h.11.attn.bias"));
+        assert!(!glob("h.*.attn.bias", "h.11.attn.bias2"));
+        assert!(glob("cls.seq_relationship.*", "cls.seq_relationship.weight"));
+        assert!(glob("a", "a") && !glob("a", "ab") && glob("a*", "ab") && glob("*", ""));
+        assert!(!glob("ab*ba", "aba"));
+    }
+}

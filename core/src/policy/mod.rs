@@ -1,0 +1,97 @@
+//! What the model is: injection policies.
+//!
+//! A checkpoint's tensor names are its module tree. A policy says whether it fits a configuration and a catalog of
+//! names, describes the model as a [`ModelSpec`], and binds names to roles. It is a description: it never touches a
+//! tensor and knows no backend. One generic loader ([`crate::weights`]) reads, fuses, shards and prepares for all.
+//!
+//! One architecture family, one file. Adding one: `docs/add_a_policy.md`.
+
+mod binding;
+mod llama;
+mod registry;
+mod rope;
+mod spec;
+
+pub use binding::{Binding, Part, Role, RowOrder, Shard, Slot, TensorSource, glob};
+pub use llama::Llama;
+pub use registry::Registry;
+pub use spec::{
+    BlockSpec, EmbedSpec, Family, HeadSpec, LearnedPositions, MlpSpec, ModelSpec, NormSpec, Placement,
+    RopeScaling, RopeSpec,
+};
+
+use crate::Result;
+use crate::checkpoint::TensorInfo;
+use crate::config::ModelConfig;
+
+/// Whether a policy fits a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fit {
+    /// It does; the highest specificity wins, a tie is an error.
+    Yes {
+        /// 10 for a `model_type` match; higher for narrower policies.
+        specificity: u32,
+    },
+    /// It does not, for this reason.
+    No(String),
+}
+
+/// Names, shapes and element types of a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Catalog<'a> {
+    tensors: &'a [TensorInfo],
+}
+
+impl<'a> Catalog<'a> {
+    /// Takes tensors sorted by name.
+    pub fn new(tensors: &'a [TensorInfo]) -> Self {
+        Self { tensors }
+    }
+
+    /// All tensors, by name.
+    pub fn tensors(&self) -> &'a [TensorInfo] {
+        self.tensors
+    }
+
+    /// A tensor by its exact name.
+    pub fn find(&self, name: &str) -> Option<&'a TensorInfo> {
+        self.tensors.binary_search_by(|t| t.name.as_str().cmp(name)).ok().map(|i| &self.tensors[i])
+    }
+
+    /// Whether any tensor's name begins with `prefix`.
+    pub fn has_prefix(&self, prefix: &str) -> bool {
+        let from = self.tensors.partition_point(|t| t.name.as_str() < prefix);
+        self.tensors.get(from).is_some_and(|t| t.name.starts_with(prefix))
+    }
+}
+
+/// A description of one architecture family.
+pub trait InjectionPolicy: Send + Sync {
+    /// Short name for messages: `llama`.
+    fn name(&self) -> &str;
+    /// Whether this policy describes the model.
+    fn fit(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Fit;
+    /// The model's shape.
+    fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec>;
+    /// Which tensors fill which roles.
+    fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding>;
+    /// Patterns (`*` matches anything) of tensors that are known to be unused.
+    fn ignored(&self) -> &[&str] {
+        &[]
+    }
+}
+
+/// Fit of policies that go by `model_type` alone.
+pub(crate) fn fit_by_type(config: &ModelConfig, types: &[&str]) -> Fit {
+    if types.contains(&config.model_type()) {
+        return Fit::Yes { specificity: 10 };
+    }
+    Fit::No(format!("model_type is \"{}\", not {}", config.model_type(), types.join(" or ")))
+}
+
+/// The bindings whose roles the model has: tables may list what only some members of a family need.
+pub(crate) fn bound_roles(spec: &ModelSpec, mut all: Vec<Binding>) -> Vec<Binding> {
+    let roles: std::collections::BTreeSet<Role> = spec.roles().into_iter().collect();
+    all.retain(|b| roles.contains(&b.role));
+    all
+}

@@ -1,0 +1,84 @@
+//! Rotary settings as published: `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
+
+use super::Catalog;
+use super::spec::{RopeScaling, RopeSpec};
+use crate::config::ModelConfig;
+use crate::ops::RopeStyle;
+use crate::{Error, Result};
+
+/// Reads the rotary settings of a model whose heads rotate `columns` columns.
+pub(crate) fn read(
+    config: &ModelConfig,
+    catalog: Catalog<'_>,
+    style: RopeStyle,
+    columns: usize,
+    max_positions: usize,
+) -> Result<RopeSpec> {
+    let theta = config.positive(&["rope_parameters.rope_theta", "rope_theta"], 10_000.0)?;
+    let kind = config
+        .text_opt(&[
+            "rope_parameters.rope_type",
+            "rope_scaling.rope_type",
+            "rope_scaling.type",
+        ])?
+        .unwrap_or("default");
+    let factor = || {
+        let fields = ["rope_parameters.factor", "rope_scaling.factor"];
+        let factor = config.positive(&fields, 1.0)?;
+        if factor < 1.0 {
+            return Err(Error::config("rope factor", factor, "at least 1"));
+        }
+        Ok(factor)
+    };
+    let original = || {
+        config.positive(
+            &[
+                "rope_parameters.original_max_position_embeddings",
+                "rope_scaling.original_max_position_embeddings",
+                "original_max_position_embeddings",
+            ],
+            max_positions as f64,
+        )
+    };
+    let scaling = match kind {
+        // GGUF keeps llama3's factors as a tensor and the type as nothing.
+        _ if catalog.find("rope_freqs.weight").is_some() => RopeScaling::Stored,
+        "default" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: factor()? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: factor()?,
+            low: config
+                .positive(&["rope_parameters.low_freq_factor", "rope_scaling.low_freq_factor"], 1.0)?,
+            high: config
+                .positive(&["rope_parameters.high_freq_factor", "rope_scaling.high_freq_factor"], 4.0)?,
+            original: original()?,
+        },
+        "yarn" => yarn(config, factor()?, original()?)?,
+        other => {
+            let known = "default, linear, llama3, yarn";
+            return Err(Error::config("rope_type", format!("\"{other}\""), known));
+        }
+    };
+    Ok(RopeSpec { style, columns, theta, scaling })
+}
+
+fn yarn(config: &ModelConfig, factor: f64, original: f64) -> Result<RopeScaling> {
+    let number = |new, old, default| config.number(&[new, old], default);
+    let mscale = number("rope_parameters.mscale", "rope_scaling.mscale", 0.0)?;
+    let mscale_all = number("rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim", 0.0)?;
+    // Section 3.4 of the paper: scores grow by 0.1 ln(factor) + 1 per side; DeepSeek's files give two factors.
+    let grown = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * libm::log(factor) + 1.0 };
+    let default = if mscale != 0.0 && mscale_all != 0.0 { grown(mscale) / grown(mscale_all) } else { grown(1.0) };
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: number("rope_parameters.beta_fast", "rope_scaling.beta_fast", 32.0)?,
+        beta_slow: number("rope_parameters.beta_slow", "rope_scaling.beta_slow", 1.0)?,
+        original,
+        attention_factor: number(
+            "rope_parameters.attention_factor",
+            "rope_scaling.attention_factor",
+            default,
+        )?,
+        truncate: config.flag(&["rope_parameters.truncate", "rope_scaling.truncate"], true)?,
+    })
+}
