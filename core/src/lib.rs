@@ -1,11 +1,32 @@
 //! Engraft's engine: a published checkpoint goes in, tokens come out.
+//!
+//! The rooms are the data's journey, one module each:
+//!
+//! ```text
+//! config -> checkpoint -> policy -> weights (fuse, shard, quantize) -> inject -> model
+//!                                                                        |
+//! requests -> text -> schedule -> kv -> engine.step -> graph? -> backend ops <-+
+//!                                          |                         |
+//!                                          +-------- sample <--------+ -> tokens -> text
+//! ```
+//!
+//! Imports follow the arrows (a test reads the `use` lines): `schedule` and `kv` never see a backend, `policy` never
+//! sees a tensor, `backend` never sees a model. No backend lives here, no HTTP, no async runtime, no thread: what a
+//! backend is, [`backend`] says; `engraft-cpu` is the first one.
+
+pub mod backend;
 pub mod checkpoint;
+pub mod config;
 pub mod error;
 pub mod math;
 pub mod mem;
 pub mod numerics;
+pub mod ops;
+pub mod policy;
+pub mod profile;
 pub mod quant;
 pub mod sample;
 #[cfg(feature = "text")]
 pub mod text;
+
 pub use error::{Error, Result};

@@ -149,9 +149,7 @@ impl<'a, B: Backend> Exec<'a, B> {
         same("gated_linear", "rows of the output", out.rows, x.rows)?;
         same("gated_linear", "columns of gate and up", l.weight.rows, 2 * out.cols)?;
         same("gated_linear", "element type", out.dtype as usize, scratch.dtype as usize)?;
-        self.span(Op::GatedLinear, |s, _| {
-            s.gated_linear(x, &l.weight.raw, l.raw_bias(), act, scratch, out)
-        })
+        self.span(Op::GatedLinear, |s, _| s.gated_linear(x, &l.weight.raw, l.raw_bias(), act, scratch, out))
     }
 
     /// See [`FusedOps::linear_add`].
@@ -312,11 +310,7 @@ impl<'a, B: Backend> Exec<'a, B> {
     }
 
     /// See [`PrimitiveOps::patch`].
-    pub fn patch(
-        &mut self,
-        pairs: BufRef<'_, B::Mem, u32>,
-        table: BufMut<'_, B::Mem, u32>,
-    ) -> Result<()> {
+    pub fn patch(&mut self, pairs: BufRef<'_, B::Mem, u32>, table: BufMut<'_, B::Mem, u32>) -> Result<()> {
         if pairs.len == 0 {
             return Ok(());
         }

@@ -12,7 +12,12 @@ use crate::ops::{Act, Heads, Scores};
 pub trait PrimitiveOps<B: Backend> {
     /// `out[t] = table[ids[t]]`: ids `[tokens]`, table `[vocab, cols]`, out `[tokens, cols]`. An id beyond the table
     /// gives a row of zeros.
-    fn embed(&mut self, ids: BufRef<'_, B::Mem, u32>, table: &B::Weight, out: MatMut<'_, B::Mem>) -> Result<()>;
+    fn embed(
+        &mut self,
+        ids: BufRef<'_, B::Mem, u32>,
+        table: &B::Weight,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()>;
 
     /// `out = x w^T + bias`: x `[rows, k]`, w `[n, k]`, bias `[n]`, out `[rows, n]`. `out` may have another element
     /// type than `x` (logits are f32).
@@ -43,12 +48,8 @@ pub trait PrimitiveOps<B: Backend> {
     fn gate(&mut self, gate_up: MatRef<'_, B::Mem>, act: Act, out: MatMut<'_, B::Mem>) -> Result<()>;
 
     /// Norm of every head in place: x `[rows, heads * width]`.
-    fn head_norm(
-        &mut self,
-        x: MatMut<'_, B::Mem>,
-        width: usize,
-        norm: NormCall<'_, B::Weight>,
-    ) -> Result<()>;
+    fn head_norm(&mut self, x: MatMut<'_, B::Mem>, width: usize, norm: NormCall<'_, B::Weight>)
+    -> Result<()>;
 
     /// Rotates every head in place: x `[tokens, heads * width]`; row `t` turns by the angles of `positions[t]`.
     fn rope(

@@ -106,12 +106,7 @@ impl InjectionPolicy for Llama {
             Binding::single(Role::of(slot, Part::Weight), names, shard)
         };
         let mut all = vec![
-            of(
-                Slot::TokenEmbed,
-                ["model.embed_tokens", "embed_tokens"],
-                "token_embd",
-                Shard::Vocab,
-            ),
+            of(Slot::TokenEmbed, ["model.embed_tokens", "embed_tokens"], "token_embd", Shard::Vocab),
             of(Slot::FinalNorm, ["model.norm", "norm"], "output_norm", Shard::Replicated),
             of(Slot::Head, ["lm_head", "model.lm_head"], "output", Shard::Vocab),
             of(Slot::RopeFactors, ["rope_freqs", "rope_freqs"], "rope_freqs", Shard::Replicated),

@@ -16,11 +16,7 @@ pub(crate) fn read(
 ) -> Result<RopeSpec> {
     let theta = config.positive(&["rope_parameters.rope_theta", "rope_theta"], 10_000.0)?;
     let kind = config
-        .text_opt(&[
-            "rope_parameters.rope_type",
-            "rope_scaling.rope_type",
-            "rope_scaling.type",
-        ])?
+        .text_opt(&["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"])?
         .unwrap_or("default");
     let factor = || {
         let fields = ["rope_parameters.factor", "rope_scaling.factor"];
@@ -68,7 +64,8 @@ fn yarn(config: &ModelConfig, factor: f64, original: f64) -> Result<RopeScaling>
     let mscale_all = number("rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim", 0.0)?;
     // Section 3.4 of the paper: scores grow by 0.1 ln(factor) + 1 per side; DeepSeek's files give two factors.
     let grown = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * libm::log(factor) + 1.0 };
-    let default = if mscale != 0.0 && mscale_all != 0.0 { grown(mscale) / grown(mscale_all) } else { grown(1.0) };
+    let default =
+        if mscale != 0.0 && mscale_all != 0.0 { grown(mscale) / grown(mscale_all) } else { grown(1.0) };
     Ok(RopeScaling::Yarn {
         factor,
         beta_fast: number("rope_parameters.beta_fast", "rope_scaling.beta_fast", 32.0)?,

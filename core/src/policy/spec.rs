@@ -278,11 +278,8 @@ impl ModelSpec {
         let tied = matches!(self.head, HeadSpec::Tokens { tied: true, .. });
         let mut roles = Vec::new();
         for slot in Slot::ALL {
-            let layers: Vec<Option<usize>> = if slot.in_block() {
-                (0..self.blocks.len()).map(Some).collect()
-            } else {
-                vec![None]
-            };
+            let layers: Vec<Option<usize>> =
+                if slot.in_block() { (0..self.blocks.len()).map(Some).collect() } else { vec![None] };
             for layer in layers {
                 for part in [Part::Weight, Part::Bias] {
                     let role = Role { layer, slot, part };
@@ -290,9 +287,7 @@ impl ModelSpec {
                         Slot::ProjectIn => self.embed.width == self.hidden,
                         Slot::Pooler => !self.pooler,
                         Slot::Head => tied && part == Part::Weight,
-                        Slot::HeadDense => {
-                            !matches!(self.head, HeadSpec::Tokens { transform: Some(_), .. })
-                        }
+                        Slot::HeadDense => !matches!(self.head, HeadSpec::Tokens { transform: Some(_), .. }),
                         _ => false,
                     };
                     if !skipped && self.shape(&role).is_some() {

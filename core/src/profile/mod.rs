@@ -4,8 +4,8 @@
 //! after the stream has been synchronised, so that a GPU's own clock is what counts. Probing switches replay off
 //! (a replayed step has no ops to put events between) and allocates; production steps run without.
 
-use crate::backend::{Backend, Op, Stream};
 use crate::Result;
+use crate::backend::{Backend, Op, Stream};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
