@@ -1,0 +1,124 @@
+//! Page tables on the host, with the changes that the device has to be told.
+
+use super::PagePool;
+use crate::mem::SKIP;
+use crate::{Error, Result};
+
+/// Rows of fixed stride, one per live sequence: entry `p / page_size` of a row is the page of position `p`.
+#[derive(Debug)]
+pub struct PageTables {
+    page_size: usize,
+    stride: usize,
+    rows: Vec<Vec<u32>>,
+    free_rows: Vec<u32>,
+    changes: Vec<(u32, u32)>,
+}
+
+impl PageTables {
+    /// `rows` sequences of up to `stride` pages of `page_size` positions.
+    pub fn new(rows: usize, stride: usize, page_size: usize) -> Self {
+        Self {
+            page_size,
+            stride,
+            rows: (0..rows).map(|_| Vec::with_capacity(stride)).collect(),
+            free_rows: (0..rows as u32).rev().collect(),
+            // One step changes at most every entry; reserving that much keeps steps free of allocation.
+            changes: Vec::with_capacity(rows * stride),
+        }
+    }
+
+    /// Entries per row.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Pages that `positions` positions need.
+    pub fn pages_for(&self, positions: usize) -> usize {
+        positions.div_ceil(self.page_size)
+    }
+
+    /// Takes a row for a new sequence; none when all are taken.
+    pub fn open(&mut self) -> Option<u32> {
+        self.free_rows.pop()
+    }
+
+    /// Gives a row and its pages back.
+    pub fn close(&mut self, row: u32, pool: &mut PagePool) -> Result<()> {
+        for page in self.rows[row as usize].drain(..) {
+            pool.release(page)?;
+        }
+        self.free_rows.push(row);
+        Ok(())
+    }
+
+    /// Makes room for `positions` positions; all or nothing.
+    ///
+    /// # Errors
+    /// `KvFull` when the pool has too few pages, `Shape` beyond the row's stride.
+    pub fn grow(&mut self, row: u32, positions: usize, pool: &mut PagePool) -> Result<()> {
+        let wanted = self.pages_for(positions);
+        if wanted > self.stride {
+            return Err(Error::Shape { op: "page table", what: "pages", got: wanted, want: self.stride });
+        }
+        let have = self.rows[row as usize].len();
+        let missing = wanted.saturating_sub(have);
+        if missing > pool.free() {
+            return Err(Error::KvFull { wanted: missing, free: pool.free(), total: pool.total() });
+        }
+        for entry in have..have + missing {
+            let page = pool.take()?;
+            self.rows[row as usize].push(page);
+            self.changes.push(((row as usize * self.stride + entry) as u32, page));
+        }
+        Ok(())
+    }
+
+    /// Slot of a position: `page * page_size + offset`, or [`SKIP`] where there is no page.
+    pub fn slot(&self, row: u32, position: usize) -> i32 {
+        match self.rows[row as usize].get(position / self.page_size) {
+            Some(page) => (*page as usize * self.page_size + position % self.page_size) as i32,
+            None => SKIP,
+        }
+    }
+
+    /// Pages of a row.
+    pub fn pages(&self, row: u32) -> &[u32] {
+        &self.rows[row as usize]
+    }
+
+    /// `(index, page)` changes since the last [`PageTables::settle`].
+    pub fn changes(&self) -> &[(u32, u32)] {
+        &self.changes
+    }
+
+    /// The device has been told.
+    pub fn settle(&mut self) {
+        self.changes.clear();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_page_by_page_and_tells_only_changes() {
+        let mut pool = PagePool::new(4, None);
+        let mut tables = PageTables::new(2, 3, 4);
+        let row = tables.open().unwrap();
+        tables.grow(row, 5, &mut pool).unwrap();
+        assert_eq!(tables.changes(), [(0, 0), (1, 1)]);
+        assert_eq!((tables.slot(row, 4), tables.slot(row, 8)), (4, SKIP));
+        tables.settle();
+        tables.grow(row, 8, &mut pool).unwrap();
+        assert!(tables.changes().is_empty());
+        assert!(matches!(tables.grow(row, 13, &mut pool), Err(Error::Shape { .. })));
+        let other = tables.open().unwrap();
+        assert!(tables.open().is_none());
+        assert!(matches!(tables.grow(other, 12, &mut pool), Err(Error::KvFull { wanted: 3, free: 2, total: 4 })));
+        assert!(tables.pages(other).is_empty(), "all or nothing");
+        tables.close(row, &mut pool).unwrap();
+        assert_eq!(pool.free(), 4);
+    }
+}

@@ -1,0 +1,167 @@
+//! Who runs next. No backend in sight: sequences, pages and a token budget go in, a [`StepBatch`] comes out.
+//!
+//! Dynamic SplitFuse: every step has a fixed token budget. Sequences that decode get one token each; what is left of
+//! the budget goes to prompts in the order in which they came, long ones in chunks. A request is admitted when the
+//! pages of its worst case (prompt and all tokens it may generate) are free, so that a running sequence never has to be
+//! stopped for want of a page.
+
+mod sequence;
+
+pub use sequence::{Phase, Sequence};
+
+use crate::kv::{PagePool, PageTables};
+use crate::{Error, Result};
+use std::collections::VecDeque;
+
+/// A run of consecutive tokens of one sequence in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Index of the sequence in [`Scheduler::running`].
+    pub index: usize,
+    /// First position.
+    pub start: usize,
+    /// Tokens.
+    pub len: usize,
+    /// Whether these are the last known tokens, so that a new one is drawn.
+    pub draws: bool,
+}
+
+/// What a step computes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepBatch {
+    /// In the order of their rows.
+    pub slices: Vec<Slice>,
+    /// Token rows.
+    pub tokens: usize,
+}
+
+/// Waiting and running sequences.
+#[derive(Debug)]
+pub struct Scheduler {
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    max_seqs: usize,
+    budget: usize,
+    reserved: usize,
+}
+
+impl Scheduler {
+    /// At most `max_seqs` sequences at once, `budget` tokens a step.
+    pub fn new(max_seqs: usize, budget: usize) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            running: Vec::with_capacity(max_seqs),
+            max_seqs,
+            budget: budget.max(max_seqs),
+            reserved: 0,
+        }
+    }
+
+    /// Queues a sequence.
+    ///
+    /// # Errors
+    /// `KvFull` when the pool could not hold its worst case even if it were empty.
+    pub fn submit(&mut self, sequence: Sequence, tables: &PageTables, pool: &PagePool) -> Result<()> {
+        let wanted = tables.pages_for(sequence.limit);
+        if wanted > pool.total() {
+            return Err(Error::KvFull { wanted, free: pool.free(), total: pool.total() });
+        }
+        self.waiting.push_back(sequence);
+        Ok(())
+    }
+
+    /// Sequences under way.
+    pub fn running(&self) -> &[Sequence] {
+        &self.running
+    }
+
+    /// A sequence under way, to record its progress.
+    pub fn running_mut(&mut self, index: usize) -> Option<&mut Sequence> {
+        self.running.get_mut(index)
+    }
+
+    /// Sequences that wait for admission.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether nothing runs and nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Plans the next step into `batch`: admits, grows page tables, cuts prompts. Empty when idle.
+    ///
+    /// New sequences get `on_admit(sequence)` once they own a table row.
+    pub fn next(
+        &mut self,
+        tables: &mut PageTables,
+        pool: &mut PagePool,
+        batch: &mut StepBatch,
+        mut on_admit: impl FnMut(&Sequence) -> Result<()>,
+    ) -> Result<()> {
+        self.admit(tables, pool, &mut on_admit)?;
+        batch.slices.clear();
+        batch.tokens = 0;
+        // Decoding sequences first: a long prompt may not stall the others' next token.
+        for wanted in [Phase::Decode, Phase::Prefill] {
+            for (index, seq) in self.running.iter().enumerate() {
+                let room = self.budget - batch.tokens;
+                if seq.phase() != wanted || room == 0 {
+                    continue;
+                }
+                let len = seq.pending().min(room);
+                tables.grow(seq.row, seq.done + len, pool)?;
+                let draws = len == seq.pending();
+                batch.slices.push(Slice { index, start: seq.done, len, draws });
+                batch.tokens += len;
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        tables: &mut PageTables,
+        pool: &PagePool,
+        on_admit: &mut impl FnMut(&Sequence) -> Result<()>,
+    ) -> Result<()> {
+        while self.running.len() < self.max_seqs {
+            let Some(seq) = self.waiting.front() else { break };
+            let worst = tables.pages_for(seq.limit);
+            if self.reserved + worst > pool.total() {
+                break;
+            }
+            let Some(row) = tables.open() else { break };
+            let Some(mut seq) = self.waiting.pop_front() else { break };
+            seq.row = row;
+            self.reserved += worst;
+            on_admit(&seq)?;
+            self.running.push(seq);
+        }
+        Ok(())
+    }
+
+    /// Ends the running sequence at `index` and frees its pages. The last one takes its index.
+    pub fn finish(&mut self, index: usize, tables: &mut PageTables, pool: &mut PagePool) -> Result<Sequence> {
+        let seq = self.running.swap_remove(index);
+        self.reserved -= tables.pages_for(seq.limit);
+        tables.close(seq.row, pool)?;
+        Ok(seq)
+    }
+
+    /// Ends a request wherever it stands; whether it was there.
+    pub fn cancel(&mut self, id: u64, tables: &mut PageTables, pool: &mut PagePool) -> Result<bool> {
+        if let Some(at) = self.waiting.iter().position(|s| s.id == id) {
+            self.waiting.remove(at);
+            return Ok(true);
+        }
+        match self.running.iter().position(|s| s.id == id) {
+            Some(index) => self.finish(index, tables, pool).map(|_| true),
+            None => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! How stored bytes become operands: read, fuse, reorder, shard, quantize, prepare.
+//!
+//! One generic loader for every architecture. It walks the resolved bindings in the order in which the model uses
+//! them, so that at any time one operand's sources are touched: peak host memory is one operand above the mapping,
+//! and the source is told to release each tensor's pages when its operand is packed.
+//!
+//! Not here: names (`policy`), formats' codecs (`quant`), layouts (a backend's `prepare_weight`).
+
+mod rows;
+mod shard;
+
+pub use rows::Rows;
+pub use shard::{rank_rows, shard_sizes};
+
+use crate::backend::{Backend, HostWeight, Prepared, WeightUse};
+use crate::checkpoint::{Source, TensorInfo};
+use crate::mem::{Float, Stored, WeightFormat};
+use crate::policy::{Binding, HeadSpec, ModelSpec, Part, Resolved, Role, Shard, Slot};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+
+/// What the loader may do on the way.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadOptions {
+    /// Format for products whose binding allows it; none keeps what is stored.
+    pub quantize: Option<WeightFormat>,
+    /// This rank.
+    pub rank: usize,
+    /// Ranks that share the model.
+    pub world: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { quantize: None, rank: 0, world: 1 }
+    }
+}
+
+/// Operands of a model by role.
+pub struct Operands<W> {
+    /// Prepared weights.
+    pub prepared: BTreeMap<Role, Prepared<W>>,
+    /// Divisors of rotary frequencies, when the checkpoint stores them.
+    pub rope_factors: Option<Vec<f32>>,
+}
+
+impl<W> std::fmt::Debug for Operands<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.prepared.keys().map(|r| r.to_string())).finish()
+    }
+}
+
+/// Loads every resolved binding; `progress` hears the bytes read so far and in all.
+///
+/// # Errors
+/// `Tensor` for element types that cannot be used and blocks that a shard would cut; what reading and packing raise.
+pub fn load<B: Backend>(
+    backend: &B,
+    source: &dyn Source,
+    spec: &ModelSpec,
+    resolved: &[Resolved<'_>],
+    options: LoadOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Operands<B::Weight>> {
+    let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
+    order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
+    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
+    let (mut done, total) = (0, source.total_bytes());
+    for one in order {
+        let role = one.binding.role;
+        let rows = read(source, &one.binding, &one.tensors, options)?;
+        if role.slot == Slot::RopeFactors {
+            operands.rope_factors = Some(rows.to_f32()?);
+        } else {
+            operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows, options)?);
+        }
+        for tensor in &one.tensors {
+            source.release(&tensor.name);
+            done += tensor.stored.bytes(tensor.elements()).unwrap_or(0) as u64;
+        }
+        progress(done.min(total), total);
+    }
+    Ok(operands)
+}
+
+/// Reads a binding's sources as one operand, fused, reordered and cut for the rank.
+fn read<'a>(
+    source: &'a dyn Source,
+    binding: &Binding,
+    tensors: &[&TensorInfo],
+    options: LoadOptions,
+) -> Result<Rows<'a>> {
+    let mut parts = Vec::with_capacity(tensors.len());
+    for (tensor, from) in tensors.iter().zip(&binding.sources) {
+        let mut part = Rows::new(tensor, source.bytes(&tensor.name)?, binding.role.part)?;
+        if binding.transposed && part.rows > 1 {
+            part = part.transposed()?;
+        }
+        part = part.reordered(from.order)?;
+        parts.push(shard::cut(part, binding, options)?);
+    }
+    Rows::fuse(parts)
+}
+
+fn prepare<B: Backend>(
+    backend: &B,
+    spec: &ModelSpec,
+    binding: &Binding,
+    mut rows: Rows<'_>,
+    options: LoadOptions,
+) -> Result<Prepared<B::Weight>> {
+    let role = binding.role;
+    let used_for = use_of(spec, binding);
+    if used_for == WeightUse::Vector {
+        rows = rows.into_f32()?;
+    } else if let (Some(format), true) = (options.quantize, binding.quantize) {
+        rows = rows.into_format(format)?;
+    }
+    let name = role.to_string();
+    let Rows { rows: count, cols, format, parts, .. } = rows;
+    let weight = HostWeight { name: &name, rows: count, cols, format, used_for, parts };
+    let raw = backend.prepare_weight(weight)?;
+    Ok(Prepared { raw, rows: count, cols, format })
+}
+
+fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
+    let role = binding.role;
+    if spec.shape(&role).is_some_and(|(rows, _)| rows == 1) && is_vector(&role) {
+        return WeightUse::Vector;
+    }
+    let tied = matches!(spec.head, HeadSpec::Tokens { tied: true, .. });
+    match (role.slot, binding.shard) {
+        (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
+        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::KindEmbed, _) => WeightUse::Embedding,
+        (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
+        _ => WeightUse::Linear { grain: 1 },
+    }
+}
+
+/// Norm weights and all biases.
+fn is_vector(role: &Role) -> bool {
+    role.part == Part::Bias
+        || matches!(
+            role.slot,
+            Slot::EmbedNorm
+                | Slot::AttnNorm
+                | Slot::QNorm
+                | Slot::KNorm
+                | Slot::MlpNorm
+                | Slot::FinalNorm
+                | Slot::HeadNorm
+                | Slot::RopeFactors
+        )
+}
+
+/// The format that a stored element type is multiplied from.
+pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
+    Ok(match stored {
+        Stored::F32 => WeightFormat::Plain(Float::F32),
+        Stored::F16 => WeightFormat::Plain(Float::F16),
+        Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
+        Stored::Block(block) => WeightFormat::Block(block),
+        other => {
+            let allowed = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0";
+            return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
+        }
+    })
+}

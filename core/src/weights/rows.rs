@@ -1,0 +1,273 @@
+//! An operand in host memory on its way to the backend: rows of one format, in one or several parts.
+
+use super::format_of;
+use crate::checkpoint::TensorInfo;
+use crate::mem::{Block, Float, WeightFormat};
+use crate::policy::{Part, RowOrder};
+use crate::quant::block;
+use crate::{Error, Result};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// `[rows, cols]` row-major in `format`; each part holds whole rows.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    /// First source's name, for messages.
+    pub name: String,
+    /// Rows of all parts.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Format of every part.
+    pub format: WeightFormat,
+    /// The bytes.
+    pub parts: Vec<Cow<'a, [u8]>>,
+}
+
+impl<'a> Rows<'a> {
+    /// A tensor as rows: vectors become `[1, n]` as weights of norms and as biases, leading ones are dropped.
+    pub fn new(tensor: &TensorInfo, bytes: Cow<'a, [u8]>, part: Part) -> Result<Self> {
+        let shape: Vec<usize> = match tensor.shape.iter().position(|d| *d != 1) {
+            Some(first) => tensor.shape[first..].to_vec(),
+            None => vec![1],
+        };
+        let (rows, cols) = match (part, &shape[..]) {
+            (_, [n]) => (1, *n),
+            (Part::Weight, [rows, cols]) => (*rows, *cols),
+            _ => {
+                let what = format!("shape {:?}; allowed: a vector or a matrix", tensor.shape);
+                return Err(Error::tensor(&tensor.name, what));
+            }
+        };
+        // A matrix of one row keeps its two dimensions: [1, n] reads the same either way.
+        let (rows, cols) = if tensor.shape.len() == 2 { (tensor.shape[0], tensor.shape[1]) } else { (rows, cols) };
+        let format = format_of(&tensor.name, tensor.stored)?;
+        Ok(Self { name: tensor.name.clone(), rows, cols, format, parts: vec![bytes] })
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.format.bytes(1, self.cols)
+    }
+
+    /// All rows in one piece.
+    fn joined(&self) -> Cow<'_, [u8]> {
+        match &self.parts[..] {
+            [one] => Cow::Borrowed(one),
+            many => Cow::Owned(many.concat()),
+        }
+    }
+
+    fn with(self, rows: usize, cols: usize, bytes: Vec<u8>) -> Self {
+        Self { rows, cols, parts: vec![Cow::Owned(bytes)], ..self }
+    }
+
+    /// Rows become columns; plain formats only.
+    pub fn transposed(self) -> Result<Self> {
+        let WeightFormat::Plain(dtype) = self.format else {
+            let what = format!("{} blocks cannot be transposed", self.format);
+            return Err(Error::tensor(&self.name, what));
+        };
+        let (size, rows, cols) = (dtype.bytes(), self.rows, self.cols);
+        let from = self.joined();
+        let mut to = vec![0u8; from.len()];
+        for r in 0..rows {
+            for c in 0..cols {
+                let (i, o) = ((r * cols + c) * size, (c * rows + r) * size);
+                to[o..o + size].copy_from_slice(&from[i..i + size]);
+            }
+        }
+        drop(from);
+        Ok(self.with(cols, rows, to))
+    }
+
+    /// Rows in the order in which they are used. A bias `[1, n]` is reordered by its elements.
+    pub fn reordered(self, order: RowOrder) -> Result<Self> {
+        let RowOrder::PairsInterleaved { heads } = order else { return Ok(self) };
+        let vector = self.rows == 1;
+        let (count, size) = match (vector, self.format) {
+            (false, _) => (self.rows, self.row_bytes()),
+            (true, WeightFormat::Plain(dtype)) => (self.cols, dtype.bytes()),
+            (true, WeightFormat::Block(_)) => {
+                return Err(Error::tensor(&self.name, "a vector in blocks cannot be reordered"));
+            }
+        };
+        if heads == 0 || count % (2 * heads) != 0 {
+            let what = format!("{count} rows; {heads} heads of an even width expected");
+            return Err(Error::tensor(&self.name, what));
+        }
+        let half = count / heads / 2;
+        let from = self.joined();
+        let mut to = Vec::with_capacity(from.len());
+        for head in 0..heads {
+            for side in 0..2 {
+                for i in 0..half {
+                    let row = (head * half + i) * 2 + side;
+                    to.extend_from_slice(&from[row * size..(row + 1) * size]);
+                }
+            }
+        }
+        drop(from);
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(self.with(rows, cols, to))
+    }
+
+    /// Rows `range` only; of a vector its elements.
+    pub fn take_rows(self, range: Range<usize>) -> Result<Self> {
+        if self.rows == 1 && self.parts.len() == 1 {
+            return self.take_columns(range);
+        }
+        if range == (0..self.rows) {
+            return Ok(self);
+        }
+        let size = self.row_bytes();
+        let bytes = self.joined()[range.start * size..range.end * size].to_vec();
+        let cols = self.cols;
+        Ok(self.with(range.len(), cols, bytes))
+    }
+
+    /// Columns `range` of every row; blocks stay whole.
+    pub fn take_columns(self, range: Range<usize>) -> Result<Self> {
+        if range == (0..self.cols) {
+            return Ok(self);
+        }
+        let (unit, unit_bytes) = match self.format {
+            WeightFormat::Plain(dtype) => (1, dtype.bytes()),
+            WeightFormat::Block(b) => (Block::VALUES, b.bytes()),
+        };
+        if range.start % unit != 0 || range.len() % unit != 0 {
+            let what = format!("columns {range:?} would cut {} blocks of {unit}", self.format);
+            return Err(Error::tensor(&self.name, what));
+        }
+        let (from, to) = (range.start / unit * unit_bytes, range.end / unit * unit_bytes);
+        let size = self.row_bytes();
+        let bytes = self.joined().chunks_exact(size).flat_map(|row| row[from..to].to_vec()).collect();
+        let rows = self.rows;
+        Ok(self.with(rows, range.len(), bytes))
+    }
+
+    /// Several sources one below the other; vectors end to end. Sources of different formats become f32.
+    pub fn fuse(mut sources: Vec<Rows<'a>>) -> Result<Self> {
+        if sources.iter().any(|s| s.format != sources[0].format) {
+            sources = sources.into_iter().map(Rows::into_f32).collect::<Result<_>>()?;
+        }
+        let mut sources = sources.into_iter();
+        let Some(mut all) = sources.next() else { return Err(Error::internal("a binding without sources")) };
+        for one in sources {
+            if all.rows == 1 && one.rows == 1 {
+                let bytes = [all.joined(), one.joined()].concat();
+                let cols = all.cols + one.cols;
+                all = all.with(1, cols, bytes);
+                continue;
+            }
+            if one.cols != all.cols {
+                let what = format!("{} columns beside {} of `{}`", one.cols, all.cols, all.name);
+                return Err(Error::tensor(&one.name, what));
+            }
+            all.rows += one.rows;
+            all.parts.extend(one.parts);
+        }
+        Ok(all)
+    }
+
+    /// The values, widened exactly (blocks decoded).
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        let mut values = Vec::with_capacity(self.rows * self.cols);
+        for part in &self.parts {
+            match self.format {
+                WeightFormat::Plain(Float::F32) => {
+                    values.extend(part.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+                }
+                WeightFormat::Plain(Float::F16) => {
+                    let wide = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+                    values.extend(part.chunks_exact(2).map(wide));
+                }
+                WeightFormat::Plain(Float::Bf16) => {
+                    let wide = |b: &[u8]| half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
+                    values.extend(part.chunks_exact(2).map(wide));
+                }
+                WeightFormat::Block(b) => {
+                    let from = values.len();
+                    values.resize(from + part.len() / b.bytes() * Block::VALUES, 0.0);
+                    block::decode(b, part, &mut values[from..])?;
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// The same values in f32.
+    pub fn into_f32(self) -> Result<Self> {
+        self.into_format(WeightFormat::Plain(Float::F32))
+    }
+
+    /// The values rounded to `format`.
+    ///
+    /// # Errors
+    /// `Tensor` when the columns are no whole blocks.
+    pub fn into_format(self, format: WeightFormat) -> Result<Self> {
+        if format == self.format {
+            return Ok(self);
+        }
+        let values = self.to_f32()?;
+        let bytes = match format {
+            WeightFormat::Plain(Float::F32) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            WeightFormat::Plain(Float::F16) => {
+                values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect()
+            }
+            WeightFormat::Plain(Float::Bf16) => {
+                values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
+            }
+            WeightFormat::Block(b) => {
+                if self.cols % Block::VALUES != 0 {
+                    let what = format!("{} columns are no whole {} blocks of 32", self.cols, b.name());
+                    return Err(Error::tensor(&self.name, what));
+                }
+                let mut bytes = vec![0; format.bytes(self.rows, self.cols)];
+                block::encode(b, &values, &mut bytes)?;
+                bytes
+            }
+        };
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(Self { format, ..self.with(rows, cols, bytes) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::mem::Stored;
+
+    fn rows(shape: &[usize], values: &[f32]) -> Rows<'static> {
+        let info = TensorInfo { name: "t".into(), shape: shape.to_vec(), stored: Stored::F32 };
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Rows::new(&info, Cow::Owned(bytes), Part::Weight).unwrap()
+    }
+
+    #[test]
+    fn transposes_and_reorders() {
+        let t = rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]).transposed().unwrap();
+        assert_eq!((t.rows, t.cols, t.to_f32().unwrap()), (3, 2, vec![1., 4., 2., 5., 3., 6.]));
+        // One head of width 4: file rows (0a, 0b, 1a, 1b) are used as (0a, 1a, 0b, 1b).
+        let r = rows(&[4, 1], &[0., 10., 1., 11.]);
+        let r = r.reordered(RowOrder::PairsInterleaved { heads: 1 }).unwrap();
+        assert_eq!(r.to_f32().unwrap(), [0., 1., 10., 11.]);
+        assert!(rows(&[3, 1], &[0.; 3]).reordered(RowOrder::PairsInterleaved { heads: 1 }).is_err());
+    }
+
+    #[test]
+    fn fuses_rows_and_vectors() {
+        let f = Rows::fuse(vec![rows(&[2, 2], &[1., 2., 3., 4.]), rows(&[1, 2], &[5., 6.])]).unwrap();
+        assert_eq!((f.rows, f.cols, f.parts.len()), (3, 2, 2));
+        let v = Rows::fuse(vec![rows(&[2], &[1., 2.]), rows(&[1], &[3.])]).unwrap();
+        assert_eq!((v.rows, v.cols, v.to_f32().unwrap()), (1, 3, vec![1., 2., 3.]));
+        assert!(Rows::fuse(vec![rows(&[2, 2], &[0.; 4]), rows(&[2, 1], &[0.; 2])]).is_err());
+    }
+
+    #[test]
+    fn takes_rows_and_columns() {
+        let m = || rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]);
+        assert_eq!(m().take_rows(1..2).unwrap().to_f32().unwrap(), [4., 5., 6.]);
+        assert_eq!(m().take_columns(1..3).unwrap().to_f32().unwrap(), [2., 3., 5., 6.]);
+    }
+}
