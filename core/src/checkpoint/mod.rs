@@ -1,6 +1,33 @@
-//! Temporary.
+//! Checkpoints: what is in a published model, and where its bytes lie.
+//!
+//! Here: finding a model's files ([`open`]), reading the headers of safetensors and GGUF, and handing out each
+//! tensor's bytes as they are stored. Not here: what the names mean (`policy`), widening and packing (`quant`,
+//! `weights`), building a tokenizer (`text`).
+//!
+//! Invariant: after `open` has returned, every tensor's name is unique, its shape times its element size is exactly
+//! the length of its byte range, ranges do not overlap and lie inside their file. A header is never trusted: nothing
+//! is allocated by a number found in a file before that number has been compared with the file's length.
+//!
+//! Tensor bytes are mapped, read on demand or embedded in the program; only headers and tokenizers are kept in memory.
+//! Bytes have no alignment: readers must not cast them to wider types.
+
+mod folder;
+pub mod gguf;
+pub mod index;
+mod json;
+#[cfg_attr(feature = "mmap", path = "mapping/enabled.rs")]
+#[cfg_attr(not(feature = "mmap"), path = "mapping/disabled.rs")]
+mod mapping;
+pub mod safetensors;
+mod storage;
+mod tensors;
+
 use crate::{Result, mem::Stored};
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
+
 /// One tensor of a checkpoint, as its header describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -45,4 +72,126 @@ pub trait Source: Send + Sync {
 
     /// Bytes of all tensors together.
     fn total_bytes(&self) -> u64;
+}
+
+/// How tensor bytes are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The files are mapped; pages are read when touched. Only in builds with the feature `mmap`. A file that another
+    /// process truncates while it is mapped ends the program (SIGBUS): use [`Access::Read`] where that can happen.
+    Map,
+    /// Each tensor is read into memory when it is asked for.
+    Read,
+}
+
+impl Default for Access {
+    /// `Map` where the build has it.
+    fn default() -> Self {
+        if mapping::AVAILABLE { Access::Map } else { Access::Read }
+    }
+}
+
+/// Whose conventions names and row orders follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Hugging Face transformers.
+    HuggingFace,
+    /// llama.cpp: own tensor names, and permuted q and k rows in Llama models.
+    Gguf,
+}
+
+/// Everything found of one model, tensors unread.
+pub struct ModelFiles {
+    /// What `open` was given.
+    pub path: PathBuf,
+    /// Whose conventions the names follow.
+    pub layout: Layout,
+    /// `config.json`, or its equivalent made from GGUF metadata.
+    pub config: serde_json::Value,
+    /// `generation_config.json`; an empty object if there is none.
+    pub generation: serde_json::Value,
+    /// What the text stage builds a tokenizer from.
+    pub tokenizer: TokenizerFiles,
+    /// The tensors.
+    pub source: Box<dyn Source>,
+}
+
+impl std::fmt::Debug for ModelFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelFiles")
+            .field("path", &self.path)
+            .field("layout", &self.layout)
+            .field("tensors", &self.source.tensors().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The tokenizer as found, not yet built.
+#[derive(Debug, Clone)]
+pub enum TokenizerFiles {
+    /// Files of the Hugging Face form.
+    HuggingFace {
+        /// `tokenizer.json`, if there is one.
+        tokenizer_json: Option<Vec<u8>>,
+        /// `tokenizer_config.json`; an empty object if there is none.
+        tokenizer_config: serde_json::Value,
+        /// `chat_template.jinja`, else the (default) template of `tokenizer_config.json`.
+        chat_template: Option<String>,
+    },
+    /// The tokenizer part of GGUF metadata.
+    Gguf(Box<gguf::Tokenizer>),
+}
+
+impl TokenizerFiles {
+    /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
+    ///
+    /// # Errors
+    /// `Error::Format` if `tokenizer_config` is not a JSON object or its chat template has an unknown form.
+    pub fn from_bytes(
+        tokenizer_json: Option<Vec<u8>>,
+        tokenizer_config: Option<&[u8]>,
+        chat_template: Option<String>,
+    ) -> Result<Self> {
+        folder::tokenizer_files("", tokenizer_json, tokenizer_config, chat_template)
+    }
+}
+
+/// Opens a model: a folder (`config.json` beside safetensors, single or with an index), a `.gguf` file, or one
+/// `.safetensors` file beside a `config.json`. Reads headers and the tokenizer only.
+///
+/// # Errors
+/// `Error::Io` when a file cannot be read, `Error::Format` and `Error::Tensor` when one breaks its format's rules;
+/// the text names the file, the tensor or field, the value found and what is allowed.
+pub fn open(path: &Path, access: Access) -> Result<ModelFiles> {
+    folder::open(path, access)
+}
+
+/// Opens a model whose files are in memory (embedded in the program, or fetched by a browser).
+/// `config` and `generation` are `config.json` and `generation_config.json`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_bytes(
+    config: &[u8],
+    generation: Option<&[u8]>,
+    safetensors: Cow<'static, [u8]>,
+    tokenizer: TokenizerFiles,
+) -> Result<ModelFiles> {
+    let config = json::object("config.json", config, json::MAX_CONFIG)?;
+    let generation = match generation {
+        Some(bytes) => json::object("generation_config.json", bytes, json::MAX_CONFIG)?,
+        None => json::empty(),
+    };
+    let file = "model.safetensors";
+    let storage = storage::Storage::memory(file, safetensors);
+    let source = Box::new(safetensors::single(storage)?);
+    Ok(ModelFiles { path: file.into(), layout: Layout::HuggingFace, config, generation, tokenizer, source })
+}
+
+/// Opens a GGUF model that is in memory.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_gguf_bytes(file: &str, bytes: Cow<'static, [u8]>) -> Result<ModelFiles> {
+    gguf::model(PathBuf::from(file), storage::Storage::memory(file, bytes))
 }

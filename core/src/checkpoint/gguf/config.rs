@@ -1,0 +1,248 @@
+//! GGUF metadata in the words of `config.json`, so that policies read one language.
+//!
+//! The architecture's own prefix (`llama.`) is cut off; what other architectures share with Llama is translated for
+//! them too. `engraft_layout` is `"gguf"`: tensors have llama.cpp's names, and in the family of Llama the rows of
+//! q and k are permuted (GPT-2's and BERT's are not).
+
+use super::Metadata;
+use crate::{Error, Result, checkpoint::TensorInfo};
+use serde_json::{Map, Value, json};
+
+/// Translates metadata to the vocabulary of `config.json`; `tensors` tell the vocabulary's size and whether the head
+/// is tied. An unknown architecture becomes `model_type` as it is called, so that policies can decline it by name.
+///
+/// # Errors
+/// `Error::Format`: no `general.architecture`, or a value of the wrong type.
+pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Result<Value> {
+    let Some(arch) = metadata.str("general.architecture")? else {
+        return Err(Error::format("", "metadata `general.architecture` is missing"));
+    };
+    let seen = Seen::among(tensors);
+    let mut to = Translation { metadata, arch, out: Map::new() };
+    to.put("engraft_layout", json!("gguf"));
+    match arch {
+        "gpt2" => gpt2(&mut to)?,
+        "bert" | "nomic-bert" | "jina-bert-v2" => bert(&mut to, &seen)?,
+        _ => llama(&mut to)?,
+    }
+    to.token_ids()?;
+    if let Some(name) = metadata.str("general.name")? {
+        to.put("_name_or_path", json!(name));
+    }
+    let listed = metadata.u64(&format!("{arch}.vocab_size"))?.map(|n| json!(n));
+    if let Some(size) = seen.vocabulary.map(|n| json!(n)).or(listed) {
+        to.put("vocab_size", size);
+    }
+    to.put("tie_word_embeddings", json!(!seen.head));
+    if seen.rope_factors {
+        to.put("engraft_rope_factors", json!("rope_freqs.weight"));
+    }
+    Ok(Value::Object(to.out))
+}
+
+/// What the tensor list tells.
+#[derive(Default)]
+struct Seen {
+    vocabulary: Option<usize>,
+    token_types: Option<usize>,
+    head: bool,
+    rope_factors: bool,
+}
+
+impl Seen {
+    fn among<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Self {
+        let mut seen = Self::default();
+        for t in tensors {
+            match t.name.as_str() {
+                "token_embd.weight" => seen.vocabulary = t.shape.first().copied(),
+                "token_types.weight" => seen.token_types = t.shape.first().copied(),
+                "output.weight" => seen.head = true,
+                "rope_freqs.weight" => seen.rope_factors = true,
+                _ => {}
+            }
+        }
+        seen
+    }
+}
+
+/// A config being filled.
+struct Translation<'m> {
+    metadata: &'m Metadata,
+    arch: &'m str,
+    out: Map<String, Value>,
+}
+
+impl Translation<'_> {
+    fn put(&mut self, name: &str, value: Value) {
+        self.out.insert(name.into(), value);
+    }
+
+    fn count(&self, key: &str) -> Result<Option<u64>> {
+        self.metadata.uniform_u64(&format!("{}.{key}", self.arch))
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.metadata.f64(&format!("{}.{key}", self.arch))
+    }
+
+    /// Copies integers: pairs of GGUF key (without the architecture) and config name.
+    fn counts(&mut self, pairs: &[(&str, &str)]) -> Result<()> {
+        for (key, name) in pairs {
+            if let Some(n) = self.count(key)? {
+                self.put(name, json!(n));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies numbers.
+    fn numbers(&mut self, pairs: &[(&str, &str)]) -> Result<()> {
+        for (key, name) in pairs {
+            if let Some(n) = self.number(key)? {
+                self.put(name, json!(n));
+            }
+        }
+        Ok(())
+    }
+
+    fn token_ids(&mut self) -> Result<()> {
+        for (key, name) in [
+            ("bos_token_id", "bos_token_id"),
+            ("eos_token_id", "eos_token_id"),
+            ("padding_token_id", "pad_token_id"),
+        ] {
+            if let Some(id) = self.metadata.u64(&format!("tokenizer.ggml.{key}"))? {
+                self.put(name, json!(id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Llama, its relatives, and whatever else uses the common keys.
+fn llama(to: &mut Translation) -> Result<()> {
+    let experts = to.count("expert_count")?.unwrap_or(0);
+    let (model, class) = match (to.arch, experts) {
+        ("llama", 0) => ("llama", Some("LlamaForCausalLM")),
+        ("llama", _) => ("mixtral", Some("MixtralForCausalLM")),
+        (other, _) => (other, None),
+    };
+    to.put("model_type", json!(model));
+    if let Some(class) = class {
+        to.put("architectures", json!([class]));
+        to.put("hidden_act", json!("silu"));
+    }
+    to.counts(&[
+        ("block_count", "num_hidden_layers"),
+        ("embedding_length", "hidden_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("attention.head_count", "num_attention_heads"),
+        ("context_length", "max_position_embeddings"),
+        ("attention.sliding_window", "sliding_window"),
+    ])?;
+    if experts > 0 {
+        to.counts(&[("expert_count", "num_local_experts"), ("expert_used_count", "num_experts_per_tok")])?;
+    }
+    let heads = to.count("attention.head_count")?;
+    if let Some(n) = to.count("attention.head_count_kv")?.or(heads) {
+        to.put("num_key_value_heads", json!(n));
+    }
+    to.numbers(&[
+        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+        ("attention.layer_norm_epsilon", "layer_norm_eps"),
+        ("rope.freq_base", "rope_theta"),
+    ])?;
+    head_width(to, heads)?;
+    rope_scaling(to)
+}
+
+/// `head_dim`, and which part of it is rotated.
+fn head_width(to: &mut Translation, heads: Option<u64>) -> Result<()> {
+    let even = match (to.count("embedding_length")?, heads) {
+        (Some(width), Some(heads)) if heads > 0 && width % heads == 0 => Some(width / heads),
+        _ => None,
+    };
+    let Some(width) = to.count("attention.key_length")?.or(even) else { return Ok(()) };
+    to.put("head_dim", json!(width));
+    if let Some(v) = to.count("attention.value_length")?.filter(|v| *v != width) {
+        to.put("v_head_dim", json!(v));
+    }
+    if let Some(rotated) = to.count("rope.dimension_count")?.filter(|r| *r != width && width > 0) {
+        to.put("partial_rotary_factor", json!(rotated as f64 / width as f64));
+    }
+    Ok(())
+}
+
+/// `rope.scaling.*` (or the older `rope.scale_linear`) as `rope_scaling`.
+fn rope_scaling(to: &mut Translation) -> Result<()> {
+    let factor = match to.number("rope.scaling.factor")? {
+        None => to.number("rope.scale_linear")?,
+        found => found,
+    };
+    // llama.cpp takes a factor without a type as linear.
+    let kind = to.metadata.str(&format!("{}.rope.scaling.type", to.arch))?.unwrap_or("linear");
+    let Some(factor) = factor.filter(|f| *f != 0.0) else { return Ok(()) };
+    if kind == "none" {
+        return Ok(());
+    }
+    let mut scaling = Map::new();
+    scaling.insert("rope_type".into(), json!(kind));
+    scaling.insert("factor".into(), json!(factor));
+    if let Some(n) = to.count("rope.scaling.original_context_length")? {
+        scaling.insert("original_max_position_embeddings".into(), json!(n));
+    }
+    if let Some(extra) = to.number("rope.scaling.attn_factor")? {
+        // llama.cpp multiplies YaRN's own factor by it; in config.json the product is given.
+        let own = if kind == "yarn" && factor > 1.0 { 0.1 * libm::log(factor) + 1.0 } else { 1.0 };
+        scaling.insert("attention_factor".into(), json!(extra * own));
+    }
+    for (key, name) in
+        [("rope.scaling.yarn_beta_fast", "beta_fast"), ("rope.scaling.yarn_beta_slow", "beta_slow")]
+    {
+        if let Some(n) = to.number(key)? {
+            scaling.insert(name.into(), json!(n));
+        }
+    }
+    to.put("rope_scaling", Value::Object(scaling));
+    Ok(())
+}
+
+fn gpt2(to: &mut Translation) -> Result<()> {
+    to.put("model_type", json!("gpt2"));
+    to.put("architectures", json!(["GPT2LMHeadModel"]));
+    to.put("activation_function", json!("gelu_new"));
+    to.counts(&[
+        ("block_count", "n_layer"),
+        ("embedding_length", "n_embd"),
+        ("feed_forward_length", "n_inner"),
+        ("attention.head_count", "n_head"),
+        ("context_length", "n_positions"),
+    ])?;
+    to.numbers(&[("attention.layer_norm_epsilon", "layer_norm_epsilon")])
+}
+
+fn bert(to: &mut Translation, seen: &Seen) -> Result<()> {
+    let model = to.arch;
+    to.put("model_type", json!(model));
+    if model == "bert" {
+        to.put("architectures", json!(["BertModel"]));
+        to.put("hidden_act", json!("gelu"));
+    }
+    to.counts(&[
+        ("block_count", "num_hidden_layers"),
+        ("embedding_length", "hidden_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("attention.head_count", "num_attention_heads"),
+        ("context_length", "max_position_embeddings"),
+    ])?;
+    to.numbers(&[("attention.layer_norm_epsilon", "layer_norm_eps")])?;
+    to.put("type_vocab_size", json!(seen.token_types.unwrap_or(0)));
+    let pooling = match to.count("pooling_type")? {
+        Some(1) => "mean",
+        Some(2) => "cls",
+        Some(3) => "last",
+        _ => return Ok(()),
+    };
+    to.put("engraft_pooling", json!(pooling));
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! GGUF, llama.cpp's file format: metadata pairs, tensor descriptions, then aligned tensor data.
+//!
+//! Here: versions 2 and 3, little-endian, one file per model, plain elements and the five 32-value block formats.
+//! `reader.rs` walks the bytes, `metadata.rs` holds the pairs and the tokenizer, `config.rs` translates them to the
+//! vocabulary of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
+//!
+//! Memory stays below twice the file plus a constant: lists keep the file's own packed form, and a count is compared
+//! with the bytes that are left before anything is allocated by it.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+mod config;
+mod metadata;
+mod reader;
+pub mod write;
+
+pub use config::config;
+pub use metadata::{Array, Kind, Metadata, Numbers, Strings, Tokenizer, Value};
+
+use super::{
+    Layout, ModelFiles, TensorInfo, TokenizerFiles, json,
+    storage::Storage,
+    tensors::{Placed, Tensors},
+};
+use crate::{
+    Error, Result,
+    mem::{Block, Stored},
+};
+use reader::{Reader, Stop};
+use std::path::PathBuf;
+
+/// First four bytes of a file.
+pub const MAGIC: &[u8] = b"GGUF";
+/// Most tensors in one file.
+pub const MAX_TENSORS: u64 = 1 << 16;
+/// Most metadata pairs.
+pub const MAX_PAIRS: u64 = 1 << 14;
+/// Longest key, tensor names included.
+pub const MAX_KEY: u64 = 1 << 16;
+/// Longest string value.
+pub const MAX_STRING: u64 = 1 << 24;
+/// Most elements of a list; lists do not nest.
+pub const MAX_ARRAY: u64 = 1 << 24;
+/// Most dimensions of a tensor.
+pub const MAX_RANK: u32 = 4;
+/// Largest `general.alignment`.
+pub const MAX_ALIGNMENT: u64 = 1 << 20;
+
+/// What a file says about itself, tensors unread.
+#[derive(Debug, Clone)]
+pub struct Header {
+    /// 2 or 3.
+    pub version: u32,
+    /// All pairs.
+    pub metadata: Metadata,
+    /// Tensors in file order.
+    pub tensors: Vec<Tensor>,
+}
+
+/// A tensor and the bytes `start..end` of the file that hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Name, shape (outermost first), type.
+    pub info: TensorInfo,
+    /// First byte in the file.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+/// Reads the header of a file in memory.
+///
+/// # Errors
+/// `Error::Format` or `Error::Tensor`, naming what breaks the format or is not supported.
+pub fn parse(file: &str, bytes: &[u8]) -> Result<Header> {
+    match parse_prefix(file, bytes, bytes.len() as u64)? {
+        Some(header) => Ok(header),
+        None => Err(Error::internal("a GGUF reader asked for bytes behind the end of its file")),
+    }
+}
+
+/// Opens a model.
+pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
+    let Header { mut metadata, tensors, .. } = read_header(&storage)?;
+    let file = storage.name().to_owned();
+    let config = config(&metadata, tensors.iter().map(|t| &t.info)).map_err(|e| in_file(&file, e))?;
+    let tokenizer = metadata.take_tokenizer().map_err(|e| in_file(&file, e))?;
+    let generation = tokenizer.generation();
+    let placed =
+        tensors.into_iter().map(|t| Placed { info: t.info, shard: 0, start: t.start, end: t.end }).collect();
+    let source = Box::new(Tensors::new(file, vec![storage], placed)?);
+    let tokenizer = TokenizerFiles::Gguf(Box::new(tokenizer));
+    let generation = if generation.is_null() { json::empty() } else { generation };
+    Ok(ModelFiles { path, layout: Layout::Gguf, config, generation, tokenizer, source })
+}
+
+/// Puts the file in front of a metadata error.
+fn in_file(file: &str, error: Error) -> Error {
+    match error {
+        Error::Format { what, .. } => Error::format(file, what),
+        other => other,
+    }
+}
+
+/// Reads as much of the front as the header needs: the whole of a mapped file is at hand, of others a prefix that
+/// doubles until it suffices.
+fn read_header(storage: &Storage) -> Result<Header> {
+    let mut want = 1u64 << 20;
+    loop {
+        let prefix = storage.range(0, storage.len().min(want))?;
+        if let Some(header) = parse_prefix(storage.name(), &prefix, storage.len())? {
+            return Ok(header);
+        }
+        want = want.saturating_mul(2);
+    }
+}
+
+/// `None` if the header goes on behind `bytes`, the front of a file of `len` bytes.
+fn parse_prefix(file: &str, bytes: &[u8], len: u64) -> Result<Option<Header>> {
+    match header(&mut Reader::new(bytes, len)) {
+        Ok(header) => Ok(Some(header)),
+        Err(Stop::Short) => Ok(None),
+        Err(Stop::Bad(what)) => Err(Error::format(file, what)),
+        Err(Stop::Tensor(name, what)) => Err(Error::tensor(name, format!("{what} (in {file})"))),
+    }
+}
+
+fn header(r: &mut Reader) -> Result<Header, Stop> {
+    let version = version(r)?;
+    let tensor_count = r.count("tensor count", MAX_TENSORS, 24)?;
+    let pair_count = r.count("metadata count", MAX_PAIRS, 13)?;
+    let mut metadata = Metadata::default();
+    for i in 0..pair_count {
+        let key = r.string(MAX_KEY, || format!("key of metadata pair {i}"))?;
+        let value = r.value(&key)?;
+        if metadata.insert(key.clone(), value).is_some() {
+            return Err(Stop::Bad(format!("metadata key `{key}` appears twice")));
+        }
+    }
+    split(&metadata)?;
+    let alignment = alignment(&metadata)?;
+    let mut tensors = Vec::with_capacity(tensor_count);
+    for i in 0..tensor_count {
+        tensors.push(tensor(r, i)?);
+    }
+    let data = r.at().div_ceil(alignment) * alignment;
+    for t in &mut tensors {
+        place(t, data, alignment, r.file_len())?;
+    }
+    distinct(&tensors)?;
+    Ok(Header { version, metadata, tensors })
+}
+
+fn version(r: &mut Reader) -> Result<u32, Stop> {
+    let magic = r.take(4, || "the magic \"GGUF\"".into())?;
+    if magic != MAGIC {
+        return Err(Stop::Bad(format!("begins with {magic:?}, not with \"GGUF\"")));
+    }
+    match r.u32(|| "version".into())? {
+        version @ (2 | 3) => Ok(version),
+        1 => Err(Stop::Bad("is GGUF version 1, which is not supported; supported: 2 and 3".into())),
+        v if v & 0xffff == 0 && v != 0 => {
+            Err(Stop::Bad("is a big-endian GGUF file; only little-endian files are supported".into()))
+        }
+        v => Err(Stop::Bad(format!("is GGUF version {v}; supported: 2 and 3"))),
+    }
+}
+
+/// Refuses one part of a model that was split into several files.
+fn split(metadata: &Metadata) -> Result<(), Stop> {
+    match metadata.u64("split.count") {
+        Ok(Some(n)) if n > 1 => Err(Stop::Bad(format!(
+            "is one of {n} parts of a split model, which is not supported; merge them (llama-gguf-split --merge)"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn alignment(metadata: &Metadata) -> Result<u64, Stop> {
+    let key = "general.alignment";
+    let found = match metadata.get(key) {
+        None => return Ok(32),
+        Some(value) => value,
+    };
+    match found.as_u64() {
+        Some(n) if n.is_power_of_two() && n <= MAX_ALIGNMENT => Ok(n),
+        _ => Err(Stop::Bad(format!("`{key}` is {found}; a power of two up to {MAX_ALIGNMENT} is allowed"))),
+    }
+}
+
+/// One description; `start` and `end` are relative to the data until `place`.
+fn tensor(r: &mut Reader, i: usize) -> Result<Tensor, Stop> {
+    let name = r.string(MAX_KEY, || format!("name of tensor {i}"))?;
+    let rank = r.u32(|| format!("rank of tensor `{name}`"))?;
+    if rank > MAX_RANK {
+        return Err(Stop::Tensor(name, format!("has {rank} dimensions; at most {MAX_RANK} are allowed")));
+    }
+    let mut dims = Vec::with_capacity(rank as usize);
+    for _ in 0..rank {
+        dims.push(r.u64(|| format!("shape of tensor `{name}`"))?);
+    }
+    let kind = r.u32(|| format!("type of tensor `{name}`"))?;
+    let offset = r.u64(|| format!("offset of tensor `{name}`"))?;
+    let stored = match stored(kind) {
+        Ok(stored) => stored,
+        Err(what) => return Err(Stop::Tensor(name, what)),
+    };
+    let overflow =
+        |name: &str| Stop::Tensor(name.into(), format!("dimensions {dims:?} of {stored} overflow"));
+    if let (Stored::Block(_), inner) = (stored, dims.first().copied().unwrap_or(1))
+        && inner % Block::VALUES as u64 != 0
+    {
+        let what =
+            format!("rows of {inner} values cannot be {stored}, which has blocks of {}", Block::VALUES);
+        return Err(Stop::Tensor(name, what));
+    }
+    let mut shape = Vec::with_capacity(dims.len());
+    for &d in dims.iter().rev() {
+        shape.push(usize::try_from(d).map_err(|_| overflow(&name))?);
+    }
+    let values = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    let bytes = values.and_then(|n| stored.bytes(n)).ok_or_else(|| overflow(&name))?;
+    let end = offset.checked_add(bytes as u64).ok_or_else(|| overflow(&name))?;
+    Ok(Tensor { info: TensorInfo { name, shape, stored }, start: offset, end })
+}
+
+/// Moves a tensor's range behind the header and checks that it lies in the file.
+fn place(t: &mut Tensor, data: u64, alignment: u64, len: u64) -> Result<(), Stop> {
+    if t.start % alignment != 0 {
+        let what = format!("offset {} is not a multiple of the alignment {alignment}", t.start);
+        return Err(Stop::Tensor(t.info.name.clone(), what));
+    }
+    match (t.start.checked_add(data), t.end.checked_add(data)) {
+        (Some(start), Some(end)) if end <= len => {
+            (t.start, t.end) = (start, end);
+            Ok(())
+        }
+        _ => {
+            let what = format!(
+                "needs bytes {}..{} behind the header, but the file has {} there",
+                t.start,
+                t.end,
+                len.saturating_sub(data)
+            );
+            Err(Stop::Tensor(t.info.name.clone(), what))
+        }
+    }
+}
+
+/// No overlapping ranges; names are checked when the source is built, but `parse` alone promises them too.
+fn distinct(tensors: &[Tensor]) -> Result<(), Stop> {
+    let mut order: Vec<&Tensor> = tensors.iter().collect();
+    order.sort_by_key(|t| (t.start, t.end));
+    let mut before: Option<&Tensor> = None;
+    for t in order.iter().filter(|t| t.start < t.end) {
+        if let Some(b) = before.filter(|b| t.start < b.end) {
+            let what = format!("bytes {}..{} overlap tensor `{}`", t.start, t.end, b.info.name);
+            return Err(Stop::Tensor(t.info.name.clone(), what));
+        }
+        before = Some(t);
+    }
+    order.sort_by(|a, b| a.info.name.cmp(&b.info.name));
+    match order.windows(2).find(|pair| pair[0].info.name == pair[1].info.name) {
+        Some(pair) => Err(Stop::Tensor(pair[0].info.name.clone(), "appears twice".into())),
+        None => Ok(()),
+    }
+}
+
+/// ggml's number of a type; `write` needs the way back.
+const TYPES: &[(u32, Stored)] = &[
+    (0, Stored::F32),
+    (1, Stored::F16),
+    (2, Stored::Block(Block::Q4_0)),
+    (3, Stored::Block(Block::Q4_1)),
+    (6, Stored::Block(Block::Q5_0)),
+    (7, Stored::Block(Block::Q5_1)),
+    (8, Stored::Block(Block::Q8_0)),
+    (24, Stored::I8),
+    (25, Stored::I16),
+    (26, Stored::I32),
+    (27, Stored::I64),
+    (28, Stored::F64),
+    (30, Stored::Bf16),
+];
+
+/// Types that exist and cannot be read, for the message.
+const UNREAD: &[(u32, &str)] = &[
+    (4, "Q4_2"),
+    (5, "Q4_3"),
+    (9, "Q8_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K"),
+    (12, "Q4_K"),
+    (13, "Q5_K"),
+    (14, "Q6_K"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (39, "MXFP4"),
+];
+
+fn stored(kind: u32) -> Result<Stored, String> {
+    if let Some((_, stored)) = TYPES.iter().find(|(n, _)| *n == kind) {
+        return Ok(*stored);
+    }
+    let supported = "supported: F32, F16, BF16, F64, I8, I16, I32, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0";
+    Err(match UNREAD.iter().find(|(n, _)| *n == kind) {
+        Some((_, name)) => format!("{name} is not supported yet; {supported}"),
+        None => format!("type number {kind} is unknown; {supported}"),
+    })
+}

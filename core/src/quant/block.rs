@@ -1,0 +1,159 @@
+//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
+//!
+//! | format | bytes | value |
+//! | --- | --- | --- |
+//! | Q4_0 | `d` f16, 16 bytes of nibbles | `d * (q - 8)` |
+//! | Q4_1 | `d` f16, `m` f16, 16 bytes of nibbles | `d * q + m` |
+//! | Q5_0 | `d` f16, 32 high bits, 16 bytes of nibbles | `d * (q - 16)` |
+//! | Q5_1 | `d` f16, `m` f16, 32 high bits, 16 bytes of nibbles | `d * q + m` |
+//! | Q8_0 | `d` f16, 32 signed bytes | `d * q` |
+//!
+//! Nibble byte j holds value j in its low and value j + 16 in its high half; bit j of the high bits (little-endian)
+//! is the fifth bit of value j. `d` and `m` widen exactly; `d * q` has at most 11 + 8 significant bits and is exact in
+//! f32; the `_1` forms round once, in the addition, so a fused multiply-add gives the same bits.
+//! Source: `block_q*` in ggml's `ggml-common.h`.
+
+use crate::mem::Block;
+use half::f16;
+
+const VALUES: usize = Block::VALUES;
+const NIBBLES: usize = VALUES / 2;
+
+/// Where a block's parts begin, and how its codes read.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Bytes before the codes: `d`, perhaps `m`, perhaps the high bits.
+    minimum: bool,
+    fifth_bits: bool,
+    /// Subtracted from a code.
+    zero: i32,
+    /// Largest code.
+    top: i32,
+}
+
+const fn form(block: Block) -> Form {
+    match block {
+        Block::Q4_0 => Form { minimum: false, fifth_bits: false, zero: 8, top: 15 },
+        Block::Q4_1 => Form { minimum: true, fifth_bits: false, zero: 0, top: 15 },
+        Block::Q5_0 => Form { minimum: false, fifth_bits: true, zero: 16, top: 31 },
+        Block::Q5_1 => Form { minimum: true, fifth_bits: true, zero: 0, top: 31 },
+        Block::Q8_0 => Form { minimum: false, fifth_bits: false, zero: 0, top: 127 },
+    }
+}
+
+/// Decodes whole blocks: `bytes` has `n * block.bytes()` bytes, `out` `n * 32` values. What is left over in the longer
+/// of the two is not touched.
+pub fn decode(block: Block, bytes: &[u8], out: &mut [f32]) {
+    let (values, _) = out.as_chunks_mut::<VALUES>();
+    for (raw, out) in bytes.chunks_exact(block.bytes()).zip(values) {
+        let (d, m) = scale(block, raw);
+        let codes = codes(block, raw);
+        if form(block).minimum {
+            for (v, q) in out.iter_mut().zip(codes) {
+                *v = d * q as f32 + m;
+            }
+        } else {
+            for (v, q) in out.iter_mut().zip(codes) {
+                *v = d * q as f32;
+            }
+        }
+    }
+}
+
+/// A block's `d`, and its `m` or zero, widened.
+pub fn scale(block: Block, raw: &[u8]) -> (f32, f32) {
+    let half = |at: usize| f16::from_le_bytes([raw[at], raw[at + 1]]).to_f32();
+    (half(0), if form(block).minimum { half(2) } else { 0.0 })
+}
+
+/// A block's 32 codes in the order of the values, with the format's zero subtracted.
+pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
+    let form = form(block);
+    let mut at = if form.minimum { 4 } else { 2 };
+    let mut out = [0; VALUES];
+    if block == Block::Q8_0 {
+        for (q, &byte) in out.iter_mut().zip(&raw[at..at + VALUES]) {
+            *q = i32::from(byte as i8);
+        }
+        return out;
+    }
+    let mut fifth = 0;
+    if form.fifth_bits {
+        fifth = u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        at += 4;
+    }
+    for (j, &byte) in raw[at..at + NIBBLES].iter().enumerate() {
+        out[j] = i32::from(byte & 15);
+        out[j + NIBBLES] = i32::from(byte >> 4);
+    }
+    for (j, q) in out.iter_mut().enumerate() {
+        *q += ((fifth >> j & 1) << 4) as i32 - form.zero;
+    }
+    out
+}
+
+/// Encodes whole blocks: `values` has `n * 32` values, `out` `n * block.bytes()` bytes; what is left over in the longer
+/// of the two is not touched.
+///
+/// `d` and `m` are chosen as llama.cpp does (largest magnitude to the end of the symmetric range, minimum and maximum
+/// to the ends of the other), rounded to f16 and kept finite; codes are then rounded to nearest, halves upwards,
+/// against the rounded `d` and `m`. A value is off by at most half a step, or by one step where the short side of Q4_0
+/// and Q5_0 clamps (codes reach from -8 to 7), plus what rounding `m` to f16 costs. NaN encodes as code 0.
+pub fn encode(block: Block, values: &[f32], out: &mut [u8]) {
+    let (values, _) = values.as_chunks::<VALUES>();
+    for (values, raw) in values.iter().zip(out.chunks_exact_mut(block.bytes())) {
+        encode_one(block, values, raw);
+    }
+}
+
+fn encode_one(block: Block, values: &[f32; VALUES], raw: &mut [u8]) {
+    let form = form(block);
+    let (d, m) = choose(block, values);
+    raw[..2].copy_from_slice(&d.to_le_bytes());
+    let mut at = 2;
+    if form.minimum {
+        raw[2..4].copy_from_slice(&m.to_le_bytes());
+        at = 4;
+    }
+    let (d, m) = (d.to_f32(), m.to_f32());
+    // 0 / 0 and NaN become code 0 by the saturating cast.
+    let code = |v: f32| libm::floorf((v - m) / d + 0.5) as i32;
+    if block == Block::Q8_0 {
+        for (byte, &v) in raw[at..].iter_mut().zip(values) {
+            *byte = code(v).clamp(-127, 127) as i8 as u8;
+        }
+        return;
+    }
+    let code = |v: f32| code(v).clamp(-form.zero, form.top - form.zero) + form.zero;
+    let mut fifth = 0u32;
+    let codes = if form.fifth_bits { at + 4 } else { at };
+    for j in 0..NIBBLES {
+        let (low, high) = (code(values[j]) as u32, code(values[j + NIBBLES]) as u32);
+        raw[codes + j] = (low & 15 | (high & 15) << 4) as u8;
+        fifth |= low >> 4 << j | high >> 4 << (j + NIBBLES);
+    }
+    if form.fifth_bits {
+        raw[at..codes].copy_from_slice(&fifth.to_le_bytes());
+    }
+}
+
+/// `d` and `m` of a block.
+fn choose(block: Block, values: &[f32; VALUES]) -> (f16, f16) {
+    let form = form(block);
+    let (low, high) =
+        values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
+    if form.minimum {
+        return (finite((high - low) / form.top as f32), finite(low));
+    }
+    if block == Block::Q8_0 {
+        return (finite(low.abs().max(high.abs()) / form.top as f32), f16::ZERO);
+    }
+    let extreme = if -low >= high { low } else { high };
+    (finite(extreme / -form.zero as f32), f16::ZERO)
+}
+
+/// Rounded to f16; NaN becomes zero and what is too large the largest finite value.
+fn finite(v: f32) -> f16 {
+    let limit = f16::MAX.to_f32();
+    if v.is_nan() { f16::ZERO } else { f16::from_f32(v.clamp(-limit, limit)) }
+}
