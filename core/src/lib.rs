@@ -17,16 +17,23 @@
 pub mod backend;
 pub mod checkpoint;
 pub mod config;
+pub mod engine;
 pub mod error;
+pub mod graph;
+pub mod inject;
+pub mod kv;
 pub mod math;
 pub mod mem;
+pub mod model;
 pub mod numerics;
 pub mod ops;
 pub mod policy;
 pub mod profile;
 pub mod quant;
 pub mod sample;
+pub mod schedule;
 #[cfg(feature = "text")]
 pub mod text;
+pub mod weights;
 
 pub use error::{Error, Result};

@@ -1,6 +1,7 @@
 //! Operand groups of ops that have many: norms, rotary tables, KV slabs, attention, sampling.
 
-use crate::mem::{BufMut, BufRef, Float, StepView};
+use crate::kv::Table;
+use crate::mem::{BufMut, BufRef, StepView};
 use crate::ops::{Heads, NormKind, RopeStyle, Scores};
 use crate::sample::SampleRow;
 
@@ -45,57 +46,6 @@ impl<M> Clone for RopeView<'_, M> {
     }
 }
 impl<M> Copy for RopeView<'_, M> {}
-
-/// Shape of the paged KV of one layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KvLayout {
-    /// Pages in the slab.
-    pub pages: usize,
-    /// Positions per page.
-    pub page_size: usize,
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Width of a key head.
-    pub k_dim: usize,
-    /// Width of a value head.
-    pub v_dim: usize,
-    /// Element type.
-    pub dtype: Float,
-}
-
-/// One layer's KV slab; the order inside a page is the backend's secret.
-#[derive(Debug)]
-pub struct KvView<'a, M> {
-    /// Keys.
-    pub k: &'a M,
-    /// Values.
-    pub v: &'a M,
-    /// Shape.
-    pub layout: KvLayout,
-}
-
-impl<M> Clone for KvView<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for KvView<'_, M> {}
-
-/// Page table: row `r` of `[rows, stride]` lists the pages of a sequence, position `p` lies in entry `p / page_size`.
-#[derive(Debug)]
-pub struct Table<'a, M> {
-    /// `[rows * stride]` page numbers.
-    pub pages: BufRef<'a, M, u32>,
-    /// Entries per row.
-    pub stride: usize,
-}
-
-impl<M> Clone for Table<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for Table<'_, M> {}
 
 /// Attention over pages: which sequences, which scores.
 #[derive(Debug)]

@@ -22,8 +22,31 @@ pub struct Linear<W> {
 }
 
 impl<W> Linear<W> {
-    fn raw_bias(&self) -> Option<&W> {
-        self.bias.as_ref().map(|b| &b.raw)
+    /// What ops take.
+    pub fn view(&self) -> LinearRef<'_, W> {
+        LinearRef { weight: &self.weight, bias: self.bias.as_ref() }
+    }
+}
+
+/// A borrowed weight with its bias: tied heads borrow the token table.
+#[derive(Debug)]
+pub struct LinearRef<'a, W> {
+    /// `[n, k]`.
+    pub weight: &'a Prepared<W>,
+    /// `[n]`.
+    pub bias: Option<&'a Prepared<W>>,
+}
+
+impl<W> Clone for LinearRef<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<W> Copy for LinearRef<'_, W> {}
+
+impl<'a, W> LinearRef<'a, W> {
+    fn raw_bias(self) -> Option<&'a W> {
+        self.bias.map(|b| &b.raw)
     }
 }
 
@@ -80,11 +103,16 @@ impl<'a, B: Backend> Exec<'a, B> {
         Ok(())
     }
 
-    fn linear_fits(op: &'static str, x: Ref<'_, B>, l: &Linear<B::Weight>, out: Ref<'_, B>) -> Result<()> {
+    fn linear_fits(
+        op: &'static str,
+        x: Ref<'_, B>,
+        l: LinearRef<'_, B::Weight>,
+        out: Ref<'_, B>,
+    ) -> Result<()> {
         same(op, "columns of x", x.cols, l.weight.cols)?;
         same(op, "columns of the output", out.cols, l.weight.rows)?;
         same(op, "rows of the output", out.rows, x.rows)?;
-        if let Some(bias) = &l.bias {
+        if let Some(bias) = l.bias {
             same(op, "length of the bias", bias.rows * bias.cols, l.weight.rows)?;
         }
         fits(op, x)?;
@@ -119,7 +147,7 @@ impl<'a, B: Backend> Exec<'a, B> {
     }
 
     /// See [`PrimitiveOps::linear`].
-    pub fn linear(&mut self, x: Ref<'_, B>, l: &Linear<B::Weight>, out: Mut<'_, B>) -> Result<()> {
+    pub fn linear(&mut self, x: Ref<'_, B>, l: LinearRef<'_, B::Weight>, out: Mut<'_, B>) -> Result<()> {
         Self::linear_fits("linear", x, l, out.as_ref())?;
         self.span(Op::Linear, |s, _| s.linear(x, &l.weight.raw, l.raw_bias(), out))
     }
@@ -128,7 +156,7 @@ impl<'a, B: Backend> Exec<'a, B> {
     pub fn linear_act(
         &mut self,
         x: Ref<'_, B>,
-        l: &Linear<B::Weight>,
+        l: LinearRef<'_, B::Weight>,
         act: Act,
         out: Mut<'_, B>,
     ) -> Result<()> {
@@ -140,7 +168,7 @@ impl<'a, B: Backend> Exec<'a, B> {
     pub fn gated_linear(
         &mut self,
         x: Ref<'_, B>,
-        l: &Linear<B::Weight>,
+        l: LinearRef<'_, B::Weight>,
         act: Act,
         scratch: Mut<'_, B>,
         out: Mut<'_, B>,
@@ -156,7 +184,7 @@ impl<'a, B: Backend> Exec<'a, B> {
     pub fn linear_add(
         &mut self,
         x: Ref<'_, B>,
-        l: &Linear<B::Weight>,
+        l: LinearRef<'_, B::Weight>,
         scratch: Mut<'_, B>,
         residual: Mut<'_, B>,
     ) -> Result<()> {

@@ -31,9 +31,10 @@ mod solo;
 mod stream;
 mod weight;
 
-pub use calls::{AttnCall, KvLayout, KvView, NormCall, QkvCall, RopeView, SampleCall, Table};
+pub use crate::kv::{KvLayout, KvView, Table};
+pub use calls::{AttnCall, NormCall, QkvCall, RopeView, SampleCall};
 pub use comm::Communicator;
-pub use exec::{Exec, Linear};
+pub use exec::{Exec, Linear, LinearRef};
 pub use forced::Composed;
 pub use fused::FusedOps;
 pub use primitive::PrimitiveOps;

@@ -22,6 +22,10 @@ pub struct EngineConfig {
     pub kv_pages: Option<usize>,
     /// Capture decode steps and replay them, where the backend can.
     pub graphs: bool,
+    /// Room for the logits of every token of a step, not only of the drawn ones (scoring, tests).
+    pub all_logits: bool,
+    /// Hand pages out in an order shuffled by this seed: results may not depend on it, and tests hold that.
+    pub page_seed: Option<u64>,
 }
 
 impl Default for EngineConfig {
@@ -35,6 +39,8 @@ impl Default for EngineConfig {
             max_context: 4096,
             kv_pages: None,
             graphs: true,
+            all_logits: false,
+            page_seed: None,
         }
     }
 }
@@ -65,6 +71,11 @@ impl EngineConfig {
     /// Page-table entries of one sequence.
     pub fn pages_per_seq(&self) -> usize {
         self.max_context.div_ceil(self.page_size)
+    }
+
+    /// Rows of logits that a step may ask for.
+    pub fn step_rows(&self) -> usize {
+        if self.all_logits { self.max_step_tokens } else { self.max_seqs }
     }
 
     /// KV pages of the pool.

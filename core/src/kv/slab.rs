@@ -1,6 +1,6 @@
 //! The slabs: one pair of allocations per layer.
 
-use crate::backend::{KvLayout, KvView};
+use super::{KvLayout, KvView};
 
 /// Keys and values of all layers.
 #[derive(Debug)]

@@ -116,7 +116,10 @@ mod tests {
         assert!(matches!(tables.grow(row, 13, &mut pool), Err(Error::Shape { .. })));
         let other = tables.open().unwrap();
         assert!(tables.open().is_none());
-        assert!(matches!(tables.grow(other, 12, &mut pool), Err(Error::KvFull { wanted: 3, free: 2, total: 4 })));
+        assert!(matches!(
+            tables.grow(other, 12, &mut pool),
+            Err(Error::KvFull { wanted: 3, free: 2, total: 4 })
+        ));
         assert!(tables.pages(other).is_empty(), "all or nothing");
         tables.close(row, &mut pool).unwrap();
         assert_eq!(pool.free(), 4);

@@ -34,6 +34,16 @@ impl Float {
     }
 }
 
+impl From<Float> for Stored {
+    fn from(dtype: Float) -> Self {
+        match dtype {
+            Float::F32 => Stored::F32,
+            Float::F16 => Stored::F16,
+            Float::Bf16 => Stored::Bf16,
+        }
+    }
+}
+
 impl std::fmt::Display for Float {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

@@ -80,9 +80,7 @@ impl<M, T> Copy for BufRef<'_, M, T> {}
 impl<'a, M, T> BufRef<'a, M, T> {
     /// A part of it; `range` must lie inside.
     pub fn slice(self, range: Range<usize>) -> Result<Self> {
-        if range.end > self.len || range.start > range.end {
-            return Err(Error::Shape { op: "slice", what: "end", got: range.end, want: self.len });
-        }
+        check_range("end of a slice", &range, self.len)?;
         Ok(Self { offset: self.offset + range.start, len: range.len(), ..self })
     }
 }
@@ -105,12 +103,10 @@ impl<'a, M, T> BufMut<'a, M, T> {
         BufMut { mem: self.mem, offset: self.offset, len: self.len, element: PhantomData }
     }
 
-    /// The first `len` elements.
-    pub fn first(self, len: usize) -> Result<Self> {
-        if len > self.len {
-            return Err(Error::Shape { op: "slice", what: "end", got: len, want: self.len });
-        }
-        Ok(Self { len, ..self })
+    /// A part of it; `range` must lie inside.
+    pub fn slice(self, range: Range<usize>) -> Result<Self> {
+        check_range("end of a slice", &range, self.len)?;
+        Ok(Self { offset: self.offset + range.start, len: range.len(), ..self })
     }
 
     /// A read-only view.
@@ -165,16 +161,23 @@ impl<M: DeviceMem> Mat<M> {
         MatMut { mem: &self.mem, offset: 0, rows, cols: self.cols, pitch: self.cols, dtype: self.dtype }
     }
 
-    /// The first `rows` rows seen with `cols` columns, for scratch that serves several shapes; must fit.
-    pub fn shaped_mut(&mut self, rows: usize, cols: usize) -> Result<MatMut<'_, M>> {
-        if rows * cols > self.rows * self.cols {
-            return Err(Error::Shape {
-                op: "scratch",
-                what: "elements",
-                got: self.rows * self.cols,
-                want: rows * cols,
-            });
+    /// Scratch that serves several shapes, to read: see [`Mat::shaped_mut`].
+    pub fn shaped(&self, rows: usize, cols: usize) -> Result<MatRef<'_, M>> {
+        self.check_shape(rows, cols)?;
+        Ok(MatRef { mem: &self.mem, offset: 0, rows, cols, pitch: cols, dtype: self.dtype })
+    }
+
+    fn check_shape(&self, rows: usize, cols: usize) -> Result<()> {
+        let (got, want) = (self.rows * self.cols, rows * cols);
+        if want > got {
+            return Err(Error::Shape { op: "scratch", what: "elements", got, want });
         }
+        Ok(())
+    }
+
+    /// The allocation seen as `[rows, cols]` without gaps, for scratch that serves several shapes; must fit.
+    pub fn shaped_mut(&mut self, rows: usize, cols: usize) -> Result<MatMut<'_, M>> {
+        self.check_shape(rows, cols)?;
         Ok(MatMut { mem: &self.mem, offset: 0, rows, cols, pitch: cols, dtype: self.dtype })
     }
 }
@@ -214,6 +217,14 @@ impl<'a, M> MatRef<'a, M> {
     pub fn row_range(self, range: Range<usize>) -> Result<Self> {
         check_range("rows", &range, self.rows)?;
         Ok(Self { offset: self.offset + range.start * self.pitch, rows: range.len(), ..self })
+    }
+
+    /// The elements as a buffer of f32, for reading: f32 rows without gaps only.
+    pub fn as_f32(self) -> Result<BufRef<'a, M, f32>> {
+        if self.dtype != Float::F32 || (self.pitch != self.cols && self.rows > 1) {
+            return Err(Error::internal(format!("a {} matrix with gaps read as f32", self.dtype)));
+        }
+        Ok(BufRef { mem: self.mem, offset: self.offset, len: self.rows * self.cols, element: PhantomData })
     }
 }
 

@@ -9,12 +9,14 @@
 mod binding;
 mod llama;
 mod registry;
+mod resolve;
 mod rope;
 mod spec;
 
 pub use binding::{Binding, Part, Role, RowOrder, Shard, Slot, TensorSource, glob};
 pub use llama::Llama;
 pub use registry::Registry;
+pub use resolve::{Resolved, resolve};
 pub use spec::{
     BlockSpec, EmbedSpec, Family, HeadSpec, LearnedPositions, MlpSpec, ModelSpec, NormSpec, Placement,
     RopeScaling, RopeSpec,

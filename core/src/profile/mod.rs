@@ -45,7 +45,9 @@ impl<E> Probe<E> {
                 spans.push(Span { op: *op, layer: *layer, start_us, us: stream.elapsed_us(from, to)? });
             }
         }
-        Ok(Profile { spans })
+        let mut profile = Profile { spans, steps_ms: Vec::new() };
+        profile.steps_ms.push(profile.total_us() / 1e3);
+        Ok(profile)
     }
 }
 
@@ -67,13 +69,20 @@ pub struct Span {
 pub struct Profile {
     /// In the order of execution.
     pub spans: Vec<Span>,
+    steps_ms: Vec<f64>,
 }
 
 impl Profile {
     /// Adds a later step's spans behind this one's.
     pub fn append(&mut self, later: Profile) {
         let shift = self.spans.last().map_or(0.0, |s| s.start_us + s.us);
+        self.steps_ms.extend(later.steps_ms);
         self.spans.extend(later.spans.into_iter().map(|s| Span { start_us: s.start_us + shift, ..s }));
+    }
+
+    /// Milliseconds of every step, in order.
+    pub fn steps_ms(&self) -> &[f64] {
+        &self.steps_ms
     }
 
     /// Total microseconds and calls per op, the longest first.
@@ -140,6 +149,7 @@ mod tests {
                 span(Op::Linear, Some(0), 1.0, 4.0),
                 span(Op::Linear, Some(1), 5.0, 6.0),
             ],
+            steps_ms: vec![],
         };
         assert_eq!(p.by_op(), vec![(Op::Linear, 10.0, 2), (Op::Embed, 1.0, 1)]);
         assert_eq!(p.by_layer(), vec![(None, 1.0), (Some(0), 4.0), (Some(1), 6.0)]);

@@ -33,6 +33,8 @@ pub struct StepBatch {
     pub slices: Vec<Slice>,
     /// Token rows.
     pub tokens: usize,
+    /// Indices of the sequences that were admitted for this step: they own a table row now.
+    pub admitted: Vec<usize>,
 }
 
 /// Waiting and running sequences.
@@ -91,18 +93,16 @@ impl Scheduler {
     }
 
     /// Plans the next step into `batch`: admits, grows page tables, cuts prompts. Empty when idle.
-    ///
-    /// New sequences get `on_admit(sequence)` once they own a table row.
     pub fn next(
         &mut self,
         tables: &mut PageTables,
         pool: &mut PagePool,
         batch: &mut StepBatch,
-        mut on_admit: impl FnMut(&Sequence) -> Result<()>,
     ) -> Result<()> {
-        self.admit(tables, pool, &mut on_admit)?;
         batch.slices.clear();
+        batch.admitted.clear();
         batch.tokens = 0;
+        self.admit(tables, pool, &mut batch.admitted);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
             for (index, seq) in self.running.iter().enumerate() {
@@ -120,12 +120,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn admit(
-        &mut self,
-        tables: &mut PageTables,
-        pool: &PagePool,
-        on_admit: &mut impl FnMut(&Sequence) -> Result<()>,
-    ) -> Result<()> {
+    fn admit(&mut self, tables: &mut PageTables, pool: &PagePool, admitted: &mut Vec<usize>) {
         while self.running.len() < self.max_seqs {
             let Some(seq) = self.waiting.front() else { break };
             let worst = tables.pages_for(seq.limit);
@@ -136,10 +131,9 @@ impl Scheduler {
             let Some(mut seq) = self.waiting.pop_front() else { break };
             seq.row = row;
             self.reserved += worst;
-            on_admit(&seq)?;
+            admitted.push(self.running.len());
             self.running.push(seq);
         }
-        Ok(())
     }
 
     /// Ends the running sequence at `index` and frees its pages. The last one takes its index.

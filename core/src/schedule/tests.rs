@@ -5,7 +5,13 @@ use super::*;
 use proptest::prelude::*;
 
 /// Runs every request to its end and checks each step; returns steps taken.
-fn simulate(requests: &[(usize, usize)], max_seqs: usize, budget: usize, pages: usize, page_size: usize) -> usize {
+fn simulate(
+    requests: &[(usize, usize)],
+    max_seqs: usize,
+    budget: usize,
+    pages: usize,
+    page_size: usize,
+) -> usize {
     let stride = requests.iter().map(|(p, n)| (p + n).div_ceil(page_size)).max().unwrap_or(1);
     let (mut tables, mut pool) = (PageTables::new(max_seqs, stride, page_size), PagePool::new(pages, None));
     let mut scheduler = Scheduler::new(max_seqs, budget);
@@ -18,7 +24,7 @@ fn simulate(requests: &[(usize, usize)], max_seqs: usize, budget: usize, pages: 
     }
     let (mut batch, mut steps, mut ended) = (StepBatch::default(), 0, 0);
     while !scheduler.is_idle() {
-        scheduler.next(&mut tables, &mut pool, &mut batch, |_| Ok(())).unwrap();
+        scheduler.next(&mut tables, &mut pool, &mut batch).unwrap();
         steps += 1;
         assert!(batch.tokens > 0, "a step that does nothing would never end");
         assert!(batch.tokens <= budget.max(max_seqs));
@@ -72,7 +78,7 @@ fn cancelled_requests_give_everything_back() {
         scheduler.submit(Sequence::new(id, vec![0; 6], 2), &tables, &pool).unwrap();
     }
     let mut batch = StepBatch::default();
-    scheduler.next(&mut tables, &mut pool, &mut batch, |_| Ok(())).unwrap();
+    scheduler.next(&mut tables, &mut pool, &mut batch).unwrap();
     assert!(pool.free() < 8);
     assert!(scheduler.cancel(0, &mut tables, &mut pool).unwrap());
     assert!(scheduler.cancel(1, &mut tables, &mut pool).unwrap());

@@ -68,7 +68,12 @@ pub fn load<B: Backend>(
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
-        let rows = read(source, &one.binding, &one.tensors, options)?;
+        let mut rows = read(source, &one.binding, &one.tensors, options)?;
+        if let (Slot::PositionEmbed, Some(learned)) = (role.slot, spec.embed.positions) {
+            // Row 0 of the operand is position 0, wherever the table puts it.
+            let count = rows.rows;
+            rows = rows.take_rows(learned.offset..count)?;
+        }
         if role.slot == Slot::RopeFactors {
             operands.rope_factors = Some(rows.to_f32()?);
         } else {

@@ -4,7 +4,7 @@ use super::format_of;
 use crate::checkpoint::TensorInfo;
 use crate::mem::{Block, Float, WeightFormat};
 use crate::policy::{Part, RowOrder};
-use crate::quant::block;
+use crate::quant::{block, plain};
 use crate::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -40,7 +40,8 @@ impl<'a> Rows<'a> {
             }
         };
         // A matrix of one row keeps its two dimensions: [1, n] reads the same either way.
-        let (rows, cols) = if tensor.shape.len() == 2 { (tensor.shape[0], tensor.shape[1]) } else { (rows, cols) };
+        let (rows, cols) =
+            if tensor.shape.len() == 2 { (tensor.shape[0], tensor.shape[1]) } else { (rows, cols) };
         let format = format_of(&tensor.name, tensor.stored)?;
         Ok(Self { name: tensor.name.clone(), rows, cols, format, parts: vec![bytes] })
     }
@@ -171,26 +172,16 @@ impl<'a> Rows<'a> {
 
     /// The values, widened exactly (blocks decoded).
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        let mut values = Vec::with_capacity(self.rows * self.cols);
+        let mut values = vec![0.0; self.rows * self.cols];
+        let mut rest = &mut values[..];
         for part in &self.parts {
+            let count = part.len() / self.row_bytes().max(1) * self.cols;
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(count);
             match self.format {
-                WeightFormat::Plain(Float::F32) => {
-                    values.extend(part.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-                }
-                WeightFormat::Plain(Float::F16) => {
-                    let wide = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
-                    values.extend(part.chunks_exact(2).map(wide));
-                }
-                WeightFormat::Plain(Float::Bf16) => {
-                    let wide = |b: &[u8]| half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
-                    values.extend(part.chunks_exact(2).map(wide));
-                }
-                WeightFormat::Block(b) => {
-                    let from = values.len();
-                    values.resize(from + part.len() / b.bytes() * Block::VALUES, 0.0);
-                    block::decode(b, part, &mut values[from..])?;
-                }
+                WeightFormat::Plain(dtype) => plain::to_f32(dtype.into(), part, now)?,
+                WeightFormat::Block(b) => block::decode(b, part, now),
             }
+            rest = later;
         }
         Ok(values)
     }
@@ -223,7 +214,7 @@ impl<'a> Rows<'a> {
                     return Err(Error::tensor(&self.name, what));
                 }
                 let mut bytes = vec![0; format.bytes(self.rows, self.cols)];
-                block::encode(b, &values, &mut bytes)?;
+                block::encode(b, &values, &mut bytes);
                 bytes
             }
         };

@@ -1,0 +1,38 @@
+//! Logits and hidden states kept for requests that asked for them.
+
+use crate::Result;
+use crate::backend::{Backend, PrimitiveOps, Stream, block_on};
+use crate::mem::{Mat, MatRef};
+
+/// What a request asked to keep.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Captured {
+    /// Rows of logits one after the other: every prompt token, then every drawn token but the last.
+    pub logits: Vec<f32>,
+    /// Per layer (0: what enters the first block) the rows of every position.
+    pub hidden: Vec<Vec<f32>>,
+}
+
+impl Captured {
+    /// Adds rows of hidden state `layer`.
+    pub(super) fn add_hidden(&mut self, layer: usize, rows: &[f32]) {
+        if self.hidden.len() <= layer {
+            self.hidden.resize(layer + 1, Vec::new());
+        }
+        self.hidden[layer].extend_from_slice(rows);
+    }
+}
+
+/// Reads a matrix as f32 through `wide`, waiting for the stream.
+pub(super) fn read_f32<B: Backend>(
+    stream: &mut B::Stream,
+    wide: &mut Mat<B::Mem>,
+    from: MatRef<'_, B::Mem>,
+) -> Result<Vec<f32>> {
+    let mut to = wide.shaped_mut(from.rows, from.cols)?;
+    stream.convert(from, to.reborrow())?;
+    let ticket = stream.download(to.as_ref().as_f32()?)?;
+    let mut values = vec![0.0; from.rows * from.cols];
+    block_on(stream.collect(ticket, &mut values))?;
+    Ok(values)
+}

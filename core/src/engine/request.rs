@@ -1,0 +1,81 @@
+//! Requests and what comes back.
+
+use crate::config::EngineConfig;
+use crate::policy::{Family, ModelSpec};
+use crate::sample::SamplingParams;
+use crate::{Error, Result};
+
+/// What a request wants to keep besides its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Want {
+    /// Logits of every prompt token (needs [`EngineConfig::all_logits`]) and every drawn token.
+    pub logits: bool,
+    /// Hidden states of every position, for every layer.
+    pub hidden: bool,
+}
+
+/// A prompt to continue.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Request {
+    /// Token ids.
+    pub prompt: Vec<u32>,
+    /// Tokens to draw at most; the context's end may come first. 0 only runs the prompt.
+    pub max_new_tokens: usize,
+    /// How tokens are drawn.
+    pub sampling: SamplingParams,
+    /// Tokens that end the continuation (drawn, reported, then it ends).
+    pub stop_ids: Vec<u32>,
+    /// Distinguishes several continuations of one prompt with one seed.
+    pub stream: u32,
+    /// What to keep.
+    pub want: Want,
+}
+
+impl Request {
+    /// Refuses what cannot be served.
+    pub(super) fn check(&self, id: u64, spec: &ModelSpec, config: &EngineConfig) -> Result<()> {
+        let no = |what: String| Err(Error::Request { id, what });
+        if spec.family != Family::Decoder {
+            return Err(Error::Unsupported {
+                op: "generation".into(),
+                backend: spec.arch.clone(),
+                reason: "this model is an encoder: use encode".into(),
+            });
+        }
+        self.sampling.validate()?;
+        let len = self.prompt.len();
+        if len == 0 {
+            return no("the prompt is empty; at least one token is needed".into());
+        }
+        if len > config.max_context || (len == config.max_context && self.max_new_tokens > 0) {
+            return no(format!("the prompt has {len} tokens; the context holds {}", config.max_context));
+        }
+        if let Some(bad) = self.prompt.iter().find(|t| **t as usize >= spec.vocab) {
+            return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
+        }
+        if self.want.logits && !config.all_logits {
+            return Err(Error::config("all_logits", false, "true, for requests that want logits"));
+        }
+        Ok(())
+    }
+}
+
+/// Why a continuation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token was drawn.
+    Stop,
+    /// All tokens asked for were drawn, or the context is full.
+    Length,
+}
+
+/// What a step did for one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Output {
+    /// The request.
+    pub id: u64,
+    /// The token drawn; none when only a prompt was run.
+    pub token: Option<u32>,
+    /// Set with the last output of a request.
+    pub finish: Option<Finish>,
+}

@@ -1,0 +1,103 @@
+//! Captured decode steps by batch size, together with the step buffers they touch.
+//!
+//! A decode step of `n` sequences runs in the smallest bucket that holds it: exact up to 8, then in growing steps. Rows
+//! beyond `n` are padding that writes nothing. A bucket is captured when it is first used, replayed ever after.
+//!
+//! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and operands are
+//! owned by the engine that owns this set, are allocated once and live as long. Nothing hands them out to be moved or
+//! freed.
+
+use crate::Result;
+use crate::backend::{Backend, Stream};
+use crate::mem::{Buf, StepBuffers, StepShape};
+use std::sync::Arc;
+
+/// A captured step with the buffers that change from step to step.
+pub struct Bucket<B: Backend> {
+    /// Sizes; every step of this bucket is laid out with exactly these.
+    pub shape: StepShape,
+    /// Ids, positions, slots, ...
+    pub step: StepBuffers<B::Mem>,
+    /// Attention schedule.
+    pub plan: B::AttnPlan,
+    /// The recorded step, once captured.
+    pub graph: Option<B::Graph>,
+}
+
+impl<B: Backend> Bucket<B> {
+    /// Buffers for decode steps of up to `rows` sequences.
+    fn new(backend: &Arc<B>, rows: usize, max_keys: usize) -> Result<Self> {
+        let shape = StepShape { tokens: rows, seqs: rows, rows, patches: rows, max_query: 1, max_keys };
+        let words = shape.words();
+        let step = StepBuffers::new(Buf::new(backend.alloc(words * 4)?, words)?);
+        Ok(Self { shape, step, plan: backend.attention_plan(shape)?, graph: None })
+    }
+
+    /// Replays the captured step.
+    ///
+    /// # Safety
+    /// What was touched while capturing is alive and at the same address: see the module's head.
+    pub unsafe fn replay(&self, stream: &mut B::Stream) -> Result<bool> {
+        let Some(graph) = &self.graph else { return Ok(false) };
+        // SAFETY: the caller's promise.
+        unsafe { stream.replay(graph)? };
+        Ok(true)
+    }
+}
+
+/// The buckets of an engine.
+pub struct GraphSet<B: Backend> {
+    buckets: Vec<Option<Bucket<B>>>,
+    sizes: Vec<usize>,
+}
+
+impl<B: Backend> GraphSet<B> {
+    /// Buckets for up to `max_seqs` sequences, none captured yet.
+    pub fn new(max_seqs: usize) -> Self {
+        let sizes = bucket_sizes(max_seqs);
+        Self { buckets: sizes.iter().map(|_| None).collect(), sizes }
+    }
+
+    /// The bucket for `seqs` sequences, made when first asked for; none beyond the largest.
+    pub fn bucket(
+        &mut self,
+        backend: &Arc<B>,
+        seqs: usize,
+        max_keys: usize,
+    ) -> Result<Option<&mut Bucket<B>>> {
+        let Some(at) = self.sizes.iter().position(|s| *s >= seqs) else { return Ok(None) };
+        if self.buckets[at].is_none() {
+            self.buckets[at] = Some(Bucket::new(backend, self.sizes[at], max_keys)?);
+        }
+        Ok(self.buckets[at].as_mut())
+    }
+
+    /// Sizes of the buckets that have been captured.
+    pub fn captured(&self) -> Vec<usize> {
+        let captured = |b: &Option<Bucket<B>>| b.as_ref().is_some_and(|b| b.graph.is_some());
+        self.sizes.iter().zip(&self.buckets).filter(|(_, b)| captured(b)).map(|(s, _)| *s).collect()
+    }
+}
+
+/// 1 to 8 exactly, then steps of a quarter to a half, the last one `max`.
+fn bucket_sizes(max: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=max.min(8)).collect();
+    let mut size = 8;
+    while size < max {
+        // 8, 12, 16, 24, 32, 48, ...: padding stays under a half.
+        size = if size.is_power_of_two() { size + size / 2 } else { size / 3 * 4 };
+        sizes.push(size.min(max));
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bucket_sizes;
+
+    #[test]
+    fn buckets() {
+        assert_eq!(bucket_sizes(3), [1, 2, 3]);
+        assert_eq!(bucket_sizes(40), [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 40]);
+    }
+}

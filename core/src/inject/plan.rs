@@ -1,0 +1,234 @@
+//! The visible result of injection: per layer and slot the op, how it runs and why, format, bytes.
+
+use crate::backend::{Backend, Coverage, Op, Prepared, Signature};
+use crate::mem::{Float, WeightFormat};
+use crate::model::Model;
+use std::fmt;
+
+/// One slot of the plan.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct PlanRow {
+    /// The block; none outside.
+    pub layer: Option<usize>,
+    /// The slot.
+    pub slot: String,
+    /// The op that runs there.
+    pub op: &'static str,
+    /// The kernel, when the backend has one of its own.
+    pub kernel: Option<String>,
+    /// Why the composed default runs, when it does.
+    pub composed: Option<String>,
+    /// The operand's shape `[rows, cols]`, if it has one.
+    pub shape: Option<[usize; 2]>,
+    /// The operand's format.
+    pub format: Option<&'static str>,
+    /// The operand's bytes.
+    pub bytes: usize,
+    /// How tensor parallelism cuts the operand.
+    pub shard: &'static str,
+}
+
+/// How a model runs on a backend.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct InjectionPlan {
+    /// The family.
+    pub arch: String,
+    /// The backend.
+    pub backend: String,
+    /// Element type of activations.
+    pub dtype: Float,
+    /// Slots in the order in which they run.
+    pub rows: Vec<PlanRow>,
+}
+
+impl InjectionPlan {
+    /// The plan of a model; `coverage` of the very backend that runs it.
+    pub fn new<B: Backend>(backend: &B, model: &Model<B>, dtype: Float) -> Self {
+        let mut p = Planner { backend, dtype, layer: None, rows: Vec::new() };
+        let spec = &model.spec;
+        p.weight("token_embed", Op::Embed, &model.embed.tokens, "vocab");
+        if let Some(project) = &model.embed.project {
+            p.weight("project_in", Op::Linear, &project.weight, "replicated");
+        }
+        for (name, table) in [("kind_embed", &model.embed.kinds), ("position_embed", &model.embed.positions)]
+        {
+            if let Some(table) = table {
+                p.weight(name, Op::EmbedAdd, table, "replicated");
+            }
+        }
+        for (i, block) in model.blocks.iter().enumerate() {
+            p.layer = Some(i);
+            let heads = block.spec.heads;
+            p.weight("qkv", Op::Linear, &block.qkv.weight, "columns");
+            if spec.ropes.is_empty() && spec.family == crate::policy::Family::Encoder {
+                p.op("attention", Op::AttendDense, heads.k_dim, heads.heads);
+            } else {
+                p.op("qkv_rope_append", Op::QkvRopeAppend, heads.k_dim, heads.heads);
+                p.op("attention", Op::Attend, heads.k_dim, heads.heads);
+            }
+            p.weight("attn_out", Op::Linear, &block.attn_out.weight, "rows");
+            p.op("add_norm", Op::ReduceAddNorm, spec.hidden, spec.hidden);
+            let up = if block.spec.mlp.gated { Op::GatedLinear } else { Op::LinearAct };
+            p.weight("up", up, &block.up.weight, "columns");
+            p.weight("down", Op::Linear, &block.down.weight, "rows");
+            p.op("add_norm", Op::ReduceAddNorm, spec.hidden, spec.hidden);
+        }
+        p.layer = None;
+        if let Some(project) = &model.project_out {
+            p.weight("project_out", Op::Linear, &project.weight, "replicated");
+        }
+        if let Some(pooler) = &model.head.pooler {
+            p.weight("pooler", Op::LinearAct, &pooler.weight, "replicated");
+        }
+        if let Some((dense, _, _)) = &model.head.transform {
+            p.weight("head_dense", Op::LinearAct, &dense.weight, "replicated");
+        }
+        match (&model.head.weight, spec.logit_cols()) {
+            (Some(weight), _) => p.weight("head", Op::Linear, weight, "vocab"),
+            (None, 0) => {}
+            (None, _) => {
+                p.weight("head (tied)", Op::Linear, &model.embed.tokens, "vocab");
+                if let Some(row) = p.rows.last_mut() {
+                    // Counted where the table stands.
+                    row.bytes = 0;
+                }
+            }
+        }
+        if spec.family == crate::policy::Family::Decoder {
+            p.op("sample", Op::Sample, spec.vocab, 1);
+        }
+        Self { arch: spec.arch.clone(), backend: backend.name().into(), dtype, rows: p.rows }
+    }
+
+    /// Bytes of all operands in the plan.
+    pub fn bytes(&self) -> usize {
+        self.rows.iter().map(|r| r.bytes).sum()
+    }
+
+    /// Rows that the backend runs by the composed default.
+    pub fn composed(&self) -> impl Iterator<Item = &PlanRow> {
+        self.rows.iter().filter(|r| r.composed.is_some())
+    }
+}
+
+struct Planner<'a, B> {
+    backend: &'a B,
+    dtype: Float,
+    layer: Option<usize>,
+    rows: Vec<PlanRow>,
+}
+
+impl<B: Backend> Planner<'_, B> {
+    fn push(&mut self, slot: &str, op: Op, signature: Signature) -> &mut PlanRow {
+        let (kernel, composed) = match self.backend.coverage(op, &signature) {
+            Coverage::Native(kernel) => (Some(kernel), None),
+            Coverage::Composed(reason) => (None, Some(reason)),
+        };
+        self.rows.push(PlanRow {
+            layer: self.layer,
+            slot: slot.to_string(),
+            op: op.name(),
+            kernel,
+            composed,
+            shape: None,
+            format: None,
+            bytes: 0,
+            shard: "",
+        });
+        let last = self.rows.len() - 1;
+        &mut self.rows[last]
+    }
+
+    fn op(&mut self, slot: &str, op: Op, inner: usize, outer: usize) {
+        let signature = Signature { dtype: self.dtype, weight: None, inner, outer };
+        self.push(slot, op, signature);
+    }
+
+    fn weight(&mut self, slot: &str, op: Op, w: &Prepared<B::Weight>, shard: &'static str) {
+        let weight: Option<WeightFormat> = Some(w.format);
+        let signature = Signature { dtype: self.dtype, weight, inner: w.cols, outer: w.rows };
+        let row = self.push(slot, op, signature);
+        row.shape = Some([w.rows, w.cols]);
+        row.format = Some(w.format.name());
+        row.bytes = w.bytes();
+        row.shard = shard;
+    }
+}
+
+impl fmt::Display for InjectionPlan {
+    /// A table; consecutive layers with the same rows are shown once.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} on {}, activations {}", self.arch, self.backend, self.dtype)?;
+        writeln!(
+            f,
+            "{:<9} {:<16} {:<16} {:<7} {:>13} {:>10}  {:<10} kernel",
+            "layer", "slot", "op", "format", "shape", "bytes", "shard"
+        )?;
+        for (label, rows) in self.groups() {
+            for row in rows {
+                let shape = row.shape.map_or(String::new(), |[r, c]| format!("{r}x{c}"));
+                let how = match (&row.kernel, &row.composed) {
+                    (Some(kernel), _) => kernel.clone(),
+                    (None, Some(reason)) => format!("composed: {reason}"),
+                    (None, None) => String::new(),
+                };
+                let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
+                writeln!(
+                    f,
+                    "{label:<9} {:<16} {:<16} {:<7} {shape:>13} {bytes:>10}  {:<10} {how}",
+                    row.slot,
+                    row.op,
+                    row.format.unwrap_or(""),
+                    row.shard,
+                )?;
+            }
+        }
+        let composed = self.composed().count();
+        let native = self.rows.len() - composed;
+        write!(f, "{native} slots native, {composed} composed, {} of weights", bytes_text(self.bytes()))
+    }
+}
+
+impl InjectionPlan {
+    /// Runs of layers with the same rows, as `("0-29", rows of the first)`.
+    fn groups(&self) -> Vec<(String, Vec<&PlanRow>)> {
+        let mut groups: Vec<(Option<usize>, Option<usize>, Vec<&PlanRow>)> = Vec::new();
+        for row in &self.rows {
+            match groups.last_mut() {
+                Some((first, _, rows)) if *first == row.layer => rows.push(row),
+                _ => groups.push((row.layer, row.layer, vec![row])),
+            }
+        }
+        let alike = |a: &[&PlanRow], b: &[&PlanRow]| {
+            a.len() == b.len()
+                && a.iter().zip(b).all(|(x, y)| {
+                    PlanRow { layer: None, ..(*x).clone() } == PlanRow { layer: None, ..(*y).clone() }
+                })
+        };
+        let mut merged: Vec<(Option<usize>, Option<usize>, Vec<&PlanRow>)> = Vec::new();
+        for (first, last, rows) in groups {
+            match merged.last_mut() {
+                Some((from, to, have)) if from.is_some() && first.is_some() && alike(have, &rows) => {
+                    *to = last
+                }
+                _ => merged.push((first, last, rows)),
+            }
+        }
+        let label = |first: Option<usize>, last: Option<usize>| match (first, last) {
+            (Some(a), Some(b)) if a != b => format!("{a}-{b}"),
+            (Some(a), _) => a.to_string(),
+            _ => String::new(),
+        };
+        merged.into_iter().map(|(first, last, rows)| (label(first, last), rows)).collect()
+    }
+}
+
+/// `1.2 MB`.
+fn bytes_text(bytes: usize) -> String {
+    match bytes as f64 {
+        b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
+        b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
+        b if b >= 1e3 => format!("{:.1} kB", b / 1e3),
+        b => format!("{b} B"),
+    }
+}

@@ -1,0 +1,159 @@
+//! A model with its operands: embedding, blocks, head, and the order in which they run.
+//!
+//! Model code reaches ops through [`Exec`] alone and writes into [`Scratch`]; it never sees a checkpoint name. What
+//! changes per step comes as a [`StepInputs`]. Blocks differ by their [`BlockSpec`](crate::policy::BlockSpec), not by
+//! code.
+
+mod block;
+mod embed;
+mod head;
+mod rope;
+mod scratch;
+
+pub use block::Block;
+pub use embed::Embedding;
+pub use head::Head;
+pub use rope::{RopeTable, angles};
+pub use scratch::Scratch;
+
+use crate::Result;
+use crate::backend::{Backend, Exec, Linear, NormCall, Prepared, Table};
+use crate::kv::PagedKv;
+use crate::mem::{MatRef, StepView};
+use crate::policy::{ModelSpec, NormSpec, Placement};
+
+/// A norm with its operands.
+#[derive(Debug)]
+pub struct Norm<W> {
+    /// Which norm.
+    pub spec: NormSpec,
+    /// `[1, cols]`.
+    pub weight: Prepared<W>,
+    /// `[1, cols]`.
+    pub bias: Option<Prepared<W>>,
+}
+
+impl<W> Norm<W> {
+    /// What ops take.
+    pub fn call(&self) -> NormCall<'_, W> {
+        NormCall {
+            kind: self.spec.kind,
+            eps: self.spec.eps,
+            weight: Some(&self.weight.raw),
+            bias: self.bias.as_ref().map(|b| &b.raw),
+            plus_one: self.spec.plus_one,
+        }
+    }
+}
+
+/// Device data that a step reads besides operands.
+pub struct StepInputs<'a, B: Backend> {
+    /// Ids, positions, bounds, ...
+    pub view: StepView<'a, B::Mem>,
+    /// The slabs; empty for encoders.
+    pub kv: &'a PagedKv<B::Mem>,
+    /// Pages of sequences.
+    pub table: Table<'a, B::Mem>,
+    /// Attention schedule.
+    pub plan: &'a B::AttnPlan,
+}
+
+/// Sees hidden state `i` (0: what enters the first block) of every token row, in an eager step.
+pub type Tap<'a, B> =
+    &'a mut dyn FnMut(&mut <B as Backend>::Stream, usize, MatRef<'_, <B as Backend>::Mem>) -> Result<()>;
+
+/// A model ready to run on `B`.
+pub struct Model<B: Backend> {
+    /// Its description.
+    pub spec: ModelSpec,
+    /// From ids to the residual stream.
+    pub embed: Embedding<B::Weight>,
+    /// Rotary tables that blocks refer to.
+    pub ropes: Vec<RopeTable<B::Mem>>,
+    /// The blocks.
+    pub blocks: Vec<Block<B::Weight>>,
+    /// Norm after the last block.
+    pub final_norm: Option<Norm<B::Weight>>,
+    /// Projection of the last hidden state.
+    pub project_out: Option<Linear<B::Weight>>,
+    /// What reads the last hidden state.
+    pub head: Head<B::Weight>,
+}
+
+impl<B: Backend> Model<B> {
+    /// One step: the hidden states of all token rows, then the head on the wanted rows.
+    ///
+    /// Logits end up in `scratch.logits` `[rows, vocab]` f32, pooled rows in `scratch.pooled`.
+    pub fn forward(
+        &self,
+        x: &mut Exec<'_, B>,
+        step: &StepInputs<'_, B>,
+        scratch: &mut Scratch<B::Mem>,
+        mut tap: Option<Tap<'_, B>>,
+    ) -> Result<()> {
+        let tokens = step.view.shape.tokens;
+        let last = self.blocks.len();
+        enter(x, None);
+        self.embed.forward(x, step, scratch)?;
+        if let Some(tap) = &mut tap {
+            tap(x.stream, 0, scratch.residual.view(tokens))?;
+        }
+        if let (Placement::Pre, Some(first)) = (self.spec.placement, self.blocks.first()) {
+            let (r, h) = (&scratch.residual, &mut scratch.normed);
+            x.norm(r.view(tokens), first.attn_norm.call(), h.view_mut(tokens))?;
+        }
+        for (i, block) in self.blocks.iter().enumerate() {
+            enter(x, Some(i));
+            let rope = block.spec.rope.and_then(|r| self.ropes.get(r)).map(RopeTable::view);
+            let next = self.blocks.get(i + 1).map(|b| &b.attn_norm).or(self.final_norm.as_ref());
+            block.forward(x, step, i, self.spec.placement, rope, next, scratch)?;
+            if let (Some(tap), true) = (&mut tap, i + 1 < last) {
+                tap(x.stream, i + 1, scratch.residual.view(tokens))?;
+            }
+        }
+        enter(x, None);
+        self.finish(x, tokens, scratch)?;
+        if let Some(tap) = &mut tap {
+            tap(x.stream, last, self.hidden(scratch, tokens))?;
+        }
+        let hidden_in = self.hidden_place();
+        self.head.forward(x, step, &self.embed.tokens, hidden_in, scratch)
+    }
+
+    /// What follows the last block and is not part of the head.
+    fn finish(&self, x: &mut Exec<'_, B>, tokens: usize, scratch: &mut Scratch<B::Mem>) -> Result<()> {
+        if let (Placement::Post, Some(norm)) = (self.spec.placement, &self.final_norm) {
+            let (r, h) = (&scratch.residual, &mut scratch.normed);
+            x.norm(r.view(tokens), norm.call(), h.view_mut(tokens))?;
+        }
+        let Some(project) = &self.project_out else { return Ok(()) };
+        let from = match self.final_norm {
+            Some(_) => scratch.normed.view(tokens),
+            None => scratch.residual.view(tokens),
+        };
+        let Some(wide) = &mut scratch.wide else {
+            return Err(crate::Error::internal("no projection scratch"));
+        };
+        x.linear(from, project.view(), wide.shaped_mut(tokens, self.spec.out_width())?)
+    }
+
+    fn hidden_place(&self) -> head::HiddenIn {
+        match (&self.project_out, &self.final_norm) {
+            (Some(_), _) => head::HiddenIn::Wide,
+            (None, Some(_)) => head::HiddenIn::Normed,
+            (None, None) => head::HiddenIn::Residual,
+        }
+    }
+
+    /// The last hidden state of a finished step.
+    fn hidden<'s>(&self, scratch: &'s Scratch<B::Mem>, tokens: usize) -> MatRef<'s, B::Mem> {
+        scratch.hidden(self.hidden_place(), tokens, self.spec.out_width())
+    }
+}
+
+/// Tells the profiler which block comes.
+fn enter<B: Backend>(x: &mut Exec<'_, B>, layer: Option<usize>) {
+    if let Some(probe) = &mut x.probe {
+        probe.enter(layer);
+    }
+}

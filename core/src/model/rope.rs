@@ -1,0 +1,128 @@
+//! Rotary tables: angles in f64 on the host (own functions, the same bits everywhere), cos and sin as f32 on the
+//! device.
+
+use crate::Result;
+use crate::backend::RopeView;
+use crate::mem::{Buf, DeviceMem};
+use crate::ops::RopeStyle;
+use crate::policy::{RopeScaling, RopeSpec};
+use std::f64::consts::PI;
+
+/// A rotary embedding's table on the device.
+#[derive(Debug)]
+pub struct RopeTable<M> {
+    table: Buf<M, f32>,
+    positions: usize,
+    pairs: usize,
+    style: RopeStyle,
+}
+
+impl<M: DeviceMem> RopeTable<M> {
+    /// Takes a filled buffer `[2, positions, pairs]`.
+    pub fn new(table: Buf<M, f32>, positions: usize, spec: &RopeSpec) -> Self {
+        Self { table, positions, pairs: spec.columns / 2, style: spec.style }
+    }
+
+    /// What ops take.
+    pub fn view(&self) -> RopeView<'_, M> {
+        RopeView { table: self.table.view(), positions: self.positions, pairs: self.pairs, style: self.style }
+    }
+}
+
+/// `cos` then `sin`, `[2, positions, pairs]`: `cos(p * f_i) * attention_factor`, rounded once from f64.
+pub fn angles(spec: &RopeSpec, factors: Option<&[f32]>, positions: usize) -> Result<Vec<f32>> {
+    let (frequencies, attention) = frequencies(spec, factors)?;
+    let count = positions * frequencies.len();
+    let mut table = vec![0.0; 2 * count];
+    for p in 0..positions {
+        for (i, f) in frequencies.iter().enumerate() {
+            let (sin, cos) = libm::sincos(p as f64 * f);
+            table[p * frequencies.len() + i] = (cos * attention) as f32;
+            table[count + p * frequencies.len() + i] = (sin * attention) as f32;
+        }
+    }
+    Ok(table)
+}
+
+/// Radians per position of every pair, and the factor of cos and sin.
+fn frequencies(spec: &RopeSpec, factors: Option<&[f32]>) -> Result<(Vec<f64>, f64)> {
+    let pairs = spec.columns / 2;
+    let plain = |i: usize| libm::pow(spec.theta, -(2.0 * i as f64) / spec.columns as f64);
+    let all = |f: &dyn Fn(usize) -> f64| (0..pairs).map(f).collect::<Vec<f64>>();
+    Ok(match spec.scaling {
+        RopeScaling::None => (all(&plain), 1.0),
+        RopeScaling::Linear { factor } => (all(&|i| plain(i) / factor), 1.0),
+        RopeScaling::Llama3 { factor, low, high, original } => {
+            let stretch = |i| {
+                let f = plain(i);
+                let turns = original * f / (2.0 * PI);
+                // Share of the unstretched frequency: 0 below `low` turns in the original context, 1 above `high`.
+                let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                (1.0 - share) * f / factor + share * f
+            };
+            (all(&stretch), 1.0)
+        }
+        RopeScaling::Yarn { factor, beta_fast, beta_slow, original, attention_factor, truncate } => {
+            // The pair that makes `turns` turns within the original context.
+            let pair = |turns: f64| {
+                let span = libm::log(original / (turns * 2.0 * PI));
+                spec.columns as f64 * span / (2.0 * libm::log(spec.theta))
+            };
+            let (mut from, mut to) = (pair(beta_fast), pair(beta_slow));
+            if truncate {
+                (from, to) = (from.floor(), to.ceil());
+            }
+            let (from, mut to) = (from.max(0.0), to.min(spec.columns as f64 - 1.0));
+            if from == to {
+                to += 0.001;
+            }
+            let stretch = |i: usize| {
+                let f = plain(i);
+                let divided = ((i as f64 - from) / (to - from)).clamp(0.0, 1.0);
+                f / factor * divided + f * (1.0 - divided)
+            };
+            (all(&stretch), attention_factor)
+        }
+        RopeScaling::Stored => {
+            let factors = factors.filter(|f| f.len() == pairs && f.iter().all(|v| v.is_finite() && *v > 0.0));
+            let factors = factors.ok_or_else(|| {
+                crate::Error::tensor("rope_freqs.weight", format!("{pairs} positive divisors expected"))
+            })?;
+            (all(&|i| plain(i) / f64::from(factors[i])), 1.0)
+        }
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn spec(scaling: RopeScaling) -> RopeSpec {
+        RopeSpec { style: RopeStyle::Half, columns: 8, theta: 10_000.0, scaling }
+    }
+
+    #[test]
+    fn plain_angles() {
+        let t = angles(&spec(RopeScaling::None), None, 3).unwrap();
+        assert_eq!(&t[..4], [1.0; 4], "position 0 does not turn");
+        assert!((t[4] - 1f32.cos()).abs() < 1e-7 && (t[12 + 4] - 1f32.sin()).abs() < 1e-7);
+        assert!((t[12 + 8 + 1] - 0.2f32.sin()).abs() < 1e-7, "pair 1 turns by theta^(-1/4) = 0.1");
+    }
+
+    #[test]
+    fn llama3_keeps_fast_pairs_and_divides_slow_ones() {
+        let s = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 100.0 };
+        let (f, a) = frequencies(&spec(s), None).unwrap();
+        assert_eq!((f[0], a), (1.0, 1.0));
+        assert!((f[3] - 0.001 / 8.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn stored_factors_must_fit() {
+        assert!(angles(&spec(RopeScaling::Stored), Some(&[1.0; 3]), 1).is_err());
+        assert!(angles(&spec(RopeScaling::Stored), Some(&[1.0, 0.0, 1.0, 1.0]), 1).is_err());
+        let (f, _) = frequencies(&spec(RopeScaling::Stored), Some(&[2.0; 4])).unwrap();
+        assert_eq!(f[0], 0.5);
+    }
+}
