@@ -166,7 +166,7 @@ fn draw(z: &[f32], weight: &[u32], last: Option<u32>, row: &SampleRow) -> u32 {
     let kept = || (0..z.len()).filter(|&i| stays(i));
     let total: u64 = kept().map(|i| u64::from(weight[i])).sum();
     let bits = draw_bits(row.seed, row.request, row.position, row.draw);
-    let target = (u128::from(bits) * u128::from(total) >> 64) as u64;
+    let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
     let mut running = 0u64;
     for i in kept() {
         running += u64::from(weight[i]);
