@@ -200,26 +200,13 @@ impl Stage {
                 next(complete(held, Invalid::PerSequence));
             }
             Stage::StripPiece { content, start, stop } => {
-                let rest = cut(&piece, *content, start);
+                let rest = strip_start(&piece, *content, &mut start.clone());
                 let tail = rest.chars().rev().take(*stop).take_while(|c| c == content).count();
                 next(rest[..rest.len() - tail * content.len_utf8()].to_owned());
             }
             Stage::StripText { content, start, stop, held } => {
-                let mut left = *start;
-                let rest = strip_start(&piece, *content, &mut left);
-                *start = left;
-                let body = rest.trim_end_matches(*content);
-                let tail = (rest.len() - body.len()) / content.len_utf8();
-                let blanks = |n: usize| std::iter::repeat_n(*content, n);
-                let mut out = String::new();
-                if !body.is_empty() {
-                    out.extend(blanks(std::mem::take(held)));
-                    out.push_str(body);
-                }
-                *held += tail;
-                out.extend(blanks(held.saturating_sub(*stop)));
-                *held = (*held).min(*stop);
-                next(out);
+                let rest = strip_start(&piece, *content, start);
+                next(hold_tail(rest, *content, *stop, held));
             }
             Stage::Metaspace { blank, trim } => {
                 let kept = if std::mem::take(trim) { "" } else { " " };
@@ -345,8 +332,17 @@ fn strip_start<'a>(text: &'a str, content: char, left: &mut usize) -> &'a str {
     rest
 }
 
-fn cut<'a>(text: &'a str, content: char, start: &usize) -> &'a str {
-    strip_start(text, content, &mut start.clone())
+/// `text` with the `held` characters before it, but without the last ones (at most `stop`) if they are `content`:
+/// these may be the text's end and are held next.
+fn hold_tail(text: &str, content: char, stop: usize, held: &mut usize) -> String {
+    let body = text.trim_end_matches(content);
+    let before = if body.is_empty() { 0 } else { std::mem::take(held) };
+    let mut out: String = std::iter::repeat_n(content, before).collect();
+    out.push_str(body);
+    *held += (text.len() - body.len()) / content.len_utf8();
+    out.extend(std::iter::repeat_n(content, held.saturating_sub(stop)));
+    *held = (*held).min(stop);
+    out
 }
 
 /// The reference decoder's clean-up of English punctuation, on one piece.

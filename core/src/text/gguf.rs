@@ -67,7 +67,10 @@ const TURN_ENDS: [&str; 7] = [
 ];
 
 /// Contractions and runs as Llama 3 splits them; `DIGITS` is how many digits stay together.
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
 impl Tokenizer {
     /// Builds the tokenizer that a GGUF file describes.
@@ -167,41 +170,58 @@ fn byte_level(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
             merge.split_once(' ').ok_or_else(|| broken(format!("merge {i} is `{merge}`, not a pair")))?;
         merges.push((left.to_owned(), right.to_owned()));
     }
-    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
-    let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
-    let (pre, whole_words, compose) = match vocab.pre.as_str() {
-        "" | "default" | "gpt-2" | "gpt2" | "mpt" | "olmo" | "phi-2" | "jina-v2-en" => {
-            (vec![bytes(true)], false, false)
-        }
-        "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
-            (vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)], false, false)
-        }
-        "llama-bpe" | "llama3" | "llama-v3" => {
-            (vec![split(&LLAMA3.replace("DIGITS", "{1,3}")), bytes(false)], true, false)
-        }
-        "dbrx" | "smaug-bpe" => (vec![split(&LLAMA3.replace("DIGITS", "{1,3}")), bytes(false)], false, false),
-        "qwen2" | "deepseek-r1-qwen" | "stablelm2" => {
-            (vec![split(&LLAMA3.replace("DIGITS", "")), bytes(false)], false, true)
-        }
-        other => {
-            return Err(unsupported(
-                "pre",
-                other,
-                "default, gpt-2, mpt, olmo, phi-2, smollm, starcoder, refact, command-r, codeshell, llama-bpe, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2",
-            ));
-        }
-    };
+    let Splitting { steps, whole_words, compose } = splitting(&vocab.pre)?;
     let bpe = BPE::builder().vocab_and_merges::<tokenizers::models::bpe::Vocab>(ids(numbered(vocab)), merges);
     let mut model = tokenizers::Tokenizer::new(bpe.ignore_merges(whole_words).build().map_err(broken)?);
     if compose {
         model.with_normalizer(Some(part::<NormalizerWrapper>(json!({"type": "NFC"}))?)).map_err(broken)?;
     }
     model.with_pre_tokenizer(Some(part::<PreTokenizerWrapper>(
-        json!({"type": "Sequence", "pretokenizers": pre}),
+        json!({"type": "Sequence", "pretokenizers": steps}),
     )?));
     model.with_decoder(Some(part::<DecoderWrapper>(bytes(true))?));
     frame(vocab, &mut model, whole_words)?;
     Ok(model)
+}
+
+/// How byte-level BPE prepares a text.
+struct Splitting {
+    /// Pre-tokenizers as `tokenizer.json` writes them.
+    steps: Vec<Value>,
+    /// A word that is a token needs no merges; and a `<s>` goes in front unless the file says otherwise.
+    whole_words: bool,
+    /// Unicode is composed (NFC) first.
+    compose: bool,
+}
+
+/// The ways of splitting that GGUF names.
+const SPLITTINGS: &str = "default, gpt-2, mpt, olmo, phi-2, jina-v2-en, smollm, starcoder, refact, command-r, \
+    codeshell, llama-bpe, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2";
+
+fn splitting(pre: &str) -> Result<Splitting> {
+    let by_words = |digits: &str| {
+        let regex = LLAMA3.replace("DIGITS", digits);
+        json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false})
+    };
+    let digits = || json!({"type": "Digits", "individual_digits": true});
+    let (steps, whole_words, compose) = match pre {
+        "" | "default" | "gpt-2" | "gpt2" | "mpt" | "olmo" | "phi-2" | "jina-v2-en" => {
+            (vec![bytes(true)], false, false)
+        }
+        "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
+            (vec![digits(), bytes(true)], false, false)
+        }
+        "llama-bpe" | "llama3" | "llama-v3" => (vec![by_words("{1,3}"), bytes(false)], true, false),
+        "dbrx" | "smaug-bpe" => (vec![by_words("{1,3}"), bytes(false)], false, false),
+        "qwen2" | "deepseek-r1-qwen" | "stablelm2" => (vec![by_words(""), bytes(false)], false, true),
+        other => return Err(unsupported("pre", other, SPLITTINGS)),
+    };
+    Ok(Splitting { steps, whole_words, compose })
+}
+
+/// GPT-2's visible alphabet, with or without GPT-2's own way of splitting words.
+fn bytes(regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex})
 }
 
 /// `llama`: SentencePiece's BPE. A merge is as good as the score of the token it makes.
@@ -285,7 +305,13 @@ fn word_piece(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
         .unk_token(spelling(unk))
         .continuing_subword_prefix("##".into());
     let mut model = tokenizers::Tokenizer::new(word_piece.build().map_err(broken)?);
-    let bert = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": lowercase});
+    let bert = json!({
+        "type": "BertNormalizer",
+        "clean_text": true,
+        "handle_chinese_chars": true,
+        "strip_accents": null,
+        "lowercase": lowercase
+    });
     model.with_normalizer(Some(part::<NormalizerWrapper>(bert)?)).map_err(broken)?;
     model.with_pre_tokenizer(Some(part::<PreTokenizerWrapper>(json!({"type": "BertPreTokenizer"}))?));
     model.with_decoder(Some(part::<DecoderWrapper>(
@@ -333,7 +359,9 @@ impl Around {
             .map(|(token, id)| (token.clone(), json!({"id": token, "ids": [id], "tokens": [token]})))
             .collect();
         let pair = [sequence("A", 0), sequence("B", 1)].concat();
-        let template = json!({"type": "TemplateProcessing", "single": sequence("A", 0), "pair": pair, "special_tokens": special});
+        let single = sequence("A", 0);
+        let template =
+            json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special});
         model.with_post_processor(Some(part::<PostProcessorWrapper>(template)?));
         Ok(())
     }
