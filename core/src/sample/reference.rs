@@ -2,7 +2,8 @@
 //!
 //! The rule is order-free by construction, so that a kernel needs no sort and no sum of floats:
 //!
-//! 1. `l` is the logit, NaN counting as -infinity. Where the row's bitmap says *seen*: `l > 0 ? l * inv_penalty : l * penalty`.
+//! 1. `l` is the logit, NaN counting as -infinity. Where the row's bitmap says *seen*, it is multiplied: by
+//!    `inv_penalty` if `l > 0`, by `penalty` otherwise.
 //! 2. Greedy (`inv_temperature == 0`): the largest `l`; ties go to the lowest index. Nothing else is read.
 //! 3. `z = clamp(l * inv_temperature)` to at most the largest finite f32; `zmax` is the largest `z`. -0 equals +0.
 //! 4. Weight `w = floor(exp(z - zmax) * 2^30)`, and 0 where `z - zmax < -21` (there `exp` times 2^30 is below 1).
@@ -20,8 +21,6 @@
 //! `exp` is a parameter: the contract's exponential exists in a fused and a separate form (`core::math`), and both
 //! must be available as the oracle. It must give exactly 1 at 0 and is called with arguments in [-21, 0] only.
 
-use std::cmp::Ordering;
-
 use super::params::{SampleRow, TOP_P_BITS, WEIGHT_BITS};
 use super::philox::draw_bits;
 
@@ -35,8 +34,8 @@ pub struct Scratch {
     z: Vec<f32>,
     /// Fixed-point weights, `[vocab]`.
     weight: Vec<u32>,
-    /// Tokens of weight above 0, in no lasting order.
-    candidates: Vec<u32>,
+    /// Ranking keys of the tokens of weight above 0, in no lasting order.
+    candidates: Vec<u64>,
 }
 
 impl Scratch {
@@ -88,11 +87,12 @@ pub fn sample_row(
     weight.clear();
     weight.extend(z.iter().map(|&z| weigh(z - zmax, exp)));
     let last = if row.top_k == 0 && row.top_p >= 1 << TOP_P_BITS {
-        None
+        u64::MAX
     } else {
         candidates.clear();
-        candidates.extend((0..z.len() as u32).filter(|&i| weight[i as usize] > 0));
-        last_kept(candidates, z, weight, row)
+        let weighty = (0..z.len()).filter(|&i| weight[i] > 0);
+        candidates.extend(weighty.map(|i| key(z[i], i as u32)));
+        last_kept(candidates, weight, row)
     };
     draw(z, weight, last, row)
 }
@@ -119,34 +119,37 @@ fn weigh(d: f32, exp: fn(f32) -> f32) -> u32 {
     if d >= NEGLIGIBLE { (exp(d) * (1u32 << WEIGHT_BITS) as f32) as u32 } else { 0 }
 }
 
-/// Rank of token `a` against `b`: larger `z` first, then the lower index.
-fn rank(z: &[f32], a: u32, b: u32) -> Ordering {
-    // No NaN is left in z, and -0 == +0 must stay a tie: hence no total_cmp.
-    z[b as usize].partial_cmp(&z[a as usize]).unwrap_or(Ordering::Equal).then(a.cmp(&b))
+/// A token's place in the ranking as one integer: ascending keys are `z` descending, then the index ascending.
+fn key(z: f32, index: u32) -> u64 {
+    // Adding +0 makes -0 equal to it. No NaN is left in z, so the flipped bits order as the floats do.
+    let bits = (z + 0.0).to_bits();
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(!ascending) << 32 | u64::from(index)
 }
 
-/// Steps 5 and 6: the worst-ranked token that top-k and top-p keep.
+/// Steps 5 and 6: the key of the worst-ranked token that top-k and top-p keep.
 ///
 /// Tokens of weight 0 are not among the candidates: they change no sum and cannot be drawn.
-fn last_kept(candidates: &mut [u32], z: &[f32], weight: &[u32], row: &SampleRow) -> Option<u32> {
+fn last_kept(candidates: &mut [u64], weight: &[u32], row: &SampleRow) -> u64 {
     let mut kept = candidates;
     let k = row.top_k as usize;
     if k > 0 && k < kept.len() {
-        kept.select_nth_unstable_by(k - 1, |&a, &b| rank(z, a, b));
+        kept.select_nth_unstable(k - 1);
         kept = &mut kept[..k];
     }
-    let sum = |tokens: &[u32]| tokens.iter().map(|&t| u64::from(weight[t as usize])).sum::<u64>();
+    let weight = |key: u64| u64::from(weight[key as u32 as usize]);
+    let sum = |keys: &[u64]| keys.iter().map(|&key| weight(key)).sum::<u64>();
     if row.top_p < 1 << TOP_P_BITS {
         let bound = u128::from(row.top_p) * u128::from(sum(kept));
         // Bisection by quickselect: everything before `low` is kept and weighs `before`, nothing from `high` on is.
         let (mut low, mut high, mut before) = (0, kept.len(), 0u64);
         while low < high {
             let half = (high - low) / 2;
-            kept[low..high].select_nth_unstable_by(half, |&a, &b| rank(z, a, b));
+            kept[low..high].select_nth_unstable(half);
             let mid = low + half;
             let ahead = before + sum(&kept[low..mid]);
             if u128::from(ahead) << TOP_P_BITS < bound {
-                before = ahead + u64::from(weight[kept[mid] as usize]);
+                before = ahead + weight(kept[mid]);
                 low = mid + 1;
             } else {
                 high = mid;
@@ -154,19 +157,16 @@ fn last_kept(candidates: &mut [u32], z: &[f32], weight: &[u32], row: &SampleRow)
         }
         kept = &mut kept[..low];
     }
-    kept.iter().copied().max_by(|&a, &b| rank(z, a, b))
+    kept.iter().copied().max().unwrap_or(u64::MAX)
 }
 
-/// Steps 7 and 8: draws among the tokens ranked up to `last` (all, if none) that min-p keeps.
-fn draw(z: &[f32], weight: &[u32], last: Option<u32>, row: &SampleRow) -> u32 {
-    let stays = |i: usize| {
-        weight[i] >= row.min_weight.max(1)
-            && last.is_none_or(|last| rank(z, i as u32, last) != Ordering::Greater)
-    };
-    let kept = || (0..z.len()).filter(|&i| stays(i));
+/// Steps 7 and 8: draws among the tokens ranked up to `last` that min-p keeps.
+fn draw(z: &[f32], weight: &[u32], last: u64, row: &SampleRow) -> u32 {
+    let least = row.min_weight.max(1);
+    let kept = || (0..z.len()).filter(|&i| weight[i] >= least && key(z[i], i as u32) <= last);
     let total: u64 = kept().map(|i| u64::from(weight[i])).sum();
     let bits = draw_bits(row.seed, row.request, row.position, row.draw);
-    let target = (u128::from(bits) * u128::from(total) >> 64) as u64;
+    let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
     let mut running = 0u64;
     for i in kept() {
         running += u64::from(weight[i]);
