@@ -157,3 +157,166 @@ fn finite(v: f32) -> f16 {
     let limit = f16::MAX.to_f32();
     if v.is_nan() { f16::ZERO } else { f16::from_f32(v.clamp(-limit, limit)) }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Block; 5] = [Block::Q4_0, Block::Q4_1, Block::Q5_0, Block::Q5_1, Block::Q8_0];
+
+    /// A block from its parts; codes are stored ones (zero not subtracted; two's complement for Q8_0).
+    fn pack(block: Block, d: f32, m: f32, codes: &[u32; 32]) -> Vec<u8> {
+        let mut raw = f16::from_f32(d).to_le_bytes().to_vec();
+        if matches!(block, Block::Q4_1 | Block::Q5_1) {
+            raw.extend(f16::from_f32(m).to_le_bytes());
+        }
+        if block == Block::Q8_0 {
+            raw.extend(codes.iter().map(|&q| q as u8));
+            return raw;
+        }
+        if matches!(block, Block::Q5_0 | Block::Q5_1) {
+            let fifth = codes.iter().enumerate().fold(0u32, |bits, (j, q)| bits | (q >> 4 & 1) << j);
+            raw.extend(fifth.to_le_bytes());
+        }
+        raw.extend((0..16).map(|j| (codes[j] & 15 | (codes[j + 16] & 15) << 4) as u8));
+        raw
+    }
+
+    fn decoded(block: Block, raw: &[u8]) -> [f32; 32] {
+        let mut out = [f32::NAN; 32];
+        decode(block, raw, &mut out);
+        out
+    }
+
+    #[test]
+    fn every_code_at_every_place_decodes_by_the_formula() {
+        for block in ALL {
+            let count = match block {
+                Block::Q4_0 | Block::Q4_1 => 16,
+                Block::Q5_0 | Block::Q5_1 => 32,
+                Block::Q8_0 => 256,
+            };
+            let (d, m) = (-0.375f32, 11.25f32);
+            for place in 0..32 {
+                for q in 0..count {
+                    // Neighbours hold the complement, so a bit taken from the wrong place shows.
+                    let mut codes = [!q & (count - 1); 32];
+                    codes[place] = q;
+                    let raw = pack(block, d, m, &codes);
+                    assert_eq!(raw.len(), block.bytes());
+                    let got = decoded(block, &raw);
+                    for (j, &code) in codes.iter().enumerate() {
+                        let want = match block {
+                            Block::Q4_0 => d * (code as i32 - 8) as f32,
+                            Block::Q5_0 => d * (code as i32 - 16) as f32,
+                            Block::Q4_1 | Block::Q5_1 => d * code as f32 + m,
+                            Block::Q8_0 => d * f32::from(code as u8 as i8),
+                        };
+                        assert_eq!(got[j], want, "{} place {j}, code {code}", block.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scale_times_code_is_exact_for_every_scale() {
+        for bits in (0..=u16::MAX).filter(|b| f16::from_bits(*b).is_finite()) {
+            let d = f16::from_bits(bits).to_f32();
+            for q in [-128, -127, -16, -8, -1, 0, 1, 7, 15, 31, 127] {
+                let product = d * q as f32;
+                assert_eq!(f64::from(product), f64::from(d) * f64::from(q), "d {d}, q {q}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_minimum_is_added_with_one_rounding() {
+        let mut state = 1u32;
+        for _ in 0..2000 {
+            let mut next = || {
+                state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+                (state >> 16) as u16 & 0x7bff
+            };
+            let (d, m) = (f16::from_bits(next()), -f16::from_bits(next()));
+            let codes = std::array::from_fn(|j| j as u32);
+            let got = decoded(Block::Q5_1, &pack(Block::Q5_1, d.to_f32(), m.to_f32(), &codes));
+            for (q, got) in got.iter().enumerate() {
+                // The product is exact, so rounding once (fused) and after the addition are the same.
+                assert_eq!(got.to_bits(), libm::fmaf(d.to_f32(), q as f32, m.to_f32()).to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn a_known_block_reads_as_in_ggml() {
+        // d = 0.5; byte 0 = 0xf1: value 0 has code 1, value 16 code 15.
+        let mut raw = vec![0x00, 0x38];
+        raw.push(0xf1);
+        raw.extend([0x88; 15]);
+        let got = decoded(Block::Q4_0, &raw);
+        assert_eq!((got[0], got[16], got[1], got[17]), (-3.5, 3.5, 0.0, 0.0));
+    }
+
+    #[test]
+    fn several_blocks_and_leftovers() {
+        let raw = pack(Block::Q8_0, 1.0, 0.0, &[1; 32]).repeat(3);
+        let mut out = [9.0; 70];
+        decode(Block::Q8_0, &raw, &mut out);
+        assert!(out[..64].iter().all(|&v| v == 1.0) && out[64..].iter().all(|&v| v == 9.0));
+        let mut short = [9.0; 128];
+        decode(Block::Q8_0, &raw, &mut short);
+        assert!(short[..96].iter().all(|&v| v == 1.0) && short[96..].iter().all(|&v| v == 9.0));
+    }
+
+    #[test]
+    fn odd_values_encode_without_harm() {
+        for block in ALL {
+            for values in [[0.0; 32], [f32::NAN; 32], [f32::INFINITY; 32], [f32::MAX; 32], [1e-30; 32]] {
+                let mut raw = vec![0; block.bytes()];
+                encode(block, &values, &mut raw);
+                assert!(decoded(block, &raw).iter().all(|v| v.is_finite()), "{} {}", block.name(), values[0]);
+            }
+            let mut raw = vec![0; block.bytes()];
+            encode(block, &[0.0; 32], &mut raw);
+            assert!(decoded(block, &raw).iter().all(|&v| v == 0.0));
+        }
+    }
+
+    /// Values whose offset is at most a few times their spread, as weights are.
+    fn values() -> impl Strategy<Value = [f32; 32]> {
+        (prop::array::uniform32(-1.0f32..1.0), -2.0f32..2.0, -6i32..6).prop_map(
+            |(mut v, offset, exponent)| {
+                // Two fixed ends keep the spread wide enough for the bound below.
+                (v[3], v[20]) = (-1.0, 0.9);
+                v.map(|x| (x + offset) * 2f32.powi(exponent))
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn encoding_is_off_by_half_a_step_and_then_a_fixed_point(values in values()) {
+            for block in ALL {
+                let mut raw = vec![0; block.bytes()];
+                encode(block, &values, &mut raw);
+                let got = decoded(block, &raw);
+                let (d, m) = scale(block, &raw);
+                let step = d.abs();
+                let form = form(block);
+                // Rounding d moves the far end by top * 2^-11 steps, rounding m everything by |m| * 2^-11.
+                let slack = step * form.top as f32 * 2f32.powi(-11) + m.abs() * 2f32.powi(-11) + step * 1e-3;
+                for (x, y) in values.iter().zip(got) {
+                    let clamps = form.zero > 0 && x / d > (form.top - form.zero) as f32;
+                    let bound = if clamps { step } else { step / 2.0 };
+                    prop_assert!((x - y).abs() <= bound + slack, "{}: {x} became {y}, step {step}", block.name());
+                }
+                let mut again = vec![0; block.bytes()];
+                encode(block, &got, &mut again);
+                prop_assert_eq!(decoded(block, &again), got, "{}", block.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! An allocator that counts, per thread: how much is live and how much was live at most.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+/// Counts and passes on to the system's allocator.
+pub struct Meter;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // A thread that is ending has no counters any more; what it frees is not measured.
+    let _ = LIVE.try_with(|live| {
+        let now = live.get().saturating_add(bytes);
+        live.set(now);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now)));
+    });
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches const-initialised thread-locals only,
+// which never allocate.
+unsafe impl GlobalAlloc for Meter {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Old and new may both be live while the contents move.
+        count(size as isize);
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+/// Runs `work` and tells how many bytes it had allocated at most, beyond what was live before.
+pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let out = work();
+    (out, usize::try_from(PEAK.get() - before).unwrap_or(0))
+}

@@ -1,0 +1,201 @@
+//! What is fuzzed: seeds, dictionary and body of each target.
+
+use crate::samples;
+use engraft_core::{
+    Result,
+    checkpoint::{self, Source, TokenizerFiles, gguf, index, safetensors},
+    quant::plain,
+};
+
+/// A target.
+pub struct Target {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Valid files.
+    pub seeds: fn() -> Result<Vec<Vec<u8>>>,
+    /// Words of the format.
+    pub words: &'static [&'static str],
+    /// Whether files begin with the length of a text header.
+    pub text_header: bool,
+    /// Reads an input to the end; tells whether it was accepted.
+    pub body: fn(Vec<u8>) -> bool,
+}
+
+impl Target {
+    /// The target of this name, or all.
+    pub fn named(name: &str) -> Option<Vec<Target>> {
+        let all = vec![
+            Target {
+                name: "safetensors",
+                seeds: safetensors_seeds,
+                words: &[
+                    "\"dtype\":",
+                    "\"shape\":",
+                    "\"data_offsets\":",
+                    "\"F32\"",
+                    "\"BOOL\"",
+                    "\"F4\"",
+                    "[0,0]",
+                    "[",
+                    "]",
+                    "{",
+                    "}",
+                    "{}",
+                    "__metadata__",
+                    "null",
+                    "\\u0000",
+                    "\\ud800",
+                    ",",
+                    ":",
+                    "\"",
+                    "-1",
+                    "1e400",
+                ],
+                text_header: true,
+                body: read_safetensors,
+            },
+            Target {
+                name: "gguf",
+                seeds: gguf_seeds,
+                words: &[
+                    "GGUF",
+                    "general.alignment",
+                    "general.architecture",
+                    "tokenizer.ggml.tokens",
+                    "llama",
+                    "bert",
+                    "gpt2",
+                    "tokenizer.ggml.scores",
+                    "split.count",
+                    "token_embd.weight",
+                    "output.weight",
+                    "\u{0}\u{0}\u{0}\u{0}",
+                    "\u{8}\u{0}\u{0}\u{0}",
+                    "\u{9}\u{0}\u{0}\u{0}",
+                    "llama.rope.scaling.factor",
+                ],
+                text_header: false,
+                body: read_gguf,
+            },
+            Target {
+                name: "json",
+                seeds: json_seeds,
+                words: &[
+                    "\"weight_map\":",
+                    "\"chat_template\":",
+                    "[",
+                    "{",
+                    "[[[[[[[[",
+                    "{\"a\":{\"a\":",
+                    "null",
+                    "true",
+                    "../",
+                    "/etc",
+                    "\\\\",
+                    "\\u0000",
+                    "\\ud800",
+                    "1e999",
+                    "-0",
+                    "\"",
+                    ":",
+                    ",",
+                    "\"name\":\"default\",\"template\":",
+                ],
+                text_header: false,
+                body: read_json,
+            },
+        ];
+        if name == "all" {
+            return Some(all);
+        }
+        all.into_iter().find(|t| t.name == name).map(|t| vec![t])
+    }
+}
+
+fn safetensors_seeds() -> Result<Vec<Vec<u8>>> {
+    let one = r#"{"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;
+    Ok(vec![
+        samples::small_safetensors(),
+        samples::safetensors(one, &[0; 8]),
+        samples::safetensors("{}", &[]),
+    ])
+}
+
+fn gguf_seeds() -> Result<Vec<Vec<u8>>> {
+    use gguf::{Value, write::Writer};
+    let bert = Writer::new()
+        .text("general.architecture", "bert")
+        .pair("bert.block_count", &Value::U32(2))
+        .pair("bert.pooling_type", &Value::U32(1))
+        .finish();
+    let yarn = Writer::new()
+        .text("general.architecture", "llama")
+        .text("llama.rope.scaling.type", "yarn")
+        .pair("llama.rope.scaling.factor", &Value::F32(4.0))
+        .pair("llama.rope.scaling.attn_factor", &Value::F32(1.5))
+        .finish();
+    Ok(vec![samples::small_gguf()?, bert, yarn])
+}
+
+fn json_seeds() -> Result<Vec<Vec<u8>>> {
+    let template =
+        r#"{"chat_template":[{"name":"default","template":"{{ x }}"},{"name":"tool","template":""}]}"#;
+    Ok([samples::CONFIG, samples::INDEX, template].iter().map(|s| s.as_bytes().to_vec()).collect())
+}
+
+/// Reads and decodes every tensor. What the header promised must hold: a refusal here is a bug.
+fn touch(source: &dyn Source) {
+    for t in source.tensors() {
+        let found = source.find(&t.name);
+        assert_eq!(found, Some(t), "a listed tensor is found");
+        let bytes = source.bytes(&t.name).unwrap_or_else(|e| panic!("bytes of a listed tensor: {e}"));
+        let mut out = vec![0.0; t.elements()];
+        plain::to_f32(t.stored, &bytes, &mut out).unwrap_or_else(|e| panic!("decoding a listed tensor: {e}"));
+        source.release(&t.name);
+    }
+}
+
+fn no_tokenizer() -> TokenizerFiles {
+    TokenizerFiles::HuggingFace {
+        tokenizer_json: None,
+        tokenizer_config: serde_json::Value::Null,
+        chat_template: None,
+    }
+}
+
+fn read_safetensors(input: Vec<u8>) -> bool {
+    let parsed = safetensors::parse("m.safetensors", &input).is_ok();
+    let opened = checkpoint::open_bytes(b"{}", None, input.into(), no_tokenizer());
+    assert_eq!(parsed, opened.is_ok(), "parse and open agree");
+    opened.is_ok_and(|model| {
+        touch(&*model.source);
+        true
+    })
+}
+
+fn read_gguf(input: Vec<u8>) -> bool {
+    if let Ok(header) = gguf::parse("m.gguf", &input) {
+        let lists = header.metadata.iter().map(|(key, value)| key.len() + value.to_string().len());
+        assert!(lists.sum::<usize>() < usize::MAX);
+    }
+    checkpoint::open_gguf_bytes("m.gguf", input.into()).is_ok_and(|model| {
+        touch(&*model.source);
+        if let TokenizerFiles::Gguf(tokenizer) = &model.tokenizer {
+            assert_eq!(tokenizer.tokens.iter().count(), tokenizer.tokens.len(), "every token is readable");
+        }
+        true
+    })
+}
+
+fn read_json(input: Vec<u8>) -> bool {
+    let config =
+        checkpoint::open_bytes(&input, Some(&input), samples::safetensors("{}", &[]).into(), no_tokenizer());
+    let index = index::parse("i.json", &input);
+    if let Ok(index) = &index {
+        let escapes = |s: &String| s.contains(['/', '\\']) || s == ".." || s.is_empty();
+        assert!(!index.shards.iter().any(escapes), "a shard leads out of its folder");
+        assert!(index.tensors.iter().all(|(_, shard)| *shard < index.shards.len()));
+    }
+    let tokenizer = TokenizerFiles::from_bytes(None, Some(&input), None);
+    config.is_ok() || index.is_ok() || tokenizer.is_ok()
+}
