@@ -1,1 +1,124 @@
-//! Placeholder head, replaced by the first slice.
+//! The CPU backend: the bit-accurate reference of the numerics contract, and fast enough to use.
+//!
+//! `sum` states the order of every reduction; `simd` compiles each kernel for every instruction set and both forms of
+//! multiply-add with the same bits; `kernels` holds the arithmetic on plain rows; `ops` ties it to the backend
+//! contract; `stream` runs ops at once or records them for replay; `pool` is the fork-join pool; `limits` measures
+//! what the machine could do.
+
+mod mem;
+mod ops;
+mod pool;
+mod simd;
+mod stream;
+mod sum;
+mod weight;
+
+pub use mem::CpuMem;
+pub use pool::Pool;
+pub use simd::Isa;
+pub use stream::{CpuGraph, CpuPlan, CpuStream};
+pub use weight::CpuWeight;
+
+use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
+use engraft_core::mem::{Float, StepShape};
+use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::{Error, Result};
+use std::sync::Arc;
+
+/// How a CPU backend runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuConfig {
+    /// Threads, the caller's counted; 0: one per core.
+    pub threads: usize,
+    /// Rounding of multiply-add.
+    pub madd: Madd,
+    /// Instruction set; none: the best there is. The bits are the same.
+    pub isa: Option<Isa>,
+}
+
+impl Default for CpuConfig {
+    fn default() -> Self {
+        Self { threads: 0, madd: Madd::Fused, isa: None }
+    }
+}
+
+/// The CPU as a backend.
+#[derive(Debug)]
+pub struct Cpu {
+    pool: Pool,
+    isa: Isa,
+    madd: Madd,
+    caps: Caps,
+}
+
+/// More threads than any machine that this was thought for.
+const MAX_THREADS: usize = 1024;
+
+impl Cpu {
+    /// Starts the thread pool.
+    ///
+    /// # Errors
+    /// `Config` for more than 1024 threads.
+    pub fn new(config: CpuConfig) -> Result<Arc<Self>> {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = if config.threads == 0 { cores } else { config.threads };
+        if threads > MAX_THREADS {
+            return Err(Error::config("threads", threads, format!("0 (one per core) to {MAX_THREADS}")));
+        }
+        let isa = config.isa.unwrap_or_else(Isa::detect);
+        let pool = Pool::new(threads);
+        let caps = Caps {
+            device: format!("{} threads, {}", pool.threads(), isa.name()),
+            dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            graphs: true,
+            memory_bytes: None,
+        };
+        Ok(Arc::new(Self { pool, isa, madd: config.madd, caps }))
+    }
+
+    /// The fork-join pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Backend for Cpu {
+    type Mem = CpuMem;
+    type Weight = CpuWeight;
+    type Graph = CpuGraph;
+    type AttnPlan = CpuPlan;
+    type Stream = CpuStream;
+    type Comm = Solo;
+
+    fn name(&self) -> &str {
+        "cpu"
+    }
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn numerics(&self) -> Numerics {
+        Numerics { mode: Mode::Reference, madd: self.madd }
+    }
+    fn alloc(&self, bytes: usize) -> Result<CpuMem> {
+        CpuMem::new(bytes)
+    }
+    fn stream(self: &Arc<Self>) -> Result<CpuStream> {
+        Ok(CpuStream::new(self.clone()))
+    }
+    fn solo(self: &Arc<Self>) -> Result<Solo> {
+        Ok(Solo)
+    }
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CpuWeight> {
+        weight::prepare(self, weight)
+    }
+    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
+        let positions = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
+        (positions * layout.k_dim, positions * layout.v_dim)
+    }
+    fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {
+        Ok(CpuPlan { bound })
+    }
+    fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
+        ops::coverage(op, signature)
+    }
+}

@@ -85,6 +85,7 @@ pub fn tree(leaf: [f32; LEAVES]) -> f32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -92,6 +92,7 @@ fn bucket_sizes(max: usize) -> Vec<usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::bucket_sizes;
 

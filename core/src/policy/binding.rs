@@ -251,6 +251,7 @@ pub fn glob(pattern: &str, name: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::glob;
 

@@ -71,6 +71,7 @@ pub(super) fn cut<'a>(rows: Rows<'a>, binding: &Binding, options: LoadOptions) -
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
