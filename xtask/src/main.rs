@@ -1,2 +1,52 @@
-//! Chores.
-fn main() {}
+//! Chores of the repository: `cargo run -p xtask -- sizes`.
+//!
+//! `sizes` lists how long the source files are, by package, and which are over the house's limit.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Lines that a file may have without a reason at its top.
+const LIMIT: usize = 600;
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("sizes") => sizes(),
+        _ => {
+            eprintln!("usage: cargo run -p xtask -- sizes");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn sizes() -> ExitCode {
+    println!("{:<14} {:>6} {:>8} {:>8} {:>8}", "folder", "files", "median", "p90", "most");
+    let mut over = Vec::new();
+    for folder in ["core", "backend-cpu", "engraft", "tests", "fuzz", "xtask"] {
+        let mut files = Vec::new();
+        collect(Path::new(folder), &mut files);
+        let mut lines: Vec<usize> = files.iter().map(|(n, _)| *n).collect();
+        lines.sort_unstable();
+        if let Some(most) = lines.last() {
+            let at = |share: usize| lines[(lines.len() - 1) * share / 100];
+            println!("{folder:<14} {:>6} {:>8} {:>8} {most:>8}", lines.len(), at(50), at(90));
+        }
+        over.extend(files.into_iter().filter(|(n, _)| *n > LIMIT));
+    }
+    for (lines, path) in &over {
+        println!("over {LIMIT} lines: {} ({lines})", path.display());
+    }
+    if over.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn collect(folder: &Path, files: &mut Vec<(usize, PathBuf)>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let lines = std::fs::read_to_string(&path).map_or(0, |text| text.lines().count());
+            files.push((lines, path));
+        }
+    }
+}
