@@ -235,6 +235,33 @@ fn bert_heads_go_by_architecture() {
 }
 
 #[test]
+fn bert_has_gguf_names() {
+    let gguf = |n: &str| {
+        let pairs = [
+            ("encoder.layer.", "blk."),
+            ("embeddings.word_embeddings", "token_embd"),
+            ("embeddings.position_embeddings", "position_embd"),
+            ("embeddings.token_type_embeddings", "token_types"),
+            ("embeddings.LayerNorm", "token_embd_norm"),
+            ("attention.self.query", "attn_q"),
+            ("attention.self.key", "attn_k"),
+            ("attention.self.value", "attn_v"),
+            ("attention.output.LayerNorm", "attn_output_norm"),
+            ("attention.output.dense", "attn_output"),
+            ("intermediate.dense", "ffn_up"),
+            ("output.LayerNorm", "layer_output_norm"),
+            ("output.dense", "ffn_down"),
+        ];
+        pairs.iter().fold(n.to_string(), |n, (from, to)| n.replace(from, to))
+    };
+    let case = Case::load("bert_model").without("pooler.dense.weight").without("pooler.dense.bias");
+    let mut case = case.renamed(gguf).set("engraft_layout", json!("gguf"));
+    assert!(case.tensors.iter().all(|t| !t.name.contains("encoder") && !t.name.contains("embeddings")));
+    let all = case.tensors.len();
+    assert_eq!(names(&case.resolve().unwrap().1).len(), all);
+}
+
+#[test]
 fn refusals_name_the_field() {
     for (case, field, value) in [
         ("bert", "is_decoder", json!(true)),
@@ -269,8 +296,11 @@ fn mismatches_list_names() {
     assert!(e.contains("shape is [192, 64], expected [64, 192]"), "{e}");
 }
 
+/// What is done to a table.
+type Change = fn(&mut Vec<Binding>);
+
 /// GPT-2 with one table row repeated, taken out or made up.
-struct Broken(fn(&mut Vec<Binding>));
+struct Broken(Change);
 
 impl InjectionPolicy for Broken {
     fn name(&self) -> &str {
@@ -294,7 +324,7 @@ fn wrong_tables_are_found() {
     let case = Case::load("gpt2");
     let config = ModelConfig::new(case.config).unwrap();
     let catalog = Catalog::new(&case.tensors);
-    let breaks: [(fn(&mut Vec<Binding>), &str); 4] = [
+    let breaks: [(Change, &str); 4] = [
         (|b| b.push(b[0].clone()), "roles bound twice: token_embed.weight"),
         (|b| drop(b.remove(0)), "roles left open: token_embed.weight"),
         (|b| b[0].role = Role::of(Slot::Pooler, Part::Weight), "does not have: pooler.weight"),
