@@ -388,9 +388,8 @@ mod tests {
                 if v.is_nan() { 1.0 } else { v }
             };
             let f: [f32; 8] = std::array::from_fn(|_| finite(word()));
-            let h: [u16; 8] = std::array::from_fn(|_| word() as u16).map(|b| {
-                if f16::from_bits(b).is_nan() || bf16::from_bits(b).is_nan() { 0 } else { b }
-            });
+            let h: [u16; 8] = std::array::from_fn(|_| word() as u16)
+                .map(|b| if f16::from_bits(b).is_nan() || bf16::from_bits(b).is_nan() { 0 } else { b });
             let q: [u8; 8] = std::array::from_fn(|_| word() as u8);
             for madd in [Madd::Fused, Madd::Separate] {
                 let (mut a, mut b) = (Vec::new(), Vec::new());

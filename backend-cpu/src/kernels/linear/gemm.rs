@@ -175,7 +175,15 @@ impl Gemm<'_> {
 
     /// All tiles of the block over one piece.
     #[inline(always)]
-    fn advance<V: Lanes>(&self, panel: *const u8, k: (usize, usize), leaf: usize, half: usize, first: bool, last: bool) {
+    fn advance<V: Lanes>(
+        &self,
+        panel: *const u8,
+        k: (usize, usize),
+        leaf: usize,
+        half: usize,
+        first: bool,
+        last: bool,
+    ) {
         for (i, tile) in self.tiles.clone().enumerate() {
             let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
             // SAFETY: the packed rows of the tile, its stash, and the panel cover what a pass reads and writes.

@@ -46,7 +46,9 @@ impl Gemv<'_> {
             };
             for unit in 0..some / per {
                 // SAFETY: `sums` holds the sums of these panels; their outputs belong to this call.
-                unsafe { self.finish.tile::<V>(p / per + unit, 0, 1, sums.as_mut_ptr().add(unit * per * PANEL)) };
+                unsafe {
+                    self.finish.tile::<V>(p / per + unit, 0, 1, sums.as_mut_ptr().add(unit * per * PANEL))
+                };
             }
             p += some;
         }
@@ -54,7 +56,11 @@ impl Gemv<'_> {
 
     /// Sums of P panels from `p`.
     #[inline(always)]
-    fn group<V: Lanes, S: Source, const P: usize>(&self, p: usize, sums: &mut [f32; STREAMS * PANEL]) -> usize {
+    fn group<V: Lanes, S: Source, const P: usize>(
+        &self,
+        p: usize,
+        sums: &mut [f32; STREAMS * PANEL],
+    ) -> usize {
         let at: [*const u8; P] = std::array::from_fn(|i| self.w.panel(p + i));
         let mut waiting = [0f32; LEVELS * STREAMS * PANEL];
         for leaf in 0..8 {
