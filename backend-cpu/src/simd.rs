@@ -1,0 +1,413 @@
+//! Eight lanes of f32, twice: plain arrays, and AVX2 registers with the same bits.
+//!
+//! A kernel is a struct that implements [`Kernel`]: one `#[inline(always)]` body, generic over [`Lanes`]. [`run`] compiles it
+//! four times (portable or AVX2, fused or separate multiply-add) and picks one at run time; inside the AVX2 instance
+//! everything is inlined into a function with the target features, so plain loops vectorise there as well.
+//!
+//! Invariant: every operation here is exact or correctly rounded, so both instruction sets give the same bits, always;
+//! tests hold this for each operation and for each kernel. Lanes are outputs, never terms of one sum.
+
+use engraft_core::math::{FusedMadd, MulAdd, SeparateMadd};
+use engraft_core::numerics::Madd;
+use half::{bf16, f16};
+use std::marker::PhantomData;
+
+/// Lanes of one vector.
+pub const WIDTH: usize = 8;
+
+/// Instruction set that kernels use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// What the compiler's baseline has.
+    Portable,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+}
+
+impl Isa {
+    /// The best that this processor has.
+    pub fn detect() -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2")
+            && std::arch::is_x86_feature_detected!("fma")
+            && std::arch::is_x86_feature_detected!("f16c")
+        {
+            return Isa::Avx2;
+        }
+        Isa::Portable
+    }
+
+    /// `portable` or `avx2`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+        }
+    }
+}
+
+/// A computation with one body for all instruction sets and both multiply-adds.
+pub trait Kernel {
+    /// The body; implementations mark it `#[inline(always)]`.
+    fn run<V: Lanes>(self);
+}
+
+/// Runs `kernel` compiled for `isa` and `madd`. An AVX2 request on a processor without it runs the portable form.
+#[inline]
+pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx2 && Isa::detect() == Isa::Avx2 {
+        // SAFETY: the processor has the features, checked on the line above.
+        return unsafe {
+            match madd {
+                Madd::Fused => avx2::enter::<FusedMadd, K>(kernel),
+                Madd::Separate => avx2::enter::<SeparateMadd, K>(kernel),
+            }
+        };
+    }
+    let _ = isa;
+    match madd {
+        Madd::Fused => kernel.run::<Portable<FusedMadd>>(),
+        Madd::Separate => kernel.run::<Portable<SeparateMadd>>(),
+    }
+}
+
+/// Eight f32 lanes with one form of multiply-add.
+///
+/// # Safety of the loads and stores
+/// Each reads or writes exactly 8 elements (of the width in its name) at the pointer, which needs no alignment.
+#[allow(clippy::missing_safety_doc)]
+pub trait Lanes: Copy + 'static {
+    /// The form of multiply-add, for scalar code beside the vectors.
+    type M: MulAdd;
+    /// All lanes `v`.
+    fn splat(v: f32) -> Self;
+    /// 8 f32.
+    unsafe fn load(p: *const f32) -> Self;
+    /// Writes 8 f32.
+    unsafe fn store(self, p: *mut f32);
+    /// 8 binary16 values, widened exactly.
+    unsafe fn load_f16(p: *const u16) -> Self;
+    /// 8 bfloat16 values, widened exactly.
+    unsafe fn load_bf16(p: *const u16) -> Self;
+    /// 8 signed bytes.
+    unsafe fn load_i8(p: *const u8) -> Self;
+    /// The low and the high nibbles of 8 bytes, each minus `offset`.
+    unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self);
+    /// As `nibbles`, with bit i of `low` (`high`) as bit 4 of lane i.
+    unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self);
+    /// Rounds to binary16 (nearest even) and writes 8.
+    unsafe fn store_f16(self, p: *mut u16);
+    /// Rounds to bfloat16 (nearest even) and writes 8.
+    unsafe fn store_bf16(self, p: *mut u16);
+    /// `self * b + c` in the form of `M`.
+    fn madd(self, b: Self, c: Self) -> Self;
+    /// Lane-wise sum.
+    fn add(self, b: Self) -> Self;
+    /// Lane-wise product.
+    fn mul(self, b: Self) -> Self;
+    /// Asks for the cache line at `p`, which may lie anywhere.
+    fn prefetch(p: *const u8);
+}
+
+/// Lanes as a plain array.
+#[derive(Clone, Copy)]
+pub struct Portable<M>([f32; WIDTH], PhantomData<M>);
+
+/// In software; kept out of line, since the kernels would repeat it hundreds of times.
+#[inline(never)]
+fn widen_f16(h: [u16; WIDTH]) -> [f32; WIDTH] {
+    h.map(|b| f16::from_bits(b).to_f32_const())
+}
+
+#[inline(never)]
+fn narrow_f16(v: [f32; WIDTH]) -> [u16; WIDTH] {
+    v.map(|v| f16::from_f32_const(v).to_bits())
+}
+
+impl<M> Portable<M> {
+    #[inline(always)]
+    fn each(f: impl Fn(usize) -> f32) -> Self {
+        Portable(std::array::from_fn(f), PhantomData)
+    }
+}
+
+impl<M: MulAdd> Lanes for Portable<M> {
+    type M = M;
+    #[inline(always)]
+    fn splat(v: f32) -> Self {
+        Self::each(|_| v)
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise on 8 elements (here and in every load and store below).
+        Self::each(|i| unsafe { p.add(i).read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        for (i, v) in self.0.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { p.add(i).write_unaligned(*v) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: as above.
+        Portable(widen_f16(std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() })), PhantomData)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> Self {
+        // SAFETY: as above.
+        Self::each(|i| f32::from_bits(u32::from(unsafe { p.add(i).read_unaligned() }) << 16))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Self {
+        // SAFETY: as above.
+        Self::each(|i| f32::from(unsafe { p.add(i).read() } as i8))
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self) {
+        // SAFETY: as above.
+        let q = |i| i32::from(unsafe { p.add(i).read() });
+        (Self::each(|i| ((q(i) & 15) - offset) as f32), Self::each(|i| ((q(i) >> 4) - offset) as f32))
+    }
+    #[inline(always)]
+    unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
+        // SAFETY: as above.
+        let q = |i| i32::from(unsafe { p.add(i).read() });
+        let bit = |bits: u8, i: usize| i32::from(bits >> i & 1) << 4;
+        (
+            Self::each(|i| ((q(i) & 15 | bit(low, i)) - offset) as f32),
+            Self::each(|i| ((q(i) >> 4 | bit(high, i)) - offset) as f32),
+        )
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        for (i, v) in narrow_f16(self.0).iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { p.add(i).write_unaligned(*v) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16) {
+        for (i, v) in self.0.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { p.add(i).write_unaligned(bf16::from_f32_const(*v).to_bits()) };
+        }
+    }
+    #[inline(always)]
+    fn madd(self, b: Self, c: Self) -> Self {
+        Self::each(|i| M::madd(self.0[i], b.0[i], c.0[i]))
+    }
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        Self::each(|i| self.0[i] + b.0[i])
+    }
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        Self::each(|i| self.0[i] * b.0[i])
+    }
+    #[inline(always)]
+    fn prefetch(_: *const u8) {}
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    //! The AVX2 lanes. Every method is only reached from [`enter`], which has the target features.
+    use super::{Kernel, Lanes, Madd, MulAdd, PhantomData};
+    use std::arch::x86_64::*;
+
+    /// Lanes in a register.
+    #[derive(Clone, Copy)]
+    pub struct Avx2<M>(__m256, PhantomData<M>);
+
+    /// Runs the kernel with the features on.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn enter<M: MulAdd, K: Kernel>(kernel: K) {
+        kernel.run::<Avx2<M>>();
+    }
+
+    #[inline(always)]
+    fn wrap<M>(v: __m256) -> Avx2<M> {
+        Avx2(v, PhantomData)
+    }
+
+    // SAFETY of this impl: intrinsics of AVX2, FMA and F16C, reached only below `enter` (the module is private and
+    // `Avx2` is named nowhere else); memory as the trait says.
+    impl<M: MulAdd> Lanes for Avx2<M> {
+        type M = M;
+        #[inline(always)]
+        fn splat(v: f32) -> Self {
+            // SAFETY: features, see above.
+            wrap(unsafe { _mm256_set1_ps(v) })
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            // SAFETY: features and 8 elements, see above (so in all methods).
+            wrap(unsafe { _mm256_loadu_ps(p) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_ps(p, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(p: *const u16) -> Self {
+            // SAFETY: as above.
+            wrap(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u16) -> Self {
+            // SAFETY: as above.
+            wrap(unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            })
+        }
+        #[inline(always)]
+        unsafe fn load_i8(p: *const u8) -> Self {
+            // SAFETY: as above.
+            wrap(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) })
+        }
+        #[inline(always)]
+        unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self) {
+            // SAFETY: as above.
+            unsafe {
+                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+                let off = _mm256_set1_epi32(offset);
+                let low = _mm256_sub_epi32(_mm256_and_si256(wide, _mm256_set1_epi32(15)), off);
+                let high = _mm256_sub_epi32(_mm256_srli_epi32::<4>(wide), off);
+                (wrap(_mm256_cvtepi32_ps(low)), wrap(_mm256_cvtepi32_ps(high)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
+            // SAFETY: as above.
+            unsafe {
+                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+                let off = _mm256_set1_epi32(offset);
+                let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+                let bit = |bits: u8| {
+                    let on = _mm256_and_si256(_mm256_set1_epi32(i32::from(bits)), lane);
+                    _mm256_and_si256(_mm256_cmpeq_epi32(on, lane), _mm256_set1_epi32(16))
+                };
+                let l = _mm256_or_si256(_mm256_and_si256(wide, _mm256_set1_epi32(15)), bit(low));
+                let h = _mm256_or_si256(_mm256_srli_epi32::<4>(wide), bit(high));
+                (
+                    wrap(_mm256_cvtepi32_ps(_mm256_sub_epi32(l, off))),
+                    wrap(_mm256_cvtepi32_ps(_mm256_sub_epi32(h, off))),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(self, p: *mut u16) {
+            // SAFETY: as above.
+            unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+        }
+        #[inline(always)]
+        unsafe fn store_bf16(self, p: *mut u16) {
+            // SAFETY: as above. Round to nearest even by integers; a NaN keeps its top bits and becomes quiet.
+            unsafe {
+                let bits = _mm256_castps_si256(self.0);
+                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                let up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+                let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
+                let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+                let r = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(up, quiet, nan));
+                let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(r, r));
+                _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+            }
+        }
+        #[inline(always)]
+        fn madd(self, b: Self, c: Self) -> Self {
+            // SAFETY: features, as above.
+            wrap(unsafe {
+                match M::FORM {
+                    Madd::Fused => _mm256_fmadd_ps(self.0, b.0, c.0),
+                    Madd::Separate => _mm256_add_ps(_mm256_mul_ps(self.0, b.0), c.0),
+                }
+            })
+        }
+        #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            // SAFETY: features, as above.
+            wrap(unsafe { _mm256_add_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: features, as above.
+            wrap(unsafe { _mm256_mul_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        fn prefetch(p: *const u8) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    /// All conversions of one vector, as bits.
+    struct Probe<'a>(&'a [f32; 8], &'a [u16; 8], &'a [u8; 8], &'a mut Vec<u32>);
+
+    impl Kernel for Probe<'_> {
+        #[inline(always)]
+        fn run<V: Lanes>(self) {
+            let Probe(f, h, q, out) = self;
+            let mut put = |v: V| {
+                let mut o = [0f32; 8];
+                // SAFETY: 8 elements.
+                unsafe { v.store(o.as_mut_ptr()) };
+                out.extend(o.map(f32::to_bits));
+            };
+            // SAFETY: arrays of 8.
+            unsafe {
+                let v = V::load(f.as_ptr());
+                put(V::load_f16(h.as_ptr()));
+                put(V::load_bf16(h.as_ptr()));
+                put(V::load_i8(q.as_ptr()));
+                let (a, b) = V::nibbles(q.as_ptr(), 8);
+                put(a);
+                put(b);
+                let (a, b) = V::fives(q.as_ptr(), q[0], q[1], 16);
+                put(a);
+                put(b);
+                put(v.madd(V::splat(1.1), V::splat(0.3)));
+                let mut h = [0u16; 8];
+                v.store_f16(h.as_mut_ptr());
+                put(V::load_f16(h.as_ptr()));
+                v.store_bf16(h.as_mut_ptr());
+                put(V::load_bf16(h.as_ptr()));
+            }
+        }
+    }
+
+    #[test]
+    fn both_instruction_sets_give_the_same_bits() {
+        let mut s = 1u64;
+        for _ in 0..20_000 {
+            let mut word = || {
+                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (s >> 33) as u32
+            };
+            let finite = |b: u32| {
+                let v = f32::from_bits(b << 1 ^ b);
+                if v.is_nan() { 1.0 } else { v }
+            };
+            let f: [f32; 8] = std::array::from_fn(|_| finite(word()));
+            let h: [u16; 8] = std::array::from_fn(|_| word() as u16)
+                .map(|b| if f16::from_bits(b).is_nan() || bf16::from_bits(b).is_nan() { 0 } else { b });
+            let q: [u8; 8] = std::array::from_fn(|_| word() as u8);
+            for madd in [Madd::Fused, Madd::Separate] {
+                let (mut a, mut b) = (Vec::new(), Vec::new());
+                run(Isa::Portable, madd, Probe(&f, &h, &q, &mut a));
+                run(Isa::detect(), madd, Probe(&f, &h, &q, &mut b));
+                assert_eq!(a, b, "{f:?} {h:?} {q:?}");
+            }
+        }
+    }
+}
