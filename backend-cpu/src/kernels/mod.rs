@@ -8,7 +8,13 @@
 //! Invariant: bits depend on operands and on the multiply-add form, and on nothing else; work is split over outputs.
 //! After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
 
+pub mod attention;
+pub mod elementwise;
+pub mod embed;
+pub mod kv;
 pub mod linear;
+pub mod norm;
+pub mod rope;
 
 use crate::pool::Pool;
 use crate::simd::{Isa, Lanes};
