@@ -46,7 +46,7 @@ impl KvShape {
     /// Positions of a key panel.
     #[inline(always)]
     fn lane(&self) -> usize {
-        if self.page_size % 16 == 0 { 16 } else { self.page_size }
+        if self.page_size.is_multiple_of(16) { 16 } else { self.page_size }
     }
 
     /// Elements of a page's keys.

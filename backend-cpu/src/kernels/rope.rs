@@ -42,10 +42,10 @@ pub fn rope(machine: &Machine, x: RowsMut, rope: &Rope, positions: &[u32]) -> Re
     if positions.len() != x.rows {
         return bad("positions", positions.len(), x.rows);
     }
-    if rope.dim == 0 || x.cols % rope.dim != 0 {
+    if rope.dim == 0 || !x.cols.is_multiple_of(rope.dim) {
         return bad("columns modulo the head width", x.cols % rope.dim.max(1), 0);
     }
-    if rope.rot % 2 != 0 || rope.rot > rope.dim {
+    if !rope.rot.is_multiple_of(2) || rope.rot > rope.dim {
         return bad("rotated values of a head", rope.rot, rope.dim);
     }
     let half = rope.rot / 2;
