@@ -7,6 +7,9 @@
 use super::format::{SPAN, Source, Wide};
 use crate::simd::Lanes;
 
+/// Prefetch distance in bytes: far enough for DRAM at full speed, and across the page boundary where the hardware stops.
+const AHEAD: usize = 2048;
+
 /// Calls `$one(k)` and `$pair(k)` over `$k0..$k1`, in ascending order, with `$s` set to the scales of each block.
 macro_rules! walk {
     ($S:ty, $V:ty, $k0:expr, $k1:expr, $scales:expr, |$k:ident, $s:ident| $one:expr, $pair:expr) => {{
@@ -28,6 +31,16 @@ macro_rules! walk {
             }
         }
     }};
+}
+
+/// Asks for what a panel holds a little behind the pair at k; may point beyond the panel, where the next one begins.
+#[inline(always)]
+fn ahead<V: Lanes, S: Source>(panel: *const u8, k: usize) {
+    let at = panel.wrapping_add(S::offset(k) + AHEAD);
+    V::prefetch(at);
+    if S::WIDE {
+        V::prefetch(at.wrapping_add(64));
+    }
 }
 
 /// `acc[r] += x[r] . panel` over `k0..k1`; element (r, k) of x lies at `x + r * row_step + k * k_step`.
@@ -56,6 +69,7 @@ pub unsafe fn rows<V: Lanes, S: Source, const R: usize>(
         let mut a = *acc;
         walk!(S, V, k0, k1, |k| S::scales::<V>(panel, k), |k, s| step(&mut a, k, S::one(panel, k, &s)), {
             let w = S::pair(panel, k, &s);
+            ahead::<V, S>(panel, k);
             step(&mut a, k, w[0]);
             step(&mut a, k + 1, w[1]);
         });
@@ -75,8 +89,6 @@ pub unsafe fn panels<V: Lanes, S: Source, const P: usize>(
     k1: usize,
     acc: &mut [Wide<V>; P],
 ) {
-    /// Bytes ahead: far enough for DRAM at full speed, and across the page boundary where the hardware stops.
-    const AHEAD: usize = 2048;
     // SAFETY: the caller's promise; prefetches may point anywhere.
     unsafe {
         let mut a = *acc;
@@ -99,11 +111,7 @@ pub unsafe fn panels<V: Lanes, S: Source, const P: usize>(
                 let (v0, v1) = (V::splat(*x.add(k)), V::splat(*x.add(k + 1)));
                 for p in 0..P {
                     let w = S::pair(panels[p], k, &s[p]);
-                    let at = panels[p].wrapping_add(S::offset(k) + AHEAD);
-                    V::prefetch(at);
-                    if S::WIDE {
-                        V::prefetch(at.wrapping_add(64));
-                    }
+                    ahead::<V, S>(panels[p], k);
                     a[p] = [v0.madd(w[0][0], a[p][0]), v0.madd(w[0][1], a[p][1])];
                     a[p] = [v1.madd(w[1][0], a[p][0]), v1.madd(w[1][1], a[p][1])];
                 }

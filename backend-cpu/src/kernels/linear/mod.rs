@@ -14,7 +14,7 @@ mod pack;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use chain::{panels as chain_panels, rows as chain_rows};
+pub(crate) use chain::rows as chain_rows;
 pub use epilogue::{After, Epilogue};
 pub use pack::{Layout, Packed};
 

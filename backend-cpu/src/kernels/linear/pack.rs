@@ -60,7 +60,7 @@ impl Packed {
     /// Errors: a gate layout with odd n, a format without panels, sizes that overflow.
     pub fn new(format: WeightFormat, n: usize, k: usize, grain: usize, layout: Layout) -> Result<Packed> {
         let halves = if layout == Layout::Gate { 2 } else { 1 };
-        if n % halves != 0 {
+        if !n.is_multiple_of(halves) {
             return Err(Error::Shape {
                 op: "linear",
                 what: "rows of a gate weight modulo 2",
