@@ -5,12 +5,13 @@
 //! contract; `stream` runs ops at once or records them for replay; `pool` is the fork-join pool; `limits` measures
 //! what the machine could do.
 
+pub mod kernels;
 mod mem;
 mod ops;
 mod pool;
 mod simd;
 mod stream;
-mod sum;
+pub mod sum;
 mod weight;
 
 pub use mem::CpuMem;
@@ -23,6 +24,7 @@ use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, S
 use engraft_core::mem::{Float, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::{Error, Result};
+use kernels::Machine;
 use std::sync::Arc;
 
 /// How a CPU backend runs.
@@ -45,9 +47,8 @@ impl Default for CpuConfig {
 /// The CPU as a backend.
 #[derive(Debug)]
 pub struct Cpu {
-    pool: Pool,
-    isa: Isa,
-    madd: Madd,
+    machine: Machine,
+    sample_scratch: ops::SampleScratch,
     caps: Caps,
 }
 
@@ -66,19 +67,23 @@ impl Cpu {
             return Err(Error::config("threads", threads, format!("0 (one per core) to {MAX_THREADS}")));
         }
         let isa = config.isa.unwrap_or_else(Isa::detect);
-        let pool = Pool::new(threads);
+        let machine = Machine::with_isa(threads, config.madd, isa);
         let caps = Caps {
-            device: format!("{} threads, {}", pool.threads(), isa.name()),
+            device: format!("{} threads, {}", machine.pool.threads(), isa.name()),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
             memory_bytes: None,
         };
-        Ok(Arc::new(Self { pool, isa, madd: config.madd, caps }))
+        Ok(Arc::new(Self { machine, sample_scratch: ops::SampleScratch::default(), caps }))
     }
 
-    /// The fork-join pool.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
+    /// Threads, instruction set, multiply-add form.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(crate) fn sample_scratch(&self) -> &ops::SampleScratch {
+        &self.sample_scratch
     }
 }
 
@@ -97,7 +102,7 @@ impl Backend for Cpu {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        Numerics { mode: Mode::Reference, madd: self.madd }
+        Numerics { mode: Mode::Reference, madd: self.machine.madd }
     }
     fn alloc(&self, bytes: usize) -> Result<CpuMem> {
         CpuMem::new(bytes)
@@ -112,13 +117,12 @@ impl Backend for Cpu {
         weight::prepare(self, weight)
     }
     fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
-        let positions = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
-        (positions * layout.k_dim, positions * layout.v_dim)
+        kernels::kv::slab_bytes(layout)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {
         Ok(CpuPlan { bound })
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(op, signature)
+        ops::coverage(op, signature, self.machine.isa.name())
     }
 }

@@ -1,25 +1,124 @@
-//! tmp naive
+//! Prepared weights: packed panels, plain tables, vectors.
+
 use crate::Cpu;
+use crate::kernels::linear::{Layout, Packed};
 use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::WeightFormat;
-use engraft_core::{Result, quant};
+use engraft_core::mem::{Stored, WeightFormat};
+use engraft_core::{Error, Result, quant};
 use std::sync::Arc;
 
-/// A prepared weight.
+/// A prepared weight; clones share it, so that recorded steps keep it alive.
 #[derive(Debug, Clone)]
-pub struct CpuWeight(pub(crate) Arc<Naive>);
+pub struct CpuWeight(pub(crate) Form);
 
-#[derive(Debug)]
-pub(crate) struct Naive { pub rows: usize, pub cols: usize, pub grain: usize, pub w: Vec<f32> }
-
-pub(crate) fn prepare(_cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
-    let mut w = vec![0.0; weight.rows * weight.cols];
-    let all = weight.parts.concat();
-    match weight.format {
-        WeightFormat::Plain(d) => quant::plain::to_f32(d.into(), &all, &mut w)?,
-        WeightFormat::Block(b) => quant::block::decode(b, &all, &mut w),
-        _ => {}
-    }
-    let grain = match weight.used_for { WeightUse::Linear { grain } => grain, _ => 1 };
-    Ok(CpuWeight(Arc::new(Naive { rows: weight.rows, cols: weight.cols, grain, w })))
+/// How a weight lies in memory.
+#[derive(Debug, Clone)]
+pub(crate) enum Form {
+    /// Panels of 16 outputs: products, and tied embeddings, whose rows are read back out of the panels.
+    Panels(Arc<Packed>),
+    /// Rows as stored: embeddings.
+    Table(Arc<Table>),
+    /// f32 values: norms and biases.
+    Vector(Arc<[f32]>),
 }
+
+/// Rows as the checkpoint stores them.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub rows: usize,
+    pub cols: usize,
+    stored: Stored,
+    bytes: Vec<u8>,
+}
+
+impl Table {
+    /// Row `row` as f32.
+    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<()> {
+        let size = self.bytes.len() / self.rows.max(1);
+        quant::plain::to_f32(self.stored, &self.bytes[row * size..(row + 1) * size], out)
+    }
+}
+
+impl CpuWeight {
+    /// The panels of a product's weight.
+    pub(crate) fn panels(&self) -> Result<Arc<Packed>> {
+        match &self.0 {
+            Form::Panels(packed) => Ok(packed.clone()),
+            other => Err(wrong("a product's weight", other)),
+        }
+    }
+
+    /// The values of a norm or bias.
+    pub(crate) fn vector(&self) -> Result<Arc<[f32]>> {
+        match &self.0 {
+            Form::Vector(values) => Ok(values.clone()),
+            other => Err(wrong("a vector", other)),
+        }
+    }
+}
+
+fn wrong(wanted: &str, found: &Form) -> Error {
+    let found = match found {
+        Form::Panels(_) => "packed for a product",
+        Form::Table(_) => "packed as a table",
+        Form::Vector(_) => "packed as a vector",
+    };
+    Error::internal(format!("{wanted} was wanted, the weight is {found}"))
+}
+
+fn stored(format: WeightFormat) -> Result<Stored> {
+    match format {
+        WeightFormat::Plain(dtype) => Ok(dtype.into()),
+        WeightFormat::Block(block) => Ok(Stored::Block(block)),
+        other => Err(Error::Unsupported {
+            op: "prepare_weight".into(),
+            backend: "cpu".into(),
+            reason: format!("format {other}"),
+        }),
+    }
+}
+
+/// Packs a host weight for its use.
+pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
+    let HostWeight { rows, cols, format, used_for, parts, name } = weight;
+    let from = stored(format)?;
+    let form = match used_for {
+        WeightUse::Vector => {
+            let mut values = vec![0.0; rows * cols];
+            quant::plain::to_f32(from, &parts.concat(), &mut values)?;
+            Form::Vector(values.into())
+        }
+        WeightUse::Embedding => Form::Table(Arc::new(Table { rows, cols, stored: from, bytes: parts.concat() })),
+        WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, from, &parts)?,
+        WeightUse::GatedLinear { grain } => {
+            panels(cpu, format, (rows, cols), grain, Layout::Gate, from, &parts)?
+        }
+        WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, from, &parts)?,
+    };
+    tracing::trace!(name, rows, cols, %format, "prepared");
+    Ok(CpuWeight(form))
+}
+
+fn panels(
+    cpu: &Cpu,
+    format: WeightFormat,
+    (rows, cols): (usize, usize),
+    grain: usize,
+    layout: Layout,
+    from: Stored,
+    parts: &[std::borrow::Cow<'_, [u8]>],
+) -> Result<Form> {
+    let mut packed = Packed::new(format, rows, cols, grain, layout)?;
+    let row_bytes = format.bytes(1, cols).max(1);
+    let mut row = 0;
+    for part in parts {
+        let count = part.len() / row_bytes;
+        packed.fill(&cpu.machine().pool, from, row..row + count, part)?;
+        row += count;
+    }
+    if row != rows {
+        return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
+    }
+    Ok(Form::Panels(Arc::new(packed)))
+}
+

@@ -11,6 +11,12 @@ pub enum WeightUse {
         /// See [`crate::numerics::leaf_bounds`].
         grain: usize,
     },
+    /// Multiplied: gate and up `[2 inner, cols]`, whose outputs are used in pairs; as a plain product it gives
+    /// `[gate | up]`.
+    GatedLinear {
+        /// See [`crate::numerics::leaf_bounds`].
+        grain: usize,
+    },
     /// Rows are looked up.
     Embedding,
     /// Both (tied embeddings); must not take the memory of two.

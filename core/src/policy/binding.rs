@@ -57,6 +57,16 @@ pub enum Slot {
     Head,
 }
 
+impl Part {
+    /// `weight` or `bias`, as names end.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Part::Weight => "weight",
+            Part::Bias => "bias",
+        }
+    }
+}
+
 impl Slot {
     /// Every slot, in the order in which a model uses them.
     pub const ALL: [Slot; 20] = [
@@ -145,6 +155,22 @@ impl Role {
     pub fn block(layer: usize, slot: Slot, part: Part) -> Self {
         Self { layer: Some(layer), slot, part }
     }
+
+    /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
+    pub fn is_vector(&self) -> bool {
+        let vectors = matches!(
+            self.slot,
+            Slot::EmbedNorm
+                | Slot::RopeFactors
+                | Slot::AttnNorm
+                | Slot::QNorm
+                | Slot::KNorm
+                | Slot::MlpNorm
+                | Slot::FinalNorm
+                | Slot::HeadNorm
+        );
+        vectors || self.part == Part::Bias
+    }
 }
 
 impl fmt::Display for Role {
@@ -152,8 +178,7 @@ impl fmt::Display for Role {
         if let Some(layer) = self.layer {
             write!(f, "layer {layer} ")?;
         }
-        let part = if self.part == Part::Weight { "weight" } else { "bias" };
-        write!(f, "{}.{part}", self.slot.name())
+        write!(f, "{}.{}", self.slot.name(), self.part.suffix())
     }
 }
 
@@ -179,12 +204,20 @@ pub struct TensorSource {
     pub order: RowOrder,
 }
 
+impl TensorSource {
+    /// A tensor whose rows are in the order of their use.
+    pub fn plain(names: Vec<String>) -> Self {
+        Self { names, order: RowOrder::Plain }
+    }
+}
+
 /// How an operand is cut for tensor parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shard {
     /// Every rank has all of it.
     Replicated,
-    /// Ranks own rows (outputs), whole units of them in every source.
+    /// Ranks own rows (outputs), whole units of them in every part of the operand
+    /// ([`ModelSpec::parts`](super::ModelSpec::parts)), however many tensors the file has for it.
     Columns {
         /// Rows of a unit (a head's width).
         unit: usize,
@@ -216,11 +249,17 @@ pub struct Binding {
 impl Binding {
     /// A role filled by one tensor, in plain order.
     pub fn single(role: Role, names: Vec<String>, shard: Shard) -> Self {
-        Self::rows(role, vec![TensorSource { names, order: RowOrder::Plain }], shard)
+        Self::rows(role, vec![TensorSource::plain(names)], shard)
     }
 
     /// A role filled by the rows of several tensors.
+    ///
+    /// The bias of a product that is cut by its inputs is replicated: it is added once, after the sum over ranks.
     pub fn rows(role: Role, sources: Vec<TensorSource>, shard: Shard) -> Self {
+        let shard = match (shard, role.part) {
+            (Shard::Rows { .. }, Part::Bias) => Shard::Replicated,
+            _ => shard,
+        };
         let product = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down | Slot::Head);
         Self { role, sources, transposed: false, shard, quantize: product && role.part == Part::Weight }
     }

@@ -92,7 +92,7 @@ impl InjectionPolicy for Llama {
             embed: EmbedSpec { width: hidden, positions: None, kinds: None, norm: None },
             ropes: vec![rope::read(config, catalog, RopeStyle::Half, k_dim, max_positions)?],
             placement: Placement::Pre,
-            blocks: vec![block; config.size(&["num_hidden_layers"])?],
+            blocks: vec![block; layers(config, &["num_hidden_layers"])?],
             final_norm: Some(norm),
             project_out: None,
             pooler: false,

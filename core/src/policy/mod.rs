@@ -6,15 +6,24 @@
 //!
 //! One architecture family, one file. Adding one: `docs/add_a_policy.md`.
 
+mod bert;
 mod binding;
+mod gpt2;
 mod llama;
+mod opt;
 mod registry;
 mod resolve;
 mod rope;
 mod spec;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;
 
+pub use bert::Bert;
 pub use binding::{Binding, Part, Role, RowOrder, Shard, Slot, TensorSource, glob};
+pub use gpt2::Gpt2;
 pub use llama::Llama;
+pub use opt::Opt;
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use spec::{
@@ -22,9 +31,10 @@ pub use spec::{
     RopeScaling, RopeSpec,
 };
 
-use crate::Result;
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
+use crate::ops::Heads;
+use crate::{Error, Result};
 
 /// Whether a policy fits a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,4 +106,43 @@ pub(crate) fn bound_roles(spec: &ModelSpec, mut all: Vec<Binding>) -> Vec<Bindin
     let roles: std::collections::BTreeSet<Role> = spec.roles().into_iter().collect();
     all.retain(|b| roles.contains(&b.role));
     all
+}
+
+/// Blocks that any model may have; a bound against absurd files, whose plan would not fit in memory.
+const MAX_LAYERS: usize = 4096;
+
+/// Number of blocks.
+pub(crate) fn layers(config: &ModelConfig, fields: &[&'static str]) -> Result<usize> {
+    match config.size(fields)? {
+        n if n <= MAX_LAYERS => Ok(n),
+        n => Err(Error::config(fields.join(" / "), n, format!("at most {MAX_LAYERS}"))),
+    }
+}
+
+/// As many key/value heads as query heads, together as wide as the hidden size.
+pub(crate) fn even_heads(config: &ModelConfig, fields: &[&'static str], hidden: usize) -> Result<Heads> {
+    let heads = config.size(fields)?;
+    if !hidden.is_multiple_of(heads) {
+        return Err(Error::config(fields.join(" / "), heads, format!("a divisor of {hidden}")));
+    }
+    Ok(Heads { heads, kv_heads: heads, k_dim: hidden / heads, v_dim: hidden / heads })
+}
+
+/// An error if a switch that the family's policy does not know how to describe is on.
+pub(crate) fn refuse(config: &ModelConfig, field: &'static str) -> Result<()> {
+    match config.flag(&[field], false)? {
+        false => Ok(()),
+        true => Err(Error::config(field, true, "false")),
+    }
+}
+
+/// The usual tensor-parallel cut of a slot inside a block.
+pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
+    match slot {
+        Slot::Qkv => Shard::Columns { unit: block.heads.k_dim },
+        Slot::AttnOut => Shard::Rows { grain: block.heads.v_dim },
+        Slot::Up => Shard::Columns { unit: 64 },
+        Slot::Down => Shard::Rows { grain: 64 },
+        _ => Shard::Replicated,
+    }
 }

@@ -1,6 +1,6 @@
 //! An explicit list of policies.
 
-use super::{Catalog, Fit, InjectionPolicy, Llama};
+use super::{Bert, Catalog, Fit, Gpt2, InjectionPolicy, Llama, Opt};
 use crate::config::ModelConfig;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Registry {
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { policies: vec![Arc::new(Llama)] }
+        Self { policies: vec![Arc::new(Llama), Arc::new(Gpt2), Arc::new(Opt), Arc::new(Bert)] }
     }
 }
 

@@ -1,19 +1,120 @@
-//! tmp
-use super::*;
-use crate::Result;
-/// t
+//! A policy's table against a checkpoint's names: which tensor fills which role, or what does not match.
+//!
+//! Every role of the model is filled by exactly one binding, every source by exactly one tensor of the shape that the
+//! model has there, and no tensor is left over unless the policy knows it to be unused. Only headers are read; the
+//! loader ([`crate::weights`]) takes the result and reads the bytes.
+
+use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, glob};
+use crate::checkpoint::TensorInfo;
+use crate::config::ModelConfig;
+use crate::{Error, Result};
+use std::collections::BTreeSet;
+
+/// A binding and the tensors that were found for it.
+#[derive(Debug, Clone)]
 pub struct Resolved<'a> {
-    /// b
+    /// The binding.
     pub binding: Binding,
-    /// t
+    /// One tensor per source, in the order of the sources.
     pub tensors: Vec<&'a TensorInfo>,
 }
-/// r
+
+/// Finds the tensors of every role of `spec`, in the order of [`ModelSpec::roles`].
+///
+/// # Errors
+/// `Binding`, listing names: a role bound twice, bound but not the model's, or left open; a source without a tensor
+/// or with several; a tensor left over. `Tensor`: a shape that is not the model's (tables are never padded).
 pub fn resolve<'a>(
-    _p: &dyn InjectionPolicy,
-    _s: &ModelSpec,
-    _c: &ModelConfig,
-    _cat: Catalog<'a>,
+    policy: &dyn InjectionPolicy,
+    spec: &ModelSpec,
+    config: &ModelConfig,
+    catalog: Catalog<'a>,
 ) -> Result<Vec<Resolved<'a>>> {
-    Ok(vec![])
+    let fail = |what: &str, names: Vec<String>| match names.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Binding { policy: policy.name().to_string(), what: what.to_string(), names }),
+    };
+    let bindings = policy.bindings(spec, config, catalog);
+    let roles = spec.roles();
+    let (twice, foreign, open) = match_roles(&bindings, &roles);
+    fail("roles bound twice", twice)?;
+    fail("roles bound that the model does not have", foreign)?;
+    fail("roles left open", open)?;
+
+    let (mut found, mut missing, mut several) = (Vec::new(), Vec::new(), Vec::new());
+    for binding in bindings {
+        let mut tensors = Vec::new();
+        if binding.sources.is_empty() {
+            missing.push(format!("{} (no names)", binding.role));
+        }
+        for source in &binding.sources {
+            let names: BTreeSet<&str> = source.names.iter().map(String::as_str).collect();
+            let there: Vec<&TensorInfo> = names.iter().filter_map(|n| catalog.find(n)).collect();
+            match there[..] {
+                [one] => tensors.push(one),
+                [] => missing.push(format!("{} ({})", binding.role, source.names.join(" or "))),
+                _ => several.extend(there.iter().map(|t| t.name.clone())),
+            }
+        }
+        found.push(Resolved { binding, tensors });
+    }
+    fail("tensors missing for roles", missing)?;
+    fail("several tensors for the same place", several)?;
+
+    let used: BTreeSet<&str> = found.iter().flat_map(|r| &r.tensors).map(|t| t.name.as_str()).collect();
+    let known = |name: &str| used.contains(name) || policy.ignored().iter().any(|p| glob(p, name));
+    let left = catalog.tensors().iter().map(|t| &t.name).filter(|n| !known(n));
+    fail("tensors left over", left.cloned().collect())?;
+    for resolved in &found {
+        check_shapes(spec, resolved)?;
+    }
+    let place = |role: &Role| roles.iter().position(|r| r == role);
+    found.sort_by_cached_key(|r| place(&r.binding.role));
+    Ok(found)
+}
+
+/// Roles bound twice, bound without being the model's, and left open.
+fn match_roles(bindings: &[Binding], roles: &[Role]) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let wanted: BTreeSet<&Role> = roles.iter().collect();
+    let mut bound = BTreeSet::new();
+    let twice = bindings.iter().filter(|b| !bound.insert(&b.role)).map(|b| b.role.to_string()).collect();
+    let foreign = bound.iter().filter(|r| !wanted.contains(**r)).map(|r| r.to_string()).collect();
+    let open = roles.iter().filter(|r| !bound.contains(r)).map(|r| r.to_string()).collect();
+    (twice, foreign, open)
+}
+
+/// Compares what the tensors' headers say with what the model has at this place.
+fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
+    let Resolved { binding, tensors } = resolved;
+    let role = &binding.role;
+    let (Some((_, cols)), Some(parts)) = (spec.shape(role), spec.parts(role)) else {
+        return Err(Error::internal(format!("{role} has no shape")));
+    };
+    let whole: usize = parts.iter().sum();
+    let per_part = tensors.len() == parts.len();
+    let mut rows = 0usize;
+    for (i, tensor) in tensors.iter().enumerate() {
+        let expected = if per_part { parts[i] } else { whole };
+        let got = match (role.is_vector(), &tensor.shape[..]) {
+            (true, [n] | [1, n]) => Some(*n),
+            (false, [n, k]) if !binding.transposed && *k == cols => Some(*n),
+            (false, [k, n]) if binding.transposed && *k == cols => Some(*n),
+            _ => None,
+        };
+        rows = rows.saturating_add(got.unwrap_or(0));
+        // Without one tensor per part only the sum is known: no tensor may exceed it, and the last must complete it.
+        let last = i + 1 == tensors.len();
+        let fits = |n: usize| if per_part { n == expected } else { n <= whole && (!last || rows == whole) };
+        if !got.is_some_and(fits) {
+            let want = match (role.is_vector(), binding.transposed) {
+                (true, _) => format!("[{expected}]"),
+                (false, false) => format!("[{expected}, {cols}]"),
+                (false, true) => format!("[{cols}, {expected}]"),
+            };
+            let of = if tensors.len() > 1 && !per_part { " over all its tensors" } else { "" };
+            let what = format!("shape is {:?}, expected {want}{of} for {role}", tensor.shape);
+            return Err(Error::tensor(tensor.name.clone(), what));
+        }
+    }
+    Ok(())
 }

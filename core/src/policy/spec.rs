@@ -273,6 +273,22 @@ impl ModelSpec {
         }
     }
 
+    /// Rows of the parts that a role's operand stands for: q, k, v; gate, up; else one. Tensor parallelism cuts every
+    /// part, and a file has one tensor for each part or one for all. Lengths, for a bias; none without such a role.
+    pub fn parts(&self, role: &Role) -> Option<Vec<usize>> {
+        let (rows, cols) = self.shape(role)?;
+        let block = || role.layer.and_then(|l| self.blocks.get(l));
+        Some(match role.slot {
+            Slot::Qkv => {
+                let h = block()?.heads;
+                vec![h.q_cols(), h.k_cols(), h.v_cols()]
+            }
+            Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
+            _ if role.is_vector() => vec![cols],
+            _ => vec![rows],
+        })
+    }
+
     /// Every role that must be filled for this model to run, in the order in which it runs.
     pub fn roles(&self) -> Vec<Role> {
         let tied = matches!(self.head, HeadSpec::Tokens { tied: true, .. });

@@ -138,6 +138,9 @@ fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::KindEmbed, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
+        (Slot::Up, _) if role.layer.and_then(|l| spec.blocks.get(l)).is_some_and(|b| b.mlp.gated) => {
+            WeightUse::GatedLinear { grain: 1 }
+        }
         _ => WeightUse::Linear { grain: 1 },
     }
 }

@@ -1,4 +1,5 @@
 //! Small valid files, made in memory: what hostile ones and fuzz cases are cut from.
+#![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 use engraft_core::{
     Result,

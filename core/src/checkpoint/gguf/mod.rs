@@ -1,8 +1,8 @@
 //! GGUF, llama.cpp's file format: metadata pairs, tensor descriptions, then aligned tensor data.
 //!
 //! Here: versions 2 and 3, little-endian, one file per model, plain elements and the five 32-value block formats.
-//! `reader.rs` walks the bytes, `metadata.rs` holds the pairs and the tokenizer, `config.rs` translates them to the
-//! vocabulary of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
+//! `reader.rs` walks the bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs`
+//! translates the rest to the words of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
 //! Memory stays below twice the file plus a constant: lists keep the file's own packed form, and a count is compared
 //! with the bytes that are left before anything is allocated by it.
@@ -11,10 +11,12 @@
 mod config;
 mod metadata;
 mod reader;
+mod tokenizer;
 pub mod write;
 
 pub use config::config;
-pub use metadata::{Array, Kind, Metadata, Numbers, Strings, Tokenizer, Value};
+pub use metadata::{Array, Kind, Metadata, Numbers, Strings, Value};
+pub use tokenizer::Tokenizer;
 
 use super::{
     Layout, ModelFiles, TensorInfo, TokenizerFiles, json,
@@ -83,7 +85,7 @@ pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
     let Header { mut metadata, tensors, .. } = read_header(&storage)?;
     let file = storage.name().to_owned();
     let config = config(&metadata, tensors.iter().map(|t| &t.info)).map_err(|e| in_file(&file, e))?;
-    let tokenizer = metadata.take_tokenizer().map_err(|e| in_file(&file, e))?;
+    let tokenizer = Tokenizer::take(&mut metadata).map_err(|e| in_file(&file, e))?;
     let generation = tokenizer.generation();
     let placed =
         tensors.into_iter().map(|t| Placed { info: t.info, shard: 0, start: t.start, end: t.end }).collect();
@@ -207,7 +209,7 @@ fn tensor(r: &mut Reader, i: usize) -> Result<Tensor, Stop> {
     let overflow =
         |name: &str| Stop::Tensor(name.into(), format!("dimensions {dims:?} of {stored} overflow"));
     if let (Stored::Block(_), inner) = (stored, dims.first().copied().unwrap_or(1))
-        && inner % Block::VALUES as u64 != 0
+        && !inner.is_multiple_of(Block::VALUES as u64)
     {
         let what =
             format!("rows of {inner} values cannot be {stored}, which has blocks of {}", Block::VALUES);
@@ -225,7 +227,7 @@ fn tensor(r: &mut Reader, i: usize) -> Result<Tensor, Stop> {
 
 /// Moves a tensor's range behind the header and checks that it lies in the file.
 fn place(t: &mut Tensor, data: u64, alignment: u64, len: u64) -> Result<(), Stop> {
-    if t.start % alignment != 0 {
+    if !t.start.is_multiple_of(alignment) {
         let what = format!("offset {} is not a multiple of the alignment {alignment}", t.start);
         return Err(Stop::Tensor(t.info.name.clone(), what));
     }

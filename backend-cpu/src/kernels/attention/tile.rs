@@ -1,0 +1,354 @@
+//! A block of query rows of one group of heads, walking chunks of keys.
+
+use super::super::{Rows, RowsMut};
+use super::{CHUNK, Run, row_floats};
+use crate::simd::{Lanes, WIDTH};
+use engraft_core::math::{self, MulAdd};
+use engraft_core::ops::{Heads, Scores};
+
+/// Rows that share one load of keys.
+const SHARE: usize = 4;
+/// Vectors of value columns that are summed at once.
+const WIDE: usize = 8;
+
+/// An element type of keys and values.
+pub(super) trait Element: Copy {
+    /// Bytes of an element.
+    const BYTES: usize;
+    /// 8 elements, widened exactly.
+    ///
+    /// # Safety
+    /// They lie at `p`.
+    unsafe fn load<V: Lanes>(p: *const u8) -> V;
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct F32;
+#[derive(Clone, Copy)]
+pub(super) struct F16;
+#[derive(Clone, Copy)]
+pub(super) struct Bf16;
+
+impl Element for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(p: *const u8) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(p.cast()) }
+    }
+}
+impl Element for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(p: *const u8) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(p.cast()) }
+    }
+}
+impl Element for Bf16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(p: *const u8) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bf16(p.cast()) }
+    }
+}
+
+/// Tile row `r` is query row `r / group`, head `r % group` of the group.
+pub(super) struct Tile<'a> {
+    heads: &'a Heads,
+    scores: &'a Scores,
+    group: usize,
+    rows: usize,
+    k_cols: usize,
+    v_cols: usize,
+    /// `[rows, k_cols]`.
+    q: *mut f32,
+    /// `[rows, CHUNK + 8]`.
+    s: *mut f32,
+    /// `[rows, v_cols]`.
+    o: *mut f32,
+    /// Running maximum and sum of every row.
+    max: [f32; Self::MOST],
+    sum: [f32; Self::MOST],
+    any: [bool; Self::MOST],
+    first_head: usize,
+    position: usize,
+    len: usize,
+}
+
+impl<'a> Tile<'a> {
+    /// Rows of the largest tile; larger groups are walked in parts by the caller.
+    const MOST: usize = 256;
+    const SCORES: usize = CHUNK + 8;
+
+    /// A tile over scratch of `row_floats` per row.
+    ///
+    /// # Safety
+    /// `scratch` has `count * group * row_floats` floats for this tile alone.
+    #[inline(always)]
+    pub(super) unsafe fn new(
+        scratch: *mut f32,
+        count: usize,
+        group: usize,
+        heads: &'a Heads,
+        scores: &'a Scores,
+    ) -> Self {
+        let rows = count * group;
+        assert!(rows <= Self::MOST, "{rows} rows in a tile of {}", Self::MOST);
+        let (k_cols, v_cols) = (heads.k_dim.next_multiple_of(8), heads.v_dim.next_multiple_of(8));
+        debug_assert_eq!(row_floats(heads), k_cols + Self::SCORES + v_cols);
+        // SAFETY: three parts of the promised scratch.
+        let (s, o) = unsafe { (scratch.add(rows * k_cols), scratch.add(rows * (k_cols + Self::SCORES))) };
+        Tile {
+            heads,
+            scores,
+            group,
+            rows,
+            k_cols,
+            v_cols,
+            q: scratch,
+            s,
+            o,
+            max: [0.0; Self::MOST],
+            sum: [0.0; Self::MOST],
+            any: [false; Self::MOST],
+            first_head: 0,
+            position: 0,
+            len: 0,
+        }
+    }
+
+    /// Reads the query rows from `first` on, of key/value head `head`.
+    #[inline(always)]
+    pub(super) unsafe fn load<V: Lanes>(&mut self, q: Rows, first: usize, head: usize) {
+        self.first_head = head * self.group;
+        for r in 0..self.rows {
+            let column = (self.first_head + r % self.group) * self.heads.k_dim;
+            // SAFETY: the caller sized q and the scratch.
+            unsafe {
+                let to = self.q.add(r * self.k_cols);
+                q.widen::<V>(first + r / self.group, column, self.heads.k_dim, to);
+            }
+        }
+    }
+
+    /// Says where the rows stand; returns the keys `lo..hi` that any of them sees.
+    #[inline(always)]
+    pub(super) fn place(&mut self, position: usize, len: usize) -> (usize, usize) {
+        (self.position, self.len) = (position, len);
+        let (lo, _) = self.sees(0);
+        let (_, hi) = self.sees(self.rows.saturating_sub(1));
+        (lo, hi)
+    }
+
+    /// Keys that a tile row sees.
+    #[inline(always)]
+    fn sees(&self, row: usize) -> (usize, usize) {
+        let p = self.position + row / self.group;
+        let hi = if self.scores.causal { (p + 1).min(self.len) } else { self.len };
+        let lo = self.scores.window.map_or(0, |w| (p + 1).saturating_sub(w as usize));
+        (lo.min(hi), hi)
+    }
+
+    /// Takes in a chunk that begins at position `chunk`.
+    #[inline(always)]
+    pub(super) unsafe fn chunk<V: Lanes, E: Element>(&mut self, chunk: usize, runs: &[Run]) {
+        let mut r = 0;
+        while r < self.rows {
+            // SAFETY: rows below `self.rows`, runs from the caller.
+            unsafe {
+                if r + SHARE <= self.rows {
+                    self.dot::<V, E, SHARE>(r, runs);
+                    r += SHARE;
+                } else {
+                    self.dot::<V, E, 1>(r, runs);
+                    r += 1;
+                }
+            }
+        }
+        for r in 0..self.rows {
+            let (lo, hi) = self.sees(r);
+            let (a, b) = (lo.max(chunk), hi.min(chunk + CHUNK));
+            if a < b {
+                // SAFETY: as above.
+                unsafe { self.merge::<V, E>(r, chunk, a - chunk, b - chunk, runs) };
+            }
+        }
+    }
+
+    /// Dot products of `R` rows with all keys of the runs.
+    #[inline(always)]
+    unsafe fn dot<V: Lanes, E: Element, const R: usize>(&mut self, row: usize, runs: &[Run]) {
+        for run in runs {
+            let mut i = 0;
+            while i < run.len {
+                // SAFETY: loads of keys may pass the run's end by less than 8 (16) elements: slabs are padded; scores
+                // have room for 8 more than a chunk, and two vectors are taken only where both begin inside.
+                unsafe {
+                    if i + WIDTH < run.len {
+                        self.dot_vectors::<V, E, R, 2>(row, run, i);
+                        i += 2 * WIDTH;
+                    } else {
+                        self.dot_vectors::<V, E, R, 1>(row, run, i);
+                        i += WIDTH;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_vectors<V: Lanes, E: Element, const R: usize, const N: usize>(
+        &mut self,
+        row: usize,
+        run: &Run,
+        i: usize,
+    ) {
+        // SAFETY: see `dot`.
+        unsafe {
+            let mut acc = [[V::splat(0.0); N]; R];
+            let q = self.q.add(row * self.k_cols);
+            for d in 0..self.heads.k_dim {
+                let k = run.k.add((d * run.k_stride + i) * E::BYTES);
+                let mut keys = [V::splat(0.0); N];
+                for (n, key) in keys.iter_mut().enumerate() {
+                    *key = E::load::<V>(k.add(n * WIDTH * E::BYTES));
+                }
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let x = V::splat(*q.add(r * self.k_cols + d));
+                    for (a, key) in acc.iter_mut().zip(keys) {
+                        *a = x.madd(key, *a);
+                    }
+                }
+            }
+            for (r, acc) in acc.iter().enumerate() {
+                for (n, a) in acc.iter().enumerate() {
+                    a.store(self.s.add((row + r) * Self::SCORES + run.at + i + n * WIDTH));
+                }
+            }
+        }
+    }
+
+    /// Softmax of row `r` over positions `a..b` of the chunk, its weighted values, and the merge.
+    #[inline(always)]
+    unsafe fn merge<V: Lanes, E: Element>(
+        &mut self,
+        r: usize,
+        chunk: usize,
+        a: usize,
+        b: usize,
+        runs: &[Run],
+    ) {
+        // SAFETY: row r's scores; positions a..b were written by `dot`.
+        let s = unsafe { std::slice::from_raw_parts_mut(self.s.add(r * Self::SCORES + a), b - a) };
+        self.form::<V>(s, r, chunk + a);
+        let m = s.iter().fold(f32::MIN, |m, v| if *v > m { *v } else { m });
+        for v in s.iter_mut() {
+            *v = math::exp::<V::M>(*v - m);
+        }
+        let first = !self.any[r];
+        let max = if first || m > self.max[r] { m } else { self.max[r] };
+        let (keep, take) = match first {
+            true => (0.0, 1.0),
+            false => (math::exp::<V::M>(self.max[r] - max), math::exp::<V::M>(m - max)),
+        };
+        let mut l = 0.0;
+        let mut column = 0;
+        while column < self.v_cols {
+            // SAFETY: columns below v_cols, a multiple of 8; value rows are padded like keys.
+            unsafe {
+                l = if column + WIDE * WIDTH <= self.v_cols {
+                    self.weigh::<V, E, WIDE>(r, column, a, b, runs, (first, keep, take))
+                } else {
+                    self.weigh::<V, E, 1>(r, column, a, b, runs, (first, keep, take))
+                };
+            }
+            column += if column + WIDE * WIDTH <= self.v_cols { WIDE * WIDTH } else { WIDTH };
+        }
+        self.sum[r] = if first { l } else { V::M::madd(self.sum[r], keep, l * take) };
+        self.max[r] = max;
+        self.any[r] = true;
+    }
+
+    /// From dot products to scores: scale, soft cap, position bias.
+    #[inline(always)]
+    fn form<V: Lanes>(&self, s: &mut [f32], r: usize, first_key: usize) {
+        let scale = self.scores.scale;
+        for v in s.iter_mut() {
+            *v *= scale;
+        }
+        if let Some(cap) = self.scores.soft_cap {
+            let inverse = 1.0 / cap;
+            for v in s.iter_mut() {
+                *v = cap * math::tanh::<V::M>(*v * inverse);
+            }
+        }
+        if let Some(slopes) = &self.scores.alibi {
+            let slope = slopes[self.first_head + r % self.group];
+            let p = (self.position + r / self.group) as f32;
+            for (i, v) in s.iter_mut().enumerate() {
+                *v = V::M::madd(slope, (first_key + i) as f32 - p, *v);
+            }
+        }
+    }
+
+    /// Weighted values of `N` vectors of columns, merged into the row's output; returns the sum of weights.
+    #[inline(always)]
+    unsafe fn weigh<V: Lanes, E: Element, const N: usize>(
+        &mut self,
+        r: usize,
+        column: usize,
+        a: usize,
+        b: usize,
+        runs: &[Run],
+        (first, keep, take): (bool, f32, f32),
+    ) -> f32 {
+        let mut acc = [V::splat(0.0); N];
+        let mut l = 0.0;
+        // SAFETY: see `merge`.
+        unsafe {
+            let s = self.s.add(r * Self::SCORES);
+            for run in runs {
+                let (from, to) = (a.max(run.at), b.min(run.at + run.len));
+                for j in from..to.max(from) {
+                    let e = *s.add(j);
+                    l += e;
+                    let v = run.v.add(((j - run.at) * run.v_stride + column) * E::BYTES);
+                    for (n, acc) in acc.iter_mut().enumerate() {
+                        *acc = V::splat(e).madd(E::load::<V>(v.add(n * WIDTH * E::BYTES)), *acc);
+                    }
+                }
+            }
+            let o = self.o.add(r * self.v_cols + column);
+            for (n, acc) in acc.iter().enumerate() {
+                let o = o.add(n * WIDTH);
+                let merged = match first {
+                    true => *acc,
+                    false => V::load(o).madd(V::splat(keep), acc.mul(V::splat(take))),
+                };
+                merged.store(o);
+            }
+        }
+        l
+    }
+
+    /// Divides and writes the rows.
+    #[inline(always)]
+    pub(super) unsafe fn store<V: Lanes>(&mut self, out: RowsMut, first: usize, head: usize) {
+        for r in 0..self.rows {
+            // SAFETY: row r's output.
+            let o = unsafe { std::slice::from_raw_parts_mut(self.o.add(r * self.v_cols), self.heads.v_dim) };
+            match self.any[r] {
+                true => {
+                    let sum = self.sum[r];
+                    o.iter_mut().for_each(|v| *v /= sum);
+                }
+                false => o.fill(0.0),
+            }
+            let column = (head * self.group + r % self.group) * self.heads.v_dim;
+            // SAFETY: the caller sized `out`.
+            unsafe { out.narrow::<V>(first + r / self.group, column, self.heads.v_dim, o.as_ptr()) };
+        }
+    }
+}

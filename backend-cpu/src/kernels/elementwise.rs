@@ -1,0 +1,156 @@
+//! Element by element: sum, activation, gated activation, conversion; rows gathered; the largest column.
+
+use super::{Activation, Floats, Machine, Rows, RowsMut, over};
+use crate::simd::{self, Kernel, Lanes};
+use engraft_core::Result;
+
+/// What is done to a row.
+#[derive(Clone, Copy)]
+enum Step {
+    Add(Rows),
+    Activate(Activation),
+    Gate(Activation),
+    Convert,
+}
+
+/// `acc += x`.
+pub fn add(machine: &Machine, acc: RowsMut, x: Rows) -> Result<()> {
+    each_row(machine, acc.as_rows(), acc, Step::Add(x))
+}
+
+/// `x = act(x)`.
+pub fn activate(machine: &Machine, x: RowsMut, act: Activation) -> Result<()> {
+    each_row(machine, x.as_rows(), x, Step::Activate(act))
+}
+
+/// `out = act(g) * u` of `[g | u]`, rounded once.
+pub fn gate(machine: &Machine, gate_up: Rows, act: Activation, out: RowsMut) -> Result<()> {
+    each_row(machine, gate_up, out, Step::Gate(act))
+}
+
+/// `out = x`, rounded to `out`'s element type.
+pub fn convert(machine: &Machine, x: Rows, out: RowsMut) -> Result<()> {
+    each_row(machine, x, out, Step::Convert)
+}
+
+fn each_row(machine: &Machine, x: Rows, out: RowsMut, step: Step) -> Result<()> {
+    let rows = (8192 / x.cols.max(1)).clamp(1, 64);
+    let per_thread = 2 * x.cols.next_multiple_of(16);
+    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
+        over(machine, x.rows, rows, |range, thread| {
+            // SAFETY: each thread has its own part.
+            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
+            simd::run(machine.isa, machine.madd, Part { x, out, step, range, scratch });
+        })
+    })
+}
+
+struct Part {
+    x: Rows,
+    out: RowsMut,
+    step: Step,
+    range: std::ops::Range<usize>,
+    scratch: Floats,
+}
+
+impl Kernel for Part {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let cols = self.x.cols;
+        // SAFETY: two rows of scratch; views were sized by the caller.
+        unsafe {
+            let (row, other) = (self.scratch.at(0), self.scratch.at(cols.next_multiple_of(16)));
+            let values = std::slice::from_raw_parts_mut(row, cols);
+            for r in self.range {
+                self.x.widen::<V>(r, 0, cols, row);
+                let mut written = cols;
+                match self.step {
+                    Step::Add(x) => {
+                        x.widen::<V>(r, 0, cols, other);
+                        let other = std::slice::from_raw_parts(other, cols);
+                        values.iter_mut().zip(other).for_each(|(v, o)| *v += o);
+                    }
+                    Step::Activate(act) => act.apply::<V::M>(values),
+                    Step::Gate(act) => {
+                        let (gate, up) = values.split_at_mut(cols / 2);
+                        act.apply::<V::M>(gate);
+                        gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
+                        written = cols / 2;
+                    }
+                    Step::Convert => {}
+                }
+                self.out.narrow::<V>(r, 0, written, row);
+            }
+        }
+    }
+}
+
+/// `out[i] = x[rows[i]]`, bytes copied; a row number beyond `x` gives zeros.
+pub fn gather_rows(x: Rows, rows: &[u32], out: RowsMut) {
+    let bytes = x.cols * x.dtype.bytes();
+    for (i, row) in rows.iter().enumerate().take(out.rows) {
+        // SAFETY: both views have `cols` elements of one type in a row; `gather_rows` of `Exec` checked that.
+        unsafe {
+            match (*row as usize) < x.rows {
+                true => std::ptr::copy_nonoverlapping(x.row(*row as usize), out.row(i), bytes),
+                false => std::ptr::write_bytes(out.row(i), 0, bytes),
+            }
+        }
+    }
+}
+
+/// Column of the largest value of every row; ties go to the lowest, NaN is never the largest.
+pub fn argmax(machine: &Machine, x: Rows, out: &mut [u32]) -> Result<()> {
+    machine.with_scratch(x.cols.next_multiple_of(16), |scratch| {
+        for (r, out) in out.iter_mut().enumerate().take(x.rows) {
+            // SAFETY: one row of scratch.
+            let values = unsafe {
+                x.widen::<simd::Portable<engraft_core::math::FusedMadd>>(r, 0, x.cols, scratch.at(0));
+                std::slice::from_raw_parts(scratch.at(0), x.cols)
+            };
+            let mut best = (0, f32::NEG_INFINITY);
+            for (i, v) in values.iter().enumerate() {
+                if *v > best.1 {
+                    best = (i, *v);
+                }
+            }
+            *out = best.0 as u32;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::{bits, machines, values};
+    use super::*;
+    use engraft_core::math;
+    use engraft_core::numerics::Madd;
+
+    #[test]
+    fn gate_is_act_times_up_on_every_machine() {
+        let x = values(3 * 22, 5);
+        for machine in machines(Madd::Fused) {
+            let mut out = vec![f32::NAN; 3 * 11];
+            // SAFETY: the vectors outlive the call.
+            unsafe { gate(&machine, Rows::of(&x, 22), Activation::Silu, RowsMut::of(&mut out, 11)).unwrap() };
+            let want: Vec<f32> = (0..33)
+                .map(|i| {
+                    let (r, c) = (i / 11, i % 11);
+                    math::silu::<math::FusedMadd>(x[r * 22 + c]) * x[r * 22 + 11 + c]
+                })
+                .collect();
+            assert_eq!(bits(&out), bits(&want));
+        }
+    }
+
+    #[test]
+    fn argmax_takes_the_lowest_of_ties_and_never_nan() {
+        let x = [1.0, 3.0, 3.0, f32::NAN, f32::NAN, f32::NAN, f32::NAN, -1.0];
+        let mut out = [9; 2];
+        // SAFETY: the array outlives the call.
+        argmax(&machines(Madd::Fused)[0], unsafe { Rows::of(&x, 4) }, &mut out).unwrap();
+        assert_eq!(out, [1, 3]);
+    }
+}

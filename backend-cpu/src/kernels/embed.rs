@@ -1,0 +1,70 @@
+//! Rows of a table by id: `out = table[id]`, or `out = round(out + round(table[id]))`.
+
+use super::linear::Packed;
+use super::{Floats, Machine, RowsMut, round_in_place};
+use crate::simd::{self, Kernel, Lanes};
+use engraft_core::Result;
+
+/// Looks rows up; `read(row, out)` widens a row of the table. An id beyond `rows` counts as a row of zeros.
+pub fn embed(
+    machine: &Machine,
+    ids: &[u32],
+    rows: usize,
+    out: RowsMut,
+    add: bool,
+    read: &dyn Fn(usize, &mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let cols = out.cols;
+    let padded = cols.next_multiple_of(16);
+    machine.with_scratch(2 * padded, |scratch| {
+        for (r, id) in ids.iter().enumerate().take(out.rows) {
+            // SAFETY: two rows of scratch.
+            let row = unsafe { std::slice::from_raw_parts_mut(scratch.at(0), cols) };
+            match (*id as usize) < rows {
+                true => read(*id as usize, row)?,
+                false => row.fill(0.0),
+            }
+            // SAFETY: the second row.
+            let other = Floats(unsafe { scratch.at(padded) });
+            simd::run(machine.isa, machine.madd, Write { row, other, r, out, add });
+        }
+        Ok(())
+    })
+}
+
+struct Write<'a> {
+    row: &'a mut [f32],
+    other: Floats,
+    r: usize,
+    out: RowsMut,
+    add: bool,
+}
+
+impl Kernel for Write<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let cols = self.out.cols;
+        // SAFETY: a row of scratch; the view was sized by the caller.
+        unsafe {
+            if self.add {
+                round_in_place::<V>(self.row, self.out.dtype);
+                self.out.as_rows().widen::<V>(self.r, 0, cols, self.other.at(0));
+                let other = std::slice::from_raw_parts(self.other.at(0), cols);
+                self.row.iter_mut().zip(other).for_each(|(v, o)| *v += o);
+            }
+            self.out.narrow::<V>(self.r, 0, cols, self.row.as_ptr());
+        }
+    }
+}
+
+/// Reads a row back out of packed panels.
+pub fn unpack(machine: &Machine, packed: &Packed, row: usize, out: &mut [f32]) {
+    struct Unpack<'a>(&'a Packed, usize, &'a mut [f32]);
+    impl Kernel for Unpack<'_> {
+        #[inline(always)]
+        fn run<V: Lanes>(self) {
+            self.0.unpack::<V>(self.1, self.2);
+        }
+    }
+    simd::run(machine.isa, machine.madd, Unpack(packed, row, out));
+}

@@ -1,0 +1,260 @@
+//! Weight formats as the inner loops see them: 16 output columns of one k, widened to f32 in two vectors.
+//!
+//! A panel holds 16 output columns. Plain formats: `[k][16]` elements. Block formats: per 32 k, the scales (f16 x 16),
+//! the minima (f16 x 16, `_1` forms only), the fifth bits (one u16 mask per k, 5-bit forms only), and the codes:
+//! `[32][16]` bytes for Q8_0, `[16][16]` bytes for the others, low nibble = even k, high nibble = odd k.
+//!
+//! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded once in
+//! both forms of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree bit for bit.
+
+use crate::simd::Lanes;
+use engraft_core::mem::{Block, Float, WeightFormat};
+use half::f16;
+
+/// Output columns of a panel.
+pub const PANEL: usize = 16;
+/// Values of k that share a scale in block formats.
+pub const SPAN: usize = Block::VALUES;
+
+/// Two vectors: the 16 columns of a panel.
+pub type Wide<V> = [V; 2];
+
+/// How to read a panel.
+///
+/// # Safety of the methods
+/// `panel` points to a whole panel of this format that covers k (and k + 1 for `pair`, with k even).
+#[allow(clippy::missing_safety_doc)]
+pub trait Source: Copy + 'static {
+    /// What 32 consecutive k share, in registers.
+    type Scales<V: Lanes>: Copy;
+    /// Whether scales exist: then loops stop at multiples of 32.
+    const BLOCKED: bool;
+    /// Whether a pair of k fills two cache lines (what prefetching wants to know).
+    const WIDE: bool;
+    /// Bytes of a panel over `k` values.
+    fn panel_bytes(k: usize) -> usize;
+    /// About where the weights at k lie in a panel.
+    fn offset(k: usize) -> usize;
+    /// The scales at k.
+    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Self::Scales<V>;
+    /// The 16 weights at k.
+    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &Self::Scales<V>) -> Wide<V>;
+    /// The weights at even k and at k + 1.
+    #[inline(always)]
+    unsafe fn pair<V: Lanes>(panel: *const u8, k: usize, s: &Self::Scales<V>) -> [Wide<V>; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [Self::one(panel, k, s), Self::one(panel, k + 1, s)] }
+    }
+}
+
+/// f32 panels.
+#[derive(Clone, Copy)]
+pub struct PlainF32;
+/// binary16 panels.
+#[derive(Clone, Copy)]
+pub struct PlainF16;
+/// bfloat16 panels.
+#[derive(Clone, Copy)]
+pub struct PlainBf16;
+/// Q8_0 panels.
+#[derive(Clone, Copy)]
+pub struct Bytes8;
+/// 4- and 5-bit panels: offset of the code, whether there is a minimum, whether there is a fifth bit.
+#[derive(Clone, Copy)]
+pub struct Nibbles<const OFFSET: i32, const MIN: bool, const FIVE: bool>;
+
+macro_rules! plain {
+    ($name:ident, $elem:ty, $load:ident) => {
+        impl Source for $name {
+            type Scales<V: Lanes> = ();
+            const BLOCKED: bool = false;
+            const WIDE: bool = size_of::<$elem>() == 4;
+            #[inline(always)]
+            fn offset(k: usize) -> usize {
+                Self::panel_bytes(k)
+            }
+            #[inline(always)]
+            fn panel_bytes(k: usize) -> usize {
+                k * PANEL * size_of::<$elem>()
+            }
+            #[inline(always)]
+            unsafe fn scales<V: Lanes>(_: *const u8, _: usize) {}
+            #[inline(always)]
+            unsafe fn one<V: Lanes>(panel: *const u8, k: usize, _: &()) -> Wide<V> {
+                // SAFETY: the caller's promise: 16 elements at k.
+                unsafe {
+                    let p = panel.cast::<$elem>().add(k * PANEL);
+                    [V::$load(p), V::$load(p.add(8))]
+                }
+            }
+        }
+    };
+}
+plain!(PlainF32, f32, load);
+plain!(PlainF16, u16, load_f16);
+plain!(PlainBf16, u16, load_bf16);
+
+/// 16 f16 values.
+#[inline(always)]
+unsafe fn sixteen<V: Lanes>(p: *const u8) -> Wide<V> {
+    // SAFETY: the caller's promise.
+    unsafe { [V::load_f16(p.cast()), V::load_f16(p.cast::<u16>().add(8))] }
+}
+
+impl Source for Bytes8 {
+    type Scales<V: Lanes> = Wide<V>;
+    const BLOCKED: bool = true;
+    const WIDE: bool = false;
+    #[inline(always)]
+    fn offset(k: usize) -> usize {
+        (k / SPAN + 1) * 32 + k * PANEL
+    }
+    #[inline(always)]
+    fn panel_bytes(k: usize) -> usize {
+        k.div_ceil(SPAN) * (32 + SPAN * PANEL)
+    }
+    #[inline(always)]
+    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Wide<V> {
+        // SAFETY: the caller's promise.
+        unsafe { sixteen(panel.add(k / SPAN * (32 + SPAN * PANEL))) }
+    }
+    #[inline(always)]
+    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &Wide<V>) -> Wide<V> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let q = panel.add((k / SPAN + 1) * 32 + k * PANEL);
+            [V::load_i8(q).mul(s[0]), V::load_i8(q.add(8)).mul(s[1])]
+        }
+    }
+}
+
+impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Nibbles<OFFSET, MIN, FIVE> {
+    const BITS: usize = 32 + if MIN { 32 } else { 0 };
+    const CODES: usize = Self::BITS + if FIVE { SPAN * 2 } else { 0 };
+    const BLOCK: usize = Self::CODES + SPAN * PANEL / 2;
+
+    #[inline(always)]
+    fn weigh<V: Lanes>(q: V, d: V, m: V) -> V {
+        if MIN { q.madd(d, m) } else { q.mul(d) }
+    }
+}
+
+impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OFFSET, MIN, FIVE> {
+    type Scales<V: Lanes> = [Wide<V>; 2];
+    const BLOCKED: bool = true;
+    const WIDE: bool = false;
+    #[inline(always)]
+    fn offset(k: usize) -> usize {
+        k / SPAN * Self::BLOCK + Self::CODES + k % SPAN / 2 * PANEL
+    }
+    #[inline(always)]
+    fn panel_bytes(k: usize) -> usize {
+        k.div_ceil(SPAN) * Self::BLOCK
+    }
+    #[inline(always)]
+    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> [Wide<V>; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let b = panel.add(k / SPAN * Self::BLOCK);
+            let d = sixteen(b);
+            [d, if MIN { sixteen(b.add(32)) } else { d }]
+        }
+    }
+    #[inline(always)]
+    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &[Wide<V>; 2]) -> Wide<V> {
+        // SAFETY: the caller's promise; the pair that holds k lies in one block.
+        unsafe { Self::pair(panel, k & !1, s)[k & 1] }
+    }
+    #[inline(always)]
+    unsafe fn pair<V: Lanes>(panel: *const u8, k: usize, s: &[Wide<V>; 2]) -> [Wide<V>; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let block = panel.add(k / SPAN * Self::BLOCK);
+            let q = block.add(Self::CODES + k % SPAN / 2 * PANEL);
+            let ((a0, b0), (a1, b1)) = if FIVE {
+                let m = block.add(Self::BITS + k % SPAN * 2);
+                (
+                    V::fives(q, *m, *m.add(2), OFFSET),
+                    V::fives(q.add(8), *m.add(1), *m.add(3), OFFSET),
+                )
+            } else {
+                (V::nibbles(q, OFFSET), V::nibbles(q.add(8), OFFSET))
+            };
+            let [d, m] = s;
+            [
+                [Self::weigh(a0, d[0], m[0]), Self::weigh(a1, d[1], m[1])],
+                [Self::weigh(b0, d[0], m[0]), Self::weigh(b1, d[1], m[1])],
+            ]
+        }
+    }
+}
+
+/// Calls `$f::<S>` style code with the source type of a format bound to `$S`.
+macro_rules! with_source {
+    ($format:expr, $S:ident => $body:expr, else $other:expr) => {{
+        use engraft_core::mem::{Block, Float, WeightFormat};
+        use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
+        match $format {
+            WeightFormat::Plain(Float::F32) => { type $S = PlainF32; $body }
+            WeightFormat::Plain(Float::F16) => { type $S = PlainF16; $body }
+            WeightFormat::Plain(Float::Bf16) => { type $S = PlainBf16; $body }
+            WeightFormat::Block(Block::Q8_0) => { type $S = Bytes8; $body }
+            WeightFormat::Block(Block::Q4_0) => { type $S = Nibbles<8, false, false>; $body }
+            WeightFormat::Block(Block::Q4_1) => { type $S = Nibbles<0, true, false>; $body }
+            WeightFormat::Block(Block::Q5_0) => { type $S = Nibbles<16, false, true>; $body }
+            WeightFormat::Block(Block::Q5_1) => { type $S = Nibbles<0, true, true>; $body }
+            _ => $other,
+        }
+    }};
+}
+pub(crate) use with_source;
+
+/// Bytes of a panel, `None` for a format that has no panels here.
+pub fn panel_bytes(format: WeightFormat, k: usize) -> Option<usize> {
+    with_source!(format, S => Some(<S as Source>::panel_bytes(k)), else None)
+}
+
+/// Bytes of one row of `k` values as files store it.
+pub fn row_bytes(format: WeightFormat, k: usize) -> usize {
+    format.bytes(1, k)
+}
+
+/// One value of a stored row: the scalar words that define every format.
+pub fn value(format: WeightFormat, row: &[u8], k: usize) -> f32 {
+    let half_at = |p: usize| f16::from_le_bytes([row[p], row[p + 1]]).to_f32();
+    let block = match format {
+        WeightFormat::Plain(Float::F32) => {
+            return f32::from_le_bytes([row[4 * k], row[4 * k + 1], row[4 * k + 2], row[4 * k + 3]]);
+        }
+        WeightFormat::Plain(Float::F16) => return half_at(2 * k),
+        WeightFormat::Plain(Float::Bf16) => {
+            return half::bf16::from_le_bytes([row[2 * k], row[2 * k + 1]]).to_f32();
+        }
+        WeightFormat::Block(b) => b,
+        _ => return f32::NAN,
+    };
+    let at = k / SPAN * block.bytes();
+    let d = half_at(at);
+    let q = i32::from(code(block, &row[at..], k % SPAN));
+    match block {
+        Block::Q8_0 => d * (q as u8 as i8) as f32,
+        Block::Q4_0 => d * (q - 8) as f32,
+        Block::Q5_0 => d * (q - 16) as f32,
+        Block::Q4_1 | Block::Q5_1 => d * q as f32 + half_at(at + 2),
+    }
+}
+
+/// The unsigned code of value `i < 32` of a stored block (the byte itself for Q8_0).
+///
+/// GGUF: `[d][m]?[qh: 4 bytes]?[qs]`; nibble i < 16 is the low half of byte i, i >= 16 the high half of byte i - 16.
+pub fn code(block: Block, b: &[u8], i: usize) -> u8 {
+    let nibble = |qs: usize| b[qs + i % 16] >> (i / 16 * 4) & 15;
+    let fifth = |qh: usize| (b[qh + i / 8] >> (i % 8) & 1) << 4;
+    match block {
+        Block::Q8_0 => b[2 + i],
+        Block::Q4_0 => nibble(2),
+        Block::Q4_1 => nibble(4),
+        Block::Q5_0 => nibble(6) | fifth(2),
+        Block::Q5_1 => nibble(8) | fifth(4),
+    }
+}

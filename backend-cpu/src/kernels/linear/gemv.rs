@@ -1,0 +1,76 @@
+//! One row: as many memory streams as panels in flight.
+//!
+//! Four panels advance together, 8 accumulators, leaf by leaf; the weights pass through the core once, which is all
+//! the work there is. Small formats spend their time on widening, large ones wait for memory.
+
+use super::chain::{LEVELS, fold, panels};
+use super::epilogue::Finish;
+use super::format::{PANEL, Source, Wide, with_source};
+use super::pack::Packed;
+use crate::kernels::Floats;
+use crate::simd::{Kernel, Lanes};
+use std::ops::Range;
+
+/// Panels in flight.
+pub(super) const STREAMS: usize = 4;
+
+/// The outputs of some panels for one row.
+pub(super) struct Gemv<'a> {
+    pub w: &'a Packed,
+    pub x: Floats,
+    /// Panels, whole units.
+    pub range: Range<usize>,
+    pub finish: Finish<'a>,
+}
+
+impl Kernel for Gemv<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        with_source!(self.w.format, S => self.all::<V, S>(), else {})
+    }
+}
+
+impl Gemv<'_> {
+    #[inline(always)]
+    fn all<V: Lanes, S: Source>(self) {
+        let mut p = self.range.start;
+        let per = self.w.panels_per_unit();
+        let mut sums = [0f32; STREAMS * PANEL];
+        while p < self.range.end {
+            let some = if self.range.end - p >= STREAMS {
+                self.group::<V, S, STREAMS>(p, &mut sums)
+            } else if per == 2 {
+                self.group::<V, S, 2>(p, &mut sums)
+            } else {
+                self.group::<V, S, 1>(p, &mut sums)
+            };
+            for unit in 0..some / per {
+                // SAFETY: `sums` holds the sums of these panels; their outputs belong to this call.
+                unsafe { self.finish.tile::<V>(p / per + unit, 0, 1, sums.as_mut_ptr().add(unit * per * PANEL)) };
+            }
+            p += some;
+        }
+    }
+
+    /// Sums of P panels from `p`.
+    #[inline(always)]
+    fn group<V: Lanes, S: Source, const P: usize>(&self, p: usize, sums: &mut [f32; STREAMS * PANEL]) -> usize {
+        let at: [*const u8; P] = std::array::from_fn(|i| self.w.panel(p + i));
+        let mut waiting = [0f32; LEVELS * STREAMS * PANEL];
+        for leaf in 0..8 {
+            let mut acc: [Wide<V>; P] = [[V::splat(0.0); 2]; P];
+            // SAFETY: panels and x cover 0..k; `waiting` has LEVELS * P wide vectors, `sums` P.
+            unsafe {
+                panels::<V, S, P>(self.x.at(0), &at, self.w.bounds[leaf], self.w.bounds[leaf + 1], &mut acc);
+                let total = fold::<V, P>(leaf, acc, waiting.as_mut_ptr());
+                if leaf == 7 {
+                    for (i, t) in total.iter().enumerate() {
+                        t[0].store(sums.as_mut_ptr().add(i * PANEL));
+                        t[1].store(sums.as_mut_ptr().add(i * PANEL + 8));
+                    }
+                }
+            }
+        }
+        P
+    }
+}

@@ -1,0 +1,104 @@
+//! `linear`: `y[t, n] = round(tree over leaves of chains of x[t, k] w[n, k])`, with its epilogues.
+//!
+//! `pack` puts weights into panels of 16 output columns, `format` reads them, `chain` holds the inner loops, `gemv` is one
+//! row, `gemm` several, `epilogue` what happens before the result is written. Work is split over blocks of 16 outputs
+//! and blocks of rows, never across a sum, so bits are equal for all row counts, threads, tiles and instruction sets:
+//! those of `sum::dot_ref`.
+
+mod chain;
+mod epilogue;
+pub(crate) mod format;
+mod gemm;
+mod gemv;
+mod pack;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use chain::{panels as chain_panels, rows as chain_rows};
+pub use epilogue::{After, Epilogue};
+pub use pack::{Layout, Packed};
+
+use super::{Floats, Machine, Rows, RowsMut, over};
+use crate::simd;
+use engraft_core::mem::Float;
+use engraft_core::{Error, Result};
+use epilogue::Finish;
+use gemm::{Gemm, PackRows, Tiling};
+use gemv::{Gemv, STREAMS};
+
+/// `y = epilogue(x w^T)`: x `[tokens, k]`, w `[n, k]`, y `[tokens, n]` (gate: `[tokens, n / 2]`).
+///
+/// y may be the memory of the epilogue's residual, not that of x. Errors: shapes that do not go together.
+pub fn linear(machine: &Machine, x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
+    check(x, w, y, epilogue)?;
+    let finish = Finish { y, epilogue: *epilogue };
+    match x.rows {
+        0 => Ok(()),
+        1 => one_row(machine, x, w, finish),
+        _ => many_rows(machine, x, w, finish),
+    }
+}
+
+fn check(x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
+    let same = |what, got, want| {
+        if got == want { Ok(()) } else { Err(Error::Shape { op: "linear", what, got, want }) }
+    };
+    same("columns of x", x.cols, w.k)?;
+    same("rows of y", y.rows, x.rows)?;
+    same("columns of y", y.cols, w.outputs())?;
+    if let Some(b) = epilogue.bias {
+        same("length of the bias", b.len(), w.n)?;
+    }
+    if let After::Add(r) = epilogue.after {
+        same("rows of the residual", r.rows, y.rows)?;
+        same("columns of the residual", r.cols, y.cols)?;
+        same("element bytes of the residual", r.dtype.bytes(), y.dtype.bytes())?;
+    }
+    let gate = matches!(epilogue.after, After::Gate(_));
+    same("gate epilogue (1) for the weight's layout", usize::from(gate), w.panels_per_unit() - 1)
+}
+
+fn one_row(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
+    let panels = w.units() * w.panels_per_unit();
+    let go = |x: Floats| {
+        over(machine, panels, STREAMS, |range, _| {
+            simd::run(machine.isa, machine.madd, Gemv { w, x, range, finish });
+        })
+    };
+    if x.dtype == Float::F32 {
+        return go(Floats(x.row(0).cast_mut().cast()));
+    }
+    machine.with_scratch(w.k, |s| {
+        let tiling = Tiling::new(1, w.k);
+        simd::run(machine.isa, machine.madd, PackRows { x, out: s, tiling, tiles: 0..1 });
+        go(s)
+    })
+}
+
+fn many_rows(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
+    /// Elements of x from which on packing is worth the other threads.
+    const SHARED: usize = 1 << 15;
+    let tiling = Tiling::new(x.rows, w.k);
+    let threads = machine.pool.threads();
+    // Whole cache lines between the parts.
+    let (packed, stash) = ((x.rows * w.k).next_multiple_of(16), tiling.stash().next_multiple_of(16));
+    machine.with_scratch(packed + threads * stash, |s| {
+        let pack = |tiles| simd::run(machine.isa, machine.madd, PackRows { x, out: s, tiling, tiles });
+        if x.rows * w.k < SHARED {
+            pack(0..tiling.tiles);
+        } else {
+            over(machine, tiling.tiles, tiling.tiles.div_ceil(4 * threads), |tiles, _| pack(tiles))?;
+        }
+        let (units, blocks) = (w.units(), tiling.blocks());
+        let group = (units * blocks / (threads * 8)).clamp(1, 16);
+        let groups = units.div_ceil(group);
+        machine.pool.run(groups * blocks, |chunk, thread| {
+            let (block, g) = (chunk / groups, chunk % groups);
+            let tiles = block * tiling.block..((block + 1) * tiling.block).min(tiling.tiles);
+            let units = g * group..((g + 1) * group).min(units);
+            // SAFETY: each thread has a stash of its own behind the packed rows.
+            let stash = Floats(unsafe { s.at(packed + thread * stash) });
+            simd::run(machine.isa, machine.madd, Gemm { w, x: s, tiling, tiles, units, stash, finish });
+        })
+    })
+}

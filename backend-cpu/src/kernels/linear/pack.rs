@@ -1,0 +1,345 @@
+//! Weights in panels: packing from stored rows, and reading a row back.
+//!
+//! A [`Packed`] weight is made empty and then filled in ranges of source rows, in any order and size, so that the loader
+//! can drop mapped pages behind the packer; each range is packed by all threads. Sources are rows as files store them
+//! (f32, f16, bf16 or GGUF blocks, of any alignment). Any source becomes any plain format (converted through f32,
+//! rounded once); a block format only takes rows of its own.
+//!
+//! [`Layout::Gate`] is for weights whose first half of rows is a gate and whose second half is its value ("up"): panel
+//! 2p holds 16 gate rows and panel 2p + 1 the 16 value rows that belong to them, so that one work item has both.
+//! Invariant: columns beyond the last row are zero weights.
+
+use super::format::{self, PANEL, SPAN, Source, with_source};
+use crate::kernels::AlignedBytes;
+use crate::pool::Pool;
+use crate::simd::Lanes;
+use crate::sum::Bounds;
+use engraft_core::mem::{Block, Float, Stored, WeightFormat};
+use engraft_core::numerics::leaf_bounds;
+use engraft_core::{Error, Result};
+use std::ops::Range;
+
+/// Order of the rows among the panels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Row n in panel n / 16.
+    Plain,
+    /// Two halves, their panels alternating.
+    Gate,
+}
+
+/// A weight `[n, k]` in panels of 16 rows ("output columns").
+#[derive(Debug)]
+pub struct Packed {
+    pub(super) format: WeightFormat,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) bounds: Bounds,
+    pub(super) layout: Layout,
+    pub(super) panel_bytes: usize,
+    data: AlignedBytes,
+}
+
+/// Where packing writes; chunks write disjoint panels.
+#[derive(Clone, Copy)]
+struct Panels(*mut u8);
+// SAFETY: a pointer only; see above.
+unsafe impl Send for Panels {}
+// SAFETY: as above.
+unsafe impl Sync for Panels {}
+
+impl Panels {
+    fn get(self) -> *mut u8 {
+        self.0
+    }
+}
+
+impl Packed {
+    /// Room for `[n, k]` in `format`, all zero; `grain` is the reduction grain of sums over k.
+    ///
+    /// Errors: a gate layout with odd n, a format without panels, sizes that overflow.
+    pub fn new(format: WeightFormat, n: usize, k: usize, grain: usize, layout: Layout) -> Result<Packed> {
+        let halves = if layout == Layout::Gate { 2 } else { 1 };
+        if n % halves != 0 {
+            return Err(Error::Shape { op: "linear", what: "rows of a gate weight modulo 2", got: n % 2, want: 0 });
+        }
+        let panels = (n / halves).div_ceil(PANEL) * halves;
+        let small = k.checked_mul(64).is_some();
+        let panel_bytes = small.then(|| format::panel_bytes(format, k)).flatten();
+        let total = panel_bytes.and_then(|b| b.checked_mul(panels));
+        let (Some(panel_bytes), Some(total)) = (panel_bytes, total) else {
+            return Err(Error::Unsupported {
+                op: "linear".into(),
+                backend: "cpu".into(),
+                reason: format!("no panels for a {format} weight of {n} x {k}"),
+            });
+        };
+        let data = AlignedBytes::zeroed(total);
+        Ok(Packed { format, n, k, bounds: leaf_bounds(k, grain), layout, panel_bytes, data })
+    }
+
+    /// A whole weight in one call: [`Packed::new`] and [`Packed::fill`].
+    pub fn pack(
+        pool: &Pool,
+        format: WeightFormat,
+        stored: Stored,
+        bytes: &[u8],
+        n: usize,
+        k: usize,
+        grain: usize,
+        layout: Layout,
+    ) -> Result<Packed> {
+        let mut p = Packed::new(format, n, k, grain, layout)?;
+        p.fill(pool, stored, 0..n, bytes)?;
+        Ok(p)
+    }
+
+    /// Format of the panels.
+    pub fn format(&self) -> WeightFormat {
+        self.format
+    }
+
+    /// Rows of the source: outputs (gate layout: twice the outputs).
+    pub fn rows(&self) -> usize {
+        self.n
+    }
+
+    /// Length of the sums.
+    pub fn cols(&self) -> usize {
+        self.k
+    }
+
+    /// Row order.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Leaf boundaries of the sums over k.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Memory held.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Columns of `linear`'s output.
+    pub fn outputs(&self) -> usize {
+        self.n / self.panels_per_unit()
+    }
+
+    /// Panels that one block of 16 outputs needs.
+    pub(super) fn panels_per_unit(&self) -> usize {
+        if self.layout == Layout::Gate { 2 } else { 1 }
+    }
+
+    /// Blocks of 16 outputs.
+    pub(super) fn units(&self) -> usize {
+        self.outputs().div_ceil(PANEL)
+    }
+
+    /// Pointer to panel `p`.
+    pub(super) fn panel(&self, p: usize) -> *const u8 {
+        debug_assert!((p + 1) * self.panel_bytes <= self.data.len());
+        self.data.as_ptr().wrapping_add(p * self.panel_bytes)
+    }
+
+    /// Panel and column of a row.
+    fn place(&self, row: usize) -> (usize, usize) {
+        let per = self.outputs();
+        match self.layout {
+            Layout::Plain => (row / PANEL, row % PANEL),
+            Layout::Gate => (row % per / PANEL * 2 + row / per, row % per % PANEL),
+        }
+    }
+
+    /// Packs rows `rows` from `bytes`, as a file stores them (`stored`, row-major, any alignment).
+    ///
+    /// Errors: rows out of range, a length that does not match, a source that does not fit the format.
+    pub fn fill(&mut self, pool: &Pool, stored: Stored, rows: Range<usize>, bytes: &[u8]) -> Result<()> {
+        let source = match stored {
+            Stored::F32 => WeightFormat::Plain(Float::F32),
+            Stored::F16 => WeightFormat::Plain(Float::F16),
+            Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
+            Stored::Block(b) => WeightFormat::Block(b),
+            other => return Err(self.refuse(other.name())),
+        };
+        if matches!(self.format, WeightFormat::Block(_)) && source != self.format {
+            return Err(self.refuse(source.name()));
+        }
+        if rows.end > self.n || rows.start > rows.end {
+            return Err(Error::Shape { op: "pack", what: "end of the row range", got: rows.end, want: self.n });
+        }
+        let row_bytes = format::row_bytes(source, self.k);
+        let want = rows.len() * row_bytes;
+        if bytes.len() != want {
+            return Err(Error::Shape { op: "pack", what: "bytes of the rows", got: bytes.len(), want });
+        }
+        // Pieces of rows that share a panel, found by walking, so that ranges may start anywhere.
+        let per = self.outputs().max(1);
+        let first = |row: usize| row / per * per.div_ceil(PANEL) + row % per / PANEL;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (lo, hi) = (first(rows.start), first(rows.end - 1) + 1);
+        let out = Panels(self.data.as_mut_ptr());
+        let this = &*self;
+        pool.run(hi - lo, |c, _| {
+            let group = lo + c;
+            let start = group / per.div_ceil(PANEL) * per + group % per.div_ceil(PANEL) * PANEL;
+            let end = (start + PANEL).min((start / per + 1) * per).min(rows.end);
+            let begin = start.max(rows.start);
+            let (panel, col) = this.place(begin);
+            let src = &bytes[(begin - rows.start) * row_bytes..(end - rows.start) * row_bytes];
+            // SAFETY: this chunk alone writes the columns of these rows; chunks have different panels.
+            unsafe {
+                let dst = out.get().add(panel * this.panel_bytes);
+                this.fill_panel(source, src, row_bytes, dst, col..col + (end - begin));
+            }
+        })
+    }
+
+    fn refuse(&self, source: &str) -> Error {
+        Error::Unsupported {
+            op: "pack".into(),
+            backend: "cpu".into(),
+            reason: format!("rows of {source} into panels of {}; convert them first", self.format),
+        }
+    }
+
+    /// Packs some columns of one panel.
+    ///
+    /// # Safety
+    /// `dst` is a whole panel and nobody else uses these columns.
+    unsafe fn fill_panel(
+        &self,
+        source: WeightFormat,
+        src: &[u8],
+        row_bytes: usize,
+        dst: *mut u8,
+        cols: Range<usize>,
+    ) {
+        // SAFETY: `src` holds the rows, `dst` the panel; both lengths follow from n, k and the format.
+        unsafe {
+            match (self.format, source) {
+                (WeightFormat::Plain(Float::F32), WeightFormat::Plain(Float::F32)) => {
+                    transpose(src.as_ptr().cast::<u32>(), self.k, dst.cast(), cols);
+                }
+                (WeightFormat::Plain(_), s) if s == self.format => {
+                    transpose(src.as_ptr().cast::<u16>(), self.k, dst.cast(), cols);
+                }
+                (WeightFormat::Plain(f), s) => {
+                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                        for k in 0..self.k {
+                            put(f, dst, k * PANEL + j, format::value(s, row, k));
+                        }
+                    }
+                }
+                (WeightFormat::Block(b), _) => {
+                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                        for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
+                            let size = self.panel_bytes / self.k.div_ceil(SPAN);
+                            let out = std::slice::from_raw_parts_mut(dst.add(i * size), size);
+                            pack_block(b, block, out, j);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads row `row` back as f32 (an embedding that shares its memory with the head).
+    ///
+    /// `out` has k elements; `row` is below [`Packed::rows`].
+    #[inline(always)]
+    pub(crate) fn unpack<V: Lanes>(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.n && out.len() == self.k);
+        let (panel, col) = self.place(row);
+        let panel = self.panel(panel);
+        with_source!(self.format, S => {
+            let mut both = [0f32; PANEL];
+            for (k, o) in out.iter_mut().enumerate() {
+                // SAFETY: the panel covers k.
+                unsafe {
+                    let w = S::one::<V>(panel, k, &S::scales::<V>(panel, k));
+                    w[0].store(both.as_mut_ptr());
+                    w[1].store(both.as_mut_ptr().add(8));
+                }
+                *o = both[col];
+            }
+        }, else {})
+    }
+}
+
+/// Rows to columns, 16 k at a time so that a line of each row is used up before it leaves the cache.
+unsafe fn transpose<T: Copy>(src: *const T, k: usize, dst: *mut T, cols: Range<usize>) {
+    let whole = cols.len() == PANEL;
+    let mut k0 = 0;
+    while k0 < k {
+        let kn = (k - k0).min(16);
+        // SAFETY: rows of k elements at `src` (unaligned: a mapped file), a panel `[k][16]` at `dst`.
+        unsafe {
+            if whole && kn == 16 {
+                let mut t = [std::mem::MaybeUninit::<T>::uninit(); 256];
+                for j in 0..PANEL {
+                    let row = src.add(j * k + k0);
+                    for i in 0..16 {
+                        t[i * PANEL + j].write(row.add(i).read_unaligned());
+                    }
+                }
+                std::ptr::copy_nonoverlapping(t.as_ptr().cast::<T>(), dst.add(k0 * PANEL), 256);
+            } else {
+                for (r, j) in cols.clone().enumerate() {
+                    for i in k0..k0 + kn {
+                        dst.add(i * PANEL + j).write(src.add(r * k + i).read_unaligned());
+                    }
+                }
+            }
+        }
+        k0 += kn;
+    }
+}
+
+/// Rounds one value into a plain panel.
+unsafe fn put(f: Float, dst: *mut u8, at: usize, v: f32) {
+    // SAFETY: `at` lies within the panel.
+    unsafe {
+        match f {
+            Float::F32 => dst.cast::<f32>().add(at).write(v),
+            Float::F16 => dst.cast::<u16>().add(at).write(half::f16::from_f32(v).to_bits()),
+            Float::Bf16 => dst.cast::<u16>().add(at).write(half::bf16::from_f32(v).to_bits()),
+        }
+    }
+}
+
+/// Spreads one stored block over column `j` of a panel's block.
+fn pack_block(b: Block, stored: &[u8], out: &mut [u8], j: usize) {
+    let min = matches!(b, Block::Q4_1 | Block::Q5_1);
+    let five = matches!(b, Block::Q5_0 | Block::Q5_1);
+    out[2 * j..2 * j + 2].copy_from_slice(&stored[..2]);
+    let mut at = 32;
+    if min {
+        out[at + 2 * j..at + 2 * j + 2].copy_from_slice(&stored[2..4]);
+        at += 32;
+    }
+    let bits = at;
+    if five {
+        at += SPAN * 2;
+    }
+    for i in 0..SPAN {
+        let q = format::code(b, stored, i);
+        if b == Block::Q8_0 {
+            out[at + i * PANEL + j] = q;
+            continue;
+        }
+        let nibble = &mut out[at + i / 2 * PANEL + j];
+        let shift = (i % 2) * 4;
+        *nibble = *nibble & !(15 << shift) | (q & 15) << shift;
+        if five {
+            let mask = &mut out[bits + 2 * i + j / 8];
+            *mask = *mask & !(1 << (j % 8)) | (q >> 4) << (j % 8);
+        }
+    }
+}

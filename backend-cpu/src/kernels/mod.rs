@@ -1,0 +1,451 @@
+//! The arithmetic of the backend, on plain memory.
+//!
+//! One file per stem. Every kernel takes a [`Machine`] (threads, instruction set, multiply-add form, scratch) and views
+//! ([`Rows`], [`RowsMut`]: 2-D, unit inner stride, row pitch, run-time dtype), computes in f32 and rounds once on
+//! output. Calls are validated by the layer above; kernels still assert what memory safety needs, and report an
+//! assertion that fails in a worker as an error.
+//!
+//! Invariant: bits depend on operands and on the multiply-add form, and on nothing else; work is split over outputs.
+//! After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
+
+
+
+
+
+pub mod linear;
+
+
+
+use crate::pool::Pool;
+use crate::simd::{Isa, Lanes};
+use engraft_core::Result;
+use engraft_core::math::{self, MulAdd};
+use engraft_core::mem::Float;
+use engraft_core::numerics::Madd;
+use std::sync::{Mutex, PoisonError};
+
+/// Threads, instruction set, multiply-add form and scratch memory: what every kernel runs on.
+#[derive(Debug)]
+pub struct Machine {
+    /// The threads.
+    pub pool: Pool,
+    /// The instruction set; never changes bits.
+    pub isa: Isa,
+    /// The multiply-add form; changes bits.
+    pub madd: Madd,
+    scratch: Mutex<AlignedBytes>,
+}
+
+impl Machine {
+    /// A machine of `threads` threads with the best instruction set of this processor.
+    pub fn new(threads: usize, madd: Madd) -> Machine {
+        Machine { pool: Pool::new(threads), isa: Isa::detect(), madd, scratch: Mutex::new(AlignedBytes::zeroed(0)) }
+    }
+
+    /// The same on a chosen instruction set (tests force `Portable`).
+    pub fn with_isa(threads: usize, madd: Madd, isa: Isa) -> Machine {
+        Machine { isa, ..Machine::new(threads, madd) }
+    }
+
+    /// Calls `f` with `floats` f32 of scratch, 64-byte aligned, contents arbitrary but initialised.
+    fn with_scratch<R>(&self, floats: usize, f: impl FnOnce(Floats) -> R) -> R {
+        let mut s = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if s.len() < floats * 4 {
+            // A quarter more, so that slowly growing shapes do not reallocate each time.
+            *s = AlignedBytes::zeroed((floats + floats / 4) * 4);
+        }
+        f(Floats(s.as_mut_ptr().cast()))
+    }
+}
+
+/// A pointer into scratch that may travel to workers; each writes a part of its own.
+#[derive(Clone, Copy)]
+struct Floats(*mut f32);
+
+// SAFETY: only a pointer; kernels give each chunk or thread a disjoint part.
+unsafe impl Send for Floats {}
+// SAFETY: as above.
+unsafe impl Sync for Floats {}
+
+impl Floats {
+    /// The pointer `n` floats further on.
+    ///
+    /// # Safety
+    /// Within the scratch that was asked for.
+    #[inline(always)]
+    unsafe fn at(self, n: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(n) }
+    }
+}
+
+/// Zeroed bytes aligned to 64; large ones straight from the system on huge pages, and untouched until written.
+#[derive(Debug)]
+pub enum AlignedBytes {
+    /// On the heap.
+    Heap(Vec<Line>, usize),
+    /// Mapped.
+    Map(memmap2::MmapMut),
+}
+
+/// One cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub struct Line(#[allow(dead_code)] [u8; 64]);
+
+impl AlignedBytes {
+    /// From this size on memory is mapped.
+    const LARGE: usize = 1 << 20;
+
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> AlignedBytes {
+        if len >= Self::LARGE
+            && let Ok(map) = memmap2::MmapMut::map_anon(len)
+        {
+            // Only a hint: without huge pages everything works, with more TLB misses.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            return AlignedBytes::Map(map);
+        }
+        AlignedBytes::Heap(vec![Line([0; 64]); len.div_ceil(64)], len)
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            AlignedBytes::Heap(_, len) => *len,
+            AlignedBytes::Map(m) => m.len(),
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            AlignedBytes::Heap(v, _) => v.as_ptr().cast(),
+            AlignedBytes::Map(m) => m.as_ptr(),
+        }
+    }
+
+    /// First byte, to write.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        match self {
+            AlignedBytes::Heap(v, _) => v.as_mut_ptr().cast(),
+            AlignedBytes::Map(m) => m.as_mut_ptr(),
+        }
+    }
+}
+
+/// A read view `[rows, cols]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    ptr: *const u8,
+    /// Element type.
+    pub dtype: Float,
+    /// Rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub pitch: usize,
+}
+
+/// A written view `[rows, cols]`.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsMut {
+    ptr: *mut u8,
+    /// Element type.
+    pub dtype: Float,
+    /// Rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub pitch: usize,
+}
+
+// SAFETY: plain views; whoever makes one promises that the memory outlives and admits its use by the kernels' threads.
+unsafe impl Send for Rows {}
+// SAFETY: as above.
+unsafe impl Sync for Rows {}
+// SAFETY: as above; kernels give each row part to one chunk.
+unsafe impl Send for RowsMut {}
+// SAFETY: as above.
+unsafe impl Sync for RowsMut {}
+
+impl Rows {
+    /// A view of memory.
+    ///
+    /// # Safety
+    /// While kernels use the view, `[rows, cols]` at `pitch` is readable, aligned to its element, and written by nobody
+    /// else (a kernel's own output may be the same view where the kernel says so).
+    pub unsafe fn new(ptr: *const u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> Rows {
+        Rows { ptr, dtype, rows, cols, pitch }
+    }
+
+    /// A contiguous f32 view of a slice, which must stay borrowed while it is used (tests and benches).
+    ///
+    /// # Safety
+    /// As [`Rows::new`].
+    pub unsafe fn of(v: &[f32], cols: usize) -> Rows {
+        Rows { ptr: v.as_ptr().cast(), dtype: Float::F32, rows: v.len() / cols.max(1), cols, pitch: cols }
+    }
+
+    #[inline(always)]
+    fn row(&self, r: usize) -> *const u8 {
+        debug_assert!(r < self.rows);
+        self.ptr.wrapping_add(r * self.pitch * self.dtype.bytes())
+    }
+
+    /// Copies `n` elements of row `r` from column `c` to f32.
+    ///
+    /// # Safety
+    /// In range, and `out` has room for n.
+    #[inline(always)]
+    unsafe fn widen<V: Lanes>(&self, r: usize, c: usize, n: usize, out: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { widen::<V>(self.row(r).add(c * self.dtype.bytes()), self.dtype, n, out) }
+    }
+}
+
+impl RowsMut {
+    /// A view of memory.
+    ///
+    /// # Safety
+    /// While kernels use the view, `[rows, cols]` at `pitch` is writable, aligned to its element, and used by nobody else.
+    pub unsafe fn new(ptr: *mut u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RowsMut {
+        RowsMut { ptr, dtype, rows, cols, pitch }
+    }
+
+    /// A contiguous f32 view of a slice, which must stay borrowed while it is used (tests and benches).
+    ///
+    /// # Safety
+    /// As [`RowsMut::new`].
+    pub unsafe fn of(v: &mut [f32], cols: usize) -> RowsMut {
+        let rows = v.len() / cols.max(1);
+        RowsMut { ptr: v.as_mut_ptr().cast(), dtype: Float::F32, rows, cols, pitch: cols }
+    }
+
+    /// The same memory, to read.
+    pub fn as_rows(&self) -> Rows {
+        Rows { ptr: self.ptr, dtype: self.dtype, rows: self.rows, cols: self.cols, pitch: self.pitch }
+    }
+
+    #[inline(always)]
+    fn row(&self, r: usize) -> *mut u8 {
+        debug_assert!(r < self.rows);
+        self.ptr.wrapping_add(r * self.pitch * self.dtype.bytes())
+    }
+
+    /// Rounds `n` values into row `r` from column `c`.
+    ///
+    /// # Safety
+    /// In range, and `v` has n values.
+    #[inline(always)]
+    unsafe fn narrow<V: Lanes>(&self, r: usize, c: usize, n: usize, v: *const f32) {
+        // SAFETY: the caller's promise.
+        unsafe { narrow::<V>(v, n, self.row(r).add(c * self.dtype.bytes()), self.dtype) }
+    }
+}
+
+/// Widens `n` elements of `dtype` at `p` into `out`.
+///
+/// # Safety
+/// Both have `n` elements; they do not overlap.
+#[inline(always)]
+unsafe fn widen<V: Lanes>(p: *const u8, dtype: Float, n: usize, out: *mut f32) {
+    // SAFETY: the caller's promise; the tail goes through arrays of 8.
+    unsafe {
+        match dtype {
+            Float::F32 => std::ptr::copy_nonoverlapping(p.cast::<f32>(), out, n),
+            Float::F16 => widen16::<V>(p.cast(), n, out, |p| V::load_f16(p)),
+            Float::Bf16 => widen16::<V>(p.cast(), n, out, |p| V::load_bf16(p)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen16<V: Lanes>(p: *const u16, n: usize, out: *mut f32, load: impl Fn(*const u16) -> V) {
+    // SAFETY: as `widen`.
+    unsafe {
+        let mut i = 0;
+        while i + 8 <= n {
+            load(p.add(i)).store(out.add(i));
+            i += 8;
+        }
+        if i < n {
+            let (mut a, mut b) = ([0u16; 8], [0f32; 8]);
+            std::ptr::copy_nonoverlapping(p.add(i), a.as_mut_ptr(), n - i);
+            load(a.as_ptr()).store(b.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(b.as_ptr(), out.add(i), n - i);
+        }
+    }
+}
+
+/// Rounds `n` values to `dtype` at `p`.
+///
+/// # Safety
+/// Both have `n` elements; they do not overlap.
+#[inline(always)]
+unsafe fn narrow<V: Lanes>(v: *const f32, n: usize, p: *mut u8, dtype: Float) {
+    // SAFETY: the caller's promise; the tail goes through arrays of 8.
+    unsafe {
+        match dtype {
+            Float::F32 => std::ptr::copy_nonoverlapping(v, p.cast::<f32>(), n),
+            Float::F16 => narrow16::<V>(v, n, p.cast(), |v, p| v.store_f16(p)),
+            Float::Bf16 => narrow16::<V>(v, n, p.cast(), |v, p| v.store_bf16(p)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn narrow16<V: Lanes>(v: *const f32, n: usize, p: *mut u16, store: impl Fn(V, *mut u16)) {
+    // SAFETY: as `narrow`.
+    unsafe {
+        let mut i = 0;
+        while i + 8 <= n {
+            store(V::load(v.add(i)), p.add(i));
+            i += 8;
+        }
+        if i < n {
+            let (mut a, mut b) = ([0f32; 8], [0u16; 8]);
+            std::ptr::copy_nonoverlapping(v.add(i), a.as_mut_ptr(), n - i);
+            store(V::load(a.as_ptr()), b.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(b.as_ptr(), p.add(i), n - i);
+        }
+    }
+}
+
+/// Rounds values in place to what `dtype` can hold.
+#[inline(always)]
+fn round_in_place<V: Lanes>(v: &mut [f32], dtype: Float) {
+    if dtype == Float::F32 {
+        return;
+    }
+    let mut h = [0u16; 16];
+    for part in v.chunks_mut(16) {
+        // SAFETY: at most 16 elements each way.
+        unsafe {
+            narrow::<V>(part.as_ptr(), part.len(), h.as_mut_ptr().cast(), dtype);
+            widen::<V>(h.as_ptr().cast(), dtype, part.len(), part.as_mut_ptr());
+        }
+    }
+}
+
+/// An elementwise function (`engraft_core::math` has the formulas).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x`.
+    Identity,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x / (1 + e^-x)`.
+    Silu,
+    /// `0.5 x (1 + erf(x / sqrt 2))`.
+    GeluErf,
+    /// The tanh form of GELU.
+    GeluTanh,
+    /// `x sigmoid(1.702 x)`.
+    QuickGelu,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+}
+
+impl Activation {
+    /// Applies it to all values.
+    #[inline(always)]
+    fn apply<M: MulAdd>(self, v: &mut [f32]) {
+        #[inline(always)]
+        fn each(v: &mut [f32], f: impl Fn(f32) -> f32) {
+            v.iter_mut().for_each(|x| *x = f(*x));
+        }
+        match self {
+            Activation::Identity => {}
+            Activation::Relu => each(v, math::relu),
+            Activation::Silu => each(v, math::silu::<M>),
+            Activation::GeluErf => each(v, math::gelu_erf::<M>),
+            Activation::GeluTanh => each(v, math::gelu_tanh::<M>),
+            Activation::QuickGelu => each(v, math::quick_gelu::<M>),
+            Activation::Tanh => each(v, math::tanh::<M>),
+            Activation::Sigmoid => each(v, math::sigmoid::<M>),
+        }
+    }
+}
+
+/// Splits `0..n` into chunks of `step` and runs `f(range, thread)` over the pool.
+fn over(machine: &Machine, n: usize, step: usize, f: impl Fn(std::ops::Range<usize>, usize) + Sync) -> Result<()> {
+    let step = step.max(1);
+    machine.pool.run(n.div_ceil(step), |c, t| f(c * step..((c + 1) * step).min(n), t))
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Small random data and machines of all kinds.
+    use super::*;
+
+    /// Deterministic values in about (-1, 1), a few of them larger.
+    pub fn values(n: usize, seed: u64) -> Vec<f32> {
+        let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        (0..n)
+            .map(|_| {
+                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let v = ((s >> 40) as f32) / (1u32 << 23) as f32 - 1.0;
+                if s >> 33 & 63 == 0 { v * 8.0 } else { v }
+            })
+            .collect()
+    }
+
+    /// Values and their bytes in a dtype, rounded to it.
+    pub fn stored(v: &[f32], dtype: Float) -> Vec<u8> {
+        v.iter()
+            .flat_map(|x| match dtype {
+                Float::F32 => x.to_le_bytes().to_vec(),
+                Float::F16 => half::f16::from_f32(*x).to_le_bytes().to_vec(),
+                Float::Bf16 => half::bf16::from_f32(*x).to_le_bytes().to_vec(),
+            })
+            .collect()
+    }
+
+    /// Values back from bytes.
+    pub fn loaded(b: &[u8], dtype: Float) -> Vec<f32> {
+        match dtype {
+            Float::F32 => b.chunks(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect(),
+            Float::F16 => b.chunks(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f32()).collect(),
+            Float::Bf16 => b.chunks(2).map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f32()).collect(),
+        }
+    }
+
+    /// Memory with a view's element alignment.
+    pub fn aligned(b: &[u8]) -> AlignedBytes {
+        let mut a = AlignedBytes::zeroed(b.len());
+        // SAFETY: as long as `b`.
+        unsafe { std::ptr::copy_nonoverlapping(b.as_ptr(), a.as_mut_ptr(), b.len()) };
+        a
+    }
+
+    /// Bytes of aligned memory.
+    pub fn bytes(a: &AlignedBytes) -> &[u8] {
+        // SAFETY: its own length.
+        unsafe { std::slice::from_raw_parts(a.as_ptr(), a.len()) }
+    }
+
+    /// Bit patterns, for comparisons that see -0 and NaN.
+    pub fn bits(v: &[f32]) -> Vec<u32> {
+        v.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// One and two threads, both instruction sets, one multiply-add form.
+    pub fn machines(madd: Madd) -> Vec<Machine> {
+        vec![
+            Machine::with_isa(1, madd, Isa::Portable),
+            Machine::with_isa(2, madd, Isa::detect()),
+            Machine::with_isa(1, madd, Isa::detect()),
+        ]
+    }
+}

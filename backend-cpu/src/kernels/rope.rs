@@ -1,0 +1,113 @@
+//! Rotary embedding in place: `a' = madd(a, cos, -(b * sin))`, `b' = madd(b, cos, a * sin)` for every pair `(a, b)`.
+
+use super::{Floats, Machine, RowsMut, over};
+use crate::simd::{self, Kernel, Lanes};
+use engraft_core::Result;
+use engraft_core::math::MulAdd;
+use engraft_core::ops::RopeStyle;
+
+/// Tables of angles: `cos` and `sin` `[positions, pairs]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Angles<'a> {
+    /// Cosines.
+    pub cos: &'a [f32],
+    /// Sines.
+    pub sin: &'a [f32],
+    /// Rotated pairs of a head.
+    pub pairs: usize,
+    /// How pairs lie.
+    pub style: RopeStyle,
+}
+
+/// Rotates every head of `x` `[tokens, heads * width]` by the angles of its row's position.
+///
+/// Errors: a position beyond the table (as a worker's failed assertion).
+pub fn rope(machine: &Machine, x: RowsMut, width: usize, positions: &[u32], angles: Angles<'_>) -> Result<()> {
+    let step = (4096 / x.cols.max(1)).clamp(1, 64);
+    let per_thread = x.cols.next_multiple_of(16);
+    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
+        over(machine, x.rows, step, |range, thread| {
+            // SAFETY: each thread has its own part.
+            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
+            simd::run(machine.isa, machine.madd, Part { x, width, positions, angles, range, scratch });
+        })
+    })
+}
+
+struct Part<'a> {
+    x: RowsMut,
+    width: usize,
+    positions: &'a [u32],
+    angles: Angles<'a>,
+    range: std::ops::Range<usize>,
+    scratch: Floats,
+}
+
+impl Kernel for Part<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let (cols, pairs) = (self.x.cols, self.angles.pairs);
+        for r in self.range.clone() {
+            let at = self.positions[r] as usize * pairs;
+            let (cos, sin) = (&self.angles.cos[at..at + pairs], &self.angles.sin[at..at + pairs]);
+            // SAFETY: a row of scratch; the view was sized by the caller.
+            unsafe {
+                let row = self.scratch.at(0);
+                self.x.as_rows().widen::<V>(r, 0, cols, row);
+                for head in std::slice::from_raw_parts_mut(row, cols).chunks_exact_mut(self.width) {
+                    turn::<V::M>(head, cos, sin, self.angles.style);
+                }
+                self.x.narrow::<V>(r, 0, cols, row);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn turn<M: MulAdd>(head: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {
+    let turned = |a: f32, b: f32, c: f32, s: f32| (M::madd(a, c, -(b * s)), M::madd(b, c, a * s));
+    match style {
+        RopeStyle::Half => {
+            let (first, rest) = head.split_at_mut(cos.len());
+            for (((a, b), c), s) in first.iter_mut().zip(rest).zip(cos).zip(sin) {
+                (*a, *b) = turned(*a, *b, *c, *s);
+            }
+        }
+        RopeStyle::Interleaved => {
+            for ((pair, c), s) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
+                (pair[0], pair[1]) = turned(pair[0], pair[1], *c, *s);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::{bits, machines, values};
+    use super::*;
+    use engraft_core::numerics::Madd;
+
+    #[test]
+    fn every_machine_turns_alike_and_leaves_the_rest() {
+        for (style, pairs) in [(RopeStyle::Half, 4), (RopeStyle::Interleaved, 3)] {
+            let (cos, sin) = (values(6 * pairs, 1), values(6 * pairs, 2));
+            let angles = Angles { cos: &cos, sin: &sin, pairs, style };
+            let x = values(5 * 3 * 9, 3);
+            let run = |machine: &Machine| {
+                let mut y = x.clone();
+                // SAFETY: the vector outlives the call.
+                rope(machine, unsafe { RowsMut::of(&mut y, 27) }, 9, &[5, 0, 1, 1, 3], angles).unwrap();
+                y
+            };
+            let all: Vec<Vec<f32>> = machines(Madd::Fused).iter().map(run).collect();
+            assert!(all.iter().all(|y| bits(y) == bits(&all[0])));
+            let (p, i) = (5, 1);
+            let (a, b) = if style == RopeStyle::Half { (i, i + pairs) } else { (2 * i, 2 * i + 1) };
+            let (c, s) = (cos[p * pairs + i], sin[p * pairs + i]);
+            assert_eq!(all[0][a], x[a].mul_add(c, -(x[b] * s)));
+            assert_eq!(all[0][b], x[b].mul_add(c, x[a] * s));
+            assert_eq!(all[0][2 * pairs..9], x[2 * pairs..9], "columns beyond the pairs stay");
+        }
+    }
+}
