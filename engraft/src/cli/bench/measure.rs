@@ -74,7 +74,7 @@ impl Visitor for Job {
         let (mut limits, mut peak_rss, mut last) = (Vec::new(), None, None);
         for repetition in 0..self.repeat {
             // Two engines at once would double the peak.
-            last = None;
+            drop(last.take());
             let began = Instant::now();
             let (mut engine, parameters) = self.load(&backend)?;
             load_s.push(began.elapsed().as_secs_f64());

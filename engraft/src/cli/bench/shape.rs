@@ -292,7 +292,7 @@ fn write_values(
             Stored::Bf16 => row.iter().for_each(|v| raw.extend(bf16::from_f32(*v).to_le_bytes())),
             Stored::Block(block) => {
                 raw.resize(t.cols / Block::VALUES * block.bytes(), 0);
-                quant::encode(block, &row, &mut raw);
+                quant::block::encode(block, &row, &mut raw);
             }
             _ => row.iter().for_each(|v| raw.extend(v.to_le_bytes())),
         }
