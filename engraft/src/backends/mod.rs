@@ -83,8 +83,10 @@ pub fn with_backend<V: Visitor>(name: &BackendName, threads: usize, visitor: V) 
 }
 
 fn absent(name: &BackendName) -> Error {
-    let have = if cpu::AVAILABLE { "cpu" } else { "none" };
-    Error::config("backend", format!("\"{name}\""), format!("{have} (this build has no other backend)"))
+    let have = if cpu::AVAILABLE { "cpu" } else { "nothing" };
+    let kind = name.to_string();
+    let kind = kind.split(':').next().unwrap_or_default();
+    Error::config("backend", format!("\"{name}\""), format!("{have}; this build has no {kind} backend"))
 }
 
 #[cfg(test)]
@@ -96,7 +98,10 @@ mod tests {
     fn names() {
         assert_eq!("cpu".parse::<BackendName>().unwrap(), BackendName::Cpu);
         assert_eq!("cuda:1".parse::<BackendName>().unwrap().to_string(), "cuda:1");
-        assert_eq!("wgpu:llvmpipe".parse::<BackendName>().unwrap(), BackendName::Wgpu("wgpu:llvmpipe".into()));
+        assert_eq!(
+            "wgpu:llvmpipe".parse::<BackendName>().unwrap(),
+            BackendName::Wgpu("wgpu:llvmpipe".into())
+        );
         for bad in ["", "CPU", "cpu:0", "cuda:", "cuda:x", "wgpu:", "tpu"] {
             let text = bad.parse::<BackendName>().unwrap_err().to_string();
             assert!(text.contains("wgpu") && text.contains(bad), "{text}");

@@ -62,19 +62,19 @@ pub struct DeviceArgs {
 #[command(next_help_heading = "Sampling (default: what the model's generation_config.json says)")]
 pub struct SamplingArgs {
     /// Divides logits; 0 is greedy
-    #[arg(long, value_name = "T", value_parser = temperature)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: Option<f32>,
     /// Keep only the K best tokens; 0 is off
     #[arg(long, value_name = "K")]
     pub top_k: Option<u32>,
     /// Keep the best tokens that reach this share of the probability; 1 is off
-    #[arg(long, value_name = "P", value_parser = top_p)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
     pub top_p: Option<f32>,
     /// Keep tokens with at least this share of the best one's probability; 0 is off
-    #[arg(long, value_name = "P", value_parser = min_p)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
     pub min_p: Option<f32>,
     /// Make tokens seen so far less likely; 1 is off
-    #[arg(long, value_name = "R", value_parser = repetition_penalty)]
+    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub repetition_penalty: Option<f32>,
     /// Random seed; the same seed draws the same text. Default: a new one every time
     #[arg(long, value_name = "N")]

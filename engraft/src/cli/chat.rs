@@ -11,7 +11,7 @@ use super::{Failure, Outcome};
 use engraft::{Error, GenerateOptions, Generator, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use std::io::{BufRead, IsTerminal, stdin};
+use std::io::{BufRead, IsTerminal, stderr, stdin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,8 +35,13 @@ pub fn run(args: &ChatArgs) -> Outcome {
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-        .map_err(|e| Error::internal(format!("Ctrl-C cannot be caught: {e}")))?;
+    // The first ends an answer, and whoever reads the flag takes it back; a second one before that ends the program.
+    let caught = move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    };
+    ctrlc::set_handler(caught).map_err(|e| Error::internal(format!("Ctrl-C cannot be caught: {e}")))?;
     let mut lines = Lines::open()?;
     if lines.is_terminal() {
         note(&dim("/help lists commands, /quit leaves"));
@@ -54,6 +59,14 @@ pub fn run(args: &ChatArgs) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// What was typed.
+enum Line {
+    Text(String),
+    /// Ctrl-C: what was begun is dropped.
+    Cleared,
+    End,
 }
 
 /// Where lines come from.
@@ -81,33 +94,32 @@ impl Lines {
         let mut message = String::new();
         loop {
             let prompt = if message.is_empty() { "> " } else { ". " };
-            let Some(line) = self.read(prompt)? else {
-                return Ok((!message.is_empty()).then_some(message));
-            };
-            match line.strip_suffix('\\') {
-                Some(start) => {
-                    message.push_str(start);
-                    message.push('\n');
-                }
-                None => {
-                    message.push_str(&line);
-                    return Ok(Some(message));
-                }
+            match self.read(prompt)? {
+                Line::End => return Ok((!message.is_empty()).then_some(message)),
+                Line::Cleared => message.clear(),
+                Line::Text(line) => match line.strip_suffix('\\') {
+                    Some(start) => {
+                        message.push_str(start);
+                        message.push('\n');
+                    }
+                    None => return Ok(Some(message + &line)),
+                },
             }
         }
     }
 
-    fn read(&mut self, prompt: &str) -> Result<Option<String>, Failure> {
+    fn read(&mut self, prompt: &str) -> Result<Line, Failure> {
         match self {
             Lines::Pipe => {
                 let mut line = String::new();
                 let n = stdin().lock().read_line(&mut line).map_err(|e| Error::io("standard input", e))?;
-                Ok((n > 0).then(|| line.trim_end_matches(['\n', '\r']).to_string()))
+                let text = line.trim_end_matches(['\n', '\r']).to_string();
+                Ok(if n > 0 { Line::Text(text) } else { Line::End })
             }
             Lines::Terminal(editor) => match editor.readline(prompt) {
-                Ok(line) => Ok(Some(line)),
-                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
-                Err(ReadlineError::Eof) => Ok(None),
+                Ok(line) => Ok(Line::Text(line)),
+                Err(ReadlineError::Interrupted) => Ok(Line::Cleared),
+                Err(ReadlineError::Eof) => Ok(Line::End),
                 Err(error) => Err(editor_error(error)),
             },
         }
@@ -202,7 +214,9 @@ impl Talk {
         if !self.model.has_chat_template() {
             self.last = text.to_string();
             let stream = self.model.generate(text, &self.options)?;
-            mutter(&bold(text));
+            if stderr().is_terminal() {
+                mutter(&bold(text));
+            }
             return self.answer(stream).map(drop);
         }
         self.messages.push(Message::new("user", text));

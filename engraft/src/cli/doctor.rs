@@ -45,21 +45,35 @@ pub fn run(args: &DoctorArgs) -> Outcome {
             "libraries": libraries.collect::<Vec<_>>(),
         }));
     }
-    let mut text = format!("engraft {} on {} {}\n\n", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+    let mut text = format!(
+        "engraft {} on {} {}\n\n",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    );
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
     line("backends", if BackendName::Cpu.compiled_in() { "cpu".into() } else { "none".into() });
     line("", "cuda and wgpu are not part of this version yet".into());
-    line("hub", if cfg!(feature = "hub") { "yes: --model org/name" } else { "no (build with --features hub)" }.into());
+    line(
+        "hub",
+        if cfg!(feature = "hub") { "yes: --model org/name" } else { "no (build with --features hub)" }.into(),
+    );
     line("cpu", format!("{}, {threads} threads", cpu_model()));
-    line("", if features.is_empty() { "no vector instructions that are used".into() } else { features.join(" ") });
+    line(
+        "",
+        if features.is_empty() { "no vector instructions that are used".into() } else { features.join(" ") },
+    );
     let memory = |n: Option<u64>| n.map_or("unknown".to_string(), bytes);
     line("memory", format!("{}, {} available", memory(total), memory(free)));
     for ((file, serves, install), path) in LIBRARIES.iter().zip(&found) {
         let name = if *file == LIBRARIES[0].0 { "libraries" } else { "" };
-        line(name, match path {
-            Some(path) => format!("{file} ({serves}): {}", path.display()),
-            None => format!("{file} ({serves}): not found; it comes with {install}"),
-        });
+        line(
+            name,
+            match path {
+                Some(path) => format!("{file} ({serves}): {}", path.display()),
+                None => format!("{file} ({serves}): not found; it comes with {install}"),
+            },
+        );
     }
     text.push('\n');
     text.push_str(&verdict(&features));
@@ -71,7 +85,11 @@ fn verdict(features: &[&str]) -> String {
         return "This build has no backend: build with --features cpu.\n".into();
     }
     let fast = features.contains(&"avx2") && features.contains(&"fma");
-    let how = if fast { "with vector instructions" } else { "on the portable path (slow): AVX2 and FMA are missing" };
+    let how = if fast {
+        "with vector instructions"
+    } else {
+        "on the portable path (slow): AVX2 and FMA are missing"
+    };
     format!("Models run on the CPU {how}.\nTry: engraft generate --prompt \"This package provides\"\n")
 }
 

@@ -62,7 +62,8 @@ fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
 /// One line about who answers.
 pub(super) fn introduce(model: &TextGenerator, demo: bool) {
     let info = model.info();
-    let name = if demo { "demo model (embedded; --model takes another)".to_string() } else { info.name.clone() };
+    let file = Path::new(&info.name).file_name().map_or(info.name.as_str().into(), |f| f.to_string_lossy());
+    let name = if demo { "demo model (embedded; --model takes another)".into() } else { file };
     note(&dim(&format!(
         "{name}: {}, {} parameters, {} of weights, {} on {}, loaded in {:.2} s",
         info.arch,
@@ -92,7 +93,14 @@ fn report(
         "prompt_tokens": stats.prompt_tokens,
         "finish": stats.finish.as_ref().map(|f| f.name()),
         "ended_by": stats.finish.as_ref().map(|f| f.to_string()),
-        "sampling": sampling,
+        "sampling": {
+            "temperature": shown(sampling.temperature),
+            "top_k": sampling.top_k,
+            "top_p": shown(sampling.top_p),
+            "min_p": shown(sampling.min_p),
+            "repetition_penalty": shown(sampling.repetition_penalty),
+            "seed": sampling.seed,
+        },
         "timings": {
             "load_seconds": info.load_seconds,
             "prompt_seconds": stats.prompt_seconds,
@@ -101,4 +109,9 @@ fn report(
             "decode_tokens_per_second": stats.decode_rate(),
         },
     })
+}
+
+/// The number as it was typed: `0.9`, not the f32's digits in f64.
+fn shown(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(x.into())
 }

@@ -58,9 +58,9 @@ pub fn mutter(text: &str) {
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// Prints a value as JSON.
+/// Prints a value as JSON, on one line.
 pub fn json(value: &serde_json::Value) -> Outcome {
-    emit(&format!("{value:#}\n"))
+    emit(&format!("{value}\n"))
 }
 
 fn stdout_error(source: io::Error) -> super::Failure {
@@ -118,7 +118,8 @@ pub fn rate(x: f64) -> String {
 pub fn bytes(n: u64) -> String {
     match n as f64 {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
-        b if b >= 1e6 => format!("{:.0} MB", b / 1e6),
+        b if b >= 1e8 => format!("{:.0} MB", b / 1e6),
+        b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
         b if b >= 1e3 => format!("{:.0} kB", b / 1e3),
         b => format!("{b} B"),
     }

@@ -33,8 +33,7 @@ impl Visitor for Serve {
         let positions = self.engine.max_context;
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let model =
-            inject(&backend, &self.files, &self.registry, positions, self.load, &mut self.progress)?;
+        let model = inject(&backend, &self.files, &self.registry, positions, self.load, &mut self.progress)?;
         // The mapping is not needed any more.
         drop(self.files);
         let engine = Engine::new(backend, model, self.engine)?;
@@ -145,7 +144,7 @@ impl<B: Backend> Desk<B> {
             if client.want != Want::default()
                 && let Some(kept) = self.engine.take_captured(output.id)
             {
-                listening &= client.events.send(Ok(Event::Captured(Box::new(kept)))).is_ok();
+                let _ = client.events.send(Ok(Event::Captured(Box::new(kept))));
             }
             let _ = client.events.send(Ok(Event::Finished(finish)));
             self.clients.remove(&output.id);

@@ -128,7 +128,11 @@ impl Job {
         let registry = Registry::default();
         let model = inject(backend, &files, &registry, context, LoadOptions::default(), &mut |_, _| {})?;
         if model.spec.family != Family::Decoder {
-            return Err(Error::config("model", &model.spec.arch, "a decoder: only those are measured so far"));
+            return Err(Error::config(
+                "model",
+                &model.spec.arch,
+                "a decoder: only those are measured so far",
+            ));
         }
         drop(files);
         let engine = Engine::new(backend.clone(), model, config)?;

@@ -175,8 +175,18 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
             percent(f.decode_gflops, peak.gflops),
         ]
     });
-    let heads =
-        ["batch", "prefill t/s", "GFLOP/s", "of FMA", "decode t/s", "best", "GB/s", "of read", "GFLOP/s", "of FMA"];
+    let heads = [
+        "batch",
+        "prefill t/s",
+        "GFLOP/s",
+        "of FMA",
+        "decode t/s",
+        "best",
+        "GB/s",
+        "of read",
+        "GFLOP/s",
+        "of FMA",
+    ];
     let mut text = format!(
         "{}: {} parameters, {} read per step\n{} on {}, activations {}\n",
         report.model,
@@ -247,9 +257,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         })
         .collect();
     let profile = |p: &Profile| {
-        let op = |(op, us, calls): &(engraft::core::backend::Op, f64, usize)| {
-            json!({"op": op.name(), "calls": calls, "microseconds": us})
-        };
+        let op = |(op, us, calls): &(engraft::core::backend::Op, f64, usize)| json!({"op": op.name(), "calls": calls, "microseconds": us});
         json!({"steps_ms": p.steps_ms(), "by_op": p.by_op().iter().map(op).collect::<Vec<_>>()})
     };
     let profiles = report.profiles.as_ref();

@@ -28,7 +28,16 @@ pub struct Shape {
 const SHAPES: [Shape; 5] = [
     Shape { name: "tiny", hidden: 64, layers: 2, heads: 4, kv_heads: 2, inner: 128, vocab: 256, tied: true },
     Shape { name: "S", hidden: 288, layers: 6, heads: 6, kv_heads: 6, inner: 768, vocab: 32000, tied: true },
-    Shape { name: "M", hidden: 768, layers: 12, heads: 12, kv_heads: 12, inner: 2048, vocab: 32000, tied: true },
+    Shape {
+        name: "M",
+        hidden: 768,
+        layers: 12,
+        heads: 12,
+        kv_heads: 12,
+        inner: 2048,
+        vocab: 32000,
+        tied: true,
+    },
     Shape {
         name: "llama-1b",
         hidden: 2048,
