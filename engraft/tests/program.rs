@@ -185,7 +185,10 @@ fn broken_models_fail_with_one_line() {
     let cut = demo_copy("cut");
     let weights = fs::read(cut.join("model.safetensors")).unwrap();
     fs::write(cut.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
-    fails(&["generate", "--prompt", "x", "--model", cut.to_str().unwrap()], &["model.safetensors"]);
+    fails(
+        &["generate", "--prompt", "x", "--model", cut.to_str().unwrap()],
+        &["data_offsets", "the file has"],
+    );
 
     let unknown = demo_copy("unknown");
     let config = fs::read_to_string(unknown.join("config.json")).unwrap();
