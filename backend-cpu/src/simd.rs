@@ -114,6 +114,17 @@ pub trait Lanes: Copy + 'static {
 #[derive(Clone, Copy)]
 pub struct Portable<M>([f32; WIDTH], PhantomData<M>);
 
+/// In software; kept out of line, since the kernels would repeat it hundreds of times.
+#[inline(never)]
+fn widen_f16(h: [u16; WIDTH]) -> [f32; WIDTH] {
+    h.map(|b| f16::from_bits(b).to_f32_const())
+}
+
+#[inline(never)]
+fn narrow_f16(v: [f32; WIDTH]) -> [u16; WIDTH] {
+    v.map(|v| f16::from_f32_const(v).to_bits())
+}
+
 impl<M> Portable<M> {
     #[inline(always)]
     fn each(f: impl Fn(usize) -> f32) -> Self {
@@ -142,7 +153,7 @@ impl<M: MulAdd> Lanes for Portable<M> {
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         // SAFETY: as above.
-        Self::each(|i| f16::from_bits(unsafe { p.add(i).read_unaligned() }).to_f32_const())
+        Portable(widen_f16(std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() })), PhantomData)
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
@@ -172,9 +183,9 @@ impl<M: MulAdd> Lanes for Portable<M> {
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
-        for (i, v) in self.0.iter().enumerate() {
+        for (i, v) in narrow_f16(self.0).iter().enumerate() {
             // SAFETY: as above.
-            unsafe { p.add(i).write_unaligned(f16::from_f32_const(*v).to_bits()) };
+            unsafe { p.add(i).write_unaligned(*v) };
         }
     }
     #[inline(always)]
@@ -388,9 +399,8 @@ mod tests {
                 if v.is_nan() { 1.0 } else { v }
             };
             let f: [f32; 8] = std::array::from_fn(|_| finite(word()));
-            let h: [u16; 8] = std::array::from_fn(|_| word() as u16).map(|b| {
-                if f16::from_bits(b).is_nan() || bf16::from_bits(b).is_nan() { 0 } else { b }
-            });
+            let h: [u16; 8] = std::array::from_fn(|_| word() as u16)
+                .map(|b| if f16::from_bits(b).is_nan() || bf16::from_bits(b).is_nan() { 0 } else { b });
             let q: [u8; 8] = std::array::from_fn(|_| word() as u8);
             for madd in [Madd::Fused, Madd::Separate] {
                 let (mut a, mut b) = (Vec::new(), Vec::new());

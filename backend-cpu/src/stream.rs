@@ -97,7 +97,12 @@ impl Stream<Cpu> for CpuStream {
         self.not_while_recording("download")?;
         let (offset, bytes) = (src.offset * size_of::<T>(), src.len * size_of::<T>());
         if offset + bytes > src.mem.bytes() {
-            return Err(Error::Shape { op: "download", what: "bytes", got: src.mem.bytes(), want: offset + bytes });
+            return Err(Error::Shape {
+                op: "download",
+                what: "bytes",
+                got: src.mem.bytes(),
+                want: offset + bytes,
+            });
         }
         Ok(Ticket { mem: src.mem.clone(), offset, bytes })
     }

@@ -75,10 +75,16 @@ mod tests {
     #[test]
     fn the_form_and_the_order_show_in_the_bits() {
         let x: Vec<f32> = (0..999).map(|i| (i as f32 * 0.7).sin()).collect();
-        let b = leaf_bounds(999, 1);
-        let fused = dot_ref::<FusedMadd>(&x, &x, &b);
-        assert_ne!(fused, dot_ref::<SeparateMadd>(&x, &x, &b));
-        let one_chain = x.iter().fold(0.0, |a, v| FusedMadd::madd(*v, *v, a));
-        assert_ne!(fused, one_chain);
+        let differing =
+            |f: &dyn Fn(&[f32]) -> (f32, f32)| (100..900).map(|n| f(&x[..n])).filter(|(a, b)| a != b).count();
+        let forms = |x: &[f32]| {
+            let b = leaf_bounds(x.len(), 1);
+            (dot_ref::<FusedMadd>(x, x, &b), dot_ref::<SeparateMadd>(x, x, &b))
+        };
+        let orders = |x: &[f32]| {
+            let b = leaf_bounds(x.len(), 1);
+            (dot_ref::<FusedMadd>(x, x, &b), x.iter().fold(0.0, |a, v| FusedMadd::madd(*v, *v, a)))
+        };
+        assert!(differing(&forms) > 100 && differing(&orders) > 100);
     }
 }

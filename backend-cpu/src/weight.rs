@@ -88,7 +88,9 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
             quant::plain::to_f32(from, &parts.concat(), &mut values)?;
             Form::Vector(values.into())
         }
-        WeightUse::Embedding => Form::Table(Arc::new(Table { rows, cols, stored: from, bytes: parts.concat() })),
+        WeightUse::Embedding => {
+            Form::Table(Arc::new(Table { rows, cols, stored: from, bytes: parts.concat() }))
+        }
         WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, from, &parts)?,
         WeightUse::GatedLinear { grain } => {
             panels(cpu, format, (rows, cols), grain, Layout::Gate, from, &parts)?
@@ -121,4 +123,3 @@ fn panels(
     }
     Ok(Form::Panels(Arc::new(packed)))
 }
-

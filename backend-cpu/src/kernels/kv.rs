@@ -68,7 +68,14 @@ impl Slab {
 ///
 /// # Safety
 /// `from` has `count` elements in sequence; `to` has them `stride` elements apart.
-unsafe fn scatter(from: *const u8, from_dtype: Float, to: *mut u8, to_dtype: Float, stride: usize, count: usize) {
+unsafe fn scatter(
+    from: *const u8,
+    from_dtype: Float,
+    to: *mut u8,
+    to_dtype: Float,
+    stride: usize,
+    count: usize,
+) {
     for i in 0..count {
         // SAFETY: the caller's promise.
         unsafe {

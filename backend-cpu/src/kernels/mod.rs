@@ -8,13 +8,13 @@
 //! Invariant: bits depend on operands and on the multiply-add form, and on nothing else; work is split over outputs.
 //! After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
 
-
-
-
-
+pub mod attention;
+pub mod elementwise;
+pub mod embed;
+pub mod kv;
 pub mod linear;
-
-
+pub mod norm;
+pub mod rope;
 
 use crate::pool::Pool;
 use crate::simd::{Isa, Lanes};
@@ -39,7 +39,12 @@ pub struct Machine {
 impl Machine {
     /// A machine of `threads` threads with the best instruction set of this processor.
     pub fn new(threads: usize, madd: Madd) -> Machine {
-        Machine { pool: Pool::new(threads), isa: Isa::detect(), madd, scratch: Mutex::new(AlignedBytes::zeroed(0)) }
+        Machine {
+            pool: Pool::new(threads),
+            isa: Isa::detect(),
+            madd,
+            scratch: Mutex::new(AlignedBytes::zeroed(0)),
+        }
     }
 
     /// The same on a chosen instruction set (tests force `Portable`).
@@ -379,7 +384,12 @@ impl Activation {
 }
 
 /// Splits `0..n` into chunks of `step` and runs `f(range, thread)` over the pool.
-fn over(machine: &Machine, n: usize, step: usize, f: impl Fn(std::ops::Range<usize>, usize) + Sync) -> Result<()> {
+fn over(
+    machine: &Machine,
+    n: usize,
+    step: usize,
+    f: impl Fn(std::ops::Range<usize>, usize) + Sync,
+) -> Result<()> {
     let step = step.max(1);
     machine.pool.run(n.div_ceil(step), |c, t| f(c * step..((c + 1) * step).min(n), t))
 }

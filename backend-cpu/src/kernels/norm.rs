@@ -167,9 +167,11 @@ mod tests {
     fn every_machine_gives_the_reference_bits() {
         for cols in [1, 2, 7, 8, 31, 33, 96, 111] {
             let (w, b) = (values(cols, 2), values(cols, 3));
-            for (kind, bias, plus_one) in
-                [(NormKind::Rms, None, false), (NormKind::Rms, None, true), (NormKind::Layer, Some(&b[..]), false)]
-            {
+            for (kind, bias, plus_one) in [
+                (NormKind::Rms, None, false),
+                (NormKind::Rms, None, true),
+                (NormKind::Layer, Some(&b[..]), false),
+            ] {
                 let n = Norm { kind, eps: 1e-5, weight: Some(&w), bias, plus_one };
                 for madd in [Madd::Fused, Madd::Separate] {
                     let (x, y) = (values(5 * cols, 1), values(5 * cols, 4));

@@ -22,7 +22,13 @@ pub struct Angles<'a> {
 /// Rotates every head of `x` `[tokens, heads * width]` by the angles of its row's position.
 ///
 /// Errors: a position beyond the table (as a worker's failed assertion).
-pub fn rope(machine: &Machine, x: RowsMut, width: usize, positions: &[u32], angles: Angles<'_>) -> Result<()> {
+pub fn rope(
+    machine: &Machine,
+    x: RowsMut,
+    width: usize,
+    positions: &[u32],
+    angles: Angles<'_>,
+) -> Result<()> {
     let step = (4096 / x.cols.max(1)).clamp(1, 64);
     let per_thread = x.cols.next_multiple_of(16);
     machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {

@@ -42,7 +42,8 @@ pub(super) fn append(
 ) -> Result<()> {
     let (k, v, slots, held) = (Rows::from(k), Rows::from(v), Words::from(slots), Held::new(kv)?);
     // SAFETY: the stream runs one op at a time.
-    stream.run(move |cpu| kv::append(cpu.machine(), k.read(), v.read(), unsafe { slots.slice() }, held.slab()))
+    stream
+        .run(move |cpu| kv::append(cpu.machine(), k.read(), v.read(), unsafe { slots.slice() }, held.slab()))
 }
 
 pub(super) fn copy_pages(

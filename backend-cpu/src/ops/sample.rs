@@ -2,13 +2,13 @@
 
 use crate::mem::{Rows, Words};
 use crate::{CpuMem, CpuStream};
+use engraft_core::Error;
 use engraft_core::Result;
 use engraft_core::backend::SampleCall;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
 use engraft_core::mem::{BufMut, BufRef, Float, MatRef};
 use engraft_core::numerics::Madd;
 use engraft_core::sample::{self, Scratch};
-use engraft_core::Error;
 use std::sync::Mutex;
 
 /// Scratch that grows to the largest vocabulary seen and stays.

@@ -58,9 +58,11 @@ fn simulate(
 }
 
 #[test]
-fn a_long_prompt_is_cut_and_does_not_stall_others() {
-    // 100 prompt tokens at 8 a step, the short request decodes beside it.
-    assert_eq!(simulate(&[(100, 1), (2, 5)], 4, 8, 64, 4), 14);
+fn a_long_prompt_is_cut_and_does_not_stall_decoding() {
+    // 2 + 6 prompt tokens in step 1; then 7 a step beside the token that the first request draws (4 steps), 8 alone.
+    assert_eq!(simulate(&[(2, 5), (100, 1)], 4, 8, 64, 4), 1 + 4 + 9);
+    // In order of arrival: the short prompt gets what the last chunk of the long one leaves.
+    assert_eq!(simulate(&[(100, 1), (2, 5)], 4, 8, 64, 4), 13 + 4);
 }
 
 #[test]

@@ -13,9 +13,9 @@ pub use rows::Rows;
 pub use shard::{rank_rows, shard_sizes};
 
 use crate::backend::{Backend, HostWeight, Prepared, WeightUse};
-use crate::checkpoint::{Source, TensorInfo};
+use crate::checkpoint::Source;
 use crate::mem::{Float, Stored, WeightFormat};
-use crate::policy::{Binding, HeadSpec, ModelSpec, Part, Resolved, Role, Shard, Slot};
+use crate::policy::{Binding, HeadSpec, ModelSpec, Resolved, Role, Shard, Slot};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -68,11 +68,11 @@ pub fn load<B: Backend>(
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
-        let mut rows = read(source, &one.binding, &one.tensors, options)?;
+        let mut rows = read(source, spec, one, options)?;
         if let (Slot::PositionEmbed, Some(learned)) = (role.slot, spec.embed.positions) {
             // Row 0 of the operand is position 0, wherever the table puts it.
             let count = rows.rows;
-            rows = rows.take_rows(learned.offset..count)?;
+            rows = rows.take_outputs(&[learned.offset..count])?;
         }
         if role.slot == Slot::RopeFactors {
             operands.rope_factors = Some(rows.to_f32()?);
@@ -88,23 +88,25 @@ pub fn load<B: Backend>(
     Ok(operands)
 }
 
-/// Reads a binding's sources as one operand, fused, reordered and cut for the rank.
+/// Reads a binding's sources as one operand, reordered, fused and cut for the rank.
 fn read<'a>(
     source: &'a dyn Source,
-    binding: &Binding,
-    tensors: &[&TensorInfo],
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
     options: LoadOptions,
 ) -> Result<Rows<'a>> {
-    let mut parts = Vec::with_capacity(tensors.len());
-    for (tensor, from) in tensors.iter().zip(&binding.sources) {
-        let mut part = Rows::new(tensor, source.bytes(&tensor.name)?, binding.role.part)?;
-        if binding.transposed && part.rows > 1 {
-            part = part.transposed()?;
+    let binding = &one.binding;
+    let mut sources = Vec::with_capacity(one.tensors.len());
+    for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
+        let mut rows = Rows::new(tensor, source.bytes(&tensor.name)?, binding.role.part)?;
+        if binding.transposed {
+            rows = rows.transposed()?;
         }
-        part = part.reordered(from.order)?;
-        parts.push(shard::cut(part, binding, options)?);
+        sources.push(rows.reordered(from.order)?);
     }
-    Rows::fuse(parts)
+    let fused = Rows::fuse(sources)?;
+    let parts = spec.parts(&binding.role).unwrap_or_else(|| vec![fused.outputs()]);
+    shard::cut(fused, binding, &parts, options)
 }
 
 fn prepare<B: Backend>(
@@ -130,7 +132,7 @@ fn prepare<B: Backend>(
 
 fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
     let role = binding.role;
-    if spec.shape(&role).is_some_and(|(rows, _)| rows == 1) && is_vector(&role) {
+    if role.is_vector() {
         return WeightUse::Vector;
     }
     let tied = matches!(spec.head, HeadSpec::Tokens { tied: true, .. });
@@ -143,22 +145,6 @@ fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
         }
         _ => WeightUse::Linear { grain: 1 },
     }
-}
-
-/// Norm weights and all biases.
-fn is_vector(role: &Role) -> bool {
-    role.part == Part::Bias
-        || matches!(
-            role.slot,
-            Slot::EmbedNorm
-                | Slot::AttnNorm
-                | Slot::QNorm
-                | Slot::KNorm
-                | Slot::MlpNorm
-                | Slot::FinalNorm
-                | Slot::HeadNorm
-                | Slot::RopeFactors
-        )
 }
 
 /// The format that a stored element type is multiplied from.

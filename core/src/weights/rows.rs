@@ -112,18 +112,27 @@ impl<'a> Rows<'a> {
         Ok(self.with(rows, cols, to))
     }
 
-    /// Rows `range` only; of a vector its elements.
-    pub fn take_rows(self, range: Range<usize>) -> Result<Self> {
-        if self.rows == 1 && self.parts.len() == 1 {
-            return self.take_columns(range);
-        }
-        if range == (0..self.rows) {
+    /// Rows of a matrix, elements of a vector.
+    pub fn outputs(&self) -> usize {
+        if self.rows == 1 { self.cols } else { self.rows }
+    }
+
+    /// Rows (of a vector: elements) `ranges`, one after the other.
+    pub fn take_outputs(self, ranges: &[Range<usize>]) -> Result<Self> {
+        let count = ranges.iter().map(Range::len).sum();
+        if count == self.outputs() {
             return Ok(self);
         }
-        let size = self.row_bytes();
-        let bytes = self.joined()[range.start * size..range.end * size].to_vec();
-        let cols = self.cols;
-        Ok(self.with(range.len(), cols, bytes))
+        let size = match (self.rows, self.format) {
+            (1, WeightFormat::Plain(dtype)) => dtype.bytes(),
+            (1, _) => return Err(Error::tensor(&self.name, "a vector in blocks cannot be cut")),
+            _ => self.row_bytes(),
+        };
+        let all = self.joined();
+        let bytes = ranges.iter().flat_map(|r| all[r.start * size..r.end * size].to_vec()).collect();
+        drop(all);
+        let (rows, cols) = if self.rows == 1 { (1, count) } else { (count, self.cols) };
+        Ok(self.with(rows, cols, bytes))
     }
 
     /// Columns `range` of every row; blocks stay whole.
@@ -258,7 +267,9 @@ mod tests {
     #[test]
     fn takes_rows_and_columns() {
         let m = || rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]);
-        assert_eq!(m().take_rows(1..2).unwrap().to_f32().unwrap(), [4., 5., 6.]);
+        assert_eq!(m().take_outputs(&[1..2]).unwrap().to_f32().unwrap(), [4., 5., 6.]);
+        let v = rows(&[5], &[1., 2., 3., 4., 5.]).take_outputs(&[0..1, 3..5]).unwrap();
+        assert_eq!((v.rows, v.to_f32().unwrap()), (1, vec![1., 4., 5.]));
         assert_eq!(m().take_columns(1..3).unwrap().to_f32().unwrap(), [2., 3., 5., 6.]);
     }
 }

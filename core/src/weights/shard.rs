@@ -40,8 +40,13 @@ pub fn rank_rows(total: usize, unit: usize, rank: usize, world: usize) -> Range<
     start..start + sizes[rank]
 }
 
-/// Cuts a source for the rank.
-pub(super) fn cut<'a>(rows: Rows<'a>, binding: &Binding, options: LoadOptions) -> Result<Rows<'a>> {
+/// Cuts a fused operand for the rank; `parts` are the rows of q, k, v or of gate, up, each cut for itself.
+pub(super) fn cut<'a>(
+    rows: Rows<'a>,
+    binding: &Binding,
+    parts: &[usize],
+    options: LoadOptions,
+) -> Result<Rows<'a>> {
     let LoadOptions { rank, world, .. } = options;
     if world == 1 {
         return Ok(rows);
@@ -49,17 +54,20 @@ pub(super) fn cut<'a>(rows: Rows<'a>, binding: &Binding, options: LoadOptions) -
     if ![2, 4, 8].contains(&world) || rank >= world {
         return Err(Error::config("tensor parallel degree", world, "1, 2, 4 or 8"));
     }
-    let outputs = |rows: &Rows<'_>| if rows.rows == 1 { rows.cols } else { rows.rows };
+    let of_parts = |unit: usize| {
+        let mut start = 0;
+        let mut ranges = Vec::with_capacity(parts.len());
+        for part in parts {
+            let own = rank_rows(*part, unit, rank, world);
+            ranges.push(start + own.start..start + own.end);
+            start += part;
+        }
+        ranges
+    };
     match binding.shard {
         Shard::Replicated => Ok(rows),
-        Shard::Columns { unit } => {
-            let range = rank_rows(outputs(&rows), unit, rank, world);
-            rows.take_rows(range)
-        }
-        Shard::Vocab => {
-            let range = rank_rows(outputs(&rows), 1, rank, world);
-            rows.take_rows(range)
-        }
+        Shard::Columns { unit } => rows.take_outputs(&of_parts(unit)),
+        Shard::Vocab => rows.take_outputs(&of_parts(1)),
         // Added once, after the reduction: every rank keeps it.
         Shard::Rows { .. } if binding.role.part == Part::Bias => Ok(rows),
         Shard::Rows { grain } => {

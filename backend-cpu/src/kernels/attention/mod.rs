@@ -21,24 +21,26 @@
 
 mod dense;
 mod paged;
-mod tile;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 pub use dense::attend_dense;
 pub use paged::{Pages, attend_paged};
 
 use super::{Floats, Machine, Rows, RowsMut};
 use crate::simd::{self, Kernel};
-use engraft_core::Result;
 use engraft_core::mem::Float;
 use engraft_core::ops::{Heads, Scores};
+use engraft_core::{Error, Result};
 use tile::Tile;
 
 /// Positions of a chunk.
 pub const CHUNK: usize = 64;
-/// Query rows of one work item.
-const BLOCK: usize = 16;
+/// Query rows of one work item: a tile holds them for every head of a group.
+fn block_rows(heads: &Heads) -> usize {
+    (2 * CHUNK / (heads.heads / heads.kv_heads)).clamp(1, 16)
+}
 
 /// Consecutive positions of a chunk that lie together.
 #[derive(Debug, Clone, Copy)]
@@ -104,16 +106,24 @@ fn row_floats(heads: &Heads) -> usize {
 
 fn attend<K: Keys>(machine: &Machine, call: &Call<'_, K>) -> Result<()> {
     let group = call.heads.heads / call.heads.kv_heads;
+    if group > tile::MOST {
+        return Err(Error::Unsupported {
+            op: "attend".into(),
+            backend: "cpu".into(),
+            reason: format!("{group} query heads share a key head; at most {} are possible", tile::MOST),
+        });
+    }
+    let block_rows = block_rows(&call.heads);
     // A tile's rows are (query row, head of the group) pairs; the scratch of a thread holds one tile.
-    let per_thread = (BLOCK * group) * row_floats(&call.heads) + call.keys.scratch(&call.heads) + 64;
-    let items: usize = (0..call.keys.seqs()).map(|s| call.keys.rows(s).1.div_ceil(BLOCK)).sum();
+    let per_thread = (block_rows * group) * row_floats(&call.heads) + call.keys.scratch(&call.heads) + 64;
+    let items: usize = (0..call.keys.seqs()).map(|s| call.keys.rows(s).1.div_ceil(block_rows)).sum();
     let threads = machine.pool.threads();
     machine.with_scratch(per_thread * threads, |scratch| {
         machine.pool.run(items * call.heads.kv_heads, |item, thread| {
             let (mut block, head) = (item / call.heads.kv_heads, item % call.heads.kv_heads);
             let mut seq = 0;
             loop {
-                let blocks = call.keys.rows(seq).1.div_ceil(BLOCK);
+                let blocks = call.keys.rows(seq).1.div_ceil(block_rows);
                 if block < blocks {
                     break;
                 }
@@ -152,13 +162,14 @@ impl<K: Keys> Item<'_, K> {
     fn walk<V: simd::Lanes, E: tile::Element>(&self) {
         let Call { q, out, keys, heads, scores } = *self.call;
         let (first, rows, len) = keys.rows(self.seq);
-        let from = self.block * BLOCK;
-        let count = (rows - from).min(BLOCK);
+        let block_rows = block_rows(&heads);
+        let from = self.block * block_rows;
+        let count = (rows - from).min(block_rows);
         let group = heads.heads / heads.kv_heads;
-        // SAFETY: `attend` sized the scratch for BLOCK * group rows and the keys' own.
+        // SAFETY: `attend` sized the scratch for block_rows * group rows and the keys' own.
         unsafe {
             let own = self.scratch.at(0);
-            let key_scratch = own.add(BLOCK * group * row_floats(&heads));
+            let key_scratch = own.add(block_rows * group * row_floats(&heads));
             let mut tile = Tile::new(own, count, group, &heads, scores);
             tile.load::<V>(q, first + from, self.head);
             // The first row's position; keys before this step's rows are `len - rows`.

@@ -10,6 +10,10 @@ use engraft_core::ops::{Heads, Scores};
 const SHARE: usize = 4;
 /// Vectors of value columns that are summed at once.
 const WIDE: usize = 8;
+/// Rows of the largest tile.
+pub(super) const MOST: usize = 256;
+/// Floats of a row of scores: a chunk, and room for a vector more.
+const SCORES: usize = CHUNK + 8;
 
 /// An element type of keys and values.
 pub(super) trait Element: Copy {
@@ -69,19 +73,15 @@ pub(super) struct Tile<'a> {
     /// `[rows, v_cols]`.
     o: *mut f32,
     /// Running maximum and sum of every row.
-    max: [f32; Self::MOST],
-    sum: [f32; Self::MOST],
-    any: [bool; Self::MOST],
+    max: [f32; MOST],
+    sum: [f32; MOST],
+    any: [bool; MOST],
     first_head: usize,
     position: usize,
     len: usize,
 }
 
 impl<'a> Tile<'a> {
-    /// Rows of the largest tile; larger groups are walked in parts by the caller.
-    const MOST: usize = 256;
-    const SCORES: usize = CHUNK + 8;
-
     /// A tile over scratch of `row_floats` per row.
     ///
     /// # Safety
@@ -95,11 +95,11 @@ impl<'a> Tile<'a> {
         scores: &'a Scores,
     ) -> Self {
         let rows = count * group;
-        assert!(rows <= Self::MOST, "{rows} rows in a tile of {}", Self::MOST);
+        assert!(rows <= MOST, "{rows} rows in a tile of {}", MOST);
         let (k_cols, v_cols) = (heads.k_dim.next_multiple_of(8), heads.v_dim.next_multiple_of(8));
-        debug_assert_eq!(row_floats(heads), k_cols + Self::SCORES + v_cols);
+        debug_assert_eq!(row_floats(heads), k_cols + SCORES + v_cols);
         // SAFETY: three parts of the promised scratch.
-        let (s, o) = unsafe { (scratch.add(rows * k_cols), scratch.add(rows * (k_cols + Self::SCORES))) };
+        let (s, o) = unsafe { (scratch.add(rows * k_cols), scratch.add(rows * (k_cols + SCORES))) };
         Tile {
             heads,
             scores,
@@ -110,9 +110,9 @@ impl<'a> Tile<'a> {
             q: scratch,
             s,
             o,
-            max: [0.0; Self::MOST],
-            sum: [0.0; Self::MOST],
-            any: [false; Self::MOST],
+            max: [0.0; MOST],
+            sum: [0.0; MOST],
+            any: [false; MOST],
             first_head: 0,
             position: 0,
             len: 0,
@@ -224,7 +224,7 @@ impl<'a> Tile<'a> {
             }
             for (r, acc) in acc.iter().enumerate() {
                 for (n, a) in acc.iter().enumerate() {
-                    a.store(self.s.add((row + r) * Self::SCORES + run.at + i + n * WIDTH));
+                    a.store(self.s.add((row + r) * SCORES + run.at + i + n * WIDTH));
                 }
             }
         }
@@ -241,7 +241,7 @@ impl<'a> Tile<'a> {
         runs: &[Run],
     ) {
         // SAFETY: row r's scores; positions a..b were written by `dot`.
-        let s = unsafe { std::slice::from_raw_parts_mut(self.s.add(r * Self::SCORES + a), b - a) };
+        let s = unsafe { std::slice::from_raw_parts_mut(self.s.add(r * SCORES + a), b - a) };
         self.form::<V>(s, r, chunk + a);
         let m = s.iter().fold(f32::MIN, |m, v| if *v > m { *v } else { m });
         for v in s.iter_mut() {
@@ -308,7 +308,7 @@ impl<'a> Tile<'a> {
         let mut l = 0.0;
         // SAFETY: see `merge`.
         unsafe {
-            let s = self.s.add(r * Self::SCORES);
+            let s = self.s.add(r * SCORES);
             for run in runs {
                 let (from, to) = (a.max(run.at), b.min(run.at + run.len));
                 for j in from..to.max(from) {

@@ -80,7 +80,8 @@ pub unsafe fn panels<V: Lanes, S: Source, const P: usize>(
     // SAFETY: the caller's promise; prefetches may point anywhere.
     unsafe {
         let mut a = *acc;
-        let scales = |k: usize| -> [S::Scales<V>; P] { std::array::from_fn(|p| S::scales::<V>(panels[p], k)) };
+        let scales =
+            |k: usize| -> [S::Scales<V>; P] { std::array::from_fn(|p| S::scales::<V>(panels[p], k)) };
         walk!(
             S,
             V,
@@ -143,7 +144,11 @@ pub const LEVELS: usize = 3;
 /// # Safety
 /// `waiting` has room, and held the results of the leaves before.
 #[inline(always)]
-pub unsafe fn fold<V: Lanes, const N: usize>(leaf: usize, mut acc: [Wide<V>; N], waiting: *mut f32) -> [Wide<V>; N] {
+pub unsafe fn fold<V: Lanes, const N: usize>(
+    leaf: usize,
+    mut acc: [Wide<V>; N],
+    waiting: *mut f32,
+) -> [Wide<V>; N] {
     let level = leaf.trailing_ones() as usize;
     // SAFETY: the caller's promise; level 3 (leaf 7) is returned, not stored.
     unsafe {

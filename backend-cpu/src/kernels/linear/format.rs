@@ -173,10 +173,7 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
             let q = block.add(Self::CODES + k % SPAN / 2 * PANEL);
             let ((a0, b0), (a1, b1)) = if FIVE {
                 let m = block.add(Self::BITS + k % SPAN * 2);
-                (
-                    V::fives(q, *m, *m.add(2), OFFSET),
-                    V::fives(q.add(8), *m.add(1), *m.add(3), OFFSET),
-                )
+                (V::fives(q, *m, *m.add(2), OFFSET), V::fives(q.add(8), *m.add(1), *m.add(3), OFFSET))
             } else {
                 (V::nibbles(q, OFFSET), V::nibbles(q.add(8), OFFSET))
             };
@@ -195,14 +192,38 @@ macro_rules! with_source {
         use engraft_core::mem::{Block, Float, WeightFormat};
         use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
         match $format {
-            WeightFormat::Plain(Float::F32) => { type $S = PlainF32; $body }
-            WeightFormat::Plain(Float::F16) => { type $S = PlainF16; $body }
-            WeightFormat::Plain(Float::Bf16) => { type $S = PlainBf16; $body }
-            WeightFormat::Block(Block::Q8_0) => { type $S = Bytes8; $body }
-            WeightFormat::Block(Block::Q4_0) => { type $S = Nibbles<8, false, false>; $body }
-            WeightFormat::Block(Block::Q4_1) => { type $S = Nibbles<0, true, false>; $body }
-            WeightFormat::Block(Block::Q5_0) => { type $S = Nibbles<16, false, true>; $body }
-            WeightFormat::Block(Block::Q5_1) => { type $S = Nibbles<0, true, true>; $body }
+            WeightFormat::Plain(Float::F32) => {
+                type $S = PlainF32;
+                $body
+            }
+            WeightFormat::Plain(Float::F16) => {
+                type $S = PlainF16;
+                $body
+            }
+            WeightFormat::Plain(Float::Bf16) => {
+                type $S = PlainBf16;
+                $body
+            }
+            WeightFormat::Block(Block::Q8_0) => {
+                type $S = Bytes8;
+                $body
+            }
+            WeightFormat::Block(Block::Q4_0) => {
+                type $S = Nibbles<8, false, false>;
+                $body
+            }
+            WeightFormat::Block(Block::Q4_1) => {
+                type $S = Nibbles<0, true, false>;
+                $body
+            }
+            WeightFormat::Block(Block::Q5_0) => {
+                type $S = Nibbles<16, false, true>;
+                $body
+            }
+            WeightFormat::Block(Block::Q5_1) => {
+                type $S = Nibbles<0, true, true>;
+                $body
+            }
             _ => $other,
         }
     }};

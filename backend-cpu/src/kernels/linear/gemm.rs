@@ -7,7 +7,7 @@
 
 use super::chain::{LEVELS, decode, fold, rows};
 use super::epilogue::Finish;
-use super::format::{PANEL, PlainF32, Source, Wide, with_source};
+use super::format::{PANEL, PlainF32, Wide, with_source};
 use super::pack::Packed;
 use crate::kernels::{Floats, Rows};
 use crate::simd::{Kernel, Lanes};
@@ -111,31 +111,7 @@ pub(super) struct Gemm<'a> {
 impl Kernel for Gemm<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        if self.w.format == WeightFormat::Plain(Float::F32) {
-            self.all::<V, PlainF32, false>();
-        } else {
-            with_source!(self.w.format, S => self.all::<V, S, true>(), else {})
-        }
-    }
-}
-
-/// One pass of a tile over a piece of a leaf.
-#[derive(Clone, Copy)]
-struct Pass {
-    x: *const f32,
-    panel: *const u8,
-    k0: usize,
-    k1: usize,
-    leaf: usize,
-    first: bool,
-    last: bool,
-    stash: *mut f32,
-    result: *mut f32,
-}
-
-impl Gemm<'_> {
-    #[inline(always)]
-    fn all<V: Lanes, S: Source, const DECODE: bool>(self) {
+        let direct = self.w.format == WeightFormat::Plain(Float::F32);
         let per = self.w.panels_per_unit();
         // SAFETY: the stash has room for every tile of the block and one piece of weights.
         let piece = unsafe { self.stash.at(self.tiles.len() * STASH) };
@@ -148,10 +124,10 @@ impl Gemm<'_> {
                     loop {
                         let k1 = hi.min(k0 + PIECE);
                         let mut at = panel;
-                        if DECODE {
+                        if !direct {
                             // SAFETY: the panel covers the piece, the scratch has PIECE * 16 floats. The pointer is moved
                             // back so that absolute k index it; only k0..k1 are read.
-                            unsafe { decode::<V, S>(panel, k0, k1, piece) };
+                            with_source!(self.w.format, S => unsafe { decode::<V, S>(panel, k0, k1, piece) }, else {});
                             at = piece.cast::<u8>().wrapping_sub(k0 * PANEL * 4);
                         }
                         self.advance::<V>(at, (k0, k1), leaf, half, k0 == lo, k1 == hi);
@@ -172,10 +148,34 @@ impl Gemm<'_> {
             }
         }
     }
+}
 
+/// One pass of a tile over a piece of a leaf.
+#[derive(Clone, Copy)]
+struct Pass {
+    x: *const f32,
+    panel: *const u8,
+    k0: usize,
+    k1: usize,
+    leaf: usize,
+    first: bool,
+    last: bool,
+    stash: *mut f32,
+    result: *mut f32,
+}
+
+impl Gemm<'_> {
     /// All tiles of the block over one piece.
     #[inline(always)]
-    fn advance<V: Lanes>(&self, panel: *const u8, k: (usize, usize), leaf: usize, half: usize, first: bool, last: bool) {
+    fn advance<V: Lanes>(
+        &self,
+        panel: *const u8,
+        k: (usize, usize),
+        leaf: usize,
+        half: usize,
+        first: bool,
+        last: bool,
+    ) {
         for (i, tile) in self.tiles.clone().enumerate() {
             let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
             // SAFETY: the packed rows of the tile, its stash, and the panel cover what a pass reads and writes.

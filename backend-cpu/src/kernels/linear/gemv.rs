@@ -37,32 +37,36 @@ impl Gemv<'_> {
         let per = self.w.panels_per_unit();
         let mut sums = [0f32; STREAMS * PANEL];
         while p < self.range.end {
-            let some = if self.range.end - p >= STREAMS {
-                self.group::<V, S, STREAMS>(p, &mut sums)
-            } else if per == 2 {
-                self.group::<V, S, 2>(p, &mut sums)
-            } else {
-                self.group::<V, S, 1>(p, &mut sums)
-            };
+            self.group::<V, S>(p, &mut sums);
+            let some = STREAMS.min(self.range.end - p);
             for unit in 0..some / per {
                 // SAFETY: `sums` holds the sums of these panels; their outputs belong to this call.
-                unsafe { self.finish.tile::<V>(p / per + unit, 0, 1, sums.as_mut_ptr().add(unit * per * PANEL)) };
+                unsafe {
+                    self.finish.tile::<V>(p / per + unit, 0, 1, sums.as_mut_ptr().add(unit * per * PANEL))
+                };
             }
             p += some;
         }
     }
 
-    /// Sums of P panels from `p`.
+    /// Sums of the panels from `p`; where fewer than four are left, the last one is repeated and ignored.
     #[inline(always)]
-    fn group<V: Lanes, S: Source, const P: usize>(&self, p: usize, sums: &mut [f32; STREAMS * PANEL]) -> usize {
-        let at: [*const u8; P] = std::array::from_fn(|i| self.w.panel(p + i));
+    fn group<V: Lanes, S: Source>(&self, p: usize, sums: &mut [f32; STREAMS * PANEL]) {
+        let last = self.range.end - 1;
+        let at: [*const u8; STREAMS] = std::array::from_fn(|i| self.w.panel(last.min(p + i)));
         let mut waiting = [0f32; LEVELS * STREAMS * PANEL];
         for leaf in 0..8 {
-            let mut acc: [Wide<V>; P] = [[V::splat(0.0); 2]; P];
-            // SAFETY: panels and x cover 0..k; `waiting` has LEVELS * P wide vectors, `sums` P.
+            let mut acc: [Wide<V>; STREAMS] = [[V::splat(0.0); 2]; STREAMS];
+            // SAFETY: panels and x cover 0..k; `waiting` has LEVELS * STREAMS wide vectors, `sums` STREAMS.
             unsafe {
-                panels::<V, S, P>(self.x.at(0), &at, self.w.bounds[leaf], self.w.bounds[leaf + 1], &mut acc);
-                let total = fold::<V, P>(leaf, acc, waiting.as_mut_ptr());
+                panels::<V, S, STREAMS>(
+                    self.x.at(0),
+                    &at,
+                    self.w.bounds[leaf],
+                    self.w.bounds[leaf + 1],
+                    &mut acc,
+                );
+                let total = fold::<V, STREAMS>(leaf, acc, waiting.as_mut_ptr());
                 if leaf == 7 {
                     for (i, t) in total.iter().enumerate() {
                         t[0].store(sums.as_mut_ptr().add(i * PANEL));
@@ -71,6 +75,5 @@ impl Gemv<'_> {
                 }
             }
         }
-        P
     }
 }

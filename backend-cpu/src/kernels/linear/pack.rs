@@ -61,7 +61,12 @@ impl Packed {
     pub fn new(format: WeightFormat, n: usize, k: usize, grain: usize, layout: Layout) -> Result<Packed> {
         let halves = if layout == Layout::Gate { 2 } else { 1 };
         if n % halves != 0 {
-            return Err(Error::Shape { op: "linear", what: "rows of a gate weight modulo 2", got: n % 2, want: 0 });
+            return Err(Error::Shape {
+                op: "linear",
+                what: "rows of a gate weight modulo 2",
+                got: n % 2,
+                want: 0,
+            });
         }
         let panels = (n / halves).div_ceil(PANEL) * halves;
         let small = k.checked_mul(64).is_some();
@@ -169,7 +174,12 @@ impl Packed {
             return Err(self.refuse(source.name()));
         }
         if rows.end > self.n || rows.start > rows.end {
-            return Err(Error::Shape { op: "pack", what: "end of the row range", got: rows.end, want: self.n });
+            return Err(Error::Shape {
+                op: "pack",
+                what: "end of the row range",
+                got: rows.end,
+                want: self.n,
+            });
         }
         let row_bytes = format::row_bytes(source, self.k);
         let want = rows.len() * row_bytes;

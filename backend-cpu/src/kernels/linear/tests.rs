@@ -65,7 +65,9 @@ fn every_format_and_shape_equals_the_reference() {
     for madd in [Madd::Fused, Madd::Separate] {
         let machines = machines(madd);
         for (format, source) in FORMATS {
-            for (n, k, grain) in [(1, 1, 1), (17, 33, 1), (70, 96, 12), (81, 300, 7), (16, 2400, 1), (129, 64, 64)] {
+            for (n, k, grain) in
+                [(1, 1, 1), (17, 33, 1), (70, 96, 12), (81, 300, 7), (16, 2400, 1), (129, 64, 64)]
+            {
                 let raw = rows(format, n, k);
                 let w = weights(format, &raw, n, k);
                 for m in &machines {
@@ -110,7 +112,15 @@ fn long_sums_cross_pieces_and_row_blocks() {
 }
 
 /// The composed ops, one rounding each.
-fn composed(after: &str, sums: &[f32], bias: &[f32], n: usize, res: &[f32], dtype: Float, madd: Madd) -> Vec<f32> {
+fn composed(
+    after: &str,
+    sums: &[f32],
+    bias: &[f32],
+    n: usize,
+    res: &[f32],
+    dtype: Float,
+    madd: Madd,
+) -> Vec<f32> {
     let round = |v: f32| loaded(&stored(&[v], dtype), dtype)[0];
     let act = |v: f32| {
         let mut a = [v];
@@ -142,18 +152,24 @@ fn epilogues_of<M: MulAdd>() {
                 let xs = aligned(&stored(&values(t * k, 5), dtype));
                 let x = loaded(bytes(&xs), dtype);
                 let b = leaf_bounds(k, 1);
-                let sums: Vec<f32> =
-                    (0..t * n).map(|i| dot_ref::<M>(&x[i / n * k..][..k], &w[i % n * k..][..k], &b)).collect();
+                let sums: Vec<f32> = (0..t * n)
+                    .map(|i| dot_ref::<M>(&x[i / n * k..][..k], &w[i % n * k..][..k], &b))
+                    .collect();
                 for after in ["none", "act", "add", "gate"] {
-                    let (layout, out) = if after == "gate" { (Layout::Gate, n / 2) } else { (Layout::Plain, n) };
+                    let (layout, out) =
+                        if after == "gate" { (Layout::Gate, n / 2) } else { (Layout::Plain, n) };
                     let f32w = WeightFormat::Plain(Float::F32);
                     let p =
-                        Packed::pack(&m.pool, f32w, Stored::F32, &stored(&w, Float::F32), n, k, 1, layout).unwrap();
+                        Packed::pack(&m.pool, f32w, Stored::F32, &stored(&w, Float::F32), n, k, 1, layout)
+                            .unwrap();
                     let res = stored(&values(t * out, 6), dtype);
                     let mut ys = aligned(&res);
                     // SAFETY: both outlive the call; the residual is the output, which `Add` allows.
                     let (xv, yv) = unsafe {
-                        (Rows::new(xs.as_ptr(), dtype, t, k, k), RowsMut::new(ys.as_mut_ptr(), dtype, t, out, out))
+                        (
+                            Rows::new(xs.as_ptr(), dtype, t, k, k),
+                            RowsMut::new(ys.as_mut_ptr(), dtype, t, out, out),
+                        )
                     };
                     let last = match after {
                         "none" => After::Nothing,

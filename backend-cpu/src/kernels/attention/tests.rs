@@ -1,0 +1,211 @@
+//! Attention against the scalar definition of the module's head, bit for bit, on every machine.
+#![allow(clippy::unwrap_used)]
+
+use super::super::kv::{Slab, append, slab_bytes};
+use super::super::testing::{bits, machines, values};
+use super::*;
+use crate::kernels::AlignedBytes;
+use engraft_core::kv::KvLayout;
+use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};
+use engraft_core::numerics::Madd;
+
+/// One query row and head, scalar: `k(j)`, `v(j)` are rows of the head.
+fn row_ref<M: MulAdd>(
+    q: &[f32],
+    position: usize,
+    len: usize,
+    head: usize,
+    scores: &Scores,
+    k: &dyn Fn(usize) -> Vec<f32>,
+    v: &dyn Fn(usize) -> Vec<f32>,
+    width: usize,
+) -> Vec<f32> {
+    let hi = if scores.causal { (position + 1).min(len) } else { len };
+    let lo = scores.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
+    let (mut max, mut sum, mut out, mut any) = (0.0f32, 0.0f32, vec![0.0f32; width], false);
+    for chunk in (lo / CHUNK * CHUNK..hi).step_by(CHUNK) {
+        let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
+        let s: Vec<f32> = (a..b)
+            .map(|j| {
+                let dot = q.iter().zip(k(j)).fold(0.0, |acc, (q, k)| M::madd(*q, k, acc));
+                let mut s = dot * scores.scale;
+                if let Some(cap) = scores.soft_cap {
+                    s = cap * math::tanh::<M>(s * (1.0 / cap));
+                }
+                match &scores.alibi {
+                    Some(slopes) => M::madd(slopes[head], j as f32 - position as f32, s),
+                    None => s,
+                }
+            })
+            .collect();
+        let m = s.iter().copied().fold(f32::MIN, f32::max);
+        let (mut l, mut o) = (0.0, vec![0.0; width]);
+        for (s, j) in s.iter().zip(a..b) {
+            let e = math::exp::<M>(s - m);
+            l += e;
+            o.iter_mut().zip(v(j)).for_each(|(o, v)| *o = M::madd(e, v, *o));
+        }
+        if any {
+            let new = max.max(m);
+            let (keep, take) = (math::exp::<M>(max - new), math::exp::<M>(m - new));
+            sum = M::madd(sum, keep, l * take);
+            out.iter_mut().zip(o).for_each(|(out, o)| *out = M::madd(*out, keep, o * take));
+            max = new;
+        } else {
+            (max, sum, out, any) = (m, l, o, true);
+        }
+    }
+    if any { out.iter().map(|o| o / sum).collect() } else { vec![0.0; width] }
+}
+
+struct Case {
+    heads: Heads,
+    scores: Scores,
+    /// `(query rows, keys)` per sequence.
+    seqs: Vec<(usize, usize)>,
+}
+
+fn cases() -> Vec<Case> {
+    let scores = |causal, window, soft_cap, alibi: Option<Vec<f32>>| Scores {
+        scale: 0.3,
+        causal,
+        window,
+        soft_cap,
+        alibi: alibi.map(Into::into),
+    };
+    let heads = |heads, kv_heads, k_dim, v_dim| Heads { heads, kv_heads, k_dim, v_dim };
+    vec![
+        Case {
+            heads: heads(2, 1, 8, 8),
+            scores: scores(true, None, None, None),
+            seqs: vec![(1, 1), (3, 70)],
+        },
+        Case {
+            heads: heads(6, 2, 20, 12),
+            scores: scores(true, Some(9), Some(2.0), None),
+            seqs: vec![(40, 40), (1, 130), (0, 0), (5, 64)],
+        },
+        Case {
+            heads: heads(1, 1, 64, 72),
+            scores: scores(false, None, None, Some(vec![-0.25])),
+            seqs: vec![(7, 7), (2, 131)],
+        },
+        Case {
+            heads: heads(3, 3, 5, 3),
+            scores: scores(true, None, None, Some(vec![0.5, 0.25, 0.125])),
+            seqs: vec![(17, 150)],
+        },
+    ]
+}
+
+/// The reference for a case, over rows `k`, `v` of all keys of all sequences.
+fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f32> {
+    let h = case.heads;
+    let (mut out, mut row, mut first) = (Vec::new(), 0, 0);
+    for (rows, len) in &case.seqs {
+        for i in 0..*rows {
+            for head in 0..h.heads {
+                let g = head / (h.heads / h.kv_heads);
+                let qh = &q[row * h.q_cols() + head * h.k_dim..][..h.k_dim];
+                let key = |j| k[(first + j) * h.k_cols() + g * h.k_dim..][..h.k_dim].to_vec();
+                let value = |j| v[(first + j) * h.v_cols() + g * h.v_dim..][..h.v_dim].to_vec();
+                let of = match madd {
+                    Madd::Fused => row_ref::<FusedMadd>,
+                    Madd::Separate => row_ref::<SeparateMadd>,
+                };
+                out.extend(of(qh, len - rows + i, *len, head, &case.scores, &key, &value, h.v_dim));
+            }
+            row += 1;
+        }
+        first += len;
+    }
+    out
+}
+
+#[test]
+fn pages_of_any_size_and_order_give_the_reference_bits() {
+    for (case, page_size) in cases().iter().flat_map(|c| [1, 7, 16, 64].map(|p| (c, p))) {
+        let h = case.heads;
+        let (rows, keys): (usize, usize) =
+            case.seqs.iter().fold((0, 0), |(r, k), (rows, len)| (r + rows, k + len));
+        let (q, k, v) =
+            (values(rows * h.q_cols(), 1), values(keys * h.k_cols(), 2), values(keys * h.v_cols(), 3));
+        let stride = case.seqs.iter().map(|(_, l)| l.div_ceil(page_size)).max().unwrap();
+        let total = stride * case.seqs.len();
+        let layout = KvLayout {
+            pages: total,
+            page_size,
+            kv_heads: h.kv_heads,
+            k_dim: h.k_dim,
+            v_dim: h.v_dim,
+            dtype: Float::F32,
+        };
+        // Pages in reverse: the order may not matter.
+        let pages: Vec<u32> = (0..total as u32).rev().collect();
+        let (kb, vb) = slab_bytes(&layout);
+        let (mut ks, mut vs) = (AlignedBytes::zeroed(kb), AlignedBytes::zeroed(vb));
+        // SAFETY: slabs of the right size that outlive the test.
+        let slab = unsafe { Slab::new(ks.as_mut_ptr(), vs.as_mut_ptr(), layout) };
+        let mut slots = Vec::new();
+        let (mut bounds, mut lens) = (vec![0u32], Vec::new());
+        for (s, (rows, len)) in case.seqs.iter().enumerate() {
+            bounds.push(bounds[s] + *rows as u32);
+            lens.push(*len as u32);
+            slots
+                .extend((0..*len).map(|p| {
+                    (pages[s * stride + p / page_size] as usize * page_size + p % page_size) as i32
+                }));
+        }
+        let table_rows: Vec<u32> = (0..case.seqs.len() as u32).collect();
+        for madd in [Madd::Fused, Madd::Separate] {
+            let want = reference(case, &q, &k, &v, madd);
+            for machine in machines(madd) {
+                let mut out = vec![f32::NAN; rows * h.out_cols()];
+                // SAFETY: the vectors outlive the calls.
+                unsafe {
+                    append(&machine, Rows::of(&k, h.k_cols()), Rows::of(&v, h.v_cols()), &slots, slab)
+                        .unwrap();
+                    let p = Pages {
+                        bounds: &bounds,
+                        table_rows: &table_rows,
+                        lens: &lens,
+                        pages: &pages,
+                        stride,
+                    };
+                    let (q, o) = (Rows::of(&q, h.q_cols()), RowsMut::of(&mut out, h.out_cols()));
+                    attend_paged(&machine, q, slab, p, h, &case.scores, o).unwrap();
+                }
+                assert_eq!(bits(&out), bits(&want), "page size {page_size} {madd:?} {h:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn plain_rows_give_the_reference_bits() {
+    for case in cases() {
+        let h = case.heads;
+        let seqs: Vec<(usize, usize)> = case.seqs.iter().map(|(_, len)| (*len, *len)).collect();
+        let case = Case { seqs, ..case };
+        let keys: usize = case.seqs.iter().map(|s| s.1).sum();
+        let (q, k, v) =
+            (values(keys * h.q_cols(), 1), values(keys * h.k_cols(), 2), values(keys * h.v_cols(), 3));
+        let mut bounds = vec![0u32];
+        for (rows, _) in &case.seqs {
+            bounds.push(bounds[bounds.len() - 1] + *rows as u32);
+        }
+        for madd in [Madd::Fused, Madd::Separate] {
+            let want = reference(&case, &q, &k, &v, madd);
+            for machine in machines(madd) {
+                let mut out = vec![f32::NAN; keys * h.out_cols()];
+                // SAFETY: the vectors outlive the call.
+                unsafe {
+                    let (q, o) = (Rows::of(&q, h.q_cols()), RowsMut::of(&mut out, h.out_cols()));
+                    let (k, v) = (Rows::of(&k, h.k_cols()), Rows::of(&v, h.v_cols()));
+                    attend_dense(&machine, q, k, v, &bounds, h, &case.scores, o).unwrap();
+                }
+                assert_eq!(bits(&out), bits(&want), "{madd:?} {h:?}");
+            }
+        }
+    }
+}
