@@ -6,6 +6,7 @@
 //! what the machine could do.
 
 pub mod kernels;
+pub mod limits;
 mod mem;
 mod ops;
 mod pool;

@@ -82,6 +82,26 @@ pub fn with_backend<V: Visitor>(name: &BackendName, threads: usize, visitor: V) 
     }
 }
 
+/// What a device can do at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// 10^9 bytes of memory read per second.
+    pub read_gbs: f64,
+    /// 10^9 floating-point operations per second; a multiply-add counts as two.
+    pub fma_gflops: f64,
+}
+
+/// Measures the named backend's limits now; takes a moment and half a gigabyte.
+///
+/// # Errors
+/// As [`with_backend`].
+pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
+    match name {
+        BackendName::Cpu => cpu::limits(threads),
+        BackendName::Cuda(_) | BackendName::Wgpu(_) => Err(absent(name)),
+    }
+}
+
 fn absent(name: &BackendName) -> Error {
     let have = if cpu::AVAILABLE { "cpu" } else { "nothing" };
     let kind = name.to_string();

@@ -1,7 +1,6 @@
 //! One benchmark: loads the model, runs prefill and decode, and measures the machine's limits between the runs.
 
-use super::limits::{self, Limits};
-use engraft::backends::Visitor;
+use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
 use engraft::core::backend::Backend;
 use engraft::core::checkpoint::{Access, ModelFiles, open};
 use engraft::core::config::EngineConfig;
@@ -23,6 +22,7 @@ pub struct Job {
     /// None: the embedded model.
     pub model: Option<PathBuf>,
     pub dtype: Float,
+    pub backend: BackendName,
     pub threads: usize,
     pub batches: Vec<usize>,
     pub prompt: usize,
@@ -47,6 +47,8 @@ pub struct Work {
     pub parameters: u64,
     /// Bytes that every step reads.
     pub weight_bytes: u64,
+    /// Of the KV cache, when full.
+    pub kv_bytes: u64,
     pub prefill_flops: f64,
     /// Of one token.
     pub decode_flops: f64,
@@ -87,7 +89,7 @@ impl Visitor for Job {
                 // Before the limits' own buffer counts.
                 peak_rss = peak_memory();
             }
-            limits.push(limits::measure(self.threads)?);
+            limits.push(measure_limits(&self.backend, self.threads)?);
             last = Some((engine, parameters));
         }
         let Some((mut engine, parameters)) = last else {
@@ -232,10 +234,18 @@ impl Job {
         Work {
             parameters,
             weight_bytes,
+            kv_bytes: kv_bytes(engine),
             prefill_flops: prompt * body + head + attention(&model.spec) * prompt * (prompt + 1.0) / 2.0,
             decode_flops: body + head + attention(&model.spec) * at as f64,
         }
     }
+}
+
+fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
+    let config = engine.config();
+    let heads = engine.model().spec.blocks.iter().map(|b| b.heads);
+    let columns: usize = heads.map(|h| h.kv_heads * (h.k_dim + h.v_dim)).sum();
+    (config.pool_pages() * config.page_size * columns * config.kv_dtype.bytes()) as u64
 }
 
 /// Operations of one query per key, all layers: two for the score and two for the sum, per column and head.

@@ -1,10 +1,9 @@
 //! `engraft bench`: prefill and decode speed, load time and memory, beside the machine's own limits.
 //!
 //! `shape.rs` writes random checkpoints (in a process of its own, so that writing does not count as memory of the
-//! run), `measure.rs` runs, `limits.rs` measures what the machine can do in the same run, this file reports. Every
-//! figure is a median over the repetitions; limits and runs take turns, so that both see the same machine.
+//! run), `measure.rs` runs and measures what the machine can do in the same run, this file reports. Every figure is a
+//! median over the repetitions; limits and runs take turns, so that both see the same machine.
 
-mod limits;
 mod measure;
 mod shape;
 
@@ -35,6 +34,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let job = Job {
         model,
         dtype: device.dtype,
+        backend: device.backend.clone(),
         threads: device.threads,
         batches: args.batch.clone(),
         prompt: args.prompt,
@@ -204,7 +204,8 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
     ));
     if let Some(rss) = report.peak_rss {
         let ratio = rss as f64 / report.work.weight_bytes as f64;
-        text.push_str(&format!(", peak memory {} ({ratio:.2} x weights)", bytes(rss)));
+        let kv = bytes(report.work.kv_bytes);
+        text.push_str(&format!(", peak memory {} ({ratio:.2} x weights; {kv} of KV cache)", bytes(rss)));
     }
     text.push_str("\n\n");
     text.push_str(&table(&heads, &rows.collect::<Vec<_>>()));
@@ -272,6 +273,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "decode": args.decode,
         "load_seconds": median_of(report.load_s.clone()),
         "peak_memory_bytes": report.peak_rss,
+        "kv_cache_bytes": report.work.kv_bytes,
         "limits": {"read_gb_per_second": peak.gbs, "fma_gflop_per_second": peak.gflops},
         "batches": batches,
         "profile": profiles.map(|(p, d)| json!({"prefill": profile(p), "decode": profile(d)})),

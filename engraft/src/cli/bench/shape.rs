@@ -198,7 +198,7 @@ impl Shape {
             at = end;
         }
         let mut header = serde_json::Value::Object(header).to_string();
-        while header.len() % 8 != 0 {
+        while !header.len().is_multiple_of(8) {
             header.push(' ');
         }
         let mut write = || {
