@@ -1,1 +1,66 @@
-//! Placeholder head, replaced by the first slice.
+//! Run pretrained transformers: a checkpoint goes in, text comes out.
+//!
+//! ```
+//! # fn main() -> engraft::Result<()> {
+//! use engraft::{GenerateOptions, Generator};
+//!
+//! let model = engraft::demo()?; // or engraft::open("path/to/model")?
+//! let options = GenerateOptions::new().max_new_tokens(24).greedy();
+//! for piece in model.generate("This package provides", &options)? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate is the front door. [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed text,
+//! [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. None of them has a type
+//! parameter: which backend runs is a name in [`Options`]. What is behind the door stands in [`core`], with the
+//! backend as a type parameter, for those who build on it.
+//!
+//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program (`src/main.rs`).
+
+pub mod backends;
+mod demo;
+mod generator;
+mod handle;
+#[cfg_attr(feature = "hub", path = "hub/enabled.rs")]
+#[cfg_attr(not(feature = "hub"), path = "hub/disabled.rs")]
+mod hub;
+mod options;
+mod source;
+mod stream;
+mod text;
+
+pub use engraft_core as core;
+pub use engraft_core::config::EngineConfig;
+pub use engraft_core::engine::{Encoded, EncoderInput, Finish, Request};
+pub use engraft_core::inject::InjectionPlan;
+pub use engraft_core::mem::Float;
+pub use engraft_core::policy::Registry;
+pub use engraft_core::sample::SamplingParams;
+pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};
+pub use engraft_core::{Error, Result};
+
+pub use demo::demo_files;
+pub use generator::{GenerateOptions, Generator, TextGenerator};
+pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
+pub use options::Options;
+pub use source::ModelSource;
+pub use stream::{Stats, TextFinish, TextStream};
+
+/// Opens a model with default options: a folder, a `.gguf` file, or (feature `hub`) a hub id.
+///
+/// # Errors
+/// What [`Options::open`] raises.
+pub fn open(model: impl Into<ModelSource>) -> Result<TextGenerator> {
+    Options::new().open(model)
+}
+
+/// Opens the demo model that is embedded in this crate: 1.2 M parameters that write package descriptions.
+///
+/// # Errors
+/// What [`Options::open`] raises.
+pub fn demo() -> Result<TextGenerator> {
+    Options::new().open(ModelSource::Demo)
+}

@@ -1,0 +1,130 @@
+//! Backends by name.
+//!
+//! Users name a backend in a string; generic code (engine, plan, benchmarks) is called with the right type by a
+//! [`Visitor`]. A name that nobody knows is told apart from one that this build was made without: the first is a
+//! user's slip, the second needs another build.
+
+#[cfg_attr(feature = "cpu", path = "cpu_enabled.rs")]
+#[cfg_attr(not(feature = "cpu"), path = "cpu_disabled.rs")]
+mod cpu;
+
+use engraft_core::backend::Backend;
+use engraft_core::{Error, Result};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Code that runs with any backend.
+pub trait Visitor {
+    /// What it gives back.
+    type Output;
+    /// Runs with `backend`.
+    ///
+    /// # Errors
+    /// Its own.
+    fn visit<B: Backend>(self, backend: Arc<B>) -> Result<Self::Output>;
+}
+
+/// A backend as users name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackendName {
+    /// `cpu`.
+    Cpu,
+    /// `cuda` or `cuda:1`.
+    Cuda(String),
+    /// `wgpu`, or `wgpu:` and a part of an adapter's name.
+    Wgpu(String),
+}
+
+/// The names that exist, for messages.
+pub const KNOWN: &str = "cpu, cuda, cuda:<index>, wgpu, wgpu:<part of an adapter's name>";
+
+impl FromStr for BackendName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (kind, which) = text.split_once(':').map_or((text, None), |(kind, which)| (kind, Some(which)));
+        match (kind, which) {
+            ("cpu", None) => Ok(BackendName::Cpu),
+            ("cuda", None) => Ok(BackendName::Cuda(text.into())),
+            ("cuda", Some(n)) if n.parse::<u16>().is_ok() => Ok(BackendName::Cuda(text.into())),
+            ("wgpu", None) => Ok(BackendName::Wgpu(text.into())),
+            ("wgpu", Some(part)) if !part.is_empty() => Ok(BackendName::Wgpu(text.into())),
+            _ => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
+        }
+    }
+}
+
+impl std::fmt::Display for BackendName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BackendName::Cpu => "cpu",
+            BackendName::Cuda(name) | BackendName::Wgpu(name) => name,
+        })
+    }
+}
+
+impl BackendName {
+    /// Whether this build can run it.
+    pub fn compiled_in(&self) -> bool {
+        matches!(self, BackendName::Cpu) && cpu::AVAILABLE
+    }
+}
+
+/// Starts the named backend (`threads` 0: one per core) and runs `visitor` with it.
+///
+/// # Errors
+/// `Unsupported` when this build has no such backend; what starting it and the visitor raise.
+pub fn with_backend<V: Visitor>(name: &BackendName, threads: usize, visitor: V) -> Result<V::Output> {
+    match name {
+        BackendName::Cpu => cpu::visit(threads, visitor),
+        BackendName::Cuda(_) | BackendName::Wgpu(_) => Err(absent(name)),
+    }
+}
+
+/// What a device can do at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// 10^9 bytes of memory read per second.
+    pub read_gbs: f64,
+    /// 10^9 floating-point operations per second; a multiply-add counts as two.
+    pub fma_gflops: f64,
+}
+
+/// Measures the named backend's limits now; takes a moment and half a gigabyte.
+///
+/// # Errors
+/// As [`with_backend`].
+pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
+    match name {
+        BackendName::Cpu => cpu::limits(threads),
+        BackendName::Cuda(_) | BackendName::Wgpu(_) => Err(absent(name)),
+    }
+}
+
+fn absent(name: &BackendName) -> Error {
+    let have = if cpu::AVAILABLE { "cpu" } else { "nothing" };
+    let kind = name.to_string();
+    let kind = kind.split(':').next().unwrap_or_default();
+    Error::config("backend", format!("\"{name}\""), format!("{have}; this build has no {kind} backend"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!("cpu".parse::<BackendName>().unwrap(), BackendName::Cpu);
+        assert_eq!("cuda:1".parse::<BackendName>().unwrap().to_string(), "cuda:1");
+        assert_eq!(
+            "wgpu:llvmpipe".parse::<BackendName>().unwrap(),
+            BackendName::Wgpu("wgpu:llvmpipe".into())
+        );
+        for bad in ["", "CPU", "cpu:0", "cuda:", "cuda:x", "wgpu:", "tpu"] {
+            let text = bad.parse::<BackendName>().unwrap_err().to_string();
+            assert!(text.contains("wgpu") && text.contains(bad), "{text}");
+        }
+    }
+}

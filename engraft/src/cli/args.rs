@@ -1,0 +1,274 @@
+//! All flags, and how they become options of the library.
+
+use super::output::Loading;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use engraft::backends::{self, BackendName};
+use engraft::{Float, ModelSource, Options, SamplingParams, TextGenerator};
+use std::path::PathBuf;
+
+use super::Failure;
+
+/// Run pretrained transformers. Without --model, a small embedded demo model answers.
+#[derive(Debug, Parser)]
+#[command(name = "engraft", version, propagate_version = true, max_term_width = 100)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Continue a prompt; the continuation goes to standard output as it is drawn
+    Generate(GenerateArgs),
+    /// Talk with a model
+    Chat(ChatArgs),
+    /// Show how a model runs: per slot the op, the kernel or why there is none, format and bytes
+    Plan(PlanArgs),
+    /// Measure speed and memory, beside what the machine can do
+    Bench(BenchArgs),
+    /// Show what this build and this machine have, and what to install
+    Doctor(DoctorArgs),
+    /// Write a checkpoint of random weights (used by bench, in a process of its own)
+    #[command(hide = true)]
+    WriteShape(WriteShapeArgs),
+}
+
+/// Which model, where and how.
+#[derive(Debug, ClapArgs)]
+pub struct ModelArgs {
+    /// Folder of a checkpoint, .gguf file, or hub id org/name (cargo feature `hub`); default: the demo model
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Where and how to compute.
+#[derive(Debug, ClapArgs)]
+pub struct DeviceArgs {
+    /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
+    pub backend: BackendName,
+    /// Element type of activations and KV cache: f32, f16, bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
+    pub dtype: Float,
+    /// Threads of the CPU backend; 0 is one per core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
+    pub threads: usize,
+}
+
+/// How tokens are drawn. What is not given comes from the model's generation_config.json.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Sampling (default: what the model's generation_config.json says)")]
+pub struct SamplingArgs {
+    /// Divides logits; 0 is greedy
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
+    pub temperature: Option<f32>,
+    /// Keep only the K best tokens; 0 is off
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Keep the best tokens that reach this share of the probability; 1 is off
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
+    pub top_p: Option<f32>,
+    /// Keep tokens with at least this share of the best one's probability; 0 is off
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
+    pub min_p: Option<f32>,
+    /// Make tokens seen so far less likely; 1 is off
+    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = repetition_penalty)]
+    pub repetition_penalty: Option<f32>,
+    /// Random seed; the same seed draws the same text. Default: a new one every time
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(group = clap::ArgGroup::new("input").required(true).args(["prompt", "prompt_file"]))]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Text to continue
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// File with the text to continue; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// Tokens to draw at most
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub max_new_tokens: usize,
+    /// End before this text appears (can be given several times)
+    #[arg(long, value_name = "TEXT", value_parser = stop)]
+    pub stop: Vec<String>,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub max_new_tokens: usize,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct PlanArgs {
+    /// The model, as with --model
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub path: Option<String>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Random weights of a named shape: tiny, S, M, llama-1b, llama-8b
+    #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = super::bench::shape)]
+    pub shape: Option<super::bench::Shape>,
+    /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0
+    #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = super::bench::weights)]
+    pub weights: engraft::core::mem::Stored,
+    /// Sequences at once, a list
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = positive)]
+    pub batch: Vec<usize>,
+    /// Prompt tokens per sequence
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub prompt: usize,
+    /// Tokens to draw per sequence
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    pub decode: usize,
+    /// Repetitions; medians are reported
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
+    pub repeat: usize,
+    /// Show time per op (after the measured runs)
+    #[arg(long)]
+    pub profile: bool,
+    /// Write a Chrome trace of a few steps (after the measured runs)
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct WriteShapeArgs {
+    /// Name of the shape
+    #[arg(long, value_parser = super::bench::shape)]
+    pub shape: super::bench::Shape,
+    /// Format
+    #[arg(long, value_parser = super::bench::weights)]
+    pub weights: engraft::core::mem::Stored,
+    /// Folder to write to
+    #[arg(long)]
+    pub out: PathBuf,
+}
+
+impl ModelArgs {
+    /// Whether the embedded model is meant.
+    pub fn is_demo(&self) -> bool {
+        self.model.is_none()
+    }
+
+    pub fn source(&self) -> ModelSource {
+        self.model.as_deref().map_or(ModelSource::Demo, ModelSource::parse)
+    }
+
+    /// Loads the model for one sequence at a time, with a progress bar.
+    pub fn open(&self) -> Result<TextGenerator, Failure> {
+        let mut loading = Loading::default();
+        let options = self.device.options()?.max_seqs(1);
+        Ok(options.progress(move |done, total| loading.show(done, total)).open(self.source())?)
+    }
+}
+
+impl DeviceArgs {
+    pub fn options(&self) -> Result<Options, Failure> {
+        Ok(Options::new().backend(self.backend.clone()).dtype(self.dtype).threads(self.threads))
+    }
+}
+
+impl SamplingArgs {
+    /// The model's way, changed by the flags. `fresh` is the seed when none is given.
+    pub fn params(&self, model: SamplingParams, fresh: u64) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature.unwrap_or(model.temperature),
+            top_k: self.top_k.unwrap_or(model.top_k),
+            top_p: self.top_p.unwrap_or(model.top_p),
+            min_p: self.min_p.unwrap_or(model.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
+            seed: self.seed.unwrap_or(fresh),
+        }
+    }
+}
+
+fn backend(text: &str) -> Result<BackendName, String> {
+    text.parse().map_err(|_| format!("unknown backend; there are {}", backends::KNOWN))
+}
+
+fn dtype(text: &str) -> Result<Float, String> {
+    text.parse().map_err(|_| "allowed: f32, f16, bf16".into())
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let n: usize = text.parse().map_err(|_| "a whole number is expected".to_string())?;
+    if n <= 1024 { Ok(n) } else { Err("at most 1024 are possible".into()) }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
+        _ => Err("a whole number from 1 to 1048576 is expected".into()),
+    }
+}
+
+fn stop(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("a stop string cannot be empty".into()) } else { Ok(text.into()) }
+}
+
+/// A number that the sampler takes for the field that `set` writes.
+fn sampled(text: &str, set: impl Fn(&mut SamplingParams, f32)) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| "a number is expected".to_string())?;
+    let mut params = SamplingParams::default();
+    set(&mut params, value);
+    params.validate().map(|()| value).map_err(|e| match e {
+        engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
+        other => other.to_string(),
+    })
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    sampled(text, |p, v| p.temperature = v)
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    sampled(text, |p, v| p.top_p = v)
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    sampled(text, |p, v| p.min_p = v)
+}
+
+fn repetition_penalty(text: &str) -> Result<f32, String> {
+    sampled(text, |p, v| p.repetition_penalty = v)
+}

@@ -1,0 +1,262 @@
+//! One benchmark: loads the model, runs prefill and decode, and measures the machine's limits between the runs.
+
+use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
+use engraft::core::backend::Backend;
+use engraft::core::checkpoint::{Access, ModelFiles, open};
+use engraft::core::config::EngineConfig;
+use engraft::core::engine::{Engine, Output, Request};
+use engraft::core::inject::{InjectionPlan, inject};
+use engraft::core::policy::{Family, ModelSpec, Registry};
+use engraft::core::profile::Profile;
+use engraft::core::weights::LoadOptions;
+use engraft::{Error, Float, Result, demo_files};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Prompts of the decode runs: long enough that the cache is not empty, short enough not to be the measurement.
+const DECODE_PROMPT: usize = 128;
+
+/// What to measure.
+pub struct Job {
+    /// None: the embedded model.
+    pub model: Option<PathBuf>,
+    pub dtype: Float,
+    pub backend: BackendName,
+    pub threads: usize,
+    pub batches: Vec<usize>,
+    pub prompt: usize,
+    pub decode: usize,
+    pub repeat: usize,
+    pub profile: bool,
+}
+
+/// Times of one batch size: one entry per repetition.
+#[derive(Default)]
+pub struct Times {
+    pub prefill_s: Vec<f64>,
+    /// Median step of each repetition.
+    pub step_s: Vec<f64>,
+    /// Fastest tenth of the steps of all repetitions.
+    pub best_step_s: f64,
+    pub steps: Vec<f64>,
+}
+
+/// Floating-point operations and bytes, from the plan.
+pub struct Work {
+    pub parameters: u64,
+    /// Bytes that every step reads.
+    pub weight_bytes: u64,
+    /// Of the KV cache, when full.
+    pub kv_bytes: u64,
+    pub prefill_flops: f64,
+    /// Of one token.
+    pub decode_flops: f64,
+}
+
+/// All figures of a job.
+pub struct Report {
+    pub model: String,
+    pub device: String,
+    pub load_s: Vec<f64>,
+    pub peak_rss: Option<u64>,
+    pub limits: Vec<Limits>,
+    pub batches: Vec<(usize, Times)>,
+    pub work: Work,
+    /// Of a prefill and of decode steps.
+    pub profiles: Option<(Profile, Profile)>,
+}
+
+impl Visitor for Job {
+    type Output = Report;
+
+    fn visit<B: Backend>(self, backend: Arc<B>) -> Result<Report> {
+        let mut load_s = Vec::new();
+        let mut batches: Vec<(usize, Times)> = self.batches.iter().map(|b| (*b, Times::default())).collect();
+        let (mut limits, mut peak_rss, mut last) = (Vec::new(), None, None);
+        for repetition in 0..self.repeat {
+            // Two engines at once would double the peak.
+            drop(last.take());
+            let began = Instant::now();
+            let (mut engine, parameters) = self.load(&backend)?;
+            load_s.push(began.elapsed().as_secs_f64());
+            for (batch, times) in &mut batches {
+                self.warm_up(&mut engine, *batch)?;
+                times.prefill_s.push(self.prefill(&mut engine, *batch)?);
+                self.decode(&mut engine, *batch, times)?;
+            }
+            if repetition == 0 {
+                // Before the limits' own buffer counts.
+                peak_rss = peak_memory();
+            }
+            limits.push(measure_limits(&self.backend, self.threads)?);
+            last = Some((engine, parameters));
+        }
+        let Some((mut engine, parameters)) = last else {
+            return Err(Error::config("repeat", 0, "at least 1"));
+        };
+        let work = self.work(&engine, parameters);
+        let profiles = if self.profile { Some(self.profiled(&mut engine)?) } else { None };
+        for (_, times) in &mut batches {
+            times.steps.sort_by(f64::total_cmp);
+            times.best_step_s = times.steps.get(times.steps.len() / 10).copied().unwrap_or(f64::NAN);
+        }
+        let device = backend.caps().device.clone();
+        let model = self.model.map_or("demo".into(), |p| p.display().to_string());
+        Ok(Report { model, device, load_s, peak_rss, limits, batches, work, profiles })
+    }
+}
+
+impl Job {
+    fn files(&self) -> Result<ModelFiles> {
+        match &self.model {
+            Some(path) => open(path, Access::default()),
+            None => demo_files(),
+        }
+    }
+
+    fn load<B: Backend>(&self, backend: &Arc<B>) -> Result<(Engine<B>, u64)> {
+        let files = self.files()?;
+        let most = self.batches.iter().copied().max().unwrap_or(1);
+        let context = self.prompt.max(DECODE_PROMPT) + self.decode + 1;
+        let config = EngineConfig {
+            dtype: self.dtype,
+            kv_dtype: self.dtype,
+            max_seqs: most,
+            max_context: context,
+            ..EngineConfig::default()
+        };
+        let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
+        let registry = Registry::default();
+        let model = inject(backend, &files, &registry, context, LoadOptions::default(), &mut |_, _| {})?;
+        if model.spec.family != Family::Decoder {
+            return Err(Error::config(
+                "model",
+                &model.spec.arch,
+                "a decoder: only those are measured so far",
+            ));
+        }
+        drop(files);
+        let engine = Engine::new(backend.clone(), model, config)?;
+        if engine.config().max_context < context {
+            let have = engine.config().max_context;
+            let what = format!("--prompt and --decode that fit the model's context of {have} tokens");
+            return Err(Error::config("prompt + decode", context, what));
+        }
+        Ok((engine, parameters))
+    }
+
+    /// Queues `batch` prompts of `len` tokens, all different.
+    fn put<B: Backend>(&self, engine: &mut Engine<B>, batch: usize, len: usize, draw: usize) -> Result<()> {
+        let vocab = engine.model().spec.vocab;
+        for b in 0..batch {
+            let prompt = (0..len).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
+            engine.put(Request { prompt, max_new_tokens: draw, ..Request::default() })?;
+        }
+        Ok(())
+    }
+
+    fn warm_up<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<()> {
+        self.put(engine, batch, 16.min(self.prompt), 4.min(self.decode))?;
+        engine.run().map(drop)
+    }
+
+    /// Seconds until every prompt has its first token.
+    fn prefill<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<f64> {
+        self.put(engine, batch, self.prompt, 1)?;
+        let began = Instant::now();
+        engine.run()?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Times the steps in which all sequences decode.
+    fn decode<B: Backend>(&self, engine: &mut Engine<B>, batch: usize, times: &mut Times) -> Result<()> {
+        self.put(engine, batch, DECODE_PROMPT.min(self.prompt), self.decode + 1)?;
+        let (mut out, mut steps): (Vec<Output>, Vec<f64>) = (Vec::new(), Vec::with_capacity(self.decode));
+        let mut filled = false;
+        while !engine.is_idle() {
+            let began = Instant::now();
+            engine.step(&mut out)?;
+            let seconds = began.elapsed().as_secs_f64();
+            // The step that gives the last sequence its first token still runs a prompt.
+            if filled && out.len() == batch {
+                steps.push(seconds);
+            }
+            filled |= out.len() == batch;
+        }
+        times.steps.extend(&steps);
+        times.step_s.push(super::median(&mut steps));
+        Ok(())
+    }
+
+    fn profiled<B: Backend>(&self, engine: &mut Engine<B>) -> Result<(Profile, Profile)> {
+        let batch = self.batches.first().copied().unwrap_or(1);
+        engine.set_profiling(true);
+        self.put(engine, batch, self.prompt, 1)?;
+        engine.run()?;
+        let prefill = engine.take_profile().unwrap_or_default();
+        self.put(engine, batch, DECODE_PROMPT.min(self.prompt), 9.min(self.decode + 1))?;
+        let mut out = Vec::new();
+        let mut decode = Profile::default();
+        while !engine.is_idle() {
+            engine.step(&mut out)?;
+            let step = engine.take_profile().unwrap_or_default();
+            if out.len() == batch && out.iter().all(|o| o.finish.is_none()) {
+                decode.append(step);
+            }
+        }
+        engine.set_profiling(false);
+        Ok((prefill, decode))
+    }
+
+    fn work<B: Backend>(&self, engine: &Engine<B>, parameters: u64) -> Work {
+        let model = engine.model();
+        let plan = InjectionPlan::new(engine.backend().as_ref(), model, self.dtype);
+        let (mut body, mut head, mut weight_bytes) = (0.0, 0.0, 0);
+        let tied = plan.rows.iter().any(|r| r.slot == "head (tied)");
+        for row in &plan.rows {
+            let Some([rows, cols]) = row.shape else { continue };
+            let flops = 2.0 * rows as f64 * cols as f64;
+            match row.slot.as_str() {
+                "token_embed" if tied => weight_bytes += row.bytes as u64,
+                // Of these a step reads only the rows that it looks up.
+                "token_embed" | "position_embed" | "kind_embed" => continue,
+                _ => weight_bytes += row.bytes as u64,
+            }
+            match row.slot.as_str() {
+                "token_embed" => {}
+                "head" | "head (tied)" => head += flops,
+                _ => body += flops,
+            }
+        }
+        let prompt = self.prompt as f64;
+        let at = DECODE_PROMPT.min(self.prompt) + self.decode / 2;
+        Work {
+            parameters,
+            weight_bytes,
+            kv_bytes: kv_bytes(engine),
+            prefill_flops: prompt * body + head + attention(&model.spec) * prompt * (prompt + 1.0) / 2.0,
+            decode_flops: body + head + attention(&model.spec) * at as f64,
+        }
+    }
+}
+
+fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
+    let config = engine.config();
+    let heads = engine.model().spec.blocks.iter().map(|b| b.heads);
+    let columns: usize = heads.map(|h| h.kv_heads * (h.k_dim + h.v_dim)).sum();
+    (config.pool_pages() * config.page_size * columns * config.kv_dtype.bytes()) as u64
+}
+
+/// Operations of one query per key, all layers: two for the score and two for the sum, per column and head.
+fn attention(spec: &ModelSpec) -> f64 {
+    let layer = |h: &engraft::core::ops::Heads| 2.0 * (h.heads * (h.k_dim + h.v_dim)) as f64;
+    spec.blocks.iter().map(|b| layer(&b.heads)).sum()
+}
+
+/// The process's peak resident memory in bytes, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+}

@@ -1,0 +1,281 @@
+//! `engraft bench`: prefill and decode speed, load time and memory, beside the machine's own limits.
+//!
+//! `shape.rs` writes random checkpoints (in a process of its own, so that writing does not count as memory of the
+//! run), `measure.rs` runs and measures what the machine can do in the same run, this file reports. Every figure is a
+//! median over the repetitions; limits and runs take turns, so that both see the same machine.
+
+mod measure;
+mod shape;
+
+pub use shape::{Shape, shape, weights};
+
+use super::args::{BenchArgs, WriteShapeArgs};
+use super::output::{bytes, count, emit, json, note, plural, rate, table};
+use super::{Failure, Outcome};
+use engraft::backends::with_backend;
+use engraft::core::profile::Profile;
+use engraft::{Error, ModelSource};
+use measure::{Job, Report, Times};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub fn run(args: &BenchArgs) -> Outcome {
+    let folder = args.shape.map(|_| Folder::new()).transpose()?;
+    let model = match (args.shape, &folder, &args.model.model) {
+        (Some(shape), Some(folder), _) => Some(written(args, shape, &folder.0)?),
+        (_, _, Some(text)) => match ModelSource::parse(text) {
+            ModelSource::Path(path) => Some(path),
+            other => Some(other.open()?.path),
+        },
+        _ => None,
+    };
+    let device = &args.model.device;
+    let job = Job {
+        model,
+        dtype: device.dtype,
+        backend: device.backend.clone(),
+        threads: device.threads,
+        batches: args.batch.clone(),
+        prompt: args.prompt,
+        decode: args.decode,
+        repeat: args.repeat,
+        profile: args.profile || args.trace.is_some(),
+    };
+    let mut report = with_backend(&device.backend, device.threads, job)?;
+    if let Some(shape) = args.shape {
+        report.model = format!("shape {} in {}", shape.name, args.weights);
+    }
+    if let (Some(path), Some((prefill, decode))) = (&args.trace, &report.profiles) {
+        let mut both = prefill.clone();
+        both.append(decode.clone());
+        std::fs::write(path, both.chrome_trace()).map_err(|e| Error::io(path, e))?;
+        note(&format!("trace of a prefill and decode steps: {}", path.display()));
+    }
+    if args.json {
+        return json(&as_json(args, &report));
+    }
+    emit(&as_text(args, &report))
+}
+
+/// Writes a shape's file; the hidden subcommand behind `bench --shape`.
+pub fn write_shape(args: &WriteShapeArgs) -> Outcome {
+    args.shape.write(args.weights, &args.out)?;
+    Ok(())
+}
+
+/// A folder that is removed with its content, also on Ctrl-C.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("engraft-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|e| Error::io(&path, e))?;
+        let gone = path.clone();
+        ctrlc::set_handler(move || {
+            let _ = std::fs::remove_dir_all(&gone);
+            std::process::exit(130);
+        })
+        .map_err(|e| Error::internal(format!("Ctrl-C cannot be caught: {e}")))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn written(args: &BenchArgs, shape: Shape, folder: &Path) -> Result<PathBuf, Failure> {
+    note(&format!("writing random weights of shape {} in {}", shape.name, args.weights));
+    let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
+    let status = Command::new(&program)
+        .args(["write-shape", "--shape", shape.name, "--weights"])
+        .arg(args.weights.name().to_ascii_lowercase())
+        .arg("--out")
+        .arg(folder)
+        .status()
+        .map_err(|e| Error::io(&program, e))?;
+    if !status.success() {
+        return Err(Error::io(folder, std::io::Error::other("random weights could not be written")).into());
+    }
+    Ok(shape.model(args.weights, folder))
+}
+
+/// The middle of the values, which it sorts; NaN of none.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {
+    median(&mut values.into_iter().collect::<Vec<_>>())
+}
+
+/// The figures of one batch size, from its times.
+struct Figures {
+    prefill: f64,
+    prefill_gflops: f64,
+    decode: f64,
+    best: f64,
+    decode_gbs: f64,
+    decode_gflops: f64,
+}
+
+impl Figures {
+    fn new(args: &BenchArgs, report: &Report, batch: usize, times: &Times) -> Self {
+        let (prefill_s, step) = (median_of(times.prefill_s.clone()), median_of(times.step_s.clone()));
+        let work = &report.work;
+        let rows = batch as f64;
+        Self {
+            prefill: rows * args.prompt as f64 / prefill_s,
+            prefill_gflops: rows * work.prefill_flops / prefill_s / 1e9,
+            decode: rows / step,
+            best: rows / times.best_step_s,
+            decode_gbs: work.weight_bytes as f64 / step / 1e9,
+            decode_gflops: rows * work.decode_flops / step / 1e9,
+        }
+    }
+}
+
+struct Peak {
+    gbs: f64,
+    gflops: f64,
+}
+
+impl Peak {
+    fn of(report: &Report) -> Self {
+        Self {
+            gbs: median_of(report.limits.iter().map(|l| l.read_gbs)),
+            gflops: median_of(report.limits.iter().map(|l| l.fma_gflops)),
+        }
+    }
+}
+
+fn as_text(args: &BenchArgs, report: &Report) -> String {
+    let peak = Peak::of(report);
+    let percent = |x: f64, of: f64| format!("{:.0} %", 100.0 * x / of);
+    let rows = report.batches.iter().map(|(batch, times)| {
+        let f = Figures::new(args, report, *batch, times);
+        vec![
+            batch.to_string(),
+            rate(f.prefill),
+            rate(f.prefill_gflops),
+            percent(f.prefill_gflops, peak.gflops),
+            rate(f.decode),
+            rate(f.best),
+            rate(f.decode_gbs),
+            percent(f.decode_gbs, peak.gbs),
+            rate(f.decode_gflops),
+            percent(f.decode_gflops, peak.gflops),
+        ]
+    });
+    let heads = [
+        "batch",
+        "prefill t/s",
+        "GFLOP/s",
+        "of FMA",
+        "decode t/s",
+        "best",
+        "GB/s",
+        "of read",
+        "GFLOP/s",
+        "of FMA",
+    ];
+    let mut text = format!(
+        "{}: {} parameters, {} read per step\n{} on {}, activations {}\n",
+        report.model,
+        count(report.work.parameters),
+        bytes(report.work.weight_bytes),
+        args.model.device.backend,
+        report.device,
+        args.model.device.dtype
+    );
+    text.push_str(&format!(
+        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s",
+        rate(peak.gbs),
+        rate(peak.gflops),
+        median_of(report.load_s.clone())
+    ));
+    if let Some(rss) = report.peak_rss {
+        let ratio = rss as f64 / report.work.weight_bytes as f64;
+        let kv = bytes(report.work.kv_bytes);
+        text.push_str(&format!(", peak memory {} ({ratio:.2} x weights; {kv} of KV cache)", bytes(rss)));
+    }
+    text.push_str("\n\n");
+    text.push_str(&table(&heads, &rows.collect::<Vec<_>>()));
+    text.push_str(&format!(
+        "\nprompts of {}, {} per sequence, medians of {}\n",
+        plural(args.prompt, "token"),
+        plural(args.decode, "decoded token"),
+        plural(args.repeat, "run")
+    ));
+    if let (true, Some((prefill, decode))) = (args.profile, &report.profiles) {
+        text.push_str(&format!("\nprefill by op\n{}\ndecode by op\n{}", by_op(prefill), by_op(decode)));
+    }
+    text
+}
+
+fn by_op(profile: &Profile) -> String {
+    let ops = profile.by_op();
+    let total: f64 = ops.iter().map(|(_, us, _)| us).sum();
+    let rows: Vec<Vec<String>> = ops
+        .iter()
+        .map(|(op, us, calls)| {
+            let share = 100.0 * us / total;
+            vec![op.name().into(), calls.to_string(), format!("{:.3}", us / 1e3), format!("{share:.1} %")]
+        })
+        .collect();
+    table(&["op", "calls", "ms", "share"], &rows)
+}
+
+fn as_json(args: &BenchArgs, report: &Report) -> Value {
+    let peak = Peak::of(report);
+    let batches: Vec<Value> = report
+        .batches
+        .iter()
+        .map(|(batch, times)| {
+            let f = Figures::new(args, report, *batch, times);
+            json!({
+                "batch": batch,
+                "prefill_tokens_per_second": f.prefill,
+                "prefill_gflop_per_second": f.prefill_gflops,
+                "prefill_share_of_fma": f.prefill_gflops / peak.gflops,
+                "decode_tokens_per_second": f.decode,
+                "decode_best_tokens_per_second": f.best,
+                "decode_gb_per_second": f.decode_gbs,
+                "decode_share_of_read": f.decode_gbs / peak.gbs,
+                "decode_gflop_per_second": f.decode_gflops,
+                "decode_share_of_fma": f.decode_gflops / peak.gflops,
+                "prefill_seconds": times.prefill_s,
+                "step_seconds": times.step_s,
+            })
+        })
+        .collect();
+    let profile = |p: &Profile| {
+        let op = |(op, us, calls): &(engraft::core::backend::Op, f64, usize)| json!({"op": op.name(), "calls": calls, "microseconds": us});
+        json!({"steps_ms": p.steps_ms(), "by_op": p.by_op().iter().map(op).collect::<Vec<_>>()})
+    };
+    let profiles = report.profiles.as_ref();
+    json!({
+        "model": report.model,
+        "parameters": report.work.parameters,
+        "weight_bytes_per_step": report.work.weight_bytes,
+        "backend": args.model.device.backend.to_string(),
+        "device": report.device,
+        "dtype": args.model.device.dtype,
+        "prompt": args.prompt,
+        "decode": args.decode,
+        "load_seconds": median_of(report.load_s.clone()),
+        "peak_memory_bytes": report.peak_rss,
+        "kv_cache_bytes": report.work.kv_bytes,
+        "limits": {"read_gb_per_second": peak.gbs, "fma_gflop_per_second": peak.gflops},
+        "batches": batches,
+        "profile": profiles.map(|(p, d)| json!({"prefill": profile(p), "decode": profile(d)})),
+    })
+}

@@ -1,0 +1,321 @@
+//! Random weights of a named shape, written to a file, so that loading is real loading.
+//!
+//! Plain element types become a folder with safetensors under LLaMA's published names, block formats a GGUF file. The
+//! file is written tensor by tensor. Values are uniform with variance 1 / inputs, so that activations stay in range.
+
+use engraft::core::mem::{Block, Stored};
+use engraft::core::quant;
+use engraft::{Error, Result};
+use half::{bf16, f16};
+use serde_json::json;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// The sizes of a LLaMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub name: &'static str,
+    hidden: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    inner: usize,
+    vocab: usize,
+    tied: bool,
+}
+
+const SHAPES: [Shape; 5] = [
+    Shape { name: "tiny", hidden: 64, layers: 2, heads: 4, kv_heads: 2, inner: 128, vocab: 256, tied: true },
+    Shape { name: "S", hidden: 288, layers: 6, heads: 6, kv_heads: 6, inner: 768, vocab: 32000, tied: true },
+    Shape {
+        name: "M",
+        hidden: 768,
+        layers: 12,
+        heads: 12,
+        kv_heads: 12,
+        inner: 2048,
+        vocab: 32000,
+        tied: true,
+    },
+    Shape {
+        name: "llama-1b",
+        hidden: 2048,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        inner: 8192,
+        vocab: 128256,
+        tied: true,
+    },
+    Shape {
+        name: "llama-8b",
+        hidden: 4096,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        inner: 14336,
+        vocab: 128256,
+        tied: false,
+    },
+];
+
+/// Positions of every shape.
+const POSITIONS: usize = 8192;
+
+/// Parses a shape's name.
+pub fn shape(text: &str) -> Result<Shape, String> {
+    let found = SHAPES.iter().find(|s| s.name.eq_ignore_ascii_case(text));
+    let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
+    found.copied().ok_or_else(|| format!("unknown shape; there are {}", names.join(", ")))
+}
+
+/// Parses a format that weights can be written in.
+pub fn weights(text: &str) -> Result<Stored, String> {
+    Ok(match text.to_ascii_lowercase().as_str() {
+        "f32" => Stored::F32,
+        "f16" => Stored::F16,
+        "bf16" => Stored::Bf16,
+        "q4_0" => Stored::Block(Block::Q4_0),
+        "q4_1" => Stored::Block(Block::Q4_1),
+        "q5_0" => Stored::Block(Block::Q5_0),
+        "q5_1" => Stored::Block(Block::Q5_1),
+        "q8_0" => Stored::Block(Block::Q8_0),
+        _ => return Err("allowed: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0".into()),
+    })
+}
+
+/// One tensor to write: names of both layouts, `[rows, cols]`, or a vector when `rows` is 0.
+struct Tensor {
+    names: [String; 2],
+    rows: usize,
+    cols: usize,
+}
+
+impl Tensor {
+    fn shape(&self) -> Vec<usize> {
+        if self.rows == 0 { vec![self.cols] } else { vec![self.rows, self.cols] }
+    }
+
+    /// Norm weights stay f32 in block files.
+    fn stored(&self, weights: Stored) -> Stored {
+        match (self.rows, weights) {
+            (0, Stored::Block(_)) => Stored::F32,
+            _ => weights,
+        }
+    }
+
+    fn bytes(&self, weights: Stored) -> Result<usize> {
+        let what = "columns that are no multiple of the block";
+        let n = self.rows.max(1) * self.cols;
+        self.stored(weights).bytes(n).ok_or_else(|| Error::tensor(&self.names[0], what))
+    }
+}
+
+impl Shape {
+    fn tensors(&self) -> Vec<Tensor> {
+        let (h, kv) = (self.hidden, self.hidden / self.heads * self.kv_heads);
+        let mut all = Vec::new();
+        let mut add = |hf: String, gguf: String, rows, cols| {
+            let names = [format!("{hf}.weight"), format!("{gguf}.weight")];
+            all.push(Tensor { names, rows, cols });
+        };
+        add("model.embed_tokens".into(), "token_embd".into(), self.vocab, h);
+        for l in 0..self.layers {
+            for (hf, gguf, rows, cols) in [
+                ("input_layernorm", "attn_norm", 0, h),
+                ("self_attn.q_proj", "attn_q", h, h),
+                ("self_attn.k_proj", "attn_k", kv, h),
+                ("self_attn.v_proj", "attn_v", kv, h),
+                ("self_attn.o_proj", "attn_output", h, h),
+                ("post_attention_layernorm", "ffn_norm", 0, h),
+                ("mlp.gate_proj", "ffn_gate", self.inner, h),
+                ("mlp.up_proj", "ffn_up", self.inner, h),
+                ("mlp.down_proj", "ffn_down", h, self.inner),
+            ] {
+                add(format!("model.layers.{l}.{hf}"), format!("blk.{l}.{gguf}"), rows, cols);
+            }
+        }
+        add("model.norm".into(), "output_norm".into(), 0, h);
+        if !self.tied {
+            add("lm_head".into(), "output".into(), self.vocab, h);
+        }
+        all
+    }
+
+    /// Writes the checkpoint into the folder `out` and returns what to open.
+    ///
+    /// # Errors
+    /// `Io` from writing; `Tensor` when the shape's columns cannot be cut into blocks.
+    pub fn write(&self, weights: Stored, out: &Path) -> Result<PathBuf> {
+        std::fs::create_dir_all(out).map_err(|e| Error::io(out, e))?;
+        let path = self.path(weights, out);
+        let file = File::create(&path).map_err(|e| Error::io(&path, e))?;
+        let mut to = BufWriter::with_capacity(1 << 20, file);
+        let written = match weights {
+            Stored::Block(_) => self.write_gguf(weights, &mut to),
+            _ => self.write_safetensors(weights, &mut to),
+        };
+        written?.and_then(|()| to.flush()).map_err(|e| Error::io(&path, e))?;
+        match weights {
+            Stored::Block(_) => Ok(path),
+            _ => {
+                let config = out.join("config.json");
+                std::fs::write(&config, self.config().to_string()).map_err(|e| Error::io(&config, e))?;
+                Ok(out.into())
+            }
+        }
+    }
+
+    /// What [`Shape::write`] returns.
+    pub fn model(&self, weights: Stored, out: &Path) -> PathBuf {
+        if matches!(weights, Stored::Block(_)) { self.path(weights, out) } else { out.into() }
+    }
+
+    fn path(&self, weights: Stored, out: &Path) -> PathBuf {
+        let block = matches!(weights, Stored::Block(_));
+        out.join(if block { "model.gguf" } else { "model.safetensors" })
+    }
+
+    fn config(&self) -> serde_json::Value {
+        json!({
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+            "hidden_size": self.hidden, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "intermediate_size": self.inner, "vocab_size": self.vocab,
+            "tie_word_embeddings": self.tied, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "max_position_embeddings": POSITIONS,
+        })
+    }
+
+    fn write_safetensors(&self, weights: Stored, to: &mut impl Write) -> Result<std::io::Result<()>> {
+        let tensors = self.tensors();
+        let (mut header, mut at) = (serde_json::Map::new(), 0);
+        for t in &tensors {
+            let end = at + t.bytes(weights)?;
+            let dtype = weights.name().to_ascii_uppercase();
+            let entry = json!({"dtype": dtype, "shape": t.shape(), "data_offsets": [at, end]});
+            header.insert(t.names[0].clone(), entry);
+            at = end;
+        }
+        let mut header = serde_json::Value::Object(header).to_string();
+        while !header.len().is_multiple_of(8) {
+            header.push(' ');
+        }
+        let mut write = || {
+            to.write_all(&(header.len() as u64).to_le_bytes())?;
+            to.write_all(header.as_bytes())?;
+            tensors.iter().enumerate().try_for_each(|(i, t)| write_values(t, i, weights, 1, to))
+        };
+        Ok(write())
+    }
+
+    fn write_gguf(&self, weights: Stored, to: &mut impl Write) -> Result<std::io::Result<()>> {
+        let tensors = self.tensors();
+        let mut head = b"GGUF".to_vec();
+        let (pairs, count) = self.gguf_pairs();
+        head.extend(3u32.to_le_bytes());
+        head.extend((tensors.len() as u64).to_le_bytes());
+        head.extend((count as u64).to_le_bytes());
+        head.extend(pairs);
+        let mut at = 0usize;
+        for t in &tensors {
+            put_text(&mut head, &t.names[1]);
+            let shape = t.shape();
+            head.extend((shape.len() as u32).to_le_bytes());
+            shape.iter().rev().for_each(|d| head.extend((*d as u64).to_le_bytes()));
+            head.extend(gguf_type(t.stored(weights)).to_le_bytes());
+            head.extend((at as u64).to_le_bytes());
+            at += t.bytes(weights)?.next_multiple_of(ALIGNMENT);
+        }
+        head.resize(head.len().next_multiple_of(ALIGNMENT), 0);
+        let mut write = || {
+            to.write_all(&head)?;
+            tensors.iter().enumerate().try_for_each(|(i, t)| write_values(t, i, weights, ALIGNMENT, to))
+        };
+        Ok(write())
+    }
+
+    fn gguf_pairs(&self) -> (Vec<u8>, usize) {
+        let mut out = Vec::new();
+        put_text(&mut out, "general.architecture");
+        out.extend(8u32.to_le_bytes());
+        put_text(&mut out, "llama");
+        let numbers = [
+            ("block_count", self.layers),
+            ("embedding_length", self.hidden),
+            ("feed_forward_length", self.inner),
+            ("attention.head_count", self.heads),
+            ("attention.head_count_kv", self.kv_heads),
+            ("context_length", POSITIONS),
+        ];
+        for (key, n) in numbers {
+            put_text(&mut out, &format!("llama.{key}"));
+            out.extend(4u32.to_le_bytes());
+            out.extend((n as u32).to_le_bytes());
+        }
+        put_text(&mut out, "llama.attention.layer_norm_rms_epsilon");
+        out.extend(6u32.to_le_bytes());
+        out.extend(1e-5f32.to_le_bytes());
+        (out, numbers.len() + 2)
+    }
+}
+
+const ALIGNMENT: usize = 32;
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// The format's number in GGUF files.
+fn gguf_type(stored: Stored) -> u32 {
+    match stored {
+        Stored::Block(Block::Q4_0) => 2,
+        Stored::Block(Block::Q4_1) => 3,
+        Stored::Block(Block::Q5_0) => 6,
+        Stored::Block(Block::Q5_1) => 7,
+        Stored::Block(Block::Q8_0) => 8,
+        _ => 0,
+    }
+}
+
+/// Random values of a tensor in rows' pieces, padded to `alignment` at the end.
+fn write_values(
+    t: &Tensor,
+    seed: usize,
+    weights: Stored,
+    alignment: usize,
+    to: &mut impl Write,
+) -> std::io::Result<()> {
+    let stored = t.stored(weights);
+    let scale = (3.0 / t.cols as f32).sqrt();
+    let mut state = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let (mut row, mut raw, mut written) = (vec![1f32; t.cols], Vec::new(), 0);
+    for _ in 0..t.rows.max(1) {
+        if t.rows > 0 {
+            row.iter_mut().for_each(|v| *v = uniform(&mut state) * scale);
+        }
+        raw.clear();
+        match stored {
+            Stored::F16 => row.iter().for_each(|v| raw.extend(f16::from_f32(*v).to_le_bytes())),
+            Stored::Bf16 => row.iter().for_each(|v| raw.extend(bf16::from_f32(*v).to_le_bytes())),
+            Stored::Block(block) => {
+                raw.resize(t.cols / Block::VALUES * block.bytes(), 0);
+                quant::block::encode(block, &row, &mut raw);
+            }
+            _ => row.iter().for_each(|v| raw.extend(v.to_le_bytes())),
+        }
+        to.write_all(&raw)?;
+        written += raw.len();
+    }
+    to.write_all(&vec![0; written.next_multiple_of(alignment) - written])
+}
+
+/// From -1 to 1 (xorshift64*, Vigna 2016): quality beyond "no pattern" is not needed here.
+fn uniform(state: &mut u64) -> f32 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40;
+    bits as f32 * (2.0 / (1 << 24) as f32) - 1.0
+}

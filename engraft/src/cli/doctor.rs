@@ -1,0 +1,144 @@
+//! `engraft doctor`: what this build and this machine have. Looks only; loads no library and measures nothing.
+
+use super::Outcome;
+use super::args::DoctorArgs;
+use super::output::{bytes, emit, json};
+use engraft::backends::BackendName;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A driver library of a GPU: its file, what it serves, what to install.
+const LIBRARIES: [(&str, &str, &str); 3] = [
+    ("libcuda.so.1", "cuda", "NVIDIA's driver (Debian: nvidia-driver; containers: run with --gpus all)"),
+    ("libvulkan.so.1", "wgpu", "the Vulkan loader (Debian: libvulkan1)"),
+    ("libvulkan_lvp.so", "wgpu without a GPU", "Mesa's software Vulkan (Debian: mesa-vulkan-drivers)"),
+];
+
+const FOLDERS: [&str; 8] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/lib/wsl/lib",
+];
+
+pub fn run(args: &DoctorArgs) -> Outcome {
+    let features = cpu_features();
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let (total, free) = memory();
+    let cache = linker_cache();
+    let found: Vec<_> = LIBRARIES.iter().map(|(file, ..)| find(file, &cache)).collect();
+    if args.json {
+        let libraries = LIBRARIES.iter().zip(&found).map(|((file, serves, install), path)| {
+            json!({"file": file, "for": serves, "path": path, "install": install})
+        });
+        return json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": false, "wgpu": false},
+            "hub": cfg!(feature = "hub"),
+            "cpu": {"model": cpu_model(), "threads": threads, "features": features, "arch": std::env::consts::ARCH},
+            "memory": {"total_bytes": total, "available_bytes": free},
+            "libraries": libraries.collect::<Vec<_>>(),
+        }));
+    }
+    let mut text = format!(
+        "engraft {} on {} {}\n\n",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    );
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
+    line("backends", if BackendName::Cpu.compiled_in() { "cpu".into() } else { "none".into() });
+    line("", "cuda and wgpu are not part of this version yet".into());
+    line(
+        "hub",
+        if cfg!(feature = "hub") { "yes: --model org/name" } else { "no (build with --features hub)" }.into(),
+    );
+    line("cpu", format!("{}, {threads} threads", cpu_model()));
+    line(
+        "",
+        if features.is_empty() { "no vector instructions that are used".into() } else { features.join(" ") },
+    );
+    let memory = |n: Option<u64>| n.map_or("unknown".to_string(), bytes);
+    line("memory", format!("{}, {} available", memory(total), memory(free)));
+    for ((file, serves, install), path) in LIBRARIES.iter().zip(&found) {
+        let name = if *file == LIBRARIES[0].0 { "libraries" } else { "" };
+        line(
+            name,
+            match path {
+                Some(path) => format!("{file} ({serves}): {}", path.display()),
+                None => format!("{file} ({serves}): not found; it comes with {install}"),
+            },
+        );
+    }
+    text.push('\n');
+    text.push_str(&verdict(&features));
+    emit(&text)
+}
+
+fn verdict(features: &[&str]) -> String {
+    if !BackendName::Cpu.compiled_in() {
+        return "This build has no backend: build with --features cpu.\n".into();
+    }
+    let fast = features.contains(&"avx2") && features.contains(&"fma");
+    let how = if fast {
+        "with vector instructions"
+    } else {
+        "on the portable path (slow): AVX2 and FMA are missing"
+    };
+    format!("Models run on the CPU {how}.\nTry: engraft generate --prompt \"This package provides\"\n")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn cpu_features() -> Vec<&'static str> {
+    let have = [
+        ("avx", is_x86_feature_detected!("avx")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("f16c", is_x86_feature_detected!("f16c")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
+        ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+    ];
+    have.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpu_features() -> Vec<&'static str> {
+    Vec::new()
+}
+
+fn cpu_model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("model name"));
+    line.and_then(|l| l.split_once(':')).map_or("unknown model".into(), |(_, name)| name.trim().to_string())
+}
+
+/// Bytes of memory, all and available, where the system says.
+fn memory() -> (Option<u64>, Option<u64>) {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let read = |name: &str| {
+        let line = info.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+    };
+    (read("MemTotal:"), read("MemAvailable:"))
+}
+
+/// What `ldconfig -p` lists; empty where there is none.
+fn linker_cache() -> String {
+    let run = |program: &str| Command::new(program).arg("-p").output().ok();
+    let output = ["ldconfig", "/sbin/ldconfig"].iter().find_map(|p| run(p));
+    output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
+}
+
+fn find(file: &str, cache: &str) -> Option<PathBuf> {
+    let listed = cache
+        .lines()
+        .filter(|l| l.trim_start().starts_with(file))
+        .find_map(|l| l.rsplit_once("=> ").map(|(_, path)| PathBuf::from(path.trim())));
+    listed.or_else(|| FOLDERS.iter().map(|f| Path::new(f).join(file)).find(|p| p.exists()))
+}

@@ -1,0 +1,18 @@
+//! `engraft plan`: the injection plan of a model.
+
+use super::Outcome;
+use super::args::PlanArgs;
+use super::output::{emit, json};
+use engraft::{Error, ModelSource};
+
+pub fn run(args: &PlanArgs) -> Outcome {
+    let source = args.path.as_deref().map_or_else(|| args.model.source(), ModelSource::parse);
+    let mut loading = super::output::Loading::default();
+    let options = args.model.device.options()?.max_seqs(1);
+    let handle = options.progress(move |done, total| loading.show(done, total)).start(source)?;
+    let plan = &handle.info().plan;
+    if args.json {
+        return json(&serde_json::to_value(plan).map_err(|e| Error::internal(e.to_string()))?);
+    }
+    emit(&format!("{plan}\n"))
+}

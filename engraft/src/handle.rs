@@ -1,0 +1,182 @@
+//! The engine from outside: a channel to the thread that owns it.
+//!
+//! An engine stays on one thread (streams and graphs of a device may not move). [`EngineHandle`] is the near end of a
+//! channel to that thread: `Send`, `Clone`, without type parameters. Requests of all clones run as one ragged batch.
+//!
+//! The invariants: a request ends exactly once, with `Finished` or with an error; dropping its [`Tokens`] cancels it
+//! and frees its pages within a step; the thread sleeps on the channel while nothing runs, and ends when the last
+//! handle and the last stream are gone.
+
+mod serve;
+
+use crate::Options;
+use crate::backends::with_backend;
+use crate::options::Progress;
+use engraft_core::checkpoint::ModelFiles;
+use engraft_core::engine::{Captured, Encoded, EncoderInput, Finish, Request};
+use engraft_core::inject::InjectionPlan;
+use engraft_core::policy::Family;
+use engraft_core::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+/// What is known of a running model.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ModelInfo {
+    /// The path it was opened by.
+    pub name: String,
+    /// The family: `llama`.
+    pub arch: String,
+    /// Whether it continues text (or encodes it).
+    pub family: Family,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Columns of the hidden state.
+    pub hidden: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Longest sequence, prompt and continuation.
+    pub max_context: usize,
+    /// The device, for people.
+    pub device: String,
+    /// Seconds from opening the files to being ready.
+    pub load_seconds: f64,
+    /// How every slot runs.
+    pub plan: InjectionPlan,
+}
+
+/// Something that happened to a request.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A token was drawn.
+    Token(u32),
+    /// What the request's [`engraft_core::engine::Want`] asked to keep; comes before `Finished`.
+    Captured(Box<Captured>),
+    /// The last event.
+    Finished(Finish),
+}
+
+enum Command {
+    Submit { key: u64, request: Request, events: Sender<Result<Event>> },
+    Cancel { key: u64 },
+    Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Sender<Result<Vec<Encoded>>> },
+}
+
+/// A running engine; clones share it.
+#[derive(Clone)]
+pub struct EngineHandle {
+    commands: Sender<Command>,
+    keys: Arc<AtomicU64>,
+    info: Arc<ModelInfo>,
+}
+
+impl std::fmt::Debug for EngineHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineHandle").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl EngineHandle {
+    /// The model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Hands a request in. Whatever is wrong with it comes as the stream's only item.
+    pub fn submit(&self, request: Request) -> Tokens {
+        let key = self.keys.fetch_add(1, Ordering::Relaxed);
+        let (events, received) = channel();
+        // A thread that is gone drops `events`, and the stream says so.
+        let _ = self.commands.send(Command::Submit { key, request, events });
+        Tokens { key, events: received, commands: self.commands.clone(), open: true }
+    }
+
+    /// Encodes texts (models without a causal direction) and waits for the result.
+    ///
+    /// # Errors
+    /// `Unsupported` for decoders; `Request` (numbered by text) for empty or too long texts.
+    pub fn encode(&self, texts: Vec<EncoderInput>, all_layers: bool) -> Result<Vec<Encoded>> {
+        let (reply, received) = channel();
+        let _ = self.commands.send(Command::Encode { texts, all_layers, reply });
+        received.recv().unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// The events of one request as they happen; dropping it cancels the request.
+#[derive(Debug)]
+pub struct Tokens {
+    key: u64,
+    events: Receiver<Result<Event>>,
+    commands: Sender<Command>,
+    open: bool,
+}
+
+impl Iterator for Tokens {
+    type Item = Result<Event>;
+
+    /// Waits for the next event; none after `Finished` or an error.
+    fn next(&mut self) -> Option<Result<Event>> {
+        if !self.open {
+            return None;
+        }
+        let event = self.events.recv().unwrap_or_else(|_| Err(gone()));
+        self.open = !matches!(event, Err(_) | Ok(Event::Finished(_)));
+        Some(event)
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        if self.open {
+            let _ = self.commands.send(Command::Cancel { key: self.key });
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::internal("the engine's thread has ended")
+}
+
+/// A model that is being loaded on its thread.
+pub(crate) struct Start {
+    ready: Receiver<Result<ModelInfo>>,
+    commands: Sender<Command>,
+    began: Instant,
+}
+
+impl Start {
+    /// Starts the thread; it loads the model and then serves until nobody is left.
+    pub fn spawn(files: ModelFiles, options: Options) -> Result<Self> {
+        let began = Instant::now();
+        let (commands, inbox) = channel();
+        let (tell, ready) = channel();
+        let Options { backend, threads, engine, load, registry, progress } = options;
+        let body = move || {
+            let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
+            let job = serve::Serve { files, engine, load, registry, progress, inbox, ready: tell.clone() };
+            if let Err(error) = with_backend(&backend, threads, job) {
+                // Nobody listens when the error came after the start.
+                let _ = tell.send(Err(error));
+            }
+        };
+        thread::Builder::new()
+            .name("engraft-engine".into())
+            .spawn(body)
+            .map_err(|e| Error::io("the engine's thread", e))?;
+        Ok(Self { ready, commands, began })
+    }
+
+    /// Waits until the model is ready.
+    pub fn wait(self) -> Result<EngineHandle> {
+        let mut info = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
+        info.load_seconds = self.began.elapsed().as_secs_f64();
+        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info: Arc::new(info) })
+    }
+}

@@ -1,0 +1,177 @@
+//! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while not.
+
+use super::{Command, Event, ModelInfo};
+use crate::backends::Visitor;
+use crate::options::Progress;
+use engraft_core::backend::Backend;
+use engraft_core::checkpoint::ModelFiles;
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Engine, Output, Request, Want};
+use engraft_core::inject::{InjectionPlan, inject};
+use engraft_core::policy::Registry;
+use engraft_core::weights::LoadOptions;
+use engraft_core::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+/// All that the thread owns before it knows its backend.
+pub(super) struct Serve {
+    pub files: ModelFiles,
+    pub engine: EngineConfig,
+    pub load: LoadOptions,
+    pub registry: Registry,
+    pub progress: Progress,
+    pub inbox: Receiver<Command>,
+    pub ready: Sender<Result<ModelInfo>>,
+}
+
+impl Visitor for Serve {
+    type Output = ();
+
+    fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
+        let positions = self.engine.max_context;
+        let name = self.files.path.display().to_string();
+        let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
+        let model = inject(&backend, &self.files, &self.registry, positions, self.load, &mut self.progress)?;
+        // The mapping is not needed any more.
+        drop(self.files);
+        let engine = Engine::new(backend, model, self.engine)?;
+        let spec = &engine.model().spec;
+        let info = ModelInfo {
+            name,
+            arch: spec.arch.clone(),
+            family: spec.family,
+            parameters,
+            vocab: spec.vocab,
+            hidden: spec.hidden,
+            layers: spec.blocks.len(),
+            max_context: engine.config().max_context,
+            device: engine.backend().caps().device.clone(),
+            load_seconds: 0.0,
+            plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), engine.config().dtype),
+        };
+        if self.ready.send(Ok(info)).is_ok() {
+            Desk { engine, clients: BTreeMap::new(), broken: None }.serve(&self.inbox);
+        }
+        Ok(())
+    }
+}
+
+/// Who waits for a request of the engine's.
+struct Client {
+    key: u64,
+    want: Want,
+    events: Sender<Result<Event>>,
+}
+
+struct Desk<B: Backend> {
+    engine: Engine<B>,
+    /// By the engine's number of the request.
+    clients: BTreeMap<u64, Client>,
+    /// Why no request can be served any more.
+    broken: Option<String>,
+}
+
+impl<B: Backend> Desk<B> {
+    /// Until every handle and every stream is gone.
+    fn serve(mut self, inbox: &Receiver<Command>) {
+        let mut outputs = Vec::new();
+        loop {
+            if self.engine.is_idle() {
+                match inbox.recv() {
+                    Ok(command) => self.obey(command),
+                    Err(_) => return,
+                }
+            }
+            loop {
+                match inbox.try_recv() {
+                    Ok(command) => self.obey(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            match self.engine.step(&mut outputs) {
+                Ok(()) => outputs.iter().for_each(|output| self.deliver(output)),
+                Err(error) => self.fail_all(error),
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit { key, request, events } => self.submit(key, request, events),
+            Command::Cancel { key } => {
+                let found = self.clients.iter().find(|(_, c)| c.key == key).map(|(id, _)| *id);
+                if let Some(id) = found {
+                    self.clients.remove(&id);
+                    self.forget(id);
+                }
+            }
+            Command::Encode { texts, all_layers, reply } => {
+                let result = match &self.broken {
+                    None => self.engine.encode(&texts, all_layers),
+                    Some(what) => Err(Error::DeviceLost { what: what.clone() }),
+                };
+                let _ = reply.send(result);
+            }
+        }
+    }
+
+    fn submit(&mut self, key: u64, request: Request, events: Sender<Result<Event>>) {
+        let want = request.want;
+        let put = match &self.broken {
+            None => self.engine.put(request),
+            Some(what) => Err(Error::DeviceLost { what: what.clone() }),
+        };
+        match put {
+            Ok(id) => {
+                self.clients.insert(id, Client { key, want, events });
+            }
+            Err(error) => {
+                let _ = events.send(Err(error));
+            }
+        }
+    }
+
+    fn deliver(&mut self, output: &Output) {
+        let Some(client) = self.clients.get(&output.id) else { return };
+        let mut listening = true;
+        if let Some(token) = output.token {
+            listening &= client.events.send(Ok(Event::Token(token))).is_ok();
+        }
+        if let Some(finish) = output.finish {
+            if client.want != Want::default()
+                && let Some(kept) = self.engine.take_captured(output.id)
+            {
+                let _ = client.events.send(Ok(Event::Captured(Box::new(kept))));
+            }
+            let _ = client.events.send(Ok(Event::Finished(finish)));
+            self.clients.remove(&output.id);
+        } else if !listening {
+            self.clients.remove(&output.id);
+            self.forget(output.id);
+        }
+    }
+
+    /// Ends a request in the engine; failing at that means that its books are wrong.
+    fn forget(&mut self, id: u64) {
+        if let Err(error) = self.engine.cancel(id) {
+            self.broken.get_or_insert(error.to_string());
+        }
+    }
+
+    /// A failed step fails every request under way: the first is told the error itself, the others its text.
+    fn fail_all(&mut self, error: Error) {
+        let text = error.to_string();
+        if matches!(error, Error::DeviceLost { .. } | Error::Internal { .. }) {
+            self.broken.get_or_insert(text.clone());
+        }
+        let mut first = Some(error);
+        for (id, client) in std::mem::take(&mut self.clients) {
+            let told = first.take().unwrap_or_else(|| Error::DeviceLost { what: text.clone() });
+            let _ = client.events.send(Err(told));
+            self.forget(id);
+        }
+    }
+}

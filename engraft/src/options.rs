@@ -1,0 +1,140 @@
+//! How a model is opened.
+
+use crate::backends::BackendName;
+use crate::handle::{EngineHandle, Start};
+use crate::source::ModelSource;
+use crate::text;
+use crate::{Float, Registry, Result, TextGenerator};
+use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
+use engraft_core::config::EngineConfig;
+use engraft_core::weights::LoadOptions;
+use std::fmt;
+
+/// Hears bytes read so far, and in all, while a model loads.
+pub(crate) type Progress = Box<dyn FnMut(u64, u64) + Send>;
+
+/// Longest sequence unless told otherwise: the KV cache's size follows from it.
+const DEFAULT_CONTEXT: usize = 8192;
+
+/// How a model is opened and run; finish with [`Options::open`] or [`Options::start`].
+pub struct Options {
+    pub(crate) backend: BackendName,
+    pub(crate) threads: usize,
+    pub(crate) engine: EngineConfig,
+    pub(crate) load: LoadOptions,
+    pub(crate) registry: Registry,
+    pub(crate) progress: Option<Progress>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            backend: BackendName::Cpu,
+            threads: 0,
+            engine: EngineConfig { max_seqs: 4, max_context: DEFAULT_CONTEXT, ..EngineConfig::default() },
+            load: LoadOptions::default(),
+            registry: Registry::default(),
+            progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("backend", &self.backend)
+            .field("threads", &self.threads)
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// The CPU, one thread per core, f32, up to four sequences at once of up to 8192 tokens.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Chooses the backend.
+    pub fn backend(mut self, name: BackendName) -> Self {
+        self.backend = name;
+        self
+    }
+
+    /// Threads of the CPU backend; 0 is one per core. Results do not depend on it.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Element type of activations and of the KV cache.
+    pub fn dtype(mut self, dtype: Float) -> Self {
+        (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
+        self
+    }
+
+    /// Sequences that run at once; more requests wait.
+    pub fn max_seqs(mut self, seqs: usize) -> Self {
+        self.engine.max_seqs = seqs;
+        self
+    }
+
+    /// Longest sequence, prompt and continuation; the model's own limit may be lower.
+    pub fn max_context(mut self, tokens: usize) -> Self {
+        self.engine.max_context = tokens;
+        self
+    }
+
+    /// All sizes of the engine at once.
+    pub fn engine(mut self, config: EngineConfig) -> Self {
+        self.engine = config;
+        self
+    }
+
+    /// The policies that may recognise the model.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// Calls `progress` with bytes read so far and in all while weights load, on the engine's thread.
+    pub fn progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Opens a model for text.
+    ///
+    /// # Errors
+    /// Unreadable or broken files, a model that no policy knows, no tokenizer, a backend that this build lacks, no
+    /// memory: each as an [`crate::Error`] that names it.
+    pub fn open(self, model: impl Into<ModelSource>) -> Result<TextGenerator> {
+        let mut files = model.into().open()?;
+        let tokenizer = std::mem::replace(&mut files.tokenizer, no_tokenizer());
+        let generation = std::mem::take(&mut files.generation);
+        let config = files.config.clone();
+        let name = files.path.display().to_string();
+        // The tokenizer is built while the engine's thread reads the weights.
+        let starting = Start::spawn(files, self)?;
+        let voice = text::Voice::new(&name, tokenizer, &config, &generation);
+        let handle = starting.wait()?;
+        Ok(TextGenerator::new(handle, voice?))
+    }
+
+    /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.
+    ///
+    /// # Errors
+    /// As [`Options::open`], but for the tokenizer.
+    pub fn start(self, model: impl Into<ModelSource>) -> Result<EngineHandle> {
+        let files: ModelFiles = model.into().open()?;
+        Start::spawn(files, self)?.wait()
+    }
+}
+
+fn no_tokenizer() -> TokenizerFiles {
+    TokenizerFiles::HuggingFace {
+        tokenizer_json: None,
+        tokenizer_config: serde_json::Value::Null,
+        chat_template: None,
+    }
+}

@@ -1,0 +1,93 @@
+//! Where a model comes from, as users name it.
+
+use crate::{demo, hub};
+use engraft_core::Result;
+use engraft_core::checkpoint::{self, Access, ModelFiles};
+use std::path::{Path, PathBuf};
+
+/// A model by the place of its files.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ModelSource {
+    /// The model embedded in this crate.
+    Demo,
+    /// A folder with `config.json`, a `.gguf` file, or a `.safetensors` file beside its `config.json`.
+    Path(PathBuf),
+    /// A repository of the Hugging Face hub, `organisation/name`; needs the feature `hub`.
+    Hub(String),
+    /// Files that are open already (in memory, or by an own [`checkpoint::Source`]).
+    Files(Box<ModelFiles>),
+}
+
+impl ModelSource {
+    /// Reads what a user wrote: what exists is a path, `organisation/name` is a hub id, all else is a path that the
+    /// next step will miss by name.
+    pub fn parse(text: &str) -> Self {
+        if Path::new(text).exists() || !is_hub_id(text) {
+            ModelSource::Path(text.into())
+        } else {
+            ModelSource::Hub(text.into())
+        }
+    }
+
+    /// Finds and opens the files; reads headers and the tokenizer only.
+    ///
+    /// # Errors
+    /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature `hub`.
+    pub fn open(self) -> Result<ModelFiles> {
+        match self {
+            ModelSource::Demo => demo::demo_files(),
+            ModelSource::Path(path) => checkpoint::open(&path, Access::default()),
+            ModelSource::Hub(id) => checkpoint::open(&hub::fetch(&id)?, Access::default()),
+            ModelSource::Files(files) => Ok(*files),
+        }
+    }
+}
+
+impl From<&str> for ModelSource {
+    fn from(text: &str) -> Self {
+        ModelSource::parse(text)
+    }
+}
+
+impl From<&Path> for ModelSource {
+    fn from(path: &Path) -> Self {
+        ModelSource::Path(path.into())
+    }
+}
+
+impl From<PathBuf> for ModelSource {
+    fn from(path: PathBuf) -> Self {
+        ModelSource::Path(path)
+    }
+}
+
+impl From<ModelFiles> for ModelSource {
+    fn from(files: ModelFiles) -> Self {
+        ModelSource::Files(Box::new(files))
+    }
+}
+
+/// `organisation/name`, of the characters that the hub allows, and nothing that ends like a file of a model.
+fn is_hub_id(text: &str) -> bool {
+    let name = |s: &str| {
+        !s.is_empty()
+            && s.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && s.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    let file = [".gguf", ".safetensors", ".json", ".bin"].iter().any(|end| text.ends_with(end));
+    !file && text.split_once('/').is_some_and(|(org, model)| name(org) && name(model))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_hub_ids_are_told_apart() {
+        assert!(matches!(ModelSource::parse("org/some-model_1.5"), ModelSource::Hub(_)));
+        for path in ["./model", "/models/x", "model", "a/b/c", "../b", "dir/model.gguf", "src/lib.rs", "a/"] {
+            assert!(matches!(ModelSource::parse(path), ModelSource::Path(_)), "{path}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Text as it arrives: tokens through stop ids, the detokenizer and the stop strings.
+
+use crate::handle::{Event, Tokens};
+use engraft_core::engine::Finish;
+use engraft_core::text::{Detokenizer, StopMatcher};
+use engraft_core::{Error, Result};
+use std::time::Instant;
+
+/// Why a text ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TextFinish {
+    /// The model ended it.
+    EndOfText,
+    /// This stop string came; it is not part of the text.
+    StopString(String),
+    /// As many tokens as asked for, or the context is full.
+    Length,
+}
+
+impl TextFinish {
+    /// `stop` or `length`, the words of the OpenAI API.
+    pub fn name(&self) -> &'static str {
+        match self {
+            TextFinish::EndOfText | TextFinish::StopString(_) => "stop",
+            TextFinish::Length => "length",
+        }
+    }
+}
+
+impl std::fmt::Display for TextFinish {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TextFinish::EndOfText => f.write_str("end of text"),
+            TextFinish::StopString(stop) => write!(f, "stop string {stop:?}"),
+            TextFinish::Length => f.write_str("length"),
+        }
+    }
+}
+
+/// Counts and times of a text, final once its stream has ended.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens drawn, the end token among them.
+    pub tokens: Vec<u32>,
+    /// Seconds from the request to the first token.
+    pub prompt_seconds: f64,
+    /// Seconds from the first token to the last.
+    pub decode_seconds: f64,
+    /// Why it ended; none while it runs, or when it was dropped or failed.
+    pub finish: Option<TextFinish>,
+}
+
+impl Stats {
+    /// Prompt tokens per second.
+    pub fn prompt_rate(&self) -> f64 {
+        rate(self.prompt_tokens, self.prompt_seconds)
+    }
+
+    /// Tokens per second after the first.
+    pub fn decode_rate(&self) -> f64 {
+        rate(self.tokens.len().saturating_sub(1), self.decode_seconds)
+    }
+}
+
+fn rate(count: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+/// Pieces of text, each whole characters; dropping it cancels the request.
+#[derive(Debug)]
+pub struct TextStream {
+    tokens: Option<Tokens>,
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    stop_strings: Vec<String>,
+    stop_ids: Vec<u32>,
+    began: Instant,
+    first: Option<Instant>,
+    stats: Stats,
+}
+
+impl TextStream {
+    pub(crate) fn new(
+        tokens: Tokens,
+        prompt_tokens: usize,
+        detokenizer: Detokenizer,
+        stop_strings: Vec<String>,
+        stop_ids: Vec<u32>,
+    ) -> Result<Self> {
+        Ok(Self {
+            tokens: Some(tokens),
+            detokenizer,
+            stops: StopMatcher::new(&stop_strings)?,
+            stop_strings,
+            stop_ids,
+            began: Instant::now(),
+            first: None,
+            stats: Stats { prompt_tokens, ..Stats::default() },
+        })
+    }
+
+    /// Counts and times so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Reads to the end and returns the whole rest of the text.
+    ///
+    /// # Errors
+    /// The request's.
+    pub fn text(&mut self) -> Result<String> {
+        self.collect()
+    }
+
+    fn count(&mut self, token: u32) {
+        let now = Instant::now();
+        match self.first {
+            None => {
+                self.stats.prompt_seconds = (now - self.began).as_secs_f64();
+                self.first = Some(now);
+            }
+            Some(first) => self.stats.decode_seconds = (now - first).as_secs_f64(),
+        }
+        self.stats.tokens.push(token);
+    }
+
+    fn end(&mut self, finish: TextFinish) {
+        self.stats.finish = Some(finish);
+        self.tokens = None;
+    }
+
+    /// The text of one token, through the stop strings.
+    fn take(&mut self, text: &str) -> String {
+        let event = self.stops.push(text);
+        if let Some(index) = event.stopped {
+            let stop = self.stop_strings.get(index).cloned().unwrap_or_default();
+            self.end(TextFinish::StopString(stop));
+        }
+        event.emit
+    }
+
+    /// What was held back, when nothing more comes.
+    fn rest(&mut self, finish: TextFinish) -> String {
+        let held = self.detokenizer.finish();
+        let mut text = self.take(&held);
+        if self.stats.finish.is_none() {
+            text.push_str(&self.stops.finish());
+            self.end(finish);
+        }
+        text
+    }
+
+    fn step(&mut self) -> Result<Option<String>> {
+        let Some(tokens) = &mut self.tokens else { return Ok(None) };
+        match tokens.next() {
+            Some(Ok(Event::Token(token))) => {
+                self.count(token);
+                if self.stop_ids.contains(&token) {
+                    return Ok(Some(self.rest(TextFinish::EndOfText)));
+                }
+                let text = self.detokenizer.push(token)?;
+                Ok(Some(self.take(&text)))
+            }
+            Some(Ok(Event::Finished(Finish::Length))) => Ok(Some(self.rest(TextFinish::Length))),
+            Some(Ok(Event::Finished(Finish::Stop))) => Ok(Some(self.rest(TextFinish::EndOfText))),
+            Some(Ok(Event::Captured(_))) => Ok(Some(String::new())),
+            Some(Err(error)) => Err(error),
+            None => Err(Error::internal("a stream of tokens ended without saying why")),
+        }
+    }
+}
+
+impl Iterator for TextStream {
+    type Item = Result<String>;
+
+    /// Waits for the next piece that is not empty.
+    fn next(&mut self) -> Option<Result<String>> {
+        loop {
+            match self.step() {
+                Ok(Some(piece)) if piece.is_empty() => {}
+                Ok(Some(piece)) => return Some(Ok(piece)),
+                Ok(None) => return None,
+                Err(error) => {
+                    self.tokens = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be sampled.
+
+use engraft_core::checkpoint::{TokenizerFiles, gguf};
+use engraft_core::config::ModelConfig;
+use engraft_core::sample::SamplingParams;
+use engraft_core::text::{ChatTemplate, GgufVocab, Tokenizer};
+use engraft_core::{Error, Result};
+use serde_json::Value;
+
+/// Everything between a model's tokens and text.
+#[derive(Debug)]
+pub(crate) struct Voice {
+    pub tokenizer: Tokenizer,
+    pub template: Option<ChatTemplate>,
+    pub stop_ids: Vec<u32>,
+    pub sampling: SamplingParams,
+}
+
+impl Voice {
+    /// Builds it from what the checkpoint has; `name` is the model's, for messages.
+    pub fn new(name: &str, files: TokenizerFiles, config: &Value, generation: &Value) -> Result<Self> {
+        let (tokenizer, template) = match files {
+            TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
+                let json = tokenizer_json.ok_or_else(|| {
+                    Error::text(format!("{name} has no tokenizer.json: text cannot go in or out"))
+                })?;
+                let tokenizer = Tokenizer::from_json(&json, &tokenizer_config)?;
+                let template = chat_template.or_else(|| tokenizer.chat_template().map(str::to_owned));
+                (tokenizer, template)
+            }
+            TokenizerFiles::Gguf(found) => {
+                if found.model.is_empty() {
+                    return Err(Error::text(format!("{name} has no tokenizer in its metadata")));
+                }
+                let tokenizer = Tokenizer::from_gguf(&vocab(*found))?;
+                let template = tokenizer.chat_template().map(str::to_owned);
+                (tokenizer, template)
+            }
+        };
+        let template = template
+            .map(|source| ChatTemplate::new(&source, tokenizer.bos_token(), tokenizer.eos_token()))
+            .transpose()?;
+        let mut stop_ids = tokenizer.eos_ids().to_vec();
+        for file in [config, generation] {
+            if file.is_object() {
+                stop_ids.extend(ModelConfig::new(file.clone())?.ids("eos_token_id"));
+            }
+        }
+        stop_ids.sort_unstable();
+        stop_ids.dedup();
+        let sampling = match generation.is_object() {
+            true => SamplingParams::from_generation_config(generation)?,
+            false => SamplingParams::default(),
+        };
+        Ok(Self { tokenizer, template, stop_ids, sampling })
+    }
+}
+
+/// The metadata's lists in the form that the text stage builds from.
+fn vocab(found: gguf::Tokenizer) -> GgufVocab {
+    let strings = |list: &gguf::Strings| list.iter().map(str::to_owned).collect();
+    GgufVocab {
+        tokens: strings(&found.tokens),
+        merges: strings(&found.merges),
+        model: found.model,
+        pre: found.pre.unwrap_or_default(),
+        scores: found.scores,
+        token_type: found.token_type,
+        bos: found.bos,
+        eos: found.eos,
+        unk: found.unknown,
+        pad: found.padding,
+        add_bos: found.add_bos,
+        add_eos: found.add_eos,
+        add_space_prefix: found.add_space_prefix,
+        chat_template: found.chat_template,
+    }
+}
