@@ -34,7 +34,8 @@ fn kernels(c: &mut Criterion) {
                 // SAFETY: as above.
                 let yv = unsafe { RowsMut::of(&mut y[..t * k], k) };
                 let (kind, weight) = (NormKind::Rms, Some(&weight[..]));
-                norm(&m, yv, None, k, Norm { kind, weight, bias: None, eps: 1e-5, plus_one: false }, yv).unwrap();
+                norm(&m, yv, None, k, Norm { kind, weight, bias: None, eps: 1e-5, plus_one: false }, yv)
+                    .unwrap();
             });
         });
     }

@@ -4,9 +4,9 @@
 //! vocabulary 32000), every layer with weights of its own, so that decode really reads memory. Best and median of rounds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use engraft_core::kv::KvLayout;
 use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::numerics::Madd;
-use engraft_core::kv::KvLayout;
 use engraft_core::ops::{Heads, Scores};
 use engraft_cpu::kernels::attention::{Pages, attend_paged};
 use engraft_cpu::kernels::kv::{Slab, slab_bytes};
@@ -163,8 +163,7 @@ fn main() {
 
 /// 12 layers of 12 heads of 64: a prompt of 512, and one step behind 512 keys.
 fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
-    let layout =
-        KvLayout { pages: 32, page_size: 16, kv_heads: 12, k_dim: 64, v_dim: 64, dtype: Float::F32 };
+    let layout = KvLayout { pages: 32, page_size: 16, kv_heads: 12, k_dim: 64, v_dim: 64, dtype: Float::F32 };
     let (k_bytes, v_bytes) = slab_bytes(&layout);
     let (mut k, mut v) = (AlignedBytes::zeroed(k_bytes), AlignedBytes::zeroed(v_bytes));
     // SAFETY: the slabs outlive all calls.

@@ -21,13 +21,21 @@ use engraft_core::ops::Act;
 use crate::kernels;
 pub(crate) use sample::SampleScratch;
 
-/// How an op runs here: every op is native; the name says which kernel.
+/// How an op runs here. Native ops are those that `primitive` and `fused` implement; what `fused` leaves to its
+/// composed default says why.
 pub(crate) fn coverage(op: Op, signature: &Signature, isa: &str) -> Coverage {
-    let kernel = match signature.weight {
-        Some(format) => format!("{}_{}_{isa}", op.name(), format.name().to_lowercase()),
-        None => format!("{}_{}_{isa}", op.name(), signature.dtype),
+    let kernel = match op {
+        // The default reduces over a group of one and calls `add_norm`, which is native.
+        Op::ReduceAddNorm => Op::AddNorm.name(),
+        Op::QkvRopeAppend => {
+            return Coverage::Composed("q, k and v rows stay in cache between norm, rope and append".into());
+        }
+        other => other.name(),
     };
-    Coverage::Native(kernel)
+    Coverage::Native(match signature.weight {
+        Some(format) => format!("{kernel}_{}_{isa}", format.name().to_lowercase()),
+        None => format!("{kernel}_{}_{isa}", signature.dtype),
+    })
 }
 
 impl Rows {

@@ -40,53 +40,82 @@ impl Epilogue<'_> {
 pub(super) struct Finish<'a> {
     pub y: RowsMut,
     pub epilogue: Epilogue<'a>,
+    /// Halves of the weight: 2 for gate layout, whose panels alternate.
+    pub halves: usize,
 }
 
 impl Finish<'_> {
-    /// Finishes `rows` rows from `row0`, output columns of block `unit`; `sums` is `[panels per unit][rows][16]`.
+    /// Finishes `rows` rows from `row0` of block `unit`; `sums` is `[halves][rows][16]`.
     ///
     /// # Safety
     /// `sums` has that size and this call alone writes those outputs.
     #[inline(always)]
     pub unsafe fn tile<V: Lanes>(&self, unit: usize, row0: usize, rows: usize, sums: *mut f32) {
-        let col0 = unit * PANEL;
-        let cols = PANEL.min(self.y.cols - col0);
         let size = rows * PANEL;
-        let gate = matches!(self.epilogue.after, After::Gate(_));
         // SAFETY: the caller's promise.
-        let all = unsafe { std::slice::from_raw_parts_mut(sums, if gate { 2 * size } else { size }) };
-        if let Some(bias) = self.epilogue.bias {
-            for (half, part) in all.chunks_exact_mut(size).enumerate() {
-                let bias = &bias[half * self.y.cols + col0..][..cols];
-                for row in part.chunks_exact_mut(PANEL) {
-                    row.iter_mut().zip(bias).for_each(|(v, b)| *v += b);
-                }
-            }
+        let all = unsafe { std::slice::from_raw_parts_mut(sums, self.halves * size) };
+        if let After::Gate(act) = self.epilogue.after {
+            return self.gate_tile::<V>(act, unit * PANEL, row0, all);
         }
+        // Without a gate, the halves of a gate weight stand side by side in the output: `[gate | up]`.
+        let width = self.y.cols / self.halves;
+        for (half, part) in all.chunks_exact_mut(size).enumerate() {
+            let within = unit * PANEL;
+            self.plain_tile::<V>(half * width + within, PANEL.min(width - within), row0, part);
+        }
+    }
+
+    #[inline(always)]
+    fn plain_tile<V: Lanes>(&self, col0: usize, cols: usize, row0: usize, part: &mut [f32]) {
+        self.add_bias(col0, cols, part);
         let dtype = self.y.dtype;
         match self.epilogue.after {
-            After::Nothing => {}
+            After::Nothing | After::Gate(_) => {}
             After::Activate(act) => {
-                round_in_place::<V>(all, dtype);
-                act.apply::<V::M>(all);
+                round_in_place::<V>(part, dtype);
+                act.apply::<V::M>(part);
             }
             After::Add(residual) => {
-                round_in_place::<V>(all, dtype);
+                round_in_place::<V>(part, dtype);
                 let mut r = [0f32; PANEL];
-                for (i, row) in all.chunks_exact_mut(PANEL).enumerate() {
+                for (i, row) in part.chunks_exact_mut(PANEL).enumerate() {
                     // SAFETY: the residual has the output's shape.
                     unsafe { residual.widen::<V>(row0 + i, col0, cols, r.as_mut_ptr()) };
                     row.iter_mut().zip(&r[..cols]).for_each(|(v, r)| *v += r);
                 }
             }
-            After::Gate(act) => {
-                round_in_place::<V>(all, dtype);
-                let (gate, up) = all.split_at_mut(size);
-                act.apply::<V::M>(gate);
-                gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
+        }
+        self.write::<V>(col0, cols, row0, part);
+    }
+
+    #[inline(always)]
+    fn gate_tile<V: Lanes>(&self, act: Activation, col0: usize, row0: usize, all: &mut [f32]) {
+        let width = self.y.cols;
+        let cols = PANEL.min(width - col0);
+        let (gate, up) = all.split_at_mut(all.len() / 2);
+        self.add_bias(col0, cols, gate);
+        self.add_bias(width + col0, cols, up);
+        round_in_place::<V>(gate, self.y.dtype);
+        round_in_place::<V>(up, self.y.dtype);
+        act.apply::<V::M>(gate);
+        gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
+        self.write::<V>(col0, cols, row0, gate);
+    }
+
+    /// Adds the bias from weight row `row0` on to every row of a tile.
+    #[inline(always)]
+    fn add_bias(&self, row0: usize, cols: usize, part: &mut [f32]) {
+        if let Some(bias) = self.epilogue.bias {
+            let bias = &bias[row0..][..cols];
+            for row in part.chunks_exact_mut(PANEL) {
+                row.iter_mut().zip(bias).for_each(|(v, b)| *v += b);
             }
         }
-        for (i, row) in all[..size].chunks_exact(PANEL).enumerate() {
+    }
+
+    #[inline(always)]
+    fn write<V: Lanes>(&self, col0: usize, cols: usize, row0: usize, part: &[f32]) {
+        for (i, row) in part.chunks_exact(PANEL).enumerate() {
             // SAFETY: in range; this tile's own outputs.
             unsafe { self.y.narrow::<V>(row0 + i, col0, cols, row.as_ptr()) };
         }

@@ -14,7 +14,6 @@ mod pack;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use chain::rows as chain_rows;
 pub use epilogue::{After, Epilogue};
 pub use pack::{Layout, Packed};
 
@@ -28,10 +27,11 @@ use gemv::{Gemv, STREAMS};
 
 /// `y = epilogue(x w^T)`: x `[tokens, k]`, w `[n, k]`, y `[tokens, n]` (gate: `[tokens, n / 2]`).
 ///
+/// A weight in gate layout serves all epilogues; without the gate its halves stand side by side, `[gate | up]`.
 /// y may be the memory of the epilogue's residual, not that of x. Errors: shapes that do not go together.
 pub fn linear(machine: &Machine, x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
     check(x, w, y, epilogue)?;
-    let finish = Finish { y, epilogue: *epilogue };
+    let finish = Finish { y, epilogue: *epilogue, halves: w.panels_per_unit() };
     match x.rows {
         0 => Ok(()),
         1 => one_row(machine, x, w, finish),
@@ -45,7 +45,8 @@ fn check(x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
     };
     same("columns of x", x.cols, w.k)?;
     same("rows of y", y.rows, x.rows)?;
-    same("columns of y", y.cols, w.outputs())?;
+    let gate = matches!(epilogue.after, After::Gate(_));
+    same("columns of y", y.cols, if gate { w.outputs() } else { w.n })?;
     if let Some(b) = epilogue.bias {
         same("length of the bias", b.len(), w.n)?;
     }
@@ -54,8 +55,10 @@ fn check(x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
         same("columns of the residual", r.cols, y.cols)?;
         same("element bytes of the residual", r.dtype.bytes(), y.dtype.bytes())?;
     }
-    let gate = matches!(epilogue.after, After::Gate(_));
-    same("gate epilogue (1) for the weight's layout", usize::from(gate), w.panels_per_unit() - 1)
+    match gate && w.layout() != Layout::Gate {
+        true => Err(Error::internal("a gate epilogue on a weight that was not packed for it")),
+        false => Ok(()),
+    }
 }
 
 fn one_row(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {

@@ -1,0 +1,184 @@
+//! `goldens --backend cpu DIR...`: every golden directory below the given ones, through the real engine.
+//!
+//! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
+
+use clap::{Parser, ValueEnum};
+use conformance::golden::{Expectations, Outcome, Report, find, judge};
+use engraft_core::backend::{Backend, Composed};
+use engraft_core::mem::Float;
+use engraft_core::{Error, Result};
+use engraft_cpu::{Cpu, CpuConfig};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Runs golden models and compares every tensor with the reference implementation's.
+#[derive(Debug, Parser)]
+struct Flags {
+    /// Directories; every golden directory below them is run.
+    #[arg(required = true)]
+    dirs: Vec<PathBuf>,
+    /// The backend.
+    #[arg(long, default_value = "cpu")]
+    backend: String,
+    /// Element type of activations and KV, whatever is stored.
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Type,
+    /// What is promised about bits. The CPU always keeps the strictest promise.
+    #[arg(long, value_enum, default_value = "reference")]
+    mode: Mode,
+    /// Leave every fused op to its composed default.
+    #[arg(long)]
+    composed: bool,
+    /// One JSON object per case on standard output; the summary goes to standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Type {
+    F32,
+    F16,
+    Bf16,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    Reference,
+    Invariant,
+    Fast,
+}
+
+impl Flags {
+    fn float(&self) -> Float {
+        match self.dtype {
+            Type::F32 => Float::F32,
+            Type::F16 => Float::F16,
+            Type::Bf16 => Float::Bf16,
+        }
+    }
+
+    fn mode_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Reference => "reference",
+            Mode::Invariant => "invariant",
+            Mode::Fast => "fast",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    match run(&flags) {
+        Ok(counts) => {
+            let Counts { passed, failed, skipped } = counts;
+            let summary = format!("{passed} passed, {failed} failed, {skipped} skipped");
+            if flags.json {
+                eprintln!("{summary}")
+            } else {
+                println!("{summary}")
+            }
+            match (failed, passed) {
+                (1.., _) => ExitCode::from(1),
+                (0, 0) => ExitCode::from(2),
+                _ => ExitCode::SUCCESS,
+            }
+        }
+        Err(e) => {
+            eprintln!("goldens: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<Counts> {
+    if flags.backend != "cpu" {
+        return Err(Error::config(
+            "backend",
+            format!("\"{}\"", flags.backend),
+            "cpu (the only one built in so far)",
+        ));
+    }
+    let cpu = Cpu::new(CpuConfig::default())?;
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/expectations/cpu.json");
+    let expect = Expectations::read(file.as_ref())?;
+    match flags.composed {
+        true => run_on(&Arc::new(Composed::new(cpu)), flags, &expect),
+        false => run_on(&cpu, flags, &expect),
+    }
+}
+
+fn run_on<B: Backend>(backend: &Arc<B>, flags: &Flags, expect: &Expectations) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for root in &flags.dirs {
+        for dir in find(root)? {
+            let report = judge(backend, &dir, flags.float(), expect);
+            match report.outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Failed => counts.failed += 1,
+                Outcome::Skipped => counts.skipped += 1,
+            }
+            println!("{}", if flags.json { json_line(&report, flags) } else { text_line(&report) });
+        }
+    }
+    Ok(counts)
+}
+
+fn greedy(report: &Report) -> Option<String> {
+    let greedy = report.verdict.as_ref()?.greedy?;
+    Some(match greedy.same == greedy.all {
+        true => "exact".into(),
+        false => format!("{}/{}", greedy.same, greedy.all),
+    })
+}
+
+fn text_line(report: &Report) -> String {
+    let word = match report.outcome {
+        Outcome::Passed => "ok",
+        Outcome::Failed => "FAILED",
+        Outcome::Skipped => "skipped",
+    };
+    let mut line = format!("{:<22} {word:<8}", report.case);
+    if let Some(v) = &report.verdict {
+        line += &format!(" worst {:>7.4} of tolerance ({})", v.worst, v.tensor);
+    }
+    if let Some(greedy) = greedy(report) {
+        line += &format!(", greedy {greedy}");
+    }
+    if report.outcome != Outcome::Skipped {
+        line += &format!(", {:.2} s", report.seconds);
+    }
+    if !report.reason.is_empty() {
+        line += &format!(": {}", report.reason);
+    }
+    line
+}
+
+fn json_line(report: &Report, flags: &Flags) -> String {
+    // JSON has no infinity: the largest number stands for it, so that a reader's `worst > 1` still holds.
+    let worst = report.verdict.as_ref().map(|v| v.worst.min(f64::MAX));
+    serde_json::json!({
+        "case": report.case,
+        "backend": flags.backend,
+        "dtype": flags.float().name(),
+        "mode": flags.mode_name(),
+        "passed": match report.outcome {
+            Outcome::Passed => Some(true),
+            Outcome::Failed => Some(false),
+            Outcome::Skipped => None,
+        },
+        "worst": worst,
+        "tensor": report.verdict.as_ref().map(|v| v.tensor.as_str()),
+        "greedy": greedy(report),
+        "seconds": report.seconds,
+        "reason": report.reason,
+    })
+    .to_string()
+}

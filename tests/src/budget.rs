@@ -1,0 +1,114 @@
+//! Every tolerance of the suite, each with its derivation. Loosening one needs a note in the CHANGELOG.
+//!
+//! A comparison passes when `|got - want| <= slack + half_ulp(want)`: `want` comes from an f64 oracle, `half_ulp` is what
+//! the one rounding to the output's element type costs, and `slack` is what f32 arithmetic may cost before it. Slack is
+//! always computed from the *condition of the case* (sums of magnitudes), never from a fixed relative error: a sum that
+//! cancels may lose all its digits in correct code, and a sum that does not may lose hardly any.
+
+use engraft_core::mem::Float;
+
+/// Unit roundoff of f32: the arithmetic inside ops.
+pub const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Sums of products: `|error| <= C_SUM * U * sum|a_i b_i|`.
+///
+/// The worst case grows with the chain's length; over 4000 random vectors per K in 64..=16384 the error of a serial f32
+/// sum never exceeded 4.3 of these units, that of 32 lanes 1.0. 8 leaves lie between.
+pub const C_SUM: f64 = 8.0;
+
+/// Goldens in f32: the reference's own f32 run is within 2.5e-6 of the f64 one, a wrong constant is orders outside.
+pub const GOLDEN_F32: f64 = 2e-5;
+/// Goldens with f16 activations and KV: a few dozen roundings of 2^-11.
+pub const GOLDEN_F16: f64 = 2e-2;
+/// Goldens with bf16 activations and KV: the same roundings at 2^-8, partly averaged out.
+pub const GOLDEN_BF16: f64 = 5e-2;
+
+/// Trained models, see the table in `golden/real/README.md`: the reference's f32 logits are off by up to 6e-5
+/// (SmolLM2, values to 36) and 1.2e-5 (the two small models, values to 19); other orders of summation stay within.
+pub const REAL_SMOLLM2: f64 = 5e-4;
+/// See [`REAL_SMOLLM2`].
+pub const REAL_SMALL: f64 = 1e-4;
+
+/// Golden tolerance of an activation element type, relative to `max(1, max|want|)` of the tensor.
+pub fn golden(dtype: Float) -> f64 {
+    match dtype {
+        Float::F32 => GOLDEN_F32,
+        Float::F16 => GOLDEN_F16,
+        Float::Bf16 => GOLDEN_BF16,
+    }
+}
+
+/// Half the distance of neighbours of `dtype` around `v`: significand bits 24, 11 and 8, subnormals included.
+pub fn half_ulp(dtype: Float, v: f64) -> f64 {
+    let (bits, min_exp) = match dtype {
+        Float::F32 => (24, -126),
+        Float::F16 => (11, -14),
+        Float::Bf16 => (8, -126),
+    };
+    let exp = if v == 0.0 { min_exp } else { libm::ilogb(v).max(min_exp) };
+    libm::ldexp(1.0, exp - bits)
+}
+
+/// A sum of products whose magnitudes add up to `condition`.
+pub fn sum(condition: f64) -> f64 {
+    C_SUM * U * condition
+}
+
+/// Activation `act(x) = value`, x exact: the docstrings of `core::math` promise at most 4 ulp for tanh, erf and
+/// sigmoid each (2 U per ulp at worst), QuickGELU at most 8 U of x, and the GELUs add 1 to a value near -1 before they multiply by x: an absolute
+/// error of the size of x. One product each on top. Results below 2^-126 may be flushed.
+pub fn activation(x: f64, value: f64) -> f64 {
+    8.0 * U * value.abs() + 8.0 * U * x.abs().min(8.0) + f64::from(f32::MIN_POSITIVE)
+}
+
+/// Largest slope of any activation (GELU's 1.129, SiLU's 1.100): how errors of the argument pass on.
+pub const ACT_SLOPE: f64 = 1.13;
+
+/// A product of two inexact factors: `(a +- ea) (b +- eb)`, rounded once.
+pub fn product(a: f64, ea: f64, b: f64, eb: f64) -> f64 {
+    a.abs() * eb + b.abs() * ea + ea * eb + 2.0 * U * (a * b).abs()
+}
+
+/// RMS norm of a value that becomes `y`: the mean square has relative error `C_SUM U`, its root half of it; root,
+/// reciprocal, two products and the addition of eps round once each (5 U).
+pub fn rms(y: f64) -> f64 {
+    (C_SUM / 2.0 + 6.0) * U * y.abs()
+}
+
+/// Layer norm of one value: `c` its distance from the mean, `r = 1 / sqrt(var + eps)`, `w` its weight, `y` the result.
+///
+/// The mean is off by `d = C_SUM U mean|x|`, which shifts every distance; the variance feels it only as `d^2`, because
+/// distances add up to zero. The rest is as in [`rms`], and the bias is added with one rounding.
+pub fn layer(c: f64, r: f64, w: f64, y: f64, mean_abs: f64) -> f64 {
+    let d = C_SUM * U * mean_abs;
+    let shifted = (d + U * c.abs()) * r * w.abs();
+    let relative = (C_SUM / 2.0 + 6.0) * U + d * d * r * r / 2.0;
+    shifted + (c * r * w).abs() * relative + 2.0 * U * y.abs()
+}
+
+/// A rotated pair's component `x cos - y sin`: two products and a difference.
+pub fn rotation(xc: f64, ys: f64) -> f64 {
+    2.0 * U * (xc.abs() + ys.abs())
+}
+
+/// Attention: `scores_off` is the largest error of a score, `weighted = sum_j p_j |v_j|`.
+///
+/// A score that is off by e changes its weight by a factor e^e; numerator and denominator both feel it (2 e). The
+/// exponential (1 ulp), rescaling when the maximum moves (one product per chunk), both sums and the division are 16 more.
+pub fn attention(scores_off: f64, weighted: f64) -> f64 {
+    (2.0 * scores_off + (2.0 * C_SUM + 16.0) * U) * weighted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_ulps_of_the_three_types() {
+        assert_eq!(half_ulp(Float::F32, 1.0), U);
+        assert_eq!(half_ulp(Float::F16, 20.0), 0.0078125);
+        assert_eq!(half_ulp(Float::Bf16, 20.0), 0.0625);
+        assert_eq!(half_ulp(Float::F16, 0.0), libm::ldexp(1.0, -25), "subnormals of f16 are 2^-24 apart");
+        assert_eq!(half_ulp(Float::F32, 1e-45), libm::ldexp(1.0, -150));
+    }
+}

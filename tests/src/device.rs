@@ -1,0 +1,124 @@
+//! A backend with an open stream, and the few things that running a case needs: uploads, weights, reads, and the choice
+//! between running ops at once and recording them first.
+
+use crate::compare::{Data, Output};
+use crate::poison::{Grid, Lay, POISON, Placed};
+use bytemuck::Pod;
+use engraft_core::Result;
+use engraft_core::backend::{Backend, HostWeight, Stream, WeightUse, block_on};
+use engraft_core::mem::{Buf, Float, WeightFormat};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A backend, its stream and its group of one.
+pub struct Device<B: Backend> {
+    /// The backend.
+    pub backend: Arc<B>,
+    /// The queue.
+    pub stream: B::Stream,
+    /// The group.
+    pub comm: B::Comm,
+    record: bool,
+}
+
+/// A weight of a case: bytes in `format`, `[rows, cols]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Matrix {
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Format of `bytes`.
+    pub format: WeightFormat,
+    /// As files store it.
+    pub bytes: Vec<u8>,
+}
+
+impl<B: Backend> Device<B> {
+    /// Opens a stream; with `record`, [`Device::launch`] records and replays.
+    pub fn new(backend: &Arc<B>, record: bool) -> Result<Self> {
+        Ok(Self { backend: backend.clone(), stream: backend.stream()?, comm: backend.solo()?, record })
+    }
+
+    /// Runs ops: at once, or recorded and then replayed once.
+    pub fn launch(&mut self, body: impl FnOnce(&mut B::Stream, &mut B::Comm) -> Result<()>) -> Result<()> {
+        let Self { stream, comm, record, .. } = self;
+        if !*record {
+            body(stream, comm)?;
+            return stream.sync();
+        }
+        let graph = stream.capture(|s| body(s, comm))?;
+        // SAFETY: the buffers that `body` touched are owned by its caller and outlive this call.
+        unsafe { stream.replay(&graph)? };
+        stream.sync()
+    }
+
+    /// Uploads a matrix.
+    pub fn grid(&mut self, grid: &Grid) -> Result<Placed<B::Mem>> {
+        let shape = (grid.rows, grid.cols);
+        Placed::new(&self.backend, &mut self.stream, shape, grid.dtype, grid.lay, Some(&grid.values))
+    }
+
+    /// An output full of poison.
+    pub fn output(&mut self, rows: usize, cols: usize, dtype: Float, lay: Lay) -> Result<Placed<B::Mem>> {
+        Placed::new(&self.backend, &mut self.stream, (rows, cols), dtype, lay, None)
+    }
+
+    /// Reads all rows of an output.
+    pub fn read(&mut self, placed: &Placed<B::Mem>, name: &'static str) -> Result<Output> {
+        let rows = placed.view().rows;
+        self.read_rows(placed, name, rows)
+    }
+
+    /// Reads the first `live` rows of an output; the others must be untouched.
+    pub fn read_rows(&mut self, placed: &Placed<B::Mem>, name: &'static str, live: usize) -> Result<Output> {
+        placed.read::<B>(&mut self.stream, name, live)
+    }
+
+    /// A buffer of `values`, with a guard word behind it when they are words.
+    pub fn buffer<T: Pod>(&mut self, values: &[T]) -> Result<Buf<B::Mem, T>> {
+        let bytes = (values.len() * size_of::<T>()).max(4);
+        let mut buffer = Buf::new(self.backend.alloc(bytes)?, values.len())?;
+        if !values.is_empty() {
+            self.stream.upload(values, buffer.view_mut())?;
+        }
+        Ok(buffer)
+    }
+
+    /// Words to be written, each one poison.
+    pub fn words(&mut self, len: usize) -> Result<Buf<B::Mem, u32>> {
+        self.buffer(&vec![POISON; len])
+    }
+
+    /// Reads words.
+    pub fn read_words(&mut self, words: &Buf<B::Mem, u32>, name: &'static str) -> Result<Output> {
+        let mut host = vec![0; words.len()];
+        let ticket = self.stream.download(words.view())?;
+        block_on(self.stream.collect(ticket, &mut host))?;
+        Ok(Output { name, rows: words.len(), data: Data::Words(host) })
+    }
+
+    /// Packs a weight, handed over in one part or (two rows or more) in two.
+    pub fn weight(&mut self, matrix: &Matrix, used_for: WeightUse, parts: usize) -> Result<B::Weight> {
+        let Matrix { rows, cols, format, bytes } = matrix;
+        let row = format.bytes(1, *cols);
+        let first = if parts > 1 { rows / 2 } else { 0 };
+        let halves = [&bytes[..first * row], &bytes[first * row..]];
+        let parts = halves.into_iter().filter(|p| !p.is_empty()).map(Cow::Borrowed).collect();
+        let (rows, cols, format) = (*rows, *cols, *format);
+        self.backend.prepare_weight(HostWeight { name: "case", rows, cols, format, used_for, parts })
+    }
+
+    /// Packs a vector (bias, norm weight).
+    pub fn vector(&mut self, values: &[f32]) -> Result<B::Weight> {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let format = WeightFormat::Plain(Float::F32);
+        let matrix = Matrix { rows: 1, cols: values.len(), format, bytes };
+        self.weight(&matrix, WeightUse::Vector, 1)
+    }
+
+    /// Packs an optional vector.
+    pub fn vector_opt(&mut self, values: Option<&Vec<f32>>) -> Result<Option<B::Weight>> {
+        values.map(|v| self.vector(v)).transpose()
+    }
+}

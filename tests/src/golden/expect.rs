@@ -1,0 +1,72 @@
+//! The expectations file of a backend: what may be skipped, by name and with a reason.
+//!
+//! JSON: `{"skips": [{"architecture": "BloomForCausalLM", "reason": "..."}, ...]}`. An entry names an `architecture`, a
+//! `case`, or `weights: "pytorch"`. Whatever is skipped must stand here, and what stands here must not pass.
+
+use super::case::Case;
+use engraft_core::{Error, Result};
+use serde::Deserialize;
+use std::path::Path;
+
+/// What may be skipped.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expectations {
+    skips: Vec<Skip>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Skip {
+    architecture: Option<String>,
+    case: Option<String>,
+    weights: Option<String>,
+    reason: String,
+}
+
+impl Expectations {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// `Io`, or `Format` for anything but the form above.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+        Self::parse(&bytes).map_err(|what| Error::format(path.display().to_string(), what))
+    }
+
+    fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let all: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        for (i, skip) in all.skips.iter().enumerate() {
+            let named = [&skip.architecture, &skip.case, &skip.weights].into_iter().flatten().count();
+            if named != 1 || skip.reason.trim().is_empty() {
+                return Err(format!("skip {i} must name one of architecture, case, weights, and a reason"));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Why `case` may be skipped, if it may.
+    pub fn reason(&self, case: &Case) -> Option<&str> {
+        let names = |skip: &Skip| {
+            skip.architecture.as_ref() == Some(&case.architecture)
+                || skip.case.as_ref() == Some(&case.name)
+                || (skip.weights.as_deref() == Some("pytorch") && case.is_pickled())
+        };
+        self.skips.iter().find(|s| names(s)).map(|s| s.reason.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Expectations;
+
+    #[test]
+    fn an_entry_names_one_thing_and_a_reason() {
+        let parse = |entry: &str| Expectations::parse(format!(r#"{{"skips": [{entry}]}}"#).as_bytes());
+        assert!(parse(r#"{"case": "a", "reason": "b"}"#).is_ok());
+        assert!(parse(r#"{"case": "a", "reason": ""}"#).is_err());
+        assert!(parse(r#"{"reason": "b"}"#).is_err());
+        assert!(parse(r#"{"case": "a", "architecture": "c", "reason": "b"}"#).is_err());
+        assert!(parse(r#"{"case": "a", "reason": "b", "until": 3}"#).is_err());
+    }
+}

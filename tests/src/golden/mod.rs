@@ -1,0 +1,14 @@
+//! Whole models against outputs of the reference implementation.
+//!
+//! `case` reads a golden directory, `run` puts it through the real engine and compares every tensor, `expect` knows
+//! which cases may be skipped and why, `judge` puts the three together. What the directories hold: `golden/README.md`.
+
+mod case;
+mod expect;
+mod judge;
+mod run;
+
+pub use case::{Case, Prompt, Tensor, find};
+pub use expect::Expectations;
+pub use judge::{Outcome, Report, judge};
+pub use run::{Greedy, Verdict, open, run};

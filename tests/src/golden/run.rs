@@ -1,0 +1,239 @@
+//! One golden through the real engine: every prompt alone, then all in one ragged batch, then by replayed steps.
+
+use super::case::{Case, Prompt, Tensor};
+use crate::budget;
+use engraft_core::backend::Backend;
+use engraft_core::checkpoint::{self, Access};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{EncoderInput, Engine, Request, Want};
+use engraft_core::inject::inject;
+use engraft_core::mem::Float;
+use engraft_core::policy::Registry;
+use engraft_core::weights::LoadOptions;
+use engraft_core::{Error, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tokens of every greedy continuation.
+const DRAWN: usize = 16;
+
+/// Greedy tokens that came out as expected, of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Greedy {
+    /// As expected.
+    pub same: usize,
+    /// All.
+    pub all: usize,
+}
+
+/// How far a case is from its golden.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// Worst error as a share of the tolerance; infinite for missing or non-finite values.
+    pub worst: f64,
+    /// The tensor it is in.
+    pub tensor: String,
+    /// Greedy tokens; none for encoders.
+    pub greedy: Option<Greedy>,
+    tolerance: f64,
+}
+
+impl Verdict {
+    fn new(dtype: Float) -> Self {
+        Self { worst: 0.0, tensor: String::new(), greedy: None, tolerance: budget::golden(dtype) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(worst: f64, greedy: Greedy) -> Self {
+        Self { worst, greedy: Some(greedy), ..Self::new(Float::F32) }
+    }
+
+    /// Whether every tensor is within its tolerance, and (in f32, where that is demanded) every greedy token right.
+    pub fn passes(&self, dtype: Float) -> bool {
+        let tokens = dtype != Float::F32 || self.greedy.is_none_or(|g| g.same == g.all);
+        self.worst <= 1.0 && tokens
+    }
+
+    /// Takes one piece of a tensor; its tolerance is that of the whole tensor.
+    fn compare(&mut self, name: &str, got: &[f32], want: &[f32], whole: &Tensor) {
+        let scale = whole.values.iter().fold(1f64, |m, v| m.max(f64::from(*v).abs()));
+        let share = |g: f32, w: f32| {
+            let off = (f64::from(g) - f64::from(w)).abs() / (self.tolerance * scale);
+            if off.is_finite() { off } else { f64::INFINITY }
+        };
+        let worst = match got.len() == want.len() && !want.is_empty() {
+            true => got.iter().zip(want).fold(0f64, |m, (g, w)| m.max(share(*g, *w))),
+            false => f64::INFINITY,
+        };
+        if worst > self.worst || self.tensor.is_empty() {
+            (self.worst, self.tensor) = (worst, name.to_string());
+        }
+    }
+
+    fn tokens(&mut self, got: &[u32], want: &[f32]) {
+        let greedy = self.greedy.get_or_insert_default();
+        greedy.all += want.len();
+        greedy.same += got.iter().zip(want).filter(|(g, w)| **g as f32 == **w).count();
+    }
+}
+
+/// An engine for the model in `dir`.
+///
+/// # Errors
+/// What opening, recognising and loading raise.
+pub fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> Result<Engine<B>> {
+    let files = checkpoint::open(dir, Access::default())?;
+    let (registry, options) = (Registry::default(), LoadOptions::default());
+    let model = inject(backend, &files, &registry, config.max_context, options, &mut |_, _| {})?;
+    Engine::new(backend.clone(), model, config)
+}
+
+/// Runs a case with activations and KV in `dtype`.
+///
+/// # Errors
+/// What the engine raises, and `Unsupported` for kinds that it has no run for.
+pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, dtype: Float) -> Result<Verdict> {
+    let config = EngineConfig {
+        dtype,
+        kv_dtype: dtype,
+        max_seqs: case.prompts.len().max(1),
+        max_step_tokens: case.prompts.iter().map(|p| p.ids.len()).sum::<usize>().max(1),
+        max_context: case.longest() + DRAWN,
+        all_logits: true,
+        ..Default::default()
+    };
+    match case.kind.as_str() {
+        "causal" => causal(open(backend, &case.dir, config)?, case, dtype),
+        "encoder" => encoder(open(backend, &case.dir, config)?, case, dtype),
+        kind => Err(Error::Unsupported {
+            op: format!("a golden of kind \"{kind}\""),
+            backend: backend.name().into(),
+            reason: "the engine runs causal models and encoders so far".into(),
+        }),
+    }
+}
+
+fn expected<'a>(case: &'a Case, name: &str) -> Result<&'a Tensor> {
+    case.tensors
+        .get(name)
+        .ok_or_else(|| Error::format(case.dir.display().to_string(), format!("no `{name}`")))
+}
+
+fn causal<B: Backend>(mut engine: Engine<B>, case: &Case, dtype: Float) -> Result<Verdict> {
+    let mut verdict = Verdict::new(dtype);
+    let order: Vec<usize> = (0..case.prompts.len()).collect();
+    for i in &order {
+        causal_batch(&mut engine, case, &case.prompts, &[*i], &mut verdict)?;
+    }
+    // The padded tensors say the same prompts: stripped, in one ragged batch, the last one first.
+    if !case.unpadded.is_empty() {
+        let backwards: Vec<usize> = order.iter().rev().copied().collect();
+        causal_batch(&mut engine, case, &case.unpadded, &backwards, &mut verdict)?;
+    }
+    // Nothing to keep: decode steps are captured and replayed.
+    let want = expected(case, "greedy_tokens")?;
+    let mut ids = Vec::new();
+    for p in &case.prompts {
+        let request = Request { prompt: p.ids.clone(), max_new_tokens: DRAWN, ..Default::default() };
+        ids.push(engine.put(request)?);
+    }
+    let drawn = engine.run()?;
+    for (i, id) in ids.iter().enumerate() {
+        verdict.tokens(drawn.get(id).map_or(&[], Vec::as_slice), want.rows(i..i + 1));
+    }
+    Ok(verdict)
+}
+
+fn causal_batch<B: Backend>(
+    engine: &mut Engine<B>,
+    case: &Case,
+    prompts: &[Prompt],
+    order: &[usize],
+    verdict: &mut Verdict,
+) -> Result<()> {
+    let mut ids = Vec::new();
+    for i in order {
+        let prompt = prompts.get(*i).map(|p| p.ids.clone()).unwrap_or_default();
+        let want = Want { logits: true, hidden: true };
+        ids.push(engine.put(Request { prompt, max_new_tokens: DRAWN, want, ..Default::default() })?);
+    }
+    let drawn = engine.run()?;
+    let rows = case.rows();
+    for (i, id) in order.iter().zip(ids) {
+        let lost = || Error::internal(format!("request {id} kept nothing"));
+        let kept = engine.take_captured(id).ok_or_else(lost)?;
+        let len = rows[*i].len();
+        for (layer, hidden) in kept.hidden.iter().enumerate() {
+            let name = format!("hidden_states.{layer}");
+            let want = expected(case, &name)?;
+            verdict.compare(&name, cut(hidden, len * want.cols()), want.rows(rows[*i].clone()), want);
+        }
+        let layers = case.tensors.keys().filter(|n| n.starts_with("hidden_states.")).count();
+        if kept.hidden.len() != layers {
+            let what = format!("{} hidden states, {layers} expected", kept.hidden.len());
+            return Err(Error::internal(what));
+        }
+        let want = expected(case, "logits")?;
+        verdict.compare("logits", cut(&kept.logits, len * want.cols()), want.rows(rows[*i].clone()), want);
+        if *i == 0 {
+            let want = expected(case, "greedy_logits.0")?;
+            let from = kept.logits.get((len - 1) * want.cols()..).unwrap_or_default();
+            verdict.compare("greedy_logits.0", from, &want.values, want);
+        }
+        let tokens = drawn.get(&id).map_or(&[] as &[u32], Vec::as_slice);
+        verdict.tokens(tokens, expected(case, "greedy_tokens")?.rows(*i..i + 1));
+    }
+    Ok(())
+}
+
+/// The first `n` values, or all (which then fails the comparison of lengths).
+fn cut(values: &[f32], n: usize) -> &[f32] {
+    values.get(..n).unwrap_or(values)
+}
+
+fn encoder<B: Backend>(mut engine: Engine<B>, case: &Case, dtype: Float) -> Result<Verdict> {
+    let mut verdict = Verdict::new(dtype);
+    for i in 0..case.prompts.len() {
+        encoder_batch(&mut engine, case, &case.prompts, &[i], &mut verdict)?;
+    }
+    if !case.unpadded.is_empty() {
+        let backwards: Vec<usize> = (0..case.prompts.len()).rev().collect();
+        encoder_batch(&mut engine, case, &case.unpadded, &backwards, &mut verdict)?;
+    }
+    Ok(verdict)
+}
+
+fn encoder_batch<B: Backend>(
+    engine: &mut Engine<B>,
+    case: &Case,
+    prompts: &[Prompt],
+    order: &[usize],
+    verdict: &mut Verdict,
+) -> Result<()> {
+    let input = |i: &usize| prompts.get(*i).cloned().unwrap_or_default();
+    let texts: Vec<EncoderInput> = order
+        .iter()
+        .map(|i| {
+            let Prompt { ids, kinds } = input(i);
+            EncoderInput { ids, kinds }
+        })
+        .collect();
+    let rows = case.rows();
+    for (i, got) in order.iter().zip(engine.encode(&texts, true)?) {
+        for name in case.tensors.keys().filter(|n| n.starts_with("hidden_states.")) {
+            let want = expected(case, name)?;
+            let layer: Option<usize> = name.rsplit('.').next().and_then(|n| n.parse().ok());
+            let hidden = layer.and_then(|l| got.hidden.get(l)).map_or(&[] as &[f32], Vec::as_slice);
+            verdict.compare(name, hidden, want.rows(rows[*i].clone()), want);
+        }
+        // Rows of tokens, or one row per text.
+        for (name, got) in [("logits", &got.logits), ("pooler_output", &got.pooled)] {
+            let Some(want) = case.tensors.get(name) else { continue };
+            let per_text = want.shape.first() == Some(&case.prompts.len()) && name == "pooler_output"
+                || case.architecture.ends_with("SequenceClassification");
+            let range = if per_text { *i..i + 1 } else { rows[*i].clone() };
+            verdict.compare(name, got, want.rows(range), want);
+        }
+    }
+    Ok(())
+}

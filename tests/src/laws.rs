@@ -1,0 +1,174 @@
+//! The comparisons that every case of every op goes through.
+//!
+//! | comparison | demand |
+//! | --- | --- |
+//! | `oracle` | within the budget of `budget.rs` |
+//! | `strict` | the contract's scalar order, bit for bit (backends in reference mode) |
+//! | `composed` | a fused op equals its composed default bit for bit |
+//! | `twice` | the same call again gives the same bits |
+//! | `alone` | a row (or sequence) on its own gives the bits that it gives in a batch |
+//! | `relaid` | pitch, page size and page order change no bit |
+//! | `replay` | recorded and replayed equals run at once |
+//! | `twin` | other thread counts and instruction sets give the same bits |
+
+use crate::compare::{Output, Want, Worst, against, same_bits};
+use crate::device::Device;
+use crate::dice::Dice;
+use crate::registry::OpSpec;
+use engraft_core::Result;
+use engraft_core::backend::{Backend, Composed};
+use engraft_core::mem::Float;
+use engraft_core::numerics::Mode;
+use std::fmt;
+use std::sync::Arc;
+
+/// What is tested: a backend, and instances of it that must give the same bits.
+pub struct Lab<B: Backend> {
+    /// Name in reports.
+    pub name: String,
+    /// The backend.
+    pub subject: Arc<B>,
+    /// Other instances, by what is different about them.
+    pub twins: Vec<(&'static str, Arc<B>)>,
+}
+
+/// A comparison that failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    backend: String,
+    op: &'static str,
+    dtype: Float,
+    seed: u64,
+    /// Which comparison.
+    pub comparison: String,
+    what: Complaint,
+}
+
+#[derive(Debug, Clone)]
+enum Complaint {
+    Element(Worst),
+    Error(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, op, dtype, seed, comparison, what } = self;
+        write!(f, "{op} {dtype}, case seed {seed}, {comparison}: ")?;
+        match what {
+            Complaint::Element(w) => write!(
+                f,
+                "worst element {} of `{}`: got {:e}, want {:e}, {:.3} times the budget",
+                w.index, w.output, w.got, w.want, w.units
+            )?,
+            Complaint::Error(e) => write!(f, "{e}")?,
+        }
+        write!(f, "\n    rerun: cargo test -p conformance --test ops -- --exact {backend}::{op}::{dtype}")
+    }
+}
+
+/// Comparisons made, and those that failed.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Comparisons made.
+    pub ran: usize,
+    /// Those that failed.
+    pub failures: Vec<Failure>,
+}
+
+struct Referee<'a> {
+    report: &'a mut Report,
+    backend: &'a str,
+    op: &'static str,
+    dtype: Float,
+    seed: u64,
+}
+
+impl Referee<'_> {
+    fn fail(&mut self, comparison: &str, what: Complaint) {
+        let Self { backend, op, dtype, seed, .. } = *self;
+        let (backend, comparison) = (backend.to_string(), comparison.to_string());
+        self.report.failures.push(Failure { backend, op, dtype, seed, comparison, what });
+    }
+
+    /// Takes the outputs of a run; an error is a failure.
+    fn outputs(&mut self, comparison: &str, run: Result<Vec<Output>>) -> Option<Vec<Output>> {
+        match run {
+            Ok(outputs) => Some(outputs),
+            Err(e) => {
+                self.report.ran += 1;
+                self.fail(comparison, Complaint::Error(e.to_string()));
+                None
+            }
+        }
+    }
+
+    fn wants(&mut self, comparison: &str, got: &[Output], want: &[Want]) {
+        self.report.ran += 1;
+        if got.len() != want.len() {
+            let what = format!("{} outputs, {} wanted", got.len(), want.len());
+            self.fail(comparison, Complaint::Error(what));
+        }
+        let worst = got.iter().zip(want).filter_map(|(g, w)| against(g, w)).find(|w| !w.passes());
+        if let Some(worst) = worst {
+            self.fail(comparison, Complaint::Element(worst));
+        }
+    }
+
+    fn same(&mut self, comparison: &str, got: Result<Vec<Output>>, want: &[Output]) {
+        let Some(got) = self.outputs(comparison, got) else { return };
+        self.report.ran += 1;
+        if got.len() != want.len() {
+            let what = format!("{} outputs, {} wanted", got.len(), want.len());
+            self.fail(comparison, Complaint::Error(what));
+        }
+        if let Some(worst) = got.iter().zip(want).find_map(|(g, w)| same_bits(g, w)) {
+            self.fail(comparison, Complaint::Element(worst));
+        }
+    }
+}
+
+fn run<S: OpSpec, B: Backend>(
+    spec: S,
+    backend: &Arc<B>,
+    case: &S::Case,
+    record: bool,
+) -> Result<Vec<Output>> {
+    spec.run(&mut Device::new(backend, record)?, case)
+}
+
+/// Puts one case of an op through all comparisons.
+pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u64, report: &mut Report) {
+    let mut dice = Dice::new(seed);
+    let case = spec.sample(dtype, &mut dice);
+    let mut referee = Referee { report, backend: &lab.name, op: spec.name(), dtype, seed };
+    let subject = &lab.subject;
+    let numerics = subject.numerics();
+    let Some(first) = referee.outputs("run", run(spec, subject, &case, false)) else { return };
+    referee.wants("oracle", &first, &spec.oracle(&case, numerics.madd));
+    if let (Mode::Reference, Some(want)) = (numerics.mode, spec.strict(&case, numerics.madd)) {
+        referee.wants("strict order", &first, &want);
+    }
+    if spec.fused() {
+        let composed = Arc::new(Composed::new(subject.clone()));
+        referee.same("fused against composed", run(spec, &composed, &case, false), &first);
+    }
+    referee.same("run twice", run(spec, subject, &case, false), &first);
+    if let Some((part, ranges)) = spec.alone(&case, &mut dice) {
+        // Outputs without a range hold state of the whole batch and are not compared.
+        let cut: Vec<Output> = first.iter().zip(ranges).map(|(o, r)| o.part(r)).collect();
+        let alone = run(spec, subject, &part, false).map(|mut outputs| {
+            outputs.truncate(cut.len());
+            outputs
+        });
+        referee.same("alone against in a batch", alone, &cut);
+    }
+    if let Some(relaid) = spec.relaid(&case, &mut dice) {
+        referee.same("laid out otherwise", run(spec, subject, &relaid, false), &first);
+    }
+    if subject.caps().graphs {
+        referee.same("recorded and replayed", run(spec, subject, &case, true), &first);
+    }
+    for (label, twin) in &lab.twins {
+        referee.same(label, run(spec, twin, &case, false), &first);
+    }
+}

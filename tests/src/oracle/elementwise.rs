@@ -1,0 +1,60 @@
+//! Activations, gates, additions, conversions.
+
+use super::added;
+use crate::budget;
+use crate::compare::Want;
+use crate::dice::round;
+use crate::spec::elementwise::Case;
+use engraft_core::ops::Act;
+
+/// An activation in f64.
+pub fn act(act: Act, x: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + libm::exp(-x));
+    match act {
+        Act::Relu => x.max(0.0),
+        Act::Silu => x * sigmoid(x),
+        Act::Gelu => 0.5 * x * libm::erfc(-x / std::f64::consts::SQRT_2),
+        Act::GeluTanh => {
+            0.5 * x * (1.0 + libm::tanh((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)))
+        }
+        Act::QuickGelu => x * sigmoid(1.702 * x),
+        Act::Tanh => libm::tanh(x),
+        // A new activation has no oracle until it is written here: NaN fails every comparison.
+        _ => f64::NAN,
+    }
+}
+
+/// `acc + x`.
+pub fn add(case: &Case) -> Want {
+    let pairs = case.x.values.iter().zip(&case.other.values);
+    Want::Exact(pairs.map(|(a, b)| added(*a, *b, case.x.dtype)).collect())
+}
+
+/// `act(x)`.
+pub fn activate(case: &Case) -> Want {
+    let values: Vec<f64> = case.x.values.iter().map(|x| act(case.act, f64::from(*x))).collect();
+    let slack = values.iter().zip(&case.x.values).map(|(v, x)| budget::activation(f64::from(*x), *v));
+    let slack = slack.collect();
+    Want::Near { values, slack }
+}
+
+/// `act(g) * u` of rows `[g | u]`.
+pub fn gate(case: &Case) -> Want {
+    let inner = case.x.cols / 2;
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for r in 0..case.x.rows {
+        let (g, u) = case.x.row(r).split_at(inner);
+        for (g, u) in g.iter().zip(u) {
+            let (g, u) = (f64::from(*g), f64::from(*u));
+            let a = act(case.act, g);
+            values.push(a * u);
+            slack.push(budget::product(a, budget::activation(g, a), u, 0.0));
+        }
+    }
+    Want::Near { values, slack }
+}
+
+/// `x` in another element type.
+pub fn convert(case: &Case) -> Want {
+    Want::Exact(case.x.values.iter().map(|v| round(*v, case.out)).collect())
+}

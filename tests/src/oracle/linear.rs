@@ -1,0 +1,110 @@
+//! `y = x w^T + b` and what follows it.
+
+use super::elementwise::act;
+use super::{added, order, weight};
+use crate::budget;
+use crate::compare::Want;
+use crate::dice::round;
+use crate::spec::linear::Case;
+use engraft_core::numerics::Madd;
+
+/// Values and slack of the product, row by row.
+pub struct Product {
+    /// `x w^T + b`.
+    pub values: Vec<f64>,
+    /// What f32 may cost, before the output's rounding.
+    pub slack: Vec<f64>,
+}
+
+/// The product of a case.
+pub fn product(case: &Case) -> Product {
+    let w = weight::values(&case.w);
+    let mut product = Product { values: Vec::new(), slack: Vec::new() };
+    for r in 0..case.x.rows {
+        let x = case.x.row(r);
+        for n in 0..case.w.rows {
+            let bias = case.bias.as_ref().map_or(0.0, |b| f64::from(b[n]));
+            let (mut sum, mut condition) = (bias, bias.abs());
+            for (k, x) in x.iter().enumerate() {
+                let term = f64::from(*x) * f64::from(w[n * case.w.cols + k]);
+                sum += term;
+                condition += term.abs();
+            }
+            product.values.push(sum);
+            product.slack.push(budget::sum(condition));
+        }
+    }
+    product
+}
+
+/// `linear` in the contract's order, to the bit.
+pub fn strict(case: &Case, form: Madd) -> Vec<f32> {
+    let w = weight::values(&case.w);
+    let mut out = Vec::new();
+    for r in 0..case.x.rows {
+        for (n, w) in w.chunks(case.w.cols).enumerate() {
+            let sum = order::dot(form, case.x.row(r), w, case.grain);
+            out.push(round(case.bias.as_ref().map_or(sum, |b| sum + b[n]), case.out));
+        }
+    }
+    out
+}
+
+/// `linear`.
+pub fn linear(case: &Case) -> Vec<Want> {
+    let Product { values, slack } = product(case);
+    vec![Want::Near { values, slack }]
+}
+
+/// `act(linear)`: the product is rounded to the output's type before the activation reads it.
+pub fn linear_act(case: &Case) -> Vec<Want> {
+    let p = product(case);
+    let mut slack = Vec::new();
+    let mut values = Vec::new();
+    for (v, s) in p.values.iter().zip(&p.slack) {
+        let off = s + budget::half_ulp(case.out, *v);
+        values.push(act(case.act, *v));
+        slack.push(budget::ACT_SLOPE * off + budget::activation(*v, act(case.act, *v)));
+    }
+    vec![Want::Near { values, slack }]
+}
+
+/// `act(g) * u` of the rounded product `[g | u]`.
+pub fn gated_linear(case: &Case) -> Vec<Want> {
+    let p = product(case);
+    let inner = case.w.rows / 2;
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for r in 0..case.x.rows {
+        for i in 0..inner {
+            let at = |n: usize| {
+                let v = p.values[r * 2 * inner + n];
+                (v, p.slack[r * 2 * inner + n] + budget::half_ulp(case.out, v))
+            };
+            let ((g, g_off), (u, u_off)) = (at(i), at(inner + i));
+            let a = act(case.act, g);
+            let a_off = budget::ACT_SLOPE * g_off + budget::activation(g, a);
+            values.push(a * u);
+            slack.push(budget::product(a, a_off, u, u_off));
+        }
+    }
+    vec![Want::Near { values, slack }]
+}
+
+/// `residual + linear`, the product rounded before it is added.
+pub fn linear_add(case: &Case) -> Vec<Want> {
+    let p = product(case);
+    let mut slack = Vec::new();
+    let mut values = Vec::new();
+    for ((v, s), r) in p.values.iter().zip(&p.slack).zip(&case.residual) {
+        let sum = v + f64::from(*r);
+        values.push(sum);
+        slack.push(s + budget::half_ulp(case.out, *v) + budget::U * sum.abs());
+    }
+    vec![Want::Near { values, slack }]
+}
+
+/// `residual + linear` in the contract's order.
+pub fn linear_add_strict(case: &Case, form: Madd) -> Vec<f32> {
+    let product = strict(case, form);
+    product.iter().zip(&case.residual).map(|(p, r)| added(*r, *p, case.out)).collect()
+}

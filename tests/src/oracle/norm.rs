@@ -1,0 +1,51 @@
+//! Norms, in f64 over values as stored.
+
+use super::added;
+use crate::budget;
+use crate::compare::Want;
+use crate::spec::norm::{Case, NormSet};
+use engraft_core::ops::NormKind;
+
+/// One normed row with its slack.
+pub fn row(x: &[f32], set: &NormSet) -> (Vec<f64>, Vec<f64>) {
+    let n = x.len() as f64;
+    let x: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+    let mean = match set.kind {
+        NormKind::Rms => 0.0,
+        NormKind::Layer => x.iter().sum::<f64>() / n,
+    };
+    let mean_abs = x.iter().map(|v| v.abs()).sum::<f64>() / n;
+    let square = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+    let r = 1.0 / (square + f64::from(set.eps)).sqrt();
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for (i, v) in x.iter().enumerate() {
+        let w = set.weight.as_ref().map_or(1.0, |w| f64::from(w[i]));
+        let w = if set.plus_one && set.weight.is_some() { 1.0 + w } else { w };
+        let y = (v - mean) * r * w + set.bias.as_ref().map_or(0.0, |b| f64::from(b[i]));
+        values.push(y);
+        slack.push(match set.kind {
+            NormKind::Rms => budget::rms(y),
+            NormKind::Layer => budget::layer(v - mean, r, w, y, mean_abs),
+        });
+    }
+    (values, slack)
+}
+
+/// Every row (or head of a row) of `x`, `width` values each.
+pub fn rows(x: &[f32], width: usize, set: &NormSet) -> Want {
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for part in x.chunks(width) {
+        let (v, s) = row(part, set);
+        values.extend(v);
+        slack.extend(s);
+    }
+    Want::Near { values, slack }
+}
+
+/// `add_norm`: the rounded sum, exact, and its norm.
+pub fn add_norm(case: &Case) -> Vec<Want> {
+    let sum: Vec<f32> =
+        case.x.values.iter().zip(&case.other.values).map(|(r, x)| added(*r, *x, case.x.dtype)).collect();
+    let normed = rows(&sum, case.x.cols, &case.set);
+    vec![Want::Exact(sum), normed]
+}

@@ -1,0 +1,91 @@
+//! Drawing a token by sorting everything, straight from the rule in the head of `core::sample::reference`.
+
+use crate::compare::Want;
+use crate::spec::sample::Case;
+use engraft_core::math::{FusedMadd, SeparateMadd, exp};
+use engraft_core::mem::NO_ROW;
+use engraft_core::numerics::Madd;
+use engraft_core::sample::SampleRow;
+use engraft_core::sample::philox::draw_bits;
+
+/// Index of the largest value, the first among equals.
+pub fn first_largest(values: &[f32]) -> u32 {
+    let best = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    values.iter().position(|v| *v == best).unwrap_or(0) as u32
+}
+
+/// Tokens of all rows, and the bits of tokens seen afterwards.
+pub fn sample(case: &Case, madd: Madd) -> Vec<Want> {
+    let vocab = case.logits.cols;
+    let words = vocab.div_ceil(32);
+    let (mut tokens, mut seen) = (Vec::new(), case.seen.clone());
+    for (r, slot) in case.slots.iter().enumerate() {
+        if *slot == NO_ROW {
+            tokens.push(u32::MAX);
+            continue;
+        }
+        let row = case.table[*slot as usize];
+        let is_seen = |t: usize| {
+            row.seen_slot >= 0 && case.seen[row.seen_slot as usize * words + t / 32] >> (t % 32) & 1 == 1
+        };
+        let logits: Vec<f32> = case
+            .logits
+            .row(r)
+            .iter()
+            .enumerate()
+            .map(|(t, l)| match (is_seen(t), *l > 0.0) {
+                (false, _) => *l,
+                (true, true) => l * row.inv_penalty,
+                (true, false) => l * row.penalty,
+            })
+            .collect();
+        let token = draw(&logits, &row, case.positions[r], madd);
+        if row.seen_slot >= 0 {
+            seen[row.seen_slot as usize * words + token as usize / 32] |= 1 << (token % 32);
+        }
+        tokens.push(token);
+    }
+    vec![Want::Words(tokens), Want::Words(seen)]
+}
+
+fn draw(logits: &[f32], row: &SampleRow, position: u32, madd: Madd) -> u32 {
+    if row.inv_temperature == 0.0 {
+        return first_largest(logits);
+    }
+    let exp = match madd {
+        Madd::Fused => exp::<FusedMadd>,
+        Madd::Separate => exp::<SeparateMadd>,
+    };
+    let z: Vec<f32> = logits.iter().map(|l| (l * row.inv_temperature).min(f32::MAX)).collect();
+    let best = z[first_largest(&z) as usize];
+    let weigh = |z: f32| if z - best >= -21.0 { (exp(z - best) * (1u32 << 30) as f32) as u64 } else { 0 };
+    let mut ranked: Vec<(usize, u64)> = z.iter().map(|z| weigh(*z)).enumerate().collect();
+    // A stable sort keeps the lower index first among equals; + 0.0 makes -0 equal to +0.
+    ranked.sort_by(|(a, _), (b, _)| (z[*b] + 0.0).total_cmp(&(z[*a] + 0.0)));
+    if row.top_k > 0 {
+        ranked.truncate(row.top_k as usize);
+    }
+    let total: u64 = ranked.iter().map(|(_, w)| w).sum();
+    let mut before = 0u64;
+    let mut kept = Vec::new();
+    for (token, w) in ranked {
+        let inside = u128::from(before) << 24 < u128::from(row.top_p) * u128::from(total);
+        if row.top_p >= 1 << 24 || inside {
+            kept.push((token, w));
+        }
+        before += w;
+    }
+    kept.retain(|(_, w)| *w > 0 && *w >= u64::from(row.min_weight));
+    kept.sort_unstable();
+    let total: u64 = kept.iter().map(|(_, w)| w).sum();
+    let bits = draw_bits(row.seed, row.request, position, row.draw);
+    let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
+    let mut running = 0;
+    for (token, w) in kept {
+        running += w;
+        if running > target {
+            return token as u32;
+        }
+    }
+    u32::MAX
+}

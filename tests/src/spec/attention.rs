@@ -1,0 +1,265 @@
+//! `attend` over pages and `attend_dense` over plain rows, with every mask and bias.
+//!
+//! Pages are handed out in random order, and every slot that no sequence owns holds NaN: stale keys of other requests
+//! must not leak in, not even multiplied by zero. Rows of `out` beyond the last sequence must stay untouched.
+
+use super::kv::{Slab, SlabCase};
+use crate::compare::{Output, Want};
+use crate::device::Device;
+use crate::dice::Dice;
+use crate::oracle::attention as oracle;
+use crate::poison::{Grid, Lay};
+use crate::registry::{OpSpec, Part};
+use engraft_core::Result;
+use engraft_core::backend::{AttnCall, Backend, KvLayout, PrimitiveOps, Stream, Table};
+use engraft_core::mem::{Float, SKIP, StepBuffers, StepShape};
+use engraft_core::numerics::Madd;
+use engraft_core::ops::{Heads, Scores};
+use std::sync::Arc;
+
+/// One sequence.
+#[derive(Debug, Clone)]
+pub struct Seq {
+    /// Query rows in this step: the last ones.
+    pub queries: usize,
+    /// Keys, this step's included.
+    pub len: usize,
+    /// `[queries, heads * k_dim]`.
+    pub q: Vec<f32>,
+    /// `[len, kv_heads * k_dim]`, representable in the cache's type.
+    pub k: Vec<f32>,
+    /// `[len, kv_heads * v_dim]`.
+    pub v: Vec<f32>,
+}
+
+/// Sequences and what their queries see.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Heads.
+    pub heads: Heads,
+    /// Masks and biases.
+    pub scores: Scores,
+    /// The sequences.
+    pub seqs: Vec<Seq>,
+    dtype: Float,
+    kv_dtype: Float,
+    page_size: usize,
+    page_seed: u64,
+    padding: usize,
+    lays: [Lay; 4],
+}
+
+fn lays(dice: &mut Dice) -> [Lay; 4] {
+    std::array::from_fn(|_| Lay::random(dice))
+}
+
+fn heads(dice: &mut Dice) -> Heads {
+    let (kv_heads, group) = (dice.pick(&[1, 2, 3]), dice.pick(&[1, 2, 4]));
+    let k_dim = dice.pick(&[1, 8, 16, 33, 64]);
+    let v_dim = if dice.once_in(3) { dice.pick(&[1, 16, 31]) } else { k_dim };
+    Heads { heads: kv_heads * group, kv_heads, k_dim, v_dim }
+}
+
+fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
+    let slopes = |dice: &mut Dice| (0..heads.heads).map(|_| dice.unit().abs() * 0.5).collect::<Arc<[f32]>>();
+    Scores {
+        scale: dice.pick(&[1.0, 0.125, (1.0 / (heads.k_dim as f64).sqrt()) as f32]),
+        causal,
+        window: dice.once_in(3).then(|| dice.pick(&[0, 1, 2, 7, 33, 1000])),
+        soft_cap: dice.once_in(4).then(|| dice.pick(&[2.0, 30.0])),
+        alibi: if dice.once_in(3) { Some(slopes(dice)) } else { None },
+    }
+}
+
+fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
+    let heads = heads(dice);
+    let causal = if dense { dice.once_in(2) } else { !dice.once_in(6) };
+    let scores = scores(dice, heads, causal);
+    let kv_dtype = if !dense && dice.once_in(3) { Float::Bf16 } else { dtype };
+    let seqs = (0..dice.pick(&[1, 2, 3, 5]))
+        .map(|_| {
+            let len = dice.pick(&[0, 1, 2, 5, 31, 33, 64, 65, 130, 300]);
+            let queries = if dense { len } else { dice.pick(&[0, 1, 1, 2, 7, 40]).min(len) };
+            Seq {
+                queries,
+                len,
+                q: dice.values(queries * heads.q_cols(), 2.0, dtype),
+                k: dice.values(len * heads.k_cols(), 1.0, kv_dtype),
+                v: dice.values(len * heads.v_cols(), 1.0, kv_dtype),
+            }
+        })
+        .collect();
+    Case {
+        heads,
+        scores,
+        seqs,
+        dtype,
+        kv_dtype,
+        page_size: dice.pick(&[1, 3, 16, 64]),
+        page_seed: dice.bits(),
+        padding: dice.pick(&[0, 0, 1, 3]),
+        lays: lays(dice),
+    }
+}
+
+impl Case {
+    fn rows(&self) -> usize {
+        self.seqs.iter().map(|s| s.queries).sum()
+    }
+
+    /// One column block of all sequences as a matrix; padding rows hold zeros.
+    fn stacked(&self, part: impl Fn(&Seq) -> &[f32], cols: usize, padding: usize, lay: usize) -> Grid {
+        let mut values: Vec<f32> = self.seqs.iter().flat_map(|s| part(s).to_vec()).collect();
+        values.resize(values.len() + padding * cols, 0.0);
+        Grid { rows: values.len() / cols, cols, dtype: self.dtype, values, lay: self.lays[lay] }
+    }
+
+    /// The slab with every sequence in its pages, and the table `[seqs, stride]`.
+    fn slab<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Slab<B::Mem>, Vec<u32>, usize)> {
+        let size = self.page_size;
+        let stride = self.seqs.iter().map(|s| s.len.div_ceil(size)).max().unwrap_or(0).max(1);
+        let pages = self.seqs.iter().map(|s| s.len.div_ceil(size)).sum::<usize>() + 2;
+        let Heads { kv_heads, k_dim, v_dim, .. } = self.heads;
+        let layout = KvLayout { pages, page_size: size, kv_heads, k_dim, v_dim, dtype: self.kv_dtype };
+        let slab = SlabCase { layout };
+        let mut free = Dice::new(self.page_seed).shuffled(pages).into_iter();
+        let (k_cols, v_cols) = (self.heads.k_cols(), self.heads.v_cols());
+        let mut k = vec![f32::NAN; slab.slots() * k_cols];
+        let mut v = vec![f32::NAN; slab.slots() * v_cols];
+        // Entries behind a sequence's last page name a page that does not exist.
+        let mut table = vec![u32::MAX; self.seqs.len() * stride];
+        for (s, seq) in self.seqs.iter().enumerate() {
+            for first in (0..seq.len).step_by(size) {
+                let page = free.next().unwrap_or(0);
+                table[s * stride + first / size] = page as u32;
+                for p in first..(first + size).min(seq.len) {
+                    let slot = page * size + p % size;
+                    k[slot * k_cols..][..k_cols].copy_from_slice(&seq.k[p * k_cols..][..k_cols]);
+                    v[slot * v_cols..][..v_cols].copy_from_slice(&seq.v[p * v_cols..][..v_cols]);
+                }
+            }
+        }
+        Ok((slab.place_with(dev, k, v)?, table, stride))
+    }
+
+    /// One query alone (with the keys it can see when the mask is causal), else one sequence alone.
+    fn part(&self, dice: &mut Dice, single_queries: bool) -> Option<Part<Self>> {
+        let at = dice.below(self.seqs.len());
+        let seq = &self.seqs[at];
+        if seq.queries == 0 {
+            return None;
+        }
+        let first: usize = self.seqs[..at].iter().map(|s| s.queries).sum();
+        let mut seq = seq.clone();
+        let mut rows = first..first + seq.queries;
+        if single_queries && self.scores.causal {
+            let i = dice.below(seq.queries);
+            let (q, k, v) = (self.heads.q_cols(), self.heads.k_cols(), self.heads.v_cols());
+            seq.len = seq.len - seq.queries + i + 1;
+            seq.q = seq.q[i * q..(i + 1) * q].to_vec();
+            seq.k.truncate(seq.len * k);
+            seq.v.truncate(seq.len * v);
+            seq.queries = 1;
+            rows = first + i..first + i + 1;
+        }
+        Some((Case { seqs: vec![seq], padding: 0, ..self.clone() }, vec![rows]))
+    }
+}
+
+/// `attend`.
+#[derive(Debug, Clone, Copy)]
+pub struct Attend;
+
+impl OpSpec for Attend {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "attend"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        draw(dtype, dice, false)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let (slab, table, stride) = case.slab(dev)?;
+        let table = dev.buffer(&table)?;
+        let shape = StepShape {
+            tokens: case.rows() + case.padding,
+            seqs: case.seqs.len() + case.padding,
+            max_query: case.seqs.iter().map(|s| s.queries).max().unwrap_or(0),
+            max_keys: case.seqs.iter().map(|s| s.len).max().unwrap_or(0),
+            ..Default::default()
+        };
+        let mut step = StepBuffers::new(dev.words(shape.words())?);
+        let mut fill = step.begin(shape)?;
+        let mut end = 0;
+        for (s, seq) in case.seqs.iter().enumerate() {
+            for i in 0..seq.queries {
+                fill.token(end + i, 0, (seq.len - seq.queries + i) as u32, SKIP, 0);
+            }
+            end += seq.queries;
+            fill.seq(s, end, s as u32, seq.len as u32);
+        }
+        let (words, to) = step.upload_parts();
+        dev.stream.upload(words, to)?;
+        let mut plan = dev.backend.attention_plan(shape)?;
+        dev.stream.plan_attention(shape, &mut plan)?;
+        let q = dev.grid(&case.stacked(|s| &s.q, case.heads.q_cols(), case.padding, 0))?;
+        let mut out = dev.output(shape.tokens, case.heads.out_cols(), case.dtype, case.lays[3])?;
+        dev.launch(|s, _| {
+            let table = Table { pages: table.view(), stride };
+            let call = AttnCall { heads: case.heads, scores: &case.scores, step: step.view(), table };
+            s.attend(&plan, q.view(), slab.view(), call, out.view_mut())
+        })?;
+        Ok(vec![dev.read_rows(&out, "out", case.rows())?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        oracle::attend(case)
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        case.part(dice, true)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        let page_size = dice.pick(&[1, 2, 16, 64]);
+        Some(Case { page_size, page_seed: dice.bits(), lays: lays(dice), ..case.clone() })
+    }
+}
+
+/// `attend_dense`.
+#[derive(Debug, Clone, Copy)]
+pub struct AttendDense;
+
+impl OpSpec for AttendDense {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "attend_dense"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        draw(dtype, dice, true)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let h = case.heads;
+        let q = dev.grid(&case.stacked(|s| &s.q, h.q_cols(), 0, 0))?;
+        let k = dev.grid(&case.stacked(|s| &s.k, h.k_cols(), 0, 1))?;
+        let v = dev.grid(&case.stacked(|s| &s.v, h.v_cols(), 0, 2))?;
+        let mut bounds = vec![0u32];
+        for seq in &case.seqs {
+            bounds.push(bounds[bounds.len() - 1] + seq.len as u32);
+        }
+        let bounds = dev.buffer(&bounds)?;
+        let longest = case.seqs.iter().map(|s| s.len).max().unwrap_or(0);
+        let mut out = dev.output(case.rows(), h.out_cols(), case.dtype, case.lays[3])?;
+        dev.launch(|s, _| {
+            let (q, k, v) = (q.view(), k.view(), v.view());
+            s.attend_dense(q, k, v, bounds.view(), longest, h, &case.scores, out.view_mut())
+        })?;
+        Ok(vec![dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        oracle::attend(case)
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        case.part(dice, false)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        Some(Case { lays: lays(dice), ..case.clone() })
+    }
+}

@@ -1,0 +1,12 @@
+//! Cases of every op, one file per stem: how one is drawn from dice, how it runs, which laws hold for it.
+
+pub mod attention;
+pub mod elementwise;
+pub mod embed;
+pub mod kv;
+pub mod linear;
+pub mod norm;
+pub mod rope;
+pub mod rows;
+pub mod sample;
+pub mod weight;

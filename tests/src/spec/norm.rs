@@ -1,0 +1,239 @@
+//! RMS and layer norms: of rows, of heads, after an addition, after a reduction over ranks.
+
+use crate::compare::{Output, Want};
+use crate::device::Device;
+use crate::dice::Dice;
+use crate::oracle::norm as oracle;
+use crate::poison::{Grid, Lay};
+use crate::registry::{OpSpec, Part};
+use engraft_core::Result;
+use engraft_core::backend::{Backend, FusedOps, NormCall, PrimitiveOps};
+use engraft_core::mem::Float;
+use engraft_core::numerics::Madd;
+use engraft_core::ops::NormKind;
+
+/// A norm with host operands.
+#[derive(Debug, Clone)]
+pub struct NormSet {
+    /// Which.
+    pub kind: NormKind,
+    /// Epsilon.
+    pub eps: f32,
+    /// `[width]`.
+    pub weight: Option<Vec<f32>>,
+    /// `[width]`, layer norm only.
+    pub bias: Option<Vec<f32>>,
+    /// Multiply by `1 + weight`.
+    pub plus_one: bool,
+}
+
+impl NormSet {
+    /// A random norm of `width` values.
+    pub fn random(dice: &mut Dice, width: usize) -> Self {
+        let kind = dice.pick(&[NormKind::Rms, NormKind::Layer]);
+        Self {
+            kind,
+            eps: dice.pick(&[1e-5, 1e-6, 1e-12]),
+            weight: (!dice.once_in(5)).then(|| dice.values(width, 2.0, Float::F32)),
+            bias: (kind == NormKind::Layer && dice.once_in(2)).then(|| dice.values(width, 1.0, Float::F32)),
+            plus_one: kind == NormKind::Rms && dice.once_in(3),
+        }
+    }
+
+    /// A norm without operands.
+    pub fn none() -> Self {
+        Self { kind: NormKind::Rms, eps: 1e-6, weight: None, bias: None, plus_one: false }
+    }
+
+    /// Packs weight and bias.
+    pub fn operands<B: Backend>(&self, dev: &mut Device<B>) -> Result<Operands<B::Weight>> {
+        Ok(Operands(dev.vector_opt(self.weight.as_ref())?, dev.vector_opt(self.bias.as_ref())?))
+    }
+}
+
+/// Packed weight and bias.
+#[derive(Debug)]
+pub struct Operands<W>(Option<W>, Option<W>);
+
+impl<W> Operands<W> {
+    /// What ops take.
+    pub fn call(&self, set: &NormSet) -> NormCall<'_, W> {
+        NormCall {
+            kind: set.kind,
+            eps: set.eps,
+            weight: self.0.as_ref(),
+            bias: self.1.as_ref(),
+            plus_one: set.plus_one,
+        }
+    }
+}
+
+/// Rows and their norm.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// `[rows, cols]`: the input, or the residual stream.
+    pub x: Grid,
+    /// `[rows, cols]`: what is added to it first, where something is.
+    pub other: Grid,
+    /// The norm.
+    pub set: NormSet,
+    /// Columns of one norm.
+    pub width: usize,
+    lay: Lay,
+}
+
+fn draw(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
+    let (rows, width) = (dice.rows(), dice.pick(&[1, 2, 31, 33, 63, 64, 65, 111, 989]));
+    let width = if heads > 1 { width.min(111) } else { width };
+    let scale = dice.scale(dtype);
+    Case {
+        x: Grid::random(dice, rows, heads * width, dtype, scale),
+        other: Grid::random(dice, rows, heads * width, dtype, scale),
+        set: NormSet::random(dice, width),
+        width,
+        lay: Lay::random(dice),
+    }
+}
+
+fn alone(case: &Case, dice: &mut Dice, outputs: usize) -> Option<Part<Case>> {
+    let r = dice.below(case.x.rows);
+    let part = Case { x: case.x.only(r), other: case.other.only(r), ..case.clone() };
+    Some((part, vec![r..r + 1; outputs]))
+}
+
+fn relaid(case: &Case, dice: &mut Dice) -> Option<Case> {
+    let mut case = case.clone();
+    (case.x.lay, case.other.lay, case.lay) = (Lay::random(dice), Lay::random(dice), Lay::random(dice));
+    Some(case)
+}
+
+/// `norm`.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm;
+
+impl OpSpec for Norm {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "norm"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        draw(dtype, dice, 1)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let operands = case.set.operands(dev)?;
+        let x = dev.grid(&case.x)?;
+        let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
+        dev.launch(|s, _| s.norm(x.view(), operands.call(&case.set), out.view_mut()))?;
+        Ok(vec![dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        vec![oracle::rows(&case.x.values, case.width, &case.set)]
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice, 1)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
+/// `head_norm`.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadNorm;
+
+impl OpSpec for HeadNorm {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "head_norm"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        let heads = dice.pick(&[1, 2, 3, 7]);
+        draw(dtype, dice, heads)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let operands = case.set.operands(dev)?;
+        let mut x = dev.grid(&case.x)?;
+        dev.launch(|s, _| s.head_norm(x.view_mut(), case.width, operands.call(&case.set)))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        vec![oracle::rows(&case.x.values, case.width, &case.set)]
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice, 1)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
+/// `add_norm`.
+#[derive(Debug, Clone, Copy)]
+pub struct AddNorm;
+
+impl OpSpec for AddNorm {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "add_norm"
+    }
+    fn fused(&self) -> bool {
+        true
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        draw(dtype, dice, 1)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let operands = case.set.operands(dev)?;
+        let (mut residual, x) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
+        let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
+        dev.launch(|s, _| {
+            s.add_norm(residual.view_mut(), x.view(), operands.call(&case.set), out.view_mut())
+        })?;
+        Ok(vec![dev.read(&residual, "residual")?, dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        oracle::add_norm(case)
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice, 2)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
+/// `reduce_add_norm` in a group of one.
+#[derive(Debug, Clone, Copy)]
+pub struct ReduceAddNorm;
+
+impl OpSpec for ReduceAddNorm {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "reduce_add_norm"
+    }
+    fn fused(&self) -> bool {
+        true
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        draw(dtype, dice, 1)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let operands = case.set.operands(dev)?;
+        let (mut residual, mut partial) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
+        let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
+        dev.launch(|s, comm| {
+            let norm = operands.call(&case.set);
+            s.reduce_add_norm(comm, residual.view_mut(), partial.view_mut(), norm, out.view_mut())
+        })?;
+        Ok(vec![dev.read(&residual, "residual")?, dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        oracle::add_norm(case)
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice, 2)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}

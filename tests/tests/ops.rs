@@ -1,0 +1,80 @@
+//! Every op of the contract on every backend that is there: one trial per backend, op and element type.
+//!
+//! `cargo test -p conformance --test ops -- cpu::linear` runs a part. Cases are numbered by seed and are the same on
+//! every machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use conformance::backends::{self, LabVisitor};
+use conformance::laws::{Lab, Report, check};
+use conformance::registry::{self, OpSpec, Visitor};
+use engraft_core::backend::Backend;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Cases per trial.
+const SEEDS: u64 = 24;
+/// Failures printed per trial.
+const SHOWN: usize = 5;
+
+static COMPARISONS: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Default)]
+struct Trials(Vec<Trial>);
+
+struct PerBackend<'a, B: Backend> {
+    lab: Arc<Lab<B>>,
+    trials: &'a mut Vec<Trial>,
+}
+
+impl LabVisitor for Trials {
+    fn visit<B: Backend>(&mut self, lab: Lab<B>) {
+        registry::each(&mut PerBackend { lab: Arc::new(lab), trials: &mut self.0 });
+    }
+}
+
+impl<B: Backend> Visitor for PerBackend<'_, B> {
+    fn visit<S: OpSpec>(&mut self, spec: S) {
+        for dtype in spec.dtypes() {
+            let lab = self.lab.clone();
+            let name = format!("{}::{}::{dtype}", lab.name, spec.name());
+            self.trials.push(Trial::test(name, move || {
+                let mut report = Report::default();
+                for seed in 0..SEEDS {
+                    check(&lab, spec, *dtype, seed, &mut report);
+                }
+                COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);
+                if report.failures.is_empty() {
+                    return Ok(());
+                }
+                let shown: Vec<String> = report.failures.iter().take(SHOWN).map(|f| f.to_string()).collect();
+                let (failed, ran) = (report.failures.len(), report.ran);
+                Err(Failed::from(format!("{failed} of {ran} comparisons failed\n  {}", shown.join("\n  "))))
+            }));
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = Trials::default();
+    backends::each(&mut trials).expect("a backend that is there starts");
+    let listed = trials.0.len();
+    let missing = backends::missing_here();
+    let conclusion = libtest_mimic::run(&arguments, trials.0);
+    if arguments.list {
+        return ExitCode::SUCCESS;
+    }
+    let ran = conclusion.num_passed + conclusion.num_failed;
+    println!(
+        "{ran} of {listed} trials ran ({} comparisons), backends not here: {} (skipped)",
+        COMPARISONS.load(Ordering::Relaxed),
+        backends::ABSENT.join(", ")
+    );
+    if !missing.is_empty() {
+        println!("{} asks for {}, which this run does not have", backends::REQUIRE, missing.join(", "));
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
+}
