@@ -95,8 +95,11 @@ pub fn rotation(xc: f64, ys: f64) -> f64 {
 ///
 /// A score that is off by e changes its weight by a factor e^e; numerator and denominator both feel it (2 e). The
 /// exponential (1 ulp), rescaling when the maximum moves (one product per chunk), both sums and the division are 16 more.
-pub fn attention(scores_off: f64, weighted: f64) -> f64 {
-    (2.0 * scores_off + (2.0 * C_SUM + 16.0) * U) * weighted
+///
+/// `reach` is the sum of `|v|` over visible keys: a weight below 2^-126 of the largest counts as zero (contract 5), at
+/// most once in its chunk and once in the merge.
+pub fn attention(scores_off: f64, weighted: f64, reach: f64) -> f64 {
+    (2.0 * scores_off + (2.0 * C_SUM + 16.0) * U) * weighted + 2.0 * libm::ldexp(reach, -126)
 }
 
 #[cfg(test)]

@@ -99,7 +99,8 @@ fn norm_row<M: MulAdd>(x: &mut [f32], norm: &Norm<'_>) {
     }
     let r = math::rsqrt(leaves(x, &bounds, |acc, v| M::madd(v, v, acc)) / n + norm.eps);
     match (norm.weight, norm.bias) {
-        (None, _) => x.iter_mut().for_each(|v| *v *= r),
+        (None, None) => x.iter_mut().for_each(|v| *v *= r),
+        (None, Some(b)) => x.iter_mut().zip(b).for_each(|(v, b)| *v = *v * r + b),
         (Some(w), None) if norm.plus_one => x.iter_mut().zip(w).for_each(|(v, w)| *v = (*v * r) * (1.0 + w)),
         (Some(w), None) => x.iter_mut().zip(w).for_each(|(v, w)| *v = (*v * r) * w),
         (Some(w), Some(b)) => {
@@ -136,7 +137,7 @@ pub fn norm_ref<M: MulAdd>(x: &mut [f32], norm: &Norm<'_>) {
     }
     let r = 1.0 / (sum::square_sum_ref::<M>(x, &bounds) / n + norm.eps).sqrt();
     for (i, v) in x.iter_mut().enumerate() {
-        let w = norm.weight.map_or(1.0, |w| w[i]) + if norm.plus_one { 1.0 } else { 0.0 };
+        let w = norm.weight.map_or(1.0, |w| if norm.plus_one { 1.0 + w[i] } else { w[i] });
         *v = match norm.bias {
             Some(b) => M::madd(*v * r, w, b[i]),
             None => (*v * r) * w,

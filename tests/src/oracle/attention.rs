@@ -61,16 +61,17 @@ impl Head<'_> {
         let size = visible.iter().fold(0f64, |m, v| m.max(v.1.abs()));
         // Besides its own error every score loses up to U of the largest when the maximum is subtracted.
         let off = visible.iter().fold(0f64, |m, v| m.max(v.2)) + 2.0 * budget::U * size;
-        let (mut out, mut weighted) = (vec![0.0; v_dim], vec![0.0; v_dim]);
+        let (mut out, mut weighted, mut reach) = (vec![0.0; v_dim], vec![0.0; v_dim], vec![0.0; v_dim]);
         for (key, score, _) in &visible {
             let p = libm::exp(score - top) / total;
             for i in 0..v_dim {
                 let v = f64::from(seq.v[key * v_cols + self.kv_index * v_dim + i]);
                 out[i] += p * v;
                 weighted[i] += p * v.abs();
+                reach[i] += v.abs();
             }
         }
-        let slack = weighted.iter().map(|w| budget::attention(off, *w)).collect();
+        let slack = weighted.iter().zip(&reach).map(|(w, r)| budget::attention(off, *w, *r)).collect();
         (out, slack)
     }
 }

@@ -83,6 +83,14 @@ impl Case {
             true => WeightUse::EmbeddingAndLinear,
             false => WeightUse::Linear { grain: self.grain },
         };
+        self.packed(dev, used_for)
+    }
+
+    fn packed<B: Backend>(
+        &self,
+        dev: &mut Device<B>,
+        used_for: WeightUse,
+    ) -> Result<(B::Weight, Option<B::Weight>)> {
         Ok((dev.weight(&self.w, used_for, self.parts)?, dev.vector_opt(self.bias.as_ref())?))
     }
 }
@@ -173,7 +181,7 @@ impl OpSpec for GatedLinear {
         draw(dtype, dice, true, true)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
-        let (w, bias) = case.weights(dev)?;
+        let (w, bias) = case.packed(dev, WeightUse::GatedLinear { grain: case.grain })?;
         let x = dev.grid(&case.x)?;
         let mut scratch = dev.output(case.x.rows, case.w.rows, case.out, Lay::default())?;
         let mut out = dev.output(case.x.rows, case.w.rows / 2, case.out, case.lay)?;
