@@ -3,14 +3,13 @@
 //! - [`registry`] lists the ops; `spec/<stem>.rs` makes and runs their cases, `oracle/<stem>.rs` says what they give.
 //! - [`laws`] puts a case through all comparisons; [`compare`] is their one verdict, [`budget`] their one list of
 //!   tolerances; [`poison`] catches stray writes.
-//! - [`backends`] says what can be tested here; [`broken`] plants bugs that the suite must catch.
+//! - [`backends`] says what can be tested here; `tests/meta` plants bugs that the suite must catch.
 //! - [`golden`] runs whole models against outputs of the reference implementation; the program `goldens` is its face.
 //!
 //! Nothing here is imported by the engine. Failures are values: a check never panics, so one wrong element cannot hide
 //! the next.
 
 pub mod backends;
-//pub mod broken;
 pub mod budget;
 pub mod compare;
 pub mod device;

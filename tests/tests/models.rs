@@ -1,0 +1,221 @@
+//! Laws of whole models, bit for bit: what a sequence computes depends on nothing but itself.
+//!
+//! Every golden of a decoder family runs fused and composed, each as alone, in a ragged batch, in chunks of 1, 3 and 7
+//! tokens, with pages of 1, 16 and 64 positions in shuffled order, on one and two threads, with and without AVX2, with
+//! recorded steps and without. Goldens themselves (values against the reference implementation) are checked first.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use conformance::golden::{Expectations, Outcome, find, judge};
+use engraft_core::backend::{Backend, Composed};
+use engraft_core::checkpoint::{self, Access};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Captured, EncoderInput, Engine, Request, Want};
+use engraft_core::inject::inject;
+use engraft_core::mem::Float;
+use engraft_core::numerics::Madd;
+use engraft_core::policy::Registry;
+use engraft_core::sample::SamplingParams;
+use engraft_core::weights::LoadOptions;
+use engraft_cpu::{Cpu, CpuConfig, Isa};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const DECODERS: [&str; 6] = ["llama", "llama_gqa_llama3", "llama_head_dim", "gpt2", "opt", "opt_postln_proj"];
+
+fn golden(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)
+}
+
+fn cpu(threads: usize, isa: Isa, madd: Madd) -> Arc<Cpu> {
+    Cpu::new(CpuConfig { threads, madd, isa: Some(isa) }).unwrap()
+}
+
+fn usual() -> Arc<Cpu> {
+    cpu(2, Isa::detect(), Madd::Fused)
+}
+
+fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
+    let files = checkpoint::open(&golden(case), Access::Map).unwrap();
+    let options = LoadOptions::default();
+    let model = inject(backend, &files, &Registry::default(), 4096, options, &mut |_, _| {}).unwrap();
+    Engine::new(backend.clone(), model, config).unwrap()
+}
+
+/// Prompts of different lengths, the same for every run.
+fn prompts(vocab: usize) -> Vec<Vec<u32>> {
+    let token = |i: usize| (i * 7919 % (vocab - 3) + 3) as u32;
+    [5, 1, 17, 9].iter().enumerate().map(|(p, n)| (0..*n).map(|i| token(p * 31 + i)).collect()).collect()
+}
+
+fn request(prompt: &[u32], sampling: SamplingParams) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_new_tokens: 8,
+        sampling,
+        want: Want { logits: true, hidden: true },
+        ..Request::default()
+    }
+}
+
+fn config() -> EngineConfig {
+    EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
+}
+
+type Result = (Vec<u32>, Captured);
+
+/// Runs all prompts at once.
+fn together<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Vec<Result> {
+    let mut engine = engine(backend, case, config);
+    let vocab = engine.model().spec.vocab;
+    let requests = prompts(vocab).into_iter().map(|p| request(&p, SamplingParams::default()));
+    let ids: Vec<u64> = requests.map(|r| engine.put(r).unwrap()).collect();
+    let drawn = engine.run().unwrap();
+    let (free, total) = engine.free_pages();
+    assert_eq!(free, total, "{case}: pages leaked");
+    ids.iter().map(|id| (drawn[id].clone(), engine.take_captured(*id).unwrap())).collect()
+}
+
+/// Runs every prompt by itself.
+fn alone<B: Backend>(backend: &Arc<B>, case: &str) -> Vec<Result> {
+    let mut engine = engine(backend, case, config());
+    let vocab = engine.model().spec.vocab;
+    let mut all = Vec::new();
+    for prompt in prompts(vocab) {
+        let id = engine.put(request(&prompt, SamplingParams::default())).unwrap();
+        let drawn = engine.run().unwrap().remove(&id).unwrap();
+        all.push((drawn, engine.take_captured(id).unwrap()));
+    }
+    all
+}
+
+fn same(case: &str, what: &str, got: &[Result], want: &[Result]) {
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert_eq!(g.0, w.0, "{case}, {what}: tokens of prompt {i}");
+        let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(g.1.logits.len(), w.1.logits.len(), "{case}, {what}: rows of logits");
+        assert!(bits(&g.1.logits) == bits(&w.1.logits), "{case}, {what}: logits of prompt {i} differ");
+        for (layer, (a, b)) in g.1.hidden.iter().zip(&w.1.hidden).enumerate() {
+            assert!(bits(a) == bits(b), "{case}, {what}: hidden state {layer} of prompt {i} differs");
+        }
+    }
+}
+
+fn laws<B: Backend>(backend: &Arc<B>, case: &str) {
+    let want = alone(backend, case);
+    same(case, "ragged batch", &together(backend, case, config()), &want);
+    for chunk in [1, 3, 7] {
+        let cut = EngineConfig { max_step_tokens: chunk, max_seqs: 1, ..config() };
+        same(case, &format!("chunks of {chunk}"), &together(backend, case, cut), &want);
+    }
+    let cut = EngineConfig { max_step_tokens: 7, max_seqs: 3, ..config() };
+    same(case, "ragged chunks", &together(backend, case, cut), &want);
+    for page_size in [1, 16, 64] {
+        let paged = EngineConfig { page_size, page_seed: Some(11), ..config() };
+        same(case, &format!("shuffled pages of {page_size}"), &together(backend, case, paged), &want);
+    }
+}
+
+#[test]
+fn fused_models_keep_the_laws() {
+    for case in DECODERS {
+        laws(&usual(), case);
+    }
+}
+
+#[test]
+fn composed_models_keep_the_laws_and_equal_fused_ones() {
+    let composed = Arc::new(Composed::new(usual()));
+    for case in DECODERS {
+        laws(&composed, case);
+        same(case, "composed against fused", &alone(&composed, case), &alone(&usual(), case));
+    }
+}
+
+#[test]
+fn threads_and_instruction_sets_give_the_same_bits_in_both_forms() {
+    for madd in [Madd::Fused, Madd::Separate] {
+        for case in ["llama_gqa_llama3", "gpt2", "opt"] {
+            let want = alone(&cpu(1, Isa::Portable, madd), case);
+            same(case, "two threads", &alone(&cpu(2, Isa::Portable, madd), case), &want);
+            same(case, "best instruction set", &alone(&cpu(2, Isa::detect(), madd), case), &want);
+        }
+    }
+    let forms = [Madd::Fused, Madd::Separate].map(|m| alone(&cpu(1, Isa::detect(), m), "llama"));
+    assert!(forms[0][0].1.logits != forms[1][0].1.logits, "the two forms are two forms");
+}
+
+/// Tokens drawn by recorded steps and by eager ones, greedy and sampled, alone and with changing batch mates.
+#[test]
+fn recorded_steps_draw_what_eager_ones_draw() {
+    let sampled = SamplingParams {
+        temperature: 0.9,
+        top_k: 40,
+        top_p: 0.95,
+        repetition_penalty: 1.2,
+        seed: 7,
+        ..SamplingParams::default()
+    };
+    for sampling in [SamplingParams::default(), sampled] {
+        let run = |graphs: bool, max_seqs: usize| {
+            let backend = usual();
+            let mut engine = engine(&backend, "llama", EngineConfig { graphs, max_seqs, ..config() });
+            let vocab = engine.model().spec.vocab;
+            let ids: Vec<u64> = prompts(vocab)
+                .into_iter()
+                .enumerate()
+                .map(|(i, prompt)| {
+                    // Ends at different steps, so that bucket sizes change under way.
+                    let want = Want::default();
+                    let max_new_tokens = 4 + 3 * i;
+                    engine
+                        .put(Request { prompt, max_new_tokens, sampling, want, ..Request::default() })
+                        .unwrap()
+                })
+                .collect();
+            let drawn = engine.run().unwrap();
+            let captured = engine.captured_graphs();
+            assert_eq!(captured.is_empty(), !graphs, "{captured:?}");
+            ids.iter().map(|id| drawn[id].clone()).collect::<Vec<_>>()
+        };
+        let want = run(false, 1);
+        for (graphs, max_seqs) in [(true, 1), (true, 2), (true, 4), (false, 4)] {
+            assert_eq!(run(graphs, max_seqs), want, "graphs {graphs}, {max_seqs} at once");
+        }
+    }
+}
+
+#[test]
+fn encoders_do_not_see_their_batch_mates() {
+    let (fused, composed) = (usual(), Arc::new(Composed::new(usual())));
+    for case in ["bert", "bert_classifier", "bert_model"] {
+        let texts = |vocab| {
+            let text = |ids| EncoderInput { ids, kinds: Vec::new() };
+            prompts(vocab).into_iter().map(text).collect::<Vec<_>>()
+        };
+        let mut one = engine(&fused, case, EngineConfig { max_context: 32, ..config() });
+        let vocab = one.model().spec.vocab;
+        let batch = one.encode(&texts(vocab), true).unwrap();
+        for (text, want) in texts(vocab).iter().zip(&batch) {
+            assert!(one.encode(std::slice::from_ref(text), true).unwrap()[0] == *want, "{case}: alone");
+        }
+        let mut two = engine(&composed, case, EngineConfig { max_context: 32, ..config() });
+        assert!(two.encode(&texts(vocab), true).unwrap() == batch, "{case}: composed against fused");
+    }
+}
+
+#[test]
+fn goldens_pass_fused_and_composed() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let expect = Expectations::read(&here.join("expectations/cpu.json")).unwrap();
+    let root = here.join("golden");
+    let (fused, composed) = (usual(), Arc::new(Composed::new(usual())));
+    let mut passed = 0;
+    for dir in find(&root).unwrap() {
+        for report in [judge(&fused, &dir, Float::F32, &expect), judge(&composed, &dir, Float::F32, &expect)]
+        {
+            assert!(report.outcome != Outcome::Failed, "{}: {}", report.case, report.reason);
+            passed += usize::from(report.outcome == Outcome::Passed);
+        }
+    }
+    assert!(passed >= 28, "{passed} passed");
+}
