@@ -99,7 +99,7 @@ pub fn units(got: f64, want: f64, allowed: f64) -> f64 {
     if got == want {
         return 0.0;
     }
-    if !got.is_finite() || !want.is_finite() || !(allowed > 0.0) {
+    if !got.is_finite() || !want.is_finite() || allowed.is_nan() || allowed <= 0.0 {
         return f64::INFINITY;
     }
     (got - want).abs() / allowed

@@ -77,7 +77,7 @@ impl<B: Backend> Device<B> {
 
     /// A buffer of `values`, with a guard word behind it when they are words.
     pub fn buffer<T: Pod>(&mut self, values: &[T]) -> Result<Buf<B::Mem, T>> {
-        let bytes = (values.len() * size_of::<T>()).max(4);
+        let bytes = size_of_val(values).max(4);
         let mut buffer = Buf::new(self.backend.alloc(bytes)?, values.len())?;
         if !values.is_empty() {
             self.stream.upload(values, buffer.view_mut())?;

@@ -141,7 +141,8 @@ impl Stored {
             Stored::F16 | Stored::Bf16 | Stored::I16 => 2,
             Stored::I8 | Stored::U8 | Stored::Bool => 1,
             Stored::Block(b) => {
-                return (values % Block::VALUES == 0)
+                return values
+                    .is_multiple_of(Block::VALUES)
                     .then(|| (values / Block::VALUES).checked_mul(b.bytes()))
                     .flatten();
             }

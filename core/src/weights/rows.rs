@@ -144,7 +144,7 @@ impl<'a> Rows<'a> {
             WeightFormat::Plain(dtype) => (1, dtype.bytes()),
             WeightFormat::Block(b) => (Block::VALUES, b.bytes()),
         };
-        if range.start % unit != 0 || range.len() % unit != 0 {
+        if !range.start.is_multiple_of(unit) || !range.len().is_multiple_of(unit) {
             let what = format!("columns {range:?} would cut {} blocks of {unit}", self.format);
             return Err(Error::tensor(&self.name, what));
         }
@@ -218,7 +218,7 @@ impl<'a> Rows<'a> {
                 values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
             }
             WeightFormat::Block(b) => {
-                if self.cols % Block::VALUES != 0 {
+                if !self.cols.is_multiple_of(Block::VALUES) {
                     let what = format!("{} columns are no whole {} blocks of 32", self.cols, b.name());
                     return Err(Error::tensor(&self.name, what));
                 }

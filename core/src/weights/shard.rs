@@ -23,7 +23,7 @@ pub fn shard_sizes(total: usize, tp: usize, name: &str, kv_heads: Option<usize>,
         (0..tp).map(|r| (units / tp + usize::from(r < units % tp)) * unit).collect()
     };
     match kv_heads {
-        Some(kv) if kv > 0 && total % kv == 0 && !plain => even(kv, total / kv),
+        Some(kv) if kv > 0 && total.is_multiple_of(kv) && !plain => even(kv, total / kv),
         _ if grain > 0 && total >= grain => {
             let mut sizes = even(total / grain, grain);
             sizes[tp - 1] += total % grain;
