@@ -2,7 +2,7 @@
 
 use super::{AttnCall, Backend, KvView, NormCall, RopeView, SampleCall, Table};
 use crate::Result;
-use crate::mem::{BufMut, BufRef, Float, MatMut, MatRef, StepShape};
+use crate::mem::{BufMut, BufRef, MatMut, MatRef, StepShape};
 use crate::ops::{Act, Heads, Scores};
 
 /// Primitive ops. `M` and `W` below are `B::Mem` and `B::Weight`; matrices are `[rows, cols]`.
@@ -137,8 +137,8 @@ pub trait PrimitiveOps<B: Backend> {
         out: BufMut<'_, B::Mem, u32>,
     ) -> Result<()>;
 
-    /// Page `index` of a sequence as plain rows: `out_k[p] , out_v[p]` for positions `0..len` of table row `row`
-    /// (prefix export, serialization and tests).
+    /// A sequence's cache as plain rows: positions `0..out_k.rows` of table row `row`, out_k `[positions, kv_heads *
+    /// k_dim]`, out_v `[positions, kv_heads * v_dim]` (serialization and tests).
     fn kv_read(
         &mut self,
         kv: KvView<'_, B::Mem>,
@@ -147,9 +147,4 @@ pub trait PrimitiveOps<B: Backend> {
         out_k: MatMut<'_, B::Mem>,
         out_v: MatMut<'_, B::Mem>,
     ) -> Result<()>;
-
-    /// Element type that `out`s of reductions for logits have; f32 everywhere so far.
-    fn logits_dtype(&self) -> Float {
-        Float::F32
-    }
 }

@@ -63,6 +63,13 @@ impl EngineConfig {
             return Err(Error::config("kv_pages", 0, "at least 1"));
         }
         self.max_context = self.max_context.min(model_positions);
+        // Write slots are i32: page * page_size + offset.
+        let most = i32::MAX as usize / self.page_size;
+        let pages = self.kv_pages.unwrap_or(self.max_seqs.saturating_mul(self.pages_per_seq()));
+        if pages > most {
+            let allowed = format!("at most {most} pages of {} positions", self.page_size);
+            return Err(Error::config("kv_pages", pages, allowed));
+        }
         // Every running sequence needs one token of the step's budget.
         self.max_step_tokens = self.max_step_tokens.max(self.max_seqs);
         Ok(self)

@@ -25,6 +25,9 @@ impl<B: Backend> Engine<B> {
         }
         let stream = backend.stream()?;
         let comm = backend.solo()?;
+        // Slabs first: what is too large for memory is refused by the backend before the host lists its pages.
+        let device = DeviceState::new(&backend, &model, &config)?;
+        let eager = Eager::new(&backend, &config)?;
         let host = HostState {
             scheduler: Scheduler::new(config.max_seqs, config.max_step_tokens),
             tables: PageTables::new(config.max_seqs, config.pages_per_seq(), config.page_size),
@@ -37,8 +40,6 @@ impl<B: Backend> Engine<B> {
             tokens: vec![0; config.step_rows()],
             ended: Vec::with_capacity(config.max_seqs),
         };
-        let device = DeviceState::new(&backend, &model, &config)?;
-        let eager = Eager::new(&backend, &config)?;
         Ok(Self {
             graphs: GraphSet::new(config.max_seqs),
             backend,

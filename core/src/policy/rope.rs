@@ -14,6 +14,9 @@ pub(crate) fn read(
     columns: usize,
     max_positions: usize,
 ) -> Result<RopeSpec> {
+    if columns == 0 || !columns.is_multiple_of(2) {
+        return Err(Error::config("head_dim (rotated columns)", columns, "an even number above 0"));
+    }
     let theta = config.positive(&["rope_parameters.rope_theta", "rope_theta"], 10_000.0)?;
     let kind = config
         .text_opt(&["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"])?
