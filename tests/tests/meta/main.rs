@@ -1,0 +1,116 @@
+//! The suite's own test: kernels with planted bugs must be caught, by the comparison that is there for them.
+//!
+//! [`backend::Broken`] is the CPU with one bug of [`bugs::BUGS`]. Each bug runs through the spec of its op as `ops`
+//! runs it; a bug counts as caught only when the comparison named for it fails. Without a bug nothing may fail. Every
+//! op of the registry and every comparison of `laws` has a bug, so neither can go blind unnoticed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(missing_docs)] // Reason: a test program; nothing here is used elsewhere.
+
+mod backend;
+mod bugs;
+mod ops;
+
+use backend::Broken;
+use bugs::{BUGS, Bug, COMPARISONS, TWIN};
+use conformance::laws::{Lab, Report, check};
+use conformance::registry::{self, OpSpec, Visitor};
+use engraft_core::numerics::Madd;
+use engraft_cpu::{Cpu, CpuConfig};
+use std::sync::Arc;
+
+/// Cases per op and element type, as many as `ops` runs.
+const SEEDS: u64 = 24;
+
+fn cpu(threads: usize) -> Arc<Cpu> {
+    Cpu::new(CpuConfig { threads, madd: Madd::Fused, isa: None }).unwrap()
+}
+
+fn lab(one: &Arc<Cpu>, two: &Arc<Cpu>, bug: Option<Bug>) -> Lab<Broken> {
+    Lab { name: "broken".into(), subject: Broken::new(one, bug), twins: vec![(TWIN, Broken::new(two, bug))] }
+}
+
+/// Looks for the first case of one op that fails one comparison.
+struct Hunt<'a> {
+    lab: &'a Lab<Broken>,
+    op: &'a str,
+    comparison: &'a str,
+    caught: Option<String>,
+}
+
+impl Visitor for Hunt<'_> {
+    fn visit<S: OpSpec>(&mut self, spec: S) {
+        if spec.name() != self.op {
+            return;
+        }
+        for dtype in spec.dtypes() {
+            for seed in 0..SEEDS {
+                let mut report = Report::default();
+                check(self.lab, spec, *dtype, seed, &mut report);
+                let hit = report.failures.iter().find(|f| f.comparison == self.comparison);
+                if let Some(failure) = hit {
+                    let told = failure.to_string();
+                    self.caught = told.lines().next().map(str::to_string);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Runs every op and keeps what failed.
+struct Sweep<'a>(&'a Lab<Broken>, Report);
+
+impl Visitor for Sweep<'_> {
+    fn visit<S: OpSpec>(&mut self, spec: S) {
+        for dtype in spec.dtypes() {
+            for seed in 0..SEEDS {
+                check(self.0, spec, *dtype, seed, &mut self.1);
+            }
+        }
+    }
+}
+
+struct Names(Vec<&'static str>);
+
+impl Visitor for Names {
+    fn visit<S: OpSpec>(&mut self, spec: S) {
+        self.0.push(spec.name());
+    }
+}
+
+#[test]
+fn every_planted_bug_is_caught_by_its_comparison() {
+    let (one, two) = (cpu(1), cpu(2));
+    let mut missed = Vec::new();
+    for (bug, op, comparison) in BUGS {
+        let lab = lab(&one, &two, Some(bug));
+        let mut hunt = Hunt { lab: &lab, op, comparison, caught: None };
+        registry::each(&mut hunt);
+        match hunt.caught {
+            Some(failure) => println!("{bug:?}: {failure}"),
+            None => missed.push(format!("{bug:?} in {op}, by {comparison}")),
+        }
+    }
+    println!("mutation score {} of {}", BUGS.len() - missed.len(), BUGS.len());
+    assert!(missed.is_empty(), "not caught: {missed:#?}");
+}
+
+#[test]
+fn without_a_bug_nothing_fails() {
+    let lab = lab(&cpu(1), &cpu(2), None);
+    let mut sweep = Sweep(&lab, Report::default());
+    registry::each(&mut sweep);
+    let Report { ran, failures } = sweep.1;
+    println!("{ran} comparisons without a bug, {} false alarms", failures.len());
+    assert!(ran > 0 && failures.is_empty(), "{}", failures[0]);
+}
+
+#[test]
+fn every_op_and_every_comparison_has_a_bug() {
+    let mut names = Names(Vec::new());
+    registry::each(&mut names);
+    let bare: Vec<_> = names.0.iter().filter(|op| !BUGS.iter().any(|b| b.1 == **op)).collect();
+    assert!(bare.is_empty(), "ops without a planted bug: {bare:?}");
+    let idle: Vec<_> = COMPARISONS.iter().filter(|c| !BUGS.iter().any(|b| b.2 == **c)).collect();
+    assert!(idle.is_empty(), "comparisons without a planted bug: {idle:?}");
+}
