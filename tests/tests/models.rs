@@ -20,7 +20,18 @@ use engraft_cpu::{Cpu, CpuConfig, Isa};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 6] = ["llama", "llama_gqa_llama3", "llama_head_dim", "gpt2", "opt", "opt_postln_proj"];
+const DECODERS: [&str; 10] = [
+    "llama",
+    "llama_gqa_llama3",
+    "llama_head_dim",
+    "llama_linear",
+    "llama_sharded",
+    "llama_yarn",
+    "internlm_like",
+    "gpt2",
+    "opt",
+    "opt_postln_proj",
+];
 
 fn golden(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)
@@ -89,11 +100,14 @@ fn alone<B: Backend>(backend: &Arc<B>, case: &str) -> Vec<Result> {
 }
 
 fn same(case: &str, what: &str, got: &[Result], want: &[Result]) {
+    assert_eq!(got.len(), want.len(), "{case}, {what}: results");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert_eq!(g.0, w.0, "{case}, {what}: tokens of prompt {i}");
         let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(g.1.logits.len(), w.1.logits.len(), "{case}, {what}: rows of logits");
         assert!(bits(&g.1.logits) == bits(&w.1.logits), "{case}, {what}: logits of prompt {i} differ");
+        assert!(!w.1.hidden.is_empty() && !w.1.logits.is_empty(), "{case}: nothing was kept to compare");
+        assert_eq!(g.1.hidden.len(), w.1.hidden.len(), "{case}, {what}: hidden states");
         for (layer, (a, b)) in g.1.hidden.iter().zip(&w.1.hidden).enumerate() {
             assert!(bits(a) == bits(b), "{case}, {what}: hidden state {layer} of prompt {i} differs");
         }
@@ -187,7 +201,7 @@ fn recorded_steps_draw_what_eager_ones_draw() {
 #[test]
 fn encoders_do_not_see_their_batch_mates() {
     let (fused, composed) = (usual(), Arc::new(Composed::new(usual())));
-    for case in ["bert", "bert_classifier", "bert_model"] {
+    for case in ["bert", "bert_classifier", "bert_model", "bert_old_names"] {
         let texts = |vocab| {
             let text = |ids| EncoderInput { ids, kinds: Vec::new() };
             prompts(vocab).into_iter().map(text).collect::<Vec<_>>()
