@@ -34,12 +34,20 @@ pub fn dot(form: Madd, x: &[f32], w: &[f32], grain: usize) -> f32 {
 mod tests {
     use super::*;
 
+    /// Two orders may agree on one sum by chance, hardly on twenty.
     #[test]
     fn order_and_form_show_in_the_bits() {
-        let x: Vec<f32> = (0..999).map(|i| (i as f32 * 0.7).sin()).collect();
-        let fused = dot(Madd::Fused, &x, &x, 1);
-        assert_ne!(fused, dot(Madd::Separate, &x, &x, 1));
-        assert_ne!(fused, dot(Madd::Fused, &x, &x, 64));
-        assert_ne!(fused, x.iter().fold(0.0, |a, v| v.mul_add(*v, a)));
+        let differs = |other: fn(&[f32], &[f32]) -> f32| {
+            let sums = |k: usize| {
+                let x: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin()).collect();
+                let w: Vec<f32> = (0..k).map(|i| (i as f32 * 1.3).cos()).collect();
+                (dot(Madd::Fused, &x, &w, 1), other(&x, &w))
+            };
+            (990..1010).map(sums).filter(|(a, b)| a != b).count() > 10
+        };
+        assert!(differs(|x, w| dot(Madd::Separate, x, w, 1)), "the form");
+        assert!(differs(|x, w| dot(Madd::Fused, x, w, 64)), "the grain");
+        assert!(differs(|x, w| x.iter().zip(w).fold(0.0, |a, (x, w)| x.mul_add(*w, a))), "one chain");
+        assert!(!differs(|x, w| dot(Madd::Fused, x, w, 1)), "itself");
     }
 }
