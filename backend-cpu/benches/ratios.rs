@@ -1,6 +1,6 @@
 //! Kernels as shares of what the machine can do, both measured in turns within one run.
 //!
-//! `cargo bench -p engraft-cpu --bench ratios -- [threads] [rounds]`. The shapes are model M's (dim 768, 12 layers, ffn 2048,
+//! `cargo bench -p engraft-cpu --bench ratios -- [threads] [rounds] [format]`. The shapes are model M's (dim 768, 12 layers, ffn 2048,
 //! vocabulary 32000), every layer with weights of its own, so that decode really reads memory. Best and median of rounds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -125,8 +125,12 @@ fn main() {
         (WeightFormat::Block(Block::Q8_0), Stored::Block(Block::Q8_0)),
         (WeightFormat::Block(Block::Q4_0), Stored::Block(Block::Q4_0)),
     ];
+    let only = std::env::args().skip(1).find(|a| formats.iter().any(|(f, _)| f.to_string() == *a));
     let mut linear_prefill = 0.0;
     for (format, stored) in formats {
+        if only.as_ref().is_some_and(|o| format.to_string() != *o) {
+            continue;
+        }
         let model = Model::new(&m, format, stored);
         for (t, logits) in [(1, 1), (8, 8), (512, 1)] {
             let (mut times, mut limits) = (Vec::new(), Vec::new());

@@ -114,21 +114,53 @@ pub trait Lanes: Copy + 'static {
 #[derive(Clone, Copy)]
 pub struct Portable<M>([f32; WIDTH], PhantomData<M>);
 
-/// In software; kept out of line, since the kernels would repeat it hundreds of times.
-#[inline(never)]
-fn widen_f16(h: [u16; WIDTH]) -> [f32; WIDTH] {
-    h.map(|b| f16::from_bits(b).to_f32_const())
-}
+/// What the portable lanes do in many instructions stays out of line on processors that have [`avx2`] instead: there
+/// the portable form is the fallback of old machines, and the unrolled kernels would repeat these hundreds of times
+/// (they took most of this crate's compile time). Elsewhere it is inlined and vectorised.
+mod many {
+    use super::{WIDTH, bf16, f16};
 
-#[inline(never)]
-fn narrow_f16(v: [f32; WIDTH]) -> [u16; WIDTH] {
-    v.map(|v| f16::from_f32_const(v).to_bits())
+    macro_rules! outlined {
+        ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $out:ty $body:block)*) => {$(
+            $(#[$doc])*
+            #[cfg_attr(all(target_arch = "x86_64", not(target_feature = "fma")), inline(never))]
+            #[cfg_attr(not(all(target_arch = "x86_64", not(target_feature = "fma"))), inline(always))]
+            pub fn $name($($arg: $ty),*) -> $out $body
+        )*};
+    }
+
+    outlined! {
+        fn fused(a: [f32; WIDTH], b: [f32; WIDTH], c: [f32; WIDTH]) -> [f32; WIDTH] {
+            std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        }
+        fn widen_f16(h: [u16; WIDTH]) -> [f32; WIDTH] {
+            h.map(|b| f16::from_bits(b).to_f32_const())
+        }
+        fn narrow_f16(v: [f32; WIDTH]) -> [u16; WIDTH] {
+            v.map(|v| f16::from_f32_const(v).to_bits())
+        }
+        fn narrow_bf16(v: [f32; WIDTH]) -> [u16; WIDTH] {
+            v.map(|v| bf16::from_f32_const(v).to_bits())
+        }
+        fn signed(q: [u8; WIDTH]) -> [f32; WIDTH] {
+            q.map(|q| f32::from(q as i8))
+        }
+        /// Low and high nibbles with a fifth bit from `low` and `high`, minus `offset`.
+        fn fives(q: [u8; WIDTH], low: u8, high: u8, offset: i32) -> ([f32; WIDTH], [f32; WIDTH]) {
+            let bit = |bits: u8, i: usize| i32::from(bits >> i & 1) << 4;
+            (
+                std::array::from_fn(|i| ((i32::from(q[i] & 15) | bit(low, i)) - offset) as f32),
+                std::array::from_fn(|i| ((i32::from(q[i] >> 4) | bit(high, i)) - offset) as f32),
+            )
+        }
+    }
 }
 
 impl<M> Portable<M> {
+    /// Written out: `array::from_fn` passes through layers that the optimiser leaves as calls in large kernels.
     #[inline(always)]
     fn each(f: impl Fn(usize) -> f32) -> Self {
-        Portable(std::array::from_fn(f), PhantomData)
+        Portable([f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)], PhantomData)
     }
 }
 
@@ -153,7 +185,7 @@ impl<M: MulAdd> Lanes for Portable<M> {
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         // SAFETY: as above.
-        Portable(widen_f16(std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() })), PhantomData)
+        Portable(many::widen_f16(std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() })), PhantomData)
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
@@ -163,41 +195,40 @@ impl<M: MulAdd> Lanes for Portable<M> {
     #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> Self {
         // SAFETY: as above.
-        Self::each(|i| f32::from(unsafe { p.add(i).read() } as i8))
+        Portable(many::signed(unsafe { p.cast::<[u8; WIDTH]>().read() }), PhantomData)
     }
     #[inline(always)]
     unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self) {
         // SAFETY: as above.
-        let q = |i| i32::from(unsafe { p.add(i).read() });
-        (Self::each(|i| ((q(i) & 15) - offset) as f32), Self::each(|i| ((q(i) >> 4) - offset) as f32))
+        unsafe { Self::fives(p, 0, 0, offset) }
     }
     #[inline(always)]
     unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
         // SAFETY: as above.
-        let q = |i| i32::from(unsafe { p.add(i).read() });
-        let bit = |bits: u8, i: usize| i32::from(bits >> i & 1) << 4;
-        (
-            Self::each(|i| ((q(i) & 15 | bit(low, i)) - offset) as f32),
-            Self::each(|i| ((q(i) >> 4 | bit(high, i)) - offset) as f32),
-        )
+        let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
+        let (l, h) = many::fives(q, low, high, offset);
+        (Portable(l, PhantomData), Portable(h, PhantomData))
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
-        for (i, v) in narrow_f16(self.0).iter().enumerate() {
+        for (i, v) in many::narrow_f16(self.0).iter().enumerate() {
             // SAFETY: as above.
             unsafe { p.add(i).write_unaligned(*v) };
         }
     }
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u16) {
-        for (i, v) in self.0.iter().enumerate() {
+        for (i, v) in many::narrow_bf16(self.0).iter().enumerate() {
             // SAFETY: as above.
-            unsafe { p.add(i).write_unaligned(bf16::from_f32_const(*v).to_bits()) };
+            unsafe { p.add(i).write_unaligned(*v) };
         }
     }
     #[inline(always)]
     fn madd(self, b: Self, c: Self) -> Self {
-        Self::each(|i| M::madd(self.0[i], b.0[i], c.0[i]))
+        match M::FORM {
+            Madd::Fused => Portable(many::fused(self.0, b.0, c.0), PhantomData),
+            Madd::Separate => Self::each(|i| M::madd(self.0[i], b.0[i], c.0[i])),
+        }
     }
     #[inline(always)]
     fn add(self, b: Self) -> Self {

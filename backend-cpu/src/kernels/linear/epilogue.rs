@@ -54,52 +54,35 @@ impl Finish<'_> {
         let size = rows * PANEL;
         // SAFETY: the caller's promise.
         let all = unsafe { std::slice::from_raw_parts_mut(sums, self.halves * size) };
-        if let After::Gate(act) = self.epilogue.after {
-            return self.gate_tile::<V>(act, unit * PANEL, row0, all);
-        }
+        let gated = matches!(self.epilogue.after, After::Gate(_));
         // Without a gate, the halves of a gate weight stand side by side in the output: `[gate | up]`.
-        let width = self.y.cols / self.halves;
+        let width = if gated { self.y.cols } else { self.y.cols / self.halves };
+        let within = unit * PANEL;
+        let cols = PANEL.min(width - within);
         for (half, part) in all.chunks_exact_mut(size).enumerate() {
-            let within = unit * PANEL;
-            self.plain_tile::<V>(half * width + within, PANEL.min(width - within), row0, part);
+            self.add_bias(half * width + within, cols, part);
+        }
+        self.finish::<V>(if gated { size } else { all.len() }, all);
+        for (half, part) in all.chunks_exact(size).enumerate().take(if gated { 1 } else { self.halves }) {
+            self.write::<V>(half * width + within, cols, row0, part);
         }
     }
 
+    /// Everything between the bias and the write, but for the residual: one place, so that activations compile once.
     #[inline(always)]
-    fn plain_tile<V: Lanes>(&self, col0: usize, cols: usize, row0: usize, part: &mut [f32]) {
-        self.add_bias(col0, cols, part);
-        let dtype = self.y.dtype;
-        match self.epilogue.after {
-            After::Nothing | After::Gate(_) => {}
-            After::Activate(act) => {
-                round_in_place::<V>(part, dtype);
-                act.apply::<V::M>(part);
-            }
-            After::Add(residual) => {
-                round_in_place::<V>(part, dtype);
-                let mut r = [0f32; PANEL];
-                for (i, row) in part.chunks_exact_mut(PANEL).enumerate() {
-                    // SAFETY: the residual has the output's shape.
-                    unsafe { residual.widen::<V>(row0 + i, col0, cols, r.as_mut_ptr()) };
-                    row.iter_mut().zip(&r[..cols]).for_each(|(v, r)| *v += r);
-                }
-            }
+    fn finish<V: Lanes>(&self, active: usize, all: &mut [f32]) {
+        let (act, gate) = match self.epilogue.after {
+            After::Nothing => return,
+            After::Add(_) => (Activation::Identity, false),
+            After::Activate(act) => (act, false),
+            After::Gate(act) => (act, true),
+        };
+        round_in_place::<V>(all, self.y.dtype);
+        let (active, up) = all.split_at_mut(active);
+        act.apply::<V::M>(active);
+        if gate {
+            active.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
         }
-        self.write::<V>(col0, cols, row0, part);
-    }
-
-    #[inline(always)]
-    fn gate_tile<V: Lanes>(&self, act: Activation, col0: usize, row0: usize, all: &mut [f32]) {
-        let width = self.y.cols;
-        let cols = PANEL.min(width - col0);
-        let (gate, up) = all.split_at_mut(all.len() / 2);
-        self.add_bias(col0, cols, gate);
-        self.add_bias(width + col0, cols, up);
-        round_in_place::<V>(gate, self.y.dtype);
-        round_in_place::<V>(up, self.y.dtype);
-        act.apply::<V::M>(gate);
-        gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
-        self.write::<V>(col0, cols, row0, gate);
     }
 
     /// Adds the bias from weight row `row0` on to every row of a tile.
@@ -113,11 +96,20 @@ impl Finish<'_> {
         }
     }
 
+    /// Adds the residual and writes; the write rounds.
     #[inline(always)]
     fn write<V: Lanes>(&self, col0: usize, cols: usize, row0: usize, part: &[f32]) {
+        let mut r = [0f32; PANEL];
         for (i, row) in part.chunks_exact(PANEL).enumerate() {
+            let mut last = row;
+            if let After::Add(residual) = self.epilogue.after {
+                // SAFETY: the residual has the output's shape.
+                unsafe { residual.widen::<V>(row0 + i, col0, cols, r.as_mut_ptr()) };
+                r.iter_mut().zip(row).for_each(|(r, v)| *r = *v + *r);
+                last = &r;
+            }
             // SAFETY: in range; this tile's own outputs.
-            unsafe { self.y.narrow::<V>(row0 + i, col0, cols, row.as_ptr()) };
+            unsafe { self.y.narrow::<V>(row0 + i, col0, cols, last.as_ptr()) };
         }
     }
 }

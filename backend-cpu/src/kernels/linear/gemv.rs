@@ -26,18 +26,12 @@ pub(super) struct Gemv<'a> {
 impl Kernel for Gemv<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        with_source!(self.w.format, S => self.all::<V, S>(), else {})
-    }
-}
-
-impl Gemv<'_> {
-    #[inline(always)]
-    fn all<V: Lanes, S: Source>(self) {
         let mut p = self.range.start;
         let per = self.w.panels_per_unit();
         let mut sums = [0f32; STREAMS * PANEL];
         while p < self.range.end {
-            self.group::<V, S>(p, &mut sums);
+            // The format is looked at once per group, so that what follows compiles once and not once per format.
+            with_source!(self.w.format, S => self.group::<V, S>(p, &mut sums), else {});
             let some = STREAMS.min(self.range.end - p);
             for unit in 0..some / per {
                 // SAFETY: `sums` holds the sums of these panels; their outputs belong to this call.
@@ -48,7 +42,9 @@ impl Gemv<'_> {
             p += some;
         }
     }
+}
 
+impl Gemv<'_> {
     /// Sums of the panels from `p`; where fewer than four are left, the last one is repeated and ignored.
     #[inline(always)]
     fn group<V: Lanes, S: Source>(&self, p: usize, sums: &mut [f32; STREAMS * PANEL]) {
