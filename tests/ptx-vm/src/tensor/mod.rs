@@ -1,0 +1,1 @@
+//! Pure functions, see the crate's head.
