@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Fault, FaultKind, Instance, Memory};
+use crate::{Fault, Instance, Memory};
 
 /// The order in which ready warps (and blocks) take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -116,8 +116,6 @@ pub struct Report {
     /// Ranges of global memory written, ascending and disjoint, at the grain of 256 bytes
     /// (with [`Options::track_writes`]).
     pub written: Vec<Range<u64>>,
-    /// What the kernel printed (`vprintf`).
-    pub printed: String,
 }
 
 /// Runs a kernel to its end.
@@ -131,14 +129,5 @@ pub fn launch(
     memory: &mut Memory,
     options: &Options,
 ) -> Result<Report, Fault> {
-    let _ = (instance, memory, options);
-    Err(Fault {
-        kind: FaultKind::Launch,
-        kernel: kernel.into(),
-        line: 0,
-        text: String::new(),
-        block: [0; 3],
-        thread: [0; 3],
-        detail: format!("grid {:?} not run", launch.grid),
-    })
+    crate::run::schedule::run(instance, kernel, launch, memory, options)
 }

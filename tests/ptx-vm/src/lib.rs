@@ -37,14 +37,20 @@
 //! * Conversions take and give bit patterns (`u16` for f16 and bf16, `u8` for fp8) and `f32`; rounding modes and saturation are
 //!   arguments.
 
+mod code;
 pub mod error;
 pub mod fault;
 pub mod launch;
+mod lower;
 pub mod matrix;
 pub mod memory;
 pub mod module;
 pub mod number;
+mod ops;
+mod registers;
+mod run;
 pub mod tensor;
+mod text;
 
 pub use error::Error;
 pub use fault::{Fault, FaultKind};

@@ -4,9 +4,13 @@
 //! an error here, with its line, and never a surprise in the middle of a launch. A [`Module`] has no memory; [`Instance::load`]
 //! gives its `.global` and `.const` variables addresses in a [`Memory`].
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::{Error, Memory};
+use crate::code::{Program, SHARED_START};
+use crate::text::parser;
+use crate::text::syntax::{Function, Initial, Item, Space};
+use crate::{Error, Memory, lower};
 
 /// A parameter of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub struct Kernel {
     pub uses_dynamic_shared: bool,
     /// Local memory per thread, in bytes.
     pub local_bytes: u32,
-    /// 32-bit registers per thread as the text declares them live at most (an estimate; ptxas knows better).
+    /// 32-bit registers per thread that the text declares, 255 at most (ptxas reuses them and needs fewer).
     pub registers: u32,
     /// `.maxntid`: threads per block at most.
     pub max_threads: Option<[u32; 3]>,
@@ -98,7 +102,37 @@ pub struct Module {
     /// The target, such as `sm_90a`.
     pub target: String,
     pub(crate) kernels: Vec<Kernel>,
+    pub(crate) programs: Vec<Program>,
     pub(crate) globals: Vec<Global>,
+    initial: Vec<Initialiser>,
+}
+
+/// A variable's initial value.
+#[derive(Debug, Clone)]
+struct Initialiser {
+    width: u32,
+    values: Vec<Initial>,
+    line: u32,
+}
+
+fn describe(f: &Function, program: &Program, parameters: Vec<Parameter>) -> Kernel {
+    let numbers = |name: &str| f.directives.iter().find(|d| d.0 == name).map(|d| &d.1[..]);
+    let three = |name: &str| numbers(name).map(|n| std::array::from_fn(|i| n.get(i).copied().unwrap_or(1)));
+    let one = |name: &str| numbers(name).and_then(|n| n.first().copied());
+    Kernel {
+        name: f.name.clone(),
+        parameters,
+        parameter_bytes: program.parameter_bytes,
+        static_shared: program.shared_end - SHARED_START,
+        uses_dynamic_shared: program.dynamic.is_some(),
+        local_bytes: program.local_bytes,
+        registers: program.units.min(255),
+        max_threads: three(".maxntid"),
+        required_threads: three(".reqntid"),
+        min_blocks: one(".minnctapersm"),
+        required_cluster: three(".reqnctapercluster"),
+        max_cluster: one(".maxclusterrank"),
+    }
 }
 
 impl Module {
@@ -107,8 +141,79 @@ impl Module {
     /// # Errors
     /// [`Error::Syntax`] or [`Error::Unsupported`] with the line.
     pub fn parse(text: &str) -> Result<Module, Error> {
-        let _ = text;
-        Err(Error::Syntax { line: 1, what: "no parser yet".into() })
+        let file = parser::parse(text)?;
+        let mut module = Module {
+            version: file.version,
+            target: file.target.clone(),
+            kernels: vec![],
+            programs: vec![],
+            globals: vec![],
+            initial: vec![],
+        };
+        let mut names = HashMap::new();
+        for v in file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
+            if v.external {
+                return Err(Error::Unsupported {
+                    line: v.line,
+                    text: v.name.clone(),
+                    what: "external variables (one module is a whole program)".into(),
+                });
+            }
+            names.insert(v.name.clone(), module.globals.len());
+            module.globals.push(Global {
+                name: v.name.clone(),
+                bytes: v.bytes(),
+                constant: v.space == Space::Const,
+            });
+            module.initial.push(Initialiser { width: v.ty.bytes(), values: v.initial.clone(), line: v.line });
+        }
+        for (v, initial) in module.globals.iter().zip(&module.initial) {
+            if initial.values.len() as u64 * u64::from(initial.width) > v.bytes {
+                return Err(Error::Syntax {
+                    line: initial.line,
+                    what: format!("`{}` has more initial values than elements", v.name),
+                });
+            }
+            let unknown = initial.values.iter().find_map(|v| match v {
+                Initial::Address(name, _) if !names.contains_key(name) => Some(name),
+                _ => None,
+            });
+            if let Some(name) = unknown {
+                return Err(Error::Missing { kind: "global", name: name.clone() });
+            }
+        }
+        // A later declaration with a body takes the place of one without.
+        let mut functions: HashMap<String, usize> = HashMap::new();
+        for (i, f) in file.functions.iter().enumerate().filter(|(_, f)| !f.entry) {
+            if f.body.is_some() || !functions.contains_key(&f.name) {
+                functions.insert(f.name.clone(), i);
+            }
+        }
+        for f in file.functions.iter().filter(|f| f.entry && f.body.is_some()) {
+            let (program, parameters) = lower::kernel(&file, f, &functions, &names)?;
+            module.kernels.push(describe(f, &program, parameters));
+            module.programs.push(program);
+        }
+        Ok(module)
+    }
+
+    /// The opcodes of the text, each with the number of times it stands there, ascending.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`].
+    pub fn opcodes(text: &str) -> Result<BTreeMap<String, usize>, Error> {
+        fn count(items: &[Item], out: &mut BTreeMap<String, usize>) {
+            for item in items {
+                match item {
+                    Item::Instruction(i) => *out.entry(i.opcode.clone()).or_default() += 1,
+                    Item::Scope(inner) => count(inner, out),
+                    _ => {}
+                }
+            }
+        }
+        let mut out = BTreeMap::new();
+        parser::parse(text)?.functions.iter().for_each(|f| count(f.body.as_deref().unwrap_or(&[]), &mut out));
+        Ok(out)
     }
 
     /// The kernels in the order of the text.
@@ -144,6 +249,24 @@ impl Instance {
         let mut addresses = Vec::new();
         for global in &module.globals {
             addresses.push(memory.allocate(device, global.bytes)?);
+        }
+        for (at, (global, initial)) in module.globals.iter().zip(&module.initial).enumerate() {
+            // What has no initial value starts as zero.
+            memory.fill(addresses[at], global.bytes, &[0])?;
+            for (i, value) in initial.values.iter().enumerate() {
+                let bits = match value {
+                    Initial::Bits(n) => *n,
+                    Initial::Address(name, offset) => {
+                        let target = module.globals.iter().position(|g| g.name == *name);
+                        target.map_or(0, |t| addresses[t]).wrapping_add_signed(*offset)
+                    }
+                };
+                let to = addresses[at] + i as u64 * u64::from(initial.width);
+                memory.write(to, &bits.to_le_bytes()[..initial.width as usize])?;
+            }
+            if global.constant {
+                memory.set_constant(addresses[at]);
+            }
         }
         Ok(Instance { module, device, addresses })
     }

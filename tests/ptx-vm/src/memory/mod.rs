@@ -8,6 +8,8 @@
 //! What is *not* here: the shadow that finds races (it lives as long as a launch) and shared memory (as long as a block).
 
 mod bits;
+pub(crate) mod clock;
+pub(crate) mod shadow;
 
 use std::collections::{BTreeMap, BTreeSet};
 
