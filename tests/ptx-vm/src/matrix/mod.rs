@@ -44,7 +44,7 @@ pub use descriptor::{Descriptor, Major};
 pub use element::{Accumulator, Element};
 pub use mma::Mma;
 pub use sum::Summation;
-pub use wgmma::{Wgmma, WgmmaA};
+pub use wgmma::{Side, Wgmma, WgmmaA, WgmmaError};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -48,6 +48,15 @@ pub enum WgmmaA<'a> {
     Shared(u64),
 }
 
+/// One of the operands in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Operand A, 64 rows.
+    A,
+    /// Operand B, `n` columns.
+    B,
+}
+
 /// Why a product could not be formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WgmmaError<E> {
@@ -136,6 +145,40 @@ impl Wgmma {
         }
     }
 
+    /// Element type, majorness, and rows (columns) of an operand.
+    const fn operand(&self, side: Side) -> (Element, Major, usize) {
+        match side {
+            Side::A => (self.a, self.a_major, M),
+            Side::B => (self.b, self.b_major, self.n),
+        }
+    }
+
+    /// Shared addresses of the 16-byte chunks of an operand, each once, in the order [`Wgmma::run`] reads them.
+    ///
+    /// # Errors
+    /// A malformed descriptor, or the visitor's error.
+    pub fn addresses<E>(
+        &self,
+        side: Side,
+        bits: u64,
+        visit: &mut dyn FnMut(u32) -> Result<(), E>,
+    ) -> Result<(), WgmmaError<E>> {
+        let descriptor = Descriptor::decode(bits).map_err(WgmmaError::Operand)?;
+        let (kind, major, lines) = self.operand(side);
+        let per_chunk = 128 / kind.bits();
+        let (outer, chunks) = match major {
+            Major::K => (lines, self.k() / per_chunk),
+            Major::Mn => (self.k(), lines / per_chunk),
+        };
+        for line in 0..outer {
+            for chunk in 0..chunks {
+                visit(descriptor.chunk_address(major, line as u32, chunk as u32))
+                    .map_err(WgmmaError::Read)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Forms the product.
     ///
     /// # Arguments
@@ -163,13 +206,11 @@ impl Wgmma {
                     gather_a(self.a, 16, registers, rows);
                 }
             }
-            WgmmaA::Shared(bits) => {
-                self.read_operand(bits, self.a, self.a_major, M, read, |mn, k, x| left[mn][k] = x)?
-            }
+            WgmmaA::Shared(bits) => self.read_operand(Side::A, bits, read, |mn, k, x| left[mn][k] = x)?,
         }
         let mut right = vec![0.0f32; self.k() * self.n];
         let n = self.n;
-        self.read_operand(b, self.b, self.b_major, n, read, |mn, k, x| right[k * n + mn] = x)?;
+        self.read_operand(Side::B, b, read, |mn, k, x| right[k * n + mn] = x)?;
         if self.negate_a != self.negate_b {
             left.iter_mut().flatten().for_each(|x| *x = -*x);
         }
@@ -192,45 +233,41 @@ impl Wgmma {
         Ok(())
     }
 
-    /// Reads a matrix of `lines` rows (A) or columns (B) and hands over its elements as `(mn, k, value)`.
+    /// Reads an operand and hands over its elements as `(mn, k, value)`.
     fn read_operand<E>(
         &self,
+        side: Side,
         bits: u64,
-        kind: Element,
-        major: Major,
-        lines: usize,
         read: &mut dyn FnMut(u32, &mut [u8]) -> Result<(), E>,
         mut element: impl FnMut(usize, usize, f32),
     ) -> Result<(), WgmmaError<E>> {
-        let descriptor = Descriptor::decode(bits).map_err(WgmmaError::Operand)?;
         let codes = super::element::e4m3_codes();
+        let (kind, major, lines) = self.operand(side);
         let (e, per_chunk) = (kind.per_register(), 128 / kind.bits());
-        let (outer, chunks) = match major {
-            Major::K => (lines, self.k() / per_chunk),
-            Major::Mn => (self.k(), lines / per_chunk),
-        };
-        for line in 0..outer {
-            for chunk in 0..chunks {
-                let mut bytes = [0u8; 16];
-                let address = descriptor.chunk_address(major, line as u32, chunk as u32);
-                read(address, &mut bytes).map_err(WgmmaError::Read)?;
-                for (word, bytes) in bytes.chunks_exact(4).enumerate() {
-                    let register = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                    for i in 0..e {
-                        let value = match kind {
-                            Element::E4m3 => codes[usize::from(bytes[i])],
-                            _ => kind.value(register, i),
-                        };
-                        let along = chunk * per_chunk + word * e + i;
-                        match major {
-                            Major::K => element(line, along, value),
-                            Major::Mn => element(along, line, value),
-                        }
+        let across = if major == Major::K { self.k() } else { lines } / per_chunk;
+        let mut index = 0;
+        self.addresses(side, bits, &mut |address| {
+            let mut bytes = [0u8; 16];
+            read(address, &mut bytes)?;
+            let (line, start) = (index / across, index % across * per_chunk);
+            index += 1;
+            for (i, along) in (start..start + per_chunk).enumerate() {
+                let at = i / e * 4;
+                let value = match kind {
+                    Element::E4m3 => codes[usize::from(bytes[i])],
+                    _ => {
+                        let register =
+                            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+                        kind.value(register, i % e)
                     }
+                };
+                match major {
+                    Major::K => element(line, along, value),
+                    Major::Mn => element(along, line, value),
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Walks over the elements of D as `(row, column, value)`; s32 registers come as raw bits.

@@ -104,6 +104,9 @@ impl TensorMap {
         if matches!(self.data_type, DataType::Tf32 | DataType::Tf32Flush) {
             return Err(MapError::Unsupported("a copy that rounds to tf32".into()));
         }
+        if self.data_type == DataType::F32Flush {
+            return Err(MapError::Unsupported("a copy that flushes subnormals".into()));
+        }
         Ok(())
     }
 

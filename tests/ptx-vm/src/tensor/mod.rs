@@ -15,7 +15,7 @@
 //!
 //! Sources: PTX ISA 8.7, section 5.5 "Tensors" and `cp.async.bulk`; CUDA driver API, "Tensor Map Object Management". Not
 //! supported, and refused by name: interleaved layouts, the packed 4- and 6-bit types and the swizzle atoms of compute
-//! capability 10, and copies through the tf32 types (their rounding is not documented).
+//! capability 10, and copies through the tf32 and flushing types (their rounding is not documented).
 
 pub mod address;
 pub mod bulk;

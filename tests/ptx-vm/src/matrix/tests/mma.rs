@@ -78,17 +78,17 @@ fn pack(codes: &[u64], bits: usize) -> Vec<u32> {
         .collect()
 }
 
-struct Fragments {
-    a: Vec<Row>,
-    b: Vec<Row>,
-    c: Vec<Row>,
+pub struct Fragments {
+    pub a: Vec<Row>,
+    pub b: Vec<Row>,
+    pub c: Vec<Row>,
 }
 
 fn accumulator_bits(kind: Accumulator) -> usize {
     if kind == Accumulator::F16 { 16 } else { 32 }
 }
 
-fn fragments(mma: &Mma, a: &[Vec<f64>], b: &[Vec<f64>], c: &[Vec<f64>]) -> Fragments {
+pub fn fragments(mma: &Mma, a: &[Vec<f64>], b: &[Vec<f64>], c: &[Vec<f64>]) -> Fragments {
     let mut f = Fragments {
         a: vec![[0; 32]; mma.a_registers()],
         b: vec![[0; 32]; mma.b_registers()],
@@ -121,7 +121,7 @@ fn fragments(mma: &Mma, a: &[Vec<f64>], b: &[Vec<f64>], c: &[Vec<f64>]) -> Fragm
 }
 
 /// Takes D apart by the manual's formula.
-fn result(mma: &Mma, d: &[Row]) -> Vec<Vec<f64>> {
+pub fn result(mma: &Mma, d: &[Row]) -> Vec<Vec<f64>> {
     let mut out = vec![vec![f64::NAN; 8]; mma.m];
     let bits = accumulator_bits(mma.accumulator);
     for lane in 0..32 {
@@ -135,7 +135,7 @@ fn result(mma: &Mma, d: &[Row]) -> Vec<Vec<f64>> {
 }
 
 /// All instructions that `parse` takes, without f64.
-fn all() -> Vec<Mma> {
+pub fn all() -> Vec<Mma> {
     let types = ["f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "s4", "u4"];
     let mut out = Vec::new();
     for m in [8, 16] {

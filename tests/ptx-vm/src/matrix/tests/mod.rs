@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod mma;
+pub mod ptx;
 mod tile;
 mod wgmma;
 

@@ -78,15 +78,15 @@ fn place(
     }
 }
 
-struct Case {
-    wgmma: Wgmma,
+pub struct Case {
+    pub wgmma: Wgmma,
     a: Vec<Vec<f64>>,
     b: Vec<Vec<f64>>,
     c: Vec<Vec<f64>>,
 }
 
 impl Case {
-    fn new(wgmma: Wgmma, seed: u64) -> Self {
+    pub fn new(wgmma: Wgmma, seed: u64) -> Self {
         let mut numbers = Numbers(seed);
         Self {
             a: numbers.integers(wgmma.a, 64, wgmma.k()),
@@ -106,7 +106,7 @@ impl Case {
         }
     }
 
-    fn accumulators(&self) -> Vec<Vec<Row>> {
+    pub fn accumulators(&self) -> Vec<Vec<Row>> {
         let mut d = vec![vec![[0u32; 32]; self.wgmma.d_registers()]; 4];
         for (row, values) in self.c.iter().enumerate() {
             for (column, &value) in values.iter().enumerate() {
@@ -117,18 +117,25 @@ impl Case {
         d
     }
 
-    fn run(&self, a_width: u32, b_width: u32, registers: bool, scale_d: bool, summation: Summation) {
+    /// The shared-memory image with both operands, and their descriptors.
+    pub fn image(&self, a_width: u32, b_width: u32) -> (Vec<u8>, (u64, u64)) {
         let w = &self.wgmma;
         // The starts are aligned to the widest pattern; A and B lie apart.
         let da = descriptor(1024, a_width, w.a_major, 64);
         let db = descriptor(32768, b_width, w.b_major, w.n);
-        let mut image = vec![0xaau8; 128 * 1024];
+        let mut image = vec![0xaau8; 65536];
         place(&mut image, &da, w.a_major, w.a, &self.a, false);
         place(&mut image, &db, w.b_major, w.b, &self.b, true);
+        (image, (da.encode(), db.encode()))
+    }
+
+    fn run(&self, a_width: u32, b_width: u32, registers: bool, scale_d: bool, summation: Summation) {
+        let w = &self.wgmma;
+        let (image, (da, db)) = self.image(a_width, b_width);
         let fragments: Vec<Vec<Row>> = (0..4).map(|warp| self.fragment(warp)).collect();
         let a = match &fragments[..] {
             [w0, w1, w2, w3] if registers => WgmmaA::Registers([w0, w1, w2, w3]),
-            _ => WgmmaA::Shared(da.encode()),
+            _ => WgmmaA::Shared(da),
         };
         let mut d = self.accumulators();
         let mut touched = 0;
@@ -139,9 +146,15 @@ impl Case {
         };
         {
             let [d0, d1, d2, d3] = &mut d[..] else { panic!() };
-            w.run([d0, d1, d2, d3], a, db.encode(), scale_d, summation, &mut read).unwrap();
+            w.run([d0, d1, d2, d3], a, db, scale_d, summation, &mut read).unwrap();
         }
         assert_eq!(touched, 32 * (w.n + if registers { 0 } else { 64 }), "each byte once");
+        self.compare(&d, scale_d, &format!("{w:?} widths {a_width}, {b_width}"));
+    }
+
+    /// Compares accumulators with the plain product.
+    pub fn compare(&self, d: &[Vec<Row>], scale_d: bool, what: &str) {
+        let w = &self.wgmma;
         let sign = if w.negate_a != w.negate_b { -1.0 } else { 1.0 };
         let a: Vec<Vec<f64>> = self.a.iter().map(|row| row.iter().map(|x| sign * x).collect()).collect();
         let zero = vec![vec![0.0; w.n]; 64];
@@ -151,14 +164,13 @@ impl Case {
                 let (warp, register, lane, bit) = self.home(row, column);
                 let mask = if w.accumulator == Accumulator::F16 { 0xffff } else { u32::MAX };
                 let code = d[warp][register][lane] >> bit & mask;
-                let got = decode_sum(w.accumulator, code.into());
-                assert_eq!(got, value, "{w:?} widths {a_width}, {b_width}, element ({row}, {column})");
+                assert_eq!(decode_sum(w.accumulator, code.into()), value, "{what}, element ({row}, {column})");
             }
         }
     }
 
     /// Operand A of one warp: as `mma` of 16 rows has it.
-    fn fragment(&self, warp: usize) -> Vec<Row> {
+    pub fn fragment(&self, warp: usize) -> Vec<Row> {
         let (kind, e) = (self.wgmma.a, 32 / self.wgmma.a.bits());
         let mut out = vec![[0; 32]; 4];
         for (j, row) in out.iter_mut().enumerate() {
@@ -173,7 +185,7 @@ impl Case {
     }
 }
 
-fn parse(n: usize, k: usize, d: &str, a: &str, b: &str) -> Wgmma {
+pub fn parse(n: usize, k: usize, d: &str, a: &str, b: &str) -> Wgmma {
     let shape = format!("m64n{n}k{k}");
     Wgmma::parse(&["mma_async", "sync", "aligned", &shape, d, a, b]).unwrap()
 }

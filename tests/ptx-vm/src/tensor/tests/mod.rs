@@ -1,14 +1,16 @@
 //! Boxes against a model that walks element by element and swizzles by the tables printed in the PTX manual.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ptx;
+
 use super::address::Run;
 use super::bulk;
 use super::map::{self, DataType, Interleave, MapError, OobFill, Promotion, Swizzle, TensorMap};
 
-struct Numbers(u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,11 +18,11 @@ impl Numbers {
         x ^ (x >> 31)
     }
 
-    fn between(&mut self, low: i64, high: i64) -> i64 {
+    pub fn between(&mut self, low: i64, high: i64) -> i64 {
         low + (self.next() % (high - low + 1) as u64) as i64
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[(self.next() % from.len() as u64) as usize]
     }
 }
@@ -53,13 +55,13 @@ fn by_table(swizzle: Swizzle, address: usize) -> usize {
 }
 
 /// One element of a box: global address if inside, and the place of each of its bytes in shared memory.
-struct Place {
-    global: Option<u64>,
-    shared: Vec<usize>,
+pub struct Place {
+    pub global: Option<u64>,
+    pub shared: Vec<usize>,
 }
 
 /// The box, element by element.
-fn model(map: &TensorMap, coordinates: &[i32], shared: usize) -> Vec<Place> {
+pub fn model(map: &TensorMap, coordinates: &[i32], shared: usize) -> Vec<Place> {
     let rank = map.rank as usize;
     let size = map.data_type.bytes() as usize;
     let mut out = Vec::new();
@@ -101,7 +103,7 @@ fn model(map: &TensorMap, coordinates: &[i32], shared: usize) -> Vec<Place> {
     }
 }
 
-fn random_map(numbers: &mut Numbers) -> TensorMap {
+pub fn random_map(numbers: &mut Numbers) -> TensorMap {
     let data_type = numbers.pick(&[
         DataType::U8,
         DataType::Bf16,
