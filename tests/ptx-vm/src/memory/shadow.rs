@@ -54,6 +54,13 @@ pub(crate) struct Readers {
     pub(crate) ordered_clusters: bool,
 }
 
+impl Readers {
+    /// No lists yet.
+    pub(crate) fn new(ordered_clusters: bool) -> Self {
+        Readers { ordered_clusters, ..Readers::default() }
+    }
+}
+
 /// Who accesses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Party<'a> {
@@ -253,7 +260,7 @@ impl GlobalShadow {
     pub(crate) fn new(allocations: usize, ordered_clusters: bool) -> Self {
         GlobalShadow {
             pages: vec![Vec::new(); allocations],
-            readers: Readers { ordered_clusters, ..Readers::default() },
+            readers: Readers::new(ordered_clusters),
         }
     }
 

@@ -268,7 +268,7 @@ impl Runner<'_> {
         let cluster = Cluster {
             id,
             blocks,
-            readers: Readers { ordered_clusters: true, ..Readers::default() },
+            readers: Readers::new(true),
             mbarriers: Default::default(),
             flights: Vec::new(),
             barrier: ClusterBarrier { arrived: vec![false; count], ..ClusterBarrier::default() },
