@@ -1,0 +1,5 @@
+//! Tensor maps.
+
+use super::entries;
+
+entries! {}
