@@ -57,9 +57,24 @@ pub(crate) struct Lowering<'a> {
     /// Where `ret` goes: a label inside a function, none in the kernel.
     returns: Vec<Option<u32>>,
     calls: Vec<String>,
+    /// Errors of instructions, when all of them are wanted.
+    collected: Option<Vec<Error>>,
     /// The instruction being lowered.
     line: u32,
     text: String,
+}
+
+/// What cannot be lowered in a kernel: every instruction, not only the first.
+pub(crate) fn refusals(
+    file: &File,
+    entry: &Function,
+    functions: &HashMap<String, usize>,
+    globals: &HashMap<String, usize>,
+) -> Vec<Error> {
+    let mut l = Lowering::new(file, entry, functions, globals);
+    l.collected = Some(Vec::new());
+    let fatal = l.run(entry).err();
+    l.collected.unwrap_or_default().into_iter().chain(fatal).collect()
 }
 
 /// Lowers a kernel. `functions` and `globals` give the indices of the file's functions and of the module's variables.
@@ -69,45 +84,61 @@ pub(crate) fn kernel(
     functions: &HashMap<String, usize>,
     globals: &HashMap<String, usize>,
 ) -> Result<(Program, Vec<crate::Parameter>), Error> {
-    let mut l = Lowering {
-        file,
-        functions,
-        globals,
-        program: Program { shared_end: SHARED_START, shared_align: 16, ..Program::default() },
-        scopes: vec![Scope::default()],
-        constants: HashMap::new(),
-        labels: Vec::new(),
-        returns: vec![None],
-        calls: vec![entry.name.clone()],
-        line: entry.line,
-        text: entry.name.clone(),
-    };
-    let mut parameters = Vec::new();
-    let mut end = 0u64;
-    for v in &entry.parameters {
-        let offset = end.next_multiple_of(u64::from(v.align.max(1)));
-        end = offset + v.bytes();
-        if end > 32764 {
-            return Err(Error::Syntax {
-                line: v.line,
-                what: format!("`{}` ends at byte {end} of the parameters, 32764 allowed", v.name),
-            });
-        }
-        l.bind(&v.name, Place { space: Space::Param, value: Constant::Bits(offset) });
-        parameters.push(crate::Parameter {
-            name: v.name.clone(),
-            offset: offset as u32,
-            bytes: v.bytes() as u32,
-        });
-    }
-    l.program.parameter_bytes = end as u32;
-    l.items(entry.body.as_deref().unwrap_or(&[]))?;
-    l.emit(None, Op::Exit);
-    l.finish()?;
+    let mut l = Lowering::new(file, entry, functions, globals);
+    let parameters = l.run(entry)?;
     Ok((l.program, parameters))
 }
 
 impl<'a> Lowering<'a> {
+    fn new(
+        file: &'a File,
+        entry: &Function,
+        functions: &'a HashMap<String, usize>,
+        globals: &'a HashMap<String, usize>,
+    ) -> Self {
+        Lowering {
+            file,
+            functions,
+            globals,
+            program: Program { shared_end: SHARED_START, shared_align: 16, ..Program::default() },
+            scopes: vec![Scope::default()],
+            constants: HashMap::new(),
+            labels: Vec::new(),
+            returns: vec![None],
+            calls: vec![entry.name.clone()],
+            collected: None,
+            line: entry.line,
+            text: entry.name.clone(),
+        }
+    }
+
+    fn run(&mut self, entry: &'a Function) -> Result<Vec<crate::Parameter>, Error> {
+        let l = self;
+        let mut parameters = Vec::new();
+        let mut end = 0u64;
+        for v in &entry.parameters {
+            let offset = end.next_multiple_of(u64::from(v.align.max(1)));
+            end = offset + v.bytes();
+            if end > 32764 {
+                return Err(Error::Syntax {
+                    line: v.line,
+                    what: format!("`{}` ends at byte {end} of the parameters, 32764 allowed", v.name),
+                });
+            }
+            l.bind(&v.name, Place { space: Space::Param, value: Constant::Bits(offset) });
+            parameters.push(crate::Parameter {
+                name: v.name.clone(),
+                offset: offset as u32,
+                bytes: v.bytes() as u32,
+            });
+        }
+        l.program.parameter_bytes = end as u32;
+        l.items(entry.body.as_deref().unwrap_or(&[]))?;
+        l.emit(None, Op::Exit);
+        l.finish()?;
+        Ok(parameters)
+    }
+
     /// An error that names the current instruction.
     pub(crate) fn unsupported<T>(&self, what: impl Into<String>) -> Result<T, Error> {
         Err(Error::Unsupported { line: self.line, text: self.text.clone(), what: what.into() })
@@ -188,7 +219,10 @@ impl<'a> Lowering<'a> {
                 Item::Registers { ty, names, line } => self.registers(*ty, names, *line)?,
                 Item::Variable(v) => self.variable(v)?,
                 Item::Targets(..) => {}
-                Item::Instruction(i) => self.instruction(i)?,
+                Item::Instruction(i) => match (self.instruction(i), &mut self.collected) {
+                    (Err(e), Some(list)) => list.push(e),
+                    (result, _) => result?,
+                },
             }
             if self.program.code.len() > LENGTH || self.program.units > 1 << 18 {
                 return self.unsupported(format!(

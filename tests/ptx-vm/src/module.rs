@@ -197,6 +197,26 @@ impl Module {
         Ok(module)
     }
 
+    /// Everything in the text that this machine does not execute, instruction by instruction.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`].
+    pub fn refusals(text: &str) -> Result<Vec<Error>, Error> {
+        let file = parser::parse(text)?;
+        let functions: HashMap<String, usize> = file
+            .functions
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| !f.entry && f.body.is_some())
+            .map(|(i, f)| (f.name.clone(), i))
+            .collect();
+        let variables = file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const));
+        let globals: HashMap<String, usize> =
+            variables.enumerate().map(|(i, v)| (v.name.clone(), i)).collect();
+        let kernels = file.functions.iter().filter(|f| f.entry && f.body.is_some());
+        Ok(kernels.flat_map(|f| lower::refusals(&file, f, &functions, &globals)).collect())
+    }
+
     /// The opcodes of the text, each with the number of times it stands there, ascending.
     ///
     /// # Errors

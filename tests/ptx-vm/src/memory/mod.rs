@@ -81,10 +81,6 @@ impl Allocation {
         &self.written
     }
 
-    pub(crate) fn written_mut(&mut self) -> &mut Bits {
-        &mut self.written
-    }
-
     /// Data and written bits at once.
     pub(crate) fn parts_mut(&mut self) -> (&mut [u8], &mut Bits) {
         (self.data.get_mut(), &mut self.written)
@@ -336,7 +332,7 @@ impl Memory {
     /// # Errors
     /// [`Error::Address`], [`Error::Argument`] for an empty pattern or a length that is no multiple of it.
     pub fn fill(&mut self, address: u64, bytes: u64, pattern: &[u8]) -> Result<(), Error> {
-        if pattern.is_empty() || bytes % pattern.len() as u64 != 0 {
+        if pattern.is_empty() || !bytes.is_multiple_of(pattern.len() as u64) {
             return Err(Error::Argument(format!(
                 "{bytes} bytes cannot be filled with a pattern of {}",
                 pattern.len()

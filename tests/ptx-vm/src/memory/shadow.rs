@@ -139,10 +139,11 @@ impl Cell {
         }
         if how.write {
             if self.read_count != 0 {
-                if self.read_bytes & bytes != 0 && !(how.strong && self.strong & 2 != 0) {
-                    if let Some(conflict) = self.unordered_reader(readers, me) {
-                        return Some(conflict);
-                    }
+                if self.read_bytes & bytes != 0
+                    && !(how.strong && self.strong & 2 != 0)
+                    && let Some(conflict) = self.unordered_reader(readers, me)
+                {
+                    return Some(conflict);
                 }
                 self.forget_readers(readers);
             }
@@ -258,10 +259,7 @@ pub(crate) struct GlobalShadow {
 
 impl GlobalShadow {
     pub(crate) fn new(allocations: usize, ordered_clusters: bool) -> Self {
-        GlobalShadow {
-            pages: vec![Vec::new(); allocations],
-            readers: Readers::new(ordered_clusters),
-        }
+        GlobalShadow { pages: vec![Vec::new(); allocations], readers: Readers::new(ordered_clusters) }
     }
 
     /// Notes an access to `bytes` bytes at `offset` of an allocation.

@@ -338,7 +338,7 @@ pub(crate) fn acquire_shared(t: &mut Turn<'_, '_>, at: SharedPlace) {
 }
 
 /// What a strong write of that order publishes: everything (release), or what the last fence covered (relaxed).
-fn published<'w>(warp: &'w crate::run::Warp, order: Order) -> Option<&'w crate::memory::clock::Clock> {
+fn published(warp: &crate::run::Warp, order: Order) -> Option<&crate::memory::clock::Clock> {
     match order {
         Order::Release | Order::Both => Some(&warp.clock),
         _ => warp.fenced.as_ref(),

@@ -102,9 +102,11 @@ fn arity(base: &str) -> usize {
     }
 }
 
+/// The function of one lane in any rounding mode.
+type Rounded = fn(Rounding, u64, u64, u64) -> u64;
+
 /// One lane in any rounding mode.
-fn exactly(base: &'static str, ty: Type, rounding: Rounding) -> Option<fn(Rounding, u64, u64, u64) -> u64> {
-    let _ = rounding;
+fn exactly(base: &'static str, ty: Type) -> Option<Rounded> {
     const SIGN: u32 = 1 << 31;
     Some(match (base, ty) {
         ("add", Type::F32) => |r, a, b, _| float::add(a as u32, b as u32, r).into(),
@@ -182,7 +184,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             None => d.refuse("this form is unknown"),
         };
     }
-    let Some(f) = exactly(base, ty, rounding) else { return d.refuse("this form is unknown") };
+    let Some(f) = exactly(base, ty) else { return d.refuse("this form is unknown") };
     general(d, ty, &sources, move |a, b, c| {
         if !ftz && !sat {
             return f(rounding, a, b, c);

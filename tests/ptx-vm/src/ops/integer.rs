@@ -436,6 +436,16 @@ fn saturating(name: &str) -> Option<Lanewise> {
     })
 }
 
+/// Decodes `prmt.b32{.mode}`: the mode stands behind the type.
+pub(crate) fn permute(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
+    let mode = d.form.one_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"]);
+    let b32 = d.ty()?;
+    match prmt(mode) {
+        Some(f) if b32 == Type::Bits(32) => d.lanewise(f, b32, &[b32, b32, U32]),
+        _ => d.refuse("this form is unknown"),
+    }
+}
+
 /// Decodes every integer opcode.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
@@ -458,10 +468,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             Some(_) => binary("mul.lo", ty),
             None => None,
         },
-        "mul24" => match d.form.one_of(&["lo", "hi"]) {
-            Some(part) => Some(mul24(part == "hi", ty.is_signed())),
-            None => None,
-        },
+        "mul24" => d.form.one_of(&["lo", "hi"]).map(|part| mul24(part == "hi", ty.is_signed())),
         "mad" | "madc" => {
             let Some(part) = d.form.one_of(&["lo", "hi", "wide"]) else {
                 return d.refuse("`mad` needs .lo, .hi or .wide");
@@ -519,13 +526,6 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             };
         }
         "bfi" => return bfi(d, ty),
-        "prmt" => {
-            let mode = d.form.one_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"]);
-            return match prmt(mode) {
-                Some(f) => d.lanewise(f, ty, &[ty, ty, U32]),
-                None => d.refuse("this form is unknown"),
-            };
-        }
         "lop3" if ty == Type::Bits(32) => return lop3(d),
         "sad" => match ty {
             Type::Unsigned(32) => {

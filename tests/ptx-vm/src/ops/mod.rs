@@ -184,8 +184,9 @@ pub(crate) fn decode<'a>(l: &mut Lowering<'a>, i: &'a Instruction, guard: Option
         "ldmatrix" | "stmatrix" | "movmatrix" => matrix::access(&mut d),
         "mma" => matrix::mma(&mut d),
         "wgmma" => wgmma::decode(&mut d),
-        "prefetch.tensormap" | "tensormap" => bulk::tensormap(&mut d),
+        "tensormap" => bulk::tensormap(&mut d),
         "dp4a" | "dp2a" => video::dot(&mut d),
+        "prmt" => integer::permute(&mut d),
         _ => arithmetic(&mut d),
     }
 }

@@ -35,6 +35,11 @@ pub(crate) fn gather(t: &Turn<'_, '_>, masks: &Row, active: u32, group: u32) -> 
             return Err(Stop::new(FaultKind::Divergence, detail).at(lane));
         }
         let same = lanes_of(left).filter(|&l| masks[l] == named).fold(0, |m, l| m | 1 << l);
+        if same & !named != 0 {
+            let outside = (same & !named).trailing_zeros();
+            let detail = format!("lane {outside} calls a collective whose mask {named:#010x} leaves it out");
+            return Err(Stop::new(FaultKind::Divergence, detail).at(outside));
+        }
         let need = named & live;
         if need & group & !active != 0 {
             let detail = format!(

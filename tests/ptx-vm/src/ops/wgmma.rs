@@ -3,6 +3,11 @@
 //! An issued product is only noted, and its operands in shared memory are marked as being read. It is carried out when all
 //! four warps of the group wait for it: accumulators read before that are still the old ones, and shared memory overwritten
 //! before that is a missing wait.
+//!
+//! Who reads, in the eyes of the race checks, is a party of its own per warp group, beyond the warps and the copy engine; it
+//! counts groups of products. The bytes must have been written in an order that the issuing warps know of, and a later writer
+//! must have been ordered after any one of the four warps, once it has waited. The first warp checks every byte, the others the
+//! corners of the operands: whoever has not waited for a copy has not waited for any of it.
 
 use super::warp::aligned as together;
 use super::{Decoder, Done, Flow};
@@ -53,14 +58,27 @@ impl Pending {
 
 /// Decodes the `wgmma` instructions.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if d.form.take("fence") {
-        return Ok(Op::WgmmaFence);
+    for part in ["sync", "aligned"] {
+        if !d.form.take(part) {
+            return d.refuse(format!("`.{part}` is missing"));
+        }
     }
-    if d.form.take("commit_group") {
-        return Ok(Op::WgmmaCommit);
-    }
-    if d.form.take("wait_group") {
-        return Ok(Op::WgmmaWait(d.immediate(0)? as u32));
+    match d.form.one_of(&["fence", "commit_group", "wait_group"]) {
+        None => {}
+        Some("wait_group") => {
+            d.finish()?;
+            d.count(1)?;
+            let keep = d.immediate(0)?;
+            return match u32::try_from(keep) {
+                Ok(keep) if keep < 8 => Ok(Op::WgmmaWait(keep)),
+                _ => d.refuse(format!("{keep} groups, 0 to 7 may stay in flight")),
+            };
+        }
+        Some(what) => {
+            d.finish()?;
+            d.count(0)?;
+            return Ok(if what == "fence" { Op::WgmmaFence } else { Op::WgmmaCommit });
+        }
     }
     let mut spec = match Spec::parse(d.form.rest()) {
         Ok(spec) => spec,
@@ -92,13 +110,17 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     if !spec.a.is_integer() {
         (spec.negate_a, spec.negate_b) = (sign(d)?, sign(d)?);
     }
-    let major = |n: u64| if n == 0 { Major::K } else { Major::Mn };
+    let major = |d: &Decoder<'_, '_>, at: usize| match d.immediate(at)? {
+        0 => Ok(Major::K),
+        1 => Ok(Major::Mn),
+        _ => d.refuse("a transposition is 0 or 1"),
+    };
     if spec.a.bits() == 16 {
         if matches!(a, Source::Shared(_)) {
-            spec.a_major = major(d.immediate(next)?);
+            spec.a_major = major(d, next)?;
             next += 1;
         }
-        spec.b_major = major(d.immediate(next)?);
+        spec.b_major = major(d, next)?;
         next += 1;
     }
     d.count(next)?;
@@ -136,29 +158,58 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, w: &Wgmma, active: u32, group: u32) 
         Source::Shared(s) => Ok(same(*s, "a")?),
         Source::Registers(slots) => Err(slots.clone()),
     };
-    let scale_d = super::compare::truth(r, w.scale_d) & 1 != 0;
+    let scale = super::compare::truth(r, w.scale_d);
+    if scale != 0 && scale != !0 {
+        return Err(Stop::new(FaultKind::Operand, format!("lanes disagree about scale-d ({scale:#010x})")));
+    }
     let pending = Pending {
         spec: w.spec,
         d: w.d.clone(),
         a,
         b,
-        scale_d,
+        scale_d: scale != 0,
         group: t.warp.product_groups,
         line: t.grid.line,
     };
-    // The first warp of the four stands for the group's reads.
-    if t.warp.index % 4 == 0 {
-        let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: TOGETHER, clock: &t.warp.clock };
-        let (cluster, options, rank) = (&mut *t.cluster, t.grid.options, t.warp.rank);
-        visit(&pending, &mut |address| {
-            let place = cluster.place(rank, u64::from(address) & ((1 << SHARED_BITS) - 1))?;
-            cluster.access(place, 16, How::READ, &me, options)?;
-            cluster.mark_flight(place, 16, false, true);
-            Ok(())
-        })?;
-    }
+    check(t, &pending)?;
     t.warp.products.push(pending);
     Ok(Flow::Next)
+}
+
+/// The party that reads for the warp group of a warp.
+fn reader(cluster: &Cluster, w: &Warp) -> u16 {
+    cluster.engine_warp + 1 + u16::from(w.rank) * 8 + u16::from(w.index / 4)
+}
+
+/// Checks the bytes a product will read; the first warp of the group marks them.
+fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
+    let reader = reader(t.cluster, t.warp);
+    let mut clock = t.warp.clock.clone();
+    // Its groups are counted from 1: a count of 0 is nobody.
+    clock.raise_to(reader, p.group + 1);
+    let me = Party { cluster: t.cluster.id, warp: reader, lane: TOGETHER, clock: &clock };
+    let leader = t.warp.index.is_multiple_of(4);
+    let mut chunks = Vec::new();
+    visit(p, &mut |side, address| {
+        chunks.push((side, address));
+        Ok(())
+    })?;
+    let last = chunks.len().saturating_sub(1);
+    for (i, &(side, address)) in chunks.iter().enumerate() {
+        let corner = i == 0 || i == last || chunks[i - 1].0 != side || chunks[i + 1].0 != side;
+        if !leader && !corner {
+            continue;
+        }
+        let place = t.cluster.place(t.warp.rank, u64::from(address) & ((1 << SHARED_BITS) - 1))?;
+        if let Err(mut stop) = t.cluster.access(place, 16, How::READ, &me, t.grid.options) {
+            stop.detail = format!("operand {side:?} of the product: {}", stop.detail);
+            return Err(stop);
+        }
+        if leader {
+            t.cluster.mark_flight(place, 16, false, true);
+        }
+    }
+    Ok(())
 }
 
 fn convert(e: WgmmaError<Stop>) -> Stop {
@@ -168,12 +219,12 @@ fn convert(e: WgmmaError<Stop>) -> Stop {
     }
 }
 
-/// The addresses of a product's operands in shared memory.
-fn visit(p: &Pending, each: &mut dyn FnMut(u32) -> Done) -> Done {
+/// The addresses of a product's operands in shared memory, 16 bytes each.
+fn visit(p: &Pending, each: &mut dyn FnMut(Side, u32) -> Done) -> Done {
     if let Ok(a) = p.a {
-        p.spec.addresses(Side::A, a, each).map_err(convert)?;
+        p.spec.addresses(Side::A, a, &mut |address| each(Side::A, address)).map_err(convert)?;
     }
-    p.spec.addresses(Side::B, p.b, each).map_err(convert)
+    p.spec.addresses(Side::B, p.b, &mut |address| each(Side::B, address)).map_err(convert)
 }
 
 /// `wgmma.commit_group`.
@@ -231,7 +282,12 @@ pub(crate) fn settle(
             let of: [&Pending; 4] = std::array::from_fn(|w| &ready[w][i]);
             multiply(grid, cluster, four, of).map_err(|s| (base, s))?;
         }
-        four.iter_mut().for_each(|w| w.wait = Wait::Nothing);
+        let reader = reader(cluster, &four[0]);
+        let last = ready[0].last().map_or(0, |p| p.group + 1);
+        for w in four.iter_mut() {
+            w.clock.raise_to(reader, last);
+            w.wait = Wait::Nothing;
+        }
         cluster.progress += 1;
     }
     Ok(())
@@ -239,7 +295,11 @@ pub(crate) fn settle(
 
 fn multiply(grid: &Grid<'_>, cluster: &mut Cluster, four: &mut [Warp], of: [&Pending; 4]) -> Done {
     let p = of[0];
-    if of.iter().any(|o| o.b != p.b || o.line != p.line || o.a.as_ref().ok() != p.a.as_ref().ok()) {
+    let differs = |o: &&Pending| {
+        (o.b, o.line, o.scale_d, o.group) != (p.b, p.line, p.scale_d, p.group)
+            || o.a.as_ref().ok() != p.a.as_ref().ok()
+    };
+    if of.iter().any(differs) {
         return Err(Stop::new(FaultKind::Divergence, "the four warps of a group issue different products"));
     }
     let rows =
@@ -252,13 +312,9 @@ fn multiply(grid: &Grid<'_>, cluster: &mut Cluster, four: &mut [Warp], of: [&Pen
         Err(_) => WgmmaA::Registers(std::array::from_fn(|i| &a[i][..])),
     };
     let rank = four[0].rank;
-    visit(p, &mut |address| {
-        let place = cluster.place(rank, address.into())?;
-        cluster.mark_flight(place, 16, false, false);
-        Ok(())
-    })?;
     let mut read = |address: u32, out: &mut [u8]| -> Done {
-        let place = cluster.place(rank, address.into())?;
+        let place = cluster.place(rank, u64::from(address) & ((1 << SHARED_BITS) - 1))?;
+        cluster.mark_flight(place, out.len(), false, false);
         let start = cluster.bounds(place, out.len())?;
         out.copy_from_slice(cluster.bytes(rank, start, out.len()));
         Ok(())

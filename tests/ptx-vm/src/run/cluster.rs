@@ -161,6 +161,8 @@ impl Cluster {
                 let lane = c.lane.map(|l| format!(" lane {l}")).unwrap_or_default();
                 let other = if c.warp == self.engine_warp {
                     "an asynchronous copy".into()
+                } else if c.warp > self.engine_warp {
+                    "a wgmma".into()
                 } else {
                     format!("warp {}{lane}", c.warp)
                 };

@@ -13,7 +13,6 @@ pub(crate) mod step;
 pub(crate) mod warp;
 
 use crate::FaultKind;
-use crate::memory::shadow::Party;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use grid::Grid;
@@ -66,13 +65,6 @@ pub(crate) struct Turn<'a, 'g> {
     pub(crate) grid: &'a mut Grid<'g>,
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) warp: &'a mut Warp,
-}
-
-impl Turn<'_, '_> {
-    /// A lane of this warp as a party to accesses.
-    pub(crate) fn party(&self, lane: u8) -> Party<'_> {
-        Party { cluster: self.cluster.id, warp: self.warp.id, lane, clock: &self.warp.clock }
-    }
 }
 
 /// The lanes of a mask in ascending order.

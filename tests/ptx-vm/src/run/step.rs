@@ -191,8 +191,10 @@ impl Turn<'_, '_> {
             f.warp == self.warp.id && lanes >> f.lane & 1 != 0 && f.group.is_some() && f.taken.is_none()
         };
         if let Some(f) = self.cluster.flights.iter().find(mine) {
-            let detail =
-                format!("the thread ends while the bulk store of line {} still reads shared memory", line(f.line));
+            let detail = format!(
+                "the thread ends while the bulk store of line {} still reads shared memory",
+                line(f.line)
+            );
             return Err(Stop::new(FaultKind::MissingWait, detail).at(f.lane.into()));
         }
         Ok(())

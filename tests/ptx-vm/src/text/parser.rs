@@ -250,7 +250,7 @@ impl<'a> Parser<'a> {
                 ".v4" => lanes = 4,
                 // `.ptr .global .align 16` describes what a pointer parameter points to.
                 ".ptr" => {
-                    while self.peek_word().is_some_and(|w| space_of_pointer(w)) {
+                    while self.peek_word().is_some_and(space_of_pointer) {
                         self.at += 1;
                     }
                     if self.eat_word(".align") {

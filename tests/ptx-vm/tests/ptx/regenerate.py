@@ -5,10 +5,19 @@
     ./regenerate.py .nvrtc [--check] [stem ...]
 
 The first line of a source may say `// arch: compute_90a`; the default is compute_80. With --check nothing is written and a
-difference is an error.
+difference is an error. VARIANTS are the planted bugs: the same source with one macro changed.
 """
 import ctypes, pathlib, sys
 
+VARIANTS = {
+    "gemm": {"no_barrier_before": "NO_BARRIER_BEFORE", "no_barrier_after": "NO_BARRIER_AFTER", "weak_wait": "WEAK=1",
+             "no_guard": "GUARD=true", "swapped": "SWAP=1"},
+    "rmsnorm": {"no_barrier": "NO_BARRIER", "off_by_one": "OVER=1", "divergent": "LANES=31"},
+    "wgmma": {"short_expect": "SHORT=8192", "wrong_parity": "PARITY=1", "no_wait": "NO_WAIT", "no_wgmma_wait": "NO_WGMMA_WAIT",
+              "wrong_step": "STEP=1", "no_barrier_after": "NO_BARRIER_AFTER"},
+    "grid": {"no_grid_sync": "NO_GRID_SYNC", "no_fence": "FENCE="},
+    "cluster": {"no_last_sync": "LAST_SYNC=", "no_free_wait": "FREE_WAIT="},
+}
 HERE = pathlib.Path(__file__).parent
 
 
@@ -30,14 +39,14 @@ def text(lib, program, kind):
     return buffer.value.decode()
 
 
-def compile_one(lib, source):
+def compile_one(lib, source, macros=()):
     code = source.read_text()
     arch = code.splitlines()[0].split("arch:")[1].strip() if "arch:" in code.splitlines()[0] else "compute_80"
     headers = sorted(HERE.glob("*.h"))
     program = ctypes.c_void_p()
     lib.nvrtcCreateProgram(ctypes.byref(program), code.encode(), source.name.encode(), len(headers),
                            strings([h.read_text() for h in headers]), strings([h.name for h in headers]))
-    flags = [f"--gpu-architecture={arch}", "--std=c++17"]
+    flags = [f"--gpu-architecture={arch}", "--std=c++17"] + [f"-D{m}" for m in macros]
     status = lib.nvrtcCompileProgram(program, len(flags), strings(flags))
     if status:
         sys.exit(f"{source.name}: {text(lib, program, 'ProgramLog')}")
@@ -50,11 +59,12 @@ def main():
     for source in sorted(HERE.glob("*.cu")):
         if stems and source.stem not in stems:
             continue
-        ptx, target = compile_one(lib, source), source.with_suffix(".ptx")
-        if check and target.read_text() != ptx:
-            sys.exit(f"{target.name} is not what {source.name} compiles to")
-        if not check:
-            target.write_text(ptx)
+        for name, macro in [("", "CORRECT"), *VARIANTS.get(source.stem, {}).items()]:
+            ptx, target = compile_one(lib, source, [macro]), HERE / f"{source.stem}{'.' if name else ''}{name}.ptx"
+            if check and target.read_text() != ptx:
+                sys.exit(f"{target.name} is not what {source.name} compiles to")
+            if not check:
+                target.write_text(ptx)
 
 
 main()

@@ -1,7 +1,15 @@
 // arch: compute_90a
 #include "gpu.h"
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 // sm_90a: one warpgroup, TMA 2-D loads (128B swizzle), m64n128k16 bf16 wgmma, 2 stages, mbarriers
+#ifndef SHORT
+#define SHORT 0
+#endif
+#ifndef PARITY
+#define PARITY 0
+#endif
+#ifndef STEP
+#define STEP 2
+#endif
 struct alignas(64) TMap { u64 opaque[16]; };
 DEV void mbar_init(u64* b, u32 n){ asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(smem_u32(b)), "r"(n)); }
 DEV void mbar_expect(u64* b, u32 bytes){ asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(smem_u32(b)), "r"(bytes) : "memory"); }
@@ -21,22 +29,28 @@ KERNEL void LAUNCH_BOUNDS(128,1) gemm_wgmma(const __grid_constant__ TMap ta, con
   int m0 = blockIdx.y*64, n0 = blockIdx.x*64, nk = K/64;
   if (threadIdx.x == 0){ mbar_init(&full[0],1); mbar_init(&full[1],1); asm volatile("fence.mbarrier_init.release.cluster;"); }
   __syncthreads();
-  auto load = [&](int s, int kt){ if (threadIdx.x == 0){ mbar_expect(&full[s], 16384); tma2d(sa[s], &ta, kt*64, m0, &full[s]); tma2d(sb[s], &tb, kt*64, n0, &full[s]); } };
+  auto load = [&](int s, int kt){ if (threadIdx.x == 0){ mbar_expect(&full[s], 16384 - SHORT); tma2d(sa[s], &ta, kt*64, m0, &full[s]); tma2d(sb[s], &tb, kt*64, n0, &full[s]); } };
   load(0,0);
   float d[32];
   #pragma unroll
   for (int i=0;i<32;i++) d[i]=0.f;
   for (int kt=0; kt<nk; kt++){
     int s = kt&1; if (kt+1<nk) load(s^1, kt+1);
-    mbar_wait(&full[s], (kt>>1)&1);
+    #ifndef NO_WAIT
+    mbar_wait(&full[s], ((kt>>1)&1) ^ PARITY);
+    #endif
     wg_fence();
     #pragma unroll
-    for (int k=0;k<4;k++) wgmma_m64n64(d, desc(sa[s]) + k*2, desc(sb[s]) + k*2);
-    wg_commit(); wg_wait<0>();
+    for (int k=0;k<4;k++) wgmma_m64n64(d, desc(sa[s]) + k*STEP, desc(sb[s]) + k*2);
+    wg_commit();
+    #ifndef NO_WGMMA_WAIT
+    wg_wait<0>();
+    #endif
+    #ifndef NO_BARRIER_AFTER
     __syncthreads();
+    #endif
   }
   int w = threadIdx.x>>5, l = threadIdx.x&31, r = m0 + w*16 + (l>>2), c = n0 + (l&3)*2;
   #pragma unroll
   for (int j=0;j<8;j++){ *(float2*)(C + (size_t)r*N + c + j*8) = make_float2(d[j*4],d[j*4+1]); *(float2*)(C + (size_t)(r+8)*N + c + j*8) = make_float2(d[j*4+2],d[j*4+3]); }
 }
-#endif
