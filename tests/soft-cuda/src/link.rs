@@ -82,8 +82,13 @@ pub fn size(head: &[u8]) -> Option<usize> {
     usize::try_from(total).ok()?.checked_add(HEAD)
 }
 
+/// These bytes may be the beginning of a container whose size is not known yet.
+pub fn begins(bytes: &[u8]) -> bool {
+    bytes.len() < HEAD && bytes.starts_with(MAGIC)
+}
+
 /// Bytes to read before [`size`] can answer.
-pub const HEAD: usize = MAGIC.len() + 8;
+const HEAD: usize = MAGIC.len() + 8;
 
 /// The texts of a container, or nothing when it is none.
 pub fn open(bytes: &[u8]) -> Option<Vec<String>> {

@@ -17,18 +17,23 @@ const PARTITIONS: u32 = 4;
 const REGISTER_UNIT: u32 = 256;
 const SHARED_UNIT: u32 = 128;
 
-/// Registers per thread that the driver reports.
+fn bound(kernel: &Kernel) -> u32 {
+    let bound = kernel.required_threads.or(kernel.max_threads);
+    bound.map_or(THREADS_PER_BLOCK, |t| t.iter().product()).clamp(1, THREADS_PER_BLOCK)
+}
+
+/// Registers per thread that the driver reports: what the text declares, as far as the largest block (and the blocks per
+/// multiprocessor that the text asks for) leaves room. ptxas reuses registers and keeps to such bounds, so no launch is refused
+/// for an estimate.
 pub fn registers(kernel: &Kernel) -> u32 {
-    let bound = kernel.required_threads.or(kernel.max_threads).map(|t| t.iter().product::<u32>());
-    // ptxas keeps to what the launch bounds leave per thread and spills the rest.
-    let most = bound.map_or(255, |threads| (REGISTERS / threads.max(1) / 8 * 8).clamp(16, 255));
+    let threads = bound(kernel).next_multiple_of(WARP * PARTITIONS) * kernel.min_blocks.unwrap_or(1).max(1);
+    let most = (REGISTERS / threads / 8 * 8).clamp(16, 255);
     kernel.registers.next_multiple_of(8).clamp(16, most)
 }
 
 /// Threads per block that the kernel can be launched with.
 pub fn max_threads(kernel: &Kernel) -> u32 {
-    let bound = kernel.required_threads.or(kernel.max_threads).map(|t| t.iter().product::<u32>());
-    bound.unwrap_or_else(|| warps_by_registers(kernel) * WARP).clamp(1, THREADS_PER_BLOCK)
+    bound(kernel)
 }
 
 /// Warps whose registers fit a multiprocessor.

@@ -171,9 +171,6 @@ fn run_kernel(d: &mut Driver, kernel: &KernelWork) -> Result<(), Failure> {
         .map_err(|f| (fault::code(f.kind), f.to_string()))?;
     d.counted.0 += 1;
     d.counted.1 += report.instructions;
-    if !report.printed.is_empty() {
-        print!("{}", report.printed);
-    }
     *kernel.written.lock() = report.written;
     Ok(())
 }

@@ -50,6 +50,11 @@ impl<T> Out<T> {
         }
     }
 
+    /// The address of the place.
+    pub fn address(self) -> usize {
+        self.0 as usize
+    }
+
     /// Reads what is there, for arguments that are read and written.
     pub fn get(self) -> Result<T>
     where
@@ -137,6 +142,8 @@ impl Code8 {
                     // SAFETY: a container of this driver is as long as its head says.
                     return Ok(unsafe { std::slice::from_raw_parts(self.0, size) }.to_vec());
                 }
+                // The size in a container's head has zeros in it.
+                None if crate::link::begins(&bytes) => {}
                 None if byte == 0 || (bytes.len() == 4 && is_machine(&bytes)) => return Ok(bytes),
                 None => {}
             }

@@ -237,8 +237,6 @@ unsupported! {
     cuSurfRefSetArray,
     cuTensorMapEncodeIm2col,
     cuTensorMapEncodeIm2colWide,
-    cuTensorMapEncodeTiled,
-    cuTensorMapReplaceAddress,
     cuTexObjectCreate,
     cuTexObjectDestroy,
     cuTexObjectGetResourceDesc,
