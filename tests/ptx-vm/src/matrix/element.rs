@@ -134,6 +134,32 @@ impl Element {
             }
         }
     }
+
+    /// Values of a chunk of 16 bytes in memory; how many there are is `128 / bits`.
+    #[inline]
+    pub(crate) fn widen_chunk(self, bytes: &[u8; 16], codes: &[f32; 256], out: &mut [f32; 32]) {
+        macro_rules! each {
+            ($kind:expr) => {
+                for (out, word) in out.chunks_exact_mut($kind.per_register()).zip(bytes.chunks_exact(4)) {
+                    let register = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                    for (index, out) in out.iter_mut().enumerate() {
+                        *out = $kind.value(register, index);
+                    }
+                }
+            };
+        }
+        match self {
+            Self::F16 => each!(Self::F16),
+            Self::Bf16 => each!(Self::Bf16),
+            Self::Tf32 | Self::F64 => each!(Self::Tf32),
+            Self::E5m2 => each!(Self::E5m2),
+            Self::S8 => each!(Self::S8),
+            Self::U8 => each!(Self::U8),
+            Self::S4 => each!(Self::S4),
+            Self::U4 => each!(Self::U4),
+            Self::E4m3 => out.iter_mut().zip(bytes).for_each(|(out, &code)| *out = codes[usize::from(code)]),
+        }
+    }
 }
 
 /// The table [`Element::widen`] wants: values of all E4M3 codes. Built once; it depends on nothing.

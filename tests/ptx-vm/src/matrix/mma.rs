@@ -28,8 +28,6 @@ pub struct Mma {
 
 /// Columns of B and D in every shape.
 pub const N: usize = 8;
-/// Greatest `k` (4-bit elements).
-pub const MAX_K: usize = 64;
 
 /// The shapes of PTX ISA 8.7, dense, without `m8n8k4` of f16 (compute capability 7.0 only) and single-bit types.
 const SHAPES: [(Element, &[(usize, usize)]); 6] = [
@@ -124,8 +122,26 @@ impl Mma {
     /// `d`, `c`: [`Mma::c_registers`] rows; `a`: [`Mma::a_registers`]; `b`: [`Mma::b_registers`]. Other lengths are the
     /// caller's mistake: missing rows leave elements zero or results unwritten.
     pub fn run(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
-        let mut left = [[0.0f32; MAX_K]; 16];
-        let mut right = [[0.0f32; N]; MAX_K];
+        // A depth known to the compiler: tiles no larger than needed, inner loops without a count.
+        match self.k {
+            4 => self.run_depth::<4>(d, a, b, c, summation),
+            8 => self.run_depth::<8>(d, a, b, c, summation),
+            16 => self.run_depth::<16>(d, a, b, c, summation),
+            32 => self.run_depth::<32>(d, a, b, c, summation),
+            _ => self.run_depth::<64>(d, a, b, c, summation),
+        }
+    }
+
+    fn run_depth<const K: usize>(
+        &self,
+        d: &mut [Row],
+        a: &[Row],
+        b: &[Row],
+        c: &[Row],
+        summation: Summation,
+    ) {
+        let mut left = [[0.0f32; K]; 16];
+        let mut right = [[0.0f32; N]; K];
         gather_a(self.a, self.m, a, &mut left);
         gather_b(self.b, b, &mut right);
         let mut sums = [[0.0f32; N]; 16];
@@ -137,12 +153,11 @@ impl Mma {
             Some(fused) if !self.a.is_integer() => {
                 for (row, left) in sums.iter_mut().zip(&left).take(self.m) {
                     for (n, sum) in row.iter_mut().enumerate() {
-                        let (a, b) = (&left[..self.k], |k: usize| right[k][n]);
-                        *sum = fused.dot((self.a, self.b), a, b, *sum, self.accumulator);
+                        *sum = fused.dot((self.a, self.b), left, |k| right[k][n], *sum, self.accumulator);
                     }
                 }
             }
-            _ => multiply(self.m, self.k, &left, &right, &mut sums),
+            _ => multiply(self.m, &left, &right, &mut sums),
         }
         match self.accumulator {
             Accumulator::S32 => write_integers(d, c, &sums, self.saturate),
@@ -196,7 +211,7 @@ pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[Row
 }
 
 /// Takes a fragment of B apart into rows of f32, `tile[k][n]`.
-fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]; MAX_K]) {
+fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
     let e = kind.per_register();
     let mut values = [[0.0; 32]; 8];
     for (rows, register) in tile.chunks_exact_mut(4 * e).zip(registers) {
@@ -249,16 +264,15 @@ fn write_integers(d: &mut [Row], c: &[Row], sums: &[[f32; N]; 16], saturate: boo
     }
 }
 
-fn multiply(
+fn multiply<const K: usize>(
     m: usize,
-    k: usize,
-    left: &[[f32; MAX_K]; 16],
-    right: &[[f32; N]; MAX_K],
+    left: &[[f32; K]; 16],
+    right: &[[f32; N]; K],
     sums: &mut [[f32; N]; 16],
 ) {
     for (sums, left) in sums.iter_mut().zip(left).take(m) {
         let mut row = *sums;
-        for (&x, right) in left.iter().zip(right).take(k) {
+        for (&x, right) in left.iter().zip(right) {
             for (sum, &y) in row.iter_mut().zip(right) {
                 *sum += x * y;
             }

@@ -206,11 +206,19 @@ impl Wgmma {
                     gather_a(self.a, 16, registers, rows);
                 }
             }
-            WgmmaA::Shared(bits) => self.read_operand(Side::A, bits, read, |mn, k, x| left[mn][k] = x)?,
+            WgmmaA::Shared(bits) => {
+                self.read_operand(Side::A, bits, read, |line, start, values| match self.a_major {
+                    Major::K => left[line][start..start + values.len()].copy_from_slice(values),
+                    Major::Mn => values.iter().enumerate().for_each(|(i, &x)| left[start + i][line] = x),
+                })?
+            }
         }
         let mut right = vec![0.0f32; self.k() * self.n];
         let n = self.n;
-        self.read_operand(Side::B, b, read, |mn, k, x| right[k * n + mn] = x)?;
+        self.read_operand(Side::B, b, read, |line, start, values| match self.b_major {
+            Major::K => values.iter().enumerate().for_each(|(i, &x)| right[(start + i) * n + line] = x),
+            Major::Mn => right[line * n + start..][..values.len()].copy_from_slice(values),
+        })?;
         if self.negate_a != self.negate_b {
             left.iter_mut().flatten().for_each(|x| *x = -*x);
         }
@@ -233,39 +241,27 @@ impl Wgmma {
         Ok(())
     }
 
-    /// Reads an operand and hands over its elements as `(mn, k, value)`.
+    /// Reads an operand and hands over its chunks as `(line, start, values)`: `values` lie along the contiguous dimension
+    /// from `start` on, at index `line` of the other one.
     fn read_operand<E>(
         &self,
         side: Side,
         bits: u64,
         read: &mut dyn FnMut(u32, &mut [u8]) -> Result<(), E>,
-        mut element: impl FnMut(usize, usize, f32),
+        mut chunk: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), WgmmaError<E>> {
         let codes = super::element::e4m3_codes();
         let (kind, major, lines) = self.operand(side);
-        let (e, per_chunk) = (kind.per_register(), 128 / kind.bits());
+        let per_chunk = 128 / kind.bits();
         let across = if major == Major::K { self.k() } else { lines } / per_chunk;
+        let mut values = [0.0f32; 32];
         let mut index = 0;
         self.addresses(side, bits, &mut |address| {
             let mut bytes = [0u8; 16];
             read(address, &mut bytes)?;
-            let (line, start) = (index / across, index % across * per_chunk);
+            kind.widen_chunk(&bytes, codes, &mut values);
+            chunk(index / across, index % across * per_chunk, &values[..per_chunk]);
             index += 1;
-            for (i, along) in (start..start + per_chunk).enumerate() {
-                let at = i / e * 4;
-                let value = match kind {
-                    Element::E4m3 => codes[usize::from(bytes[i])],
-                    _ => {
-                        let register =
-                            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-                        kind.value(register, i % e)
-                    }
-                };
-                match major {
-                    Major::K => element(line, along, value),
-                    Major::Mn => element(along, line, value),
-                }
-            }
             Ok(())
         })
     }

@@ -164,7 +164,11 @@ impl Case {
                 let (warp, register, lane, bit) = self.home(row, column);
                 let mask = if w.accumulator == Accumulator::F16 { 0xffff } else { u32::MAX };
                 let code = d[warp][register][lane] >> bit & mask;
-                assert_eq!(decode_sum(w.accumulator, code.into()), value, "{what}, element ({row}, {column})");
+                assert_eq!(
+                    decode_sum(w.accumulator, code.into()),
+                    value,
+                    "{what}, element ({row}, {column})"
+                );
             }
         }
     }
