@@ -1,0 +1,80 @@
+//! What can be wrong with a running kernel, and where it happened.
+
+use std::fmt;
+
+/// The kinds of fault the machine reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// The launch itself is impossible (block too large, parameters of the wrong size, shared memory above the limit).
+    Launch,
+    /// An access outside every allocation, or outside the block's shared, local, constant or parameter memory.
+    OutOfBounds,
+    /// An address that is not a multiple of the access width.
+    Misaligned,
+    /// An access to an allocation that has been freed.
+    UseAfterFree,
+    /// A write to memory that cannot be written (constants, parameters).
+    ReadOnly,
+    /// An access to another device's memory without peer access.
+    PeerAccess,
+    /// A read of bytes that nothing has written.
+    Uninitialised,
+    /// Two accesses to the same shared memory without order, at least one of them a write.
+    SharedRace,
+    /// Two accesses to the same global memory without order, at least one of them a write.
+    GlobalRace,
+    /// An access to memory that an asynchronous copy or product still reads or writes: a wait is missing.
+    MissingWait,
+    /// Lanes of a warp wait for each other at different collectives, or a lane calls a collective whose mask leaves it out.
+    Divergence,
+    /// Nothing can go on: barriers or mbarriers that nobody completes.
+    Deadlock,
+    /// An mbarrier used wrongly: not initialised, overflow of its counts, transaction bytes that do not add up.
+    Barrier,
+    /// Memory of an unfinished earlier grid touched before `griddepcontrol.wait`.
+    GridDependency,
+    /// A malformed descriptor, tensor map, or operand value that the instruction does not allow.
+    Operand,
+    /// `trap`, or a failed device-side assertion.
+    Trap,
+    /// The instruction budget is used up (an endless loop, or a spin on something that never comes).
+    Budget,
+}
+
+/// A fault: what, where in the text, and which thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong.
+    pub kind: FaultKind,
+    /// The kernel's name.
+    pub kernel: String,
+    /// The line in the module's PTX text, from 1 (0 when no instruction is to blame).
+    pub line: u32,
+    /// The instruction as written.
+    pub text: String,
+    /// The block, `[x, y, z]`.
+    pub block: [u32; 3],
+    /// The thread in its block, `[x, y, z]`.
+    pub thread: [u32; 3],
+    /// Addresses, sizes, the other party of a race.
+    pub detail: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [bx, by, bz] = self.block;
+        let [tx, ty, tz] = self.thread;
+        write!(
+            f,
+            "{:?} in kernel `{}`, block ({bx},{by},{bz}), thread ({tx},{ty},{tz}): {}",
+            self.kind, self.kernel, self.detail
+        )?;
+        if self.line > 0 {
+            write!(f, "\n  at line {}: {}", self.line, self.text)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}

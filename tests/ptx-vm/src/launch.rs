@@ -1,0 +1,133 @@
+//! What a launch is given and what it gives back.
+
+use std::ops::Range;
+
+use crate::{Fault, Instance, Memory};
+
+/// The order in which ready warps (and blocks) take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Schedule {
+    /// Ascending warp numbers, ascending blocks.
+    #[default]
+    Forward,
+    /// Descending warp numbers, descending blocks.
+    Reverse,
+    /// A new pseudo-random order each turn, from this seed.
+    Random(u64),
+}
+
+/// How `*.approx` functions round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rounding {
+    /// The correctly rounded result of an f64 evaluation.
+    #[default]
+    Exact,
+    /// The documented error, added or taken by a hash of the argument's bits: a kernel that lives on lucky bits fails.
+    Worst,
+}
+
+/// One launch of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks, `[x, y, z]`.
+    pub grid: [u32; 3],
+    /// Threads per block, `[x, y, z]`.
+    pub block: [u32; 3],
+    /// Blocks per cluster, `[x, y, z]`; `[1, 1, 1]` without clusters.
+    pub cluster: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub dynamic_shared: u32,
+    /// The parameter block, laid out as [`Kernel::parameters`](crate::Kernel::parameters) says.
+    pub params: Vec<u8>,
+    /// All blocks run at once and may wait for each other (cooperative launch).
+    pub cooperative: bool,
+    /// The virtual device that runs the kernel.
+    pub device: u32,
+    /// Memory that an unfinished earlier grid still writes (programmatic dependent launch): off limits until
+    /// `griddepcontrol.wait`. Usually the [`Report::written`] of that earlier grid.
+    pub pending: Vec<Range<u64>>,
+}
+
+impl Launch {
+    /// A plain launch on device 0 without clusters, dynamic shared memory or parameters.
+    pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
+        Launch {
+            grid,
+            block,
+            cluster: [1; 3],
+            dynamic_shared: 0,
+            params: Vec::new(),
+            cooperative: false,
+            device: 0,
+            pending: Vec::new(),
+        }
+    }
+
+    /// The same launch with this parameter block (see [`Kernel::pack`](crate::Kernel::pack)).
+    pub fn with_params(mut self, params: Vec<u8>) -> Self {
+        self.params = params;
+        self
+    }
+}
+
+/// What the machine checks, and how it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The order of warps and blocks.
+    pub schedule: Schedule,
+    /// Report races in shared memory.
+    pub shared_races: bool,
+    /// Report races in global memory, between warps and between blocks.
+    pub global_races: bool,
+    /// Report reads of bytes (global or shared) that nothing has written.
+    pub uninitialised: bool,
+    /// Warp instructions after which the launch is given up.
+    pub budget: u64,
+    /// How `*.approx` functions round.
+    pub approx: Rounding,
+    /// Sum tensor-core products as the hardware is known to (true), or in plain f32 (false).
+    pub tensor_core_sums: bool,
+    /// Collect [`Report::written`].
+    pub track_writes: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            schedule: Schedule::Forward,
+            shared_races: true,
+            global_races: true,
+            uninitialised: true,
+            budget: 4_000_000_000,
+            approx: Rounding::Exact,
+            tensor_core_sums: false,
+            track_writes: false,
+        }
+    }
+}
+
+/// What a finished launch did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Warp instructions executed.
+    pub instructions: u64,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Ranges of global memory written, ascending and disjoint, at the grain of 256 bytes
+    /// (with [`Options::track_writes`]).
+    pub written: Vec<Range<u64>>,
+}
+
+/// Runs a kernel to its end.
+///
+/// # Errors
+/// The first [`Fault`]. Memory then holds what had been written up to it.
+pub fn launch(
+    instance: &Instance,
+    kernel: &str,
+    launch: &Launch,
+    memory: &mut Memory,
+    options: &Options,
+) -> Result<Report, Fault> {
+    crate::run::schedule::run(instance, kernel, launch, memory, options)
+}

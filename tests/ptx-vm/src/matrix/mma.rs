@@ -1,0 +1,282 @@
+//! `mma.sync`: one warp's `D = A B + C`.
+//!
+//! [`Mma::parse`] reads the modifiers once, at load time, and refuses shapes that PTX does not have; [`Mma::run`] is the
+//! step of one warp. The product is formed row by row with the columns of B innermost, so that the compiler turns the inner
+//! loop into vector code; the order of additions is that of [`Summation::Plain`] all the same.
+
+use super::element::{Accumulator, Element, e4m3_codes};
+use super::sum::Summation;
+use crate::Row;
+use crate::number::{float, half};
+
+/// A `mma.sync` instruction: `m x 8 x k`, A row-major, B column-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mma {
+    /// Rows of A and D: 8 or 16.
+    pub m: usize,
+    /// Depth.
+    pub k: usize,
+    /// Elements of A.
+    pub a: Element,
+    /// Elements of B.
+    pub b: Element,
+    /// Elements of C and D.
+    pub accumulator: Accumulator,
+    /// `.satfinite`: s32 results clamp instead of wrapping.
+    pub saturate: bool,
+}
+
+/// Columns of B and D in every shape.
+pub const N: usize = 8;
+
+/// The shapes of PTX ISA 8.7, dense, without `m8n8k4` of f16 (compute capability 7.0 only) and single-bit types.
+const SHAPES: [(Element, &[(usize, usize)]); 6] = [
+    (Element::F16, &[(16, 8), (16, 16)]),
+    (Element::Bf16, &[(16, 8), (16, 16)]),
+    (Element::Tf32, &[(16, 4), (16, 8)]),
+    (Element::S8, &[(8, 16), (16, 16), (16, 32)]),
+    (Element::S4, &[(8, 32), (16, 32), (16, 64)]),
+    (Element::F64, &[(8, 4), (16, 4), (16, 8), (16, 16)]),
+];
+
+impl Mma {
+    /// Reads the parts of an opcode after `mma`, e.g. `sync aligned m16n8k16 row col f32 bf16 bf16 f32`.
+    ///
+    /// # Errors
+    /// A sentence that names the part, if it is unknown, missing, or a combination that PTX does not have.
+    pub fn parse(parts: &[&str]) -> Result<Self, String> {
+        let mut shape = None;
+        let mut saturate = false;
+        let mut types = Vec::new();
+        for &part in parts {
+            match part {
+                "sync" | "aligned" | "row" | "col" => {}
+                "kind::f8f6f4" => {}
+                "satfinite" => saturate = true,
+                _ if part.starts_with('m') => shape = Some(part),
+                _ => types.push(part),
+            }
+        }
+        let [d, a, b, c] = types[..] else {
+            return Err(format!("mma takes the types of d, a, b and c, found `{}`", types.join(".")));
+        };
+        let shape = shape.ok_or("mma without a shape")?;
+        let (m, k) = parse_shape(shape).ok_or_else(|| format!("mma shape `{shape}` is unknown"))?;
+        let element =
+            |name: &str| Element::parse(name).ok_or_else(|| format!("mma operand type `{name}` is unknown"));
+        let accumulator = Accumulator::parse(d).ok_or_else(|| format!("mma result type `{d}` is unknown"))?;
+        let mma = Self { m, k, a: element(a)?, b: element(b)?, accumulator, saturate };
+        if c != d {
+            return Err(format!("mma with accumulator type `{c}` and result type `{d}` is not supported"));
+        }
+        if !mma.is_valid() {
+            return Err(format!("mma `{shape}` of {a} and {b} into {d} is not an instruction"));
+        }
+        Ok(mma)
+    }
+
+    fn is_valid(&self) -> bool {
+        let family = match self.a {
+            Element::U8 => Element::S8,
+            Element::U4 => Element::S4,
+            other => other,
+        };
+        let shaped = match self.a {
+            Element::E4m3 | Element::E5m2 => matches!((self.m, self.k), (16, 16 | 32)),
+            _ => SHAPES
+                .iter()
+                .any(|(element, shapes)| *element == family && shapes.contains(&(self.m, self.k))),
+        };
+        let accumulates = match self.a {
+            Element::F16 | Element::E4m3 | Element::E5m2 => {
+                matches!(self.accumulator, Accumulator::F16 | Accumulator::F32)
+            }
+            Element::Bf16 | Element::Tf32 => self.accumulator == Accumulator::F32,
+            Element::F64 => self.accumulator == Accumulator::F64,
+            _ => self.accumulator == Accumulator::S32,
+        };
+        shaped && accumulates && self.a.mixes_with(self.b) && (!self.saturate || self.a.is_integer())
+    }
+
+    /// Registers of operand A.
+    pub const fn a_registers(&self) -> usize {
+        self.m / 8 * self.b_registers()
+    }
+
+    /// Registers of operand B.
+    pub const fn b_registers(&self) -> usize {
+        self.k / (4 * self.a.per_register())
+    }
+
+    /// Registers of operands C and D.
+    pub const fn c_registers(&self) -> usize {
+        match self.accumulator {
+            Accumulator::F16 => self.m / 8,
+            _ => self.m / 4,
+        }
+    }
+
+    /// One warp's product. f64 shapes have 64-bit registers and go through [`Mma::run_f64`].
+    ///
+    /// # Arguments
+    /// `d`, `c`: [`Mma::c_registers`] rows; `a`: [`Mma::a_registers`]; `b`: [`Mma::b_registers`]. Other lengths are the
+    /// caller's mistake: missing rows leave elements zero or results unwritten.
+    pub fn run(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
+        // A depth known to the compiler: tiles no larger than needed, inner loops without a count.
+        match self.k {
+            4 => self.run_depth::<4>(d, a, b, c, summation),
+            8 => self.run_depth::<8>(d, a, b, c, summation),
+            16 => self.run_depth::<16>(d, a, b, c, summation),
+            32 => self.run_depth::<32>(d, a, b, c, summation),
+            _ => self.run_depth::<64>(d, a, b, c, summation),
+        }
+    }
+
+    fn run_depth<const K: usize>(
+        &self,
+        d: &mut [Row],
+        a: &[Row],
+        b: &[Row],
+        c: &[Row],
+        summation: Summation,
+    ) {
+        let mut left = [[0.0f32; K]; 16];
+        let mut right = [[0.0f32; N]; K];
+        gather_a(self.a, self.m, a, &mut left);
+        gather_b(self.b, b, &mut right);
+        let mut sums = [[0.0f32; N]; 16];
+        if self.accumulator != Accumulator::S32 {
+            read_sums(self.accumulator, c, &mut sums);
+        }
+        match summation.fused(self.a, false) {
+            // Integer sums stay far below 2^24 and are exact in f32 either way.
+            Some(fused) if !self.a.is_integer() => {
+                for (row, left) in sums.iter_mut().zip(&left).take(self.m) {
+                    for (n, sum) in row.iter_mut().enumerate() {
+                        *sum = fused.dot((self.a, self.b), left, |k| right[k][n], *sum, self.accumulator);
+                    }
+                }
+            }
+            _ => multiply(self.m, &left, &right, &mut sums),
+        }
+        match self.accumulator {
+            Accumulator::S32 => write_integers(d, c, &sums, self.saturate),
+            kind => write_sums(kind, d, &sums),
+        }
+    }
+
+    /// One warp's product of f64: a chain of fused multiply-adds in ascending `k`.
+    ///
+    /// # Arguments
+    /// As [`Mma::run`], with rows of 64-bit registers.
+    pub fn run_f64(&self, d: &mut [[u64; 32]], a: &[[u64; 32]], b: &[[u64; 32]], c: &[[u64; 32]]) {
+        let at = |row: &[u64; 32], lane: usize| f64::from_bits(row[lane]);
+        for (j, (d, c)) in d.iter_mut().zip(c).enumerate() {
+            for lane in 0..32 {
+                // The lanes that hold row `g` of A and column `n` of B.
+                let (g, n) = (lane / 4, 2 * (lane % 4) + j % 2);
+                let mut sum = at(c, lane);
+                for k in 0..self.k {
+                    let register = if self.m == 16 { 2 * (k / 4) + j / 2 } else { k / 4 };
+                    let (Some(a), Some(b)) = (a.get(register), b.get(k / 4)) else { continue };
+                    sum = at(a, 4 * g + k % 4).mul_add(at(b, 4 * n + k % 4), sum);
+                }
+                d[lane] = float::canonical64(sum.to_bits());
+            }
+        }
+    }
+}
+
+/// `m` and `k` of a shape name.
+fn parse_shape(name: &str) -> Option<(usize, usize)> {
+    let (m, k) = name.strip_prefix('m')?.split_once("n8k")?;
+    Some((m.parse().ok()?, k.parse().ok()?))
+}
+
+/// Takes a fragment of A apart into rows of f32, `tile[row][k]`.
+pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[Row], tile: &mut [[f32; K]]) {
+    let e = kind.per_register();
+    let mut values = [[0.0; 32]; 8];
+    for (j, register) in registers.iter().enumerate() {
+        kind.widen(register, e4m3_codes(), &mut values);
+        let (down, across) = if m == 16 { (8 * (j % 2), 4 * e * (j / 2)) } else { (0, 4 * e * j) };
+        for (g, row) in tile[down..down + 8].iter_mut().enumerate() {
+            for (t, cells) in row[across..across + 4 * e].chunks_exact_mut(e).enumerate() {
+                for (cell, values) in cells.iter_mut().zip(&values) {
+                    *cell = values[4 * g + t];
+                }
+            }
+        }
+    }
+}
+
+/// Takes a fragment of B apart into rows of f32, `tile[k][n]`.
+fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
+    let e = kind.per_register();
+    let mut values = [[0.0; 32]; 8];
+    for (rows, register) in tile.chunks_exact_mut(4 * e).zip(registers) {
+        kind.widen(register, e4m3_codes(), &mut values);
+        for (t, rows) in rows.chunks_exact_mut(e).enumerate() {
+            for (row, values) in rows.iter_mut().zip(&values) {
+                for (g, cell) in row.iter_mut().enumerate() {
+                    *cell = values[4 * g + t];
+                }
+            }
+        }
+    }
+}
+
+fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [[f32; N]; 16]) {
+    for (j, register) in registers.iter().enumerate() {
+        for (lane, &bits) in register.iter().enumerate() {
+            let (g, n) = (lane / 4, 2 * (lane % 4));
+            if kind == Accumulator::F16 {
+                sums[g + 8 * j][n] = half::f32_from_f16(bits as u16);
+                sums[g + 8 * j][n + 1] = half::f32_from_f16((bits >> 16) as u16);
+            } else {
+                sums[g + 8 * (j / 2)][n + j % 2] = f32::from_bits(bits);
+            }
+        }
+    }
+}
+
+fn write_sums(kind: Accumulator, registers: &mut [Row], sums: &[[f32; N]; 16]) {
+    for (j, register) in registers.iter_mut().enumerate() {
+        for (lane, out) in register.iter_mut().enumerate() {
+            let (g, n) = (lane / 4, 2 * (lane % 4));
+            *out = if kind == Accumulator::F16 {
+                let row = &sums[g + 8 * j];
+                u32::from(half::f16_from_f32(row[n])) | u32::from(half::f16_from_f32(row[n + 1])) << 16
+            } else {
+                float::canonical(sums[g + 8 * (j / 2)][n + j % 2].to_bits())
+            };
+        }
+    }
+}
+
+fn write_integers(d: &mut [Row], c: &[Row], sums: &[[f32; N]; 16], saturate: bool) {
+    for (j, (d, c)) in d.iter_mut().zip(c).enumerate() {
+        for (lane, (d, &c)) in d.iter_mut().zip(c).enumerate() {
+            let sum = sums[lane / 4 + 8 * (j / 2)][2 * (lane % 4) + j % 2] as i32;
+            let c = c as i32;
+            *d = if saturate { c.saturating_add(sum) } else { c.wrapping_add(sum) } as u32;
+        }
+    }
+}
+
+fn multiply<const K: usize>(
+    m: usize,
+    left: &[[f32; K]; 16],
+    right: &[[f32; N]; K],
+    sums: &mut [[f32; N]; 16],
+) {
+    for (sums, left) in sums.iter_mut().zip(left).take(m) {
+        let mut row = *sums;
+        for (&x, right) in left.iter().zip(right) {
+            for (sum, &y) in row.iter_mut().zip(right) {
+                *sum += x * y;
+            }
+        }
+        *sums = row;
+    }
+}

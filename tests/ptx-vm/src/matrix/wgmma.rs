@@ -1,0 +1,337 @@
+//! `wgmma.mma_async`: a warp group's `D = A B + D` with 64 rows, B (and usually A) in shared memory.
+//!
+//! [`Wgmma::parse`] reads the modifiers, [`Wgmma::run`] is the whole product, done at once: when it happens (the latest
+//! legal moment) is the executor's affair. Shared memory is read through a closure in chunks of 16 bytes, each exactly
+//! once, so that the executor can check every byte the hardware would read.
+
+use super::descriptor::{Descriptor, Major};
+use super::element::{Accumulator, Element};
+use super::mma::gather_a;
+use super::sum::Summation;
+use crate::Row;
+use crate::number::{float, half};
+
+/// Rows of A and D.
+pub const M: usize = 64;
+/// Greatest depth (8-bit elements).
+const MAX_K: usize = 32;
+
+/// A `wgmma.mma_async` instruction, `m64 n k`; every operand of A and B is 32 bytes deep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wgmma {
+    /// Columns of B and D.
+    pub n: usize,
+    /// Elements of A.
+    pub a: Element,
+    /// Elements of B.
+    pub b: Element,
+    /// Elements of D.
+    pub accumulator: Accumulator,
+    /// `.satfinite`: s32 results clamp instead of wrapping.
+    pub saturate: bool,
+    /// How A lies in shared memory.
+    pub a_major: Major,
+    /// How B lies in shared memory.
+    pub b_major: Major,
+    /// `imm-scale-a` is -1.
+    pub negate_a: bool,
+    /// `imm-scale-b` is -1.
+    pub negate_b: bool,
+}
+
+/// Where operand A comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum WgmmaA<'a> {
+    /// Four registers of each of the four warps, ascending.
+    Registers([&'a [Row]; 4]),
+    /// A matrix descriptor.
+    Shared(u64),
+}
+
+/// One of the operands in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Operand A, 64 rows.
+    A,
+    /// Operand B, `n` columns.
+    B,
+}
+
+/// Why a product could not be formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WgmmaError<E> {
+    /// A malformed descriptor.
+    Operand(String),
+    /// The reader's own error.
+    Read(E),
+}
+
+impl Wgmma {
+    /// Reads the parts of an opcode after `wgmma`, e.g. `mma_async sync aligned m64n128k16 f32 bf16 bf16`. The immediates
+    /// (negation, transposition) are plain afterwards; the caller sets them.
+    ///
+    /// # Errors
+    /// A sentence that names the part, if it is unknown, missing, or a combination that PTX does not have.
+    pub fn parse(parts: &[&str]) -> Result<Self, String> {
+        let mut shape = None;
+        let mut saturate = false;
+        let mut types = Vec::new();
+        for &part in parts {
+            match part {
+                "mma_async" | "sync" | "aligned" => {}
+                "satfinite" => saturate = true,
+                "sp" => return Err("sparse wgmma is not supported".into()),
+                _ if part.starts_with("m64n") => shape = Some(part),
+                _ => types.push(part),
+            }
+        }
+        let [d, a, b] = types[..] else {
+            return Err(format!("wgmma takes the types of d, a and b, found `{}`", types.join(".")));
+        };
+        let shape = shape.ok_or("wgmma without a shape m64n..k..")?;
+        let size = shape.strip_prefix("m64n").and_then(|rest| rest.split_once('k'));
+        let (n, k) = size
+            .and_then(|(n, k)| Some((n.parse::<usize>().ok()?, k.parse::<usize>().ok()?)))
+            .ok_or_else(|| format!("wgmma shape `{shape}` is unknown"))?;
+        let element = |name: &str| {
+            Element::parse(name).ok_or_else(|| format!("wgmma operand type `{name}` is unknown"))
+        };
+        let accumulator =
+            Accumulator::parse(d).ok_or_else(|| format!("wgmma result type `{d}` is unknown"))?;
+        let (a_major, b_major) = (Major::K, Major::K);
+        let (negate_a, negate_b) = (false, false);
+        let (a, b) = (element(a)?, element(b)?);
+        let wgmma = Self { n, a, b, accumulator, saturate, a_major, b_major, negate_a, negate_b };
+        if k != wgmma.k() || !wgmma.is_valid() {
+            return Err(format!("wgmma `{shape}` of {a:?} and {b:?} into {d} is not an instruction"));
+        }
+        Ok(wgmma)
+    }
+
+    /// Depth: 32 bytes of elements.
+    pub const fn k(&self) -> usize {
+        256 / self.a.bits()
+    }
+
+    /// Whether PTX has the combination, immediates included.
+    pub fn is_valid(&self) -> bool {
+        let accumulates = match self.a {
+            Element::F16 | Element::E4m3 | Element::E5m2 => {
+                matches!(self.accumulator, Accumulator::F16 | Accumulator::F32)
+            }
+            Element::Bf16 | Element::Tf32 => self.accumulator == Accumulator::F32,
+            Element::S8 | Element::U8 => self.accumulator == Accumulator::S32,
+            _ => false,
+        };
+        let integer = self.a.is_integer();
+        // Integer products come in steps of 16 columns beyond 32.
+        let columns = (8..=256).contains(&self.n)
+            && self.n.is_multiple_of(8)
+            && (!integer || self.n <= 32 || self.n.is_multiple_of(16));
+        let transposed = self.a_major == Major::Mn || self.b_major == Major::Mn;
+        accumulates
+            && columns
+            && self.a.mixes_with(self.b)
+            && (!self.saturate || integer)
+            && (!transposed || self.a.bits() == 16)
+            && (!integer || !(self.negate_a || self.negate_b))
+    }
+
+    /// Registers of D per warp.
+    pub const fn d_registers(&self) -> usize {
+        match self.accumulator {
+            Accumulator::F16 => self.n / 4,
+            _ => self.n / 2,
+        }
+    }
+
+    /// Element type, majorness, and rows (columns) of an operand.
+    const fn operand(&self, side: Side) -> (Element, Major, usize) {
+        match side {
+            Side::A => (self.a, self.a_major, M),
+            Side::B => (self.b, self.b_major, self.n),
+        }
+    }
+
+    /// Shared addresses of the 16-byte chunks of an operand, each once, in the order [`Wgmma::run`] reads them.
+    ///
+    /// # Errors
+    /// A malformed descriptor, or the visitor's error.
+    pub fn addresses<E>(
+        &self,
+        side: Side,
+        bits: u64,
+        visit: &mut dyn FnMut(u32) -> Result<(), E>,
+    ) -> Result<(), WgmmaError<E>> {
+        let descriptor = Descriptor::decode(bits).map_err(WgmmaError::Operand)?;
+        let (kind, major, lines) = self.operand(side);
+        let per_chunk = 128 / kind.bits();
+        let (outer, chunks) = match major {
+            Major::K => (lines, self.k() / per_chunk),
+            Major::Mn => (self.k(), lines / per_chunk),
+        };
+        for line in 0..outer {
+            for chunk in 0..chunks {
+                visit(descriptor.chunk_address(major, line as u32, chunk as u32))
+                    .map_err(WgmmaError::Read)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forms the product.
+    ///
+    /// # Arguments
+    /// - `d`: the accumulators of the four warps, ascending, [`Wgmma::d_registers`] rows each; read unless `scale_d` is
+    ///   false, then written.
+    /// - `a`, `b`: operand A, and the descriptor of B.
+    /// - `scale_d`: false makes it `D = A B`.
+    /// - `read`: copies 16 bytes of shared memory from an address of the shared window.
+    ///
+    /// # Errors
+    /// A malformed descriptor, or the reader's error; `d` is then as before.
+    pub fn run<E>(
+        &self,
+        d: [&mut [Row]; 4],
+        a: WgmmaA<'_>,
+        b: u64,
+        scale_d: bool,
+        summation: Summation,
+        read: &mut dyn FnMut(u32, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), WgmmaError<E>> {
+        let mut left = vec![[0.0f32; MAX_K]; M];
+        match a {
+            WgmmaA::Registers(warps) => {
+                for (rows, registers) in left.chunks_exact_mut(16).zip(warps) {
+                    gather_a(self.a, 16, registers, rows);
+                }
+            }
+            WgmmaA::Shared(bits) => {
+                self.read_operand(Side::A, bits, read, |line, start, values| match self.a_major {
+                    Major::K => left[line][start..start + values.len()].copy_from_slice(values),
+                    Major::Mn => values.iter().enumerate().for_each(|(i, &x)| left[start + i][line] = x),
+                })?
+            }
+        }
+        let mut right = vec![0.0f32; self.k() * self.n];
+        let n = self.n;
+        self.read_operand(Side::B, b, read, |line, start, values| match self.b_major {
+            Major::K => values.iter().enumerate().for_each(|(i, &x)| right[(start + i) * n + line] = x),
+            Major::Mn => right[line * n + start..][..values.len()].copy_from_slice(values),
+        })?;
+        if self.negate_a != self.negate_b {
+            left.iter_mut().flatten().for_each(|x| *x = -*x);
+        }
+        let mut sums = vec![0.0f32; M * n];
+        if scale_d && self.accumulator != Accumulator::S32 {
+            self.each(&d, |row, column, value| sums[row * n + column] = value);
+        }
+        match summation.fused(self.a, true) {
+            Some(fused) if !self.a.is_integer() => {
+                for (sums, left) in sums.chunks_exact_mut(n).zip(&left) {
+                    for (column, sum) in sums.iter_mut().enumerate() {
+                        let (a, b) = (&left[..self.k()], |k: usize| right[k * n + column]);
+                        *sum = fused.dot((self.a, self.b), a, b, *sum, self.accumulator);
+                    }
+                }
+            }
+            _ => multiply(self.k(), n, &left, &right, &mut sums),
+        }
+        self.write(d, &sums, scale_d);
+        Ok(())
+    }
+
+    /// Reads an operand and hands over its chunks as `(line, start, values)`: `values` lie along the contiguous dimension
+    /// from `start` on, at index `line` of the other one.
+    fn read_operand<E>(
+        &self,
+        side: Side,
+        bits: u64,
+        read: &mut dyn FnMut(u32, &mut [u8]) -> Result<(), E>,
+        mut chunk: impl FnMut(usize, usize, &[f32]),
+    ) -> Result<(), WgmmaError<E>> {
+        let codes = super::element::e4m3_codes();
+        let (kind, major, lines) = self.operand(side);
+        let per_chunk = 128 / kind.bits();
+        let across = if major == Major::K { self.k() } else { lines } / per_chunk;
+        let mut values = [0.0f32; 32];
+        let mut index = 0;
+        self.addresses(side, bits, &mut |address| {
+            let mut bytes = [0u8; 16];
+            read(address, &mut bytes)?;
+            kind.widen_chunk(&bytes, codes, &mut values);
+            chunk(index / across, index % across * per_chunk, &values[..per_chunk]);
+            index += 1;
+            Ok(())
+        })
+    }
+
+    /// Walks over the elements of D as `(row, column, value)`; s32 registers come as raw bits.
+    fn each(&self, d: &[&mut [Row]; 4], mut element: impl FnMut(usize, usize, f32)) {
+        for (warp, registers) in d.iter().enumerate() {
+            for (j, register) in registers.iter().enumerate().take(self.d_registers()) {
+                for (lane, &bits) in register.iter().enumerate() {
+                    let (row, column) = self.place(warp, j, lane);
+                    if self.accumulator == Accumulator::F16 {
+                        element(row, column, half::f32_from_f16(bits as u16));
+                        element(row, column + 1, half::f32_from_f16((bits >> 16) as u16));
+                    } else {
+                        element(row, column, f32::from_bits(bits));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Row and (first) column that register `j` of a lane holds.
+    fn place(&self, warp: usize, j: usize, lane: usize) -> (usize, usize) {
+        let (g, t) = (lane / 4, lane % 4);
+        match self.accumulator {
+            Accumulator::F16 => (16 * warp + g + 8 * (j % 2), 8 * (j / 2) + 2 * t),
+            _ => (16 * warp + g + 8 * (j / 2 % 2), 8 * (j / 4) + 2 * t + j % 2),
+        }
+    }
+
+    fn write(&self, d: [&mut [Row]; 4], sums: &[f32], scale_d: bool) {
+        let n = self.n;
+        for (warp, registers) in d.into_iter().enumerate() {
+            for (j, register) in registers.iter_mut().enumerate().take(self.d_registers()) {
+                for (lane, out) in register.iter_mut().enumerate() {
+                    let (row, column) = self.place(warp, j, lane);
+                    let sum = sums[row * n + column];
+                    *out = match self.accumulator {
+                        Accumulator::F16 => {
+                            let high = half::f16_from_f32(sums[row * n + column + 1]);
+                            u32::from(half::f16_from_f32(sum)) | u32::from(high) << 16
+                        }
+                        Accumulator::S32 => {
+                            let old = if scale_d { *out as i32 } else { 0 };
+                            let sum = sum as i32;
+                            (if self.saturate { old.saturating_add(sum) } else { old.wrapping_add(sum) })
+                                as u32
+                        }
+                        Accumulator::F32 | Accumulator::F64 => float::canonical(sum.to_bits()),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Columns that the inner loop keeps in vector registers.
+const BLOCK: usize = 8;
+
+fn multiply(k: usize, n: usize, left: &[[f32; MAX_K]], right: &[f32], sums: &mut [f32]) {
+    for (sums, left) in sums.chunks_exact_mut(n).zip(left) {
+        for (block, sums) in sums.chunks_exact_mut(BLOCK).enumerate() {
+            let mut row = [0.0f32; BLOCK];
+            row.copy_from_slice(sums);
+            for (&x, right) in left.iter().zip(right.chunks_exact(n)).take(k) {
+                for (sum, &y) in row.iter_mut().zip(&right[block * BLOCK..(block + 1) * BLOCK]) {
+                    *sum += x * y;
+                }
+            }
+            sums.copy_from_slice(&row);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Who knows of whom: vector clocks over the warps of a launch.
+//!
+//! A warp counts its own releases (barriers, fences, arrivals); a [`Clock`] holds, for each warp, the latest count whose
+//! effects its owner has been ordered after. The warps of the owner's cluster are a dense row; other clusters appear only when
+//! something has ordered them (an atomic flag, a grid barrier), so independent blocks cost nothing.
+
+use std::collections::BTreeMap;
+
+/// What a warp (or a synchronisation object) has been ordered after.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Clock {
+    home: u32,
+    own: Vec<u32>,
+    foreign: BTreeMap<u32, Vec<u32>>,
+}
+
+fn raise(to: &mut Vec<u32>, from: &[u32]) {
+    if to.len() < from.len() {
+        to.resize(from.len(), 0);
+    }
+    to.iter_mut().zip(from).for_each(|(a, b)| *a = (*a).max(*b));
+}
+
+impl Clock {
+    /// The clock of something in cluster `home` of `warps` warps that knows of nothing.
+    pub(crate) fn new(home: u32, warps: usize) -> Self {
+        Clock { home, own: vec![0; warps], foreign: BTreeMap::new() }
+    }
+
+    /// The count of a warp of the own cluster.
+    #[inline(always)]
+    pub(crate) fn now(&self, warp: u16) -> u32 {
+        self.own[usize::from(warp)]
+    }
+
+    /// Starts a new count for a warp of the own cluster.
+    pub(crate) fn tick(&mut self, warp: u16) {
+        self.own[usize::from(warp)] += 1;
+    }
+
+    /// Starts a new count after a release; a relaxed write releases nothing new.
+    pub(crate) fn tick_flag(&mut self, warp: u16, order: crate::ops::data::Order) {
+        use crate::ops::data::Order;
+        if matches!(order, Order::Release | Order::Both) {
+            self.tick(warp);
+        }
+    }
+
+    /// Orders the owner after everything up to `count` of a warp (or other party) of its own cluster.
+    pub(crate) fn raise_to(&mut self, warp: u16, count: u32) {
+        let at = usize::from(warp);
+        if self.own.len() <= at {
+            self.own.resize(at + 1, 0);
+        }
+        self.own[at] = self.own[at].max(count);
+    }
+
+    /// Whether everything up to `count` of that warp is ordered before the owner.
+    #[inline(always)]
+    pub(crate) fn knows(&self, cluster: u32, warp: u16, count: u32) -> bool {
+        let row = if cluster == self.home { Some(&self.own) } else { self.foreign.get(&cluster) };
+        row.and_then(|r| r.get(usize::from(warp))).is_some_and(|&c| c >= count)
+    }
+
+    /// Orders the owner after everything `other` is ordered after.
+    pub(crate) fn join(&mut self, other: &Clock) {
+        if other.home == self.home {
+            raise(&mut self.own, &other.own);
+        } else {
+            raise(self.foreign.entry(other.home).or_default(), &other.own);
+        }
+        for (cluster, row) in &other.foreign {
+            if *cluster == self.home {
+                raise(&mut self.own, row);
+            } else {
+                raise(self.foreign.entry(*cluster).or_default(), row);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_travels_through_objects_and_clusters() {
+        let (mut a, mut b) = (Clock::new(0, 2), Clock::new(7, 2));
+        a.tick(1);
+        assert!(a.knows(0, 1, 1) && !b.knows(0, 1, 1));
+        let mut flag = Clock::new(3, 0);
+        flag.join(&a);
+        b.join(&flag);
+        assert!(b.knows(0, 1, 1) && !b.knows(0, 1, 2) && !b.knows(0, 0, 1));
+        b.tick(0);
+        a.join(&b);
+        assert!(a.knows(7, 0, 1) && a.now(1) == 1);
+    }
+}

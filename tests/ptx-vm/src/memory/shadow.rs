@@ -1,0 +1,374 @@
+//! What is known of each word of shared and global memory while a launch runs: who wrote it last, who has read it since.
+//!
+//! One [`Cell`] per 4-byte word, with masks for its bytes. Two accesses race when one of them is a write, they overlap, they
+//! are not both strong (atomic, volatile, relaxed and up), and the later one's [`Clock`] does not know the earlier one. The
+//! lanes of one warp are told apart until the warp's own count moves on (`__syncwarp`, a barrier): a lane that reads what
+//! another lane of its warp wrote just now races with it, because lanes may run one after another.
+//! Where two warps write different bytes of one word, only the later one is remembered: such a race can be missed, but nothing
+//! is reported that is none.
+
+use super::clock::Clock;
+
+/// Several lanes of one warp, as far as a cell remembers.
+const SEVERAL: u8 = 32;
+/// All lanes at once, in a collective that the warp executes together.
+pub(crate) const TOGETHER: u8 = 33;
+/// The reader field's mark for a list of readers.
+const LISTED: u16 = u16::MAX;
+/// More readers than this are not told apart when nothing can order clusters.
+const ANYONE: u32 = u32::MAX;
+
+/// What is known of one word. A count of 0 stands for "nobody".
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cell {
+    write_count: u32,
+    read_count: u32,
+    write_cluster: u32,
+    read_cluster: u32,
+    write_who: u16,
+    read_who: u16,
+    write_bytes: u8,
+    read_bytes: u8,
+    /// Bit 0: the last write was strong; bit 1: all reads were strong.
+    strong: u8,
+    /// Low four bits: bytes written at all (shared memory). High four: bytes of an mbarrier.
+    pub(crate) init: u8,
+    /// Bytes that an asynchronous operation is about to write (low) or still reads (high).
+    pub(crate) flight: u8,
+}
+
+/// One of several readers.
+#[derive(Debug, Clone, Copy)]
+struct Reader {
+    cluster: u32,
+    who: u16,
+    count: u32,
+}
+
+/// The lists of readers that do not fit a cell.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    lists: Vec<Vec<Reader>>,
+    spare: Vec<u32>,
+    /// Clusters can be ordered among each other in this launch.
+    pub(crate) ordered_clusters: bool,
+}
+
+impl Readers {
+    /// No lists yet.
+    pub(crate) fn new(ordered_clusters: bool) -> Self {
+        Readers { ordered_clusters, ..Readers::default() }
+    }
+}
+
+/// Who accesses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Party<'a> {
+    pub(crate) cluster: u32,
+    pub(crate) warp: u16,
+    pub(crate) lane: u8,
+    pub(crate) clock: &'a Clock,
+}
+
+/// How it accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct How {
+    pub(crate) write: bool,
+    pub(crate) strong: bool,
+}
+
+impl How {
+    pub(crate) const READ: How = How { write: false, strong: false };
+    pub(crate) const WRITE: How = How { write: true, strong: false };
+    pub(crate) const ATOMIC: How = How { write: true, strong: true };
+}
+
+/// The other party of a race.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// The earlier access was a write.
+    pub(crate) write: bool,
+    pub(crate) cluster: u32,
+    pub(crate) warp: u16,
+    /// The lane, when it is known.
+    pub(crate) lane: Option<u8>,
+}
+
+impl Conflict {
+    fn new(write: bool, cluster: u32, who: u16) -> Self {
+        let lane = (who & 63) as u8;
+        Conflict { write, cluster, warp: who >> 6, lane: (lane < SEVERAL).then_some(lane) }
+    }
+}
+
+impl Party<'_> {
+    #[inline(always)]
+    fn who(&self) -> u16 {
+        self.warp << 6 | u16::from(self.lane)
+    }
+
+    /// Whether an earlier access is ordered before this one.
+    #[inline(always)]
+    fn after(&self, cluster: u32, who: u16, count: u32) -> bool {
+        let warp = who >> 6;
+        if cluster == self.cluster && warp == self.warp {
+            let lane = (who & 63) as u8;
+            return lane == self.lane || lane == TOGETHER || count < self.clock.now(warp);
+        }
+        self.clock.knows(cluster, warp, count)
+    }
+}
+
+impl Cell {
+    /// Notes an access to some bytes of the word (a mask of four bits), or tells with whom it races.
+    #[inline(always)]
+    pub(crate) fn touch(
+        &mut self,
+        readers: &mut Readers,
+        bytes: u8,
+        how: How,
+        me: &Party<'_>,
+    ) -> Option<Conflict> {
+        let now = me.clock.now(me.warp);
+        if self.write_count != 0 && self.write_bytes & bytes != 0 && !(how.strong && self.strong & 1 != 0) {
+            // Two lanes of one warp that write one word: mostly one instruction, and then no race worth a report.
+            let same = how.write && self.write_cluster == me.cluster && self.write_who >> 6 == me.warp;
+            if !same && !me.after(self.write_cluster, self.write_who, self.write_count) {
+                return Some(Conflict::new(true, self.write_cluster, self.write_who));
+            }
+        }
+        if how.write {
+            if self.read_count != 0 {
+                if self.read_bytes & bytes != 0
+                    && !(how.strong && self.strong & 2 != 0)
+                    && let Some(conflict) = self.unordered_reader(readers, me)
+                {
+                    return Some(conflict);
+                }
+                self.forget_readers(readers);
+            }
+            let same =
+                self.write_count == now && self.write_cluster == me.cluster && self.write_who >> 6 == me.warp;
+            self.write_bytes = if same { self.write_bytes | bytes } else { bytes };
+            self.write_who =
+                if same && self.write_who != me.who() { me.warp << 6 | u16::from(SEVERAL) } else { me.who() };
+            self.write_count = now;
+            self.write_cluster = me.cluster;
+            self.strong = self.strong & !1 | u8::from(how.strong);
+        } else {
+            self.read(readers, bytes, how.strong, now, me);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn read(&mut self, readers: &mut Readers, bytes: u8, strong: bool, now: u32, me: &Party<'_>) {
+        let who = me.who();
+        if self.read_count == 0 {
+            (self.read_count, self.read_cluster, self.read_who, self.read_bytes) =
+                (now, me.cluster, who, bytes);
+            self.strong = self.strong & !2 | u8::from(strong) << 1;
+            return;
+        }
+        self.read_bytes |= bytes;
+        if !strong {
+            self.strong &= !2;
+        }
+        if self.read_who != LISTED {
+            if self.read_cluster == me.cluster && self.read_who >> 6 == me.warp {
+                if self.read_count == now && self.read_who != who {
+                    self.read_who = me.warp << 6 | u16::from(SEVERAL);
+                } else {
+                    (self.read_count, self.read_who) = (now, who);
+                }
+                return;
+            }
+            if me.after(self.read_cluster, self.read_who, self.read_count) {
+                (self.read_count, self.read_cluster, self.read_who) = (now, me.cluster, who);
+                return;
+            }
+        }
+        self.read_listed(readers, now, me);
+    }
+
+    #[cold]
+    fn read_listed(&mut self, readers: &mut Readers, now: u32, me: &Party<'_>) {
+        if self.read_count == ANYONE {
+            return;
+        }
+        if self.read_who != LISTED {
+            if !readers.ordered_clusters && self.read_cluster != me.cluster {
+                (self.read_count, self.read_who) = (ANYONE, LISTED);
+                return;
+            }
+            let first = Reader { cluster: self.read_cluster, who: self.read_who, count: self.read_count };
+            let at = readers.spare.pop().unwrap_or_else(|| {
+                readers.lists.push(Vec::new());
+                readers.lists.len() as u32 - 1
+            });
+            readers.lists[at as usize].push(first);
+            (self.read_count, self.read_who) = (at + 1, LISTED);
+        }
+        let list = &mut readers.lists[self.read_count as usize - 1];
+        if !readers.ordered_clusters && list.first().is_some_and(|r| r.cluster != me.cluster) {
+            self.forget_readers(readers);
+            (self.read_count, self.read_who) = (ANYONE, LISTED);
+            return;
+        }
+        match list.iter_mut().find(|r| r.cluster == me.cluster && r.who >> 6 == me.warp) {
+            Some(r) if r.count == now && r.who != me.who() => r.who = me.warp << 6 | u16::from(SEVERAL),
+            Some(r) => (r.count, r.who) = (now, me.who()),
+            None => list.push(Reader { cluster: me.cluster, who: me.who(), count: now }),
+        }
+    }
+
+    fn unordered_reader(&self, readers: &Readers, me: &Party<'_>) -> Option<Conflict> {
+        if self.read_who != LISTED {
+            let fine = me.after(self.read_cluster, self.read_who, self.read_count);
+            return (!fine).then(|| Conflict::new(false, self.read_cluster, self.read_who));
+        }
+        if self.read_count == ANYONE {
+            return Some(Conflict { write: false, cluster: ANYONE, warp: 0, lane: None });
+        }
+        let list = &readers.lists[self.read_count as usize - 1];
+        list.iter()
+            .find(|r| !me.after(r.cluster, r.who, r.count))
+            .map(|r| Conflict::new(false, r.cluster, r.who))
+    }
+
+    fn forget_readers(&mut self, readers: &mut Readers) {
+        if self.read_who == LISTED && self.read_count != ANYONE && self.read_count != 0 {
+            let at = self.read_count - 1;
+            readers.lists[at as usize].clear();
+            readers.spare.push(at);
+        }
+        (self.read_count, self.read_who, self.read_bytes) = (0, 0, 0);
+    }
+}
+
+/// Words of a page of the global shadow.
+const PAGE: usize = 1024;
+
+/// The shadow of global memory: pages of cells, made when first touched.
+#[derive(Debug, Default)]
+pub(crate) struct GlobalShadow {
+    /// Per allocation of the memory, per page.
+    pages: Vec<Vec<Option<Box<[Cell; PAGE]>>>>,
+    pub(crate) readers: Readers,
+}
+
+impl GlobalShadow {
+    pub(crate) fn new(allocations: usize, ordered_clusters: bool) -> Self {
+        GlobalShadow { pages: vec![Vec::new(); allocations], readers: Readers::new(ordered_clusters) }
+    }
+
+    /// Notes an access to `bytes` bytes at `offset` of an allocation.
+    #[inline]
+    pub(crate) fn touch(
+        &mut self,
+        allocation: usize,
+        offset: usize,
+        bytes: usize,
+        how: How,
+        me: &Party<'_>,
+    ) -> Option<Conflict> {
+        let pages = &mut self.pages[allocation];
+        let mut at = offset;
+        while at < offset + bytes {
+            let word = at / 4;
+            let end = (offset + bytes).min(word * 4 + 4);
+            let mask = (0xf << (at % 4) & 0xf >> (word * 4 + 4 - end)) as u8;
+            if pages.len() <= word / PAGE {
+                pages.resize(word / PAGE + 1, None);
+            }
+            let page = pages[word / PAGE].get_or_insert_with(|| Box::new([Cell::default(); PAGE]));
+            if let Some(conflict) = page[word % PAGE].touch(&mut self.readers, mask, how, me) {
+                return Some(conflict);
+            }
+            at = end;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn party(clock: &Clock, warp: u16, lane: u8) -> Party<'_> {
+        Party { cluster: 0, warp, lane, clock }
+    }
+
+    #[test]
+    fn two_warps_race_until_a_barrier_joins_them() {
+        let (mut a, mut b) = (Clock::new(0, 2), Clock::new(0, 2));
+        a.tick(0);
+        b.tick(1);
+        let (mut cell, mut readers) = (Cell::default(), Readers::default());
+        assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&a, 0, 3)), None);
+        let seen = cell.touch(&mut readers, 15, How::READ, &party(&b, 1, 0));
+        assert_eq!(seen, Some(Conflict { write: true, cluster: 0, warp: 0, lane: Some(3) }));
+        assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&b, 1, 0)).map(|c| c.write), Some(true));
+        b.join(&a);
+        assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&b, 1, 0)), None);
+        let seen = cell.touch(&mut readers, 15, How::WRITE, &party(&a, 0, 3));
+        assert_eq!(seen.map(|c| (c.write, c.warp)), Some((false, 1)));
+    }
+
+    #[test]
+    fn several_readers_are_all_remembered_and_bytes_are_apart() {
+        let clocks: Vec<Clock> = (0..3)
+            .map(|w| {
+                let mut c = Clock::new(0, 3);
+                c.tick(w);
+                c
+            })
+            .collect();
+        let (mut cell, mut readers) = (Cell::default(), Readers::default());
+        for w in 0..3 {
+            assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(&clocks[w], w as u16, 0)), None);
+        }
+        assert_eq!(cell.touch(&mut readers, 12, How::WRITE, &party(&clocks[1], 1, 0)), None, "other bytes");
+        for w in 0..3 {
+            assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(&clocks[w], w as u16, 0)), None);
+        }
+        let mut c = clocks[1].clone();
+        c.join(&clocks[0]);
+        assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)).map(|c| c.warp), Some(2));
+        c.join(&clocks[2]);
+        assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)), None);
+    }
+
+    #[test]
+    fn lanes_of_a_warp_race_until_the_warp_synchronises() {
+        let mut c = Clock::new(0, 1);
+        c.tick(0);
+        let (mut cell, mut readers) = (Cell::default(), Readers::default());
+        assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&c, 0, 1)), None);
+        assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 1)), None);
+        assert!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 2)).is_some());
+        c.tick(0);
+        assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 2)), None);
+        assert!(cell.touch(&mut readers, 15, How::WRITE, &party(&c, 0, 1)).is_some());
+        assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, TOGETHER)), None);
+    }
+
+    #[test]
+    fn strong_accesses_do_not_race_with_each_other() {
+        let clocks: Vec<Clock> = (0..2)
+            .map(|w| {
+                let mut c = Clock::new(0, 2);
+                c.tick(w);
+                c
+            })
+            .collect();
+        let (mut cell, mut readers) = (Cell::default(), Readers::default());
+        assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&clocks[0], 0, 0)), None);
+        assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&clocks[1], 1, 0)), None);
+        assert_eq!(
+            cell.touch(&mut readers, 15, How { write: false, strong: true }, &party(&clocks[0], 0, 0)),
+            None
+        );
+        assert!(cell.touch(&mut readers, 15, How::READ, &party(&clocks[0], 0, 0)).is_some());
+    }
+}

@@ -1,0 +1,504 @@
+//! Moving data: `mov`, `ld`, `st`. Source: PTX ISA 8.7, 9.7.9.
+
+use super::space::{parse, resolve};
+use super::{Decoder, Done, Flow};
+use crate::code::{Address, Op};
+use crate::memory::shadow::How;
+use crate::registers::{Lanewise, Registers, Slot, lanes};
+use crate::run::cluster::SharedPlace;
+use crate::run::{Stop, Turn, lanes_of};
+use crate::text::syntax::{Operand, Space};
+use crate::text::types::Type;
+use crate::{Error, FaultKind};
+
+/// How an access takes part in synchronisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Weak,
+    /// Strong, without ordering by itself (`.volatile`, `.relaxed`).
+    Relaxed,
+    Acquire,
+    Release,
+    Both,
+}
+
+impl Order {
+    pub(crate) fn strong(self) -> bool {
+        self != Order::Weak
+    }
+}
+
+/// `ld` and `st`.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    space: Space,
+    address: Address,
+    /// One register per element, and whether it has 64 bits.
+    registers: Vec<(Slot, bool)>,
+    /// Bytes of an element.
+    bytes: u32,
+    /// Sign-extend loaded elements.
+    signed: bool,
+    /// Bits of the destination registers.
+    own: u32,
+    order: Order,
+}
+
+/// The first 8 bytes of a slice as an integer, zero-extended.
+#[inline(always)]
+pub(crate) fn little(bytes: &[u8]) -> u64 {
+    match bytes.len() {
+        1 => u64::from(bytes[0]),
+        2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
+        4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+        _ => {
+            let mut all = [0; 8];
+            let n = bytes.len().min(8);
+            all[..n].copy_from_slice(&bytes[..n]);
+            u64::from_le_bytes(all)
+        }
+    }
+}
+
+/// Takes scopes, orders and cache hints; the order and whether a cache policy operand follows.
+pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> (Order, bool) {
+    let mut order = Order::Weak;
+    for (name, value) in [
+        ("weak", Order::Weak),
+        ("volatile", Order::Relaxed),
+        ("relaxed", Order::Relaxed),
+        ("mmio", Order::Relaxed),
+        ("acquire", Order::Acquire),
+        ("release", Order::Release),
+        ("acq_rel", Order::Both),
+    ] {
+        if d.form.take(name) {
+            order = value;
+        }
+    }
+    for name in ["cta", "cluster", "gpu", "sys"] {
+        d.form.take(name);
+    }
+    for name in
+        ["ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "L1::evict_normal", "L1::evict_unchanged"]
+    {
+        d.form.take(name);
+    }
+    for name in [
+        "L1::evict_first",
+        "L1::evict_last",
+        "L1::no_allocate",
+        "L2::evict_first",
+        "L2::evict_last",
+        "L2::evict_normal",
+    ] {
+        d.form.take(name);
+    }
+    for name in ["L2::64B", "L2::128B", "L2::256B"] {
+        d.form.take(name);
+    }
+    (order, d.form.take("L2::cache_hint"))
+}
+
+fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
+    let ty = d.ty()?;
+    d.form.take("const::cta");
+    let (order, policy) = hints(d);
+    let mut space = d.form.next(parse).unwrap_or(Space::Generic);
+    let lanes = d.form.one_of(&["v2", "v4", "v8"]);
+    d.finish()?;
+    if ty == Type::Pred || ty.bits() == 128 {
+        return d.refuse("this type cannot be loaded or stored");
+    }
+    d.count(2 + usize::from(policy))?;
+    let (at, value) = if load { (1, 0) } else { (0, 1) };
+    let operands = d.operands;
+    let (address, named) = d.l.address(&operands[at])?;
+    // A device function's parameters live in local memory.
+    if space == Space::Param && named == Some(Space::Local) {
+        space = Space::Local;
+    }
+    if let Some(named) = named
+        && space != Space::Generic
+        && !matches!((space, named), (Space::Const, Space::Global) | (Space::Cluster, Space::Shared))
+        && space != named
+    {
+        return d.refuse(format!("the variable lives in {named:?} memory, not in {space:?} memory"));
+    }
+    if space == Space::Generic
+        && let Some(named) = named
+    {
+        space = named;
+    }
+    let parts = d.l.parts(&operands[value]);
+    let expected = lanes.map_or(1, |v| (v.as_bytes()[1] - b'0') as usize);
+    if parts.len() != expected || matches!(operands[value], Operand::Vector(_)) != lanes.is_some() {
+        return d.refuse(format!("{} registers for {expected} elements", parts.len()));
+    }
+    let mut registers = Vec::new();
+    for part in parts {
+        registers.push(if load { d.l.destination_any(part, ty)? } else { d.l.source_any(part, ty)? });
+    }
+    let own = parts.iter().find_map(|p| d.l.width(p)).unwrap_or(ty.bits()).max(ty.bits());
+    if order.strong() {
+        d.l.program.orders_blocks = true;
+    }
+    let access = Access { space, address, registers, bytes: ty.bytes(), signed: ty.is_signed(), own, order };
+    Ok(if load { Op::Load(Box::new(access)) } else { Op::Store(Box::new(access)) })
+}
+
+/// Decodes `ld`.
+pub(crate) fn load(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
+    access(d, true)
+}
+
+/// Decodes `st`.
+pub(crate) fn store(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
+    access(d, false)
+}
+
+/// Cache hints do nothing here; a policy register gets a value.
+pub(crate) fn hint(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
+    if d.form.base == "createpolicy" {
+        let to = d.l.destination(d.operand(0)?, Type::Bits(64))?;
+        let zero = d.l.constant(crate::code::Constant::Bits(0), true);
+        return Ok(Op::Lanewise(super::integer::copy(true), [to, zero, zero, zero]));
+    }
+    if d.form.take("tensormap") {
+        return Ok(Op::Nop);
+    }
+    d.l.address(d.operand(0)?)?;
+    Ok(Op::Nop)
+}
+
+/// The address of each lane.
+#[inline]
+pub(crate) fn addresses(r: &Registers, a: &Address) -> [u64; 32] {
+    if a.wide {
+        r.wide(a.base).map(|x| x.wrapping_add_signed(a.offset))
+    } else {
+        r.row(a.base).map(|x| u64::from(x.wrapping_add(a.offset as u32)))
+    }
+}
+
+/// Refuses addresses that are not a multiple of the width.
+#[inline]
+pub(crate) fn aligned(address: u64, bytes: u64) -> Done {
+    if bytes.is_power_of_two() && address & (bytes - 1) == 0 {
+        return Ok(());
+    }
+    Err(Stop::new(FaultKind::Misaligned, format!("address {address:#x} for an access of {bytes} bytes")))
+}
+
+#[inline]
+fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize, out: &mut [u8]) -> Done {
+    let n = out.len();
+    match space {
+        Space::Generic => {
+            let (space, address) = resolve(address);
+            fetch(t, a, space, address, lane, out)
+        }
+        Space::Global | Space::Const => {
+            if !t.grid.launch.pending.is_empty() && !t.warp.dependency_met {
+                t.grid.not_pending(address, n as u64)?;
+            }
+            let found = t.grid.locate(address, n as u64, false)?;
+            t.grid.written(found, n)?;
+            let me = crate::memory::shadow::Party {
+                cluster: t.cluster.id,
+                warp: t.warp.id,
+                lane: lane as u8,
+                clock: &t.warp.clock,
+            };
+            t.grid.touch(found, n, How { write: false, strong: a.order.strong() }, &me)?;
+            out.copy_from_slice(&t.grid.memory.at(found.allocation).data()[found.offset..found.offset + n]);
+            if a.order.strong() {
+                acquire_global(t, address);
+            }
+            Ok(())
+        }
+        Space::Shared | Space::Cluster => {
+            let place = t.cluster.place(t.warp.rank, address)?;
+            let me = crate::memory::shadow::Party {
+                cluster: t.cluster.id,
+                warp: t.warp.id,
+                lane: lane as u8,
+                clock: &t.warp.clock,
+            };
+            let how = How { write: false, strong: a.order.strong() };
+            let start = t.cluster.access(place, n, how, &me, t.grid.options)?;
+            out.copy_from_slice(t.cluster.bytes(place.rank, start, n));
+            if a.order.strong() {
+                acquire_shared(t, place);
+            }
+            Ok(())
+        }
+        Space::Local => {
+            let at = local(t, address, n, lane)?;
+            out.copy_from_slice(&t.warp.local[at..at + n]);
+            Ok(())
+        }
+        Space::Param => {
+            let params = &t.grid.launch.params;
+            let range = usize::try_from(address).ok().and_then(|at| params.get(at..at.checked_add(n)?));
+            match range {
+                Some(bytes) => {
+                    out.copy_from_slice(bytes);
+                    Ok(())
+                }
+                None => Err(Stop::new(
+                    FaultKind::OutOfBounds,
+                    format!("{n} bytes at offset {address} of {} bytes of parameters", params.len()),
+                )),
+            }
+        }
+    }
+}
+
+fn local(t: &Turn<'_, '_>, address: u64, n: usize, lane: usize) -> Done<usize> {
+    let size = t.warp.local_bytes as usize;
+    match usize::try_from(address).ok().filter(|a| a.checked_add(n).is_some_and(|end| end <= size)) {
+        Some(at) => Ok(lane * size + at),
+        None => Err(Stop::new(
+            FaultKind::OutOfBounds,
+            format!("{n} bytes at local address {address:#x} of {size} bytes per thread"),
+        )),
+    }
+}
+
+#[inline]
+fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize, data: &[u8]) -> Done {
+    let n = data.len();
+    let how = How { write: true, strong: a.order.strong() };
+    match space {
+        Space::Generic => {
+            let (space, address) = resolve(address);
+            put(t, a, space, address, lane, data)
+        }
+        Space::Global => {
+            if !t.grid.launch.pending.is_empty() && !t.warp.dependency_met {
+                t.grid.not_pending(address, n as u64)?;
+            }
+            let found = t.grid.locate(address, n as u64, true)?;
+            let me = crate::memory::shadow::Party {
+                cluster: t.cluster.id,
+                warp: t.warp.id,
+                lane: lane as u8,
+                clock: &t.warp.clock,
+            };
+            t.grid.touch(found, n, how, &me)?;
+            if a.order.strong() {
+                release_global(t, address, a.order);
+            }
+            let (out, written) = t.grid.memory.at_mut(found.allocation).parts_mut();
+            out[found.offset..found.offset + n].copy_from_slice(data);
+            written.set(found.offset, n);
+            t.cluster.progress += 1;
+            Ok(())
+        }
+        Space::Shared | Space::Cluster => {
+            let place = t.cluster.place(t.warp.rank, address)?;
+            let me = crate::memory::shadow::Party {
+                cluster: t.cluster.id,
+                warp: t.warp.id,
+                lane: lane as u8,
+                clock: &t.warp.clock,
+            };
+            let start = t.cluster.access(place, n, how, &me, t.grid.options)?;
+            if a.order.strong() {
+                release_shared(t, place, a.order);
+            }
+            t.cluster.bytes(place.rank, start, n).copy_from_slice(data);
+            t.cluster.progress += 1;
+            Ok(())
+        }
+        Space::Local => {
+            let at = local(t, address, n, lane)?;
+            t.warp.local[at..at + n].copy_from_slice(data);
+            Ok(())
+        }
+        Space::Const | Space::Param => {
+            Err(Stop::new(FaultKind::ReadOnly, format!("a store to {space:?} memory")))
+        }
+    }
+}
+
+/// A strong read orders the warp after what was released there.
+pub(crate) fn acquire_global(t: &mut Turn<'_, '_>, address: u64) {
+    if let Some(clock) = t.grid.flags.get(&(address & !3)) {
+        t.warp.clock.join(clock);
+    }
+}
+
+/// See [`acquire_global`].
+pub(crate) fn acquire_shared(t: &mut Turn<'_, '_>, at: SharedPlace) {
+    if let Some(clock) = t.cluster.flags.get(&(at.rank, at.offset & !3)) {
+        t.warp.clock.join(clock);
+    }
+}
+
+/// What a strong write of that order publishes: everything (release), or what the last fence covered (relaxed).
+fn published(warp: &crate::run::Warp, order: Order) -> Option<&crate::memory::clock::Clock> {
+    match order {
+        Order::Release | Order::Both => Some(&warp.clock),
+        _ => warp.fenced.as_ref(),
+    }
+}
+
+/// A strong write releases what comes before it.
+pub(crate) fn release_global(t: &mut Turn<'_, '_>, address: u64, order: Order) {
+    if let Some(clock) = published(t.warp, order) {
+        t.grid.flags.entry(address & !3).or_default().join(clock);
+    }
+    t.warp.clock.tick_flag(t.warp.id, order);
+}
+
+/// See [`release_global`].
+pub(crate) fn release_shared(t: &mut Turn<'_, '_>, at: SharedPlace, order: Order) {
+    if let Some(clock) = published(t.warp, order) {
+        t.cluster.flags.entry((at.rank, at.offset & !3)).or_default().join(clock);
+    }
+    t.warp.clock.tick_flag(t.warp.id, order);
+}
+
+/// Executes `ld`.
+pub(crate) fn execute_load(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Done<Flow> {
+    let at = addresses(&t.warp.registers, &a.address);
+    let size = a.bytes as usize;
+    let total = size * a.registers.len();
+    for lane in lanes_of(active) {
+        let mut buffer = [0u8; 64];
+        let data = &mut buffer[..total];
+        aligned(at[lane], total as u64)
+            .and_then(|()| fetch(t, a, a.space, at[lane], lane, data))
+            .map_err(|s| s.at(lane as u32))?;
+        for (part, &(slot, wide)) in data.chunks_exact(size).zip(&a.registers) {
+            let mut value = little(part);
+            if a.signed {
+                let shift = 64 - 8 * a.bytes;
+                value = ((value << shift) as i64 >> shift) as u64;
+                if a.own < 64 {
+                    value &= (1 << a.own) - 1;
+                }
+            }
+            if wide {
+                t.warp.registers.wide_mut(slot)[lane] = value;
+            } else {
+                t.warp.registers.row_mut(slot)[lane] = value as u32;
+            }
+        }
+    }
+    Ok(Flow::Next)
+}
+
+/// Executes `st`.
+pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Done<Flow> {
+    let at = addresses(&t.warp.registers, &a.address);
+    let size = a.bytes as usize;
+    let total = size * a.registers.len();
+    for lane in lanes_of(active) {
+        let mut buffer = [0u8; 64];
+        for (part, &(slot, wide)) in buffer.chunks_exact_mut(size).zip(&a.registers) {
+            let r = &t.warp.registers;
+            let value = if wide { r.wide(slot)[lane] } else { u64::from(r.row(slot)[lane]) };
+            part.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+        aligned(at[lane], total as u64)
+            .and_then(|()| put(t, a, a.space, at[lane], lane, &buffer[..total]))
+            .map_err(|s| s.at(lane as u32))?;
+    }
+    Ok(Flow::Next)
+}
+
+/// Decodes `mov`: copies, packs, unpacks, clocks.
+pub(crate) fn mov(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
+    if d.form.rest().last() == Some(&"pred") {
+        return super::compare::logic(d);
+    }
+    let ty = d.ty()?;
+    d.finish()?;
+    d.count(2)?;
+    let operands = d.operands;
+    match (&operands[0], &operands[1]) {
+        (to, Operand::Vector(parts)) => {
+            let to = d.l.destination(to, ty)?;
+            let slots = parts
+                .iter()
+                .map(|p| d.l.source(p, Type::Bits(ty.bits() / parts.len() as u32)))
+                .collect::<Result<Vec<_>, _>>()?;
+            pack(d, ty, to, &slots)
+        }
+        (Operand::Vector(parts), from) => {
+            let from = d.l.source(from, ty)?;
+            let part = Type::Bits(ty.bits() / parts.len().max(1) as u32);
+            let slots = parts.iter().map(|p| d.l.destination(p, part)).collect::<Result<Vec<_>, _>>()?;
+            unpack(d, ty, &slots, from)
+        }
+        (to, Operand::Name(name, 0))
+            if matches!(
+                &name[..],
+                "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo"
+            ) =>
+        {
+            let wide = ty.bits() == 64;
+            Ok(Op::Clock(d.l.destination(to, ty)?, wide))
+        }
+        (to, from) => {
+            let to = d.l.destination(to, ty)?;
+            let from = d.l.source(from, ty)?;
+            Ok(Op::Lanewise(super::integer::copy(ty.bits() > 32), [to, from, from, from]))
+        }
+    }
+}
+
+fn pack(d: &mut Decoder<'_, '_>, ty: Type, to: Slot, parts: &[Slot]) -> Result<Op, Error> {
+    let halves: Lanewise = lanes!(|a: u32, b: u32| -> u32 { a & 0xffff | b << 16 });
+    let words: Lanewise = lanes!(|a: u32, b: u32| -> u64 { u64::from(a) | u64::from(b) << 32 });
+    match (ty.bits(), parts) {
+        (32, &[a, b]) => Ok(Op::Lanewise(halves, [to, a, b, b])),
+        (64, &[a, b]) => Ok(Op::Lanewise(words, [to, a, b, b])),
+        (64, &[a, b, c, e]) => {
+            let (low, high) = (d.l.scratch(false), d.l.scratch(false));
+            d.l.extra(d.guard, Op::Lanewise(halves, [low, a, b, b]));
+            d.l.extra(d.guard, Op::Lanewise(halves, [high, c, e, e]));
+            Ok(Op::Lanewise(words, [to, low, high, high]))
+        }
+        (32, &[a, b, c, e]) => {
+            let bytes: Lanewise = lanes!(|a: u32, b: u32| -> u32 { a & 0xff | (b & 0xff) << 8 });
+            let (low, high) = (d.l.scratch(false), d.l.scratch(false));
+            d.l.extra(d.guard, Op::Lanewise(bytes, [low, a, b, b]));
+            d.l.extra(d.guard, Op::Lanewise(bytes, [high, c, e, e]));
+            Ok(Op::Lanewise(halves, [to, low, high, high]))
+        }
+        (16, &[a, b]) => {
+            Ok(Op::Lanewise(lanes!(|a: u32, b: u32| -> u32 { a & 0xff | (b & 0xff) << 8 }), [to, a, b, b]))
+        }
+        _ => d.refuse("this vector cannot be packed"),
+    }
+}
+
+fn unpack(d: &mut Decoder<'_, '_>, ty: Type, parts: &[Slot], from: Slot) -> Result<Op, Error> {
+    let functions: &[Lanewise] = match (ty.bits(), parts.len()) {
+        (16, 2) => &[lanes!(|a: u32| -> u32 { a & 0xff }), lanes!(|a: u32| -> u32 { a >> 8 & 0xff })],
+        (32, 2) => &[lanes!(|a: u32| -> u32 { a & 0xffff }), lanes!(|a: u32| -> u32 { a >> 16 })],
+        (64, 2) => &[lanes!(|a: u64| -> u32 { a as u32 }), lanes!(|a: u64| -> u32 { (a >> 32) as u32 })],
+        (32, 4) => &[
+            lanes!(|a: u32| -> u32 { a & 0xff }),
+            lanes!(|a: u32| -> u32 { a >> 8 & 0xff }),
+            lanes!(|a: u32| -> u32 { a >> 16 & 0xff }),
+            lanes!(|a: u32| -> u32 { a >> 24 }),
+        ],
+        (64, 4) => &[
+            lanes!(|a: u64| -> u32 { (a & 0xffff) as u32 }),
+            lanes!(|a: u64| -> u32 { (a >> 16 & 0xffff) as u32 }),
+            lanes!(|a: u64| -> u32 { (a >> 32 & 0xffff) as u32 }),
+            lanes!(|a: u64| -> u32 { (a >> 48) as u32 }),
+        ],
+        _ => return d.refuse("this vector cannot be unpacked"),
+    };
+    let last = functions.len() - 1;
+    for i in 0..last {
+        d.l.extra(d.guard, Op::Lanewise(functions[i], [parts[i], from, from, from]));
+    }
+    Ok(Op::Lanewise(functions[last], [parts[last], from, from, from]))
+}

@@ -1,0 +1,207 @@
+//! What the blocks of a cluster share: shared memory with its shadow, barriers, asynchronous copies under way.
+
+use std::collections::HashMap;
+
+use super::flight::Flight;
+use super::{Done, Stop};
+use crate::code::SHARED_START;
+use crate::memory::clock::Clock;
+use crate::memory::shadow::{Cell, How, Party, Readers};
+use crate::ops::mbarrier::State;
+use crate::{FaultKind, Options};
+
+/// A `bar.sync` barrier.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BlockBarrier {
+    /// Warps (of the block) that have arrived, and those of them that wait.
+    pub(crate) arrived: u32,
+    pub(crate) waiting: u32,
+    /// Threads expected, when the instruction said so.
+    pub(crate) expected: Option<u32>,
+    pub(crate) clock: Clock,
+    /// A waiter has waited for the earlier grid.
+    pub(crate) dependency_met: bool,
+    /// Threads whose predicate was true, and threads counted, for `bar.red`.
+    pub(crate) votes: (u32, u32),
+}
+
+/// One block.
+pub(crate) struct Block {
+    pub(crate) coordinates: [u32; 3],
+    pub(crate) shared: Vec<u8>,
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) barriers: Vec<BlockBarrier>,
+    /// Warps that have not ended, as a mask.
+    pub(crate) live: u32,
+    /// Barriers with arrivals, as a mask.
+    pub(crate) barriers_used: u32,
+}
+
+/// `barrier.cluster`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClusterBarrier {
+    /// Warps (of the cluster) that have arrived in this phase.
+    pub(crate) arrived: Vec<bool>,
+    pub(crate) phase: u32,
+    pub(crate) gathering: Clock,
+    /// What the last complete phase released.
+    pub(crate) released: Clock,
+}
+
+/// A cluster of blocks (one block when the launch has no clusters).
+pub(crate) struct Cluster {
+    /// Its number in the grid.
+    pub(crate) id: u32,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) readers: Readers,
+    pub(crate) mbarriers: HashMap<(u8, u32), State>,
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) barrier: ClusterBarrier,
+    /// The clock of the engine that carries out asynchronous copies; it counts as one more warp.
+    pub(crate) engine: Clock,
+    pub(crate) engine_warp: u16,
+    /// Grows with everything that can let somebody else go on.
+    pub(crate) progress: u64,
+    /// Released at shared addresses by strong accesses.
+    pub(crate) flags: HashMap<(u8, u32), Clock>,
+}
+
+/// A place in the shared memory of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SharedPlace {
+    pub(crate) rank: u8,
+    /// Offset in the window.
+    pub(crate) offset: u32,
+}
+
+impl Cluster {
+    /// Resolves an offset of the shared window: of the own block, or of the block whose rank stands in the top bits.
+    pub(crate) fn place(&self, own: u8, address: u64) -> Done<SharedPlace> {
+        let rank = address >> crate::code::SHARED_BITS;
+        let offset = (address & ((1 << crate::code::SHARED_BITS) - 1)) as u32;
+        match rank {
+            0 => Ok(SharedPlace { rank: own, offset }),
+            n if n <= self.blocks.len() as u64 => Ok(SharedPlace { rank: (n - 1) as u8, offset }),
+            _ => Err(Stop::new(FaultKind::OutOfBounds, format!("{address:#x} is no shared address"))),
+        }
+    }
+
+    /// Bounds and life of a range of shared memory; the index of its first byte.
+    #[inline]
+    pub(crate) fn bounds(&self, at: SharedPlace, bytes: usize) -> Done<usize> {
+        let block = &self.blocks[usize::from(at.rank)];
+        let start = at.offset.wrapping_sub(SHARED_START) as usize;
+        if at.offset < SHARED_START || start + bytes > block.shared.len() {
+            let size = block.shared.len();
+            let detail = format!(
+                "{bytes} bytes at shared offset {} of a block with {size} bytes ({}..{})",
+                at.offset,
+                SHARED_START,
+                SHARED_START as usize + size
+            );
+            return Err(Stop::new(FaultKind::OutOfBounds, detail));
+        }
+        if block.live == 0 {
+            return Err(Stop::new(
+                FaultKind::OutOfBounds,
+                format!("shared memory of block {} of the cluster, which has ended", at.rank),
+            ));
+        }
+        Ok(start)
+    }
+
+    /// All checks of one access; the index of its first byte.
+    #[inline]
+    pub(crate) fn access(
+        &mut self,
+        at: SharedPlace,
+        bytes: usize,
+        how: How,
+        me: &Party<'_>,
+        options: &Options,
+    ) -> Done<usize> {
+        let start = self.bounds(at, bytes)?;
+        let block = &mut self.blocks[usize::from(at.rank)];
+        let mut byte = start;
+        while byte < start + bytes {
+            let word = byte / 4;
+            let end = (start + bytes).min(word * 4 + 4);
+            let mask = (0xf << (byte % 4) & 0xf >> (word * 4 + 4 - end)) as u8;
+            let cell = &mut block.cells[word];
+            let taken = if how.write { (cell.flight | cell.flight >> 4) & 15 } else { cell.flight & 15 };
+            if taken & mask != 0 {
+                let verb = if how.write { "write" } else { "read" };
+                let other = if cell.flight & 15 & mask != 0 { "writes" } else { "reads" };
+                let detail = format!(
+                    "{verb} at shared offset {}, which an asynchronous operation still {other}",
+                    at.offset
+                );
+                return Err(Stop::new(FaultKind::MissingWait, detail));
+            }
+            if how.write {
+                if cell.init >> 4 & mask != 0 && !how.strong {
+                    return Err(Stop::new(
+                        FaultKind::Barrier,
+                        format!(
+                            "plain write over the mbarrier at shared offset {}",
+                            word * 4 + SHARED_START as usize
+                        ),
+                    ));
+                }
+            } else if options.uninitialised && !cell.init & mask != 0 {
+                return Err(Stop::new(
+                    FaultKind::Uninitialised,
+                    format!("shared offset {} ({bytes} bytes) was never written", at.offset),
+                ));
+            }
+            if options.shared_races
+                && let Some(c) = cell.touch(&mut self.readers, mask, how, me)
+            {
+                let verb = |w| if w { "write" } else { "read" };
+                let lane = c.lane.map(|l| format!(" lane {l}")).unwrap_or_default();
+                let other = if c.warp == self.engine_warp {
+                    "an asynchronous copy".into()
+                } else if c.warp > self.engine_warp {
+                    "a wgmma".into()
+                } else {
+                    format!("warp {}{lane}", c.warp)
+                };
+                let detail = format!(
+                    "{} at shared offset {} is not ordered after the {} by {other}",
+                    verb(how.write),
+                    at.offset,
+                    verb(c.write)
+                );
+                return Err(Stop::new(FaultKind::SharedRace, detail));
+            }
+            // After the race check, so that a race is called a race.
+            if how.write {
+                cell.init |= mask;
+            }
+            byte = end;
+        }
+        Ok(start)
+    }
+
+    /// Marks bytes as being written (`true`) or read by an asynchronous operation, or clears the mark.
+    pub(crate) fn mark_flight(&mut self, at: SharedPlace, bytes: usize, write: bool, on: bool) {
+        let block = &mut self.blocks[usize::from(at.rank)];
+        let mut byte = at.offset.wrapping_sub(SHARED_START) as usize;
+        let end = (byte + bytes).min(block.shared.len());
+        let shift = if write { 0 } else { 4 };
+        while byte < end {
+            let word = byte / 4;
+            let stop = end.min(word * 4 + 4);
+            let mask = ((0xf << (byte % 4) & 0xf >> (word * 4 + 4 - stop)) << shift) as u8;
+            let cell = &mut block.cells[word];
+            cell.flight = if on { cell.flight | mask } else { cell.flight & !mask };
+            byte = stop;
+        }
+    }
+
+    /// The bytes of a range that passed its checks.
+    #[inline]
+    pub(crate) fn bytes(&mut self, rank: u8, start: usize, len: usize) -> &mut [u8] {
+        &mut self.blocks[usize::from(rank)].shared[start..start + len]
+    }
+}

@@ -1,0 +1,202 @@
+//! What all blocks of a launch share.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Done, Stop};
+use crate::code::Program;
+use crate::matrix::Summation;
+use crate::memory::clock::Clock;
+use crate::memory::shadow::{GlobalShadow, How, Party};
+use crate::{FaultKind, Launch, Memory, Options};
+
+/// The grain of [`crate::Report::written`].
+pub(crate) const WRITTEN_GRAIN: u64 = 256;
+
+/// Device memory and everything else that outlives a block.
+pub(crate) struct Grid<'g> {
+    pub(crate) program: &'g Program,
+    pub(crate) launch: &'g Launch,
+    pub(crate) options: &'g Options,
+    pub(crate) memory: &'g mut Memory,
+    pub(crate) shadow: GlobalShadow,
+    /// What has been released at an address by strong accesses.
+    pub(crate) flags: HashMap<u64, Clock>,
+    pub(crate) written: BTreeSet<u64>,
+    pub(crate) instructions: u64,
+    pub(crate) warps_per_block: u32,
+    /// How tensor-core products are summed.
+    pub(crate) summation: Summation,
+    /// Line index of the instruction being executed, for work that outlives it.
+    pub(crate) line: u32,
+    /// The allocation of the last access: the next is mostly in it too.
+    hint: (u64, u64, usize),
+}
+
+/// Bytes of device memory that passed all checks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) allocation: usize,
+    pub(crate) offset: usize,
+}
+
+impl<'g> Grid<'g> {
+    pub(crate) fn new(
+        program: &'g Program,
+        launch: &'g Launch,
+        options: &'g Options,
+        memory: &'g mut Memory,
+        target: &str,
+    ) -> Self {
+        let summation = match (options.tensor_core_sums, target.starts_with("sm_9")) {
+            (false, _) => Summation::Plain,
+            (true, true) => Summation::Hopper,
+            (true, false) => Summation::Ampere,
+        };
+        let shadow = GlobalShadow::new(memory.count(), program.orders_blocks);
+        Grid {
+            program,
+            launch,
+            options,
+            memory,
+            shadow,
+            flags: HashMap::new(),
+            written: BTreeSet::new(),
+            instructions: 0,
+            line: 0,
+            warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),
+            summation,
+            hint: (1, 0, 0),
+        }
+    }
+
+    /// The allocation that holds a range, checked for bounds, life and access rights.
+    #[inline]
+    pub(crate) fn locate(&mut self, address: u64, bytes: u64, write: bool) -> Done<Found> {
+        let (base, end, allocation) = self.hint;
+        if address >= base && address.wrapping_add(bytes) <= end && address.wrapping_add(bytes) >= address {
+            let found = Found { allocation, offset: (address - base) as usize };
+            if write {
+                self.writable(found, address, bytes)?;
+            }
+            return Ok(found);
+        }
+        self.search(address, bytes, write)
+    }
+
+    fn writable(&mut self, found: Found, address: u64, bytes: u64) -> Done {
+        if self.memory.at(found.allocation).constant {
+            return Err(Stop::new(
+                FaultKind::ReadOnly,
+                format!("a write to constant memory at {address:#x}"),
+            ));
+        }
+        if self.options.track_writes {
+            (address / WRITTEN_GRAIN..=(address + bytes - 1) / WRITTEN_GRAIN).for_each(|p| {
+                self.written.insert(p);
+            });
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn search(&mut self, address: u64, bytes: u64, write: bool) -> Done<Found> {
+        let Some(at) = self.memory.find(address, bytes) else {
+            let kind = if self.memory.is_released(address) {
+                FaultKind::UseAfterFree
+            } else {
+                FaultKind::OutOfBounds
+            };
+            let verb = if write { "write" } else { "read" };
+            return Err(Stop::new(
+                kind,
+                format!(
+                    "{verb} of {bytes} bytes at global address {address:#x}{}",
+                    self.memory.about(address)
+                ),
+            ));
+        };
+        let a = self.memory.at(at);
+        if let Some(owner) = a.device
+            && !self.memory.peer(self.launch.device, owner)
+        {
+            let device = self.launch.device;
+            return Err(Stop::new(
+                FaultKind::PeerAccess,
+                format!("device {device} touches {address:#x} of device {owner} without peer access"),
+            ));
+        }
+        self.hint = (a.base, a.base + a.bytes, at);
+        let found = Found { allocation: at, offset: (address - a.base) as usize };
+        if write {
+            self.writable(found, address, bytes)?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses memory of an unfinished earlier grid.
+    pub(crate) fn not_pending(&self, address: u64, bytes: u64) -> Done {
+        let hit = self.launch.pending.iter().find(|r| address < r.end && r.start < address + bytes);
+        match hit {
+            None => Ok(()),
+            Some(r) => Err(Stop::new(
+                FaultKind::GridDependency,
+                format!(
+                    "{address:#x} belongs to {:#x}..{:#x}, which the earlier grid may still write: `griddepcontrol.wait` is missing",
+                    r.start, r.end
+                ),
+            )),
+        }
+    }
+
+    /// Notes a race-checked access.
+    #[inline]
+    pub(crate) fn touch(&mut self, found: Found, bytes: usize, how: How, me: &Party<'_>) -> Done {
+        if !self.options.global_races {
+            return Ok(());
+        }
+        match self.shadow.touch(found.allocation, found.offset, bytes, how, me) {
+            None => Ok(()),
+            Some(c) => {
+                let address = self.memory.at(found.allocation).base + found.offset as u64;
+                let verb = |w| if w { "write" } else { "read" };
+                let other = if c.cluster == u32::MAX {
+                    "several blocks".into()
+                } else if c.cluster == me.cluster {
+                    format!(
+                        "warp {}{} of the same block or cluster",
+                        c.warp,
+                        c.lane.map(|l| format!(" lane {l}")).unwrap_or_default()
+                    )
+                } else {
+                    format!("block or cluster {}, warp {}", c.cluster, c.warp)
+                };
+                let detail = format!(
+                    "{} of {bytes} bytes at global address {address:#x} is not ordered after the {} by {other}",
+                    verb(how.write),
+                    verb(c.write)
+                );
+                Err(Stop::new(FaultKind::GlobalRace, detail))
+            }
+        }
+    }
+
+    /// Refuses bytes that nothing has written.
+    #[inline]
+    pub(crate) fn written(&self, found: Found, bytes: usize) -> Done {
+        if !self.options.uninitialised {
+            return Ok(());
+        }
+        let a = self.memory.at(found.allocation);
+        match a.written().first_missing(found.offset, bytes) {
+            None => Ok(()),
+            Some(at) => {
+                let detail = format!(
+                    "global address {:#x} (byte {at} of an allocation of {} bytes) was never written",
+                    a.base + at as u64,
+                    a.bytes
+                );
+                Err(Stop::new(FaultKind::Uninitialised, detail))
+            }
+        }
+    }
+}

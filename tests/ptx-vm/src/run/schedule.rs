@@ -1,0 +1,466 @@
+//! Who runs next, when asynchronous work lands, and when nothing can go on.
+//!
+//! Clusters (single blocks, mostly) run one after another; another one joins only when those under way make no progress, or
+//! from the start in a cooperative launch. A round gives each warp a turn, in the order the schedule says. When a round of a
+//! cluster brings nothing forward, one asynchronous operation lands: that is the latest legal moment. When there is nothing
+//! to land and nobody to admit either, and every warp waits or polls, the launch is deadlocked.
+
+use std::collections::VecDeque;
+
+use super::cluster::{Block, Cluster, ClusterBarrier};
+use super::flight;
+use super::grid::WRITTEN_GRAIN;
+use super::step::{Blame, Turned};
+use super::warp::{Position, Wait, Warp};
+use super::{Grid, Stop, Turn};
+use crate::code::{Program, SHARED_START};
+use crate::memory::clock::Clock;
+use crate::memory::shadow::{Cell, Readers};
+use crate::ops::{barrier, copy, wgmma};
+use crate::{Fault, FaultKind, Instance, Kernel, Launch, Memory, Options, Report, Schedule};
+
+/// Shared memory of a block at most, as on Hopper.
+const SHARED_LIMIT: u32 = 232_448;
+/// Instructions of one turn.
+const SLICE: u64 = 8192;
+/// Clusters under way at once in a launch that is not cooperative.
+const RESIDENT: usize = 264;
+/// Rounds in which every warp waits or polls in vain, before that is called a deadlock.
+const IDLE_ROUNDS: u32 = 3;
+/// Warp instructions without any effect on others, before a spin is given up.
+const QUIET: u64 = 30_000_000;
+
+/// A small generator for schedules (xorshift64*).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n.max(1) as u64) as usize
+    }
+}
+
+/// A cluster under way.
+struct Active {
+    cluster: Cluster,
+    warps: Vec<Warp>,
+    order: Vec<usize>,
+}
+
+/// The state of a launch.
+struct Runner<'g> {
+    grid: Grid<'g>,
+    kernel: &'g Kernel,
+    addresses: &'g [u64],
+    waiting: VecDeque<u32>,
+    active: Vec<Active>,
+    spare: Vec<Active>,
+    dice: Dice,
+    warps_per_block: u32,
+    quiet_since: u64,
+}
+
+fn refuse(kernel: &str, detail: String) -> Fault {
+    Fault {
+        kind: FaultKind::Launch,
+        kernel: kernel.into(),
+        line: 0,
+        text: String::new(),
+        block: [0; 3],
+        thread: [0; 3],
+        detail,
+    }
+}
+
+/// What can be said of a launch before it starts.
+fn validate(kernel: &Kernel, program: &Program, launch: &Launch) -> Result<(), String> {
+    let threads: u64 = launch.block.iter().map(|&n| u64::from(n)).product();
+    let blocks: u64 = launch.grid.iter().map(|&n| u64::from(n)).product();
+    let cluster: u64 = launch.cluster.iter().map(|&n| u64::from(n)).product();
+    if threads == 0 || threads > 1024 || launch.block[2] > 64 {
+        return Err(format!("blocks of {:?} threads: 1 to 1024 are allowed, 64 in z", launch.block));
+    }
+    if blocks == 0 || blocks > 1 << 31 || launch.grid[1] > 65535 || launch.grid[2] > 65535 {
+        return Err(format!("a grid of {:?} blocks", launch.grid));
+    }
+    if let Some(max) = kernel.max_threads
+        && threads > max.iter().map(|&n| u64::from(n)).product()
+    {
+        return Err(format!("{threads} threads per block, `.maxntid` allows {max:?}"));
+    }
+    if let Some(required) = kernel.required_threads.filter(|r| *r != launch.block) {
+        return Err(format!("blocks of {:?} threads, `.reqntid` wants {required:?}", launch.block));
+    }
+    if cluster == 0 || cluster > 16 || launch.grid.iter().zip(launch.cluster).any(|(g, c)| g % c.max(1) != 0)
+    {
+        return Err(format!(
+            "clusters of {:?} blocks do not divide the grid {:?} (16 blocks at most)",
+            launch.cluster, launch.grid
+        ));
+    }
+    if let Some(required) = kernel.required_cluster.filter(|r| *r != launch.cluster) {
+        return Err(format!(
+            "clusters of {:?} blocks, `.reqnctapercluster` wants {required:?}",
+            launch.cluster
+        ));
+    }
+    if launch.params.len() != program.parameter_bytes as usize {
+        return Err(format!(
+            "{} bytes of parameters, the kernel has {}",
+            launch.params.len(),
+            program.parameter_bytes
+        ));
+    }
+    let shared = u64::from(program.dynamic_start() - SHARED_START) + u64::from(launch.dynamic_shared);
+    if shared > u64::from(SHARED_LIMIT) {
+        return Err(format!("{shared} bytes of shared memory per block, {SHARED_LIMIT} allowed"));
+    }
+    Ok(())
+}
+
+/// Runs a kernel.
+pub(crate) fn run(
+    instance: &Instance,
+    name: &str,
+    launch: &Launch,
+    memory: &mut Memory,
+    options: &Options,
+) -> Result<Report, Fault> {
+    let module = &instance.module;
+    let Some(at) = module.kernels.iter().position(|k| k.name == name) else {
+        return Err(refuse(name, format!("the module has no kernel `{name}`")));
+    };
+    let (kernel, program) = (&module.kernels[at], &module.programs[at]);
+    validate(kernel, program, launch).map_err(|what| refuse(name, what))?;
+    let clusters = launch.grid.iter().zip(launch.cluster).map(|(g, c)| g / c).product::<u32>();
+    let (mut order, seed): (Vec<u32>, _) = match options.schedule {
+        Schedule::Forward => ((0..clusters).collect(), 1),
+        Schedule::Reverse => ((0..clusters).rev().collect(), 1),
+        Schedule::Random(seed) => {
+            ((0..clusters).collect(), seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1)
+        }
+    };
+    let mut dice = Dice(seed);
+    if matches!(options.schedule, Schedule::Random(_)) {
+        (1..order.len()).rev().for_each(|i| order.swap(i, dice.below(i + 1)));
+    }
+    let mut runner = Runner {
+        grid: Grid::new(program, launch, options, memory, &module.target),
+        kernel,
+        addresses: &instance.addresses,
+        waiting: order.into(),
+        active: Vec::new(),
+        spare: Vec::new(),
+        dice,
+        warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),
+        quiet_since: 0,
+    };
+    runner.all()?;
+    Ok(runner.report())
+}
+
+impl Runner<'_> {
+    fn report(self) -> Report {
+        let mut written: Vec<std::ops::Range<u64>> = Vec::new();
+        for page in &self.grid.written {
+            let start = page * WRITTEN_GRAIN;
+            match written.last_mut() {
+                Some(last) if last.end == start => last.end += WRITTEN_GRAIN,
+                _ => written.push(start..start + WRITTEN_GRAIN),
+            }
+        }
+        let blocks = self.grid.launch.grid.iter().map(|&n| u64::from(n)).product();
+        Report { instructions: self.grid.instructions, blocks, written }
+    }
+
+    fn all(&mut self) -> Result<(), Fault> {
+        let mut idle = 0;
+        loop {
+            while !self.waiting.is_empty() && (self.active.is_empty() || self.grid.launch.cooperative) {
+                self.admit();
+            }
+            if self.active.is_empty() {
+                return Ok(());
+            }
+            let (mut progress, mut spinning) = (false, false);
+            for at in 0..self.active.len() {
+                let (moved, spins) = self.round(at)?;
+                progress |= moved;
+                spinning |= spins;
+            }
+            self.retire()?;
+            if progress {
+                idle = 0;
+                self.quiet_since = self.grid.instructions;
+            } else if !self.waiting.is_empty() && self.active.len() < RESIDENT {
+                self.admit();
+                idle = 0;
+            } else if spinning {
+                if self.grid.instructions - self.quiet_since > QUIET {
+                    return Err(self.stuck(FaultKind::Budget, "warps spin on something that never comes"));
+                }
+            } else {
+                idle += 1;
+                if idle >= IDLE_ROUNDS {
+                    return Err(self.stuck(FaultKind::Deadlock, "every warp waits"));
+                }
+            }
+            if self.grid.instructions > self.grid.options.budget {
+                return Err(self.stuck(FaultKind::Budget, "the instruction budget is used up"));
+            }
+        }
+    }
+
+    /// Starts the next cluster.
+    fn admit(&mut self) {
+        let Some(id) = self.waiting.pop_front() else { return };
+        let launch = self.grid.launch;
+        let per = launch.cluster;
+        let across: [u32; 3] = std::array::from_fn(|i| launch.grid[i] / per[i]);
+        let first = [id % across[0], id / across[0] % across[1], id / (across[0] * across[1])];
+        let blocks: u32 = per.iter().product();
+        let shared = self.grid.program.dynamic_start() - SHARED_START + launch.dynamic_shared;
+        let coordinates = |rank: u32| {
+            let inside = [rank % per[0], rank / per[0] % per[1], rank / (per[0] * per[1])];
+            std::array::from_fn(|i| first[i] * per[i] + inside[i])
+        };
+        let count = (blocks * self.warps_per_block) as usize;
+        let zero = Clock::new(id, count + 1);
+        let mut old = self.spare.pop();
+        let block = |rank: u32, old: Option<Block>| {
+            let (mut bytes, mut cells) = old.map_or((Vec::new(), Vec::new()), |b| (b.shared, b.cells));
+            bytes.clear();
+            bytes.resize(shared as usize, 0xFF);
+            cells.clear();
+            cells.resize(shared.div_ceil(4) as usize, Cell::default());
+            let live = if self.warps_per_block == 32 { !0 } else { (1 << self.warps_per_block) - 1 };
+            Block {
+                coordinates: coordinates(rank),
+                shared: bytes,
+                cells,
+                barriers: vec![Default::default(); 16],
+                live,
+                barriers_used: 0,
+            }
+        };
+        let mut old_blocks: Vec<Block> =
+            old.as_mut().map(|o| std::mem::take(&mut o.cluster.blocks)).unwrap_or_default();
+        let blocks: Vec<Block> = (0..blocks).map(|rank| block(rank, old_blocks.pop())).collect();
+        let mut warps = old.map(|o| o.warps).unwrap_or_default();
+        warps.resize_with(count, || {
+            Warp::new(self.grid.program, self.grid.options.approx == crate::Rounding::Worst)
+        });
+        let threads = launch.block.iter().product();
+        for (i, warp) in warps.iter_mut().enumerate() {
+            let rank = i as u32 / self.warps_per_block;
+            warp.start(i as u16, rank as u8, (i as u32 % self.warps_per_block) as u8, threads, zero.clone());
+            let position = Position {
+                launch,
+                block: blocks[rank as usize].coordinates,
+                cluster: id,
+                warps: self.warps_per_block,
+                shared_bytes: shared,
+            };
+            warp.constants(self.grid.program, self.addresses, &position);
+        }
+        let cluster = Cluster {
+            id,
+            blocks,
+            readers: Readers::new(true),
+            mbarriers: Default::default(),
+            flights: Vec::new(),
+            barrier: ClusterBarrier { arrived: vec![false; count], ..ClusterBarrier::default() },
+            engine: zero,
+            engine_warp: count as u16,
+            progress: 0,
+            flags: Default::default(),
+        };
+        self.active.push(Active { cluster, warps, order: (0..count).collect() });
+    }
+
+    /// One turn for every warp of a cluster: whether anything moved, and whether somebody is in a loop.
+    fn round(&mut self, at: usize) -> Result<(bool, bool), Fault> {
+        let a = &mut self.active[at];
+        match self.grid.options.schedule {
+            Schedule::Forward => {}
+            Schedule::Reverse => a.order.sort_by_key(|&i| std::cmp::Reverse(i)),
+            Schedule::Random(_) => {
+                (1..a.order.len()).rev().for_each(|i| a.order.swap(i, self.dice.below(i + 1)))
+            }
+        }
+        let before = a.cluster.progress;
+        let mut spinning = false;
+        for i in 0..a.order.len() {
+            let w = a.order[i];
+            if a.warps[w].done || a.warps[w].wait != Wait::Nothing {
+                continue;
+            }
+            let slice = match self.grid.options.schedule {
+                Schedule::Random(_) => 64 << self.dice.below(8),
+                _ => SLICE,
+            };
+            let warp = &mut a.warps[w];
+            let count = warp.count;
+            let turned = Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp }.run(slice);
+            self.grid.instructions += a.warps[w].count - count;
+            match turned {
+                Ok(Turned::Ended) => {
+                    let rank = usize::from(a.warps[w].rank);
+                    a.cluster.blocks[rank].live &= !(1 << a.warps[w].index);
+                    a.cluster.progress += 1;
+                }
+                Ok(Turned::Sliced) => spinning = true,
+                Ok(Turned::Waits | Turned::Polled) => {}
+                Err(blame) => return Err(fault(self.kernel, &self.grid, &a.cluster, &a.warps[w], blame)),
+            }
+            let settled = barrier::settle(&mut a.cluster, &mut a.warps)
+                .and_then(|()| wgmma::settle(&mut self.grid, &mut a.cluster, &mut a.warps));
+            if let Err((w, stop)) = settled {
+                let blame = here(&a.warps[w], stop);
+                return Err(fault(self.kernel, &self.grid, &a.cluster, &a.warps[w], blame));
+            }
+        }
+        if a.cluster.progress == before {
+            self.land_one(at)?;
+        }
+        Ok((self.active[at].cluster.progress != before, spinning))
+    }
+
+    /// Lets one asynchronous operation of a cluster happen.
+    fn land_one(&mut self, at: usize) -> Result<(), Fault> {
+        let a = &mut self.active[at];
+        let signalling: Vec<usize> =
+            (0..a.cluster.flights.len()).filter(|&i| a.cluster.flights[i].signal.is_some()).collect();
+        let pick = match self.grid.options.schedule {
+            _ if signalling.is_empty() => None,
+            Schedule::Forward => signalling.first().copied(),
+            Schedule::Reverse => signalling.last().copied(),
+            Schedule::Random(_) => Some(signalling[self.dice.below(signalling.len())]),
+        };
+        if let Some(i) = pick {
+            let f = a.cluster.flights.remove(i);
+            let (warp, lane, line) = (usize::from(f.warp), u32::from(f.lane), f.line);
+            return flight::land(&mut self.grid, &mut a.cluster, f, None).map_err(|stop| {
+                let mut fault =
+                    fault(self.kernel, &self.grid, &a.cluster, &a.warps[warp], Blame { stop, pc: 0, lane });
+                (fault.line, fault.text) = self.grid.program.lines[line as usize].clone();
+                fault
+            });
+        }
+        for w in 0..a.warps.len() {
+            if a.warps[w].arrivals.is_empty() {
+                continue;
+            }
+            let warp = &mut a.warps[w];
+            let landed =
+                copy::land_arrival(&mut Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp });
+            return landed.map_err(|stop| {
+                let blame = here(&a.warps[w], stop);
+                fault(self.kernel, &self.grid, &a.cluster, &a.warps[w], blame)
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes finished clusters out. Stores they left behind land; loads they left behind would write into shared memory that
+    /// belongs to the next block.
+    fn retire(&mut self) -> Result<(), Fault> {
+        let mut at = 0;
+        while at < self.active.len() {
+            if !self.active[at].warps.iter().all(|w| w.done) {
+                at += 1;
+                continue;
+            }
+            let mut done = self.active.swap_remove(at);
+            for f in std::mem::take(&mut done.cluster.flights) {
+                let (warp, lane, line) = (usize::from(f.warp), u32::from(f.lane), f.line);
+                let landed = if f.signal.is_some() {
+                    Err(Stop::new(
+                        FaultKind::MissingWait,
+                        "the block ends while this copy is still on its way",
+                    ))
+                } else {
+                    let clock = done.warps[warp].clock.clone();
+                    flight::land(&mut self.grid, &mut done.cluster, f, Some(&clock))
+                };
+                landed.map_err(|stop| {
+                    let mut fault = fault(
+                        self.kernel,
+                        &self.grid,
+                        &done.cluster,
+                        &done.warps[warp],
+                        Blame { stop, pc: 0, lane },
+                    );
+                    (fault.line, fault.text) = self.grid.program.lines[line as usize].clone();
+                    fault
+                })?;
+            }
+            self.spare.push(done);
+        }
+        Ok(())
+    }
+
+    /// The report of a launch that cannot go on.
+    fn stuck(&self, kind: FaultKind, what: &str) -> Fault {
+        let a = &self.active[0];
+        let mut lines = Vec::new();
+        let mut first = None;
+        for w in a.warps.iter().filter(|w| !w.done) {
+            let Some(g) = w.groups.first() else { continue };
+            // A waiting warp stands behind the instruction it waits at.
+            let pc = if w.wait == Wait::Nothing { g.pc } else { g.pc.saturating_sub(1) };
+            let (line, text) = &self.grid.program.lines[self.grid.program.code[pc as usize].line as usize];
+            if lines.len() < 8 {
+                lines.push(format!("warp {} of block {} at line {line}: {text}", w.index, w.rank));
+            }
+            first.get_or_insert((w, pc));
+        }
+        let detail = format!("{what}; {}", lines.join("; "));
+        match first {
+            Some((w, pc)) => {
+                let lane = w.groups[0].mask.trailing_zeros();
+                fault(
+                    self.kernel,
+                    &self.grid,
+                    &a.cluster,
+                    w,
+                    Blame { stop: Stop::new(kind, detail), pc, lane },
+                )
+            }
+            None => refuse(&self.kernel.name, detail),
+        }
+    }
+}
+
+/// Blames the instruction a waiting warp waits at.
+fn here(warp: &Warp, stop: Stop) -> Blame {
+    let group = warp.groups.first();
+    Blame {
+        stop,
+        pc: group.map_or(0, |g| g.pc.saturating_sub(1)),
+        lane: group.map_or(0, |g| g.mask.trailing_zeros()),
+    }
+}
+
+fn fault(kernel: &Kernel, grid: &Grid<'_>, cluster: &Cluster, warp: &Warp, blame: Blame) -> Fault {
+    let lane = blame.stop.lane.unwrap_or(blame.lane).min(31);
+    let [x, y, _] = grid.launch.block;
+    let t = u32::from(warp.index) * 32 + lane;
+    let (line, text) = grid
+        .program
+        .lines
+        .get(grid.program.code[blame.pc as usize].line as usize)
+        .cloned()
+        .unwrap_or_default();
+    Fault {
+        kind: blame.stop.kind,
+        kernel: kernel.name.clone(),
+        line,
+        text,
+        block: cluster.blocks[usize::from(warp.rank)].coordinates,
+        thread: [t % x, t / x % y, t / (x * y)],
+        detail: blame.stop.detail,
+    }
+}

@@ -1,0 +1,648 @@
+//! Recursive descent over the tokens. Nesting is limited, so no text can exhaust the stack.
+
+use super::lexer::{Kind, Token, tokens};
+use super::syntax::{File, Function, Initial, Instruction, Item, Operand, Space, Variable};
+use super::types::Type;
+use crate::Error;
+
+/// Scopes inside scopes, operands inside operands.
+const DEPTH: u32 = 32;
+/// Registers of one `%r<n>` declaration.
+const REGISTERS: u32 = 1 << 16;
+
+struct Parser<'a> {
+    text: &'a str,
+    tokens: Vec<Token<'a>>,
+    at: usize,
+}
+
+/// Parses a whole text.
+pub(crate) fn parse(text: &str) -> Result<File, Error> {
+    let mut p = Parser { text, tokens: tokens(text)?, at: 0 };
+    let mut file = File::default();
+    while p.at < p.tokens.len() {
+        p.top(&mut file)?;
+    }
+    if file.version == [0, 0] {
+        return Err(Error::Syntax { line: 1, what: "no `.version` directive: this is not PTX".into() });
+    }
+    Ok(file)
+}
+
+/// Linking and visibility words in front of a declaration.
+const LINKAGE: [&str; 4] = [".visible", ".extern", ".weak", ".common"];
+
+impl<'a> Parser<'a> {
+    fn line(&self) -> u32 {
+        self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.line)
+    }
+
+    fn error<T>(&self, what: impl Into<String>) -> Result<T, Error> {
+        Err(Error::Syntax { line: self.line(), what: what.into() })
+    }
+
+    fn kind(&self) -> Option<Kind<'a>> {
+        self.tokens.get(self.at).map(|t| t.kind)
+    }
+
+    fn peek_word(&self) -> Option<&'a str> {
+        match self.kind() {
+            Some(Kind::Word(w)) => Some(w),
+            _ => None,
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self.kind() {
+            Some(Kind::Word(w)) => format!("`{w}`"),
+            Some(Kind::Text(t)) => format!("\"{t}\""),
+            Some(Kind::Mark(c)) => format!("`{c}`"),
+            None => "the end of the text".into(),
+        }
+    }
+
+    fn is(&self, mark: char) -> bool {
+        self.kind() == Some(Kind::Mark(mark))
+    }
+
+    fn eat(&mut self, mark: char) -> bool {
+        let hit = self.is(mark);
+        self.at += usize::from(hit);
+        hit
+    }
+
+    fn eat_word(&mut self, word: &str) -> bool {
+        let hit = self.peek_word() == Some(word);
+        self.at += usize::from(hit);
+        hit
+    }
+
+    fn expect(&mut self, mark: char) -> Result<(), Error> {
+        if self.eat(mark) { Ok(()) } else { self.error(format!("expected `{mark}`, found {}", self.shown())) }
+    }
+
+    fn word(&mut self) -> Result<&'a str, Error> {
+        match self.peek_word() {
+            Some(w) => {
+                self.at += 1;
+                Ok(w)
+            }
+            None => self.error(format!("expected a word, found {}", self.shown())),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, Error> {
+        let word = self.word()?;
+        integer(word).map_or_else(|| self.error(format!("expected a number, found `{word}`")), Ok)
+    }
+
+    fn small(&mut self) -> Result<u32, Error> {
+        let n = self.number()?;
+        u32::try_from(n).or_else(|_| self.error(format!("{n} is too large here")))
+    }
+
+    fn skip_until(&mut self, mark: char) {
+        while self.at < self.tokens.len() && !self.eat(mark) {
+            self.at += 1;
+        }
+    }
+
+    fn skip_line(&mut self) {
+        let line = self.line();
+        while self.tokens.get(self.at).is_some_and(|t| t.line == line) {
+            self.at += 1;
+        }
+    }
+
+    fn top(&mut self, file: &mut File) -> Result<(), Error> {
+        let mut external = false;
+        while let Some(w) = self.peek_word().filter(|w| LINKAGE.contains(w)) {
+            external |= w == ".extern";
+            self.at += 1;
+        }
+        match self.word()? {
+            ".version" => {
+                let word = self.word()?;
+                let parts: Vec<u32> = word.split('.').filter_map(|n| n.parse().ok()).collect();
+                let [major, minor] = parts[..] else { return self.error(format!("`{word}` is no version")) };
+                file.version = [major, minor];
+            }
+            ".target" => {
+                file.target = self.word()?.into();
+                while self.eat(',') {
+                    self.word()?;
+                }
+            }
+            ".address_size" => {
+                let n = self.number()?;
+                if n != 64 {
+                    return self.error(format!("addresses of {n} bits; only 64 are supported"));
+                }
+            }
+            ".file" => self.skip_line(),
+            ".section" => self.skip_until('}'),
+            ".pragma" => self.skip_until(';'),
+            ".entry" => {
+                let f = self.function(true)?;
+                file.functions.push(f);
+            }
+            ".func" => {
+                let f = self.function(false)?;
+                file.functions.push(f);
+            }
+            ".alias" => return self.error("`.alias` is not supported"),
+            word => {
+                let Some(space) = space(word) else {
+                    return self.error(format!("unknown directive `{word}`"));
+                };
+                self.variables(space, external, &mut |v| file.variables.push(v))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, entry: bool) -> Result<Function, Error> {
+        let line = self.line();
+        let mut returns = Vec::new();
+        let mut directives = Vec::new();
+        if self.eat_word(".noreturn") {
+            directives.push((".noreturn".into(), vec![]));
+        }
+        if self.is('(') {
+            returns = self.parameters()?;
+        }
+        let name = self.word()?.to_string();
+        let parameters = if self.is('(') { self.parameters()? } else { Vec::new() };
+        while let Some(word) = self.peek_word() {
+            self.at += 1;
+            let mut numbers = Vec::new();
+            match word {
+                ".maxntid" | ".reqntid" | ".minnctapersm" | ".maxnctapersm" | ".maxnreg"
+                | ".reqnctapercluster" | ".maxclusterrank" => {
+                    numbers.push(self.small()?);
+                    while self.eat(',') {
+                        numbers.push(self.small()?);
+                    }
+                }
+                ".pragma" => self.skip_until(';'),
+                ".noreturn" | ".explicitcluster" | ".blocksareclusters" => {}
+                _ => return self.error(format!("unknown directive `{word}` of `{name}`")),
+            }
+            directives.push((word.into(), numbers));
+        }
+        let body = if self.eat(';') {
+            None
+        } else {
+            self.expect('{')?;
+            Some(self.items(0)?)
+        };
+        Ok(Function { entry, name, returns, parameters, directives, body, line })
+    }
+
+    fn parameters(&mut self) -> Result<Vec<Variable>, Error> {
+        self.expect('(')?;
+        let mut out = Vec::new();
+        while !self.eat(')') {
+            let word = self.word()?;
+            match word {
+                ".param" => out.push(self.variable(Space::Param, false)?),
+                _ => {
+                    return self.error(format!(
+                        "expected `.param`, found `{word}`: register parameters are not supported"
+                    ));
+                }
+            }
+            if !self.eat(',') && !self.is(')') {
+                return self.error(format!("expected `,` or `)`, found {}", self.shown()));
+            }
+        }
+        Ok(out)
+    }
+
+    fn variables(
+        &mut self,
+        space: Space,
+        external: bool,
+        out: &mut dyn FnMut(Variable),
+    ) -> Result<(), Error> {
+        let first = self.variable(space, external)?;
+        let (ty, align) = (first.ty, first.align);
+        out(first);
+        while self.eat(',') {
+            out(self.declarator(space, external, ty, align)?);
+        }
+        self.expect(';')
+    }
+
+    /// `.align 8 .b8 name[16] = {...}` without the space word.
+    fn variable(&mut self, space: Space, external: bool) -> Result<Variable, Error> {
+        let (mut align, mut ty, mut lanes) = (0, None, 1);
+        while let Some(word) = self.peek_word().filter(|w| w.starts_with('.')) {
+            self.at += 1;
+            match word {
+                ".align" => {
+                    align = self.small()?;
+                    if !align.is_power_of_two() || align > 1 << 16 {
+                        return self.error(format!("an alignment of {align}"));
+                    }
+                }
+                ".v2" => lanes = 2,
+                ".v4" => lanes = 4,
+                // `.ptr .global .align 16` describes what a pointer parameter points to.
+                ".ptr" => {
+                    while self.peek_word().is_some_and(space_of_pointer) {
+                        self.at += 1;
+                    }
+                    if self.eat_word(".align") {
+                        self.small()?;
+                    }
+                }
+                ".attribute" => self.skip_until(')'),
+                _ => match Type::parse(&word[1..]) {
+                    Some(t) => ty = Some(t),
+                    None => return self.error(format!("unknown type `{word}`")),
+                },
+            }
+        }
+        let Some(ty) = ty else { return self.error("a declaration without a type") };
+        let align = if align == 0 { ty.bytes() * lanes } else { align };
+        let mut v = self.declarator(space, external, ty, align)?;
+        v.elements = v.elements.map(|n| n.saturating_mul(u64::from(lanes)));
+        Ok(v)
+    }
+
+    fn declarator(&mut self, space: Space, external: bool, ty: Type, align: u32) -> Result<Variable, Error> {
+        let line = self.line();
+        let name = self.word()?.to_string();
+        let mut elements = Some(1u64);
+        while self.eat('[') {
+            if self.eat(']') {
+                elements = None;
+            } else {
+                let n = self.number()?;
+                elements = elements.map(|e| e.saturating_mul(n));
+                self.expect(']')?;
+            }
+        }
+        let mut initial = Vec::new();
+        if self.eat('=') {
+            self.initial(ty, &mut initial, 0)?;
+        }
+        if elements.is_none() && !initial.is_empty() {
+            elements = Some(initial.len() as u64);
+        }
+        if elements.is_some_and(|n| n > 1 << 40) {
+            return self.error(format!("`{name}` is too large"));
+        }
+        Ok(Variable { space, name, ty, elements, align, initial, external, line })
+    }
+
+    fn initial(&mut self, ty: Type, out: &mut Vec<Initial>, depth: u32) -> Result<(), Error> {
+        if depth > DEPTH {
+            return self.error("initial values nested too deeply");
+        }
+        if self.eat('{') {
+            while !self.eat('}') {
+                self.initial(ty, out, depth + 1)?;
+                self.eat(',');
+            }
+            return Ok(());
+        }
+        let negative = self.eat('-');
+        let word = self.word()?;
+        if word == "generic" || word == "mask" {
+            if word == "mask" {
+                return self.error("`mask()` initial values are not supported");
+            }
+            self.expect('(')?;
+            let name = self.word()?.to_string();
+            self.expect(')')?;
+            let offset = self.offset()?;
+            out.push(Initial::Address(name, offset));
+            return Ok(());
+        }
+        out.push(match literal(word) {
+            Some(Operand::Integer(n)) => Initial::Bits(if negative { n.wrapping_neg() } else { n }),
+            Some(Operand::F32(bits)) if ty == Type::F64 => {
+                Initial::Bits(f64::from(f32::from_bits(bits)).to_bits())
+            }
+            Some(Operand::F32(bits)) => Initial::Bits(bits.into()),
+            Some(Operand::F64(bits)) if ty == Type::F32 => {
+                Initial::Bits((f64::from_bits(bits) as f32).to_bits().into())
+            }
+            Some(Operand::F64(bits)) => Initial::Bits(bits),
+            _ => {
+                let offset = self.offset()?;
+                Initial::Address(word.into(), offset)
+            }
+        });
+        Ok(())
+    }
+
+    /// An optional `+8` or `+-8`, `-8`.
+    fn offset(&mut self) -> Result<i64, Error> {
+        let mut sign = 1;
+        if self.eat('+') {
+            if self.eat('-') {
+                sign = -1;
+            }
+        } else if self.eat('-') {
+            sign = -1;
+        } else {
+            return Ok(0);
+        }
+        Ok((self.number()? as i64).wrapping_mul(sign))
+    }
+
+    fn items(&mut self, depth: u32) -> Result<Vec<Item>, Error> {
+        if depth > DEPTH {
+            return self.error("scopes nested too deeply");
+        }
+        let mut out = Vec::new();
+        while !self.eat('}') {
+            if self.eat('{') {
+                out.push(Item::Scope(self.items(depth + 1)?));
+                continue;
+            }
+            if self.eat(';') {
+                continue;
+            }
+            let line = self.line();
+            if self.is('@') {
+                out.push(Item::Instruction(self.instruction()?));
+                continue;
+            }
+            let Some(word) = self.peek_word() else {
+                return self.error(format!("expected an instruction, found {}", self.shown()));
+            };
+            if self.tokens.get(self.at + 1).is_some_and(|t| t.kind == Kind::Mark(':')) {
+                self.at += 2;
+                if self.eat_word(".branchtargets") {
+                    let mut names = vec![self.word()?.to_string()];
+                    while self.eat(',') {
+                        names.push(self.word()?.to_string());
+                    }
+                    self.expect(';')?;
+                    out.push(Item::Targets(word.into(), names));
+                } else if self.peek_word().is_some_and(|w| w == ".callprototype" || w == ".calltargets") {
+                    return self.error("indirect calls are not supported");
+                } else {
+                    out.push(Item::Label(word.into(), line));
+                }
+                continue;
+            }
+            match word {
+                ".reg" => {
+                    self.at += 1;
+                    out.push(self.registers(line)?);
+                }
+                ".loc" | ".file" => self.skip_line(),
+                ".pragma" => self.skip_until(';'),
+                _ if word.starts_with('.') => {
+                    let Some(space) = space(word) else {
+                        return self.error(format!("unknown directive `{word}`"));
+                    };
+                    self.at += 1;
+                    self.variables(space, false, &mut |v| out.push(Item::Variable(v)))?;
+                }
+                _ => out.push(Item::Instruction(self.instruction()?)),
+            }
+        }
+        Ok(out)
+    }
+
+    fn registers(&mut self, line: u32) -> Result<Item, Error> {
+        let mut word = self.word()?;
+        if word == ".v2" || word == ".v4" {
+            return self.error("vector registers are not supported");
+        }
+        word = word.trim_start_matches('.');
+        let Some(ty) = Type::parse(word) else { return self.error(format!("unknown type `.{word}`")) };
+        let mut names = Vec::new();
+        loop {
+            let name = self.word()?.to_string();
+            let mut count = None;
+            if self.eat('<') {
+                let n = self.small()?;
+                if n > REGISTERS {
+                    return self.error(format!("{n} registers of one name, {REGISTERS} allowed"));
+                }
+                count = Some(n);
+                self.expect('>')?;
+            }
+            names.push((name, count));
+            if !self.eat(',') {
+                break;
+            }
+        }
+        self.expect(';')?;
+        Ok(Item::Registers { ty, names, line })
+    }
+
+    fn instruction(&mut self) -> Result<Instruction, Error> {
+        let (line, start) = (self.line(), self.tokens[self.at].start);
+        let mut guard = None;
+        if self.eat('@') {
+            let negated = self.eat('!');
+            guard = Some((self.word()?.to_string(), negated));
+        }
+        let opcode = self.word()?.to_string();
+        let mut operands = Vec::new();
+        if !self.is(';') {
+            loop {
+                operands.push(self.operand(0)?);
+                if !self.eat(',') {
+                    break;
+                }
+            }
+        }
+        let end = self.tokens.get(self.at).map_or(self.text.len(), |t| t.start);
+        self.expect(';')?;
+        let text = self.text[start..end].split_whitespace().collect::<Vec<_>>().join(" ") + ";";
+        Ok(Instruction { guard, opcode, operands, line, text })
+    }
+
+    fn list(&mut self, close: char, depth: u32) -> Result<Vec<Operand>, Error> {
+        let mut out = Vec::new();
+        while !self.eat(close) {
+            out.push(self.operand(depth + 1)?);
+            if !self.eat(',') && !self.is(close) {
+                return self.error(format!("expected `,` or `{close}`, found {}", self.shown()));
+            }
+        }
+        Ok(out)
+    }
+
+    fn operand(&mut self, depth: u32) -> Result<Operand, Error> {
+        if depth > DEPTH {
+            return self.error("operands nested too deeply");
+        }
+        if self.eat('{') {
+            return Ok(Operand::Vector(self.list('}', depth)?));
+        }
+        if self.eat('(') {
+            return Ok(Operand::List(self.list(')', depth)?));
+        }
+        if self.eat('!') {
+            return Ok(Operand::Not(Box::new(self.operand(depth + 1)?)));
+        }
+        if self.eat('[') {
+            let (base, offset) = match self.operand(depth + 1)? {
+                Operand::Name(name, offset) => (Operand::Name(name, 0), offset),
+                other => (other, 0),
+            };
+            let mut coordinates = Vec::new();
+            if self.eat(',') {
+                match self.operand(depth + 1)? {
+                    Operand::Vector(list) => coordinates = list,
+                    other => coordinates.push(other),
+                }
+            }
+            self.expect(']')?;
+            return Ok(Operand::Address { base: Box::new(base), offset, coordinates });
+        }
+        if self.eat('-') {
+            return match self.operand(depth + 1)? {
+                Operand::Integer(n) => Ok(Operand::Integer(n.wrapping_neg())),
+                Operand::F32(b) => Ok(Operand::F32(b ^ 1 << 31)),
+                Operand::F64(b) => Ok(Operand::F64(b ^ 1 << 63)),
+                _ => self.error("`-` before something that is not a number"),
+            };
+        }
+        let word = self.word()?;
+        let first = match literal(word) {
+            Some(value) => value,
+            None => Operand::Name(word.into(), self.offset()?),
+        };
+        if self.eat('|') {
+            let second = self.operand(depth + 1)?;
+            return Ok(Operand::Pair(Box::new(first), Box::new(second)));
+        }
+        Ok(first)
+    }
+}
+
+fn space(word: &str) -> Option<Space> {
+    Some(match word {
+        ".global" => Space::Global,
+        ".const" => Space::Const,
+        ".shared" => Space::Shared,
+        ".local" => Space::Local,
+        ".param" => Space::Param,
+        _ => return None,
+    })
+}
+
+fn space_of_pointer(word: &str) -> bool {
+    matches!(word, ".global" | ".const" | ".shared" | ".local" | ".generic" | ".param")
+}
+
+/// A decimal, hexadecimal, octal or binary integer, with or without the `U` suffix.
+pub(crate) fn integer(word: &str) -> Option<u64> {
+    let word = word.strip_suffix('U').unwrap_or(word);
+    match word.as_bytes() {
+        [b'0', b'x' | b'X', ..] => u64::from_str_radix(&word[2..], 16).ok(),
+        [b'0', b'b' | b'B', ..] => u64::from_str_radix(&word[2..], 2).ok(),
+        [b'0', b'0'..=b'7', ..] => u64::from_str_radix(&word[1..], 8).ok(),
+        [b'0'..=b'9', ..] => word.parse().ok(),
+        _ => None,
+    }
+}
+
+/// A number, or nothing when the word is a name.
+fn literal(word: &str) -> Option<Operand> {
+    match word.as_bytes() {
+        [b'0', b'f' | b'F', ..] if word.len() == 10 => {
+            u32::from_str_radix(&word[2..], 16).ok().map(Operand::F32)
+        }
+        [b'0', b'd' | b'D', ..] if word.len() == 18 => {
+            u64::from_str_radix(&word[2..], 16).ok().map(Operand::F64)
+        }
+        [b'0'..=b'9', ..] => match integer(word) {
+            Some(n) => Some(Operand::Integer(n)),
+            None => word.parse::<f64>().ok().map(|x| Operand::F64(x.to_bits())),
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "
+.version 8.7
+.target sm_90a
+.address_size 64
+.const .align 4 .b8 table[8] = {1, 2, 3, 4, 0xFF, 6};
+.global .align 8 .u64 there = generic(table)+4;
+.extern .shared .align 16 .b8 dyn[];
+.visible .entry k(
+	.param .u64 .ptr .global .align 16 k_param_0,
+	.param .align 64 .b8 k_param_1[128]
+)
+.maxntid 128, 1, 1
+.minnctapersm 1
+{
+	.reg .pred %p<3>;
+	.reg .b32 %r<4>, tmp;
+	.shared .align 8 .b8 s[16];
+	mov.u32 %r1, %tid.x;
+$L_1:
+	@!%p1 bra $L_1;
+	{
+	.reg .b32 x;
+	mov.b32 {x, _}, 0f3F800000;
+	}
+	st.shared.v2.f32 [s+-8], {%r1, -1};
+	cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [k_param_1, {%r2, %r3}], [%r1];
+	setp.lt.and.s32 %p1|%p2, %r1, 5, !%p2;
+	ret;
+}";
+
+    #[test]
+    fn a_module_with_everything() {
+        let file = parse(TEXT).unwrap();
+        assert_eq!((file.version, &file.target[..]), ([8, 7], "sm_90a"));
+        assert_eq!(file.variables[1].initial, [Initial::Address("table".into(), 4)]);
+        assert_eq!((file.variables[2].elements, file.variables[2].external), (None, true));
+        let f = &file.functions[0];
+        assert_eq!(f.parameters[1].bytes(), 128);
+        assert_eq!(f.directives[0], (".maxntid".into(), vec![128, 1, 1]));
+        let body = f.body.as_ref().unwrap();
+        let Item::Instruction(bra) = &body[5] else { panic!() };
+        assert_eq!(
+            (bra.guard.clone(), bra.line, &bra.text[..]),
+            (Some(("%p1".into(), true)), 20, "@!%p1 bra $L_1;")
+        );
+        let Item::Instruction(tma) = &body[8] else { panic!() };
+        assert!(matches!(&tma.operands[1], Operand::Address { coordinates, .. } if coordinates.len() == 2));
+        let Item::Instruction(store) = &body[7] else { panic!() };
+        assert!(matches!(&store.operands[0], Operand::Address { offset: -8, .. }));
+        assert_eq!(
+            store.operands[1],
+            Operand::Vector(vec![Operand::Name("%r1".into(), 0), Operand::Integer(u64::MAX)])
+        );
+    }
+
+    #[test]
+    fn broken_texts_name_their_line() {
+        for (text, line) in [
+            ("", 1),
+            (".version 8.7\n.foo", 2),
+            (".version 8.7\n.visible .entry k()\n{ add.s32 %r1 %r2; }", 3),
+            (".version 8.7\n.visible .entry k() { ret;", 2),
+            (".version 8.7\n.visible .entry k() { .reg .b32 %r<99999999>; }", 2),
+        ] {
+            match parse(text) {
+                Err(Error::Syntax { line: got, .. }) => assert_eq!(got, line, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        let deep = format!(".version 8.7\n.visible .entry k() {}", "{".repeat(100_000));
+        assert!(parse(&deep).is_err());
+        let deep = format!(".version 8.7\n.visible .entry k() {{ mov.b32 {} }}", "-".repeat(100_000));
+        assert!(parse(&deep).is_err());
+    }
+}

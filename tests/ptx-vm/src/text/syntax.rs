@@ -1,0 +1,119 @@
+//! The syntax tree.
+
+use super::types::Type;
+
+/// A memory space as declarations and instructions name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Space {
+    Generic,
+    Global,
+    Const,
+    Shared,
+    /// `.shared::cluster`: this or another block's shared memory.
+    Cluster,
+    Local,
+    Param,
+}
+
+/// A variable's initial value, element by element.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Initial {
+    Bits(u64),
+    /// The address of another variable plus bytes.
+    Address(String, i64),
+}
+
+/// A declared variable or parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Variable {
+    pub(crate) space: Space,
+    pub(crate) name: String,
+    pub(crate) ty: Type,
+    /// Elements; none for `name[]`.
+    pub(crate) elements: Option<u64>,
+    pub(crate) align: u32,
+    pub(crate) initial: Vec<Initial>,
+    pub(crate) external: bool,
+    pub(crate) line: u32,
+}
+
+impl Variable {
+    /// Size in bytes; an open array has none.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.elements.unwrap_or(0).saturating_mul(u64::from(self.ty.bytes()))
+    }
+}
+
+/// An operand as written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Operand {
+    /// A register, variable, label or function; with an offset when written `name+8`.
+    Name(String, i64),
+    /// An integer literal (negative ones in two's complement).
+    Integer(u64),
+    F32(u32),
+    F64(u64),
+    /// `[base+offset]`, or `[base, {coordinates}]`.
+    Address {
+        base: Box<Operand>,
+        offset: i64,
+        coordinates: Vec<Operand>,
+    },
+    /// `{a, b, ...}`.
+    Vector(Vec<Operand>),
+    /// `a|b`.
+    Pair(Box<Operand>, Box<Operand>),
+    /// `!p`.
+    Not(Box<Operand>),
+    /// `(a, b)` of a call.
+    List(Vec<Operand>),
+}
+
+/// An instruction as written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Instruction {
+    /// The predicate and whether it is negated.
+    pub(crate) guard: Option<(String, bool)>,
+    pub(crate) opcode: String,
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) line: u32,
+    pub(crate) text: String,
+}
+
+/// What a body is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Item {
+    Instruction(Instruction),
+    Label(String, u32),
+    Scope(Vec<Item>),
+    Registers {
+        ty: Type,
+        names: Vec<(String, Option<u32>)>,
+        line: u32,
+    },
+    Variable(Variable),
+    /// `name: .branchtargets a, b;`
+    Targets(String, Vec<String>),
+}
+
+/// A kernel or a device function.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Function {
+    pub(crate) entry: bool,
+    pub(crate) name: String,
+    pub(crate) returns: Vec<Variable>,
+    pub(crate) parameters: Vec<Variable>,
+    /// Performance directives: name and numbers.
+    pub(crate) directives: Vec<(String, Vec<u32>)>,
+    pub(crate) body: Option<Vec<Item>>,
+    pub(crate) line: u32,
+}
+
+/// A whole text.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct File {
+    pub(crate) version: [u32; 2],
+    pub(crate) target: String,
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) functions: Vec<Function>,
+}

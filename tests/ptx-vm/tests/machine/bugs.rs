@@ -1,0 +1,226 @@
+//! Planted bugs: each must be reported under every schedule, and by its name.
+
+use ptx_vm::{Fault, FaultKind, Options};
+
+use crate::harness::{Arg, Bench, module, schedules};
+use crate::kernels;
+
+macro_rules! ptx {
+    ($name:literal) => {
+        include_str!(concat!("../ptx/", $name, ".ptx"))
+    };
+}
+
+/// Runs under forward, reverse and random schedules; each must fail with one of the kinds.
+fn caught(what: &str, kinds: &[FaultKind], run: impl Fn(&Options) -> Result<(), Fault>) {
+    for options in schedules(4) {
+        match run(&options) {
+            Ok(()) => panic!("{what} was not found under {:?}", options.schedule),
+            Err(fault) => {
+                assert!(kinds.contains(&fault.kind), "{what} under {:?}: {fault}", options.schedule);
+                assert!(fault.line > 0, "{what}: {fault}");
+            }
+        }
+    }
+}
+
+/// A run whose numbers are wrong counts as found; its fault would be none.
+fn wrong(what: &str, run: impl Fn(&Options) -> Result<bool, Fault>) {
+    for options in schedules(2) {
+        match run(&options) {
+            Ok(right) => assert!(!right, "{what} gives right numbers under {:?}", options.schedule),
+            Err(fault) => panic!("{what} under {:?}: {fault}", options.schedule),
+        }
+    }
+}
+
+const RACE: &[FaultKind] = &[FaultKind::SharedRace, FaultKind::Uninitialised, FaultKind::MissingWait];
+
+#[test]
+fn the_thirteen_of_the_feasibility_study() {
+    let shape = (64, 64, 128);
+    let gemm = |text: &'static str| move |o: &Options| kernels::gemm(text, shape, o).map(|_| ());
+    caught("gemm without the trailing barrier", RACE, gemm(ptx!("gemm.no_barrier_after")));
+    caught("gemm without the barrier before ldmatrix", RACE, gemm(ptx!("gemm.no_barrier_before")));
+    caught("cp.async.wait_group too weak", &[FaultKind::MissingWait], gemm(ptx!("gemm.weak_wait")));
+    caught("gemm without a row guard", &[FaultKind::OutOfBounds], |o| {
+        kernels::gemm(ptx!("gemm.no_guard"), (60, 64, 64), o).map(|_| ())
+    });
+    wrong("swapped halves of the B fragment", |o| kernels::gemm(ptx!("gemm.swapped"), shape, o));
+    caught("rmsnorm without its first barrier", RACE, |o| kernels::rmsnorm(ptx!("rmsnorm.no_barrier"), o));
+    caught("a loop that runs one too far", &[FaultKind::OutOfBounds], |o| {
+        kernels::rmsnorm(ptx!("rmsnorm.off_by_one"), o)
+    });
+    caught("a shuffle under a divergent branch", &[FaultKind::Divergence], |o| {
+        kernels::rmsnorm(ptx!("rmsnorm.divergent"), o)
+    });
+    let shape = (64, 64, 256);
+    let wgmma = |text: &'static str| move |o: &Options| kernels::wgmma(text, shape, o).map(|_| ());
+    caught(
+        "expect_tx too small",
+        &[FaultKind::MissingWait, FaultKind::Deadlock, FaultKind::Barrier],
+        wgmma(ptx!("wgmma.short_expect")),
+    );
+    caught(
+        "the wrong mbarrier phase",
+        &[FaultKind::Deadlock, FaultKind::MissingWait, FaultKind::SharedRace],
+        wgmma(ptx!("wgmma.wrong_parity")),
+    );
+    caught(
+        "no wait for the mbarrier",
+        &[FaultKind::MissingWait, FaultKind::SharedRace],
+        wgmma(ptx!("wgmma.no_wait")),
+    );
+    caught("no wait for wgmma", &[FaultKind::MissingWait], wgmma(ptx!("wgmma.no_wgmma_wait")));
+    wrong("a wrong descriptor step", |o| kernels::wgmma(ptx!("wgmma.wrong_step"), shape, o));
+}
+
+#[test]
+fn between_blocks_and_in_clusters() {
+    caught("a stencil without a grid barrier", &[FaultKind::GlobalRace], |o| {
+        kernels::stencil(ptx!("grid.no_grid_sync"), o, true)
+    });
+    caught("a grid barrier without a fence", &[FaultKind::GlobalRace], |o| {
+        kernels::stencil(ptx!("grid.no_fence"), o, true)
+    });
+    caught("a last block without a fence", &[FaultKind::GlobalRace], |o| {
+        kernels::last_block(ptx!("grid.no_fence"), o)
+    });
+    caught(
+        "a block that leaves before others have read its memory",
+        &[FaultKind::OutOfBounds, FaultKind::SharedRace],
+        |o| kernels::cluster_sum(ptx!("cluster.no_last_sync"), o),
+    );
+    caught(
+        "a producer that does not wait for free stages",
+        &[FaultKind::MissingWait, FaultKind::SharedRace],
+        |o| kernels::pipeline(ptx!("cluster.no_free_wait"), o),
+    );
+}
+
+/// A text with a mistake, in blocks of 64 threads over 64 words of memory.
+fn text(body: &str, kinds: &[FaultKind]) {
+    let ptx = module(&format!(
+        ".visible .entry k(.param .u64 a) {{
+           .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<9>; .reg .f32 %f<9>;
+           .shared .align 128 .b8 sm[2048]; .shared .align 8 .b8 mb[16];
+           ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
+           mov.u64 %rd4, sm; cvt.u32.u64 %r3, %rd4; shl.b32 %r4, %r1, 2; add.s32 %r5, %r3, %r4; mov.u64 %rd5, mb; cvt.u32.u64 %r6, %rd5;
+           setp.eq.u32 %p1, %r1, 0; mov.u32 %r10, %laneid; setp.eq.u32 %p2, %r10, 0; mov.u32 %r7, 63; sub.s32 %r7, %r7, %r1; shl.b32 %r7, %r7, 2; add.s32 %r7, %r7, %r3;
+           {body}
+           ret; }}"
+    ));
+    caught(body, kinds, |options| {
+        let mut b = Bench::new(&ptx);
+        let a = b.upload(&[0u32; 1024]);
+        let launch = b.launch("k", [2, 1, 1], [64, 1, 1], &[Arg::U64(a)]);
+        b.run("k", &launch, options).map(|_| ())
+    });
+}
+
+#[test]
+fn small_mistakes() {
+    use FaultKind::*;
+    let race: &[FaultKind] = &[SharedRace, Uninitialised];
+    // Shared memory.
+    text("st.shared.u32 [%r5], %r1; ld.shared.u32 %r2, [%r7];", race);
+    text("st.shared.u32 [%r5], %r1; bar.warp.sync -1; ld.shared.u32 %r2, [%r7];", race);
+    text(
+        "st.shared.u32 [%r5], %r1; bar.sync 0; ld.shared.u32 %r2, [%r7]; st.shared.u32 [%r5], %r2;",
+        &[SharedRace],
+    );
+    text("@%p2 st.shared.u32 [sm], %r1;", &[SharedRace]);
+    text(
+        "@%p1 st.shared.u32 [sm], %r1; bar.sync 0; atom.shared.add.u32 %r2, [sm], 1; ld.shared.u32 %r2, [sm];",
+        &[SharedRace],
+    );
+    // A warp that reads its neighbour lane's word without __syncwarp.
+    text("st.shared.u32 [%r5], %r1; xor.b32 %r8, %r5, 4; ld.shared.u32 %r2, [%r8];", race);
+    // ldmatrix right after the lanes' stores.
+    text(
+        "shl.b32 %r8, %r1, 4; add.s32 %r8, %r8, %r3; st.shared.v4.u32 [%r8], {%r1, %r1, %r1, %r1}; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r11, %r12, %r13, %r14}, [%r8];",
+        race,
+    );
+    // Global memory.
+    text("st.global.u32 [%rd3], %r1;", &[GlobalRace]);
+    text("@%p1 st.global.u32 [%rd1], %r1;", &[GlobalRace]);
+    text("ld.global.u32 %r2, [%rd1]; @%p1 st.global.u32 [%rd1], %r1;", &[GlobalRace]);
+    text("@%p1 red.global.add.u32 [%rd1], 1; ld.global.u32 %r2, [%rd1];", &[GlobalRace]);
+    // cp.async.
+    text(
+        "cp.async.ca.shared.global [%r5], [%rd3], 4; cp.async.commit_group; ld.shared.u32 %r2, [%r5];",
+        &[MissingWait],
+    );
+    text(
+        "cp.async.ca.shared.global [%r5], [%rd3], 4; cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r2, [%r5];",
+        &[MissingWait],
+    );
+    text(
+        "cp.async.ca.shared.global [%r5], [%rd3], 4; cp.async.commit_group; cp.async.wait_group 0; ld.shared.u32 %r2, [%r7];",
+        &[SharedRace, MissingWait, Uninitialised],
+    );
+    text(
+        "cp.async.ca.shared.global [%r5], [%rd3], 4; cp.async.wait_group 0; ld.shared.u32 %r2, [%r5];",
+        &[MissingWait],
+    );
+    text("cp.async.cg.shared.global [%r5], [%rd3], 16;", &[Misaligned]);
+    text("cp.async.ca.shared.global [%r5], [%rd3+8192], 4;", &[OutOfBounds]);
+    // mbarriers.
+    text("@%p1 mbarrier.arrive.shared.b64 _, [%r6];", &[Barrier, Uninitialised]);
+    text("@%p1 mbarrier.init.shared.b64 [%r6], 0;", &[Barrier]);
+    text(
+        "@%p1 mbarrier.init.shared.b64 [%r6], 64; mbarrier.arrive.shared.b64 _, [%r6];",
+        &[SharedRace, Barrier],
+    );
+    text(
+        "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L;",
+        &[Deadlock],
+    );
+    text(
+        "@%p1 mbarrier.init.shared.b64 [%r6], 65; bar.sync 0; mbarrier.arrive.shared.b64 _, [%r6]; L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L;",
+        &[Deadlock],
+    );
+    text("@%p1 mbarrier.init.shared.b64 [%r6], 64; bar.sync 0; @%p1 st.shared.u64 [mb], %rd1;", &[Barrier]);
+    // Bulk copies.
+    let bulk = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 256, [%r6];";
+    text(
+        &format!(
+            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; @%p1 {bulk} bar.sync 0; ld.shared.u32 %r2, [%r5];"
+        ),
+        &[MissingWait],
+    );
+    text(
+        &format!(
+            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 128; @%p1 {bulk} L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L; ld.shared.u32 %r2, [%r5];"
+        ),
+        &[MissingWait, Deadlock],
+    );
+    text(
+        &format!(
+            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 512; @%p1 {bulk} L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L;"
+        ),
+        &[Deadlock],
+    );
+    text(
+        &format!(
+            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; @%p1 {bulk}"
+        ),
+        &[MissingWait],
+    );
+    text(
+        "st.shared.u32 [%r5], %r1; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r3], 256; @%p1 cp.async.bulk.commit_group;",
+        &[MissingWait],
+    );
+    text(
+        "st.shared.u32 [%r5], %r1; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r3], 256; @%p1 cp.async.bulk.commit_group; bar.sync 0; st.shared.u32 [%r5], %r1;",
+        &[MissingWait],
+    );
+    // Barriers.
+    text("setp.lt.u32 %p3, %r1, 32; @%p3 bra X; bar.sync 1, 64; X: bar.sync 0;", &[Deadlock]);
+    text("setp.lt.u32 %p3, %r1, 32; @%p3 bra X; bar.sync 1; bra Y; X: bar.sync 2; Y:", &[Deadlock]);
+    text("bar.sync 1, 33;", &[Barrier]);
+    text("mov.u32 %r8, %laneid; shr.u32 %r8, %r8, 4; bar.sync %r8;", &[Divergence]);
+    // Ends.
+    text("trap;", &[Trap]);
+    text("L: ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p3, %r2, 0; @%p3 bra L;", &[Budget]);
+}

@@ -1,0 +1,16 @@
+//! The machine against plain models: every opcode form on random and edge operands, collectives, memory, copies, planted
+//! bugs, and compiler output.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod atomics;
+mod bugs;
+mod compare;
+mod convert;
+mod copies;
+mod data;
+mod float;
+mod harness;
+mod integer;
+mod kernels;
+mod refused;
+mod warp;

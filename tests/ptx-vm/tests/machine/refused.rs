@@ -1,0 +1,55 @@
+//! What is not supported is refused when the module is loaded, with its line.
+
+use ptx_vm::{Error, Module};
+
+use crate::harness::module;
+
+#[test]
+fn unknown_opcodes_forms_and_operands() {
+    for text in [
+        "frobnicate.u32 %r1, %r2;",
+        "add.u13 %r1, %r2, %r3;",
+        "add.sideways.u32 %r1, %r2, %r3;",
+        "add.u32 %r1, %r2;",
+        "add.u32 %r1, %r2, %rd1;",
+        "add.u64 %r1, %rd2, %rd3;",
+        "add.u32 %nobody, %r2, %r3;",
+        "add.f32 %f1, %f2, 3;",
+        "div.f32 %f1, %f2, %f3;",
+        "shfl.bfly.b32 %r1, %r2, 1, 31;",
+        "atom.global.cas.f32 %f1, [%rd1], %f2, %f3;",
+        "atom.global.min.f64 %fd1, [%rd1], %fd2;",
+        "ld.global.v2.u32 %r1, [%rd1];",
+        "ld.global.u32 %r1, [nobody];",
+        "bra nowhere;",
+        "call nobody, ();",
+        "mma.sync.aligned.m16n8k7.row.col.f32.bf16.bf16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r1,%r2}, {%f1,%f2,%f3,%f4};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2,%r3}, {%r1,%r2}, {%f1,%f2,%f3,%f4};",
+        "cp.async.ca.shared.global [%r1], [%rd1], 5;",
+        "setp.lo.s32 %p1, %r1, %r2;",
+        "lop3.b32 %r1, %r2, %r3, %r1, 300;",
+        "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [t, {%f1,%f2}];",
+        "cvt.rn.satfinite.e2m1x2.f32 %h1, %f1, %f2;",
+    ] {
+        let ptx = module(&format!(
+            ".visible .entry k() {{\n.reg .b16 %h<4>; .reg .b32 %r<5>; .reg .f32 %f<5>; .reg .b64 %rd<5>; .reg .f64 %fd<4>; .reg .pred %p<3>;\n{text}\nret; }}"
+        ));
+        match Module::parse(&ptx) {
+            Err(Error::Unsupported { line, .. }) => assert_eq!(line, 7, "{text}"),
+            other => panic!("{text}: {:?}", other.map(|m| m.kernels().len())),
+        }
+    }
+}
+
+#[test]
+fn recursion_and_foreign_variables() {
+    let recursive = module(
+        ".func f(.param .b32 f0) { .param .b32 p; .reg .b32 %r<2>; ld.param.u32 %r1, [f0]; st.param.b32 [p], %r1; call f, (p); ret; }
+         .visible .entry k() { .param .b32 p; call f, (p); ret; }",
+    );
+    assert!(matches!(Module::parse(&recursive), Err(Error::Unsupported { .. })));
+    assert!(Module::parse(&module(".extern .global .u32 elsewhere;")).is_err());
+    assert!(Module::parse(&module(".global .u32 p = generic(nobody);")).is_err());
+    let large = module(".visible .entry k() { .shared .b8 a[99999999999]; ret; }");
+    assert!(Module::parse(&large).is_err());
+}

@@ -1,0 +1,56 @@
+//! The linker.
+
+use std::ffi::c_void;
+
+use super::arg::{In, Out, Text};
+use super::entries;
+use super::module::{logs, report};
+use crate::abi::Handle;
+use crate::code::{Code, Result};
+use crate::link;
+use crate::state::{Held, Id};
+
+fn add(d: &mut Held<'_>, handle: Handle, kind: u32, bytes: &[u8]) -> Result {
+    let logs = d.links.get(&Id::of(handle)).ok_or(Code::INVALID_HANDLE)?.logs;
+    let mut log = String::new();
+    let added = link::add(d, Id::of(handle), kind, bytes, &mut log);
+    report(&logs, &log, &added);
+    added
+}
+
+entries! {
+    /// A new linker state.
+    live fn cuLinkCreate_v2(d, count: u32, options: In<u32>, values: *mut *mut c_void, handle: Out<Handle>) {
+        let logs = logs(count, options, values)?;
+        handle.set(link::create(d, logs)?.handle())
+    }
+
+    /// Adds an input from memory.
+    live fn cuLinkAddData_v2(
+        d, handle: Handle, kind: u32, data: *const c_void, bytes: usize, _name: Text, _count: u32, _options: In<u32>,
+        _values: *mut *mut c_void,
+    ) {
+        add(d, handle, kind, &super::arg::bytes(data, bytes)?)
+    }
+
+    /// Adds an input from a file.
+    live fn cuLinkAddFile_v2(
+        d, handle: Handle, kind: u32, path: Text, _count: u32, _options: In<u32>, _values: *mut *mut c_void,
+    ) {
+        let bytes = std::fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
+        add(d, handle, kind, &bytes)
+    }
+
+    /// The container, owned by the state.
+    live fn cuLinkComplete(d, handle: Handle, image: Out<*const u8>, bytes: Out<usize>) {
+        let (at, size) = link::complete(d, Id::of(handle))?;
+        image.set(at)?;
+        bytes.set_if_wanted(size);
+        Ok(())
+    }
+
+    /// Destroys the state.
+    live fn cuLinkDestroy(d, handle: Handle) {
+        d.links.remove(&Id::of(handle)).map(|_| ()).ok_or(Code::INVALID_HANDLE)
+    }
+}

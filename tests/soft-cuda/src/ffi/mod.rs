@@ -1,0 +1,123 @@
+//! The C interface: one thin function per symbol, one file per group.
+//!
+//! Every function passes through one of the doors below: `bare` (may be called at any time), `ready` (after `cuInit`), `live`
+//! (with a healthy current context). A door takes the lock, keeps panics in, and turns the result into a code. What a function
+//! does is in the rooms; here is what the interface calls things.
+
+// The interface's own spelling.
+#![allow(non_snake_case)]
+
+pub mod arg;
+mod capture;
+mod context;
+mod copy;
+mod device;
+mod engraft;
+mod event;
+mod exec;
+mod graph;
+mod init;
+mod launch;
+mod library;
+mod link;
+mod memory;
+mod module;
+mod node;
+mod occupancy;
+mod pool;
+mod stream;
+mod tensor;
+mod unsupported;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::code::{Code, Result};
+use crate::queue;
+use crate::state::{Held, lock};
+
+/// A symbol and its address.
+pub type Entry = (&'static str, *const ());
+
+/// Defines entries: a door, a name, the lock's name inside, the arguments, the body.
+macro_rules! entries {
+    ($($(#[$meta:meta])* $door:ident fn $name:ident($d:tt $(, $arg:ident : $type:ty)* $(,)?) $body:block)*) => {
+        $(
+            $(#[$meta])*
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::code::Code {
+                $crate::ffi::$door(stringify!($name), |$d| $body)
+            }
+        )*
+
+        /// The symbols of this file.
+        pub fn table() -> Vec<$crate::ffi::Entry> {
+            vec![$((stringify!($name), $name as *const ())),*]
+        }
+    };
+}
+use entries;
+
+fn answer(name: &str, call: impl FnOnce() -> Result) -> Code {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => Code::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => {
+            eprintln!("[Engraft software CUDA] {name} panicked: this is a bug of the driver");
+            Code::UNKNOWN
+        }
+    }
+}
+
+/// The door of calls that need no driver state.
+fn bare(name: &str, call: impl FnOnce(()) -> Result) -> Code {
+    answer(name, || call(()))
+}
+
+/// The door of calls that need the lock but no initialised driver.
+fn early(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
+    answer(name, || {
+        if queue::inside_host_function() {
+            return Err(Code::NOT_PERMITTED);
+        }
+        call(&mut lock())
+    })
+}
+
+/// The door of calls that need `cuInit`.
+fn ready(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
+    early(name, |d| if d.initialised { call(d) } else { Err(Code::NOT_INITIALIZED) })
+}
+
+/// The door of calls that need a healthy current context.
+fn live(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
+    ready(name, |d| {
+        d.here()?;
+        call(d)
+    })
+}
+
+/// All implemented symbols.
+pub fn symbols() -> Vec<Entry> {
+    let tables = [
+        init::table(),
+        device::table(),
+        context::table(),
+        memory::table(),
+        pool::table(),
+        copy::table(),
+        stream::table(),
+        event::table(),
+        capture::table(),
+        module::table(),
+        library::table(),
+        link::table(),
+        launch::table(),
+        engraft::table(),
+        occupancy::table(),
+        tensor::table(),
+        graph::table(),
+        node::table(),
+        exec::table(),
+    ];
+    tables.concat()
+}

@@ -1,0 +1,119 @@
+//! The linker interface, so that a program's cache of compiled modules has something to cache.
+//!
+//! `cuLinkComplete` gives a container of this driver's own: a magic, a count and the PTX texts, the same bytes for the same
+//! inputs. `cuModuleLoadData` takes it back; no real driver does. Texts are not linked *together*: each must stand alone, and a
+//! symbol that another text defines is not found.
+
+use crate::code::{Code, Result};
+use crate::module::{self, Image};
+use crate::state::{Driver, Id};
+
+const MAGIC: &[u8; 16] = b"engraft-softlink";
+
+/// Where a caller wants logs: the options of `cuModuleLoadDataEx` and `cuLinkCreate`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Logs {
+    /// Buffer for errors and its size in bytes.
+    pub error: (usize, usize),
+    /// Buffer for information and its size in bytes.
+    pub info: (usize, usize),
+    /// Where the number of bytes written to each goes (addresses of the option values).
+    pub written: [usize; 2],
+}
+
+/// A linker state.
+#[derive(Debug, Default)]
+pub struct Link {
+    inputs: Vec<String>,
+    /// The container, once complete: the program reads it until it destroys the state.
+    pub output: Option<Box<[u8]>>,
+    /// The program's log buffers.
+    pub logs: Logs,
+}
+
+/// A new state.
+pub fn create(d: &mut Driver, logs: Logs) -> Result<Id> {
+    d.here()?;
+    let id = d.id();
+    d.links.insert(id, Link { logs, ..Link::default() });
+    Ok(id)
+}
+
+/// Adds an input of a `CUjitInputType`.
+pub fn add(d: &mut Driver, id: Id, kind: u32, bytes: &[u8], log: &mut String) -> Result {
+    const CUBIN: u32 = 0;
+    const PTX: u32 = 1;
+    let image = module::classify(bytes);
+    module::parse(&image, log)?;
+    let link = d.links.get_mut(&id).ok_or(Code::INVALID_HANDLE)?;
+    if link.output.is_some() {
+        return Err(Code::INVALID_HANDLE);
+    }
+    match (kind, image) {
+        (PTX, Image::Ptx(text)) => link.inputs.push(text),
+        (CUBIN, Image::Linked(texts)) => link.inputs.extend(texts),
+        _ => return Err(Code::INVALID_IMAGE),
+    }
+    Ok(())
+}
+
+/// Makes the container: its address and size in bytes.
+pub fn complete(d: &mut Driver, id: Id) -> Result<(*const u8, usize)> {
+    let link = d.links.get_mut(&id).ok_or(Code::INVALID_HANDLE)?;
+    let bytes = link.output.get_or_insert_with(|| seal(&link.inputs));
+    Ok((bytes.as_ptr(), bytes.len()))
+}
+
+fn seal(texts: &[String]) -> Box<[u8]> {
+    let total: usize = texts.iter().map(|t| t.len() + 8).sum();
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend((total as u64).to_le_bytes());
+    for text in texts {
+        bytes.extend((text.len() as u64).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    bytes.into()
+}
+
+/// The size in bytes of a container that begins with these bytes, if they are the beginning of one.
+pub fn size(head: &[u8]) -> Option<usize> {
+    let rest = head.strip_prefix(MAGIC)?;
+    let total = u64::from_le_bytes(*rest.first_chunk::<8>()?);
+    usize::try_from(total).ok()?.checked_add(HEAD)
+}
+
+/// These bytes may be the beginning of a container whose size is not known yet.
+pub fn begins(bytes: &[u8]) -> bool {
+    bytes.len() < HEAD && bytes.starts_with(MAGIC)
+}
+
+/// Bytes to read before [`size`] can answer.
+const HEAD: usize = MAGIC.len() + 8;
+
+/// The texts of a container, or nothing when it is none.
+pub fn open(bytes: &[u8]) -> Option<Vec<String>> {
+    let mut rest = bytes.get(..size(bytes)?)?.get(HEAD..)?;
+    let mut texts = Vec::new();
+    while !rest.is_empty() {
+        let (length, tail) = rest.split_first_chunk::<8>()?;
+        let (text, tail) = tail.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        texts.push(String::from_utf8(text.to_vec()).ok()?);
+        rest = tail;
+    }
+    Some(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_opens_to_its_texts_and_a_cut_one_does_not() {
+        let texts = vec!["one".to_owned(), String::new(), "three".to_owned()];
+        let sealed = seal(&texts);
+        assert_eq!(open(&sealed), Some(texts));
+        for cut in 0..sealed.len() {
+            assert_eq!(open(&sealed[..cut]), None, "{cut} bytes");
+        }
+    }
+}

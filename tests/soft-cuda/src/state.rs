@@ -1,0 +1,197 @@
+//! The state of the driver: tables of plain data, and the lock around them.
+//!
+//! Handles that C sees are numbers ([`Id`]) dressed as pointers. They are never dereferenced and never given twice, so a stale or
+//! made-up handle is an error code here where a real driver would crash.
+//! Every entry holds the lock from its first line to its last, with one exception: while a host function of the program runs
+//! ([`crate::queue`]), the lock is open, since that function may wait for another thread that calls the driver.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::LazyLock;
+use std::thread::ThreadId;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use ptx_vm::{Memory, Options};
+
+use crate::capture::Capture;
+use crate::code::{Code, Result};
+use crate::context::Context;
+use crate::device::Device;
+use crate::event::Event;
+use crate::graph::{Exec, Graph};
+use crate::link::Link;
+use crate::memory::{Pool, Table};
+use crate::module::{Function, Library, LoadedModule};
+use crate::order::Order;
+use crate::queue::Queue;
+use crate::stream::Stream;
+
+/// A handle: unique over all kinds and for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u64);
+
+impl Id {
+    /// The handle that C holds.
+    pub fn handle(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+
+    /// What C handed in.
+    pub fn of(handle: *mut c_void) -> Id {
+        Id(handle as u64)
+    }
+}
+
+/// Ranges of device memory that a kernel has written, known when it has run.
+pub type Written = std::sync::Arc<Mutex<Vec<Range<u64>>>>;
+
+/// What can be chosen before `cuInit`, and partly later.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Virtual devices.
+    pub devices: u32,
+    /// Memory per device in bytes.
+    pub memory: u64,
+    /// The order of unordered work.
+    pub order: Order,
+    /// What the machine checks in kernels, and how it runs them.
+    pub machine: Options,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let machine = Options { track_writes: true, ..Options::default() };
+        Settings { devices: 1, memory: 8 << 30, order: Order::Latest, machine }
+    }
+}
+
+/// Everything the driver knows.
+pub struct Driver {
+    /// Choices.
+    pub settings: Settings,
+    /// `cuInit` has succeeded.
+    pub initialised: bool,
+    /// By ordinal.
+    pub devices: Vec<Device>,
+    /// Live contexts.
+    pub contexts: BTreeMap<Id, Context>,
+    /// Live streams, the default ones included.
+    pub streams: BTreeMap<Id, Stream>,
+    /// The per-thread default streams.
+    pub thread_streams: BTreeMap<(Id, u64), Id>,
+    /// Numbers of the threads that have such streams.
+    pub threads: Vec<ThreadId>,
+    /// Live events.
+    pub events: BTreeMap<Id, Event>,
+    /// Loaded modules.
+    pub modules: BTreeMap<Id, LoadedModule>,
+    /// Their kernels.
+    pub functions: BTreeMap<Id, Function>,
+    /// Loaded libraries.
+    pub libraries: BTreeMap<Id, Library>,
+    /// Kernels of libraries: library and name.
+    pub kernels: BTreeMap<Id, (Id, String)>,
+    /// Memory pools.
+    pub pools: BTreeMap<Id, Pool>,
+    /// Allocations and pinned ranges.
+    pub table: Table,
+    /// The bytes.
+    pub memory: Memory,
+    /// Graphs under construction.
+    pub graphs: BTreeMap<Id, Graph>,
+    /// The graph of each node.
+    pub nodes: BTreeMap<Id, Id>,
+    /// Instantiated graphs.
+    pub execs: BTreeMap<Id, Exec>,
+    /// Captures that have not ended.
+    pub captures: BTreeMap<Id, Capture>,
+    /// Linker states.
+    pub links: BTreeMap<Id, Link>,
+    /// Work to be done.
+    pub queue: Queue,
+    /// The last fault in words.
+    pub last_fault: Option<String>,
+    /// Kernels run, and warp instructions in them.
+    pub counted: (u64, u64),
+    next: u64,
+}
+
+/// The driver, locked.
+pub type Held<'a> = MutexGuard<'a, Driver>;
+
+impl Driver {
+    /// A driver that nobody has initialised.
+    pub fn new() -> Self {
+        Driver {
+            settings: Settings::default(),
+            initialised: false,
+            devices: Vec::new(),
+            contexts: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            thread_streams: BTreeMap::new(),
+            threads: Vec::new(),
+            events: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            libraries: BTreeMap::new(),
+            kernels: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            table: Table::default(),
+            memory: Memory::new(),
+            graphs: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            captures: BTreeMap::new(),
+            links: BTreeMap::new(),
+            queue: Queue::default(),
+            last_fault: None,
+            counted: (0, 0),
+            next: 0x5C00_0000_0000,
+        }
+    }
+
+    /// A new handle.
+    pub fn id(&mut self) -> Id {
+        self.next += 0x40;
+        Id(self.next)
+    }
+
+    /// Starts the devices that the settings name; a second call changes nothing.
+    pub fn initialise(&mut self) -> Result {
+        if self.initialised {
+            return Ok(());
+        }
+        if self.settings.devices == 0 {
+            return Err(Code::NO_DEVICE);
+        }
+        for ordinal in 0..self.settings.devices {
+            self.memory.set_capacity(ordinal, self.settings.memory);
+            let pool = self.id();
+            self.pools.insert(pool, Pool::new(ordinal, 0));
+            self.devices.push(Device::new(pool));
+        }
+        self.initialised = true;
+        Ok(())
+    }
+
+    /// A small number for the calling thread.
+    pub fn thread(&mut self) -> u64 {
+        let id = std::thread::current().id();
+        let at = self.threads.iter().position(|&t| t == id);
+        at.unwrap_or_else(|| {
+            self.threads.push(id);
+            self.threads.len() - 1
+        }) as u64
+    }
+}
+
+static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
+
+/// Signalled when a host function has returned.
+pub static RETURNED: Condvar = Condvar::new();
+
+/// Locks the process's driver.
+pub fn lock() -> Held<'static> {
+    DRIVER.lock()
+}

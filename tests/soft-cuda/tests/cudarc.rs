@@ -1,0 +1,362 @@
+//! Unmodified cudarc over the software driver.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::ffi::CStr;
+
+use common::*;
+use cudarc::driver::sys::CUresult as R;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use soft_cuda::preload::Order;
+
+fn fails(code: R) -> Result<(), DriverError> {
+    Err(DriverError(code))
+}
+
+#[test]
+fn devices_introduce_themselves() {
+    let (soft, _alone) = soft();
+    assert!(soft.path().is_file());
+    // SAFETY: only asks for the library.
+    assert!(unsafe { sys::is_culib_present() });
+    assert_eq!(CudaContext::device_count(), Ok(4));
+    let context = CudaContext::new(1).unwrap();
+    assert_eq!(context.name().unwrap(), "Engraft software CUDA");
+    assert_eq!(context.compute_capability(), Ok((9, 0)));
+    assert_eq!(context.total_mem(), Ok(256 << 20));
+    assert!(context.has_async_alloc());
+    assert_eq!(CudaContext::new(4).err(), Some(DriverError(R::CUDA_ERROR_INVALID_DEVICE)));
+    assert!(soft.set_devices(2, 0).is_err(), "too late");
+    let error = DriverError(R::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(error.error_name().unwrap(), c"CUDA_ERROR_ILLEGAL_ADDRESS");
+    let mut version = 0;
+    // SAFETY: a place for the number.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().unwrap();
+    assert_eq!(version, 13000);
+}
+
+#[test]
+fn buffers_kernels_and_readback_in_every_order() {
+    let (soft, _alone) = soft();
+    for order in Order::all(5) {
+        soft.set_order(order).unwrap();
+        let context = CudaContext::new(0).unwrap();
+        let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+        let module = Module::load(&context);
+        let host: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+        let mut x = stream.clone_htod(&host).unwrap();
+        let n = 1000u32;
+        {
+            use cudarc::driver::DevicePtrMut;
+            let (address, _sync) = x.device_ptr_mut(&stream);
+            launch(&stream, module.function("scale").unwrap(), 8, 128, 0, args([&address, &n, &3.0f32]))
+                .unwrap();
+        }
+        // cudarc's own events order the two streams.
+        let y = other.clone_dtod(&x).unwrap();
+        let zeros = other.alloc_zeros::<f32>(10).unwrap();
+        let got = stream.clone_dtoh(&y).unwrap();
+        assert!(got.iter().zip(&host).all(|(g, h)| *g == 3.0 * h), "{order:?}");
+        assert_eq!(other.clone_dtoh(&zeros).unwrap(), [0.0; 10]);
+        context.synchronize().unwrap();
+    }
+    assert!(soft.counts().unwrap().0 >= 8);
+}
+
+#[test]
+fn events_have_times_and_states() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let start = stream.record_event(timed).unwrap();
+    let x = stream.alloc_zeros::<u8>(1 << 20).unwrap();
+    let end = stream.record_event(timed).unwrap();
+    assert!(!end.is_complete());
+    end.synchronize().unwrap();
+    assert!(end.is_complete());
+    assert!(start.elapsed_ms(&end).unwrap() > 0.0);
+    drop(x);
+}
+
+#[test]
+fn a_capture_replays() {
+    let (soft, _alone) = soft();
+    for order in Order::all(3) {
+        soft.set_order(order).unwrap();
+        let context = bare_context(0);
+        let stream = context.new_stream().unwrap();
+        let module = Module::load(&context);
+        let x = stream.clone_htod(&[1.0f32; 64]).unwrap();
+        let address = address(&x, &stream);
+        let scale = module.function("scale").unwrap();
+        stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+        assert_eq!(
+            stream.capture_status().unwrap(),
+            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
+        );
+        launch(&stream, scale, 1, 64, 0, args([&address, &64u32, &2.0f32])).unwrap();
+        launch(&stream, scale, 1, 64, 0, args([&address, &64u32, &5.0f32])).unwrap();
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().unwrap();
+        graph.upload().unwrap();
+        assert_eq!(stream.clone_dtoh(&x).unwrap(), [1.0; 64]);
+        graph.launch().unwrap();
+        graph.launch().unwrap();
+        assert_eq!(stream.clone_dtoh(&x).unwrap(), [100.0; 64], "{order:?}");
+    }
+}
+
+fn address<T>(slice: &cudarc::driver::CudaSlice<T>, stream: &cudarc::driver::CudaStream) -> u64 {
+    use cudarc::driver::DevicePtr;
+    slice.device_ptr(stream).0
+}
+
+#[test]
+fn an_access_out_of_bounds_sticks_until_the_context_is_gone() {
+    let (soft, _alone) = soft();
+    {
+        let context = bare_context(2);
+        let stream = context.new_stream().unwrap();
+        let module = Module::load(&context);
+        let x = stream.alloc_zeros::<u32>(16).unwrap();
+        let address = address(&x, &stream);
+        launch(&stream, module.function("poke").unwrap(), 1, 1, 0, args([&address, &16u64])).unwrap();
+        let illegal = R::CUDA_ERROR_ILLEGAL_ADDRESS;
+        assert_eq!(stream.synchronize(), fails(illegal));
+        assert_eq!(stream.clone_dtoh(&x).err(), Some(DriverError(illegal)));
+        assert_eq!(context.new_stream().err(), Some(DriverError(illegal)));
+        let fault = soft.last_fault().unwrap().expect("a fault");
+        assert!(fault.contains("poke") && fault.contains("st.global.u32"), "{fault}");
+    }
+    // Another device never noticed, and the same device has a new context.
+    for ordinal in [1, 2] {
+        let context = bare_context(ordinal);
+        let stream = context.new_stream().unwrap();
+        let x = stream.clone_htod(&[5u32; 4]).unwrap();
+        assert_eq!(stream.clone_dtoh(&x).unwrap(), [5; 4]);
+    }
+}
+
+#[test]
+fn modules_have_globals_attributes_and_errors() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let module = Module::load(&context);
+    assert_eq!(module.function("nobody").err(), Some(DriverError(R::CUDA_ERROR_NOT_FOUND)));
+    let x = stream.alloc_zeros::<u32>(1).unwrap();
+    let to = address(&x, &stream);
+    // SAFETY: the module is loaded.
+    let (global, bytes) = unsafe { result::module::get_global(module.0, c"answer".into()) }.unwrap();
+    assert_eq!(bytes, 4);
+    launch(&stream, module.function("ask").unwrap(), 1, 1, 0, args([&to])).unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [42]);
+    // SAFETY: four bytes of a live variable.
+    unsafe { result::memset_d8_async(global, 1, 4, stream.cu_stream()) }.unwrap();
+    launch(&stream, module.function("ask").unwrap(), 1, 1, 0, args([&to])).unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [0x0101_0101]);
+    let refused = |text: &str| Module::from_text(&context, text).err().map(|e| e.0);
+    assert_eq!(refused(&KERNELS.replace("8.7", "9.9")), Some(R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
+    assert_eq!(refused(&KERNELS.replace("mul.f32", "mul.f77")), Some(R::CUDA_ERROR_INVALID_PTX));
+    assert_eq!(refused(&KERNELS.replace("sm_90", "sm_120")), Some(R::CUDA_ERROR_INVALID_PTX));
+    assert_eq!(refused("no PTX at all"), Some(R::CUDA_ERROR_INVALID_IMAGE));
+    assert_eq!(refused("\x7fELF"), Some(R::CUDA_ERROR_NO_BINARY_FOR_GPU));
+}
+
+#[test]
+fn a_refused_module_says_why_in_the_callers_buffer() {
+    let (_soft, _alone) = soft();
+    let _context = bare_context(0);
+    let text = std::ffi::CString::new(KERNELS.replace("mul.f32 %f3", "mul.f77 %f3")).unwrap();
+    let mut buffer = [0u8; 200];
+    let mut options =
+        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [buffer.as_mut_ptr().cast(), buffer.len() as *mut std::ffi::c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: two options with their values, a text, a place for the handle.
+    let code = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            text.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    assert_eq!(code, R::CUDA_ERROR_INVALID_PTX);
+    let log = CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap();
+    assert!(log.contains("mul.f77") && log.contains("line"), "{log}");
+    assert_eq!(values[1] as usize, log.len() + 1);
+}
+
+#[test]
+fn shared_memory_needs_its_opt_in() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let module = Module::load(&context);
+    let shared = module.function("shared").unwrap();
+    let x = stream.alloc_zeros::<u32>(1).unwrap();
+    let to = address(&x, &stream);
+    let run = |bytes: u32| launch(&stream, shared, 1, 1, bytes, args([&to, &bytes]));
+    let set = |bytes: i32| {
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: a function of a loaded module.
+        unsafe { result::function::set_function_attribute(shared, attribute, bytes) }
+    };
+    assert_eq!(run(48 << 10), Ok(()));
+    assert_eq!(run((48 << 10) + 16), fails(R::CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(set((227 << 10) + 1), fails(R::CUDA_ERROR_INVALID_VALUE));
+    set(227 << 10).unwrap();
+    assert_eq!(run(227 << 10), Ok(()));
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [7]);
+    assert_eq!(
+        launch(&stream, shared, 1, 512, 64, args([&to, &64u32])),
+        fails(R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+    );
+    assert_eq!(launch(&stream, shared, 1, 2048, 64, args([&to, &64u32])), fails(R::CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(launch(&stream, shared, 0, 32, 64, args([&to, &64u32])), fails(R::CUDA_ERROR_INVALID_VALUE));
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn clusters_cooperation_and_programmatic_launches() {
+    use sys::CUlaunchAttributeID as A;
+    let (soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let module = Module::load(&context);
+    let mut x = stream.alloc_zeros::<u32>(9).unwrap();
+    let to = address(&x, &stream);
+    let cluster = |n| attribute(A::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, [n, 1, 1]);
+    let ranks = module.function("ranks").unwrap();
+    launch_ex(&stream, ranks, 8, &mut [cluster(4)], args([&to])).unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [400, 401, 402, 403, 400, 401, 402, 403, 0]);
+    assert_eq!(
+        launch_ex(&stream, ranks, 8, &mut [cluster(3)], args([&to])),
+        fails(R::CUDA_ERROR_INVALID_CLUSTER_SIZE)
+    );
+    assert_eq!(
+        launch_ex(&stream, ranks, 16, &mut [cluster(16)], args([&to])),
+        fails(R::CUDA_ERROR_INVALID_CLUSTER_SIZE)
+    );
+
+    stream.memset_zeros(&mut x).unwrap();
+    let meet = module.function("meet").unwrap();
+    let cooperative = attribute(A::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [1, 0, 0]);
+    launch_ex(&stream, meet, 8, &mut [cooperative], args([&to])).unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [8; 9]);
+    let too_large = launch_ex(&stream, meet, 132 * 32 + 1, &mut [cooperative], args([&to]));
+    assert_eq!(too_large, fails(R::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+
+    let y = stream.alloc_zeros::<u32>(1).unwrap();
+    let from = address(&y, &stream);
+    let early = attribute(A::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+    for (wait, fine) in [(1u32, true), (0, false)] {
+        launch(&stream, module.function("poke").unwrap(), 1, 1, 0, args([&from, &0u64])).unwrap();
+        launch_ex(&stream, module.function("follow").unwrap(), 1, &mut [early], args([&to, &from, &wait]))
+            .unwrap();
+        assert_eq!(stream.synchronize().is_ok(), fine, "{:?}", soft.last_fault());
+    }
+    assert!(soft.last_fault().unwrap().expect("a fault").contains("GridDependency"));
+}
+
+#[test]
+fn devices_are_peers() {
+    let (_soft, _alone) = soft();
+    let (first, second) = (bare_context(0), bare_context(1));
+    let (a, b) = (first.new_stream().unwrap(), second.new_stream().unwrap());
+    let x = a.clone_htod(&[7u32; 100]).unwrap();
+    a.synchronize().unwrap();
+    let y = b.alloc_zeros::<u32>(100).unwrap();
+    let (from, to) = (address(&x, &a), address(&y, &b));
+    second.bind_to_thread().unwrap();
+    // SAFETY: both ranges are live and as long as the copy.
+    unsafe { result::memcpy_peer_async(second.cu_ctx(), to, first.cu_ctx(), from, 400, b.cu_stream()) }
+        .unwrap();
+    assert_eq!(b.clone_dtoh(&y).unwrap(), [7; 100]);
+
+    // A kernel of the second device reads the first one's memory, once it may.
+    let module = Module::load(&second);
+    let copy = module.function("copy").unwrap();
+    let mut flag = 0;
+    // SAFETY: a place for the answer; a live context.
+    unsafe {
+        sys::cuDeviceCanAccessPeer(&mut flag, 1, 0).result().unwrap();
+        sys::cuCtxEnablePeerAccess(first.cu_ctx(), 0).result().unwrap();
+        let again = sys::cuCtxEnablePeerAccess(first.cu_ctx(), 0);
+        assert_eq!((flag, again), (1, R::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED));
+    }
+    launch(&b, copy, 1, 128, 0, args([&to, &from, &100u32])).unwrap();
+    b.synchronize().unwrap();
+    // SAFETY: a live context.
+    unsafe { sys::cuCtxDisablePeerAccess(first.cu_ctx()) }.result().unwrap();
+    launch(&b, copy, 1, 128, 0, args([&to, &from, &100u32])).unwrap();
+    assert_eq!(b.synchronize(), fails(R::CUDA_ERROR_ILLEGAL_ADDRESS));
+}
+
+#[test]
+fn a_linked_image_can_be_cached_and_loaded_again() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let text = std::ffi::CString::new(KERNELS).unwrap();
+    // SAFETY: the linker's functions with the arguments they ask for; the image is copied before the state goes.
+    let image = unsafe {
+        let (mut state, mut image, mut size) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        let none = std::ptr::null_mut();
+        sys::cuLinkCreate_v2(0, none, std::ptr::null_mut(), &mut state).result().unwrap();
+        let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
+        let (data, bytes) = (text.as_ptr().cast_mut().cast(), text.as_bytes_with_nul().len());
+        sys::cuLinkAddData_v2(state, kind, data, bytes, c"kernels".as_ptr(), 0, none, std::ptr::null_mut())
+            .result()
+            .unwrap();
+        sys::cuLinkComplete(state, &mut image, &mut size).result().unwrap();
+        let copy = std::slice::from_raw_parts(image.cast::<u8>(), size).to_vec();
+        sys::cuLinkDestroy(state).result().unwrap();
+        copy
+    };
+    // SAFETY: a whole image.
+    let module = unsafe { result::module::load_data(image.as_ptr().cast()) }.unwrap();
+    // SAFETY: it is loaded.
+    unsafe {
+        result::module::get_function(module, c"scale".into()).unwrap();
+        result::module::unload(module).unwrap();
+    }
+    drop(context);
+}
+
+#[test]
+fn everything_that_cudarc_names_is_there() {
+    let (soft, _alone) = soft();
+    let source = include_str!("common/symbols.txt");
+    let missing: Vec<&str> = source
+        .split_whitespace()
+        // SAFETY: the symbols are only looked for.
+        .filter(|name| unsafe { soft.library().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err())
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(source.split_whitespace().count() > 500);
+}
+
+#[test]
+fn what_is_not_supported_says_so() {
+    let (_soft, _alone) = soft();
+    let _context = bare_context(0);
+    let mut address = 0;
+    // SAFETY: a place for the answer.
+    let managed = unsafe { sys::cuMemAllocManaged(&mut address, 64, 1) };
+    assert_eq!(managed, R::CUDA_ERROR_NOT_SUPPORTED);
+    let find = |name: &CStr, version| {
+        let mut function = std::ptr::null_mut();
+        let mut status = sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS;
+        // SAFETY: places for the answers.
+        let code = unsafe { sys::cuGetProcAddress_v2(name.as_ptr(), &mut function, version, 0, &mut status) };
+        (code, status as u32, function as usize)
+    };
+    assert_eq!(find(c"cuMemAllocManaged", 12080), (R::CUDA_ERROR_NOT_FOUND, 1, 0));
+    let (code, _, new) = find(c"cuStreamGetCaptureInfo", 12080);
+    let (old_code, _, old) = find(c"cuStreamGetCaptureInfo", 10010);
+    assert!(code == R::CUDA_SUCCESS && old_code == R::CUDA_SUCCESS && new != old && old != 0);
+    assert_eq!(find(c"cuMemAlloc", 12080).0, R::CUDA_SUCCESS);
+}
