@@ -50,6 +50,7 @@ impl Default for CpuConfig {
 pub struct Cpu {
     machine: Machine,
     sample_scratch: ops::SampleScratch,
+    expert_scratch: ops::ExpertScratch,
     caps: Caps,
 }
 
@@ -75,12 +76,17 @@ impl Cpu {
             graphs: true,
             memory_bytes: None,
         };
-        Ok(Arc::new(Self { machine, sample_scratch: ops::SampleScratch::default(), caps }))
+        let expert_scratch = ops::ExpertScratch::new(kernels::AlignedBytes::zeroed(0));
+        Ok(Arc::new(Self { machine, sample_scratch: ops::SampleScratch::default(), expert_scratch, caps }))
     }
 
     /// Threads, instruction set, multiply-add form.
     pub fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    pub(crate) fn expert_scratch(&self) -> &ops::ExpertScratch {
+        &self.expert_scratch
     }
 
     pub(crate) fn sample_scratch(&self) -> &ops::SampleScratch {

@@ -16,6 +16,8 @@ pub struct CpuWeight(pub(crate) Form);
 pub(crate) enum Form {
     /// Panels of 16 outputs: products, and tied embeddings, whose rows are read back out of the panels.
     Panels(Arc<Packed>),
+    /// The panels of every expert.
+    Experts(Arc<[Packed]>),
     /// Rows as stored: embeddings.
     Table(Arc<Table>),
     /// f32 values: norms and biases.
@@ -48,6 +50,14 @@ impl CpuWeight {
         }
     }
 
+    /// The panels of every expert.
+    pub(crate) fn experts(&self) -> Result<Arc<[Packed]>> {
+        match &self.0 {
+            Form::Experts(packed) => Ok(packed.clone()),
+            other => Err(wrong("the weight of experts", other)),
+        }
+    }
+
     /// The values of a norm or bias.
     pub(crate) fn vector(&self) -> Result<Arc<[f32]>> {
         match &self.0 {
@@ -60,6 +70,7 @@ impl CpuWeight {
 fn wrong(wanted: &str, found: &Form) -> Error {
     let found = match found {
         Form::Panels(_) => "packed for a product",
+        Form::Experts(_) => "packed for experts",
         Form::Table(_) => "packed as a table",
         Form::Vector(_) => "packed as a vector",
     };
@@ -92,6 +103,9 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
             Form::Table(Arc::new(Table { rows, cols, stored: from, bytes: parts.concat() }))
         }
         WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, from, &parts)?,
+        WeightUse::Experts { count, grain } => {
+            experts(cpu, format, (rows, cols), count, grain, from, &parts)?
+        }
         WeightUse::GatedLinear { grain } => {
             panels(cpu, format, (rows, cols), grain, Layout::Gate, from, &parts)?
         }
@@ -122,4 +136,38 @@ fn panels(
         return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
     }
     Ok(Form::Panels(Arc::new(packed)))
+}
+
+/// One set of panels per expert; a part may end anywhere.
+fn experts(
+    cpu: &Cpu,
+    format: WeightFormat,
+    (rows, cols): (usize, usize),
+    count: usize,
+    grain: usize,
+    from: Stored,
+    parts: &[std::borrow::Cow<'_, [u8]>],
+) -> Result<Form> {
+    if count == 0 || !rows.is_multiple_of(count) {
+        return Err(Error::Shape { op: "prepare_weight", what: "experts", got: count, want: rows });
+    }
+    let each = rows / count;
+    let packed = (0..count).map(|_| Packed::new(format, each, cols, grain, Layout::Plain));
+    let mut packed = packed.collect::<Result<Vec<Packed>>>()?;
+    let row_bytes = format.bytes(1, cols).max(1);
+    let mut row = 0;
+    for part in parts {
+        let mut rest: &[u8] = part;
+        while rest.len() >= row_bytes && row < rows {
+            let within = row % each;
+            let now = (each - within).min(rest.len() / row_bytes);
+            let (bytes, later) = rest.split_at(now * row_bytes);
+            packed[row / each].fill(&cpu.machine().pool, from, within..within + now, bytes)?;
+            (row, rest) = (row + now, later);
+        }
+    }
+    if row != rows {
+        return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
+    }
+    Ok(Form::Experts(packed.into()))
 }

@@ -107,3 +107,44 @@ pub struct Scores {
     /// Per query head, the slope of the linear position bias.
     pub alibi: Option<std::sync::Arc<[f32]>>,
 }
+
+impl Scores {
+    /// Every key up to the query, scaled by `scale`.
+    pub fn causal(scale: f64) -> Self {
+        Self { scale: scale as f32, causal: true, window: None, soft_cap: None, alibi: None }
+    }
+}
+
+/// What a router's logits become before experts are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RouterScore {
+    /// `softmax` over all experts.
+    Softmax,
+    /// `sigmoid`, each by itself.
+    Sigmoid,
+}
+
+/// How tokens choose experts: `s = score(logits)`, the `top_k` largest are chosen (ties go to the lowest number), and a
+/// chosen expert weighs `s * scale`, or `s * scale / sum of the chosen s` where renormalised.
+///
+/// A softmax over the chosen logits alone is the renormalised softmax over all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Router {
+    /// Experts.
+    pub experts: usize,
+    /// Experts per token; at most [`Router::MAX_TOP_K`].
+    pub top_k: usize,
+    /// The score.
+    pub score: RouterScore,
+    /// Whether the weights of a token add up to `scale`.
+    pub renormalise: bool,
+    /// Factor of the weights.
+    pub scale: f32,
+    /// Whether the product that gives the logits has a bias.
+    pub bias: bool,
+}
+
+impl Router {
+    /// Experts per token that kernels have room for.
+    pub const MAX_TOP_K: usize = 64;
+}

@@ -7,7 +7,7 @@
 
 use engraft::core::checkpoint::{ModelFiles, Source, TensorInfo};
 use engraft::core::config::ModelConfig;
-use engraft::core::policy::{Binding, Catalog, Fit, InjectionPolicy, Llama, ModelSpec};
+use engraft::core::policy::{Binding, Catalog, Fit, InjectionPolicy, LLAMA, ModelSpec};
 use engraft::{GenerateOptions, Generator, Options, Registry, Result, demo_files};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ impl InjectionPolicy for Acme {
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-        Ok(ModelSpec { arch: "acme".into(), ..Llama.spec(config, catalog)? })
+        Ok(ModelSpec { arch: "acme".into(), ..LLAMA.spec(config, catalog)? })
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
         // The same roles, fusions and cuts; other names.
-        let mut bindings = Llama.bindings(spec, config, catalog);
+        let mut bindings = LLAMA.bindings(spec, config, catalog);
         for source in bindings.iter_mut().flat_map(|b| &mut b.sources) {
             source.names = vec![acme_name(&source.names[0])];
         }

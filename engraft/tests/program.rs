@@ -192,7 +192,11 @@ fn broken_models_fail_with_one_line() {
 
     let unknown = demo_copy("unknown");
     let config = fs::read_to_string(unknown.join("config.json")).unwrap();
-    fs::write(unknown.join("config.json"), config.replace("\"llama\"", "\"lama\"")).unwrap();
+    fs::write(
+        unknown.join("config.json"),
+        config.replace("\"llama\"", "\"lama\"").replace("\"hidden_size\"", "\"size\""),
+    )
+    .unwrap();
     fails(&["plan", "--model", unknown.to_str().unwrap()], &["no injection policy", "\"lama\""]);
 
     let missing = demo_copy("missing");

@@ -64,6 +64,20 @@ pub fn activation(x: f64, value: f64) -> f64 {
 /// Largest slope of any activation (GELU's 1.129, SiLU's 1.100): how errors of the argument pass on.
 pub const ACT_SLOPE: f64 = 1.13;
 
+/// A router's weight: exponential or sigmoid (4 ulp, 8 U) of an argument whose difference from the largest of `count`
+/// logits, `spread`, rounds once; a sum of at most `count` such scores, whose error is theirs and that of the chain; a
+/// division and a product. Scores below 2^-126 of the largest may be flushed.
+pub fn routed(weight: f64, spread: f64, count: usize, scale: f64) -> f64 {
+    let chain = (count as f64).min(C_SUM * 8.0);
+    (2.0 * spread + 2.0 * 8.0 + chain + 4.0) * U * weight.abs() + scale * f64::from(f32::MIN_POSITIVE)
+}
+
+/// `cap * tanh(y / cap)` of `y = factor * x`, which rounds once: the reciprocal and the product round, tanh is within 4
+/// ulp (8 U), its slope is at most 1, the last product rounds.
+pub fn capped(y: f64, value: f64) -> f64 {
+    3.0 * U * y.abs() + 10.0 * U * value.abs() + f64::from(f32::MIN_POSITIVE)
+}
+
 /// A product of two inexact factors: `(a +- ea) (b +- eb)`, rounded once.
 pub fn product(a: f64, ea: f64, b: f64, eb: f64) -> f64 {
     a.abs() * eb + b.abs() * ea + ea * eb + 2.0 * U * (a * b).abs()

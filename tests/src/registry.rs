@@ -71,7 +71,11 @@ pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(elementwise::Add);
     visitor.visit(elementwise::Activate);
     visitor.visit(elementwise::Gate);
+    visitor.visit(elementwise::Scale);
     visitor.visit(elementwise::Convert);
+    visitor.visit(moe::Route);
+    visitor.visit(moe::ExpertLinear);
+    visitor.visit(moe::Combine);
     visitor.visit(rope::Rope);
     visitor.visit(rope::QkvRopeAppend);
     visitor.visit(kv::KvAppend);

@@ -164,11 +164,19 @@ fn tensors_of_the_wrong_shape_are_named_with_both_shapes() {
 
 #[test]
 fn unknown_architectures_are_named_with_every_policys_reason() {
-    let martian = |d: &mut Draft| d.config["model_type"] = json!("martian");
-    for model in ["llama", "gpt2", "bert"] {
-        refused(model, martian, &["martian", "llama", "gpt2", "opt", "bert"]);
+    // Without a tensor that no rule places, the automatic policy would read it.
+    let mystery = ["model.layers.0.mystery.weight", "transformer.h.0.mystery.weight", "bert.mystery.weight"];
+    for (model, mystery) in ["llama", "gpt2", "bert"].into_iter().zip(mystery) {
+        let martian = |d: &mut Draft| {
+            d.config["model_type"] = json!("martian");
+            d.put(mystery, Dtype::F32, &[3]);
+        };
+        refused(model, martian, &["martian", "llama", "gpt2", "opt", "bert", "automatic"]);
     }
-    let headless = |d: &mut Draft| drop(d.config.as_object_mut().unwrap().remove("model_type"));
+    let headless = |d: &mut Draft| {
+        d.config.as_object_mut().unwrap().remove("model_type");
+        d.put("mystery", Dtype::F32, &[3]);
+    };
     refused("llama", headless, &["model_type \"\"", "LlamaForCausalLM"]);
     let other = |d: &mut Draft| d.config["architectures"] = json!(["BertForMars"]);
     refused("bert", other, &["architectures", "BertForMars", "BertForMaskedLM"]);

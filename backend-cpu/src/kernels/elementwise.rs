@@ -2,7 +2,7 @@
 
 use super::{Activation, Floats, Machine, Rows, RowsMut, over};
 use crate::simd::{self, Kernel, Lanes};
-use engraft_core::Result;
+use engraft_core::{Result, math};
 
 /// What is done to a row.
 #[derive(Clone, Copy)]
@@ -10,6 +10,7 @@ enum Step {
     Add(Rows),
     Activate(Activation),
     Gate(Activation),
+    Scale(f32, Option<f32>),
     Convert,
 }
 
@@ -21,6 +22,11 @@ pub fn add(machine: &Machine, acc: RowsMut, x: Rows) -> Result<()> {
 /// `x = act(x)`.
 pub fn activate(machine: &Machine, x: RowsMut, act: Activation) -> Result<()> {
     each_row(machine, x.as_rows(), x, Step::Activate(act))
+}
+
+/// `y = factor * x`, then `cap * tanh(y * (1 / cap))` where a cap is given.
+pub fn scale(machine: &Machine, x: RowsMut, factor: f32, cap: Option<f32>) -> Result<()> {
+    each_row(machine, x.as_rows(), x, Step::Scale(factor, cap))
 }
 
 /// `out = act(g) * u` of `[g | u]`, rounded once.
@@ -77,6 +83,13 @@ impl Kernel for Part {
                         gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
                         written = cols / 2;
                     }
+                    Step::Scale(factor, cap) => {
+                        values.iter_mut().for_each(|v| *v *= factor);
+                        if let Some(cap) = cap {
+                            let inverse = 1.0 / cap;
+                            values.iter_mut().for_each(|v| *v = cap * math::tanh::<V::M>(*v * inverse));
+                        }
+                    }
                     Step::Convert => {}
                 }
                 self.out.narrow::<V>(r, 0, written, row);
@@ -125,7 +138,6 @@ pub fn argmax(machine: &Machine, x: Rows, out: &mut [u32]) -> Result<()> {
 mod tests {
     use super::super::testing::{bits, machines, values};
     use super::*;
-    use engraft_core::math;
     use engraft_core::numerics::Madd;
 
     #[test]

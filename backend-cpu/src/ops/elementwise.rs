@@ -18,6 +18,16 @@ pub(super) fn activate(stream: &mut CpuStream, x: MatMut<'_, CpuMem>, act: Act) 
     stream.run(move |cpu| kernel::activate(cpu.machine(), x.write(), act))
 }
 
+pub(super) fn scale(
+    stream: &mut CpuStream,
+    x: MatMut<'_, CpuMem>,
+    factor: f32,
+    cap: Option<f32>,
+) -> Result<()> {
+    let x = Rows::from(x);
+    stream.run(move |cpu| kernel::scale(cpu.machine(), x.write(), factor, cap))
+}
+
 pub(super) fn gate(
     stream: &mut CpuStream,
     gate_up: MatRef<'_, CpuMem>,

@@ -29,7 +29,7 @@ pub(super) fn embed(
                     table.row(row, &mut to[..table.cols])
                 })
             }
-            Form::Vector(_) => Err(Error::internal("an embedding was packed as a vector")),
+            Form::Experts(_) | Form::Vector(_) => Err(Error::internal("an embedding was not packed as one")),
         }
     })
 }

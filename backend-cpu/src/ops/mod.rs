@@ -9,6 +9,7 @@ mod embed;
 mod fused;
 mod kv;
 mod linear;
+mod moe;
 mod norm;
 mod primitive;
 mod rope;
@@ -19,6 +20,7 @@ use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::ops::Act;
 
 use crate::kernels;
+pub(crate) use moe::ExpertScratch;
 pub(crate) use sample::SampleScratch;
 
 /// How an op runs here. Native ops are those that `primitive` and `fused` implement; what `fused` leaves to its

@@ -1,7 +1,7 @@
 //! Operand groups of ops that have many: norms, rotary tables, KV slabs, attention, sampling.
 
 use crate::kv::Table;
-use crate::mem::{BufMut, BufRef, StepView};
+use crate::mem::{BufMut, BufRef, MatMut, StepView};
 use crate::ops::{Heads, NormKind, RopeStyle, Scores};
 use crate::sample::SampleRow;
 
@@ -74,6 +74,37 @@ pub struct QkvCall<'a, M, W> {
     /// The step: positions and write slots.
     pub step: StepView<'a, M>,
 }
+
+/// Which experts a step's tokens go to, as [`super::PrimitiveOps::route`] leaves it on the device. A *slot* is one of the
+/// `tokens * top_k` pairs of token and expert, `token * top_k + choice`.
+#[derive(Debug)]
+pub struct RouteMut<'a, M> {
+    /// `[tokens * top_k]` the expert of every slot; ascending within a token.
+    pub experts: BufMut<'a, M, u32>,
+    /// `[tokens, top_k]` f32 weights of the slots.
+    pub weights: MatMut<'a, M>,
+    /// `[experts + 1]` then `[tokens * top_k]`: the slots of expert `e` are entries `groups[e]..groups[e + 1]` of the
+    /// second part, in ascending order.
+    pub groups: BufMut<'a, M, u32>,
+}
+
+/// Slots by expert, to read: see [`RouteMut`].
+#[derive(Debug)]
+pub struct Groups<'a, M> {
+    /// `[tokens * top_k]`.
+    pub experts: BufRef<'a, M, u32>,
+    /// `[count + 1]` then `[tokens * top_k]`.
+    pub groups: BufRef<'a, M, u32>,
+    /// Experts.
+    pub count: usize,
+}
+
+impl<M> Clone for Groups<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for Groups<'_, M> {}
 
 /// Sampling: one row of logits, one token.
 #[derive(Debug)]

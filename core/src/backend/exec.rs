@@ -4,11 +4,11 @@
 //! non-finite values. Backends below it receive calls that go together.
 
 use super::{
-    AttnCall, Backend, FusedOps, KvView, NormCall, Op, Prepared, PrimitiveOps, QkvCall, RopeView, SampleCall,
-    Stream,
+    AttnCall, Backend, FusedOps, Groups, KvView, NormCall, Op, Prepared, PrimitiveOps, QkvCall, RopeView,
+    RouteMut, SampleCall, Stream,
 };
 use crate::mem::{BufMut, BufRef, DeviceMem, MatMut, MatRef};
-use crate::ops::{Act, Heads, Scores};
+use crate::ops::{Act, Heads, Router, Scores};
 use crate::profile::Probe;
 use crate::{Error, Result};
 
@@ -311,6 +311,107 @@ impl<'a, B: Backend> Exec<'a, B> {
         let (q, k) = (qkv.columns(0..q_end)?, qkv.columns(q_end..k_end)?);
         let v = qkv.columns(k_end..heads.qkv_cols())?;
         self.span(Op::AttendDense, |s, _| s.attend_dense(q, k, v, bounds, max_rows, heads, scores, out))
+    }
+
+    /// `acc += x`.
+    pub fn add(&mut self, acc: Mut<'_, B>, x: Ref<'_, B>) -> Result<()> {
+        alike("add", acc.as_ref(), x)?;
+        self.span(Op::Add, |s, _| s.add(acc, x))
+    }
+
+    /// `out = norm(sum of partial over all ranks)`; partial is overwritten.
+    pub fn reduce_norm(
+        &mut self,
+        mut partial: Mut<'_, B>,
+        n: NormCall<'_, B::Weight>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        use super::Communicator;
+        norm_fits("norm", partial.as_ref(), out.as_ref())?;
+        self.span(Op::Norm, |s, c| {
+            c.all_reduce(s, partial.reborrow())?;
+            s.norm(partial.as_ref(), n, out)
+        })
+    }
+
+    /// See [`PrimitiveOps::head_norm`].
+    pub fn head_norm(&mut self, x: Mut<'_, B>, width: usize, n: NormCall<'_, B::Weight>) -> Result<()> {
+        at_least("head_norm", "head width", width, 1)?;
+        same("head_norm", "columns beyond whole heads", x.cols % width, 0)?;
+        fits("head_norm", x.as_ref())?;
+        self.span(Op::HeadNorm, |s, _| s.head_norm(x, width, n))
+    }
+
+    /// See [`PrimitiveOps::scale`].
+    pub fn scale(&mut self, x: Mut<'_, B>, factor: f32, cap: Option<f32>) -> Result<()> {
+        fits("scale", x.as_ref())?;
+        self.span(Op::Scale, |s, _| s.scale(x, factor, cap))
+    }
+
+    /// See [`PrimitiveOps::route`].
+    pub fn route(&mut self, logits: Ref<'_, B>, router: &Router, out: RouteMut<'_, B::Mem>) -> Result<()> {
+        const OP: &str = "route";
+        let slots = logits.rows * router.top_k;
+        same(OP, "columns of the logits", logits.cols, router.experts)?;
+        at_least(OP, "experts", router.experts, router.top_k.max(1))?;
+        at_least(OP, "room for chosen experts", Router::MAX_TOP_K, router.top_k)?;
+        same(OP, "chosen experts", out.experts.len, slots)?;
+        same(OP, "grouped slots", out.groups.len, router.experts + 1 + slots)?;
+        same(OP, "rows of the weights", out.weights.rows, logits.rows)?;
+        same(OP, "columns of the weights", out.weights.cols, router.top_k)?;
+        for dtype in [logits.dtype, out.weights.dtype] {
+            same(OP, "element type", dtype as usize, crate::mem::Float::F32 as usize)?;
+        }
+        fits(OP, logits)?;
+        fits(OP, out.weights.as_ref())?;
+        self.span(Op::Route, |s, _| s.route(logits, router, out))
+    }
+
+    /// See [`PrimitiveOps::expert_linear`].
+    pub fn expert_linear(
+        &mut self,
+        x: Ref<'_, B>,
+        l: LinearRef<'_, B::Weight>,
+        groups: Groups<'_, B::Mem>,
+        out: Mut<'_, B>,
+    ) -> Result<()> {
+        const OP: &str = "expert_linear";
+        same(OP, "columns of x", x.cols, l.weight.cols)?;
+        same(OP, "rows of all experts", l.weight.rows, out.cols * groups.count)?;
+        same(OP, "slots", groups.experts.len, out.rows)?;
+        same(OP, "grouped slots", groups.groups.len, groups.count + 1 + out.rows)?;
+        same(OP, "slots beyond whole tokens", out.rows % x.rows.max(1), 0)?;
+        same(OP, "element type", out.dtype as usize, x.dtype as usize)?;
+        if let Some(bias) = l.bias {
+            same(OP, "length of the bias", bias.rows * bias.cols, l.weight.rows)?;
+        }
+        fits(OP, x)?;
+        fits(OP, out.as_ref())?;
+        self.span(Op::ExpertLinear, |s, _| s.expert_linear(x, &l.weight.raw, l.raw_bias(), groups, out))
+    }
+
+    /// See [`PrimitiveOps::combine`].
+    pub fn combine(&mut self, y: Ref<'_, B>, weights: Ref<'_, B>, add: bool, out: Mut<'_, B>) -> Result<()> {
+        const OP: &str = "combine";
+        same(OP, "rows of the weights", weights.rows, out.rows)?;
+        same(OP, "slots", y.rows, out.rows * weights.cols)?;
+        same(OP, "columns", y.cols, out.cols)?;
+        same(OP, "element type", out.dtype as usize, y.dtype as usize)?;
+        same(OP, "element type of weights", weights.dtype as usize, crate::mem::Float::F32 as usize)?;
+        fits(OP, y)?;
+        fits(OP, weights)?;
+        fits(OP, out.as_ref())?;
+        self.span(Op::Combine, |s, _| s.combine(y, weights, add, out))
+    }
+
+    /// See [`PrimitiveOps::gate`].
+    pub fn gate(&mut self, gate_up: Ref<'_, B>, act: Act, out: Mut<'_, B>) -> Result<()> {
+        same("gate", "rows", out.rows, gate_up.rows)?;
+        same("gate", "columns of gate and up", gate_up.cols, 2 * out.cols)?;
+        same("gate", "element type", out.dtype as usize, gate_up.dtype as usize)?;
+        fits("gate", gate_up)?;
+        fits("gate", out.as_ref())?;
+        self.span(Op::Gate, |s, _| s.gate(gate_up, act, out))
     }
 
     /// See [`PrimitiveOps::gather_rows`].

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::mem::{BufMut, BufRef, MatMut, MatRef};
-use crate::ops::{Act, Heads, Scores};
+use crate::ops::{Act, Heads, Router, Scores};
 use std::future::Future;
 
 /// A backend that never uses a fused kernel.
@@ -107,6 +107,36 @@ impl<B: Backend> PrimitiveOps<Composed<B>> for ComposedStream<B> {
     }
     fn gate(&mut self, gate_up: MatRef<'_, B::Mem>, act: Act, out: MatMut<'_, B::Mem>) -> Result<()> {
         self.0.gate(gate_up, act, out)
+    }
+    fn scale(&mut self, x: MatMut<'_, B::Mem>, factor: f32, cap: Option<f32>) -> Result<()> {
+        self.0.scale(x, factor, cap)
+    }
+    fn route(
+        &mut self,
+        logits: MatRef<'_, B::Mem>,
+        router: &Router,
+        out: RouteMut<'_, B::Mem>,
+    ) -> Result<()> {
+        self.0.route(logits, router, out)
+    }
+    fn expert_linear(
+        &mut self,
+        x: MatRef<'_, B::Mem>,
+        w: &B::Weight,
+        bias: Option<&B::Weight>,
+        groups: Groups<'_, B::Mem>,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()> {
+        self.0.expert_linear(x, w, bias, groups, out)
+    }
+    fn combine(
+        &mut self,
+        y: MatRef<'_, B::Mem>,
+        weights: MatRef<'_, B::Mem>,
+        add: bool,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()> {
+        self.0.combine(y, weights, add, out)
     }
     fn head_norm(
         &mut self,

@@ -32,7 +32,7 @@ mod stream;
 mod weight;
 
 pub use crate::kv::{KvLayout, KvView, Table};
-pub use calls::{AttnCall, NormCall, QkvCall, RopeView, SampleCall};
+pub use calls::{AttnCall, Groups, NormCall, QkvCall, RopeView, RouteMut, SampleCall};
 pub use comm::Communicator;
 pub use exec::{Exec, Linear, LinearRef};
 pub use forced::Composed;
@@ -107,6 +107,10 @@ pub enum Op {
     Add,
     Activate,
     Gate,
+    Scale,
+    Route,
+    ExpertLinear,
+    Combine,
     HeadNorm,
     Rope,
     KvAppend,
@@ -138,6 +142,10 @@ impl Op {
             Op::Add => "add",
             Op::Activate => "activate",
             Op::Gate => "gate",
+            Op::Scale => "scale",
+            Op::Route => "route",
+            Op::ExpertLinear => "expert_linear",
+            Op::Combine => "combine",
             Op::HeadNorm => "head_norm",
             Op::Rope => "rope",
             Op::KvAppend => "kv_append",

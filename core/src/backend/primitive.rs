@@ -1,9 +1,18 @@
 //! The small vocabulary that every backend speaks.
 
-use super::{AttnCall, Backend, KvView, NormCall, RopeView, SampleCall, Table};
-use crate::Result;
+use super::{AttnCall, Backend, Groups, KvView, NormCall, RopeView, RouteMut, SampleCall, Table};
 use crate::mem::{BufMut, BufRef, MatMut, MatRef, StepShape};
-use crate::ops::{Act, Heads, Scores};
+use crate::ops::{Act, Heads, Router, Scores};
+use crate::{Error, Result};
+
+/// What a backend answers that has no kernel for an op that only some families need.
+fn missing(op: &str) -> Result<()> {
+    Err(Error::Unsupported {
+        op: op.into(),
+        backend: "chosen".into(),
+        reason: "it has no kernel for this op yet; run this model on cpu".into(),
+    })
+}
 
 /// Primitive ops. `M` and `W` below are `B::Mem` and `B::Weight`; matrices are `[rows, cols]`.
 ///
@@ -46,6 +55,56 @@ pub trait PrimitiveOps<B: Backend> {
     /// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is rounded to
     /// f32 only.
     fn gate(&mut self, gate_up: MatRef<'_, B::Mem>, act: Act, out: MatMut<'_, B::Mem>) -> Result<()>;
+
+    /// `y = factor * x`, then `cap * tanh(y / cap)` where a cap is given, in place; one rounding at the end.
+    fn scale(&mut self, x: MatMut<'_, B::Mem>, factor: f32, cap: Option<f32>) -> Result<()> {
+        let _ = (x, factor, cap);
+        missing("scale")
+    }
+
+    /// Chooses experts: logits `[tokens, experts]` f32, `out` as [`RouteMut`] says. The `top_k` largest logits of a row
+    /// are chosen, ties go to the lowest expert, NaN counts as the smallest.
+    ///
+    /// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of `docs/numerics.md`
+    /// (grain 1), or over the chosen in ascending order where renormalised. Sigmoid: `w = sigmoid(logit)`, divided by
+    /// the sum of the chosen where renormalised (by 1 where that is 0). Then times the router's scale.
+    fn route(
+        &mut self,
+        logits: MatRef<'_, B::Mem>,
+        router: &Router,
+        out: RouteMut<'_, B::Mem>,
+    ) -> Result<()> {
+        let _ = (logits, router, out);
+        missing("route")
+    }
+
+    /// Every slot's product with its expert's weight: w holds `[n, k]` of every expert, one after the other
+    /// ([`super::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or, `[slots / top_k,
+    /// k]`, a row per token. Rows are those of [`PrimitiveOps::linear`], bit for bit.
+    fn expert_linear(
+        &mut self,
+        x: MatRef<'_, B::Mem>,
+        w: &B::Weight,
+        bias: Option<&B::Weight>,
+        groups: Groups<'_, B::Mem>,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()> {
+        let _ = (x, w, bias, groups, out);
+        missing("expert_linear")
+    }
+
+    /// `out[t] = sum_j weights[t, j] * y[t * top_k + j]`, one chain of multiply-adds from zero in ascending `j`; with
+    /// `add`, that is added to `out[t]`. y `[tokens * top_k, n]`, weights `[tokens, top_k]` f32, out `[tokens, n]`.
+    fn combine(
+        &mut self,
+        y: MatRef<'_, B::Mem>,
+        weights: MatRef<'_, B::Mem>,
+        add: bool,
+        out: MatMut<'_, B::Mem>,
+    ) -> Result<()> {
+        let _ = (y, weights, add, out);
+        missing("combine")
+    }
 
     /// Norm of every head in place: x `[rows, heads * width]`.
     fn head_norm(&mut self, x: MatMut<'_, B::Mem>, width: usize, norm: NormCall<'_, B::Weight>)

@@ -17,6 +17,13 @@ pub enum WeightUse {
         /// See [`crate::numerics::leaf_bounds`].
         grain: usize,
     },
+    /// Multiplied, `[rows / count, cols]` for each of `count` experts, one after the other.
+    Experts {
+        /// Experts.
+        count: usize,
+        /// See [`crate::numerics::leaf_bounds`].
+        grain: usize,
+    },
     /// Rows are looked up.
     Embedding,
     /// Both (tied embeddings); must not take the memory of two.

@@ -45,6 +45,22 @@ impl ModelConfig {
         (!at.is_null()).then_some(at)
     }
 
+    /// A nested configuration (`text_config`).
+    ///
+    /// # Errors
+    /// `Config` when it is missing or no object.
+    pub fn section(&self, field: &'static str) -> Result<Self> {
+        let value = self.get(field).cloned();
+        value.map(Self::new).unwrap_or_else(|| Err(Error::config(field, "missing", "an object")))
+    }
+
+    /// The same with one field set.
+    pub fn with(&self, field: &str, value: impl Into<Value>) -> Self {
+        let mut changed = self.clone();
+        changed.value[field] = value.into();
+        changed
+    }
+
     fn first<'a>(&'a self, fields: &[&'static str]) -> Option<(&'static str, &'a Value)> {
         fields.iter().find_map(|f| self.get(f).map(|v| (*f, v)))
     }
@@ -106,13 +122,13 @@ impl ModelConfig {
 
     /// An activation by its published name, with a default.
     pub fn act(&self, fields: &[&'static str], default: crate::ops::Act) -> Result<crate::ops::Act> {
-        match self.text_opt(fields)? {
-            None => Ok(default),
-            Some(name) => crate::ops::Act::from_name(name).ok_or_else(|| {
-                let known = "relu, silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, tanh";
-                Error::config(fields.join(" / "), format!("\"{name}\""), known)
-            }),
-        }
+        let (Some((field, _)), Some(name)) = (self.first(fields), self.text_opt(fields)?) else {
+            return Ok(default);
+        };
+        crate::ops::Act::from_name(name).ok_or_else(|| {
+            let known = "relu, silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, tanh";
+            Error::config(field, format!("\"{name}\""), known)
+        })
     }
 
     /// Token ids of a field that may be one number or a list of them.

@@ -11,7 +11,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Config` for impossible sizes or an element type that the backend lacks, `OutOfMemory` from allocations.
     pub fn new(backend: Arc<B>, model: Model<B>, config: EngineConfig) -> Result<Self> {
-        let positions = model.ropes.iter().map(|r| r.view().positions).min();
+        let positions = model.ropes.iter().map(|r| r.reach()).min();
         let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
         for (field, dtype) in [("dtype", config.dtype), ("kv_dtype", config.kv_dtype)] {
             if !backend.caps().dtypes.contains(&dtype) {

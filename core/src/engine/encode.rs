@@ -1,11 +1,11 @@
-//! Encoders: whole texts in, hidden states, pooled rows and head outputs out; no KV cache.
+//! Encoders: whole texts or images in, hidden states, pooled rows and head outputs out; no KV cache.
 
 use super::capture::read_f32;
 use super::*;
 use crate::backend::{Exec, PrimitiveOps, Table, block_on};
-use crate::mem::{MatRef, SKIP, StepShape};
+use crate::mem::{Float, MatRef, SKIP, StepShape};
 use crate::model::StepInputs;
-use crate::policy::{Family, HeadSpec};
+use crate::policy::{Family, HeadSpec, PatchSpec, PoolFrom};
 
 /// One text of an encoder batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Encoded {
     pub hidden: Vec<Vec<f32>>,
     /// Token logits `[tokens, vocab]`, or label logits `[labels]`.
     pub logits: Vec<f32>,
-    /// Pooled first token `[hidden]`.
+    /// Pooled row, after its projection where there is one.
     pub pooled: Vec<f32>,
 }
 
@@ -33,16 +33,62 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Unsupported` for decoders; `Request` (numbered by text) for empty or too long texts, ids beyond a table.
     pub fn encode(&mut self, texts: &[EncoderInput], all_layers: bool) -> Result<Vec<Encoded>> {
-        if self.model.spec.family != Family::Encoder {
-            return Err(Error::Unsupported {
-                op: "encode".into(),
-                backend: self.model.spec.arch.clone(),
-                reason: "this model is a decoder: put requests".into(),
-            });
+        let spec = &self.model.spec;
+        let no = |reason: &str| {
+            let (op, backend) = ("encode".into(), spec.arch.clone());
+            Err(Error::Unsupported { op, backend, reason: reason.into() })
+        };
+        match (spec.family, spec.embed.patches) {
+            (Family::Decoder, _) => return no("this model is a decoder: put requests"),
+            (_, Some(_)) => return no("this model reads images: use encode_images"),
+            _ => {}
         }
         for (i, text) in texts.iter().enumerate() {
             self.check_text(i as u64, text)?;
         }
+        self.encode_all(texts, &[], all_layers)
+    }
+
+    /// Encodes images, each `[channels, side, side]` normalised pixels, as [`Engine::encode`] does texts. Hidden states
+    /// have a row for the class token, then one per square, row by row.
+    ///
+    /// # Errors
+    /// `Unsupported` for models of texts; `Request` (numbered by image) for another number of pixels than the model's,
+    /// or an engine whose steps cannot hold an image.
+    pub fn encode_images(&mut self, images: &[&[f32]], all_layers: bool) -> Result<Vec<Encoded>> {
+        let spec = &self.model.spec;
+        let Some(patches) = spec.embed.patches else {
+            return Err(Error::Unsupported {
+                op: "encode_images".into(),
+                backend: spec.arch.clone(),
+                reason: "this model reads texts".into(),
+            });
+        };
+        let (rows, most) = (patches.count() + 1, self.config.max_context.min(self.config.max_step_tokens));
+        let pixels = patches.channels * patches.image * patches.image;
+        for (i, image) in images.iter().enumerate() {
+            let no = |what: String| Err(Error::Request { id: i as u64, what });
+            if image.len() != pixels {
+                return no(format!("the image has {} values; the model takes {pixels}", image.len()));
+            }
+            if rows > most {
+                return no(format!("an image takes {rows} rows; the engine's steps have {most}"));
+            }
+        }
+        // Row 0 is the class token: kind 0 adds its vector, kind 1 (beyond the table) adds nothing.
+        let kinds: Vec<u32> = (0..rows).map(|r| u32::from(r > 0)).collect();
+        let texts = vec![EncoderInput { ids: vec![0; rows], kinds }; images.len()];
+        let squares: Vec<Vec<f32>> = images.iter().map(|image| squares(image, patches)).collect();
+        self.encode_all(&texts, &squares, all_layers)
+    }
+
+    /// In steps of as many as fit; `squares` are the rows of pixels of each, or none.
+    fn encode_all(
+        &mut self,
+        texts: &[EncoderInput],
+        squares: &[Vec<f32>],
+        all_layers: bool,
+    ) -> Result<Vec<Encoded>> {
         self.make_wide()?;
         let mut encoded = Vec::with_capacity(texts.len());
         let mut from = 0;
@@ -53,10 +99,24 @@ impl<B: Backend> Engine<B> {
                 tokens <= self.config.max_step_tokens
             });
             let to = from + fits.count();
+            self.upload_squares(squares.get(from..to).unwrap_or_default())?;
             self.encode_step(&texts[from..to], all_layers, &mut encoded)?;
             from = to;
         }
         Ok(encoded)
+    }
+
+    /// Puts rows of pixels where the embedding reads them.
+    fn upload_squares(&mut self, squares: &[Vec<f32>]) -> Result<()> {
+        let Self { device, stream, .. } = self;
+        let (Some(pixels), Some(to)) = (&mut device.scratch.pixels, &mut device.scratch.squares) else {
+            return Ok(());
+        };
+        let all = squares.concat();
+        let rows = all.len() / pixels.cols();
+        stream.upload(&all, pixels.view_mut(rows).into_f32()?)?;
+        debug_assert!(pixels.dtype() == Float::F32);
+        stream.convert(pixels.view(rows), to.view_mut(rows))
     }
 
     fn check_text(&self, id: u64, text: &EncoderInput) -> Result<()> {
@@ -79,13 +139,28 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Rows that the head reads: the first token of a text, or all.
+    /// Rows that the head reads: the pooled row of a text, or all.
     fn head_rows(&self, text: &EncoderInput) -> usize {
         match self.model.spec.head {
             HeadSpec::Tokens { .. } if self.config.all_logits => text.ids.len(),
             HeadSpec::Tokens { .. } => 0,
             HeadSpec::Labels { .. } => 1,
-            HeadSpec::None => usize::from(self.model.spec.pooler),
+            HeadSpec::None => usize::from(self.model.spec.pooler.is_some()),
+        }
+    }
+
+    /// The first of those rows: where there is one alone, it is the pooled one.
+    fn first_row(&self, text: &EncoderInput) -> usize {
+        let last = text.ids.len() - 1;
+        let find = |id: u32| text.ids.iter().position(|t| *t == id);
+        match (self.model.spec.head, self.model.spec.pooler) {
+            (HeadSpec::Tokens { .. }, _) | (_, None) => 0,
+            (_, Some(pool)) => match pool.from {
+                PoolFrom::First => 0,
+                PoolFrom::Last => last,
+                PoolFrom::Token(id) => find(id).unwrap_or(last),
+                PoolFrom::LargestToken => text.ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
+            },
         }
     }
 
@@ -140,11 +215,12 @@ impl<B: Backend> Engine<B> {
     }
 
     fn fill_texts(&mut self, texts: &[EncoderInput], rows: &[usize], shape: StepShape) -> Result<()> {
+        let firsts: Vec<usize> = texts.iter().map(|t| self.first_row(t)).collect();
         let mut fill = self.eager.step.begin(shape)?;
         let (mut token, mut row) = (0, 0);
         for (s, (text, wanted)) in texts.iter().zip(rows).enumerate() {
             for r in 0..*wanted {
-                fill.want(row, (token + r) as u32, None);
+                fill.want(row, (token + firsts[s] + r) as u32, None);
                 row += 1;
             }
             for (position, id) in text.ids.iter().enumerate() {
@@ -176,6 +252,20 @@ impl<B: Backend> Engine<B> {
         }
         Ok(())
     }
+}
+
+/// Pixels `[channels, side, side]` as rows `[1 + squares, channels * patch * patch]`: zeros for the class token, then
+/// the squares, row by row.
+fn squares(image: &[f32], p: PatchSpec) -> Vec<f32> {
+    let per_side = p.image / p.patch;
+    let mut rows = vec![0.0; p.values()];
+    for (y, x) in (0..per_side).flat_map(|y| (0..per_side).map(move |x| (y, x))) {
+        for (channel, line) in (0..p.channels).flat_map(|c| (0..p.patch).map(move |l| (c, l))) {
+            let at = (channel * p.image + y * p.patch + line) * p.image + x * p.patch;
+            rows.extend_from_slice(&image[at..at + p.patch]);
+        }
+    }
+    rows
 }
 
 /// Cuts rows among their texts.

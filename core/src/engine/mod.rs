@@ -8,11 +8,13 @@
 mod build;
 mod capture;
 mod encode;
+mod forward;
 mod request;
 mod step;
 
 pub use capture::Captured;
 pub use encode::{Encoded, EncoderInput};
+pub use forward::{Batch, ForwardWant, Forwarded, Pick, Pooling};
 pub use request::{Finish, Output, Request, Want};
 
 use crate::backend::{Backend, Stream};

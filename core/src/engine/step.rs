@@ -95,7 +95,7 @@ impl<B: Backend> Engine<B> {
         let Some(bucket) = graphs.bucket(backend, shape.seqs, keys)? else {
             return Err(lost("a bucket for this batch"));
         };
-        fill(&mut bucket.step.begin(bucket.shape)?, host, requests)?;
+        fill(&mut bucket.step.begin(bucket.shape)?, host, requests, model)?;
         let (words, to) = bucket.step.upload_parts();
         stream.upload(words, to)?;
         stream.plan_attention(bucket.shape, &mut bucket.plan)?;
@@ -121,7 +121,7 @@ impl<B: Backend> Engine<B> {
         }
         let Self { host, requests, device, eager, stream, comm, model, captured, .. } = self;
         let Eager { step, plan, wide } = eager;
-        fill(&mut step.begin(shape)?, host, requests)?;
+        fill(&mut step.begin(shape)?, host, requests, model)?;
         let (words, to) = step.upload_parts();
         stream.upload(words, to)?;
         stream.plan_attention(shape, plan)?;
@@ -146,7 +146,7 @@ impl<B: Backend> Engine<B> {
     pub(super) fn make_wide(&mut self) -> Result<()> {
         if self.eager.wide.is_none() {
             let (rows, spec) = (self.config.max_step_tokens, &self.model.spec);
-            let cols = spec.hidden.max(spec.out_width());
+            let cols = spec.hidden.max(spec.out_width()).max(spec.pooled_cols());
             let mem = self.backend.alloc(rows * cols * 4)?;
             self.eager.wide = Some(Mat::new(mem, rows, cols, Float::F32)?);
         }
@@ -240,13 +240,21 @@ fn keep_hidden(
 }
 
 /// Writes a batch into a step's host image.
-fn fill(fill: &mut StepFill<'_>, host: &HostState, requests: &BTreeMap<u64, Live>) -> Result<()> {
+fn fill<B: Backend>(
+    fill: &mut StepFill<'_>,
+    host: &HostState,
+    requests: &BTreeMap<u64, Live>,
+    model: &Model<B>,
+) -> Result<()> {
     let (mut token, mut want) = (0, 0);
     for (s, slice) in host.batch.slices.iter().enumerate() {
         let seq = &host.scheduler.running()[slice.index];
         let all = requests.get(&seq.id).is_some_and(|l| l.want.logits);
+        // Rotation is all that reads positions of a model with two lists of divisors.
+        let shift = model.rope_shift(seq.prompt);
         for position in slice.start..slice.start + slice.len {
-            fill.token(token, seq.tokens[position], position as u32, host.tables.slot(seq.row, position), 0);
+            let slot = host.tables.slot(seq.row, position);
+            fill.token(token, seq.tokens[position], position as u32 + shift, slot, 0);
             let last = position + 1 == slice.start + slice.len;
             let draws = last && slice.draws && seq.tokens.len() < seq.limit;
             if all || (last && slice.draws) {

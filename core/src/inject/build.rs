@@ -2,8 +2,8 @@
 
 use crate::backend::{Backend, Linear, Prepared, Stream};
 use crate::mem::Buf;
-use crate::model::{Block, Embedding, Head, Model, Norm, RopeTable, angles};
-use crate::policy::{BlockSpec, HeadSpec, ModelSpec, NormSpec, Part, Role, Slot};
+use crate::model::{Block, Embedding, Experts, Head, Mlp, Model, Norm, Pooler, RopeTable, Transform, angles};
+use crate::policy::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Part, Role, Slot};
 use crate::weights::Operands;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -89,7 +89,12 @@ impl<W> Taker<W> {
 
 fn embedding<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Embedding<W>> {
     Ok(Embedding {
-        tokens: t.take(None, Slot::TokenEmbed, Part::Weight)?,
+        spec: spec.embed.clone(),
+        tokens: match spec.embed.patches {
+            None => Some(t.take(None, Slot::TokenEmbed, Part::Weight)?),
+            Some(_) => None,
+        },
+        patches: spec.embed.patches.map(|_| t.linear(None, Slot::PatchEmbed)).transpose()?,
         project: match spec.embed.width == spec.hidden {
             true => None,
             false => Some(t.linear(None, Slot::ProjectIn)?),
@@ -102,28 +107,52 @@ fn embedding<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Embedding<W>> {
 
 fn build_block<W>(layer: usize, spec: &BlockSpec, t: &mut Taker<W>) -> Result<Block<W>> {
     let l = Some(layer);
+    let qk = spec.qk_norm.map(|n| n.norm);
     Ok(Block {
-        attn_norm: t.norm(spec.attn_norm, l, Slot::AttnNorm)?,
+        attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
         qkv: t.linear(l, Slot::Qkv)?,
-        qk_norm: match spec.qk_norm {
-            Some(norm) => Some((t.norm(norm, l, Slot::QNorm)?, t.norm(norm, l, Slot::KNorm)?)),
-            None => None,
-        },
+        qk_norm: t.norm_opt(qk, l, Slot::QNorm)?.zip(t.norm_opt(qk, l, Slot::KNorm)?),
         attn_out: t.linear(l, Slot::AttnOut)?,
-        mlp_norm: t.norm(spec.mlp_norm, l, Slot::MlpNorm)?,
-        up: t.linear(l, Slot::Up)?,
-        down: t.linear(l, Slot::Down)?,
+        attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
+        mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,
+        mlp: match spec.mlp.inner {
+            0 => None,
+            _ => Some(Mlp { up: t.linear(l, Slot::Up)?, down: t.linear(l, Slot::Down)? }),
+        },
+        experts: match spec.moe {
+            None => None,
+            Some(moe) => Some(Experts {
+                spec: moe,
+                router: t.linear(l, Slot::Router)?,
+                up: t.linear(l, Slot::ExpertUp)?,
+                down: t.linear(l, Slot::ExpertDown)?,
+                join: match moe.join {
+                    Join::Add => None,
+                    _ => Some(t.linear(l, Slot::Join)?),
+                },
+            }),
+        },
+        mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
         spec: spec.clone(),
     })
 }
 
 fn build_head<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Head<W>> {
-    let pooler = if spec.pooler { Some(t.linear(None, Slot::Pooler)?) } else { None };
-    let transform = match spec.head {
-        HeadSpec::Tokens { transform: Some((act, norm)), .. } => {
-            Some((t.linear(None, Slot::HeadDense)?, act, t.norm(norm, None, Slot::HeadNorm)?))
-        }
-        _ => None,
+    let pooler = match spec.pooler {
+        None => None,
+        Some(pool) => Some(Pooler {
+            norm: t.norm_opt(pool.norm, None, Slot::PoolNorm)?,
+            dense: pool.dense.map(|_| t.linear(None, Slot::Pooler)).transpose()?,
+            act: pool.act,
+        }),
+    };
+    let transform = match spec.head.transform() {
+        None => None,
+        Some(transform) => Some(Transform {
+            dense: t.linear(None, Slot::HeadDense)?,
+            act: transform.act,
+            norm: t.norm_opt(transform.norm, None, Slot::HeadNorm)?,
+        }),
     };
     let weight = match spec.head {
         HeadSpec::Tokens { tied: false, .. } | HeadSpec::Labels { .. } => {

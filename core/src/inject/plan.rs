@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Coverage, Op, Prepared, Signature};
 use crate::mem::{Float, WeightFormat};
 use crate::model::Model;
+use crate::policy::{Family, HeadSpec, Placement};
 use std::fmt;
 
 /// One slot of the plan.
@@ -39,6 +40,8 @@ pub struct InjectionPlan {
     pub dtype: Float,
     /// Slots in the order in which they run.
     pub rows: Vec<PlanRow>,
+    /// What the policy assumed beyond what the checkpoint says.
+    pub assumed: Vec<String>,
 }
 
 impl InjectionPlan {
@@ -46,7 +49,12 @@ impl InjectionPlan {
     pub fn new<B: Backend>(backend: &B, model: &Model<B>, dtype: Float) -> Self {
         let mut p = Planner { backend, dtype, layer: None, rows: Vec::new() };
         let spec = &model.spec;
-        p.weight("token_embed", Op::Embed, &model.embed.tokens, "vocab");
+        if let Some(tokens) = &model.embed.tokens {
+            p.weight("token_embed", Op::Embed, tokens, "vocab");
+        }
+        if let Some(patches) = &model.embed.patches {
+            p.weight("patch_embed", Op::Linear, &patches.weight, "replicated");
+        }
         if let Some(project) = &model.embed.project {
             p.weight("project_in", Op::Linear, &project.weight, "replicated");
         }
@@ -60,44 +68,71 @@ impl InjectionPlan {
             p.layer = Some(i);
             let heads = block.spec.heads;
             p.weight("qkv", Op::Linear, &block.qkv.weight, "columns");
-            if spec.ropes.is_empty() && spec.family == crate::policy::Family::Encoder {
+            if spec.ropes.is_empty() && spec.family == Family::Encoder {
                 p.op("attention", Op::AttendDense, heads.k_dim, heads.heads);
             } else {
                 p.op("qkv_rope_append", Op::QkvRopeAppend, heads.k_dim, heads.heads);
                 p.op("attention", Op::Attend, heads.k_dim, heads.heads);
             }
             p.weight("attn_out", Op::Linear, &block.attn_out.weight, "rows");
-            p.op("add_norm", Op::ReduceAddNorm, spec.hidden, spec.hidden);
-            let up = if block.spec.mlp.gated { Op::GatedLinear } else { Op::LinearAct };
-            p.weight("up", up, &block.up.weight, "columns");
-            p.weight("down", Op::Linear, &block.down.weight, "rows");
-            p.op("add_norm", Op::ReduceAddNorm, spec.hidden, spec.hidden);
+            let parallel = spec.placement == Placement::Parallel;
+            if !parallel {
+                p.meet(block.attn_post.is_some(), spec.hidden);
+            }
+            if let Some(mlp) = &block.mlp {
+                let up = if block.spec.mlp.gated { Op::GatedLinear } else { Op::LinearAct };
+                p.weight("up", up, &mlp.up.weight, "columns");
+                let down = if parallel { Op::LinearAdd } else { Op::Linear };
+                p.weight("down", down, &mlp.down.weight, "rows");
+            }
+            if let Some(experts) = &block.experts {
+                p.weight("router", Op::Linear, &experts.router.weight, "replicated");
+                p.op("route", Op::Route, experts.spec.router.top_k, experts.spec.router.experts);
+                p.weight("expert_up", Op::ExpertLinear, &experts.up.weight, "columns");
+                p.weight("expert_down", Op::ExpertLinear, &experts.down.weight, "rows");
+                p.op("combine", Op::Combine, experts.spec.router.top_k, spec.hidden);
+                if let Some(join) = &experts.join {
+                    p.weight("join", Op::Linear, &join.weight, "replicated");
+                }
+            }
+            p.meet(block.mlp_post.is_some(), spec.hidden);
         }
         p.layer = None;
         if let Some(project) = &model.project_out {
             p.weight("project_out", Op::Linear, &project.weight, "replicated");
         }
         if let Some(pooler) = &model.head.pooler {
-            p.weight("pooler", Op::LinearAct, &pooler.weight, "replicated");
+            if let Some(dense) = &pooler.dense {
+                p.weight("pooler", Op::LinearAct, &dense.weight, "replicated");
+            }
         }
-        if let Some((dense, _, _)) = &model.head.transform {
-            p.weight("head_dense", Op::LinearAct, &dense.weight, "replicated");
+        if let Some(transform) = &model.head.transform {
+            p.weight("head_dense", Op::LinearAct, &transform.dense.weight, "replicated");
         }
-        match (&model.head.weight, spec.logit_cols()) {
-            (Some(weight), _) => p.weight("head", Op::Linear, weight, "vocab"),
-            (None, 0) => {}
-            (None, _) => {
-                p.weight("head (tied)", Op::Linear, &model.embed.tokens, "vocab");
+        match (&model.head.weight, &model.embed.tokens, spec.logit_cols()) {
+            (Some(weight), ..) => p.weight("head", Op::Linear, weight, "vocab"),
+            (None, Some(tokens), 1..) => {
+                p.weight("head (tied)", Op::Linear, tokens, "vocab");
                 if let Some(row) = p.rows.last_mut() {
                     // Counted where the table stands.
                     row.bytes = 0;
                 }
             }
+            _ => {}
         }
-        if spec.family == crate::policy::Family::Decoder {
+        if matches!(spec.head, HeadSpec::Tokens { scale, cap, .. } if scale != 1.0 || cap.is_some()) {
+            p.op("cap", Op::Scale, spec.logit_cols(), 1);
+        }
+        if spec.family == Family::Decoder {
             p.op("sample", Op::Sample, spec.vocab, 1);
         }
-        Self { arch: spec.arch.clone(), backend: backend.name().into(), dtype, rows: p.rows }
+        Self {
+            arch: spec.arch.clone(),
+            backend: backend.name().into(),
+            dtype,
+            rows: p.rows,
+            assumed: spec.assumed.clone(),
+        }
     }
 
     /// Bytes of all operands in the plan.
@@ -144,6 +179,17 @@ impl<B: Backend> Planner<'_, B> {
         self.push(slot, op, signature);
     }
 
+    /// What follows a part of a block: the sum with the residual stream and a norm, or (where the part itself is
+    /// normed) a norm before.
+    fn meet(&mut self, normed: bool, hidden: usize) {
+        if normed {
+            self.op("post_norm", Op::Norm, hidden, hidden);
+            self.op("add_norm", Op::AddNorm, hidden, hidden);
+        } else {
+            self.op("add_norm", Op::ReduceAddNorm, hidden, hidden);
+        }
+    }
+
     fn weight(&mut self, slot: &str, op: Op, w: &Prepared<B::Weight>, shard: &'static str) {
         let weight: Option<WeightFormat> = Some(w.format);
         let signature = Signature { dtype: self.dtype, weight, inner: w.cols, outer: w.rows };
@@ -159,6 +205,9 @@ impl fmt::Display for InjectionPlan {
     /// A table; consecutive layers with the same rows are shown once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}, activations {}", self.arch, self.backend, self.dtype)?;
+        for assumed in &self.assumed {
+            writeln!(f, "assumed: {assumed}")?;
+        }
         writeln!(
             f,
             "{:<9} {:<16} {:<16} {:<7} {:>13} {:>10}  {:<10} kernel",

@@ -274,6 +274,15 @@ impl<'a, M> MatMut<'a, M> {
         check_range("rows", &range, self.rows)?;
         Ok(Self { offset: self.offset + range.start * self.pitch, rows: range.len(), ..self })
     }
+
+    /// The elements as a buffer of f32, for writing: f32 rows without gaps only.
+    pub fn into_f32(self) -> Result<BufMut<'a, M, f32>> {
+        let (offset, len) = {
+            let all = self.as_ref().as_f32()?;
+            (all.offset, all.len)
+        };
+        Ok(BufMut { mem: self.mem, offset, len, element: PhantomData })
+    }
 }
 
 fn check_range(what: &'static str, range: &Range<usize>, limit: usize) -> Result<()> {

@@ -6,13 +6,15 @@
 
 mod block;
 mod embed;
+mod experts;
 mod head;
 mod rope;
 mod scratch;
 
-pub use block::Block;
+pub use block::{Block, Mlp};
 pub use embed::Embedding;
-pub use head::Head;
+pub use experts::Experts;
+pub use head::{Head, Pooler, Transform};
 pub use rope::{RopeTable, angles};
 pub use scratch::Scratch;
 
@@ -20,7 +22,7 @@ use crate::Result;
 use crate::backend::{Backend, Exec, Linear, NormCall, Prepared, Table};
 use crate::kv::PagedKv;
 use crate::mem::{MatRef, StepView};
-use crate::policy::{ModelSpec, NormSpec, Placement};
+use crate::policy::{ModelSpec, NormSpec, Placement, RopeScaling};
 
 /// A norm with its operands.
 #[derive(Debug)]
@@ -98,14 +100,18 @@ impl<B: Backend> Model<B> {
         if let Some(tap) = &mut tap {
             tap(x.stream, 0, scratch.residual.view(tokens))?;
         }
-        if let (Placement::Pre, Some(first)) = (self.spec.placement, self.blocks.first()) {
+        let first = self.blocks.first().and_then(|b| b.attn_norm.as_ref());
+        if let (true, Some(first)) = (self.spec.placement != Placement::Post, first) {
             let (r, h) = (&scratch.residual, &mut scratch.normed);
-            x.norm(r.view(tokens), first.attn_norm.call(), h.view_mut(tokens))?;
+            x.norm(r.view(tokens), first.call(), h.view_mut(tokens))?;
         }
         for (i, block) in self.blocks.iter().enumerate() {
             enter(x, Some(i));
             let rope = block.spec.rope.and_then(|r| self.ropes.get(r)).map(RopeTable::view);
-            let next = self.blocks.get(i + 1).map(|b| &b.attn_norm).or(self.final_norm.as_ref());
+            let next = match self.blocks.get(i + 1) {
+                Some(next) => next.attn_norm.as_ref(),
+                None => self.final_norm.as_ref(),
+            };
             block.forward(x, step, i, self.spec.placement, rope, next, scratch)?;
             if let (Some(tap), true) = (&mut tap, i + 1 < last) {
                 tap(x.stream, i + 1, scratch.residual.view(tokens))?;
@@ -117,12 +123,13 @@ impl<B: Backend> Model<B> {
             tap(x.stream, last, self.hidden(scratch, tokens))?;
         }
         let hidden_in = self.hidden_place();
-        self.head.forward(x, step, &self.embed.tokens, hidden_in, scratch)
+        self.head.forward(x, step, self.embed.tokens.as_ref(), hidden_in, scratch)
     }
 
     /// What follows the last block and is not part of the head.
     fn finish(&self, x: &mut Exec<'_, B>, tokens: usize, scratch: &mut Scratch<B::Mem>) -> Result<()> {
-        if let (Placement::Post, Some(norm)) = (self.spec.placement, &self.final_norm) {
+        let pending = self.spec.placement == Placement::Post || self.blocks.is_empty();
+        if let (true, Some(norm)) = (pending, &self.final_norm) {
             let (r, h) = (&scratch.residual, &mut scratch.normed);
             x.norm(r.view(tokens), norm.call(), h.view_mut(tokens))?;
         }
@@ -135,6 +142,15 @@ impl<B: Backend> Model<B> {
             return Err(crate::Error::internal("no projection scratch"));
         };
         x.linear(from, project.view(), wide.shaped_mut(tokens, self.spec.out_width())?)
+    }
+
+    /// For prompts of `tokens` tokens: how far their rows of the rotary tables lie behind those of shorter prompts.
+    pub fn rope_shift(&self, tokens: usize) -> u32 {
+        let shifts = self.spec.ropes.iter().zip(&self.ropes).map(|(spec, table)| match spec.scaling {
+            RopeScaling::Long { original, .. } if tokens > original => table.reach() as u32,
+            _ => 0,
+        });
+        shifts.max().unwrap_or(0)
     }
 
     fn hidden_place(&self) -> head::HiddenIn {

@@ -12,15 +12,24 @@ use std::f64::consts::PI;
 #[derive(Debug)]
 pub struct RopeTable<M> {
     table: Buf<M, f32>,
+    /// Rows.
     positions: usize,
+    /// Positions that a sequence may come to: all rows, or half of them where there are two lists of divisors.
+    reach: usize,
     pairs: usize,
     style: RopeStyle,
 }
 
 impl<M: DeviceMem> RopeTable<M> {
-    /// Takes a filled buffer `[2, positions, pairs]`.
-    pub fn new(table: Buf<M, f32>, positions: usize, spec: &RopeSpec) -> Self {
-        Self { table, positions, pairs: spec.columns / 2, style: spec.style }
+    /// Takes what [`angles`] gave for `reach` positions.
+    pub fn new(table: Buf<M, f32>, reach: usize, spec: &RopeSpec) -> Self {
+        let positions = reach * if matches!(spec.scaling, RopeScaling::Long { .. }) { 2 } else { 1 };
+        Self { table, positions, reach, pairs: spec.columns / 2, style: spec.style }
+    }
+
+    /// Positions that a sequence may come to.
+    pub fn reach(&self) -> usize {
+        self.reach
     }
 
     /// What ops take.
@@ -29,19 +38,30 @@ impl<M: DeviceMem> RopeTable<M> {
     }
 }
 
-/// `cos` then `sin`, `[2, positions, pairs]`: `cos(p * f_i) * attention_factor`, rounded once from f64.
+/// `cos` then `sin`, `[2, rows, pairs]`: `cos(p * f_i) * attention_factor`, rounded once from f64. Rows are positions;
+/// with two lists of divisors, positions of short prompts, then those of long ones.
 pub fn angles(spec: &RopeSpec, factors: Option<&[f32]>, positions: usize) -> Result<Vec<f32>> {
-    let (frequencies, attention) = frequencies(spec, factors)?;
-    let count = positions * frequencies.len();
-    let mut table = vec![0.0; 2 * count];
-    for p in 0..positions {
-        for (i, f) in frequencies.iter().enumerate() {
-            let (sin, cos) = libm::sincos(p as f64 * f);
-            table[p * frequencies.len() + i] = (cos * attention) as f32;
-            table[count + p * frequencies.len() + i] = (sin * attention) as f32;
+    let plain = |i: usize| libm::pow(spec.theta, -(2.0 * i as f64) / spec.columns as f64);
+    let divided = |by: &[f64]| by.iter().enumerate().map(|(i, by)| plain(i) / by).collect::<Vec<f64>>();
+    let (lists, attention) = match &spec.scaling {
+        RopeScaling::Long { short, long, attention_factor, .. } => {
+            (vec![divided(short), divided(long)], *attention_factor)
         }
-    }
-    Ok(table)
+        _ => {
+            let (frequencies, attention) = frequencies(spec, factors)?;
+            (vec![frequencies], attention)
+        }
+    };
+    let turns = lists
+        .iter()
+        .flat_map(|list| (0..positions).flat_map(move |p| list.iter().map(move |f| p as f64 * f)));
+    let (cos, sin): (Vec<f32>, Vec<f32>) = turns
+        .map(|turn| {
+            let (sin, cos) = libm::sincos(turn);
+            ((cos * attention) as f32, (sin * attention) as f32)
+        })
+        .unzip();
+    Ok([cos, sin].concat())
 }
 
 /// Radians per position of every pair, and the factor of cos and sin.
@@ -50,7 +70,8 @@ fn frequencies(spec: &RopeSpec, factors: Option<&[f32]>) -> Result<(Vec<f64>, f6
     let plain = |i: usize| libm::pow(spec.theta, -(2.0 * i as f64) / spec.columns as f64);
     let all = |f: &dyn Fn(usize) -> f64| (0..pairs).map(f).collect::<Vec<f64>>();
     Ok(match spec.scaling {
-        RopeScaling::None => (all(&plain), 1.0),
+        // Two lists, one for each half of the table: see `angles`.
+        RopeScaling::None | RopeScaling::Long { .. } => (all(&plain), 1.0),
         RopeScaling::Linear { factor } => (all(&|i| plain(i) / factor), 1.0),
         RopeScaling::Llama3 { factor, low, high, original } => {
             let stretch = |i| {

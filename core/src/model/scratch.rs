@@ -1,9 +1,10 @@
 //! The buffers between ops: allocated once, large enough for the largest step, reused by every step and graph.
 
+use super::experts::ExpertScratch;
 use super::head::HiddenIn;
-use crate::Result;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
-use crate::policy::{HeadSpec, ModelSpec};
+use crate::policy::{BlockSpec, ModelSpec, Project};
+use crate::{Error, Result};
 
 /// Named matrices of a step; rows are tokens unless said otherwise.
 #[derive(Debug)]
@@ -24,11 +25,19 @@ pub struct Scratch<M> {
     pub inner: Mat<M>,
     /// Before or after a projection `[tokens, width]`.
     pub wide: Option<Mat<M>>,
+    /// Of models with experts.
+    pub experts: Option<ExpertScratch<M>>,
+    /// Pixels as they are uploaded `[tokens, values of a square]`, f32.
+    pub pixels: Option<Mat<M>>,
+    /// The same in the activations' type.
+    pub squares: Option<Mat<M>>,
     /// What the head reads `[rows, width]`.
     pub head_in: Mat<M>,
-    /// Between a masked head's layers `[rows, hidden]`.
+    /// Columns of the last hidden state.
+    pub head_width: usize,
+    /// Between the layers of a head or pooler `[rows, width]`.
     pub head_other: Option<Mat<M>>,
-    /// Pooled rows `[rows, hidden]`.
+    /// Pooled rows `[rows, columns]`.
     pub pooled: Option<Mat<M>>,
     /// `[rows, vocab]`, f32.
     pub logits: Option<Mat<M>>,
@@ -43,16 +52,27 @@ impl<M: DeviceMem> Scratch<M> {
         dtype: Float,
         mut alloc: impl FnMut(usize) -> Result<M>,
     ) -> Result<Self> {
+        let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
             let (rows, cols) = (rows.max(1), cols.max(1));
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
         };
-        let most =
-            |f: &dyn Fn(&crate::policy::BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
+        let most = |f: &dyn Fn(&BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
         let gated = most(&|b| if b.mlp.gated { 2 * b.mlp.inner } else { 0 });
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();
-        let transform = matches!(spec.head, HeadSpec::Tokens { transform: Some(_), .. });
+        // The embedding's sum passes through the norm's and the partial result's buffers.
+        let sum = if spec.embed.project == Project::Sum { spec.embed.width } else { 0 };
+        if sum > spec.hidden {
+            return Err(Error::config(
+                "embedding_size",
+                sum,
+                format!("at most {}, the hidden size", spec.hidden),
+            ));
+        }
+        let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
+        let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
+        let square = spec.embed.patches.map(|p| p.values());
         Ok(Self {
             residual: mat(tokens, spec.hidden, dtype)?,
             normed: mat(tokens, spec.hidden, dtype)?,
@@ -62,9 +82,16 @@ impl<M: DeviceMem> Scratch<M> {
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
             inner: mat(tokens, most(&|b| b.mlp.inner), dtype)?,
             wide: if projects { Some(mat(tokens, wide, dtype)?) } else { None },
-            head_in: mat(rows, spec.out_width(), dtype)?,
-            head_other: if transform { Some(mat(rows, spec.hidden, dtype)?) } else { None },
-            pooled: if spec.pooler { Some(mat(rows, spec.hidden, dtype)?) } else { None },
+            experts,
+            pixels: square.map(|n| mat(tokens, n, Float::F32)).transpose()?,
+            squares: square.map(|n| mat(tokens, n, dtype)).transpose()?,
+            head_in: mat(rows, before_head, dtype)?,
+            head_width: spec.out_width(),
+            head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },
+            pooled: match spec.pooled_cols() {
+                0 => None,
+                cols => Some(mat(rows, cols, dtype)?),
+            },
             logits: match spec.logit_cols() {
                 0 => None,
                 cols => Some(mat(rows, cols, Float::F32)?),

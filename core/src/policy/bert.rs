@@ -1,189 +1,206 @@
-//! BERT: a bidirectional encoder with post-norms, learned positions and token types.
+//! BERT: a bidirectional encoder with post-norms, learned positions and token types. RoBERTa and its kin: the same with
+//! positions that begin behind the padding's, and heads under other names.
 //!
 //! Forms: `bert.` prefix or none, LayerNorm's `weight`/`bias` or the older `gamma`/`beta`, GGUF's names. The head goes by
-//! `architectures`: masked tokens, labels of the pooled first token, or none.
+//! `architectures`: masked tokens, labels of texts or tokens, or none.
 
+use super::describe::{Described, GPT_LIKE, Switches, concat, encoder};
 use super::*;
-use crate::ops::{Act, NormKind, Scores};
-use crate::{Error, Result};
+use crate::ops::Act;
 
-/// The policy of `model_type` bert.
-#[derive(Debug, Clone, Copy)]
-pub struct Bert;
+/// An encoder's switches.
+pub(super) const BERT_LIKE: Switches =
+    Switches { act: Act::Gelu, eps: 1e-12, placement: Placement::Post, positions: 512, ..GPT_LIKE };
 
-/// Slot, published names that fill its rows, and GGUF's, for what every block has.
-const BLOCK: [(Slot, &[(&str, &str)]); 6] = [
-    (Slot::AttnNorm, &[("attention.output.LayerNorm", "attn_output_norm")]),
-    (
-        Slot::Qkv,
-        &[
-            ("attention.self.query", "attn_q"),
-            ("attention.self.key", "attn_k"),
-            ("attention.self.value", "attn_v"),
-        ],
-    ),
-    (Slot::AttnOut, &[("attention.output.dense", "attn_output")]),
-    (Slot::MlpNorm, &[("output.LayerNorm", "layer_output_norm")]),
-    (Slot::Up, &[("intermediate.dense", "ffn_up")]),
-    (Slot::Down, &[("output.dense", "ffn_down")]),
-];
+const NAMES: Names<'_> = Names {
+    prefixes: &["bert.", ""],
+    block: "encoder.layer.{}.",
+    slots: &[
+        (Slot::TokenEmbed, "embeddings.word_embeddings"),
+        (Slot::PositionEmbed, "embeddings.position_embeddings"),
+        (Slot::KindEmbed, "embeddings.token_type_embeddings"),
+        (Slot::EmbedNorm, "embeddings.LayerNorm"),
+        (Slot::Qkv, "attention.self.query + attention.self.key + attention.self.value"),
+        (Slot::AttnOut, "attention.output.dense"),
+        (Slot::AttnNorm, "attention.output.LayerNorm"),
+        (Slot::Up, "intermediate.dense"),
+        (Slot::Down, "output.dense"),
+        (Slot::MlpNorm, "output.LayerNorm"),
+        (Slot::Pooler, "pooler.dense"),
+        (Slot::HeadDense, "/cls.predictions.transform.dense"),
+        (Slot::HeadNorm, "/cls.predictions.transform.LayerNorm"),
+        (
+            Slot::Head,
+            "/cls.predictions.decoder!w, /cls.predictions!b > /cls.predictions.decoder!b ; /classifier",
+        ),
+    ],
+    // The decoder's bias is the same parameter under a second name, which old files lack or repeat.
+    ignored: &[
+        "*position_ids",
+        "cls.seq_relationship.*",
+        "cls.predictions.decoder.*",
+        "bert.pooler.*",
+        "pooler.dense.*",
+    ],
+    transposed: false,
+};
 
-/// Slot, published name (below the prefix, if it begins with `~`) and GGUF's (where it has one), outside the blocks.
-const OUTSIDE: [(Slot, &str, &str); 7] = [
-    (Slot::TokenEmbed, "~embeddings.word_embeddings", "token_embd"),
-    (Slot::PositionEmbed, "~embeddings.position_embeddings", "position_embd"),
-    (Slot::KindEmbed, "~embeddings.token_type_embeddings", "token_types"),
-    (Slot::EmbedNorm, "~embeddings.LayerNorm", "token_embd_norm"),
-    (Slot::Pooler, "~pooler.dense", ""),
-    (Slot::HeadDense, "cls.predictions.transform.dense", ""),
-    (Slot::HeadNorm, "cls.predictions.transform.LayerNorm", ""),
-];
+/// `model_type` bert.
+pub const BERT: Described =
+    Described { name: "bert", types: &["bert"], names: NAMES, layout: concat, spec: bert };
 
-/// `weight` or `bias` of a module under every prefix and spelling.
-fn names(hf: &str, gguf: &str, part: Part) -> Vec<String> {
-    let (now, old) = if part == Part::Weight { ("weight", "gamma") } else { ("bias", "beta") };
-    let bases = match hf.strip_prefix('~') {
-        Some(hf) => vec![format!("bert.{hf}"), hf.to_string()],
-        None => vec![hf.to_string()],
+const ROBERTA_NAMES: Names<'_> = Names {
+    prefixes: &["roberta.", ""],
+    slots: &[
+        (Slot::TokenEmbed, "embeddings.word_embeddings"),
+        (Slot::PositionEmbed, "embeddings.position_embeddings"),
+        (Slot::KindEmbed, "embeddings.token_type_embeddings"),
+        (Slot::EmbedNorm, "embeddings.LayerNorm"),
+        (Slot::Qkv, "attention.self.query + attention.self.key + attention.self.value"),
+        (Slot::AttnOut, "attention.output.dense"),
+        (Slot::AttnNorm, "attention.output.LayerNorm"),
+        (Slot::Up, "intermediate.dense"),
+        (Slot::Down, "output.dense"),
+        (Slot::MlpNorm, "output.LayerNorm"),
+        (Slot::Pooler, "/classifier.dense ; pooler.dense"),
+        (Slot::HeadDense, "/lm_head.dense"),
+        (Slot::HeadNorm, "/lm_head.layer_norm"),
+        (
+            Slot::Head,
+            "/lm_head.decoder!w, /lm_head!b > /lm_head.decoder!b ; /classifier.out_proj ; /classifier",
+        ),
+    ],
+    ignored: &["*position_ids", "lm_head.decoder.*", "roberta.pooler.*", "pooler.dense.*"],
+    ..NAMES
+};
+
+/// `model_type` roberta, xlm-roberta, camembert.
+pub const ROBERTA: Described = Described {
+    name: "roberta",
+    types: &["roberta", "xlm-roberta", "camembert"],
+    names: ROBERTA_NAMES,
+    layout: concat,
+    spec: roberta,
+};
+
+/// What a checkpoint's `architectures` promises beside the encoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Nothing.
+    Bare,
+    /// Masked tokens.
+    Masked,
+    /// Real or replaced, for every token (ELECTRA).
+    Detect,
+    /// Labels of the text.
+    Text,
+    /// Labels of every token.
+    Tokens,
+}
+
+/// The task of an architecture; `pretraining` is what the family's `ForPreTraining` has.
+pub(super) fn task(config: &ModelConfig, pretraining: Task) -> Result<Task> {
+    let name = config.architecture();
+    let known = [
+        ("ForMaskedLM", Task::Masked),
+        ("ForPreTraining", pretraining),
+        ("ForSequenceClassification", Task::Text),
+        ("ForTokenClassification", Task::Tokens),
+        ("Model", Task::Bare),
+    ];
+    if name.is_empty() {
+        return Ok(Task::Bare);
+    }
+    known.iter().find(|(end, _)| name.ends_with(end)).map(|(_, task)| *task).ok_or_else(|| {
+        let ends: Vec<String> = known.iter().map(|(end, _)| format!("...{end}")).collect();
+        Error::config("architectures", format!("\"{name}\""), ends.join(", "))
+    })
+}
+
+/// How many labels.
+pub(super) fn labels(config: &ModelConfig) -> Result<usize> {
+    match config.get("id2label").and_then(|l| l.as_object()) {
+        Some(listed) if !listed.is_empty() => Ok(listed.len()),
+        _ => Ok(config.size_opt(&["num_labels"])?.unwrap_or(2)),
+    }
+}
+
+/// `act(dense(first token))`.
+pub(super) fn first_token(width: usize, act: Act) -> PoolSpec {
+    PoolSpec { from: PoolFrom::First, norm: None, dense: Some((width, true)), act: Some(act) }
+}
+
+/// Token types, if there are any.
+pub(super) fn kinds(config: &ModelConfig) -> Result<Option<usize>> {
+    match config.get("type_vocab_size").and_then(|n| n.as_u64()) {
+        Some(0) => Ok(None),
+        _ => Ok(Some(config.size_opt(&["type_vocab_size"])?.unwrap_or(2))),
+    }
+}
+
+/// Gives an encoder what its task needs: `masked` is the transform of a masked head, `pool` the pooler of a text's
+/// labels.
+pub(super) fn set_task(
+    config: &ModelConfig,
+    spec: &mut ModelSpec,
+    task: Task,
+    masked: HeadTransform,
+    pool: PoolSpec,
+) -> Result<()> {
+    let tied = config.flag(&["tie_word_embeddings"], true)?;
+    let tokens = |count, tied, transform| HeadSpec::Tokens {
+        count,
+        tied,
+        bias: true,
+        transform,
+        scale: 1.0,
+        cap: None,
+        unit_rows: false,
     };
-    let mut all: Vec<String> = bases.iter().map(|b| format!("{b}.{now}")).collect();
-    if hf.ends_with("LayerNorm") {
-        all.extend(bases.iter().map(|b| format!("{b}.{old}")));
-    }
-    if !gguf.is_empty() {
-        all.push(format!("{gguf}.{now}"));
-    }
-    all
+    spec.head = match task {
+        Task::Bare => HeadSpec::None,
+        Task::Masked => tokens(spec.vocab, tied, Some(masked)),
+        Task::Detect => tokens(1, false, Some(masked)),
+        Task::Tokens => tokens(labels(config)?, false, None),
+        Task::Text => {
+            spec.pooler = Some(pool);
+            HeadSpec::Labels { count: labels(config)? }
+        }
+    };
+    Ok(())
 }
 
-/// Head and pooler of the named architecture.
-fn head(config: &ModelConfig, catalog: Catalog<'_>, act: Act, norm: NormSpec) -> Result<(HeadSpec, bool)> {
-    match config.architecture() {
-        "BertForMaskedLM" | "BertForPreTraining" => {
-            let tied = config.flag(&["tie_word_embeddings"], true)?;
-            Ok((HeadSpec::Tokens { tied, bias: true, transform: Some((act, norm)) }, false))
-        }
-        "BertForSequenceClassification" => {
-            let listed = config.get("id2label").and_then(|l| l.as_object()).map(|l| l.len());
-            let count =
-                listed.map_or_else(|| Ok(config.size_opt(&["num_labels"])?.unwrap_or(2)), Ok::<_, Error>)?;
-            Ok((HeadSpec::Labels { count }, true))
-        }
-        "BertModel" | "" => {
-            let there = names("~pooler.dense", "", Part::Weight).iter().any(|n| catalog.find(n).is_some());
-            Ok((HeadSpec::None, there))
-        }
-        other => {
-            let known = "BertModel, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification";
-            Err(Error::config("architectures", format!("\"{other}\""), known))
-        }
+/// BERT and RoBERTa: the same but for positions and names.
+fn shared(config: &ModelConfig, catalog: Catalog<'_>, names: Names<'_>) -> Result<ModelSpec> {
+    let mut spec = encoder(config, BERT_LIKE)?;
+    spec.embed.kinds = kinds(config)?;
+    let (hidden, norm) = (spec.hidden, spec.embed.norm);
+    let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
+    let task = task(config, Task::Masked)?;
+    let pool = first_token(hidden, Act::Tanh);
+    set_task(config, &mut spec, task, HeadTransform { act, norm, width: hidden }, pool)?;
+    if task == Task::Bare && names.has(config, catalog, Slot::Pooler, Part::Weight) {
+        spec.pooler = Some(pool);
     }
+    Ok(spec)
 }
 
-impl InjectionPolicy for Bert {
-    fn name(&self) -> &str {
-        "bert"
-    }
+fn bert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    shared(config, catalog, NAMES)
+}
 
-    fn fit(&self, config: &ModelConfig, _: Catalog<'_>) -> Fit {
-        fit_by_type(config, &["bert"])
+fn roberta(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = shared(config, catalog, ROBERTA_NAMES)?;
+    // Positions are counted from the padding token's number on.
+    let offset = config.number(&["pad_token_id"], 1.0)? as usize + 1;
+    let rows = spec.max_positions;
+    if offset >= rows {
+        return Err(Error::config("pad_token_id", offset - 1, format!("below {}", rows.saturating_sub(1))));
     }
-
-    fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-        refuse(config, "is_decoder")?;
-        refuse(config, "add_cross_attention")?;
-        let kind = config.text_opt(&["position_embedding_type"])?.unwrap_or("absolute");
-        if kind != "absolute" {
-            return Err(Error::config("position_embedding_type", format!("\"{kind}\""), "\"absolute\""));
-        }
-        let hidden = config.size(&["hidden_size"])?;
-        let heads = even_heads(config, &["num_attention_heads"], hidden)?;
-        let rows = config.size(&["max_position_embeddings"])?;
-        let eps = config.positive(&["layer_norm_eps"], 1e-12)? as f32;
-        let norm = NormSpec { kind: NormKind::Layer, eps, bias: true, plus_one: false };
-        let act = config.act(&["hidden_act"], Act::Gelu)?;
-        let (head, pooler) = head(config, catalog, act, norm)?;
-        let block = BlockSpec {
-            heads,
-            scores: Scores {
-                scale: (1.0 / (heads.k_dim as f64).sqrt()) as f32,
-                causal: false,
-                window: None,
-                soft_cap: None,
-                alibi: None,
-            },
-            qk_norm: None,
-            rope: None,
-            attn_norm: norm,
-            mlp_norm: norm,
-            mlp: MlpSpec { inner: config.size(&["intermediate_size"])?, act, gated: false },
-            bias: [true; 4],
-        };
-        let kinds = match config.get("type_vocab_size").and_then(|n| n.as_u64()) {
-            Some(0) => None,
-            _ => Some(config.size_opt(&["type_vocab_size"])?.unwrap_or(2)),
-        };
-        let positions = Some(LearnedPositions { rows, offset: 0 });
-        Ok(ModelSpec {
-            arch: "bert".into(),
-            family: Family::Encoder,
-            hidden,
-            vocab: config.size(&["vocab_size"])?,
-            max_positions: rows,
-            embed: EmbedSpec { width: hidden, positions, kinds, norm: Some(norm) },
-            ropes: Vec::new(),
-            placement: Placement::Post,
-            blocks: vec![block; layers(config, &["num_hidden_layers"])?],
-            final_norm: None,
-            project_out: None,
-            pooler,
-            head,
-        })
+    spec.embed.positions = Some(LearnedPositions { rows, offset });
+    spec.max_positions = rows - offset;
+    if let HeadSpec::Tokens { transform: Some(transform), .. } = &mut spec.head {
+        transform.act = Act::Gelu;
     }
-
-    fn bindings(&self, spec: &ModelSpec, _: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
-        let mut all = Vec::new();
-        for part in [Part::Weight, Part::Bias] {
-            for (slot, hf, gguf) in OUTSIDE {
-                let shard = if slot == Slot::TokenEmbed { Shard::Vocab } else { Shard::Replicated };
-                all.push(Binding::single(Role::of(slot, part), names(hf, gguf, part), shard));
-            }
-            for (layer, block) in spec.blocks.iter().enumerate() {
-                for (slot, rows) in BLOCK {
-                    let source = |(hf, gguf): &(&str, &str)| {
-                        let (hf, gguf) =
-                            (format!("~encoder.layer.{layer}.{hf}"), format!("blk.{layer}.{gguf}"));
-                        TensorSource::plain(names(&hf, &gguf, part))
-                    };
-                    let sources = rows.iter().map(source).collect();
-                    all.push(Binding::rows(
-                        Role::block(layer, slot, part),
-                        sources,
-                        block_shard(slot, block),
-                    ));
-                }
-            }
-            // The decoder's bias is the same parameter under a second name, which old files lack or repeat.
-            let (bias, again) = ("cls.predictions.bias", "cls.predictions.decoder.bias");
-            let (name, shard) = match (spec.head, part) {
-                (HeadSpec::Labels { .. }, part) => {
-                    (format!("classifier.{}", part.suffix()), Shard::Replicated)
-                }
-                (_, Part::Weight) => ("cls.predictions.decoder.weight".to_string(), Shard::Vocab),
-                _ => (if catalog.find(bias).is_some() { bias } else { again }.to_string(), Shard::Vocab),
-            };
-            all.push(Binding::single(Role::of(Slot::Head, part), vec![name], shard));
-        }
-        bound_roles(spec, all)
-    }
-
-    fn ignored(&self) -> &[&str] {
-        &[
-            "*position_ids",
-            "cls.seq_relationship.*",
-            "cls.predictions.decoder.*",
-            "bert.pooler.*",
-            "pooler.dense.*",
-        ]
-    }
+    Ok(spec)
 }

@@ -27,6 +27,8 @@ pub enum Slot {
     EmbedNorm,
     /// Divisors of the rotary frequencies.
     RopeFactors,
+    /// Squares of pixels `[hidden, channels * side * side]`, in the place of tokens.
+    PatchEmbed,
     /// Norm of the attention part.
     AttnNorm,
     /// Fused q | k | v.
@@ -37,16 +39,30 @@ pub enum Slot {
     KNorm,
     /// Attention output.
     AttnOut,
+    /// Norm of what attention gives.
+    AttnPostNorm,
     /// Norm of the feed-forward part.
     MlpNorm,
     /// First product of the feed-forward part: up, or gate | up.
     Up,
     /// Second product.
     Down,
+    /// Scores of experts.
+    Router,
+    /// First products of all experts, one expert after the other.
+    ExpertUp,
+    /// Second products of all experts.
+    ExpertDown,
+    /// What weighs the dense part against the experts.
+    Join,
+    /// Norm of what the feed-forward part gives.
+    MlpPostNorm,
     /// Norm after the last block.
     FinalNorm,
     /// Projection of the last hidden state.
     ProjectOut,
+    /// Norm of the pooled row.
+    PoolNorm,
     /// Dense layer of the pooler.
     Pooler,
     /// Dense layer of a masked head.
@@ -69,8 +85,9 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 20] = [
+    pub const ALL: [Slot; 28] = [
         Slot::TokenEmbed,
+        Slot::PatchEmbed,
         Slot::PositionEmbed,
         Slot::KindEmbed,
         Slot::ProjectIn,
@@ -81,11 +98,18 @@ impl Slot {
         Slot::QNorm,
         Slot::KNorm,
         Slot::AttnOut,
+        Slot::AttnPostNorm,
         Slot::MlpNorm,
         Slot::Up,
         Slot::Down,
+        Slot::Router,
+        Slot::ExpertUp,
+        Slot::ExpertDown,
+        Slot::Join,
+        Slot::MlpPostNorm,
         Slot::FinalNorm,
         Slot::ProjectOut,
+        Slot::PoolNorm,
         Slot::Pooler,
         Slot::HeadDense,
         Slot::HeadNorm,
@@ -101,9 +125,32 @@ impl Slot {
                 | Slot::QNorm
                 | Slot::KNorm
                 | Slot::AttnOut
+                | Slot::AttnPostNorm
                 | Slot::MlpNorm
                 | Slot::Up
                 | Slot::Down
+                | Slot::Router
+                | Slot::ExpertUp
+                | Slot::ExpertDown
+                | Slot::Join
+                | Slot::MlpPostNorm
+        )
+    }
+
+    /// Whether it is a norm.
+    pub fn is_norm(self) -> bool {
+        matches!(
+            self,
+            Slot::EmbedNorm
+                | Slot::AttnNorm
+                | Slot::AttnPostNorm
+                | Slot::QNorm
+                | Slot::KNorm
+                | Slot::MlpNorm
+                | Slot::MlpPostNorm
+                | Slot::FinalNorm
+                | Slot::PoolNorm
+                | Slot::HeadNorm
         )
     }
 
@@ -111,6 +158,7 @@ impl Slot {
     pub fn name(self) -> &'static str {
         match self {
             Slot::TokenEmbed => "token_embed",
+            Slot::PatchEmbed => "patch_embed",
             Slot::PositionEmbed => "position_embed",
             Slot::KindEmbed => "kind_embed",
             Slot::ProjectIn => "project_in",
@@ -121,11 +169,18 @@ impl Slot {
             Slot::QNorm => "q_norm",
             Slot::KNorm => "k_norm",
             Slot::AttnOut => "attn_out",
+            Slot::AttnPostNorm => "attn_post_norm",
             Slot::MlpNorm => "mlp_norm",
             Slot::Up => "up",
             Slot::Down => "down",
+            Slot::Router => "router",
+            Slot::ExpertUp => "expert_up",
+            Slot::ExpertDown => "expert_down",
+            Slot::Join => "join",
+            Slot::MlpPostNorm => "mlp_post_norm",
             Slot::FinalNorm => "final_norm",
             Slot::ProjectOut => "project_out",
+            Slot::PoolNorm => "pool_norm",
             Slot::Pooler => "pooler",
             Slot::HeadDense => "head_dense",
             Slot::HeadNorm => "head_norm",
@@ -158,18 +213,7 @@ impl Role {
 
     /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
     pub fn is_vector(&self) -> bool {
-        let vectors = matches!(
-            self.slot,
-            Slot::EmbedNorm
-                | Slot::RopeFactors
-                | Slot::AttnNorm
-                | Slot::QNorm
-                | Slot::KNorm
-                | Slot::MlpNorm
-                | Slot::FinalNorm
-                | Slot::HeadNorm
-        );
-        vectors || self.part == Part::Bias
+        self.slot.is_norm() || self.slot == Slot::RopeFactors || self.part == Part::Bias
     }
 }
 
@@ -192,6 +236,17 @@ pub enum RowOrder {
     PairsInterleaved {
         /// Heads that the rows hold.
         heads: usize,
+    },
+    /// `groups` times one after the other, pieces of `widths` rows; they are used as piece `take[0]` of all groups,
+    /// then piece `take[1]` of all groups, then piece `take[2]`. Fused q|k|v of many families: one group per head
+    /// (BLOOM, GPT-NeoX), per key/value head (Falcon), per block of heads (CodeGen), per row of a head (Megatron 1).
+    Grouped {
+        /// Groups.
+        groups: usize,
+        /// Rows of the pieces of a group, in the file.
+        widths: [usize; 3],
+        /// The pieces that become q, k and v.
+        take: [usize; 3],
     },
 }
 
@@ -260,7 +315,16 @@ impl Binding {
             (Shard::Rows { .. }, Part::Bias) => Shard::Replicated,
             _ => shard,
         };
-        let product = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down | Slot::Head);
+        let product = matches!(
+            role.slot,
+            Slot::Qkv
+                | Slot::AttnOut
+                | Slot::Up
+                | Slot::Down
+                | Slot::ExpertUp
+                | Slot::ExpertDown
+                | Slot::Head
+        );
         Self { role, sources, transposed: false, shard, quantize: product && role.part == Part::Weight }
     }
 

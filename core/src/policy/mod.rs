@@ -6,34 +6,76 @@
 //!
 //! One architecture family, one file. Adding one: `docs/add_a_policy.md`.
 
+mod auto;
 mod bert;
 mod binding;
+mod bloom;
+mod clip;
+mod describe;
+mod early;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod early_tests;
+mod falcon;
+mod gemma;
+mod gguf;
 mod gpt2;
+mod gpt_neox;
+mod gptj;
 mod llama;
+mod megatron;
+mod moe;
+mod names;
 mod opt;
+mod phi;
+mod qwen;
 mod registry;
 mod resolve;
+mod roles;
 mod rope;
+mod small_encoders;
 mod spec;
+mod stablelm;
+mod table;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod table_tests;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests;
 
-pub use bert::Bert;
+pub use auto::Automatic;
+pub use bert::{BERT, ROBERTA};
 pub use binding::{Binding, Part, Role, RowOrder, Shard, Slot, TensorSource, glob};
-pub use gpt2::Gpt2;
-pub use llama::Llama;
-pub use opt::Opt;
+pub use bloom::{BLOOM, MPT};
+pub use clip::Clip;
+pub use describe::Described;
+pub use early::{BAICHUAN, CHATGLM, MetaLlama, QWEN};
+pub use falcon::FALCON;
+pub use gemma::{GEMMA, GEMMA2, GEMMA3};
+pub use gpt_neox::GPT_NEOX;
+pub use gpt2::{GPT_BIGCODE, GPT2};
+pub use gptj::{CODEGEN, GPT_NEO, GPTJ};
+pub use llama::{EXAONE4, LLAMA, MISTRAL, OLMO2};
+pub use megatron::MEGATRON;
+pub use moe::MIXTRAL;
+pub use names::{Names, QkvLayout};
+pub use opt::OPT;
+pub use phi::{PHI, PHI3};
+pub use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
+pub use small_encoders::{Albert, DISTILBERT, ELECTRA};
 pub use spec::{
-    BlockSpec, EmbedSpec, Family, HeadSpec, LearnedPositions, MlpSpec, ModelSpec, NormSpec, Placement,
-    RopeScaling, RopeSpec,
+    BlockSpec, EmbedSpec, Family, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec, ModelSpec,
+    MoeSpec, NormSpec, PatchSpec, Placement, PoolFrom, PoolSpec, Project, QkNorm, RopeScaling, RopeSpec,
 };
+pub use stablelm::{STABLELM, STARCODER2};
+pub use table::TablePolicy;
 
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
-use crate::ops::Heads;
+use crate::ops::{Heads, RopeStyle};
 use crate::{Error, Result};
 
 /// Whether a policy fits a model.
@@ -91,6 +133,10 @@ pub trait InjectionPolicy: Send + Sync {
     fn ignored(&self) -> &[&str] {
         &[]
     }
+    /// Whether a tensor is known to be unused.
+    fn ignores(&self, name: &str) -> bool {
+        self.ignored().iter().any(|pattern| glob(pattern, name))
+    }
 }
 
 /// Fit of policies that go by `model_type` alone.
@@ -99,13 +145,6 @@ pub(crate) fn fit_by_type(config: &ModelConfig, types: &[&str]) -> Fit {
         return Fit::Yes { specificity: 10 };
     }
     Fit::No(format!("model_type is \"{}\", not {}", config.model_type(), types.join(" or ")))
-}
-
-/// The bindings whose roles the model has: tables may list what only some members of a family need.
-pub(crate) fn bound_roles(spec: &ModelSpec, mut all: Vec<Binding>) -> Vec<Binding> {
-    let roles: std::collections::BTreeSet<Role> = spec.roles().into_iter().collect();
-    all.retain(|b| roles.contains(&b.role));
-    all
 }
 
 /// Blocks that any model may have; a bound against absurd files, whose plan would not fit in memory.
@@ -119,9 +158,26 @@ pub(crate) fn layers(config: &ModelConfig, fields: &[&'static str]) -> Result<us
     }
 }
 
+/// Experts over all blocks that any model may have; as above.
+const MAX_EXPERTS: usize = 1 << 16;
+
+/// Heads that any model may have; as above.
+const MAX_HEADS: usize = 1 << 16;
+
+/// Refuses more experts than any file could hold.
+pub(crate) fn check_experts(experts: usize, layers: usize) -> Result<()> {
+    match experts.saturating_mul(layers) {
+        0..=MAX_EXPERTS => Ok(()),
+        _ => Err(Error::config("num_experts", experts, format!("at most {}", MAX_EXPERTS / layers.max(1)))),
+    }
+}
+
 /// As many key/value heads as query heads, together as wide as the hidden size.
 pub(crate) fn even_heads(config: &ModelConfig, fields: &[&'static str], hidden: usize) -> Result<Heads> {
     let heads = config.size(fields)?;
+    if heads > MAX_HEADS {
+        return Err(Error::config(fields.join(" / "), heads, format!("at most {MAX_HEADS}")));
+    }
     if !hidden.is_multiple_of(heads) {
         return Err(Error::config(fields.join(" / "), heads, format!("a divisor of {hidden}")));
     }
@@ -141,8 +197,8 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
     match slot {
         Slot::Qkv => Shard::Columns { unit: block.heads.k_dim },
         Slot::AttnOut => Shard::Rows { grain: block.heads.v_dim },
-        Slot::Up => Shard::Columns { unit: 64 },
-        Slot::Down => Shard::Rows { grain: 64 },
+        Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },
+        Slot::Down | Slot::ExpertDown => Shard::Rows { grain: 64 },
         _ => Shard::Replicated,
     }
 }

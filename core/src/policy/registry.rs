@@ -1,9 +1,48 @@
 //! An explicit list of policies.
 
-use super::{Bert, Catalog, Fit, Gpt2, InjectionPolicy, Llama, Opt};
+use super::*;
+
 use crate::config::ModelConfig;
 use crate::{Error, Result};
 use std::sync::Arc;
+
+/// The families that are described by tables.
+pub(super) const FAMILIES: [Described; 34] = [
+    LLAMA,
+    MISTRAL,
+    OLMO2,
+    EXAONE4,
+    QWEN2,
+    QWEN3,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    MIXTRAL,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    PHI,
+    PHI3,
+    STABLELM,
+    STARCODER2,
+    GPT2,
+    GPT_BIGCODE,
+    GPT_NEO,
+    GPTJ,
+    CODEGEN,
+    GPT_NEOX,
+    BLOOM,
+    MPT,
+    FALCON,
+    OPT,
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    ELECTRA,
+    QWEN,
+    BAICHUAN,
+    CHATGLM,
+    MEGATRON,
+];
 
 /// The policies that are asked, in order; users add their own.
 #[derive(Clone)]
@@ -13,7 +52,14 @@ pub struct Registry {
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { policies: vec![Arc::new(Llama), Arc::new(Gpt2), Arc::new(Opt), Arc::new(Bert)] }
+        let mut all = Self::empty();
+        FAMILIES.into_iter().for_each(|d| all.register(Arc::new(d)));
+        all.register(Arc::new(Albert));
+        all.register(Arc::new(MetaLlama));
+        all.register(Arc::new(Clip::Text));
+        all.register(Arc::new(Clip::Vision));
+        all.register(Arc::new(Automatic::default()));
+        all
     }
 }
 

@@ -4,7 +4,7 @@
 //! model has there, and no tensor is left over unless the policy knows it to be unused. Only headers are read; the
 //! loader ([`crate::weights`]) takes the result and reads the bytes.
 
-use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, glob};
+use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role};
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
@@ -62,7 +62,7 @@ pub fn resolve<'a>(
     fail("several tensors for the same place", several)?;
 
     let used: BTreeSet<&str> = found.iter().flat_map(|r| &r.tensors).map(|t| t.name.as_str()).collect();
-    let known = |name: &str| used.contains(name) || policy.ignored().iter().any(|p| glob(p, name));
+    let known = |name: &str| used.contains(name) || policy.ignores(name);
     let left = catalog.tensors().iter().map(|t| &t.name).filter(|n| !known(n));
     fail("tensors left over", left.cloned().collect())?;
     for resolved in &found {
@@ -97,8 +97,10 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
         let expected = if per_part { parts[i] } else { whole };
         let got = match (role.is_vector(), &tensor.shape[..]) {
             (true, [n] | [1, n]) => Some(*n),
-            (false, [n, k]) if !binding.transposed && *k == cols => Some(*n),
-            (false, [k, n]) if binding.transposed && *k == cols => Some(*n),
+            (false, [n]) if whole == 1 && *n == cols => Some(1),
+            (false, [k, n]) if binding.transposed => (*k == cols).then_some(*n),
+            // Squares of pixels have four dimensions.
+            (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,
         };
         rows = rows.saturating_add(got.unwrap_or(0));

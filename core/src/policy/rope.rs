@@ -17,7 +17,8 @@ pub(crate) fn read(
     if columns == 0 || !columns.is_multiple_of(2) {
         return Err(Error::config("head_dim (rotated columns)", columns, "an even number above 0"));
     }
-    let theta = config.positive(&["rope_parameters.rope_theta", "rope_theta"], 10_000.0)?;
+    let bases = ["rope_parameters.rope_theta", "rope_theta", "rotary_emb_base", "rope_base"];
+    let theta = config.positive(&bases, 10_000.0)?;
     let kind = config
         .text_opt(&["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"])?
         .unwrap_or("default");
@@ -53,8 +54,9 @@ pub(crate) fn read(
             original: original()?,
         },
         "yarn" => yarn(config, factor()?, original()?)?,
+        "longrope" | "su" => long(config, columns, original()?, max_positions)?,
         other => {
-            let known = "default, linear, llama3, yarn";
+            let known = "default, linear, llama3, yarn, longrope";
             return Err(Error::config("rope_type", format!("\"{other}\""), known));
         }
     };
@@ -81,4 +83,55 @@ fn yarn(config: &ModelConfig, factor: f64, original: f64) -> Result<RopeScaling>
         )?,
         truncate: config.flag(&["rope_parameters.truncate", "rope_scaling.truncate"], true)?,
     })
+}
+
+/// LongRoPE's two lists of divisors.
+fn long(config: &ModelConfig, columns: usize, original: f64, max_positions: usize) -> Result<RopeScaling> {
+    let list = |new: &'static str, old: &'static str| -> Result<Vec<f64>> {
+        let found = config.get(new).or(config.get(old));
+        let numbers: Option<Vec<f64>> =
+            found.and_then(|l| l.as_array()).and_then(|l| l.iter().map(|v| v.as_f64()).collect());
+        match numbers {
+            Some(all) if all.len() == columns / 2 && all.iter().all(|f| *f > 0.0) => Ok(all),
+            _ => {
+                let got = found.map_or("missing".to_string(), |v| v.to_string());
+                Err(Error::config(old, got, format!("{} numbers above 0", columns / 2)))
+            }
+        }
+    };
+    let field = ["rope_parameters.factor", "rope_scaling.factor"];
+    let factor = config.positive(&field, max_positions as f64 / original)?;
+    // Section 3.2 of the paper, as Phi-3's code has it.
+    let default = if factor <= 1.0 { 1.0 } else { (1.0 + libm::log(factor) / libm::log(original)).sqrt() };
+    let given = ["rope_parameters.attention_factor", "rope_scaling.attention_factor"];
+    Ok(RopeScaling::Long {
+        short: list("rope_parameters.short_factor", "rope_scaling.short_factor")?,
+        long: list("rope_parameters.long_factor", "rope_scaling.long_factor")?,
+        original: original as usize,
+        attention_factor: config.number(&given, default)?,
+    })
+}
+
+/// Gemma 3's two tables: local blocks turn by `rope_local_base_freq`, global ones by `rope_theta`, stretched.
+pub(crate) fn local_and_global(
+    config: &ModelConfig,
+    catalog: Catalog<'_>,
+    columns: usize,
+    max_positions: usize,
+) -> Result<Vec<RopeSpec>> {
+    let of = |layers: &'static str, fields: &[&'static str], theta: f64| -> Result<RopeSpec> {
+        let theta = config.positive(fields, theta)?;
+        let own = match config.get(layers) {
+            Some(section) => ModelConfig::new(serde_json::json!({ "rope_parameters": section }))?,
+            None if layers.ends_with("sliding_attention") => ModelConfig::new(serde_json::json!({}))?,
+            None => config.clone(),
+        };
+        Ok(RopeSpec { theta, ..read(&own, catalog, RopeStyle::Half, columns, max_positions)? })
+    };
+    let local = ["rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"];
+    let global = ["rope_parameters.full_attention.rope_theta", "rope_theta"];
+    Ok(vec![
+        of("rope_parameters.sliding_attention", &local, 10_000.0)?,
+        of("rope_parameters.full_attention", &global, 1_000_000.0)?,
+    ])
 }

@@ -1,24 +1,32 @@
 //! What a model is made of: the vocabulary that policies speak and `model` executes.
+//!
+//! Plain values. What a value means for operands (which roles exist, their shapes) is in `roles`; what it means for a
+//! step is in `model`. A family that needs a word that is not here adds it here first.
 
-use super::binding::{Part, Role, Slot};
-use crate::ops::{Act, Heads, NormKind, RopeStyle, Scores};
+use crate::ops::{Act, Heads, NormKind, RopeStyle, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Causal, with a KV cache.
     Decoder,
-    /// Bidirectional, without.
+    /// Whole texts or images at once, without a cache; what sees what is in each block's [`Scores`].
     Encoder,
 }
 
-/// Where the norms of a block stand.
+/// How a block's two parts `f` (attention) and `g` (feed-forward) meet the residual stream `x`; `n` and `m` are the
+/// norms before them, `p` and `q` those after them, each where the block has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// `x += f(norm(x))`.
+    /// `x += p(f(n(x)))`, then `x += q(g(m(x)))`.
     Pre,
-    /// `x = norm(x + f(x))`.
+    /// `x = n(x + f(x))`, then `x = m(x + g(x))`.
     Post,
+    /// `x += f(n(x)) + g(m(x))`; without `m` both read `n(x)`.
+    Parallel,
+    /// `x = n(x)`, `x += f(x)`, `x = m(x)`, `x += g(x)`: the residual stream goes through the norms (BLOOM's
+    /// `apply_residual_connection_post_layernorm`).
+    Through,
 }
 
 /// A norm.
@@ -34,7 +42,16 @@ pub struct NormSpec {
     pub plus_one: bool,
 }
 
-/// Learned absolute positions.
+/// Norms of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QkNorm {
+    /// The norm.
+    pub norm: NormSpec,
+    /// Over all heads at once (OLMo 2), not over each.
+    pub whole: bool,
+}
+
+/// A table of learned positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LearnedPositions {
     /// Rows of the table.
@@ -43,17 +60,68 @@ pub struct LearnedPositions {
     pub offset: usize,
 }
 
-/// From ids to what enters the first block.
+/// An image cut into squares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PatchSpec {
+    /// Channels of a pixel.
+    pub channels: usize,
+    /// Pixels of the image's side.
+    pub image: usize,
+    /// Pixels of a square's side.
+    pub patch: usize,
+}
+
+impl PatchSpec {
+    /// Squares of an image.
+    pub fn count(&self) -> usize {
+        (self.image / self.patch).pow(2)
+    }
+
+    /// Values of a square: `[channel, row, column]`.
+    pub fn values(&self) -> usize {
+        self.channels * self.patch * self.patch
+    }
+}
+
+/// A projection inside the embedding, from the token table's width to the hidden size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Project {
+    /// Tokens are projected, then positions of the hidden size are added (OPT-350m).
+    Tokens,
+    /// All is added and normed at the token table's width, then projected, with a bias (ELECTRA, ALBERT).
+    Sum,
+}
+
+/// From ids (or pixels) to what enters the first block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedSpec {
     /// Columns of the token table; a projection follows when it is not the hidden size.
     pub width: usize,
-    /// Learned positions, added after the projection.
+    /// Where the projection stands, if there is one.
+    pub project: Project,
+    /// Learned positions.
     pub positions: Option<LearnedPositions>,
     /// Token types (segments).
     pub kinds: Option<usize>,
     /// Norm over the sum.
     pub norm: Option<NormSpec>,
+    /// Factor of the token rows (Gemma: the root of the hidden size).
+    pub scale: Option<f32>,
+    /// Squares of pixels take the place of the token table.
+    pub patches: Option<PatchSpec>,
+}
+
+impl EmbedSpec {
+    /// A token table and nothing else.
+    pub fn tokens(width: usize) -> Self {
+        let project = Project::Tokens;
+        Self { width, project, positions: None, kinds: None, norm: None, scale: None, patches: None }
+    }
+
+    /// Columns of the sum of tokens, positions and kinds.
+    pub fn sum_width(&self, hidden: usize) -> usize {
+        if self.project == Project::Sum { self.width } else { hidden }
+    }
 }
 
 /// How rotary frequencies are stretched.
@@ -92,7 +160,20 @@ pub enum RopeScaling {
         /// Whether the ramp's ends are rounded to whole dimensions.
         truncate: bool,
     },
-    /// Each frequency divided by its own factor, from [`Slot::RopeFactors`] (GGUF's `rope_freqs`).
+    /// LongRoPE (arXiv 2402.13753): each frequency divided by its own factor, by one list for prompts within the
+    /// original context and another one for longer ones. A sequence keeps the list it began with.
+    Long {
+        /// Divisors for prompts of up to `original` tokens.
+        short: Vec<f64>,
+        /// Divisors for longer ones.
+        long: Vec<f64>,
+        /// Original context length.
+        original: usize,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
+    /// Each frequency divided by its own factor, from [`Slot::RopeFactors`](super::Slot::RopeFactors) (GGUF's
+    /// `rope_freqs`).
     Stored,
 }
 
@@ -109,15 +190,39 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
 }
 
-/// The feed-forward part of a block.
+/// The dense feed-forward part of a block; beside experts, the one that all tokens share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MlpSpec {
-    /// Columns between the two products.
+    /// Columns between the two products; 0: there is no dense part.
     pub inner: usize,
     /// The activation.
     pub act: Act,
     /// `act(gate) * up` instead of `act(up)`.
     pub gated: bool,
+}
+
+/// How the dense part `d` and the experts' sum `e` become the feed-forward part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// `e + d`; without a dense part `e`.
+    Add,
+    /// `e + sigmoid(w x) d` (Qwen2-MoE's shared expert).
+    Gated,
+    /// `c0 e + c1 d`, `c = softmax(w x + b)` (DeepSpeed's residual MoE).
+    Mixed,
+}
+
+/// Experts beside or instead of the dense feed-forward part.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MoeSpec {
+    /// How tokens choose.
+    pub router: Router,
+    /// Columns between an expert's two products.
+    pub inner: usize,
+    /// Whether the experts' products have biases.
+    pub bias: bool,
+    /// How the dense part joins.
+    pub join: Join,
 }
 
 /// One block.
@@ -127,18 +232,55 @@ pub struct BlockSpec {
     pub heads: Heads,
     /// Scores and masks.
     pub scores: Scores,
-    /// Norm over every query and key head.
-    pub qk_norm: Option<NormSpec>,
+    /// Norms of queries and keys.
+    pub qk_norm: Option<QkNorm>,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
-    /// Norm of the attention part.
-    pub attn_norm: NormSpec,
+    /// Norm of the attention part: see [`Placement`].
+    pub attn_norm: Option<NormSpec>,
+    /// Norm of what attention gives.
+    pub attn_post: Option<NormSpec>,
     /// Norm of the feed-forward part.
-    pub mlp_norm: NormSpec,
-    /// Feed-forward part.
+    pub mlp_norm: Option<NormSpec>,
+    /// Norm of what the feed-forward part gives.
+    pub mlp_post: Option<NormSpec>,
+    /// Dense feed-forward part.
     pub mlp: MlpSpec,
+    /// Experts.
+    pub moe: Option<MoeSpec>,
     /// Biases of qkv, attention output, gate/up or up, down.
     pub bias: [bool; 4],
+}
+
+impl BlockSpec {
+    /// A block with the same norm before both parts, scores scaled by the root of the head width, nothing rotated and
+    /// no biases.
+    pub fn new(heads: Heads, norm: NormSpec, mlp: MlpSpec) -> Self {
+        Self {
+            heads,
+            scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
+            qk_norm: None,
+            rope: None,
+            attn_norm: Some(norm),
+            attn_post: None,
+            mlp_norm: Some(norm),
+            mlp_post: None,
+            mlp,
+            moe: None,
+            bias: [false; 4],
+        }
+    }
+}
+
+/// What stands between the last hidden state and the product of a head: `norm(act(dense(x)))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadTransform {
+    /// The activation.
+    pub act: Act,
+    /// The norm, where there is one.
+    pub norm: Option<NormSpec>,
+    /// Columns.
+    pub width: usize,
 }
 
 /// What reads the last hidden state.
@@ -146,20 +288,82 @@ pub struct BlockSpec {
 pub enum HeadSpec {
     /// Nothing: the hidden states are the result.
     None,
-    /// Next-token or masked-token logits; before them an optional dense layer, activation and norm (masked heads).
+    /// Logits of every token: next or masked tokens, or labels.
     Tokens {
+        /// How many: the vocabulary, or labels.
+        count: usize,
         /// Shares the token table.
         tied: bool,
         /// Has a bias.
         bias: bool,
-        /// `norm(act(dense(x)))` before.
-        transform: Option<(Act, NormSpec)>,
+        /// What comes before.
+        transform: Option<HeadTransform>,
+        /// Factor of the logits.
+        scale: f32,
+        /// `cap * tanh(logits / cap)`.
+        cap: Option<f32>,
+        /// Every row of the weight is divided by its length while loading (Baichuan 2).
+        unit_rows: bool,
     },
-    /// Labels of the pooled first token.
+    /// Logits of the pooled row.
     Labels {
         /// How many.
         count: usize,
     },
+}
+
+impl HeadSpec {
+    /// Next-token logits.
+    pub fn tokens(vocab: usize, tied: bool, bias: bool) -> Self {
+        HeadSpec::Tokens {
+            count: vocab,
+            tied,
+            bias,
+            transform: None,
+            scale: 1.0,
+            cap: None,
+            unit_rows: false,
+        }
+    }
+
+    /// Whether it shares the token table.
+    pub fn is_tied(&self) -> bool {
+        matches!(self, HeadSpec::Tokens { tied: true, .. })
+    }
+
+    /// What comes before the product.
+    pub fn transform(&self) -> Option<HeadTransform> {
+        match self {
+            HeadSpec::Tokens { transform, .. } => *transform,
+            _ => None,
+        }
+    }
+}
+
+/// The row of a text (or image) that is pooled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolFrom {
+    /// The first one (class token).
+    First,
+    /// The last one.
+    Last,
+    /// The first one with this id; the last one of a text that has none.
+    Token(u32),
+    /// The first one with the largest id of its text (the end token of the older CLIP files).
+    LargestToken,
+}
+
+/// A pooled row of every text: `act(dense(norm(row)))`, each where there is one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolSpec {
+    /// Which row.
+    pub from: PoolFrom,
+    /// Norm of the row (CLIP's image tower).
+    pub norm: Option<NormSpec>,
+    /// Columns of the dense layer and whether it has a bias.
+    pub dense: Option<(usize, bool)>,
+    /// Activation of the dense layer.
+    pub act: Option<Act>,
 }
 
 /// A whole model.
@@ -187,131 +391,10 @@ pub struct ModelSpec {
     pub final_norm: Option<NormSpec>,
     /// Columns after a projection of the last hidden state (OPT-350m).
     pub project_out: Option<usize>,
-    /// Pooler: `tanh(dense(first token))`.
-    pub pooler: bool,
+    /// The pooled row.
+    pub pooler: Option<PoolSpec>,
     /// Head.
     pub head: HeadSpec,
-}
-
-impl ModelSpec {
-    /// Columns that the head reads.
-    pub fn out_width(&self) -> usize {
-        self.project_out.unwrap_or(self.hidden)
-    }
-
-    /// Columns of the logits; 0 without a head.
-    pub fn logit_cols(&self) -> usize {
-        match self.head {
-            HeadSpec::None => 0,
-            HeadSpec::Tokens { .. } => self.vocab,
-            HeadSpec::Labels { count } => count,
-        }
-    }
-
-    fn linear_shape(&self, role: &Role) -> Option<(usize, usize, bool)> {
-        let block = || role.layer.and_then(|l| self.blocks.get(l));
-        Some(match role.slot {
-            Slot::ProjectIn => (self.hidden, self.embed.width, false),
-            Slot::Qkv => (block()?.heads.qkv_cols(), self.hidden, block()?.bias[0]),
-            Slot::AttnOut => (self.hidden, block()?.heads.out_cols(), block()?.bias[1]),
-            Slot::Up => {
-                let b = block()?;
-                (b.mlp.inner * (1 + usize::from(b.mlp.gated)), self.hidden, b.bias[2])
-            }
-            Slot::Down => (self.hidden, block()?.mlp.inner, block()?.bias[3]),
-            Slot::ProjectOut => (self.project_out?, self.hidden, false),
-            Slot::Pooler => (self.hidden, self.hidden, true),
-            Slot::HeadDense => (self.hidden, self.hidden, true),
-            Slot::Head => match self.head {
-                HeadSpec::Tokens { bias, .. } => (self.vocab, self.out_width(), bias),
-                HeadSpec::Labels { count } => (count, self.hidden, true),
-                HeadSpec::None => return None,
-            },
-            _ => return None,
-        })
-    }
-
-    fn norm_of(&self, role: &Role) -> Option<(NormSpec, usize)> {
-        let block = || role.layer.and_then(|l| self.blocks.get(l));
-        Some(match role.slot {
-            Slot::EmbedNorm => (self.embed.norm?, self.hidden),
-            Slot::AttnNorm => (block()?.attn_norm, self.hidden),
-            Slot::MlpNorm => (block()?.mlp_norm, self.hidden),
-            Slot::QNorm | Slot::KNorm => (block()?.qk_norm?, block()?.heads.k_dim),
-            Slot::FinalNorm => (self.final_norm?, self.hidden),
-            Slot::HeadNorm => match self.head {
-                HeadSpec::Tokens { transform: Some((_, norm)), .. } => (norm, self.hidden),
-                _ => return None,
-            },
-            _ => return None,
-        })
-    }
-
-    /// `(rows, cols)` that a role's operand has, or none if the model has no such role. Vectors are `(1, cols)`.
-    pub fn shape(&self, role: &Role) -> Option<(usize, usize)> {
-        if let Some((norm, cols)) = self.norm_of(role) {
-            return (role.part == Part::Weight || norm.bias).then_some((1, cols));
-        }
-        if let Some((rows, cols, bias)) = self.linear_shape(role) {
-            return match role.part {
-                Part::Weight => Some((rows, cols)),
-                Part::Bias => bias.then_some((1, rows)),
-            };
-        }
-        if role.part == Part::Bias {
-            return None;
-        }
-        match role.slot {
-            Slot::TokenEmbed => Some((self.vocab, self.embed.width)),
-            Slot::PositionEmbed => Some((self.embed.positions?.rows, self.hidden)),
-            Slot::KindEmbed => Some((self.embed.kinds?, self.hidden)),
-            Slot::RopeFactors => {
-                let stored = self.ropes.iter().find(|r| r.scaling == RopeScaling::Stored)?;
-                Some((1, stored.columns / 2))
-            }
-            _ => None,
-        }
-    }
-
-    /// Rows of the parts that a role's operand stands for: q, k, v; gate, up; else one. Tensor parallelism cuts every
-    /// part, and a file has one tensor for each part or one for all. Lengths, for a bias; none without such a role.
-    pub fn parts(&self, role: &Role) -> Option<Vec<usize>> {
-        let (rows, cols) = self.shape(role)?;
-        let block = || role.layer.and_then(|l| self.blocks.get(l));
-        Some(match role.slot {
-            Slot::Qkv => {
-                let h = block()?.heads;
-                vec![h.q_cols(), h.k_cols(), h.v_cols()]
-            }
-            Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
-            _ if role.is_vector() => vec![cols],
-            _ => vec![rows],
-        })
-    }
-
-    /// Every role that must be filled for this model to run, in the order in which it runs.
-    pub fn roles(&self) -> Vec<Role> {
-        let tied = matches!(self.head, HeadSpec::Tokens { tied: true, .. });
-        let mut roles = Vec::new();
-        for slot in Slot::ALL {
-            let layers: Vec<Option<usize>> =
-                if slot.in_block() { (0..self.blocks.len()).map(Some).collect() } else { vec![None] };
-            for layer in layers {
-                for part in [Part::Weight, Part::Bias] {
-                    let role = Role { layer, slot, part };
-                    let skipped = match slot {
-                        Slot::ProjectIn => self.embed.width == self.hidden,
-                        Slot::Pooler => !self.pooler,
-                        Slot::Head => tied && part == Part::Weight,
-                        Slot::HeadDense => !matches!(self.head, HeadSpec::Tokens { transform: Some(_), .. }),
-                        _ => false,
-                    };
-                    if !skipped && self.shape(&role).is_some() {
-                        roles.push(role);
-                    }
-                }
-            }
-        }
-        roles
-    }
+    /// What was assumed beyond what the checkpoint says, one sentence each; for reports.
+    pub assumed: Vec<String>,
 }

@@ -118,6 +118,9 @@ fn prepare<B: Backend>(
 ) -> Result<Prepared<B::Weight>> {
     let role = binding.role;
     let used_for = use_of(spec, binding);
+    if role.slot == Slot::Head && matches!(spec.head, HeadSpec::Tokens { unit_rows: true, .. }) {
+        rows = rows.unit_rows()?;
+    }
     if used_for == WeightUse::Vector {
         rows = rows.into_f32()?;
     } else if let (Some(format), true) = (options.quantize, binding.quantize) {
@@ -135,14 +138,16 @@ fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
     if role.is_vector() {
         return WeightUse::Vector;
     }
-    let tied = matches!(spec.head, HeadSpec::Tokens { tied: true, .. });
+    let tied = spec.head.is_tied();
+    let block = role.layer.and_then(|l| spec.blocks.get(l));
+    let count = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
     match (role.slot, binding.shard) {
+        (Slot::ExpertUp, _) => WeightUse::Experts { count, grain: 1 },
+        (Slot::ExpertDown, Shard::Rows { grain }) => WeightUse::Experts { count, grain },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::KindEmbed, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
-        (Slot::Up, _) if role.layer.and_then(|l| spec.blocks.get(l)).is_some_and(|b| b.mlp.gated) => {
-            WeightUse::GatedLinear { grain: 1 }
-        }
+        (Slot::Up, _) if block.is_some_and(|b| b.mlp.gated) => WeightUse::GatedLinear { grain: 1 },
         _ => WeightUse::Linear { grain: 1 },
     }
 }

@@ -34,12 +34,14 @@ impl<'a> Rows<'a> {
         let (rows, cols) = match (part, &shape[..]) {
             (_, [n]) => (1, *n),
             (Part::Weight, [rows, cols]) => (*rows, *cols),
+            // Squares of pixels `[outputs, channel, row, column]`.
+            (Part::Weight, [rows, rest @ ..]) if rest.len() > 1 => (*rows, rest.iter().product()),
             _ => {
                 let what = format!("shape {:?}; allowed: a vector or a matrix", tensor.shape);
                 return Err(Error::tensor(&tensor.name, what));
             }
         };
-        // A matrix of one row keeps its two dimensions: [1, n] reads the same either way.
+        // A matrix of one row (or column) keeps its two dimensions.
         let (rows, cols) =
             if tensor.shape.len() == 2 { (tensor.shape[0], tensor.shape[1]) } else { (rows, cols) };
         let format = format_of(&tensor.name, tensor.stored)?;
@@ -83,15 +85,12 @@ impl<'a> Rows<'a> {
 
     /// Rows in the order in which they are used. A bias `[1, n]` is reordered by its elements.
     pub fn reordered(self, order: RowOrder) -> Result<Self> {
-        let RowOrder::PairsInterleaved { heads } = order else { return Ok(self) };
-        let vector = self.rows == 1;
-        let (count, size) = match (vector, self.format) {
-            (false, _) => (self.rows, self.row_bytes()),
-            (true, WeightFormat::Plain(dtype)) => (self.cols, dtype.bytes()),
-            (true, WeightFormat::Block(_)) => {
-                return Err(Error::tensor(&self.name, "a vector in blocks cannot be reordered"));
-            }
+        let heads = match order {
+            RowOrder::Plain => return Ok(self),
+            RowOrder::Grouped { groups, widths, take } => return self.regrouped(groups, widths, take),
+            RowOrder::PairsInterleaved { heads } => heads,
         };
+        let (count, size) = self.units()?;
         if heads == 0 || count % (2 * heads) != 0 {
             let what = format!("{count} rows; {heads} heads of an even width expected");
             return Err(Error::tensor(&self.name, what));
@@ -105,6 +104,39 @@ impl<'a> Rows<'a> {
                     let row = (head * half + i) * 2 + side;
                     to.extend_from_slice(&from[row * size..(row + 1) * size]);
                 }
+            }
+        }
+        drop(from);
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(self.with(rows, cols, to))
+    }
+
+    /// Rows and their bytes; of a vector, elements and theirs.
+    fn units(&self) -> Result<(usize, usize)> {
+        match (self.rows == 1, self.format) {
+            (false, _) => Ok((self.rows, self.row_bytes())),
+            (true, WeightFormat::Plain(dtype)) => Ok((self.cols, dtype.bytes())),
+            (true, WeightFormat::Block(_)) => {
+                Err(Error::tensor(&self.name, "a vector in blocks cannot be reordered"))
+            }
+        }
+    }
+
+    /// Pieces of groups: see [`RowOrder::Grouped`].
+    fn regrouped(self, groups: usize, widths: [usize; 3], take: [usize; 3]) -> Result<Self> {
+        let (count, size) = self.units()?;
+        let group: usize = widths.iter().sum();
+        if groups * group != count {
+            let what = format!("{count} rows; {groups} groups of {group} expected");
+            return Err(Error::tensor(&self.name, what));
+        }
+        let from = self.joined();
+        let mut to = Vec::with_capacity(from.len());
+        for piece in take {
+            let start: usize = widths[..piece].iter().sum();
+            for g in 0..groups {
+                let row = g * group + start;
+                to.extend_from_slice(&from[row * size..(row + widths[piece]) * size]);
             }
         }
         drop(from);
@@ -195,6 +227,18 @@ impl<'a> Rows<'a> {
         Ok(values)
     }
 
+    /// Every row divided by its length (at least 1e-12), in f32.
+    pub fn unit_rows(self) -> Result<Self> {
+        let mut values = self.to_f32()?;
+        for row in values.chunks_exact_mut(self.cols.max(1)) {
+            let length = row.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt().max(1e-12);
+            row.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
+        }
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
+    }
+
     /// The same values in f32.
     pub fn into_f32(self) -> Result<Self> {
         self.into_format(WeightFormat::Plain(Float::F32))
@@ -253,6 +297,15 @@ mod tests {
         let r = r.reordered(RowOrder::PairsInterleaved { heads: 1 }).unwrap();
         assert_eq!(r.to_f32().unwrap(), [0., 1., 10., 11.]);
         assert!(rows(&[3, 1], &[0.; 3]).reordered(RowOrder::PairsInterleaved { heads: 1 }).is_err());
+    }
+
+    #[test]
+    fn regroups_pieces() {
+        let order = RowOrder::Grouped { groups: 2, widths: [2, 1, 1], take: [0, 2, 1] };
+        // Twice (q q v k): all q, then all k, then all v.
+        let r = rows(&[8, 1], &[0., 1., 2., 3., 10., 11., 12., 13.]).reordered(order).unwrap();
+        assert_eq!(r.to_f32().unwrap(), [0., 1., 10., 11., 3., 13., 2., 12.]);
+        assert!(rows(&[6, 1], &[0.; 6]).reordered(order).is_err());
     }
 
     #[test]

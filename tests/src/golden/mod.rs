@@ -4,6 +4,7 @@
 //! which cases may be skipped and why, `judge` puts the three together. What the directories hold: `golden/README.md`.
 
 mod case;
+mod clip;
 mod expect;
 mod judge;
 mod run;

@@ -39,7 +39,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn new(dtype: Float) -> Self {
+    pub(super) fn new(dtype: Float) -> Self {
         Self { worst: 0.0, tensor: String::new(), greedy: None, tolerance: budget::golden(dtype) }
     }
 
@@ -55,7 +55,7 @@ impl Verdict {
     }
 
     /// Takes one piece of a tensor; its tolerance is that of the whole tensor.
-    fn compare(&mut self, name: &str, got: &[f32], want: &[f32], whole: &Tensor) {
+    pub(super) fn compare(&mut self, name: &str, got: &[f32], want: &[f32], whole: &Tensor) {
         let scale = whole.values.iter().fold(1f64, |m, v| m.max(f64::from(*v).abs()));
         let share = |g: f32, w: f32| {
             let off = (f64::from(g) - f64::from(w)).abs() / (self.tolerance * scale);
@@ -82,9 +82,19 @@ impl Verdict {
 /// # Errors
 /// What opening, recognising and loading raise.
 pub fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> Result<Engine<B>> {
+    open_with(backend, dir, config, &Registry::default())
+}
+
+/// The same by the policies of `registry`.
+pub(super) fn open_with<B: Backend>(
+    backend: &Arc<B>,
+    dir: &Path,
+    config: EngineConfig,
+    registry: &Registry,
+) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
-    let (registry, options) = (Registry::default(), LoadOptions::default());
-    let model = inject(backend, &files, &registry, config.max_context, options, &mut |_, _| {})?;
+    let options = LoadOptions::default();
+    let model = inject(backend, &files, registry, config.max_context, options, &mut |_, _| {})?;
     Engine::new(backend.clone(), model, config)
 }
 
@@ -105,15 +115,16 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, dtype: Float) -> Result<Ve
     match case.kind.as_str() {
         "causal" => causal(open(backend, &case.dir, config)?, case, dtype),
         "encoder" => encoder(open(backend, &case.dir, config)?, case, dtype),
+        "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config),
         kind => Err(Error::Unsupported {
             op: format!("a golden of kind \"{kind}\""),
             backend: backend.name().into(),
-            reason: "the engine runs causal models and encoders so far".into(),
+            reason: "the engine runs causal models, encoders and CLIP so far".into(),
         }),
     }
 }
 
-fn expected<'a>(case: &'a Case, name: &str) -> Result<&'a Tensor> {
+pub(super) fn expected<'a>(case: &'a Case, name: &str) -> Result<&'a Tensor> {
     case.tensors
         .get(name)
         .ok_or_else(|| Error::format(case.dir.display().to_string(), format!("no `{name}`")))

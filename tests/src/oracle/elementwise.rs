@@ -54,6 +54,19 @@ pub fn gate(case: &Case) -> Want {
     Want::Near { values, slack }
 }
 
+/// `factor * x`, capped where a cap is given.
+pub fn scale(case: &Case) -> Want {
+    let (factor, cap) = (f64::from(case.factor), case.cap.map(f64::from));
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for x in &case.x.values {
+        let y = factor * f64::from(*x);
+        let value = cap.map_or(y, |cap| cap * libm::tanh(y / cap));
+        slack.push(if cap.is_some() { budget::capped(y, value) } else { budget::U * y.abs() });
+        values.push(value);
+    }
+    Want::Near { values, slack }
+}
+
 /// `x` in another element type.
 pub fn convert(case: &Case) -> Want {
     Want::Exact(case.x.values.iter().map(|v| round(*v, case.out)).collect())

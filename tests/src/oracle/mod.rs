@@ -4,6 +4,7 @@ pub mod attention;
 pub mod elementwise;
 pub mod kv;
 pub mod linear;
+pub mod moe;
 pub mod norm;
 pub mod order;
 pub mod rope;

@@ -1,4 +1,4 @@
-//! `add`, `activate`, `gate`, `convert`.
+//! `add`, `activate`, `gate`, `scale`, `convert`.
 
 use crate::compare::{Output, Want};
 use crate::device::Device;
@@ -21,6 +21,10 @@ pub struct Case {
     pub other: Grid,
     /// The activation.
     pub act: Act,
+    /// A factor.
+    pub factor: f32,
+    /// A cap.
+    pub cap: Option<f32>,
     /// Element type of the output.
     pub out: Float,
     lay: Lay,
@@ -32,6 +36,8 @@ fn draw(dtype: Float, dice: &mut Dice, scale: f32, unit: usize) -> Case {
         x: Grid::random(dice, rows, cols, dtype, scale),
         other: Grid::random(dice, rows, cols, dtype, scale),
         act: dice.pick(&Act::ALL),
+        factor: dice.pick(&[1.0, 0.37, 11.3]),
+        cap: dice.once_in(2).then(|| dice.pick(&[0.8, 30.0, 50.0])),
         out: dice.pick(&[Float::F32, Float::F16, Float::Bf16]),
         lay: Lay::random(dice),
     }
@@ -127,6 +133,35 @@ impl OpSpec for Gate {
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
         vec![oracle::gate(case)]
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
+/// `scale`.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale;
+
+impl OpSpec for Scale {
+    type Case = Case;
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        let scale = dice.pick(&[1e-4, 0.3, 1.0, 4.0, 40.0]);
+        draw(dtype, dice, scale, 1)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let mut x = dev.grid(&case.x)?;
+        dev.launch(|s, _| s.scale(x.view_mut(), case.factor, case.cap))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        vec![oracle::scale(case)]
     }
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         alone(case, dice)

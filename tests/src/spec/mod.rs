@@ -5,6 +5,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod kv;
 pub mod linear;
+pub mod moe;
 pub mod norm;
 pub mod rope;
 pub mod rows;

@@ -18,6 +18,12 @@ pub enum Bug {
     ActivateSkipsLastRow,
     GateWrongActivation,
     GateBitsChangeFromCallToCall,
+    ScaleForgetsCap,
+    RouteNextExpert,
+    RouteForgetsScale,
+    ExpertLinearDropsBias,
+    ExpertLinearLastBit,
+    CombineOverwrites,
     ConvertTruncates,
     RopeNextPosition,
     RopeSkipsLastToken,
@@ -69,7 +75,7 @@ pub const TWIN: &str = "2 threads against 1";
 pub const COMPARISONS: [&str; 9] = [RUN, ORACLE, STRICT, COMPOSED, TWICE, ALONE, RELAID, REPLAY, TWIN];
 
 /// Every bug, the op whose spec must catch it, and the comparison that must fail.
-pub const BUGS: [(Bug, &str, &str); 49] = {
+pub const BUGS: [(Bug, &str, &str); 55] = {
     use Bug::*;
     [
         (NormEpsilonTimes100, "norm", ORACLE),
@@ -87,6 +93,12 @@ pub const BUGS: [(Bug, &str, &str); 49] = {
         (ActivateSkipsLastRow, "activate", ORACLE),
         (GateWrongActivation, "gate", ORACLE),
         (GateBitsChangeFromCallToCall, "gate", TWICE),
+        (ScaleForgetsCap, "scale", ORACLE),
+        (RouteNextExpert, "route", ORACLE),
+        (RouteForgetsScale, "route", ORACLE),
+        (ExpertLinearDropsBias, "expert_linear", ORACLE),
+        (ExpertLinearLastBit, "expert_linear", STRICT),
+        (CombineOverwrites, "combine", ORACLE),
         (ConvertTruncates, "convert", ORACLE),
         (RopeNextPosition, "rope", ORACLE),
         (RopeSkipsLastToken, "rope", ORACLE),

@@ -5,10 +5,11 @@ use crate::bugs::Bug;
 use conformance::dice::round;
 use engraft_core::Result;
 use engraft_core::backend::{
-    AttnCall, FusedOps, KvView, NormCall, PrimitiveOps, QkvCall, RopeView, SampleCall, Solo, Table,
+    AttnCall, FusedOps, Groups, KvView, NormCall, PrimitiveOps, QkvCall, RopeView, RouteMut, SampleCall,
+    Solo, Table,
 };
 use engraft_core::mem::{BufMut, BufRef, Float, MatMut, MatRef, SKIP, StepShape};
-use engraft_core::ops::{Act, Heads, RopeStyle, Scores};
+use engraft_core::ops::{Act, Heads, RopeStyle, Router, Scores};
 use engraft_cpu::{CpuMem, CpuPlan, CpuWeight};
 
 type In<'a> = MatRef<'a, CpuMem>;
@@ -95,6 +96,47 @@ impl PrimitiveOps<Broken> for BrokenStream {
             self.nudge(out.as_ref(), out.rows)?;
         }
         Ok(())
+    }
+
+    fn scale(&mut self, x: Out<'_>, factor: f32, cap: Option<f32>) -> Result<()> {
+        self.inner.scale(x, factor, cap.filter(|_| !self.is(Bug::ScaleForgetsCap)))
+    }
+
+    fn route(&mut self, logits: In<'_>, router: &Router, mut out: RouteMut<'_, CpuMem>) -> Result<()> {
+        let forgets = self.is(Bug::RouteForgetsScale);
+        let router = Router { scale: if forgets { 1.0 } else { router.scale }, ..*router };
+        let again = RouteMut {
+            experts: out.experts.reborrow(),
+            weights: out.weights.reborrow(),
+            groups: out.groups.reborrow(),
+        };
+        self.inner.route(logits, &router, again)?;
+        if self.is(Bug::RouteNextExpert) {
+            let experts: Vec<u32> = self.words(out.experts.as_ref())?;
+            let next: Vec<u32> = experts.iter().map(|e| (e + 1) % router.experts as u32).collect();
+            engraft_core::backend::Stream::upload(&mut self.inner, &next, out.experts)?;
+        }
+        Ok(())
+    }
+
+    fn expert_linear(
+        &mut self,
+        x: In<'_>,
+        w: &CpuWeight,
+        bias: Option<&CpuWeight>,
+        groups: Groups<'_, CpuMem>,
+        mut out: Out<'_>,
+    ) -> Result<()> {
+        let bias = bias.filter(|_| !self.is(Bug::ExpertLinearDropsBias));
+        self.inner.expert_linear(x, w, bias, groups, out.reborrow())?;
+        if self.is(Bug::ExpertLinearLastBit) {
+            self.nudge(out.as_ref(), out.rows)?;
+        }
+        Ok(())
+    }
+
+    fn combine(&mut self, y: In<'_>, weights: In<'_>, add: bool, out: Out<'_>) -> Result<()> {
+        self.inner.combine(y, weights, add && !self.is(Bug::CombineOverwrites), out)
     }
 
     fn head_norm(&mut self, x: Out<'_>, width: usize, mut norm: NormCall<'_, CpuWeight>) -> Result<()> {

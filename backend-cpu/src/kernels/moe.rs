@@ -1,0 +1,220 @@
+//! Experts: choosing them, and adding up what they gave. Their products are `linear`'s, expert by expert (`ops/moe.rs`).
+//!
+//! Invariant: a token's experts, weights and sum depend on its own rows alone; slots are grouped in ascending order.
+
+use super::{Floats, Machine, Rows, RowsMut, over};
+use crate::simd::{self, Kernel, Lanes};
+use crate::sum;
+use engraft_core::Result;
+use engraft_core::math::{self, MulAdd};
+use engraft_core::numerics::leaf_bounds;
+use engraft_core::ops::{Router, RouterScore};
+
+/// Words that chunks write disjoint parts of.
+#[derive(Clone, Copy)]
+struct Words(*mut u32);
+// SAFETY: a pointer only; each chunk has rows of its own.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// # Safety
+    /// `n` words from `at` on belong to the caller.
+    unsafe fn part<'a>(self, at: usize, n: usize) -> &'a mut [u32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(at), n) }
+    }
+}
+
+/// Chooses experts: logits `[tokens, experts]` f32; experts `[tokens * top_k]`, weights `[tokens, top_k]` f32.
+pub fn route(
+    machine: &Machine,
+    logits: Rows,
+    router: &Router,
+    experts: &mut [u32],
+    weights: RowsMut,
+) -> Result<()> {
+    assert!(experts.len() == logits.rows * router.top_k && logits.cols == router.experts);
+    let (per_thread, router) = (2 * router.experts.next_multiple_of(16), *router);
+    let experts = Words(experts.as_mut_ptr());
+    let step = (4096 / router.experts.max(1)).clamp(1, 64);
+    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
+        over(machine, logits.rows, step, |range, thread| {
+            // SAFETY: each thread has its own part.
+            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
+            simd::run(machine.isa, machine.madd, Choose { logits, router, experts, weights, range, scratch });
+        })
+    })
+}
+
+struct Choose {
+    logits: Rows,
+    router: Router,
+    experts: Words,
+    weights: RowsMut,
+    range: std::ops::Range<usize>,
+    scratch: Floats,
+}
+
+impl Kernel for Choose {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let (n, k) = (self.router.experts, self.router.top_k);
+        // SAFETY: two rows of scratch.
+        let (row, scores) = unsafe {
+            let (row, scores) = (self.scratch.at(0), self.scratch.at(n.next_multiple_of(16)));
+            (std::slice::from_raw_parts_mut(row, n), std::slice::from_raw_parts_mut(scores, n))
+        };
+        let mut weights = [0f32; Router::MAX_TOP_K];
+        for r in self.range.clone() {
+            // SAFETY: a row of logits, words and weights of this row alone.
+            let chosen = unsafe {
+                self.logits.widen::<V>(r, 0, n, row.as_mut_ptr());
+                self.experts.part(r * k, k)
+            };
+            choose(row, chosen);
+            weigh::<V::M>(&self.router, row, scores, chosen, &mut weights[..k]);
+            // SAFETY: as above.
+            unsafe { self.weights.narrow::<V>(r, 0, k, weights.as_ptr()) };
+        }
+    }
+}
+
+/// The largest logits' columns, ascending; ties go to the lowest, NaN counts as the smallest.
+fn choose(logits: &[f32], chosen: &mut [u32]) {
+    let key = |i: u32| {
+        let v = logits[i as usize];
+        if v.is_nan() { f32::NEG_INFINITY } else { v }
+    };
+    let mut count = 0;
+    for i in 0..logits.len() as u32 {
+        // `chosen[..count]` is in descending order; equals stay in front.
+        let at = chosen[..count].partition_point(|c| key(*c) >= key(i));
+        if at == chosen.len() {
+            continue;
+        }
+        let end = (count + 1).min(chosen.len());
+        chosen[at..end].rotate_right(1);
+        chosen[at] = i;
+        count = end;
+    }
+    chosen.sort_unstable();
+}
+
+/// Weights of the chosen: see `PrimitiveOps::route`.
+#[inline(always)]
+fn weigh<M: MulAdd>(router: &Router, logits: &[f32], scores: &mut [f32], chosen: &[u32], out: &mut [f32]) {
+    match router.score {
+        RouterScore::Softmax => {
+            let max = logits.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m { *v } else { m });
+            scores.iter_mut().zip(logits).for_each(|(s, v)| *s = math::exp::<M>(v - max));
+        }
+        RouterScore::Sigmoid => {
+            scores.iter_mut().zip(logits).for_each(|(s, v)| *s = math::sigmoid::<M>(*v));
+        }
+    }
+    let of_chosen = || chosen.iter().fold(0.0, |sum: f32, c| sum + scores[*c as usize]);
+    let total = match (router.renormalise, router.score) {
+        (true, _) => of_chosen(),
+        (false, RouterScore::Softmax) => sum::sum_ref(scores, &leaf_bounds(scores.len(), 1)),
+        (false, RouterScore::Sigmoid) => 1.0,
+    };
+    let total = if total == 0.0 { 1.0 } else { total };
+    for (out, c) in out.iter_mut().zip(chosen) {
+        *out = scores[*c as usize] / total * router.scale;
+    }
+}
+
+/// Slots by expert: `groups` holds `count + 1` bounds, then the slots of expert 0, of expert 1, ..., each ascending.
+pub fn group(experts: &[u32], count: usize, groups: &mut [u32]) {
+    let (bounds, order) = groups.split_at_mut(count + 1);
+    bounds.fill(0);
+    for e in experts {
+        bounds[*e as usize + 1] += 1;
+    }
+    for e in 0..count {
+        bounds[e + 1] += bounds[e];
+    }
+    // Each bound walks to the end of its group and is moved back afterwards.
+    for (slot, e) in experts.iter().enumerate() {
+        let next = &mut bounds[*e as usize];
+        order[*next as usize] = slot as u32;
+        *next += 1;
+    }
+    bounds.copy_within(0..count, 1);
+    bounds[0] = 0;
+}
+
+/// `out[t] = sum_j weights[t, j] * y[t * k + j]`, a chain from zero in ascending j, added to `out[t]` where asked.
+pub fn combine(machine: &Machine, y: Rows, weights: Rows, add: bool, out: RowsMut) -> Result<()> {
+    let per_thread = 3 * out.cols.next_multiple_of(16);
+    let step = (8192 / y.cols.max(1)).clamp(1, 64);
+    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
+        over(machine, out.rows, step, |range, thread| {
+            // SAFETY: each thread has its own part.
+            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
+            simd::run(machine.isa, machine.madd, Combine { y, weights, add, out, range, scratch });
+        })
+    })
+}
+
+struct Combine {
+    y: Rows,
+    weights: Rows,
+    add: bool,
+    out: RowsMut,
+    range: std::ops::Range<usize>,
+    scratch: Floats,
+}
+
+impl Kernel for Combine {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let (cols, k) = (self.out.cols, self.weights.cols);
+        let pitch = cols.next_multiple_of(16);
+        let mut w = [0f32; 1];
+        // SAFETY: three rows of scratch; views were sized by the caller.
+        unsafe {
+            let (y, old) = (self.scratch.at(0), self.scratch.at(pitch));
+            let acc = std::slice::from_raw_parts_mut(self.scratch.at(2 * pitch), cols);
+            for t in self.range {
+                acc.fill(0.0);
+                for j in 0..k {
+                    self.weights.widen::<V>(t, j, 1, w.as_mut_ptr());
+                    self.y.widen::<V>(t * k + j, 0, cols, y);
+                    let y = std::slice::from_raw_parts(y, cols);
+                    acc.iter_mut().zip(y).for_each(|(a, y)| *a = V::M::madd(w[0], *y, *a));
+                }
+                if self.add {
+                    self.out.as_rows().widen::<V>(t, 0, cols, old);
+                    let old = std::slice::from_raw_parts(old, cols);
+                    acc.iter_mut().zip(old).for_each(|(a, o)| *a = o + *a);
+                }
+                self.out.narrow::<V>(t, 0, cols, acc.as_ptr());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_chosen_in_ascending_order() {
+        let mut chosen = [9; 3];
+        choose(&[0.0, 5.0, f32::NAN, 5.0, -1.0, 5.0, 7.0], &mut chosen);
+        assert_eq!(chosen, [1, 3, 6], "of equals the lowest, NaN last");
+        let mut all = [9; 2];
+        choose(&[f32::NAN, f32::NAN], &mut all);
+        assert_eq!(all, [0, 1]);
+    }
+
+    #[test]
+    fn slots_are_grouped_in_order() {
+        let mut groups = [9; 5 + 6];
+        group(&[2, 0, 2, 3, 0, 2], 4, &mut groups);
+        assert_eq!(groups, [0, 2, 2, 5, 6, 1, 4, 0, 2, 5, 3]);
+    }
+}

@@ -1,0 +1,312 @@
+//! Whole inputs through the model at once: hidden states, logits, embeddings, scores. Decoders and encoders alike.
+//!
+//! `forward` is what all of it stands on; inputs are ragged, or padded on either side with a mask. Results are ragged:
+//! rows of real tokens only, in the order of the input. Pooling and log-probabilities are computed on the host in f64.
+
+use super::*;
+use crate::policy::{Family, HeadSpec};
+
+/// Token ids of several sequences.
+#[derive(Debug, Clone, Copy)]
+pub enum Batch<'a> {
+    /// Each by itself.
+    Ragged(&'a [Vec<u32>]),
+    /// `[sequences, width]` ids and a mask of the same shape, 0 where there is padding, on the left or on the right.
+    Padded {
+        /// `[sequences * width]`.
+        ids: &'a [u32],
+        /// `[sequences * width]`.
+        mask: &'a [u8],
+        /// Columns.
+        width: usize,
+    },
+}
+
+/// Which of several things are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Pick {
+    /// None.
+    #[default]
+    None,
+    /// The last one.
+    Last,
+    /// These; numbers beyond the end are an error.
+    Some(Vec<usize>),
+    /// All.
+    All,
+}
+
+/// What [`Engine::forward`] returns of every sequence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForwardWant {
+    /// Layers whose hidden states are kept; 0 is what enters the first block.
+    pub hidden: Pick,
+    /// Tokens whose logits are kept.
+    pub logits: Pick,
+}
+
+/// What the model says of one sequence; absent parts are empty.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Forwarded {
+    /// `[tokens, hidden]` of the layers asked for, in their order.
+    pub hidden: Vec<Vec<f32>>,
+    /// `[tokens asked for, vocab]`; of a model that labels texts `[labels]`.
+    pub logits: Vec<f32>,
+    /// The pooled row, of models that pool.
+    pub pooled: Vec<f32>,
+}
+
+/// How the rows of a text become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean of all rows.
+    Mean,
+    /// The first row (BERT's class token).
+    First,
+    /// The last row (decoders).
+    Last,
+    /// What the model's own pooler gives (BERT's dense layer, CLIP's projection).
+    Model,
+}
+
+impl Batch<'_> {
+    /// The sequences without padding.
+    ///
+    /// # Errors
+    /// `Request`, numbered by sequence: nothing but padding, or a mask with a hole; `Config` for sizes that do not go
+    /// together.
+    fn sequences(&self) -> Result<Vec<Vec<u32>>> {
+        let (ids, mask, width) = match self {
+            Batch::Ragged(all) => return Ok(all.to_vec()),
+            Batch::Padded { ids, mask, width } => (ids, mask, *width),
+        };
+        if width == 0 || !ids.len().is_multiple_of(width) || mask.len() != ids.len() {
+            let got = format!("{} ids, {} of the mask, width {width}", ids.len(), mask.len());
+            return Err(Error::config("padded batch", got, "ids and mask of the same whole rows"));
+        }
+        let mut all = Vec::new();
+        for (i, (row, mask)) in ids.chunks(width).zip(mask.chunks(width)).enumerate() {
+            let real = |m: &u8| *m != 0;
+            let no = |what: &str| Err(Error::Request { id: i as u64, what: what.into() });
+            let (Some(from), Some(last)) = (mask.iter().position(real), mask.iter().rposition(real)) else {
+                return no("the mask leaves nothing of it");
+            };
+            if !mask[from..=last].iter().all(real) {
+                return no("the mask has a hole; padding may stand on the left or on the right only");
+            }
+            all.push(row[from..=last].to_vec());
+        }
+        Ok(all)
+    }
+}
+
+impl Pick {
+    /// Numbers below `count` that are picked.
+    fn among(&self, count: usize, id: usize, what: &str) -> Result<Vec<usize>> {
+        Ok(match self {
+            Pick::None => Vec::new(),
+            Pick::Last => vec![count.saturating_sub(1)],
+            Pick::All => (0..count).collect(),
+            Pick::Some(list) => {
+                if let Some(bad) = list.iter().find(|n| **n >= count) {
+                    let what = format!("{what} {bad} asked for; there are {count}");
+                    return Err(Error::Request { id: id as u64, what });
+                }
+                list.clone()
+            }
+        })
+    }
+}
+
+/// Rows `rows` of `[_, cols]`.
+fn rows_of(values: &[f32], cols: usize, rows: &[usize]) -> Vec<f32> {
+    rows.iter().flat_map(|r| values[r * cols..(r + 1) * cols].iter().copied()).collect()
+}
+
+impl<B: Backend> Engine<B> {
+    /// Runs sequences through the model and returns what `want` asks for.
+    ///
+    /// # Errors
+    /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
+    /// not there; `Config` for logits of tokens in an engine without [`EngineConfig::all_logits`]; `Unsupported` while
+    /// requests are under way.
+    pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
+        let sequences = batch.sequences()?;
+        let texts: Vec<EncoderInput> =
+            sequences.into_iter().map(|ids| EncoderInput { ids, kinds: Vec::new() }).collect();
+        self.forward_texts(&texts, want)
+    }
+
+    /// The same for texts with token types.
+    ///
+    /// # Errors
+    /// As [`Engine::forward`].
+    pub fn forward_texts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Forwarded>> {
+        let per_token = matches!(self.model.spec.head, HeadSpec::Tokens { .. });
+        if want.logits != Pick::None && per_token && !self.config.all_logits {
+            return Err(Error::config("all_logits", false, "true, for logits of chosen tokens"));
+        }
+        let whole = match self.model.spec.family {
+            Family::Decoder => self.run_prompts(texts, want)?,
+            Family::Encoder => self.encode(texts, !matches!(want.hidden, Pick::None | Pick::Last))?,
+        };
+        let (layers, cols) = (self.model.blocks.len() + 1, self.model.spec.logit_cols());
+        let mut all = Vec::with_capacity(texts.len());
+        for (i, (text, mut one)) in texts.iter().zip(whole).enumerate() {
+            let picked = want.hidden.among(layers, i, "layer")?;
+            let hidden = match one.hidden.len() {
+                // The last layer alone was kept.
+                1 if layers > 1 => picked.iter().map(|_| std::mem::take(&mut one.hidden[0])).collect(),
+                _ => picked.iter().map(|l| one.hidden[*l].clone()).collect(),
+            };
+            let tokens = want.logits.among(text.ids.len(), i, "token")?;
+            let logits = match (per_token, tokens.is_empty()) {
+                (true, _) => rows_of(&one.logits, cols, &tokens),
+                (false, true) => Vec::new(),
+                (false, false) => one.logits,
+            };
+            all.push(Forwarded { hidden, logits, pooled: one.pooled });
+        }
+        Ok(all)
+    }
+
+    /// A decoder's prompts, nothing drawn.
+    fn run_prompts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Encoded>> {
+        if !self.is_idle() {
+            return Err(Error::Unsupported {
+                op: "forward".into(),
+                backend: self.model.spec.arch.clone(),
+                reason: "requests are under way: forward runs alone".into(),
+            });
+        }
+        let keep = Want { logits: want.logits != Pick::None, hidden: want.hidden != Pick::None };
+        let mut ids = Vec::with_capacity(texts.len());
+        for (i, text) in texts.iter().enumerate() {
+            let request = Request { prompt: text.ids.clone(), want: keep, ..Default::default() };
+            match self.put(request) {
+                Ok(id) => ids.push(id),
+                Err(e) => {
+                    for id in ids {
+                        self.cancel(id)?;
+                    }
+                    return Err(match e {
+                        Error::Request { what, .. } => Error::Request { id: i as u64, what },
+                        other => other,
+                    });
+                }
+            }
+        }
+        self.run()?;
+        let kept = ids.into_iter().map(|id| self.take_captured(id).unwrap_or_default());
+        Ok(kept.map(|k| Encoded { hidden: k.hidden, logits: k.logits, pooled: Vec::new() }).collect())
+    }
+
+    /// One row per text: the last hidden states pooled, of length 1 where `normalise` asks for it.
+    ///
+    /// # Errors
+    /// As [`Engine::forward`]; `Unsupported` for the pooler of a model that has none.
+    pub fn embed(
+        &mut self,
+        texts: &[EncoderInput],
+        pooling: Pooling,
+        normalise: bool,
+    ) -> Result<Vec<Vec<f32>>> {
+        if pooling == Pooling::Model && self.model.spec.pooler.is_none() {
+            return Err(Error::Unsupported {
+                op: "embed".into(),
+                backend: self.model.spec.arch.clone(),
+                reason: "this model has no pooler: choose mean, first or last".into(),
+            });
+        }
+        let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+        let all = self.forward_texts(texts, &want)?;
+        Ok(all.into_iter().map(|one| pool(&one, self.model.spec.out_width(), pooling, normalise)).collect())
+    }
+
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
+    ///
+    /// # Errors
+    /// As [`Engine::forward`]; `Unsupported` for encoders.
+    pub fn score(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+        if self.model.spec.family != Family::Decoder {
+            return Err(Error::Unsupported {
+                op: "score".into(),
+                backend: self.model.spec.arch.clone(),
+                reason: "an encoder does not continue texts".into(),
+            });
+        }
+        let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
+        let all = self.forward(Batch::Ragged(sequences), &want)?;
+        let cols = self.model.spec.logit_cols();
+        let score = |(ids, one): (&Vec<u32>, Forwarded)| {
+            let next = ids.iter().skip(1).zip(one.logits.chunks(cols));
+            next.map(|(id, logits)| log_probability(logits, *id as usize)).collect()
+        };
+        Ok(sequences.iter().zip(all).map(score).collect())
+    }
+}
+
+/// `logits[id] - log(sum of exp(logits))`.
+fn log_probability(logits: &[f32], id: usize) -> f32 {
+    let max = logits.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
+    let sum: f64 = logits.iter().map(|v| libm::exp(f64::from(*v) - f64::from(max))).sum();
+    (f64::from(logits[id]) - f64::from(max) - libm::log(sum)) as f32
+}
+
+/// The rows of a text as one.
+fn pool(one: &Forwarded, cols: usize, pooling: Pooling, normalise: bool) -> Vec<f32> {
+    let rows = one.hidden.first().map_or(&[] as &[f32], Vec::as_slice);
+    let widen = |row: &[f32]| row.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
+    let mut pooled = match pooling {
+        Pooling::Model => widen(&one.pooled),
+        Pooling::First => widen(rows.get(..cols).unwrap_or_default()),
+        Pooling::Last => widen(rows.rchunks(cols).next().unwrap_or_default()),
+        Pooling::Mean => {
+            let count = (rows.len() / cols.max(1)).max(1) as f64;
+            let mut sum = vec![0.0; cols];
+            for row in rows.chunks_exact(cols.max(1)) {
+                sum.iter_mut().zip(row).for_each(|(s, v)| *s += f64::from(*v));
+            }
+            sum.iter().map(|s| s / count).collect()
+        }
+    };
+    let length = pooled.iter().map(|v| v * v).sum::<f64>().sqrt();
+    if normalise && length > 0.0 {
+        pooled.iter_mut().for_each(|v| *v /= length);
+    }
+    pooled.into_iter().map(|v| v as f32).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_on_either_side_is_stripped_and_holes_are_refused() {
+        let ids = [0, 0, 5, 6, 7, 8, 0, 0];
+        let of = |mask: &[u8]| Batch::Padded { ids: &ids, mask, width: 4 }.sequences();
+        assert_eq!(of(&[0, 0, 1, 1, 1, 1, 0, 0]).unwrap(), [[5, 6], [7, 8]]);
+        assert!(
+            of(&[0, 0, 1, 1, 1, 0, 1, 0]).unwrap_err().to_string().contains("request 1: the mask has a hole")
+        );
+        assert!(of(&[0, 0, 0, 0, 1, 0, 0, 0]).unwrap_err().to_string().contains("leaves nothing"));
+        assert!(Batch::Padded { ids: &ids, mask: &[1; 8], width: 3 }.sequences().is_err());
+    }
+
+    #[test]
+    fn rows_are_pooled_and_normed() {
+        let one = Forwarded { hidden: vec![vec![1.0, 2.0, 5.0, 6.0]], ..Default::default() };
+        assert_eq!(pool(&one, 2, Pooling::Mean, false), [3.0, 4.0]);
+        assert_eq!(pool(&one, 2, Pooling::Mean, true), [0.6, 0.8]);
+        assert_eq!(pool(&one, 2, Pooling::First, false), [1.0, 2.0]);
+        assert_eq!(pool(&one, 2, Pooling::Last, false), [5.0, 6.0]);
+    }
+
+    #[test]
+    fn log_probabilities_add_up_to_one() {
+        let logits = [1.0, -2.0, 100.0, 99.0];
+        let total: f64 = (0..4).map(|i| f64::from(log_probability(&logits, i)).exp()).sum();
+        assert!((total - 1.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,61 @@
+//! GGUF's names: one vocabulary for all architectures, so that families need not repeat it.
+//!
+//! Source: the tensor names that llama.cpp's converters write. Row orders are the family's affair
+//! ([`QkvLayout::Pairs`](super::QkvLayout::Pairs) for LLaMA's).
+
+use super::*;
+
+/// Names of a slot inside a block: forms separated by ` ; `, sources by ` + `.
+fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
+    match (slot, placement) {
+        (Slot::AttnNorm, Placement::Post) => "attn_output_norm",
+        (Slot::MlpNorm, Placement::Post) => "layer_output_norm",
+        (Slot::AttnNorm, _) => "attn_norm",
+        (Slot::MlpNorm, _) => "ffn_norm",
+        (Slot::Qkv, _) => "attn_q + attn_k + attn_v ; attn_qkv",
+        (Slot::QNorm, _) => "attn_q_norm",
+        (Slot::KNorm, _) => "attn_k_norm",
+        (Slot::AttnOut, _) => "attn_output",
+        (Slot::AttnPostNorm, _) => "post_attention_norm",
+        (Slot::MlpPostNorm, _) => "post_ffw_norm",
+        (Slot::Up, _) if gated => "ffn_gate + ffn_up ; ffn_up",
+        (Slot::Up, _) => "ffn_up",
+        (Slot::Down, _) => "ffn_down",
+        _ => "",
+    }
+}
+
+fn outside_name(slot: Slot) -> &'static str {
+    match slot {
+        Slot::TokenEmbed => "token_embd",
+        Slot::PositionEmbed => "position_embd",
+        Slot::KindEmbed => "token_types",
+        Slot::EmbedNorm => "token_embd_norm",
+        Slot::RopeFactors => "rope_freqs",
+        Slot::FinalNorm => "output_norm",
+        Slot::Head => "output",
+        _ => "",
+    }
+}
+
+/// Per source of a role its one spelling; none for slots that GGUF has no name for.
+pub(super) fn sources(
+    role: Role,
+    placement: Placement,
+    gated: bool,
+    catalog: Catalog<'_>,
+) -> Vec<Vec<String>> {
+    let (names, prefix) = match role.layer {
+        Some(layer) => (block_names(role.slot, placement, gated), format!("blk.{layer}.")),
+        None => (outside_name(role.slot), String::new()),
+    };
+    let form = |form: &str| -> Vec<Vec<String>> {
+        let full = |name: &str| vec![format!("{prefix}{name}.{}", role.part.suffix())];
+        form.split(" + ").filter(|n| !n.is_empty()).map(full).collect()
+    };
+    let forms: Vec<Vec<Vec<String>>> = names.split(" ; ").map(form).collect();
+    let there = |form: &&Vec<Vec<String>>| {
+        form.first().is_some_and(|names| names.iter().all(|n| catalog.find(n).is_some()))
+    };
+    forms.iter().find(there).or(forms.first()).cloned().unwrap_or_default()
+}

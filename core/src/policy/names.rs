@@ -1,0 +1,263 @@
+//! Tables of names: from a slot to the tensors that fill it, in a notation short enough for one line per slot.
+//!
+//! | notation | meaning |
+//! | --- | --- |
+//! | `a + b` | rows of `a`, then rows of `b` |
+//! | `a, b` | other spellings of one tensor: exactly one is there |
+//! | `a > b` | the same, but `a` wins where both are there |
+//! | `a ; b` | other forms of the whole slot: the first that the file has |
+//! | `/a` | not below the table's prefixes |
+//! | `a!w`, `a!b` | for the weight (bias) only |
+//! | `=a` | the whole name: no `.weight` follows |
+//! | `{}` | every expert, one after the other |
+//!
+//! Names inside blocks stand below `prefix + block` (where `{}` is the layer). A norm `x` may also be spelt `x.gamma`,
+//! `x.beta`. GGUF files have their own names, the same for all families: `gguf`. Data flows from here to `resolve`.
+
+use super::*;
+
+/// A family's names.
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'a> {
+    /// What may stand before every name, in all published forms.
+    pub prefixes: &'a [&'a str],
+    /// Before names inside blocks; `{}` is the layer.
+    pub block: &'a str,
+    /// Slot and names.
+    pub slots: &'a [(Slot, &'a str)],
+    /// Known to be unused: patterns.
+    pub ignored: &'a [&'a str],
+    /// Whether the products of blocks are stored `[inputs, outputs]`.
+    pub transposed: bool,
+}
+
+/// How a fused q|k|v lies in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkvLayout {
+    /// All of q, all of k, all of v.
+    Concat,
+    /// One after the other for every query head.
+    PerHead,
+    /// The queries of a key/value head, its key, its value.
+    PerKvHead,
+    /// `blocks` times q, v, k of an equal share of the heads (CodeGen, which was trained on as many devices).
+    Blocks(usize),
+    /// q, k, v of every row of a head (Megatron's checkpoint version 1).
+    PerRow,
+    /// Not fused; within every head of q and k rotary pairs lie side by side where halves are wanted (GGUF's LLaMA).
+    Pairs,
+}
+
+impl QkvLayout {
+    /// The row order of source `i` of `count`.
+    fn order(self, heads: Heads, i: usize, count: usize) -> RowOrder {
+        let Heads { heads, kv_heads, k_dim, v_dim } = heads;
+        let grouped = |groups, widths, take| RowOrder::Grouped { groups, widths, take };
+        match (self, count) {
+            (QkvLayout::Pairs, 3) if i < 2 => {
+                RowOrder::PairsInterleaved { heads: if i == 0 { heads } else { kv_heads } }
+            }
+            (QkvLayout::PerHead, 1) => grouped(heads, [k_dim, k_dim, v_dim], [0, 1, 2]),
+            (QkvLayout::PerKvHead, 1) => {
+                grouped(kv_heads, [heads / kv_heads * k_dim, k_dim, v_dim], [0, 1, 2])
+            }
+            (QkvLayout::Blocks(n), 1) => {
+                let share = heads * k_dim / n;
+                grouped(n, [share; 3], [0, 2, 1])
+            }
+            (QkvLayout::PerRow, 1) => grouped(heads * k_dim, [1; 3], [0, 1, 2]),
+            _ => RowOrder::Plain,
+        }
+    }
+}
+
+impl Names<'_> {
+    /// Whether any spelling of a slot's operand is in the file; inside blocks: of the first one.
+    pub fn has(&self, config: &ModelConfig, catalog: Catalog<'_>, slot: Slot, part: Part) -> bool {
+        let role = Role { layer: slot.in_block().then_some(0), slot, part };
+        let sources = match config.is_gguf() {
+            true => gguf::sources(role, Placement::Pre, true, catalog),
+            false => self.sources(role, catalog, 1),
+        };
+        sources.iter().flatten().any(|n| catalog.find(n).is_some())
+    }
+
+    /// The bindings of all roles of `spec`.
+    pub fn bind(
+        &self,
+        spec: &ModelSpec,
+        config: &ModelConfig,
+        catalog: Catalog<'_>,
+        layout: QkvLayout,
+    ) -> Vec<Binding> {
+        let bind = |role: Role| {
+            let block = role.layer.and_then(|l| spec.blocks.get(l));
+            let experts = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
+            let names = match config.is_gguf() {
+                true => gguf::sources(role, spec.placement, block.is_some_and(|b| b.mlp.gated), catalog),
+                false => self.sources(role, catalog, experts),
+            };
+            let count = names.len();
+            let order = |i| match (role.slot, block) {
+                (Slot::Qkv, Some(b)) => layout.order(b.heads, i, count),
+                _ => RowOrder::Plain,
+            };
+            let sources = names.into_iter().enumerate();
+            let sources = sources.map(|(i, names)| TensorSource { names, order: order(i) }).collect();
+            let shard = match block {
+                Some(block) => block_shard(role.slot, block),
+                None if matches!(role.slot, Slot::TokenEmbed) => Shard::Vocab,
+                None if role.slot == Slot::Head && matches!(spec.head, HeadSpec::Tokens { .. }) => {
+                    Shard::Vocab
+                }
+                None => Shard::Replicated,
+            };
+            let binding = Binding::rows(role, sources, shard);
+            let product = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down);
+            match self.transposed && product && role.part == Part::Weight && !config.is_gguf() {
+                true => binding.transposed(),
+                false => binding,
+            }
+        };
+        spec.roles().into_iter().map(bind).collect()
+    }
+
+    /// Per source of a role its spellings.
+    pub(super) fn sources(&self, role: Role, catalog: Catalog<'_>, experts: usize) -> Vec<Vec<String>> {
+        let Some((_, forms)) = self.slots.iter().find(|(slot, _)| *slot == role.slot) else {
+            return Vec::new();
+        };
+        let mut forms = forms.split(" ; ").map(|form| self.form(form, role, catalog, experts));
+        let Some(first) = forms.next() else { return Vec::new() };
+        let there = |form: &Vec<Vec<String>>| form.iter().flatten().any(|n| catalog.find(n).is_some());
+        if there(&first) {
+            return first;
+        }
+        forms.find(there).unwrap_or(first)
+    }
+
+    fn form(&self, form: &str, role: Role, catalog: Catalog<'_>, experts: usize) -> Vec<Vec<String>> {
+        let per_expert = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown) && form.contains("{}");
+        let count = if per_expert { experts } else { 1 };
+        let mut sources = Vec::new();
+        for expert in 0..count {
+            for source in form.split(" + ") {
+                let spelt = source.replace("{}", &expert.to_string());
+                let mut ranks = spelt.split(" > ").map(|rank| self.spellings(rank, role));
+                let first = ranks.next().unwrap_or_default();
+                let there = |names: &Vec<String>| names.iter().any(|n| catalog.find(n).is_some());
+                let chosen = if there(&first) { None } else { ranks.find(there) };
+                sources.push(chosen.unwrap_or(first));
+            }
+        }
+        sources
+    }
+
+    fn spellings(&self, names: &str, role: Role) -> Vec<String> {
+        let mut all = Vec::new();
+        for name in names.split(", ") {
+            let (name, only) = match name.rsplit_once('!') {
+                Some((name, "w")) => (name, Some(Part::Weight)),
+                Some((name, "b")) => (name, Some(Part::Bias)),
+                _ => (name, None),
+            };
+            if only.is_some_and(|part| part != role.part) {
+                continue;
+            }
+            let (name, whole) = name.strip_prefix('=').map_or((name, false), |n| (n, true));
+            let endings: &[&str] = match (whole, role.part, role.slot.is_norm()) {
+                (true, ..) => &[""],
+                (_, Part::Weight, true) => &[".weight", ".gamma"],
+                (_, Part::Weight, false) => &[".weight"],
+                (_, Part::Bias, true) => &[".bias", ".beta"],
+                (_, Part::Bias, false) => &[".bias"],
+            };
+            let bases = self.bases(name, role.layer);
+            all.extend(endings.iter().flat_map(|e| bases.iter().map(move |base| format!("{base}{e}"))));
+        }
+        all
+    }
+
+    /// A name below every prefix.
+    fn bases(&self, name: &str, layer: Option<usize>) -> Vec<String> {
+        if let Some(name) = name.strip_prefix('/') {
+            return vec![name.to_string()];
+        }
+        let block = layer.map_or(String::new(), |l| self.block.replace("{}", &l.to_string()));
+        self.prefixes.iter().map(|p| format!("{p}{block}{name}")).collect()
+    }
+}
+
+/// The same with strings of its own: tables that come from files, or that rules have put together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct OwnedNames {
+    pub prefixes: Vec<String>,
+    pub block: String,
+    pub slots: Vec<(Slot, String)>,
+    pub transposed: bool,
+}
+
+impl OwnedNames {
+    /// Lends the table.
+    pub fn with<R>(&self, use_it: impl FnOnce(Names<'_>) -> R) -> R {
+        let prefixes: Vec<&str> = self.prefixes.iter().map(String::as_str).collect();
+        let slots: Vec<(Slot, &str)> = self.slots.iter().map(|(s, n)| (*s, n.as_str())).collect();
+        use_it(Names {
+            prefixes: &prefixes,
+            block: &self.block,
+            slots: &slots,
+            ignored: &[],
+            transposed: self.transposed,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::mem::Stored;
+
+    const NAMES: Names<'_> = Names {
+        prefixes: &["m.", ""],
+        block: "h.{}.",
+        slots: &[
+            (Slot::Qkv, "q + k, key + v ; qkv"),
+            (Slot::AttnNorm, "ln"),
+            (Slot::Head, "/head.out!w, /head!b > /head.out!b"),
+            (Slot::KindEmbed, "=cls"),
+            (Slot::ExpertUp, "e.{}.g + e.{}.u"),
+        ],
+        ignored: &[],
+        transposed: false,
+    };
+
+    fn sources(names: &[&str], role: Role) -> Vec<Vec<String>> {
+        let mut tensors: Vec<TensorInfo> = names
+            .iter()
+            .map(|n| TensorInfo { name: n.to_string(), shape: vec![1], stored: Stored::F32 })
+            .collect();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        NAMES.sources(role, Catalog::new(&tensors), 2)
+    }
+
+    #[test]
+    fn the_notation() {
+        let qkv = Role::block(3, Slot::Qkv, Part::Weight);
+        let split = sources(&["h.3.q.weight"], qkv);
+        assert_eq!(split.len(), 3);
+        assert_eq!(split[1], ["m.h.3.k.weight", "h.3.k.weight", "m.h.3.key.weight", "h.3.key.weight"]);
+        assert_eq!(sources(&["m.h.3.qkv.weight"], qkv), [["m.h.3.qkv.weight", "h.3.qkv.weight"]]);
+        let norm = sources(&[], Role::block(0, Slot::AttnNorm, Part::Bias));
+        assert_eq!(norm, [["m.h.0.ln.bias", "h.0.ln.bias", "m.h.0.ln.beta", "h.0.ln.beta"]]);
+        let head = |names: &[&str], part| sources(names, Role::of(Slot::Head, part)).concat();
+        assert_eq!(head(&[], Part::Weight), ["head.out.weight"]);
+        assert_eq!(head(&["head.bias", "head.out.bias"], Part::Bias), ["head.bias"]);
+        assert_eq!(head(&["head.out.bias"], Part::Bias), ["head.out.bias"]);
+        assert_eq!(sources(&[], Role::of(Slot::KindEmbed, Part::Weight)), [["m.cls", "cls"]]);
+        let experts = sources(&[], Role::block(1, Slot::ExpertUp, Part::Weight));
+        let second: Vec<&str> = experts.iter().map(|s| s[1].as_str()).collect();
+        assert_eq!(second, ["h.1.e.0.g.weight", "h.1.e.0.u.weight", "h.1.e.1.g.weight", "h.1.e.1.u.weight"]);
+        assert!(sources(&[], Role::of(Slot::Pooler, Part::Weight)).is_empty());
+    }
+}

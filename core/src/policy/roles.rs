@@ -1,0 +1,167 @@
+//! Which operands a model of a given shape has, and their sizes: what resolving, loading and building agree on.
+
+use super::binding::{Part, Role, Slot};
+use super::spec::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Project, RopeScaling};
+
+impl ModelSpec {
+    /// Columns that the head reads.
+    pub fn out_width(&self) -> usize {
+        self.project_out.unwrap_or(self.hidden)
+    }
+
+    /// Columns of the logits; 0 without a head.
+    pub fn logit_cols(&self) -> usize {
+        match self.head {
+            HeadSpec::None => 0,
+            HeadSpec::Tokens { count, .. } | HeadSpec::Labels { count } => count,
+        }
+    }
+
+    /// Columns of the pooled row; 0 without a pooler.
+    pub fn pooled_cols(&self) -> usize {
+        self.pooler.map_or(0, |p| p.dense.map_or(self.out_width(), |d| d.0))
+    }
+
+    fn block_of(&self, role: &Role) -> Option<&BlockSpec> {
+        self.blocks.get(role.layer?)
+    }
+
+    /// `(rows, cols, whether it has a bias)` of a product.
+    fn linear_shape(&self, role: &Role) -> Option<(usize, usize, bool)> {
+        if role.slot.in_block() {
+            return block_linear(self.block_of(role)?, role.slot, self.hidden);
+        }
+        Some(match role.slot {
+            Slot::ProjectIn if self.embed.width != self.hidden => {
+                (self.hidden, self.embed.width, self.embed.project == Project::Sum)
+            }
+            Slot::PatchEmbed => (self.hidden, self.embed.patches?.values(), false),
+            Slot::ProjectOut => (self.project_out?, self.hidden, false),
+            Slot::Pooler => {
+                let (rows, bias) = self.pooler?.dense?;
+                (rows, self.out_width(), bias)
+            }
+            Slot::HeadDense => (self.head.transform()?.width, self.hidden, true),
+            Slot::Head => match self.head {
+                HeadSpec::Tokens { count, bias, transform, .. } => {
+                    (count, transform.map_or(self.out_width(), |t| t.width), bias)
+                }
+                HeadSpec::Labels { count } => (count, self.pooled_cols(), true),
+                HeadSpec::None => return None,
+            },
+            _ => return None,
+        })
+    }
+
+    fn norm_of(&self, role: &Role) -> Option<(NormSpec, usize)> {
+        let block = || self.block_of(role);
+        Some(match role.slot {
+            Slot::EmbedNorm => (self.embed.norm?, self.embed.sum_width(self.hidden)),
+            Slot::AttnNorm => (block()?.attn_norm?, self.hidden),
+            Slot::AttnPostNorm => (block()?.attn_post?, self.hidden),
+            Slot::MlpNorm => (block()?.mlp_norm?, self.hidden),
+            Slot::MlpPostNorm => (block()?.mlp_post?, self.hidden),
+            Slot::QNorm | Slot::KNorm => {
+                let (norm, heads) = (block()?.qk_norm?, block()?.heads);
+                let all = if role.slot == Slot::QNorm { heads.q_cols() } else { heads.k_cols() };
+                (norm.norm, if norm.whole { all } else { heads.k_dim })
+            }
+            Slot::FinalNorm => (self.final_norm?, self.hidden),
+            Slot::PoolNorm => (self.pooler?.norm?, self.hidden),
+            Slot::HeadNorm => {
+                let transform = self.head.transform()?;
+                (transform.norm?, transform.width)
+            }
+            _ => return None,
+        })
+    }
+
+    /// `(rows, cols)` that a role's operand has, or none if the model has no such role. Vectors are `(1, cols)`.
+    pub fn shape(&self, role: &Role) -> Option<(usize, usize)> {
+        if let Some((norm, cols)) = self.norm_of(role) {
+            return (role.part == Part::Weight || norm.bias).then_some((1, cols));
+        }
+        if let Some((rows, cols, bias)) = self.linear_shape(role) {
+            return match role.part {
+                Part::Weight => Some((rows, cols)),
+                Part::Bias => bias.then_some((1, rows)),
+            };
+        }
+        if role.part == Part::Bias {
+            return None;
+        }
+        let sum = self.embed.sum_width(self.hidden);
+        match role.slot {
+            Slot::TokenEmbed if self.embed.patches.is_none() => Some((self.vocab, self.embed.width)),
+            Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
+            Slot::KindEmbed => Some((self.embed.kinds?, sum)),
+            Slot::RopeFactors => {
+                let stored = self.ropes.iter().find(|r| r.scaling == RopeScaling::Stored)?;
+                Some((1, stored.columns / 2))
+            }
+            _ => None,
+        }
+    }
+
+    /// Rows of the parts that a role's operand stands for: q, k, v; gate, up; the same of every expert; else one.
+    /// Tensor parallelism cuts every part, and a file has one tensor for each part or one for all. Lengths, for a
+    /// bias; none without such a role.
+    pub fn parts(&self, role: &Role) -> Option<Vec<usize>> {
+        let (rows, cols) = self.shape(role)?;
+        let block = || self.block_of(role);
+        Some(match role.slot {
+            Slot::Qkv => {
+                let h = block()?.heads;
+                vec![h.q_cols(), h.k_cols(), h.v_cols()]
+            }
+            Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
+            Slot::ExpertUp => {
+                let moe = block()?.moe?;
+                vec![moe.inner; moe.router.experts * (1 + usize::from(block()?.mlp.gated))]
+            }
+            Slot::ExpertDown => vec![self.hidden; block()?.moe?.router.experts],
+            _ if role.is_vector() => vec![cols],
+            _ => vec![rows],
+        })
+    }
+
+    /// Every role that must be filled for this model to run, in the order in which it runs.
+    pub fn roles(&self) -> Vec<Role> {
+        let mut roles = Vec::new();
+        for slot in Slot::ALL {
+            let layers: Vec<Option<usize>> =
+                if slot.in_block() { (0..self.blocks.len()).map(Some).collect() } else { vec![None] };
+            for layer in layers {
+                for part in [Part::Weight, Part::Bias] {
+                    let role = Role { layer, slot, part };
+                    let shared = slot == Slot::Head && part == Part::Weight && self.head.is_tied();
+                    if !shared && self.shape(&role).is_some() {
+                        roles.push(role);
+                    }
+                }
+            }
+        }
+        roles
+    }
+}
+
+/// A product inside a block.
+fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usize, bool)> {
+    let dense = b.mlp.inner > 0;
+    let halves = 1 + usize::from(b.mlp.gated);
+    Some(match slot {
+        Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
+        Slot::AttnOut => (hidden, b.heads.out_cols(), b.bias[1]),
+        Slot::Up if dense => (b.mlp.inner * halves, hidden, b.bias[2]),
+        Slot::Down if dense => (hidden, b.mlp.inner, b.bias[3]),
+        Slot::Router => (b.moe?.router.experts, hidden, b.moe?.router.bias),
+        Slot::ExpertUp => (b.moe?.router.experts * b.moe?.inner * halves, hidden, b.moe?.bias),
+        Slot::ExpertDown => (b.moe?.router.experts * hidden, b.moe?.inner, b.moe?.bias),
+        Slot::Join => match b.moe?.join {
+            Join::Add => return None,
+            Join::Gated => (1, hidden, false),
+            Join::Mixed => (2, hidden, true),
+        },
+        _ => return None,
+    })
+}

@@ -1,0 +1,302 @@
+//! A policy from a file: an architecture described as a table, without a line of Rust.
+//!
+//! A table names the built-in family it is `like`, says where the configuration keeps its sizes, what is changed, and how
+//! the tensors are called, in the notation of `names`. `docs/add_a_policy.md` has the format and an example; data flows
+//! from here into the same [`Described`] families that the engine brings along.
+
+use super::describe::Described;
+use super::names::OwnedNames;
+use super::registry::FAMILIES;
+use super::*;
+use crate::ops::NormKind;
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// A policy that was read from a table.
+#[derive(Debug, Clone)]
+pub struct TablePolicy {
+    table: Table,
+    like: Described,
+    names: OwnedNames,
+    ignored: Vec<String>,
+    rules: Vec<(Regex, Rule)>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    /// Name for messages.
+    name: String,
+    /// Values of `model_type` that it describes.
+    model_types: Vec<String>,
+    /// The built-in family that it resembles.
+    like: String,
+    /// Field of that family: field of this configuration (nested ones by dots).
+    #[serde(default)]
+    rename: BTreeMap<String, String>,
+    /// Fields that this configuration leaves out.
+    #[serde(default)]
+    set: Map<String, Value>,
+    /// What is different about the blocks.
+    #[serde(default)]
+    change: Change,
+    /// What stands before every name.
+    prefixes: Option<Vec<String>>,
+    /// Before names inside blocks; `{}` is the layer.
+    block: Option<String>,
+    /// Slot: names.
+    #[serde(default)]
+    names: BTreeMap<String, String>,
+    /// How a fused q|k|v lies in the file.
+    qkv: Option<Fused>,
+    /// Whether products are stored `[inputs, outputs]`.
+    transposed: Option<bool>,
+    /// Patterns of unused tensors.
+    #[serde(default)]
+    ignored: Vec<String>,
+    /// How tensors are cut for tensor parallelism: a regular expression and a word.
+    #[serde(default)]
+    partition: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    placement: Option<PlacementWord>,
+    norm: Option<NormWord>,
+    gated: Option<bool>,
+    bias: Option<[bool; 4]>,
+    head_bias: Option<bool>,
+    qk_norm: Option<bool>,
+    embed_scale: Option<f32>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PlacementWord {
+    Pre,
+    Post,
+    Parallel,
+    ParallelOneNorm,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NormWord {
+    Rms,
+    Layer,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Fused {
+    Concat,
+    PerHead,
+    PerKvHead,
+    PerRow,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    /// A regular expression over whole tensor names.
+    pattern: String,
+    /// `column`, `row`, `replicated`, or the words of a Hugging Face `tp_plan`.
+    cut: String,
+}
+
+/// What a rule asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Outputs,
+    Inputs,
+    Whole,
+}
+
+impl Rule {
+    fn cut(&self) -> Result<Cut> {
+        Ok(match self.cut.as_str() {
+            "column" | "colwise" | "colwise_rep" | "colwise_gather_output" => Cut::Outputs,
+            "row" | "rowwise" => Cut::Inputs,
+            "replicated" | "skip" | "replicated_with_grad_allreduce" => Cut::Whole,
+            other => {
+                let known = "column, row, replicated, colwise, colwise_rep, colwise_gather_output, rowwise, \
+                             replicated_with_grad_allreduce";
+                return Err(Error::config("partition.cut", format!("\"{other}\""), known));
+            }
+        })
+    }
+}
+
+impl TablePolicy {
+    /// Reads a table from JSON text.
+    ///
+    /// # Errors
+    /// `Format` for broken JSON, `Config` naming the field for a family, slot or word that does not exist.
+    pub fn from_json(text: &str) -> Result<Self> {
+        Self::new(serde_json::from_str(text).map_err(|e| Error::format("policy table", e.to_string()))?)
+    }
+
+    /// Reads a table from TOML text.
+    ///
+    /// # Errors
+    /// As [`TablePolicy::from_json`].
+    pub fn from_toml(text: &str) -> Result<Self> {
+        Self::new(toml::from_str(text).map_err(|e| Error::format("policy table", e.to_string()))?)
+    }
+
+    /// Takes a parsed table.
+    ///
+    /// # Errors
+    /// As [`TablePolicy::from_json`].
+    pub fn new(value: Value) -> Result<Self> {
+        let table: Table =
+            serde_json::from_value(value).map_err(|e| Error::format("policy table", e.to_string()))?;
+        let like = FAMILIES.iter().find(|d| d.name == table.like).copied().ok_or_else(|| {
+            let known: Vec<&str> = FAMILIES.iter().map(|d| d.name).collect();
+            Error::config("like", format!("\"{}\"", table.like), known.join(", "))
+        })?;
+        let mut slots: BTreeMap<Slot, String> =
+            like.names.slots.iter().map(|(slot, names)| (*slot, names.to_string())).collect();
+        for (name, names) in &table.names {
+            let slot = Slot::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
+                let known: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();
+                Error::config("names", format!("\"{name}\""), known.join(", "))
+            })?;
+            slots.insert(slot, names.clone());
+        }
+        let owned = |all: &[&str]| all.iter().map(|s| s.to_string()).collect::<Vec<String>>();
+        let names = OwnedNames {
+            prefixes: table.prefixes.clone().unwrap_or_else(|| owned(like.names.prefixes)),
+            block: table.block.clone().unwrap_or_else(|| like.names.block.to_string()),
+            slots: slots.into_iter().collect(),
+            transposed: table.transposed.unwrap_or(like.names.transposed),
+        };
+        let mut ignored = owned(like.names.ignored);
+        ignored.extend(table.ignored.iter().cloned());
+        let rules = table.partition.iter().map(|rule| {
+            rule.cut()?;
+            let whole = format!("^(?:{})$", rule.pattern);
+            let regex = Regex::new(&whole)
+                .map_err(|e| Error::config("partition.pattern", &rule.pattern, e.to_string()))?;
+            Ok((regex, rule.clone()))
+        });
+        let rules = rules.collect::<Result<_>>()?;
+        Ok(Self { table, like, names, ignored, rules })
+    }
+
+    /// The configuration in the words of the family that it is like.
+    fn translated(&self, config: &ModelConfig) -> ModelConfig {
+        let mut to = config.clone();
+        for (ours, theirs) in &self.table.rename {
+            if let Some(value) = config.get(theirs) {
+                to = to.with(ours, value.clone());
+            }
+        }
+        for (field, value) in &self.table.set {
+            if config.get(field).is_none() {
+                to = to.with(field, value.clone());
+            }
+        }
+        to.with("model_type", self.like.types[0])
+    }
+
+    fn change(&self, spec: &mut ModelSpec) {
+        let change = self.table.change;
+        let norm = |norm: &mut Option<NormSpec>| {
+            if let (Some(norm), Some(word)) = (norm, change.norm) {
+                norm.kind = match word {
+                    NormWord::Rms => NormKind::Rms,
+                    NormWord::Layer => NormKind::Layer,
+                };
+                norm.bias = norm.kind == NormKind::Layer;
+            }
+        };
+        let one_norm = matches!(change.placement, Some(PlacementWord::ParallelOneNorm));
+        spec.each(|_, b| {
+            norm(&mut b.attn_norm);
+            norm(&mut b.mlp_norm);
+            b.mlp_norm = b.mlp_norm.filter(|_| !one_norm);
+            b.mlp.gated = change.gated.unwrap_or(b.mlp.gated);
+            b.bias = change.bias.unwrap_or(b.bias);
+            if let Some(on) = change.qk_norm {
+                b.qk_norm = b.attn_norm.filter(|_| on).map(|norm| QkNorm { norm, whole: false });
+            }
+        });
+        norm(&mut spec.final_norm);
+        if let Some(word) = change.placement {
+            spec.placement = match word {
+                PlacementWord::Pre => Placement::Pre,
+                PlacementWord::Post => Placement::Post,
+                PlacementWord::Parallel | PlacementWord::ParallelOneNorm => Placement::Parallel,
+            };
+        }
+        if let (HeadSpec::Tokens { bias, .. }, Some(with)) = (&mut spec.head, change.head_bias) {
+            *bias = with;
+        }
+        spec.embed.scale = change.embed_scale.or(spec.embed.scale);
+    }
+
+    /// Compares the rules with how the engine cuts: a slot has one way that the blocks' sums allow.
+    fn check_rules(&self, bindings: &[Binding]) -> Result<()> {
+        for binding in bindings.iter().filter(|b| b.role.part == Part::Weight) {
+            let names = binding.sources.iter().flat_map(|s| &s.names);
+            let rule = self.rules.iter().find(|(regex, _)| names.clone().any(|n| regex.is_match(n)));
+            let Some((_, rule)) = rule else { continue };
+            let own = match binding.shard {
+                Shard::Columns { .. } | Shard::Vocab => Cut::Outputs,
+                Shard::Rows { .. } => Cut::Inputs,
+                Shard::Replicated => Cut::Whole,
+            };
+            if rule.cut()? != own {
+                let allowed = format!("{own:?} for {} (`{}`)", binding.role, rule.pattern).to_lowercase();
+                return Err(Error::config("partition.cut", format!("\"{}\"", rule.cut), allowed));
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
+        let layout = match self.table.qkv {
+            None => (self.like.layout)(config),
+            Some(Fused::Concat) => QkvLayout::Concat,
+            Some(Fused::PerHead) => QkvLayout::PerHead,
+            Some(Fused::PerKvHead) => QkvLayout::PerKvHead,
+            Some(Fused::PerRow) => QkvLayout::PerRow,
+        };
+        self.names.with(|names| names.bind(spec, config, catalog, layout))
+    }
+}
+
+impl InjectionPolicy for TablePolicy {
+    fn name(&self) -> &str {
+        &self.table.name
+    }
+
+    fn fit(&self, config: &ModelConfig, _: Catalog<'_>) -> Fit {
+        let types: Vec<&str> = self.table.model_types.iter().map(String::as_str).collect();
+        match fit_by_type(config, &types) {
+            // A user's own table goes before what the engine brings along.
+            Fit::Yes { .. } => Fit::Yes { specificity: 20 },
+            no => no,
+        }
+    }
+
+    fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+        let config = self.translated(config);
+        let mut spec = (self.like.spec)(&config, catalog)?;
+        self.change(&mut spec);
+        self.check_rules(&self.bind(&spec, &config, catalog))?;
+        Ok(ModelSpec { arch: self.table.name.clone(), ..spec })
+    }
+
+    fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
+        self.bind(spec, &self.translated(config), catalog)
+    }
+
+    fn ignores(&self, name: &str) -> bool {
+        self.ignored.iter().any(|pattern| glob(pattern, name))
+    }
+}

@@ -1,0 +1,171 @@
+//! Policies that are read from tables, and the automatic one, against the headers of real files.
+
+use super::tests::Case;
+use super::*;
+use serde_json::{Value, json};
+
+/// The table of `docs/add_a_policy.md`, as it stands there.
+fn acme_table() -> &'static str {
+    let page = include_str!("../../../docs/add_a_policy.md");
+    let table = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert!(table.lines().count() <= 60, "a table is short");
+    table
+}
+
+fn acme_name(n: &str) -> String {
+    let pairs = [
+        ("model.embed_tokens", "acme.tokens"),
+        ("model.layers.", "acme.stack."),
+        ("input_layernorm", "n1"),
+        ("post_attention_layernorm", "n2"),
+        ("self_attn.q_proj", "att.q"),
+        ("self_attn.k_proj", "att.k"),
+        ("self_attn.v_proj", "att.v"),
+        ("self_attn.o_proj", "att.o"),
+        ("mlp.gate_proj", "ff.g"),
+        ("mlp.up_proj", "ff.u"),
+        ("mlp.down_proj", "ff.d"),
+        ("model.norm", "acme.n"),
+        ("lm_head", "out"),
+    ];
+    pairs.iter().fold(n.to_string(), |n, (from, to)| n.replace(from, to))
+}
+
+fn acme() -> Case {
+    let mut case = Case::load("llama_gqa_llama3").renamed(acme_name).set("model_type", json!("acme"));
+    let take = |config: &mut Value, field: &str| config.as_object_mut().unwrap().remove(field).unwrap();
+    let (width, heads) =
+        (take(&mut case.config, "hidden_size"), take(&mut case.config, "num_attention_heads"));
+    let kv = take(&mut case.config, "num_key_value_heads");
+    case.set("width", width).set("attn", json!({"heads": heads, "kv": kv})).add("acme.cache.k", &[4])
+}
+
+fn resolved(policy: &dyn InjectionPolicy, case: &mut Case) -> Result<ModelSpec> {
+    case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let config = ModelConfig::new(case.config.clone())?;
+    let catalog = Catalog::new(&case.tensors);
+    let spec = policy.spec(&config, catalog)?;
+    let found = resolve(policy, &spec, &config, catalog)?;
+    assert_eq!(found.len(), spec.roles().len());
+    Ok(spec)
+}
+
+#[test]
+fn a_table_teaches_an_architecture() {
+    let policy = TablePolicy::from_json(acme_table()).unwrap();
+    let spec = resolved(&policy, &mut acme()).unwrap();
+    let want = Case::load("llama_gqa_llama3").spec().unwrap();
+    assert_eq!(ModelSpec { arch: "llama".into(), ..spec }, want);
+    let mut registry = Registry::default();
+    registry.register(std::sync::Arc::new(policy));
+    let mut case = acme();
+    case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let config = ModelConfig::new(case.config.clone()).unwrap();
+    assert_eq!(registry.choose(&config, Catalog::new(&case.tensors)).unwrap().name(), "acme");
+}
+
+#[test]
+fn the_same_table_in_toml() {
+    let text = r#"
+        name = "acme"
+        model_types = ["acme"]
+        like = "llama"
+        prefixes = ["acme."]
+        block = "stack.{}."
+        ignored = ["acme.cache.*"]
+        rename = { hidden_size = "width", num_attention_heads = "attn.heads", num_key_value_heads = "attn.kv" }
+        set = { rope_theta = 10000.0 }
+        partition = [{ pattern = '.*att\.o\.weight', cut = "row" }]
+
+        [names]
+        token_embed = "tokens"
+        attn_norm = "n1"
+        qkv = "att.q + att.k + att.v"
+        attn_out = "att.o"
+        mlp_norm = "n2"
+        up = "ff.g + ff.u"
+        down = "ff.d"
+        final_norm = "n"
+        head = "/out"
+    "#;
+    let spec = resolved(&TablePolicy::from_toml(text).unwrap(), &mut acme()).unwrap();
+    assert_eq!(spec, resolved(&TablePolicy::from_json(acme_table()).unwrap(), &mut acme()).unwrap());
+    assert!(TablePolicy::from_toml("name = ").is_err());
+}
+
+#[test]
+fn tables_are_refused_by_name() {
+    let with = |field: &str, value: Value| {
+        let mut table: Value = serde_json::from_str(acme_table()).unwrap();
+        table[field] = value;
+        match TablePolicy::new(table) {
+            Err(e) => e.to_string(),
+            Ok(policy) => resolved(&policy, &mut acme()).unwrap_err().to_string(),
+        }
+    };
+    assert!(with("like", json!("lama")).contains("`like` is \"lama\"; allowed: llama, mistral"));
+    assert!(
+        with("names", json!({"attention": "x"})).contains("`names` is \"attention\"; allowed: token_embed")
+    );
+    assert!(with("colour", json!(1)).contains("unknown field `colour`"));
+    assert!(with("partition", json!([{"pattern": "(", "cut": "row"}])).contains("partition.pattern"));
+    assert!(with("partition", json!([{"pattern": ".*", "cut": "diagonal"}])).contains("partition.cut"));
+    let e = with("partition", json!([{"pattern": ".*att\\.q.*", "cut": "rowwise"}]));
+    assert!(e.contains("`partition.cut` is \"rowwise\"; allowed: outputs for layer 0 qkv.weight"), "{e}");
+    assert!(with("ignored", json!([])).contains("left over: acme.cache.k"));
+    assert!(TablePolicy::from_json("{").is_err());
+}
+
+/// Under an unknown type, the automatic policy must come to what the family's own policy says.
+#[test]
+fn the_automatic_policy_reads_what_families_say() {
+    for name in
+        ["llama", "llama_gqa_llama3", "internlm_like", "qwen2", "qwen3", "starcoder2", "stablelm", "phi3"]
+    {
+        let mut case = Case::load(name).set("model_type", json!("unheard of"));
+        for field in ["sliding_window", "layer_types"] {
+            case = case.set(field, Value::Null);
+        }
+        let mut known = Case::load(name).set("sliding_window", Value::Null);
+        let want = known.spec().unwrap();
+        let got = resolved(&Automatic::default(), &mut case).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(!got.assumed.is_empty(), "{name}: something is always assumed");
+        assert_eq!(ModelSpec { arch: want.arch.clone(), assumed: Vec::new(), ..got }, want, "{name}");
+    }
+}
+
+#[test]
+fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() {
+    let mut case = Case::load("gpt_neox").set("model_type", json!("unheard of"));
+    case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let config = ModelConfig::new(case.config.clone()).unwrap();
+    let said = Automatic::default().assumptions(&config, Catalog::new(&case.tensors)).unwrap().join("\n");
+    assert!(said.contains("norms are Layer norms") && said.contains("q, k and v of every head"), "{said}");
+    let fit = |case: &mut Case| {
+        case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        let config = ModelConfig::new(case.config.clone()).unwrap();
+        Automatic::default().fit(&config, Catalog::new(&case.tensors))
+    };
+    let mut odd = Case::load("llama").add("model.layers.0.mlp.adapter.weight", &[3, 3]);
+    assert!(
+        matches!(fit(&mut odd), Fit::No(why) if why.contains("no rule places") && why.contains("mlp.adapter"))
+    );
+    let mut experts = Case::load("mixtral");
+    assert!(matches!(fit(&mut experts), Fit::No(_)));
+    // A known type is never left to it.
+    let mut known = Case::load("llama");
+    assert_eq!(known.spec().unwrap().arch, "llama");
+}
+
+#[test]
+fn deepspeeds_dictionary_names_the_products_that_are_summed() {
+    let dictionary = json!({"UnheardOfLayer": ["self_attn.o_proj", ".mlp.down_proj"]});
+    let policy = Automatic::from_injection_policy(&dictionary).unwrap();
+    let mut case = Case::load("llama").set("model_type", json!("unheard of"));
+    resolved(&policy, &mut case).unwrap();
+    let wrong = Automatic::from_injection_policy(&json!({"L": "self_attn.nothing"})).unwrap();
+    assert!(resolved(&wrong, &mut case).is_err());
+    for bad in [json!([]), json!({}), json!({"L": 3}), json!({"L": [3]})] {
+        assert!(Automatic::from_injection_policy(&bad).unwrap_err().to_string().contains("injection_policy"));
+    }
+}

@@ -1,0 +1,111 @@
+//! Routing, experts' products and their sum.
+
+use super::{order, weight};
+use crate::budget;
+use crate::compare::Want;
+use crate::dice::round;
+use crate::spec::moe::{CombineCase, ExpertCase, RouteCase};
+use engraft_core::numerics::Madd;
+use engraft_core::ops::RouterScore;
+
+/// Bounds of the experts' slots, then the slots of expert 0, of expert 1, ...
+pub fn groups(experts: &[u32], count: usize) -> Vec<u32> {
+    let (mut bounds, mut slots) = (vec![0], Vec::new());
+    for e in 0..count as u32 {
+        slots.extend((0..experts.len()).filter(|s| experts[*s] == e).map(|s| s as u32));
+        bounds.push(slots.len() as u32);
+    }
+    [bounds, slots].concat()
+}
+
+/// The chosen experts, their weights, the slots by expert.
+pub fn route(case: &RouteCase) -> Vec<Want> {
+    let router = case.router;
+    let (mut experts, mut values, mut slack) = (Vec::new(), Vec::new(), Vec::new());
+    for t in 0..case.logits.rows {
+        let logits = case.logits.row(t);
+        let mut ranked: Vec<usize> = (0..logits.len()).collect();
+        // A stable sort: of equals the lowest stays in front.
+        ranked.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).unwrap_or(std::cmp::Ordering::Equal));
+        let mut chosen = ranked[..router.top_k].to_vec();
+        chosen.sort_unstable();
+        let max = logits.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
+        let score = |i: usize| match router.score {
+            RouterScore::Softmax => libm::exp(f64::from(logits[i]) - f64::from(max)),
+            RouterScore::Sigmoid => 1.0 / (1.0 + libm::exp(-f64::from(logits[i]))),
+        };
+        let of_chosen: f64 = chosen.iter().map(|c| score(*c)).sum();
+        let total = match (router.renormalise, router.score) {
+            (true, _) => of_chosen,
+            (false, RouterScore::Softmax) => (0..logits.len()).map(score).sum(),
+            (false, RouterScore::Sigmoid) => 1.0,
+        };
+        for c in &chosen {
+            let weight = score(*c) / total * f64::from(router.scale);
+            let spread = f64::from(max - logits[*c]).abs();
+            values.push(weight);
+            slack.push(budget::routed(weight, spread, logits.len(), f64::from(router.scale)));
+        }
+        experts.extend(chosen.into_iter().map(|c| c as u32));
+    }
+    let groups = groups(&experts, router.experts);
+    vec![Want::Words(experts), Want::Near { values, slack }, Want::Words(groups)]
+}
+
+/// Row of x and rows of w of a slot.
+fn slot<'a>(case: &'a ExpertCase, w: &'a [f32], slot: usize) -> (&'a [f32], usize, Vec<&'a [f32]>) {
+    let n = case.w.rows / case.count;
+    let first = case.experts[slot] as usize * n;
+    let rows = (first..first + n).map(|r| &w[r * case.w.cols..(r + 1) * case.w.cols]).collect();
+    (case.x.row(slot / case.per_row()), first, rows)
+}
+
+/// Every slot's product.
+pub fn expert_linear(case: &ExpertCase) -> Want {
+    let w = weight::values(&case.w);
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for s in 0..case.experts.len() {
+        let (x, first, rows) = slot(case, &w, s);
+        for (i, row) in rows.iter().enumerate() {
+            let bias = case.bias.as_ref().map_or(0.0, |b| f64::from(b[first + i]));
+            let terms = x.iter().zip(*row).map(|(x, w)| f64::from(*x) * f64::from(*w));
+            let (sum, condition) =
+                terms.fold((bias, bias.abs()), |(sum, condition), t| (sum + t, condition + t.abs()));
+            values.push(sum);
+            slack.push(budget::sum(condition));
+        }
+    }
+    Want::Near { values, slack }
+}
+
+/// Every slot's product in the contract's order, to the bit.
+pub fn expert_linear_strict(case: &ExpertCase, form: Madd) -> Vec<f32> {
+    let w = weight::values(&case.w);
+    let mut out = Vec::new();
+    for s in 0..case.experts.len() {
+        let (x, first, rows) = slot(case, &w, s);
+        for (i, row) in rows.iter().enumerate() {
+            let sum = order::dot(form, x, row, case.grain);
+            out.push(round(case.bias.as_ref().map_or(sum, |b| sum + b[first + i]), case.x.dtype));
+        }
+    }
+    out
+}
+
+/// The weighed sum of every token.
+pub fn combine(case: &CombineCase) -> Want {
+    let k = case.weights.cols;
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for t in 0..case.out.rows {
+        for c in 0..case.out.cols {
+            let there = if case.add { f64::from(case.out.row(t)[c]) } else { 0.0 };
+            let terms =
+                (0..k).map(|j| f64::from(case.weights.row(t)[j]) * f64::from(case.y.row(t * k + j)[c]));
+            let (sum, condition) =
+                terms.fold((there, there.abs()), |(sum, condition), t| (sum + t, condition + t.abs()));
+            values.push(sum);
+            slack.push(budget::sum(condition));
+        }
+    }
+    Want::Near { values, slack }
+}

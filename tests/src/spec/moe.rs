@@ -1,0 +1,244 @@
+//! `route`, `expert_linear` and `combine`: choosing experts, their products, their sum.
+
+use super::weight::{self, FORMATS};
+use crate::compare::{Output, Want};
+use crate::device::{Device, Matrix};
+use crate::dice::Dice;
+use crate::oracle::moe as oracle;
+use crate::poison::{Grid, Lay};
+use crate::registry::{OpSpec, Part};
+use engraft_core::Result;
+use engraft_core::backend::{Backend, Groups, PrimitiveOps, RouteMut, WeightUse};
+use engraft_core::mem::Float;
+use engraft_core::numerics::Madd;
+use engraft_core::ops::{Router, RouterScore};
+
+/// Logits of experts.
+#[derive(Debug, Clone)]
+pub struct RouteCase {
+    /// `[tokens, experts]`, f32.
+    pub logits: Grid,
+    /// How experts are chosen.
+    pub router: Router,
+    lay: Lay,
+}
+
+/// `route`.
+#[derive(Debug, Clone, Copy)]
+pub struct Route;
+
+impl OpSpec for Route {
+    type Case = RouteCase;
+    fn name(&self) -> &'static str {
+        "route"
+    }
+    fn dtypes(&self) -> &'static [Float] {
+        &[Float::F32]
+    }
+    fn sample(&self, _: Float, dice: &mut Dice) -> RouteCase {
+        let (tokens, experts) = (dice.rows(), dice.pick(&[1, 2, 3, 4, 6, 8, 17, 60, 64, 129]));
+        let top_k = (1 + dice.below(experts.min(9))).min(experts);
+        let scale = dice.pick(&[0.1, 1.0, 8.0, 60.0]);
+        let mut logits = Grid::random(dice, tokens, experts, Float::F32, scale);
+        if dice.once_in(3) {
+            // Equals: the lowest must win.
+            logits.values.iter_mut().for_each(|v| *v = v.round());
+        }
+        let router = Router {
+            experts,
+            top_k,
+            score: dice.pick(&[RouterScore::Softmax, RouterScore::Sigmoid]),
+            renormalise: dice.once_in(2),
+            scale: dice.pick(&[1.0, 2.5]),
+            bias: false,
+        };
+        RouteCase { logits, router, lay: Lay::random(dice) }
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &RouteCase) -> Result<Vec<Output>> {
+        let (tokens, k) = (case.logits.rows, case.router.top_k);
+        let logits = dev.grid(&case.logits)?;
+        let mut weights = dev.output(tokens, k, Float::F32, case.lay)?;
+        let (mut experts, mut groups) =
+            (dev.words(tokens * k)?, dev.words(case.router.experts + 1 + tokens * k)?);
+        dev.launch(|s, _| {
+            let out = RouteMut {
+                experts: experts.view_mut(),
+                weights: weights.view_mut(),
+                groups: groups.view_mut(),
+            };
+            s.route(logits.view(), &case.router, out)
+        })?;
+        let mut chosen = dev.read_words(&experts, "experts")?;
+        chosen.rows = tokens;
+        Ok(vec![chosen, dev.read(&weights, "weights")?, dev.read_words(&groups, "groups")?])
+    }
+    fn oracle(&self, case: &RouteCase, _: Madd) -> Vec<Want> {
+        oracle::route(case)
+    }
+    fn alone(&self, case: &RouteCase, dice: &mut Dice) -> Option<Part<RouteCase>> {
+        let r = dice.below(case.logits.rows);
+        Some((RouteCase { logits: case.logits.only(r), ..case.clone() }, vec![r..r + 1, r..r + 1]))
+    }
+    fn relaid(&self, case: &RouteCase, dice: &mut Dice) -> Option<RouteCase> {
+        let logits = Grid { lay: Lay::random(dice), ..case.logits.clone() };
+        Some(RouteCase { logits, lay: Lay::random(dice), ..case.clone() })
+    }
+}
+
+/// Rows on their way to experts.
+#[derive(Debug, Clone)]
+pub struct ExpertCase {
+    /// `[tokens, k]` or `[slots, k]`.
+    pub x: Grid,
+    /// `[experts * n, k]`.
+    pub w: Matrix,
+    /// `[experts * n]`.
+    pub bias: Option<Vec<f32>>,
+    /// Experts.
+    pub count: usize,
+    /// `[tokens * top_k]`.
+    pub experts: Vec<u32>,
+    /// Experts per token.
+    pub top_k: usize,
+    /// Grain of the leaves.
+    pub grain: usize,
+    parts: usize,
+    lay: Lay,
+}
+
+impl ExpertCase {
+    /// Slots that share a row of x.
+    pub fn per_row(&self) -> usize {
+        self.experts.len() / self.x.rows
+    }
+
+    fn tokens(&self) -> usize {
+        self.experts.len() / self.top_k
+    }
+}
+
+/// `expert_linear`.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertLinear;
+
+impl OpSpec for ExpertLinear {
+    type Case = ExpertCase;
+    fn name(&self) -> &'static str {
+        "expert_linear"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> ExpertCase {
+        let format = dice.pick(&FORMATS);
+        let k = weight::columns(format, dice.pick(&[1, 7, 33, 64, 111]));
+        let (count, n) = (dice.pick(&[1, 2, 3, 5, 8]), dice.pick(&[1, 2, 15, 16, 33]));
+        let top_k = 1 + dice.below(count.min(3));
+        let tokens = dice.rows();
+        let experts = (0..tokens).flat_map(|_| {
+            let mut chosen: Vec<usize> = dice.shuffled(count)[..top_k].to_vec();
+            chosen.sort_unstable();
+            chosen.into_iter().map(|e| e as u32)
+        });
+        let experts: Vec<u32> = experts.collect();
+        let rows = if dice.once_in(2) { tokens } else { experts.len() };
+        let scale = dice.scale(dtype);
+        ExpertCase {
+            x: Grid::random(dice, rows, k, dtype, scale),
+            w: weight::random(dice, count * n, k, format, 1.0),
+            bias: dice.once_in(2).then(|| dice.values(count * n, scale, Float::F32)),
+            grain: dice.pick(&[1, 8, 64]),
+            parts: 1 + dice.below(2),
+            lay: Lay::random(dice),
+            count,
+            experts,
+            top_k,
+        }
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &ExpertCase) -> Result<Vec<Output>> {
+        let used_for = WeightUse::Experts { count: case.count, grain: case.grain };
+        let (w, bias) = (dev.weight(&case.w, used_for, case.parts)?, dev.vector_opt(case.bias.as_ref())?);
+        let (x, experts) = (dev.grid(&case.x)?, dev.buffer(&case.experts)?);
+        let groups = dev.buffer(&oracle::groups(&case.experts, case.count))?;
+        let mut out = dev.output(case.experts.len(), case.w.rows / case.count, case.x.dtype, case.lay)?;
+        dev.launch(|s, _| {
+            let groups = Groups { experts: experts.view(), groups: groups.view(), count: case.count };
+            s.expert_linear(x.view(), &w, bias.as_ref(), groups, out.view_mut())
+        })?;
+        Ok(vec![dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &ExpertCase, _: Madd) -> Vec<Want> {
+        vec![oracle::expert_linear(case)]
+    }
+    fn strict(&self, case: &ExpertCase, madd: Madd) -> Option<Vec<Want>> {
+        Some(vec![Want::Exact(oracle::expert_linear_strict(case, madd))])
+    }
+    fn alone(&self, case: &ExpertCase, dice: &mut Dice) -> Option<Part<ExpertCase>> {
+        let t = dice.below(case.tokens());
+        let slots = t * case.top_k..(t + 1) * case.top_k;
+        let per_row = case.per_row();
+        let x = case.x.cut(slots.start / per_row..slots.end / per_row);
+        let experts = case.experts[slots.clone()].to_vec();
+        Some((ExpertCase { x, experts, ..case.clone() }, vec![slots]))
+    }
+    fn relaid(&self, case: &ExpertCase, dice: &mut Dice) -> Option<ExpertCase> {
+        let x = Grid { lay: Lay::random(dice), ..case.x.clone() };
+        Some(ExpertCase { x, lay: Lay::random(dice), ..case.clone() })
+    }
+}
+
+/// Results of experts on their way to a sum.
+#[derive(Debug, Clone)]
+pub struct CombineCase {
+    /// `[tokens * top_k, cols]`.
+    pub y: Grid,
+    /// `[tokens, top_k]`, f32.
+    pub weights: Grid,
+    /// Whether the sum is added to what is there.
+    pub add: bool,
+    /// `[tokens, cols]`, what is there.
+    pub out: Grid,
+}
+
+/// `combine`.
+#[derive(Debug, Clone, Copy)]
+pub struct Combine;
+
+impl OpSpec for Combine {
+    type Case = CombineCase;
+    fn name(&self) -> &'static str {
+        "combine"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> CombineCase {
+        let (tokens, top_k, cols) = (dice.rows(), dice.pick(&[1, 2, 3, 8]), dice.size());
+        CombineCase {
+            y: Grid::random(dice, tokens * top_k, cols, dtype, 2.0),
+            weights: Grid::random(dice, tokens, top_k, Float::F32, 1.0),
+            add: dice.once_in(2),
+            out: Grid::random(dice, tokens, cols, dtype, 2.0),
+        }
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &CombineCase) -> Result<Vec<Output>> {
+        let (y, weights) = (dev.grid(&case.y)?, dev.grid(&case.weights)?);
+        // Without `add` nothing may be read from the output.
+        let mut out = match case.add {
+            true => dev.grid(&case.out)?,
+            false => dev.output(case.out.rows, case.out.cols, case.out.dtype, case.out.lay)?,
+        };
+        dev.launch(|s, _| s.combine(y.view(), weights.view(), case.add, out.view_mut()))?;
+        Ok(vec![dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &CombineCase, _: Madd) -> Vec<Want> {
+        vec![oracle::combine(case)]
+    }
+    fn alone(&self, case: &CombineCase, dice: &mut Dice) -> Option<Part<CombineCase>> {
+        let (r, k) = (dice.below(case.out.rows), case.weights.cols);
+        let y = case.y.cut(r * k..(r + 1) * k);
+        let part = CombineCase { y, weights: case.weights.only(r), out: case.out.only(r), add: case.add };
+        Some((part, vec![r..r + 1]))
+    }
+    fn relaid(&self, case: &CombineCase, dice: &mut Dice) -> Option<CombineCase> {
+        let mut case = case.clone();
+        for grid in [&mut case.y, &mut case.weights, &mut case.out] {
+            grid.lay = Lay::random(dice);
+        }
+        Some(case)
+    }
+}
