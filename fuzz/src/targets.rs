@@ -1,6 +1,6 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::samples;
+use crate::{samples, torch};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, safetensors},
@@ -78,6 +78,41 @@ impl Target {
                 body: read_gguf,
             },
             Target {
+                name: "torch",
+                seeds: torch_seeds,
+                words: &[
+                    "PK\u{1}\u{2}",
+                    "PK\u{3}\u{4}",
+                    "PK\u{5}\u{6}",
+                    "PK\u{6}\u{6}",
+                    "PK\u{6}\u{7}",
+                    "archive/data.pkl",
+                    "archive/data/0",
+                    "ctorch._utils\n_rebuild_tensor_v2\n",
+                    "ctorch._utils\n_rebuild_parameter\n",
+                    "ctorch\nSize\n",
+                    "cargparse\nNamespace\n",
+                    "ccollections\nOrderedDict\n",
+                    "storage",
+                    "FloatStorage",
+                    "}(",
+                    "(t",
+                    "Rq\0",
+                    "h\0",
+                    ")R",
+                    "tQ",
+                    "u",
+                    "s",
+                    "b",
+                    "e",
+                    "2",
+                    "0",
+                    ".",
+                ],
+                text_header: false,
+                body: read_torch,
+            },
+            Target {
                 name: "json",
                 seeds: json_seeds,
                 words: &[
@@ -137,10 +172,21 @@ fn gguf_seeds() -> Result<Vec<Vec<u8>>> {
     Ok(vec![samples::small_gguf()?, bert, yarn])
 }
 
+fn torch_seeds() -> Result<Vec<Vec<u8>>> {
+    use torch::{Pickler, Tensor, archive, legacy, state_dict};
+    let t = [Tensor::f32("layer.weight", "0", &[2, 2], &[1, 2])];
+    let old = legacy(&state_dict(Pickler::new(), &t).end(), &[("0", 4, &[1; 16])]);
+    let wrapped = state_dict(Pickler::new().op(b"}(").text("model"), &t).text("args");
+    let wrapped = wrapped.global("argparse", "Namespace").op(b")\x81}(").text("hidden_size").int(64).op(b"ub");
+    let wrapped = wrapped.text("shape").global("torch", "Size").tuple(&[1, 2]).op(&[0x85]).op(b"Ru").end();
+    Ok(vec![torch::small(), old, archive(&wrapped, &[("0", &[0; 16])])])
+}
+
 fn json_seeds() -> Result<Vec<Vec<u8>>> {
     let template =
         r#"{"chat_template":[{"name":"default","template":"{{ x }}"},{"name":"tool","template":""}]}"#;
-    Ok([samples::CONFIG, samples::INDEX, template].iter().map(|s| s.as_bytes().to_vec()).collect())
+    let description = r#"{"type":"ds_model","checkpoints":{"non_tp":["a"],"tp":["b","c"]},"version":1.0,"parallelization":"tp","tp_size":2,"base_dir":""}"#;
+    Ok([samples::CONFIG, samples::INDEX, template, description].iter().map(|s| s.as_bytes().to_vec()).collect())
 }
 
 /// Reads and decodes every tensor. What the header promised must hold: a refusal here is a bug.
@@ -173,6 +219,13 @@ fn read_safetensors(input: Vec<u8>) -> bool {
     })
 }
 
+fn read_torch(input: Vec<u8>) -> bool {
+    checkpoint::open_torch_bytes(b"{}", input.into(), no_tokenizer()).is_ok_and(|model| {
+        touch(&*model.source);
+        true
+    })
+}
+
 fn read_gguf(input: Vec<u8>) -> bool {
     if let Ok(header) = gguf::parse("m.gguf", &input) {
         let lists = header.metadata.iter().map(|(key, value)| key.len() + value.to_string().len());
@@ -197,5 +250,9 @@ fn read_json(input: Vec<u8>) -> bool {
         assert!(index.tensors.iter().all(|(_, shard)| *shard < index.shards.len()));
     }
     let tokenizer = TokenizerFiles::from_bytes(None, Some(&input), None);
+    if let Ok(value) = serde_json::from_slice(&input) {
+        // Names no file that exists: the description itself is what is read.
+        let _ = checkpoint::open_description(&value, "/nonexistent".as_ref(), "", Default::default());
+    }
     config.is_ok() || index.is_ok() || tokenizer.is_ok()
 }

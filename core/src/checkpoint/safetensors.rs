@@ -55,7 +55,10 @@ pub(super) fn place(storage: &Storage, shard: usize) -> Result<Vec<Placed>> {
     let prefix = storage.range(0, len.min(8))?;
     let end = header_end(file, prefix.as_ref().try_into().ok(), len)?;
     let tensors = header(file, &storage.range(8, end)?, len)?;
-    Ok(tensors.into_iter().map(|t| Placed { info: t.info, shard, start: t.start, end: t.end }).collect())
+    Ok(tensors
+        .into_iter()
+        .map(|t| Placed { info: t.info, shard, start: t.start, end: t.end, view: None })
+        .collect())
 }
 
 /// Where the header ends, from the first 8 bytes.

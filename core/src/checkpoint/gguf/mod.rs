@@ -87,8 +87,8 @@ pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
     let config = config(&metadata, tensors.iter().map(|t| &t.info)).map_err(|e| in_file(&file, e))?;
     let tokenizer = Tokenizer::take(&mut metadata).map_err(|e| in_file(&file, e))?;
     let generation = tokenizer.generation();
-    let placed =
-        tensors.into_iter().map(|t| Placed { info: t.info, shard: 0, start: t.start, end: t.end }).collect();
+    let placed = |t: Tensor| Placed { info: t.info, shard: 0, start: t.start, end: t.end, view: None };
+    let placed = tensors.into_iter().map(placed).collect();
     let source = Box::new(Tensors::new(file, vec![storage], placed)?);
     let tokenizer = TokenizerFiles::Gguf(Box::new(tokenizer));
     let generation = if generation.is_null() { json::empty() } else { generation };
