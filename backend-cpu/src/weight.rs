@@ -3,7 +3,7 @@
 use crate::Cpu;
 use crate::kernels::linear::{Layout, Packed};
 use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::{Stored, WeightFormat};
+use engraft_core::mem::WeightFormat;
 use engraft_core::{Error, Result, quant};
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub(crate) enum Form {
     Vector(Arc<[f32]>),
 }
 
-/// Rows as the checkpoint stores them.
+/// Rows in a format's file layout.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub rows: usize,
     pub cols: usize,
-    stored: Stored,
+    format: WeightFormat,
     bytes: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl Table {
     /// Row `row` as f32.
     pub fn row(&self, row: usize, out: &mut [f32]) -> Result<()> {
         let size = self.bytes.len() / self.rows.max(1);
-        quant::plain::to_f32(self.stored, &self.bytes[row * size..(row + 1) * size], out)
+        quant::decode_rows(self.format, self.cols, &self.bytes[row * size..(row + 1) * size], out)
     }
 }
 
@@ -66,36 +66,23 @@ fn wrong(wanted: &str, found: &Form) -> Error {
     Error::internal(format!("{wanted} was wanted, the weight is {found}"))
 }
 
-fn stored(format: WeightFormat) -> Result<Stored> {
-    match format {
-        WeightFormat::Plain(dtype) => Ok(dtype.into()),
-        WeightFormat::Block(block) => Ok(Stored::Block(block)),
-        other => Err(Error::Unsupported {
-            op: "prepare_weight".into(),
-            backend: "cpu".into(),
-            reason: format!("format {other}"),
-        }),
-    }
-}
-
 /// Packs a host weight for its use.
 pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
     let HostWeight { rows, cols, format, used_for, parts, name } = weight;
-    let from = stored(format)?;
     let form = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0; rows * cols];
-            quant::plain::to_f32(from, &parts.concat(), &mut values)?;
+            quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
             Form::Vector(values.into())
         }
         WeightUse::Embedding => {
-            Form::Table(Arc::new(Table { rows, cols, stored: from, bytes: parts.concat() }))
+            Form::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() }))
         }
-        WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, from, &parts)?,
+        WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, &parts)?,
         WeightUse::GatedLinear { grain } => {
-            panels(cpu, format, (rows, cols), grain, Layout::Gate, from, &parts)?
+            panels(cpu, format, (rows, cols), grain, Layout::Gate, &parts)?
         }
-        WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, from, &parts)?,
+        WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, &parts)?,
     };
     tracing::trace!(name, rows, cols, %format, "prepared");
     Ok(CpuWeight(form))
@@ -107,7 +94,6 @@ fn panels(
     (rows, cols): (usize, usize),
     grain: usize,
     layout: Layout,
-    from: Stored,
     parts: &[std::borrow::Cow<'_, [u8]>],
 ) -> Result<Form> {
     let mut packed = Packed::new(format, rows, cols, grain, layout)?;
@@ -115,7 +101,7 @@ fn panels(
     let mut row = 0;
     for part in parts {
         let count = part.len() / row_bytes;
-        packed.fill(&cpu.machine().pool, from, row..row + count, part)?;
+        packed.fill_rows(&cpu.machine().pool, format, row..row + count, part)?;
         row += count;
     }
     if row != rows {

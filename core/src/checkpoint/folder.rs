@@ -7,7 +7,9 @@
 use super::{
     Access, Layout, ModelFiles, Source, TokenizerFiles,
     deepspeed::{self, Description, Files},
-    gguf, index, json, safetensors,
+    gguf, index, json,
+    ready::{MANIFEST, Ready},
+    safetensors,
     storage::Storage,
     tensors::{Placed, Tensors},
     torch,
@@ -32,6 +34,9 @@ const TORCH_ENDS: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
 /// What training leaves beside the weights in the same format.
 const NOT_WEIGHTS: [&str; 4] = ["training_args", "optimizer", "scheduler", "rng_state"];
 
+/// A GGUF file without tensors: the tokenizer of a converted model whose original was GGUF.
+pub(super) const TOKENIZER: &str = "tokenizer.gguf";
+
 /// What a folder's weights are.
 enum Weights {
     Single(PathBuf),
@@ -44,6 +49,9 @@ enum Weights {
 pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
     if meta.is_dir() {
+        if path.join(MANIFEST).is_file() {
+            return converted(path, access);
+        }
         if deepspeed::is_deepspeed(path) {
             return sharded(path, Files::deepspeed(path)?, None, access);
         }
@@ -79,12 +87,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
             hugging_face(path, folder, || Ok(Box::new(pytorch(storage)?)))
         }
         Some("json") => {
-            let value = json::object(storage.name(), &storage.range(0, storage.len())?, json::MAX_CONFIG)?;
-            if !deepspeed::is_description(&value) {
-                let what = "has no `checkpoints`, so it is no DeepSpeed description; name the model's folder instead";
-                return Err(Error::format(storage.name(), what));
-            }
-            described(storage.name(), &value, &Description::folder(path), None, access)
+            described(storage.name(), &description(path)?, &Description::folder(path), None, access)
         }
         _ => Err(Error::format(
             storage.name(),
@@ -176,6 +179,17 @@ fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weigh
     }
 }
 
+/// See [`super::read_description`].
+pub(super) fn description(path: &Path) -> Result<Value> {
+    let file = path.display().to_string();
+    let value = json::object(&file, &read(path, json::MAX_CONFIG)?, json::MAX_CONFIG)?;
+    if !deepspeed::is_description(&value) {
+        let what = "has no `checkpoints`, so it is no DeepSpeed description; name the model's folder instead";
+        return Err(Error::format(file, what));
+    }
+    Ok(value)
+}
+
 /// See [`super::open_description`].
 pub(super) fn described(
     file: &str,
@@ -186,6 +200,20 @@ pub(super) fn described(
 ) -> Result<ModelFiles> {
     let Description { files, base, version } = Description::parse(file, value, folder, base)?;
     sharded(folder, (files, base), version, access)
+}
+
+/// A converted model: the original's `config.json` and tokenizer lie beside its operands.
+fn converted(folder: &Path, access: Access) -> Result<ModelFiles> {
+    let source = Ready::open(folder, access)?;
+    let layout = if source.is_gguf() { Layout::Gguf } else { Layout::HuggingFace };
+    let mut model = hugging_face(folder, folder, || Ok(Box::new(source)))?;
+    model.layout = layout;
+    let tokenizer = folder.join(TOKENIZER);
+    if tokenizer.is_file() {
+        let found = gguf::model(tokenizer.clone(), Storage::open(&tokenizer, Access::Read)?)?;
+        model.tokenizer = found.tokenizer;
+    }
+    Ok(model)
 }
 
 /// A checkpoint in shards; `config.json` lies in `folder` or beside the shards. Without one, what Megatron's own files
@@ -331,4 +359,40 @@ fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
         return Err(Error::format(path.display().to_string(), what));
     }
     Ok(bytes)
+}
+
+/// See [`super::copy_companions`].
+pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
+    let write = |name: &str, bytes: &[u8]| {
+        let path = to.join(name);
+        std::fs::write(&path, bytes).map_err(|e| Error::io(path, e))
+    };
+    write("config.json", files.config.to_string().as_bytes())?;
+    write("generation_config.json", files.generation.to_string().as_bytes())?;
+    match &files.tokenizer {
+        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
+            if let Some(bytes) = tokenizer_json {
+                write("tokenizer.json", bytes)?;
+            }
+            if tokenizer_config.is_object() {
+                write("tokenizer_config.json", tokenizer_config.to_string().as_bytes())?;
+            }
+            if let Some(text) = chat_template {
+                write("chat_template.jinja", text.as_bytes())?;
+            }
+        }
+        TokenizerFiles::Gguf(_) => {
+            let inside = files.path.join(TOKENIZER);
+            let path = match (inside.is_file(), files.path.is_dir()) {
+                (true, _) => inside,
+                (false, true) => match find_weights(&files.path)? {
+                    Weights::Gguf(file) => file,
+                    _ => return Err(Error::internal("a GGUF tokenizer without a GGUF file")),
+                },
+                (false, false) => files.path.clone(),
+            };
+            write(TOKENIZER, &gguf::without_tensors(&Storage::open(&path, Access::default())?)?)?;
+        }
+    }
+    Ok(())
 }

@@ -19,6 +19,7 @@ mod json;
 #[cfg_attr(feature = "mmap", path = "mapping/enabled.rs")]
 #[cfg_attr(not(feature = "mmap"), path = "mapping/disabled.rs")]
 mod mapping;
+pub mod ready;
 pub mod safetensors;
 mod storage;
 mod tensors;
@@ -74,6 +75,21 @@ pub trait Source: Send + Sync {
 
     /// Bytes of all tensors together.
     fn total_bytes(&self) -> u64;
+
+    /// The operand of a role as every rank of a converted model has it ([`ready`]); none where there are tensors to
+    /// make it from.
+    ///
+    /// # Errors
+    /// `Error::Tensor` for a role that a converted model lacks, `Error::Io` if reading fails.
+    fn ready(&self, role: &str) -> Result<Option<Vec<ready::ReadyOperand<'_>>>> {
+        let _ = role;
+        Ok(None)
+    }
+
+    /// The caller is done with this operand.
+    fn release_ready(&self, role: &str) {
+        let _ = role;
+    }
 }
 
 /// How tensor bytes are reached.
@@ -158,8 +174,8 @@ impl TokenizerFiles {
     }
 }
 
-/// Opens a model: a folder (`config.json` beside safetensors or PyTorch files, single or with an index; DeepSpeed's
-/// with `latest`; Megatron's with its iteration), a `.gguf` file, one `.safetensors` or PyTorch file beside a
+/// Opens a model: a folder (`config.json` beside safetensors or PyTorch files, single or with an index; a
+/// converted model; DeepSpeed's with `latest`; Megatron's with its iteration), a `.gguf` file, one `.safetensors` or PyTorch file beside a
 /// `config.json`, or DeepSpeed's JSON description. Reads headers and the tokenizer only.
 ///
 /// # Errors
@@ -167,6 +183,23 @@ impl TokenizerFiles {
 /// the text names the file, the tensor or field, the value found and what is allowed.
 pub fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     folder::open(path, access)
+}
+
+/// Copies what a model needs beside its weights (configuration, generation settings, tokenizer, chat template) to the
+/// folder `to`: the other half of a converted model.
+///
+/// # Errors
+/// `Error::Io`; `Error::Format` for a tokenizer that is only in memory.
+pub fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
+    folder::copy_companions(files, to)
+}
+
+/// Reads a DeepSpeed description without opening its files.
+///
+/// # Errors
+/// `Error::Io`; `Error::Format` if the file is no JSON object or no description.
+pub fn read_description(path: &Path) -> Result<serde_json::Value> {
+    folder::description(path)
 }
 
 /// Opens a checkpoint by DeepSpeed's description (`type`, `checkpoints`, `tp_size`, ...). File names are joined to
