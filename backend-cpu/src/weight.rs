@@ -75,13 +75,9 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
             quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
             Form::Vector(values.into())
         }
-        WeightUse::Embedding => {
-            Form::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() }))
-        }
+        WeightUse::Embedding => Form::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
         WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, &parts)?,
-        WeightUse::GatedLinear { grain } => {
-            panels(cpu, format, (rows, cols), grain, Layout::Gate, &parts)?
-        }
+        WeightUse::GatedLinear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Gate, &parts)?,
         WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, &parts)?,
     };
     tracing::trace!(name, rows, cols, %format, "prepared");

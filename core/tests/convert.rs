@@ -70,9 +70,14 @@ fn cut_merged_and_cut_again() {
         convert(&two, &back, 1, None).unwrap();
         convert(&one, &again, 2, None).unwrap();
         let whole = operands(&one);
-        assert!(whole[0].len() > 5 && whole == operands(&back), "{name}: merging is not the inverse of cutting");
+        assert!(
+            whole[0].len() > 5 && whole == operands(&back),
+            "{name}: merging is not the inverse of cutting"
+        );
         assert_eq!(operands(&two), operands(&again), "{name}: quantized first or cut first");
-        let rank_bytes = |o: &BTreeMap<String, (usize, usize, String, Vec<u8>)>| -> usize { o.values().map(|v| v.3.len()).sum() };
+        let rank_bytes = |o: &BTreeMap<String, (usize, usize, String, Vec<u8>)>| -> usize {
+            o.values().map(|v| v.3.len()).sum()
+        };
         assert!(operands(&two).iter().all(|rank| rank_bytes(rank) < rank_bytes(&whole[0])), "{name}");
     }
 }
@@ -99,7 +104,10 @@ fn broken_manifests_are_refused_by_name() {
     refused(&edit("/world", json!(2)), &["ranks", "2"]);
     refused(&edit("/ranks", json!(5)), &["ranks"]);
     refused(&edit("/ranks/0/final_norm.weight", json!([1, 1 << 50, "f32"])), &["final_norm.weight"]);
-    refused(&edit("/ranks/0/final_norm.weight", json!([1, 3, "f32"])), &["final_norm.weight", "engraft.json"]);
+    refused(
+        &edit("/ranks/0/final_norm.weight", json!([1, 3, "f32"])),
+        &["final_norm.weight", "engraft.json"],
+    );
     refused(&edit("/ranks/0/final_norm.weight", json!([1, 3, "f31"])), &["final_norm.weight", "f31"]);
     refused(&edit("/tensors/0", json!(["a", [1099511627776u64, 1099511627776u64], "f32"])), &["tensors"]);
     refused(&edit("/tensors/1", value["tensors"][0].clone()), &["twice"]);

@@ -88,7 +88,9 @@ impl Options {
     /// # Errors
     /// `Unsupported` for what this build cannot run yet: several ranks.
     pub fn config(mut self, config: &InferenceConfig) -> Result<Self> {
-        for (what, ranks) in [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)] {
+        for (what, ranks) in
+            [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
+        {
             if ranks > 1 {
                 return Err(Error::Unsupported {
                     op: format!("`{what}` = {ranks}"),
@@ -98,7 +100,7 @@ impl Options {
             }
         }
         self.engine = config.engine();
-        self.load = config.load(0);
+        self.load = LoadOptions::configured(config, 0);
         Ok(self)
     }
 

@@ -1,9 +1,9 @@
 //! Where a model comes from, as users name it.
 
 use crate::{demo, hub, hub_cache};
+use engraft_core::checkpoint::{self, Access, ModelFiles};
 use engraft_core::config::inference::{CheckpointRef, InferenceConfig};
 use engraft_core::{Error, Result};
-use engraft_core::checkpoint::{self, Access, ModelFiles};
 use std::path::{Path, PathBuf};
 
 /// A model by the place of its files.
@@ -59,7 +59,8 @@ impl ModelSource {
             }
             Some(CheckpointRef::Path(path)) if path.extension().is_some_and(|e| e == "json") => {
                 let value = checkpoint::read_description(path)?;
-                let degree = value.get("tp_size").or(value.get("mp_size")).and_then(serde_json::Value::as_u64);
+                let degree =
+                    value.get("tp_size").or(value.get("mp_size")).and_then(serde_json::Value::as_u64);
                 if let (Some(stated), Some(stored)) = (config.training_mp_size, degree)
                     && stated as u64 != stored
                 {
@@ -69,7 +70,9 @@ impl ModelSource {
                 }
                 checkpoint::open_description(&value, path.parent().unwrap_or(here), &config.base_dir, access)?
             }
-            Some(CheckpointRef::Path(path)) => checkpoint::open(&Path::new(&config.base_dir).join(path), access)?,
+            Some(CheckpointRef::Path(path)) => {
+                checkpoint::open(&Path::new(&config.base_dir).join(path), access)?
+            }
         };
         if let Some(model) = &config.model_config {
             files.config = model.clone();

@@ -15,7 +15,8 @@ fn every_json_block_is_a_configuration_that_passes() {
     let configs: Vec<InferenceConfig> = blocks("json")
         .into_iter()
         .map(|text| {
-            let (config, warnings) = RawConfig::new().json("from_deepspeed.md", text).unwrap().check().unwrap();
+            let (config, warnings) =
+                RawConfig::new().json("from_deepspeed.md", text).unwrap().check().unwrap();
             assert!(warnings.is_empty(), "{text}: {warnings:?}");
             config
         })

@@ -46,12 +46,17 @@ fn two_gigabytes_in_one_tensors_memory() {
         let options = LoadOptions { quantize: format.map(|f| f.parse().unwrap()), ..LoadOptions::default() };
         let mut seen = Vec::new();
         let (operands, peak, left) = meter::peak_and_left(|| {
-            load(cpu.as_ref(), files.source.as_ref(), &spec, &resolved, options, &mut |done, all| seen.push((done, all)))
-                .unwrap()
+            load(cpu.as_ref(), files.source.as_ref(), &spec, &resolved, options, &mut |done, all| {
+                seen.push((done, all))
+            })
+            .unwrap()
         });
         drop(operands);
         let beside = peak - left;
-        assert!(seen.windows(2).all(|w| w[0].0 <= w[1].0) && seen.last() == Some(&(total, total)), "progress");
+        assert!(
+            seen.windows(2).all(|w| w[0].0 <= w[1].0) && seen.last() == Some(&(total, total)),
+            "progress"
+        );
         println!(
             "load as {}: model {:.0} MB, at most {:.0} MB beside it",
             format.unwrap_or("stored"),
@@ -63,7 +68,9 @@ fn two_gigabytes_in_one_tensors_memory() {
     for format in [None, Some("int8:64")] {
         let options = ConvertOptions { world: 2, quantize: format.map(|f| f.parse().unwrap()) };
         let out = folder.join("out");
-        let (done, peak) = meter::peak(|| convert_model(&files, &Registry::default(), &out, options, &mut |_, _| {}).unwrap());
+        let (done, peak) = meter::peak(|| {
+            convert_model(&files, &Registry::default(), &out, options, &mut |_, _| {}).unwrap()
+        });
         println!(
             "convert as {} for 2 ranks: {:.0} MB written, peak {:.0} MB",
             format.unwrap_or("stored"),

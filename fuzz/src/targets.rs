@@ -3,7 +3,8 @@
 use crate::{samples, torch};
 use engraft_core::{
     Result,
-    checkpoint::{self, Source, TokenizerFiles, gguf, index, safetensors},
+    checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
+    config::inference::RawConfig,
     quant::plain,
 };
 
@@ -139,6 +140,17 @@ impl Target {
                 text_header: false,
                 body: read_json,
             },
+            Target {
+                name: "config",
+                seeds: config_seeds,
+                words: &[
+                    "\"tp\":", "\"mp_size\":", "\"tp_size\":", "\"dtype\":", "\"quant\":", "\"weight\":", "\"checkpoint\":",
+                    "\"moe\":", "\"auto\"", "null", "true", "{", "}", "[", "]", "1e999", "-1", "18446744073709551615", "int8:64",
+                    "\"state_manager\":", "\"memory_config\":", "\"world\":", "\"ranks\":", "\"tensors\":", ",", ":", "= ", "[a]\n",
+                ],
+                text_header: false,
+                body: read_config,
+            },
         ];
         if name == "all" {
             return Some(all);
@@ -180,6 +192,15 @@ fn torch_seeds() -> Result<Vec<Vec<u8>>> {
     let wrapped = wrapped.global("argparse", "Namespace").op(b")\x81}(").text("hidden_size").int(64).op(b"ub");
     let wrapped = wrapped.text("shape").global("torch", "Size").tuple(&[1, 2]).op(&[0x85]).op(b"Ru").end();
     Ok(vec![torch::small(), old, archive(&wrapped, &[("0", &[0; 16])])])
+}
+
+fn config_seeds() -> Result<Vec<Vec<u8>>> {
+    let deepspeed = r#"{"dtype":"half","tp":{"tp_size":2},"quant":{"weight":{"num_bits":4,"group_size":64}},"moe":{"num_experts":[4]},
+"state_manager":{"max_context":100,"memory_config":{"mode":"allocate","size":9}},"checkpoint":{"checkpoints":["a"]},"max_tokens":100}"#;
+    let toml = "dtype = 'bf16'\nmp_size = 2\n[quantization]\nquantization_mode = 'int4a:64'\n";
+    let manifest = r#"{"engraft":1,"world":2,"gguf":false,"tensors":[["a",[2,3],"f32"],["b",[256],"Q4_K"]],
+"ranks":[{"final_norm.weight":[1,64,"f32"],"head.weight":[4,64,"int4:32"]},{"final_norm.weight":[1,64,"f32"],"head.weight":[4,64,"int4:32"]}]}"#;
+    Ok([deepspeed, toml, manifest].iter().map(|s| s.as_bytes().to_vec()).collect())
 }
 
 fn json_seeds() -> Result<Vec<Vec<u8>>> {
@@ -224,6 +245,23 @@ fn read_torch(input: Vec<u8>) -> bool {
         touch(&*model.source);
         true
     })
+}
+
+fn read_config(input: Vec<u8>) -> bool {
+    let Ok(text) = std::str::from_utf8(&input) else { return false };
+    let json = RawConfig::new().json("c.json", text).and_then(RawConfig::check);
+    let toml = RawConfig::new().toml("c.toml", text).and_then(RawConfig::check);
+    for (config, _) in [&json, &toml].into_iter().flatten() {
+        let engine = config.engine();
+        assert!([1, 2, 4, 8].contains(&config.tp_size) && engine.max_context > 0 && engine.max_seqs > 0);
+    }
+    let manifest = Manifest::parse("m.json", &input);
+    if let Ok(m) = &manifest {
+        assert_eq!(m.operands.len(), m.world);
+        let again = Manifest::parse("again", m.to_json().to_string().as_bytes());
+        assert!(again.is_ok_and(|again| again == *m), "a manifest that was read can be written");
+    }
+    json.is_ok() || toml.is_ok() || manifest.is_ok()
 }
 
 fn read_gguf(input: Vec<u8>) -> bool {

@@ -12,11 +12,7 @@
 //!
 //! Invariant: an operand's rows, columns and format give exactly the bytes that its file holds.
 
-use super::{
-    Access, Source, TensorInfo, json, safetensors,
-    storage::Storage,
-    tensors::Tensors,
-};
+use super::{Access, Source, TensorInfo, json, safetensors, storage::Storage, tensors::Tensors};
 use crate::mem::{Block, Float, Stored, WeightFormat};
 use crate::{Error, Result};
 use serde_json::{Value, json};
@@ -81,7 +77,8 @@ impl Manifest {
         let tensors: Vec<Value> =
             self.tensors.iter().map(|t| json!([t.name, t.shape, t.stored.name()])).collect();
         let one = |shapes: &BTreeMap<String, Shape>| -> Value {
-            let pairs = shapes.iter().map(|(role, s)| (role.clone(), json!([s.rows, s.cols, s.format.to_string()])));
+            let pairs =
+                shapes.iter().map(|(role, s)| (role.clone(), json!([s.rows, s.cols, s.format.to_string()])));
             Value::Object(pairs.collect())
         };
         let ranks: Vec<Value> = self.operands.iter().map(one).collect();
@@ -100,7 +97,8 @@ impl Manifest {
             _ => return Err(bad(format!("`engraft` is {}; this build reads {VERSION}", value["engraft"]))),
         }
         let world = value["world"].as_u64().filter(|n| [1, 2, 4, 8].contains(n));
-        let world = world.ok_or_else(|| bad(format!("`world` is {}; allowed: 1, 2, 4, 8", value["world"])))? as usize;
+        let world =
+            world.ok_or_else(|| bad(format!("`world` is {}; allowed: 1, 2, 4, 8", value["world"])))? as usize;
         let gguf = value["gguf"].as_bool().unwrap_or(false);
         let list = |key: &str| value[key].as_array().ok_or_else(|| bad(format!("`{key}` must be a list")));
         let mut tensors = Vec::new();
@@ -125,7 +123,11 @@ impl Manifest {
             operands.push(map.iter().map(one).collect::<Result<BTreeMap<_, _>>>()?);
         }
         if let Some(other) = operands.iter().find(|o| !o.keys().eq(operands[0].keys())) {
-            return Err(bad(format!("ranks have different operands ({} and {})", operands[0].len(), other.len())));
+            return Err(bad(format!(
+                "ranks have different operands ({} and {})",
+                operands[0].len(),
+                other.len()
+            )));
         }
         Ok(Self { world, tensors, operands, gguf })
     }
@@ -208,7 +210,9 @@ impl Ready {
                     Some(t) => {
                         let what = format!(
                             "is {:?} of {} in {}, but {file} says {dims:?} of {stored}",
-                            t.shape, t.stored, tensors.file()
+                            t.shape,
+                            t.stored,
+                            tensors.file()
                         );
                         return Err(Error::tensor(role, what));
                     }

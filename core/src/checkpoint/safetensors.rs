@@ -95,13 +95,19 @@ fn header(file: &str, json: &[u8], len: u64) -> Result<Vec<Tensor>> {
     let mut before: Option<&str> = None;
     for t in &tensors {
         if t.start < at {
-            let what =
-                format!("bytes {}..{} overlap tensor `{}` (in {file})", t.start, t.end, before.unwrap_or_default());
+            let what = format!(
+                "bytes {}..{} overlap tensor `{}` (in {file})",
+                t.start,
+                t.end,
+                before.unwrap_or_default()
+            );
             return Err(Error::tensor(&t.info.name, what));
         }
         if t.start > at {
-            let what =
-                format!("starts at byte {}, but bytes {at}..{} belong to no tensor (in {file})", t.start, t.start);
+            let what = format!(
+                "starts at byte {}, but bytes {at}..{} belong to no tensor (in {file})",
+                t.start, t.start
+            );
             return Err(Error::tensor(&t.info.name, what));
         }
         at = t.end;

@@ -343,7 +343,9 @@ impl std::str::FromStr for WeightFormat {
         if let Ok(float) = s.parse::<Float>() {
             return Ok(WeightFormat::Plain(float));
         }
-        if let Some(block) = Block::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(s) && b.can_encode()) {
+        if let Some(block) =
+            Block::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(s) && b.can_encode())
+        {
             return Ok(WeightFormat::Block(block));
         }
         let (name, size) = s.split_once(':').map_or((s, Some(0)), |(name, size)| (name, size.parse().ok()));
@@ -356,7 +358,9 @@ impl std::str::FromStr for WeightFormat {
         };
         let size = size.filter(|n: &u32| n % 32 == 0 && *n <= 1 << 16 && (*n > 0 || !s.contains(':')));
         match (form, size) {
-            (Some((bits, asymmetric)), Some(size)) => Ok(WeightFormat::Group(Groups { bits, size, asymmetric })),
+            (Some((bits, asymmetric)), Some(size)) => {
+                Ok(WeightFormat::Group(Groups { bits, size, asymmetric }))
+            }
             _ => Err(Error::config("weight format", format!("\"{s}\""), ALLOWED)),
         }
     }

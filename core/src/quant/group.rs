@@ -98,8 +98,10 @@ fn low_nibble(form: Groups) -> i32 {
 }
 
 fn choose(form: Groups, values: &[f32]) -> (f16, f16) {
-    let (low, high) =
-        values.iter().filter(|v| !v.is_nan()).fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+    let (low, high) = values
+        .iter()
+        .filter(|v| !v.is_nan())
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
     if low > high {
         return (f16::ZERO, f16::ZERO);
     }
@@ -127,9 +129,9 @@ mod tests {
 
     fn forms() -> impl Iterator<Item = Groups> {
         [GroupBits::Eight, GroupBits::Four].into_iter().flat_map(|bits| {
-            [false, true].into_iter().flat_map(move |asymmetric| {
-                [0, 32, 64, 128].map(|size| Groups { bits, size, asymmetric })
-            })
+            [false, true]
+                .into_iter()
+                .flat_map(move |asymmetric| [0, 32, 64, 128].map(|size| Groups { bits, size, asymmetric }))
         })
     }
 
@@ -144,7 +146,8 @@ mod tests {
     #[test]
     fn every_code_at_every_place_decodes_by_the_formula() {
         for form in forms().filter(|f| f.size == 32) {
-            let (low, high) = (if form.bits == GroupBits::Eight { -128 } else { low_nibble(form) }, range(form).1);
+            let (low, high) =
+                (if form.bits == GroupBits::Eight { -128 } else { low_nibble(form) }, range(form).1);
             for place in 0..32 {
                 for q in low..=high {
                     let mut group = vec![0u8; form.group_bytes(32)];
@@ -155,7 +158,8 @@ mod tests {
                     match form.bits {
                         GroupBits::Eight => group[form.head() + place] = q as i8 as u8,
                         GroupBits::Four => {
-                            group[form.head() + place / 2] = ((q - low_nibble(form)) as u8) << (place % 2 * 4);
+                            group[form.head() + place / 2] =
+                                ((q - low_nibble(form)) as u8) << (place % 2 * 4);
                         }
                     }
                     let mut out = [0.0; 32];

@@ -85,7 +85,8 @@ pub fn code(block: Block, raw: &[u8], i: usize) -> i32 {
         Block::Q4K => raw[16 + i / 64 * 32 + l] >> (run % 2 * 4) & 15,
         Block::Q5K => raw[48 + i / 64 * 32 + l] >> (run % 2 * 4) & 15 | (raw[16 + l] >> (i / 32) & 1) << 4,
         Block::Q6K => {
-            raw[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15 | (raw[128 + half * 32 + l] >> (run * 2) & 3) << 4
+            raw[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15
+                | (raw[128 + half * 32 + l] >> (run * 2) & 3) << 4
         }
         _ => 0,
     };
@@ -214,7 +215,11 @@ mod tests {
                 let mut got = [f32::NAN; 256];
                 decode(block, &raw, &mut got);
                 let want = by_loops(block, &raw);
-                assert!(got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits() || a == b), "{}", block.name());
+                assert!(
+                    got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits() || a == b),
+                    "{}",
+                    block.name()
+                );
             }
         }
     }

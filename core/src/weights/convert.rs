@@ -153,7 +153,11 @@ impl RankFile {
     fn finish(mut self) -> Result<(BTreeMap<String, Shape>, u64)> {
         let mut header = serde_json::Value::Object(std::mem::take(&mut self.header)).to_string();
         if header.len() > self.room {
-            return Err(Error::internal(format!("a header of {} bytes in room for {}", header.len(), self.room)));
+            return Err(Error::internal(format!(
+                "a header of {} bytes in room for {}",
+                header.len(),
+                self.room
+            )));
         }
         // Spaces behind JSON are part of the format.
         header.extend(std::iter::repeat_n(' ', self.room - header.len()));

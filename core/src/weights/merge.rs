@@ -70,12 +70,14 @@ fn columns(shards: &[Rows<'_>], first: &Rows<'_>) -> Result<Rows<'static>> {
     for row in 0..first.rows {
         for (i, (shard, from)) in shards.iter().zip(&whole).enumerate() {
             let size = shard.format.bytes(1, shard.cols);
-            let Some(raw) = from.get(row * size..(row + 1) * size).filter(|_| shard.rows == first.rows) else {
+            let Some(raw) = from.get(row * size..(row + 1) * size).filter(|_| shard.rows == first.rows)
+            else {
                 return Err(short(first, i));
             };
             let lead = first.format.bytes(1, first.cols);
             if i > 0 && raw[..head] != whole[0][row * lead..row * lead + head] {
-                let what = format!("row {row} was quantized on each rank by itself; convert the original instead");
+                let what =
+                    format!("row {row} was quantized on each rank by itself; convert the original instead");
                 return Err(Error::tensor(&first.name, what));
             }
             bytes.extend_from_slice(if i == 0 { raw } else { &raw[head..] });

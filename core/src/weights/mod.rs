@@ -18,6 +18,7 @@ pub use shard::{rank_rows, shard_sizes};
 
 use crate::backend::{Backend, HostWeight, Prepared, WeightUse};
 use crate::checkpoint::Source;
+use crate::config::inference::InferenceConfig;
 use crate::mem::{Float, Stored, WeightFormat};
 use crate::policy::{Binding, HeadSpec, ModelSpec, Resolved, Role, Shard, Slot};
 use crate::{Error, Result};
@@ -32,6 +33,13 @@ pub struct LoadOptions {
     pub rank: usize,
     /// Ranks that share the model.
     pub world: usize,
+}
+
+impl LoadOptions {
+    /// What a checked configuration says to rank `rank`.
+    pub fn configured(config: &InferenceConfig, rank: usize) -> Self {
+        Self { quantize: config.quantize, rank, world: config.tp_size }
+    }
 }
 
 impl Default for LoadOptions {

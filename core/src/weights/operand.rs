@@ -29,7 +29,13 @@ pub(super) fn read<'a>(
     let name = role.to_string();
     if let Some(ready) = source.ready(&name)? {
         let shards = ready.into_iter().map(|r| {
-            let rows = Rows { name: name.clone(), rows: r.rows, cols: r.cols, format: r.format, parts: vec![r.bytes] };
+            let rows = Rows {
+                name: name.clone(),
+                rows: r.rows,
+                cols: r.cols,
+                format: r.format,
+                parts: vec![r.bytes],
+            };
             requantized(rows, one, options)
         });
         return Ok(Whole::Shards(shards.collect::<Result<_>>()?));
@@ -81,7 +87,12 @@ impl Whole<'_> {
     }
 
     /// What rank `options.rank` of `options.world` has of it.
-    pub(super) fn of_rank(&self, spec: &ModelSpec, one: &Resolved<'_>, options: LoadOptions) -> Result<Rows<'_>> {
+    pub(super) fn of_rank(
+        &self,
+        spec: &ModelSpec,
+        one: &Resolved<'_>,
+        options: LoadOptions,
+    ) -> Result<Rows<'_>> {
         let LoadOptions { rank, world, .. } = options;
         let parts = |rows: &Rows<'_>| spec.parts(&one.binding.role).unwrap_or_else(|| vec![rows.outputs()]);
         match self {

@@ -2,7 +2,7 @@
 
 use super::format_of;
 use crate::checkpoint::TensorInfo;
-use crate::mem::{Block, Float, GroupBits, Groups, WeightFormat};
+use crate::mem::{Float, GroupBits, Groups, WeightFormat};
 use crate::policy::{Part, RowOrder};
 use crate::quant::{decode_rows, encode_rows};
 use crate::{Error, Result};
@@ -241,7 +241,8 @@ impl<'a> Rows<'a> {
                 return Err(Error::tensor(&self.name, what));
             }
             if !self.cols.is_multiple_of(b.values()) {
-                let what = format!("{} columns are no whole {} blocks of {}", self.cols, b.name(), b.values());
+                let what =
+                    format!("{} columns are no whole {} blocks of {}", self.cols, b.name(), b.values());
                 return Err(Error::tensor(&self.name, what));
             }
         }

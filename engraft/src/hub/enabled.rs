@@ -1,8 +1,8 @@
 //! Models from the Hugging Face hub, through its cache: what is there is used without a question to the network.
 
+use crate::hub_cache::complete;
 use engraft_core::{Error, Result};
 use hf_hub::HFClientSync;
-use crate::hub_cache::complete;
 use std::path::PathBuf;
 
 /// What is fetched of a repository: weights, configuration, tokenizer, template. Nothing that runs code.

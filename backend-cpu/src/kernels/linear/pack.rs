@@ -176,7 +176,13 @@ impl Packed {
     }
 
     /// As [`Packed::fill`], from rows of any format.
-    pub fn fill_rows(&mut self, pool: &Pool, source: WeightFormat, rows: Range<usize>, bytes: &[u8]) -> Result<()> {
+    pub fn fill_rows(
+        &mut self,
+        pool: &Pool,
+        source: WeightFormat,
+        rows: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<()> {
         if !matches!(self.format, WeightFormat::Plain(_)) && source != self.format {
             return Err(self.refuse(source.name()));
         }

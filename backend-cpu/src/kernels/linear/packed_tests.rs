@@ -113,6 +113,11 @@ fn rows_in_pieces_gate_layouts_and_conversions() {
         plain.unpack::<crate::simd::Portable<FusedMadd>>(7, &mut got);
         assert_eq!(bits(&got), bits(&w[7 * k..][..k]), "{format} as f32");
         let other = WeightFormat::Block(Block::Q8_0);
-        assert!(Packed::new(format, n, k, 1, Layout::Plain).unwrap().fill_rows(&m.pool, other, 0..1, &[0; 34]).is_err());
+        assert!(
+            Packed::new(format, n, k, 1, Layout::Plain)
+                .unwrap()
+                .fill_rows(&m.pool, other, 0..1, &[0; 34])
+                .is_err()
+        );
     }
 }

@@ -80,7 +80,9 @@ impl Description {
                 Files { whole: paths(both.get("non_tp"), "checkpoints.non_tp")?, ranks }
             }
             _ => {
-                return Err(bad("checkpoints must be a list of files or an object with tp and non_tp".into()));
+                return Err(
+                    bad("checkpoints must be a list of files or an object with tp and non_tp".into()),
+                );
             }
         };
         let version = match (value.get("version"), kind.as_str()) {

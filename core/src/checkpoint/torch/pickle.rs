@@ -355,7 +355,8 @@ impl<'a> Machine<'a> {
         let mut line = || {
             let rest = &self.bytes[self.at..];
             let end = rest.iter().take(MAX_NAME).position(|b| *b == b'\n');
-            let end = end.ok_or(if rest.len() < MAX_NAME { "cut off in a name" } else { "a name does not end" })?;
+            let end =
+                end.ok_or(if rest.len() < MAX_NAME { "cut off in a name" } else { "a name does not end" })?;
             self.at += end + 1;
             std::str::from_utf8(&rest[..end]).map_err(|_| "a name is not UTF-8")
         };

@@ -42,9 +42,17 @@ impl Taker {
 
     fn count(&mut self, path: &str, least: u64) -> Result<Option<usize>> {
         self.take(path)
-            .map(|e| match e.value.as_u64().or(e.value.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as u64)) {
-                Some(n) if (least..=MAX_COUNT).contains(&n) && e.value.as_f64() >= Some(0.0) => Ok(n as usize),
-                _ => Err(Error::config(e.spelled, e.value, format!("a whole number from {least} to {MAX_COUNT}"))),
+            .map(|e| {
+                match e.value.as_u64().or(e.value.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as u64)) {
+                    Some(n) if (least..=MAX_COUNT).contains(&n) && e.value.as_f64() >= Some(0.0) => {
+                        Ok(n as usize)
+                    }
+                    _ => Err(Error::config(
+                        e.spelled,
+                        e.value,
+                        format!("a whole number from {least} to {MAX_COUNT}"),
+                    )),
+                }
             })
             .transpose()
     }
@@ -161,7 +169,8 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         if let Some(e) = t.take(path)
             && e.value.as_object().is_none_or(|m| !m.is_empty())
         {
-            let allowed = "{}: one format serves all products; set quant.weight.num_bits, q_type and group_size";
+            let allowed =
+                "{}: one format serves all products; set quant.weight.num_bits, q_type and group_size";
             return Err(Error::config(e.spelled, kind(&e.value), allowed));
         }
     }
@@ -173,7 +182,9 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
             return Err(Error::config(t.spelled("quantization.quantization_mode"), "\"wf6af16\"", allowed));
         }
         Some(name) => Some(name.parse::<WeightFormat>().map_err(|e| match e {
-            Error::Config { got, allowed, .. } => Error::config(t.spelled("quantization.quantization_mode"), got, allowed),
+            Error::Config { got, allowed, .. } => {
+                Error::config(t.spelled("quantization.quantization_mode"), got, allowed)
+            }
             other => other,
         })?),
     };
@@ -248,10 +259,12 @@ fn state(t: &mut Taker, c: &mut InferenceConfig) -> Result<Option<StateConfig>> 
     let given = t.entries.keys().any(|k| k.starts_with("state_manager."));
     let tracked = t.count("state_manager.max_tracked_sequences", 1)?.unwrap_or(2048);
     let tokens = t.count("state_manager.max_ragged_batch_size", 1)?.unwrap_or(768);
-    let sequences = t.count("state_manager.max_ragged_sequence_count", 1)?.unwrap_or(512.min(tracked).min(tokens));
+    let sequences =
+        t.count("state_manager.max_ragged_sequence_count", 1)?.unwrap_or(512.min(tracked).min(tokens));
     if let Some(context) = t.count("state_manager.max_context", 1)? {
         if t.given("max_out_tokens") && context != c.max_out_tokens {
-            let both = format!("{}` and `{}", t.spelled("state_manager.max_context"), t.spelled("max_out_tokens"));
+            let both =
+                format!("{}` and `{}", t.spelled("state_manager.max_context"), t.spelled("max_out_tokens"));
             let got = format!("{context} with {}", c.max_out_tokens);
             return Err(Error::config(both, got, "one value: both are the longest sequence"));
         }
@@ -267,7 +280,9 @@ fn state(t: &mut Taker, c: &mut InferenceConfig) -> Result<Option<StateConfig>> 
             Some(n) if (1..=MAX_COUNT).contains(&n) => Some(n as usize),
             _ => return Err(Error::config(spelled, e.value, format!("1 to {MAX_COUNT} blocks"))),
         },
-        (Some(true), None) => return Err(Error::config(spelled, "missing", "a number of blocks, with mode allocate")),
+        (Some(true), None) => {
+            return Err(Error::config(spelled, "missing", "a number of blocks, with mode allocate"));
+        }
         _ => None,
     };
     if t.flag("state_manager.offload")? == Some(true) {

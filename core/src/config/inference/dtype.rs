@@ -65,7 +65,11 @@ impl FromStr for DataType {
         let found = SPELLINGS.iter().find(|(_, names)| names.contains(&bare));
         found.map(|(dtype, _)| *dtype).ok_or_else(|| {
             let all: Vec<&str> = SPELLINGS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-            Error::config("dtype", format!("\"{text}\""), format!("{} (each also with torch. in front)", all.join(", ")))
+            Error::config(
+                "dtype",
+                format!("\"{text}\""),
+                format!("{} (each also with torch. in front)", all.join(", ")),
+            )
         })
     }
 }

@@ -70,7 +70,11 @@ pub(super) const FIELDS: &[Field] = &[
     value("moe", "type", &[]),
     object("moe", "ep_mp_group", &[]),
     object("moe", "ep_group", &["expert_group"]),
-    ignored("keep_module_on_host", &[], "weights are read from the mapped file straight to the backend; no copy stays on the host"),
+    ignored(
+        "keep_module_on_host",
+        &[],
+        "weights are read from the mapped file straight to the backend; no copy stays on the host",
+    ),
     section("", "quant", &[]),
     value("quant", "enabled", &[]),
     section("quant", "activation", &[]),

@@ -8,8 +8,8 @@
 //! as [`Warning`]s.
 //!
 //! `fields.rs` is the table of names, `raw.rs` the first stage, `check.rs` the second, `dtype.rs` the spellings of
-//! element types. Not here: what a setting does ([`InferenceConfig::engine`] and [`InferenceConfig::load`] hand over to
-//! `EngineConfig` and `LoadOptions`).
+//! element types. Not here: what a setting does ([`InferenceConfig::engine`] hands over to
+//! `EngineConfig`, `LoadOptions::configured` takes the rest).
 //!
 //! Two things differ from DeepSpeed on purpose: the caller's dictionary is never changed, and settings that
 //! DeepSpeed's engines ignore (`quant`, `checkpoint_config`) work.
@@ -28,7 +28,6 @@ pub use raw::RawConfig;
 
 use crate::config::EngineConfig;
 use crate::mem::WeightFormat;
-use crate::weights::LoadOptions;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -165,18 +164,18 @@ impl InferenceConfig {
     pub fn engine(&self) -> EngineConfig {
         let dtype = self.dtype.activations();
         let base = EngineConfig::default();
-        let mut engine =
-            EngineConfig { dtype, kv_dtype: dtype, max_context: self.max_out_tokens, graphs: self.graphs, ..base };
+        let mut engine = EngineConfig {
+            dtype,
+            kv_dtype: dtype,
+            max_context: self.max_out_tokens,
+            graphs: self.graphs,
+            ..base
+        };
         if let Some(state) = &self.state {
             engine.max_seqs = state.max_ragged_sequence_count;
             engine.max_step_tokens = state.max_ragged_batch_size;
             engine.kv_pages = state.kv_blocks.map(|n| n.saturating_mul(BLOCK / engine.page_size));
         }
         engine
-    }
-
-    /// What the loader is told.
-    pub fn load(&self, rank: usize) -> LoadOptions {
-        LoadOptions { quantize: self.quantize, rank, world: self.tp_size }
     }
 }

@@ -9,11 +9,19 @@ pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>)
     let pair = |a: &str, b: &str| format!("{}` and `{}", t.spelled(a), t.spelled(b));
     if c.injection_policy.is_some() && c.kernel_inject {
         let allowed = "one of them: an injection policy describes a model for the composed path";
-        return Err(Error::config(pair("injection_policy", "replace_with_kernel_inject"), "both given", allowed));
+        return Err(Error::config(
+            pair("injection_policy", "replace_with_kernel_inject"),
+            "both given",
+            allowed,
+        ));
     }
     if c.min_out_tokens > c.max_out_tokens {
         let got = format!("{} with {}", c.min_out_tokens, c.max_out_tokens);
-        return Err(Error::config(pair("min_out_tokens", "max_out_tokens"), got, "a minimum up to the maximum"));
+        return Err(Error::config(
+            pair("min_out_tokens", "max_out_tokens"),
+            got,
+            "a minimum up to the maximum",
+        ));
     }
     experts(t, c)?;
     if let Some(s) = &c.state {
@@ -47,7 +55,11 @@ fn experts(t: &Taker, c: &InferenceConfig) -> Result<()> {
     if !c.moe.enabled {
         for path in ["moe.ep_size", "moe.moe_experts", "moe.type"] {
             if t.given(path) {
-                return Err(Error::config(pair(path, "moe.enabled"), "given with false", "enabled, or no experts"));
+                return Err(Error::config(
+                    pair(path, "moe.enabled"),
+                    "given with false",
+                    "enabled, or no experts",
+                ));
             }
         }
     }

@@ -78,7 +78,8 @@ impl RawConfig {
     /// # Errors
     /// `Format` naming `file`; as [`RawConfig::dictionary`].
     pub fn json(self, file: &str, text: &str) -> Result<Self> {
-        let value = serde_json::from_str(text).map_err(|e| Error::format(file, format!("is not valid JSON: {e}")))?;
+        let value =
+            serde_json::from_str(text).map_err(|e| Error::format(file, format!("is not valid JSON: {e}")))?;
         self.dictionary(&value)
     }
 
@@ -87,8 +88,8 @@ impl RawConfig {
     /// # Errors
     /// As [`RawConfig::json`].
     pub fn toml(self, file: &str, text: &str) -> Result<Self> {
-        let value: Value =
-            toml::from_str(text).map_err(|e| Error::format(file, format!("is not valid TOML: {}", e.message())))?;
+        let value: Value = toml::from_str(text)
+            .map_err(|e| Error::format(file, format!("is not valid TOML: {}", e.message())))?;
         self.dictionary(&value)
     }
 
@@ -103,7 +104,11 @@ impl RawConfig {
             return Err(Error::format(name, format!("is {size} bytes long; at most {MAX_FILE} are allowed")));
         }
         let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
-        if path.extension().is_some_and(|e| e == "toml") { self.toml(&name, &text) } else { self.json(&name, &text) }
+        if path.extension().is_some_and(|e| e == "toml") {
+            self.toml(&name, &text)
+        } else {
+            self.json(&name, &text)
+        }
     }
 
     /// Sets one field by its canonical dotted name, an alias or a deprecated name.
@@ -192,7 +197,8 @@ impl RawConfig {
                 };
                 return Err(Error::config(full, "an unknown key", hint));
             };
-            let path = if section.is_empty() { field.name.to_owned() } else { format!("{section}.{}", field.name) };
+            let path =
+                if section.is_empty() { field.name.to_owned() } else { format!("{section}.{}", field.name) };
             // "auto" leaves the default, as if the key were not there; so does null.
             if value.is_null() || value.as_str() == Some("auto") {
                 continue;
@@ -211,9 +217,14 @@ impl RawConfig {
                 }
                 (Becomes::Ignored(why), _) => self.warn(full, format!("{why}; it is ignored")),
                 (Becomes::Moved(to), _) => {
-                    let object = find(to.rsplit_once('.').map_or("", |(s, _)| s), to.rsplit('.').next().unwrap_or(to));
+                    let object =
+                        find(to.rsplit_once('.').map_or("", |(s, _)| s), to.rsplit('.').next().unwrap_or(to));
                     if object.is_some_and(|f| f.becomes == Becomes::Object) {
-                        return Err(Error::config(full, kind(value), "null: groups of ranks are made when the engine starts"));
+                        return Err(Error::config(
+                            full,
+                            kind(value),
+                            "null: groups of ranks are made when the engine starts",
+                        ));
                     }
                     self.warn(full.clone(), format!("is deprecated; write `{to}`"));
                     self.add(to.to_owned(), full, value.clone())?;
