@@ -3,7 +3,7 @@
 use crate::Cpu;
 use crate::kernels::linear::{Layout, Packed};
 use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::{Stored, WeightFormat};
+use engraft_core::mem::WeightFormat;
 use engraft_core::{Error, Result, quant};
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ pub(crate) enum Form {
     Vector(Arc<[f32]>),
 }
 
-/// Rows as the checkpoint stores them.
+/// Rows in a format's file layout.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub rows: usize,
     pub cols: usize,
-    stored: Stored,
+    format: WeightFormat,
     bytes: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ impl Table {
     /// Row `row` as f32.
     pub fn row(&self, row: usize, out: &mut [f32]) -> Result<()> {
         let size = self.bytes.len() / self.rows.max(1);
-        quant::plain::to_f32(self.stored, &self.bytes[row * size..(row + 1) * size], out)
+        quant::decode_rows(self.format, self.cols, &self.bytes[row * size..(row + 1) * size], out)
     }
 }
 
@@ -77,39 +77,20 @@ fn wrong(wanted: &str, found: &Form) -> Error {
     Error::internal(format!("{wanted} was wanted, the weight is {found}"))
 }
 
-fn stored(format: WeightFormat) -> Result<Stored> {
-    match format {
-        WeightFormat::Plain(dtype) => Ok(dtype.into()),
-        WeightFormat::Block(block) => Ok(Stored::Block(block)),
-        other => Err(Error::Unsupported {
-            op: "prepare_weight".into(),
-            backend: "cpu".into(),
-            reason: format!("format {other}"),
-        }),
-    }
-}
-
 /// Packs a host weight for its use.
 pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
     let HostWeight { rows, cols, format, used_for, parts, name } = weight;
-    let from = stored(format)?;
     let form = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0; rows * cols];
-            quant::plain::to_f32(from, &parts.concat(), &mut values)?;
+            quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
             Form::Vector(values.into())
         }
-        WeightUse::Embedding => {
-            Form::Table(Arc::new(Table { rows, cols, stored: from, bytes: parts.concat() }))
-        }
-        WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, from, &parts)?,
-        WeightUse::Experts { count, grain } => {
-            experts(cpu, format, (rows, cols), count, grain, from, &parts)?
-        }
-        WeightUse::GatedLinear { grain } => {
-            panels(cpu, format, (rows, cols), grain, Layout::Gate, from, &parts)?
-        }
-        WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, from, &parts)?,
+        WeightUse::Embedding => Form::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
+        WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, &parts)?,
+        WeightUse::Experts { count, grain } => experts(cpu, format, (rows, cols), count, grain, &parts)?,
+        WeightUse::GatedLinear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Gate, &parts)?,
+        WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, &parts)?,
     };
     tracing::trace!(name, rows, cols, %format, "prepared");
     Ok(CpuWeight(form))
@@ -121,7 +102,6 @@ fn panels(
     (rows, cols): (usize, usize),
     grain: usize,
     layout: Layout,
-    from: Stored,
     parts: &[std::borrow::Cow<'_, [u8]>],
 ) -> Result<Form> {
     let mut packed = Packed::new(format, rows, cols, grain, layout)?;
@@ -129,7 +109,7 @@ fn panels(
     let mut row = 0;
     for part in parts {
         let count = part.len() / row_bytes;
-        packed.fill(&cpu.machine().pool, from, row..row + count, part)?;
+        packed.fill_rows(&cpu.machine().pool, format, row..row + count, part)?;
         row += count;
     }
     if row != rows {
@@ -145,7 +125,6 @@ fn experts(
     (rows, cols): (usize, usize),
     count: usize,
     grain: usize,
-    from: Stored,
     parts: &[std::borrow::Cow<'_, [u8]>],
 ) -> Result<Form> {
     if count == 0 || !rows.is_multiple_of(count) {
@@ -162,7 +141,7 @@ fn experts(
             let within = row % each;
             let now = (each - within).min(rest.len() / row_bytes);
             let (bytes, later) = rest.split_at(now * row_bytes);
-            packed[row / each].fill(&cpu.machine().pool, from, within..within + now, bytes)?;
+            packed[row / each].fill_rows(&cpu.machine().pool, format, within..within + now, bytes)?;
             (row, rest) = (row + now, later);
         }
     }

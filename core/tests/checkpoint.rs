@@ -140,9 +140,14 @@ fn folders_that_are_no_model() {
         &folder("several", &[config, ("x.safetensors", &one), ("y.safetensors", &one)]),
         &["x.safetensors, y.safetensors", "index"],
     );
-    for name in ["pytorch_model.bin", "pytorch_model.bin.index.json", "weights.pth"] {
-        refusal(&folder("pickle", &[config, (name, b"x")]), &["PyTorch", "not supported yet", "safetensors"]);
+    for name in ["pytorch_model.bin", "weights.pth"] {
+        refusal(&folder("pickle", &[config, (name, b"x")]), &[name, "no PyTorch file"]);
     }
+    refusal(
+        &folder("pickle-index", &[config, ("pytorch_model.bin.index.json", b"x")]),
+        &["pytorch_model.bin.index.json", "not a valid index"],
+    );
+    refusal(&folder("pickles", &[config, ("a.pt", b"x"), ("b.pth", b"x")]), &["a.pt, b.pth", "several"]);
     let pickle = folder("pickle-file", &[config, ("a.bin", b"x"), ("b.txt", b"x"), ("c.gguf", b"GGML")]);
     refusal(&pickle.join("a.bin"), &["PyTorch"]);
     refusal(&pickle.join("b.txt"), &["b.txt", "expected"]);

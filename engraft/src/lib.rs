@@ -27,6 +27,8 @@ mod handle;
 #[cfg_attr(feature = "hub", path = "hub/enabled.rs")]
 #[cfg_attr(not(feature = "hub"), path = "hub/disabled.rs")]
 mod hub;
+#[path = "hub/cache.rs"]
+mod hub_cache;
 mod options;
 mod source;
 mod stream;
@@ -34,9 +36,10 @@ mod text;
 
 pub use engraft_core as core;
 pub use engraft_core::config::EngineConfig;
+pub use engraft_core::config::inference::{InferenceConfig, RawConfig, Warning};
 pub use engraft_core::engine::{Encoded, EncoderInput, Finish, Request};
 pub use engraft_core::inject::InjectionPlan;
-pub use engraft_core::mem::Float;
+pub use engraft_core::mem::{Float, WeightFormat};
 pub use engraft_core::policy::Registry;
 pub use engraft_core::sample::SamplingParams;
 pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};
@@ -64,3 +67,8 @@ pub fn open(model: impl Into<ModelSource>) -> Result<TextGenerator> {
 pub fn demo() -> Result<TextGenerator> {
     Options::new().open(ModelSource::Demo)
 }
+
+/// The Rust blocks of `docs/from_deepspeed.md` run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from_deepspeed.md")]
+pub struct FromDeepSpeed;

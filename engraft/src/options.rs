@@ -4,9 +4,11 @@ use crate::backends::BackendName;
 use crate::handle::{EngineHandle, Start};
 use crate::source::ModelSource;
 use crate::text;
-use crate::{Float, Registry, Result, TextGenerator};
+use crate::{Error, Float, Registry, Result, TextGenerator};
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
 use engraft_core::config::EngineConfig;
+use engraft_core::config::inference::InferenceConfig;
+use engraft_core::mem::WeightFormat;
 use engraft_core::weights::LoadOptions;
 use std::fmt;
 
@@ -71,6 +73,35 @@ impl Options {
     pub fn dtype(mut self, dtype: Float) -> Self {
         (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
         self
+    }
+
+    /// Quantizes the weights of products while loading, where a policy allows it: `int8`, `int4:64`, `Q8_0`, ... None keeps
+    /// what is stored.
+    pub fn quantize(mut self, format: Option<WeightFormat>) -> Self {
+        self.load.quantize = format;
+        self
+    }
+
+    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, CUDA graphs. Its checkpoint is opened by
+    /// [`crate::ModelSource::configured`].
+    ///
+    /// # Errors
+    /// `Unsupported` for what this build cannot run yet: several ranks.
+    pub fn config(mut self, config: &InferenceConfig) -> Result<Self> {
+        for (what, ranks) in
+            [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
+        {
+            if ranks > 1 {
+                return Err(Error::Unsupported {
+                    op: format!("`{what}` = {ranks}"),
+                    backend: self.backend.to_string(),
+                    reason: "one rank runs a model so far; `engraft convert --tp` prepares shards".into(),
+                });
+            }
+        }
+        self.engine = config.engine();
+        self.load = LoadOptions::configured(config, 0);
+        Ok(self)
     }
 
     /// Sequences that run at once; more requests wait.

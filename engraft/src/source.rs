@@ -1,8 +1,9 @@
 //! Where a model comes from, as users name it.
 
-use crate::{demo, hub};
-use engraft_core::Result;
+use crate::{demo, hub, hub_cache};
 use engraft_core::checkpoint::{self, Access, ModelFiles};
+use engraft_core::config::inference::{CheckpointRef, InferenceConfig};
+use engraft_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// A model by the place of its files.
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 pub enum ModelSource {
     /// The model embedded in this crate.
     Demo,
-    /// A folder with `config.json`, a `.gguf` file, or a `.safetensors` file beside its `config.json`.
+    /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file beside its `config.json`, or
+    /// DeepSpeed's JSON description.
     Path(PathBuf),
     /// A repository of the Hugging Face hub, `organisation/name`; needs the feature `hub`.
     Hub(String),
@@ -28,6 +30,54 @@ impl ModelSource {
         } else {
             ModelSource::Hub(text.into())
         }
+    }
+
+    /// A hub id whose files lie in `cache` (the folder that holds `models--ORG--NAME`) becomes their path; all else stays
+    /// as it is. Needs neither the feature `hub` nor the network.
+    pub fn cached(self, cache: &Path) -> Self {
+        match self {
+            ModelSource::Hub(id) => match hub_cache::snapshot(cache, &id) {
+                Some(folder) => ModelSource::Path(folder),
+                None => ModelSource::Hub(id),
+            },
+            other => other,
+        }
+    }
+
+    /// The checkpoint of a DeepSpeed configuration: a path or a description, joined to its `base_dir`, with the
+    /// model configuration that it may put in the place of `config.json`. None if the configuration names no checkpoint.
+    ///
+    /// # Errors
+    /// Those of [`checkpoint::open`]; `Config` if the stored degree is not the one that the configuration states.
+    pub fn configured(config: &InferenceConfig) -> Result<Option<Self>> {
+        let access = Access::default();
+        let here = Path::new(".");
+        let mut files = match &config.checkpoint {
+            None => return Ok(None),
+            Some(CheckpointRef::Description(value)) => {
+                checkpoint::open_description(value, here, &config.base_dir, access)?
+            }
+            Some(CheckpointRef::Path(path)) if path.extension().is_some_and(|e| e == "json") => {
+                let value = checkpoint::read_description(path)?;
+                let degree =
+                    value.get("tp_size").or(value.get("mp_size")).and_then(serde_json::Value::as_u64);
+                if let (Some(stated), Some(stored)) = (config.training_mp_size, degree)
+                    && stated as u64 != stored
+                {
+                    let both = format!("training_mp_size` and `tp_size` of `{}", path.display());
+                    let allowed = "one value: both are the degree of the stored checkpoint";
+                    return Err(Error::config(both, format!("{stated} with {stored}"), allowed));
+                }
+                checkpoint::open_description(&value, path.parent().unwrap_or(here), &config.base_dir, access)?
+            }
+            Some(CheckpointRef::Path(path)) => {
+                checkpoint::open(&Path::new(&config.base_dir).join(path), access)?
+            }
+        };
+        if let Some(model) = &config.model_config {
+            files.config = model.clone();
+        }
+        Ok(Some(ModelSource::Files(Box::new(files))))
     }
 
     /// Finds and opens the files; reads headers and the tokenizer only.

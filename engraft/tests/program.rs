@@ -317,3 +317,42 @@ fn bench_measures_a_random_shape() {
         assert_eq!(report["weight_bytes_per_step"], bytes);
     }
 }
+
+#[test]
+fn converting_and_quantizing() {
+    let out = folder("converted");
+    let (out, demo) = (out.to_str().unwrap(), manifest().join("demo-model"));
+    let demo = demo.to_str().unwrap();
+    let said = stdout(&engraft(&["convert", demo, "--out", out, "--tp", "2", "--quantize", "int8:64"]));
+    assert!(said.contains("2 ranks") && said.lines().count() == 1, "{said}");
+    let plan = json(&["plan", out, "--json"]).to_string();
+    assert!(plan.contains("int8"), "{plan}");
+    let line = ["generate", "--prompt", PROMPT, "--max-new-tokens", "8", "--temperature", "0"];
+    let direct = stdout(&engraft(&[&line[..], &["--quantize", "int8:64"]].concat()));
+    assert_eq!(stdout(&engraft(&[&line[..], &["--model", out]].concat())), direct);
+    fails(&["convert", demo, "--out", out], &["--out", "empty or new folder"]);
+    fails(&["convert", "absent", "--out", out], &["absent"]);
+    misused(&["convert", demo, "--out", out, "--tp", "3"], &["--tp", "1, 2, 4, 8"]);
+    misused(&["plan", "--quantize", "int8:40"], &["--quantize", "int8:40", "multiple of 32"]);
+}
+
+#[test]
+fn a_hub_id_is_found_in_the_shared_cache() {
+    let cache = folder("hub-cache");
+    let inside = cache.join("models--org--demo/snapshots/0a1b");
+    fs::create_dir_all(cache.join("models--org--demo/refs")).unwrap();
+    fs::create_dir_all(&inside).unwrap();
+    fs::write(cache.join("models--org--demo/refs/main"), "0a1b").unwrap();
+    for file in fs::read_dir(manifest().join("demo-model")).unwrap() {
+        let file = file.unwrap().path();
+        fs::copy(&file, inside.join(file.file_name().unwrap())).unwrap();
+    }
+    let run = |id: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+        program.args(["plan", id]).env("HF_HUB_CACHE", &cache);
+        program.stdin(Stdio::null()).output().unwrap()
+    };
+    assert!(stdout(&run("org/demo")).contains("llama"));
+    #[cfg(not(feature = "hub"))]
+    assert!(stderr(&run("org/absent")).contains("cargo feature `hub`"));
+}

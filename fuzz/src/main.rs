@@ -1,4 +1,4 @@
-//! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `json`, `all`: mutates small valid files
+//! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`, `all`: mutates small valid files
 //! and reads them through the public API.
 //!
 //! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice the input
@@ -12,6 +12,8 @@ mod mutate;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
 mod targets;
+#[path = "../../core/tests/support/torch.rs"]
+mod torch;
 
 use mutate::Random;
 use std::{
@@ -29,7 +31,7 @@ static METER: meter::Meter = meter::Meter;
 const CASE_LIMIT: Duration = Duration::from_secs(2);
 const MEMORY_SLACK: usize = 16 << 20;
 const LEAST_CASES: u64 = 1000;
-const USAGE: &str = "usage: fuzz <safetensors|gguf|json|all> [--seconds N] [--seed N] [FILE]";
+const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|all> [--seconds N] [--seed N] [FILE]";
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;

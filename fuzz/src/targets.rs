@@ -1,9 +1,10 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::samples;
+use crate::{samples, torch};
 use engraft_core::{
     Result,
-    checkpoint::{self, Source, TokenizerFiles, gguf, index, safetensors},
+    checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
+    config::inference::RawConfig,
     quant::plain,
 };
 
@@ -78,6 +79,41 @@ impl Target {
                 body: read_gguf,
             },
             Target {
+                name: "torch",
+                seeds: torch_seeds,
+                words: &[
+                    "PK\u{1}\u{2}",
+                    "PK\u{3}\u{4}",
+                    "PK\u{5}\u{6}",
+                    "PK\u{6}\u{6}",
+                    "PK\u{6}\u{7}",
+                    "archive/data.pkl",
+                    "archive/data/0",
+                    "ctorch._utils\n_rebuild_tensor_v2\n",
+                    "ctorch._utils\n_rebuild_parameter\n",
+                    "ctorch\nSize\n",
+                    "cargparse\nNamespace\n",
+                    "ccollections\nOrderedDict\n",
+                    "storage",
+                    "FloatStorage",
+                    "}(",
+                    "(t",
+                    "Rq\0",
+                    "h\0",
+                    ")R",
+                    "tQ",
+                    "u",
+                    "s",
+                    "b",
+                    "e",
+                    "2",
+                    "0",
+                    ".",
+                ],
+                text_header: false,
+                body: read_torch,
+            },
+            Target {
                 name: "json",
                 seeds: json_seeds,
                 words: &[
@@ -103,6 +139,17 @@ impl Target {
                 ],
                 text_header: false,
                 body: read_json,
+            },
+            Target {
+                name: "config",
+                seeds: config_seeds,
+                words: &[
+                    "\"tp\":", "\"mp_size\":", "\"tp_size\":", "\"dtype\":", "\"quant\":", "\"weight\":", "\"checkpoint\":",
+                    "\"moe\":", "\"auto\"", "null", "true", "{", "}", "[", "]", "1e999", "-1", "18446744073709551615", "int8:64",
+                    "\"state_manager\":", "\"memory_config\":", "\"world\":", "\"ranks\":", "\"tensors\":", ",", ":", "= ", "[a]\n",
+                ],
+                text_header: false,
+                body: read_config,
             },
         ];
         if name == "all" {
@@ -137,10 +184,30 @@ fn gguf_seeds() -> Result<Vec<Vec<u8>>> {
     Ok(vec![samples::small_gguf()?, bert, yarn])
 }
 
+fn torch_seeds() -> Result<Vec<Vec<u8>>> {
+    use torch::{Pickler, Tensor, archive, legacy, state_dict};
+    let t = [Tensor::f32("layer.weight", "0", &[2, 2], &[1, 2])];
+    let old = legacy(&state_dict(Pickler::new(), &t).end(), &[("0", 4, &[1; 16])]);
+    let wrapped = state_dict(Pickler::new().op(b"}(").text("model"), &t).text("args");
+    let wrapped = wrapped.global("argparse", "Namespace").op(b")\x81}(").text("hidden_size").int(64).op(b"ub");
+    let wrapped = wrapped.text("shape").global("torch", "Size").tuple(&[1, 2]).op(&[0x85]).op(b"Ru").end();
+    Ok(vec![torch::small(), old, archive(&wrapped, &[("0", &[0; 16])])])
+}
+
+fn config_seeds() -> Result<Vec<Vec<u8>>> {
+    let deepspeed = r#"{"dtype":"half","tp":{"tp_size":2},"quant":{"weight":{"num_bits":4,"group_size":64}},"moe":{"num_experts":[4]},
+"state_manager":{"max_context":100,"memory_config":{"mode":"allocate","size":9}},"checkpoint":{"checkpoints":["a"]},"max_tokens":100}"#;
+    let toml = "dtype = 'bf16'\nmp_size = 2\n[quantization]\nquantization_mode = 'int4a:64'\n";
+    let manifest = r#"{"engraft":1,"world":2,"gguf":false,"tensors":[["a",[2,3],"f32"],["b",[256],"Q4_K"]],
+"ranks":[{"final_norm.weight":[1,64,"f32"],"head.weight":[4,64,"int4:32"]},{"final_norm.weight":[1,64,"f32"],"head.weight":[4,64,"int4:32"]}]}"#;
+    Ok([deepspeed, toml, manifest].iter().map(|s| s.as_bytes().to_vec()).collect())
+}
+
 fn json_seeds() -> Result<Vec<Vec<u8>>> {
     let template =
         r#"{"chat_template":[{"name":"default","template":"{{ x }}"},{"name":"tool","template":""}]}"#;
-    Ok([samples::CONFIG, samples::INDEX, template].iter().map(|s| s.as_bytes().to_vec()).collect())
+    let description = r#"{"type":"ds_model","checkpoints":{"non_tp":["a"],"tp":["b","c"]},"version":1.0,"parallelization":"tp","tp_size":2,"base_dir":""}"#;
+    Ok([samples::CONFIG, samples::INDEX, template, description].iter().map(|s| s.as_bytes().to_vec()).collect())
 }
 
 /// Reads and decodes every tensor. What the header promised must hold: a refusal here is a bug.
@@ -173,6 +240,30 @@ fn read_safetensors(input: Vec<u8>) -> bool {
     })
 }
 
+fn read_torch(input: Vec<u8>) -> bool {
+    checkpoint::open_torch_bytes(b"{}", input.into(), no_tokenizer()).is_ok_and(|model| {
+        touch(&*model.source);
+        true
+    })
+}
+
+fn read_config(input: Vec<u8>) -> bool {
+    let Ok(text) = std::str::from_utf8(&input) else { return false };
+    let json = RawConfig::new().json("c.json", text).and_then(RawConfig::check);
+    let toml = RawConfig::new().toml("c.toml", text).and_then(RawConfig::check);
+    for (config, _) in [&json, &toml].into_iter().flatten() {
+        let engine = config.engine();
+        assert!([1, 2, 4, 8].contains(&config.tp_size) && engine.max_context > 0 && engine.max_seqs > 0);
+    }
+    let manifest = Manifest::parse("m.json", &input);
+    if let Ok(m) = &manifest {
+        assert_eq!(m.operands.len(), m.world);
+        let again = Manifest::parse("again", m.to_json().to_string().as_bytes());
+        assert!(again.is_ok_and(|again| again == *m), "a manifest that was read can be written");
+    }
+    json.is_ok() || toml.is_ok() || manifest.is_ok()
+}
+
 fn read_gguf(input: Vec<u8>) -> bool {
     if let Ok(header) = gguf::parse("m.gguf", &input) {
         let lists = header.metadata.iter().map(|(key, value)| key.len() + value.to_string().len());
@@ -197,5 +288,9 @@ fn read_json(input: Vec<u8>) -> bool {
         assert!(index.tensors.iter().all(|(_, shard)| *shard < index.shards.len()));
     }
     let tokenizer = TokenizerFiles::from_bytes(None, Some(&input), None);
+    if let Ok(value) = serde_json::from_slice(&input) {
+        // Names no file that exists: the description itself is what is read.
+        let _ = checkpoint::open_description(&value, "/nonexistent".as_ref(), "", Default::default());
+    }
     config.is_ok() || index.is_ok() || tokenizer.is_ok()
 }

@@ -1,10 +1,18 @@
 //! Finding a model's files: which weights a folder holds, its configuration and tokenizer.
 //!
-//! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them, then the
-//! only other safetensors file or index, then the only GGUF file. Anything ambiguous is an error that lists what is there.
+//! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them, then
+//! `pytorch_model.bin` and its index, then the only other safetensors file or index, the only GGUF file, the only other
+//! file of PyTorch's. Anything ambiguous is an error that lists what is there.
 
 use super::{
-    Access, Layout, ModelFiles, Source, TokenizerFiles, gguf, index, json, safetensors, storage::Storage,
+    Access, Layout, ModelFiles, Source, TokenizerFiles,
+    deepspeed::{self, Description, Files},
+    gguf, index, json,
+    ready::{MANIFEST, Ready},
+    safetensors,
+    storage::Storage,
+    tensors::{Placed, Tensors},
+    torch,
 };
 use crate::{Error, Result};
 use serde_json::Value;
@@ -19,22 +27,44 @@ const MAX_TOKENIZER: usize = 256 << 20;
 /// Largest `chat_template.jinja`.
 const MAX_TEMPLATE: usize = 4 << 20;
 const INDEX: &str = ".safetensors.index.json";
+/// PyTorch's names of weights.
+const TORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+/// Endings of PyTorch's files.
+const TORCH_ENDS: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
+/// What training leaves beside the weights in the same format.
+const NOT_WEIGHTS: [&str; 4] = ["training_args", "optimizer", "scheduler", "rng_state"];
+
+/// A GGUF file without tensors: the tokenizer of a converted model whose original was GGUF.
+pub(super) const TOKENIZER: &str = "tokenizer.gguf";
 
 /// What a folder's weights are.
 enum Weights {
     Single(PathBuf),
     Index(PathBuf),
     Gguf(PathBuf),
+    Torch(PathBuf),
 }
 
 /// See [`super::open`].
 pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
     if meta.is_dir() {
+        if path.join(MANIFEST).is_file() {
+            return converted(path, access);
+        }
+        if deepspeed::is_deepspeed(path) {
+            return sharded(path, Files::deepspeed(path)?, None, access);
+        }
+        if deepspeed::is_megatron(path) {
+            return sharded(path, Files::megatron(path)?, None, access);
+        }
         return match find_weights(path)? {
             Weights::Gguf(file) => gguf::model(path.to_owned(), Storage::open(&file, access)?),
             Weights::Single(file) => {
                 hugging_face(path, path, || Ok(Box::new(safetensors::single(Storage::open(&file, access)?)?)))
+            }
+            Weights::Torch(file) => {
+                hugging_face(path, path, || Ok(Box::new(pytorch(Storage::open(&file, access)?)?)))
             }
             Weights::Index(file) => hugging_face(path, path, || {
                 let bytes = read(&file, index::MAX_INDEX)?;
@@ -52,11 +82,17 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
             hugging_face(path, folder, || Ok(Box::new(safetensors::single(storage)?)))
         }
         Some("gguf") => Err(Error::format(storage.name(), "does not begin with \"GGUF\"")),
-        Some("bin" | "pt" | "pth" | "ckpt") => Err(pickled(storage.name())),
+        _ if torch::is_torch(&storage.range(0, storage.len().min(64))?) => {
+            let folder = path.parent().unwrap_or(Path::new("."));
+            hugging_face(path, folder, || Ok(Box::new(pytorch(storage)?)))
+        }
+        Some("json") => {
+            described(storage.name(), &description(path)?, &Description::folder(path), None, access)
+        }
         _ => Err(Error::format(
             storage.name(),
             "is not a model that can be read; expected: a folder with config.json and safetensors, a .gguf file, \
-             or a .safetensors file beside its config.json",
+             a .safetensors or PyTorch file beside its config.json, or DeepSpeed's JSON description",
         )),
     }
 }
@@ -81,23 +117,22 @@ fn find_weights(folder: &Path) -> Result<Weights> {
             return Ok(Weights::Index(folder.join(index)));
         }
     }
+    let [single, index] = TORCH;
+    if there(single) {
+        return Ok(Weights::Torch(folder.join(single)));
+    }
+    if there(index) {
+        return Ok(Weights::Index(folder.join(index)));
+    }
     let ending =
         |end: &str| names.iter().filter(|n| n.ends_with(end)).map(String::as_str).collect::<Vec<_>>();
     let place = folder.display().to_string();
-    let pickles = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
-    if pickles.iter().any(|p| there(p)) {
-        return Err(pickled(&place));
-    }
     let (indexes, singles, ggufs) = (ending(INDEX), ending(".safetensors"), ending(".gguf"));
     match (indexes.as_slice(), singles.as_slice(), ggufs.as_slice()) {
         ([index], _, _) => Ok(Weights::Index(folder.join(index))),
         ([], [single], _) => Ok(Weights::Single(folder.join(single))),
         ([], [], [gguf]) => Ok(Weights::Gguf(folder.join(gguf))),
-        ([], [], []) if [".bin", ".pt", ".pth"].iter().any(|e| !ending(e).is_empty()) => Err(pickled(&place)),
-        ([], [], []) => Err(Error::format(
-            place,
-            "holds no weights; expected: model.safetensors, model.safetensors.index.json with its shards, or a .gguf file",
-        )),
+        ([], [], []) => torch_weights(folder, place, &names),
         ([], [], several) => Err(Error::format(
             place,
             format!("holds several GGUF files ({}); name the one that is meant", several.join(", ")),
@@ -120,11 +155,117 @@ fn shorten(names: &[&str]) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-fn pickled(place: &str) -> Error {
-    Error::format(
-        place,
-        "holds PyTorch weights (.bin, .pt, .pth), a format that is not supported yet; expected: safetensors or GGUF",
-    )
+/// The PyTorch weights of a folder that has nothing else.
+fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weights> {
+    let [single, index] = TORCH;
+    let weights = |n: &&str| {
+        TORCH_ENDS.iter().any(|end| n.ends_with(end)) && !NOT_WEIGHTS.iter().any(|w| n.starts_with(w))
+    };
+    let found: Vec<&str> = names.iter().map(String::as_str).filter(weights).collect();
+    match found[..] {
+        [one] => Ok(Weights::Torch(folder.join(one))),
+        [] => Err(Error::format(
+            place,
+            "holds no weights; expected: model.safetensors or pytorch_model.bin, the .index.json of either with its \
+             shards, a .gguf file, or DeepSpeed's `latest`",
+        )),
+        _ => {
+            let what = format!(
+                "holds several PyTorch files ({}) and neither {single} nor {index}; name the file that is meant",
+                shorten(&found)
+            );
+            Err(Error::format(place, what))
+        }
+    }
+}
+
+/// See [`super::read_description`].
+pub(super) fn description(path: &Path) -> Result<Value> {
+    let file = path.display().to_string();
+    let value = json::object(&file, &read(path, json::MAX_CONFIG)?, json::MAX_CONFIG)?;
+    if !deepspeed::is_description(&value) {
+        let what = "has no `checkpoints`, so it is no DeepSpeed description; name the model's folder instead";
+        return Err(Error::format(file, what));
+    }
+    Ok(value)
+}
+
+/// See [`super::open_description`].
+pub(super) fn described(
+    file: &str,
+    value: &Value,
+    folder: &Path,
+    base: Option<&str>,
+    access: Access,
+) -> Result<ModelFiles> {
+    let Description { files, base, version } = Description::parse(file, value, folder, base)?;
+    sharded(folder, (files, base), version, access)
+}
+
+/// A converted model: the original's `config.json` and tokenizer lie beside its operands.
+fn converted(folder: &Path, access: Access) -> Result<ModelFiles> {
+    let source = Ready::open(folder, access)?;
+    let layout = if source.is_gguf() { Layout::Gguf } else { Layout::HuggingFace };
+    let mut model = hugging_face(folder, folder, || Ok(Box::new(source)))?;
+    model.layout = layout;
+    let tokenizer = folder.join(TOKENIZER);
+    if tokenizer.is_file() {
+        let found = gguf::model(tokenizer.clone(), Storage::open(&tokenizer, Access::Read)?)?;
+        model.tokenizer = found.tokenizer;
+    }
+    Ok(model)
+}
+
+/// A checkpoint in shards; `config.json` lies in `folder` or beside the shards. Without one, what Megatron's own files
+/// say of the model serves.
+fn sharded(
+    folder: &Path,
+    (files, inside): (Files, PathBuf),
+    version: Option<f64>,
+    access: Access,
+) -> Result<ModelFiles> {
+    let opened = deepspeed::open(&folder.display().to_string(), &files, version, access)?;
+    let there = |f: &&Path| f.join("config.json").exists();
+    let mut model = match [inside.as_path(), folder].into_iter().find(there) {
+        Some(home) => hugging_face(folder, home, || Ok(opened.source))?,
+        None => match deepspeed::config(&opened.facts) {
+            Some(config) => ModelFiles {
+                path: folder.to_owned(),
+                layout: Layout::HuggingFace,
+                config,
+                generation: json::empty(),
+                tokenizer: tokenizer_files("", None, None, None)?,
+                source: opened.source,
+            },
+            // Says that config.json is missing.
+            None => hugging_face(folder, folder, || Ok(opened.source))?,
+        },
+    };
+    if let Some(config) = model.config.as_object_mut() {
+        let version = opened.facts.get("checkpoint_version").cloned().unwrap_or(Value::Null);
+        config.entry("checkpoint_version").or_insert(version);
+    }
+    Ok(model)
+}
+
+/// A model in one PyTorch file.
+pub(super) fn pytorch(storage: Storage) -> Result<Tensors> {
+    let placed = torch::read(&storage, 0)?.tensors;
+    Tensors::new(storage.name().to_owned(), vec![storage], placed)
+}
+
+/// The tensors of one opened file of either format, as shard number `shard`.
+pub(super) fn place(storage: &Storage, shard: usize) -> Result<Vec<Placed>> {
+    contents(storage, shard).map(|c| c.tensors)
+}
+
+/// As [`place`], with what the file says beside tensors.
+pub(super) fn contents(storage: &Storage, shard: usize) -> Result<torch::Contents> {
+    if torch::is_torch(&storage.range(0, storage.len().min(64))?) {
+        return torch::read(storage, shard);
+    }
+    let tensors = safetensors::place(storage, shard)?;
+    Ok(torch::Contents { tensors, facts: serde_json::Map::new() })
 }
 
 /// Configuration and tokenizer of a folder, and the weights that `weights` opens.
@@ -218,4 +359,40 @@ fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
         return Err(Error::format(path.display().to_string(), what));
     }
     Ok(bytes)
+}
+
+/// See [`super::copy_companions`].
+pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
+    let write = |name: &str, bytes: &[u8]| {
+        let path = to.join(name);
+        std::fs::write(&path, bytes).map_err(|e| Error::io(path, e))
+    };
+    write("config.json", files.config.to_string().as_bytes())?;
+    write("generation_config.json", files.generation.to_string().as_bytes())?;
+    match &files.tokenizer {
+        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
+            if let Some(bytes) = tokenizer_json {
+                write("tokenizer.json", bytes)?;
+            }
+            if tokenizer_config.is_object() {
+                write("tokenizer_config.json", tokenizer_config.to_string().as_bytes())?;
+            }
+            if let Some(text) = chat_template {
+                write("chat_template.jinja", text.as_bytes())?;
+            }
+        }
+        TokenizerFiles::Gguf(_) => {
+            let inside = files.path.join(TOKENIZER);
+            let path = match (inside.is_file(), files.path.is_dir()) {
+                (true, _) => inside,
+                (false, true) => match find_weights(&files.path)? {
+                    Weights::Gguf(file) => file,
+                    _ => return Err(Error::internal("a GGUF tokenizer without a GGUF file")),
+                },
+                (false, false) => files.path.clone(),
+            };
+            write(TOKENIZER, &gguf::without_tensors(&Storage::open(&path, Access::default())?)?)?;
+        }
+    }
+    Ok(())
 }

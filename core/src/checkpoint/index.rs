@@ -1,10 +1,11 @@
-//! The index of a sharded checkpoint, `model.safetensors.index.json`: which file holds which tensor.
+//! The index of a sharded checkpoint, `model.safetensors.index.json` or `pytorch_model.bin.index.json`: which file
+//! holds which tensor.
 //!
 //! Shards lie beside the index; a name that leads anywhere else is refused, so an index cannot make the program read
 //! other files.
 
 use super::{
-    Access, safetensors,
+    Access,
     storage::Storage,
     tensors::{Placed, Tensors},
 };
@@ -77,7 +78,7 @@ pub(super) fn open(folder: &Path, file: &str, bytes: &[u8], access: Access) -> R
             return Err(Error::format(file, what));
         }
         let storage = Storage::open(&path, access)?;
-        let mut found = safetensors::place(&storage, number)?;
+        let mut found = super::folder::place(&storage, number)?;
         found.sort_by(|a, b| a.info.name.cmp(&b.info.name));
         for (name, _) in index.tensors.iter().filter(|(_, s)| *s == number) {
             if found.binary_search_by(|p| p.info.name.cmp(name)).is_err() {

@@ -5,12 +5,13 @@
 //! `weights`), building a tokenizer (`text`).
 //!
 //! Invariant: after `open` has returned, every tensor's name is unique, its shape times its element size is exactly
-//! the length of its byte range, ranges do not overlap and lie inside their file. A header is never trusted: nothing
+//! the length of its byte range, ranges lie inside their file (and, but for PyTorch's shared storages, do not overlap). A header is never trusted: nothing
 //! is allocated by a number found in a file before that number has been compared with the file's length.
 //!
 //! Tensor bytes are mapped, read on demand or embedded in the program; only headers and tokenizers are kept in memory.
 //! Bytes have no alignment: readers must not cast them to wider types.
 
+mod deepspeed;
 mod folder;
 pub mod gguf;
 pub mod index;
@@ -18,9 +19,11 @@ mod json;
 #[cfg_attr(feature = "mmap", path = "mapping/enabled.rs")]
 #[cfg_attr(not(feature = "mmap"), path = "mapping/disabled.rs")]
 mod mapping;
+pub mod ready;
 pub mod safetensors;
 mod storage;
 mod tensors;
+mod torch;
 
 use crate::{Result, mem::Stored};
 use std::{
@@ -72,6 +75,21 @@ pub trait Source: Send + Sync {
 
     /// Bytes of all tensors together.
     fn total_bytes(&self) -> u64;
+
+    /// The operand of a role as every rank of a converted model has it ([`ready`]); none where there are tensors to
+    /// make it from.
+    ///
+    /// # Errors
+    /// `Error::Tensor` for a role that a converted model lacks, `Error::Io` if reading fails.
+    fn ready(&self, role: &str) -> Result<Option<Vec<ready::ReadyOperand<'_>>>> {
+        let _ = role;
+        Ok(None)
+    }
+
+    /// The caller is done with this operand.
+    fn release_ready(&self, role: &str) {
+        let _ = role;
+    }
 }
 
 /// How tensor bytes are reached.
@@ -156,14 +174,46 @@ impl TokenizerFiles {
     }
 }
 
-/// Opens a model: a folder (`config.json` beside safetensors, single or with an index), a `.gguf` file, or one
-/// `.safetensors` file beside a `config.json`. Reads headers and the tokenizer only.
+/// Opens a model: a folder (`config.json` beside safetensors or PyTorch files, single or with an index; a
+/// converted model; DeepSpeed's with `latest`; Megatron's with its iteration), a `.gguf` file, one `.safetensors` or PyTorch file beside a
+/// `config.json`, or DeepSpeed's JSON description. Reads headers and the tokenizer only.
 ///
 /// # Errors
 /// `Error::Io` when a file cannot be read, `Error::Format` and `Error::Tensor` when one breaks its format's rules;
 /// the text names the file, the tensor or field, the value found and what is allowed.
 pub fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     folder::open(path, access)
+}
+
+/// Copies what a model needs beside its weights (configuration, generation settings, tokenizer, chat template) to the
+/// folder `to`: the other half of a converted model.
+///
+/// # Errors
+/// `Error::Io`; `Error::Format` for a tokenizer that is only in memory.
+pub fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
+    folder::copy_companions(files, to)
+}
+
+/// Reads a DeepSpeed description without opening its files.
+///
+/// # Errors
+/// `Error::Io`; `Error::Format` if the file is no JSON object or no description.
+pub fn read_description(path: &Path) -> Result<serde_json::Value> {
+    folder::description(path)
+}
+
+/// Opens a checkpoint by DeepSpeed's description (`type`, `checkpoints`, `tp_size`, ...). File names are joined to
+/// `base_dir` if it is not empty, else to the description's own, else to `folder`; `config.json` lies in one of these.
+///
+/// # Errors
+/// As [`open`]; `Error::Format` for keys and values that a description cannot have.
+pub fn open_description(
+    description: &serde_json::Value,
+    folder: &Path,
+    base_dir: &str,
+    access: Access,
+) -> Result<ModelFiles> {
+    folder::described("checkpoint", description, folder, Some(base_dir), access)
 }
 
 /// Opens a model whose files are in memory (embedded in the program, or fetched by a browser).
@@ -185,6 +235,22 @@ pub fn open_bytes(
     let file = "model.safetensors";
     let storage = storage::Storage::memory(file, safetensors);
     let source = Box::new(safetensors::single(storage)?);
+    Ok(ModelFiles { path: file.into(), layout: Layout::HuggingFace, config, generation, tokenizer, source })
+}
+
+/// Opens a model whose weights are one PyTorch file in memory; `config` is `config.json`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_torch_bytes(
+    config: &[u8],
+    weights: Cow<'static, [u8]>,
+    tokenizer: TokenizerFiles,
+) -> Result<ModelFiles> {
+    let config = json::object("config.json", config, json::MAX_CONFIG)?;
+    let file = "pytorch_model.bin";
+    let source = Box::new(folder::pytorch(storage::Storage::memory(file, weights))?);
+    let generation = json::empty();
     Ok(ModelFiles { path: file.into(), layout: Layout::HuggingFace, config, generation, tokenizer, source })
 }
 

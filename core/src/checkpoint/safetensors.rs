@@ -55,7 +55,10 @@ pub(super) fn place(storage: &Storage, shard: usize) -> Result<Vec<Placed>> {
     let prefix = storage.range(0, len.min(8))?;
     let end = header_end(file, prefix.as_ref().try_into().ok(), len)?;
     let tensors = header(file, &storage.range(8, end)?, len)?;
-    Ok(tensors.into_iter().map(|t| Placed { info: t.info, shard, start: t.start, end: t.end }).collect())
+    Ok(tensors
+        .into_iter()
+        .map(|t| Placed { info: t.info, shard, start: t.start, end: t.end, view: None })
+        .collect())
 }
 
 /// Where the header ends, from the first 8 bytes.
@@ -85,19 +88,26 @@ fn header(file: &str, json: &[u8], len: u64) -> Result<Vec<Tensor>> {
     let base = 8 + json.len() as u64;
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
-        tensors.push(check(name, entry, base, len)?);
+        tensors.push(check(file, name, entry, base, len)?);
     }
     tensors.sort_by(|a, b| (a.start, a.end, &a.info.name).cmp(&(b.start, b.end, &b.info.name)));
     let mut at = base;
     let mut before: Option<&str> = None;
     for t in &tensors {
         if t.start < at {
-            let what =
-                format!("bytes {}..{} overlap tensor `{}`", t.start, t.end, before.unwrap_or_default());
+            let what = format!(
+                "bytes {}..{} overlap tensor `{}` (in {file})",
+                t.start,
+                t.end,
+                before.unwrap_or_default()
+            );
             return Err(Error::tensor(&t.info.name, what));
         }
         if t.start > at {
-            let what = format!("starts at byte {}, but bytes {at}..{} belong to no tensor", t.start, t.start);
+            let what = format!(
+                "starts at byte {}, but bytes {at}..{} belong to no tensor (in {file})",
+                t.start, t.start
+            );
             return Err(Error::tensor(&t.info.name, what));
         }
         at = t.end;
@@ -110,13 +120,14 @@ fn header(file: &str, json: &[u8], len: u64) -> Result<Vec<Tensor>> {
 }
 
 /// Type, shape and offsets of one entry against each other and the file.
-fn check(name: String, entry: Entry, base: u64, len: u64) -> Result<Tensor> {
+fn check(file: &str, name: String, entry: Entry, base: u64, len: u64) -> Result<Tensor> {
+    let bad = |what: String| Error::tensor(&name, format!("{what} (in {file})"));
     let Some(stored) = stored(entry.dtype) else {
         let what = format!(
             "dtype {} is not supported; supported: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL",
             entry.dtype
         );
-        return Err(Error::tensor(name, what));
+        return Err(bad(what));
     };
     let (begin, stop) = entry.data_offsets;
     let (start, end) = match (base.checked_add(begin), base.checked_add(stop)) {
@@ -124,20 +135,20 @@ fn check(name: String, entry: Entry, base: u64, len: u64) -> Result<Tensor> {
         _ => {
             let what =
                 format!("data_offsets are [{begin}, {stop}]; the file has {} bytes of tensors", len - base);
-            return Err(Error::tensor(name, what));
+            return Err(bad(what));
         }
     };
     let shape = entry.shape.0;
     let values = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     let Some(bytes) = values.and_then(|n| stored.bytes(n)) else {
-        return Err(Error::tensor(name, format!("shape {shape:?} of {stored} overflows")));
+        return Err(bad(format!("shape {shape:?} of {stored} overflows")));
     };
     if bytes as u64 != end - start {
         let what = format!(
             "shape {shape:?} of {stored} needs {bytes} bytes, but data_offsets [{begin}, {stop}] hold {}",
             end - start
         );
-        return Err(Error::tensor(name, what));
+        return Err(bad(what));
     }
     Ok(Tensor { info: TensorInfo { name, shape, stored }, start, end })
 }

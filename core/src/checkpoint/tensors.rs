@@ -1,4 +1,4 @@
-//! The one implementation of [`Source`]: a sorted list of tensors over one or more files.
+//! The one implementation of [`Source`] over files: a sorted list of tensors in one or more of them.
 
 use super::{Source, TensorInfo, storage::Storage};
 use crate::{Error, Result};
@@ -14,6 +14,51 @@ pub(super) struct Placed {
     pub(super) start: u64,
     /// One past the last byte.
     pub(super) end: u64,
+    /// How the elements lie in the range, if not one after the other.
+    pub(super) view: Option<View>,
+}
+
+/// A strided window; every element lies inside the range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct View {
+    /// Bytes of an element.
+    pub(super) size: usize,
+    /// Bytes from one index to the next, per dimension.
+    pub(super) strides: Vec<usize>,
+}
+
+impl View {
+    /// The elements one after the other, last dimension fastest.
+    fn gather(&self, shape: &[usize], from: &[u8]) -> Vec<u8> {
+        let mut to = Vec::with_capacity(shape.iter().product::<usize>() * self.size);
+        self.dimension(shape, &self.strides, from, &mut to);
+        to
+    }
+
+    fn dimension(&self, shape: &[usize], strides: &[usize], from: &[u8], to: &mut Vec<u8>) {
+        match (shape, strides) {
+            ([n], [stride]) if *stride == self.size => to.extend_from_slice(&from[..n * self.size]),
+            ([n], [stride]) => {
+                for i in 0..*n {
+                    to.extend_from_slice(&from[i * stride..i * stride + self.size]);
+                }
+            }
+            ([n, shape @ ..], [stride, strides @ ..]) => {
+                for i in 0..*n {
+                    self.dimension(shape, strides, &from[i * stride..], to);
+                }
+            }
+            _ => to.extend_from_slice(&from[..self.size]),
+        }
+    }
+}
+
+/// Where a tensor lies.
+struct Place {
+    shard: usize,
+    start: u64,
+    end: u64,
+    view: Option<View>,
 }
 
 /// Tensors in files.
@@ -21,8 +66,8 @@ pub(super) struct Tensors {
     file: String,
     shards: Vec<Storage>,
     infos: Vec<TensorInfo>,
-    /// Parallel to `infos`: shard, start, end.
-    places: Vec<(usize, u64, u64)>,
+    /// Parallel to `infos`.
+    places: Vec<Place>,
 }
 
 impl Tensors {
@@ -40,13 +85,17 @@ impl Tensors {
                 return Err(Error::tensor(&a.info.name, what));
             }
         }
-        let places = placed.iter().map(|p| (p.shard, p.start, p.end)).collect();
-        let infos = placed.into_iter().map(|p| p.info).collect();
+        let (mut infos, mut places) = (Vec::with_capacity(placed.len()), Vec::with_capacity(placed.len()));
+        for Placed { info, shard, start, end, view } in placed {
+            infos.push(info);
+            places.push(Place { shard, start, end, view });
+        }
         Ok(Self { file, shards, infos, places })
     }
 
-    fn place(&self, name: &str) -> Option<(usize, u64, u64)> {
-        self.infos.binary_search_by(|t| t.name.as_str().cmp(name)).ok().map(|i| self.places[i])
+    fn place(&self, name: &str) -> Option<(&TensorInfo, &Place)> {
+        let at = self.infos.binary_search_by(|t| t.name.as_str().cmp(name)).ok()?;
+        Some((&self.infos[at], &self.places[at]))
     }
 }
 
@@ -60,19 +109,24 @@ impl Source for Tensors {
     }
 
     fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
-        let Some((shard, start, end)) = self.place(name) else {
+        let Some((info, place)) = self.place(name) else {
             return Err(Error::tensor(name, format!("is not in {}", self.file)));
         };
-        self.shards[shard].range(start, end)
+        let range = self.shards[place.shard].range(place.start, place.end)?;
+        Ok(match &place.view {
+            None => range,
+            Some(view) => Cow::Owned(view.gather(&info.shape, &range)),
+        })
     }
 
     fn release(&self, name: &str) {
-        if let Some((shard, start, end)) = self.place(name) {
-            self.shards[shard].release(start, end);
+        if let Some((_, place)) = self.place(name) {
+            self.shards[place.shard].release(place.start, place.end);
         }
     }
 
     fn total_bytes(&self) -> u64 {
-        self.places.iter().map(|(_, start, end)| end - start).sum()
+        let bytes = |t: &TensorInfo| t.stored.bytes(t.elements()).unwrap_or(0) as u64;
+        self.infos.iter().map(bytes).fold(0, u64::saturating_add)
     }
 }

@@ -90,7 +90,8 @@ pub enum Stored {
     Block(Block),
 }
 
-/// Block formats of GGUF: 32 values along K share one f16 scale `d` (and, in the `_1` forms, one f16 minimum `m`).
+/// Block formats of GGUF: 32 values along K share one f16 scale `d` (and, in the `_1` forms, one f16 minimum `m`); in the
+/// K forms 256 values share them, with small scales per 16 or 32 values inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Block {
     /// `d * (q - 8)`, 4-bit q: 18 bytes.
@@ -103,11 +104,52 @@ pub enum Block {
     Q5_1,
     /// `d * q`, signed 8-bit q: 34 bytes.
     Q8_0,
+    /// 2-bit q in parts of 16 with 4-bit scales and minima: 84 bytes.
+    Q2K,
+    /// 3-bit q in parts of 16 with 6-bit scales: 110 bytes.
+    Q3K,
+    /// 4-bit q in parts of 32 with 6-bit scales and minima: 144 bytes.
+    Q4K,
+    /// 5-bit q in parts of 32 with 6-bit scales and minima: 176 bytes.
+    Q5K,
+    /// 6-bit q in parts of 16 with 8-bit scales: 210 bytes.
+    Q6K,
 }
 
 impl Block {
-    /// Values in one block.
+    /// Every format.
+    pub const ALL: [Block; 10] = [
+        Block::Q4_0,
+        Block::Q4_1,
+        Block::Q5_0,
+        Block::Q5_1,
+        Block::Q8_0,
+        Block::Q2K,
+        Block::Q3K,
+        Block::Q4K,
+        Block::Q5K,
+        Block::Q6K,
+    ];
+
+    /// Values in one block of the forms without K.
     pub const VALUES: usize = 32;
+    /// Values in one block of the K forms.
+    pub const LARGE: usize = 256;
+
+    /// Values in one block.
+    pub const fn values(self) -> usize {
+        if self.is_large() { Self::LARGE } else { Self::VALUES }
+    }
+
+    /// Whether this is one of the K forms.
+    pub const fn is_large(self) -> bool {
+        matches!(self, Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K)
+    }
+
+    /// Whether weights can be quantized to it here; the K forms are only read.
+    pub const fn can_encode(self) -> bool {
+        !self.is_large()
+    }
 
     /// Bytes of one block in a file.
     pub const fn bytes(self) -> usize {
@@ -117,6 +159,11 @@ impl Block {
             Block::Q5_0 => 22,
             Block::Q5_1 => 24,
             Block::Q8_0 => 34,
+            Block::Q2K => 84,
+            Block::Q3K => 110,
+            Block::Q4K => 144,
+            Block::Q5K => 176,
+            Block::Q6K => 210,
         }
     }
 
@@ -128,6 +175,11 @@ impl Block {
             Block::Q5_0 => "Q5_0",
             Block::Q5_1 => "Q5_1",
             Block::Q8_0 => "Q8_0",
+            Block::Q2K => "Q2_K",
+            Block::Q3K => "Q3_K",
+            Block::Q4K => "Q4_K",
+            Block::Q5K => "Q5_K",
+            Block::Q6K => "Q6_K",
         }
     }
 }
@@ -142,8 +194,8 @@ impl Stored {
             Stored::I8 | Stored::U8 | Stored::Bool => 1,
             Stored::Block(b) => {
                 return values
-                    .is_multiple_of(Block::VALUES)
-                    .then(|| (values / Block::VALUES).checked_mul(b.bytes()))
+                    .is_multiple_of(b.values())
+                    .then(|| (values / b.values()).checked_mul(b.bytes()))
                     .flatten();
             }
         };
@@ -174,6 +226,68 @@ impl std::fmt::Display for Stored {
     }
 }
 
+/// Bits of a code of the group formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GroupBits {
+    /// Signed bytes.
+    Eight,
+    /// Nibbles.
+    Four,
+}
+
+/// Own integer formats (`quant::group`): values along K in groups that share a scale and perhaps an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Groups {
+    /// Bits of a code.
+    pub bits: GroupBits,
+    /// Values of a group, a multiple of 32; 0: the whole row. The last group of a row may be shorter.
+    pub size: u32,
+    /// `d * q + m` instead of `d * q`.
+    pub asymmetric: bool,
+}
+
+impl Groups {
+    /// Values of a whole group of a row of `cols`.
+    pub const fn group(self, cols: usize) -> usize {
+        let size = if self.size == 0 { cols } else { self.size as usize };
+        if size == 0 { 1 } else { size }
+    }
+
+    /// Bytes before the codes.
+    pub const fn head(self) -> usize {
+        if self.asymmetric { 4 } else { 2 }
+    }
+
+    /// Bytes of a group of `n` values.
+    pub const fn group_bytes(self, n: usize) -> usize {
+        self.head()
+            + match self.bits {
+                GroupBits::Eight => n,
+                GroupBits::Four => n.div_ceil(2),
+            }
+    }
+
+    /// Bytes of a row of `cols` values.
+    pub const fn row_bytes(self, cols: usize) -> usize {
+        let size = self.group(cols);
+        let tail = cols % size;
+        cols / size * self.group_bytes(size) + if tail > 0 { self.group_bytes(tail) } else { 0 }
+    }
+}
+
+impl std::fmt::Display for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.bits == GroupBits::Eight { "int8" } else { "int4" })?;
+        if self.asymmetric {
+            f.write_str("a")?;
+        }
+        if self.size > 0 {
+            write!(f, ":{}", self.size)?;
+        }
+        Ok(())
+    }
+}
+
 /// Format of a prepared weight: what is multiplied from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -182,6 +296,8 @@ pub enum WeightFormat {
     Plain(Float),
     /// GGUF blocks, kept packed and decoded while multiplying.
     Block(Block),
+    /// Own integer formats, kept packed and decoded while multiplying.
+    Group(Groups),
 }
 
 impl WeightFormat {
@@ -190,6 +306,10 @@ impl WeightFormat {
         match self {
             WeightFormat::Plain(f) => f.name(),
             WeightFormat::Block(b) => b.name(),
+            WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: false, .. }) => "int8",
+            WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: true, .. }) => "int8a",
+            WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: false, .. }) => "int4",
+            WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: true, .. }) => "int4a",
         }
     }
 
@@ -197,13 +317,51 @@ impl WeightFormat {
     pub fn bytes(self, rows: usize, cols: usize) -> usize {
         match self {
             WeightFormat::Plain(f) => rows * cols * f.bytes(),
-            WeightFormat::Block(b) => rows * cols.div_ceil(Block::VALUES) * b.bytes(),
+            WeightFormat::Block(b) => rows * cols.div_ceil(b.values()) * b.bytes(),
+            WeightFormat::Group(g) => rows * g.row_bytes(cols),
         }
     }
 }
 
 impl std::fmt::Display for WeightFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+        match self {
+            WeightFormat::Group(g) => g.fmt(f),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+impl std::str::FromStr for WeightFormat {
+    type Err = Error;
+
+    /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `int8` and `int4` (one group per row), with `a` for
+    /// asymmetric and `:N` for groups of N values (`int4a:64`).
+    fn from_str(s: &str) -> Result<Self> {
+        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, int8, int8a, int4, int4a (the last four also \
+                               with the values of a group, a multiple of 32 up to 65536: int4:64)";
+        if let Ok(float) = s.parse::<Float>() {
+            return Ok(WeightFormat::Plain(float));
+        }
+        if let Some(block) =
+            Block::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(s) && b.can_encode())
+        {
+            return Ok(WeightFormat::Block(block));
+        }
+        let (name, size) = s.split_once(':').map_or((s, Some(0)), |(name, size)| (name, size.parse().ok()));
+        let form = match name {
+            "int8" => Some((GroupBits::Eight, false)),
+            "int8a" => Some((GroupBits::Eight, true)),
+            "int4" => Some((GroupBits::Four, false)),
+            "int4a" => Some((GroupBits::Four, true)),
+            _ => None,
+        };
+        let size = size.filter(|n: &u32| n % 32 == 0 && *n <= 1 << 16 && (*n > 0 || !s.contains(':')));
+        match (form, size) {
+            (Some((bits, asymmetric)), Some(size)) => {
+                Ok(WeightFormat::Group(Groups { bits, size, asymmetric }))
+            }
+            _ => Err(Error::config("weight format", format!("\"{s}\""), ALLOWED)),
+        }
     }
 }

@@ -12,6 +12,6 @@ pub mod dtype;
 mod step;
 mod view;
 
-pub use dtype::{Block, Float, Stored, WeightFormat};
+pub use dtype::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
 pub use step::{NO_ROW, SKIP, StepBuffers, StepFill, StepShape, StepView};
 pub use view::{Buf, BufMut, BufRef, DeviceMem, Mat, MatMut, MatRef};

@@ -1,4 +1,4 @@
-//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
+//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. [`decode`] takes the K forms as well (`large.rs`).
 //!
 //! | format | bytes | value |
 //! | --- | --- | --- |
@@ -37,13 +37,17 @@ const fn form(block: Block) -> Form {
         Block::Q4_1 => Form { minimum: true, fifth_bits: false, zero: 0, top: 15 },
         Block::Q5_0 => Form { minimum: false, fifth_bits: true, zero: 16, top: 31 },
         Block::Q5_1 => Form { minimum: true, fifth_bits: true, zero: 0, top: 31 },
-        Block::Q8_0 => Form { minimum: false, fifth_bits: false, zero: 0, top: 127 },
+        // The K forms have codecs of their own and never come here.
+        _ => Form { minimum: false, fifth_bits: false, zero: 0, top: 127 },
     }
 }
 
-/// Decodes whole blocks: `bytes` has `n * block.bytes()` bytes, `out` `n * 32` values. What is left over in the longer
+/// Decodes whole blocks of any form: `bytes` has `n * block.bytes()` bytes, `out` `n * block.values()` values. What is left over in the longer
 /// of the two is not touched.
 pub fn decode(block: Block, bytes: &[u8], out: &mut [f32]) {
+    if block.is_large() {
+        return super::large::decode(block, bytes, out);
+    }
     let (values, _) = out.as_chunks_mut::<VALUES>();
     for (raw, out) in bytes.chunks_exact(block.bytes()).zip(values) {
         let (d, m) = scale(block, raw);
@@ -92,7 +96,7 @@ pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
     out
 }
 
-/// Encodes whole blocks: `values` has `n * 32` values, `out` `n * block.bytes()` bytes; what is left over in the longer
+/// Encodes whole blocks of a form with 32 values: `values` has `n * 32` values, `out` `n * block.bytes()` bytes; what is left over in the longer
 /// of the two is not touched.
 ///
 /// `d` and `m` are chosen as llama.cpp does (largest magnitude to the end of the symmetric range, minimum and maximum
@@ -196,7 +200,7 @@ mod tests {
             let count = match block {
                 Block::Q4_0 | Block::Q4_1 => 16,
                 Block::Q5_0 | Block::Q5_1 => 32,
-                Block::Q8_0 => 256,
+                _ => 256,
             };
             let (d, m) = (-0.375f32, 11.25f32);
             for place in 0..32 {
@@ -212,7 +216,7 @@ mod tests {
                             Block::Q4_0 => d * (code as i32 - 8) as f32,
                             Block::Q5_0 => d * (code as i32 - 16) as f32,
                             Block::Q4_1 | Block::Q5_1 => d * code as f32 + m,
-                            Block::Q8_0 => d * f32::from(code as u8 as i8),
+                            _ => d * f32::from(code as u8 as i8),
                         };
                         assert_eq!(got[j], want, "{} place {j}, code {code}", block.name());
                     }

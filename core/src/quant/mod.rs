@@ -1,6 +1,49 @@
 //! Quantization codecs: pure functions between stored bytes and values, without a backend or a file in sight.
 //!
-//! `block` has GGUF's block formats; `plain` widens every stored type to f32. Kernels that multiply packed weights
+//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K forms), `group` the own integer formats; `plain`
+//! widens every stored type to f32. Kernels that multiply packed weights
 //! must equal `decode` followed by the same multiplication.
 pub mod block;
+pub mod group;
+pub mod large;
 pub mod plain;
+
+use crate::mem::{Float, WeightFormat};
+use crate::{Error, Result};
+
+/// Decodes whole rows of `cols` values of any format into `out`, which has one place per value.
+///
+/// # Errors
+/// `Error::Internal` if bytes and values do not go together.
+pub fn decode_rows(format: WeightFormat, cols: usize, bytes: &[u8], out: &mut [f32]) -> Result<()> {
+    let rows = if cols == 0 { 0 } else { out.len() / cols };
+    if format.bytes(rows, cols) != bytes.len() || rows * cols != out.len() {
+        let what = format!("{} bytes of {format} for {} values in rows of {cols}", bytes.len(), out.len());
+        return Err(Error::internal(what));
+    }
+    match format {
+        WeightFormat::Plain(dtype) => plain::to_f32(dtype.into(), bytes, out)?,
+        WeightFormat::Block(form) => block::decode(form, bytes, out),
+        WeightFormat::Group(form) => group::decode(form, cols, bytes, out),
+    }
+    Ok(())
+}
+
+/// Rounds whole rows of `cols` values to any format that can be encoded; `out` has exactly their bytes. Formats that are
+/// only read leave `out` as it is.
+pub fn encode_rows(format: WeightFormat, cols: usize, values: &[f32], out: &mut [u8]) {
+    match format {
+        WeightFormat::Plain(Float::F32) => each(values, out, f32::to_le_bytes),
+        WeightFormat::Plain(Float::F16) => each(values, out, |v| half::f16::from_f32(v).to_le_bytes()),
+        WeightFormat::Plain(Float::Bf16) => each(values, out, |v| half::bf16::from_f32(v).to_le_bytes()),
+        WeightFormat::Block(form) if form.can_encode() => block::encode(form, values, out),
+        WeightFormat::Block(_) => {}
+        WeightFormat::Group(form) => group::encode(form, cols, values, out),
+    }
+}
+
+fn each<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
+    for (to, v) in out.as_chunks_mut::<N>().0.iter_mut().zip(values) {
+        *to = bytes(*v);
+    }
+}

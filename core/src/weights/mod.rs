@@ -1,4 +1,5 @@
-//! How stored bytes become operands: read, fuse, reorder, shard, quantize, prepare.
+//! How stored bytes become operands: read, fuse, reorder, quantize, shard, prepare; and how they are written ready-made
+//! (`convert`).
 //!
 //! One generic loader for every architecture. It walks the resolved bindings in the order in which the model uses
 //! them, so that at any time one operand's sources are touched: peak host memory is one operand above the mapping,
@@ -6,6 +7,9 @@
 //!
 //! Not here: names (`policy`), formats' codecs (`quant`), layouts (a backend's `prepare_weight`).
 
+pub mod convert;
+mod merge;
+mod operand;
 mod rows;
 mod shard;
 
@@ -14,8 +18,9 @@ pub use shard::{rank_rows, shard_sizes};
 
 use crate::backend::{Backend, HostWeight, Prepared, WeightUse};
 use crate::checkpoint::Source;
+use crate::config::inference::InferenceConfig;
 use crate::mem::{Float, Stored, WeightFormat};
-use crate::policy::{Binding, HeadSpec, ModelSpec, Resolved, Role, Shard, Slot};
+use crate::policy::{Binding, ModelSpec, Resolved, Role, Shard, Slot};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -28,6 +33,13 @@ pub struct LoadOptions {
     pub rank: usize,
     /// Ranks that share the model.
     pub world: usize,
+}
+
+impl LoadOptions {
+    /// What a checked configuration says to rank `rank`.
+    pub fn configured(config: &InferenceConfig, rank: usize) -> Self {
+        Self { quantize: config.quantize, rank, world: config.tp_size }
+    }
 }
 
 impl Default for LoadOptions {
@@ -68,64 +80,31 @@ pub fn load<B: Backend>(
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
-        let mut rows = read(source, spec, one, options)?;
-        if let (Slot::PositionEmbed, Some(learned)) = (role.slot, spec.embed.positions) {
-            // Row 0 of the operand is position 0, wherever the table puts it.
-            let count = rows.rows;
-            rows = rows.take_outputs(&[learned.offset..count])?;
-        }
+        let whole = operand::read(source, spec, one, options)?;
+        let rows = whole.of_rank(spec, one, options)?;
         if role.slot == Slot::RopeFactors {
             operands.rope_factors = Some(rows.to_f32()?);
         } else {
-            operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows, options)?);
+            operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows)?);
         }
-        for tensor in &one.tensors {
-            source.release(&tensor.name);
-            done += tensor.stored.bytes(tensor.elements()).unwrap_or(0) as u64;
-        }
+        done += whole.bytes_read(one);
+        drop(whole);
+        source.release_ready(&role.to_string());
+        one.tensors.iter().for_each(|t| source.release(&t.name));
         progress(done.min(total), total);
     }
     Ok(operands)
-}
-
-/// Reads a binding's sources as one operand, reordered, fused and cut for the rank.
-fn read<'a>(
-    source: &'a dyn Source,
-    spec: &ModelSpec,
-    one: &Resolved<'_>,
-    options: LoadOptions,
-) -> Result<Rows<'a>> {
-    let binding = &one.binding;
-    let mut sources = Vec::with_capacity(one.tensors.len());
-    for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
-        let mut rows = Rows::new(tensor, source.bytes(&tensor.name)?, binding.role.part)?;
-        if binding.transposed {
-            rows = rows.transposed()?;
-        }
-        sources.push(rows.reordered(from.order)?);
-    }
-    let fused = Rows::fuse(sources)?;
-    let parts = spec.parts(&binding.role).unwrap_or_else(|| vec![fused.outputs()]);
-    shard::cut(fused, binding, &parts, options)
 }
 
 fn prepare<B: Backend>(
     backend: &B,
     spec: &ModelSpec,
     binding: &Binding,
-    mut rows: Rows<'_>,
-    options: LoadOptions,
+    rows: Rows<'_>,
 ) -> Result<Prepared<B::Weight>> {
     let role = binding.role;
     let used_for = use_of(spec, binding);
-    if role.slot == Slot::Head && matches!(spec.head, HeadSpec::Tokens { unit_rows: true, .. }) {
-        rows = rows.unit_rows()?;
-    }
-    if used_for == WeightUse::Vector {
-        rows = rows.into_f32()?;
-    } else if let (Some(format), true) = (options.quantize, binding.quantize) {
-        rows = rows.into_format(format)?;
-    }
+    let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
     let name = role.to_string();
     let Rows { rows: count, cols, format, parts, .. } = rows;
     let weight = HostWeight { name: &name, rows: count, cols, format, used_for, parts };
@@ -160,7 +139,7 @@ pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
         Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
         Stored::Block(block) => WeightFormat::Block(block),
         other => {
-            let allowed = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0";
+            let allowed = "f32, f16, bf16 and GGUF's blocks";
             return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
         }
     })

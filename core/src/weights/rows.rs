@@ -2,12 +2,15 @@
 
 use super::format_of;
 use crate::checkpoint::TensorInfo;
-use crate::mem::{Block, Float, WeightFormat};
+use crate::mem::{Float, GroupBits, Groups, WeightFormat};
 use crate::policy::{Part, RowOrder};
-use crate::quant::{block, plain};
+use crate::quant::{decode_rows, encode_rows};
 use crate::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
+
+/// Values that are widened at once.
+const PIECE: usize = 1 << 18;
 
 /// `[rows, cols]` row-major in `format`; each part holds whole rows.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ impl<'a> Rows<'a> {
     }
 
     /// All rows in one piece.
-    fn joined(&self) -> Cow<'_, [u8]> {
+    pub(super) fn joined(&self) -> Cow<'_, [u8]> {
         match &self.parts[..] {
             [one] => Cow::Borrowed(one),
             many => Cow::Owned(many.concat()),
@@ -116,7 +119,7 @@ impl<'a> Rows<'a> {
         match (self.rows == 1, self.format) {
             (false, _) => Ok((self.rows, self.row_bytes())),
             (true, WeightFormat::Plain(dtype)) => Ok((self.cols, dtype.bytes())),
-            (true, WeightFormat::Block(_)) => {
+            (true, _) => {
                 Err(Error::tensor(&self.name, "a vector in blocks cannot be reordered"))
             }
         }
@@ -172,9 +175,19 @@ impl<'a> Rows<'a> {
         if range == (0..self.cols) {
             return Ok(self);
         }
+        if let WeightFormat::Group(g) = self.format
+            && g.size == 0
+        {
+            return self.take_group_columns(g, range);
+        }
         let (unit, unit_bytes) = match self.format {
             WeightFormat::Plain(dtype) => (1, dtype.bytes()),
-            WeightFormat::Block(b) => (Block::VALUES, b.bytes()),
+            WeightFormat::Block(b) => (b.values(), b.bytes()),
+            WeightFormat::Group(g) if g.size > 0 && self.cols.is_multiple_of(g.size as usize) => {
+                (g.size as usize, g.group_bytes(g.size as usize))
+            }
+            // Rows in one group, or with a tail, have no unit that repeats.
+            WeightFormat::Group(_) => (self.cols, self.row_bytes()),
         };
         if !range.start.is_multiple_of(unit) || !range.len().is_multiple_of(unit) {
             let what = format!("columns {range:?} would cut {} blocks of {unit}", self.format);
@@ -183,6 +196,23 @@ impl<'a> Rows<'a> {
         let (from, to) = (range.start / unit * unit_bytes, range.end / unit * unit_bytes);
         let size = self.row_bytes();
         let bytes = self.joined().chunks_exact(size).flat_map(|row| row[from..to].to_vec()).collect();
+        let rows = self.rows;
+        Ok(self.with(rows, range.len(), bytes))
+    }
+
+    /// Columns of rows that are one group each: the scale stays.
+    fn take_group_columns(self, form: Groups, range: Range<usize>) -> Result<Self> {
+        let (from, to) = match form.bits {
+            GroupBits::Eight => (range.start, range.end),
+            GroupBits::Four if range.start.is_multiple_of(2) => (range.start / 2, range.end.div_ceil(2)),
+            GroupBits::Four => {
+                let what = format!("columns {range:?} would begin in the middle of a byte of {form}");
+                return Err(Error::tensor(&self.name, what));
+            }
+        };
+        let (size, head) = (self.row_bytes(), form.head());
+        let piece = |row: &[u8]| [&row[..head], &row[head + from..head + to]].concat();
+        let bytes: Vec<u8> = self.joined().chunks_exact(size).flat_map(piece).collect();
         let rows = self.rows;
         Ok(self.with(rows, range.len(), bytes))
     }
@@ -218,10 +248,7 @@ impl<'a> Rows<'a> {
         for part in &self.parts {
             let count = part.len() / self.row_bytes().max(1) * self.cols;
             let (now, later) = std::mem::take(&mut rest).split_at_mut(count);
-            match self.format {
-                WeightFormat::Plain(dtype) => plain::to_f32(dtype.into(), part, now)?,
-                WeightFormat::Block(b) => block::decode(b, part, now),
-            }
+            decode_rows(self.format, self.cols, part, now)?;
             rest = later;
         }
         Ok(values)
@@ -252,25 +279,30 @@ impl<'a> Rows<'a> {
         if format == self.format {
             return Ok(self);
         }
-        let values = self.to_f32()?;
-        let bytes = match format {
-            WeightFormat::Plain(Float::F32) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            WeightFormat::Plain(Float::F16) => {
-                values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect()
+        if let WeightFormat::Block(b) = format {
+            if !b.can_encode() {
+                let what = format!("cannot be quantized to {}, which is only read", b.name());
+                return Err(Error::tensor(&self.name, what));
             }
-            WeightFormat::Plain(Float::Bf16) => {
-                values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
+            if !self.cols.is_multiple_of(b.values()) {
+                let what =
+                    format!("{} columns are no whole {} blocks of {}", self.cols, b.name(), b.values());
+                return Err(Error::tensor(&self.name, what));
             }
-            WeightFormat::Block(b) => {
-                if !self.cols.is_multiple_of(Block::VALUES) {
-                    let what = format!("{} columns are no whole {} blocks of 32", self.cols, b.name());
-                    return Err(Error::tensor(&self.name, what));
-                }
-                let mut bytes = vec![0; format.bytes(self.rows, self.cols)];
-                block::encode(b, &values, &mut bytes);
-                bytes
-            }
-        };
+        }
+        // A few rows at a time: the f32 values of a whole operand could take twice its file's memory.
+        let most = (PIECE / self.cols.max(1)).max(1);
+        let (from, to) = (self.row_bytes().max(1), format.bytes(1, self.cols));
+        let mut bytes = vec![0; format.bytes(self.rows, self.cols)];
+        let mut values = Vec::new();
+        let mut at = 0;
+        for piece in self.parts.iter().flat_map(|part| part.chunks(most * from)) {
+            let rows = piece.len() / from;
+            values.resize(rows * self.cols, 0.0);
+            decode_rows(self.format, self.cols, piece, &mut values)?;
+            encode_rows(format, self.cols, &values, &mut bytes[at..at + rows * to]);
+            at += rows * to;
+        }
         let (rows, cols) = (self.rows, self.cols);
         Ok(Self { format, ..self.with(rows, cols, bytes) })
     }

@@ -1,4 +1,5 @@
 //! An allocator that counts, per thread: how much is live and how much was live at most.
+#![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -58,4 +59,11 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     PEAK.set(before);
     let out = work();
     (out, usize::try_from(PEAK.get() - before).unwrap_or(0))
+}
+
+/// Runs `work` and tells how many bytes it had allocated at most, and how many it left allocated.
+pub fn peak_and_left<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
+    let before = LIVE.get();
+    let (out, peak) = peak(work);
+    (out, peak, usize::try_from(LIVE.get() - before).unwrap_or(0))
 }

@@ -3,7 +3,7 @@
 use super::output::Loading;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use engraft::backends::{self, BackendName};
-use engraft::{Float, ModelSource, Options, SamplingParams, TextGenerator};
+use engraft::{Float, ModelSource, Options, SamplingParams, TextGenerator, WeightFormat};
 use std::path::PathBuf;
 
 use super::Failure;
@@ -28,6 +28,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Show what this build and this machine have, and what to install
     Doctor(DoctorArgs),
+    /// Write a model as it will be loaded: cut for tensor-parallel ranks, quantized, or merged
+    Convert(ConvertArgs),
     /// Write a checkpoint of random weights (used by bench, in a process of its own)
     #[command(hide = true)]
     WriteShape(WriteShapeArgs),
@@ -52,6 +54,10 @@ pub struct DeviceArgs {
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
+    /// Quantize weights while loading: int8, int8a, int4, int4a (each also with a group, int4:64), q8_0, q4_0, q4_1, q5_0,
+    /// q5_1, f16, bf16; default: as stored
+    #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
+    pub quantize: Option<WeightFormat>,
     /// Threads of the CPU backend; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub threads: usize,
@@ -132,6 +138,22 @@ pub struct PlanArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+pub struct ConvertArgs {
+    /// The model: a folder, a file, or DeepSpeed's JSON description
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Folder to write to; it must be empty or absent
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// Tensor-parallel ranks to cut for: 1, 2, 4 or 8
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = degree)]
+    pub tp: usize,
+    /// Quantize weights, as with --quantize of the other commands
+    #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
+    pub quantize: Option<WeightFormat>,
+}
+
+#[derive(Debug, ClapArgs)]
 pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
@@ -145,7 +167,7 @@ pub struct BenchArgs {
     /// Random weights of a named shape: tiny, S, M, llama-1b, llama-8b
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = super::bench::shape)]
     pub shape: Option<super::bench::Shape>,
-    /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0
+    /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
     #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = super::bench::weights)]
     pub weights: engraft::core::mem::Stored,
     /// Sequences at once, a list
@@ -191,7 +213,7 @@ impl ModelArgs {
     }
 
     pub fn source(&self) -> ModelSource {
-        self.model.as_deref().map_or(ModelSource::Demo, ModelSource::parse)
+        self.model.as_deref().map_or(ModelSource::Demo, named)
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.
@@ -204,7 +226,8 @@ impl ModelArgs {
 
 impl DeviceArgs {
     pub fn options(&self) -> Result<Options, Failure> {
-        Ok(Options::new().backend(self.backend.clone()).dtype(self.dtype).threads(self.threads))
+        let options = Options::new().backend(self.backend.clone()).dtype(self.dtype);
+        Ok(options.threads(self.threads).quantize(self.quantize))
     }
 }
 
@@ -222,12 +245,35 @@ impl SamplingArgs {
     }
 }
 
+/// A model as users name it; hub ids are looked up in the cache that Hugging Face's programs share.
+pub fn named(text: &str) -> ModelSource {
+    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let home = || variable("HF_HOME").or_else(|| variable("HOME").map(|h| h.join(".cache/huggingface")));
+    let cache = variable("HF_HUB_CACHE").or_else(|| home().map(|h| h.join("hub")));
+    let source = ModelSource::parse(text);
+    match cache {
+        Some(cache) => source.cached(&cache),
+        None => source,
+    }
+}
+
 fn backend(text: &str) -> Result<BackendName, String> {
     text.parse().map_err(|_| format!("unknown backend; there are {}", backends::KNOWN))
 }
 
 fn dtype(text: &str) -> Result<Float, String> {
     text.parse().map_err(|_| "allowed: f32, f16, bf16".into())
+}
+
+fn weight_format(text: &str) -> Result<WeightFormat, String> {
+    text.parse().map_err(|e| match e {
+        engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
+        other => other.to_string(),
+    })
+}
+
+fn degree(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| [1, 2, 4, 8].contains(n)).ok_or_else(|| "allowed: 1, 2, 4, 8".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {

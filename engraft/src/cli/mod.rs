@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod chat;
+mod convert;
 mod doctor;
 mod generate;
 mod output;
@@ -43,6 +44,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Chat(args) => chat::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::WriteShape(args) => bench::write_shape(&args),
     };

@@ -1,12 +1,12 @@
 //! `engraft plan`: the injection plan of a model.
 
 use super::Outcome;
-use super::args::PlanArgs;
+use super::args::{PlanArgs, named};
 use super::output::{emit, json};
-use engraft::{Error, ModelSource};
+use engraft::Error;
 
 pub fn run(args: &PlanArgs) -> Outcome {
-    let source = args.path.as_deref().map_or_else(|| args.model.source(), ModelSource::parse);
+    let source = args.path.as_deref().map_or_else(|| args.model.source(), named);
     let mut loading = super::output::Loading::default();
     let options = args.model.device.options()?.max_seqs(1);
     let handle = options.progress(move |done, total| loading.show(done, total)).start(source)?;

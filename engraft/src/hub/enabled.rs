@@ -1,8 +1,9 @@
 //! Models from the Hugging Face hub, through its cache: what is there is used without a question to the network.
 
+use crate::hub_cache::complete;
 use engraft_core::{Error, Result};
 use hf_hub::HFClientSync;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What is fetched of a repository: weights, configuration, tokenizer, template. Nothing that runs code.
 const WANTED: [&str; 6] = [
@@ -13,6 +14,9 @@ const WANTED: [&str; 6] = [
     "tokenizer*.json",
     "chat_template.jinja",
 ];
+
+/// What is fetched where there are no safetensors.
+const OLDER: [&str; 2] = ["pytorch_model*.bin", "pytorch_model.bin.index.json"];
 
 /// The local folder of repository `id` (`organisation/name`): from the cache, else downloaded into it.
 ///
@@ -28,12 +32,11 @@ pub fn fetch(id: &str) -> Result<PathBuf> {
     {
         return Ok(folder);
     }
-    let wanted = WANTED.map(String::from).to_vec();
-    repository.snapshot_download().allow_patterns(wanted).send().map_err(failed)
-}
-
-/// Whether a cached snapshot has weights and a configuration; another program may have fetched only parts.
-fn complete(folder: &Path) -> bool {
-    let weights = ["model.safetensors", "model.safetensors.index.json"];
-    folder.join("config.json").exists() && weights.iter().any(|w| folder.join(w).exists())
+    let fetch = |patterns: &[&str]| {
+        let patterns = patterns.iter().map(|p| p.to_string()).collect::<Vec<_>>();
+        repository.snapshot_download().allow_patterns(patterns).send().map_err(failed)
+    };
+    let folder = fetch(&WANTED)?;
+    // Older repositories have PyTorch's files only.
+    if complete(&folder) { Ok(folder) } else { fetch(&OLDER) }
 }

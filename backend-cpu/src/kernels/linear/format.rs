@@ -9,6 +9,7 @@
 
 use crate::simd::Lanes;
 use engraft_core::mem::{Block, Float, WeightFormat};
+use engraft_core::quant;
 use half::f16;
 
 /// Output columns of a panel.
@@ -189,8 +190,10 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
 /// Calls `$f::<S>` style code with the source type of a format bound to `$S`.
 macro_rules! with_source {
     ($format:expr, $S:ident => $body:expr, else $other:expr) => {{
-        use engraft_core::mem::{Block, Float, WeightFormat};
+        use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
         use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
+        use $crate::kernels::linear::group::BytesOffset;
+        use $crate::kernels::linear::large::{BytesMin, BytesOnly, Nibbles4};
         match $format {
             WeightFormat::Plain(Float::F32) => {
                 type $S = PlainF32;
@@ -204,15 +207,18 @@ macro_rules! with_source {
                 type $S = PlainBf16;
                 $body
             }
-            WeightFormat::Block(Block::Q8_0) => {
+            WeightFormat::Block(Block::Q8_0)
+            | WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: false, .. }) => {
                 type $S = Bytes8;
                 $body
             }
-            WeightFormat::Block(Block::Q4_0) => {
+            WeightFormat::Block(Block::Q4_0)
+            | WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: false, .. }) => {
                 type $S = Nibbles<8, false, false>;
                 $body
             }
-            WeightFormat::Block(Block::Q4_1) => {
+            WeightFormat::Block(Block::Q4_1)
+            | WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: true, .. }) => {
                 type $S = Nibbles<0, true, false>;
                 $body
             }
@@ -222,6 +228,22 @@ macro_rules! with_source {
             }
             WeightFormat::Block(Block::Q5_1) => {
                 type $S = Nibbles<0, true, true>;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: true, .. }) => {
+                type $S = BytesOffset;
+                $body
+            }
+            WeightFormat::Block(Block::Q4K) => {
+                type $S = Nibbles4;
+                $body
+            }
+            WeightFormat::Block(Block::Q2K | Block::Q5K) => {
+                type $S = BytesMin;
+                $body
+            }
+            WeightFormat::Block(Block::Q3K | Block::Q6K) => {
+                type $S = BytesOnly;
                 $body
             }
             _ => $other,
@@ -251,7 +273,13 @@ pub fn value(format: WeightFormat, row: &[u8], k: usize) -> f32 {
         WeightFormat::Plain(Float::Bf16) => {
             return half::bf16::from_le_bytes([row[2 * k], row[2 * k + 1]]).to_f32();
         }
+        WeightFormat::Block(b) if b.is_large() => {
+            let (i, at) = (k % Block::LARGE, k / Block::LARGE * b.bytes());
+            let (d, m) = quant::large::scale(b, &row[at..], i / quant::large::PART);
+            return d * quant::large::code(b, &row[at..], i) as f32 - m;
+        }
         WeightFormat::Block(b) => b,
+        // Rows of the own formats cannot be entered in the middle without their length.
         _ => return f32::NAN,
     };
     let at = k / SPAN * block.bytes();
@@ -261,7 +289,7 @@ pub fn value(format: WeightFormat, row: &[u8], k: usize) -> f32 {
         Block::Q8_0 => d * (q as u8 as i8) as f32,
         Block::Q4_0 => d * (q - 8) as f32,
         Block::Q5_0 => d * (q - 16) as f32,
-        Block::Q4_1 | Block::Q5_1 => d * q as f32 + half_at(at + 2),
+        _ => d * q as f32 + half_at(at + 2),
     }
 }
 
@@ -276,6 +304,6 @@ pub fn code(block: Block, b: &[u8], i: usize) -> u8 {
         Block::Q4_0 => nibble(2),
         Block::Q4_1 => nibble(4),
         Block::Q5_0 => nibble(6) | fifth(2),
-        Block::Q5_1 => nibble(8) | fifth(4),
+        _ => nibble(8) | fifth(4),
     }
 }

@@ -10,7 +10,12 @@ mod epilogue;
 pub(crate) mod format;
 mod gemm;
 mod gemv;
+mod group;
+mod large;
 mod pack;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod packed_tests;
 #[cfg(test)]
 mod tests;
 

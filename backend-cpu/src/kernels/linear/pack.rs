@@ -3,19 +3,21 @@
 //! A [`Packed`] weight is made empty and then filled in ranges of source rows, in any order and size, so that the loader
 //! can drop mapped pages behind the packer; each range is packed by all threads. Sources are rows as files store them
 //! (f32, f16, bf16 or GGUF blocks, of any alignment). Any source becomes any plain format (converted through f32,
-//! rounded once); a block format only takes rows of its own.
+//! rounded once); a block or group format only takes rows of its own.
 //!
 //! [`Layout::Gate`] is for weights whose first half of rows is a gate and whose second half is its value ("up"): panel
 //! 2p holds 16 gate rows and panel 2p + 1 the 16 value rows that belong to them, so that one work item has both.
 //! Invariant: columns beyond the last row are zero weights.
 
 use super::format::{self, PANEL, SPAN, Source, with_source};
+use super::{group, large};
 use crate::kernels::AlignedBytes;
 use crate::pool::Pool;
 use crate::simd::Lanes;
 use crate::sum::Bounds;
 use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::numerics::leaf_bounds;
+use engraft_core::quant;
 use engraft_core::{Error, Result};
 use std::ops::Range;
 
@@ -170,7 +172,18 @@ impl Packed {
             Stored::Block(b) => WeightFormat::Block(b),
             other => return Err(self.refuse(other.name())),
         };
-        if matches!(self.format, WeightFormat::Block(_)) && source != self.format {
+        self.fill_rows(pool, source, rows, bytes)
+    }
+
+    /// As [`Packed::fill`], from rows of any format.
+    pub fn fill_rows(
+        &mut self,
+        pool: &Pool,
+        source: WeightFormat,
+        rows: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<()> {
+        if !matches!(self.format, WeightFormat::Plain(_)) && source != self.format {
             return Err(self.refuse(source.name()));
         }
         if rows.end > self.n || rows.start > rows.end {
@@ -239,11 +252,34 @@ impl Packed {
                 (WeightFormat::Plain(_), s) if s == self.format => {
                     transpose(src.as_ptr().cast::<u16>(), self.k, dst.cast(), cols);
                 }
+                (WeightFormat::Plain(f), WeightFormat::Group(g)) => {
+                    let mut values = vec![0.0; self.k];
+                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                        quant::group::decode(g, self.k, row, &mut values);
+                        for (k, v) in values.iter().enumerate() {
+                            put(f, dst, k * PANEL + j, *v);
+                        }
+                    }
+                }
                 (WeightFormat::Plain(f), s) => {
                     for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
                         for k in 0..self.k {
                             put(f, dst, k * PANEL + j, format::value(s, row, k));
                         }
+                    }
+                }
+                (WeightFormat::Block(b), _) if b.is_large() => {
+                    let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
+                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                        for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
+                            large::pack(b, block, panel, i, j);
+                        }
+                    }
+                }
+                (WeightFormat::Group(g), _) => {
+                    let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
+                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                        group::pack(g, self.k, row, panel, j);
                     }
                 }
                 (WeightFormat::Block(b), _) => {

@@ -1,6 +1,7 @@
 //! GGUF, llama.cpp's file format: metadata pairs, tensor descriptions, then aligned tensor data.
 //!
-//! Here: versions 2 and 3, little-endian, one file per model, plain elements and the five 32-value block formats.
+//! Here: versions 2 and 3, little-endian, one file per model, plain elements, the five block formats of 32 values and
+//! the five K formats.
 //! `reader.rs` walks the bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs`
 //! translates the rest to the words of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
@@ -87,12 +88,19 @@ pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
     let config = config(&metadata, tensors.iter().map(|t| &t.info)).map_err(|e| in_file(&file, e))?;
     let tokenizer = Tokenizer::take(&mut metadata).map_err(|e| in_file(&file, e))?;
     let generation = tokenizer.generation();
-    let placed =
-        tensors.into_iter().map(|t| Placed { info: t.info, shard: 0, start: t.start, end: t.end }).collect();
+    let placed = |t: Tensor| Placed { info: t.info, shard: 0, start: t.start, end: t.end, view: None };
+    let placed = tensors.into_iter().map(placed).collect();
     let source = Box::new(Tensors::new(file, vec![storage], placed)?);
     let tokenizer = TokenizerFiles::Gguf(Box::new(tokenizer));
     let generation = if generation.is_null() { json::empty() } else { generation };
     Ok(ModelFiles { path, layout: Layout::Gguf, config, generation, tokenizer, source })
+}
+
+/// A file with the metadata of this one and no tensors.
+pub(super) fn without_tensors(storage: &Storage) -> Result<Vec<u8>> {
+    let header = read_header(storage)?;
+    let pairs = header.metadata.iter().filter(|(key, _)| !key.starts_with("split."));
+    Ok(pairs.fold(write::Writer::new(), |w, (key, value)| w.pair(key, value)).finish())
 }
 
 /// Puts the file in front of a metadata error.
@@ -208,11 +216,11 @@ fn tensor(r: &mut Reader, i: usize) -> Result<Tensor, Stop> {
     };
     let overflow =
         |name: &str| Stop::Tensor(name.into(), format!("dimensions {dims:?} of {stored} overflow"));
-    if let (Stored::Block(_), inner) = (stored, dims.first().copied().unwrap_or(1))
-        && !inner.is_multiple_of(Block::VALUES as u64)
+    if let (Stored::Block(block), inner) = (stored, dims.first().copied().unwrap_or(1))
+        && !inner.is_multiple_of(block.values() as u64)
     {
         let what =
-            format!("rows of {inner} values cannot be {stored}, which has blocks of {}", Block::VALUES);
+            format!("rows of {inner} values cannot be {stored}, which has blocks of {}", block.values());
         return Err(Stop::Tensor(name, what));
     }
     let mut shape = Vec::with_capacity(dims.len());
@@ -276,6 +284,11 @@ const TYPES: &[(u32, Stored)] = &[
     (6, Stored::Block(Block::Q5_0)),
     (7, Stored::Block(Block::Q5_1)),
     (8, Stored::Block(Block::Q8_0)),
+    (10, Stored::Block(Block::Q2K)),
+    (11, Stored::Block(Block::Q3K)),
+    (12, Stored::Block(Block::Q4K)),
+    (13, Stored::Block(Block::Q5K)),
+    (14, Stored::Block(Block::Q6K)),
     (24, Stored::I8),
     (25, Stored::I16),
     (26, Stored::I32),
@@ -289,11 +302,6 @@ const UNREAD: &[(u32, &str)] = &[
     (4, "Q4_2"),
     (5, "Q4_3"),
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
-    (12, "Q4_K"),
-    (13, "Q5_K"),
-    (14, "Q6_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
@@ -313,7 +321,8 @@ fn stored(kind: u32) -> Result<Stored, String> {
     if let Some((_, stored)) = TYPES.iter().find(|(n, _)| *n == kind) {
         return Ok(*stored);
     }
-    let supported = "supported: F32, F16, BF16, F64, I8, I16, I32, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0";
+    let supported = "supported: F32, F16, BF16, F64, I8, I16, I32, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
+                     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K";
     Err(match UNREAD.iter().find(|(n, _)| *n == kind) {
         Some((_, name)) => format!("{name} is not supported yet; {supported}"),
         None => format!("type number {kind} is unknown; {supported}"),

@@ -9,7 +9,7 @@ use engraft::core::inject::{InjectionPlan, inject};
 use engraft::core::policy::{Family, ModelSpec, Registry};
 use engraft::core::profile::Profile;
 use engraft::core::weights::LoadOptions;
-use engraft::{Error, Float, Result, demo_files};
+use engraft::{Error, Float, Result, WeightFormat, demo_files};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +22,7 @@ pub struct Job {
     /// None: the embedded model.
     pub model: Option<PathBuf>,
     pub dtype: Float,
+    pub quantize: Option<WeightFormat>,
     pub backend: BackendName,
     pub threads: usize,
     pub batches: Vec<usize>,
@@ -128,7 +129,8 @@ impl Job {
         };
         let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
         let registry = Registry::default();
-        let model = inject(backend, &files, &registry, context, LoadOptions::default(), &mut |_, _| {})?;
+        let load = LoadOptions { quantize: self.quantize, ..LoadOptions::default() };
+        let model = inject(backend, &files, &registry, context, load, &mut |_, _| {})?;
         if model.spec.family != Family::Decoder {
             return Err(Error::config(
                 "model",

@@ -9,7 +9,7 @@ mod shape;
 
 pub use shape::{Shape, shape, weights};
 
-use super::args::{BenchArgs, WriteShapeArgs};
+use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use super::{Failure, Outcome};
 use engraft::backends::with_backend;
@@ -24,7 +24,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let folder = args.shape.map(|_| Folder::new()).transpose()?;
     let model = match (args.shape, &folder, &args.model.model) {
         (Some(shape), Some(folder), _) => Some(written(args, shape, &folder.0)?),
-        (_, _, Some(text)) => match ModelSource::parse(text) {
+        (_, _, Some(text)) => match named(text) {
             ModelSource::Path(path) => Some(path),
             other => Some(other.open()?.path),
         },
@@ -34,6 +34,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let job = Job {
         model,
         dtype: device.dtype,
+        quantize: device.quantize,
         backend: device.backend.clone(),
         threads: device.threads,
         batches: args.batch.clone(),

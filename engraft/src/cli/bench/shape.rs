@@ -81,7 +81,15 @@ pub fn weights(text: &str) -> Result<Stored, String> {
         "q5_0" => Stored::Block(Block::Q5_0),
         "q5_1" => Stored::Block(Block::Q5_1),
         "q8_0" => Stored::Block(Block::Q8_0),
-        _ => return Err("allowed: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0".into()),
+        "q2_k" => Stored::Block(Block::Q2K),
+        "q3_k" => Stored::Block(Block::Q3K),
+        "q4_k" => Stored::Block(Block::Q4K),
+        "q5_k" => Stored::Block(Block::Q5K),
+        "q6_k" => Stored::Block(Block::Q6K),
+        _ => {
+            let all = "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k";
+            return Err(format!("allowed: {all}"));
+        }
     })
 }
 
@@ -275,6 +283,11 @@ fn gguf_type(stored: Stored) -> u32 {
         Stored::Block(Block::Q5_0) => 6,
         Stored::Block(Block::Q5_1) => 7,
         Stored::Block(Block::Q8_0) => 8,
+        Stored::Block(Block::Q2K) => 10,
+        Stored::Block(Block::Q3K) => 11,
+        Stored::Block(Block::Q4K) => 12,
+        Stored::Block(Block::Q5K) => 13,
+        Stored::Block(Block::Q6K) => 14,
         _ => 0,
     }
 }
@@ -299,6 +312,9 @@ fn write_values(
         match stored {
             Stored::F16 => row.iter().for_each(|v| raw.extend(f16::from_f32(*v).to_le_bytes())),
             Stored::Bf16 => row.iter().for_each(|v| raw.extend(bf16::from_f32(*v).to_le_bytes())),
+            Stored::Block(block) if block.is_large() => {
+                random_blocks(block, scale, &mut state, t.cols / Block::LARGE, &mut raw);
+            }
             Stored::Block(block) => {
                 raw.resize(t.cols / Block::VALUES * block.bytes(), 0);
                 quant::block::encode(block, &row, &mut raw);
@@ -309,6 +325,27 @@ fn write_values(
         written += raw.len();
     }
     to.write_all(&vec![0; written.next_multiple_of(alignment) - written])
+}
+
+/// Blocks of a K form, which are not encoded here: random codes under scales that give about the wanted values.
+fn random_blocks(block: Block, scale: f32, state: &mut u64, count: usize, raw: &mut Vec<u8>) {
+    // Where the f16 scales lie, the largest product of small scale and code, the largest small minimum.
+    let (d, e, top, least) = match block {
+        Block::Q2K => (80, Some(82), 45.0, 15.0),
+        Block::Q3K => (108, None, 128.0, 1.0),
+        Block::Q4K => (0, Some(2), 945.0, 63.0),
+        Block::Q5K => (0, Some(2), 1953.0, 63.0),
+        _ => (208, None, 4096.0, 1.0),
+    };
+    for _ in 0..count {
+        let at = raw.len();
+        raw.extend((0..block.bytes()).map(|_| (uniform(state) * 128.0) as i8 as u8));
+        let factor = if e.is_some() { 2.0 * scale } else { scale };
+        raw[at + d..at + d + 2].copy_from_slice(&f16::from_f32(factor / top).to_le_bytes());
+        if let Some(e) = e {
+            raw[at + e..at + e + 2].copy_from_slice(&f16::from_f32(scale / least).to_le_bytes());
+        }
+    }
 }
 
 /// From -1 to 1 (xorshift64*, Vigna 2016): quality beyond "no pattern" is not needed here.

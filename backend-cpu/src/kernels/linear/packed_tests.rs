@@ -1,0 +1,123 @@
+//! The K forms and the own integer formats: products equal those of decoded weights, bit for bit.
+
+use super::*;
+use crate::kernels::testing::{bits, machines, values};
+use crate::sum::dot_ref;
+use engraft_core::math::{FusedMadd, SeparateMadd};
+use engraft_core::mem::{Block, GroupBits, Groups, WeightFormat};
+use engraft_core::numerics::{Madd, leaf_bounds};
+use engraft_core::quant;
+
+/// Formats, and a number of columns that has blocks, tails or neither.
+fn cases() -> Vec<(WeightFormat, usize)> {
+    let large = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K];
+    let mut all: Vec<_> = large.into_iter().map(|b| (WeightFormat::Block(b), 768)).collect();
+    for bits in [GroupBits::Eight, GroupBits::Four] {
+        for asymmetric in [false, true] {
+            for (size, k) in [(0, 77), (32, 77), (64, 300), (128, 64), (256, 1)] {
+                all.push((WeightFormat::Group(Groups { bits, size, asymmetric }), k));
+            }
+        }
+    }
+    all
+}
+
+/// Random bytes whose scales are small and finite.
+fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
+    if let WeightFormat::Group(form) = format {
+        let mut raw = vec![0; format.bytes(n, k)];
+        quant::group::encode(form, k, &values(n * k, 5), &mut raw);
+        return raw;
+    }
+    let WeightFormat::Block(b) = format else { panic!("a packed format") };
+    let mut s = 17u64;
+    let mut raw: Vec<u8> = (0..format.bytes(n, k))
+        .map(|_| {
+            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (s >> 56) as u8
+        })
+        .collect();
+    for (i, block) in raw.chunks_exact_mut(b.bytes()).enumerate() {
+        let places: &[usize] = match b {
+            Block::Q2K => &[80, 82],
+            Block::Q3K => &[108],
+            Block::Q6K => &[208],
+            _ => &[0, 2],
+        };
+        for at in places {
+            let d = half::f16::from_f32(0.001 * (i % 5 + 1) as f32 * if i % 2 == 0 { 1.0 } else { -1.0 });
+            block[*at..*at + 2].copy_from_slice(&d.to_le_bytes());
+        }
+    }
+    raw
+}
+
+#[test]
+fn products_equal_those_of_decoded_weights() {
+    for madd in [Madd::Fused, Madd::Separate] {
+        let machines = machines(madd);
+        for (format, k) in cases() {
+            for (n, grain) in [(17, 1), (70, 64)] {
+                let raw = rows(format, n, k);
+                let mut w = vec![f32::NAN; n * k];
+                quant::decode_rows(format, k, &raw, &mut w).unwrap();
+                let bounds = leaf_bounds(k, grain);
+                for m in &machines {
+                    let mut p = Packed::new(format, n, k, grain, Layout::Plain).unwrap();
+                    p.fill_rows(&m.pool, format, 0..n, &raw).unwrap();
+                    for t in [1, 3, 9] {
+                        let x = values(t * k, t as u64);
+                        let mut y = vec![f32::NAN; t * n];
+                        // SAFETY: the slices outlive the call.
+                        let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+                        linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
+                        let dot = |i: usize| {
+                            let (x, w) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                            match madd {
+                                Madd::Fused => dot_ref::<FusedMadd>(x, w, &bounds),
+                                Madd::Separate => dot_ref::<SeparateMadd>(x, w, &bounds),
+                            }
+                        };
+                        let want: Vec<f32> = (0..t * n).map(dot).collect();
+                        assert_eq!(bits(&y), bits(&want), "{format} {madd:?} {n}x{k} t={t} {:?}", m.isa);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_in_pieces_gate_layouts_and_conversions() {
+    let m = &machines(Madd::Fused)[0];
+    for (format, k) in cases() {
+        let n = 36;
+        let raw = rows(format, n, k);
+        let mut w = vec![f32::NAN; n * k];
+        quant::decode_rows(format, k, &raw, &mut w).unwrap();
+        let size = format.bytes(1, k);
+        for layout in [Layout::Plain, Layout::Gate] {
+            let mut p = Packed::new(format, n, k, 1, layout).unwrap();
+            for part in [0..5usize, 5..6, 6..21, 21..36] {
+                p.fill_rows(&m.pool, format, part.clone(), &raw[part.start * size..part.end * size]).unwrap();
+            }
+            for row in 0..n {
+                let mut got = vec![f32::NAN; k];
+                p.unpack::<crate::simd::Portable<FusedMadd>>(row, &mut got);
+                assert_eq!(bits(&got), bits(&w[row * k..][..k]), "{format} {layout:?} row {row}");
+            }
+        }
+        let mut plain = Packed::new(WeightFormat::Plain(Float::F32), n, k, 1, Layout::Plain).unwrap();
+        plain.fill_rows(&m.pool, format, 0..n, &raw).unwrap();
+        let mut got = vec![f32::NAN; k];
+        plain.unpack::<crate::simd::Portable<FusedMadd>>(7, &mut got);
+        assert_eq!(bits(&got), bits(&w[7 * k..][..k]), "{format} as f32");
+        let other = WeightFormat::Block(Block::Q8_0);
+        assert!(
+            Packed::new(format, n, k, 1, Layout::Plain)
+                .unwrap()
+                .fill_rows(&m.pool, other, 0..1, &[0; 34])
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! DeepSpeed's JSON description of a checkpoint.
+//!
+//! | key | meaning |
+//! | --- | --- |
+//! | `type` | `BLOOM`, `ds_model`, `Megatron` (in any case) |
+//! | `checkpoints` | a list of files, or `{"tp": [...], "non_tp": [...]}` |
+//! | `parallelization` | of a list: `pp`, every file holds whole tensors (default), or `tp`, one file per rank |
+//! | `tp_size`, `mp_size` | ranks that wrote `tp` files; default: as many as there are files |
+//! | `version` | order of the rows of fused q, k, v: 0, 1.0 or 2.0; read for `Megatron` alone |
+//! | `base_dir` | put before file names; default: the description's own folder |
+//! | `dtype` | what DeepSpeed would cast to; not needed to read the files |
+//!
+//! `tp` files come partition by partition, all ranks of one partition together, as DeepSpeed writes them.
+
+use super::{Files, MAX_RANKS, parent};
+use crate::{Error, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const KEYS: [&str; 8] =
+    ["type", "checkpoints", "version", "parallelization", "tp_size", "mp_size", "base_dir", "dtype"];
+
+/// A description that has been read and checked.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::checkpoint) struct Description {
+    /// The files.
+    pub files: Files,
+    /// Where they lie.
+    pub base: PathBuf,
+    /// Order of fused rows, for Megatron's own files.
+    pub version: Option<f64>,
+}
+
+/// Whether an object looks like a description, and not like a model's configuration.
+pub(in crate::checkpoint) fn is_description(value: &Value) -> bool {
+    value.get("checkpoints").is_some()
+}
+
+impl Description {
+    /// Reads a description that lies in `folder`; `base` is what the user gave as `base_dir` beside it.
+    pub(in crate::checkpoint) fn parse(
+        file: &str,
+        value: &Value,
+        folder: &Path,
+        base: Option<&str>,
+    ) -> Result<Self> {
+        let bad = |what: String| Error::format(file, what);
+        let map = value.as_object().ok_or_else(|| bad("is no JSON object".into()))?;
+        if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
+            return Err(bad(format!("`{key}` is unknown; known: {}", KEYS.join(", "))));
+        }
+        let kind = text(file, value, "type")?.unwrap_or("ds_model").to_ascii_lowercase();
+        if !["bloom", "ds_model", "megatron"].contains(&kind.as_str()) {
+            return Err(bad(format!("type is \"{kind}\"; allowed: BLOOM, ds_model, Megatron")));
+        }
+        let base =
+            match base.filter(|b| !b.is_empty()).or(text(file, value, "base_dir")?).filter(|b| !b.is_empty())
+            {
+                Some(base) => PathBuf::from(base),
+                None => folder.to_owned(),
+            };
+        let base = if base.is_absolute() || base.exists() { base } else { folder.join(base) };
+        let degree = degree(file, value)?;
+        let paths = |value: Option<&Value>, key: &str| paths(file, value, key, &base);
+        let files = match value.get("checkpoints") {
+            Some(list @ Value::Array(_)) => {
+                let all = paths(Some(list), "checkpoints")?;
+                let default = if kind == "megatron" { "tp" } else { "pp" };
+                match text(file, value, "parallelization")?.unwrap_or(default) {
+                    "pp" => Files { whole: all, ranks: Vec::new() },
+                    "tp" => Files { whole: Vec::new(), ranks: by_rank(file, all, degree)? },
+                    other => return Err(bad(format!("parallelization is \"{other}\"; allowed: pp, tp"))),
+                }
+            }
+            Some(Value::Object(both)) => {
+                if let Some(key) = both.keys().find(|k| !["tp", "non_tp"].contains(&k.as_str())) {
+                    return Err(bad(format!("checkpoints has `{key}`; allowed: tp, non_tp")));
+                }
+                let ranks = by_rank(file, paths(both.get("tp"), "checkpoints.tp")?, degree)?;
+                Files { whole: paths(both.get("non_tp"), "checkpoints.non_tp")?, ranks }
+            }
+            _ => {
+                return Err(
+                    bad("checkpoints must be a list of files or an object with tp and non_tp".into()),
+                );
+            }
+        };
+        let version = match (value.get("version"), kind.as_str()) {
+            (None | Some(Value::Null), _) => None,
+            // The others write 1.0 or 0.0 without meaning an order: their fused rows go head by head.
+            (Some(_), "bloom" | "ds_model") => Some(2.0),
+            (Some(v), _) => {
+                Some(v.as_f64().ok_or_else(|| bad(format!("version is {v}; a number is expected")))?)
+            }
+        };
+        let version = if kind == "megatron" { version } else { Some(2.0) };
+        Ok(Self { files, base, version })
+    }
+
+    /// The folder of a description file.
+    pub(in crate::checkpoint) fn folder(path: &Path) -> PathBuf {
+        parent(path)
+    }
+}
+
+fn text<'a>(file: &str, value: &'a Value, key: &str) -> Result<Option<&'a str>> {
+    match value.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(Error::format(file, format!("{key} is {other}; a text is expected"))),
+    }
+}
+
+fn degree(file: &str, value: &Value) -> Result<Option<usize>> {
+    let one = |key: &str| match value.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(v) => match v.as_u64() {
+            Some(n) if (1..=MAX_RANKS as u64).contains(&n) => Ok(Some(n as usize)),
+            _ => Err(Error::format(file, format!("{key} is {v}; 1 to {MAX_RANKS} are allowed"))),
+        },
+    };
+    match (one("tp_size")?, one("mp_size")?) {
+        (Some(a), Some(b)) if a != b => {
+            Err(Error::format(file, format!("tp_size is {a} and mp_size is {b}; they mean the same")))
+        }
+        (a, b) => Ok(a.or(b)),
+    }
+}
+
+fn paths(file: &str, value: Option<&Value>, key: &str, base: &Path) -> Result<Vec<PathBuf>> {
+    let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
+    let list = value.as_array().ok_or_else(|| Error::format(file, format!("{key} is no list of files")))?;
+    let one = |v: &Value| match v.as_str() {
+        Some(name) if !name.is_empty() => Ok(base.join(name)),
+        _ => Err(Error::format(file, format!("{key} lists {v}; file names are expected"))),
+    };
+    list.iter().map(one).collect()
+}
+
+/// `[partition 0 of ranks 0..n, partition 1 of ranks 0..n, ...]` to the files of each rank.
+fn by_rank(file: &str, all: Vec<PathBuf>, degree: Option<usize>) -> Result<Vec<Vec<PathBuf>>> {
+    let degree = degree.unwrap_or(all.len()).max(1);
+    if all.len() > MAX_RANKS * MAX_RANKS || !all.len().is_multiple_of(degree) {
+        let what = format!("{} files of shards for a tp_size of {degree}; a multiple is expected", all.len());
+        return Err(Error::format(file, what));
+    }
+    let mut ranks = vec![Vec::new(); if all.is_empty() { 0 } else { degree }];
+    for (i, path) in all.into_iter().enumerate() {
+        ranks[i % degree].push(path);
+    }
+    Ok(ranks)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parse(value: Value) -> Result<Description> {
+        Description::parse("d.json", &value, Path::new("/x"), None)
+    }
+
+    #[test]
+    fn both_forms() {
+        let pp = parse(json!({"type": "bloom", "checkpoints": ["a.pt", "b.pt"], "version": 1.0})).unwrap();
+        assert_eq!(pp.files.whole, [Path::new("/x/a.pt"), Path::new("/x/b.pt")]);
+        let tp = parse(json!({
+            "type": "ds_model", "version": 1.0, "parallelization": "tp", "tp_size": 2, "base_dir": "/y",
+            "checkpoints": {"non_tp": ["n.pt"], "tp": ["00_00", "01_00", "00_01", "01_01"]},
+        }))
+        .unwrap();
+        assert_eq!(tp.files.whole, [Path::new("/y/n.pt")]);
+        assert_eq!(tp.files.ranks[1], [Path::new("/y/01_00"), Path::new("/y/01_01")]);
+        let m = parse(json!({"type": "Megatron", "checkpoints": ["0", "1"], "version": 0})).unwrap();
+        assert_eq!((m.files.ranks.len(), m.version), (2, Some(0.0)));
+    }
+
+    #[test]
+    fn refusals_name_the_key() {
+        for (value, word) in [
+            (json!({"checkpoint": []}), "`checkpoint`"),
+            (json!({"checkpoints": []  , "type": "GPT"}), "gpt"),
+            (json!({"checkpoints": "a"}), "checkpoints"),
+            (json!({"checkpoints": [3]}), "3"),
+            (json!({"checkpoints": {"tp": ["a", "b", "c"]}, "tp_size": 2}), "tp_size of 2"),
+            (json!({"checkpoints": {"pp": []}}), "`pp`"),
+            (json!({"checkpoints": [], "tp_size": 2, "mp_size": 4}), "mp_size is 4"),
+            (json!({"checkpoints": [], "tp_size": 0}), "tp_size is 0"),
+            (json!({"checkpoints": ["a"], "parallelization": "ep"}), "\"ep\""),
+            (json!({"checkpoints": ["a"], "type": "megatron", "version": "x"}), "version"),
+        ] {
+            let text = parse(value.clone()).unwrap_err().to_string();
+            assert!(text.contains(word) && text.contains("d.json"), "{value}: {text}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been opened yet.
+
+use super::check::Taker;
+use super::{CheckpointRef, InferenceConfig, Warning};
+use crate::{Error, Result};
+
+/// Refuses what cannot work together, and notes what has no effect beside something else.
+pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) -> Result<()> {
+    let pair = |a: &str, b: &str| format!("{}` and `{}", t.spelled(a), t.spelled(b));
+    if c.injection_policy.is_some() && c.kernel_inject {
+        let allowed = "one of them: an injection policy describes a model for the composed path";
+        return Err(Error::config(
+            pair("injection_policy", "replace_with_kernel_inject"),
+            "both given",
+            allowed,
+        ));
+    }
+    if c.min_out_tokens > c.max_out_tokens {
+        let got = format!("{} with {}", c.min_out_tokens, c.max_out_tokens);
+        return Err(Error::config(
+            pair("min_out_tokens", "max_out_tokens"),
+            got,
+            "a minimum up to the maximum",
+        ));
+    }
+    experts(t, c)?;
+    if let Some(s) = &c.state {
+        let count = "state_manager.max_ragged_sequence_count";
+        for (most, field) in [
+            (s.max_tracked_sequences, "state_manager.max_tracked_sequences"),
+            (s.max_ragged_batch_size, "state_manager.max_ragged_batch_size"),
+        ] {
+            if s.max_ragged_sequence_count > most {
+                let got = format!("{} with {most}", s.max_ragged_sequence_count);
+                return Err(Error::config(pair(count, field), got, "a count up to the other"));
+            }
+        }
+    }
+    described(t, c)?;
+    if c.checkpoint.is_none() && !c.base_dir.is_empty() {
+        warn(warnings, t.spelled("base_dir"), "has no effect without `checkpoint`");
+    }
+    if c.checkpoint.is_none() && t.given("training_mp_size") {
+        warn(warnings, t.spelled("training_mp_size"), "has no effect without `checkpoint`");
+    }
+    if t.given("state_manager.memory_config.size") && c.state.as_ref().is_none_or(|s| s.kv_blocks.is_none()) {
+        let what = "has an effect in mode allocate only; the KV cache has room for all sequences";
+        warn(warnings, t.spelled("state_manager.memory_config.size"), what);
+    }
+    Ok(())
+}
+
+fn experts(t: &Taker, c: &InferenceConfig) -> Result<()> {
+    let pair = |a: &str, b: &str| format!("{}` and `{}", t.spelled(a), t.spelled(b));
+    if !c.moe.enabled {
+        for path in ["moe.ep_size", "moe.moe_experts", "moe.type"] {
+            if t.given(path) {
+                return Err(Error::config(
+                    pair(path, "moe.enabled"),
+                    "given with false",
+                    "enabled, or no experts",
+                ));
+            }
+        }
+    }
+    if let Some(n) = c.moe.experts.iter().find(|n| **n > 1 && !n.is_multiple_of(c.moe.ep_size)) {
+        let got = format!("{n} with {}", c.moe.ep_size);
+        let allowed = "experts that spread evenly over the ranks";
+        return Err(Error::config(pair("moe.moe_experts", "moe.ep_size"), got, allowed));
+    }
+    Ok(())
+}
+
+/// A description in place is here to be compared; one in a file is compared when it is opened.
+fn described(t: &Taker, c: &InferenceConfig) -> Result<()> {
+    let (Some(CheckpointRef::Description(d)), Some(degree)) = (&c.checkpoint, c.training_mp_size) else {
+        return Ok(());
+    };
+    for key in ["tp_size", "mp_size"] {
+        if let Some(stored) = d.get(key).and_then(serde_json::Value::as_u64)
+            && stored != degree as u64
+        {
+            let both = format!("{}` and `checkpoint.{key}", t.spelled("training_mp_size"));
+            let got = format!("{degree} with {stored}");
+            return Err(Error::config(both, got, "one value: both are the degree of the stored checkpoint"));
+        }
+    }
+    Ok(())
+}
+
+fn warn(warnings: &mut Vec<Warning>, field: String, what: &str) {
+    warnings.push(Warning { field, what: what.into() });
+}

@@ -1,0 +1,286 @@
+//! The first stage: settings by canonical name, wherever they came from.
+
+use super::fields::{Becomes, find, nearest};
+use super::{DataType, InferenceConfig, Warning, check};
+use crate::{Error, Result};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Largest configuration file.
+const MAX_FILE: u64 = 16 << 20;
+
+/// One setting: how it was spelled, where, and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub spelled: String,
+    pub source: usize,
+    pub value: Value,
+}
+
+/// Settings that have been named, not yet checked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RawConfig {
+    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) warnings: Vec<Warning>,
+    /// Dictionaries, files and option lists that were read so far; setters are one more.
+    sources: usize,
+    /// Names that two sources give different values, and the values.
+    conflicts: Vec<(String, String)>,
+}
+
+impl RawConfig {
+    /// Nothing set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// DeepSpeed's `init_inference(model, config, **kwargs)`: nothing, a dictionary, the path of a JSON (or TOML) file,
+    /// options, or a dictionary or file and options.
+    ///
+    /// # Errors
+    /// As [`RawConfig::dictionary`] and [`RawConfig::file`]; a `config` that is neither an object nor a text.
+    pub fn from_call(config: &Value, options: &Map<String, Value>) -> Result<Self> {
+        let raw = match config {
+            Value::Null => Self::new(),
+            Value::Object(_) => Self::new().dictionary(config)?,
+            Value::String(path) => Self::new().file(Path::new(path))?,
+            other => return Err(Error::config("config", kind(other), "an object or the path of a file")),
+        };
+        if options.is_empty() { Ok(raw) } else { raw.options(options) }
+    }
+
+    /// Adds a dictionary.
+    ///
+    /// # Errors
+    /// `Config`: an unknown key (with the nearest known one), a setting given twice under two names, an object of a
+    /// Python program.
+    pub fn dictionary(self, config: &Value) -> Result<Self> {
+        match config {
+            Value::Object(map) => self.options(map),
+            other => Err(Error::config("config", kind(other), "an object")),
+        }
+    }
+
+    /// Adds named options, as keyword arguments are. Where options and what was there before differ, [`Self::check`]
+    /// refuses both; equal duplicates are fine.
+    ///
+    /// # Errors
+    /// As [`RawConfig::dictionary`].
+    pub fn options(mut self, options: &Map<String, Value>) -> Result<Self> {
+        self.sources += 1;
+        self.walk("", "", options)?;
+        Ok(self)
+    }
+
+    /// Adds a JSON text.
+    ///
+    /// # Errors
+    /// `Format` naming `file`; as [`RawConfig::dictionary`].
+    pub fn json(self, file: &str, text: &str) -> Result<Self> {
+        let value =
+            serde_json::from_str(text).map_err(|e| Error::format(file, format!("is not valid JSON: {e}")))?;
+        self.dictionary(&value)
+    }
+
+    /// Adds a TOML text.
+    ///
+    /// # Errors
+    /// As [`RawConfig::json`].
+    pub fn toml(self, file: &str, text: &str) -> Result<Self> {
+        let value: Value = toml::from_str(text)
+            .map_err(|e| Error::format(file, format!("is not valid TOML: {}", e.message())))?;
+        self.dictionary(&value)
+    }
+
+    /// Adds a file: TOML if its name ends in `.toml`, else JSON.
+    ///
+    /// # Errors
+    /// `Io`; as [`RawConfig::json`].
+    pub fn file(self, path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let size = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.len();
+        if size > MAX_FILE {
+            return Err(Error::format(name, format!("is {size} bytes long; at most {MAX_FILE} are allowed")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
+        if path.extension().is_some_and(|e| e == "toml") {
+            self.toml(&name, &text)
+        } else {
+            self.json(&name, &text)
+        }
+    }
+
+    /// Sets one field by its canonical dotted name, an alias or a deprecated name.
+    ///
+    /// # Errors
+    /// As [`RawConfig::dictionary`].
+    pub fn set(mut self, field: &str, value: impl Into<Value>) -> Result<Self> {
+        self.sources += 1;
+        let mut map = Map::new();
+        let (sections, name) = field.rsplit_once('.').unwrap_or(("", field));
+        map.insert(name.to_owned(), value.into());
+        for section in sections.rsplit('.').filter(|s| !s.is_empty()) {
+            map = Map::from_iter([(section.to_owned(), Value::Object(map))]);
+        }
+        self.walk("", "", &map)?;
+        Ok(self)
+    }
+
+    /// Element type.
+    pub fn dtype(self, dtype: impl Into<DataType>) -> Self {
+        self.typed("dtype", dtype.into().name().into())
+    }
+
+    /// Fused kernels.
+    pub fn kernel_inject(self, on: bool) -> Self {
+        self.typed("replace_with_kernel_inject", on.into())
+    }
+
+    /// Tensor-parallel degree.
+    pub fn tp_size(self, ranks: usize) -> Self {
+        self.typed("tensor_parallel.tp_size", ranks.into())
+    }
+
+    /// Capture of decode steps.
+    pub fn graphs(self, on: bool) -> Self {
+        self.typed("enable_cuda_graph", on.into())
+    }
+
+    /// Longest sequence, prompt and continuation.
+    pub fn max_out_tokens(self, tokens: usize) -> Self {
+        self.typed("max_out_tokens", tokens.into())
+    }
+
+    /// The checkpoint: a folder, a file, or a JSON description.
+    pub fn checkpoint(self, path: impl AsRef<Path>) -> Self {
+        self.typed("checkpoint", path.as_ref().display().to_string().into())
+    }
+
+    /// Weights in `bits` (8 or 4), in groups of `group` values along the inputs (0: one group per row).
+    pub fn quantize(self, bits: u32, group: usize, symmetric: bool) -> Self {
+        let kind = if symmetric { "symmetric" } else { "asymmetric" };
+        self.typed("quant.enabled", true.into())
+            .typed("quant.weight.num_bits", bits.into())
+            .typed("quant.weight.group_size", group.into())
+            .typed("quant.weight.q_type", kind.into())
+    }
+
+    /// The second stage: types, ranges and combinations.
+    ///
+    /// # Errors
+    /// `Config`, naming the field as the user spelled it, and for combinations both sides.
+    pub fn check(self) -> Result<(InferenceConfig, Vec<Warning>)> {
+        if !self.conflicts.is_empty() {
+            let (names, values): (Vec<_>, Vec<_>) = self.conflicts.iter().cloned().unzip();
+            let got = format!("given twice with different values ({})", values.join("; "));
+            return Err(Error::config(names.join("`, `"), got, "one value each"));
+        }
+        check::check(self)
+    }
+
+    /// A typed setter wins over nothing and conflicts with everything else, like any other source.
+    fn typed(mut self, path: &str, value: Value) -> Self {
+        self.sources += 1;
+        let source = self.sources;
+        self.put(path.to_owned(), Entry { spelled: path.to_owned(), source, value });
+        self
+    }
+
+    fn walk(&mut self, section: &str, spelled: &str, map: &Map<String, Value>) -> Result<()> {
+        for (key, value) in map {
+            let full = if spelled.is_empty() { key.clone() } else { format!("{spelled}.{key}") };
+            let Some(field) = find(section, key) else {
+                let hint = match nearest(section, key) {
+                    Some(name) => format!("the known keys; the nearest is `{name}`"),
+                    None => "the known keys (docs/from_deepspeed.md lists them)".to_string(),
+                };
+                return Err(Error::config(full, "an unknown key", hint));
+            };
+            let path =
+                if section.is_empty() { field.name.to_owned() } else { format!("{section}.{}", field.name) };
+            // "auto" leaves the default, as if the key were not there; so does null.
+            if value.is_null() || value.as_str() == Some("auto") {
+                continue;
+            }
+            match (field.becomes, value) {
+                (Becomes::Section, Value::Object(inner)) => self.walk(&path, &full, inner)?,
+                // `moe: true` is short for its `enabled`.
+                (Becomes::Section, Value::Bool(_)) if path == "moe" => {
+                    self.add("moe.enabled".into(), full, value.clone())?;
+                }
+                (Becomes::Section, other) => return Err(Error::config(full, kind(other), "an object")),
+                (Becomes::Value, _) => self.add(path, full, value.clone())?,
+                (Becomes::Object, _) => {
+                    let allowed = "null: groups of ranks are made when the engine starts";
+                    return Err(Error::config(full, kind(value), allowed));
+                }
+                (Becomes::Ignored(why), _) => self.warn(full, format!("{why}; it is ignored")),
+                (Becomes::Moved(to), _) => {
+                    let object =
+                        find(to.rsplit_once('.').map_or("", |(s, _)| s), to.rsplit('.').next().unwrap_or(to));
+                    if object.is_some_and(|f| f.becomes == Becomes::Object) {
+                        return Err(Error::config(
+                            full,
+                            kind(value),
+                            "null: groups of ranks are made when the engine starts",
+                        ));
+                    }
+                    self.warn(full.clone(), format!("is deprecated; write `{to}`"));
+                    self.add(to.to_owned(), full, value.clone())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn warn(&mut self, field: String, what: String) {
+        self.warnings.push(Warning { field, what });
+    }
+
+    /// Within one source a setting may be named once only, under whichever name.
+    fn add(&mut self, path: String, spelled: String, value: Value) -> Result<()> {
+        let source = self.sources;
+        if let Some(there) = self.entries.get(&path).filter(|e| e.source == source) {
+            let both = format!("{}` and `{spelled}", there.spelled);
+            return Err(Error::config(both, "given twice", format!("one of them: both are `{path}`")));
+        }
+        self.put(path, Entry { spelled, source, value });
+        Ok(())
+    }
+
+    fn put(&mut self, path: String, entry: Entry) {
+        match self.entries.get(&path) {
+            Some(there) if same(&there.value, &entry.value) => {}
+            Some(there) => {
+                let both = if there.spelled == entry.spelled {
+                    there.spelled.clone()
+                } else {
+                    format!("{}` and `{}", there.spelled, entry.spelled)
+                };
+                self.conflicts.push((both, format!("{} and {}", there.value, entry.value)));
+            }
+            None => {
+                self.entries.insert(path, entry);
+            }
+        }
+    }
+}
+
+/// Equal in meaning: 1 and 1.0, "fp16" and "half".
+fn same(a: &Value, b: &Value) -> bool {
+    let dtype = |v: &Value| v.as_str().and_then(|s| s.parse::<DataType>().ok());
+    a == b || (a.is_number() && a.as_f64() == b.as_f64()) || (dtype(a).is_some() && dtype(a) == dtype(b))
+}
+
+/// What a value is, for messages.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

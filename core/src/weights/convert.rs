@@ -1,0 +1,174 @@
+//! Writes a model in the own pre-sharded form ([`crate::checkpoint::ready`]): cut for a degree, quantized or as it is.
+//!
+//! Operands are read, cut for every rank and written one after the other, so memory holds one at a time. A converted
+//! model can be converted again: cut for another degree, or merged to one rank.
+
+use super::{LoadOptions, operand};
+use crate::checkpoint::ready::{MANIFEST, Manifest, Shape, rank_file, stored_as};
+use crate::checkpoint::{Layout, ModelFiles};
+use crate::config::ModelConfig;
+use crate::mem::{Stored, WeightFormat};
+use crate::policy::{Catalog, ModelSpec, Resolved};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What to write.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvertOptions {
+    /// Ranks: 1, 2, 4 or 8.
+    pub world: usize,
+    /// Format for products whose binding allows it; none keeps what is stored.
+    pub quantize: Option<WeightFormat>,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Converted {
+    /// Operands of each rank.
+    pub operands: usize,
+    /// Bytes of all ranks' files.
+    pub bytes: u64,
+}
+
+/// Writes operands and manifest to `out`, which must exist; configuration and tokenizer are the caller's to copy
+/// ([`crate::checkpoint::copy_companions`]). `progress` hears bytes read so far and in all.
+///
+/// # Errors
+/// `Config` for a degree that is not 1, 2, 4 or 8; `Tensor` where a cut would go through a block or group; what reading
+/// and writing raise.
+pub fn convert(
+    files: &ModelFiles,
+    spec: &ModelSpec,
+    resolved: &[Resolved<'_>],
+    out: &Path,
+    options: ConvertOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Converted> {
+    let ConvertOptions { world, quantize } = options;
+    if ![1, 2, 4, 8].contains(&world) {
+        return Err(Error::config("tensor parallel degree", world, "1, 2, 4 or 8"));
+    }
+    let source = files.source.as_ref();
+    let mut ranks = Vec::with_capacity(world);
+    for rank in 0..world {
+        ranks.push(RankFile::create(out.join(rank_file(rank, world)), resolved.len())?);
+    }
+    let (mut done, total) = (0, source.total_bytes());
+    for one in resolved {
+        let role = one.binding.role;
+        let load = LoadOptions { quantize, rank: 0, world };
+        let whole = operand::read(source, spec, one, load)?;
+        for (rank, file) in ranks.iter_mut().enumerate() {
+            let rows = whole.of_rank(spec, one, LoadOptions { rank, ..load })?;
+            let shape = Shape { rows: rows.rows, cols: rows.cols, format: rows.format };
+            file.put(role.to_string(), shape, &rows.parts)?;
+        }
+        done += whole.bytes_read(one);
+        drop(whole);
+        one.tensors.iter().for_each(|t| source.release(&t.name));
+        source.release_ready(&role.to_string());
+        progress(done.min(total), total);
+    }
+    let mut operands = Vec::with_capacity(world);
+    let mut bytes = 0;
+    for rank in ranks {
+        let (shapes, size) = rank.finish()?;
+        bytes += size;
+        operands.push(shapes);
+    }
+    let count = operands.first().map_or(0, BTreeMap::len);
+    let gguf = files.layout == Layout::Gguf;
+    let manifest = Manifest { world, tensors: source.tensors().to_vec(), operands, gguf };
+    let path = out.join(MANIFEST);
+    std::fs::write(&path, manifest.to_json().to_string()).map_err(|e| Error::io(&path, e))?;
+    Ok(Converted { operands: count, bytes })
+}
+
+/// As [`convert`], for a model whose policy is to be chosen from `registry`.
+///
+/// # Errors
+/// As [`convert`]; those of choosing and resolving a policy.
+pub fn convert_model(
+    files: &ModelFiles,
+    registry: &crate::policy::Registry,
+    out: &Path,
+    options: ConvertOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Converted> {
+    let config = ModelConfig::new(files.config.clone())?;
+    let catalog = Catalog::new(files.source.tensors());
+    let policy = registry.choose(&config, catalog)?;
+    let spec = policy.spec(&config, catalog)?;
+    let resolved = crate::policy::resolve(policy.as_ref(), &spec, &config, catalog)?;
+    convert(files, &spec, &resolved, out, options, progress)
+}
+
+/// A safetensors file in the making: room for its header in front, operands behind it as they come.
+struct RankFile {
+    path: PathBuf,
+    to: BufWriter<File>,
+    room: usize,
+    at: u64,
+    header: serde_json::Map<String, serde_json::Value>,
+    shapes: BTreeMap<String, Shape>,
+}
+
+/// Bytes of a header's entry at most: a role's name, a type, two numbers, two offsets.
+const ENTRY: usize = 256;
+
+impl RankFile {
+    fn create(path: PathBuf, operands: usize) -> Result<Self> {
+        let room = (operands * ENTRY + 64).next_multiple_of(64) - 8;
+        let file = File::create(&path).map_err(|e| Error::io(&path, e))?;
+        let mut to = BufWriter::new(file);
+        to.seek(SeekFrom::Start(room as u64 + 8)).map_err(|e| Error::io(&path, e))?;
+        Ok(Self { path, to, room, at: 0, header: serde_json::Map::new(), shapes: BTreeMap::new() })
+    }
+
+    fn put(&mut self, role: String, shape: Shape, parts: &[std::borrow::Cow<'_, [u8]>]) -> Result<()> {
+        let (stored, dims) = stored_as(shape);
+        let start = self.at;
+        for part in parts {
+            self.to.write_all(part).map_err(|e| Error::io(&self.path, e))?;
+            self.at += part.len() as u64;
+        }
+        if self.at - start != shape.format.bytes(shape.rows, shape.cols) as u64 {
+            return Err(Error::internal(format!("{role} has {} bytes for {shape:?}", self.at - start)));
+        }
+        let dtype = match stored {
+            Stored::F32 => "F32",
+            Stored::F16 => "F16",
+            Stored::Bf16 => "BF16",
+            _ => "U8",
+        };
+        let entry = serde_json::json!({"dtype": dtype, "shape": dims, "data_offsets": [start, self.at]});
+        self.header.insert(role.clone(), entry);
+        self.shapes.insert(role, shape);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(BTreeMap<String, Shape>, u64)> {
+        let mut header = serde_json::Value::Object(std::mem::take(&mut self.header)).to_string();
+        if header.len() > self.room {
+            return Err(Error::internal(format!(
+                "a header of {} bytes in room for {}",
+                header.len(),
+                self.room
+            )));
+        }
+        // Spaces behind JSON are part of the format.
+        header.extend(std::iter::repeat_n(' ', self.room - header.len()));
+        let path = self.path;
+        let write = |to: &mut BufWriter<File>| -> std::io::Result<()> {
+            to.seek(SeekFrom::Start(0))?;
+            to.write_all(&(header.len() as u64).to_le_bytes())?;
+            to.write_all(header.as_bytes())?;
+            to.flush()
+        };
+        write(&mut self.to).map_err(|e| Error::io(&path, e))?;
+        Ok((self.shapes, self.at + header.len() as u64 + 8))
+    }
+}

@@ -1,0 +1,96 @@
+//! The way back from shards to the whole operand: the inverse of [`super::shard`]'s cut.
+
+use super::{Rows, rank_rows};
+use crate::mem::{GroupBits, WeightFormat};
+use crate::policy::{Binding, Part, Shard};
+use crate::{Error, Result};
+
+/// Joins what all ranks have of an operand; `parts` are the rows of its parts in the whole.
+pub(super) fn merge(shards: &[Rows<'_>], binding: &Binding, parts: &[usize]) -> Result<Rows<'static>> {
+    let Some(first) = shards.first() else { return Err(Error::internal("an operand of no rank")) };
+    if let Some(other) = shards.iter().find(|s| s.format != first.format) {
+        let what = format!("is {} on one rank and {} on another", first.format, other.format);
+        return Err(Error::tensor(&first.name, what));
+    }
+    match binding.shard {
+        Shard::Replicated => Ok(owned(first, first.rows, first.cols, first.joined().into_owned())),
+        Shard::Rows { .. } if binding.role.part == Part::Bias => {
+            Ok(owned(first, first.rows, first.cols, first.joined().into_owned()))
+        }
+        Shard::Columns { unit } => outputs(shards, first, parts, unit),
+        Shard::Vocab => outputs(shards, first, parts, 1),
+        Shard::Rows { .. } => columns(shards, first),
+    }
+}
+
+fn owned(like: &Rows<'_>, rows: usize, cols: usize, bytes: Vec<u8>) -> Rows<'static> {
+    Rows { name: like.name.clone(), rows, cols, format: like.format, parts: vec![bytes.into()] }
+}
+
+/// Part by part, each rank's rows (of a vector: elements).
+fn outputs(shards: &[Rows<'_>], first: &Rows<'_>, parts: &[usize], unit: usize) -> Result<Rows<'static>> {
+    let vector = first.rows == 1;
+    let size = match (vector, first.format) {
+        (true, WeightFormat::Plain(dtype)) => dtype.bytes(),
+        _ => first.format.bytes(1, first.cols),
+    };
+    let whole: Vec<_> = shards.iter().map(|s| s.joined()).collect();
+    let mut starts = vec![0; shards.len()];
+    let mut bytes = Vec::with_capacity(whole.iter().map(|w| w.len()).sum());
+    for part in parts {
+        for (rank, from) in whole.iter().enumerate() {
+            let count = rank_rows(*part, unit, rank, shards.len()).len() * size;
+            let piece = from.get(starts[rank]..starts[rank] + count);
+            bytes.extend_from_slice(piece.ok_or_else(|| short(first, rank))?);
+            starts[rank] += count;
+        }
+    }
+    if let Some(rank) = whole.iter().zip(&starts).position(|(w, s)| w.len() != *s) {
+        return Err(short(first, rank));
+    }
+    let count: usize = parts.iter().sum();
+    let (rows, cols) = if vector { (1, count) } else { (count, first.cols) };
+    Ok(owned(first, rows, cols, bytes))
+}
+
+fn short(like: &Rows<'_>, rank: usize) -> Error {
+    Error::tensor(&like.name, format!("rank {rank} has rows of another model's shape"))
+}
+
+/// Row by row, each rank's columns.
+fn columns(shards: &[Rows<'_>], first: &Rows<'_>) -> Result<Rows<'static>> {
+    let head = match first.format {
+        // A row in one group has its scale in front once.
+        WeightFormat::Group(g) if g.size == 0 => g.head(),
+        _ => 0,
+    };
+    let cols: usize = shards.iter().map(|s| s.cols).sum();
+    let whole: Vec<_> = shards.iter().map(|s| s.joined()).collect();
+    let mut bytes = Vec::with_capacity(first.format.bytes(first.rows, cols));
+    for row in 0..first.rows {
+        for (i, (shard, from)) in shards.iter().zip(&whole).enumerate() {
+            let size = shard.format.bytes(1, shard.cols);
+            let Some(raw) = from.get(row * size..(row + 1) * size).filter(|_| shard.rows == first.rows)
+            else {
+                return Err(short(first, i));
+            };
+            let lead = first.format.bytes(1, first.cols);
+            if i > 0 && raw[..head] != whole[0][row * lead..row * lead + head] {
+                let what =
+                    format!("row {row} was quantized on each rank by itself; convert the original instead");
+                return Err(Error::tensor(&first.name, what));
+            }
+            bytes.extend_from_slice(if i == 0 { raw } else { &raw[head..] });
+        }
+    }
+    let odd = |s: &Rows<'_>| match s.format {
+        WeightFormat::Group(g) if g.size > 0 => !s.cols.is_multiple_of(g.size as usize),
+        WeightFormat::Group(g) => g.bits == GroupBits::Four && !s.cols.is_multiple_of(2),
+        _ => false,
+    };
+    if shards[..shards.len() - 1].iter().any(odd) {
+        let what = format!("{} columns end within a group of {}", first.cols, first.format);
+        return Err(Error::tensor(&first.name, what));
+    }
+    Ok(owned(first, first.rows, cols, bytes))
+}

@@ -1,0 +1,123 @@
+//! One operand of one rank, however the checkpoint keeps it.
+//!
+//! From tensors: read, reorder, fuse, quantize, cut. Quantization comes before the cut, so the values of a product do not
+//! depend on the degree; a cut that would go through a group is refused. From a converted model: taken as it is, or
+//! merged and cut anew when it was cut for another degree.
+
+use super::{LoadOptions, Rows, merge, shard};
+use crate::checkpoint::Source;
+use crate::policy::{HeadSpec, ModelSpec, Resolved, Slot};
+use crate::{Error, Result};
+use std::borrow::Cow;
+
+/// The whole operand of a role, before any cut.
+pub(super) enum Whole<'a> {
+    /// Made from tensors.
+    Rows(Rows<'a>),
+    /// What the ranks of a converted model have.
+    Shards(Vec<Rows<'a>>),
+}
+
+/// Reads a role's operand once for all ranks.
+pub(super) fn read<'a>(
+    source: &'a dyn Source,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    options: LoadOptions,
+) -> Result<Whole<'a>> {
+    let role = one.binding.role;
+    let name = role.to_string();
+    if let Some(ready) = source.ready(&name)? {
+        let shards = ready.into_iter().map(|r| {
+            let rows = Rows {
+                name: name.clone(),
+                rows: r.rows,
+                cols: r.cols,
+                format: r.format,
+                parts: vec![r.bytes],
+            };
+            requantized(rows, one, options)
+        });
+        return Ok(Whole::Shards(shards.collect::<Result<_>>()?));
+    }
+    let rows = fused(source, one)?;
+    // Row 0 of the operand is position 0, wherever the table puts it.
+    let rows = match (role.slot, spec.embed.positions) {
+        (Slot::PositionEmbed, Some(learned)) => {
+            let count = rows.rows;
+            rows.take_outputs(&[learned.offset..count])?
+        }
+        _ => rows,
+    };
+    let rows = match spec.head {
+        HeadSpec::Tokens { unit_rows: true, .. } if role.slot == Slot::Head => rows.unit_rows()?,
+        _ => rows,
+    };
+    let rows = if role.is_vector() { rows.into_f32()? } else { requantized(rows, one, options)? };
+    Ok(Whole::Rows(rows))
+}
+
+/// A binding's sources as one operand, reordered and fused.
+fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Rows<'a>> {
+    let binding = &one.binding;
+    let mut sources = Vec::with_capacity(one.tensors.len());
+    for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
+        let mut rows = Rows::new(tensor, source.bytes(&tensor.name)?, binding.role.part)?;
+        if binding.transposed {
+            rows = rows.transposed()?;
+        }
+        sources.push(rows.reordered(from.order)?);
+    }
+    Rows::fuse(sources)
+}
+
+/// In the format that the options ask for, where the binding allows it.
+fn requantized<'a>(rows: Rows<'a>, one: &Resolved<'_>, options: LoadOptions) -> Result<Rows<'a>> {
+    match options.quantize {
+        Some(format) if one.binding.quantize => rows.into_format(format),
+        _ => Ok(rows),
+    }
+}
+
+impl Whole<'_> {
+    /// Bytes of the checkpoint that it was made from.
+    pub(super) fn bytes_read(&self, one: &Resolved<'_>) -> u64 {
+        match self {
+            Whole::Rows(_) => {
+                one.tensors.iter().map(|t| t.stored.bytes(t.elements()).unwrap_or(0) as u64).sum()
+            }
+            Whole::Shards(all) => all.iter().flat_map(|r| &r.parts).map(|p| p.len() as u64).sum(),
+        }
+    }
+
+    /// What rank `options.rank` of `options.world` has of it.
+    pub(super) fn of_rank(
+        &self,
+        spec: &ModelSpec,
+        one: &Resolved<'_>,
+        options: LoadOptions,
+    ) -> Result<Rows<'_>> {
+        let LoadOptions { rank, world, .. } = options;
+        let parts = |rows: &Rows<'_>| spec.parts(&one.binding.role).unwrap_or_else(|| vec![rows.outputs()]);
+        match self {
+            Whole::Rows(rows) => shard::cut(rows.borrowed(), &one.binding, &parts(rows), options),
+            Whole::Shards(all) if all.len() == world => match all.get(rank) {
+                Some(rows) => Ok(rows.borrowed()),
+                None => Err(Error::config("rank", rank, format!("below {world}"))),
+            },
+            Whole::Shards(all) => {
+                let Some(first) = all.first() else { return Err(Error::internal("an operand of no rank")) };
+                let merged = merge::merge(all, &one.binding, &parts(first))?;
+                shard::cut(merged, &one.binding, &parts(first), options)
+            }
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// The same rows, their bytes borrowed.
+    pub(super) fn borrowed(&self) -> Rows<'_> {
+        let parts = self.parts.iter().map(|p| Cow::Borrowed(p.as_ref())).collect();
+        Rows { name: self.name.clone(), rows: self.rows, cols: self.cols, format: self.format, parts }
+    }
+}

@@ -1,0 +1,69 @@
+//! The cache that Hugging Face's programs share: where a repository's files lie once any of them has fetched it.
+//!
+//! `models--ORG--NAME/refs/main` holds a commit, `snapshots/COMMIT/` the files. Only looked at, never written; works in
+//! builds without the hub's client, too.
+
+use std::path::{Path, PathBuf};
+
+/// The snapshot of repository `id` in `cache`, if it has weights and a configuration.
+pub fn snapshot(cache: &Path, id: &str) -> Option<PathBuf> {
+    let home = cache.join(format!("models--{}", id.replace('/', "--")));
+    let commit = std::fs::read_to_string(home.join("refs/main")).ok()?;
+    let commit = commit.trim();
+    if commit.is_empty() || !commit.chars().all(|c| c.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let folder = home.join("snapshots").join(commit);
+    complete(&folder).then_some(folder)
+}
+
+/// Whether a snapshot has what a model needs; another program may have fetched only parts. Shards that an index names must
+/// all be there.
+pub fn complete(folder: &Path) -> bool {
+    let there = |name: &str| folder.join(name).exists();
+    if !there("config.json") {
+        return false;
+    }
+    if there("model.safetensors") || there("pytorch_model.bin") {
+        return true;
+    }
+    let indexes = ["model.safetensors.index.json", "pytorch_model.bin.index.json"];
+    indexes.iter().filter(|i| there(i)).any(|name| {
+        let text = std::fs::read(folder.join(name)).unwrap_or_default();
+        let index: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let map = index.get("weight_map").and_then(serde_json::Value::as_object);
+        map.is_some_and(|m| m.values().all(|v| v.as_str().is_some_and(|file| there(file))))
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn snapshots_that_are_complete() {
+        let cache = std::env::temp_dir().join(format!("engraft-hub-{}", std::process::id()));
+        let home = cache.join("models--org--some-model");
+        let inside = home.join("snapshots/0123abcd");
+        fs::create_dir_all(&inside).unwrap();
+        fs::create_dir_all(home.join("refs")).unwrap();
+        let found = || snapshot(&cache, "org/some-model");
+        assert_eq!(found(), None);
+        fs::write(home.join("refs/main"), "0123abcd\n").unwrap();
+        fs::write(inside.join("config.json"), "{}").unwrap();
+        assert_eq!(found(), None);
+        let index = r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#;
+        fs::write(inside.join("model.safetensors.index.json"), index).unwrap();
+        fs::write(inside.join("one.safetensors"), "").unwrap();
+        assert_eq!(found(), None);
+        fs::write(inside.join("two.safetensors"), "").unwrap();
+        assert_eq!(found(), Some(inside.clone()));
+        for odd in ["../../x", "", "a/b"] {
+            fs::write(home.join("refs/main"), odd).unwrap();
+            assert_eq!(found(), None, "{odd}");
+        }
+        fs::remove_dir_all(&cache).unwrap();
+    }
+}

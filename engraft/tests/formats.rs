@@ -1,0 +1,146 @@
+//! Formats through the front door: quantized while loading, converted, described by a DeepSpeed configuration.
+
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use engraft::core::checkpoint::{Access, copy_companions, open};
+use engraft::core::weights::convert::{ConvertOptions, convert_model};
+use engraft::{
+    GenerateOptions, Generator, ModelSource, Options, RawConfig, Registry, TextGenerator, WeightFormat,
+};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+const PROMPT: &str = "This package provides";
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("demo-model")
+}
+
+fn fresh(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("formats-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn text(model: &TextGenerator) -> String {
+    let options = GenerateOptions::new().max_new_tokens(24).greedy();
+    model.generate(PROMPT, &options).unwrap().text().unwrap()
+}
+
+fn format(name: &str) -> Option<WeightFormat> {
+    Some(name.parse().unwrap())
+}
+
+#[test]
+fn quantized_while_loading() {
+    let plain = text(&engraft::demo().unwrap());
+    for name in ["int8", "int8:64", "int8a:32", "int4:32", "int4a:64", "Q8_0", "q5_1", "f16"] {
+        let model = Options::new().quantize(format(name)).open(ModelSource::Demo).unwrap();
+        let plan = model.handle().info().plan.to_string();
+        assert!(plan.to_lowercase().contains(&name.to_lowercase()[..4.min(name.len())]), "{name}: {plan}");
+        let drawn = text(&model);
+        assert!(!drawn.is_empty(), "{name}");
+        // Eight bits per weight do not change what this model says.
+        if ["int8:64", "int8a:32", "f16"].contains(&name) {
+            assert_eq!(drawn, plain, "{name}");
+        }
+    }
+}
+
+#[test]
+fn formats_by_name() {
+    for name in ["f32", "bf16", "Q4_0", "int8", "int8a", "int4:32", "int4a:65536"] {
+        assert_eq!(name.parse::<WeightFormat>().unwrap().to_string(), name);
+    }
+    for bad in [
+        "",
+        "int3",
+        "int8:",
+        "int8:0",
+        "int8:31",
+        "int8:65568",
+        "int8:-32",
+        "Q4_K",
+        "q2_k",
+        "int8:64:64",
+        "q8_0:32",
+    ] {
+        let text = bad.parse::<WeightFormat>().unwrap_err().to_string();
+        assert!(text.contains(&format!("\"{bad}\"")) && text.contains("int4a"), "{text}");
+    }
+}
+
+#[test]
+fn a_converted_model_says_the_same() {
+    let files = open(&demo(), Access::default()).unwrap();
+    for (name, quantize) in [("plain", None), ("int8", format("int8:64")), ("int4a", format("int4a:64"))] {
+        let direct = text(&Options::new().quantize(quantize).open(ModelSource::Demo).unwrap());
+        for world in [1, 2, 4] {
+            let folder = fresh(&format!("{name}-{world}"));
+            copy_companions(&files, &folder).unwrap();
+            let options = ConvertOptions { world, quantize };
+            let done = convert_model(&files, &Registry::default(), &folder, options, &mut |_, _| {}).unwrap();
+            assert!(done.operands > 10 && done.bytes > 100_000);
+            // One rank loads what it is given; several are merged.
+            assert_eq!(text(&engraft::open(folder.as_path()).unwrap()), direct, "{name} for {world}");
+        }
+    }
+}
+
+#[test]
+fn described_by_a_deepspeed_configuration() {
+    let config = json!({
+        "dtype": "fp32",
+        "checkpoint": {"type": "ds_model", "checkpoints": ["model.safetensors"], "version": 1.0},
+        "base_dir": demo().display().to_string(),
+        "max_tokens": 128,
+    });
+    let (config, warnings) = RawConfig::new().dictionary(&config).unwrap().check().unwrap();
+    assert!(warnings.is_empty());
+    let model = ModelSource::configured(&config).unwrap().unwrap();
+    let model = Options::new().config(&config).unwrap().open(model).unwrap();
+    assert_eq!(model.handle().info().max_context, 128);
+    assert_eq!(text(&model), text(&engraft::demo().unwrap()));
+
+    // A description in a file; what it says of its degree must be what the configuration says.
+    let folder = fresh("described");
+    let description =
+        json!({"checkpoints": ["model.safetensors"], "tp_size": 1, "base_dir": demo().display().to_string()});
+    let file = folder.join("ds.json");
+    std::fs::write(&file, description.to_string()).unwrap();
+    let configured = |degree: u64| {
+        let raw =
+            RawConfig::new().dictionary(&json!({"training_mp_size": degree})).unwrap().checkpoint(&file);
+        ModelSource::configured(&raw.check().unwrap().0)
+    };
+    assert!(configured(1).unwrap().is_some());
+    let text = configured(2).unwrap_err().to_string();
+    assert!(text.contains("training_mp_size") && text.contains("ds.json"), "{text}");
+
+    // Several ranks are refused before anything is read.
+    let (config, _) = RawConfig::new().tp_size(2).checkpoint("absent").check().unwrap();
+    let text = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("tp_size") && text.contains('2'), "{text}");
+    let (config, _) = RawConfig::new().check().unwrap();
+    assert!(ModelSource::configured(&config).unwrap().is_none());
+}
+
+#[test]
+fn a_hub_id_in_the_shared_cache_needs_no_network() {
+    let cache = fresh("hub");
+    let home = cache.join("models--org--demo");
+    let inside = home.join("snapshots/abc123");
+    std::fs::create_dir_all(&inside).unwrap();
+    std::fs::create_dir_all(home.join("refs")).unwrap();
+    std::fs::write(home.join("refs/main"), "abc123").unwrap();
+    for file in std::fs::read_dir(demo()).unwrap() {
+        let file = file.unwrap().path();
+        std::fs::copy(&file, inside.join(file.file_name().unwrap())).unwrap();
+    }
+    let source = ModelSource::parse("org/demo").cached(&cache);
+    assert!(matches!(&source, ModelSource::Path(p) if *p == inside), "{source:?}");
+    assert_eq!(text(&engraft::open(source).unwrap()), text(&engraft::demo().unwrap()));
+    assert!(matches!(ModelSource::parse("org/other").cached(&cache), ModelSource::Hub(_)));
+}

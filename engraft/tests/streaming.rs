@@ -1,0 +1,83 @@
+//! Loading streams: a checkpoint of two gigabytes, and what is held beside it. Takes minutes and 5 GB of disk, so it runs
+//! when asked for: `cargo test --release -p engraft --test streaming -- --ignored --nocapture`.
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../../core/tests/support/meter.rs"]
+mod meter;
+
+use engraft::core::checkpoint::{self, Access};
+use engraft::core::inject::describe;
+use engraft::core::policy::{Catalog, Registry, resolve};
+use engraft::core::weights::convert::{ConvertOptions, convert_model};
+use engraft::core::weights::{LoadOptions, load};
+use engraft_cpu::{Cpu, CpuConfig};
+use std::path::Path;
+use std::process::Command;
+
+#[global_allocator]
+static METER: meter::Meter = meter::Meter;
+
+const MB: f64 = 1e6;
+
+#[test]
+#[ignore = "writes 2 GB; run by hand"]
+fn two_gigabytes_in_one_tensors_memory() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("streaming");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(folder.join("out")).unwrap();
+    let program = env!("CARGO_BIN_EXE_engraft");
+    let args = ["write-shape", "--shape", "llama-1b", "--weights", "bf16", "--out"];
+    assert!(Command::new(program).args(args).arg(&folder).status().unwrap().success());
+    let files = checkpoint::open(&folder, Access::default()).unwrap();
+    let total = files.source.total_bytes();
+    assert!(total > 2_000_000_000, "{total}");
+    let (spec, policy, config) = describe(&files, &Registry::default()).unwrap();
+    let resolved = resolve(policy.as_ref(), &spec, &config, Catalog::new(files.source.tensors())).unwrap();
+    let operand = |bytes: fn(usize) -> usize| {
+        let sizes = resolved.iter().map(|r| r.tensors.iter().map(|t| bytes(t.elements())).sum::<usize>());
+        sizes.max().unwrap() as f64 / MB
+    };
+    let largest = operand(|n| 2 * n);
+    println!("checkpoint {:.0} MB, largest operand {largest:.0} MB", total as f64 / MB);
+
+    let cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    for format in [None, Some("int8:64"), Some("int4a:64")] {
+        let options = LoadOptions { quantize: format.map(|f| f.parse().unwrap()), ..LoadOptions::default() };
+        let mut seen = Vec::new();
+        let (operands, peak, left) = meter::peak_and_left(|| {
+            load(cpu.as_ref(), files.source.as_ref(), &spec, &resolved, options, &mut |done, all| {
+                seen.push((done, all))
+            })
+            .unwrap()
+        });
+        drop(operands);
+        let beside = peak - left;
+        assert!(
+            seen.windows(2).all(|w| w[0].0 <= w[1].0) && seen.last() == Some(&(total, total)),
+            "progress"
+        );
+        println!(
+            "load as {}: model {:.0} MB, at most {:.0} MB beside it",
+            format.unwrap_or("stored"),
+            left as f64 / MB,
+            beside as f64 / MB
+        );
+        assert!((beside as f64) < largest * MB + 64.0 * MB, "{beside} bytes for operands of {largest} MB");
+    }
+    for format in [None, Some("int8:64")] {
+        let options = ConvertOptions { world: 2, quantize: format.map(|f| f.parse().unwrap()) };
+        let out = folder.join("out");
+        let (done, peak) = meter::peak(|| {
+            convert_model(&files, &Registry::default(), &out, options, &mut |_, _| {}).unwrap()
+        });
+        println!(
+            "convert as {} for 2 ranks: {:.0} MB written, peak {:.0} MB",
+            format.unwrap_or("stored"),
+            done.bytes as f64 / MB,
+            peak as f64 / MB
+        );
+        assert!((peak as f64) < 1.5 * largest * MB + 64.0 * MB, "{peak} bytes for operands of {largest} MB");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
