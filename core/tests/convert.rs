@@ -54,7 +54,7 @@ fn cut_merged_and_cut_again() {
         ("gpt2", None),
         ("gpt2", Some("int4:32")),
         ("opt_bin_sharded", Some("int8a")),
-        ("qwen2", Some("f16")),
+        ("llama", Some("f16")),
         ("bert", None),
     ] {
         let original = Path::new(GOLDEN).join(model);
@@ -103,7 +103,7 @@ fn broken_manifests_are_refused_by_name() {
     refused(&edit("/world", json!(3)), &["world", "3"]);
     refused(&edit("/world", json!(2)), &["ranks", "2"]);
     refused(&edit("/ranks", json!(5)), &["ranks"]);
-    refused(&edit("/ranks/0/final_norm.weight", json!([1, 1 << 50, "f32"])), &["final_norm.weight"]);
+    refused(&edit("/ranks/0/final_norm.weight", json!([1, 1u64 << 50, "f32"])), &["final_norm.weight"]);
     refused(
         &edit("/ranks/0/final_norm.weight", json!([1, 3, "f32"])),
         &["final_norm.weight", "engraft.json"],

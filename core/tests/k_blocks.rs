@@ -35,7 +35,8 @@ fn decoded_as_ggml_does() {
 fn read_from_a_gguf_file() {
     let mut file = Writer::new();
     for form in FORMS {
-        file = file.tensor(form.name(), &[2, 256], Stored::Block(form), &vec![0x11; 2 * form.bytes()]).unwrap();
+        file =
+            file.tensor(form.name(), &[2, 256], Stored::Block(form), &vec![0x11; 2 * form.bytes()]).unwrap();
     }
     let header = parse("k.gguf", &file.finish()).unwrap();
     for (tensor, form) in header.tensors.iter().zip(FORMS) {

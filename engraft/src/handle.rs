@@ -157,11 +157,15 @@ impl Start {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (tell, ready) = channel();
-        let Options { backend, threads, engine, load, registry, progress } = options;
+        let Options { backend, threads, engine, load, registry, fused, progress } = options;
         let body = move || {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
             let job = serve::Serve { files, engine, load, registry, progress, inbox, ready: tell.clone() };
-            if let Err(error) = with_backend(&backend, threads, job) {
+            let ended = match fused {
+                true => with_backend(&backend, threads, job),
+                false => with_backend(&backend, threads, serve::Unfused(job)),
+            };
+            if let Err(error) = ended {
                 // Nobody listens when the error came after the start.
                 let _ = tell.send(Err(error));
             }

@@ -25,6 +25,7 @@ pub struct Options {
     pub(crate) engine: EngineConfig,
     pub(crate) load: LoadOptions,
     pub(crate) registry: Registry,
+    pub(crate) fused: bool,
     pub(crate) progress: Option<Progress>,
 }
 
@@ -36,6 +37,7 @@ impl Default for Options {
             engine: EngineConfig { max_seqs: 4, max_context: DEFAULT_CONTEXT, ..EngineConfig::default() },
             load: LoadOptions::default(),
             registry: Registry::default(),
+            fused: true,
             progress: None,
         }
     }
@@ -82,11 +84,19 @@ impl Options {
         self
     }
 
-    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, CUDA graphs. Its checkpoint is opened by
-    /// [`crate::ModelSource::configured`].
+    /// Whether fused kernels are grafted in (the default); otherwise every op runs as the composition that defines it, to
+    /// compare with.
+    pub fn kernel_inject(mut self, on: bool) -> Self {
+        self.fused = on;
+        self
+    }
+
+    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, kernel injection, CUDA graphs. Its
+    /// checkpoint is opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Unsupported` for what this build cannot run yet: several ranks.
+    /// `Unsupported` for what this build cannot do from a configuration: several ranks, an injection policy, writing a
+    /// converted model.
     pub fn config(mut self, config: &InferenceConfig) -> Result<Self> {
         for (what, ranks) in
             [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
@@ -99,6 +109,24 @@ impl Options {
                 });
             }
         }
+        for (what, given, instead) in [
+            (
+                "injection_policy",
+                config.injection_policy.is_some(),
+                "describe the model by a policy (docs/add_a_policy.md)",
+            ),
+            (
+                "save_mp_checkpoint_path",
+                config.save_mp_checkpoint_path.is_some(),
+                "write shards with `engraft convert`",
+            ),
+        ] {
+            if given {
+                let (op, backend) = (format!("`{what}`"), self.backend.to_string());
+                return Err(Error::Unsupported { op, backend, reason: instead.into() });
+            }
+        }
+        self.fused = config.kernel_inject;
         self.engine = config.engine();
         self.load = LoadOptions::configured(config, 0);
         Ok(self)

@@ -75,7 +75,12 @@ fn formats_by_name() {
 #[test]
 fn a_converted_model_says_the_same() {
     let files = open(&demo(), Access::default()).unwrap();
-    for (name, quantize) in [("plain", None), ("int8", format("int8:64")), ("int4a", format("int4a:64"))] {
+    // Four ranks own 32 columns each of the narrowest product: groups of 64 would be cut, which is refused by name.
+    let options = ConvertOptions { world: 4, quantize: format("int8:64") };
+    let refused = convert_model(&files, &Registry::default(), &fresh("cut"), options, &mut |_, _| {});
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("o_proj") && refused.contains("int8:64"), "{refused}");
+    for (name, quantize) in [("plain", None), ("int8", format("int8:32")), ("int4a", format("int4a:32"))] {
         let direct = text(&Options::new().quantize(quantize).open(ModelSource::Demo).unwrap());
         for world in [1, 2, 4] {
             let folder = fresh(&format!("{name}-{world}"));
@@ -103,6 +108,9 @@ fn described_by_a_deepspeed_configuration() {
     let model = Options::new().config(&config).unwrap().open(model).unwrap();
     assert_eq!(model.handle().info().max_context, 128);
     assert_eq!(text(&model), text(&engraft::demo().unwrap()));
+    // Kernel injection is off unless asked for: the composed model, which says the same.
+    let composed = |m: &TextGenerator| m.handle().info().plan.to_string().matches("composed:").count();
+    assert!(composed(&model) > composed(&engraft::demo().unwrap()));
 
     // A description in a file; what it says of its degree must be what the configuration says.
     let folder = fresh("described");
@@ -123,6 +131,11 @@ fn described_by_a_deepspeed_configuration() {
     let (config, _) = RawConfig::new().tp_size(2).checkpoint("absent").check().unwrap();
     let text = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("tp_size") && text.contains('2'), "{text}");
+    let (config, _) =
+        RawConfig::new().set("injection_policy", json!({"Block": "out"})).unwrap().check().unwrap();
+    assert!(Options::new().config(&config).unwrap_err().to_string().contains("`injection_policy`"));
+    let (config, _) = RawConfig::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
+    assert!(Options::new().config(&config).unwrap_err().to_string().contains("engraft convert"));
     let (config, _) = RawConfig::new().check().unwrap();
     assert!(ModelSource::configured(&config).unwrap().is_none());
 }

@@ -3,7 +3,7 @@
 use super::{Command, Event, ModelInfo};
 use crate::backends::Visitor;
 use crate::options::Progress;
-use engraft_core::backend::Backend;
+use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Output, Request, Want};
@@ -55,6 +55,17 @@ impl Visitor for Serve {
             Desk { engine, clients: BTreeMap::new(), broken: None }.serve(&self.inbox);
         }
         Ok(())
+    }
+}
+
+/// The same with every fused op left to its composed default.
+pub(super) struct Unfused(pub Serve);
+
+impl Visitor for Unfused {
+    type Output = ();
+
+    fn visit<B: Backend>(self, backend: Arc<B>) -> Result<()> {
+        self.0.visit(Arc::new(Composed::new(backend)))
     }
 }
 

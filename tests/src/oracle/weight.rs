@@ -17,7 +17,7 @@ pub fn values(m: &Matrix) -> Vec<f32> {
     }
 }
 
-/// The 32 values of one block, bit by bit.
+/// The values of one block, bit by bit.
 fn decode(block: Block, raw: &[u8]) -> Vec<f32> {
     let half = |at| from_bytes(raw, at, Float::F16);
     let nibble = |from: usize, j: usize| match j {
@@ -31,6 +31,76 @@ fn decode(block: Block, raw: &[u8]) -> Vec<f32> {
         Block::Q5_0 => half(0) * (f32::from(nibble(6, j) + fifth(2, j)) - 16.0),
         Block::Q5_1 => half(0) * f32::from(nibble(8, j) + fifth(4, j)) + half(2),
         Block::Q8_0 => half(0) * f32::from(raw[2 + j] as i8),
+        _ => large(block, raw, j),
     };
-    (0..Block::VALUES).map(value).collect()
+    (0..block.values()).map(value).collect()
+}
+
+/// Value `j` of a K form: its code put together from single bits of the block, whose places are written down here as
+/// (first bit of the code's low part, width, first bit of its high part).
+fn large(block: Block, raw: &[u8], j: usize) -> f32 {
+    let half = |at| from_bytes(raw, at, Float::F16);
+    let bits = |first: usize, count: usize| -> i32 {
+        (0..count).map(|i| i32::from(raw[(first + i) / 8] >> ((first + i) % 8) & 1) << i).sum()
+    };
+    let (run, l) = (j / 32, j % 32);
+    // Six-bit scales of Q4_K and Q5_K: the last four of eight have their top bits above the first four.
+    let six = |which: usize| {
+        let (at, top) = (32 + run % 4 * 8, 32 + (run % 4 + 4 * which) * 8);
+        match run < 4 {
+            true => bits(at + 32 * which, 6),
+            false => bits(at + 64 + 4 * which, 4) + 16 * bits(top + 6, 2),
+        }
+    };
+    let (q, scale, min) = match block {
+        Block::Q2K => {
+            let q = bits((16 + run / 4 * 32 + l) * 8 + run % 4 * 2, 2);
+            (q, half(80) * bits(j / 16 * 8, 4) as f32, half(82) * bits(j / 16 * 8 + 4, 4) as f32)
+        }
+        Block::Q3K => {
+            let q = bits((32 + run / 4 * 32 + l) * 8 + run % 4 * 2, 2) + 4 * bits(l * 8 + run, 1) - 4;
+            let p = j / 16;
+            let low = bits((96 + p % 8) * 8 + p / 8 * 4, 4);
+            (q, half(108) * (low + 16 * bits((104 + p % 4) * 8 + p / 4 * 2, 2) - 32) as f32, 0.0)
+        }
+        Block::Q4K => (
+            bits((16 + run / 2 * 32 + l) * 8 + run % 2 * 4, 4),
+            half(0) * six(0) as f32,
+            half(2) * six(1) as f32,
+        ),
+        Block::Q5K => {
+            let q = bits((48 + run / 2 * 32 + l) * 8 + run % 2 * 4, 4) + 16 * bits((16 + l) * 8 + run, 1);
+            (q, half(0) * six(0) as f32, half(2) * six(1) as f32)
+        }
+        _ => {
+            let (h, r) = (run / 4, run % 4);
+            let q = bits((h * 64 + r % 2 * 32 + l) * 8 + r / 2 * 4, 4)
+                + 16 * bits((128 + h * 32 + l) * 8 + r * 2, 2)
+                - 32;
+            (q, half(208) * f32::from(raw[192 + j / 16] as i8), 0.0)
+        }
+    };
+    scale * q as f32 - min
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k_forms_bit_by_bit_and_by_the_engines_codec() {
+        for block in [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K] {
+            let mut raw: Vec<u8> = (0..block.bytes()).map(|i| (i * 37 + i / 7 * 101 + 13) as u8).collect();
+            let places: &[usize] = match block {
+                Block::Q2K => &[80, 82],
+                Block::Q3K => &[108],
+                Block::Q6K => &[208],
+                _ => &[0, 2],
+            };
+            places.iter().for_each(|at| raw[*at..*at + 2].copy_from_slice(&[0x66, 0x2a + *at as u8 % 3]));
+            let mut got = vec![f32::NAN; 256];
+            engraft_core::quant::block::decode(block, &raw, &mut got);
+            assert_eq!(decode(block, &raw), got, "{}", block.name());
+        }
+    }
 }

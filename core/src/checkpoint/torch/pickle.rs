@@ -288,8 +288,8 @@ impl<'a> Machine<'a> {
     }
 
     fn make(&mut self, node: Node) -> Step {
-        // Whatever makes a node takes at least two bytes in what real picklers write (the opcode and what uses it).
-        let most = self.bytes.len() / 2 + 16;
+        // What real picklers write takes more for a container: opcode, memo place, content, and what uses it.
+        let most = self.bytes.len() / 8 + 64;
         if self.nodes.len() >= most {
             return Err(format!("more than {most} containers in {} bytes", self.bytes.len()));
         }

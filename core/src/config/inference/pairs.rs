@@ -1,7 +1,7 @@
 //! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been opened yet.
 
 use super::check::Taker;
-use super::{CheckpointRef, InferenceConfig, Warning};
+use super::{BLOCK, CheckpointRef, InferenceConfig, Warning};
 use crate::{Error, Result};
 
 /// Refuses what cannot work together, and notes what has no effect beside something else.
@@ -37,6 +37,26 @@ pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>)
         }
     }
     described(t, c)?;
+    if let Some(blocks) = c.state.as_ref().and_then(|s| s.kv_blocks)
+        && blocks.saturating_mul(BLOCK) < c.min_out_tokens
+    {
+        let got = format!("{} with room for {}", c.min_out_tokens, blocks.saturating_mul(BLOCK));
+        let both = pair("min_out_tokens", "state_manager.memory_config.size");
+        return Err(Error::config(both, got, "a minimum that the KV cache has room for"));
+    }
+    for path in ["moe.moe_experts", "moe.type"] {
+        if t.given(path) {
+            warn(
+                warnings,
+                t.spelled(path),
+                "has no effect: the checkpoint says how many experts it has, and of which kind",
+            );
+        }
+    }
+    if t.given("tensor_parallel.tp_grain_size") && c.tp_grain != 64 {
+        let what = "has no effect: shares follow heads, and the leaves of sums in whole 64s";
+        warn(warnings, t.spelled("tensor_parallel.tp_grain_size"), what);
+    }
     if c.checkpoint.is_none() && !c.base_dir.is_empty() {
         warn(warnings, t.spelled("base_dir"), "has no effect without `checkpoint`");
     }

@@ -292,6 +292,10 @@ fn combinations_that_cannot_work_name_both_sides() {
     refused(json!({"max_tokens": 8, "manager": {"max_context": 9}}), &["max_tokens", "manager.max_context"]);
     refused(json!({"manager": {"memory_config": {"mode": "allocate"}}}), &["memory_config.size", "allocate"]);
     refused(
+        json!({"min_tokens": 300, "manager": {"memory_config": {"mode": "allocate", "size": 2}}}),
+        &["min_tokens", "manager.memory_config.size", "300 with room for 256"],
+    );
+    refused(
         json!({"training_mp_size": 4, "checkpoint": {"checkpoints": [], "tp_size": 2}}),
         &["training_mp_size", "checkpoint.tp_size", "4 with 2"],
     );
@@ -331,6 +335,8 @@ fn what_deepspeed_ignores_works_or_warns() {
     }
     warned(json!({"base_dir": "x"}), &["base_dir", "`checkpoint`"]);
     warned(json!({"training_mp_size": 2}), &["training_mp_size"]);
+    warned(json!({"moe": {"num_experts": 8}}), &["moe.num_experts", "no effect"]);
+    warned(json!({"tp": {"tp_grain_size": 32}}), &["tp.tp_grain_size", "no effect"]);
     let c = warned(
         json!({"mp_size": 2, "ep_size": 2, "moe_experts": [4], "moe_type": "residual"}),
         &["mp_size", "moe.ep_size"],
