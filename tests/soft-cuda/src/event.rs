@@ -92,37 +92,23 @@ pub fn record(d: &mut Held<'_>, id: Id, stream_id: Id, external: bool) -> Result
         return Err(Code::INVALID_VALUE);
     }
     capture::refuse_legacy(d, stream_id)?;
-    expect(d, id);
     let ticket = stream::enqueue(d, stream_id, Work::Record(id), &[])?;
     submitted(d, id, ticket);
+    queue::pump(d);
     Ok(())
 }
 
-/// A record is about to be submitted: what was reached before counts no more. Under an eager order the record is reached while
-/// it is being submitted, so this comes first.
-pub fn expect(d: &mut Driver, id: Id) {
-    set(d, id, Recorded::Never);
-}
-
-/// The record was submitted under this ticket.
+/// The event stands for the record with this ticket from now on.
 pub fn submitted(d: &mut Driver, id: Id, ticket: Ticket) {
-    if let Some(event) = d.events.get_mut(&id) {
-        event.recorded = Recorded::At(ticket);
-    }
+    set(d, id, Recorded::At(ticket));
 }
 
 /// The record has been reached.
 pub fn complete(d: &mut Driver, id: Id, ticket: Ticket) {
-    if let Some(event) = d.events.get_mut(&id) {
-        let latest = match event.recorded {
-            Recorded::At(t) => t == ticket,
-            // Reached while it was being submitted.
-            Recorded::Never => true,
-            Recorded::Captured { .. } => false,
-        };
-        if latest {
-            event.time = Some(Instant::now());
-        }
+    if let Some(event) = d.events.get_mut(&id)
+        && event.recorded == Recorded::At(ticket)
+    {
+        event.time = Some(Instant::now());
     }
 }
 
@@ -143,6 +129,7 @@ pub fn wait(d: &mut Held<'_>, stream_id: Id, id: Id, external: bool) -> Result {
             capture::refuse_legacy(d, stream_id)?;
             if !d.queue.done(ticket) {
                 stream::enqueue(d, stream_id, Work::Nothing, &[ticket])?;
+                queue::pump(d);
             }
             Ok(())
         }

@@ -73,7 +73,8 @@ impl Queue {
         self.pending.iter().filter(|(_, p)| p.context == context).map(|(&t, _)| t).collect()
     }
 
-    fn insert(&mut self, context: Id, work: Work, after: &[Ticket]) -> Ticket {
+    /// Puts an operation in, behind those it depends on.
+    pub fn insert(&mut self, context: Id, work: Work, after: &[Ticket]) -> Ticket {
         let ticket = self.next;
         self.next += 1;
         let after: BTreeSet<Ticket> = after.iter().copied().filter(|&t| !self.done(t)).collect();
@@ -140,12 +141,12 @@ impl Queue {
     }
 }
 
-/// Submits an operation that depends on others.
-pub fn submit(d: &mut Held<'_>, context: Id, work: Work, after: &[Ticket]) -> Ticket {
-    let ticket = d.queue.insert(context, work, after);
+/// Runs what the order in force does not leave for later; whoever has submitted something calls this when its books are in
+/// order, since running may open the lock.
+pub fn pump(d: &mut Held<'_>) {
     let order = d.settings.order;
     match order {
-        Order::Eager => while d.queue.ready.last().copied().is_some_and(|t| run(d, t)) {},
+        Order::Eager => while d.queue.ready.first().copied().is_some_and(|t| run(d, t)) {},
         Order::Seeded(_) if d.queue.coins.below(3) == 0 => {
             for _ in 0..=d.queue.coins.below(3) {
                 if let Some(t) = d.queue.any() {
@@ -159,7 +160,6 @@ pub fn submit(d: &mut Held<'_>, context: Id, work: Work, after: &[Ticket]) -> Ti
         let Some(&oldest) = d.queue.ready.first() else { break };
         run(d, oldest);
     }
-    ticket
 }
 
 /// Runs what the order in force picks until the targets are done.

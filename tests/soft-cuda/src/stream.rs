@@ -140,11 +140,14 @@ pub fn submit(d: &mut Held<'_>, id: Id, work: Work) -> Result<Option<Ticket>> {
         return Ok(None);
     }
     capture::refuse_legacy(d, id)?;
-    enqueue(d, id, work, &[]).map(Some)
+    let ticket = enqueue(d, id, work, &[])?;
+    queue::pump(d);
+    Ok(Some(ticket))
 }
 
-/// Submits work to a stream that is not capturing, after the stream's own work and these operations.
-pub fn enqueue(d: &mut Held<'_>, id: Id, mut work: Work, extra: &[Ticket]) -> Result<Ticket> {
+/// Puts work into a stream that is not capturing, after the stream's own work and these operations. The caller lets the queue
+/// run ([`queue::pump`]) when it has noted the ticket.
+pub fn enqueue(d: &mut Driver, id: Id, mut work: Work, extra: &[Ticket]) -> Result<Ticket> {
     let stream = get(d, id)?;
     let context = stream.context;
     let mut after = extra.to_vec();
@@ -163,12 +166,10 @@ pub fn enqueue(d: &mut Held<'_>, id: Id, mut work: Work, extra: &[Ticket]) -> Re
         }
         writes = Some(kernel.written.clone());
     }
-    let ticket = queue::submit(d, context, work, &after);
-    // The stream may be gone by now: running work can call the program, which may do anything.
-    if let Some(stream) = d.streams.get_mut(&id) {
-        stream.tail = Some(ticket);
-        stream.kernel = writes;
-    }
+    let ticket = d.queue.insert(context, work, &after);
+    let stream = get_mut(d, id)?;
+    stream.tail = Some(ticket);
+    stream.kernel = writes;
     Ok(ticket)
 }
 

@@ -28,7 +28,7 @@ const RESIDENT: usize = 264;
 /// Rounds in which every warp waits or polls in vain, before that is called a deadlock.
 const IDLE_ROUNDS: u32 = 3;
 /// Warp instructions without any effect on others, before a spin is given up.
-const QUIET: u64 = 30_000_000;
+const QUIET: u64 = 10_000_000;
 
 /// A small generator for schedules (xorshift64*).
 struct Dice(u64);

@@ -146,8 +146,7 @@ pub fn launch(d: &mut Held<'_>, id: Id, stream_id: Id) -> Result {
             _ => context,
         };
         let record = if let Work::Record(event) = work { Some(event) } else { None };
-        record.into_iter().for_each(|event| event::expect(d, event));
-        let ticket = queue::submit(d, owner, work, &after);
+        let ticket = d.queue.insert(owner, work, &after);
         if let Some(event) = record {
             event::submitted(d, event, ticket);
         }
@@ -158,6 +157,7 @@ pub fn launch(d: &mut Held<'_>, id: Id, stream_id: Id) -> Result {
     if let Some(exec) = d.execs.get_mut(&id) {
         exec.last = Some(end);
     }
+    queue::pump(d);
     Ok(())
 }
 

@@ -162,6 +162,7 @@ pub fn allocate_async(d: &mut Held<'_>, bytes: usize, pool: Option<Id>, stream_i
         pool.took(bytes as u64);
     }
     stream::enqueue(d, stream_id, Work::Nothing, &[])?;
+    queue::pump(d);
     Ok(address)
 }
 
@@ -184,19 +185,19 @@ pub fn free_async(d: &mut Held<'_>, address: u64, stream_id: Id) -> Result {
     if block.freeing {
         return Err(Code::INVALID_VALUE);
     }
-    if block.graph > 0 {
-        // Memory of a graph keeps its address for the next launch; the node only orders.
-        return match capturing {
-            Some(_) => capture::add(d, stream_id, Job::Free(address)).map(|_| ()),
-            None => stream::enqueue(d, stream_id, Work::Nothing, &[]).map(|_| ()),
-        };
-    }
+    // Memory of a graph keeps its address for the next launch; releasing it only orders.
+    let of_graph = block.graph > 0;
     if capturing.is_some() {
-        return Err(Code::INVALID_VALUE);
+        let job = if of_graph { Job::Free(address) } else { return Err(Code::INVALID_VALUE) };
+        return capture::add(d, stream_id, job).map(|_| ());
     }
-    block.freeing = true;
-    capture::refuse_legacy(d, stream_id)?;
-    stream::enqueue(d, stream_id, Work::Free(address), &[]).map(|_| ())
+    block.freeing = !of_graph;
+    let work = if of_graph { Work::Nothing } else { Work::Free(address) };
+    let submitted = stream::submit(d, stream_id, work);
+    if let (Err(_), Some(block)) = (&submitted, d.table.blocks.get_mut(&address)) {
+        block.freeing = false;
+    }
+    submitted.map(|_| ())
 }
 
 /// Takes an allocation away for good.
