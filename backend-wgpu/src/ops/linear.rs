@@ -1,0 +1,99 @@
+//! Products with their epilogues.
+
+use crate::command::{Call, Slot, elem, matrix, word};
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
+use engraft_core::Result;
+use engraft_core::mem::{Float, MatMut, MatRef};
+use engraft_shaders::{Kernel, PANEL};
+
+/// What follows the product; the numbers are those of `then` in `linear.wgsl`.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Then {
+    Nothing,
+    Activate(u32),
+    AddTo,
+    Gate(u32),
+}
+
+impl Then {
+    fn words(self, gate: bool) -> (u32, u32) {
+        match self {
+            // As a plain product a gate weight gives both halves.
+            Then::Nothing => (if gate { 4 } else { 0 }, 0),
+            Then::Activate(act) => (1, act),
+            Then::AddTo => (2, 0),
+            Then::Gate(act) => (3, act),
+        }
+    }
+}
+
+/// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it.
+fn tile_rows(rows: usize) -> u32 {
+    match rows {
+        0..=1 => 1,
+        2..=4 => 4,
+        _ => 8,
+    }
+}
+
+/// Whether rows begin at multiples of 16 bytes.
+fn aligned(x: MatRef<'_, WgpuMem>) -> bool {
+    let per = if x.dtype == Float::F32 { 4 } else { 8 };
+    x.offset.is_multiple_of(per) && x.pitch.is_multiple_of(per)
+}
+
+pub(super) fn linear(
+    stream: &mut WgpuStream,
+    x: MatRef<'_, WgpuMem>,
+    w: &WgpuWeight,
+    bias: Option<&WgpuWeight>,
+    then: Then,
+    out: MatMut<'_, WgpuMem>,
+) -> Result<()> {
+    let (w, gpu) = (w.panels()?, stream.gpu().clone());
+    let (limits, out) = (gpu.limits, out.as_ref());
+    if out.rows * out.cols == 0 {
+        return Ok(());
+    }
+    let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
+    let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
+    let rows = tile_rows(x.rows);
+    let kernel = Kernel::Linear {
+        weight: w.packing,
+        x: elem(x.dtype),
+        out: elem(out.dtype),
+        rows,
+        gate: w.gate,
+        vector: aligned(x),
+    };
+    let (then, act) = then.words(w.gate);
+    for chunk in &w.chunks {
+        let words = [
+            word(x.rows)?,
+            word(w.cols)?,
+            word(w.grain)?,
+            from.offset,
+            word(x.pitch)?,
+            to.offset,
+            word(out.pitch)?,
+            word(chunk.first)?,
+            word(chunk.first + chunk.count)?,
+            word(w.outputs())?,
+            u32::from(bias.is_some()),
+            then,
+            act,
+        ];
+        let scales = chunk.scales.as_ref().map_or_else(|| gpu.nothing(), Ok)?;
+        let slots = [
+            Slot::whole(&limits, &chunk.codes, "a weight")?,
+            Slot::whole(&limits, scales, "a weight's scales")?,
+            Slot::whole(&limits, bias_mem, "a bias")?,
+            from.slot,
+            to.slot,
+        ];
+        let tiles = x.rows.div_ceil(rows as usize).min(limits.groups as usize);
+        let grid = [word(chunk.count.div_ceil(PANEL))?, word(tiles)?, 1];
+        stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
+    }
+    Ok(())
+}
