@@ -120,3 +120,37 @@ fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
     tracing::debug!(label, "compiled");
     Ok(Pipeline { kernel, compiled, layout, words })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use crate::command::{Call, Slot};
+    use crate::{Wgpu, WgpuConfig, WgpuStream};
+    use engraft_core::backend::{Backend, Stream};
+    use engraft_shaders::{Elem, Kernel};
+    use std::time::Instant;
+
+    /// One kernel of every kind, in f32: drivers compile when a kernel first runs, here with nothing to do.
+    #[test]
+    fn kernels_run_with_nothing_to_do() {
+        let Ok(gpu) = Wgpu::new(WgpuConfig { software: true, ..WgpuConfig::default() }) else {
+            println!("skipped: no adapter on this machine");
+            return;
+        };
+        let mut stream = WgpuStream::new(gpu.clone()).unwrap();
+        let buffers: Vec<_> = (0..8).map(|_| gpu.alloc(1024).unwrap()).collect();
+        let f32_only = |k: &Kernel| !["f16", "bf16", "q4", "q5"].iter().any(|t| k.label().contains(t));
+        for kernel in Kernel::all(1).into_iter().filter(f32_only) {
+            assert!(!matches!(kernel, Kernel::Rope(e) if e != Elem::F32));
+            let start = Instant::now();
+            let slots: Vec<_> = buffers[..kernel.bindings().len()]
+                .iter()
+                .map(|b| Slot::whole(&gpu.limits, b, "a test").unwrap())
+                .collect();
+            let words = vec![0; kernel.fields().len()];
+            stream.run(&Call { kernel, slots: &slots, words: &words, grid: [1, 1, 1] }).unwrap();
+            stream.sync().unwrap();
+            println!("{:>8.0} ms {}", start.elapsed().as_secs_f64() * 1e3, kernel.label());
+        }
+    }
+}

@@ -31,6 +31,8 @@ pub enum Kernel {
         gate: bool,
         /// Input rows begin at multiples of 16 bytes.
         vector: bool,
+        /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
+        act: bool,
     },
     /// A row norm.
     Norm(Norm, Elem),
@@ -78,12 +80,13 @@ pub enum Kv {
     Read,
 }
 
-/// Where keys lie, and how many value columns (in units of 64) an invocation carries.
+/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // Reason: see above.
 pub struct Attention {
     pub dense: bool,
     pub columns: u32,
+    pub capped: bool,
 }
 
 /// What is moved.
@@ -138,9 +141,10 @@ impl Kernel {
             Kernel::Embed { weight, out, add } => {
                 format!("embed{}_{}_{}", if add { "_add" } else { "" }, weight.name(), out.name())
             }
-            Kernel::Linear { weight, x, out, rows, gate, vector } => format!(
-                "{}linear_{}_{}_{}_x{rows}{}",
+            Kernel::Linear { weight, x, out, rows, gate, vector, act } => format!(
+                "{}linear{}_{}_{}_{}_x{rows}{}",
                 if gate { "gated_" } else { "" },
+                if act { "_act" } else { "" },
                 weight.name(),
                 x.name(),
                 out.name(),
@@ -151,8 +155,9 @@ impl Kernel {
             Kernel::Rope(x) => format!("rope_{}", x.name()),
             Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", lower(&how), x.name(), kv.name()),
             Kernel::Attention(how, x, kv) => format!(
-                "attention_{}_{}_{}_c{}",
+                "attention_{}{}_{}_{}_c{}",
                 if how.dense { "dense" } else { "paged" },
+                if how.capped { "_capped" } else { "" },
                 x.name(),
                 kv.name(),
                 how.columns
@@ -212,7 +217,7 @@ impl Kernel {
                 "end_out",
                 "inner",
                 "has_bias",
-                "then",
+                "add",
                 "act",
             ],
             Kernel::Norm(..) => &[
@@ -333,8 +338,9 @@ impl Kernel {
                     if x != out && out != Elem::F32 {
                         continue;
                     }
-                    for (gate, vector) in [(false, false), (false, true), (true, false), (true, true)] {
-                        all.push(Kernel::Linear { weight, x, out, rows, gate, vector });
+                    for bits in 0..8 {
+                        let [gate, vector, act] = [1, 2, 4].map(|bit| bits & bit != 0);
+                        all.push(Kernel::Linear { weight, x, out, rows, gate, vector, act });
                     }
                 }
             }
@@ -349,10 +355,10 @@ impl Kernel {
             all.push(Kernel::Kv(Kv::Copy, x, x));
             for kv in Elem::ALL {
                 all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
-                for columns in 1..=columns {
-                    all.push(Kernel::Attention(Attention { dense: false, columns }, x, kv));
+                for (columns, capped) in (1..=columns).flat_map(|c| [(c, false), (c, true)]) {
+                    all.push(Kernel::Attention(Attention { dense: false, columns, capped }, x, kv));
                     if kv == x {
-                        all.push(Kernel::Attention(Attention { dense: true, columns }, x, kv));
+                        all.push(Kernel::Attention(Attention { dense: true, columns, capped }, x, kv));
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! From a kernel to its text.
 
-use crate::{Carrier, Elementwise, Kernel, Kv, Norm, Rows, Sample};
+use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Norm, Rows, Sample};
 use minijinja::{Environment, Value, context};
 
 const TEMPLATES: [(&str, &str); 13] = [
@@ -54,8 +54,8 @@ pub fn source(kernel: &Kernel, carrier: Carrier) -> Result<String, RenderError> 
 fn options(kernel: &Kernel) -> Value {
     match *kernel {
         Kernel::Embed { weight, out, add } => context! { weight => weight.name(), out => out.name(), add },
-        Kernel::Linear { weight, x, out, rows, gate, vector } => {
-            context! { weight => weight.name(), x => x.name(), out => out.name(), rows, gate, vector }
+        Kernel::Linear { weight, x, out, rows, gate, vector, act } => {
+            context! { weight => weight.name(), x => x.name(), out => out.name(), rows, gate, vector, act }
         }
         Kernel::Norm(how, x) => {
             let how = match how {
@@ -84,7 +84,8 @@ fn options(kernel: &Kernel) -> Value {
             context! { how, x => x.name(), kv => kv.name() }
         }
         Kernel::Attention(how, x, kv) => {
-            context! { dense => how.dense, columns => how.columns, x => x.name(), kv => kv.name() }
+            let Attention { dense, columns, capped } = how;
+            context! { dense, columns, capped, x => x.name(), kv => kv.name() }
         }
         Kernel::Rows(how, x) => {
             let how = match how {

@@ -22,8 +22,7 @@ const CHUNK = 64u;
 const COLUMNS = {{ columns }}u;
 const CAUSAL = 1u;
 const WINDOW = 2u;
-const CAP = 4u;
-const SLOPES = 8u;
+const SLOPES = 4u;
 
 var<workgroup> shared_s: array<f32, 64>;
 var<workgroup> shared_e: array<f32, 64>;
@@ -108,9 +107,9 @@ fn main(
                 }
 {%- endif %}
                 var s = og(og(acc) * scale);
-                if ((flags & CAP) != 0u) {
-                    s = og(scores[1] * tanh_of(og(s * scores[2])));
-                }
+{%- if capped %}
+                s = og(scores[1] * tanh_of(og(s * scores[2])));
+{%- endif %}
                 if ((flags & SLOPES) != 0u) {
                     s = madd(scores[5u + head], og(f32(j) - f32(position)), s);
                 }

@@ -7,7 +7,9 @@ in workgroup memory and are added by the tree. So the order depends on k and the
 {%- import "math.wgsl" as math -%}
 {{ it.params(carrier, fields) }}
 {{ it.leaves() }}
+{%- if act %}
 {{ math.functions() }}
+{%- endif %}
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 {%- if vector %}
@@ -61,78 +63,73 @@ fn main(
         let x0 = p.x_offset + tile * ROWS * p.x_pitch;
 {%- endif %}
 {%- endfor %}
-{%- for h in range(halves) %}
-        {
-        let panel = group.x{{ " * 2u" if gate }}{{ " + 1u" if h == 1 }};
+        for (var half = 0u; half < {{ halves }}u; half += 1u) {
+            let panel = group.x * {{ halves }}u + half;
 {%- for r in range(rows) %}
-        var acc{{ r }} = 0.0;
+            var acc{{ r }} = 0.0;
 {%- endfor %}
-        var k = from_k;
-        // One by one to a multiple of 8, eights, and what is left.
-        let body = min((from_k + 7u) / 8u * 8u, to_k);
-        for (; k < body; k += 1u) {
-            let w = weight_at(panel, lane, k);
+            var k = from_k;
+            while (k < to_k) {
+                // One by one to a multiple of 8 and behind the last; eights in between.
+                if ((k & 7u) != 0u || k + 8u > to_k) {
+                    let w = weight_at(panel, lane, k);
 {%- for r in range(rows) %}
-            acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
+                    acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
 {%- endfor %}
-        }
-        for (; k + 8u <= to_k; k += 8u) {
-            let at = (panel * words + k / PER_WORD) * 32u + lane;
+                    k += 1u;
+                    continue;
+                }
+                let at = (panel * words + k / PER_WORD) * 32u + lane;
 {%- if weight not in ["f32", "f16", "bf16"] %}
-            let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
-            {{ packed.scale(weight) }}
-            {{ packed.high(weight) }}
+                let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
+                {{ packed.scale(weight) }}
+                {{ packed.high(weight) }}
 {%- endif %}
 {%- if weight == "f32" %}
 {%- for e in range(8) %}
-            let w{{ e }} = codes[at + {{ e * 32 }}u];
+                let w{{ e }} = codes[at + {{ e * 32 }}u];
 {%- endfor %}
 {%- elif weight in ["f16", "bf16"] %}
 {%- for j in range(4) %}
-            let word{{ j }} = codes[at + {{ j * 32 }}u];
-            let w{{ 2 * j }} = {{ weight }}_value(word{{ j }} & 0xffffu);
-            let w{{ 2 * j + 1 }} = {{ weight }}_value(word{{ j }} >> 16u);
+                let word{{ j }} = codes[at + {{ j * 32 }}u];
+                let w{{ 2 * j }} = {{ weight }}_value(word{{ j }} & 0xffffu);
+                let w{{ 2 * j + 1 }} = {{ weight }}_value(word{{ j }} >> 16u);
 {%- endfor %}
 {%- else %}
 {%- set per = 4 if weight == "q8_0" else 8 %}
-            var word = codes[at];
+                var word = codes[at];
 {%- for e in range(8) %}
 {%- if e > 0 and e % per == 0 %}
-            word = codes[at + {{ e // per * 32 }}u];
+                word = codes[at + {{ e // per * 32 }}u];
 {%- endif %}
-            let w{{ e }} = {{ packed.decoded(weight, (e % per) ~ "u", "k % 32u + " ~ e ~ "u") }};
+                let w{{ e }} = {{ packed.decoded(weight, (e % per) ~ "u", "k % 32u + " ~ e ~ "u") }};
 {%- endfor %}
 {%- endif %}
 {%- for r in range(rows) %}
 {%- if vector and x == "f32" %}
-            let a{{ r }} = x[(x{{ r }} + k) >> 2u];
-            let b{{ r }} = x[((x{{ r }} + k) >> 2u) + 1u];
+                let a{{ r }} = x[(x{{ r }} + k) >> 2u];
+                let b{{ r }} = x[((x{{ r }} + k) >> 2u) + 1u];
 {%- for e in range(8) %}
-            acc{{ r }} = madd({{ "a" if e < 4 else "b" }}{{ r }}[{{ e % 4 }}], w{{ e }}, acc{{ r }});
+                acc{{ r }} = madd({{ "a" if e < 4 else "b" }}{{ r }}[{{ e % 4 }}], w{{ e }}, acc{{ r }});
 {%- endfor %}
 {%- elif vector %}
-            let a{{ r }} = x[(x{{ r }} + k) >> 3u];
+                let a{{ r }} = x[(x{{ r }} + k) >> 3u];
 {%- for e in range(8) %}
-            acc{{ r }} = madd({{ x }}_value((a{{ r }}[{{ e // 2 }}] >> {{ e % 2 * 16 }}u) & 0xffffu), w{{ e }}, acc{{ r }});
+                acc{{ r }} = madd({{ x }}_value((a{{ r }}[{{ e // 2 }}] >> {{ e % 2 * 16 }}u) & 0xffffu), w{{ e }}, acc{{ r }});
 {%- endfor %}
 {%- else %}
 {%- for e in range(8) %}
-            acc{{ r }} = madd(x_at(x{{ r }} + k + {{ e }}u), w{{ e }}, acc{{ r }});
+                acc{{ r }} = madd(x_at(x{{ r }} + k + {{ e }}u), w{{ e }}, acc{{ r }});
 {%- endfor %}
 {%- endif %}
 {%- endfor %}
-        }
-        for (; k < to_k; k += 1u) {
-            let w = weight_at(panel, lane, k);
+                k += 8u;
+            }
+            let to_sums = half * {{ 8 * rows * 32 }}u + leaf * {{ rows * 32 }}u + lane;
 {%- for r in range(rows) %}
-            acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
+            sums[to_sums + {{ r * 32 }}u] = acc{{ r }};
 {%- endfor %}
         }
-{%- for r in range(rows) %}
-        sums[{{ h * 8 * rows * 32 }}u + (leaf * ROWS + {{ r }}u) * 32u + lane] = acc{{ r }};
-{%- endfor %}
-        }
-{%- endfor %}
         workgroupBarrier();
         let row = tile * ROWS + leaf;
         let n = p.first_out + group.x * 32u + lane;
@@ -146,22 +143,24 @@ fn main(
                 y = og(y + bias[n]);
                 up = og(up + bias[p.inner + n]);
             }
-            if (p.then == 4u) {
-                // As a plain product a gate weight gives [gate | up].
-                out_put(to, y);
-                out_put(to + p.inner, up);
-            } else {
-                out_put(to, og(act_of(p.act, out_round(y))) * out_round(up));
-            }
+{%- if act %}
+            out_put(to, og(act_of(p.act, out_round(y))) * out_round(up));
+{%- else %}
+            // As a plain product a gate weight gives [gate | up].
+            out_put(to, y);
+            out_put(to + p.inner, up);
+{%- endif %}
 {%- else %}
             if (p.has_bias != 0u) {
                 y = og(y + bias[n]);
             }
-            if (p.then == 1u) {
-                y = act_of(p.act, out_round(y));
-            } else if (p.then == 2u) {
+{%- if act %}
+            y = act_of(p.act, out_round(y));
+{%- else %}
+            if (p.add != 0u) {
                 y = out_at(to) + out_round(y);
             }
+{%- endif %}
             out_put(to, y);
 {%- endif %}
         }

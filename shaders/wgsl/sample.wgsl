@@ -353,36 +353,35 @@ fn main(
         if (!greedy && best.x > LOWEST) {
             let zmax = from_ascending(best.x);
             var last = vec2<u32>(0xffffffffu, 0xffffffffu);
-            if (row.top_k > 0u) {
-                last = last_kept(t, row, base, zmax, last, row.top_k, vec3<u32>(0u, 0u, 0u));
-            }
             // Each invocation sums a stretch of its own, so that stretches ascend.
             let stretch = (p.cols + 255u) / 256u;
             let from_i = min(t * stretch, p.cols);
             let end_i = min(from_i + stretch, p.cols);
-            if (row.top_p < TOP_P_OFF) {
-                var own = vec2<u32>(0u, 0u);
-                for (var i = from_i; i < end_i; i += 1u) {
-                    let k = key_of(row, base, i);
-                    if (kept(~k, i, last)) {
-                        own = add64(own, vec2<u32>(weight_of(k, zmax), 0u));
-                    }
-                }
-                let total = scan(t, own);
-                let bound = mul96(total, row.top_p);
-                workgroupBarrier();
-                last = last_kept(t, row, base, zmax, last, 0u, bound);
-            }
-            let least = max(row.min_weight, 1u);
             var own = vec2<u32>(0u, 0u);
-            for (var i = from_i; i < end_i; i += 1u) {
-                let k = key_of(row, base, i);
-                let w = weight_of(k, zmax);
-                if (w >= least && kept(~k, i, last)) {
-                    own = add64(own, vec2<u32>(w, 0u));
+            var total = vec2<u32>(0u, 0u);
+            var least = 1u;
+            // Top-k, then top-p, then the sum of what is left with min-p.
+            for (var stage = 0u; stage < 3u; stage += 1u) {
+                if ((stage == 0u && row.top_k == 0u) || (stage == 1u && row.top_p >= TOP_P_OFF)) {
+                    continue;
+                }
+                if (stage > 0u) {
+                    least = select(1u, max(row.min_weight, 1u), stage == 2u);
+                    own = vec2<u32>(0u, 0u);
+                    for (var i = from_i; i < end_i; i += 1u) {
+                        let k = key_of(row, base, i);
+                        let w = weight_of(k, zmax);
+                        if (w >= least && kept(~k, i, last)) {
+                            own = add64(own, vec2<u32>(w, 0u));
+                        }
+                    }
+                    total = scan(t, own);
+                }
+                if (stage < 2u) {
+                    let count = select(0u, row.top_k, stage == 0u);
+                    last = last_kept(t, row, base, zmax, last, count, mul96(total, row.top_p));
                 }
             }
-            let total = scan(t, own);
             let bits = draw_bits(
                 vec2<u32>(table[at + 6u], table[at + 7u]), table[at + 8u],
                 positions[p.positions_offset + r], table[at + 10u],

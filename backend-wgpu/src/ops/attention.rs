@@ -41,8 +41,7 @@ fn describe(scores: &Scores) -> Vec<u32> {
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
     let flags = flag(scores.causal, 1)
         | flag(scores.window.is_some(), 2)
-        | flag(scores.soft_cap.is_some(), 4)
-        | flag(scores.alibi.is_some(), 8);
+        | flag(scores.alibi.is_some(), 4);
     let head =
         [scores.scale.to_bits(), cap.to_bits(), (1.0 / cap).to_bits(), scores.window.unwrap_or(0), flags];
     let slopes = scores.alibi.iter().flat_map(|s| s.iter().map(|v| v.to_bits()));
@@ -61,7 +60,7 @@ fn pair(low: usize, high: usize) -> Result<u32> {
     }
 }
 
-fn kernel_of(heads: &Heads) -> Result<u32> {
+fn columns_of(heads: &Heads) -> Result<u32> {
     let columns = heads.v_dim.div_ceil(WIDTH).max(1);
     if columns > MOST_COLUMNS {
         return Err(Error::Unsupported {
@@ -92,7 +91,8 @@ pub(super) fn attend(
     if ![step.table_rows, step.kv_lens].iter().all(|b| b.mem.id() == step.bounds.mem.id()) {
         return Err(Error::internal("a step's parts in several buffers"));
     }
-    let columns = kernel_of(&heads)?;
+    let columns = columns_of(&heads)?;
+    let capped = call.scores.soft_cap.is_some();
     let scores = gpu.scores.get(&gpu, call.scores)?;
     let (q_at, to) = (matrix(&limits, q, "queries")?, matrix(&limits, out, "activations")?);
     let sequences = Slot::whole(&limits, step.bounds.mem, "a step")?;
@@ -116,7 +116,7 @@ pub(super) fn attend(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot];
-    let kernel = Kernel::Attention(Attention { dense: false, columns }, elem(q.dtype), elem(kv.layout.dtype));
+    let kernel = Kernel::Attention(Attention { dense: false, columns, capped }, elem(q.dtype), elem(kv.layout.dtype));
     let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
     stream.run(&Call { kernel, slots: &slots, words: &words, grid })
 }
@@ -134,7 +134,8 @@ pub(super) fn attend_dense(
     if q.rows == 0 || bounds.len < 2 {
         return Ok(());
     }
-    let columns = kernel_of(&heads)?;
+    let columns = columns_of(&heads)?;
+    let capped = scores.soft_cap.is_some();
     let scores = gpu.scores.get(&gpu, scores)?;
     let place = |m| matrix(&limits, m, "activations");
     let (q_at, k_at, v_at, to) = (place(q)?, place(k)?, place(v)?, place(out)?);
@@ -156,7 +157,7 @@ pub(super) fn attend_dense(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot];
-    let kernel = Kernel::Attention(Attention { dense: true, columns }, elem(q.dtype), elem(k.dtype));
+    let kernel = Kernel::Attention(Attention { dense: true, columns, capped }, elem(q.dtype), elem(k.dtype));
     let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
     stream.run(&Call { kernel, slots: &slots, words: &words, grid })
 }

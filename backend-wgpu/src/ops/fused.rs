@@ -44,7 +44,7 @@ impl FusedOps<Wgpu> for WgpuStream {
         _: MatMut<'_, M>,
         out: MatMut<'_, M>,
     ) -> Result<()> {
-        linear::linear(self, x, w, bias, Then::Gate(activation(act)?), out)
+        linear::linear(self, x, w, bias, Then::Activate(activation(act)?), out)
     }
     fn linear_add(
         &mut self,

@@ -6,25 +6,15 @@ use engraft_core::Result;
 use engraft_core::mem::{Float, MatMut, MatRef};
 use engraft_shaders::{Kernel, PANEL};
 
-/// What follows the product; the numbers are those of `then` in `linear.wgsl`.
+/// What follows the product.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Then {
+    /// Nothing; a gate weight gives `[gate | up]`.
     Nothing,
+    /// An activation; of a gate weight `act(g) * u`.
     Activate(u32),
+    /// A sum with what the output holds.
     AddTo,
-    Gate(u32),
-}
-
-impl Then {
-    fn words(self, gate: bool) -> (u32, u32) {
-        match self {
-            // As a plain product a gate weight gives both halves.
-            Then::Nothing => (if gate { 4 } else { 0 }, 0),
-            Then::Activate(act) => (1, act),
-            Then::AddTo => (2, 0),
-            Then::Gate(act) => (3, act),
-        }
-    }
 }
 
 /// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it.
@@ -65,8 +55,13 @@ pub(super) fn linear(
         rows,
         gate: w.gate,
         vector: aligned(x),
+        act: matches!(then, Then::Activate(_)),
     };
-    let (then, act) = then.words(w.gate);
+    let (add, act) = match then {
+        Then::Nothing => (0, 0),
+        Then::Activate(act) => (0, act),
+        Then::AddTo => (1, 0),
+    };
     for chunk in &w.chunks {
         let words = [
             word(x.rows)?,
@@ -80,7 +75,7 @@ pub(super) fn linear(
             word(chunk.first + chunk.count)?,
             word(w.outputs())?,
             u32::from(bias.is_some()),
-            then,
+            add,
             act,
         ];
         let scales = chunk.scales.as_ref().map_or_else(|| gpu.nothing(), Ok)?;
