@@ -139,7 +139,7 @@ mod tests {
         };
         let mut stream = WgpuStream::new(gpu.clone()).unwrap();
         let buffers: Vec<_> = (0..8).map(|_| gpu.alloc(1024).unwrap()).collect();
-        let f32_only = |k: &Kernel| !["f16", "bf16", "q4", "q5"].iter().any(|t| k.label().contains(t));
+        let f32_only = |k: &Kernel| !["f16", "q4", "q5"].iter().any(|t| k.label().contains(t));
         for kernel in Kernel::all(1).into_iter().filter(f32_only) {
             assert!(!matches!(kernel, Kernel::Rope(e) if e != Elem::F32));
             let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Prepared weights: panels of 32 outputs in planes, split into bindings, and vectors.
 //!
-//! The layout is the shaders' (`wgsl/packed.wgsl`): `[panel][word along k][output]`, scales of blocks in a plane of their
+//! The layout is the shaders' (`wgsl/packed.wgsl`): `[panel][unit along k][output]`, scales of blocks in a plane of their
 //! own. Gate weights alternate gate and up panels. A weight that is larger than a binding may be becomes several
 //! chunks of whole panels, each with a dispatch of its own.
 
@@ -125,7 +125,7 @@ pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> 
     let rows_of = Source::new(&parts, rows, format.bytes(1, cols))?;
     let mut panels = Panels { rows, cols, grain: grain.max(1), packing, gate, chunks: Vec::new() };
     let (outputs, halves) = (panels.outputs(), if gate { 2 } else { 1 });
-    let panel_words = cols.div_ceil(packing.per_word()) * PANEL;
+    let panel_words = cols.div_ceil(packing.unit()) * packing.unit_words() * PANEL;
     let scale_words = cols / Block::VALUES * PANEL * packing.scale_words();
     let per_chunk =
         (gpu.limits.binding.min(gpu.limits.buffer) as usize / 4 / (panel_words * halves).max(1)) * PANEL;
@@ -184,12 +184,13 @@ fn pack_codes(packing: Packing, format: WeightFormat, raw: &[u8], to: &mut [u32]
     match (packing, format) {
         (Packing::F32, _) => {
             for (k, v) in raw.as_chunks::<4>().0.iter().enumerate() {
-                to[k * PANEL + lane] = u32::from_le_bytes(*v);
+                to[(k / 4 * PANEL + lane) * 4 + k % 4] = u32::from_le_bytes(*v);
             }
         }
         (Packing::F16 | Packing::Bf16, _) => {
             for (k, v) in raw.as_chunks::<2>().0.iter().enumerate() {
-                to[k / 2 * PANEL + lane] |= u32::from(u16::from_le_bytes(*v)) << (k % 2 * 16);
+                let at = (k / 4 * PANEL + lane) * 2 + k % 4 / 2;
+                to[at] |= u32::from(u16::from_le_bytes(*v)) << (k % 2 * 16);
             }
         }
         (_, WeightFormat::Block(block)) => {

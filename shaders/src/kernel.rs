@@ -29,7 +29,7 @@ pub enum Kernel {
         rows: u32,
         /// A gate weight: gate and up panels alternate.
         gate: bool,
-        /// Input rows begin at multiples of 16 bytes.
+        /// Input rows begin at multiples of four elements.
         vector: bool,
         /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
         act: bool,

@@ -82,13 +82,20 @@ impl Packing {
         }
     }
 
-    /// Values in one word of the codes' plane.
-    pub const fn per_word(self) -> usize {
+    /// Values of one output that lie together in the codes' plane.
+    pub const fn unit(self) -> usize {
         match self {
-            Packing::F32 => 1,
-            Packing::F16 | Packing::Bf16 => 2,
-            Packing::Q8_0 => 4,
+            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 => 4,
             Packing::Q4_0 | Packing::Q4_1 | Packing::Q5_0 | Packing::Q5_1 => 8,
+        }
+    }
+
+    /// Words of a unit.
+    pub const fn unit_words(self) -> usize {
+        match self {
+            Packing::F32 => 4,
+            Packing::F16 | Packing::Bf16 => 2,
+            _ => 1,
         }
     }
 

@@ -13,16 +13,21 @@ in workgroup memory and are added by the tree. So the order depends on k and the
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 {%- if vector %}
-@group(0) @binding(3) var<storage, read> x: array<vec4<{{ "f32" if x == "f32" else "u32" }}>>;
+// Rows begin at multiples of four elements.
+@group(0) @binding(3) var<storage, read> x: array<{{ "vec4<f32>" if x == "f32" else "vec2<u32>" }}>;
+fn x_four(i: u32) -> vec4<f32> {
 {%- if x == "f32" %}
-fn x_at(i: u32) -> f32 {
-    return x[i >> 2u][i & 3u];
-}
+    return x[i >> 2u];
 {%- else %}
-fn x_at(i: u32) -> f32 {
-    return {{ x }}_value((x[i >> 3u][(i >> 1u) & 3u] >> ((i & 1u) * 16u)) & 0xffffu);
-}
+    let w = x[i >> 2u];
+    return vec4<f32>(
+        {{ x }}_value(w.x & 0xffffu), {{ x }}_value(w.x >> 16u), {{ x }}_value(w.y & 0xffffu), {{ x }}_value(w.y >> 16u),
+    );
 {%- endif %}
+}
+fn x_at(i: u32) -> f32 {
+    return x_four(i)[i & 3u];
+}
 {%- else %}
 {{ it.reads(3, "x", x) }}
 {%- endif %}
@@ -53,7 +58,9 @@ fn main(
     let leaf = t / 32u;
     let from_k = leaf_start(p.cols, p.grain, leaf);
     let to_k = leaf_start(p.cols, p.grain, leaf + 1u);
-    let words = (p.cols + PER_WORD - 1u) / PER_WORD;
+{%- if vector %}
+    let units = (p.cols + UNIT - 1u) / UNIT;
+{%- endif %}
     for (var tile = group.y; tile * ROWS < p.rows; tile += groups.y) {
 {%- for r in range(rows) %}
 {%- if r > 0 %}
@@ -70,60 +77,48 @@ fn main(
 {%- endfor %}
             var k = from_k;
             while (k < to_k) {
-                // One by one to a multiple of 8 and behind the last; eights in between.
-                if ((k & 7u) != 0u || k + 8u > to_k) {
-                    let w = weight_at(panel, lane, k);
-{%- for r in range(rows) %}
-                    acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
+{%- if vector %}
+                // Whole units; values one by one before the first and behind the last.
+                if ((k % UNIT) == 0u && k + UNIT <= to_k) {
+                    let word = codes[(panel * units + k / UNIT) * 32u + lane];
+{%- if weight == "f32" %}
+                    let w0 = word;
+{%- elif weight in ["f16", "bf16"] %}
+                    let w0 = vec4<f32>(
+                        {{ weight }}_value(word.x & 0xffffu), {{ weight }}_value(word.x >> 16u),
+                        {{ weight }}_value(word.y & 0xffffu), {{ weight }}_value(word.y >> 16u),
+                    );
+{%- else %}
+                    let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
+                    {{ packed.scale(weight) }}
+                    {{ packed.high(weight) }}
+{%- for f in range(1 if weight == "q8_0" else 2) %}
+                    let w{{ f }} = vec4<f32>(
+{%- for e in range(4) %}
+                        {{ packed.decoded(weight, (f * 4 + e) ~ "u", "k % 32u + " ~ (f * 4 + e) ~ "u") }},
 {%- endfor %}
-                    k += 1u;
+                    );
+{%- endfor %}
+{%- endif %}
+{%- for f in range(1 if weight in ["f32", "f16", "bf16", "q8_0"] else 2) %}
+{%- for r in range(rows) %}
+                    {
+                        let a = x_four(x{{ r }} + k + {{ f * 4 }}u);
+{%- for e in range(4) %}
+                        acc{{ r }} = madd(a[{{ e }}], w{{ f }}[{{ e }}], acc{{ r }});
+{%- endfor %}
+                    }
+{%- endfor %}
+{%- endfor %}
+                    k += UNIT;
                     continue;
                 }
-                let at = (panel * words + k / PER_WORD) * 32u + lane;
-{%- if weight not in ["f32", "f16", "bf16"] %}
-                let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
-                {{ packed.scale(weight) }}
-                {{ packed.high(weight) }}
 {%- endif %}
-{%- if weight == "f32" %}
-{%- for e in range(8) %}
-                let w{{ e }} = codes[at + {{ e * 32 }}u];
-{%- endfor %}
-{%- elif weight in ["f16", "bf16"] %}
-{%- for j in range(4) %}
-                let word{{ j }} = codes[at + {{ j * 32 }}u];
-                let w{{ 2 * j }} = {{ weight }}_value(word{{ j }} & 0xffffu);
-                let w{{ 2 * j + 1 }} = {{ weight }}_value(word{{ j }} >> 16u);
-{%- endfor %}
-{%- else %}
-{%- set per = 4 if weight == "q8_0" else 8 %}
-                var word = codes[at];
-{%- for e in range(8) %}
-{%- if e > 0 and e % per == 0 %}
-                word = codes[at + {{ e // per * 32 }}u];
-{%- endif %}
-                let w{{ e }} = {{ packed.decoded(weight, (e % per) ~ "u", "k % 32u + " ~ e ~ "u") }};
-{%- endfor %}
-{%- endif %}
+                let w = weight_at(panel, lane, k);
 {%- for r in range(rows) %}
-{%- if vector and x == "f32" %}
-                let a{{ r }} = x[(x{{ r }} + k) >> 2u];
-                let b{{ r }} = x[((x{{ r }} + k) >> 2u) + 1u];
-{%- for e in range(8) %}
-                acc{{ r }} = madd({{ "a" if e < 4 else "b" }}{{ r }}[{{ e % 4 }}], w{{ e }}, acc{{ r }});
+                acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
 {%- endfor %}
-{%- elif vector %}
-                let a{{ r }} = x[(x{{ r }} + k) >> 3u];
-{%- for e in range(8) %}
-                acc{{ r }} = madd({{ x }}_value((a{{ r }}[{{ e // 2 }}] >> {{ e % 2 * 16 }}u) & 0xffffu), w{{ e }}, acc{{ r }});
-{%- endfor %}
-{%- else %}
-{%- for e in range(8) %}
-                acc{{ r }} = madd(x_at(x{{ r }} + k + {{ e }}u), w{{ e }}, acc{{ r }});
-{%- endfor %}
-{%- endif %}
-{%- endfor %}
-                k += 8u;
+                k += 1u;
             }
             let to_sums = half * {{ 8 * rows * 32 }}u + leaf * {{ rows * 32 }}u + lane;
 {%- for r in range(rows) %}

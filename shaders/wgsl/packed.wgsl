@@ -1,38 +1,34 @@
-{#- Packed weights: panels of 32 outputs, `[panel][word along k][output]`, so that neighbours read neighbours.
+{#- Packed weights: panels of 32 outputs, `[panel][unit along k][output]`, so that neighbours read neighbours.
 
-A word holds 1 (f32), 2 (f16, bf16), 4 (8-bit codes) or 8 (4-bit codes) values of one output in ascending k. Scales of
-blocks lie in a plane of their own, `[panel][block][output]`: d in the low, m in the high half; a fifth bit per code
-follows as a second word. Values are decoded as `engraft_core::quant::block` does. -#}
+A unit holds 4 values of one output in ascending k (f32: four words, f16 and bf16: two, 8-bit codes: one) or 8 (4-bit codes:
+one word). Scales of blocks lie in a plane of their own, `[panel][block][output]`: d in the low, m in the high half; a
+fifth bit per code follows as a second word. Values are decoded as `engraft_core::quant::block` does. -#}
 {%- macro weight(slot, format) -%}
-{%- if format == "f32" %}
-@group(0) @binding({{ slot }}) var<storage, read> codes: array<f32>;
-{%- else %}
-@group(0) @binding({{ slot }}) var<storage, read> codes: array<u32>;
-{%- endif %}
+@group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
 @group(0) @binding({{ slot + 1 }}) var<storage, read> scales: array<u32>;
 
-const PER_WORD = {{ per_word(format) }}u;
+const UNIT = {{ unit(format) }}u;
 
 // Value `k` of output `lane` of a panel.
 fn weight_at(panel: u32, lane: u32, k: u32) -> f32 {
-    let words = (p.cols + PER_WORD - 1u) / PER_WORD;
-    let word = codes[(panel * words + k / PER_WORD) * 32u + lane];
+    let units = (p.cols + UNIT - 1u) / UNIT;
+    let word = codes[(panel * units + k / UNIT) * 32u + lane];
 {%- if format == "f32" %}
-    return word;
+    return word[k & 3u];
 {%- elif format in ["f16", "bf16"] %}
-    return {{ format }}_value((word >> ((k & 1u) * 16u)) & 0xffffu);
+    return {{ format }}_value((word[(k >> 1u) & 1u] >> ((k & 1u) * 16u)) & 0xffffu);
 {%- else %}
     let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
     {{ scale(format) }}
     {{ high(format) }}
-    let e = k % PER_WORD;
+    let e = k % UNIT;
     return {{ decoded(format, "e", "k % 32u") }};
 {%- endif %}
 }
 {%- endmacro -%}
 
-{%- macro per_word(format) -%}
-{{ {"f32": 1, "f16": 2, "bf16": 2, "q8_0": 4}[format] or 8 }}
+{%- macro unit(format) -%}
+{{ {"f32": 4, "f16": 4, "bf16": 4, "q8_0": 4}[format] or 8 }}
 {%- endmacro -%}
 
 {#- Scale (and minimum) of block `block`, as `d` and `m`. -#}

@@ -31,6 +31,9 @@ struct Flags {
     /// Leave every fused op to its composed default.
     #[arg(long)]
     composed: bool,
+    /// wgpu: pass parameters as browsers must, through a uniform arena.
+    #[arg(long)]
+    uniform_parameters: bool,
     /// One JSON object per case on standard output; the summary goes to standard error.
     #[arg(long)]
     json: bool,
@@ -105,7 +108,7 @@ fn run(flags: &Flags) -> Result<Counts> {
     let expect = Expectations::read(file.as_ref())?;
     match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {
         ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect),
-        ("wgpu", adapter) => with(wgpu(adapter, false)?, flags, &expect),
+        ("wgpu", adapter) => with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect),
         _ => {
             let known = "cpu, wgpu, wgpu:<part of an adapter's name>";
             Err(Error::config("backend", format!("\"{}\"", flags.backend), known))
