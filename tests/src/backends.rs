@@ -8,12 +8,14 @@ use engraft_core::Result;
 use engraft_core::backend::Backend;
 use engraft_core::numerics::Madd;
 use engraft_cpu::{Cpu, CpuConfig, Isa};
+use engraft_wgpu::{Wgpu, WgpuConfig};
+use std::sync::Arc;
 
 /// The variable of test programs.
 pub const REQUIRE: &str = "ENGRAFT_REQUIRE";
 
 /// Backends of the project, by the name before the colon, that have no package here yet.
-pub const ABSENT: [&str; 2] = ["cuda", "wgpu"];
+pub const ABSENT: [&str; 1] = ["cuda"];
 
 /// Is shown a backend that is there.
 pub trait LabVisitor {
@@ -21,7 +23,7 @@ pub trait LabVisitor {
     fn visit<B: Backend>(&mut self, lab: Lab<B>);
 }
 
-fn cpu(threads: usize, madd: Madd, isa: Option<Isa>) -> Result<std::sync::Arc<Cpu>> {
+fn cpu(threads: usize, madd: Madd, isa: Option<Isa>) -> Result<Arc<Cpu>> {
     Cpu::new(CpuConfig { threads, madd, isa })
 }
 
@@ -39,6 +41,18 @@ pub fn cpu_lab(madd: Madd) -> Result<Lab<Cpu>> {
     Ok(Lab { name: name.into(), subject: cpu(1, madd, None)?, twins })
 }
 
+/// Adapters of this machine by the first word of their name, software ones too.
+pub fn adapters() -> Vec<String> {
+    let all = engraft_wgpu::list().unwrap_or_default();
+    let first = |name: &str| name.split_whitespace().next().map(str::to_lowercase);
+    all.iter().filter_map(|a| first(&a.name)).collect()
+}
+
+/// An adapter, software ones too; in the browsers' way of passing parameters when `uniform_parameters`.
+pub fn wgpu(adapter: Option<&str>, uniform_parameters: bool) -> Result<Arc<Wgpu>> {
+    Wgpu::new(WgpuConfig { adapter: adapter.map(str::to_string), software: true, uniform_parameters })
+}
+
 /// Shows every backend that is there.
 ///
 /// # Errors
@@ -47,18 +61,34 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
     for madd in [Madd::Fused, Madd::Separate] {
         visitor.visit(cpu_lab(madd)?);
     }
+    for name in adapters() {
+        // Drivers compile every kernel of every instance: no twins, except in `goldens --uniform-parameters`.
+        let subject = wgpu(Some(&name), false)?;
+        visitor.visit(Lab { name: format!("wgpu-{name}"), subject, twins: Vec::new() });
+    }
     Ok(())
 }
 
-/// Names in `required` that are not there. Matches by the part before the colon: `cpu` is always there.
-pub fn missing(required: &str) -> Vec<String> {
+/// Names in `required` that are not among `here`: `cpu` always is, `wgpu` is any adapter, `wgpu:part` one whose name
+/// has that part.
+pub fn missing(required: &str, here: &[String]) -> Vec<String> {
+    let there = |name: &str| match name.split_once(':') {
+        None => name == "cpu" || (name == "wgpu" && !here.is_empty()),
+        Some((kind, part)) => kind == "wgpu" && here.iter().any(|a| a.contains(&part.to_lowercase())),
+    };
     let names = required.split(',').map(str::trim).filter(|n| !n.is_empty());
-    names.filter(|n| n.split(':').next() != Some("cpu")).map(str::to_string).collect()
+    names.filter(|n| !there(n)).map(str::to_string).collect()
 }
 
 /// Names that `ENGRAFT_REQUIRE` asks for and that are not there.
 pub fn missing_here() -> Vec<String> {
-    std::env::var(REQUIRE).map(|list| missing(&list)).unwrap_or_default()
+    std::env::var(REQUIRE).map(|list| missing(&list, &adapters())).unwrap_or_default()
+}
+
+/// Backends of the project that cannot be tested on this machine.
+pub fn absent() -> Vec<&'static str> {
+    let no_adapter = adapters().is_empty().then_some("wgpu");
+    ABSENT.into_iter().chain(no_adapter).collect()
 }
 
 #[cfg(test)]
@@ -67,7 +97,10 @@ mod tests {
 
     #[test]
     fn what_is_required_must_be_there() {
-        assert!(missing("").is_empty() && missing("cpu, ").is_empty());
-        assert_eq!(missing("cuda:soft,cpu,wgpu:llvmpipe"), ["cuda:soft", "wgpu:llvmpipe"]);
+        let none: &[String] = &[];
+        assert!(missing("", none).is_empty() && missing("cpu, ", none).is_empty());
+        assert_eq!(missing("cuda:soft,cpu,wgpu:llvmpipe,wgpu", none), ["cuda:soft", "wgpu:llvmpipe", "wgpu"]);
+        let here = ["llvmpipe".to_string()];
+        assert_eq!(missing("wgpu,wgpu:LLVM,wgpu:radeon", &here), ["wgpu:radeon"]);
     }
 }

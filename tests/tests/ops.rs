@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     println!(
         "{ran} of {listed} trials ran ({} comparisons), backends not here: {} (skipped)",
         COMPARISONS.load(Ordering::Relaxed),
-        backends::ABSENT.join(", ")
+        backends::absent().join(", ")
     );
     if !missing.is_empty() {
         println!("{} asks for {}, which this run does not have", backends::REQUIRE, missing.join(", "));

@@ -7,6 +7,9 @@
 #[cfg_attr(feature = "cpu", path = "cpu_enabled.rs")]
 #[cfg_attr(not(feature = "cpu"), path = "cpu_disabled.rs")]
 mod cpu;
+#[cfg_attr(feature = "wgpu", path = "wgpu_enabled.rs")]
+#[cfg_attr(not(feature = "wgpu"), path = "wgpu_disabled.rs")]
+mod wgpu;
 
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
@@ -67,7 +70,11 @@ impl std::fmt::Display for BackendName {
 impl BackendName {
     /// Whether this build can run it.
     pub fn compiled_in(&self) -> bool {
-        matches!(self, BackendName::Cpu) && cpu::AVAILABLE
+        match self {
+            BackendName::Cpu => cpu::AVAILABLE,
+            BackendName::Cuda(_) => false,
+            BackendName::Wgpu(_) => wgpu::AVAILABLE,
+        }
     }
 }
 
@@ -78,8 +85,14 @@ impl BackendName {
 pub fn with_backend<V: Visitor>(name: &BackendName, threads: usize, visitor: V) -> Result<V::Output> {
     match name {
         BackendName::Cpu => cpu::visit(threads, visitor),
-        BackendName::Cuda(_) | BackendName::Wgpu(_) => Err(absent(name)),
+        BackendName::Cuda(_) => Err(absent(name)),
+        BackendName::Wgpu(adapter) => wgpu::visit(adapter, visitor),
     }
+}
+
+/// The adapters that `wgpu` can run on, for people; empty where this build lacks that backend.
+pub fn adapters() -> Vec<String> {
+    wgpu::adapters()
 }
 
 /// What a device can do at most.
@@ -98,12 +111,18 @@ pub struct Limits {
 pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
     match name {
         BackendName::Cpu => cpu::limits(threads),
-        BackendName::Cuda(_) | BackendName::Wgpu(_) => Err(absent(name)),
+        BackendName::Cuda(_) => Err(absent(name)),
+        BackendName::Wgpu(_) => wgpu::limits(name),
     }
 }
 
 fn absent(name: &BackendName) -> Error {
-    let have = if cpu::AVAILABLE { "cpu" } else { "nothing" };
+    let have = match (cpu::AVAILABLE, wgpu::AVAILABLE) {
+        (true, true) => "cpu, wgpu",
+        (true, false) => "cpu",
+        (false, true) => "wgpu",
+        (false, false) => "nothing",
+    };
     let kind = name.to_string();
     let kind = kind.split(':').next().unwrap_or_default();
     Error::config("backend", format!("\"{name}\""), format!("{have}; this build has no {kind} backend"))

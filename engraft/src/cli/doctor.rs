@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::args::DoctorArgs;
 use super::output::{bytes, emit, json};
-use engraft::backends::BackendName;
+use engraft::backends::{BackendName, adapters};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +38,8 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         });
         return json(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": false, "wgpu": false},
+            "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": false, "wgpu": wgpu()},
+            "adapters": adapters(),
             "hub": cfg!(feature = "hub"),
             "cpu": {"model": cpu_model(), "threads": threads, "features": features, "arch": std::env::consts::ARCH},
             "memory": {"total_bytes": total, "available_bytes": free},
@@ -52,8 +53,19 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         std::env::consts::ARCH
     );
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
-    line("backends", if BackendName::Cpu.compiled_in() { "cpu".into() } else { "none".into() });
-    line("", "cuda and wgpu are not part of this version yet".into());
+    let built: Vec<&str> =
+        [("cpu", BackendName::Cpu.compiled_in()), ("wgpu", wgpu())].iter().filter(|b| b.1).map(|b| b.0).collect();
+    line("backends", if built.is_empty() { "none".into() } else { built.join(", ") });
+    if !wgpu() {
+        line("", "wgpu: build with --features wgpu".into());
+    }
+    line("", "cuda is not part of this version yet".into());
+    for (i, adapter) in adapters().into_iter().enumerate() {
+        line(if i == 0 { "adapters" } else { "" }, adapter);
+    }
+    if wgpu() && adapters().is_empty() {
+        line("adapters", "none found: wgpu needs a Vulkan loader and driver".into());
+    }
     line(
         "hub",
         if cfg!(feature = "hub") { "yes: --model org/name" } else { "no (build with --features hub)" }.into(),
@@ -78,6 +90,11 @@ pub fn run(args: &DoctorArgs) -> Outcome {
     text.push('\n');
     text.push_str(&verdict(&features));
     emit(&text)
+}
+
+/// Whether this build has the wgpu backend.
+fn wgpu() -> bool {
+    BackendName::Wgpu("wgpu".into()).compiled_in()
 }
 
 fn verdict(features: &[&str]) -> String {

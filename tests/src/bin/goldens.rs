@@ -3,6 +3,7 @@
 //! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
 
 use clap::{Parser, ValueEnum};
+use conformance::backends::wgpu;
 use conformance::golden::{Expectations, Outcome, Report, find, judge};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::mem::Float;
@@ -30,6 +31,9 @@ struct Flags {
     /// Leave every fused op to its composed default.
     #[arg(long)]
     composed: bool,
+    /// wgpu: pass parameters as browsers must, through a uniform arena.
+    #[arg(long)]
+    uniform_parameters: bool,
     /// One JSON object per case on standard output; the summary goes to standard error.
     #[arg(long)]
     json: bool,
@@ -99,19 +103,24 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> Result<Counts> {
-    if flags.backend != "cpu" {
-        return Err(Error::config(
-            "backend",
-            format!("\"{}\"", flags.backend),
-            "cpu (the only one built in so far)",
-        ));
-    }
-    let cpu = Cpu::new(CpuConfig::default())?;
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/expectations/cpu.json");
+    // What the engine cannot run yet is the same on every backend.
     let expect = Expectations::read(file.as_ref())?;
+    match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {
+        ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect),
+        ("wgpu", adapter) => with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect),
+        _ => {
+            let known = "cpu, wgpu, wgpu:<part of an adapter's name>";
+            Err(Error::config("backend", format!("\"{}\"", flags.backend), known))
+        }
+    }
+}
+
+fn with<B: Backend>(backend: Arc<B>, flags: &Flags, expect: &Expectations) -> Result<Counts> {
+    eprintln!("{}: {}, {:?}", backend.name(), backend.caps().device, backend.numerics());
     match flags.composed {
-        true => run_on(&Arc::new(Composed::new(cpu)), flags, &expect),
-        false => run_on(&cpu, flags, &expect),
+        true => run_on(&Arc::new(Composed::new(backend)), flags, expect),
+        false => run_on(&backend, flags, expect),
     }
 }
 

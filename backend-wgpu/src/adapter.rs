@@ -1,0 +1,128 @@
+//! Adapters: what this machine has, and which one a name means.
+//!
+//! Without a name the strongest hardware adapter is taken; software adapters (drivers that run on the CPU) only when a
+//! part of their name is given or the caller allows them. Nothing is opened here.
+
+use engraft_core::backend::block_on;
+use engraft_core::{Error, Result};
+
+/// What kind of device an adapter is, the strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AdapterKind {
+    /// Its own memory.
+    Discrete,
+    /// Shares the processor's memory.
+    Integrated,
+    /// In a virtual machine, or unknown.
+    Other,
+    /// A driver that runs on the CPU.
+    Software,
+}
+
+impl AdapterKind {
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AdapterKind::Discrete => "discrete",
+            AdapterKind::Integrated => "integrated",
+            AdapterKind::Other => "other",
+            AdapterKind::Software => "software",
+        }
+    }
+}
+
+/// An adapter as `engraft doctor` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// As the driver says.
+    pub name: String,
+    /// Kind of device.
+    pub kind: AdapterKind,
+    /// Vulkan, Metal, Dx12.
+    pub api: String,
+    /// Driver and its version.
+    pub driver: String,
+}
+
+impl Listed {
+    fn of(adapter: &wgpu::Adapter) -> Self {
+        let info = adapter.get_info();
+        let kind = match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+            wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+            wgpu::DeviceType::Cpu => AdapterKind::Software,
+            _ => AdapterKind::Other,
+        };
+        let driver = format!("{} {}", info.driver, info.driver_info).trim().to_string();
+        Self { name: info.name, kind, api: format!("{:?}", info.backend), driver }
+    }
+}
+
+fn adapters() -> Result<Vec<wgpu::Adapter>> {
+    let mut what = wgpu::InstanceDescriptor::new_without_display_handle();
+    what.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    // Debug flags would load validation layers where they are installed; those of old distributions refuse naga's output.
+    what.flags = wgpu::InstanceFlags::empty();
+    let instance = wgpu::Instance::new(what);
+    let all = wgpu::Backends::all();
+    block_on(async { Ok(instance.enumerate_adapters(all).await) })
+}
+
+/// Every adapter of this machine, the strongest first.
+///
+/// # Errors
+/// `Internal` where listing needs an executor (the browser).
+pub fn list() -> Result<Vec<Listed>> {
+    let mut listed: Vec<Listed> = adapters()?.iter().map(Listed::of).collect();
+    listed.sort_by_key(|l| l.kind);
+    Ok(listed)
+}
+
+/// The adapter that `part` of a name means, or the strongest.
+pub(crate) fn choose(part: Option<&str>, software: bool) -> Result<(wgpu::Adapter, Listed)> {
+    let mut all: Vec<_> = adapters()?.into_iter().map(|a| (Listed::of(&a), a)).collect();
+    all.sort_by_key(|(l, _)| l.kind);
+    let listed: Vec<Listed> = all.iter().map(|(l, _)| l.clone()).collect();
+    let at = pick(&listed, part, software)?;
+    let (listed, adapter) = all.swap_remove(at);
+    Ok((adapter, listed))
+}
+
+fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> {
+    let named = |l: &Listed| part.is_none_or(|p| l.name.to_lowercase().contains(&p.to_lowercase()));
+    let allowed = |l: &Listed| software || part.is_some() || l.kind != AdapterKind::Software;
+    listed.iter().position(|l| named(l) && allowed(l)).ok_or_else(|| {
+        let wanted = part.map_or("wgpu".to_string(), |p| format!("wgpu:{p}"));
+        let here: Vec<String> = listed.iter().map(|l| format!("{} ({})", l.name, l.kind.name())).collect();
+        let found = match here.is_empty() {
+            true => "no adapter was found: a Vulkan loader and driver are needed (Debian: libvulkan1 and, \
+                     without a GPU, mesa-vulkan-drivers)"
+                .to_string(),
+            false => format!("adapters here: {}; a software adapter must be named", here.join(", ")),
+        };
+        Error::Unsupported { op: "opening an adapter".into(), backend: wanted, reason: found }
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn one(name: &str, kind: AdapterKind) -> Listed {
+        Listed { name: name.into(), kind, api: "Vulkan".into(), driver: String::new() }
+    }
+
+    #[test]
+    fn software_is_taken_only_when_asked_for() {
+        let all = [one("Arc", AdapterKind::Integrated), one("llvmpipe (LLVM 15)", AdapterKind::Software)];
+        assert_eq!(pick(&all, None, false).unwrap(), 0);
+        assert_eq!(pick(&all, Some("LLVMpipe"), false).unwrap(), 1);
+        assert_eq!(pick(&all[1..], None, true).unwrap(), 0);
+        let refused = pick(&all[1..], None, false).unwrap_err().to_string();
+        assert!(refused.contains("llvmpipe") && refused.contains("software"), "{refused}");
+        let unknown = pick(&all, Some("radeon"), true).unwrap_err().to_string();
+        assert!(unknown.contains("wgpu:radeon") && unknown.contains("Arc"), "{unknown}");
+        assert!(pick(&[], None, true).unwrap_err().to_string().contains("mesa-vulkan-drivers"));
+    }
+}

@@ -1,0 +1,208 @@
+//! One dispatch: a kernel, what it binds, its parameters, its grid.
+//!
+//! Ops describe a [`Call`]; the stream turns it into a [`Dispatch`] (bind groups are cached by the buffers they hold) and
+//! encodes or records it. Offsets and sizes of views are parameters: a binding spans its whole buffer, or, where a
+//! buffer is larger than the device lets a binding be, the window that the view needs.
+
+use crate::device::Limits;
+use crate::pipelines::Pipeline;
+use crate::{Wgpu, WgpuMem};
+use engraft_core::mem::{BufRef, DeviceMem, Float, MatRef};
+use engraft_core::{Error, Result};
+use engraft_shaders::{Elem, Kernel, PARAM_WORDS};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bindings of a kernel at most.
+const BINDINGS: usize = 8;
+/// Offsets of bindings are multiples of this everywhere.
+const ALIGN: u64 = 256;
+
+/// A buffer to bind: all of it, or a window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot<'a> {
+    mem: &'a WgpuMem,
+    offset: u64,
+    size: u64,
+}
+
+/// A view's place: what to bind and where its first element lies in that binding.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub slot: Slot<'a>,
+    pub offset: u32,
+}
+
+impl<'a> Slot<'a> {
+    /// The whole buffer.
+    pub fn whole(limits: &Limits, mem: &'a WgpuMem, what: &str) -> Result<Self> {
+        let size = mem.buffer().size();
+        if size > limits.binding {
+            return Err(too_large(limits, size, what));
+        }
+        Ok(Self { mem, offset: 0, size })
+    }
+}
+
+fn too_large(limits: &Limits, size: u64, what: &str) -> Error {
+    let mib = |n: u64| n.div_ceil(1 << 20);
+    Error::Unsupported {
+        op: format!("binding {} MiB of {what}", mib(size)),
+        backend: "wgpu".into(),
+        reason: format!("the adapter's max_storage_buffer_binding_size is {} MiB", mib(limits.binding)),
+    }
+}
+
+/// Binds `count` elements of `size` bytes from element `first` on.
+fn place<'a>(
+    limits: &Limits,
+    mem: &'a WgpuMem,
+    first: usize,
+    count: usize,
+    size: usize,
+    what: &str,
+) -> Result<Place<'a>> {
+    let whole = mem.buffer().size();
+    if whole <= limits.binding {
+        return Ok(Place { slot: Slot { mem, offset: 0, size: whole }, offset: word(first)? });
+    }
+    let from = (first * size) as u64 / ALIGN * ALIGN;
+    let to = (((first + count) * size) as u64).next_multiple_of(16).min(whole);
+    if to - from > limits.binding {
+        return Err(too_large(limits, to - from, what));
+    }
+    let offset = word(first - from as usize / size)?;
+    Ok(Place { slot: Slot { mem, offset: from, size: (to - from).max(16) }, offset })
+}
+
+/// Binds a matrix.
+pub(crate) fn matrix<'a>(limits: &Limits, m: MatRef<'a, WgpuMem>, what: &str) -> Result<Place<'a>> {
+    let count = if m.rows == 0 { 0 } else { (m.rows - 1) * m.pitch + m.cols };
+    place(limits, m.mem, m.offset, count, m.dtype.bytes(), what)
+}
+
+/// Binds a buffer of typed elements; the offset is in elements.
+pub(crate) fn buffer<'a, T>(limits: &Limits, b: BufRef<'a, WgpuMem, T>, what: &str) -> Result<Place<'a>> {
+    place(limits, b.mem, b.offset, b.len, size_of::<T>(), what)
+}
+
+/// A number as a parameter.
+pub(crate) fn word(n: usize) -> Result<u32> {
+    u32::try_from(n).map_err(|_| Error::internal(format!("{n} does not fit a kernel's parameter")))
+}
+
+/// A shader's name of an element type.
+pub(crate) fn elem(dtype: Float) -> Elem {
+    match dtype {
+        Float::F32 => Elem::F32,
+        Float::F16 => Elem::F16,
+        Float::Bf16 => Elem::Bf16,
+    }
+}
+
+/// What an op wants done.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub kernel: Kernel,
+    pub slots: &'a [Slot<'a>],
+    /// Parameters after the leading zero.
+    pub words: &'a [u32],
+    /// Workgroups.
+    pub grid: [u32; 3],
+}
+
+/// Workgroups of `size` for `total` items; kernels stride over what is beyond the limit.
+pub(crate) fn groups(limits: &Limits, total: usize, size: usize) -> [u32; 3] {
+    [total.div_ceil(size).clamp(1, limits.groups as usize) as u32, 1, 1]
+}
+
+/// A call with everything bound.
+#[derive(Debug, Clone)]
+pub(crate) struct Dispatch {
+    pub pipeline: Arc<Pipeline>,
+    pub group: wgpu::BindGroup,
+    pub words: [u32; PARAM_WORDS],
+    pub grid: [u32; 3],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct GroupKey {
+    kernel: Kernel,
+    /// Buffer, offset, size.
+    bound: [(u64, u64, u64); BINDINGS],
+}
+
+/// Bind groups by what they hold.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    made: HashMap<GroupKey, wgpu::BindGroup>,
+    dead: Vec<u64>,
+}
+
+impl Groups {
+    /// Binds a call.
+    pub fn dispatch(&mut self, gpu: &Wgpu, call: &Call<'_>) -> Result<Dispatch> {
+        let pipeline = gpu.pipelines.get(gpu, call.kernel)?;
+        if call.words.len() + 1 != pipeline.words || call.slots.len() != call.kernel.bindings().len() {
+            return Err(Error::internal(format!(
+                "{}: {} parameters and {} bindings given",
+                call.kernel.label(),
+                call.words.len(),
+                call.slots.len()
+            )));
+        }
+        let mut words = [0; PARAM_WORDS];
+        words[1..=call.words.len()].copy_from_slice(call.words);
+        let group = self.group(gpu, &pipeline, call);
+        Ok(Dispatch { pipeline, group, words, grid: call.grid })
+    }
+
+    fn group(&mut self, gpu: &Wgpu, pipeline: &Pipeline, call: &Call<'_>) -> wgpu::BindGroup {
+        let mut key = GroupKey { kernel: pipeline.kernel, bound: [(0, 0, 0); BINDINGS] };
+        for (bound, slot) in key.bound.iter_mut().zip(call.slots) {
+            *bound = (slot.mem.id(), slot.offset, slot.size);
+        }
+        if let Some(made) = self.made.get(&key) {
+            return made.clone();
+        }
+        let entries: Vec<_> = call
+            .slots
+            .iter()
+            .enumerate()
+            .map(|(i, slot)| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer: slot.mem.buffer(),
+                    offset: slot.offset,
+                    size: wgpu::BufferSize::new(slot.size),
+                }),
+            })
+            .collect();
+        let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        self.made.insert(key, group.clone());
+        group
+    }
+
+    /// Forgets groups that hold buffers which are gone.
+    pub fn bury(&mut self, gpu: &Wgpu) {
+        gpu.graveyard.drain_into(&mut self.dead);
+        if !self.dead.is_empty() {
+            let dead = std::mem::take(&mut self.dead);
+            self.made.retain(|key, _| !key.bound.iter().any(|b| dead.contains(&b.0)));
+            self.dead = dead;
+            self.dead.clear();
+        }
+    }
+}
+
+/// Bytes of a view's memory that must exist; a defence behind `Exec`'s checks.
+pub(crate) fn holds(op: &'static str, mem: &WgpuMem, want: usize) -> Result<()> {
+    if mem.bytes() < want {
+        return Err(Error::Shape { op, what: "bytes", got: mem.bytes(), want });
+    }
+    Ok(())
+}

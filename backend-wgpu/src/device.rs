@@ -1,0 +1,345 @@
+//! One opened adapter: device, queue, limits, faults, and the `Backend` that the engine sees.
+
+use crate::adapter::{self, Listed};
+use crate::mem::Graveyard;
+use crate::pipelines::Pipelines;
+use crate::probe::{self, Arithmetic};
+use crate::{WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, ops, weight};
+use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo, block_on};
+use engraft_core::mem::{Float, StepShape};
+use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::{Error, Result};
+use engraft_shaders::{Carrier, PARAM_WORDS};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How an adapter is chosen and opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WgpuConfig {
+    /// Part of the adapter's name; none: the strongest one that is hardware.
+    pub adapter: Option<String>,
+    /// Take a software adapter without being given its name.
+    pub software: bool,
+    /// Pass parameters through a uniform arena even where immediates exist (as browsers must).
+    pub uniform_parameters: bool,
+}
+
+/// What the device allows, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes that one storage binding may span.
+    pub binding: u64,
+    /// Bytes of one buffer.
+    pub buffer: u64,
+    /// Workgroups in one dimension of a dispatch.
+    pub groups: u32,
+}
+
+/// The first fault of a device: what the driver reported outside any call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Faults(Arc<Mutex<Option<Fault>>>);
+
+#[derive(Debug, Clone)]
+enum Fault {
+    Lost(String),
+    OutOfMemory,
+    Other(String),
+}
+
+impl Faults {
+    fn set(&self, fault: Fault) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
+    }
+
+    /// The fault that was reported since the last check; a lost device stays lost.
+    pub fn check(&self) -> Result<()> {
+        let mut fault = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match fault.as_ref() {
+            None => Ok(()),
+            Some(Fault::Lost(what)) => Err(Error::DeviceLost { what: what.clone() }),
+            Some(_) => match fault.take() {
+                Some(Fault::OutOfMemory) => {
+                    Err(Error::OutOfMemory { what: "the device's own needs".into(), wanted: 0, free: 0 })
+                }
+                Some(Fault::Other(what)) => Err(Error::internal(format!("wgpu: {what}"))),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+/// A GPU (or a driver that plays one) as a backend.
+#[derive(Debug)]
+pub struct Wgpu {
+    name: String,
+    listed: Listed,
+    caps: Caps,
+    arithmetic: Arithmetic,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) limits: Limits,
+    pub(crate) faults: Faults,
+    pub(crate) pipelines: Pipelines,
+    pub(crate) graveyard: Graveyard,
+    pub(crate) scores: ops::ScoreBuffers,
+    nothing: Option<WgpuMem>,
+    next_id: AtomicU64,
+}
+
+const MIB: u64 = 1 << 20;
+
+impl Wgpu {
+    /// Opens an adapter, compiles the probe and finds out what the driver does to arithmetic.
+    ///
+    /// # Errors
+    /// `Unsupported` when no adapter fits the name, or when it is too small (names the limit).
+    pub fn new(config: WgpuConfig) -> Result<Arc<Self>> {
+        let (adapter, listed) = adapter::choose(config.adapter.as_deref(), config.software)?;
+        let have = adapter.limits();
+        check_limits(&listed, &have)?;
+        let carrier = carrier(&adapter, &have, config.uniform_parameters);
+        let (device, queue) = open(&adapter, &listed, &have, carrier)?;
+        let faults = watch(&device);
+        let limits = Limits {
+            binding: have.max_storage_buffer_binding_size,
+            buffer: have.max_buffer_size,
+            groups: have.max_compute_workgroups_per_dimension,
+        };
+        let caps = Caps {
+            device: format!("{} ({}, {})", listed.name, listed.api, listed.driver),
+            dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            graphs: true,
+            memory_bytes: None,
+        };
+        let first = listed.name.split_whitespace().next().unwrap_or("adapter").to_lowercase();
+        let mut gpu = Self {
+            name: format!("wgpu:{first}"),
+            listed,
+            caps,
+            arithmetic: Arithmetic::default(),
+            pipelines: Pipelines::new(carrier),
+            device,
+            queue,
+            limits,
+            faults,
+            graveyard: Graveyard::default(),
+            scores: ops::ScoreBuffers::default(),
+            nothing: None,
+            next_id: AtomicU64::new(1),
+        };
+        gpu.nothing = Some(gpu.alloc(16)?);
+        let gpu = Arc::new(gpu);
+        let arithmetic = probe::run(&gpu)?;
+        let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
+        gpu.arithmetic = arithmetic;
+        Ok(Arc::new(gpu))
+    }
+
+    /// The adapter.
+    pub fn adapter(&self) -> &Listed {
+        &self.listed
+    }
+
+    /// What the probe found out when the device was opened.
+    pub fn arithmetic(&self) -> &Arithmetic {
+        &self.arithmetic
+    }
+
+    /// Zeros, bound where an operand is absent.
+    pub(crate) fn nothing(&self) -> Result<&WgpuMem> {
+        self.nothing.as_ref().ok_or_else(|| Error::internal("no empty buffer"))
+    }
+
+    /// Allocates a buffer filled by `fill` before the device sees it.
+    pub(crate) fn alloc_filled(&self, what: &str, bytes: &[u8]) -> Result<WgpuMem> {
+        let mem = self.create(what, bytes.len(), true)?;
+        {
+            let mut view =
+                mem.buffer().get_mapped_range_mut(..).map_err(|e| Error::internal(e.to_string()))?;
+            view.slice(..bytes.len()).copy_from_slice(bytes);
+        }
+        mem.buffer().unmap();
+        Ok(mem)
+    }
+
+    fn create(&self, what: &str, bytes: usize, mapped: bool) -> Result<WgpuMem> {
+        let size = (bytes.max(1) as u64).next_multiple_of(16);
+        if size > self.limits.buffer {
+            return Err(Error::Unsupported {
+                op: format!("a buffer of {} MiB for {what}", size.div_ceil(MIB)),
+                backend: self.name.clone(),
+                reason: format!("the adapter's max_buffer_size is {} MiB", self.limits.buffer / MIB),
+            });
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: mapped,
+        });
+        if block_on(async { Ok(scope.pop().await) })?.is_some() {
+            return Err(Error::OutOfMemory { what: what.to_string(), wanted: size, free: 0 });
+        }
+        self.faults.check()?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Ok(WgpuMem::new(buffer, bytes, id, self.graveyard.clone()))
+    }
+}
+
+/// Kernels are written for the least that WebGPU promises; anything below is refused by name.
+fn check_limits(listed: &Listed, have: &wgpu::Limits) -> Result<()> {
+    let needs = [
+        ("max_compute_invocations_per_workgroup", u64::from(have.max_compute_invocations_per_workgroup), 256),
+        ("max_compute_workgroup_size_x", u64::from(have.max_compute_workgroup_size_x), 256),
+        ("max_compute_workgroup_storage_size", u64::from(have.max_compute_workgroup_storage_size), 16 << 10),
+        ("max_storage_buffers_per_shader_stage", u64::from(have.max_storage_buffers_per_shader_stage), 8),
+        ("max_storage_buffer_binding_size", have.max_storage_buffer_binding_size, 16 * MIB),
+    ];
+    for (limit, got, want) in needs {
+        if got < want {
+            return Err(Error::Unsupported {
+                op: "opening an adapter".into(),
+                backend: format!("wgpu:{}", listed.name),
+                reason: format!("{limit} is {got}, at least {want} is needed"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn carrier(adapter: &wgpu::Adapter, have: &wgpu::Limits, uniform: bool) -> Carrier {
+    let immediates = adapter.features().contains(wgpu::Features::IMMEDIATES)
+        && have.max_immediate_size >= 4 * PARAM_WORDS as u32;
+    if immediates && !uniform { Carrier::Immediate } else { Carrier::Uniform }
+}
+
+fn open(
+    adapter: &wgpu::Adapter,
+    listed: &Listed,
+    have: &wgpu::Limits,
+    carrier: Carrier,
+) -> Result<(wgpu::Device, wgpu::Queue)> {
+    let mut features = adapter.features()
+        & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
+    let mut limits = wgpu::Limits {
+        max_storage_buffer_binding_size: have.max_storage_buffer_binding_size,
+        max_buffer_size: have.max_buffer_size,
+        max_compute_workgroups_per_dimension: have.max_compute_workgroups_per_dimension,
+        ..wgpu::Limits::downlevel_defaults()
+    };
+    limits.max_storage_buffers_per_shader_stage = 8;
+    limits.max_compute_workgroup_storage_size = 16 << 10;
+    limits.max_compute_invocations_per_workgroup = 256;
+    if carrier == Carrier::Immediate {
+        features |= wgpu::Features::IMMEDIATES;
+        limits.max_immediate_size = 4 * PARAM_WORDS as u32;
+    }
+    let asked = adapter.request_device(&wgpu::DeviceDescriptor {
+        label: None,
+        required_features: features,
+        required_limits: limits,
+        ..Default::default()
+    });
+    block_on(async {
+        asked.await.map_err(|e| Error::Unsupported {
+            op: "opening an adapter".into(),
+            backend: format!("wgpu:{}", listed.name),
+            reason: e.to_string(),
+        })
+    })
+}
+
+fn watch(device: &wgpu::Device) -> Faults {
+    let faults = Faults::default();
+    let sink = faults.clone();
+    device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+        sink.set(match e {
+            wgpu::Error::OutOfMemory { .. } => Fault::OutOfMemory,
+            other => Fault::Other(other.to_string()),
+        });
+    }));
+    let sink = faults.clone();
+    device.set_device_lost_callback(move |reason, what| {
+        if reason != wgpu::DeviceLostReason::Destroyed {
+            sink.set(Fault::Lost(format!("{what} ({reason:?})")));
+        }
+    });
+    faults
+}
+
+impl Backend for Wgpu {
+    type Mem = WgpuMem;
+    type Weight = WgpuWeight;
+    type Graph = crate::WgpuGraph;
+    type AttnPlan = WgpuPlan;
+    type Stream = WgpuStream;
+    type Comm = Solo;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn numerics(&self) -> Numerics {
+        let mode = if self.arithmetic.strict() { Mode::Reference } else { Mode::Invariant };
+        Numerics { mode, madd: Madd::Separate }
+    }
+    fn alloc(&self, bytes: usize) -> Result<WgpuMem> {
+        self.create("a buffer", bytes, false)
+    }
+    fn stream(self: &Arc<Self>) -> Result<WgpuStream> {
+        WgpuStream::new(self.clone())
+    }
+    fn solo(self: &Arc<Self>) -> Result<Solo> {
+        Ok(Solo)
+    }
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<WgpuWeight> {
+        weight::prepare(self, weight)
+    }
+    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
+        ops::slab_bytes(layout)
+    }
+    fn attention_plan(&self, bound: StepShape) -> Result<WgpuPlan> {
+        Ok(WgpuPlan { bound })
+    }
+    fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
+        ops::coverage(op, signature)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::adapter::AdapterKind;
+
+    #[test]
+    fn an_adapter_that_is_too_small_is_refused_by_its_limit() {
+        let listed = Listed {
+            name: "tiny".into(),
+            kind: AdapterKind::Other,
+            api: "Vulkan".into(),
+            driver: String::new(),
+        };
+        let have = wgpu::Limits { max_compute_workgroup_storage_size: 8 << 10, ..wgpu::Limits::defaults() };
+        let text = check_limits(&listed, &have).unwrap_err().to_string();
+        assert!(text.contains("max_compute_workgroup_storage_size is 8192"), "{text}");
+        assert!(check_limits(&listed, &wgpu::Limits::defaults()).is_ok());
+    }
+
+    #[test]
+    fn the_first_fault_is_kept_and_loss_stays() {
+        let faults = Faults::default();
+        assert!(faults.check().is_ok());
+        faults.set(Fault::Other("first".into()));
+        faults.set(Fault::Other("second".into()));
+        assert!(faults.check().unwrap_err().to_string().contains("first"));
+        assert!(faults.check().is_ok());
+        faults.set(Fault::Lost("gone".into()));
+        for _ in 0..2 {
+            assert!(matches!(faults.check(), Err(Error::DeviceLost { .. })));
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The wgpu backend: Vulkan, Metal, DX12 and, compiled to wasm32, WebGPU.
+//!
+//! `adapter` lists and chooses adapters; `device` opens one and turns its faults into errors; `mem` is buffers;
+//! `pipelines` compiles kernels of `engraft-shaders` once; `command` is one dispatch with everything it touches;
+//! `stream` runs dispatches, or records them (the software graph); `weight` packs; `probe` finds out what the driver
+//! does to arithmetic and so which promise about bits can be kept; `ops` ties the backend contract to kernels.
+//!
+//! Invariant: every kernel sums in the order of `docs/numerics.md` with separate multiply and add and guards against
+//! reassociation, so that on a driver whose division and square root are correctly rounded the bits are the CPU's.
+//! One pass and one submit per step: ops only encode, `download` and `sync` hand over.
+
+mod adapter;
+mod command;
+mod device;
+mod mem;
+mod ops;
+mod pipelines;
+mod probe;
+mod stream;
+mod weight;
+
+pub use adapter::{AdapterKind, Listed, list};
+pub use device::{Wgpu, WgpuConfig};
+pub use mem::WgpuMem;
+pub use probe::Arithmetic;
+pub use stream::{Counters, WgpuGraph, WgpuPlan, WgpuStream};
+pub use weight::WgpuWeight;

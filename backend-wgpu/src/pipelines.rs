@@ -1,0 +1,156 @@
+//! Kernels compiled once per device.
+
+use crate::Wgpu;
+use engraft_core::backend::block_on;
+use engraft_core::{Error, Result};
+use engraft_shaders::{Access, Carrier, Kernel};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A compiled kernel.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub kernel: Kernel,
+    pub compiled: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+    /// Words of parameters, the leading zero counted.
+    pub words: usize,
+}
+
+/// The compiled kernels of a device.
+#[derive(Debug)]
+pub(crate) struct Pipelines {
+    pub carrier: Carrier,
+    compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+}
+
+impl Pipelines {
+    pub fn new(carrier: Carrier) -> Self {
+        Self { carrier, compiled: Mutex::new(HashMap::new()) }
+    }
+
+    /// The pipeline of `kernel`, compiled when first asked for.
+    ///
+    /// # Errors
+    /// `Unsupported` naming the kernel when the driver does not take it.
+    pub fn get(&self, gpu: &Wgpu, kernel: Kernel) -> Result<Arc<Pipeline>> {
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = compiled.get(&kernel) {
+            return Ok(found.clone());
+        }
+        let pipeline = Arc::new(compile(gpu, kernel, self.carrier)?);
+        compiled.insert(kernel, pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+/// Layout of the group that holds the uniform arena.
+pub(crate) fn arena_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
+    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: Some("parameters"),
+        entries: &[wgpu::BindGroupLayoutEntry {
+            binding: 0,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Uniform,
+                has_dynamic_offset: true,
+                min_binding_size: None,
+            },
+            count: None,
+        }],
+    })
+}
+
+fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
+    let label = kernel.label();
+    let text = engraft_shaders::source(&kernel, carrier)
+        .map_err(|e| Error::internal(format!("shader {label}: {e}")))?;
+    let device = &gpu.device;
+    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    let entries: Vec<_> = kernel
+        .bindings()
+        .iter()
+        .enumerate()
+        .map(|(i, access)| wgpu::BindGroupLayoutEntry {
+            binding: i as u32,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        })
+        .collect();
+    let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: Some(&label),
+        entries: &entries,
+    });
+    let words = kernel.fields().len() + 1;
+    let arena = (carrier == Carrier::Uniform).then(|| arena_layout(device));
+    let groups: &[_] = if arena.is_some() { &[Some(&layout), arena.as_ref()] } else { &[Some(&layout)] };
+    let whole = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some(&label),
+        bind_group_layouts: groups,
+        immediate_size: if carrier == Carrier::Immediate { 4 * words as u32 } else { 0 },
+    });
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some(&label),
+        source: wgpu::ShaderSource::Wgsl(text.into()),
+    });
+    let compiled = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(&label),
+        layout: Some(&whole),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
+        cache: None,
+    });
+    if let Some(e) = block_on(async { Ok(scope.pop().await) })? {
+        return Err(Error::Unsupported {
+            op: format!("shader {label}"),
+            backend: engraft_core::backend::Backend::name(gpu).to_string(),
+            reason: e.to_string(),
+        });
+    }
+    gpu.faults.check()?;
+    tracing::debug!(label, "compiled");
+    Ok(Pipeline { kernel, compiled, layout, words })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use crate::command::{Call, Slot};
+    use crate::{Wgpu, WgpuConfig, WgpuStream};
+    use engraft_core::backend::{Backend, Stream};
+    use engraft_shaders::{Elem, Kernel};
+    use std::time::Instant;
+
+    /// One kernel of every kind, in f32: drivers compile when a kernel first runs, here with nothing to do.
+    #[test]
+    fn kernels_run_with_nothing_to_do() {
+        let Ok(gpu) = Wgpu::new(WgpuConfig { software: true, ..WgpuConfig::default() }) else {
+            println!("skipped: no adapter on this machine");
+            return;
+        };
+        let mut stream = WgpuStream::new(gpu.clone()).unwrap();
+        let buffers: Vec<_> = (0..8).map(|_| gpu.alloc(1024).unwrap()).collect();
+        let f32_only = |k: &Kernel| !["f16", "q4", "q5"].iter().any(|t| k.label().contains(t));
+        for kernel in Kernel::all(1).into_iter().filter(f32_only) {
+            assert!(!matches!(kernel, Kernel::Rope(e) if e != Elem::F32));
+            let start = Instant::now();
+            let slots: Vec<_> = buffers[..kernel.bindings().len()]
+                .iter()
+                .map(|b| Slot::whole(&gpu.limits, b, "a test").unwrap())
+                .collect();
+            let words = vec![0; kernel.fields().len()];
+            stream.run(&Call { kernel, slots: &slots, words: &words, grid: [1, 1, 1] }).unwrap();
+            stream.sync().unwrap();
+            println!("{:>8.0} ms {}", start.elapsed().as_secs_f64() * 1e3, kernel.label());
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a driver does to arithmetic, found out when a device is opened.
+//!
+//! WGSL promises correctly rounded sums and products only, and lets a compiler reassociate. The kernels guard against
+//! the latter; here it is checked that the guards hold, and whether division, square root and the functions made of
+//! them give the host's bits. Only then does the backend claim the contract's order bit for bit (`Mode::Reference`).
+
+use crate::command::{Call, Slot, groups};
+use crate::{Wgpu, WgpuStream};
+use engraft_core::Result;
+use engraft_core::backend::{Backend, Stream, block_on};
+use engraft_core::math::{self, SeparateMadd};
+use engraft_core::mem::Buf;
+use engraft_shaders::Kernel;
+use std::sync::Arc;
+
+/// Which operations give the host's bits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arithmetic {
+    /// Division.
+    pub division: bool,
+    /// Square root.
+    pub square_root: bool,
+    /// Guarded products and sums are rounded one by one, in order.
+    pub order: bool,
+    /// exp, tanh and erf.
+    pub functions: bool,
+    /// Numbers below 2^-126 are kept, not flushed.
+    pub subnormals: bool,
+}
+
+impl Arithmetic {
+    /// Whether the contract's order is kept bit for bit; results below 2^-126 count as zero there.
+    pub fn strict(&self) -> bool {
+        self.division && self.square_root && self.order && self.functions
+    }
+}
+
+/// Pairs that are tried.
+const PAIRS: usize = 4096;
+/// Results per pair.
+const RESULTS: usize = 8;
+
+/// Runs the probe kernel and compares.
+pub(crate) fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
+    let pairs = pairs();
+    let input = gpu.alloc_filled("the probe", bytemuck::cast_slice(&pairs))?;
+    let mut got = vec![0f32; PAIRS * RESULTS];
+    let output: Buf<_, f32> = Buf::new(gpu.alloc(got.len() * 4)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone())?;
+    let limits = gpu.limits;
+    let slots =
+        [Slot::whole(&limits, &input, "the probe")?, Slot::whole(&limits, output.view().mem, "the probe")?];
+    let grid = groups(&limits, PAIRS, 64);
+    stream.run(&Call { kernel: Kernel::Probe, slots: &slots, words: &[PAIRS as u32], grid })?;
+    let ticket = stream.download(output.view())?;
+    block_on(stream.collect(ticket, &mut got))?;
+    Ok(judge(&pairs, &got))
+}
+
+/// Magnitudes over the range that models use, both signs.
+fn pairs() -> Vec<f32> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let (sign, exponent, mantissa) = (state >> 63, 127 - 8 + (state >> 40) % 13, state & 0x7f_ffff);
+        f32::from_bits((sign << 31 | exponent << 23 | mantissa) as u32)
+    };
+    (0..2 * PAIRS).map(|_| next()).collect()
+}
+
+fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
+    let mut same = [true; RESULTS];
+    for (pair, got) in pairs.as_chunks::<2>().0.iter().zip(got.as_chunks::<RESULTS>().0) {
+        let [a, b] = *pair;
+        let want = [
+            a / b,
+            a.abs().sqrt(),
+            a * b + a,
+            (a + b) - a,
+            math::exp::<SeparateMadd>(b),
+            math::tanh::<SeparateMadd>(b),
+            math::erf::<SeparateMadd>(b),
+            a * 7.888_609e-31 * 1.323_488_9e-23,
+        ];
+        for ((same, got), want) in same.iter_mut().zip(got).zip(want) {
+            *same &= got.to_bits() == want.to_bits();
+        }
+    }
+    let [division, square_root, product, sum, exp, tanh, erf, subnormals] = same;
+    let functions = exp && tanh && erf;
+    Arithmetic { division, square_root, order: product && sum, functions, subnormals }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_bit_is_seen() {
+        let pairs = [3.0, 7.0];
+        let right = [
+            3.0f32 / 7.0,
+            3.0f32.sqrt(),
+            24.0,
+            7.0,
+            math::exp::<SeparateMadd>(7.0),
+            math::tanh::<SeparateMadd>(7.0),
+            math::erf::<SeparateMadd>(7.0),
+            3.0f32 * 7.888_609e-31 * 1.323_488_9e-23,
+        ];
+        let all = judge(&pairs, &right);
+        assert!(all.strict() && all.subnormals);
+        for i in 0..RESULTS {
+            let mut wrong = right;
+            wrong[i] = f32::from_bits(right[i].to_bits() ^ 1);
+            let judged = judge(&pairs, &wrong);
+            assert_eq!(judged.strict(), i == 7, "result {i}");
+            assert!(!judged.subnormals || i != 7);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The closed set of kernels.
+//!
+//! Each variant says what its template needs; `all` lists every one that the backend may ask for, so that tests see
+//! the same set.
+
+use crate::{Elem, Packing};
+
+/// One variant of one template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kernel {
+    /// Rows of a packed table.
+    Embed {
+        /// Of the table.
+        weight: Packing,
+        /// Of the output.
+        out: Elem,
+        /// Added to what the output holds.
+        add: bool,
+    },
+    /// A product with its epilogue.
+    Linear {
+        /// Of the weight.
+        weight: Packing,
+        /// Of the input.
+        x: Elem,
+        /// Of the output.
+        out: Elem,
+        /// Rows of a tile, at most 8.
+        rows: u32,
+        /// A gate weight: gate and up panels alternate.
+        gate: bool,
+        /// Input rows begin at multiples of four elements.
+        vector: bool,
+        /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
+        act: bool,
+    },
+    /// A row norm.
+    Norm(Norm, Elem),
+    /// Element by element, from `x` to `out`.
+    Elementwise(Elementwise, Elem, Elem),
+    /// Rotary embedding in place.
+    Rope(Elem),
+    /// Paged keys and values: rows, slab.
+    Kv(Kv, Elem, Elem),
+    /// Attention: queries and outputs, keys and values.
+    Attention(Attention, Elem, Elem),
+    /// Words and rows moved.
+    Rows(Rows, Elem),
+    /// From logits to tokens.
+    Sample(Sample, Elem),
+    /// Arithmetic as this device does it.
+    Probe,
+}
+
+/// Where a norm reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the ops.
+pub enum Norm {
+    Alone,
+    Add,
+    Heads,
+}
+
+/// What is done to an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the ops.
+pub enum Elementwise {
+    Add,
+    Activate,
+    Gate,
+    Convert,
+}
+
+/// What is done to a slab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the ops.
+pub enum Kv {
+    Append,
+    Copy,
+    Read,
+}
+
+/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: see above.
+pub struct Attention {
+    pub dense: bool,
+    pub columns: u32,
+    pub capped: bool,
+}
+
+/// What is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the ops.
+pub enum Rows {
+    Gather,
+    Patch,
+    MarkSeen,
+}
+
+/// What is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the ops.
+pub enum Sample {
+    Argmax,
+    Draw,
+}
+
+/// How a binding is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    Write,
+}
+
+use Access::{Read as R, Write as W};
+
+impl Kernel {
+    /// The template's name.
+    pub fn stem(&self) -> &'static str {
+        match self {
+            Kernel::Embed { .. } => "embed",
+            Kernel::Linear { .. } => "linear",
+            Kernel::Norm(..) => "norm",
+            Kernel::Elementwise(..) => "elementwise",
+            Kernel::Rope(_) => "rope",
+            Kernel::Kv(..) => "kv",
+            Kernel::Attention(..) => "attention",
+            Kernel::Rows(..) => "rows",
+            Kernel::Sample(..) => "sample",
+            Kernel::Probe => "probe",
+        }
+    }
+
+    /// A name for reports and error messages.
+    pub fn label(&self) -> String {
+        let lower = |v: &dyn std::fmt::Debug| format!("{v:?}").to_lowercase();
+        match *self {
+            Kernel::Embed { weight, out, add } => {
+                format!("embed{}_{}_{}", if add { "_add" } else { "" }, weight.name(), out.name())
+            }
+            Kernel::Linear { weight, x, out, rows, gate, vector, act } => format!(
+                "{}linear{}_{}_{}_{}_x{rows}{}",
+                if gate { "gated_" } else { "" },
+                if act { "_act" } else { "" },
+                weight.name(),
+                x.name(),
+                out.name(),
+                if vector { "_v" } else { "" }
+            ),
+            Kernel::Norm(how, x) => format!("norm_{}_{}", lower(&how), x.name()),
+            Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", lower(&how), x.name(), out.name()),
+            Kernel::Rope(x) => format!("rope_{}", x.name()),
+            Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", lower(&how), x.name(), kv.name()),
+            Kernel::Attention(how, x, kv) => format!(
+                "attention_{}{}_{}_{}_c{}",
+                if how.dense { "dense" } else { "paged" },
+                if how.capped { "_capped" } else { "" },
+                x.name(),
+                kv.name(),
+                how.columns
+            ),
+            Kernel::Rows(how, x) => format!("rows_{}_{}", lower(&how), x.name()),
+            Kernel::Sample(how, x) => format!("sample_{}_{}", lower(&how), x.name()),
+            Kernel::Probe => "probe".into(),
+        }
+    }
+
+    /// Storage bindings of group 0, in order.
+    pub fn bindings(&self) -> &'static [Access] {
+        match self {
+            Kernel::Embed { .. } => &[R, R, R, W],
+            Kernel::Linear { .. } => &[R, R, R, R, W],
+            Kernel::Norm(Norm::Alone, _) => &[R, R, W, R],
+            Kernel::Norm(Norm::Add, _) => &[R, R, W, R, W],
+            Kernel::Norm(Norm::Heads, _) => &[R, R, W],
+            Kernel::Elementwise(Elementwise::Activate, ..) => &[W],
+            Kernel::Elementwise(..) => &[R, W],
+            Kernel::Rope(_) => &[W, R, R],
+            Kernel::Kv(Kv::Append, ..) => &[R, R, R, W, W],
+            Kernel::Kv(Kv::Copy, ..) => &[R, W, W],
+            Kernel::Kv(Kv::Read, ..) => &[R, R, R, W, W],
+            Kernel::Attention(Attention { dense: true, .. }, ..) => &[R, R, R, R, R, W],
+            Kernel::Attention(..) => &[R, R, R, R, R, W, R],
+            Kernel::Rows(Rows::Gather, _) => &[R, R, W],
+            Kernel::Rows(..) => &[R, W],
+            Kernel::Sample(Sample::Argmax, _) => &[R, W],
+            Kernel::Sample(Sample::Draw, _) => &[R, R, R, R, W, W],
+            Kernel::Probe => &[R, W],
+        }
+    }
+
+    /// Parameters after the leading zero, in order; `eps` is an f32, all others are u32.
+    pub fn fields(&self) -> &'static [&'static str] {
+        match self {
+            Kernel::Embed { .. } => &[
+                "tokens",
+                "cols",
+                "ids_offset",
+                "out_offset",
+                "out_pitch",
+                "first_row",
+                "end_row",
+                "all_rows",
+            ],
+            Kernel::Linear { .. } => &[
+                "rows",
+                "cols",
+                "grain",
+                "x_offset",
+                "x_pitch",
+                "out_offset",
+                "out_pitch",
+                "first_out",
+                "end_out",
+                "inner",
+                "has_bias",
+                "add",
+                "act",
+            ],
+            Kernel::Norm(..) => &[
+                "rows",
+                "parts",
+                "width",
+                "x_offset",
+                "x_pitch",
+                "out_offset",
+                "out_pitch",
+                "add_offset",
+                "add_pitch",
+                "flags",
+                "eps",
+            ],
+            Kernel::Elementwise(..) => {
+                &["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"]
+            }
+            Kernel::Rope(_) => &[
+                "tokens",
+                "heads",
+                "width",
+                "pairs",
+                "x_offset",
+                "x_pitch",
+                "positions_offset",
+                "table_offset",
+                "table_positions",
+                "interleaved",
+            ],
+            Kernel::Kv(Kv::Append, ..) => &[
+                "tokens",
+                "kv_heads",
+                "k_dim",
+                "v_dim",
+                "page_size",
+                "pages",
+                "k_offset",
+                "k_pitch",
+                "v_offset",
+                "v_pitch",
+                "slots_offset",
+            ],
+            Kernel::Kv(Kv::Copy, ..) => &["pairs", "pairs_offset", "page_keys", "page_values", "pages"],
+            Kernel::Kv(Kv::Read, ..) => &[
+                "tokens",
+                "kv_heads",
+                "k_dim",
+                "v_dim",
+                "page_size",
+                "pages_offset",
+                "k_offset",
+                "k_pitch",
+                "v_offset",
+                "v_pitch",
+            ],
+            Kernel::Attention(Attention { dense: true, .. }, ..) => &[
+                "tokens",
+                "seqs",
+                "dims",
+                "heads",
+                "q_offset",
+                "q_pitch",
+                "out_offset",
+                "out_pitch",
+                "bounds_offset",
+                "k_offset",
+                "k_pitch",
+                "v_offset",
+                "v_pitch",
+            ],
+            Kernel::Attention(..) => &[
+                "tokens",
+                "seqs",
+                "dims",
+                "heads",
+                "q_offset",
+                "q_pitch",
+                "out_offset",
+                "out_pitch",
+                "bounds_offset",
+                "rows_offset",
+                "lens_offset",
+                "table_offset",
+                "table_stride",
+                "page_size",
+            ],
+            Kernel::Rows(Rows::Gather, _) => {
+                &["rows", "cols", "x_rows", "x_offset", "x_pitch", "rows_offset", "out_offset", "out_pitch"]
+            }
+            Kernel::Rows(Rows::Patch, _) => &["pairs", "pairs_offset", "table_offset", "len"],
+            Kernel::Rows(Rows::MarkSeen, _) => &["ids", "ids_offset", "seen_offset", "words"],
+            Kernel::Sample(Sample::Argmax, _) => &["rows", "cols", "x_offset", "x_pitch", "out_offset"],
+            Kernel::Sample(Sample::Draw, _) => &[
+                "rows",
+                "cols",
+                "x_offset",
+                "x_pitch",
+                "out_offset",
+                "table_offset",
+                "table_rows",
+                "slots_offset",
+                "positions_offset",
+                "seen_offset",
+                "seen_words",
+            ],
+            Kernel::Probe => &["count"],
+        }
+    }
+
+    /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
+    pub fn all(columns: u32) -> Vec<Kernel> {
+        let mut all = vec![Kernel::Probe];
+        for weight in Packing::ALL {
+            for out in Elem::ALL {
+                all.extend([false, true].map(|add| Kernel::Embed { weight, out, add }));
+                for (x, rows) in Elem::ALL.into_iter().flat_map(|x| [1, 4, 8].map(|r| (x, r))) {
+                    if x != out && out != Elem::F32 {
+                        continue;
+                    }
+                    for bits in 0..8 {
+                        let [gate, vector, act] = [1, 2, 4].map(|bit| bits & bit != 0);
+                        all.push(Kernel::Linear { weight, x, out, rows, gate, vector, act });
+                    }
+                }
+            }
+        }
+        for x in Elem::ALL {
+            all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x)));
+            use Elementwise::{Activate, Add, Convert, Gate};
+            all.extend([Add, Activate, Gate].map(|how| Kernel::Elementwise(how, x, x)));
+            all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
+            all.push(Kernel::Rope(x));
+            all.push(Kernel::Rows(Rows::Gather, x));
+            all.push(Kernel::Kv(Kv::Copy, x, x));
+            for kv in Elem::ALL {
+                all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
+                for (columns, capped) in (1..=columns).flat_map(|c| [(c, false), (c, true)]) {
+                    all.push(Kernel::Attention(Attention { dense: false, columns, capped }, x, kv));
+                    if kv == x {
+                        all.push(Kernel::Attention(Attention { dense: true, columns, capped }, x, kv));
+                    }
+                }
+            }
+            all.push(Kernel::Sample(Sample::Argmax, x));
+        }
+        all.extend([Rows::Patch, Rows::MarkSeen].map(|how| Kernel::Rows(how, Elem::F32)));
+        all.push(Kernel::Sample(Sample::Draw, Elem::F32));
+        all
+    }
+}

@@ -1,0 +1,138 @@
+//! The WGSL of the wgpu backend: templates, the closed set of their variants, and how each is bound.
+//!
+//! A [`Kernel`] names one variant of one template `wgsl/<stem>.wgsl`; [`Kernel::source`] renders it (minijinja puts in
+//! element types, weight decoders and tile sizes), [`Kernel::bindings`] and [`Kernel::fields`] say what a dispatch has
+//! to bring. Numbers that only change from call to call are parameters, not variants.
+//!
+//! Parameters are one struct of at most 16 words, whose first is always zero (the guard, see `wgsl/prelude.wgsl`). They
+//! travel as immediates, or, where an implementation has none, in a uniform arena: [`Carrier`].
+//!
+//! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by naga in the
+//! tests; what a kernel computes is tested by the conformance suite.
+
+mod kernel;
+mod render;
+
+pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Norm, Rows, Sample};
+pub use render::{RenderError, source};
+
+/// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Elem {
+    /// One word.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Elem {
+    /// All of them.
+    pub const ALL: [Elem; 3] = [Elem::F32, Elem::F16, Elem::Bf16];
+
+    /// Name in templates and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Elem::F32 => "f32",
+            Elem::F16 => "f16",
+            Elem::Bf16 => "bf16",
+        }
+    }
+}
+
+/// How a packed weight's values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the formats.
+pub enum Packing {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+}
+
+impl Packing {
+    /// All of them.
+    pub const ALL: [Packing; 8] = [
+        Packing::F32,
+        Packing::F16,
+        Packing::Bf16,
+        Packing::Q4_0,
+        Packing::Q4_1,
+        Packing::Q5_0,
+        Packing::Q5_1,
+        Packing::Q8_0,
+    ];
+
+    /// Name in templates and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Packing::F32 => "f32",
+            Packing::F16 => "f16",
+            Packing::Bf16 => "bf16",
+            Packing::Q4_0 => "q4_0",
+            Packing::Q4_1 => "q4_1",
+            Packing::Q5_0 => "q5_0",
+            Packing::Q5_1 => "q5_1",
+            Packing::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Values of one output that lie together in the codes' plane.
+    pub const fn unit(self) -> usize {
+        match self {
+            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 => 4,
+            Packing::Q4_0 | Packing::Q4_1 | Packing::Q5_0 | Packing::Q5_1 => 8,
+        }
+    }
+
+    /// Words of a unit.
+    pub const fn unit_words(self) -> usize {
+        match self {
+            Packing::F32 => 4,
+            Packing::F16 | Packing::Bf16 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Words per block of 32 values in the scales' plane; 0 where there is no such plane.
+    pub const fn scale_words(self) -> usize {
+        match self {
+            Packing::F32 | Packing::F16 | Packing::Bf16 => 0,
+            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 => 1,
+            Packing::Q5_0 | Packing::Q5_1 => 2,
+        }
+    }
+}
+
+/// Outputs of one panel of a packed weight.
+pub const PANEL: usize = 32;
+
+/// Most words of a kernel's parameters.
+pub const PARAM_WORDS: usize = 16;
+
+/// How parameters reach a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    /// `var<immediate>`.
+    Immediate,
+    /// `var<uniform>` at group 1, binding 0, with a dynamic offset.
+    Uniform,
+}
+
+impl Carrier {
+    /// Name in templates.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Carrier::Immediate => "immediate",
+            Carrier::Uniform => "uniform",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! Every variant parses, validates, and binds what it says it binds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::{AddressSpace, StorageAccess};
+
+/// Value columns that the variants under test carry.
+const COLUMNS: u32 = 4;
+
+fn module(kernel: &Kernel, carrier: Carrier) -> naga::Module {
+    let text = source(kernel, carrier).unwrap();
+    let fail = |what: String| -> ! { panic!("{} ({carrier:?}): {what}\n{text}", kernel.label()) };
+    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| fail(e.emit_to_string(&text)));
+    let capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    if let Err(e) = validator.validate(&module) {
+        fail(e.emit_to_string(&text));
+    }
+    module
+}
+
+#[test]
+fn every_variant_is_valid_and_binds_what_it_says() {
+    for kernel in Kernel::all(COLUMNS) {
+        for carrier in [Carrier::Immediate, Carrier::Uniform] {
+            let module = module(&kernel, carrier);
+            let mut found = Vec::new();
+            for (_, global) in module.global_variables.iter() {
+                let Some(binding) = global.binding else { continue };
+                if let AddressSpace::Storage { access } = global.space {
+                    let access = match access.contains(StorageAccess::STORE) {
+                        true => Access::Write,
+                        false => Access::Read,
+                    };
+                    found.push((binding.group, binding.binding, access));
+                }
+            }
+            found.sort_by_key(|f| f.1);
+            let want: Vec<_> = kernel.bindings().iter().enumerate().map(|(i, a)| (0, i as u32, *a)).collect();
+            assert_eq!(found, want, "{}", kernel.label());
+        }
+    }
+}
+
+#[test]
+fn every_variant_is_portable() {
+    for kernel in Kernel::all(COLUMNS) {
+        assert!(kernel.bindings().len() <= 8, "{}", kernel.label());
+        assert!(kernel.fields().len() < PARAM_WORDS, "{}", kernel.label());
+        let module = module(&kernel, Carrier::Immediate);
+        let size = module.entry_points[0].workgroup_size;
+        assert!(size.iter().product::<u32>() <= 256, "{}", kernel.label());
+        let shared = module
+            .global_variables
+            .iter()
+            .filter(|(_, g)| g.space == AddressSpace::WorkGroup)
+            .map(|(_, g)| module.types[g.ty].inner.size(module.to_ctx()))
+            .sum::<u32>();
+        assert!(shared <= 16 << 10, "{} takes {shared} bytes of workgroup memory", kernel.label());
+    }
+}
+
+#[test]
+fn labels_tell_variants_apart() {
+    let mut labels: Vec<String> = Kernel::all(COLUMNS).iter().map(Kernel::label).collect();
+    let all = labels.len();
+    labels.sort();
+    labels.dedup();
+    assert_eq!(labels.len(), all);
+}

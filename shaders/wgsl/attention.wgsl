@@ -1,0 +1,165 @@
+{#- Attention over pages, or over plain rows (`dense`), in the order of docs/numerics.md, 3.
+
+A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation t forms the score of key t;
+then it carries value columns t, t + 64, ... through the chunk. Every sum is one ascending chain. -#}
+{%- import "prelude.wgsl" as it -%}
+{%- import "math.wgsl" as math -%}
+{{ it.params(carrier, fields) }}
+{{ math.functions() }}
+{{ it.reads(0, "q", x) }}
+{{ it.reads(1, "keys", kv) }}
+{{ it.reads(2, "values", kv) }}
+// Bounds of the sequences' query rows; with pages also their rows of the table and their lengths.
+@group(0) @binding(3) var<storage, read> sequences: array<u32>;
+// Scale, soft cap and its reciprocal, window (bits), flags (bits), then a slope per head.
+@group(0) @binding(4) var<storage, read> scores: array<f32>;
+{{ it.writes(5, "out", x) }}
+{%- if not dense %}
+@group(0) @binding(6) var<storage, read> pages: array<u32>;
+{%- endif %}
+
+const CHUNK = 64u;
+const COLUMNS = {{ columns }}u;
+const CAUSAL = 1u;
+const WINDOW = 2u;
+const SLOPES = 4u;
+
+var<workgroup> shared_s: array<f32, 64>;
+var<workgroup> shared_e: array<f32, 64>;
+
+// The last sequence that begins at or before row `token`.
+fn sequence_of(token: u32) -> u32 {
+    var lo = 0u;
+    var hi = p.seqs;
+    while (lo + 1u < hi) {
+        let mid = (lo + hi) / 2u;
+        if (sequences[p.bounds_offset + mid] <= token) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) t: u32,
+) {
+    let k_dim = p.dims & 0xffffu;
+    let v_dim = p.dims >> 16u;
+    let kv_heads = p.heads & 0xffffu;
+    let share = p.heads >> 16u;
+    let head = group.y;
+    let kv_head = head / share;
+    let scale = scores[0];
+    let flags = bitcast<u32>(scores[4]);
+    for (var token = group.x; token < p.tokens; token += groups.x) {
+        let seq = sequence_of(token);
+        let first = sequences[p.bounds_offset + seq];
+        let end = sequences[p.bounds_offset + seq + 1u];
+        if (token < first || token >= end) {
+            continue;
+        }
+{%- if dense %}
+        let len = end - first;
+        let position = token - first;
+{%- else %}
+        let len = sequences[p.lens_offset + seq];
+        let position = len - (end - token);
+        let row = p.table_offset + sequences[p.rows_offset + seq] * p.table_stride;
+{%- endif %}
+        var hi = len;
+        if ((flags & CAUSAL) != 0u) {
+            hi = min(position + 1u, len);
+        }
+        var lo = 0u;
+        if ((flags & WINDOW) != 0u) {
+            let window = bitcast<u32>(scores[3]);
+            lo = min(position + 1u - min(window, position + 1u), hi);
+        }
+        let q_base = p.q_offset + token * p.q_pitch + head * k_dim;
+        var o: array<f32, {{ columns }}>;
+        for (var c = 0u; c < COLUMNS; c += 1u) {
+            o[c] = 0.0;
+        }
+        var top = 0.0;
+        var sum = 0.0;
+        var any = false;
+        for (var chunk = lo / CHUNK * CHUNK; chunk < hi; chunk += CHUNK) {
+            let a = max(lo, chunk) - chunk;
+            let b = min(hi - chunk, CHUNK);
+            let j = chunk + t;
+            if (t >= a && t < b) {
+                var acc = 0.0;
+{%- if dense %}
+                let k_base = p.k_offset + (first + j) * p.k_pitch + kv_head * k_dim;
+                for (var d = 0u; d < k_dim; d += 1u) {
+                    acc = madd(q_at(q_base + d), keys_at(k_base + d), acc);
+                }
+{%- else %}
+                let page = pages[row + j / p.page_size];
+                let k_base = (page * kv_heads + kv_head) * k_dim * p.page_size + j % p.page_size;
+                for (var d = 0u; d < k_dim; d += 1u) {
+                    acc = madd(q_at(q_base + d), keys_at(k_base + d * p.page_size), acc);
+                }
+{%- endif %}
+                var s = og(og(acc) * scale);
+{%- if capped %}
+                s = og(scores[1] * tanh_of(og(s * scores[2])));
+{%- endif %}
+                if ((flags & SLOPES) != 0u) {
+                    s = madd(scores[5u + head], og(f32(j) - f32(position)), s);
+                }
+                shared_s[t] = og(s);
+            }
+            workgroupBarrier();
+            var m = shared_s[a];
+            for (var i = a + 1u; i < b; i += 1u) {
+                m = select(m, shared_s[i], shared_s[i] > m);
+            }
+            if (t >= a && t < b) {
+                shared_e[t] = exp_of(og(shared_s[t] - m));
+            }
+            workgroupBarrier();
+            let new_top = select(top, m, !any || m > top);
+            let keep = exp_of(og(top - new_top));
+            let take = exp_of(og(m - new_top));
+            var l = 0.0;
+            for (var i = a; i < b; i += 1u) {
+                l = og(l + shared_e[i]);
+            }
+            for (var c = 0u; c < COLUMNS; c += 1u) {
+                let d = c * 64u + t;
+                if (d < v_dim) {
+                    var acc = 0.0;
+                    for (var i = a; i < b; i += 1u) {
+{%- if dense %}
+                        let v = values_at(p.v_offset + (first + chunk + i) * p.v_pitch + kv_head * v_dim + d);
+{%- else %}
+                        let at = chunk + i;
+                        let page = pages[row + at / p.page_size];
+                        let v = values_at(((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * v_dim + d);
+{%- endif %}
+                        acc = madd(shared_e[i], v, acc);
+                    }
+                    acc = og(acc);
+                    o[c] = og(select(og(o[c] * keep) + og(acc * take), acc, !any));
+                }
+            }
+            sum = og(select(og(sum * keep) + og(l * take), l, !any));
+            top = new_top;
+            any = true;
+            workgroupBarrier();
+        }
+        let to = p.out_offset + token * p.out_pitch + head * v_dim;
+        for (var c = 0u; c < COLUMNS; c += 1u) {
+            let d = c * 64u + t;
+            if (d < v_dim) {
+                out_put(to + d, select(0.0, o[c] / sum, any));
+            }
+        }
+    }
+}

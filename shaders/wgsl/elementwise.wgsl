@@ -1,0 +1,35 @@
+{#- Element by element: sum, activation, gated activation, conversion. -#}
+{%- import "prelude.wgsl" as it -%}
+{%- import "math.wgsl" as math -%}
+{{ it.params(carrier, fields) }}
+{%- if how in ["activate", "gate"] %}
+{{ math.functions() }}
+{%- endif %}
+{%- if how == "activate" %}
+{{ it.writes(0, "out", out) }}
+{%- else %}
+{{ it.reads(0, "x", x) }}
+{{ it.writes(1, "out", out) }}
+{%- endif %}
+
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let total = p.rows * p.cols;
+    for (var i = id.x; i < total; i += groups.x * 256u) {
+        let row = i / p.cols;
+        let col = i % p.cols;
+        let to = p.out_offset + row * p.out_pitch + col;
+{%- if how == "activate" %}
+        out_put(to, act_of(p.act, out_at(to)));
+{%- else %}
+        let from_ = p.x_offset + row * p.x_pitch + col;
+{%- if how == "add" %}
+        out_put(to, out_at(to) + x_at(from_));
+{%- elif how == "gate" %}
+        out_put(to, og(act_of(p.act, x_at(from_))) * x_at(from_ + p.cols));
+{%- else %}
+        out_put(to, x_at(from_));
+{%- endif %}
+{%- endif %}
+    }
+}

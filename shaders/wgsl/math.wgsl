@@ -1,0 +1,107 @@
+{#- Own elementary functions: every step of `engraft_core::math`, in the separate form. -#}
+{%- macro functions() -%}
+fn clamp_to(v: f32, lo: f32, hi: f32) -> f32 {
+    let w = select(v, lo, v < lo);
+    return select(w, hi, w > hi);
+}
+
+fn power_of_two(n: i32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(n + 127) << 23u);
+}
+
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+fn exp_of(x: f32) -> f32 {
+    let xc = clamp_to(x, -87.33654, 88.72);
+    let shifted = og(madd(xc, 1.44269504088896340736, 12582912.0));
+    let n = og(shifted - 12582912.0);
+    let r = og(madd(n, -1.4286068e-6, og(madd(n, -0.69314575, xc))));
+    var q = madd(r, 1.9790347e-4, 1.394466e-3);
+    q = madd(r, q, 8.333497e-3);
+    q = madd(r, q, 4.1666295e-2);
+    q = madd(r, q, 0.16666666);
+    q = madd(r, q, 0.5);
+    let e = 1.0 + og(madd(og(r * r), q, r));
+    let steps = bitcast<i32>(shifted) - 1262485504;
+    let half = steps >> 1u;
+    let scaled = og(og(e) * power_of_two(half)) * power_of_two(steps - half);
+    let v = select(scaled, 0.0, x < -87.33654);
+    return select(v, x, is_nan(x));
+}
+
+fn with_sign_of(v: f32, s: f32) -> f32 {
+    return bitcast<f32>((bitcast<u32>(v) & 0x7fffffffu) | (bitcast<u32>(s) & 0x80000000u));
+}
+
+fn magnitude(x: f32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(x) & 0x7fffffffu);
+}
+
+fn tanh_of(x: f32) -> f32 {
+    let b = magnitude(x);
+    let a = select(b, 10.0, b > 10.0);
+    let u = og(a * a);
+    var q = madd(u, 2.147537e-3, -8.182674e-3);
+    q = madd(u, q, 2.1702968e-2);
+    q = madd(u, q, -5.3947203e-2);
+    q = madd(u, q, 0.1333321);
+    q = madd(u, q, -0.3333333);
+    let small = madd(og(a * u), q, a);
+    let large = 1.0 - og(2.0 / og(og(exp_of(a + a)) + 1.0));
+    return with_sign_of(select(large, small, a < 0.625), x);
+}
+
+fn erf_of(x: f32) -> f32 {
+    let b = magnitude(x);
+    let a = select(b, 4.0, b > 4.0);
+    let u = og(a * a);
+    var s = madd(u, 8.409921e-5, -8.152628e-4);
+    s = madd(u, s, 5.2019604e-3);
+    s = madd(u, s, -2.68598e-2);
+    s = madd(u, s, 0.11283703);
+    s = madd(u, s, -0.37612635);
+    let small = madd(a, og(madd(u, s, 0.12837917)), a);
+    var q = madd(a, 2.0828618e-5, -4.3139356e-4);
+    q = madd(a, q, 4.1562547e-3);
+    q = madd(a, q, -2.5080616e-2);
+    q = madd(a, q, 0.10822038);
+    q = madd(a, q, 0.63340086);
+    q = madd(a, q, 1.1294883);
+    q = madd(a, q, -1.6920512e-4);
+    let large = 1.0 - og(exp_of(-og(q)));
+    return with_sign_of(select(large, small, a < 0.9), x);
+}
+
+// 1 + e^-x, its argument not below -87.
+fn one_plus_exp(x: f32) -> f32 {
+    return og(1.0 + og(exp_of(-(select(x, -87.0, x < -87.0)))));
+}
+
+// The numbers are those of `Act` in the crate's root.
+fn act_of(act: u32, x: f32) -> f32 {
+    switch (act) {
+        case 0u: {
+            return select(x, 0.0, x < 0.0);
+        }
+        case 1u: {
+            return x / one_plus_exp(x);
+        }
+        case 2u: {
+            return og(0.5 * x) * og(1.0 + og(erf_of(og(x * 0.70710678118654752440))));
+        }
+        case 3u: {
+            let c = clamp_to(x, -10.0, 10.0);
+            let t = og(og(madd(og(og(c * c) * 0.044715), c, c)) * 0.7978846);
+            return og(0.5 * x) * og(1.0 + og(tanh_of(t)));
+        }
+        case 4u: {
+            return x * og(1.0 / one_plus_exp(og(1.702 * x)));
+        }
+        default: {
+            return tanh_of(x);
+        }
+    }
+}
+{%- endmacro -%}

@@ -1,0 +1,172 @@
+{#- What every kernel begins with: parameters, the guard, elements of 16 bits.
+
+The guard `og` makes a value opaque: an exclusive or with a parameter that is always zero. A compiler that may
+reassociate or contract cannot see through it, so a product stays a product and a sum a sum (docs/numerics.md, 2). -#}
+{%- macro params(carrier, fields) -%}
+struct Params {
+    zero: u32,
+{%- for field in fields %}
+    {{ field }}: {{ "f32" if field == "eps" else "u32" }},
+{%- endfor %}
+}
+{%- if carrier == "immediate" %}
+var<immediate> p: Params;
+{%- else %}
+@group(1) @binding(0) var<uniform> p: Params;
+{%- endif %}
+
+fn og(x: f32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(x) ^ p.zero);
+}
+
+// Multiply and add, each rounded: the contract's separate form.
+fn madd(a: f32, b: f32, c: f32) -> f32 {
+    return og(a * b) + c;
+}
+
+fn bf16_value(bits: u32) -> f32 {
+    return bitcast<f32>(bits << 16u);
+}
+
+fn f16_value(bits: u32) -> f32 {
+    return unpack2x16float(bits).x;
+}
+
+// To nearest, ties to even, in integers: drivers differ in their own conversions.
+fn bf16_bits(v: f32) -> u32 {
+    let x = bitcast<u32>(v);
+    if ((x & 0x7fffffffu) > 0x7f800000u) {
+        return (x >> 16u) | 0x40u;
+    }
+    return (x + 0x7fffu + ((x >> 16u) & 1u)) >> 16u;
+}
+
+fn f16_bits(v: f32) -> u32 {
+    let x = bitcast<u32>(v);
+    let sign = (x >> 16u) & 0x8000u;
+    let a = x & 0x7fffffffu;
+    if (a > 0x7f800000u) {
+        return sign | 0x7e00u | ((a >> 13u) & 0x3ffu);
+    }
+    if (a >= 0x477ff000u) {
+        return sign | 0x7c00u;
+    }
+    if (a < 0x38800000u) {
+        if (a < 0x33000000u) {
+            return sign;
+        }
+        let man = (a & 0x7fffffu) | 0x800000u;
+        let shift = 126u - (a >> 23u);
+        let half = 1u << (shift - 1u);
+        let rest = man & ((1u << shift) - 1u);
+        let cut = man >> shift;
+        let up = rest > half || (rest == half && (cut & 1u) == 1u);
+        return sign | (cut + select(0u, 1u, up));
+    }
+    let r = a - 0x38000000u;
+    return sign | ((r + 0xfffu + ((r >> 13u) & 1u)) >> 13u);
+}
+{%- endmacro -%}
+
+{#- A matrix or slab of floats to read: `name_at(i)`. -#}
+{%- macro reads(slot, name, elem) -%}
+{%- if elem == "f32" %}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f32>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return {{ name }}[i];
+}
+{%- else %}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<u32>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return {{ elem }}_value(({{ name }}[i >> 1u] >> ((i & 1u) * 16u)) & 0xffffu);
+}
+{%- endif %}
+{%- endmacro -%}
+
+{#- A matrix or slab of floats to read and write: `name_at(i)`, `name_put(i, v)`. Two elements of 16 bits share a word,
+and neighbours may belong to other invocations: clearing and setting one's own half touches nothing else. -#}
+{%- macro writes(slot, name, elem) -%}
+{%- if elem == "f32" %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<f32>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return {{ name }}[i];
+}
+fn {{ name }}_put(i: u32, value: f32) {
+    {{ name }}[i] = value;
+}
+fn {{ name }}_round(v: f32) -> f32 {
+    return v;
+}
+{%- else %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<atomic<u32>>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return {{ elem }}_value((atomicLoad(&{{ name }}[i >> 1u]) >> ((i & 1u) * 16u)) & 0xffffu);
+}
+fn {{ name }}_put(i: u32, value: f32) {
+    let shift = (i & 1u) * 16u;
+    atomicAnd(&{{ name }}[i >> 1u], ~(0xffffu << shift));
+    atomicOr(&{{ name }}[i >> 1u], {{ elem }}_bits(value) << shift);
+}
+fn {{ name }}_round(v: f32) -> f32 {
+    return {{ elem }}_value({{ elem }}_bits(v));
+}
+{%- endif %}
+{%- endmacro -%}
+
+{#- The same without interpretation, for copies: elements of 32 or 16 bits. -#}
+{%- macro reads_bits(slot, name, elem) -%}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<u32>;
+fn {{ name }}_at(i: u32) -> u32 {
+{%- if elem == "f32" %}
+    return {{ name }}[i];
+{%- else %}
+    return ({{ name }}[i >> 1u] >> ((i & 1u) * 16u)) & 0xffffu;
+{%- endif %}
+}
+{%- endmacro -%}
+
+{%- macro writes_bits(slot, name, elem) -%}
+{%- if elem == "f32" %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<u32>;
+fn {{ name }}_at(i: u32) -> u32 {
+    return {{ name }}[i];
+}
+fn {{ name }}_put(i: u32, value: u32) {
+    {{ name }}[i] = value;
+}
+{%- else %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<atomic<u32>>;
+fn {{ name }}_at(i: u32) -> u32 {
+    return (atomicLoad(&{{ name }}[i >> 1u]) >> ((i & 1u) * 16u)) & 0xffffu;
+}
+fn {{ name }}_put(i: u32, value: u32) {
+    let shift = (i & 1u) * 16u;
+    atomicAnd(&{{ name }}[i >> 1u], ~(0xffffu << shift));
+    atomicOr(&{{ name }}[i >> 1u], value << shift);
+}
+{%- endif %}
+{%- endmacro -%}
+
+{#- Leaves of a sum: where leaf `l` of `k` terms begins (core's `numerics::leaf_bounds`), and the tree over 8. -#}
+{%- macro leaves() -%}
+fn leaf_start(k: u32, grain: u32, l: u32) -> u32 {
+    if (l >= 8u) {
+        return k;
+    }
+    var units = k / grain;
+    var start = 0u;
+    for (var bit = 4u; bit > 0u; bit = bit >> 1u) {
+        let first = (units + 1u) / 2u;
+        if ((l & bit) != 0u) {
+            start += first;
+            units -= first;
+        } else {
+            units = first;
+        }
+    }
+    return start * grain;
+}
+fn tree(a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32) -> f32 {
+    return og(og(og(a + b) + og(c + d)) + og(og(e + f) + og(g + h)));
+}
+{%- endmacro -%}

@@ -1,0 +1,28 @@
+{#- Arithmetic as this device does it, on `count` pairs (a, b): results are compared with the host's, bit for bit.
+
+Eight words per pair: a / b, sqrt |a|, a b + a, (a + b) - a, exp, tanh and erf of b, and a product below 2^-126. -#}
+{%- import "prelude.wgsl" as it -%}
+{%- import "math.wgsl" as math -%}
+{{ it.params(carrier, fields) }}
+{{ math.functions() }}
+@group(0) @binding(0) var<storage, read> pairs: array<f32>;
+@group(0) @binding(1) var<storage, read_write> results: array<f32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.x;
+    if (i >= p.count) {
+        return;
+    }
+    let a = pairs[2u * i];
+    let b = pairs[2u * i + 1u];
+    let to = i * 8u;
+    results[to] = a / b;
+    results[to + 1u] = sqrt(magnitude(a));
+    results[to + 2u] = madd(a, b, a);
+    results[to + 3u] = og(a + b) - a;
+    results[to + 4u] = exp_of(b);
+    results[to + 5u] = tanh_of(b);
+    results[to + 6u] = erf_of(b);
+    results[to + 7u] = og(a * 7.888609052210118e-31) * 1.3234889e-23;
+}

@@ -1,0 +1,62 @@
+{#- Words and rows moved: rows gathered, a table patched, seen bits set. -#}
+{%- import "prelude.wgsl" as it -%}
+{{ it.params(carrier, fields) }}
+{%- if how == "gather" %}
+{{ it.reads_bits(0, "x", x) }}
+@group(0) @binding(1) var<storage, read> rows: array<u32>;
+{{ it.writes_bits(2, "out", x) }}
+
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let total = p.rows * p.cols;
+    for (var i = id.x; i < total; i += groups.x * 256u) {
+        let r = i / p.cols;
+        let c = i % p.cols;
+        let from_ = rows[p.rows_offset + r];
+        var v = 0u;
+        if (from_ < p.x_rows) {
+            v = x_at(p.x_offset + from_ * p.x_pitch + c);
+        }
+        out_put(p.out_offset + r * p.out_pitch + c, v);
+    }
+}
+{%- elif how == "patch" %}
+@group(0) @binding(0) var<storage, read> pairs: array<u32>;
+@group(0) @binding(1) var<storage, read_write> table: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    for (var i = id.x; i < p.pairs; i += groups.x * 64u) {
+        let index = pairs[p.pairs_offset + 2u * i];
+        if (index >= p.len) {
+            continue;
+        }
+        // Of several values for one entry the last counts.
+        var last = true;
+        for (var j = i + 1u; j < p.pairs; j += 1u) {
+            last = last && pairs[p.pairs_offset + 2u * j] != index;
+        }
+        if (last) {
+            table[p.table_offset + index] = pairs[p.pairs_offset + 2u * i + 1u];
+        }
+    }
+}
+{%- else %}
+@group(0) @binding(0) var<storage, read> ids: array<u32>;
+@group(0) @binding(1) var<storage, read_write> seen: array<atomic<u32>>;
+
+// One workgroup: clear, then set.
+@compute @workgroup_size(256)
+fn main(@builtin(local_invocation_index) t: u32) {
+    for (var w = t; w < p.words; w += 256u) {
+        atomicStore(&seen[p.seen_offset + w], 0u);
+    }
+    storageBarrier();
+    for (var i = t; i < p.ids; i += 256u) {
+        let token = ids[p.ids_offset + i];
+        if (token / 32u < p.words) {
+            atomicOr(&seen[p.seen_offset + token / 32u], 1u << (token % 32u));
+        }
+    }
+}
+{%- endif %}
