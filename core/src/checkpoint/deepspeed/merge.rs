@@ -132,42 +132,10 @@ impl Merged {
             }
             let cut =
                 if others.is_empty() { Cut::Same } else { Cut::of(&info.name, info.shape.len(), order) };
-            let mut merged = info.clone();
-            let at = match cut {
-                Cut::Same => None,
-                Cut::Rows | Cut::Thirds => Some(0),
-                Cut::Columns => Some(1),
-            };
-            for (rank, tensors) in others.iter().enumerate().map(|(i, t)| (i + 1, t)) {
-                let Some(shard) = tensors.find(&info.name) else {
-                    return Err(Error::tensor(
-                        &info.name,
-                        format!("is on rank 0, but not on rank {rank} (in {file})"),
-                    ));
-                };
-                let fits = shard.stored == info.stored
-                    && shard.shape.len() == info.shape.len()
-                    && shard
-                        .shape
-                        .iter()
-                        .zip(&info.shape)
-                        .enumerate()
-                        .all(|(i, (a, b))| Some(i) == at || a == b);
-                if !fits {
-                    let what = format!(
-                        "is {:?} of {} on rank 0 and {:?} of {} on rank {rank} (in {file})",
-                        info.shape, info.stored, shard.shape, shard.stored
-                    );
-                    return Err(Error::tensor(&info.name, what));
-                }
-                if let Some(at) = at {
-                    let sum = merged.shape[at].checked_add(shard.shape[at]);
-                    merged.shape[at] =
-                        sum.ok_or_else(|| Error::tensor(&info.name, "its shards' sizes overflow"))?;
-                }
-            }
+            let merged = merged(&file, info, others, cut)?;
             let shards = std::iter::once(info).chain(others.iter().filter_map(|t| t.find(&info.name)));
-            if let Some(odd) = shards.filter(|t| cut == Cut::Thirds && !t.shape[0].is_multiple_of(3)).next() {
+            let mut odd = shards.filter(|t| cut == Cut::Thirds && !t.shape[0].is_multiple_of(3));
+            if let Some(odd) = odd.next() {
                 return Err(Error::tensor(&info.name, format!("{} rows are no q, k and v", odd.shape[0])));
             }
             all.push((merged, Some(cut)));
@@ -188,6 +156,38 @@ impl Merged {
     fn shards(&self, name: &str) -> Result<Vec<Cow<'_, [u8]>>> {
         self.ranks.iter().map(|tensors| tensors.bytes(name)).collect()
     }
+}
+
+/// The header of a whole tensor from those of its shards, which must go together.
+fn merged(file: &str, info: &TensorInfo, others: &[Tensors], cut: Cut) -> Result<TensorInfo> {
+    let mut merged = info.clone();
+    let at = match cut {
+        Cut::Same => None,
+        Cut::Rows | Cut::Thirds => Some(0),
+        Cut::Columns => Some(1),
+    };
+    for (rank, tensors) in others.iter().enumerate().map(|(i, t)| (i + 1, t)) {
+        let Some(shard) = tensors.find(&info.name) else {
+            let what = format!("is on rank 0, but not on rank {rank} (in {file})");
+            return Err(Error::tensor(&info.name, what));
+        };
+        let mut dims = shard.shape.iter().zip(&info.shape).enumerate();
+        let fits = shard.stored == info.stored
+            && shard.shape.len() == info.shape.len()
+            && dims.all(|(i, (a, b))| Some(i) == at || a == b);
+        if !fits {
+            let what = format!(
+                "is {:?} of {} on rank 0 and {:?} of {} on rank {rank} (in {file})",
+                info.shape, info.stored, shard.shape, shard.stored
+            );
+            return Err(Error::tensor(&info.name, what));
+        }
+        if let Some(at) = at {
+            let sum = merged.shape[at].checked_add(shard.shape[at]);
+            merged.shape[at] = sum.ok_or_else(|| Error::tensor(&info.name, "its shards' sizes overflow"))?;
+        }
+    }
+    Ok(merged)
 }
 
 /// Every shard in `times` pieces: the first pieces of all shards, then the second ones, ...

@@ -151,6 +151,32 @@ fn moe(t: &mut Taker, default: &MoeConfig) -> Result<MoeConfig> {
     Ok(MoeConfig { enabled, ep_size, experts, kind: kind_of })
 }
 
+/// The ragged engine's own setting for the same thing.
+fn mode(t: &mut Taker) -> Result<Option<WeightFormat>> {
+    const PATH: &str = "quantization.quantization_mode";
+    match t.text(PATH)?.as_deref() {
+        None => Ok(None),
+        Some("wf6af16") => {
+            let allowed = "a format name (int8, int4, Q8_0, Q4_0, ...): FP6 is not there yet";
+            Err(Error::config(t.spelled(PATH), "\"wf6af16\"", allowed))
+        }
+        Some(name) => name.parse::<WeightFormat>().map(Some).map_err(|e| match e {
+            Error::Config { got, allowed, .. } => Error::config(t.spelled(PATH), got, allowed),
+            other => other,
+        }),
+    }
+}
+
+/// Values of a group; none given is one group per row.
+fn group_size(t: &Taker, size: Option<usize>) -> Result<u32> {
+    let size = size.unwrap_or(0);
+    if !size.is_multiple_of(32) || size > 1 << 16 {
+        let allowed = "a multiple of 32 up to 65536, or 0 for one group per row";
+        return Err(Error::config(t.spelled("quant.weight.group_size"), size, allowed));
+    }
+    Ok(size as u32)
+}
+
 /// Weights only: what DeepSpeed's tables call `quant.weight`.
 fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
     let on = t.flag("quant.enabled")?;
@@ -174,20 +200,7 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
             return Err(Error::config(e.spelled, kind(&e.value), allowed));
         }
     }
-    let mode = t.text("quantization.quantization_mode")?;
-    let mode_format = match mode.as_deref() {
-        None => None,
-        Some("wf6af16") => {
-            let allowed = "a format name (int8, int4, Q8_0, Q4_0, ...): FP6 is not there yet";
-            return Err(Error::config(t.spelled("quantization.quantization_mode"), "\"wf6af16\"", allowed));
-        }
-        Some(name) => Some(name.parse::<WeightFormat>().map_err(|e| match e {
-            Error::Config { got, allowed, .. } => {
-                Error::config(t.spelled("quantization.quantization_mode"), got, allowed)
-            }
-            other => other,
-        })?),
-    };
+    let mode_format = mode(t)?;
     let on = on.unwrap_or(t.spelled.keys().any(|k| k.starts_with("quant.weight."))) && weight;
     if activation {
         let allowed = "false: weights are quantized, activations keep their element type";
@@ -201,12 +214,8 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         let allowed = "1 (one group per row); for smaller groups set quant.weight.group_size";
         return Err(Error::config(t.spelled("quant.weight.q_groups"), per_row.unwrap_or(1), allowed));
     }
-    let size = size.unwrap_or(0);
-    if !size.is_multiple_of(32) || size > 1 << 16 {
-        let allowed = "a multiple of 32 up to 65536, or 0 for one group per row";
-        return Err(Error::config(t.spelled("quant.weight.group_size"), size, allowed));
-    }
-    let group = |bits| WeightFormat::Group(Groups { bits, size: size as u32, asymmetric });
+    let size = group_size(t, size)?;
+    let group = |bits| WeightFormat::Group(Groups { bits, size, asymmetric });
     let format = match (on, bits, dtype) {
         (true, None | Some(8), _) | (false, _, DataType::Int8) => Some(group(GroupBits::Eight)),
         (true, Some(4), DataType::Int8) => {

@@ -44,6 +44,12 @@ pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>)
         let both = pair("min_out_tokens", "state_manager.memory_config.size");
         return Err(Error::config(both, got, "a minimum that the KV cache has room for"));
     }
+    without_effect(t, c, warnings);
+    Ok(())
+}
+
+/// Settings that are fine by themselves and mean nothing beside the others.
+fn without_effect(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) {
     for path in ["moe.moe_experts", "moe.type"] {
         if t.given(path) {
             warn(
@@ -67,7 +73,6 @@ pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>)
         let what = "has an effect in mode allocate only; the KV cache has room for all sequences";
         warn(warnings, t.spelled("state_manager.memory_config.size"), what);
     }
-    Ok(())
 }
 
 fn experts(t: &Taker, c: &InferenceConfig) -> Result<()> {
