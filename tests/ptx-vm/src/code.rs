@@ -64,6 +64,43 @@ pub(crate) enum Special {
     TotalShared,
 }
 
+/// The read-only register of that name.
+pub(crate) fn special(name: &str) -> Option<Special> {
+    let (base, axis) = match name.rsplit_once('.') {
+        Some((base, "x")) => (base, 0),
+        Some((base, "y")) => (base, 1),
+        Some((base, "z")) => (base, 2),
+        _ => (name, 3),
+    };
+    Some(match (base, axis) {
+        ("%laneid", 3) => Special::LaneId,
+        ("%warpid", 3) => Special::WarpId,
+        ("%nwarpid", 3) => Special::WarpCount,
+        ("%smid", 3) => Special::SmId,
+        ("%nsmid", 3) => Special::SmCount,
+        ("%gridid", 3) => Special::GridId,
+        ("%lanemask_eq", 3) => Special::LaneMaskEq,
+        ("%lanemask_le", 3) => Special::LaneMaskLe,
+        ("%lanemask_lt", 3) => Special::LaneMaskLt,
+        ("%lanemask_ge", 3) => Special::LaneMaskGe,
+        ("%lanemask_gt", 3) => Special::LaneMaskGt,
+        ("%cluster_ctarank", 3) => Special::ClusterRank,
+        ("%cluster_nctarank", 3) => Special::ClusterSize,
+        ("%dynamic_smem_size", 3) => Special::DynamicShared,
+        ("%total_smem_size", 3) => Special::TotalShared,
+        (_, 3) => return None,
+        ("%tid", a) => Special::Tid(a),
+        ("%ntid", a) => Special::Ntid(a),
+        ("%ctaid", a) => Special::Ctaid(a),
+        ("%nctaid", a) => Special::Nctaid(a),
+        ("%clusterid", a) => Special::ClusterId(a),
+        ("%nclusterid", a) => Special::ClusterCount(a),
+        ("%cluster_ctaid", a) => Special::ClusterCtaid(a),
+        ("%cluster_nctaid", a) => Special::ClusterNctaid(a),
+        _ => return None,
+    })
+}
+
 /// A value that is in a slot before the first instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {

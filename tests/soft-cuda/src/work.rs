@@ -207,9 +207,9 @@ impl Transfer {
                     buffer.resize(bytes, 0);
                     d.memory.read(a + from as u64, &mut buffer)?;
                 }
-                // SAFETY: the program promised these bytes until the operation is done, which is now.
                 (Place::Host(p), _) => {
-                    buffer = unsafe { std::slice::from_raw_parts(p.0.wrapping_add(from), bytes) }.to_vec()
+                    // SAFETY: the program promised these bytes until the operation is done, which is now.
+                    buffer = unsafe { std::slice::from_raw_parts(p.0.wrapping_add(from), bytes) }.to_vec();
                 }
                 (Place::Staged(all), _) => buffer = all[from..from + bytes].to_vec(),
             }

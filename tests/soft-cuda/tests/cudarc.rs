@@ -326,6 +326,80 @@ fn a_linked_image_can_be_cached_and_loaded_again() {
     drop(context);
 }
 
+/// A map of `[rows, k]` bf16 in boxes of 64 by 64, swizzled.
+fn tensor_map(at: u64, rows: u64, k: u64) -> sys::CUtensorMap {
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    let (dims, strides, boxes, steps) = ([k, rows], [2 * k], [64u32, 64], [1u32, 1]);
+    // SAFETY: arrays as long as the rank asks.
+    let code = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut map,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            at as *mut std::ffi::c_void,
+            dims.as_ptr(),
+            strides.as_ptr(),
+            boxes.as_ptr(),
+            steps.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    assert_eq!(code, R::CUDA_SUCCESS);
+    map
+}
+
+#[test]
+fn a_compiled_product_with_tensor_maps_and_wgmma() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let module = Module::from_text(&context, include_str!("../../ptx-vm/tests/ptx/wgmma.ptx")).unwrap();
+    let (m, n, k) = (64, 128, 128);
+    // Small integers: every product and sum is exact.
+    let small = |i: usize| (i * 7 % 5) as f32 - 2.0;
+    let bits = |count: usize| (0..count).map(|i| (small(i).to_bits() >> 16) as u16).collect::<Vec<u16>>();
+    let (a, b) = (stream.clone_htod(&bits(m * k)).unwrap(), stream.clone_htod(&bits(n * k)).unwrap());
+    let c = stream.alloc_zeros::<f32>(m * n).unwrap();
+    let map_a = tensor_map(address(&a, &stream), m as u64, k as u64);
+    let map_b = tensor_map(address(&b, &stream), n as u64, k as u64);
+    let to = address(&c, &stream);
+    let (columns, depth) = (n as u32, k as u32);
+    let mut args = args([&map_a, &map_b, &to, &columns, &depth]);
+    // SAFETY: the arguments that the kernel takes.
+    unsafe {
+        let f = module.function("gemm_wgmma").unwrap();
+        result::launch_kernel(f, (2, 1, 1), (128, 1, 1), 32768, stream.cu_stream(), &mut args).unwrap();
+    }
+    let got = stream.clone_dtoh(&c).unwrap();
+    for (i, value) in got.into_iter().enumerate() {
+        let (row, column) = (i / n, i % n);
+        let want: f32 = (0..k).map(|q| small(row * k + q) * small(column * k + q)).sum();
+        assert_eq!(value, want, "row {row} column {column}");
+    }
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    // SAFETY: the driver checks the rank before it reads an array.
+    let code = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut map,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+            6,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            std::ptr::null(),
+            std::ptr::null(),
+            std::ptr::null(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    assert_eq!(code, R::CUDA_ERROR_INVALID_VALUE);
+}
+
 #[test]
 fn everything_that_cudarc_names_is_there() {
     let (soft, _alone) = soft();

@@ -6,6 +6,7 @@ pub(crate) mod approx;
 pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod bulk;
+pub(crate) mod carry;
 pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;

@@ -263,7 +263,7 @@ pub(crate) fn settle(
     warps: &mut [Warp],
 ) -> Result<(), (usize, Stop)> {
     let per_block = grid.warps_per_block as usize;
-    for base in (0..warps.len()).filter(|i| i % per_block % 4 == 0) {
+    for base in (0..warps.len()).filter(|i| (i % per_block).is_multiple_of(4)) {
         let Some(four) = warps.get_mut(base..base + 4) else { continue };
         let keeps: Vec<u32> =
             four.iter().filter_map(|w| if let Wait::Wgmma(k) = w.wait { Some(k) } else { None }).collect();
@@ -278,12 +278,12 @@ pub(crate) fn settle(
             ));
         }
         let ready: Vec<Vec<Pending>> = four.iter_mut().map(|w| w.products.drain(..count).collect()).collect();
-        for i in 0..count {
-            let of: [&Pending; 4] = std::array::from_fn(|w| &ready[w][i]);
-            multiply(grid, cluster, four, of).map_err(|s| (base, s))?;
+        let [first, second, third, fourth] = &ready[..] else { continue };
+        for (((a, b), c), d) in first.iter().zip(second).zip(third).zip(fourth) {
+            multiply(grid, cluster, four, [a, b, c, d]).map_err(|s| (base, s))?;
         }
         let reader = reader(cluster, &four[0]);
-        let last = ready[0].last().map_or(0, |p| p.group + 1);
+        let last = first.last().map_or(0, |p| p.group + 1);
         for w in four.iter_mut() {
             w.clock.raise_to(reader, last);
             w.wait = Wait::Nothing;

@@ -7,3 +7,7 @@ pub(crate) mod lexer;
 pub(crate) mod parser;
 pub(crate) mod syntax;
 pub(crate) mod types;
+mod words;
+
+#[cfg(test)]
+mod tests;

@@ -112,7 +112,7 @@ fn mbarrier_forms() {
         reversed,
     );
     // Half of the threads drop out: the second phase needs 32 arrivals.
-    each(&format!("{start} @%p2 mbarrier.arrive_drop.shared.b64 _, [%r6]; @!%p2 mbarrier.arrive.shared.b64 _, [%r6]; {WAIT}
+    each(&format!("{start} @%p2 mbarrier.arrive_drop.shared.b64 _, [%r6]; @!%p2 mbarrier.arrive.shared.b64 _, [%r6]; {WAIT} bar.sync 0;
           @!%p2 mbarrier.arrive.shared.b64 _, [%r6]; M: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 1; @!%p3 bra M;
           ld.shared.u32 %r20, [%r7]; bar.sync 0; @%p1 mbarrier.inval.shared.b64 [%r6];"), reversed);
     each(

@@ -121,3 +121,21 @@ pub fn symbols() -> Vec<Entry> {
     ];
     tables.concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_symbol_is_implemented_or_refused_and_never_both() {
+        let done: BTreeSet<&str> = super::symbols().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(done.len(), super::symbols().len(), "a symbol is defined twice");
+        let refused: BTreeSet<&str> = super::unsupported::NAMES.iter().copied().collect();
+        assert!(done.is_disjoint(&refused));
+        let driver = done.iter().filter(|n| n.starts_with("cu")).count();
+        assert_eq!(
+            driver + refused.len(),
+            include_str!("../../tests/common/symbols.txt").split_whitespace().count()
+        );
+    }
+}

@@ -94,6 +94,9 @@ pub fn launch(
     }
 }
 
+/// 128 bytes that a kernel takes by value.
+impl Argument for sys::CUtensorMap {}
+
 /// Launches with attributes.
 pub fn launch_ex(
     stream: &CudaStream,

@@ -4,10 +4,12 @@
 //! parameters bound to the caller's, so the machine knows no stack; recursion is refused. Device-function parameters and
 //! `.local` variables share one area of local memory per thread, each with its own place.
 
+mod call;
+
 use std::collections::HashMap;
 
 use crate::Error;
-use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Special, Test};
+use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Test, special};
 use crate::ops;
 use crate::registers::{Pred, Slot};
 use crate::text::syntax::{File, Function, Instruction, Item, Operand, Space, Variable};
@@ -543,67 +545,6 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    fn call(&mut self, i: &'a Instruction, guard: Option<Test>) -> Result<(), Error> {
-        let (results, name, arguments): (&[Operand], _, &[Operand]) = match &i.operands[..] {
-            [Operand::List(r), Operand::Name(f, 0), Operand::List(a)] => (r, f, a),
-            [Operand::Name(f, 0), Operand::List(a)] => (&[], f, a),
-            [Operand::Name(f, 0)] => (&[], f, &[]),
-            _ => return self.unsupported("only direct calls with their arguments in parentheses"),
-        };
-        if name == "__assertfail" {
-            self.emit(guard, Op::Trap("a device-side assertion failed"));
-            return Ok(());
-        }
-        let Some(&index) = self.functions.get(name) else {
-            return self.unsupported(format!("no function `{name}`"));
-        };
-        let file = self.file;
-        let function = &file.functions[index];
-        let Some(body) = &function.body else {
-            return self.unsupported(format!("function `{name}` has no body"));
-        };
-        if self.calls.contains(name) || self.calls.len() >= CALLS {
-            return self.unsupported(format!(
-                "`{name}` is recursive or more than {CALLS} calls deep; calls are inlined"
-            ));
-        }
-        let formal: Vec<&Variable> = function.returns.iter().chain(&function.parameters).collect();
-        if function.returns.len() != results.len() || function.parameters.len() != arguments.len() {
-            return self.unsupported(format!(
-                "`{name}` has {} results and {} parameters",
-                function.returns.len(),
-                function.parameters.len()
-            ));
-        }
-        let mut scope = Scope { wall: true, ..Scope::default() };
-        for (v, actual) in formal.iter().zip(results.iter().chain(arguments)) {
-            let Operand::Name(actual, 0) = actual else {
-                return self.unsupported("an argument that is no `.param` variable");
-            };
-            match self.lookup(actual)? {
-                Some(place) if place.space == Space::Local => scope.variables.insert(v.name.clone(), place),
-                _ => return self.unsupported(format!("argument `{actual}` is no `.param` variable")),
-            };
-        }
-        let label = |l: &mut Self| {
-            l.labels.push(u32::MAX);
-            l.labels.len() as u32 - 1
-        };
-        let end = label(self);
-        if let Some(t) = guard {
-            self.emit(Some(Test { negated: !t.negated, ..t }), Op::Branch(end));
-        }
-        self.scopes.push(scope);
-        self.returns.push(Some(end));
-        self.calls.push(name.clone());
-        self.items(body)?;
-        self.calls.pop();
-        self.returns.pop();
-        self.scopes.pop();
-        self.labels[end as usize] = self.program.code.len() as u32;
-        Ok(())
-    }
-
     fn finish(&mut self) -> Result<(), Error> {
         let labels = std::mem::take(&mut self.labels);
         let mut code = std::mem::take(&mut self.program.code);
@@ -629,41 +570,4 @@ fn add(value: Constant, offset: i64) -> Constant {
         Constant::Dynamic(o) => Constant::Dynamic(o.wrapping_add(offset)),
         Constant::Special(_) => value,
     }
-}
-
-/// The read-only register of that name.
-fn special(name: &str) -> Option<Special> {
-    let (base, axis) = match name.rsplit_once('.') {
-        Some((base, "x")) => (base, 0),
-        Some((base, "y")) => (base, 1),
-        Some((base, "z")) => (base, 2),
-        _ => (name, 3),
-    };
-    Some(match (base, axis) {
-        ("%laneid", 3) => Special::LaneId,
-        ("%warpid", 3) => Special::WarpId,
-        ("%nwarpid", 3) => Special::WarpCount,
-        ("%smid", 3) => Special::SmId,
-        ("%nsmid", 3) => Special::SmCount,
-        ("%gridid", 3) => Special::GridId,
-        ("%lanemask_eq", 3) => Special::LaneMaskEq,
-        ("%lanemask_le", 3) => Special::LaneMaskLe,
-        ("%lanemask_lt", 3) => Special::LaneMaskLt,
-        ("%lanemask_ge", 3) => Special::LaneMaskGe,
-        ("%lanemask_gt", 3) => Special::LaneMaskGt,
-        ("%cluster_ctarank", 3) => Special::ClusterRank,
-        ("%cluster_nctarank", 3) => Special::ClusterSize,
-        ("%dynamic_smem_size", 3) => Special::DynamicShared,
-        ("%total_smem_size", 3) => Special::TotalShared,
-        (_, 3) => return None,
-        ("%tid", a) => Special::Tid(a),
-        ("%ntid", a) => Special::Ntid(a),
-        ("%ctaid", a) => Special::Ctaid(a),
-        ("%nctaid", a) => Special::Nctaid(a),
-        ("%clusterid", a) => Special::ClusterId(a),
-        ("%nclusterid", a) => Special::ClusterCount(a),
-        ("%cluster_ctaid", a) => Special::ClusterCtaid(a),
-        ("%cluster_nctaid", a) => Special::ClusterNctaid(a),
-        _ => return None,
-    })
 }
