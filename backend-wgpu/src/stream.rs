@@ -210,6 +210,9 @@ impl Arena {
     }
 }
 
+/// Whether polling a device waits for it; in browsers callbacks come from the event loop.
+const POLL_BLOCKS: bool = cfg!(not(target_arch = "wasm32"));
+
 #[derive(Default)]
 struct Mapped {
     outcome: Option<Result<(), wgpu::BufferAsyncError>>,
@@ -248,10 +251,15 @@ impl WgpuStream {
             }
         });
         std::future::poll_fn(move |context| {
-            if lock(&mapped).outcome.is_none()
-                && let Err(e) = self.gpu.device.poll(wgpu::PollType::wait_indefinitely())
-            {
-                return Poll::Ready(Err(Error::DeviceLost { what: e.to_string() }));
+            while lock(&mapped).outcome.is_none() {
+                if let Err(e) = self.gpu.device.poll(wgpu::PollType::wait_indefinitely()) {
+                    return Poll::Ready(Err(Error::DeviceLost { what: e.to_string() }));
+                }
+                if !POLL_BLOCKS {
+                    break;
+                }
+                // Another thread's poll may have taken our callback and not called it yet.
+                std::thread::yield_now();
             }
             let mut mapped = lock(&mapped);
             match mapped.outcome.take() {
