@@ -68,6 +68,26 @@ impl Faults {
     }
 }
 
+/// What a device's streams have done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Kernels dispatched.
+    pub dispatches: u64,
+    /// Command buffers handed over.
+    pub submits: u64,
+    /// Bytes written by uploads.
+    pub uploaded: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Mutex<Counters>);
+
+impl Tally {
+    pub fn count(&self, add: impl FnOnce(&mut Counters)) {
+        add(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
 /// A GPU (or a driver that plays one) as a backend.
 #[derive(Debug)]
 pub struct Wgpu {
@@ -82,6 +102,7 @@ pub struct Wgpu {
     pub(crate) pipelines: Pipelines,
     pub(crate) graveyard: Graveyard,
     pub(crate) scores: ops::ScoreBuffers,
+    pub(crate) tally: Tally,
     nothing: Option<WgpuMem>,
     next_id: AtomicU64,
 }
@@ -124,6 +145,7 @@ impl Wgpu {
             faults,
             graveyard: Graveyard::default(),
             scores: ops::ScoreBuffers::default(),
+            tally: Tally::default(),
             nothing: None,
             next_id: AtomicU64::new(1),
         };
@@ -143,6 +165,11 @@ impl Wgpu {
     /// What the probe found out when the device was opened.
     pub fn arithmetic(&self) -> &Arithmetic {
         &self.arithmetic
+    }
+
+    /// What the device's streams have done so far.
+    pub fn counters(&self) -> Counters {
+        *self.tally.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Zeros, bound where an operand is absent.

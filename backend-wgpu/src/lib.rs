@@ -20,8 +20,8 @@ mod stream;
 mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};
-pub use device::{Wgpu, WgpuConfig};
+pub use device::{Counters, Wgpu, WgpuConfig};
 pub use mem::WgpuMem;
 pub use probe::Arithmetic;
-pub use stream::{Counters, WgpuGraph, WgpuPlan, WgpuStream};
+pub use stream::{WgpuGraph, WgpuPlan, WgpuStream};
 pub use weight::WgpuWeight;

@@ -42,17 +42,6 @@ pub struct WgpuPlan {
     pub(crate) bound: StepShape,
 }
 
-/// What a stream has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Kernels dispatched.
-    pub dispatches: u64,
-    /// Command buffers handed over.
-    pub submits: u64,
-    /// Bytes written by `upload`.
-    pub uploaded: u64,
-}
-
 /// The queue of one rank.
 pub struct WgpuStream {
     gpu: Arc<Wgpu>,
@@ -64,7 +53,6 @@ pub struct WgpuStream {
     recording: Option<Vec<Dispatch>>,
     arena: Option<Arena>,
     spare: Vec<Staging>,
-    counters: Counters,
 }
 
 impl WgpuStream {
@@ -82,13 +70,7 @@ impl WgpuStream {
             recording: None,
             arena,
             spare: Vec::new(),
-            counters: Counters::default(),
         })
-    }
-
-    /// What has been done so far.
-    pub fn counters(&self) -> Counters {
-        self.counters
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Wgpu> {
@@ -135,7 +117,7 @@ impl WgpuStream {
         }
         let [x, y, z] = dispatch.grid;
         pass.dispatch_workgroups(x, y, z);
-        self.counters.dispatches += 1;
+        self.gpu.tally.count(|c| c.dispatches += 1);
         Ok(())
     }
 
@@ -147,7 +129,7 @@ impl WgpuStream {
         }
         if let Some(encoder) = self.encoder.take() {
             self.gpu.queue.submit([encoder.finish()]);
-            self.counters.submits += 1;
+            self.gpu.tally.count(|c| c.submits += 1);
         }
         self.groups.bury(&self.gpu);
         self.gpu.faults.check()
@@ -228,6 +210,9 @@ impl Arena {
     }
 }
 
+/// Whether polling a device waits for it; in browsers callbacks come from the event loop.
+const POLL_BLOCKS: bool = cfg!(not(target_arch = "wasm32"));
+
 #[derive(Default)]
 struct Mapped {
     outcome: Option<Result<(), wgpu::BufferAsyncError>>,
@@ -266,10 +251,15 @@ impl WgpuStream {
             }
         });
         std::future::poll_fn(move |context| {
-            if lock(&mapped).outcome.is_none()
-                && let Err(e) = self.gpu.device.poll(wgpu::PollType::wait_indefinitely())
-            {
-                return Poll::Ready(Err(Error::DeviceLost { what: e.to_string() }));
+            while lock(&mapped).outcome.is_none() {
+                if let Err(e) = self.gpu.device.poll(wgpu::PollType::wait_indefinitely()) {
+                    return Poll::Ready(Err(Error::DeviceLost { what: e.to_string() }));
+                }
+                if !POLL_BLOCKS {
+                    break;
+                }
+                // Another thread's poll may have taken our callback and not called it yet.
+                std::thread::yield_now();
             }
             let mut mapped = lock(&mapped);
             match mapped.outcome.take() {
@@ -325,7 +315,7 @@ impl Stream<Wgpu> for WgpuStream {
             self.hand_over()?;
         }
         self.gpu.queue.write_buffer(dst.mem.buffer(), at as u64, bytes);
-        self.counters.uploaded += bytes.len() as u64;
+        self.gpu.tally.count(|c| c.uploaded += bytes.len() as u64);
         Ok(())
     }
 

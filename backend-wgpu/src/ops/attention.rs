@@ -39,9 +39,7 @@ impl ScoreBuffers {
 fn describe(scores: &Scores) -> Vec<u32> {
     let cap = scores.soft_cap.unwrap_or(1.0);
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
-    let flags = flag(scores.causal, 1)
-        | flag(scores.window.is_some(), 2)
-        | flag(scores.alibi.is_some(), 4);
+    let flags = flag(scores.causal, 1) | flag(scores.window.is_some(), 2) | flag(scores.alibi.is_some(), 4);
     let head =
         [scores.scale.to_bits(), cap.to_bits(), (1.0 / cap).to_bits(), scores.window.unwrap_or(0), flags];
     let slopes = scores.alibi.iter().flat_map(|s| s.iter().map(|v| v.to_bits()));
@@ -116,7 +114,8 @@ pub(super) fn attend(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot];
-    let kernel = Kernel::Attention(Attention { dense: false, columns, capped }, elem(q.dtype), elem(kv.layout.dtype));
+    let kernel =
+        Kernel::Attention(Attention { dense: false, columns, capped }, elem(q.dtype), elem(kv.layout.dtype));
     let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
     stream.run(&Call { kernel, slots: &slots, words: &words, grid })
 }
