@@ -356,7 +356,8 @@ impl std::str::FromStr for WeightFormat {
             "int4a" => Some((GroupBits::Four, true)),
             _ => None,
         };
-        let size = size.filter(|n: &u32| n % 32 == 0 && *n <= 1 << 16 && (*n > 0 || !s.contains(':')));
+        let size =
+            size.filter(|n: &u32| n.is_multiple_of(32) && *n <= 1 << 16 && (*n > 0 || !s.contains(':')));
         match (form, size) {
             (Some((bits, asymmetric)), Some(size)) => {
                 Ok(WeightFormat::Group(Groups { bits, size, asymmetric }))

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `Error::Internal` if bytes and values do not go together.
 pub fn decode_rows(format: WeightFormat, cols: usize, bytes: &[u8], out: &mut [f32]) -> Result<()> {
-    let rows = if cols == 0 { 0 } else { out.len() / cols };
+    let rows = out.len().checked_div(cols).unwrap_or(0);
     if format.bytes(rows, cols) != bytes.len() || rows * cols != out.len() {
         let what = format!("{} bytes of {format} for {} values in rows of {cols}", bytes.len(), out.len());
         return Err(Error::internal(what));
