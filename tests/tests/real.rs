@@ -1,11 +1,11 @@
-//! Trained models against the reference implementation: the demo model always; stories260K and SmolLM2 where their
-//! weights lie in `tests/golden/real-weights/` (`stories260k/`, `SmolLM2-135M-Instruct.Q4_1.gguf`), with a printed line
-//! where they do not. How to get them: `tests/golden/README.md`.
+//! Trained models against the reference implementation: the demo model always; stories260K, SmolLM2 and MiniLM where their
+//! weights lie in `tests/golden/real-weights/` (`stories260k/`, `SmolLM2-135M-Instruct.Q4_1.gguf`, `all-MiniLM-L6-v2/`), with
+//! a printed line where they do not. How to get them: `tests/golden/README.md`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Request, Want};
+use engraft_core::engine::{EncoderInput, Engine, Pooling, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
@@ -96,4 +96,35 @@ fn other_trained_models_where_their_weights_are() {
             false => println!("{file}: skipped, its weights are not in tests/golden/real-weights"),
         }
     }
+}
+
+/// Sentences alone and in one batch: means over all tokens, of length 1.
+#[test]
+fn minilm_embeds_sentences_where_its_weights_are() {
+    let model = here("golden/real-weights/all-MiniLM-L6-v2");
+    if !model.exists() {
+        return println!("all-MiniLM-L6-v2: skipped, its weights are not in tests/golden/real-weights");
+    }
+    let golden = std::fs::read(here("golden/real/all-minilm-l6-v2.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let sentences = golden["sentences"].as_array().unwrap();
+    let text = |s: &Value| EncoderInput { ids: list(&s["ids"], id), kinds: Vec::new() };
+    let texts: Vec<EncoderInput> = sentences.iter().map(text).collect();
+    let backend = Cpu::new(CpuConfig::default()).unwrap();
+    let files = checkpoint::open(&model, Access::Map).unwrap();
+    let options = LoadOptions::default();
+    let model = inject(&backend, &files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
+    let mut engine = Engine::new(backend, model, EngineConfig::default()).unwrap();
+    let together = engine.embed(&texts, Pooling::Mean, true).unwrap();
+    let mut worst = 0f64;
+    for ((text, sentence), batch) in texts.iter().zip(sentences).zip(&together) {
+        let alone = engine.embed(std::slice::from_ref(text), Pooling::Mean, true).unwrap().remove(0);
+        assert!(alone == *batch, "a sentence does not see its batch mates");
+        for (got, want) in alone.iter().zip(list(&sentence["embedding"], number)) {
+            worst = worst.max((f64::from(*got) - want).abs());
+        }
+        assert_eq!(alone.len(), sentence["embedding"].as_array().unwrap().len());
+    }
+    println!("all-MiniLM-L6-v2: {} sentences, worst error {worst:.1e} of 1e-5 allowed", texts.len());
+    assert!(!texts.is_empty() && worst <= 1e-5, "off by {worst}");
 }

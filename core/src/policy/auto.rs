@@ -141,7 +141,7 @@ const OUTSIDE: [(Slot, &[&str]); 5] = [
 
 /// Buffers that are no operands.
 const IGNORED: [&str; 6] =
-    ["*rotary_emb.inv_freq", "*inv_freq", "*position_ids", "*masked_bias", "*attn.bias", "*causal_mask"];
+    ["*rotary_emb.inv_freq", "*inv_freq", "*position_ids", "*masked_bias", "*.attn.bias", "*causal_mask"];
 
 /// What was found.
 struct Found {

@@ -4,13 +4,10 @@
 //! Forms: `bert.` prefix or none, LayerNorm's `weight`/`bias` or the older `gamma`/`beta`, GGUF's names. The head goes by
 //! `architectures`: masked tokens, labels of texts or tokens, or none.
 
-use super::describe::{Described, GPT_LIKE, Switches, concat, encoder};
+use super::describe::{Described, concat, encoder};
+use super::task::{BERT_LIKE, Task, first_token, kinds, set_task, task};
 use super::*;
 use crate::ops::Act;
-
-/// An encoder's switches.
-pub(super) const BERT_LIKE: Switches =
-    Switches { act: Act::Gelu, eps: 1e-12, placement: Placement::Post, positions: 512, ..GPT_LIKE };
 
 const NAMES: Names<'_> = Names {
     prefixes: &["bert.", ""],
@@ -82,93 +79,6 @@ pub const ROBERTA: Described = Described {
     layout: concat,
     spec: roberta,
 };
-
-/// What a checkpoint's `architectures` promises beside the encoder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Task {
-    /// Nothing.
-    Bare,
-    /// Masked tokens.
-    Masked,
-    /// Real or replaced, for every token (ELECTRA).
-    Detect,
-    /// Labels of the text.
-    Text,
-    /// Labels of every token.
-    Tokens,
-}
-
-/// The task of an architecture; `pretraining` is what the family's `ForPreTraining` has.
-pub(super) fn task(config: &ModelConfig, pretraining: Task) -> Result<Task> {
-    let name = config.architecture();
-    let known = [
-        ("ForMaskedLM", Task::Masked),
-        ("ForPreTraining", pretraining),
-        ("ForSequenceClassification", Task::Text),
-        ("ForTokenClassification", Task::Tokens),
-        ("Model", Task::Bare),
-    ];
-    if name.is_empty() {
-        return Ok(Task::Bare);
-    }
-    known.iter().find(|(end, _)| name.ends_with(end)).map(|(_, task)| *task).ok_or_else(|| {
-        let ends: Vec<String> = known.iter().map(|(end, _)| format!("...{end}")).collect();
-        Error::config("architectures", format!("\"{name}\""), ends.join(", "))
-    })
-}
-
-/// How many labels.
-pub(super) fn labels(config: &ModelConfig) -> Result<usize> {
-    match config.get("id2label").and_then(|l| l.as_object()) {
-        Some(listed) if !listed.is_empty() => Ok(listed.len()),
-        _ => Ok(config.size_opt(&["num_labels"])?.unwrap_or(2)),
-    }
-}
-
-/// `act(dense(first token))`.
-pub(super) fn first_token(width: usize, act: Act) -> PoolSpec {
-    PoolSpec { from: PoolFrom::First, norm: None, dense: Some((width, true)), act: Some(act) }
-}
-
-/// Token types, if there are any.
-pub(super) fn kinds(config: &ModelConfig) -> Result<Option<usize>> {
-    match config.get("type_vocab_size").and_then(|n| n.as_u64()) {
-        Some(0) => Ok(None),
-        _ => Ok(Some(config.size_opt(&["type_vocab_size"])?.unwrap_or(2))),
-    }
-}
-
-/// Gives an encoder what its task needs: `masked` is the transform of a masked head, `pool` the pooler of a text's
-/// labels.
-pub(super) fn set_task(
-    config: &ModelConfig,
-    spec: &mut ModelSpec,
-    task: Task,
-    masked: HeadTransform,
-    pool: PoolSpec,
-) -> Result<()> {
-    let tied = config.flag(&["tie_word_embeddings"], true)?;
-    let tokens = |count, tied, transform| HeadSpec::Tokens {
-        count,
-        tied,
-        bias: true,
-        transform,
-        scale: 1.0,
-        cap: None,
-        unit_rows: false,
-    };
-    spec.head = match task {
-        Task::Bare => HeadSpec::None,
-        Task::Masked => tokens(spec.vocab, tied, Some(masked)),
-        Task::Detect => tokens(1, false, Some(masked)),
-        Task::Tokens => tokens(labels(config)?, false, None),
-        Task::Text => {
-            spec.pooler = Some(pool);
-            HeadSpec::Labels { count: labels(config)? }
-        }
-    };
-    Ok(())
-}
 
 /// BERT and RoBERTa: the same but for positions and names.
 fn shared(config: &ModelConfig, catalog: Catalog<'_>, names: Names<'_>) -> Result<ModelSpec> {

@@ -67,13 +67,30 @@ impl Clip {
         if self == Clip::Text { TEXT } else { VISION }
     }
 
-    /// The tower's own configuration.
+    /// The tower's own configuration. Files of both towers leave out what is as in the first published model.
     fn config(self, config: &ModelConfig) -> Result<ModelConfig> {
-        match (config.model_type(), self) {
-            ("clip", Clip::Text) => config.section("text_config"),
-            ("clip", _) => config.section("vision_config"),
-            _ => Ok(config.clone()),
+        const TEXT: &[(&str, u64)] = &[
+            ("hidden_size", 512),
+            ("intermediate_size", 2048),
+            ("num_attention_heads", 8),
+            ("num_hidden_layers", 12),
+            ("vocab_size", 49408),
+            ("eos_token_id", 49407),
+        ];
+        const VISION: &[(&str, u64)] = &[
+            ("hidden_size", 768),
+            ("intermediate_size", 3072),
+            ("num_attention_heads", 12),
+            ("num_hidden_layers", 12),
+        ];
+        let (section, defaults) =
+            if self == Clip::Text { ("text_config", TEXT) } else { ("vision_config", VISION) };
+        if config.model_type() != "clip" {
+            return Ok(config.clone());
         }
+        let own = config.section(section)?;
+        let missing = defaults.iter().filter(|(field, _)| own.get(field).is_none());
+        Ok(missing.fold(own.clone(), |filled, (field, value)| filled.with(field, *value)))
     }
 
     /// Columns of the projection, where the checkpoint's class has one.

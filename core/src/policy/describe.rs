@@ -84,6 +84,8 @@ pub(crate) struct Switches {
     pub placement: Placement,
     /// Positions where the configuration names none.
     pub positions: usize,
+    /// Whether heads together are as wide as the hidden size where no width is named.
+    pub even: bool,
 }
 
 /// RMSNorm before gated SiLU, no biases, an own head.
@@ -96,6 +98,7 @@ pub(crate) const LLAMA_LIKE: Switches = Switches {
     tied: false,
     placement: Placement::Pre,
     positions: 2048,
+    even: false,
 };
 
 /// LayerNorm with bias before plain GELU, biases everywhere, a shared head.
@@ -108,6 +111,7 @@ pub(crate) const GPT_LIKE: Switches = Switches {
     tied: true,
     placement: Placement::Pre,
     positions: 2048,
+    even: true,
 };
 
 /// Whether a model of `heads` has the key/value heads that were found.
@@ -119,17 +123,14 @@ pub(crate) fn kv_heads(heads: usize, kv_heads: usize) -> Result<usize> {
 }
 
 /// Heads as most configurations state them.
-pub(crate) fn heads(config: &ModelConfig, hidden: usize) -> Result<Heads> {
-    let Some(width) = config.size_opt(&["head_dim"])? else {
-        let even = even_heads(config, HEADS, hidden)?;
-        let kv = config.size_opt(KV_HEADS)?.unwrap_or(even.heads);
-        return Ok(Heads { kv_heads: kv_heads(even.heads, kv)?, ..even });
+fn heads(config: &ModelConfig, hidden: usize, even: bool) -> Result<Heads> {
+    let width = config.size_opt(&["head_dim"])?;
+    let heads = match (width, even) {
+        (None, true) => even_heads(config, HEADS, hidden)?.heads,
+        _ => config.size(HEADS)?,
     };
-    let heads = config.size(HEADS)?;
-    if heads > MAX_HEADS {
-        return Err(Error::config(HEADS.join(" / "), heads, format!("at most {MAX_HEADS}")));
-    }
     let kv_heads = kv_heads(heads, config.size_opt(KV_HEADS)?.unwrap_or(heads))?;
+    let width = width.unwrap_or(hidden / heads);
     Ok(Heads { heads, kv_heads, k_dim: width, v_dim: width })
 }
 
@@ -145,7 +146,7 @@ pub(crate) fn decoder(config: &ModelConfig, s: Switches) -> Result<ModelSpec> {
     let norm = NormSpec { kind: s.norm, eps, bias: s.norm == NormKind::Layer, plus_one: false };
     let inner = config.size_opt(INNER)?.unwrap_or(4 * hidden);
     let mlp = MlpSpec { inner, act: config.act(ACT, s.act)?, gated: s.gated };
-    let block = BlockSpec { bias: s.bias, ..BlockSpec::new(heads(config, hidden)?, norm, mlp) };
+    let block = BlockSpec { bias: s.bias, ..BlockSpec::new(heads(config, hidden, s.even)?, norm, mlp) };
     let vocab = config.size(VOCAB)?;
     let tied = config.flag(&["tie_word_embeddings"], s.tied)?;
     Ok(ModelSpec {
@@ -242,11 +243,15 @@ impl ModelSpec {
     }
 
     /// Slopes of the linear position bias on every head, their largest exponent `max_bias`, times `factor`.
-    pub(crate) fn alibi(&mut self, max_bias: f64, factor: f64) {
+    pub(crate) fn alibi(&mut self, max_bias: f64, factor: f64) -> Result<()> {
         let heads = self.blocks.first().map_or(0, |b| b.heads.heads);
+        if heads > MAX_HEADS {
+            return Err(Error::config(HEADS.join(" / "), heads, format!("at most {MAX_HEADS}")));
+        }
         let slopes = alibi_slopes(heads, max_bias).into_iter().map(|s| (s * factor) as f32);
         let slopes: std::sync::Arc<[f32]> = slopes.collect();
         self.each(|_, b| b.scores.alibi = Some(slopes.clone()));
+        Ok(())
     }
 
     /// Learned positions of the model's length.

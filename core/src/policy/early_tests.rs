@@ -83,12 +83,25 @@ fn falcons_slopes_follow_who_wrote_the_file() {
 }
 
 #[test]
+fn windows_by_list_number_and_letters() {
+    let windows = |case: Case| -> Vec<bool> {
+        let mut case = case;
+        case.spec().unwrap().blocks.iter().map(|b| b.scores.window.is_some()).collect()
+    };
+    let bare = || Case::load("exaone4").set("layer_types", Value::Null);
+    assert_eq!(windows(Case::load("exaone4")), [true, true, true, false]);
+    assert_eq!(windows(bare().set("sliding_window_pattern", json!(2))), [true, false, true, false]);
+    assert_eq!(windows(bare().set("sliding_window_pattern", json!("LLLG"))), [true, true, true, false]);
+    let mut global = bare().set("sliding_window", Value::Null);
+    assert!(global.spec().unwrap().blocks.iter().all(|b| b.rope.is_some() && b.scores.window.is_none()));
+}
+
+#[test]
 fn hostile_counts_are_refused_before_anything_is_made_of_them() {
     for (name, field, value) in [
         ("mixtral", "num_local_experts", json!(1 << 30)),
         ("qwen2_moe", "num_experts_per_tok", json!(7)),
         ("bloom", "n_head", json!(1u64 << 31)),
-        ("gemma", "num_attention_heads", json!(1u64 << 31)),
         ("gpt_neo", "attention_layers", json!(["local"])),
         ("exaone4", "layer_types", json!(["odd"])),
         (
@@ -110,4 +123,66 @@ fn hostile_counts_are_refused_before_anything_is_made_of_them() {
         };
         assert!(e.contains("allowed:"), "{name}: {e}");
     }
+}
+
+/// Configurations as they are published, with the fields that they leave out.
+#[test]
+fn published_configurations_are_read() {
+    let spec = |config: Value| -> ModelSpec {
+        case(config.clone(), &[]).spec().unwrap_or_else(|e| panic!("{config}: {e}"))
+    };
+    let bloom =
+        spec(json!({"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16,
+        "layer_norm_epsilon": 1e-5, "vocab_size": 250880, "seq_length": 2048, "offset_alibi": 100}));
+    assert_eq!(
+        (bloom.hidden, bloom.blocks.len(), bloom.blocks[0].mlp.inner, bloom.max_positions),
+        (1024, 24, 4096, 2048)
+    );
+    assert!(bloom.head.is_tied());
+    let falcon = spec(json!({"model_type": "falcon", "alibi": false, "bias": false, "hidden_size": 4544,
+        "multi_query": true, "new_decoder_architecture": false, "num_attention_heads": 71, "num_hidden_layers": 32,
+        "parallel_attn": true, "vocab_size": 65024}));
+    let block = &falcon.blocks[0];
+    assert_eq!((block.heads.k_dim, block.heads.kv_heads, falcon.placement), (64, 1, Placement::Parallel));
+    assert!(block.mlp_norm.is_none() && block.rope.is_some());
+    let refined =
+        spec(json!({"model_type": "RefinedWeb", "alibi": false, "bias": false, "hidden_size": 8192,
+        "n_head": 128, "n_head_kv": 8, "n_layer": 60, "parallel_attn": true, "vocab_size": 65024}));
+    assert!(refined.blocks[0].heads.kv_heads == 8 && refined.blocks[0].mlp_norm.is_some());
+    let gptj =
+        spec(json!({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_inner": null, "n_layer": 28,
+        "n_positions": 2048, "rotary_dim": 64, "tie_word_embeddings": false, "vocab_size": 50400}));
+    assert_eq!((gptj.blocks[0].mlp.inner, gptj.ropes[0].columns), (16384, 64));
+    let phi = spec(json!({"model_type": "phi", "hidden_act": "gelu_new", "hidden_size": 2560,
+        "intermediate_size": 10240, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": null,
+        "partial_rotary_factor": 0.4, "vocab_size": 51200, "max_position_embeddings": 2048}));
+    assert_eq!((phi.ropes[0].columns, phi.blocks[0].heads.kv_heads), (32, 32));
+    let gemma = spec(
+        json!({"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "head_dim": 256,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 26, "vocab_size": 256000,
+        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}),
+    );
+    assert_eq!((gemma.blocks[0].scores.window, gemma.blocks[1].scores.window), (Some(4096), None));
+    assert_eq!((gemma.blocks[0].scores.scale, gemma.embed.scale), (0.0625, Some(48.0)));
+    let gemma3 = spec(json!({"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912,
+        "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1, "num_hidden_layers": 26,
+        "vocab_size": 262144, "query_pre_attn_scalar": 256, "sliding_window": 512, "sliding_window_pattern": 6,
+        "rope_theta": 1000000, "rope_local_base_freq": 10000, "max_position_embeddings": 32768}));
+    let bases: Vec<f64> = gemma3.ropes.iter().map(|r| r.theta).collect();
+    assert_eq!((bases, gemma3.blocks[4].rope, gemma3.blocks[5].rope), (vec![1e4, 1e6], Some(0), Some(1)));
+    let distil =
+        spec(json!({"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 768,
+        "hidden_dim": 3072, "n_heads": 12, "n_layers": 6, "max_position_embeddings": 512, "vocab_size": 30522,
+        "activation": "gelu"}));
+    assert!(distil.head.is_tied() && distil.embed.kinds.is_none() && distil.placement == Placement::Post);
+    let roberta =
+        spec(json!({"model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "hidden_size": 768,
+        "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12, "type_vocab_size": 1,
+        "max_position_embeddings": 514, "pad_token_id": 1, "layer_norm_eps": 1e-5, "vocab_size": 50265}));
+    assert_eq!(roberta.embed.positions, Some(LearnedPositions { rows: 514, offset: 2 }));
+    let clip = spec(json!({"model_type": "clip", "projection_dim": 512, "text_config": {"eos_token_id": 2},
+        "vision_config": {"patch_size": 16}}));
+    assert_eq!((clip.hidden, clip.max_positions, clip.pooled_cols()), (512, 77, 512));
+    assert_eq!(clip.pooler.map(|p| p.from), Some(PoolFrom::LargestToken));
 }

@@ -70,7 +70,7 @@ fn spec(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
             .text_opt(&["transformers_version"])?
             .and_then(|v| v.split('.').next()?.parse::<u32>().ok());
         let times = if written.is_some_and(|major| major >= 5) { 2.0 } else { 1.0 };
-        spec.alibi(8.0, times * scale);
+        spec.alibi(8.0, times * scale)?;
     } else {
         spec.rotate(config, catalog, RopeStyle::Half, None)?;
     }

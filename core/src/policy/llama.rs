@@ -4,7 +4,7 @@
 //! Forms: `model.` prefix or none; GGUF's names with interleaved q and k rows; biases by `attention_bias` and
 //! `mlp_bias`, or because the tensors are there (InternLM in LLaMA's names).
 
-use super::describe::{Described, LLAMA_LIKE, concat, decoder, sliding_layers};
+use super::describe::{Described, LLAMA_LIKE, concat, decoder};
 use super::*;
 
 /// Names that most decoders of this kind share.
@@ -32,25 +32,6 @@ pub(super) const NAMES: Names<'_> = Names {
 pub(super) const IGNORED: &[&str] =
     &["*rotary_emb.inv_freq", "*.attn_rot_embd", "lm_head.weight", "*.lm_head.weight", "output.weight"];
 
-/// Names of families that norm what attention gives under the name that LLaMA gives the norm before the feed-forward
-/// part.
-const POST_NAMES: Names<'_> = Names {
-    slots: &[
-        (Slot::TokenEmbed, "embed_tokens"),
-        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
-        (Slot::QNorm, "self_attn.q_norm"),
-        (Slot::KNorm, "self_attn.k_norm"),
-        (Slot::AttnOut, "self_attn.o_proj"),
-        (Slot::AttnPostNorm, "post_attention_layernorm"),
-        (Slot::Up, "mlp.gate_proj + mlp.up_proj"),
-        (Slot::Down, "mlp.down_proj"),
-        (Slot::MlpPostNorm, "post_feedforward_layernorm"),
-        (Slot::FinalNorm, "norm"),
-        (Slot::Head, "/lm_head"),
-    ],
-    ..NAMES
-};
-
 /// `model_type` llama and internlm.
 pub const LLAMA: Described =
     Described { name: "llama", types: &["llama", "internlm"], names: NAMES, layout: pairs, spec: llama };
@@ -58,14 +39,6 @@ pub const LLAMA: Described =
 /// `model_type` mistral.
 pub const MISTRAL: Described =
     Described { name: "mistral", types: &["mistral"], names: NAMES, layout: concat, spec: mistral };
-
-/// `model_type` olmo2.
-pub const OLMO2: Described =
-    Described { name: "olmo2", types: &["olmo2"], names: POST_NAMES, layout: concat, spec: olmo2 };
-
-/// `model_type` exaone4.
-pub const EXAONE4: Described =
-    Described { name: "exaone4", types: &["exaone4"], names: POST_NAMES, layout: concat, spec: exaone4 };
 
 /// GGUF files of LLaMA's own architecture have their rotary pairs side by side.
 pub(super) fn pairs(config: &ModelConfig) -> QkvLayout {
@@ -89,37 +62,5 @@ pub(super) fn llama(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelS
 fn mistral(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = llama(config, catalog)?;
     spec.slide(config, |_| true)?;
-    Ok(spec)
-}
-
-/// Norms after both parts instead of before, and over queries and keys.
-fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, whole: bool) -> Result<ModelSpec> {
-    let mut spec = llama(config, catalog)?;
-    spec.each(|_, b| {
-        b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, whole });
-        (b.attn_post, b.mlp_post) = (b.attn_norm.take(), b.mlp_norm.take());
-    });
-    Ok(spec)
-}
-
-fn olmo2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    post_normed(config, catalog, true)
-}
-
-/// Only the blocks with a window rotate, as far as any block has one.
-fn exaone4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let mut spec = post_normed(config, catalog, false)?;
-    let layers = spec.blocks.len();
-    let every = config.size_opt(&["sliding_window_pattern"])?;
-    let by_pattern = |i: usize| every.is_some_and(|n| (i + 1) % n != 0 && i + 1 < layers);
-    spec.slide(config, by_pattern)?;
-    if config.get("sliding_window").is_some() {
-        let local = sliding_layers(config, layers)?;
-        spec.each(|i, b| {
-            if !local.as_ref().map_or_else(|| by_pattern(i), |l| l[i]) {
-                b.rope = None;
-            }
-        });
-    }
     Ok(spec)
 }

@@ -80,16 +80,23 @@ impl Registry {
     /// `NoPolicy` with every policy's reason when none fits; `Binding` when two fit equally well.
     pub fn choose(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
         let mut best: Vec<(u32, &Arc<dyn InjectionPolicy>)> = Vec::new();
-        let mut reasons = Vec::new();
+        // Dozens go by the type alone: their reasons are one.
+        let (mut reasons, mut known, other) = (Vec::new(), Vec::new(), other_type(config));
         for policy in &self.policies {
             match policy.fit(config, catalog) {
-                Fit::No(reason) => reasons.push(format!("{}: {reason}", policy.name())),
+                Fit::No(reason) => match reason.strip_prefix(&other) {
+                    Some(types) => known.push(types.to_string()),
+                    None => reasons.push(format!("{}: {reason}", policy.name())),
+                },
                 Fit::Yes { specificity } => match best.first() {
                     Some((s, _)) if *s > specificity => {}
                     Some((s, _)) if *s == specificity => best.push((specificity, policy)),
                     _ => best = vec![(specificity, policy)],
                 },
             }
+        }
+        if !known.is_empty() {
+            reasons.insert(0, format!("model_type is none of {}", known.join(", ")));
         }
         match best[..] {
             [] => Err(Error::NoPolicy {
