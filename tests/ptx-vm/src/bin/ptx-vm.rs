@@ -86,8 +86,11 @@ fn schedule(word: &str) -> Result<Schedule, String> {
     }
 }
 
-/// The bytes of an argument; a buffer's address and size when it is one.
-fn argument(word: &str, memory: &mut Memory) -> Result<(Vec<u8>, Option<(u64, u64)>), String> {
+/// The bytes of an argument, and the address and size of the buffer it points to, if it does.
+type Argument = (Vec<u8>, Option<(u64, u64)>);
+
+/// Reads an argument and makes its buffer.
+fn argument(word: &str, memory: &mut Memory) -> Result<Argument, String> {
     let (kind, value) = word.split_once(':').ok_or_else(|| format!("`{word}` is no argument\n{USAGE}"))?;
     let bad = |e: &dyn std::fmt::Display| format!("`{word}`: {e}");
     let count = || {

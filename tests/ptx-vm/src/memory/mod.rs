@@ -388,7 +388,7 @@ mod tests {
         let mut m = Memory::new();
         let a = m.allocate(0, 100).unwrap();
         let b = m.allocate(1, 8).unwrap();
-        assert!(b >= a + 100 + GAP && b % ALIGN == 0);
+        assert!(b >= a + 100 + GAP && b.is_multiple_of(ALIGN));
         m.write(a + 4, &[1, 2, 3]).unwrap();
         let mut got = [0; 5];
         m.read(a + 3, &mut got).unwrap();

@@ -325,12 +325,12 @@ mod tests {
             })
             .collect();
         let (mut cell, mut readers) = (Cell::default(), Readers::default());
-        for w in 0..3 {
-            assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(&clocks[w], w as u16, 0)), None);
+        for (w, clock) in clocks.iter().enumerate() {
+            assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(clock, w as u16, 0)), None);
         }
         assert_eq!(cell.touch(&mut readers, 12, How::WRITE, &party(&clocks[1], 1, 0)), None, "other bytes");
-        for w in 0..3 {
-            assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(&clocks[w], w as u16, 0)), None);
+        for (w, clock) in clocks.iter().enumerate() {
+            assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(clock, w as u16, 0)), None);
         }
         let mut c = clocks[1].clone();
         c.join(&clocks[0]);

@@ -231,7 +231,8 @@ fn approximations_are_within_an_ulp_of_f64() {
         (f(got).is_nan() && want.is_nan())
             || (f64::from(f(got)) - exact).abs() <= f64::from(want.abs() * 1.2e-7).max(1e-37)
     };
-    let functions: [(&str, fn(f64) -> f64); 9] = [
+    type Model = fn(f64) -> f64;
+    let functions: [(&str, Model); 9] = [
         ("ex2.approx.f32", f64::exp2),
         ("ex2.approx.ftz.f32", f64::exp2),
         ("lg2.approx.f32", f64::log2),

@@ -149,7 +149,7 @@ fn softmax_rope_activations() {
         let got = b.download::<f32>(dy, 5 * n);
         for (i, &x) in x.iter().enumerate() {
             let v = f64::from(x);
-            let erf = erf(v * f64::from(0.707_106_78_f32));
+            let erf = erf(v * f64::from(std::f32::consts::FRAC_1_SQRT_2));
             let tanh = (0.797_884_560_8 * (v + 0.044715 * v * v * v)).tanh();
             let models = [
                 v / (1.0 + (-v).exp()),
