@@ -242,7 +242,8 @@ fn only_tests_panic() {
 #[test]
 fn every_library_file_says_what_it_is() {
     let mut broken = Vec::new();
-    for s in library(&["core/src/", "backend-cpu/src/", "backend-wgpu/src/", "shaders/src/", "engraft/src/"]) {
+    for s in library(&["core/src/", "backend-cpu/src/", "backend-wgpu/src/", "shaders/src/", "engraft/src/"])
+    {
         let head: Vec<&str> = s.text.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim).collect();
         let sentence =
             head.iter().any(|l| l.contains(char::is_alphabetic) && l.ends_with(['.', ':', '?', '!']));

@@ -53,8 +53,11 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         std::env::consts::ARCH
     );
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
-    let built: Vec<&str> =
-        [("cpu", BackendName::Cpu.compiled_in()), ("wgpu", wgpu())].iter().filter(|b| b.1).map(|b| b.0).collect();
+    let built: Vec<&str> = [("cpu", BackendName::Cpu.compiled_in()), ("wgpu", wgpu())]
+        .iter()
+        .filter(|b| b.1)
+        .map(|b| b.0)
+        .collect();
     line("backends", if built.is_empty() { "none".into() } else { built.join(", ") });
     if !wgpu() {
         line("", "wgpu: build with --features wgpu".into());
