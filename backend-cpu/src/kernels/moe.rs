@@ -189,7 +189,7 @@ impl Kernel for Combine {
                 if self.add {
                     self.out.as_rows().widen::<V>(t, 0, cols, old);
                     let old = std::slice::from_raw_parts(old, cols);
-                    acc.iter_mut().zip(old).for_each(|(a, o)| *a = o + *a);
+                    acc.iter_mut().zip(old).for_each(|(a, o)| *a += o);
                 }
                 self.out.narrow::<V>(t, 0, cols, acc.as_ptr());
             }

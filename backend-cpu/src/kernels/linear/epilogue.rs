@@ -105,7 +105,7 @@ impl Finish<'_> {
             if let After::Add(residual) = self.epilogue.after {
                 // SAFETY: the residual has the output's shape.
                 unsafe { residual.widen::<V>(row0 + i, col0, cols, r.as_mut_ptr()) };
-                r.iter_mut().zip(row).for_each(|(r, v)| *r = *v + *r);
+                r.iter_mut().zip(row).for_each(|(r, v)| *r += v);
                 last = &r;
             }
             // SAFETY: in range; this tile's own outputs.
