@@ -1,6 +1,5 @@
 //! The element types of matrix operands and of accumulators.
 
-use crate::Row;
 use crate::number::half;
 use crate::number::packed::Fp8;
 
@@ -88,7 +87,7 @@ impl Element {
     /// Value of element `index` of a 32-bit register; integers are exact in f32.
     #[inline(always)]
     pub fn value(self, register: u32, index: usize) -> f32 {
-        let bits = register >> (index * self.bits().min(32)) as u32 % 32;
+        let bits = register >> ((index * self.bits().min(32)) % 32);
         match self {
             Self::F16 => half::f32_from_f16(bits as u16),
             Self::Bf16 => half::f32_from_bf16(bits as u16),
@@ -102,62 +101,35 @@ impl Element {
         }
     }
 
-    /// Values of a register over all lanes: `out[i][lane]` is element `i`. `codes` is the type's table of 256 values,
-    /// used for E4M3 only.
+    /// Values of elements in memory order (little-endian, lowest bits first). `codes` is E4M3's table of 256 values.
+    ///
+    /// A register over the lanes of a warp, read as memory, is a matrix by rows: see [`super::mma`].
     #[inline]
-    pub(crate) fn widen(self, register: &Row, codes: &[f32; 256], out: &mut [[f32; 32]; 8]) {
-        macro_rules! each {
-            ($kind:expr) => {
-                for (index, out) in out.iter_mut().enumerate().take($kind.per_register()) {
-                    for (out, &bits) in out.iter_mut().zip(register) {
-                        *out = $kind.value(bits, index);
-                    }
+    pub(crate) fn widen(self, bytes: &[u8], codes: &[f32; 256], out: &mut [f32]) {
+        // One loop per type, each straight-line code that the compiler can vectorise.
+        macro_rules! words {
+            ($width:literal, $word:ty, $value:expr) => {
+                for (out, word) in out.iter_mut().zip(bytes.chunks_exact($width)) {
+                    let mut all = [0; $width];
+                    all.copy_from_slice(word);
+                    *out = $value(<$word>::from_le_bytes(all));
                 }
             };
         }
-        // One loop per type, so that each is straight-line code the compiler can vectorise.
         match self {
-            Self::F16 => each!(Self::F16),
-            Self::Bf16 => each!(Self::Bf16),
-            Self::Tf32 | Self::F64 => each!(Self::Tf32),
-            Self::E5m2 => each!(Self::E5m2),
-            Self::S8 => each!(Self::S8),
-            Self::U8 => each!(Self::U8),
-            Self::S4 => each!(Self::S4),
-            Self::U4 => each!(Self::U4),
-            Self::E4m3 => {
-                for (index, out) in out.iter_mut().enumerate().take(4) {
-                    for (out, &bits) in out.iter_mut().zip(register) {
-                        *out = codes[usize::from((bits >> (8 * index)) as u8)];
-                    }
+            Self::F16 => words!(2, u16, half::f32_from_f16),
+            Self::Bf16 => words!(2, u16, half::f32_from_bf16),
+            Self::Tf32 | Self::F64 => words!(4, u32, half::f32_from_tf32),
+            Self::E5m2 => words!(1, u8, |code: u8| half::f32_from_f16(u16::from(code) << 8)),
+            Self::E4m3 => words!(1, u8, |code: u8| codes[usize::from(code)]),
+            Self::S8 => words!(1, i8, f32::from),
+            Self::U8 => words!(1, u8, f32::from),
+            Self::S4 | Self::U4 => {
+                for (out, &byte) in out.chunks_exact_mut(2).zip(bytes) {
+                    out[0] = self.value(byte.into(), 0);
+                    out[1] = self.value(byte.into(), 1);
                 }
             }
-        }
-    }
-
-    /// Values of a chunk of 16 bytes in memory; how many there are is `128 / bits`.
-    #[inline]
-    pub(crate) fn widen_chunk(self, bytes: &[u8; 16], codes: &[f32; 256], out: &mut [f32; 32]) {
-        macro_rules! each {
-            ($kind:expr) => {
-                for (out, word) in out.chunks_exact_mut($kind.per_register()).zip(bytes.chunks_exact(4)) {
-                    let register = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                    for (index, out) in out.iter_mut().enumerate() {
-                        *out = $kind.value(register, index);
-                    }
-                }
-            };
-        }
-        match self {
-            Self::F16 => each!(Self::F16),
-            Self::Bf16 => each!(Self::Bf16),
-            Self::Tf32 | Self::F64 => each!(Self::Tf32),
-            Self::E5m2 => each!(Self::E5m2),
-            Self::S8 => each!(Self::S8),
-            Self::U8 => each!(Self::U8),
-            Self::S4 => each!(Self::S4),
-            Self::U4 => each!(Self::U4),
-            Self::E4m3 => out.iter_mut().zip(bytes).for_each(|(out, &code)| *out = codes[usize::from(code)]),
         }
     }
 }

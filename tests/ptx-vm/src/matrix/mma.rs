@@ -3,6 +3,10 @@
 //! [`Mma::parse`] reads the modifiers once, at load time, and refuses shapes that PTX does not have; [`Mma::run`] is the
 //! step of one warp. The product is formed row by row with the columns of B innermost, so that the compiler turns the inner
 //! loop into vector code; the order of additions is that of [`Summation::Plain`] all the same.
+//!
+//! Why fragments are taken apart without any index per element: lane `4g + t` holds elements `e t` to `e t + e - 1` of row
+//! `g`, so a register over the 32 lanes, read as memory, *is* an 8 x 4e matrix by rows (by columns for B), and a pair of
+//! accumulator registers, interleaved, is an 8 x 8 one.
 
 use super::element::{Accumulator, Element, e4m3_codes};
 use super::sum::Summation;
@@ -144,14 +148,14 @@ impl Mma {
         let mut right = [[0.0f32; N]; K];
         gather_a(self.a, self.m, a, &mut left);
         gather_b(self.b, b, &mut right);
-        let mut sums = [[0.0f32; N]; 16];
+        let mut sums = [0.0f32; 16 * N];
         if self.accumulator != Accumulator::S32 {
             read_sums(self.accumulator, c, &mut sums);
         }
         match summation.fused(self.a, false) {
             // Integer sums stay far below 2^24 and are exact in f32 either way.
             Some(fused) if !self.a.is_integer() => {
-                for (row, left) in sums.iter_mut().zip(&left).take(self.m) {
+                for (row, left) in sums.chunks_exact_mut(N).zip(&left).take(self.m) {
                     for (n, sum) in row.iter_mut().enumerate() {
                         *sum = fused.dot((self.a, self.b), left, |k| right[k][n], *sum, self.accumulator);
                     }
@@ -172,7 +176,7 @@ impl Mma {
     pub fn run_f64(&self, d: &mut [[u64; 32]], a: &[[u64; 32]], b: &[[u64; 32]], c: &[[u64; 32]]) {
         let at = |row: &[u64; 32], lane: usize| f64::from_bits(row[lane]);
         for (j, (d, c)) in d.iter_mut().zip(c).enumerate() {
-            for lane in 0..32 {
+            for (lane, d) in d.iter_mut().enumerate() {
                 // The lanes that hold row `g` of A and column `n` of B.
                 let (g, n) = (lane / 4, 2 * (lane % 4) + j % 2);
                 let mut sum = at(c, lane);
@@ -181,7 +185,7 @@ impl Mma {
                     let (Some(a), Some(b)) = (a.get(register), b.get(k / 4)) else { continue };
                     sum = at(a, 4 * g + k % 4).mul_add(at(b, 4 * n + k % 4), sum);
                 }
-                d[lane] = float::canonical64(sum.to_bits());
+                *d = float::canonical64(sum.to_bits());
             }
         }
     }
@@ -193,72 +197,77 @@ fn parse_shape(name: &str) -> Option<(usize, usize)> {
     Some((m.parse().ok()?, k.parse().ok()?))
 }
 
+/// A register over the lanes, read as memory.
+fn memory(register: &Row) -> &[u8] {
+    bytemuck::cast_slice(register)
+}
+
 /// Takes a fragment of A apart into rows of f32, `tile[row][k]`.
 pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[Row], tile: &mut [[f32; K]]) {
-    let e = kind.per_register();
-    let mut values = [[0.0; 32]; 8];
+    let (width, codes) = (4 * kind.per_register(), e4m3_codes());
+    let mut values = [0.0f32; 256];
     for (j, register) in registers.iter().enumerate() {
-        kind.widen(register, e4m3_codes(), &mut values);
-        let (down, across) = if m == 16 { (8 * (j % 2), 4 * e * (j / 2)) } else { (0, 4 * e * j) };
-        for (g, row) in tile[down..down + 8].iter_mut().enumerate() {
-            for (t, cells) in row[across..across + 4 * e].chunks_exact_mut(e).enumerate() {
-                for (cell, values) in cells.iter_mut().zip(&values) {
-                    *cell = values[4 * g + t];
-                }
-            }
+        kind.widen(memory(register), codes, &mut values);
+        let (down, across) = if m == 16 { (8 * (j % 2), width * (j / 2)) } else { (0, width * j) };
+        for (row, values) in tile[down..down + 8].iter_mut().zip(values.chunks_exact(width)) {
+            row[across..across + width].copy_from_slice(values);
         }
     }
 }
 
 /// Takes a fragment of B apart into rows of f32, `tile[k][n]`.
 fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
-    let e = kind.per_register();
-    let mut values = [[0.0; 32]; 8];
-    for (rows, register) in tile.chunks_exact_mut(4 * e).zip(registers) {
-        kind.widen(register, e4m3_codes(), &mut values);
-        for (t, rows) in rows.chunks_exact_mut(e).enumerate() {
-            for (row, values) in rows.iter_mut().zip(&values) {
-                for (g, cell) in row.iter_mut().enumerate() {
-                    *cell = values[4 * g + t];
-                }
+    let (width, codes) = (4 * kind.per_register(), e4m3_codes());
+    let mut values = [0.0f32; 256];
+    for (rows, register) in tile.chunks_exact_mut(width).zip(registers) {
+        kind.widen(memory(register), codes, &mut values);
+        for (n, column) in values.chunks_exact(width).enumerate().take(N) {
+            rows.iter_mut().zip(column).for_each(|(row, &value)| row[n] = value);
+        }
+    }
+}
+
+/// Eight rows of eight columns.
+const BLOCK: usize = 8 * N;
+
+fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [f32; 16 * N]) {
+    if kind == Accumulator::F16 {
+        for (block, register) in sums.chunks_exact_mut(BLOCK).zip(registers) {
+            Element::F16.widen(memory(register), e4m3_codes(), block);
+        }
+        return;
+    }
+    for (block, pair) in sums.chunks_exact_mut(BLOCK).zip(registers.chunks_exact(2)) {
+        for (sums, (&even, &odd)) in block.chunks_exact_mut(2).zip(pair[0].iter().zip(&pair[1])) {
+            sums[0] = f32::from_bits(even);
+            sums[1] = f32::from_bits(odd);
+        }
+    }
+}
+
+fn write_sums(kind: Accumulator, registers: &mut [Row], sums: &[f32; 16 * N]) {
+    if kind == Accumulator::F16 {
+        for (register, block) in registers.iter_mut().zip(sums.chunks_exact(BLOCK)) {
+            for (out, pair) in register.iter_mut().zip(block.chunks_exact(2)) {
+                *out = u32::from(half::f16_from_f32(pair[0])) | u32::from(half::f16_from_f32(pair[1])) << 16;
             }
         }
+        return;
     }
-}
-
-fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [[f32; N]; 16]) {
-    for (j, register) in registers.iter().enumerate() {
-        for (lane, &bits) in register.iter().enumerate() {
-            let (g, n) = (lane / 4, 2 * (lane % 4));
-            if kind == Accumulator::F16 {
-                sums[g + 8 * j][n] = half::f32_from_f16(bits as u16);
-                sums[g + 8 * j][n + 1] = half::f32_from_f16((bits >> 16) as u16);
-            } else {
-                sums[g + 8 * (j / 2)][n + j % 2] = f32::from_bits(bits);
-            }
+    for (registers, block) in registers.chunks_exact_mut(2).zip(sums.chunks_exact(BLOCK)) {
+        let (even, odd) = registers.split_at_mut(1);
+        for (pair, (even, odd)) in block.chunks_exact(2).zip(even[0].iter_mut().zip(&mut odd[0])) {
+            *even = float::canonical(pair[0].to_bits());
+            *odd = float::canonical(pair[1].to_bits());
         }
     }
 }
 
-fn write_sums(kind: Accumulator, registers: &mut [Row], sums: &[[f32; N]; 16]) {
-    for (j, register) in registers.iter_mut().enumerate() {
-        for (lane, out) in register.iter_mut().enumerate() {
-            let (g, n) = (lane / 4, 2 * (lane % 4));
-            *out = if kind == Accumulator::F16 {
-                let row = &sums[g + 8 * j];
-                u32::from(half::f16_from_f32(row[n])) | u32::from(half::f16_from_f32(row[n + 1])) << 16
-            } else {
-                float::canonical(sums[g + 8 * (j / 2)][n + j % 2].to_bits())
-            };
-        }
-    }
-}
-
-fn write_integers(d: &mut [Row], c: &[Row], sums: &[[f32; N]; 16], saturate: bool) {
+fn write_integers(d: &mut [Row], c: &[Row], sums: &[f32; 16 * N], saturate: bool) {
     for (j, (d, c)) in d.iter_mut().zip(c).enumerate() {
-        for (lane, (d, &c)) in d.iter_mut().zip(c).enumerate() {
-            let sum = sums[lane / 4 + 8 * (j / 2)][2 * (lane % 4) + j % 2] as i32;
-            let c = c as i32;
+        let block = &sums[j / 2 * BLOCK..][..BLOCK];
+        for (pair, (d, &c)) in block.chunks_exact(2).zip(d.iter_mut().zip(c)) {
+            let (sum, c) = (pair[j % 2] as i32, c as i32);
             *d = if saturate { c.saturating_add(sum) } else { c.wrapping_add(sum) } as u32;
         }
     }
@@ -268,15 +277,21 @@ fn multiply<const K: usize>(
     m: usize,
     left: &[[f32; K]; 16],
     right: &[[f32; N]; K],
-    sums: &mut [[f32; N]; 16],
+    sums: &mut [f32; 16 * N],
 ) {
-    for (sums, left) in sums.iter_mut().zip(left).take(m) {
-        let mut row = *sums;
-        for (&x, right) in left.iter().zip(right) {
-            for (sum, &y) in row.iter_mut().zip(right) {
-                *sum += x * y;
+    // Two rows at a time: two chains of additions hide each other's latency.
+    for (sums, left) in sums.chunks_exact_mut(2 * N).zip(left.chunks_exact(2)).take(m / 2) {
+        let (upper, lower) = sums.split_at_mut(N);
+        let (mut first, mut second) = ([0.0f32; N], [0.0f32; N]);
+        first.copy_from_slice(upper);
+        second.copy_from_slice(lower);
+        for ((right, &x), &y) in right.iter().zip(&left[0]).zip(&left[1]) {
+            for ((first, second), &b) in first.iter_mut().zip(&mut second).zip(right) {
+                *first += x * b;
+                *second += y * b;
             }
         }
-        *sums = row;
+        upper.copy_from_slice(&first);
+        lower.copy_from_slice(&second);
     }
 }

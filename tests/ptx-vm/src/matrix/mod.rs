@@ -44,7 +44,7 @@ pub use descriptor::{Descriptor, Major};
 pub use element::{Accumulator, Element};
 pub use mma::Mma;
 pub use sum::Summation;
-pub use wgmma::{Side, Wgmma, WgmmaA, WgmmaError};
+pub use wgmma::{Reader, Side, Wgmma, WgmmaA, WgmmaError};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -77,8 +77,8 @@ impl Fused {
             terms.clear();
             let least = if to == Accumulator::F16 { -14 } else { -126 };
             terms.push((f64::from(sum), if sum == 0.0 { -126 } else { exponent(sum, least) }));
-            for k in block..(block + self.block).min(a.len()) {
-                let (x, y) = (a[k], b(k));
+            for (k, &x) in a.iter().enumerate().skip(block).take(self.block) {
+                let y = b(k);
                 let product = f64::from(x) * f64::from(y);
                 let (ex, ey) = (exponent(x, kinds.0.least_exponent()), exponent(y, kinds.1.least_exponent()));
                 terms.push((product, if product == 0.0 { -126 } else { ex + ey }));

@@ -48,6 +48,9 @@ pub enum WgmmaA<'a> {
     Shared(u64),
 }
 
+/// Copies bytes of shared memory from an address of the shared window, or says why it cannot.
+pub type Reader<'r, E> = dyn FnMut(u32, &mut [u8]) -> Result<(), E> + 'r;
+
 /// One of the operands in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
@@ -197,7 +200,7 @@ impl Wgmma {
         b: u64,
         scale_d: bool,
         summation: Summation,
-        read: &mut dyn FnMut(u32, &mut [u8]) -> Result<(), E>,
+        read: &mut Reader<'_, E>,
     ) -> Result<(), WgmmaError<E>> {
         let mut left = vec![[0.0f32; MAX_K]; M];
         match a {
@@ -247,7 +250,7 @@ impl Wgmma {
         &self,
         side: Side,
         bits: u64,
-        read: &mut dyn FnMut(u32, &mut [u8]) -> Result<(), E>,
+        read: &mut Reader<'_, E>,
         mut chunk: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), WgmmaError<E>> {
         let codes = super::element::e4m3_codes();
@@ -259,7 +262,7 @@ impl Wgmma {
         self.addresses(side, bits, &mut |address| {
             let mut bytes = [0u8; 16];
             read(address, &mut bytes)?;
-            kind.widen_chunk(&bytes, codes, &mut values);
+            kind.widen(&bytes, codes, &mut values);
             chunk(index / across, index % across * per_chunk, &values[..per_chunk]);
             index += 1;
             Ok(())
@@ -322,16 +325,26 @@ impl Wgmma {
 const BLOCK: usize = 8;
 
 fn multiply(k: usize, n: usize, left: &[[f32; MAX_K]], right: &[f32], sums: &mut [f32]) {
-    for (sums, left) in sums.chunks_exact_mut(n).zip(left) {
-        for (block, sums) in sums.chunks_exact_mut(BLOCK).enumerate() {
-            let mut row = [0.0f32; BLOCK];
-            row.copy_from_slice(sums);
-            for (&x, right) in left.iter().zip(right.chunks_exact(n)).take(k) {
-                for (sum, &y) in row.iter_mut().zip(&right[block * BLOCK..(block + 1) * BLOCK]) {
-                    *sum += x * y;
+    for at in (0..n).step_by(BLOCK) {
+        let mut columns = [[0.0f32; BLOCK]; MAX_K];
+        for (columns, right) in columns.iter_mut().zip(right.chunks_exact(n)) {
+            columns.copy_from_slice(&right[at..at + BLOCK]);
+        }
+        // Two rows at a time: two chains of additions hide each other's latency.
+        for (sums, left) in sums.chunks_exact_mut(2 * n).zip(left.chunks_exact(2)) {
+            let (upper, lower) = sums.split_at_mut(n);
+            let (upper, lower) = (&mut upper[at..at + BLOCK], &mut lower[at..at + BLOCK]);
+            let (mut first, mut second) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+            first.copy_from_slice(upper);
+            second.copy_from_slice(lower);
+            for ((columns, &x), &y) in columns.iter().zip(&left[0]).zip(&left[1]).take(k) {
+                for ((first, second), &b) in first.iter_mut().zip(&mut second).zip(columns) {
+                    *first += x * b;
+                    *second += y * b;
                 }
             }
-            sums.copy_from_slice(&row);
+            upper.copy_from_slice(&first);
+            lower.copy_from_slice(&second);
         }
     }
 }

@@ -20,7 +20,7 @@ fn manual_a(mma: &Mma, i: usize, g: usize, t: usize) -> (usize, usize) {
         (Element::F64, 8, 4) => (g, t),
         (Element::F64, 16, 4) => (either(i == 0), t),
         (Element::F64, 16, 8) => (either(i == 0 || i == 2), if i < 2 { t } else { t + 4 }),
-        (Element::F64, 16, 16) => (either(i % 2 == 0), i * 2 - 2 * (i % 2) + t),
+        (Element::F64, 16, 16) => (either(i.is_multiple_of(2)), i * 2 - 2 * (i % 2) + t),
         (Element::S8 | Element::U8, 8, 16) => (g, 4 * t + i),
         (Element::S8 | Element::U8 | Element::E4m3 | Element::E5m2, 16, 16) => {
             (either(i < 4), 4 * t + (i & 3))
@@ -124,10 +124,10 @@ pub fn fragments(mma: &Mma, a: &[Vec<f64>], b: &[Vec<f64>], c: &[Vec<f64>]) -> F
 pub fn result(mma: &Mma, d: &[Row]) -> Vec<Vec<f64>> {
     let mut out = vec![vec![f64::NAN; 8]; mma.m];
     let bits = accumulator_bits(mma.accumulator);
-    for lane in 0..32 {
-        for i in 0..mma.m * 8 / 32 {
+    for i in 0..mma.m * 8 / 32 {
+        for (lane, &word) in d[i * bits / 32].iter().enumerate() {
             let (row, column) = manual_c(mma, i, lane / 4, lane % 4);
-            let code = u64::from(d[i * bits / 32][lane]) >> (i * bits % 32) & (u64::MAX >> (64 - bits));
+            let code = u64::from(word) >> (i * bits % 32) & (u64::MAX >> (64 - bits));
             out[row][column] = decode_sum(mma.accumulator, code);
         }
     }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod mma;
+mod pipeline;
 pub mod ptx;
+mod ptx_wgmma;
 mod tile;
 mod wgmma;
 
