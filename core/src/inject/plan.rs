@@ -101,10 +101,8 @@ impl InjectionPlan {
         if let Some(project) = &model.project_out {
             p.weight("project_out", Op::Linear, &project.weight, "replicated");
         }
-        if let Some(pooler) = &model.head.pooler {
-            if let Some(dense) = &pooler.dense {
-                p.weight("pooler", Op::LinearAct, &dense.weight, "replicated");
-            }
+        if let Some(dense) = model.head.pooler.as_ref().and_then(|p| p.dense.as_ref()) {
+            p.weight("pooler", Op::LinearAct, &dense.weight, "replicated");
         }
         if let Some(transform) = &model.head.transform {
             p.weight("head_dense", Op::LinearAct, &transform.dense.weight, "replicated");
