@@ -30,8 +30,11 @@ fn convert(from: &Path, to: &Path, world: usize, quantize: Option<&str>) -> engr
     Ok(())
 }
 
+/// Rows, columns, format and bytes of an operand.
+type Operand = (usize, usize, String, Vec<u8>);
+
 /// Every operand of every rank.
-fn operands(folder: &Path) -> Vec<BTreeMap<String, (usize, usize, String, Vec<u8>)>> {
+fn operands(folder: &Path) -> Vec<BTreeMap<String, Operand>> {
     let manifest = Manifest::parse("engraft.json", &fs::read(folder.join(MANIFEST)).unwrap()).unwrap();
     let model = checkpoint::open(folder, Access::Read).unwrap();
     let mut all = vec![BTreeMap::new(); manifest.world];

@@ -32,7 +32,7 @@ pub fn complete(folder: &Path) -> bool {
         let text = std::fs::read(folder.join(name)).unwrap_or_default();
         let index: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
         let map = index.get("weight_map").and_then(serde_json::Value::as_object);
-        map.is_some_and(|m| m.values().all(|v| v.as_str().is_some_and(|file| there(file))))
+        map.is_some_and(|m| m.values().all(|v| v.as_str().is_some_and(&there)))
     })
 }
 
