@@ -89,7 +89,9 @@ fn formats(format: WeightFormat) -> Result<(Stored, Packing)> {
         WeightFormat::Plain(Float::Bf16) => (Stored::Bf16, Packing::Bf16),
         WeightFormat::Block(block) => {
             let packing = match block {
-                Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K => return Err(no_format(format)),
+                Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K => {
+                    return Err(no_format(format));
+                }
                 Block::Q4_0 => Packing::Q4_0,
                 Block::Q4_1 => Packing::Q4_1,
                 Block::Q5_0 => Packing::Q5_0,

@@ -119,9 +119,7 @@ impl<'a> Rows<'a> {
         match (self.rows == 1, self.format) {
             (false, _) => Ok((self.rows, self.row_bytes())),
             (true, WeightFormat::Plain(dtype)) => Ok((self.cols, dtype.bytes())),
-            (true, _) => {
-                Err(Error::tensor(&self.name, "a vector in blocks cannot be reordered"))
-            }
+            (true, _) => Err(Error::tensor(&self.name, "a vector in blocks cannot be reordered")),
         }
     }
 
