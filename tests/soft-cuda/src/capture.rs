@@ -169,7 +169,7 @@ pub fn drop_context(d: &mut Driver, context: Id) {
 }
 
 /// Adds an operation of a capturing stream to its graph.
-pub fn add(d: &mut Held<'_>, stream_id: Id, job: Job) -> Result<Id> {
+pub fn add(d: &mut Held, stream_id: Id, job: Job) -> Result<Id> {
     let capture = active(d, stream_id)?.ok_or(Code::ILLEGAL_STATE)?;
     let graph = d.captures.get(&capture).ok_or(Code::ILLEGAL_STATE)?.graph;
     let frontier = stream::get(d, stream_id)?.frontier.clone();

@@ -62,7 +62,7 @@ pub fn create(d: &mut Driver, device: u32, flags: u32, primary: bool) -> Result<
 }
 
 /// Takes a context and all it owns away, after its work is done (unless it is poisoned: then the work is dropped).
-pub fn destroy(d: &mut Held<'_>, id: Id) -> Result {
+pub fn destroy(d: &mut Held, id: Id) -> Result {
     let context = d.contexts.get(&id).ok_or(Code::INVALID_CONTEXT)?;
     let peers: Vec<u32> = context.peers.iter().copied().collect();
     let device = context.device;
@@ -101,7 +101,7 @@ pub fn retain_primary(d: &mut Driver, device: u32) -> Result<Id> {
 }
 
 /// Gives one retain back; the last one destroys the context.
-pub fn release_primary(d: &mut Held<'_>, device: u32) -> Result {
+pub fn release_primary(d: &mut Held, device: u32) -> Result {
     let slot = &mut d.devices[device as usize];
     let Some(id) = slot.primary else { return Err(Code::INVALID_CONTEXT) };
     slot.retained -= 1;
@@ -113,7 +113,7 @@ pub fn release_primary(d: &mut Held<'_>, device: u32) -> Result {
 }
 
 /// Destroys the primary context's resources whoever holds it; the holders keep a handle that is no context any more.
-pub fn reset_primary(d: &mut Held<'_>, device: u32) -> Result {
+pub fn reset_primary(d: &mut Held, device: u32) -> Result {
     let slot = &mut d.devices[device as usize];
     slot.retained = 0;
     match slot.primary.take() {

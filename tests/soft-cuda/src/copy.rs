@@ -131,7 +131,7 @@ fn on_host(d: &Driver, place: &Place) -> bool {
 }
 
 /// Copies: in a stream, or synchronously (`None`).
-pub fn copy(d: &mut Held<'_>, to: Side, from: Side, extent: Extent, stream_id: Option<Id>) -> Result {
+pub fn copy(d: &mut Held, to: Side, from: Side, extent: Extent, stream_id: Option<Id>) -> Result {
     let here = d.here()?;
     let synchronous = stream_id.is_none();
     let stream_id = match stream_id {
@@ -180,7 +180,7 @@ pub fn check_fill(d: &Driver, fill: &Fill) -> Result<bool> {
 }
 
 /// Sets memory: in a stream, or through the legacy stream (`None`), where only a host target is waited for.
-pub fn fill(d: &mut Held<'_>, fill: Fill, stream_id: Option<Id>) -> Result {
+pub fn fill(d: &mut Held, fill: Fill, stream_id: Option<Id>) -> Result {
     let here = d.here()?;
     let synchronous = stream_id.is_none();
     let stream_id = match stream_id {

@@ -75,7 +75,7 @@ fn set(d: &mut Driver, id: Id, recorded: Recorded) {
 }
 
 /// Records an event in a stream. `external` makes it a node of the graph when the stream is capturing.
-pub fn record(d: &mut Held<'_>, id: Id, stream_id: Id, external: bool) -> Result {
+pub fn record(d: &mut Held, id: Id, stream_id: Id, external: bool) -> Result {
     let context = get(d, id)?.context;
     if stream::get(d, stream_id)?.context != context {
         return Err(Code::INVALID_HANDLE);
@@ -113,7 +113,7 @@ pub fn complete(d: &mut Driver, id: Id, ticket: Ticket) {
 }
 
 /// Makes a stream wait for an event. `external` makes the wait a node of the graph when the stream is capturing.
-pub fn wait(d: &mut Held<'_>, stream_id: Id, id: Id, external: bool) -> Result {
+pub fn wait(d: &mut Held, stream_id: Id, id: Id, external: bool) -> Result {
     let recorded = get(d, id)?.recorded.clone();
     let capturing = capture::active(d, stream_id)?;
     match (recorded, capturing) {
@@ -149,7 +149,7 @@ fn ticket(d: &mut Driver, id: Id) -> Result<Option<Ticket>> {
 }
 
 /// Waits for an event; one that was never recorded counts as reached.
-pub fn synchronize(d: &mut Held<'_>, id: Id) -> Result {
+pub fn synchronize(d: &mut Held, id: Id) -> Result {
     capture::refuse_unsafe(d)?;
     if let Some(ticket) = ticket(d, id)? {
         queue::wait(d, &[ticket]);
@@ -158,7 +158,7 @@ pub fn synchronize(d: &mut Held<'_>, id: Id) -> Result {
 }
 
 /// Whether an event has been reached; asking gives it time for one step.
-pub fn query(d: &mut Held<'_>, id: Id) -> Result {
+pub fn query(d: &mut Held, id: Id) -> Result {
     capture::refuse_unsafe(d)?;
     let Some(ticket) = ticket(d, id)? else { return Ok(()) };
     queue::advance(d, &[ticket]);

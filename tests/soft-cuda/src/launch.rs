@@ -112,7 +112,7 @@ pub fn prepare(d: &Driver, id: Id, config: &Config, params: Vec<u8>) -> Result<K
 }
 
 /// Launches a kernel in a stream.
-pub fn launch(d: &mut Held<'_>, function: Id, config: &Config, params: Vec<u8>, stream_id: Id) -> Result {
+pub fn launch(d: &mut Held, function: Id, config: &Config, params: Vec<u8>, stream_id: Id) -> Result {
     let work = prepare(d, function, config, params)?;
     let context = d.functions.get(&function).ok_or(Code::INVALID_HANDLE)?.context;
     if stream::get(d, stream_id)?.context != context {
@@ -126,6 +126,6 @@ pub fn launch(d: &mut Held<'_>, function: Id, config: &Config, params: Vec<u8>, 
 }
 
 /// Submits a function of the program.
-pub fn host_call(d: &mut Held<'_>, stream_id: Id, call: HostCall) -> Result {
+pub fn host_call(d: &mut Held, stream_id: Id, call: HostCall) -> Result {
     stream::submit(d, stream_id, Work::Call(call)).map(|_| ())
 }

@@ -188,7 +188,7 @@ fn unload_instances(d: &mut Driver, instances: Vec<Arc<Instance>>) {
 }
 
 /// Unloads a module, after its context's work.
-pub fn unload(d: &mut Held<'_>, id: Id) -> Result {
+pub fn unload(d: &mut Held, id: Id) -> Result {
     capture::refuse_unsafe(d)?;
     let module = d.modules.get(&id).ok_or(Code::INVALID_HANDLE)?;
     if module.library.is_some() {
@@ -278,7 +278,7 @@ pub fn kernel_function(d: &mut Driver, kernel: Id) -> Result<Id> {
 }
 
 /// Unloads a library and what contexts made of it, after their work.
-pub fn unload_library(d: &mut Held<'_>, id: Id) -> Result {
+pub fn unload_library(d: &mut Held, id: Id) -> Result {
     capture::refuse_unsafe(d)?;
     let library = d.libraries.get(&id).ok_or(Code::INVALID_HANDLE)?;
     let loaded: Vec<(Id, Id)> = library.loaded.iter().map(|(&c, &m)| (c, m)).collect();

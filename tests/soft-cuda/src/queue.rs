@@ -5,7 +5,7 @@
 //! So "what may run now" is exactly what a real device may run now, and every rule picks among that.
 //!
 //! Nothing runs by itself. Work is done by the thread that waits for it (or submits it, under `Eager` and `Seeded`), which is one
-//! of the behaviours that a real device may show.
+//! of the behaviours that a real device may show. Only functions of the program get a thread of their own.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use parking_lot::MutexGuard;
 use crate::code::{Code, Result};
 use crate::fault;
 use crate::order::{Coins, Order};
-use crate::state::{Driver, Held, Id, RETURNED};
+use crate::state::{Driver, Held, Id};
 use crate::work::{self, HostCall, Work};
 
 /// An operation's number; later ones are larger.
@@ -143,7 +143,7 @@ impl Queue {
 
 /// Runs what the order in force does not leave for later; whoever has submitted something calls this when its books are in
 /// order, since running may open the lock.
-pub fn pump(d: &mut Held<'_>) {
+pub fn pump(d: &mut Held) {
     let order = d.settings.order;
     match order {
         Order::Eager => while d.queue.ready.first().copied().is_some_and(|t| run(d, t)) {},
@@ -163,7 +163,7 @@ pub fn pump(d: &mut Held<'_>) {
 }
 
 /// Runs what the order in force picks until the targets are done.
-pub fn wait(d: &mut Held<'_>, targets: &[Ticket]) {
+pub fn wait(d: &mut Held, targets: &[Ticket]) {
     let needed = d.queue.needed(targets);
     while targets.iter().any(|&t| !d.queue.done(t)) {
         let order = d.settings.order;
@@ -172,13 +172,13 @@ pub fn wait(d: &mut Held<'_>, targets: &[Ticket]) {
                 run(d, ticket);
             }
             // All that is left runs on other threads (host functions): wait for one to return.
-            None => RETURNED.wait(d),
+            None => d.returned.wait(d),
         }
     }
 }
 
 /// Runs one step towards the targets: what a question about them gives them time for.
-pub fn advance(d: &mut Held<'_>, targets: &[Ticket]) {
+pub fn advance(d: &mut Held, targets: &[Ticket]) {
     let needed = d.queue.needed(targets);
     let order = d.settings.order;
     if !needed.is_empty()
@@ -189,20 +189,20 @@ pub fn advance(d: &mut Held<'_>, targets: &[Ticket]) {
 }
 
 /// Waits for everything there is.
-pub fn wait_all(d: &mut Held<'_>) {
+pub fn wait_all(d: &mut Held) {
     let all: Vec<Ticket> = d.queue.pending.keys().copied().collect();
     wait(d, &all);
 }
 
 /// Waits for everything of a context, then answers with its health.
-pub fn finish_context(d: &mut Held<'_>, context: Id) -> Result {
+pub fn finish_context(d: &mut Held, context: Id) -> Result {
     let all = d.queue.of_context(context);
     wait(d, &all);
     d.healthy(context).map(|_| ())
 }
 
-/// Runs one ready operation; true when it was there to run.
-fn run(d: &mut Held<'_>, ticket: Ticket) -> bool {
+/// Runs one ready operation (starts it, if it is a host function); true when it was there to run.
+fn run(d: &mut Held, ticket: Ticket) -> bool {
     if !d.queue.ready.remove(&ticket) {
         return false;
     }
@@ -210,7 +210,10 @@ fn run(d: &mut Held<'_>, ticket: Ticket) -> bool {
     let (context, work) = (p.context, std::mem::replace(&mut p.work, Work::Nothing));
     let poisoned = d.healthy(context).err();
     match (work, poisoned) {
-        (Work::Call(call), poisoned) => call_host(d, &call, poisoned),
+        (Work::Call(call), poisoned) => {
+            call_host(d, ticket, call, poisoned);
+            return true;
+        }
         // Records complete whatever happened before them: waiting for them must end.
         (Work::Record(event), _) => crate::event::complete(d, event, ticket),
         (_, Some(_)) => {}
@@ -221,12 +224,21 @@ fn run(d: &mut Held<'_>, ticket: Ticket) -> bool {
         }
     }
     d.queue.finish(ticket);
-    RETURNED.notify_all();
     true
 }
 
-fn call_host(d: &mut Held<'_>, call: &HostCall, poisoned: Option<Code>) {
-    MutexGuard::unlocked(d, || as_host_function(|| call.call(poisoned)));
+/// Calls a function of the program on a thread of the driver's, as real drivers do: it may wait for whoever is waiting here.
+fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code>) {
+    let (driver, returned) = (MutexGuard::mutex(d), d.returned);
+    let body = move || {
+        as_host_function(|| call.call(poisoned));
+        driver.lock().queue.finish(ticket);
+        returned.notify_all();
+    };
+    if std::thread::Builder::new().name("host function".into()).spawn(body).is_err() {
+        // No thread to be had: the caller's own has to do.
+        MutexGuard::unlocked(d, body);
+    }
 }
 
 /// Calls a function of the program, which may not call the driver.

@@ -2,8 +2,8 @@
 //!
 //! Handles that C sees are numbers ([`Id`]) dressed as pointers. They are never dereferenced and never given twice, so a stale or
 //! made-up handle is an error code here where a real driver would crash.
-//! Every entry holds the lock from its first line to its last, with one exception: while a host function of the program runs
-//! ([`crate::queue`]), the lock is open, since that function may wait for another thread that calls the driver.
+//! Every entry holds the lock from its first line to its last, except while it waits for a host function of the program
+//! ([`crate::queue`]): those run on threads of the driver with the lock open, since they may wait for threads that call it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -110,6 +110,8 @@ pub struct Driver {
     pub links: BTreeMap<Id, Link>,
     /// Work to be done.
     pub queue: Queue,
+    /// Signalled when a host function has returned; it lives as long as the process, like the threads that signal it.
+    pub returned: &'static Condvar,
     /// The last fault in words.
     pub last_fault: Option<String>,
     /// Kernels run, and warp instructions in them.
@@ -118,7 +120,7 @@ pub struct Driver {
 }
 
 /// The driver, locked.
-pub type Held<'a> = MutexGuard<'a, Driver>;
+pub type Held = MutexGuard<'static, Driver>;
 
 impl Driver {
     /// A driver that nobody has initialised.
@@ -145,6 +147,7 @@ impl Driver {
             captures: BTreeMap::new(),
             links: BTreeMap::new(),
             queue: Queue::default(),
+            returned: Box::leak(Box::default()),
             last_fault: None,
             counted: (0, 0),
             next: 0x5C00_0000_0000,
@@ -188,10 +191,7 @@ impl Driver {
 
 static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
 
-/// Signalled when a host function has returned.
-pub static RETURNED: Condvar = Condvar::new();
-
 /// Locks the process's driver.
-pub fn lock() -> Held<'static> {
+pub fn lock() -> Held {
     DRIVER.lock()
 }

@@ -86,7 +86,7 @@ pub fn create(d: &mut Driver, flags: u32, priority: i32) -> Result<Id> {
 }
 
 /// Removes a stream; its work goes on.
-pub fn destroy(d: &mut Held<'_>, handle: *mut c_void) -> Result {
+pub fn destroy(d: &mut Held, handle: *mut c_void) -> Result {
     let id = resolve(d, handle)?;
     let stream = get(d, id)?;
     if stream.kind != Kind::Created {
@@ -134,7 +134,7 @@ pub fn get_mut(d: &mut Driver, id: Id) -> Result<&mut Stream> {
 }
 
 /// Submits work to a stream, or records it when the stream is capturing; the ticket when it was submitted.
-pub fn submit(d: &mut Held<'_>, id: Id, work: Work) -> Result<Option<Ticket>> {
+pub fn submit(d: &mut Held, id: Id, work: Work) -> Result<Option<Ticket>> {
     if capture::active(d, id)?.is_some() {
         capture::add(d, id, work.into())?;
         return Ok(None);
@@ -186,7 +186,7 @@ fn outstanding(d: &Driver, id: Id) -> Result<Vec<Ticket>> {
 }
 
 /// Waits for a stream.
-pub fn synchronize(d: &mut Held<'_>, id: Id) -> Result {
+pub fn synchronize(d: &mut Held, id: Id) -> Result {
     capture::refuse_captured(d, id)?;
     capture::refuse_legacy(d, id)?;
     let context = get(d, id)?.context;
@@ -196,7 +196,7 @@ pub fn synchronize(d: &mut Held<'_>, id: Id) -> Result {
 }
 
 /// Whether a stream is idle; asking gives it time for one step.
-pub fn query(d: &mut Held<'_>, id: Id) -> Result {
+pub fn query(d: &mut Held, id: Id) -> Result {
     capture::refuse_captured(d, id)?;
     capture::refuse_legacy(d, id)?;
     let context = get(d, id)?.context;
@@ -210,7 +210,7 @@ pub fn query(d: &mut Held<'_>, id: Id) -> Result {
 }
 
 /// Waits for everything of the current context.
-pub fn synchronize_context(d: &mut Held<'_>) -> Result {
+pub fn synchronize_context(d: &mut Held) -> Result {
     let here = d.here()?;
     capture::refuse_context(d, here)?;
     queue::finish_context(d, here)

@@ -142,7 +142,7 @@ fn polling_ends_in_every_order() {
 
 /// A host function gates a stream; another thread uses the driver meanwhile.
 #[test]
-fn a_host_function_may_wait_for_another_thread_that_calls_the_driver() {
+fn a_host_function_may_wait_for_threads_that_call_the_driver() {
     use std::sync::mpsc::{Receiver, channel};
     unsafe extern "C" fn gate(data: *mut std::ffi::c_void) {
         // SAFETY: the test passes its receiver, which outlives the stream's work.
@@ -154,22 +154,27 @@ fn a_host_function_may_wait_for_another_thread_that_calls_the_driver() {
         open.recv().expect("the other thread opens");
     }
     let (soft, _alone) = soft();
-    soft.set_order(Order::Latest).unwrap();
-    let context = bare_context(0);
-    let stream = context.new_stream().unwrap();
-    let (sender, receiver) = channel::<()>();
-    let data = (&raw const receiver).cast_mut().cast();
-    // SAFETY: the receiver lives until the stream is done, below.
-    unsafe { result::stream::launch_host_function(stream.cu_stream(), gate, data) }.unwrap();
-    let other = context.clone();
-    let thread = std::thread::spawn(move || {
-        let stream = other.new_stream().unwrap();
-        let x = stream.clone_htod(&[3u8; 8]).unwrap();
-        assert_eq!(stream.clone_dtoh(&x).unwrap(), [3; 8]);
-        sender.send(()).unwrap();
+    under_all(soft, || {
+        let context = bare_context(0);
+        let (gated, free) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+        let (sender, receiver) = channel::<()>();
+        let data = (&raw const receiver).cast_mut().cast();
+        // SAFETY: the receiver lives until the stream is done, below.
+        unsafe { result::stream::launch_host_function(gated.cu_stream(), gate, data) }.unwrap();
+        // This thread uses another stream before it opens the gate.
+        let x = free.clone_htod(&[3u8; 8]).unwrap();
+        assert_eq!(free.clone_dtoh(&x).unwrap(), [3; 8]);
+        free.synchronize().unwrap();
+        let other = context.clone();
+        let thread = std::thread::spawn(move || {
+            let stream = other.new_stream().unwrap();
+            let x = stream.clone_htod(&[4u8; 8]).unwrap();
+            assert_eq!(stream.clone_dtoh(&x).unwrap(), [4; 8]);
+            sender.send(()).unwrap();
+        });
+        gated.synchronize().unwrap();
+        thread.join().unwrap();
     });
-    stream.synchronize().unwrap();
-    thread.join().unwrap();
 }
 
 #[test]

@@ -20,7 +20,7 @@ struct Answer {
     count: Out<usize>,
 }
 
-fn info(d: &mut Held<'_>, handle: Handle, to: &Answer) -> Result {
+fn info(d: &mut Held, handle: Handle, to: &Answer) -> Result {
     let stream = stream::resolve(d, handle)?;
     let Some(Info { invalid, id, graph, frontier }) = capture::info(d, stream)? else {
         return to.state.set(STATES[0]);
@@ -43,7 +43,7 @@ fn info(d: &mut Held<'_>, handle: Handle, to: &Answer) -> Result {
     Ok(())
 }
 
-fn update(d: &mut Held<'_>, handle: Handle, nodes: In<Handle>, count: usize, flags: u32) -> Result {
+fn update(d: &mut Held, handle: Handle, nodes: In<Handle>, count: usize, flags: u32) -> Result {
     if flags > 1 {
         return Err(Code::INVALID_VALUE);
     }

@@ -10,7 +10,7 @@ use crate::context;
 use crate::state::{Driver, Held, Id};
 use crate::stream::{self, GREATEST_PRIORITY};
 
-fn create(d: &mut Held<'_>, handle: Out<Handle>, flags: u32, ordinal: i32, api: u32) -> Result {
+fn create(d: &mut Held, handle: Out<Handle>, flags: u32, ordinal: i32, api: u32) -> Result {
     let device = d.device(ordinal)?;
     if handle.is_null() {
         return Err(Code::INVALID_VALUE);

@@ -13,11 +13,11 @@ use crate::work::Fill;
 
 type Stream = Option<Handle>;
 
-fn resolve(d: &mut Held<'_>, stream: Stream) -> Result<Option<Id>> {
+fn resolve(d: &mut Held, stream: Stream) -> Result<Option<Id>> {
     stream.map(|handle| stream::resolve(d, handle)).transpose()
 }
 
-fn linear(d: &mut Held<'_>, to: End, from: End, bytes: usize, stream: Stream) -> Result {
+fn linear(d: &mut Held, to: End, from: End, bytes: usize, stream: Stream) -> Result {
     let stream = resolve(d, stream)?;
     copy(d, Side::row(to), Side::row(from), Extent::row(bytes), stream)
 }
@@ -43,7 +43,7 @@ fn offset(x: usize, y: usize, z: usize, pitch: usize, slice: usize) -> Option<us
     x.checked_add(y.checked_mul(pitch)?)?.checked_add(z.checked_mul(slice)?)
 }
 
-fn two(d: &mut Held<'_>, c: Copy2d, stream: Stream) -> Result {
+fn two(d: &mut Held, c: Copy2d, stream: Stream) -> Result {
     let (from_pitch, to_pitch) = (pitch(c.src_pitch, c.width), pitch(c.dst_pitch, c.width));
     let from = end(c.src_type, c.src_host, c.src_device, offset(c.src_x, c.src_y, 0, from_pitch, 0))?;
     let to = end(c.dst_type, c.dst_host, c.dst_device, offset(c.dst_x, c.dst_y, 0, to_pitch, 0))?;
@@ -79,18 +79,18 @@ pub fn three_sides(c: &Copy3d) -> Result<(Side, Side, Extent)> {
     Ok((made[1], made[0], Extent { width: c.width, height: c.height, depth: c.depth }))
 }
 
-fn three(d: &mut Held<'_>, c: Copy3d, stream: Stream) -> Result {
+fn three(d: &mut Held, c: Copy3d, stream: Stream) -> Result {
     let (to, from, extent) = three_sides(&c)?;
     let stream = resolve(d, stream)?;
     copy(d, to, from, extent, stream)
 }
 
-fn set(d: &mut Held<'_>, address: u64, value: u32, element: u32, width: usize, stream: Stream) -> Result {
+fn set(d: &mut Held, address: u64, value: u32, element: u32, width: usize, stream: Stream) -> Result {
     rows(d, address, 0, value, element, width, 1, stream)
 }
 
 fn rows(
-    d: &mut Held<'_>,
+    d: &mut Held,
     address: u64,
     pitch: usize,
     value: u32,

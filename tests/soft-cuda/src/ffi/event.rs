@@ -8,7 +8,7 @@ use crate::event;
 use crate::state::{Held, Id};
 use crate::stream;
 
-fn record(d: &mut Held<'_>, handle: Handle, stream: Handle, flags: u32) -> Result {
+fn record(d: &mut Held, handle: Handle, stream: Handle, flags: u32) -> Result {
     if flags > 1 {
         return Err(Code::INVALID_VALUE);
     }
@@ -16,7 +16,7 @@ fn record(d: &mut Held<'_>, handle: Handle, stream: Handle, flags: u32) -> Resul
     event::record(d, Id::of(handle), stream, flags == 1)
 }
 
-fn elapsed(d: &mut Held<'_>, milliseconds: Out<f32>, start: Handle, end: Handle) -> Result {
+fn elapsed(d: &mut Held, milliseconds: Out<f32>, start: Handle, end: Handle) -> Result {
     milliseconds.set(event::elapsed(d, Id::of(start), Id::of(end))?)
 }
 

@@ -12,20 +12,20 @@ use crate::state::{Held, Id};
 use crate::stream;
 use crate::work::Work;
 
-fn instantiate(d: &mut Held<'_>, exec: Out<Handle>, g: Handle, flags: u64) -> Result {
+fn instantiate(d: &mut Held, exec: Out<Handle>, g: Handle, flags: u64) -> Result {
     if exec.is_null() {
         return Err(Code::INVALID_VALUE);
     }
     exec.set(graph::instantiate(d, Id::of(g), flags)?.handle())
 }
 
-fn set_kernel(d: &mut Held<'_>, exec: Handle, node: Handle, params: &KernelNode) -> Result {
+fn set_kernel(d: &mut Held, exec: Handle, node: Handle, params: &KernelNode) -> Result {
     let old = kernel_of(d, node)?.clone();
     let job = kernel_job(d, params, Some(&old))?;
     graph::set_job(d, Id::of(exec), Id::of(node), job)
 }
 
-fn update(d: &mut Held<'_>, exec: Handle, g: Handle) -> Result<(u32, Handle)> {
+fn update(d: &mut Held, exec: Handle, g: Handle) -> Result<(u32, Handle)> {
     let nothing = std::ptr::null_mut();
     Ok(match graph::update(d, Id::of(exec), Id::of(g))? {
         Ok(()) => (0, nothing),

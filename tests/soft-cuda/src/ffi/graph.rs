@@ -66,7 +66,7 @@ fn edges(
 }
 
 fn connect(
-    d: &mut Held<'_>,
+    d: &mut Held,
     g: Handle,
     from: In<Handle>,
     to: In<Handle>,
@@ -79,7 +79,7 @@ fn connect(
     graph::connect(d, Id::of(g), &edges)
 }
 
-fn disconnect(d: &mut Held<'_>, g: Handle, from: In<Handle>, to: In<Handle>, count: usize) -> Result {
+fn disconnect(d: &mut Held, g: Handle, from: In<Handle>, to: In<Handle>, count: usize) -> Result {
     let edges: Vec<_> =
         from.list(count)?.into_iter().zip(to.list(count)?).map(|(f, t)| (Id::of(f), Id::of(t))).collect();
     graph::disconnect(d, Id::of(g), &edges)

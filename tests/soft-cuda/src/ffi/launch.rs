@@ -78,7 +78,7 @@ pub fn config(raw: &LaunchConfig) -> Result<Config> {
 }
 
 fn run(
-    d: &mut Held<'_>,
+    d: &mut Held,
     f: Handle,
     config: &Config,
     stream: Handle,

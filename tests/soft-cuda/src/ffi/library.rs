@@ -11,7 +11,7 @@ use crate::link::Logs;
 use crate::module::{self, Image};
 use crate::state::{Held, Id};
 
-fn load(d: &mut Held<'_>, to: Out<Handle>, image: &Image, logs: &Logs) -> Result {
+fn load(d: &mut Held, to: Out<Handle>, image: &Image, logs: &Logs) -> Result {
     if to.is_null() {
         return Err(Code::INVALID_VALUE);
     }
@@ -125,7 +125,7 @@ entries! {
 }
 
 /// Attributes of kernels are kept per context; only the current device's can be reached.
-fn here(d: &mut Held<'_>, ordinal: i32) -> Result {
+fn here(d: &mut Held, ordinal: i32) -> Result {
     let device = d.device(ordinal)?;
     if d.here_device()? == device { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }

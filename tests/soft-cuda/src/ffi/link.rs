@@ -10,7 +10,7 @@ use crate::code::{Code, Result};
 use crate::link;
 use crate::state::{Held, Id};
 
-fn add(d: &mut Held<'_>, handle: Handle, kind: u32, bytes: &[u8]) -> Result {
+fn add(d: &mut Held, handle: Handle, kind: u32, bytes: &[u8]) -> Result {
     let logs = d.links.get(&Id::of(handle)).ok_or(Code::INVALID_HANDLE)?.logs;
     let mut log = String::new();
     let added = link::add(d, Id::of(handle), kind, bytes, &mut log);

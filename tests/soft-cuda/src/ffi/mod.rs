@@ -74,7 +74,7 @@ fn bare(name: &str, call: impl FnOnce(()) -> Result) -> Code {
 }
 
 /// The door of calls that need the lock but no initialised driver.
-fn early(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
+fn early(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     answer(name, || {
         if queue::inside_host_function() {
             return Err(Code::NOT_PERMITTED);
@@ -84,12 +84,12 @@ fn early(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
 }
 
 /// The door of calls that need `cuInit`.
-fn ready(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
+fn ready(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     early(name, |d| if d.initialised { call(d) } else { Err(Code::NOT_INITIALIZED) })
 }
 
 /// The door of calls that need a healthy current context.
-fn live(name: &str, call: impl FnOnce(&mut Held<'static>) -> Result) -> Code {
+fn live(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     ready(name, |d| {
         d.here()?;
         call(d)

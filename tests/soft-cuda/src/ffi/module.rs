@@ -48,7 +48,7 @@ pub fn file(path: Text) -> Result<Image> {
     Ok(module::classify(&bytes))
 }
 
-fn load(d: &mut Held<'_>, to: Out<Handle>, image: &Image, logs: &Logs) -> Result {
+fn load(d: &mut Held, to: Out<Handle>, image: &Image, logs: &Logs) -> Result {
     if to.is_null() {
         return Err(Code::INVALID_VALUE);
     }

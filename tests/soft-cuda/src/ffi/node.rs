@@ -61,7 +61,7 @@ pub fn host_job(p: &HostNode) -> Result<Job> {
     Ok(Job::Work(Work::Call(HostCall::Function(function, HostPointer(p.data.cast())))))
 }
 
-fn add(d: &mut Held<'_>, node: Out<Handle>, g: Handle, after: In<Handle>, count: usize, job: Job) -> Result {
+fn add(d: &mut Held, node: Out<Handle>, g: Handle, after: In<Handle>, count: usize, job: Job) -> Result {
     if node.is_null() {
         return Err(Code::INVALID_VALUE);
     }

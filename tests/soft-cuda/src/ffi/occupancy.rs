@@ -13,13 +13,13 @@ use crate::state::Held;
 /// Dynamic shared memory as a function of the block size, if the program gives one.
 type BySize = Option<unsafe extern "C" fn(i32) -> usize>;
 
-fn blocks(d: &mut Held<'_>, count: Out<i32>, f: Handle, threads: i32, dynamic: usize) -> Result {
+fn blocks(d: &mut Held, count: Out<i32>, f: Handle, threads: i32, dynamic: usize) -> Result {
     let threads = u32::try_from(threads).ok().filter(|&n| n > 0).ok_or(Code::INVALID_VALUE)?;
     count.set(occupancy::blocks(function(d, f)?, threads, dynamic as u64) as i32)
 }
 
 fn best(
-    d: &mut Held<'_>,
+    d: &mut Held,
     grid: Out<i32>,
     block: Out<i32>,
     f: Handle,

@@ -108,7 +108,7 @@ pub fn instantiate(d: &mut Driver, graph: Id, flags: u64) -> Result<Id> {
 }
 
 /// `cuGraphExecDestroy`; a launch under way goes on.
-pub fn destroy(d: &mut Held<'_>, id: Id) -> Result {
+pub fn destroy(d: &mut Held, id: Id) -> Result {
     let exec = d.execs.get(&id).ok_or(Code::INVALID_VALUE)?;
     if !exec.memory.is_empty()
         && let Some(last) = exec.last
@@ -127,7 +127,7 @@ pub fn remove(d: &mut Driver, id: Id) {
 }
 
 /// `cuGraphLaunch`; in a capturing stream the executable's nodes become a child graph.
-pub fn launch(d: &mut Held<'_>, id: Id, stream_id: Id) -> Result {
+pub fn launch(d: &mut Held, id: Id, stream_id: Id) -> Result {
     let exec = d.execs.get(&id).ok_or(Code::INVALID_VALUE)?.clone();
     if let Some(capture) = capture::active(d, stream_id)? {
         return capture_launch(d, &exec, capture, stream_id);
@@ -191,7 +191,7 @@ fn step_work(
     }
 }
 
-fn capture_launch(d: &mut Held<'_>, exec: &Exec, capture: Id, stream_id: Id) -> Result {
+fn capture_launch(d: &mut Held, exec: &Exec, capture: Id, stream_id: Id) -> Result {
     let child = super::create(d, Some(exec.context));
     let mut made = Vec::new();
     for step in exec.steps.iter() {

@@ -57,7 +57,7 @@ pub fn register(d: &mut Driver, pointer: *mut u8, bytes: usize, flags: u32) -> R
 }
 
 /// `cuMemFreeHost`: waits for all work first, as real drivers do.
-pub fn free(d: &mut Held<'_>, pointer: *mut u8) -> Result {
+pub fn free(d: &mut Held, pointer: *mut u8) -> Result {
     capture::refuse_unsafe(d)?;
     match d.table.pinned.get(&(pointer as u64)) {
         Some(pinned) if pinned.ours => {}
@@ -69,7 +69,7 @@ pub fn free(d: &mut Held<'_>, pointer: *mut u8) -> Result {
 }
 
 /// `cuMemHostUnregister`: waits for all work first.
-pub fn unregister(d: &mut Held<'_>, pointer: *mut u8) -> Result {
+pub fn unregister(d: &mut Held, pointer: *mut u8) -> Result {
     capture::refuse_unsafe(d)?;
     match d.table.pinned.get(&(pointer as u64)) {
         Some(pinned) if !pinned.ours => {}

@@ -117,7 +117,7 @@ pub fn allocate(d: &mut Driver, bytes: usize) -> Result<u64> {
 }
 
 /// `cuMemFree`: after all the context's work.
-pub fn free(d: &mut Held<'_>, address: u64) -> Result {
+pub fn free(d: &mut Held, address: u64) -> Result {
     capture::refuse_unsafe(d)?;
     if address == 0 {
         return Ok(());
@@ -136,7 +136,7 @@ pub fn free(d: &mut Held<'_>, address: u64) -> Result {
 
 /// `cuMemAllocAsync`, from a pool or the device's current one. The address is known at once; the memory may be used by what
 /// comes later in the stream. In a capture it becomes an allocation node.
-pub fn allocate_async(d: &mut Held<'_>, bytes: usize, pool: Option<Id>, stream_id: Id) -> Result<u64> {
+pub fn allocate_async(d: &mut Held, bytes: usize, pool: Option<Id>, stream_id: Id) -> Result<u64> {
     let context = stream::get(d, stream_id)?.context;
     let device = d.healthy(context)?.device;
     let capturing = capture::active(d, stream_id)?;
@@ -176,7 +176,7 @@ pub fn allocate_for_graph(d: &mut Driver, bytes: usize) -> Result<u64> {
 }
 
 /// `cuMemFreeAsync`: in stream order.
-pub fn free_async(d: &mut Held<'_>, address: u64, stream_id: Id) -> Result {
+pub fn free_async(d: &mut Held, address: u64, stream_id: Id) -> Result {
     if address == 0 {
         return Ok(());
     }

@@ -65,7 +65,7 @@ fn streams_join_through_events_and_must_be_joined_back() {
 fn spoil(
     mode: u32,
     flags: u32,
-    attempt: impl FnOnce(&mut Held<'_>, Id, Id) -> crate::code::Result,
+    attempt: impl FnOnce(&mut Held, Id, Id) -> crate::code::Result,
 ) -> (Result<(), Code>, Result<(), Code>) {
     let (driver, context) = driver(Order::Latest);
     let mut d = lock(driver);
@@ -85,7 +85,7 @@ fn what_cannot_be_captured_is_refused_and_spoils_the_capture() {
     assert_eq!(spoil(mode::GLOBAL, 1, |d, _, _| memory::allocate(d, 64).map(|_| ())), unsupported);
     assert_eq!(spoil(mode::THREAD_LOCAL, 1, |d, _, _| memory::allocate(d, 64).map(|_| ())), unsupported);
     assert_eq!(spoil(mode::RELAXED, 1, |d, _, _| memory::allocate(d, 64).map(|_| ())), (Ok(()), Ok(())));
-    let legacy = |d: &mut Held<'_>, _: Id, context: Id| {
+    let legacy = |d: &mut Held, _: Id, context: Id| {
         let (x, legacy) = (memory::allocate_for_graph(d, 64)?, d.contexts[&context].legacy);
         set(d, x, 1, 64, legacy)
     };
@@ -95,25 +95,25 @@ fn what_cannot_be_captured_is_refused_and_spoils_the_capture() {
 
 #[test]
 fn events_of_outside_and_inside_do_not_mix() {
-    let outside = |d: &mut Held<'_>, s: Id, _: Id| {
+    let outside = |d: &mut Held, s: Id, _: Id| {
         let (event, other) = (event::create(d, 0)?, free_stream(d));
         event::record(d, event, other, false)?;
         event::wait(d, s, event, false)
     };
     let (tried, ended) = spoil(mode::RELAXED, 1, outside);
     assert_eq!((tried, ended), (Err(Code::STREAM_CAPTURE_ISOLATION), Err(Code::STREAM_CAPTURE_INVALIDATED)));
-    let never = |d: &mut Held<'_>, s: Id, _: Id| {
+    let never = |d: &mut Held, s: Id, _: Id| {
         let event = event::create(d, 0)?;
         event::wait(d, s, event, false)
     };
     assert_eq!(spoil(mode::RELAXED, 1, never), (Ok(()), Ok(())));
-    let inside = |d: &mut Held<'_>, s: Id, _: Id| {
+    let inside = |d: &mut Held, s: Id, _: Id| {
         let event = event::create(d, 0)?;
         event::record(d, event, s, false)?;
         event::synchronize(d, event)
     };
     assert_eq!(spoil(mode::RELAXED, 1, inside).0, Err(Code::CAPTURED_EVENT));
-    let merge = |d: &mut Held<'_>, s: Id, _: Id| {
+    let merge = |d: &mut Held, s: Id, _: Id| {
         let (event, other) = (event::create(d, 0)?, free_stream(d));
         capture::begin(d, other, mode::RELAXED, None)?;
         event::record(d, event, other, false)?;

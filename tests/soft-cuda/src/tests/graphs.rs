@@ -13,7 +13,7 @@ fn after(nodes: &[Id]) -> Vec<Edge> {
     nodes.iter().map(|&from| Edge { from, programmatic: false }).collect()
 }
 
-fn run(d: &mut Held<'_>, graph: Id, stream: Id) {
+fn run(d: &mut Held, graph: Id, stream: Id) {
     let exec = graph::instantiate(d, graph, 0).expect("executable");
     graph::launch(d, exec, stream).expect("submitted");
     stream::synchronize(d, stream).expect("healthy");
@@ -73,7 +73,7 @@ fn an_executable_takes_new_parameters_of_the_same_shape_only() {
     let graph = graph::create(&mut d, None);
     let node = graph::add(&mut d, graph, fill(x, 1), vec![]).expect("added");
     let exec = graph::instantiate(&mut d, graph, 0).expect("executable");
-    let launch = |d: &mut Held<'_>| {
+    let launch = |d: &mut Held| {
         graph::launch(d, exec, s).expect("submitted");
         stream::synchronize(d, s).expect("healthy");
         peek(d, x)

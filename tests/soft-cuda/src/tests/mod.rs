@@ -5,7 +5,7 @@ mod graphs;
 mod order;
 mod resources;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::context;
 use crate::order::Order;
@@ -34,7 +34,7 @@ pub fn driver(order: Order) -> (&'static Mutex<Driver>, Id) {
 }
 
 /// Locks it.
-pub fn lock(driver: &'static Mutex<Driver>) -> Held<'static> {
+pub fn lock(driver: &'static Mutex<Driver>) -> Held {
     Mutex::lock(driver)
 }
 
@@ -44,27 +44,27 @@ pub fn free_stream(d: &mut Driver) -> Id {
 }
 
 /// Device memory that holds one byte value.
-pub fn filled(d: &mut Held<'_>, bytes: usize, value: u8) -> u64 {
+pub fn filled(d: &mut Held, bytes: usize, value: u8) -> u64 {
     let address = memory::allocate(d, bytes).expect("memory");
     d.memory.fill(address, bytes as u64, &[value]).expect("live memory");
     address
 }
 
 /// Sets bytes in a stream.
-pub fn set(d: &mut Held<'_>, address: u64, value: u8, bytes: usize, stream: Id) -> crate::code::Result {
+pub fn set(d: &mut Held, address: u64, value: u8, bytes: usize, stream: Id) -> crate::code::Result {
     let fill =
         crate::work::Fill { address, pitch: 0, value: value.into(), element: 1, width: bytes, height: 1 };
     copy::fill(d, fill, Some(stream))
 }
 
 /// Copies device memory in a stream.
-pub fn duplicate(d: &mut Held<'_>, to: u64, from: u64, bytes: usize, stream: Id) -> crate::code::Result {
+pub fn duplicate(d: &mut Held, to: u64, from: u64, bytes: usize, stream: Id) -> crate::code::Result {
     let side = |a| copy::Side::row(copy::End::Device(a));
     copy::copy(d, side(to), side(from), copy::Extent::row(bytes), Some(stream))
 }
 
 /// The first byte of device memory, as it is now.
-pub fn peek(d: &MutexGuard<'_, Driver>, address: u64) -> u8 {
+pub fn peek(d: &Held, address: u64) -> u8 {
     let mut byte = [0];
     d.memory.read(address, &mut byte).expect("live memory");
     byte[0]

@@ -135,7 +135,7 @@ fn questions_make_progress_and_say_not_ready_first() {
 }
 
 #[test]
-fn host_functions_run_in_their_turn_with_the_lock_open() {
+fn host_functions_run_in_their_turn_on_other_threads() {
     unsafe extern "C" fn note(data: *mut std::ffi::c_void) {
         // SAFETY: the test passes its counter.
         let seen = unsafe { &*data.cast::<std::sync::atomic::AtomicU32>() };
