@@ -41,6 +41,8 @@ struct Shared {
     failure: Mutex<Option<String>>,
     failed: AtomicBool,
     stop: AtomicBool,
+    /// Workers that have begun: a thread allocates when it starts, and no step may.
+    started: AtomicUsize,
     sleepers: AtomicUsize,
     work: (Mutex<()>, Condvar),
     caller_sleeps: AtomicBool,
@@ -82,18 +84,22 @@ impl Pool {
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             work: (Mutex::new(()), Condvar::new()),
             caller_sleeps: AtomicBool::new(false),
             finished: (Mutex::new(()), Condvar::new()),
         });
-        let workers = (1..threads.max(1))
+        let workers: Vec<_> = (1..threads.max(1))
             .map_while(|index| {
                 let shared = shared.clone();
                 let name = format!("engraft-cpu-{index}");
                 std::thread::Builder::new().name(name).spawn(move || shared.work(index)).ok()
             })
             .collect();
+        while shared.started.load(SeqCst) < workers.len() {
+            std::thread::yield_now();
+        }
         Pool { shared, turn: Mutex::new(()), workers }
     }
 
@@ -211,6 +217,7 @@ impl Shared {
 
     /// A worker's life.
     fn work(&self, thread: usize) {
+        self.started.fetch_add(1, SeqCst);
         let mut used = 0;
         while !self.stop.load(SeqCst) {
             let fresh = || generation(self.counter.load(SeqCst)) != used;
