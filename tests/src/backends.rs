@@ -69,6 +69,15 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
     Ok(())
 }
 
+/// Ops that no shader exists for yet. A backend that is listed here must refuse the op, by name; one that runs it after
+/// all has to be taken off the list.
+const WITHOUT_SHADER: [&str; 4] = ["scale", "route", "expert_linear", "combine"];
+
+/// Whether the backend of this lab is known to lack an op.
+pub fn lacks(lab: &str, op: &str) -> bool {
+    lab.starts_with("wgpu") && WITHOUT_SHADER.contains(&op)
+}
+
 /// Names in `required` that are not among `here`: `cpu` always is, `wgpu` is any adapter, `wgpu:part` one whose name
 /// has that part.
 pub fn missing(required: &str, here: &[String]) -> Vec<String> {

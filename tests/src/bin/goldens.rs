@@ -9,7 +9,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::mem::Float;
 use engraft_core::{Error, Result};
 use engraft_cpu::{Cpu, CpuConfig};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -103,12 +103,15 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> Result<Counts> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/expectations/cpu.json");
+    let file = |name: &str| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/expectations")).join(name);
     // What the engine cannot run yet is the same on every backend.
-    let expect = Expectations::read(file.as_ref())?;
+    let expect = Expectations::read(&file("cpu.json"))?;
     match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {
         ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect),
-        ("wgpu", adapter) => with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect),
+        ("wgpu", adapter) => {
+            let expect = expect.and(Expectations::read(&file("wgpu.json"))?);
+            with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect)
+        }
         _ => {
             let known = "cpu, wgpu, wgpu:<part of an adapter's name>";
             Err(Error::config("backend", format!("\"{}\"", flags.backend), known))

@@ -34,6 +34,13 @@ impl Expectations {
         Self::parse(&bytes).map_err(|what| Error::format(path.display().to_string(), what))
     }
 
+    /// With the entries of another file.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.skips.extend(other.skips);
+        self
+    }
+
     fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
         let all: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         for (i, skip) in all.skips.iter().enumerate() {
