@@ -1,6 +1,6 @@
 //! The WGSL of the wgpu backend: templates, the closed set of their variants, and how each is bound.
 //!
-//! A [`Kernel`] names one variant of one template `wgsl/<stem>.wgsl`; [`Kernel::source`] renders it (minijinja puts in
+//! A [`Kernel`] names one variant of one template `wgsl/<stem>.wgsl`; [`source`] renders it (minijinja puts in
 //! element types, weight decoders and tile sizes), [`Kernel::bindings`] and [`Kernel::fields`] say what a dispatch has
 //! to bring. Numbers that only change from call to call are parameters, not variants.
 //!

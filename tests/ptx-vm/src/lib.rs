@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | [`module`] | a parsed module: kernels, their parameters and limits, globals; its instance in a memory |
 //! | [`memory`] | device memory: allocations of several virtual devices in one address space, and what is known of each byte |
-//! | [`launch`] | what a launch is given ([`Launch`], [`Options`]) and what it gives back ([`Report`]) |
+//! | [`mod@launch`] | what a launch is given ([`Launch`], [`Options`]) and what it gives back ([`Report`]) |
 //! | [`fault`] | what can be wrong with a kernel, and where |
 //! | [`matrix`] | pure functions: mma fragments and products, ldmatrix, stmatrix, wgmma operands |
 //! | [`tensor`] | pure functions: tensor maps, their address generation, swizzles |

@@ -1,7 +1,7 @@
 //! Numbers as a GPU holds them: bit patterns of f16, bf16, fp8, tf32, f32, f64 and integers, and what PTX does with them.
 //!
 //! Two roads lead to every result and the tests compare them.
-//! - The exact road ([`format`], [`exact`]): a bit pattern is unpacked into sign, exponent and a 128-bit significand,
+//! - The exact road ([`mod@format`], [`exact`]): a bit pattern is unpacked into sign, exponent and a 128-bit significand,
 //!   the operation is done on integers, and the result is rounded once, in the rounding mode asked for. It serves every
 //!   format and every mode, and nothing in it is approximate.
 //! - The fast road ([`half`], and [`float`] for `.rn`): what kernels execute millions of times uses the host's own
