@@ -125,7 +125,8 @@ fn main() {
         (WeightFormat::Block(Block::Q8_0), Stored::Block(Block::Q8_0)),
         (WeightFormat::Block(Block::Q4_0), Stored::Block(Block::Q4_0)),
     ];
-    let only = std::env::args().skip(1).find(|a| formats.iter().any(|(f, _)| f.to_string() == *a));
+    let known = |a: &String| a == "attention" || formats.iter().any(|(f, _)| f.to_string() == *a);
+    let only = std::env::args().skip(1).find(known);
     let mut linear_prefill = 0.0;
     for (format, stored) in formats {
         if only.as_ref().is_some_and(|o| format.to_string() != *o) {
@@ -193,7 +194,7 @@ fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
             })
             .collect();
         let (best, median) = summary(times);
-        let share = if t == 512 {
+        let share = if t == 512 && linear_prefill > 0.0 {
             format!(" = {:.0} % of the linears", 100.0 * best / linear_prefill)
         } else {
             String::new()

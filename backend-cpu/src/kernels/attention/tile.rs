@@ -58,6 +58,19 @@ impl Element for Bf16 {
     }
 }
 
+/// The largest score; any order gives it, so eight lanes look for it.
+#[inline(always)]
+fn largest(s: &[f32]) -> f32 {
+    let mut lanes = [f32::MIN; WIDTH];
+    let (whole, rest) = s.as_chunks::<WIDTH>();
+    for v in whole {
+        for (m, v) in lanes.iter_mut().zip(v) {
+            *m = if *v > *m { *v } else { *m };
+        }
+    }
+    lanes.iter().chain(rest).fold(f32::MIN, |m, v| if *v > m { *v } else { m })
+}
+
 /// Tile row `r` is query row `r / group`, head `r % group` of the group.
 pub(super) struct Tile<'a> {
     heads: &'a Heads,
@@ -243,7 +256,7 @@ impl<'a> Tile<'a> {
         // SAFETY: row r's scores; positions a..b were written by `dot`.
         let s = unsafe { std::slice::from_raw_parts_mut(self.s.add(r * SCORES + a), b - a) };
         self.form::<V>(s, r, chunk + a);
-        let m = s.iter().fold(f32::MIN, |m, v| if *v > m { *v } else { m });
+        let m = largest(s);
         for v in s.iter_mut() {
             *v = math::exp::<V::M>(*v - m);
         }
