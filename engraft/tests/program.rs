@@ -178,6 +178,27 @@ fn a_folder_is_the_same_model_as_the_embedded_one() {
 }
 
 #[test]
+fn an_unknown_architecture_runs_by_a_table() {
+    let model = demo_copy("acme");
+    let config = fs::read_to_string(model.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["model_type"] = "acme".into();
+    config["architectures"] = serde_json::json!(["AcmeForCausalLM"]);
+    fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let table = model.join("acme.toml");
+    fs::write(&table, "name = 'acme'\nmodel_types = ['acme']\nlike = 'llama'\n").unwrap();
+    let (model, table) = (model.to_str().unwrap(), table.to_str().unwrap());
+    let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
+    let by_table = ["--model", model, "--policy", table];
+    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
+    assert_eq!(stdout(&engraft(&[&run[..], &by_table[..]].concat())), want);
+    let plan = stdout(&engraft(&[&["plan"][..], &by_table[..]].concat()));
+    assert!(plan.contains("acme"), "{plan}");
+    fails(&["plan", "--model", model, "--policy", "table.yaml"], &["table.yaml", ".json or .toml"]);
+    fails(&["plan", "--model", model, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
+}
+
+#[test]
 fn broken_models_fail_with_one_line() {
     fails(&["generate", "--prompt", "x", "--model", "/no/such/model"], &["/no/such/model"]);
     fails(&["plan", "--model", "/no/such/model.gguf"], &["/no/such/model.gguf"]);

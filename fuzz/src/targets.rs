@@ -4,8 +4,10 @@ use crate::{samples, torch};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
-    config::inference::RawConfig,
+    config::{ModelConfig, inference::RawConfig},
+    policy::{Catalog, InjectionPolicy, TablePolicy, resolve},
     quant::plain,
+    text::ChatTemplate,
 };
 
 /// A target.
@@ -144,12 +146,119 @@ impl Target {
                 name: "config",
                 seeds: config_seeds,
                 words: &[
-                    "\"tp\":", "\"mp_size\":", "\"tp_size\":", "\"dtype\":", "\"quant\":", "\"weight\":", "\"checkpoint\":",
-                    "\"moe\":", "\"auto\"", "null", "true", "{", "}", "[", "]", "1e999", "-1", "18446744073709551615", "int8:64",
-                    "\"state_manager\":", "\"memory_config\":", "\"world\":", "\"ranks\":", "\"tensors\":", ",", ":", "= ", "[a]\n",
+                    "\"tp\":",
+                    "\"mp_size\":",
+                    "\"tp_size\":",
+                    "\"dtype\":",
+                    "\"quant\":",
+                    "\"weight\":",
+                    "\"checkpoint\":",
+                    "\"moe\":",
+                    "\"auto\"",
+                    "null",
+                    "true",
+                    "{",
+                    "}",
+                    "[",
+                    "]",
+                    "1e999",
+                    "-1",
+                    "18446744073709551615",
+                    "int8:64",
+                    "\"state_manager\":",
+                    "\"memory_config\":",
+                    "\"world\":",
+                    "\"ranks\":",
+                    "\"tensors\":",
+                    ",",
+                    ":",
+                    "= ",
+                    "[a]\n",
                 ],
                 text_header: false,
                 body: read_config,
+            },
+            Target {
+                name: "table",
+                seeds: table_seeds,
+                words: &[
+                    "\"like\":",
+                    "\"llama\"",
+                    "\"bert\"",
+                    "\"names\":",
+                    "\"rename\":",
+                    "\"set\":",
+                    "\"change\":",
+                    "\"block\":",
+                    "\"prefixes\":",
+                    "\"qkv\":",
+                    "\"per_head\"",
+                    "\"pattern\":",
+                    "\"cut\":",
+                    "rowwise",
+                    "(a{9}){9}{9}",
+                    "\\\\p{L}",
+                    "(?i)",
+                    "[^",
+                    "{}",
+                    "{}{}",
+                    " + ",
+                    ", ",
+                    " > ",
+                    " ; ",
+                    "/",
+                    "!w",
+                    "!b",
+                    "=",
+                    "*",
+                    "null",
+                    "[",
+                    "]",
+                    "{",
+                    "}",
+                    "\"",
+                    ":",
+                ],
+                text_header: false,
+                body: read_table,
+            },
+            Target {
+                name: "template",
+                seeds: template_seeds,
+                words: &[
+                    "{{",
+                    "}}",
+                    "{%",
+                    "%}",
+                    "{#",
+                    "#}",
+                    "-%}",
+                    "{%-",
+                    "if ",
+                    "endif",
+                    "for m in messages",
+                    "endfor",
+                    "macro f(a)",
+                    "endmacro",
+                    "set x = ",
+                    "namespace(",
+                    "| tojson",
+                    "| trim",
+                    "is defined",
+                    "loop.index0",
+                    "raise_exception(",
+                    "[1:]",
+                    "(((((((",
+                    "[[[[[[[",
+                    "not ",
+                    "generation",
+                    "endgeneration",
+                    "'",
+                    "\"",
+                    "~",
+                ],
+                text_header: false,
+                body: read_template,
             },
         ];
         if name == "all" {
@@ -189,7 +298,8 @@ fn torch_seeds() -> Result<Vec<Vec<u8>>> {
     let t = [Tensor::f32("layer.weight", "0", &[2, 2], &[1, 2])];
     let old = legacy(&state_dict(Pickler::new(), &t).end(), &[("0", 4, &[1; 16])]);
     let wrapped = state_dict(Pickler::new().op(b"}(").text("model"), &t).text("args");
-    let wrapped = wrapped.global("argparse", "Namespace").op(b")\x81}(").text("hidden_size").int(64).op(b"ub");
+    let wrapped =
+        wrapped.global("argparse", "Namespace").op(b")\x81}(").text("hidden_size").int(64).op(b"ub");
     let wrapped = wrapped.text("shape").global("torch", "Size").tuple(&[1, 2]).op(&[0x85]).op(b"Ru").end();
     Ok(vec![torch::small(), old, archive(&wrapped, &[("0", &[0; 16])])])
 }
@@ -203,11 +313,31 @@ fn config_seeds() -> Result<Vec<Vec<u8>>> {
     Ok([deepspeed, toml, manifest].iter().map(|s| s.as_bytes().to_vec()).collect())
 }
 
+fn table_seeds() -> Result<Vec<Vec<u8>>> {
+    let json = r#"{"name":"acme","model_types":["acme"],"like":"llama","rename":{"hidden_size":"width"},"set":{"rope_theta":10000.0},
+"change":{"norm":"layer","gated":true,"bias":[true,false,true,false]},"prefixes":["acme."],"block":"stack.{}.",
+"names":{"attn_norm":"n1","qkv":"att.q + att.k + att.v","head":"/out"},"qkv":"concat","ignored":["acme.cache.*"],
+"partition":[{"pattern":".*att\\.o\\.weight","cut":"rowwise"}]}"#;
+    let toml = "name = 'acme'\nmodel_types = ['acme']\nlike = 'gpt2'\n[names]\nup = 'ff.u'\n";
+    Ok([json, toml].iter().map(|s| s.as_bytes().to_vec()).collect())
+}
+
+fn template_seeds() -> Result<Vec<Vec<u8>>> {
+    let chat = "{%- for m in messages %}{% if loop.first and m.role != 'system' %}{{ bos_token }}{% endif %}\
+                <|{{ m['role'] }}|>\n{{ m.content | trim }}{{ eos_token }}\n{% endfor %}\
+                {% if add_generation_prompt %}<|assistant|>\n{% endif %}";
+    let wide = "{% macro f(a) %}{{ a | tojson }}{% endmacro %}{% set ns = namespace(x=0) %}{% generation %}{{ f(ns.x) }}{% endgeneration %}";
+    Ok([chat, wide].iter().map(|s| s.as_bytes().to_vec()).collect())
+}
+
 fn json_seeds() -> Result<Vec<Vec<u8>>> {
     let template =
         r#"{"chat_template":[{"name":"default","template":"{{ x }}"},{"name":"tool","template":""}]}"#;
     let description = r#"{"type":"ds_model","checkpoints":{"non_tp":["a"],"tp":["b","c"]},"version":1.0,"parallelization":"tp","tp_size":2,"base_dir":""}"#;
-    Ok([samples::CONFIG, samples::INDEX, template, description].iter().map(|s| s.as_bytes().to_vec()).collect())
+    Ok([samples::CONFIG, samples::INDEX, template, description]
+        .iter()
+        .map(|s| s.as_bytes().to_vec())
+        .collect())
 }
 
 /// Reads and decodes every tensor. What the header promised must hold: a refusal here is a bug.
@@ -262,6 +392,35 @@ fn read_config(input: Vec<u8>) -> bool {
         assert!(again.is_ok_and(|again| again == *m), "a manifest that was read can be written");
     }
     json.is_ok() || toml.is_ok() || manifest.is_ok()
+}
+
+/// Reads a table and lets it describe a small model: what it promises must hold or be refused.
+fn read_table(input: Vec<u8>) -> bool {
+    let Ok(text) = std::str::from_utf8(&input) else { return false };
+    let Ok(table) = TablePolicy::from_json(text).or_else(|_| TablePolicy::from_toml(text)) else {
+        return false;
+    };
+    let source = checkpoint::open_bytes(
+        samples::CONFIG.as_bytes(),
+        None,
+        samples::small_safetensors().into(),
+        no_tokenizer(),
+    );
+    let model = source.unwrap_or_else(|e| panic!("the sample opens: {e}"));
+    let config =
+        ModelConfig::new(model.config.clone()).unwrap_or_else(|e| panic!("the sample's configuration: {e}"));
+    let catalog = Catalog::new(model.source.tensors());
+    if let Ok(spec) = table.spec(&config, catalog) {
+        let bindings = table.bindings(&spec, &config, catalog);
+        assert!(bindings.iter().all(|b| !b.sources.is_empty()), "a role without a source");
+        let _ = resolve(&table, &spec, &config, catalog);
+    }
+    true
+}
+
+/// Compiles a template. Rendering has budgets of its own, far above a case's.
+fn read_template(input: Vec<u8>) -> bool {
+    std::str::from_utf8(&input).is_ok_and(|text| ChatTemplate::new(text, Some("<s>"), None).is_ok())
 }
 
 fn read_gguf(input: Vec<u8>) -> bool {

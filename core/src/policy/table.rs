@@ -9,10 +9,15 @@ use super::names::OwnedNames;
 use super::registry::FAMILIES;
 use super::*;
 use crate::ops::NormKind;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Bytes that a compiled pattern may take, and patterns of a table: a table is input like any other file.
+const PATTERN_BYTES: usize = 1 << 16;
+const MOST_RULES: usize = 64;
 
 /// A policy that was read from a table.
 #[derive(Debug, Clone)]
@@ -131,6 +136,21 @@ impl Rule {
 }
 
 impl TablePolicy {
+    /// Reads a table from a file, `.json` or `.toml`.
+    ///
+    /// # Errors
+    /// `Io`, `Config` for another ending, and those of [`TablePolicy::from_json`].
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = || std::fs::read_to_string(path).map_err(|e| Error::io(path, e));
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("json") => Self::from_json(&text()?),
+            Some("toml") => Self::from_toml(&text()?),
+            _ => {
+                Err(Error::config("policy", path.display().to_string(), "a file that ends in .json or .toml"))
+            }
+        }
+    }
+
     /// Reads a table from JSON text.
     ///
     /// # Errors
@@ -176,10 +196,17 @@ impl TablePolicy {
         };
         let mut ignored = owned(like.names.ignored);
         ignored.extend(table.ignored.iter().cloned());
+        if table.partition.len() > MOST_RULES {
+            let found = format!("{} rules", table.partition.len());
+            return Err(Error::config("partition", found, format!("at most {MOST_RULES}")));
+        }
         let rules = table.partition.iter().map(|rule| {
             rule.cut()?;
             let whole = format!("^(?:{})$", rule.pattern);
-            let regex = Regex::new(&whole)
+            let regex = RegexBuilder::new(&whole)
+                .size_limit(PATTERN_BYTES)
+                .dfa_size_limit(PATTERN_BYTES)
+                .build()
                 .map_err(|e| Error::config("partition.pattern", &rule.pattern, e.to_string()))?;
             Ok((regex, rule.clone()))
         });

@@ -3,8 +3,10 @@
 use super::output::Loading;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use engraft::backends::{self, BackendName};
-use engraft::{Float, ModelSource, Options, SamplingParams, TextGenerator, WeightFormat};
+use engraft::core::policy::TablePolicy;
+use engraft::{Float, ModelSource, Options, Registry, SamplingParams, TextGenerator, WeightFormat};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::Failure;
 
@@ -41,6 +43,9 @@ pub struct ModelArgs {
     /// Folder of a checkpoint, .gguf file, or hub id org/name (cargo feature `hub`); default: the demo model
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
+    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub policy: Vec<PathBuf>,
     #[command(flatten)]
     pub device: DeviceArgs,
 }
@@ -216,10 +221,19 @@ impl ModelArgs {
         self.model.as_deref().map_or(ModelSource::Demo, named)
     }
 
+    /// For one sequence at a time, with the policies that were named.
+    pub fn options(&self) -> Result<Options, Failure> {
+        let mut registry = Registry::default();
+        for table in &self.policy {
+            registry.register(Arc::new(TablePolicy::read(table)?));
+        }
+        Ok(self.device.options()?.max_seqs(1).registry(registry))
+    }
+
     /// Loads the model for one sequence at a time, with a progress bar.
     pub fn open(&self) -> Result<TextGenerator, Failure> {
         let mut loading = Loading::default();
-        let options = self.device.options()?.max_seqs(1);
+        let options = self.options()?;
         Ok(options.progress(move |done, total| loading.show(done, total)).open(self.source())?)
     }
 }

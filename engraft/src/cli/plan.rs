@@ -8,7 +8,7 @@ use engraft::Error;
 pub fn run(args: &PlanArgs) -> Outcome {
     let source = args.path.as_deref().map_or_else(|| args.model.source(), named);
     let mut loading = super::output::Loading::default();
-    let options = args.model.device.options()?.max_seqs(1);
+    let options = args.model.options()?;
     let handle = options.progress(move |done, total| loading.show(done, total)).start(source)?;
     let plan = &handle.info().plan;
     if args.json {

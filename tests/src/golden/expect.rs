@@ -2,8 +2,12 @@
 //!
 //! JSON: `{"skips": [{"architecture": "BloomForCausalLM", "reason": "..."}, ...]}`. An entry names an `architecture`, a
 //! `case`, or `weights: "pytorch"`. Whatever is skipped must stand here, and what stands here must not pass.
+//!
+//! `"close_calls": [{"case": "mixtral", "dtype": "bf16", "rows": [4], "reason": "..."}]` names token rows whose experts
+//! are chosen by less than what rounding to `dtype` moves: they are judged apart, all others as always.
 
 use super::case::Case;
+use engraft_core::mem::Float;
 use engraft_core::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -13,6 +17,17 @@ use std::path::Path;
 #[serde(deny_unknown_fields)]
 pub struct Expectations {
     skips: Vec<Skip>,
+    #[serde(default)]
+    close_calls: Vec<CloseCall>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CloseCall {
+    case: String,
+    dtype: String,
+    rows: Vec<usize>,
+    reason: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -38,6 +53,7 @@ impl Expectations {
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.skips.extend(other.skips);
+        self.close_calls.extend(other.close_calls);
         self
     }
 
@@ -49,7 +65,17 @@ impl Expectations {
                 return Err(format!("skip {i} must name one of architecture, case, weights, and a reason"));
             }
         }
+        if let Some(call) = all.close_calls.iter().find(|c| c.rows.is_empty() || c.reason.trim().is_empty()) {
+            return Err(format!("the close calls of \"{}\" need rows and a reason", call.case));
+        }
         Ok(all)
+    }
+
+    /// Token rows of `case` that are judged apart when it runs in `dtype`.
+    pub fn close_calls(&self, case: &Case, dtype: Float) -> &[usize] {
+        let dtype = dtype.to_string();
+        let call = self.close_calls.iter().find(|c| c.case == case.name && c.dtype == dtype);
+        call.map_or(&[], |c| &c.rows)
     }
 
     /// Why `case` may be skipped, if it may.
@@ -75,5 +101,8 @@ mod tests {
         assert!(parse(r#"{"reason": "b"}"#).is_err());
         assert!(parse(r#"{"case": "a", "architecture": "c", "reason": "b"}"#).is_err());
         assert!(parse(r#"{"case": "a", "reason": "b", "until": 3}"#).is_err());
+        let close =
+            r#"{"skips": [], "close_calls": [{"case": "a", "dtype": "bf16", "rows": [], "reason": "b"}]}"#;
+        assert!(Expectations::parse(close.as_bytes()).is_err());
     }
 }

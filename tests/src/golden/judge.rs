@@ -40,8 +40,8 @@ pub fn judge<B: Backend>(backend: &Arc<B>, dir: &Path, dtype: Float, expect: &Ex
     let (outcome, verdict, reason) = match Case::read(dir) {
         Err(e) => (Outcome::Failed, None, e.to_string()),
         Ok(case) => {
-            let listed = expect.reason(&case);
-            weigh(run(backend, &case, dtype).map_err(|e| e.to_string()), listed, dtype)
+            let (listed, close) = (expect.reason(&case), expect.close_calls(&case, dtype));
+            weigh(run(backend, &case, dtype, close).map_err(|e| e.to_string()), listed, dtype)
         }
     };
     Report { case: name, outcome, verdict, seconds: start.elapsed().as_secs_f64(), reason }
@@ -58,6 +58,9 @@ fn weigh(
         (Ok(v), Some(reason)) if v.passes(dtype) => {
             let why = format!("passes, but is listed to be skipped ({reason}): remove the entry");
             (Outcome::Failed, Some(v), why)
+        }
+        (Ok(v), None) if v.apart.is_some_and(|worst| worst <= 1.0) => {
+            (Outcome::Failed, Some(v), "rows listed as close calls are within tolerance: remove them".into())
         }
         (Ok(v), None) if v.passes(dtype) => (Outcome::Passed, Some(v), String::new()),
         (Ok(v), _) => {
@@ -87,6 +90,9 @@ mod tests {
         assert_eq!(of(Ok(verdict(1.5, 16)), None), Outcome::Failed);
         assert_eq!(of(Ok(verdict(f64::INFINITY, 16)), Some("x")), Outcome::Failed);
         assert_eq!(of(Ok(verdict(0.5, 15)), None), Outcome::Failed);
+        let apart = |worst| Verdict { apart: Some(worst), ..verdict(0.5, 16) };
+        assert_eq!(of(Ok(apart(5.0)), None), Outcome::Passed);
+        assert_eq!(of(Ok(apart(0.5)), None), Outcome::Failed, "nothing close about it");
         assert_eq!(of(Err("no policy".into()), Some("no policy yet")), Outcome::Skipped);
         assert_eq!(of(Err("no policy".into()), None), Outcome::Failed);
         assert_eq!(weigh(Ok(verdict(0.5, 15)), None, Float::Bf16).0, Outcome::Passed, "reported only");
