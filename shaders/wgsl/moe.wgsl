@@ -75,7 +75,7 @@ fn main(
         if (t < p.top_k) {
             let v = logits[base + chosen[t]];
             if ((p.flags & SIGMOID) != 0u) {
-                scores[t] = og(1.0 / one_plus_exp(v));
+                scores[t] = og(sigmoid_of(v));
             } else {
                 scores[t] = exp_of(og(v - max));
             }
