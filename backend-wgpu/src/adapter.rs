@@ -54,7 +54,9 @@ impl Listed {
             _ => AdapterKind::Other,
         };
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_string();
-        Self { name: info.name, kind, api: format!("{:?}", info.backend), driver }
+        // Browsers do not tell.
+        let name = if info.name.is_empty() { "WebGPU".to_string() } else { info.name };
+        Self { name, kind, api: format!("{:?}", info.backend), driver }
     }
 }
 

@@ -11,16 +11,19 @@ const browser = await chromium.launch({ executablePath, args: ['--no-sandbox', '
 const page = await browser.newPage({ viewport: { width: 900, height: 640 }, colorScheme: 'light' });
 page.on('console', (m) => console.log(`[page] ${m.text()}`));
 page.on('pageerror', (e) => console.log(`[page] ${e}`));
-const state = (wanted) => page.waitForFunction((w) => w.includes(document.body.dataset.state), wanted, { timeout: 90000 });
+const state = async (wanted) => {
+  await page.waitForFunction((w) => [w, 'failed'].includes(document.body.dataset.state), wanted, { timeout: 90000 });
+  if ((await page.evaluate(() => document.body.dataset.state)) === 'failed') throw new Error(await text('#device'));
+};
 const text = (id) => page.locator(id).textContent();
 let status = 1;
 try {
   await page.goto(url);
-  await state(['ready', 'failed']);
+  await state('ready');
   await page.fill('#tokens', '40');
   await page.fill('#temperature', '0');
   await page.click('#go');
-  await state(['done', 'failed']);
+  await state('done');
   const [drawn, speed, device] = [await text('#drawn'), await text('#speed'), await text('#device')];
   const tokens = Number(await page.evaluate(() => document.body.dataset.drawn ?? 0));
   await page.screenshot({ path: screenshot });

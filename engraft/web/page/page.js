@@ -29,7 +29,7 @@ async function adapter() {
 }
 
 async function load() {
-  const [name, , ...files] = await Promise.all([adapter(), init(), ...FILES.map(bytes)]);
+  const [name, , ...files] = await Promise.all([adapter(), init({ module_or_path: 'engraft_web_bg.wasm' }), ...FILES.map(bytes)]);
   session = await Session.open(...files);
   at('device').textContent = `on ${name}`;
   at('device').title = session.device();
