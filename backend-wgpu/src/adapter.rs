@@ -54,33 +54,49 @@ impl Listed {
             _ => AdapterKind::Other,
         };
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_string();
-        Self { name: info.name, kind, api: format!("{:?}", info.backend), driver }
+        // Browsers do not tell.
+        let name = if info.name.is_empty() { "WebGPU".to_string() } else { info.name };
+        Self { name, kind, api: format!("{:?}", info.backend), driver }
     }
 }
 
-fn adapters() -> Result<Vec<wgpu::Adapter>> {
+async fn adapters() -> Vec<wgpu::Adapter> {
     let mut what = wgpu::InstanceDescriptor::new_without_display_handle();
-    what.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    what.backends = wgpu::Backends::VULKAN
+        | wgpu::Backends::METAL
+        | wgpu::Backends::DX12
+        | wgpu::Backends::BROWSER_WEBGPU;
     // Debug flags would load validation layers where they are installed; those of old distributions refuse naga's output.
     what.flags = wgpu::InstanceFlags::empty();
     let instance = wgpu::Instance::new(what);
-    let all = wgpu::Backends::all();
-    block_on(async { Ok(instance.enumerate_adapters(all).await) })
+    if IN_BROWSER {
+        // Pages are shown one adapter, the browser's choice.
+        let options = wgpu::RequestAdapterOptions {
+            power_preference: wgpu::PowerPreference::HighPerformance,
+            ..Default::default()
+        };
+        return instance.request_adapter(&options).await.into_iter().collect();
+    }
+    instance.enumerate_adapters(wgpu::Backends::all()).await
 }
+
+/// Whether futures of the device only end when the page's event loop turns.
+pub(crate) const IN_BROWSER: bool = cfg!(target_arch = "wasm32");
 
 /// Every adapter of this machine, the strongest first.
 ///
 /// # Errors
 /// `Internal` where listing needs an executor (the browser).
 pub fn list() -> Result<Vec<Listed>> {
-    let mut listed: Vec<Listed> = adapters()?.iter().map(Listed::of).collect();
+    let found = block_on(async { Ok(adapters().await) })?;
+    let mut listed: Vec<Listed> = found.iter().map(Listed::of).collect();
     listed.sort_by_key(|l| l.kind);
     Ok(listed)
 }
 
 /// The adapter that `part` of a name means, or the strongest.
-pub(crate) fn choose(part: Option<&str>, software: bool) -> Result<(wgpu::Adapter, Listed)> {
-    let mut all: Vec<_> = adapters()?.into_iter().map(|a| (Listed::of(&a), a)).collect();
+pub(crate) async fn choose(part: Option<&str>, software: bool) -> Result<(wgpu::Adapter, Listed)> {
+    let mut all: Vec<_> = adapters().await.into_iter().map(|a| (Listed::of(&a), a)).collect();
     all.sort_by_key(|(l, _)| l.kind);
     let listed: Vec<Listed> = all.iter().map(|(l, _)| l.clone()).collect();
     let at = pick(&listed, part, software)?;
@@ -95,6 +111,7 @@ fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> 
         let wanted = part.map_or("wgpu".to_string(), |p| format!("wgpu:{p}"));
         let here: Vec<String> = listed.iter().map(|l| format!("{} ({})", l.name, l.kind.name())).collect();
         let found = match here.is_empty() {
+            true if IN_BROWSER => "the browser offers no WebGPU adapter".to_string(),
             true => "no adapter was found: a Vulkan loader and driver are needed (Debian: libvulkan1 and, \
                      without a GPU, mesa-vulkan-drivers)"
                 .to_string(),

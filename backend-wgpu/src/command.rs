@@ -183,6 +183,7 @@ impl Groups {
             layout: &pipeline.layout,
             entries: &entries,
         });
+        gpu.tally.count(|c| c.made += 1);
         self.made.insert(key, group.clone());
         group
     }

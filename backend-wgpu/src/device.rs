@@ -1,6 +1,6 @@
 //! One opened adapter: device, queue, limits, faults, and the `Backend` that the engine sees.
 
-use crate::adapter::{self, Listed};
+use crate::adapter::{self, IN_BROWSER, Listed};
 use crate::mem::Graveyard;
 use crate::pipelines::Pipelines;
 use crate::probe::{self, Arithmetic};
@@ -77,6 +77,8 @@ pub struct Counters {
     pub submits: u64,
     /// Bytes written by uploads.
     pub uploaded: u64,
+    /// Buffers, bind groups and pipelines made.
+    pub made: u64,
 }
 
 #[derive(Debug, Default)]
@@ -115,11 +117,19 @@ impl Wgpu {
     /// # Errors
     /// `Unsupported` when no adapter fits the name, or when it is too small (names the limit).
     pub fn new(config: WgpuConfig) -> Result<Arc<Self>> {
-        let (adapter, listed) = adapter::choose(config.adapter.as_deref(), config.software)?;
+        block_on(Self::open(config))
+    }
+
+    /// The same where waiting has to be awaited: in the browser.
+    ///
+    /// # Errors
+    /// As [`Wgpu::new`].
+    pub async fn open(config: WgpuConfig) -> Result<Arc<Self>> {
+        let (adapter, listed) = adapter::choose(config.adapter.as_deref(), config.software).await?;
         let have = adapter.limits();
         check_limits(&listed, &have)?;
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
-        let (device, queue) = open(&adapter, &listed, &have, carrier)?;
+        let (device, queue) = open(&adapter, &listed, &have, carrier).await?;
         let faults = watch(&device);
         let limits = Limits {
             binding: have.max_storage_buffer_binding_size,
@@ -151,7 +161,7 @@ impl Wgpu {
         };
         gpu.nothing = Some(gpu.alloc(16)?);
         let gpu = Arc::new(gpu);
-        let arithmetic = probe::run(&gpu)?;
+        let arithmetic = probe::run(&gpu).await?;
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.arithmetic = arithmetic;
         Ok(Arc::new(gpu))
@@ -198,17 +208,21 @@ impl Wgpu {
                 reason: format!("the adapter's max_buffer_size is {} MiB", self.limits.buffer / MIB),
             });
         }
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        // In the browser scopes end only when the event loop turns; there `faults` hears of it.
+        let scope = (!IN_BROWSER).then(|| self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory));
         let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size,
             usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: mapped,
         });
-        if block_on(async { Ok(scope.pop().await) })?.is_some() {
+        if let Some(scope) = scope
+            && block_on(async { Ok(scope.pop().await) })?.is_some()
+        {
             return Err(Error::OutOfMemory { what: what.to_string(), wanted: size, free: 0 });
         }
         self.faults.check()?;
+        self.tally.count(|c| c.made += 1);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         Ok(WgpuMem::new(buffer, bytes, id, self.graveyard.clone()))
     }
@@ -241,7 +255,7 @@ fn carrier(adapter: &wgpu::Adapter, have: &wgpu::Limits, uniform: bool) -> Carri
     if immediates && !uniform { Carrier::Immediate } else { Carrier::Uniform }
 }
 
-fn open(
+async fn open(
     adapter: &wgpu::Adapter,
     listed: &Listed,
     have: &wgpu::Limits,
@@ -268,12 +282,10 @@ fn open(
         required_limits: limits,
         ..Default::default()
     });
-    block_on(async {
-        asked.await.map_err(|e| Error::Unsupported {
-            op: "opening an adapter".into(),
-            backend: format!("wgpu:{}", listed.name),
-            reason: e.to_string(),
-        })
+    asked.await.map_err(|e| Error::Unsupported {
+        op: "opening an adapter".into(),
+        backend: format!("wgpu:{}", listed.name),
+        reason: e.to_string(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Kernels compiled once per device.
 
 use crate::Wgpu;
+use crate::adapter::IN_BROWSER;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Access, Carrier, Kernel};
@@ -66,7 +67,7 @@ fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
     let text = engraft_shaders::source(&kernel, carrier)
         .map_err(|e| Error::internal(format!("shader {label}: {e}")))?;
     let device = &gpu.device;
-    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    let scope = (!IN_BROWSER).then(|| device.push_error_scope(wgpu::ErrorFilter::Validation));
     let entries: Vec<_> = kernel
         .bindings()
         .iter()
@@ -109,7 +110,9 @@ fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
         },
         cache: None,
     });
-    if let Some(e) = block_on(async { Ok(scope.pop().await) })? {
+    if let Some(scope) = scope
+        && let Some(e) = block_on(async { Ok(scope.pop().await) })?
+    {
         return Err(Error::Unsupported {
             op: format!("shader {label}"),
             backend: engraft_core::backend::Backend::name(gpu).to_string(),
@@ -117,6 +120,7 @@ fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
         });
     }
     gpu.faults.check()?;
+    gpu.tally.count(|c| c.made += 1);
     tracing::debug!(label, "compiled");
     Ok(Pipeline { kernel, compiled, layout, words })
 }

@@ -7,7 +7,7 @@
 use crate::command::{Call, Slot, groups};
 use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Stream, block_on};
+use engraft_core::backend::{Backend, Stream};
 use engraft_core::math::{self, SeparateMadd};
 use engraft_core::mem::Buf;
 use engraft_shaders::Kernel;
@@ -41,7 +41,7 @@ const PAIRS: usize = 4096;
 const RESULTS: usize = 8;
 
 /// Runs the probe kernel and compares.
-pub(crate) fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
+pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
     let pairs = pairs();
     let input = gpu.alloc_filled("the probe", bytemuck::cast_slice(&pairs))?;
     let mut got = vec![0f32; PAIRS * RESULTS];
@@ -53,7 +53,7 @@ pub(crate) fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
     let grid = groups(&limits, PAIRS, 64);
     stream.run(&Call { kernel: Kernel::Probe, slots: &slots, words: &[PAIRS as u32], grid })?;
     let ticket = stream.download(output.view())?;
-    block_on(stream.collect(ticket, &mut got))?;
+    stream.collect(ticket, &mut got).await?;
     Ok(judge(&pairs, &got))
 }
 

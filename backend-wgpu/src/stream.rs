@@ -6,6 +6,7 @@
 //!
 //! Where parameters cannot be immediates they are written to an arena, one slot per dispatch, before each submit.
 
+use crate::adapter::IN_BROWSER;
 use crate::command::{Call, Dispatch, Groups};
 use crate::{Wgpu, WgpuMem};
 use bytemuck::Pod;
@@ -148,6 +149,7 @@ impl WgpuStream {
         if let Some(at) = self.spare.iter().position(fit) {
             return self.spare.swap_remove(at);
         }
+        self.gpu.tally.count(|c| c.made += 1);
         let buffer = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("read-back"),
             size: bytes.next_power_of_two().max(256),
@@ -210,9 +212,6 @@ impl Arena {
     }
 }
 
-/// Whether polling a device waits for it; in browsers callbacks come from the event loop.
-const POLL_BLOCKS: bool = cfg!(not(target_arch = "wasm32"));
-
 #[derive(Default)]
 struct Mapped {
     outcome: Option<Result<(), wgpu::BufferAsyncError>>,
@@ -238,7 +237,8 @@ fn lock(mapped: &Mutex<Mapped>) -> std::sync::MutexGuard<'_, Mapped> {
 }
 
 impl WgpuStream {
-    /// Waits for a read-back buffer to be mapped; on a native device inside the first poll.
+    /// Waits for a read-back buffer to be mapped; on a native device inside the first poll, in browsers until the event
+    /// loop calls back.
     fn wait<'a>(&'a self, staging: &'a Staging) -> impl Future<Output = Result<()>> + 'a {
         let mapped = staging.mapped.clone();
         lock(&mapped).outcome = None;
@@ -255,7 +255,7 @@ impl WgpuStream {
                 if let Err(e) = self.gpu.device.poll(wgpu::PollType::wait_indefinitely()) {
                     return Poll::Ready(Err(Error::DeviceLost { what: e.to_string() }));
                 }
-                if !POLL_BLOCKS {
+                if IN_BROWSER {
                     break;
                 }
                 // Another thread's poll may have taken our callback and not called it yet.

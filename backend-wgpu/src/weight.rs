@@ -1,12 +1,12 @@
 //! Prepared weights: panels of 32 outputs in planes, split into bindings, and vectors.
 //!
 //! The layout is the shaders' (`wgsl/packed.wgsl`): `[panel][unit along k][output]`, scales of blocks in a plane of their
-//! own. Gate weights alternate gate and up panels. A weight that is larger than a binding may be becomes several
-//! chunks of whole panels, each with a dispatch of its own.
+//! own. Gate weights alternate gate and up panels; experts have panels of their own, one after the other. A weight that is
+//! larger than a binding may be becomes several chunks of whole panels, each with a dispatch of its own.
 
 use crate::{Wgpu, WgpuMem};
 use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::{Block, Float, Stored, WeightFormat};
+use engraft_core::mem::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
 use engraft_core::{Error, Result, quant};
 use engraft_shaders::{PANEL, Packing};
 use std::borrow::Cow;
@@ -39,8 +39,12 @@ pub(crate) struct Panels {
     pub grain: usize,
     /// Format.
     pub packing: Packing,
+    /// Values along k that share a scale.
+    pub block: usize,
     /// Gate and up panels alternate.
     pub gate: bool,
+    /// Experts, where outputs are theirs one after the other; else 0.
+    pub experts: usize,
     /// In order.
     pub chunks: Vec<Chunk>,
 }
@@ -51,16 +55,34 @@ pub(crate) struct Chunk {
     pub codes: WgpuMem,
     /// None for plain formats.
     pub scales: Option<WgpuMem>,
-    /// First output (of each half).
+    /// First panel, a gate panel and its up panel counted once.
     pub first: usize,
-    /// Outputs.
+    /// Panels.
     pub count: usize,
 }
 
 impl Panels {
-    /// Outputs of one half: all, or those of the gate.
+    /// Outputs side by side: all, those of the gate, or those of one expert.
     pub fn outputs(&self) -> usize {
-        if self.gate { self.rows / 2 } else { self.rows }
+        if self.gate { self.rows / 2 } else { self.rows / self.experts.max(1) }
+    }
+
+    /// Panels of one expert, or of all outputs.
+    fn per_expert(&self) -> usize {
+        self.outputs().div_ceil(PANEL)
+    }
+
+    /// Outputs of a chunk (of each half); not of experts.
+    pub fn range(&self, chunk: &Chunk) -> std::ops::Range<usize> {
+        chunk.first * PANEL..((chunk.first + chunk.count) * PANEL).min(self.outputs())
+    }
+
+    /// Rows of the host weight in panel `panel`, for half `half` of a gate weight.
+    fn rows_of(&self, panel: usize, half: usize) -> std::ops::Range<usize> {
+        let outputs = self.outputs();
+        let (expert, within) = (panel / self.per_expert().max(1), panel % self.per_expert().max(1));
+        let base = (expert + half) * outputs;
+        base + within * PANEL..base + ((within + 1) * PANEL).min(outputs)
     }
 }
 
@@ -82,65 +104,80 @@ impl WgpuWeight {
     }
 }
 
-fn formats(format: WeightFormat) -> Result<(Stored, Packing)> {
-    Ok(match format {
-        WeightFormat::Plain(Float::F32) => (Stored::F32, Packing::F32),
-        WeightFormat::Plain(Float::F16) => (Stored::F16, Packing::F16),
-        WeightFormat::Plain(Float::Bf16) => (Stored::Bf16, Packing::Bf16),
+/// How a format is stored here, and how many values of a row of `cols` share a scale; none: no shader reads it.
+fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
+    Some(match format {
+        WeightFormat::Plain(Float::F32) => (Packing::F32, Block::VALUES),
+        WeightFormat::Plain(Float::F16) => (Packing::F16, Block::VALUES),
+        WeightFormat::Plain(Float::Bf16) => (Packing::Bf16, Block::VALUES),
         WeightFormat::Block(block) => {
             let packing = match block {
-                Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K => {
-                    return Err(no_format(format));
-                }
                 Block::Q4_0 => Packing::Q4_0,
                 Block::Q4_1 => Packing::Q4_1,
                 Block::Q5_0 => Packing::Q5_0,
                 Block::Q5_1 => Packing::Q5_1,
                 Block::Q8_0 => Packing::Q8_0,
+                Block::Q2K => Packing::Q2K,
+                Block::Q3K => Packing::Q3K,
+                Block::Q4K => Packing::Q4K,
+                Block::Q5K => Packing::Q5K,
+                Block::Q6K => Packing::Q6K,
             };
-            (Stored::Block(block), packing)
+            (packing, block.values())
         }
-        other => return Err(no_format(other)),
+        WeightFormat::Group(form) => {
+            let packing = match (form.bits, form.asymmetric) {
+                (GroupBits::Eight, false) => Packing::Q8_0,
+                (GroupBits::Eight, true) => Packing::Q8_1,
+                (GroupBits::Four, false) => Packing::Q4_0,
+                (GroupBits::Four, true) => Packing::Q4_1,
+            };
+            (packing, form.group(cols).next_multiple_of(Block::VALUES))
+        }
+        _ => return None,
     })
 }
 
-fn no_format(format: WeightFormat) -> Error {
-    Error::Unsupported {
-        op: "prepare_weight".into(),
-        backend: "wgpu".into(),
-        reason: format!("format {format}"),
-    }
+/// Why no shader reads a format, if none does.
+pub(crate) fn unreadable(format: WeightFormat) -> Option<String> {
+    packing(format, Block::LARGE).is_none().then(|| format!("no shader reads {format}"))
+}
+
+fn vector(gpu: &Wgpu, weight: &HostWeight<'_>) -> Result<WgpuWeight> {
+    let stored = match weight.format {
+        WeightFormat::Plain(float) => Stored::from(float),
+        WeightFormat::Block(block) => Stored::Block(block),
+        other => return Err(Error::internal(format!("a vector in {other}"))),
+    };
+    let mut values = vec![0.0f32; weight.rows * weight.cols];
+    quant::plain::to_f32(stored, &weight.parts.concat(), &mut values)?;
+    let mem = gpu.alloc_filled(weight.name, bytemuck::cast_slice(&values))?;
+    Ok(WgpuWeight(Form::Vector(Arc::new(Vector { mem }))))
 }
 
 /// Packs a host weight for its use.
 pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
-    let HostWeight { rows, cols, format, used_for, parts, name } = weight;
-    let (stored, packing) = formats(format)?;
-    let (grain, gate) = match used_for {
-        WeightUse::Vector => {
-            let mut values = vec![0.0f32; rows * cols];
-            quant::plain::to_f32(stored, &parts.concat(), &mut values)?;
-            let mem = gpu.alloc_filled(name, bytemuck::cast_slice(&values))?;
-            return Ok(WgpuWeight(Form::Vector(Arc::new(Vector { mem }))));
-        }
-        WeightUse::Linear { grain } => (grain, false),
-        WeightUse::GatedLinear { grain } => (grain, true),
-        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
-        WeightUse::Experts { .. } => {
-            return Err(Error::Unsupported {
-                op: "expert_linear".into(),
-                backend: "wgpu".into(),
-                reason: format!("`{name}`: no shader for experts yet"),
-            });
-        }
+    let (grain, gate, experts) = match weight.used_for {
+        WeightUse::Vector => return vector(gpu, &weight),
+        WeightUse::Linear { grain } => (grain, false, 0),
+        WeightUse::GatedLinear { grain } => (grain, true, 0),
+        WeightUse::Experts { count, grain } => (grain, false, count.max(1)),
+        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false, 0),
     };
-    let rows_of = Source::new(&parts, rows, format.bytes(1, cols))?;
-    let mut panels = Panels { rows, cols, grain: grain.max(1), packing, gate, chunks: Vec::new() };
-    let (outputs, halves) = (panels.outputs(), if gate { 2 } else { 1 });
-    let panel_words = cols.div_ceil(packing.unit()) * packing.unit_words() * PANEL;
-    let scale_words = cols / Block::VALUES * PANEL * packing.scale_words();
-    let per_chunk =
-        (gpu.limits.binding.min(gpu.limits.buffer) as usize / 4 / (panel_words * halves).max(1)) * PANEL;
+    let HostWeight { rows, cols, format, parts, name, .. } = weight;
+    let (packing, block) = packing(format, cols).ok_or_else(|| Error::Unsupported {
+        op: format!("weight `{name}`"),
+        backend: "wgpu".into(),
+        reason: format!("no shader reads {format}"),
+    })?;
+    let source = Source::new(&parts, rows, format.bytes(1, cols))?;
+    let (grain, chunks) = (grain.max(1), Vec::new());
+    let mut panels = Panels { rows, cols, grain, packing, block, gate, experts, chunks };
+    let halves = if gate { 2 } else { 1 };
+    let code_words = cols.div_ceil(packing.unit()) * packing.unit_words() * PANEL;
+    let scale_words = cols.div_ceil(block) * packing.scale_words() * PANEL;
+    let most = gpu.limits.binding.min(gpu.limits.buffer) as usize / 4;
+    let per_chunk = most / (code_words.max(scale_words) * halves).max(1);
     if per_chunk == 0 {
         return Err(Error::Unsupported {
             op: format!("weight `{name}` with {cols} inputs"),
@@ -148,18 +185,21 @@ pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> 
             reason: format!("the adapter's max_storage_buffer_binding_size is {}", gpu.limits.binding),
         });
     }
-    for first in (0..outputs.max(1)).step_by(per_chunk) {
-        let count = per_chunk.min(outputs - first);
-        let all = count.div_ceil(PANEL) * halves;
-        let mut codes = vec![0u32; all * panel_words];
-        let mut scales = vec![0u32; all * scale_words];
-        for half in 0..halves {
-            for output in 0..count {
-                let panel = output / PANEL * halves + half;
-                let raw = rows_of.row(half * outputs + first + output);
-                let lane = output % PANEL;
-                pack_codes(packing, format, raw, &mut codes[panel * panel_words..], lane);
-                pack_scales(packing, format, raw, &mut scales[panel * scale_words..], lane);
+    let all = (panels.per_expert() * experts.max(1)).max(1);
+    for first in (0..all).step_by(per_chunk) {
+        let count = per_chunk.min(all - first);
+        let mut codes = vec![0u32; count * halves * code_words];
+        let mut scales = vec![0u32; count * halves * scale_words];
+        for (at, half) in (0..count).flat_map(|p| (0..halves).map(move |h| (p, h))) {
+            let panel = at * halves + half;
+            for (lane, row) in panels.rows_of(first + at, half).enumerate() {
+                let mut lane = Lane {
+                    codes: &mut codes[panel * code_words..(panel + 1) * code_words],
+                    shared: &mut scales[panel * scale_words..(panel + 1) * scale_words],
+                    words: packing.scale_words(),
+                    lane,
+                };
+                lane.pack(format, cols, source.row(row));
             }
         }
         let codes = gpu.alloc_filled(name, bytemuck::cast_slice(&codes))?;
@@ -192,51 +232,138 @@ impl<'a> Source<'a> {
     }
 }
 
-fn pack_codes(packing: Packing, format: WeightFormat, raw: &[u8], to: &mut [u32], lane: usize) {
-    match (packing, format) {
-        (Packing::F32, _) => {
-            for (k, v) in raw.as_chunks::<4>().0.iter().enumerate() {
-                to[(k / 4 * PANEL + lane) * 4 + k % 4] = u32::from_le_bytes(*v);
-            }
-        }
-        (Packing::F16 | Packing::Bf16, _) => {
-            for (k, v) in raw.as_chunks::<2>().0.iter().enumerate() {
-                let at = (k / 4 * PANEL + lane) * 2 + k % 4 / 2;
-                to[at] |= u32::from(u16::from_le_bytes(*v)) << (k % 2 * 16);
-            }
-        }
-        (_, WeightFormat::Block(block)) => {
-            let zero = match block {
-                Block::Q4_0 => 8,
-                Block::Q5_0 => 16,
-                _ => 0,
-            };
-            let (per, bits) = if packing == Packing::Q8_0 { (4, 8) } else { (8, 4) };
-            for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
-                for (j, code) in quant::block::codes(block, raw).into_iter().enumerate() {
-                    let k = b * Block::VALUES + j;
-                    // A fifth bit lies in the scales' plane.
-                    let code = (code + zero) as u32 & ((1 << bits) - 1);
-                    to[k / per * PANEL + lane] |= code << (k % per * bits);
+/// One output of a panel: its words in both planes.
+struct Lane<'a> {
+    /// `[unit][output]`.
+    codes: &'a mut [u32],
+    /// `[block][word][output]`.
+    shared: &'a mut [u32],
+    /// Words per block.
+    words: usize,
+    lane: usize,
+}
+
+impl Lane<'_> {
+    fn pack(&mut self, format: WeightFormat, cols: usize, raw: &[u8]) {
+        match format {
+            WeightFormat::Plain(Float::F32) => {
+                for (k, v) in raw.as_chunks::<4>().0.iter().enumerate() {
+                    self.codes[(k / 4 * PANEL + self.lane) * 4 + k % 4] = u32::from_le_bytes(*v);
                 }
             }
+            WeightFormat::Plain(_) => {
+                for (k, v) in raw.as_chunks::<2>().0.iter().enumerate() {
+                    let at = (k / 4 * PANEL + self.lane) * 2 + k % 4 / 2;
+                    self.codes[at] |= u32::from(u16::from_le_bytes(*v)) << (k % 2 * 16);
+                }
+            }
+            WeightFormat::Block(block) if block.is_large() => {
+                for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
+                    self.large(block, b, raw);
+                }
+            }
+            WeightFormat::Block(block) => {
+                for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
+                    self.small(block, b, raw);
+                }
+            }
+            WeightFormat::Group(form) => self.groups(form, cols, raw),
+            // `packing` has refused every other format.
+            _ => {}
         }
-        // Plain packings come from plain formats alone.
-        (_, _) => {}
+    }
+
+    /// Word `word` of block `b`.
+    fn share(&mut self, b: usize, word: usize, bits: u32) {
+        self.shared[(b * self.words + word) * PANEL + self.lane] |= bits;
+    }
+
+    /// The low four bits of the code of value `k`.
+    fn nibble(&mut self, k: usize, code: u32) {
+        self.codes[k / 8 * PANEL + self.lane] |= (code & 15) << (k % 8 * 4);
+    }
+
+    fn byte(&mut self, k: usize, code: u32) {
+        self.codes[k / 4 * PANEL + self.lane] |= (code & 255) << (k % 4 * 8);
+    }
+
+    /// GGUF's forms of 32 values: d, perhaps m, perhaps fifth bits, codes.
+    fn small(&mut self, block: Block, b: usize, raw: &[u8]) {
+        let minimum = matches!(block, Block::Q4_1 | Block::Q5_1);
+        self.share(b, 0, half(raw, 0) | if minimum { half(raw, 2) << 16 } else { 0 });
+        if matches!(block, Block::Q5_0 | Block::Q5_1) {
+            let from = if minimum { 4 } else { 2 };
+            self.share(b, 1, half(raw, from) | half(raw, from + 2) << 16);
+        }
+        let zero = match block {
+            Block::Q4_0 => 8,
+            Block::Q5_0 => 16,
+            _ => 0,
+        };
+        for (j, code) in quant::block::codes(block, raw).into_iter().enumerate() {
+            let k = b * Block::VALUES + j;
+            match block {
+                Block::Q8_0 => self.byte(k, code as u32),
+                _ => self.nibble(k, (code + zero) as u32),
+            }
+        }
+    }
+
+    /// The K forms: d and e, sixteen bytes of small scales, upper bits, codes.
+    fn large(&mut self, block: Block, b: usize, raw: &[u8]) {
+        let (d, e) = match block {
+            Block::Q2K => (80, Some(82)),
+            Block::Q3K => (108, None),
+            Block::Q6K => (208, None),
+            _ => (0, Some(2)),
+        };
+        self.share(b, 0, half(raw, d) | e.map_or(0, |e| half(raw, e) << 16));
+        for p in 0..Block::LARGE / quant::large::PART {
+            let (s, t) = quant::large::scale_codes(block, raw, p);
+            let (s, t) = (u32::from(s as u8), u32::from(t as u8));
+            let mut put = |byte: usize, value: u32| self.share(b, 1 + byte / 4, value << (byte % 4 * 8));
+            match block {
+                Block::Q2K => put(p, s | t << 4),
+                Block::Q4K | Block::Q5K if p % 2 == 0 => {
+                    put(p / 2, s);
+                    put(8 + p / 2, t);
+                }
+                Block::Q4K | Block::Q5K => {}
+                _ => put(p, s),
+            }
+        }
+        for i in 0..Block::LARGE {
+            let code = (quant::large::code(block, raw, i) + quant::large::zero(block)) as u32;
+            self.nibble(b * Block::LARGE + i, code);
+            match block {
+                Block::Q5K => self.share(b, 5 + i / 32, (code >> 4) << (i % 32)),
+                Block::Q6K => self.share(b, 5 + i / 16, (code >> 4) << (i % 16 * 2)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The own integer forms; the last group of a row may be shorter.
+    fn groups(&mut self, form: Groups, cols: usize, raw: &[u8]) {
+        let size = form.group(cols);
+        let mut raw = raw;
+        for (g, first) in (0..cols).step_by(size).enumerate() {
+            let count = size.min(cols - first);
+            let (group, rest) = raw.split_at(form.group_bytes(count));
+            self.share(g, 0, half(group, 0) | if form.asymmetric { half(group, 2) << 16 } else { 0 });
+            let zero = if form.asymmetric { 0 } else { 8 };
+            for i in 0..count {
+                let code = quant::group::code(form, group, i);
+                match form.bits {
+                    GroupBits::Eight => self.byte(first + i, code as u32),
+                    GroupBits::Four => self.nibble(first + i, (code + zero) as u32),
+                }
+            }
+            raw = rest;
+        }
     }
 }
 
-fn pack_scales(packing: Packing, format: WeightFormat, raw: &[u8], to: &mut [u32], lane: usize) {
-    let WeightFormat::Block(block) = format else { return };
-    let half = |raw: &[u8], at: usize| u32::from(u16::from_le_bytes([raw[at], raw[at + 1]]));
-    let words = packing.scale_words();
-    for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
-        let minimum = matches!(block, Block::Q4_1 | Block::Q5_1);
-        let at = (b * PANEL + lane) * words;
-        to[at] = half(raw, 0) | if minimum { half(raw, 2) << 16 } else { 0 };
-        if words == 2 {
-            let from = if minimum { 4 } else { 2 };
-            to[at + 1] = half(raw, from) | half(raw, from + 2) << 16;
-        }
-    }
+fn half(raw: &[u8], at: usize) -> u32 {
+    u32::from(u16::from_le_bytes([raw[at], raw[at + 1]]))
 }

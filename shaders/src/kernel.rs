@@ -34,6 +34,19 @@ pub enum Kernel {
         /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
         act: bool,
     },
+    /// Every slot's product with its expert's weight; one row: looked up slot by slot, else by groups.
+    Experts {
+        /// Of the weight.
+        weight: Packing,
+        /// Of input and output.
+        x: Elem,
+        /// Rows of a tile, at most 8.
+        rows: u32,
+        /// Input rows begin at multiples of four elements.
+        vector: bool,
+    },
+    /// Experts chosen, sorted and summed.
+    Moe(Moe, Elem),
     /// A row norm.
     Norm(Norm, Elem),
     /// Element by element, from `x` to `out`.
@@ -68,7 +81,17 @@ pub enum Elementwise {
     Add,
     Activate,
     Gate,
+    Scale,
     Convert,
+}
+
+/// What is done with experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // Reason: the names are those of the ops; `Group` is the second half of `route`.
+pub enum Moe {
+    Route,
+    Group,
+    Combine,
 }
 
 /// What is done to a slab.
@@ -122,7 +145,8 @@ impl Kernel {
     pub fn stem(&self) -> &'static str {
         match self {
             Kernel::Embed { .. } => "embed",
-            Kernel::Linear { .. } => "linear",
+            Kernel::Linear { .. } | Kernel::Experts { .. } => "linear",
+            Kernel::Moe(..) => "moe",
             Kernel::Norm(..) => "norm",
             Kernel::Elementwise(..) => "elementwise",
             Kernel::Rope(_) => "rope",
@@ -150,6 +174,11 @@ impl Kernel {
                 out.name(),
                 if vector { "_v" } else { "" }
             ),
+            Kernel::Experts { weight, x, rows, vector } => {
+                let v = if vector { "_v" } else { "" };
+                format!("expert_linear_{}_{}_x{rows}{v}", weight.name(), x.name())
+            }
+            Kernel::Moe(how, x) => format!("moe_{}_{}", lower(&how), x.name()),
             Kernel::Norm(how, x) => format!("norm_{}_{}", lower(&how), x.name()),
             Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", lower(&how), x.name(), out.name()),
             Kernel::Rope(x) => format!("rope_{}", x.name()),
@@ -173,10 +202,14 @@ impl Kernel {
         match self {
             Kernel::Embed { .. } => &[R, R, R, W],
             Kernel::Linear { .. } => &[R, R, R, R, W],
+            Kernel::Experts { .. } => &[R, R, R, R, W, R],
+            Kernel::Moe(Moe::Route, _) => &[R, W, W],
+            Kernel::Moe(Moe::Group, _) => &[R, W],
+            Kernel::Moe(Moe::Combine, _) => &[R, R, W],
             Kernel::Norm(Norm::Alone, _) => &[R, R, W, R],
             Kernel::Norm(Norm::Add, _) => &[R, R, W, R, W],
             Kernel::Norm(Norm::Heads, _) => &[R, R, W],
-            Kernel::Elementwise(Elementwise::Activate, ..) => &[W],
+            Kernel::Elementwise(Elementwise::Activate | Elementwise::Scale, ..) => &[W],
             Kernel::Elementwise(..) => &[R, W],
             Kernel::Rope(_) => &[W, R, R],
             Kernel::Kv(Kv::Append, ..) => &[R, R, R, W, W],
@@ -192,7 +225,8 @@ impl Kernel {
         }
     }
 
-    /// Parameters after the leading zero, in order; `eps` is an f32, all others are u32.
+    /// Parameters after the leading zero, in order; `eps`, `factor`, `cap` and `inverse` are f32, all others are
+    /// u32.
     pub fn fields(&self) -> &'static [&'static str] {
         match self {
             Kernel::Embed { .. } => &[
@@ -204,6 +238,7 @@ impl Kernel {
                 "first_row",
                 "end_row",
                 "all_rows",
+                "block",
             ],
             Kernel::Linear { .. } => &[
                 "rows",
@@ -219,6 +254,49 @@ impl Kernel {
                 "has_bias",
                 "add",
                 "act",
+                "block",
+            ],
+            Kernel::Experts { .. } => &[
+                "rows",
+                "cols",
+                "grain",
+                "x_offset",
+                "x_pitch",
+                "out_offset",
+                "out_pitch",
+                "inner",
+                "has_bias",
+                "block",
+                "per_row",
+                "which_offset",
+                "count",
+                "first_panel",
+                "end_panel",
+            ],
+            Kernel::Moe(Moe::Route, _) => &[
+                "tokens",
+                "experts",
+                "top_k",
+                "flags",
+                "factor",
+                "x_offset",
+                "x_pitch",
+                "experts_offset",
+                "weights_offset",
+                "weights_pitch",
+            ],
+            Kernel::Moe(Moe::Group, _) => &["slots", "count", "experts_offset", "groups_offset"],
+            Kernel::Moe(Moe::Combine, _) => &[
+                "rows",
+                "cols",
+                "top_k",
+                "add",
+                "y_offset",
+                "y_pitch",
+                "weights_offset",
+                "weights_pitch",
+                "out_offset",
+                "out_pitch",
             ],
             Kernel::Norm(..) => &[
                 "rows",
@@ -233,6 +311,9 @@ impl Kernel {
                 "flags",
                 "eps",
             ],
+            Kernel::Elementwise(Elementwise::Scale, ..) => {
+                &["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]
+            }
             Kernel::Elementwise(..) => {
                 &["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"]
             }
@@ -345,10 +426,17 @@ impl Kernel {
                 }
             }
         }
+        for (weight, x) in Packing::ALL.into_iter().flat_map(|w| Elem::ALL.map(|x| (w, x))) {
+            for (rows, vector) in [1, 4, 8].into_iter().flat_map(|r| [(r, false), (r, true)]) {
+                all.push(Kernel::Experts { weight, x, rows, vector });
+            }
+        }
+        all.extend([Moe::Route, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
         for x in Elem::ALL {
+            all.push(Kernel::Moe(Moe::Combine, x));
             all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x)));
-            use Elementwise::{Activate, Add, Convert, Gate};
-            all.extend([Add, Activate, Gate].map(|how| Kernel::Elementwise(how, x, x)));
+            use Elementwise::{Activate, Add, Convert, Gate, Scale};
+            all.extend([Add, Activate, Gate, Scale].map(|how| Kernel::Elementwise(how, x, x)));
             all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
             all.push(Kernel::Rope(x));
             all.push(Kernel::Rows(Rows::Gather, x));

@@ -13,7 +13,7 @@
 mod kernel;
 mod render;
 
-pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Norm, Rows, Sample};
+pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Moe, Norm, Rows, Sample};
 pub use render::{RenderError, source};
 
 /// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.
@@ -53,11 +53,18 @@ pub enum Packing {
     Q5_0,
     Q5_1,
     Q8_0,
+    /// `d q + m` with bytes: int8 in asymmetric groups.
+    Q8_1,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
 }
 
 impl Packing {
     /// All of them.
-    pub const ALL: [Packing; 8] = [
+    pub const ALL: [Packing; 14] = [
         Packing::F32,
         Packing::F16,
         Packing::Bf16,
@@ -66,6 +73,12 @@ impl Packing {
         Packing::Q5_0,
         Packing::Q5_1,
         Packing::Q8_0,
+        Packing::Q8_1,
+        Packing::Q2K,
+        Packing::Q3K,
+        Packing::Q4K,
+        Packing::Q5K,
+        Packing::Q6K,
     ];
 
     /// Name in templates and labels.
@@ -79,14 +92,20 @@ impl Packing {
             Packing::Q5_0 => "q5_0",
             Packing::Q5_1 => "q5_1",
             Packing::Q8_0 => "q8_0",
+            Packing::Q8_1 => "q8_1",
+            Packing::Q2K => "q2_k",
+            Packing::Q3K => "q3_k",
+            Packing::Q4K => "q4_k",
+            Packing::Q5K => "q5_k",
+            Packing::Q6K => "q6_k",
         }
     }
 
     /// Values of one output that lie together in the codes' plane.
     pub const fn unit(self) -> usize {
         match self {
-            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 => 4,
-            Packing::Q4_0 | Packing::Q4_1 | Packing::Q5_0 | Packing::Q5_1 => 8,
+            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 | Packing::Q8_1 => 4,
+            _ => 8,
         }
     }
 
@@ -99,12 +118,15 @@ impl Packing {
         }
     }
 
-    /// Words per block of 32 values in the scales' plane; 0 where there is no such plane.
+    /// Words that a block shares in the scales' plane; 0 where there is no such plane.
     pub const fn scale_words(self) -> usize {
         match self {
             Packing::F32 | Packing::F16 | Packing::Bf16 => 0,
-            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 => 1,
+            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 => 1,
             Packing::Q5_0 | Packing::Q5_1 => 2,
+            Packing::Q2K | Packing::Q3K | Packing::Q4K => 5,
+            Packing::Q5K => 13,
+            Packing::Q6K => 21,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! From a kernel to its text.
 
-use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Norm, Rows, Sample};
+use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Moe, Norm, Rows, Sample};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 13] = [
+const TEMPLATES: [(&str, &str); 14] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
@@ -14,6 +14,7 @@ const TEMPLATES: [(&str, &str); 13] = [
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
     ("kv.wgsl", include_str!("../wgsl/kv.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/attention.wgsl")),
+    ("moe.wgsl", include_str!("../wgsl/moe.wgsl")),
     ("rows.wgsl", include_str!("../wgsl/rows.wgsl")),
     ("sample.wgsl", include_str!("../wgsl/sample.wgsl")),
     ("probe.wgsl", include_str!("../wgsl/probe.wgsl")),
@@ -57,6 +58,19 @@ fn options(kernel: &Kernel) -> Value {
         Kernel::Linear { weight, x, out, rows, gate, vector, act } => {
             context! { weight => weight.name(), x => x.name(), out => out.name(), rows, gate, vector, act }
         }
+        Kernel::Experts { weight, x, rows, vector } => {
+            let experts = if rows == 1 { "slot" } else { "group" };
+            let (x, halves) = (x.name(), context! { gate => false, act => false, experts });
+            context! { weight => weight.name(), x, out => x, rows, vector, ..halves }
+        }
+        Kernel::Moe(how, x) => {
+            let how = match how {
+                Moe::Route => "route",
+                Moe::Group => "group",
+                Moe::Combine => "combine",
+            };
+            context! { how, x => x.name() }
+        }
         Kernel::Norm(how, x) => {
             let how = match how {
                 Norm::Alone => "alone",
@@ -70,6 +84,7 @@ fn options(kernel: &Kernel) -> Value {
                 Elementwise::Add => "add",
                 Elementwise::Activate => "activate",
                 Elementwise::Gate => "gate",
+                Elementwise::Scale => "scale",
                 Elementwise::Convert => "convert",
             };
             context! { how, x => x.name(), out => out.name() }

@@ -1,11 +1,11 @@
-{#- Element by element: sum, activation, gated activation, conversion. -#}
+{#- Element by element: sum, activation, gated activation, scale and cap, conversion. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
 {{ it.params(carrier, fields) }}
-{%- if how in ["activate", "gate"] %}
+{%- if how in ["activate", "gate", "scale"] %}
 {{ math.functions() }}
 {%- endif %}
-{%- if how == "activate" %}
+{%- if how in ["activate", "scale"] %}
 {{ it.writes(0, "out", out) }}
 {%- else %}
 {{ it.reads(0, "x", x) }}
@@ -21,6 +21,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let to = p.out_offset + row * p.out_pitch + col;
 {%- if how == "activate" %}
         out_put(to, act_of(p.act, out_at(to)));
+{%- elif how == "scale" %}
+        var y = og(out_at(to) * p.factor);
+        if (p.capped != 0u) {
+            y = p.cap * og(tanh_of(og(y * p.inverse)));
+        }
+        out_put(to, y);
 {%- else %}
         let from_ = p.x_offset + row * p.x_pitch + col;
 {%- if how == "add" %}

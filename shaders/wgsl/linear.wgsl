@@ -1,7 +1,10 @@
 {#- `out = x w^T + bias`, then nothing, an activation, a sum with what the output holds, or (gate weights) `act(g) * u`.
 
 A workgroup makes 32 outputs of a few rows: invocation (leaf, output) runs one leaf's chain per row, the leaves meet
-in workgroup memory and are added by the tree. So the order depends on k and the grain alone. -#}
+in workgroup memory and are added by the tree. So the order depends on k and the grain alone.
+
+`experts`: rows are slots (pairs of a token and an expert), each multiplied with its expert's panels. `slot`: a workgroup
+takes one slot after the other and looks up its expert; `group`: it takes tiles of the slots of expert `group.z`. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
 {%- import "math.wgsl" as math -%}
@@ -32,6 +35,13 @@ fn x_at(i: u32) -> f32 {
 {{ it.reads(3, "x", x) }}
 {%- endif %}
 {{ it.writes(4, "out", out) }}
+{%- if experts == "slot" %}
+// The expert of every slot.
+@group(0) @binding(5) var<storage, read> which: array<u32>;
+{%- elif experts == "group" %}
+// Bounds of the experts' slots, then the slots by expert.
+@group(0) @binding(5) var<storage, read> which: array<u32>;
+{%- endif %}
 {%- set halves = 2 if gate else 1 %}
 
 const ROWS = {{ rows }}u;
@@ -61,6 +71,29 @@ fn main(
 {%- if vector %}
     let units = (p.cols + UNIT - 1u) / UNIT;
 {%- endif %}
+{%- if experts == "slot" %}
+    for (var tile = group.y; tile < p.rows; tile += groups.y) {
+        let expert = which[p.which_offset + tile];
+        let first = expert * ((p.inner + 31u) / 32u) + group.x;
+        // An expert's panels may lie in another binding: that call makes these outputs.
+        if (first < p.first_panel || first >= p.end_panel) {
+            continue;
+        }
+        let x0 = p.x_offset + (tile / p.per_row) * p.x_pitch;
+{%- elif experts == "group" %}
+    let expert = group.z;
+    let first = expert * ((p.inner + 31u) / 32u) + group.x;
+    if (first < p.first_panel || first >= p.end_panel) {
+        return;
+    }
+    let begin = which[p.which_offset + expert];
+    let end = which[p.which_offset + expert + 1u];
+    let order = p.which_offset + p.count + 1u;
+    for (var tile = group.y; begin + tile * ROWS < end; tile += groups.y) {
+{%- for r in range(rows) %}
+        let x{{ r }} = p.x_offset + (which[order + min(begin + tile * ROWS + {{ r }}u, end - 1u)] / p.per_row) * p.x_pitch;
+{%- endfor %}
+{%- else %}
     for (var tile = group.y; tile * ROWS < p.rows; tile += groups.y) {
 {%- for r in range(rows) %}
 {%- if r > 0 %}
@@ -70,8 +103,9 @@ fn main(
         let x0 = p.x_offset + tile * ROWS * p.x_pitch;
 {%- endif %}
 {%- endfor %}
+{%- endif %}
         for (var half = 0u; half < {{ halves }}u; half += 1u) {
-            let panel = group.x * {{ halves }}u + half;
+            let panel = {{ "first - p.first_panel" if experts else "group.x * " ~ halves ~ "u + half" }};
 {%- for r in range(rows) %}
             var acc{{ r }} = 0.0;
 {%- endfor %}
@@ -89,18 +123,16 @@ fn main(
                         {{ weight }}_value(word.y & 0xffffu), {{ weight }}_value(word.y >> 16u),
                     );
 {%- else %}
-                    let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
-                    {{ packed.scale(weight) }}
-                    {{ packed.high(weight) }}
-{%- for f in range(1 if weight == "q8_0" else 2) %}
+                    {{ packed.shared(weight) }}
+{%- for f in range(packed.unit(weight)|int // 4) %}
                     let w{{ f }} = vec4<f32>(
 {%- for e in range(4) %}
-                        {{ packed.decoded(weight, (f * 4 + e) ~ "u", "k % 32u + " ~ (f * 4 + e) ~ "u") }},
+                        {{ packed.decoded(weight, (f * 4 + e) ~ "u", "k + " ~ (f * 4 + e) ~ "u") }},
 {%- endfor %}
                     );
 {%- endfor %}
 {%- endif %}
-{%- for f in range(1 if weight in ["f32", "f16", "bf16", "q8_0"] else 2) %}
+{%- for f in range(packed.unit(weight)|int // 4) %}
 {%- for r in range(rows) %}
                     {
                         let a = x_four(x{{ r }} + k + {{ f * 4 }}u);
@@ -126,12 +158,21 @@ fn main(
 {%- endfor %}
         }
         workgroupBarrier();
+{%- if experts %}
+        let n = group.x * 32u + lane;
+        if (leaf < ROWS && {{ "n < p.inner" if experts == "slot" else "begin + tile * ROWS + leaf < end && n < p.inner" }}) {
+            let at = leaf * 32u + lane;
+            let row = {{ "tile" if experts == "slot" else "which[order + begin + tile * ROWS + leaf]" }};
+            let to = p.out_offset + row * p.out_pitch + n;
+            var y = sum_of(0u, at);
+{%- else %}
         let row = tile * ROWS + leaf;
         let n = p.first_out + group.x * 32u + lane;
         if (leaf < ROWS && row < p.rows && n < p.end_out) {
             let at = leaf * 32u + lane;
             let to = p.out_offset + row * p.out_pitch + n;
             var y = sum_of(0u, at);
+{%- endif %}
 {%- if gate %}
             var up = sum_of(1u, at);
             if (p.has_bias != 0u) {
@@ -147,11 +188,11 @@ fn main(
 {%- endif %}
 {%- else %}
             if (p.has_bias != 0u) {
-                y = og(y + bias[n]);
+                y = og(y + bias[{{ "expert * p.inner + n" if experts else "n" }}]);
             }
 {%- if act %}
             y = act_of(p.act, out_round(y));
-{%- else %}
+{%- elif not experts %}
             if (p.add != 0u) {
                 y = out_at(to) + out_round(y);
             }

@@ -39,7 +39,15 @@ fn magnitude(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) & 0x7fffffffu);
 }
 
-fn tanh_of(x: f32) -> f32 {
+// tanh and erf in two halves, what goes into the exponential and what is made of it: an activation then needs one
+// exponential whichever it is, which drivers compile several times faster.
+fn tanh_power(x: f32) -> f32 {
+    let b = magnitude(x);
+    let a = select(b, 10.0, b > 10.0);
+    return a + a;
+}
+
+fn tanh_from(x: f32, e: f32) -> f32 {
     let b = magnitude(x);
     let a = select(b, 10.0, b > 10.0);
     let u = og(a * a);
@@ -49,11 +57,28 @@ fn tanh_of(x: f32) -> f32 {
     q = madd(u, q, 0.1333321);
     q = madd(u, q, -0.3333333);
     let small = madd(og(a * u), q, a);
-    let large = 1.0 - og(2.0 / og(og(exp_of(a + a)) + 1.0));
+    let large = 1.0 - og(2.0 / og(og(e) + 1.0));
     return with_sign_of(select(large, small, a < 0.625), x);
 }
 
-fn erf_of(x: f32) -> f32 {
+fn tanh_of(x: f32) -> f32 {
+    return tanh_from(x, exp_of(tanh_power(x)));
+}
+
+fn erf_power(x: f32) -> f32 {
+    let b = magnitude(x);
+    let a = select(b, 4.0, b > 4.0);
+    var q = madd(a, 2.0828618e-5, -4.3139356e-4);
+    q = madd(a, q, 4.1562547e-3);
+    q = madd(a, q, -2.5080616e-2);
+    q = madd(a, q, 0.10822038);
+    q = madd(a, q, 0.63340086);
+    q = madd(a, q, 1.1294883);
+    q = madd(a, q, -1.6920512e-4);
+    return -og(q);
+}
+
+fn erf_from(x: f32, e: f32) -> f32 {
     let b = magnitude(x);
     let a = select(b, 4.0, b > 4.0);
     let u = og(a * a);
@@ -63,44 +88,60 @@ fn erf_of(x: f32) -> f32 {
     s = madd(u, s, 0.11283703);
     s = madd(u, s, -0.37612635);
     let small = madd(a, og(madd(u, s, 0.12837917)), a);
-    var q = madd(a, 2.0828618e-5, -4.3139356e-4);
-    q = madd(a, q, 4.1562547e-3);
-    q = madd(a, q, -2.5080616e-2);
-    q = madd(a, q, 0.10822038);
-    q = madd(a, q, 0.63340086);
-    q = madd(a, q, 1.1294883);
-    q = madd(a, q, -1.6920512e-4);
-    let large = 1.0 - og(exp_of(-og(q)));
+    let large = 1.0 - og(e);
     return with_sign_of(select(large, small, a < 0.9), x);
 }
 
-// 1 + e^-x, its argument not below -87.
-fn one_plus_exp(x: f32) -> f32 {
-    return og(1.0 + og(exp_of(-(select(x, -87.0, x < -87.0)))));
+fn erf_of(x: f32) -> f32 {
+    return erf_from(x, exp_of(erf_power(x)));
+}
+
+// -x, its exponential being finite.
+fn sigmoid_power(x: f32) -> f32 {
+    return -(select(x, -87.0, x < -87.0));
+}
+
+fn sigmoid_of(x: f32) -> f32 {
+    return 1.0 / og(1.0 + og(exp_of(sigmoid_power(x))));
 }
 
 // The numbers are those of `Act` in the crate's root.
 fn act_of(act: u32, x: f32) -> f32 {
+    // What the function of the middle takes.
+    var y = x;
+    if (act == 2u) {
+        y = og(x * 0.70710678118654752440);
+    } else if (act == 3u) {
+        let c = clamp_to(x, -10.0, 10.0);
+        y = og(og(madd(og(og(c * c) * 0.044715), c, c)) * 0.7978846);
+    } else if (act == 4u) {
+        y = og(1.702 * x);
+    }
+    var power = sigmoid_power(y);
+    if (act == 2u) {
+        power = erf_power(y);
+    } else if (act == 3u || act == 5u) {
+        power = tanh_power(y);
+    }
+    let e = exp_of(power);
     switch (act) {
         case 0u: {
             return select(x, 0.0, x < 0.0);
         }
         case 1u: {
-            return x / one_plus_exp(x);
+            return x / og(1.0 + og(e));
         }
         case 2u: {
-            return og(0.5 * x) * og(1.0 + og(erf_of(og(x * 0.70710678118654752440))));
+            return og(0.5 * x) * og(1.0 + og(erf_from(y, e)));
         }
         case 3u: {
-            let c = clamp_to(x, -10.0, 10.0);
-            let t = og(og(madd(og(og(c * c) * 0.044715), c, c)) * 0.7978846);
-            return og(0.5 * x) * og(1.0 + og(tanh_of(t)));
+            return og(0.5 * x) * og(1.0 + og(tanh_from(y, e)));
         }
         case 4u: {
-            return x * og(1.0 / one_plus_exp(og(1.702 * x)));
+            return x * og(1.0 / og(1.0 + og(e)));
         }
         default: {
-            return tanh_of(x);
+            return tanh_from(y, e);
         }
     }
 }

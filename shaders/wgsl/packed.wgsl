@@ -1,8 +1,15 @@
 {#- Packed weights: panels of 32 outputs, `[panel][unit along k][output]`, so that neighbours read neighbours.
 
-A unit holds 4 values of one output in ascending k (f32: four words, f16 and bf16: two, 8-bit codes: one) or 8 (4-bit codes:
-one word). Scales of blocks lie in a plane of their own, `[panel][block][output]`: d in the low, m in the high half; a
-fifth bit per code follows as a second word. Values are decoded as `engraft_core::quant::block` does. -#}
+A unit holds 4 values of one output in ascending k (f32: four words, f16 and bf16: two, 8-bit codes: one) or 8 (codes of up
+to 6 bits: the low four in one word). What a block of values shares lies in a plane of its own, `[panel][block][word][output]`:
+
+- forms of GGUF with 32 values and the own integer forms (`p.block` values): d in the low, m in the high half of the first
+  word; fifth bits follow as a second word;
+- K forms, 256 values: d and e in the first word, sixteen bytes of the parts' small scales in four, then fifth bits (q5_k: a
+  word for each 32 values) or fifth and sixth bits (q6_k: a word for each 16).
+
+Values are decoded as `engraft_core::quant` does: products of scale and code are exact, the minimum is added in one
+rounding. -#}
 {%- macro weight(slot, format) -%}
 @group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
 @group(0) @binding({{ slot + 1 }}) var<storage, read> scales: array<u32>;
@@ -18,46 +25,74 @@ fn weight_at(panel: u32, lane: u32, k: u32) -> f32 {
 {%- elif format in ["f16", "bf16"] %}
     return {{ format }}_value((word[(k >> 1u) & 1u] >> ((k & 1u) * 16u)) & 0xffffu);
 {%- else %}
-    let block = (panel * (p.cols / 32u) + k / 32u) * 32u + lane;
-    {{ scale(format) }}
-    {{ high(format) }}
-    let e = k % UNIT;
-    return {{ decoded(format, "e", "k % 32u") }};
+    {{ shared(format) }}
+    return {{ decoded(format, "k % UNIT", "k") }};
 {%- endif %}
 }
 {%- endmacro -%}
 
 {%- macro unit(format) -%}
-{{ {"f32": 4, "f16": 4, "bf16": 4, "q8_0": 4}[format] or 8 }}
+{{ {"f32": 4, "f16": 4, "bf16": 4, "q8_0": 4, "q8_1": 4}[format] or 8 }}
 {%- endmacro -%}
 
-{#- Scale (and minimum) of block `block`, as `d` and `m`. -#}
-{%- macro scale(format) -%}
-{%- if format in ["q5_0", "q5_1"] -%}
-let dm = unpack2x16float(scales[block * 2u]);
+{#- Words that a block shares. -#}
+{%- macro words(format) -%}
+{{ {"q5_0": 2, "q5_1": 2, "q2_k": 5, "q3_k": 5, "q4_k": 5, "q5_k": 13, "q6_k": 21}[format] or 1 }}
+{%- endmacro -%}
+
+{#- What the block of value `k` shares: `dm`, scale and minimum, and `high`, upper bits of its codes. -#}
+{%- macro shared(format) -%}
+{%- if format in ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"] -%}
+let block = (panel * (p.cols / 256u) + k / 256u) * {{ 32 * words(format)|int }}u + lane;
+    let de = unpack2x16float(scales[block]);
+    let part = (k % 256u) / 16u;
+{%- if format == "q2_k" %}
+    let st = extractBits(scales[block + (1u + part / 4u) * 32u], (part % 4u) * 8u, 8u);
+    let dm = vec2<f32>(og(de.x * f32(st & 15u)), og(de.y * f32(st >> 4u)));
+{%- elif format in ["q4_k", "q5_k"] %}
+    let of_part = ((part / 2u) % 4u) * 8u;
+    let s = extractBits(scales[block + (1u + part / 8u) * 32u], of_part, 8u);
+    let t = extractBits(scales[block + (3u + part / 8u) * 32u], of_part, 8u);
+    let dm = vec2<f32>(og(de.x * f32(s)), og(de.y * f32(t)));
+{%- else %}
+    let s = extractBits(bitcast<i32>(scales[block + (1u + part / 4u) * 32u]), (part % 4u) * 8u, 8u);
+    let dm = vec2<f32>(og(de.x * f32(s)), 0.0);
+{%- endif %}
+{%- if format == "q5_k" %}
+    let high = scales[block + (5u + part / 2u) * 32u];
+{%- elif format == "q6_k" %}
+    let high = scales[block + (5u + part) * 32u];
+{%- endif %}
 {%- else -%}
-let dm = unpack2x16float(scales[block]);
+let block = (panel * ((p.cols + p.block - 1u) / p.block) + k / p.block) * {{ 32 * words(format)|int }}u + lane;
+    let dm = unpack2x16float(scales[block]);
+{%- if format in ["q5_0", "q5_1"] %}
+    let high = scales[block + 32u];
+{%- endif %}
 {%- endif -%}
 {%- endmacro -%}
 
-{#- Fifth bits of block `block`. -#}
-{%- macro high(format) -%}
-{%- if format in ["q5_0", "q5_1"] -%}
-let fifth = scales[block * 2u + 1u];
+{#- Value of code `e` of `word`, the code being that of value `k`. -#}
+{%- macro decoded(format, e, k) -%}
+{%- set code -%}
+{%- if format in ["q8_0", "q8_1"] -%}
+extractBits(bitcast<i32>(word), ({{ e }}) * 8u, 8u)
+{%- elif format in ["q5_0", "q5_1", "q5_k"] -%}
+i32(((word >> (({{ e }}) * 4u)) & 15u) | (((high >> (({{ k }}) % 32u)) & 1u) << 4u))
+{%- elif format == "q6_k" -%}
+i32(((word >> (({{ e }}) * 4u)) & 15u) | (((high >> ((({{ k }}) % 16u) * 2u)) & 3u) << 4u))
+{%- else -%}
+i32((word >> (({{ e }}) * 4u)) & 15u)
 {%- endif -%}
-{%- endmacro -%}
-
-{#- Value of code `e` of `word`, the code being number `place` in its block. -#}
-{%- macro decoded(format, e, place) -%}
-{%- if format == "q8_0" -%}
-og(dm.x * f32(extractBits(bitcast<i32>(word), ({{ e }}) * 8u, 8u)))
-{%- elif format == "q4_0" -%}
-og(dm.x * f32(i32((word >> (({{ e }}) * 4u)) & 15u) - 8))
-{%- elif format == "q4_1" -%}
-og(og(dm.x * f32((word >> (({{ e }}) * 4u)) & 15u)) + dm.y)
-{%- elif format == "q5_0" -%}
-og(dm.x * f32(i32(((word >> (({{ e }}) * 4u)) & 15u) | (((fifth >> ({{ place }})) & 1u) << 4u)) - 16))
-{%- elif format == "q5_1" -%}
-og(og(dm.x * f32(((word >> (({{ e }}) * 4u)) & 15u) | (((fifth >> ({{ place }})) & 1u) << 4u))) + dm.y)
+{%- endset -%}
+{%- set zero = {"q4_0": 8, "q5_0": 16, "q3_k": 4, "q6_k": 32}[format] or 0 -%}
+{%- if format in ["q4_1", "q5_1", "q8_1"] -%}
+og(og(dm.x * f32({{ code }})) + dm.y)
+{%- elif format in ["q2_k", "q4_k", "q5_k"] -%}
+og(og(dm.x * f32({{ code }})) - dm.y)
+{%- elif zero > 0 -%}
+og(dm.x * f32({{ code }} - {{ zero }}))
+{%- else -%}
+og(dm.x * f32({{ code }}))
 {%- endif -%}
 {%- endmacro -%}

@@ -6,7 +6,7 @@ reassociate or contract cannot see through it, so a product stays a product and 
 struct Params {
     zero: u32,
 {%- for field in fields %}
-    {{ field }}: {{ "f32" if field == "eps" else "u32" }},
+    {{ field }}: {{ "f32" if field in ["eps", "factor", "cap", "inverse"] else "u32" }},
 {%- endfor %}
 }
 {%- if carrier == "immediate" %}

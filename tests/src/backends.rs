@@ -71,7 +71,7 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
 
 /// Ops that no shader exists for yet. A backend that is listed here must refuse the op, by name; one that runs it after
 /// all has to be taken off the list.
-const WITHOUT_SHADER: [&str; 4] = ["scale", "route", "expert_linear", "combine"];
+const WITHOUT_SHADER: [&str; 0] = [];
 
 /// Whether the backend of this lab is known to lack an op.
 pub fn lacks(lab: &str, op: &str) -> bool {

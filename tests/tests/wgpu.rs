@@ -5,19 +5,27 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::backends::{self, adapters, wgpu};
-use engraft_core::backend::Backend;
+use conformance::compare::{Data, Output, Want, Worst, against, same_bits};
+use conformance::device::{Device, Matrix};
+use conformance::dice::Dice;
+use conformance::oracle::moe;
+use conformance::poison::{Grid, Lay};
+use engraft_core::backend::{Backend, Groups, PrimitiveOps, WeightUse};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Captured, Engine, Request, Want};
+use engraft_core::engine::{Captured, Engine, Request, Want as Keep};
 use engraft_core::inject::inject;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
 use engraft_core::policy::Registry;
+use engraft_core::quant;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_wgpu::Wgpu;
-use std::path::Path;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const CASES: [&str; 3] = ["llama_gqa_llama3", "gpt2", "opt_postln_proj"];
@@ -28,9 +36,12 @@ fn config() -> EngineConfig {
     EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
 }
 
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
+fn golden(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)
+}
+
+fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> Engine<B> {
+    let files = checkpoint::open(dir, Access::Map).unwrap();
     let options = LoadOptions::default();
     let model = inject(backend, &files, &Registry::default(), 4096, options, &mut |_, _| {}).unwrap();
     Engine::new(backend.clone(), model, config).unwrap()
@@ -44,12 +55,12 @@ fn run<B: Backend>(
     sampling: SamplingParams,
     keep: bool,
 ) -> Run {
-    let mut engine = engine(backend, case, config);
+    let mut engine = open(backend, &golden(case), config);
     let vocab = engine.model().spec.vocab;
     let mut ids = Vec::new();
     for (p, n) in [5usize, 1, 17].into_iter().enumerate() {
         let prompt = (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect();
-        let want = Want { logits: keep, hidden: keep };
+        let want = Keep { logits: keep, hidden: keep };
         let request = Request { prompt, max_new_tokens: 6, sampling, want, ..Request::default() };
         ids.push(engine.put(request).unwrap());
     }
@@ -107,36 +118,161 @@ fn laws(gpu: &Arc<Wgpu>, cpu: &Arc<Cpu>, case: &str, dtype: Float) {
     }
 }
 
-/// One submit per decode step, and an upload that the issue's bound holds.
-fn costs(gpu: &Arc<Wgpu>) {
-    let mut engine =
-        engine(gpu, "llama_gqa_llama3", EngineConfig { max_context: 64, ..EngineConfig::default() });
-    for p in 0..4u32 {
+/// Counts what this thread allocates: drivers have threads of their own.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: forwards to the system's allocator; a thread that ends is not counted any more.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Microseconds that this thread has computed, where the system says so.
+fn thread_us() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e3
+}
+
+/// What a decode step costs the host: one submit, an upload within the issue's bound, nothing made on the device.
+fn costs(gpu: &Arc<Wgpu>, model: &Path, sequences: u32) {
+    let config = EngineConfig { max_context: 64, ..EngineConfig::default() };
+    let mut engine = open(gpu, model, config);
+    for p in 0..sequences {
         let prompt = vec![3 + p, 4, 5];
         engine.put(Request { prompt, max_new_tokens: 40, ..Request::default() }).unwrap();
     }
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(8);
     for _ in 0..8 {
         engine.step(&mut out).unwrap();
     }
-    let (before, start) = (gpu.counters(), std::time::Instant::now());
     const STEPS: u64 = 20;
+    let (before, start) = (gpu.counters(), std::time::Instant::now());
+    let (allocations, busy) = (ALLOCATIONS.get(), thread_us());
     for _ in 0..STEPS {
         engine.step(&mut out).unwrap();
-        assert_eq!(out.len(), 4);
+        assert_eq!(out.len(), sequences as usize);
     }
+    let (busy, allocations) = (thread_us() - busy, ALLOCATIONS.get() - allocations);
     let after = gpu.counters();
     let per = |a: u64, b: u64| (b - a) / STEPS;
     let (dispatches, uploaded) =
         (per(before.dispatches, after.dispatches), per(before.uploaded, after.uploaded));
+    let layers = engine.model().blocks.len() as u64;
     println!(
-        "{}: {dispatches} dispatches ({} layers), {uploaded} bytes uploaded, {:.2} ms per decode step of 4 sequences",
+        "{}, {}: {dispatches} dispatches ({layers} layers, {} each), {uploaded} bytes uploaded, {:.0} us of the host's \
+         thread, {} allocations in wgpu, {:.2} ms per decode step of {sequences} sequences",
         gpu.name(),
-        engine.model().blocks.len(),
+        engine.model().spec.arch,
+        dispatches / layers,
+        busy / STEPS as f64,
+        allocations / STEPS,
         start.elapsed().as_secs_f64() * 1e3 / STEPS as f64
     );
     assert_eq!(after.submits - before.submits, STEPS, "one submit per step");
-    assert!(uploaded <= 1024 + 64 * 4, "{uploaded} bytes per step");
+    assert_eq!(after.made - before.made, 0, "buffers, bind groups and pipelines made in {STEPS} steps");
+    assert!(uploaded <= 1024 + 64 * u64::from(sequences), "{uploaded} bytes per step");
+}
+
+/// A weight in `format`: own formats are encoded, K forms are random bits under tame scales.
+fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Matrix {
+    let bytes = match format {
+        WeightFormat::Group(form) => {
+            let mut bytes = vec![0; format.bytes(rows, cols)];
+            quant::group::encode(form, cols, &dice.values(rows * cols, 1.0, Float::F32), &mut bytes);
+            bytes
+        }
+        _ => {
+            let mut bytes: Vec<u8> = (0..format.bytes(rows, cols)).map(|_| dice.bits() as u8).collect();
+            let (each, scales): (usize, &[usize]) = match format {
+                WeightFormat::Block(Block::Q2K) => (84, &[80, 82]),
+                WeightFormat::Block(Block::Q3K) => (110, &[108]),
+                WeightFormat::Block(Block::Q6K) => (210, &[208]),
+                WeightFormat::Block(block) => (block.bytes(), &[0, 2]),
+                _ => panic!("{format} is not a format of blocks"),
+            };
+            // f16 from 2^-8 to 2^-4, either sign.
+            let tame = |raw: &mut [u8]| scales.iter().for_each(|at| raw[at + 1] = raw[at + 1] & 0x8f | 0x20);
+            bytes.chunks_mut(each).for_each(tame);
+            bytes
+        }
+    };
+    Matrix { rows, cols, format, bytes }
+}
+
+/// Products of one and of several rows, rows looked up, and experts' products.
+fn products<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
+    let dice = &mut Dice::new(7);
+    let cols = if matches!(format, WeightFormat::Block(_)) { 512 } else { 200 };
+    let mut dev = Device::new(backend, false).unwrap();
+    let (n, experts, grain) = (45, vec![0, 2, 1, 2, 2, 1], 1);
+    let w = weight(dice, n, cols, format);
+    let of_experts = weight(dice, 3 * n, cols, format);
+    let x = Grid::random(dice, 3, cols, Float::F32, 1.0);
+    let (one, ids) = (dev.grid(&x.only(1)).unwrap(), dev.buffer(&[7u32, 44, 0, 31]).unwrap());
+    let x = dev.grid(&x).unwrap();
+    let w = dev.weight(&w, WeightUse::EmbeddingAndLinear, 2).unwrap();
+    let of_experts = dev.weight(&of_experts, WeightUse::Experts { count: 3, grain }, 2).unwrap();
+    let groups = dev.buffer(&moe::groups(&experts, 3)).unwrap();
+    let experts = dev.buffer(&experts).unwrap();
+    let mut out = [1, 3, 4, 6].map(|rows| {
+        let cols = if rows == 4 { cols } else { n };
+        dev.output(rows, cols, Float::F32, Lay::default()).unwrap()
+    });
+    let [alone, several, looked_up, by_expert] = &mut out;
+    dev.launch(|s, _| {
+        s.linear(one.view(), &w, None, alone.view_mut())?;
+        s.linear(x.view(), &w, None, several.view_mut())?;
+        s.embed(ids.view(), &w, looked_up.view_mut())?;
+        let groups = Groups { experts: experts.view(), groups: groups.view(), count: 3 };
+        s.expert_linear(x.view(), &of_experts, None, groups, by_expert.view_mut())
+    })
+    .unwrap();
+    out.iter().map(|o| dev.read(o, "out").unwrap()).collect()
+}
+
+/// Where the adapter promises no bits: to about 2^-13 of the largest value.
+fn near(want: &Output) -> Want {
+    let Data::Floats { values, .. } = &want.data else { panic!("products are floats") };
+    let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let slack = vec![f64::from(largest) / 8192.0; values.len()];
+    Want::Near { values: values.iter().map(|v| f64::from(*v)).collect(), slack }
+}
+
+/// The formats of quantized weights that `ops` leaves out: a driver compiles every shader of every format.
+#[test]
+fn weights_of_every_packed_format_give_the_cpus_bits() {
+    let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
+    let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128"];
+    let formats: Vec<_> = large.chain(own.map(|f| f.parse().unwrap())).collect();
+    let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
+    for name in adapters() {
+        let gpu = wgpu(Some(&name), false).unwrap();
+        for format in &formats {
+            let (got, want) = (products(&gpu, *format), products(&cpu, *format));
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                let worst = match gpu.numerics().mode {
+                    Mode::Reference => same_bits(got, want),
+                    _ => against(got, &near(want)),
+                };
+                assert!(worst.as_ref().is_none_or(Worst::passes), "{name}: {format}, output {i}: {worst:?}");
+            }
+        }
+        println!("{name}: {} formats of packed weights", formats.len());
+    }
 }
 
 #[test]
@@ -154,6 +290,9 @@ fn models_keep_the_laws_and_equal_the_cpu() {
         }
         laws(&gpu, &cpu, CASES[0], Float::Bf16);
         laws(&gpu, &cpu, CASES[1], Float::F16);
-        costs(&gpu);
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engraft/demo-model");
+        costs(&gpu, &golden(CASES[0]), 4);
+        costs(&gpu, &demo, 1);
+        costs(&gpu, &demo, 8);
     }
 }

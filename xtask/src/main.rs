@@ -1,6 +1,10 @@
 //! Chores of the repository: `cargo run -p xtask -- sizes`.
 //!
+//! `web` builds the page of the browser (`web.rs`).
+//!
 //! `sizes` lists how long the source files are, by package, and which are over the house's limit.
+
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,8 +15,9 @@ const LIMIT: usize = 600;
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("sizes") => sizes(),
+        Some("web") => web::run(std::env::args().skip(2)),
         _ => {
-            eprintln!("usage: cargo run -p xtask -- sizes");
+            eprintln!("usage: cargo run -p xtask -- sizes | web [--serve PORT]");
             ExitCode::from(2)
         }
     }

@@ -17,6 +17,34 @@ pub(super) fn activate(stream: &mut WgpuStream, x: MatMut<'_, WgpuMem>, act: Act
     each(stream, Elementwise::Activate, x, x, activation(act)?)
 }
 
+pub(super) fn scale(
+    stream: &mut WgpuStream,
+    x: MatMut<'_, WgpuMem>,
+    factor: f32,
+    cap: Option<f32>,
+) -> Result<()> {
+    let x = x.as_ref();
+    if x.rows * x.cols == 0 {
+        return Ok(());
+    }
+    let limits = stream.gpu().limits;
+    let at = matrix(&limits, x, "activations")?;
+    let most = cap.unwrap_or(1.0);
+    let words = [
+        word(x.rows)?,
+        word(x.cols)?,
+        at.offset,
+        word(x.pitch)?,
+        factor.to_bits(),
+        u32::from(cap.is_some()),
+        most.to_bits(),
+        (1.0 / most).to_bits(),
+    ];
+    let kernel = Kernel::Elementwise(Elementwise::Scale, elem(x.dtype), elem(x.dtype));
+    let grid = groups(&limits, x.rows * x.cols, FLAT);
+    stream.run(&Call { kernel, slots: &[at.slot], words: &words, grid })
+}
+
 pub(super) fn gate(
     stream: &mut WgpuStream,
     gate_up: MatRef<'_, WgpuMem>,

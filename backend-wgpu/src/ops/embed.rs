@@ -22,15 +22,17 @@ pub(super) fn embed(
     let (from, to) = (buffer(&limits, ids, "token ids")?, matrix(&limits, out, "activations")?);
     let kernel = Kernel::Embed { weight: table.packing, out: elem(out.dtype), add };
     for chunk in &table.chunks {
+        let rows = table.range(chunk);
         let words = [
             word(ids.len)?,
             word(out.cols)?,
             from.offset,
             to.offset,
             word(out.pitch)?,
-            word(chunk.first)?,
-            word(chunk.first + chunk.count)?,
+            word(rows.start)?,
+            word(rows.end)?,
             word(table.rows)?,
+            word(table.block)?,
         ];
         let scales = chunk.scales.as_ref().map_or_else(|| gpu.nothing(), Ok)?;
         let slots = [

@@ -4,7 +4,7 @@ use crate::command::{Call, Slot, elem, matrix, word};
 use crate::{AdapterKind, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_shaders::{Kernel, PANEL};
+use engraft_shaders::Kernel;
 
 /// What follows the product.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ pub(super) enum Then {
 
 /// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that run on the
 /// CPU gain nothing beyond 4 and compile twice as long.
-fn tile_rows(rows: usize, software: bool) -> u32 {
+pub(super) fn tile_rows(rows: usize, software: bool) -> u32 {
     match rows {
         0..=1 => 1,
         2..=4 => 4,
@@ -29,7 +29,7 @@ fn tile_rows(rows: usize, software: bool) -> u32 {
 }
 
 /// Whether rows begin at multiples of four elements.
-fn aligned(x: MatRef<'_, WgpuMem>) -> bool {
+pub(super) fn aligned(x: MatRef<'_, WgpuMem>) -> bool {
     x.offset.is_multiple_of(4) && x.pitch.is_multiple_of(4)
 }
 
@@ -64,6 +64,7 @@ pub(super) fn linear(
         Then::AddTo => (1, 0),
     };
     for chunk in &w.chunks {
+        let outputs = w.range(chunk);
         let words = [
             word(x.rows)?,
             word(w.cols)?,
@@ -72,12 +73,13 @@ pub(super) fn linear(
             word(x.pitch)?,
             to.offset,
             word(out.pitch)?,
-            word(chunk.first)?,
-            word(chunk.first + chunk.count)?,
+            word(outputs.start)?,
+            word(outputs.end)?,
             word(w.outputs())?,
             u32::from(bias.is_some()),
             add,
             act,
+            word(w.block)?,
         ];
         let scales = chunk.scales.as_ref().map_or_else(|| gpu.nothing(), Ok)?;
         let slots = [
@@ -88,7 +90,7 @@ pub(super) fn linear(
             to.slot,
         ];
         let tiles = x.rows.div_ceil(rows as usize).min(limits.groups as usize);
-        let grid = [word(chunk.count.div_ceil(PANEL))?, word(tiles)?, 1];
+        let grid = [word(chunk.count)?, word(tiles)?, 1];
         stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
     }
     Ok(())

@@ -7,6 +7,7 @@ mod embed;
 mod fused;
 mod kv;
 mod linear;
+mod moe;
 mod norm;
 mod primitive;
 mod rope;
@@ -18,7 +19,6 @@ pub(crate) use kv::slab_bytes;
 
 use crate::command::elem;
 use engraft_core::backend::{Coverage, Op, Signature};
-use engraft_core::mem::WeightFormat;
 use engraft_core::ops::Act;
 use engraft_core::{Error, Result};
 
@@ -45,13 +45,15 @@ fn activation(act: Act) -> Result<u32> {
 }
 
 /// How an op runs here. Native ops are those that `primitive` and `fused` implement; what `fused` leaves to its
-/// composed default says why.
+/// composed default says why. What `prepare_weight` would refuse is missing.
 pub(crate) fn coverage(op: Op, signature: &Signature) -> Coverage {
     let x = elem(signature.dtype).name();
+    if let Some(reason) = signature.weight.and_then(crate::weight::unreadable) {
+        return Coverage::Missing(reason);
+    }
     let weight = match signature.weight {
-        Some(WeightFormat::Plain(f)) => format!("_{}", f.name()),
-        Some(WeightFormat::Block(b)) => format!("_{}", b.name().to_lowercase()),
-        _ => String::new(),
+        Some(format) => format!("_{}", format.name().to_lowercase()),
+        None => String::new(),
     };
     let kernel = match op {
         // The default reduces over a group of one and calls `add_norm`, which is native.

@@ -3,9 +3,11 @@
 use super::*;
 use crate::{Wgpu, WgpuMem as M, WgpuPlan, WgpuStream, WgpuWeight as W};
 use engraft_core::Result;
-use engraft_core::backend::{AttnCall, KvView, NormCall, PrimitiveOps, RopeView, SampleCall, Table};
+use engraft_core::backend::{
+    AttnCall, Groups, KvView, NormCall, PrimitiveOps, RopeView, RouteMut, SampleCall, Table,
+};
 use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef, StepShape};
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::ops::{Heads, Router, Scores};
 
 impl PrimitiveOps<Wgpu> for WgpuStream {
     fn embed(&mut self, ids: BufRef<'_, M, u32>, table: &W, out: MatMut<'_, M>) -> Result<()> {
@@ -25,6 +27,31 @@ impl PrimitiveOps<Wgpu> for WgpuStream {
     }
     fn gate(&mut self, gate_up: MatRef<'_, M>, act: Act, out: MatMut<'_, M>) -> Result<()> {
         elementwise::gate(self, gate_up, act, out)
+    }
+    fn scale(&mut self, x: MatMut<'_, M>, factor: f32, cap: Option<f32>) -> Result<()> {
+        elementwise::scale(self, x, factor, cap)
+    }
+    fn route(&mut self, logits: MatRef<'_, M>, router: &Router, out: RouteMut<'_, M>) -> Result<()> {
+        moe::route(self, logits, router, out)
+    }
+    fn expert_linear(
+        &mut self,
+        x: MatRef<'_, M>,
+        w: &W,
+        bias: Option<&W>,
+        groups: Groups<'_, M>,
+        out: MatMut<'_, M>,
+    ) -> Result<()> {
+        moe::expert_linear(self, x, w, bias, groups, out)
+    }
+    fn combine(
+        &mut self,
+        y: MatRef<'_, M>,
+        weights: MatRef<'_, M>,
+        add: bool,
+        out: MatMut<'_, M>,
+    ) -> Result<()> {
+        moe::combine(self, y, weights, add, out)
     }
     fn head_norm(&mut self, x: MatMut<'_, M>, width: usize, norm: NormCall<'_, W>) -> Result<()> {
         norm::head_norm(self, x, width, norm)

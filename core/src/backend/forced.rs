@@ -70,7 +70,10 @@ impl<B: Backend> Backend for Composed<B> {
             | Op::GatedLinear
             | Op::LinearAdd
             | Op::QkvRopeAppend
-            | Op::ReduceAddNorm => Coverage::Composed("composed model asked for".into()),
+            | Op::ReduceAddNorm => match self.inner.coverage(op, signature) {
+                Coverage::Missing(reason) => Coverage::Missing(reason),
+                _ => Coverage::Composed("composed model asked for".into()),
+            },
             _ => self.inner.coverage(op, signature),
         }
     }

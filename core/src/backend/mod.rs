@@ -189,4 +189,6 @@ pub enum Coverage {
     Native(String),
     /// By its composed default, for this reason.
     Composed(String),
+    /// Not at all, for this reason: a model that needs it is refused before its weights are read.
+    Missing(String),
 }

@@ -25,7 +25,8 @@ mod storage;
 mod tensors;
 mod torch;
 
-use crate::{Result, mem::Stored};
+use crate::Result;
+use crate::mem::{Stored, WeightFormat};
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
@@ -84,6 +85,12 @@ pub trait Source: Send + Sync {
     fn ready(&self, role: &str) -> Result<Option<Vec<ready::ReadyOperand<'_>>>> {
         let _ = role;
         Ok(None)
+    }
+
+    /// The format of [`Source::ready`]'s operand, without reading it.
+    fn ready_format(&self, role: &str) -> Option<WeightFormat> {
+        let _ = role;
+        None
     }
 
     /// The caller is done with this operand.

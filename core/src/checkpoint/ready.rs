@@ -262,6 +262,10 @@ impl Source for Ready {
         Ok(Some(all))
     }
 
+    fn ready_format(&self, role: &str) -> Option<WeightFormat> {
+        self.manifest.operands.first()?.get(role).map(|shape| shape.format)
+    }
+
     fn release_ready(&self, role: &str) {
         self.ranks.iter().for_each(|r| r.release(role));
     }

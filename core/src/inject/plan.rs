@@ -19,6 +19,8 @@ pub struct PlanRow {
     pub kernel: Option<String>,
     /// Why the composed default runs, when it does.
     pub composed: Option<String>,
+    /// Why nothing runs here, when the backend cannot.
+    pub missing: Option<String>,
     /// The operand's shape `[rows, cols]`, if it has one.
     pub shape: Option<[usize; 2]>,
     /// The operand's format.
@@ -142,6 +144,11 @@ impl InjectionPlan {
     pub fn composed(&self) -> impl Iterator<Item = &PlanRow> {
         self.rows.iter().filter(|r| r.composed.is_some())
     }
+
+    /// Rows that the backend cannot run.
+    pub fn missing(&self) -> impl Iterator<Item = &PlanRow> {
+        self.rows.iter().filter(|r| r.missing.is_some())
+    }
 }
 
 struct Planner<'a, B> {
@@ -153,9 +160,10 @@ struct Planner<'a, B> {
 
 impl<B: Backend> Planner<'_, B> {
     fn push(&mut self, slot: &str, op: Op, signature: Signature) -> &mut PlanRow {
-        let (kernel, composed) = match self.backend.coverage(op, &signature) {
-            Coverage::Native(kernel) => (Some(kernel), None),
-            Coverage::Composed(reason) => (None, Some(reason)),
+        let (kernel, composed, missing) = match self.backend.coverage(op, &signature) {
+            Coverage::Native(kernel) => (Some(kernel), None, None),
+            Coverage::Composed(reason) => (None, Some(reason), None),
+            Coverage::Missing(reason) => (None, None, Some(reason)),
         };
         self.rows.push(PlanRow {
             layer: self.layer,
@@ -163,6 +171,7 @@ impl<B: Backend> Planner<'_, B> {
             op: op.name(),
             kernel,
             composed,
+            missing,
             shape: None,
             format: None,
             bytes: 0,
@@ -214,10 +223,11 @@ impl fmt::Display for InjectionPlan {
         for (label, rows) in self.groups() {
             for row in rows {
                 let shape = row.shape.map_or(String::new(), |[r, c]| format!("{r}x{c}"));
-                let how = match (&row.kernel, &row.composed) {
-                    (Some(kernel), _) => kernel.clone(),
-                    (None, Some(reason)) => format!("composed: {reason}"),
-                    (None, None) => String::new(),
+                let how = match (&row.kernel, &row.composed, &row.missing) {
+                    (Some(kernel), ..) => kernel.clone(),
+                    (None, Some(reason), _) => format!("composed: {reason}"),
+                    (None, None, Some(reason)) => format!("missing: {reason}"),
+                    (None, None, None) => String::new(),
                 };
                 let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
                 writeln!(
@@ -230,9 +240,13 @@ impl fmt::Display for InjectionPlan {
                 )?;
             }
         }
-        let composed = self.composed().count();
-        let native = self.rows.len() - composed;
-        write!(f, "{native} slots native, {composed} composed, {} of weights", bytes_text(self.bytes()))
+        let (composed, missing) = (self.composed().count(), self.missing().count());
+        let native = self.rows.len() - composed - missing;
+        write!(f, "{native} slots native, {composed} composed, ")?;
+        if missing > 0 {
+            write!(f, "{missing} missing, ")?;
+        }
+        write!(f, "{} of weights", bytes_text(self.bytes()))
     }
 }
 
@@ -277,5 +291,38 @@ fn bytes_text(bytes: usize) -> String {
         b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
         b if b >= 1e3 => format!("{:.1} kB", b / 1e3),
         b => format!("{b} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_cannot_run_is_shown_with_its_reason() {
+        let row = |kernel: Option<&str>, missing: Option<&str>| PlanRow {
+            layer: Some(0),
+            slot: "up".into(),
+            op: "linear",
+            kernel: kernel.map(str::to_string),
+            composed: None,
+            missing: missing.map(str::to_string),
+            shape: None,
+            format: None,
+            bytes: 0,
+            shard: "",
+        };
+        let rows = vec![row(Some("linear_f32"), None), row(None, Some("no kernel reads Q9"))];
+        let plan = InjectionPlan {
+            arch: "Any".into(),
+            backend: "some".into(),
+            dtype: Float::F32,
+            rows,
+            assumed: Vec::new(),
+        };
+        let text = plan.to_string();
+        assert!(text.contains("missing: no kernel reads Q9"), "{text}");
+        assert!(text.contains("1 slots native, 0 composed, 1 missing"), "{text}");
+        assert_eq!(plan.missing().count(), 1);
     }
 }

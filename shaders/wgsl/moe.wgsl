@@ -1,0 +1,156 @@
+{#- Experts: choosing them (`route`), sorting slots by expert (`group`), adding up what they gave (`combine`).
+
+A slot is one of the pairs of a token and an expert, `token * top_k + choice`. Logits are compared as integers: NaN counts as
+the smallest number, and the two zeros are equal, whatever a driver does with them. -#}
+{%- import "prelude.wgsl" as it -%}
+{%- import "math.wgsl" as math -%}
+{{ it.params(carrier, fields) }}
+{%- if how == "route" %}
+{{ it.leaves() }}
+{{ math.functions() }}
+@group(0) @binding(0) var<storage, read> logits: array<f32>;
+@group(0) @binding(1) var<storage, read_write> experts: array<u32>;
+@group(0) @binding(2) var<storage, read_write> weights: array<f32>;
+
+const SIGMOID = 1u;
+const RENORMALISE = 2u;
+// `Router::MAX_TOP_K`.
+const MOST = 64u;
+
+// The chosen by falling logit, and in ascending order; their scores; leaves of the sum over all.
+var<workgroup> ranked: array<u32, 64>;
+var<workgroup> chosen: array<u32, 64>;
+var<workgroup> scores: array<f32, 64>;
+var<workgroup> leaf: array<f32, 8>;
+
+// Grows with the number; NaN gives that of minus infinity.
+fn key(at: u32) -> u32 {
+    let v = logits[at];
+    if (is_nan(v)) {
+        return 0x007fffffu;
+    }
+    let bits = bitcast<u32>(v);
+    if ((bits & 0x7fffffffu) == 0u) {
+        return 0x80000000u;
+    }
+    return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
+}
+
+fn value_of(key: u32) -> f32 {
+    return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) == 1u));
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) t: u32,
+) {
+    let n = p.experts;
+    for (var token = group.x; token < p.tokens; token += groups.x) {
+        let base = p.x_offset + token * p.x_pitch;
+        for (var i = t; i < n; i += 64u) {
+            let own = key(base + i);
+            var rank = 0u;
+            for (var j = 0u; j < n; j += 1u) {
+                let other = key(base + j);
+                rank += select(0u, 1u, other > own || (other == own && j < i));
+            }
+            if (rank < p.top_k) {
+                ranked[rank] = i;
+            }
+        }
+        workgroupBarrier();
+        if (t < p.top_k) {
+            let own = ranked[t];
+            var place = 0u;
+            for (var j = 0u; j < p.top_k; j += 1u) {
+                place += select(0u, 1u, ranked[j] < own);
+            }
+            chosen[place] = own;
+        }
+        // Computed by all alike: the largest logit is the first in rank.
+        let max = value_of(key(base + ranked[0]));
+        workgroupBarrier();
+        if (t < p.top_k) {
+            let v = logits[base + chosen[t]];
+            if ((p.flags & SIGMOID) != 0u) {
+                scores[t] = og(sigmoid_of(v));
+            } else {
+                scores[t] = exp_of(og(v - max));
+            }
+        }
+        if (p.flags == 0u && t < 8u) {
+            var acc = 0.0;
+            let end = leaf_start(n, 1u, t + 1u);
+            for (var i = leaf_start(n, 1u, t); i < end; i += 1u) {
+                acc = og(acc + og(exp_of(og(logits[base + i] - max))));
+            }
+            leaf[t] = acc;
+        }
+        workgroupBarrier();
+        if (t < p.top_k) {
+            var total = 1.0;
+            if ((p.flags & RENORMALISE) != 0u) {
+                total = 0.0;
+                for (var j = 0u; j < p.top_k; j += 1u) {
+                    total = og(total + scores[j]);
+                }
+            } else if ((p.flags & SIGMOID) == 0u) {
+                total = tree(leaf[0], leaf[1], leaf[2], leaf[3], leaf[4], leaf[5], leaf[6], leaf[7]);
+            }
+            if ((bitcast<u32>(total) & 0x7fffffffu) == 0u) {
+                total = 1.0;
+            }
+            experts[p.experts_offset + token * p.top_k + t] = chosen[t];
+            weights[p.weights_offset + token * p.weights_pitch + t] = og(scores[t] / total) * p.factor;
+        }
+        workgroupBarrier();
+    }
+}
+{%- elif how == "group" %}
+@group(0) @binding(0) var<storage, read> experts: array<u32>;
+@group(0) @binding(1) var<storage, read_write> groups_out: array<u32>;
+
+// An invocation takes one expert: where its slots begin is how many slots go to those before it.
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    for (var e = id.x; e <= p.count; e += groups.x * 64u) {
+        var begin = 0u;
+        for (var s = 0u; s < p.slots; s += 1u) {
+            begin += select(0u, 1u, experts[p.experts_offset + s] < e);
+        }
+        groups_out[p.groups_offset + e] = begin;
+        var at = p.groups_offset + p.count + 1u + begin;
+        for (var s = 0u; s < p.slots; s += 1u) {
+            if (experts[p.experts_offset + s] == e) {
+                groups_out[at] = s;
+                at += 1u;
+            }
+        }
+    }
+}
+{%- else %}
+{{ it.reads(0, "y", x) }}
+@group(0) @binding(1) var<storage, read> weights: array<f32>;
+{{ it.writes(2, "out", x) }}
+
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let total = p.rows * p.cols;
+    for (var i = id.x; i < total; i += groups.x * 256u) {
+        let t = i / p.cols;
+        let c = i % p.cols;
+        var acc = 0.0;
+        for (var j = 0u; j < p.top_k; j += 1u) {
+            let w = weights[p.weights_offset + t * p.weights_pitch + j];
+            acc = madd(w, y_at(p.y_offset + (t * p.top_k + j) * p.y_pitch + c), acc);
+        }
+        let to = p.out_offset + t * p.out_pitch + c;
+        if (p.add != 0u) {
+            acc = og(acc) + out_at(to);
+        }
+        out_put(to, acc);
+    }
+}
+{%- endif %}
