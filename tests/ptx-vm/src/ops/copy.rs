@@ -83,6 +83,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 pub(crate) fn execute(t: &mut Turn<'_, '_>, c: &CopyAsync, active: u32) -> Done<Flow> {
     let (to, from) = (addresses(&t.warp.registers, &c.to), addresses(&t.warp.registers, &c.from));
     let ignored = c.ignore.map_or(0, |i| super::compare::truth(&t.warp.registers, i));
+    t.grid.begin_moving();
     for lane in lanes_of(active) {
         let mut bytes = c.bytes.map_or(c.size, |s| t.warp.registers.row(s)[lane]);
         if ignored >> lane & 1 != 0 {
@@ -109,6 +110,7 @@ fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: 
             t.grid.not_pending(from, bytes.into())?;
         }
         let found = t.grid.locate(from, bytes.into(), false)?;
+        t.grid.moved(from, bytes as usize, false);
         t.grid.written(found, bytes as usize)?;
         t.grid.touch(found, bytes as usize, How::READ, &me)?;
     }

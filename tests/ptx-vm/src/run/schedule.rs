@@ -14,6 +14,7 @@ use super::step::{Blame, Turned};
 use super::warp::{Position, Wait, Warp};
 use super::{Grid, Stop, Turn};
 use crate::code::{Program, SHARED_START};
+use crate::memory::Traffic;
 use crate::memory::clock::Clock;
 use crate::memory::shadow::{Cell, Readers};
 use crate::ops::{barrier, copy, wgmma};
@@ -162,7 +163,7 @@ pub(crate) fn run(
 }
 
 impl Runner<'_> {
-    fn report(self) -> Report {
+    fn report(mut self) -> Report {
         let mut written: Vec<std::ops::Range<u64>> = Vec::new();
         for page in &self.grid.written {
             let start = page * WRITTEN_GRAIN;
@@ -172,7 +173,11 @@ impl Runner<'_> {
             }
         }
         let blocks = self.grid.launch.grid.iter().map(|&n| u64::from(n)).product();
-        Report { instructions: self.grid.instructions, blocks, written }
+        let traffic = self.grid.traffic.take().map_or(Traffic::default(), |counted| {
+            self.grid.memory.add_traffic(&counted);
+            counted.total()
+        });
+        Report { instructions: self.grid.instructions, blocks, written, traffic }
     }
 
     fn all(&mut self) -> Result<(), Fault> {
