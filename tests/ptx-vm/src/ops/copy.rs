@@ -145,12 +145,19 @@ fn land(t: &mut Turn<'_, '_>, pick: impl Fn(&PendingCopy) -> bool) -> Done {
     if t.warp.copies.is_empty() {
         return Ok(());
     }
-    let all = std::mem::take(&mut t.warp.copies);
-    let (ready, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| pick(c));
-    t.warp.copies = rest;
-    for c in ready {
-        land_one(t, &c).map_err(|s| s.at(c.lane.into()))?;
+    let mut copies = std::mem::take(&mut t.warp.copies);
+    let mut kept = 0;
+    for i in 0..copies.len() {
+        let c = copies[i];
+        if pick(&c) {
+            land_one(t, &c).map_err(|s| s.at(c.lane.into()))?;
+        } else {
+            copies[kept] = c;
+            kept += 1;
+        }
     }
+    copies.truncate(kept);
+    t.warp.copies = copies;
     Ok(())
 }
 
