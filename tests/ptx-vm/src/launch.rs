@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::memory::Traffic;
 use crate::{Fault, Instance, Memory};
 
 /// The order in which ready warps (and blocks) take turns.
@@ -89,6 +90,8 @@ pub struct Options {
     pub tensor_core_sums: bool,
     /// Collect [`Report::written`].
     pub track_writes: bool,
+    /// Collect [`Report::traffic`] and [`Memory::traffic`].
+    pub count_traffic: bool,
 }
 
 impl Default for Options {
@@ -102,6 +105,7 @@ impl Default for Options {
             approx: Rounding::Exact,
             tensor_core_sums: false,
             track_writes: false,
+            count_traffic: false,
         }
     }
 }
@@ -116,6 +120,8 @@ pub struct Report {
     /// Ranges of global memory written, ascending and disjoint, at the grain of 256 bytes
     /// (with [`Options::track_writes`]).
     pub written: Vec<Range<u64>>,
+    /// Bytes moved from and to global memory (with [`Options::count_traffic`]).
+    pub traffic: Traffic,
 }
 
 /// Runs a kernel to its end.

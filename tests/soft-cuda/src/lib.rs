@@ -48,6 +48,7 @@ mod order;
 pub mod preload;
 mod queue;
 mod state;
+mod statistics;
 mod stream;
 mod work;
 

@@ -108,6 +108,48 @@ impl Default for Checks {
     }
 }
 
+/// Bytes that kernels moved in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moved {
+    /// What the lanes asked for: lanes times the width of their access.
+    pub requested: u64,
+    /// Sectors of 32 bytes that each warp instruction touched: the traffic without caches.
+    pub transferred: u64,
+    /// Sectors of 32 bytes touched at all: the traffic with caches that never miss twice.
+    pub distinct: u64,
+}
+
+/// Bytes that kernels moved from and to global memory; an atomic counts in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// From memory.
+    pub read: Moved,
+    /// To memory.
+    pub written: Moved,
+}
+
+impl Traffic {
+    fn of(w: [u64; 6]) -> Self {
+        let moved = |at: usize| Moved { requested: w[at], transferred: w[at + 1], distinct: w[at + 2] };
+        Traffic { read: moved(0), written: moved(3) }
+    }
+}
+
+/// What the launches of one kernel did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelCounts {
+    /// Its name; kernels of one name in several modules count together.
+    pub name: String,
+    /// Launches that ended well, replays of graphs included.
+    pub launches: u64,
+    /// Their blocks.
+    pub blocks: u64,
+    /// Their warp instructions.
+    pub instructions: u64,
+    /// Their traffic, as far as it was measured; `distinct` counts anew in each launch.
+    pub traffic: Traffic,
+}
+
 /// The loaded driver; it stays in the process to its end.
 #[derive(Debug)]
 pub struct SoftCuda {
@@ -309,6 +351,77 @@ impl SoftCuda {
         let (mut kernels, mut instructions) = (0u64, 0u64);
         call!(self, engraftSoftCudaCounts(*mut u64, *mut u64), &raw mut kernels, &raw mut instructions)?;
         Ok((kernels, instructions))
+    }
+
+    /// Measures the traffic of kernels from now on, or no longer.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn set_traffic(&self, on: bool) -> Result<(), LoadError> {
+        call!(self, engraftSoftCudaSetTraffic(u32), on.into())
+    }
+
+    /// Traffic of the kernels that have run, in `bytes` bytes at a device address, at the grain of 32 bytes.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn traffic(&self, address: u64, bytes: u64) -> Result<Traffic, LoadError> {
+        let mut words = [0u64; 6];
+        call!(self, engraftSoftCudaTraffic(u64, u64, *mut u64), address, bytes, words.as_mut_ptr())?;
+        Ok(Traffic::of(words))
+    }
+
+    /// The kernels that have run, by name.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn kernels(&self) -> Result<Vec<KernelCounts>, LoadError> {
+        let mut all = Vec::new();
+        loop {
+            let (mut name, mut length, mut words) = (vec![0u8; 256], 0usize, [0u64; 9]);
+            for _ in 0..2 {
+                let asked = call!(
+                    self,
+                    engraftSoftCudaKernel(u64, *mut c_char, usize, *mut usize, *mut u64),
+                    all.len() as u64,
+                    name.as_mut_ptr().cast(),
+                    name.len(),
+                    &raw mut length,
+                    words.as_mut_ptr()
+                );
+                match asked {
+                    Err(LoadError::Refused(_, 1)) => return Ok(all),
+                    other => other?,
+                }
+                if length <= name.len() {
+                    break;
+                }
+                name.resize(length, 0);
+            }
+            let text = CStr::from_bytes_until_nul(&name).map_err(|e| LoadError::System(e.to_string()))?;
+            let [launches, blocks, instructions, traffic @ ..] = words;
+            let traffic = Traffic::of(traffic);
+            let name = text.to_string_lossy().into_owned();
+            all.push(KernelCounts { name, launches, blocks, instructions, traffic });
+        }
+    }
+
+    /// Bytes that copies and memsets of the driver have moved.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn copied(&self) -> Result<(u64, u64), LoadError> {
+        let (mut copied, mut filled) = (0u64, 0u64);
+        call!(self, engraftSoftCudaCopied(*mut u64, *mut u64), &raw mut copied, &raw mut filled)?;
+        Ok((copied, filled))
+    }
+
+    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`] and [`SoftCuda::copied`] to zero.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn clear_counts(&self) -> Result<(), LoadError> {
+        call!(self, engraftSoftCudaClearCounts(),)
     }
 
     /// Operations that were submitted and have not run.

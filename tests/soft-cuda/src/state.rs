@@ -25,6 +25,7 @@ use crate::memory::{Pool, Table};
 use crate::module::{Function, Library, LoadedModule};
 use crate::order::Order;
 use crate::queue::Queue;
+use crate::statistics::Statistics;
 use crate::stream::Stream;
 
 /// A handle: unique over all kinds and for the life of the process.
@@ -114,8 +115,8 @@ pub struct Driver {
     pub returned: &'static Condvar,
     /// The last fault in words.
     pub last_fault: Option<String>,
-    /// Kernels run, and warp instructions in them.
-    pub counted: (u64, u64),
+    /// What has run.
+    pub statistics: Statistics,
     next: u64,
 }
 
@@ -149,7 +150,7 @@ impl Driver {
             queue: Queue::default(),
             returned: Box::leak(Box::default()),
             last_fault: None,
-            counted: (0, 0),
+            statistics: Statistics::default(),
             next: 0x5C00_0000_0000,
         }
     }

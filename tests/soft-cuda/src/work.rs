@@ -149,8 +149,14 @@ pub fn perform(d: &mut Driver, work: &Work) -> Result<(), Failure> {
         // The queue does these itself: they need the lock or the ticket.
         Work::Nothing | Work::Record(_) | Work::Call(_) => Ok(()),
         Work::Kernel(kernel) => run_kernel(d, kernel),
-        Work::Copy(transfer) => transfer.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("copy: {e}"))),
-        Work::Fill(fill) => fill.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("memset: {e}"))),
+        Work::Copy(transfer) => {
+            d.statistics.copied += transfer.bytes();
+            transfer.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("copy: {e}")))
+        }
+        Work::Fill(fill) => {
+            d.statistics.filled += fill.row_bytes() * fill.height as u64;
+            fill.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("memset: {e}")))
+        }
         Work::Free(address) => {
             memory::release(d, *address);
             Ok(())
@@ -169,13 +175,17 @@ fn run_kernel(d: &mut Driver, kernel: &KernelWork) -> Result<(), Failure> {
     let options = d.settings.machine;
     let report = ptx_vm::launch(&kernel.instance, &kernel.name, launch, &mut d.memory, &options)
         .map_err(|f| (fault::code(f.kind), f.to_string()))?;
-    d.counted.0 += 1;
-    d.counted.1 += report.instructions;
+    d.statistics.ran(&kernel.name, &report);
     *kernel.written.lock() = report.written;
     Ok(())
 }
 
 impl Transfer {
+    /// Bytes of all rows.
+    fn bytes(&self) -> u64 {
+        (self.width * self.height * self.depth) as u64
+    }
+
     /// The rows as `(offset in source, offset in destination, bytes)`, one row when all are contiguous.
     fn rows(&self) -> Vec<(usize, usize, usize)> {
         let whole = |p: &Plane| {

@@ -104,7 +104,7 @@ impl Element {
     /// Values of elements in memory order (little-endian, lowest bits first). `codes` is E4M3's table of 256 values.
     ///
     /// A register over the lanes of a warp, read as memory, is a matrix by rows: see [`super::mma`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn widen(self, bytes: &[u8], codes: &[f32; 256], out: &mut [f32]) {
         // One loop per type, each straight-line code that the compiler can vectorise.
         macro_rules! words {

@@ -126,6 +126,23 @@ impl Mma {
     /// `d`, `c`: [`Mma::c_registers`] rows; `a`: [`Mma::a_registers`]; `b`: [`Mma::b_registers`]. Other lengths are the
     /// caller's mistake: missing rows leave elements zero or results unwritten.
     pub fn run(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has the feature the function is compiled for.
+            return unsafe { self.run_wide(d, a, b, c, summation) };
+        }
+        self.run_any(d, a, b, c, summation);
+    }
+
+    /// The same code in vectors of eight: no multiply-add is fused and no sum reordered, so the bits are the same.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn run_wide(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
+        self.run_any(d, a, b, c, summation);
+    }
+
+    #[inline(always)]
+    fn run_any(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
         // A depth known to the compiler: tiles no larger than needed, inner loops without a count.
         match self.k {
             4 => self.run_depth::<4>(d, a, b, c, summation),
@@ -136,6 +153,7 @@ impl Mma {
         }
     }
 
+    #[inline(always)]
     fn run_depth<const K: usize>(
         &self,
         d: &mut [Row],
@@ -203,6 +221,7 @@ fn memory(register: &Row) -> &[u8] {
 }
 
 /// Takes a fragment of A apart into rows of f32, `tile[row][k]`.
+#[inline(always)]
 pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[Row], tile: &mut [[f32; K]]) {
     let (width, codes) = (4 * kind.per_register(), e4m3_codes());
     let mut values = [0.0f32; 256];
@@ -216,6 +235,7 @@ pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[Row
 }
 
 /// Takes a fragment of B apart into rows of f32, `tile[k][n]`.
+#[inline(always)]
 fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
     let (width, codes) = (4 * kind.per_register(), e4m3_codes());
     let mut values = [0.0f32; 256];
@@ -230,6 +250,7 @@ fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
 /// Eight rows of eight columns.
 const BLOCK: usize = 8 * N;
 
+#[inline(always)]
 fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [f32; 16 * N]) {
     if kind == Accumulator::F16 {
         for (block, register) in sums.chunks_exact_mut(BLOCK).zip(registers) {
@@ -245,6 +266,7 @@ fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [f32; 16 * N]) {
     }
 }
 
+#[inline(always)]
 fn write_sums(kind: Accumulator, registers: &mut [Row], sums: &[f32; 16 * N]) {
     if kind == Accumulator::F16 {
         for (register, block) in registers.iter_mut().zip(sums.chunks_exact(BLOCK)) {
@@ -263,6 +285,7 @@ fn write_sums(kind: Accumulator, registers: &mut [Row], sums: &[f32; 16 * N]) {
     }
 }
 
+#[inline(always)]
 fn write_integers(d: &mut [Row], c: &[Row], sums: &[f32; 16 * N], saturate: bool) {
     for (j, (d, c)) in d.iter_mut().zip(c).enumerate() {
         let block = &sums[j / 2 * BLOCK..][..BLOCK];
@@ -273,6 +296,7 @@ fn write_integers(d: &mut [Row], c: &[Row], sums: &[f32; 16 * N], saturate: bool
     }
 }
 
+#[inline(always)]
 fn multiply<const K: usize>(
     m: usize,
     left: &[[f32; K]; 16],

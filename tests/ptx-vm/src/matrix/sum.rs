@@ -54,6 +54,9 @@ impl Summation {
     }
 }
 
+/// Terms of a block at most: 32 products of 8 bits and the accumulator.
+const MOST: usize = 33;
+
 /// Exponent of the leading bit, not below `least`; zero's is the least of f32.
 fn exponent(value: f32, least: i32) -> i32 {
     let field = (value.to_bits() >> 23 & 0xff) as i32;
@@ -72,18 +75,18 @@ impl Fused {
         to: Accumulator,
     ) -> f32 {
         let mut sum = start;
-        let mut terms = Vec::with_capacity(self.block + 1);
+        let mut terms = [(0.0, 0); MOST];
         for block in (0..a.len()).step_by(self.block) {
-            terms.clear();
             let least = if to == Accumulator::F16 { -14 } else { -126 };
-            terms.push((f64::from(sum), if sum == 0.0 { -126 } else { exponent(sum, least) }));
-            for (k, &x) in a.iter().enumerate().skip(block).take(self.block) {
+            terms[0] = (f64::from(sum), if sum == 0.0 { -126 } else { exponent(sum, least) });
+            let end = a.len().min(block + self.block);
+            for (k, &x) in a.iter().enumerate().take(end).skip(block) {
                 let y = b(k);
                 let product = f64::from(x) * f64::from(y);
                 let (ex, ey) = (exponent(x, kinds.0.least_exponent()), exponent(y, kinds.1.least_exponent()));
-                terms.push((product, if product == 0.0 { -126 } else { ex + ey }));
+                terms[1 + k - block] = (product, if product == 0.0 { -126 } else { ex + ey });
             }
-            sum = self.add(&terms, to);
+            sum = self.add(&terms[..=end - block], to);
         }
         sum
     }

@@ -10,11 +10,13 @@
 mod bits;
 pub(crate) mod clock;
 pub(crate) mod shadow;
+pub(crate) mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Error;
 pub(crate) use bits::Bits;
+pub use traffic::{Moved, SECTOR, Traffic};
 
 /// The first device address.
 pub const DEVICE_BASE: u64 = 0x3000_0000_0000;
@@ -108,6 +110,7 @@ pub struct Memory {
     capacity: BTreeMap<u32, u64>,
     used: BTreeMap<u32, u64>,
     peers: BTreeSet<(u32, u32)>,
+    traffic: traffic::Counters,
 }
 
 impl Default for Memory {
@@ -126,6 +129,7 @@ impl Memory {
             capacity: BTreeMap::new(),
             used: BTreeMap::new(),
             peers: BTreeSet::new(),
+            traffic: traffic::Counters::default(),
         }
     }
 
@@ -365,6 +369,22 @@ impl Memory {
             into.zip(bits).for_each(|(i, b)| written.put(i, b));
         }
         Ok(())
+    }
+
+    /// What kernels moved from and to a range, since the beginning or [`Memory::clear_traffic`], at the grain of 32 bytes; it is
+    /// counted in launches with [`Options::count_traffic`](crate::Options::count_traffic).
+    pub fn traffic(&self, address: u64, bytes: u64) -> Traffic {
+        self.traffic.range(address, bytes)
+    }
+
+    /// Starts counting anew.
+    pub fn clear_traffic(&mut self) {
+        self.traffic = traffic::Counters::default();
+    }
+
+    /// Adds what a launch has counted.
+    pub(crate) fn add_traffic(&mut self, counted: &traffic::Counters) {
+        self.traffic.add(counted);
     }
 
     /// Declares bytes as written, whatever they hold.

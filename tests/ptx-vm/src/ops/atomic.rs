@@ -72,6 +72,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 pub(crate) fn execute(t: &mut Turn<'_, '_>, a: &Atomic, active: u32) -> Done<Flow> {
     let at = data::addresses(&t.warp.registers, &a.address);
     let width = a.reduction.bytes() as usize;
+    t.grid.begin_moving();
     for lane in lanes_of(active) {
         one(t, a, at[lane], width, lane).map_err(|s| s.at(lane as u32))?;
     }
@@ -102,6 +103,8 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
                     t.grid.not_pending(address, width as u64)?;
                 }
                 let found = t.grid.locate(address, width as u64, true)?;
+                t.grid.moved(address, width, false);
+                t.grid.moved(address, width, true);
                 t.grid.written(found, width)?;
                 t.grid.touch(found, width, How::ATOMIC, &me)?;
                 let (bytes, written) = t.grid.memory.at_mut(found.allocation).parts_mut();

@@ -83,6 +83,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 pub(crate) fn execute(t: &mut Turn<'_, '_>, c: &CopyAsync, active: u32) -> Done<Flow> {
     let (to, from) = (addresses(&t.warp.registers, &c.to), addresses(&t.warp.registers, &c.from));
     let ignored = c.ignore.map_or(0, |i| super::compare::truth(&t.warp.registers, i));
+    t.grid.begin_moving();
     for lane in lanes_of(active) {
         let mut bytes = c.bytes.map_or(c.size, |s| t.warp.registers.row(s)[lane]);
         if ignored >> lane & 1 != 0 {
@@ -109,6 +110,7 @@ fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: 
             t.grid.not_pending(from, bytes.into())?;
         }
         let found = t.grid.locate(from, bytes.into(), false)?;
+        t.grid.moved(from, bytes as usize, false);
         t.grid.written(found, bytes as usize)?;
         t.grid.touch(found, bytes as usize, How::READ, &me)?;
     }
@@ -143,12 +145,19 @@ fn land(t: &mut Turn<'_, '_>, pick: impl Fn(&PendingCopy) -> bool) -> Done {
     if t.warp.copies.is_empty() {
         return Ok(());
     }
-    let all = std::mem::take(&mut t.warp.copies);
-    let (ready, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| pick(c));
-    t.warp.copies = rest;
-    for c in ready {
-        land_one(t, &c).map_err(|s| s.at(c.lane.into()))?;
+    let mut copies = std::mem::take(&mut t.warp.copies);
+    let mut kept = 0;
+    for i in 0..copies.len() {
+        let c = copies[i];
+        if pick(&c) {
+            land_one(t, &c).map_err(|s| s.at(c.lane.into()))?;
+        } else {
+            copies[kept] = c;
+            kept += 1;
+        }
     }
+    copies.truncate(kept);
+    t.warp.copies = copies;
     Ok(())
 }
 

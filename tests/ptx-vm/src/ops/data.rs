@@ -203,6 +203,7 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
                 t.grid.not_pending(address, n as u64)?;
             }
             let found = t.grid.locate(address, n as u64, false)?;
+            t.grid.moved(address, n, false);
             t.grid.written(found, n)?;
             let me = crate::memory::shadow::Party {
                 cluster: t.cluster.id,
@@ -280,6 +281,7 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
                 t.grid.not_pending(address, n as u64)?;
             }
             let found = t.grid.locate(address, n as u64, true)?;
+            t.grid.moved(address, n, true);
             let me = crate::memory::shadow::Party {
                 cluster: t.cluster.id,
                 warp: t.warp.id,
@@ -366,6 +368,7 @@ pub(crate) fn execute_load(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Don
     let at = addresses(&t.warp.registers, &a.address);
     let size = a.bytes as usize;
     let total = size * a.registers.len();
+    t.grid.begin_moving();
     for lane in lanes_of(active) {
         let mut buffer = [0u8; 64];
         let data = &mut buffer[..total];
@@ -396,6 +399,7 @@ pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Do
     let at = addresses(&t.warp.registers, &a.address);
     let size = a.bytes as usize;
     let total = size * a.registers.len();
+    t.grid.begin_moving();
     for lane in lanes_of(active) {
         let mut buffer = [0u8; 64];
         for (part, &(slot, wide)) in buffer.chunks_exact_mut(size).zip(&a.registers) {

@@ -148,8 +148,8 @@ pub(crate) struct Product {
     c: Vec<Slot>,
 }
 
-/// Registers of an operand at most (f64 shapes).
-const MOST: usize = 8;
+/// Registers of an operand at most (f64 shapes aside).
+const MOST: usize = 4;
 
 /// Decodes `mma.sync`.
 pub(crate) fn mma(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {

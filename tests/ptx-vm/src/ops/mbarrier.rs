@@ -340,8 +340,9 @@ fn init(t: &mut Turn<'_, '_>, at: SharedPlace, count: u32, lane: usize) -> Done 
 
 /// Marks or clears the bytes of an mbarrier.
 fn mark(cluster: &mut Cluster, at: SharedPlace, on: bool) {
-    let first = (at.offset - SHARED_START) as usize / 4;
-    for cell in &mut cluster.blocks[usize::from(at.rank)].cells[first..first + 2] {
+    let first = (at.offset - SHARED_START) as usize;
+    for byte in [first, first + 4] {
+        let cell = cluster.word(at.rank, byte);
         cell.init = if on { cell.init | 0xf0 } else { cell.init & 0x0f };
     }
 }

@@ -6,7 +6,7 @@ use super::flight::Flight;
 use super::{Done, Stop};
 use crate::code::SHARED_START;
 use crate::memory::clock::Clock;
-use crate::memory::shadow::{Cell, How, Party, Readers};
+use crate::memory::shadow::{Cell, Conflict, How, LINE, Line, Party, Readers, word_bytes};
 use crate::ops::mbarrier::State;
 use crate::{FaultKind, Options};
 
@@ -29,7 +29,7 @@ pub(crate) struct BlockBarrier {
 pub(crate) struct Block {
     pub(crate) coordinates: [u32; 3],
     pub(crate) shared: Vec<u8>,
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) lines: Vec<Line>,
     pub(crate) barriers: Vec<BlockBarrier>,
     /// Warps that have not ended, as a mask.
     pub(crate) live: u32,
@@ -121,66 +121,74 @@ impl Cluster {
         options: &Options,
     ) -> Done<usize> {
         let start = self.bounds(at, bytes)?;
-        let block = &mut self.blocks[usize::from(at.rank)];
-        let mut byte = start;
-        while byte < start + bytes {
-            let word = byte / 4;
-            let end = (start + bytes).min(word * 4 + 4);
-            let mask = (0xf << (byte % 4) & 0xf >> (word * 4 + 4 - end)) as u8;
-            let cell = &mut block.cells[word];
-            let taken = if how.write { (cell.flight | cell.flight >> 4) & 15 } else { cell.flight & 15 };
-            if taken & mask != 0 {
-                let verb = if how.write { "write" } else { "read" };
-                let other = if cell.flight & 15 & mask != 0 { "writes" } else { "reads" };
-                let detail = format!(
-                    "{verb} at shared offset {}, which an asynchronous operation still {other}",
-                    at.offset
-                );
-                return Err(Stop::new(FaultKind::MissingWait, detail));
-            }
-            if how.write {
-                if cell.init >> 4 & mask != 0 && !how.strong {
-                    return Err(Stop::new(
-                        FaultKind::Barrier,
-                        format!(
-                            "plain write over the mbarrier at shared offset {}",
-                            word * 4 + SHARED_START as usize
-                        ),
-                    ));
+        let (mut byte, end) = (start, start + bytes);
+        while byte < end {
+            let whole = byte % LINE == 0 && end - byte >= LINE;
+            let line = &mut self.blocks[usize::from(at.rank)].lines[byte / LINE];
+            let (stop, mask) = if whole { (byte + LINE, 15) } else { word_bytes(byte, end) };
+            let cells = if whole {
+                line.all()
+            } else {
+                std::slice::from_mut(line.word(byte % LINE / 4, &mut self.readers))
+            };
+            let mut seen = Ok(());
+            for (i, cell) in cells.iter_mut().enumerate() {
+                if let Err(what) = visit(cell, mask, how, me, options, &mut self.readers) {
+                    seen = Err((what, byte + 4 * i));
+                    break;
                 }
-            } else if options.uninitialised && !cell.init & mask != 0 {
-                return Err(Stop::new(
-                    FaultKind::Uninitialised,
-                    format!("shared offset {} ({bytes} bytes) was never written", at.offset),
-                ));
             }
-            if options.shared_races
-                && let Some(c) = cell.touch(&mut self.readers, mask, how, me)
-            {
-                let verb = |w| if w { "write" } else { "read" };
-                let lane = c.lane.map(|l| format!(" lane {l}")).unwrap_or_default();
-                let other = if c.warp == self.engine_warp {
-                    "an asynchronous copy".into()
-                } else if c.warp > self.engine_warp {
-                    "a wgmma".into()
-                } else {
-                    format!("warp {}{lane}", c.warp)
-                };
-                let detail = format!(
-                    "{} at shared offset {} is not ordered after the {} by {other}",
-                    verb(how.write),
-                    at.offset,
-                    verb(c.write)
-                );
-                return Err(Stop::new(FaultKind::SharedRace, detail));
+            if let Err((what, byte)) = seen {
+                return Err(self.explain(what, at, byte, bytes, how));
             }
-            // After the race check, so that a race is called a race.
-            if how.write {
-                cell.init |= mask;
+            if whole {
+                line.join();
             }
-            byte = end;
+            byte = stop;
         }
         Ok(start)
+    }
+
+    /// The fault for what was found at a byte of an access.
+    #[cold]
+    fn explain(&self, what: Found, at: SharedPlace, byte: usize, bytes: usize, how: How) -> Stop {
+        let offset = at.offset;
+        let verb = |write| if write { "write" } else { "read" };
+        match what {
+            Found::Flight { writes } => {
+                let other = if writes { "writes" } else { "reads" };
+                let detail = format!(
+                    "{} at shared offset {offset}, which an asynchronous operation still {other}",
+                    verb(how.write)
+                );
+                Stop::new(FaultKind::MissingWait, detail)
+            }
+            Found::Barrier => {
+                let word = byte / 4 * 4 + SHARED_START as usize;
+                Stop::new(
+                    FaultKind::Barrier,
+                    format!("plain write over the mbarrier at shared offset {word}"),
+                )
+            }
+            Found::Unwritten => {
+                let detail = format!("shared offset {offset} ({bytes} bytes) was never written");
+                Stop::new(FaultKind::Uninitialised, detail)
+            }
+            Found::Race(c) => {
+                let lane = c.lane.map(|l| format!(" lane {l}")).unwrap_or_default();
+                let other = match c.warp {
+                    w if w == self.engine_warp => "an asynchronous copy".into(),
+                    w if w > self.engine_warp => "a wgmma".into(),
+                    w => format!("warp {w}{lane}"),
+                };
+                let detail = format!(
+                    "{} at shared offset {offset} is not ordered after the {} by {other}",
+                    verb(how.write),
+                    verb(c.write)
+                );
+                Stop::new(FaultKind::SharedRace, detail)
+            }
+        }
     }
 
     /// Marks bytes as being written (`true`) or read by an asynchronous operation, or clears the mark.
@@ -189,14 +197,27 @@ impl Cluster {
         let mut byte = at.offset.wrapping_sub(SHARED_START) as usize;
         let end = (byte + bytes).min(block.shared.len());
         let shift = if write { 0 } else { 4 };
-        while byte < end {
-            let word = byte / 4;
-            let stop = end.min(word * 4 + 4);
-            let mask = ((0xf << (byte % 4) & 0xf >> (word * 4 + 4 - stop)) << shift) as u8;
-            let cell = &mut block.cells[word];
+        let mark = |cell: &mut Cell, mask: u8| {
+            let mask = mask << shift;
             cell.flight = if on { cell.flight | mask } else { cell.flight & !mask };
+        };
+        while byte < end {
+            let line = &mut block.lines[byte / LINE];
+            if byte % LINE == 0 && end - byte >= LINE {
+                line.all().iter_mut().for_each(|cell| mark(cell, 15));
+                line.join();
+                byte += LINE;
+                continue;
+            }
+            let (stop, mask) = word_bytes(byte, end);
+            mark(line.word(byte % LINE / 4, &mut self.readers), mask);
             byte = stop;
         }
+    }
+
+    /// The shadow of one word.
+    pub(crate) fn word(&mut self, rank: u8, byte: usize) -> &mut Cell {
+        self.blocks[usize::from(rank)].lines[byte / LINE].word(byte % LINE / 4, &mut self.readers)
     }
 
     /// The bytes of a range that passed its checks.
@@ -204,4 +225,48 @@ impl Cluster {
     pub(crate) fn bytes(&mut self, rank: u8, start: usize, len: usize) -> &mut [u8] {
         &mut self.blocks[usize::from(rank)].shared[start..start + len]
     }
+}
+
+/// What an access to a word finds.
+enum Found {
+    Flight {
+        /// The asynchronous operation writes.
+        writes: bool,
+    },
+    Barrier,
+    Unwritten,
+    Race(Conflict),
+}
+
+/// Checks an access to some bytes of a word (or of each word of a line) and notes it.
+#[inline(always)]
+fn visit(
+    cell: &mut Cell,
+    mask: u8,
+    how: How,
+    me: &Party<'_>,
+    options: &Options,
+    readers: &mut Readers,
+) -> Result<(), Found> {
+    let taken = if how.write { (cell.flight | cell.flight >> 4) & 15 } else { cell.flight & 15 };
+    if taken & mask != 0 {
+        return Err(Found::Flight { writes: cell.flight & 15 & mask != 0 });
+    }
+    if how.write {
+        if cell.init >> 4 & mask != 0 && !how.strong {
+            return Err(Found::Barrier);
+        }
+    } else if options.uninitialised && !cell.init & mask != 0 {
+        return Err(Found::Unwritten);
+    }
+    if options.shared_races
+        && let Some(conflict) = cell.touch(readers, mask, how, me)
+    {
+        return Err(Found::Race(conflict));
+    }
+    // After the race check, so that a race is called a race.
+    if how.write {
+        cell.init |= mask;
+    }
+    Ok(())
 }

@@ -63,6 +63,7 @@ pub(crate) fn issue(
     flight: Flight,
     dependency_met: bool,
 ) -> Done {
+    grid.begin_moving();
     let clock = flight.clock.clone();
     let me = Party { cluster: cluster.id, warp: flight.warp, lane: flight.lane, clock: &clock };
     for run in &flight.runs {
@@ -101,6 +102,7 @@ fn source(grid: &mut Grid<'_>, from: u64, bytes: u32, me: &Party<'_>, dependency
         grid.not_pending(from, bytes.into())?;
     }
     let found = grid.locate(from, bytes.into(), false)?;
+    grid.moved(from, bytes as usize, false);
     grid.written(found, bytes as usize)?;
     grid.touch(found, bytes as usize, How::READ, me)
 }
@@ -129,6 +131,7 @@ pub(crate) fn land(
     mut flight: Flight,
     waiter: Option<&Clock>,
 ) -> Done {
+    grid.begin_moving();
     take(cluster, &mut flight)?;
     let engine = cluster.engine_warp;
     cluster.engine.tick(engine);
@@ -183,6 +186,7 @@ pub(crate) fn land(
 
 fn store(grid: &mut Grid<'_>, to: u64, data: &[u8], reduction: Option<Reduction>, me: &Party<'_>) -> Done {
     let found = grid.locate(to, data.len() as u64, true)?;
+    grid.moved(to, data.len(), true);
     match reduction {
         None => {
             grid.touch(found, data.len(), How::WRITE, me)?;
@@ -191,6 +195,7 @@ fn store(grid: &mut Grid<'_>, to: u64, data: &[u8], reduction: Option<Reduction>
             written.set(found.offset, data.len());
         }
         Some(r) => {
+            grid.moved(to, data.len(), false);
             grid.written(found, data.len())?;
             grid.touch(found, data.len(), How::ATOMIC, me)?;
             let out = &mut grid.memory.at_mut(found.allocation).data_mut()[found.offset..][..data.len()];

@@ -7,6 +7,7 @@ use crate::code::Program;
 use crate::matrix::Summation;
 use crate::memory::clock::Clock;
 use crate::memory::shadow::{GlobalShadow, How, Party};
+use crate::memory::traffic::Counters;
 use crate::{FaultKind, Launch, Memory, Options};
 
 /// The grain of [`crate::Report::written`].
@@ -22,6 +23,8 @@ pub(crate) struct Grid<'g> {
     /// What has been released at an address by strong accesses.
     pub(crate) flags: HashMap<u64, Clock>,
     pub(crate) written: BTreeSet<u64>,
+    /// Bytes moved, if they are counted.
+    pub(crate) traffic: Option<Box<Counters>>,
     pub(crate) instructions: u64,
     pub(crate) warps_per_block: u32,
     /// How tensor-core products are summed.
@@ -61,6 +64,7 @@ impl<'g> Grid<'g> {
             shadow,
             flags: HashMap::new(),
             written: BTreeSet::new(),
+            traffic: options.count_traffic.then(Box::default),
             instructions: 0,
             line: 0,
             warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),
@@ -131,6 +135,22 @@ impl<'g> Grid<'g> {
             self.writable(found, address, bytes)?;
         }
         Ok(found)
+    }
+
+    /// Begins a warp instruction that moves bytes.
+    #[inline(always)]
+    pub(crate) fn begin_moving(&mut self) {
+        if let Some(traffic) = &mut self.traffic {
+            traffic.next();
+        }
+    }
+
+    /// Counts bytes that one lane moves.
+    #[inline(always)]
+    pub(crate) fn moved(&mut self, address: u64, bytes: usize, write: bool) {
+        if let Some(traffic) = &mut self.traffic {
+            traffic.note(address, bytes as u64, write);
+        }
     }
 
     /// Refuses memory of an unfinished earlier grid.

@@ -14,8 +14,9 @@ use super::step::{Blame, Turned};
 use super::warp::{Position, Wait, Warp};
 use super::{Grid, Stop, Turn};
 use crate::code::{Program, SHARED_START};
+use crate::memory::Traffic;
 use crate::memory::clock::Clock;
-use crate::memory::shadow::{Cell, Readers};
+use crate::memory::shadow::{LINE, Line, Readers};
 use crate::ops::{barrier, copy, wgmma};
 use crate::{Fault, FaultKind, Instance, Kernel, Launch, Memory, Options, Report, Schedule};
 
@@ -162,7 +163,7 @@ pub(crate) fn run(
 }
 
 impl Runner<'_> {
-    fn report(self) -> Report {
+    fn report(mut self) -> Report {
         let mut written: Vec<std::ops::Range<u64>> = Vec::new();
         for page in &self.grid.written {
             let start = page * WRITTEN_GRAIN;
@@ -172,7 +173,11 @@ impl Runner<'_> {
             }
         }
         let blocks = self.grid.launch.grid.iter().map(|&n| u64::from(n)).product();
-        Report { instructions: self.grid.instructions, blocks, written }
+        let traffic = self.grid.traffic.take().map_or(Traffic::default(), |counted| {
+            self.grid.memory.add_traffic(&counted);
+            counted.total()
+        });
+        Report { instructions: self.grid.instructions, blocks, written, traffic }
     }
 
     fn all(&mut self) -> Result<(), Fault> {
@@ -230,16 +235,16 @@ impl Runner<'_> {
         let zero = Clock::new(id, count + 1);
         let mut old = self.spare.pop();
         let block = |rank: u32, old: Option<Block>| {
-            let (mut bytes, mut cells) = old.map_or((Vec::new(), Vec::new()), |b| (b.shared, b.cells));
+            let (mut bytes, mut lines) = old.map_or((Vec::new(), Vec::new()), |b| (b.shared, b.lines));
             bytes.clear();
             bytes.resize(shared as usize, 0xFF);
-            cells.clear();
-            cells.resize(shared.div_ceil(4) as usize, Cell::default());
+            lines.clear();
+            lines.resize((shared as usize).div_ceil(LINE), Line::NEW);
             let live = if self.warps_per_block == 32 { !0 } else { (1 << self.warps_per_block) - 1 };
             Block {
                 coordinates: coordinates(rank),
                 shared: bytes,
-                cells,
+                lines,
                 barriers: vec![Default::default(); 16],
                 live,
                 barriers_used: 0,

@@ -7,6 +7,7 @@
 mod atomics;
 mod bugs;
 mod compare;
+mod conversions;
 mod convert;
 mod copies;
 mod data;

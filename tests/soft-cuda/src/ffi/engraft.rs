@@ -5,6 +5,7 @@
 
 use std::ffi::c_char;
 
+use ptx_vm::memory::Traffic;
 use ptx_vm::{Rounding, Schedule};
 
 use super::arg::{Out, write_text};
@@ -13,7 +14,13 @@ use crate::code::Code;
 use crate::order::Order;
 
 /// The version of this file's interface.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// Traffic as the interface has it.
+fn words(t: Traffic) -> [u64; 6] {
+    let (r, w) = (t.read, t.written);
+    [r.requested, r.transferred, r.distinct, w.requested, w.transferred, w.distinct]
+}
 
 entries! {
     /// The version of these functions; its presence says which driver this is.
@@ -91,8 +98,54 @@ entries! {
 
     /// Kernels run and warp instructions executed so far.
     early fn engraftSoftCudaCounts(d, kernels: Out<u64>, instructions: Out<u64>) {
-        kernels.set_if_wanted(d.counted.0);
-        instructions.set_if_wanted(d.counted.1);
+        let (launches, executed) = d.statistics.total();
+        kernels.set_if_wanted(launches);
+        instructions.set_if_wanted(executed);
+        Ok(())
+    }
+
+    /// Measures (1) the traffic of kernels from and to global memory, or does not (0, the default: it takes time).
+    early fn engraftSoftCudaSetTraffic(d, on: u32) {
+        d.settings.machine.count_traffic = on != 0;
+        Ok(())
+    }
+
+    /// Traffic of kernels in an address range, at the grain of 32 bytes, since it was switched on or cleared: bytes requested,
+    /// transferred and distinct of reads, then of writes (see `ptx_vm::memory::Moved`).
+    early fn engraftSoftCudaTraffic(d, address: u64, bytes: u64, six: Out<u64>) {
+        if six.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        six.fill(words(d.memory.traffic(address, bytes)));
+        Ok(())
+    }
+
+    /// Kernel number `index`, by name, of those that have run: its name cut to the buffer and the name's whole length with the
+    /// NUL; launches, blocks and warp instructions, then six words of traffic as in [`engraftSoftCudaTraffic`]. `INVALID_VALUE`
+    /// behind the last one.
+    early fn engraftSoftCudaKernel(d, index: u64, buffer: *mut c_char, bytes: usize, length: Out<usize>, nine: Out<u64>) {
+        let at = usize::try_from(index).map_err(|_| Code::INVALID_VALUE)?;
+        let (name, counts) = d.statistics.kernels.iter().nth(at).ok_or(Code::INVALID_VALUE)?;
+        length.set_if_wanted(name.len() + 1);
+        write_text(buffer as usize, bytes, name);
+        if !nine.is_null() {
+            let head = [counts.launches, counts.blocks, counts.instructions];
+            nine.fill(head.into_iter().chain(words(counts.traffic)));
+        }
+        Ok(())
+    }
+
+    /// Bytes that copies and memsets have moved.
+    early fn engraftSoftCudaCopied(d, copied: Out<u64>, filled: Out<u64>) {
+        copied.set_if_wanted(d.statistics.copied);
+        filled.set_if_wanted(d.statistics.filled);
+        Ok(())
+    }
+
+    /// Sets all these counts to zero.
+    early fn engraftSoftCudaClearCounts(d) {
+        d.statistics = Default::default();
+        d.memory.clear_traffic();
         Ok(())
     }
 
