@@ -1,6 +1,9 @@
-//! Chores of the repository: `cargo run -p xtask -- sizes`.
+//! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`.
 //!
-//! `sizes` lists how long the source files are, by package, and which are over the house's limit.
+//! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels` compiles the
+//! CUDA kernels and proves that what is checked in is what the sources compile to.
+
+mod kernels;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,8 +14,9 @@ const LIMIT: usize = 600;
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("sizes") => sizes(),
+        Some("kernels") => kernels::main(std::env::args().skip(2)),
         _ => {
-            eprintln!("usage: cargo run -p xtask -- sizes");
+            eprintln!("usage: cargo xtask sizes\n       {}", kernels::USAGE);
             ExitCode::from(2)
         }
     }
@@ -21,7 +25,7 @@ fn main() -> ExitCode {
 fn sizes() -> ExitCode {
     println!("{:<14} {:>6} {:>8} {:>8} {:>8}", "folder", "files", "median", "p90", "most");
     let mut over = Vec::new();
-    for folder in ["core", "backend-cpu", "engraft", "tests", "fuzz", "xtask"] {
+    for folder in ["core", "backend-cpu", "backend-cuda", "kernels", "engraft", "tests", "fuzz", "xtask"] {
         let mut files = Vec::new();
         collect(Path::new(folder), &mut files);
         let mut lines: Vec<usize> = files.iter().map(|(n, _)| *n).collect();
