@@ -189,6 +189,33 @@ impl Format {
     }
 }
 
+/// The entry of a family that has one per weight format.
+macro_rules! by_format {
+    ($family:literal, $format:expr) => {{
+        const ENTRIES: [&str; 17] = [
+            concat!($family, "f32"),
+            concat!($family, "f16"),
+            concat!($family, "bf16"),
+            concat!($family, "q4_0"),
+            concat!($family, "q4_1"),
+            concat!($family, "q5_0"),
+            concat!($family, "q5_1"),
+            concat!($family, "q8_0"),
+            concat!($family, "q2_k"),
+            concat!($family, "q3_k"),
+            concat!($family, "q4_k"),
+            concat!($family, "q5_k"),
+            concat!($family, "q6_k"),
+            concat!($family, "int8"),
+            concat!($family, "int8a"),
+            concat!($family, "int4"),
+            concat!($family, "int4a"),
+        ];
+        ENTRIES[$format as usize]
+    }};
+}
+use by_format;
+
 /// Most blocks of a grid in y and z.
 const MOST_BLOCKS: u32 = 65_535;
 

@@ -1,0 +1,55 @@
+//! Strict products with their epilogues: `cuda/linear.cu`.
+
+use super::{Activation, Elem, Format, MOST_BLOCKS, MatView, WeightView, by_format, launch};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// What follows a sum.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+pub struct Then(u32);
+
+impl Then {
+    /// Nothing.
+    pub const NOTHING: Then = Then(0);
+    /// An activation.
+    pub const ACTIVATE: Then = Then(1);
+    /// A sum with what the output holds.
+    pub const ADD: Then = Then(2);
+    /// `act(gate) * up` of weight rows `[gate | up]`.
+    pub const GATE: Then = Then(3);
+}
+
+/// `out = x w^T + bias` in the contract's order, and what follows.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Linear {
+    /// `[rows, k]`.
+    pub x: MatView,
+    /// `[n, k]`.
+    pub weight: WeightView,
+    /// `[rows, n]`; `[rows, n / 2]` behind a gate.
+    pub out: MatView,
+    /// `[n]` f32, or 0.
+    pub bias: u64,
+    /// Grain of the leaves.
+    pub grain: u32,
+    /// Element type of `x`.
+    pub x_elem: Elem,
+    /// Element type of `out`.
+    pub out_elem: Elem,
+    /// What follows.
+    pub then: Then,
+    /// Which activation, where one follows.
+    pub act: Activation,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Linear {
+    /// One launch, for a weight of this format.
+    pub fn launch(&self, format: Format) -> Launch {
+        let grid = [self.out.cols.div_ceil(32), self.x.rows.div_ceil(4).min(MOST_BLOCKS), 1];
+        launch(by_format!("linear_strict_", format), grid, [256, 1, 1])
+    }
+}
