@@ -48,6 +48,11 @@ impl Launch {
     pub fn stem(&self) -> &str {
         stem_of(&self.entry)
     }
+
+    /// Whether there is no block to run: such a launch is left out.
+    pub fn is_empty(&self) -> bool {
+        self.grid.contains(&0) || self.block.contains(&0)
+    }
 }
 
 /// The source that an entry is in: what stands before its first underscore.
@@ -77,4 +82,12 @@ pub fn entries(ptx: &str) -> impl Iterator<Item = &str> {
         let rest = line.trim_start().strip_prefix(".visible .entry ")?;
         Some(rest.split('(').next().unwrap_or(rest).trim())
     })
+}
+
+/// Bytes of the parameter struct of an entry, as compiled; none where the text has no such entry.
+pub fn param_bytes(ptx: &str, entry: &str) -> Option<usize> {
+    let head = ptx.find(&format!(".entry {entry}("))?;
+    // `.param .align 8 .b8 name_param_0[56]`
+    let list = ptx[head..].split(')').next()?;
+    list.rsplit('[').next()?.split(']').next()?.parse().ok()
 }
