@@ -124,7 +124,10 @@ impl Cuda {
             return Err(Error::Unsupported {
                 op: "opening a device".into(),
                 backend: name,
-                reason: format!("{} has compute capability {major}.{minor}; 8.0 or newer is needed", listed.name),
+                reason: format!(
+                    "{} has compute capability {major}.{minor}; 8.0 or newer is needed",
+                    listed.name
+                ),
             });
         }
         let mut device = 0;

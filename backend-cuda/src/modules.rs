@@ -120,10 +120,8 @@ fn c_string(text: &str) -> Result<CString> {
 fn load(stem: &str, ptx: &str) -> Result<usize> {
     let text = c_string(ptx)?;
     let mut log = vec![0u8; 8 << 10];
-    let mut options = [
-        CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
-        CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-    ];
+    let mut options =
+        [CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER, CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     // The second value is a number that travels in a pointer: so the interface wants it.
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = null_mut();

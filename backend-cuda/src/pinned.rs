@@ -120,25 +120,28 @@ impl Drop for Pinned {
     }
 }
 
-/// Slots that uploads go through, one after the other.
+/// Slots that uploads go through, one after the other; each is made when it is first reached.
 #[derive(Debug)]
 pub(crate) struct Ring {
+    gpu: Arc<Cuda>,
     slots: Vec<Pinned>,
     next: usize,
 }
 
 impl Ring {
-    const SLOTS: usize = 8;
-    const BYTES: usize = 256 << 10;
+    const SLOTS: usize = 16;
+    const BYTES: usize = 64 << 10;
 
-    pub fn new(gpu: &Arc<Cuda>) -> Result<Self> {
-        let slots = (0..Self::SLOTS).map(|_| Pinned::new(gpu, Self::BYTES)).collect::<Result<_>>()?;
-        Ok(Self { slots, next: 0 })
+    pub fn new(gpu: &Arc<Cuda>) -> Self {
+        Self { gpu: gpu.clone(), slots: Vec::with_capacity(Self::SLOTS), next: 0 }
     }
 
     /// Enqueues a copy of `from` to `address`; `from` may be reused at once.
     pub fn upload(&mut self, stream: CUstream, from: &[u8], address: u64) -> Result<()> {
         for (at, part) in from.chunks(Self::BYTES).enumerate() {
+            if self.next == self.slots.len() {
+                self.slots.push(Pinned::new(&self.gpu, Self::BYTES)?);
+            }
             let slot = &mut self.slots[self.next];
             self.next = (self.next + 1) % Self::SLOTS;
             slot.event.wait()?;

@@ -83,7 +83,7 @@ impl CudaStream {
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current; the pointer is to a local.
         check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate")?;
-        let ring = Ring::new(&gpu)?;
+        let ring = Ring::new(&gpu);
         Ok(Self { gpu, raw, ring, spare: Vec::new(), recording: None, trail: Trail::default() })
     }
 
@@ -212,8 +212,7 @@ impl Stream<Cuda> for CudaStream {
         if bytes > 0 {
             let from = src.mem.address() + at as u64;
             // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the event.
-            let code =
-                unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.start().cast(), from, bytes, self.raw) };
+            let code = unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.start().cast(), from, bytes, self.raw) };
             self.noted(check(code, "a download"))?;
         }
         self.noted(pinned.event.record(self.raw))?;

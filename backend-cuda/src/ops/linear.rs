@@ -6,8 +6,8 @@ use crate::{CudaMem, CudaStream, CudaWeight};
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
 use engraft_core::ops::Act;
-use engraft_kernels::params::linear::{self as kernel, Then as Code};
 use engraft_kernels::params::Activation;
+use engraft_kernels::params::linear::{self as kernel, Then as Code};
 
 /// What follows the product.
 #[derive(Debug, Clone, Copy)]

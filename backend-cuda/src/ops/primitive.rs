@@ -35,13 +35,7 @@ impl PrimitiveOps<Cuda> for CudaStream {
     fn head_norm(&mut self, x: MatMut<'_, M>, width: usize, norm: NormCall<'_, W>) -> Result<()> {
         norm::head_norm(self, x, width, norm)
     }
-    fn rope(
-        &mut self,
-        _: MatMut<'_, M>,
-        _: usize,
-        _: BufRef<'_, M, u32>,
-        _: RopeView<'_, M>,
-    ) -> Result<()> {
+    fn rope(&mut self, _: MatMut<'_, M>, _: usize, _: BufRef<'_, M, u32>, _: RopeView<'_, M>) -> Result<()> {
         absent("rope")
     }
     fn kv_append(
@@ -91,13 +85,7 @@ impl PrimitiveOps<Cuda> for CudaStream {
     fn patch(&mut self, _: BufRef<'_, M, u32>, _: BufMut<'_, M, u32>) -> Result<()> {
         absent("patch")
     }
-    fn mark_seen(
-        &mut self,
-        _: BufRef<'_, M, u32>,
-        _: usize,
-        _: usize,
-        _: BufMut<'_, M, u32>,
-    ) -> Result<()> {
+    fn mark_seen(&mut self, _: BufRef<'_, M, u32>, _: usize, _: usize, _: BufMut<'_, M, u32>) -> Result<()> {
         absent("mark_seen")
     }
     fn argmax(&mut self, _: MatRef<'_, M>, _: BufMut<'_, M, u32>) -> Result<()> {

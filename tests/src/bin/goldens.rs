@@ -3,11 +3,11 @@
 //! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
 
 use clap::{Parser, ValueEnum};
-use conformance::backends::wgpu;
+use conformance::backends::{cuda, wgpu};
 use conformance::golden::{Expectations, Outcome, Report, find, judge};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::mem::Float;
-use engraft_core::{Error, Result};
+use engraft_core::{Error, Result, numerics};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +51,16 @@ enum Mode {
     Reference,
     Invariant,
     Fast,
+}
+
+impl From<Mode> for numerics::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Reference => numerics::Mode::Reference,
+            Mode::Invariant => numerics::Mode::Invariant,
+            Mode::Fast => numerics::Mode::Fast,
+        }
+    }
 }
 
 impl Flags {
@@ -108,12 +118,13 @@ fn run(flags: &Flags) -> Result<Counts> {
     let expect = Expectations::read(&file("cpu.json"))?;
     match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {
         ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect),
+        ("cuda", _) => with(cuda(&flags.backend, flags.mode.into())?, flags, &expect),
         ("wgpu", adapter) => {
             let expect = expect.and(Expectations::read(&file("wgpu.json"))?);
             with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect)
         }
         _ => {
-            let known = "cpu, wgpu, wgpu:<part of an adapter's name>";
+            let known = "cpu, cuda, cuda:<index>, cuda:soft, cuda:soft:reverse, cuda:soft:random<seed>, wgpu, wgpu:<part of an adapter's name>";
             Err(Error::config("backend", format!("\"{}\"", flags.backend), known))
         }
     }
