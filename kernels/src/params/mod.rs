@@ -10,10 +10,16 @@
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
+pub mod attention;
 pub mod elementwise;
 pub mod embed;
+pub mod gemm;
+pub mod kv;
 pub mod linear;
 pub mod norm;
+pub mod rope;
+pub mod rows;
+pub mod sample;
 
 /// A matrix in device memory, unit inner stride.
 #[repr(C)]
@@ -70,6 +76,15 @@ impl Elem {
     /// Bytes of an element.
     pub const fn bytes(self) -> u32 {
         if self.0 == 0 { 4 } else { 2 }
+    }
+
+    /// Its place in [`Elem::ALL`].
+    pub const fn index(self) -> usize {
+        match self.0 {
+            0 => 0,
+            1 => 1,
+            _ => 2,
+        }
     }
 
     /// `f32`, `f16` or `bf16`.
