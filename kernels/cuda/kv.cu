@@ -4,10 +4,14 @@
 //           slots beyond the slab, are left out. Element types of rows and slab may differ: rounded once.
 //   copy    pages from[i] to to[i] of pairs [from, to, ...], one pair after the other
 //   read    positions 0.. of a row of the page table, as plain rows
+//   turned  rows of q | k | v: every head of q and k is normed (where asked), turned by its row's position (where asked) and
+//           stored in place, k and v are appended. Rounds where norm, rope and append one after the other would.
 //
-// Bytes: every element read once and written once. Launch: a thread takes 8 elements of one head where both widths are
-// multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a row, rows].
+// Bytes: every element read once and written once (turned: k twice). Launch: a thread takes 8 elements of one head where both
+// widths are multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a row, rows]. turned: a warp per token
+// and head, which lies in shared memory as f32 between the steps; blocks of 4 heads, grid [heads / 4, tokens].
 #include "paged.cuh"
+#include "turn.cuh"
 
 struct Append {
     MatView k;
@@ -122,3 +126,143 @@ DEVICE void copy(const Copy &p) {
 
 extern "C" __global__ void __launch_bounds__(256) kv_copy_wide(const __grid_constant__ Copy p) { copy<uint4>(p); }
 extern "C" __global__ void __launch_bounds__(256) kv_copy_narrow(const __grid_constant__ Copy p) { copy<u16>(p); }
+
+// The norm of a head; `flags` 0: none.
+struct HeadNorm {
+    u64 weight;
+    u64 bias;
+    float eps;
+    u32 flags;
+};
+constexpr u32 NORM = 1;
+constexpr u32 LAYER = 2;
+constexpr u32 PLUS_ONE = 4;
+
+struct Turned {
+    MatView qkv;
+    KvView kv;
+    HeadNorm q_norm;
+    HeadNorm k_norm;
+    // No table: nothing is turned.
+    u64 table;
+    u64 positions;
+    u64 slots;
+    u32 table_positions;
+    u32 pairs;
+    u32 interleaved;
+    u32 heads;
+    u32 elem;
+    u32 reserved;
+};
+
+// The sum over a head in shared memory, in the contract's order, in every lane.
+template <typename F>
+DEVICE float total(const float *x, u32 width, F step) {
+    u32 lane = threadIdx.x % 32;
+    float acc = 0.0f;
+    if (lane < LEAVES) {
+        u32 to = leaf_start(width, 1, lane + 1);
+        for (u32 k = leaf_start(width, 1, lane); k < to; k++) acc = step(acc, x[k]);
+    }
+    return __shfl_sync(0xffffffffu, tree_of_lanes(acc), 0);
+}
+
+// Norms a head in shared memory, as norm.cu does, and rounds it.
+template <typename T>
+DEVICE void norm(const HeadNorm &norm, float *x, u32 width) {
+    u32 lane = threadIdx.x % 32;
+    const float *weight = reinterpret_cast<const float *>(norm.weight);
+    const float *bias = reinterpret_cast<const float *>(norm.bias);
+    bool layer = norm.flags & LAYER;
+    float n = (float)width;
+    float mean = layer ? div(total(x, width, [](float acc, float v) { return add(acc, v); }), n) : 0.0f;
+    float squares = total(x, width, [=](float acc, float v) {
+        float d = layer ? sub(v, mean) : v;
+        return madd(d, d, acc);
+    });
+    float scale = rsqrt_of(add(div(squares, n), norm.eps));
+    __syncwarp();
+    for (u32 d = lane; d < width; d += 32) {
+        float y = mul(layer ? sub(x[d], mean) : x[d], scale);
+        if (weight && bias) {
+            y = madd(y, weight[d], bias[d]);
+        } else if (weight) {
+            y = mul(y, norm.flags & PLUS_ONE ? add(1.0f, weight[d]) : weight[d]);
+        } else if (bias) {
+            y = add(y, bias[d]);
+        }
+        x[d] = rounded<T>(y);
+    }
+    __syncwarp();
+}
+
+template <typename T>
+DEVICE void turned(const Turned &p) {
+    extern __shared__ float heads[];
+    constexpr u32 N = Wide<T>::N;
+    after_others();
+    const KvView &kv = p.kv;
+    u32 lane = threadIdx.x % 32, head = blockIdx.x * 4 + threadIdx.x / 32;
+    if (head >= p.heads + 2 * kv.kv_heads) return;
+    bool is_value = head >= p.heads + kv.kv_heads, is_key = head >= p.heads && !is_value;
+    u32 width = is_value ? kv.v_dim : kv.k_dim;
+    float *x = heads + threadIdx.x / 32 * most(kv.k_dim, kv.v_dim);
+    u32 kv_head = is_value ? head - p.heads - kv.kv_heads : head - p.heads;
+    u32 column = is_value ? (p.heads + kv.kv_heads) * kv.k_dim + kv_head * kv.v_dim : head * kv.k_dim;
+    bool wide = aligned<T>(p.qkv) && (column | width) % N == 0;
+    u64 slab = is_value ? kv.values : kv.keys;
+    bool wide_slab = width % 8 == 0 && (slab & 15) == 0;
+    for (u32 t = blockIdx.y; t < p.qkv.rows; t += gridDim.y) {
+        T *row = row_of<T>(p.qkv, t) + column;
+        for (u32 d = lane * N; d < width; d += 32 * N) {
+            float v[N];
+            load_part(row, d, width, wide, v);
+            drain(v, width - d, [&](u32 i, float value) { x[d + i] = value; });
+        }
+        __syncwarp();
+        bool changed = false;
+        if (!is_value) {
+            const HeadNorm &by = is_key ? p.k_norm : p.q_norm;
+            if (by.flags & NORM) {
+                norm<T>(by, x, width);
+                changed = true;
+            }
+            u32 position = p.table ? reinterpret_cast<const u32 *>(p.positions)[t] : 0;
+            if (p.table && position < p.table_positions) {
+                const float *cos = reinterpret_cast<const float *>(p.table) + (u64)position * p.pairs;
+                const float *sin = cos + (u64)p.table_positions * p.pairs;
+                for (u32 i = lane; i < p.pairs; i += 32) {
+                    u32 first = p.interleaved ? 2 * i : i, second = p.interleaved ? first + 1 : i + p.pairs;
+                    float a = x[first], b = x[second];
+                    turn(a, b, cos[i], sin[i]);
+                    x[first] = rounded<T>(a);
+                    x[second] = rounded<T>(b);
+                }
+                changed = true;
+                __syncwarp();
+            }
+        }
+        if (changed) {
+            for (u32 d = lane * N; d < width; d += 32 * N) {
+                float v[N];
+                fill(v, [&](u32 i) { return d + i < width ? x[d + i] : 0.0f; });
+                store_part(row, d, width, wide, v);
+            }
+        }
+        int slot = head >= p.heads ? reinterpret_cast<const int *>(p.slots)[t] : -1;
+        if (slot >= 0 && (u32)slot / kv.page_size < kv.pages) {
+            u32 page = (u32)slot / kv.page_size, offset = (u32)slot % kv.page_size;
+            u64 to = is_value ? value_index(kv, page, kv_head, offset) : key_index(kv, page, kv_head, offset);
+            for (u32 d = lane * 8; d < width; d += 256) {
+                float v[8];
+                fill(v, [&](u32 i) { return d + i < width ? x[d + i] : 0.0f; });
+                store_any_part(slab, to + d, width - d, wide_slab, kv.elem, v);
+            }
+        }
+        __syncwarp();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) kv_turned_f32(const __grid_constant__ Turned p) { turned<float>(p); }
+extern "C" __global__ void __launch_bounds__(128) kv_turned_f16(const __grid_constant__ Turned p) { turned<f16>(p); }
+extern "C" __global__ void __launch_bounds__(128) kv_turned_bf16(const __grid_constant__ Turned p) { turned<bf16>(p); }

@@ -10,7 +10,8 @@
 //
 // `strict`: sums have the contract's 8 leaves, one chain each, by 8 lanes of a warp; the rest of the block moves data. The
 // chain of width / 8 steps is the kernel's time (width 4096: about 512 multiply-adds, 1.2 microseconds).
-// `fast`: every thread sums its columns, the threads' sums go through a tree. The order depends on `width` alone.
+// `fast` (wide parts only: the chain of a narrow one is short): every thread sums its columns, the threads' sums go through a
+// tree. The order depends on `width` alone.
 // Launch: `wide`: a block of 256 threads per part; `narrow` (width at most 512): a warp per part, 4 warps a block.
 #include "device.cuh"
 
@@ -93,7 +94,6 @@ DEVICE float total(const T *row, u32 width, bool wide, float *scratch, F step) {
         }
 #pragma unroll
         for (u32 span = 16; span > 0; span /= 2) acc = add(acc, __shfl_xor_sync(0xffffffffu, acc, span));
-        if (NARROW) return acc;
         if (t % 32 == 0) scratch[1 + t / 32] = acc;
         __syncthreads();
         if (t < 32) {
@@ -177,17 +177,14 @@ DEVICE void norm(const Norm &p) {
 }
 
 #define ENTRIES(T, NAME)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(256, 2) norm_strict_wide_##NAME(const __grid_constant__ Norm p) {        \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_strict_wide_##NAME(const __grid_constant__ Norm p) {     \
         norm<T, true, false>(p);                                                                                       \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128, 4) norm_strict_narrow_##NAME(const __grid_constant__ Norm p) {      \
+    extern "C" __global__ void __launch_bounds__(128, 4) norm_strict_narrow_##NAME(const __grid_constant__ Norm p) {   \
         norm<T, true, true>(p);                                                                                        \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 2) norm_fast_wide_##NAME(const __grid_constant__ Norm p) {          \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_fast_wide_##NAME(const __grid_constant__ Norm p) {       \
         norm<T, false, false>(p);                                                                                      \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128, 4) norm_fast_narrow_##NAME(const __grid_constant__ Norm p) {        \
-        norm<T, false, true>(p);                                                                                       \
     }
 ENTRIES(float, f32)
 ENTRIES(f16, f16)

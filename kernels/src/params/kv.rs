@@ -1,6 +1,6 @@
 //! Paged keys and values: `cuda/kv.cu`, layout in `cuda/paged.cuh`.
 
-use super::{Elem, MatView, launch, over_rows};
+use super::{Elem, MOST_BLOCKS, MatView, by_elem, launch, over_rows};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
@@ -117,5 +117,72 @@ impl Copy {
         let (entry, bytes) = if wide { ("kv_copy_wide", 16) } else { ("kv_copy_narrow", 2) };
         let units = if self.count == 0 { 0 } else { (k + v) / bytes };
         launch(entry, [units.div_ceil(256) as u32, 1, 1], [256, 1, 1])
+    }
+}
+
+/// The norm of every query or key head.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+pub struct HeadNorm {
+    /// `[k_dim]` f32, or 0.
+    pub weight: u64,
+    /// `[k_dim]` f32, or 0.
+    pub bias: u64,
+    /// Added to the mean square or the variance.
+    pub eps: f32,
+    /// [`HeadNorm::NORM`] and what holds of it; 0: no norm.
+    pub flags: u32,
+}
+
+impl HeadNorm {
+    /// There is a norm.
+    pub const NORM: u32 = 1;
+    /// Layer norm; else RMS norm.
+    pub const LAYER: u32 = 2;
+    /// Multiply by `1 + weight` (without a bias).
+    pub const PLUS_ONE: u32 = 4;
+}
+
+/// Norms and turns q and k of `q | k | v` in place and appends k and v: the fused form of head norms, rope and append.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Turned {
+    /// `[tokens, heads * k_dim + kv_heads * (k_dim + v_dim)]`.
+    pub qkv: MatView,
+    /// Where to.
+    pub kv: KvView,
+    /// Of query heads.
+    pub q_norm: HeadNorm,
+    /// Of key heads.
+    pub k_norm: HeadNorm,
+    /// As `Rope::table`; 0: nothing is turned.
+    pub table: u64,
+    /// `[tokens]` u32; not read without a table.
+    pub positions: u64,
+    /// As [`Append::slots`].
+    pub slots: u64,
+    /// Positions of the table.
+    pub table_positions: u32,
+    /// Turned pairs of a head.
+    pub pairs: u32,
+    /// 1: pairs are neighbours, 0: they are `pairs` columns apart.
+    pub interleaved: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Element type of `qkv`.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Turned {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        const WARPS: u32 = 4;
+        let entry = by_elem(self.elem, ["kv_turned_f32", "kv_turned_f16", "kv_turned_bf16"]);
+        let heads = self.heads + 2 * self.kv.kv_heads;
+        let grid = [heads.div_ceil(WARPS), self.qkv.rows.min(MOST_BLOCKS), 1];
+        let shared_bytes = WARPS * self.kv.k_dim.max(self.kv.v_dim) * 4;
+        Launch { shared_bytes, ..launch(entry, grid, [WARPS * 32, 1, 1]) }
     }
 }

@@ -16,6 +16,7 @@ pub mod embed;
 pub mod gemm;
 pub mod kv;
 pub mod linear;
+pub mod moe;
 pub mod norm;
 pub mod rope;
 pub mod rows;

@@ -30,7 +30,8 @@ pub struct Norm {
     pub plus_one: u32,
     /// Element type.
     pub elem: Elem,
-    /// 1: the contract's sums; 0: sums by every thread, in an order that depends on `width` alone.
+    /// 1: the contract's sums; 0: sums by every thread, in an order that depends on `width` alone (parts of up to 512
+    /// columns have the contract's sums always: their chains are short).
     pub strict: u32,
     /// Zero.
     pub reserved: u32,
@@ -49,15 +50,12 @@ impl Norm {
             (true, false) => {
                 by_elem(self.elem, ["norm_strict_wide_f32", "norm_strict_wide_f16", "norm_strict_wide_bf16"])
             }
-            (true, true) => by_elem(
+            (_, true) => by_elem(
                 self.elem,
                 ["norm_strict_narrow_f32", "norm_strict_narrow_f16", "norm_strict_narrow_bf16"],
             ),
             (false, false) => {
                 by_elem(self.elem, ["norm_fast_wide_f32", "norm_fast_wide_f16", "norm_fast_wide_bf16"])
-            }
-            (false, true) => {
-                by_elem(self.elem, ["norm_fast_narrow_f32", "norm_fast_narrow_f16", "norm_fast_narrow_bf16"])
             }
         };
         let (blocks, threads) = if narrow { (parts.div_ceil(WARPS), 128) } else { (parts, 256) };

@@ -37,6 +37,11 @@ impl Machine {
         }
     }
 
+    /// Runs `test` under one schedule: where there are many cases.
+    pub fn once(mut test: impl FnMut(&mut Machine)) {
+        test(&mut Machine { memory: Memory::new(), schedule: SCHEDULES[2] });
+    }
+
     /// Memory that nobody has written.
     pub fn empty(&mut self, bytes: usize) -> u64 {
         self.memory.allocate(0, bytes.max(1) as u64).unwrap()

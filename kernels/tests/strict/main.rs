@@ -5,8 +5,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod attention;
 mod elementwise;
 mod embed;
+mod kv;
 mod linear;
 mod machine;
+mod moe;
 mod norm;
+mod rows;
+mod sample;

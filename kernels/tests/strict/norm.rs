@@ -11,14 +11,22 @@ fn sum(x: &[f32], step: impl Fn(f32, f32) -> f32) -> f32 {
     tree(std::array::from_fn(|l| x[b[l]..b[l + 1]].iter().fold(0.0, |a, v| step(a, *v))))
 }
 
-struct Kind<'a> {
+pub struct Kind<'a> {
     layer: bool,
     weight: Option<&'a [f32]>,
     bias: Option<&'a [f32]>,
     plus_one: bool,
 }
 
-fn model(x: &[f32], kind: &Kind<'_>, eps: f32) -> Vec<f32> {
+impl<'a> Kind<'a> {
+    /// RMS norm with a weight.
+    pub fn rms(weight: &'a [f32]) -> Self {
+        Kind { layer: false, weight: Some(weight), bias: None, plus_one: false }
+    }
+}
+
+/// The norm of one part, not yet rounded.
+pub fn model(x: &[f32], kind: &Kind<'_>, eps: f32) -> Vec<f32> {
     let n = x.len() as f32;
     let mean = if kind.layer { sum(x, |a, v| a + v) / n } else { 0.0 };
     let x: Vec<f32> = if kind.layer { x.iter().map(|v| v - mean).collect() } else { x.to_vec() };
