@@ -9,7 +9,8 @@
 // sequence are not written.
 //
 // 64 threads serve a query row and head: thread t forms the score of key t of a chunk, then carries value columns t, t + 64,
-// ... through it. The heads that share a key head sit in one block, up to 4 of them, and meet each other's keys in L1.
+// ... through it. The heads that share a key head sit in one block, up to 4 of them, and share the keys and values, which are
+// brought to shared memory in slices of 64 columns.
 // Bytes: keys and values once per query row and block of heads.
 //
 // One launch: blocks of 64 * (heads of a block), grid [tokens, key heads * blocks of heads]: `whole`.
@@ -84,6 +85,11 @@ struct Row {
 // The last sequence that begins at or before a token's row, and the keys lo..hi that the row sees.
 DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, u32 token) {
     u32 lo = 0, hi = seqs;
+    // While every sequence has one row, its number is the row's.
+    if (token < seqs && bounds[token] == token && bounds[token + 1] > token) {
+        lo = token;
+        hi = token + 1;
+    }
     while (lo + 1 < hi) {
         u32 mid = (lo + hi) / 2;
         if (bounds[mid] <= token) {
@@ -113,68 +119,117 @@ struct Result {
     float o[COLUMNS];
 };
 
-// Shared memory of one head: the query row first, then these.
-struct Shared {
-    float s[CHUNK];
-    float e[CHUNK];
-    u32 rows[CHUNK];
-    float top[2];
+// Elements of a key or value that are staged at a time.
+constexpr u32 SLICE = 64;
+
+// Shared memory of a block: rows of a chunk in their own element type, a slice of their columns at a time. Rows lie 16 bytes
+// more than a slice apart, so that eight neighbours' 16 bytes meet no bank twice.
+template <typename T>
+struct Staged {
+    static constexpr u32 PITCH = SLICE + 16 / sizeof(T);
+    T rows[CHUNK][PITCH];
+    // Row numbers of the chunk's keys and values.
+    u32 numbers[CHUNK];
 };
 
+// Shared memory of one head; its query row, [k_dim] f32, lies behind.
+struct OfHead {
+    float e[CHUNK];
+    float top[4];
+};
+
+// Brings columns of rows a..b of a chunk: `n` of them from `from` on. By the whole block.
+template <typename T>
+DEVICE void stage(Staged<T> &to, const T *from, u64 pitch, u32 n, u32 a, u32 b) {
+    u32 thread = threadIdx.y * 64 + threadIdx.x, threads = blockDim.y * 64;
+    constexpr u32 N = Wide<T>::N;
+    if ((((u64)from | pitch * sizeof(T)) & 15) == 0 && n % N == 0) {
+        u32 units = n / N;
+#pragma unroll 2
+        for (u32 u = thread; u < (b - a) * units; u += threads) {
+            u32 r = a + u / units, c = u % units * N;
+            *reinterpret_cast<uint4 *>(&to.rows[r][c]) = *reinterpret_cast<const uint4 *>(from + to.numbers[r] * pitch + c);
+        }
+    } else {
+        for (u32 u = thread; u < (b - a) * n; u += threads) {
+            u32 r = a + u / n, c = u % n;
+            to.rows[r][c] = from[to.numbers[r] * pitch + c];
+        }
+    }
+}
+
 template <u32 COLUMNS, typename T, typename R>
-DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk, const float *q, Shared &sh, const T *keys,
-                                u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, float slope, R row_number) {
+DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk, const float *q, OfHead &own, Staged<T> &staged,
+                                const T *keys, u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, float slope,
+                                R row_number) {
+    constexpr u32 N = Wide<T>::N;
+    constexpr float SMALLEST = -3.40282347e38f;
     u32 t = threadIdx.x;
     u32 a = most(row.lo, chunk) - chunk, b = least(row.hi - chunk, CHUNK);
-    float score = -3.40282347e38f;
-    if (t >= a && t < b) {
-        u32 number = row_number(chunk + t);
-        sh.rows[t] = number;
-        const T *key = keys + number * k_pitch;
-        float acc = 0.0f;
-        u32 d = 0;
-        constexpr u32 N = Wide<T>::N;
-        if ((((u64)keys | k_pitch * sizeof(T)) & 15) == 0) {
-            for (; d + N <= k_dim; d += N) {
-                float v[N];
-                load_wide(key + d, v);
+    bool sees = t >= a && t < b;
+    if (sees && threadIdx.y == 0) staged.numbers[t] = row_number(chunk + t);
+    __syncthreads();
+    float acc = 0.0f;
+    for (u32 first = 0; first < k_dim; first += SLICE) {
+        u32 n = least(k_dim - first, SLICE);
+        stage(staged, keys + first, k_pitch, n, a, b);
+        __syncthreads();
+        if (sees) {
+            u32 d = 0;
+#pragma unroll 2
+            for (; d + N <= n; d += N) {
+                float v[N], w[N];
+                load_wide(&staged.rows[t][d], v);
+                load_wide(q + first + d, w);
 #pragma unroll
-                for (u32 i = 0; i < N; i++) acc = madd(q[d + i], v[i], acc);
+                for (u32 i = 0; i < N; i++) acc = madd(w[i], v[i], acc);
             }
+            for (; d < n; d++) acc = madd(q[first + d], widen(staged.rows[t][d]), acc);
         }
-        for (; d < k_dim; d++) acc = madd(q[d], widen(key[d]), acc);
+        __syncthreads();
+    }
+    float score = SMALLEST;
+    if (sees) {
         score = mul(acc, scores.scale);
         if (scores.flags & CAPPED) score = mul(scores.cap, tanh_of(mul(score, div(1.0f, scores.cap))));
         if (scores.slopes) score = madd(slope, sub((float)(chunk + t), (float)row.position), score);
     }
     // The largest, NaN left out; the sign of a zero does not matter behind the subtraction.
-    float top = score > -3.40282347e38f ? score : -3.40282347e38f;
+    float top = score > SMALLEST ? score : SMALLEST;
 #pragma unroll
     for (u32 span = 16; span > 0; span /= 2) {
         float other = __shfl_xor_sync(0xffffffffu, top, span);
         top = other > top ? other : top;
     }
-    if (t % 32 == 0) sh.top[t / 32] = top;
+    if (t % 32 == 0) own.top[t / 32] = top;
     __syncthreads();
     Result<COLUMNS> r;
-    r.m = sh.top[1] > sh.top[0] ? sh.top[1] : sh.top[0];
-    if (t >= a && t < b) sh.e[t] = exp_of(sub(score, r.m));
-    __syncthreads();
+    r.m = own.top[1] > own.top[0] ? own.top[1] : own.top[0];
+    if (sees) own.e[t] = exp_of(sub(score, r.m));
     r.l = 0.0f;
-#pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) r.o[c] = 0.0f;
+    // One loop for all columns; results walk past in registers.
+#pragma unroll 1
+    for (u32 c = 0; c < COLUMNS; c++) {
+        float o = 0.0f;
+        if (c * SLICE < v_dim) {
+            stage(staged, values + c * SLICE, v_pitch, least(v_dim - c * SLICE, SLICE), a, b);
+            __syncthreads();
+            if (c * SLICE + t < v_dim) {
+                float l = 0.0f;
 #pragma unroll 4
-    for (u32 i = a; i < b; i++) {
-        float e = sh.e[i];
-        r.l = add(r.l, e);
-        const T *value = values + sh.rows[i] * v_pitch;
-#pragma unroll
-        for (u32 c = 0; c < COLUMNS; c++) {
-            u32 d = c * 64 + t;
-            if (d < v_dim) r.o[c] = madd(e, widen(value[d]), r.o[c]);
+                for (u32 i = a; i < b; i++) {
+                    float e = own.e[i];
+                    l = add(l, e);
+                    o = madd(e, widen(staged.rows[i][t]), o);
+                }
+                r.l = l;
+            }
+            __syncthreads();
         }
+#pragma unroll
+        for (u32 j = 0; j + 1 < COLUMNS; j++) r.o[j] = r.o[j + 1];
+        r.o[COLUMNS - 1] = o;
     }
-    __syncthreads();
     return r;
 }
 
@@ -214,10 +269,11 @@ template <u32 COLUMNS, bool SPLIT, typename T, typename R>
 DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores, const Split &split, const Row &row, u32 token,
                       u32 heads, u32 kv_heads, u32 k_dim, u32 v_dim, u32 elem, const T *keys, u64 k_pitch, const T *values,
                       u64 v_pitch, R row_number) {
-    extern __shared__ __align__(16) float dynamic[];
-    u32 room = k_dim + sizeof(Shared) / 4;
-    float *query = dynamic + threadIdx.y * room;
-    Shared &sh = *reinterpret_cast<Shared *>(query + k_dim);
+    extern __shared__ __align__(16) u8 dynamic[];
+    Staged<T> &staged = *reinterpret_cast<Staged<T> *>(dynamic);
+    u32 room = sizeof(OfHead) + over(k_dim, 4) * 16;
+    OfHead &own = *reinterpret_cast<OfHead *>(dynamic + sizeof(Staged<T>) + threadIdx.y * room);
+    float *query = reinterpret_cast<float *>(&own + 1);
     u32 group = heads / kv_heads;
     u32 per_block = blockDim.y;
     u32 blocks = over(group, per_block);
@@ -237,8 +293,8 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     Result<COLUMNS> all;
     bool any = false;
     for (u32 chunk = begin; chunk < end; chunk++) {
-        Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, sh, keys, k_pitch, k_dim, values, v_pitch, v_dim,
-                                              slope, row_number);
+        Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, own, staged, keys, k_pitch, k_dim, values, v_pitch,
+                                              v_dim, slope, row_number);
         if (SPLIT) {
             if (writes) {
                 float *to = part_of(split, token, heads, head, chunk, v_dim);
@@ -261,7 +317,7 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
 
 template <u32 COLUMNS, bool SPLIT, typename T>
 DEVICE void paged(const Paged &p) {
-    after_others();
+    begin();
     u32 token = blockIdx.x;
     const KvView &kv = p.kv;
     Row row = place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token);
@@ -276,7 +332,7 @@ DEVICE void paged(const Paged &p) {
 
 template <u32 COLUMNS, typename T>
 DEVICE void dense(const Dense &p) {
-    after_others();
+    begin();
     u32 token = blockIdx.x;
     Row row = place(reinterpret_cast<const u32 *>(p.bounds), nullptr, p.seqs, p.scores, token);
     if (!row.is_in) return;
@@ -288,26 +344,59 @@ DEVICE void dense(const Dense &p) {
                               [=](u32 j) { return first + j; });
 }
 
-// Merges what a split walk left, 64 threads per (token, head).
+// Merges what a split walk left, 64 threads per (token, head). Maxima run ahead: of 64 chunks at a time every thread finds the
+// running maximum and both factors of one, so that the ordered part is a multiply-add per chunk and column.
 template <u32 COLUMNS>
 DEVICE void merged(const Paged &p) {
-    after_others();
-    u32 token = blockIdx.x, head = blockIdx.y, v_dim = p.kv.v_dim;
+    __shared__ float keeps[CHUNK], takes[CHUNK], sums[CHUNK], tops[2];
+    begin();
+    u32 token = blockIdx.x, head = blockIdx.y, v_dim = p.kv.v_dim, t = threadIdx.x;
     Row row = place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token);
     if (!row.is_in) return;
     Result<COLUMNS> all;
     bool any = false;
-    for (u32 chunk = row.lo / CHUNK; chunk < over(row.hi, CHUNK); chunk++) {
-        const float *from = part_of(p.split, token, p.heads, head, chunk, v_dim);
-        Result<COLUMNS> r;
-        r.m = from[0];
-        r.l = from[1];
-#pragma unroll
-        for (u32 c = 0; c < COLUMNS; c++) {
-            u32 d = c * 64 + threadIdx.x;
-            r.o[c] = d < v_dim ? from[2 + d] : 0.0f;
+    u32 end = over(row.hi, CHUNK);
+    float before = -3.40282347e38f;
+    for (u32 first = row.lo / CHUNK; first < end; first += CHUNK) {
+        u32 count = least(end - first, CHUNK);
+        const float *parts = part_of(p.split, token, p.heads, head, first, v_dim);
+        u32 stride = v_dim + 2;
+        float m = -3.40282347e38f;
+        if (t < count) {
+            m = parts[t * stride];
+            sums[t] = parts[t * stride + 1];
         }
-        merge(all, any, r);
+        float top = m;
+#pragma unroll
+        for (u32 span = 1; span < 32; span *= 2) {
+            float other = __shfl_up_sync(0xffffffffu, top, span);
+            if (t % 32 >= span) top = other > top ? other : top;
+        }
+        if (t % 32 == 31) tops[t / 32] = top;
+        __syncthreads();
+        float carry = before;
+        if (t >= 32) carry = tops[0] > carry ? tops[0] : carry;
+        float previous = __shfl_up_sync(0xffffffffu, top, 1);
+        previous = t % 32 == 0 || carry > previous ? carry : previous;
+        top = carry > top ? carry : top;
+        keeps[t] = exp_of(sub(previous, top));
+        takes[t] = exp_of(sub(m, top));
+        before = tops[0] > before ? tops[0] : before;
+        before = tops[1] > before ? tops[1] : before;
+        __syncthreads();
+#pragma unroll 4
+        for (u32 i = 0; i < count; i++) {
+            const float *from = parts + (u64)i * stride + 2;
+            float keep = keeps[i], take = takes[i];
+            all.l = any ? madd(all.l, keep, mul(sums[i], take)) : sums[i];
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c++) {
+                u32 d = c * 64 + t;
+                if (d < v_dim) all.o[c] = any ? madd(all.o[c], keep, mul(from[d], take)) : from[d];
+            }
+            any = true;
+        }
+        __syncthreads();
     }
     finish(all, any, p.out, token, head, v_dim, p.elem);
 }

@@ -407,17 +407,23 @@ DEVICE float tree_of_lanes(float v) {
 
 // ---- Order between launches ------------------------------------------------------------------------------------------
 
-// Waits for what earlier launches write (programmatic dependent launch; elsewhere launches are in order anyway).
-// Every kernel calls it before its first access to memory.
+// Waits for what earlier launches write (programmatic dependent launch; elsewhere launches are in order anyway). Every
+// kernel calls it before its first access to what others write.
 DEVICE void after_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the next launch begin its prologue.
+// Lets the next launch begin its prologue; it waits in turn until this one has ended.
 DEVICE void let_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+// Both: how a kernel without a prologue begins.
+DEVICE void begin() {
+    after_others();
+    let_others();
 }

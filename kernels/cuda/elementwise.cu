@@ -30,7 +30,7 @@ struct Add {
 template <typename T>
 DEVICE void sum(const Add &p) {
     constexpr u32 N = Wide<T>::N;
-    after_others();
+    begin();
     each<N>(p.acc.rows, p.acc.cols, aligned<T>(p.acc) && aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
         float a[N], b[N];
         load_part(row_of<T>(p.acc, r), c, p.acc.cols, whole, a);
@@ -50,7 +50,7 @@ struct Activate {
 template <typename T>
 DEVICE void activated(const Activate &p) {
     constexpr u32 N = Wide<T>::N;
-    after_others();
+    begin();
     each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
         float v[N];
         load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
@@ -69,7 +69,7 @@ struct Gate {
 template <typename T>
 DEVICE void gated(const Gate &p) {
     constexpr u32 N = Wide<T>::N;
-    after_others();
+    begin();
     MatView up = p.gate_up;
     up.ptr += (u64)p.out.cols * sizeof(T);
     bool wide = aligned<T>(p.gate_up) && aligned<T>(up) && aligned<T>(p.out);
@@ -96,7 +96,7 @@ struct Scale {
 template <typename T>
 DEVICE void scaled(const Scale &p) {
     constexpr u32 N = Wide<T>::N;
-    after_others();
+    begin();
     float inverse = div(1.0f, p.cap);
     each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
         float v[N];
@@ -120,7 +120,7 @@ struct Convert {
 template <typename A, typename B>
 DEVICE void converted(const Convert &p) {
     constexpr u32 N = 8;
-    after_others();
+    begin();
     each<N>(p.x.rows, p.x.cols, aligned<A>(p.x) && aligned<B>(p.out), [&](u32 r, u32 c, bool whole) {
         float v[N];
         load_part(row_of<A>(p.x, r), c, p.x.cols, whole, v);

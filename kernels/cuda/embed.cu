@@ -16,7 +16,7 @@ struct Embed {
 
 template <typename W>
 DEVICE void rows(const Embed &p) {
-    after_others();
+    begin();
     u32 cols = p.out.cols;
     u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
     if (c >= cols) return;

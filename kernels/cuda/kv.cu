@@ -69,7 +69,7 @@ DEVICE void move(u32 unit, bool wide, u64 from, u64 from_at, u32 from_elem, u64 
 }
 
 extern "C" __global__ void __launch_bounds__(256) kv_append(const __grid_constant__ Append p) {
-    after_others();
+    begin();
     u32 unit = unit_of(p.kv);
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * unit;
     if (at >= p.kv.kv_heads * (p.kv.k_dim + p.kv.v_dim)) return;
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256) kv_append(const __grid_constan
 }
 
 extern "C" __global__ void __launch_bounds__(256) kv_read(const __grid_constant__ Read p) {
-    after_others();
+    begin();
     u32 unit = unit_of(p.kv);
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * unit;
     if (at >= p.kv.kv_heads * (p.kv.k_dim + p.kv.v_dim)) return;
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(256) kv_read(const __grid_constant_
 // Units side by side, pairs in order within one unit: a page may be copied on in the same call.
 template <typename U>
 DEVICE void copy(const Copy &p) {
-    after_others();
+    begin();
     u64 positions = (u64)p.kv.kv_heads * p.kv.page_size * elem_bytes(p.kv.elem);
     u64 key_units = positions * p.kv.k_dim / sizeof(U), value_units = positions * p.kv.v_dim / sizeof(U);
     u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -198,9 +198,9 @@ DEVICE void norm(const HeadNorm &norm, float *x, u32 width) {
 
 template <typename T>
 DEVICE void turned(const Turned &p) {
-    extern __shared__ float heads[];
+    extern __shared__ __align__(16) float heads[];
     constexpr u32 N = Wide<T>::N;
-    after_others();
+    begin();
     const KvView &kv = p.kv;
     u32 lane = threadIdx.x % 32, head = blockIdx.x * 4 + threadIdx.x / 32;
     if (head >= p.heads + 2 * kv.kv_heads) return;
@@ -209,15 +209,17 @@ DEVICE void turned(const Turned &p) {
     float *x = heads + threadIdx.x / 32 * most(kv.k_dim, kv.v_dim);
     u32 kv_head = is_value ? head - p.heads - kv.kv_heads : head - p.heads;
     u32 column = is_value ? (p.heads + kv.kv_heads) * kv.k_dim + kv_head * kv.v_dim : head * kv.k_dim;
-    bool wide = aligned<T>(p.qkv) && (column | width) % N == 0;
+    bool wide = aligned<T>(p.qkv) && (column % N | width % N) == 0;
     u64 slab = is_value ? kv.values : kv.keys;
     bool wide_slab = width % 8 == 0 && (slab & 15) == 0;
+    // Heads in shared memory begin at multiples of 16 bytes, and parts are whole.
+    bool even = ((kv.k_dim | kv.v_dim) & 7) == 0;
     for (u32 t = blockIdx.y; t < p.qkv.rows; t += gridDim.y) {
         T *row = row_of<T>(p.qkv, t) + column;
         for (u32 d = lane * N; d < width; d += 32 * N) {
             float v[N];
             load_part(row, d, width, wide, v);
-            drain(v, width - d, [&](u32 i, float value) { x[d + i] = value; });
+            store_part(x, d, width, even, v);
         }
         __syncwarp();
         bool changed = false;
@@ -245,7 +247,7 @@ DEVICE void turned(const Turned &p) {
         if (changed) {
             for (u32 d = lane * N; d < width; d += 32 * N) {
                 float v[N];
-                fill(v, [&](u32 i) { return d + i < width ? x[d + i] : 0.0f; });
+                load_part(x, d, width, even, v);
                 store_part(row, d, width, wide, v);
             }
         }
@@ -255,7 +257,7 @@ DEVICE void turned(const Turned &p) {
             u64 to = is_value ? value_index(kv, page, kv_head, offset) : key_index(kv, page, kv_head, offset);
             for (u32 d = lane * 8; d < width; d += 256) {
                 float v[8];
-                fill(v, [&](u32 i) { return d + i < width ? x[d + i] : 0.0f; });
+                load_part(x, d, width, even, v);
                 store_any_part(slab, to + d, width - d, wide_slab, kv.elem, v);
             }
         }

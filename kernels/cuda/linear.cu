@@ -10,7 +10,7 @@
 template <typename W>
 DEVICE void strict(const Linear &p) {
     __shared__ ProductShared s;
-    after_others();
+    begin();
     bool gate = p.then == THEN_GATE;
     u32 outputs = p.out.cols;
     u32 first = blockIdx.x * TILE_OUTPUTS;

@@ -41,7 +41,7 @@ DEVICE u64 largest(u64 v) {
 
 extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constant__ Route p) {
     __shared__ u32 all[4][MOST_CHOSEN];
-    after_others();
+    begin();
     u32 lane = threadIdx.x % 32, token = blockIdx.x * 4 + threadIdx.x / 32;
     if (token >= p.logits.rows) return;
     u32 *chosen = all[threadIdx.x / 32];
@@ -107,7 +107,7 @@ struct Group {
 };
 
 extern "C" __global__ void __launch_bounds__(32) moe_group(const __grid_constant__ Group p) {
-    after_others();
+    begin();
     u32 lane = threadIdx.x, expert = blockIdx.x;
     const u32 *experts = reinterpret_cast<const u32 *>(p.experts);
     u32 *bounds = reinterpret_cast<u32 *>(p.groups), *order = bounds + p.count + 1;
@@ -145,7 +145,7 @@ template <typename W>
 DEVICE void experts(const ExpertLinear &p) {
     __shared__ ProductShared s;
     __shared__ u32 place[3];
-    after_others();
+    begin();
     const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
     u32 lane = threadIdx.x % 32, r = threadIdx.x / 32;
     // Which expert has tile blockIdx.y: experts' tiles lie one after the other.
@@ -209,7 +209,7 @@ struct Combine {
 template <typename T>
 DEVICE void combine(const Combine &p) {
     constexpr u32 N = Wide<T>::N;
-    after_others();
+    begin();
     u32 cols = p.out.cols, top_k = p.weights.cols;
     u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (c >= cols) return;

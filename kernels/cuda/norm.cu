@@ -114,7 +114,7 @@ DEVICE void norm(const Norm &p) {
     using G = Group<NARROW>;
     __shared__ float shared[NARROW ? 4 : 12];
     float *scratch = shared + G::number();
-    after_others();
+    begin();
     u32 width = p.width;
     const float *weight = reinterpret_cast<const float *>(p.weight);
     const float *bias = reinterpret_cast<const float *>(p.bias);

@@ -73,32 +73,37 @@ DEVICE void product(const MatView &x, u32 x_elem, const WeightView &w, u32 grain
             }
         }
         __syncthreads();
-        for (u32 k = start; k < end; k += 8) {
-            u32 i = k - start;
-            if (k >= from && k + 8 <= to) {
-                float v[8];
-                W::eight(w, row, k, v);
+        // Single values up to the first whole eight and behind the last, eights between.
+        auto single = [&](u32 a, u32 b) {
+            for (u32 k = a; k < b; k++) {
+                float v = W::at(w, row, k);
 #pragma unroll
                 for (u32 r = 0; r < TILE_ROWS; r++) {
-                    if (r < count) {
-                        float4 a = *reinterpret_cast<const float4 *>(&staged[leaf][r][i]);
-                        float4 b = *reinterpret_cast<const float4 *>(&staged[leaf][r][i + 4]);
-                        float s = acc[r];
-                        s = madd(a.x, v[0], s), s = madd(a.y, v[1], s), s = madd(a.z, v[2], s), s = madd(a.w, v[3], s);
-                        s = madd(b.x, v[4], s), s = madd(b.y, v[5], s), s = madd(b.z, v[6], s), s = madd(b.w, v[7], s);
-                        acc[r] = s;
-                    }
+                    if (r < count) acc[r] = madd(staged[leaf][r][k - start], v, acc[r]);
                 }
-            } else {
-                for (u32 j = most(k, from); j < least(k + 8, to); j++) {
-                    float v = W::at(w, row, j);
+            }
+        };
+        u32 begin = most(start, from);
+        u32 eights = least(over(begin, 8) * 8, most(end, begin));
+        single(begin, eights);
+        u32 k = eights;
+#pragma unroll W::AHEAD
+        for (; k + 8 <= end; k += 8) {
+            float v[8];
+            W::eight(w, row, k, v);
 #pragma unroll
-                    for (u32 r = 0; r < TILE_ROWS; r++) {
-                        if (r < count) acc[r] = madd(staged[leaf][r][j - start], v, acc[r]);
-                    }
+            for (u32 r = 0; r < TILE_ROWS; r++) {
+                if (r < count) {
+                    float4 a = *reinterpret_cast<const float4 *>(&staged[leaf][r][k - start]);
+                    float4 b = *reinterpret_cast<const float4 *>(&staged[leaf][r][k - start + 4]);
+                    float s = acc[r];
+                    s = madd(a.x, v[0], s), s = madd(a.y, v[1], s), s = madd(a.z, v[2], s), s = madd(a.w, v[3], s);
+                    s = madd(b.x, v[4], s), s = madd(b.y, v[5], s), s = madd(b.z, v[6], s), s = madd(b.w, v[7], s);
+                    acc[r] = s;
                 }
             }
         }
+        single(k, end);
     }
 #pragma unroll
     for (u32 r = 0; r < TILE_ROWS; r++) sums[leaf][r][lane] = acc[r];

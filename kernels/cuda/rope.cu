@@ -20,7 +20,7 @@ struct Rope {
 
 template <typename T>
 DEVICE void rope(const Rope &p) {
-    after_others();
+    begin();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.heads * p.pairs) return;
     u32 head = i / p.pairs, pair = i % p.pairs;

@@ -18,7 +18,7 @@ struct Gather {
 // U: 16 bytes or one element.
 template <typename U>
 DEVICE void gather(const Gather &p) {
-    after_others();
+    begin();
     u32 per = sizeof(U) / elem_bytes(p.elem);
     u32 c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= p.out.cols / per) return;
@@ -43,7 +43,7 @@ struct Patch {
 };
 
 extern "C" __global__ void __launch_bounds__(256) rows_patch(const __grid_constant__ Patch p) {
-    after_others();
+    begin();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.count) return;
     const u32 *pairs = reinterpret_cast<const u32 *>(p.pairs);
@@ -63,7 +63,7 @@ struct Seen {
 };
 
 extern "C" __global__ void __launch_bounds__(1024) rows_seen(const __grid_constant__ Seen p) {
-    after_others();
+    begin();
     const u32 *ids = reinterpret_cast<const u32 *>(p.ids);
     u32 *seen = reinterpret_cast<u32 *>(p.seen);
     for (u32 w = threadIdx.x; w < p.words; w += blockDim.x) seen[w] = 0;

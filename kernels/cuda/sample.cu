@@ -75,7 +75,7 @@ DEVICE u64 pair(u32 key, u32 index) { return (u64)key << 32 | (u32)~index; }
 template <typename T>
 DEVICE void argmax(const Argmax &p) {
     __shared__ u64 room[WARPS + 1];
-    after_others();
+    begin();
     for (u32 r = blockIdx.x; r < p.x.rows; r += gridDim.x) {
         const T *row = row_of<T>(p.x, r);
         // All -infinity (or NaN): column 0.
@@ -373,7 +373,7 @@ DEVICE u32 drawn(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor
 
 extern "C" __global__ void __launch_bounds__(1024) sample_draw(const __grid_constant__ Sample p) {
     __shared__ Shared s;
-    after_others();
+    begin();
     u32 r = blockIdx.x, vocab = p.logits.cols;
     u32 *out = reinterpret_cast<u32 *>(p.out);
     u32 slot = reinterpret_cast<const u32 *>(p.slots)[r];

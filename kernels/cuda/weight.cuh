@@ -23,6 +23,8 @@ DEVICE float half_even(const u8 *p) { return widen(f16{*reinterpret_cast<const u
 
 template <typename T>
 struct Plain {
+    // Eights whose loads a loop may have on their way.
+    static constexpr u32 AHEAD = 4;
     static DEVICE float at(const WeightView &, const u8 *row, u32 k) { return widen(reinterpret_cast<const T *>(row)[k]); }
     static DEVICE void eight(const WeightView &w, const u8 *row, u32 k, float (&v)[8]) {
         const T *p = reinterpret_cast<const T *>(row) + k;
@@ -40,6 +42,7 @@ struct Plain {
 // HEAD: bytes before the codes; ZERO is subtracted from a code; MINIMUM: there is an m; FIFTH: there are fifth bits.
 template <u32 BYTES, u32 HEAD, int ZERO, bool MINIMUM, bool FIFTH>
 struct Nibbles {
+    static constexpr u32 AHEAD = 1;
     static DEVICE float value(float d, float m, u32 q) {
         float c = (float)((int)q - ZERO);
         return MINIMUM ? madd(d, c, m) : mul(d, c);
@@ -79,6 +82,7 @@ struct Q5_0 : Nibbles<22, 6, 16, false, true> {};
 struct Q5_1 : Nibbles<24, 8, 0, true, true> {};
 
 struct Q8_0 {
+    static constexpr u32 AHEAD = 1;
     static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
         const u8 *raw = row + k / 32 * 34;
         return mul(half_even(raw), (float)(i8)raw[2 + k % 32]);
@@ -101,6 +105,7 @@ struct Q8_0 {
 // A form says factor and minimum of part p of 16 values, and the code of value i.
 template <typename F>
 struct Large {
+    static constexpr u32 AHEAD = 1;
     static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
         const u8 *raw = row + k / 256 * F::BYTES;
         float d, m;
@@ -191,6 +196,7 @@ struct Q6_K : Large<FormQ6K> {};
 // share one.
 template <u32 BITS, bool OFFSET>
 struct Grouped {
+    static constexpr u32 AHEAD = 1;
     static constexpr u32 HEAD = OFFSET ? 4 : 2;
     static DEVICE const u8 *group(const WeightView &w, const u8 *row, u32 k) {
         u64 bytes = HEAD + (BITS == 8 ? w.group : (w.group + 1) / 2);

@@ -11,8 +11,15 @@ pub const CHUNK: u32 = 64;
 pub const MOST_COLUMNS: u32 = 512;
 /// Query heads of one block.
 const HEADS: u32 = 4;
-/// Words of shared memory of a head beside its query row.
-const WORDS: u32 = 3 * CHUNK + 2;
+/// Bytes of shared memory of a head beside its query row (`OfHead`).
+const OF_HEAD: u32 = (CHUNK + 4) * 4;
+
+/// Bytes of shared memory that the heads of a block share (`Staged`).
+fn staged(elem: Elem) -> u32 {
+    /// Columns of a key or value that are staged at a time.
+    const SLICE: u32 = 64;
+    CHUNK * (SLICE * elem.bytes() + 16) + CHUNK * 4
+}
 
 /// How scores are formed and what is seen.
 #[repr(C)]
@@ -79,10 +86,14 @@ fn columns(v_dim: u32) -> usize {
 }
 
 /// Blocks of `[64, heads]`: `(grid y, block y, shared bytes)`.
-fn heads_of(heads: u32, kv_heads: u32, k_dim: u32) -> (u32, u32, u32) {
+fn heads_of(heads: u32, kv_heads: u32, k_dim: u32, elem: Elem) -> (u32, u32, u32) {
     let group = heads / kv_heads.max(1);
     let per_block = group.clamp(1, HEADS);
-    (kv_heads * group.div_ceil(per_block), per_block, per_block * (k_dim + WORDS) * 4)
+    (
+        kv_heads * group.div_ceil(per_block),
+        per_block,
+        staged(elem) + per_block * (OF_HEAD + k_dim.div_ceil(4) * 16),
+    )
 }
 
 /// Attention over pages.
@@ -132,7 +143,7 @@ impl Paged {
         ];
         let entries = if self.split.parts == 0 { WHOLE } else { SPLIT };
         let entry = entries[self.kv.elem.index()][columns(self.kv.v_dim)];
-        let (y, heads, shared) = heads_of(self.heads, self.kv.kv_heads, self.kv.k_dim);
+        let (y, heads, shared) = heads_of(self.heads, self.kv.kv_heads, self.kv.k_dim, self.kv.elem);
         let z = match self.split.parts {
             0 => 1,
             _ => self.split.chunks.div_ceil(self.split.share.max(1)),
@@ -188,7 +199,7 @@ impl Dense {
             ["attention_dense_whole_bf16_128", "attention_dense_whole_bf16_512"],
         ];
         let entry = WHOLE[self.elem.index()][columns(self.v_dim)];
-        let (y, heads, shared) = heads_of(self.heads, self.kv_heads, self.k_dim);
+        let (y, heads, shared) = heads_of(self.heads, self.kv_heads, self.k_dim, self.elem);
         let rows = if self.seqs == 0 { 0 } else { self.q.rows };
         Launch { shared_bytes: shared, ..launch(entry, [rows, y, 1], [64, heads, 1]) }
     }

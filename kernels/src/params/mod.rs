@@ -13,6 +13,7 @@ use bytemuck::{Pod, Zeroable};
 pub mod attention;
 pub mod elementwise;
 pub mod embed;
+pub mod flash;
 pub mod gemm;
 pub mod kv;
 pub mod linear;
