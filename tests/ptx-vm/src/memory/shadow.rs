@@ -4,8 +4,8 @@
 //! are not both strong (atomic, volatile, relaxed and up), and the later one's [`Clock`] does not know the earlier one. The
 //! lanes of one warp are told apart until the warp's own count moves on (`__syncwarp`, a barrier): a lane that reads what
 //! another lane of its warp wrote just now races with it, because lanes may run one after another.
-//! Where two warps write different bytes of one word, only the later one is remembered: such a race can be missed, but nothing
-//! is reported that is none.
+//! Where two parties write, or two read, different bytes of one word, only the later one is remembered: such a race can be
+//! missed, but nothing is reported that is none.
 
 use super::clock::Clock;
 
@@ -164,6 +164,9 @@ impl Cell {
     #[inline(always)]
     fn read(&mut self, readers: &mut Readers, bytes: u8, strong: bool, now: u32, me: &Party<'_>) {
         let who = me.who();
+        if self.read_bytes & bytes == 0 && (self.read_who != who || self.read_cluster != me.cluster) {
+            self.forget_readers(readers);
+        }
         if self.read_count == 0 {
             (self.read_count, self.read_cluster, self.read_who, self.read_bytes) =
                 (now, me.cluster, who, bytes);
@@ -337,6 +340,17 @@ mod tests {
         assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)).map(|c| c.warp), Some(2));
         c.join(&clocks[2]);
         assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)), None);
+    }
+
+    #[test]
+    fn neighbours_that_read_and_write_their_own_halves_of_a_word_do_not_race() {
+        let mut c = Clock::new(0, 1);
+        c.tick(0);
+        let (mut cell, mut readers) = (Cell::default(), Readers::default());
+        for how in [How::READ, How::WRITE] {
+            assert_eq!(cell.touch(&mut readers, 3, how, &party(&c, 0, 0)), None);
+            assert_eq!(cell.touch(&mut readers, 12, how, &party(&c, 0, 1)), None);
+        }
     }
 
     #[test]
