@@ -10,7 +10,7 @@
 // Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is that of the
 // final sum, and a fused multiply-add gives the CPU's bits.
 //
-// Blocks are read byte by byte and half by half: rows begin at even addresses (block formats) or at any (groups).
+// Blocks are read two bytes at a time, groups byte by byte: rows begin at even addresses (blocks) or at any (groups).
 #pragma once
 #include "device.cuh"
 
@@ -102,7 +102,22 @@ struct Q8_0 {
 
 // ---- Blocks of 256 ---------------------------------------------------------------------------------------------------
 
-// A form says factor and minimum of part p of 16 values, and the code of value i.
+// Eight neighbouring bytes from an even address.
+struct Eight {
+    u32 low;
+    u32 high;
+};
+DEVICE Eight eight_bytes(const u8 *p) {
+    const u16 *h = reinterpret_cast<const u16 *>(p);
+    return Eight{h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16};
+}
+// Of every byte the bits of `mask` (the same in each) above `shift`, moved up by `to`.
+DEVICE Eight part(Eight v, u32 shift, u32 mask, u32 to) {
+    return Eight{(v.low >> shift & mask) << to, (v.high >> shift & mask) << to};
+}
+DEVICE Eight both(Eight a, Eight b) { return Eight{a.low | b.low, a.high | b.high}; }
+
+// A form says factor and minimum of part p of 16 values, and the stored codes of eight values from i on, i a multiple of 8.
 template <typename F>
 struct Large {
     static constexpr u32 AHEAD = 1;
@@ -110,28 +125,37 @@ struct Large {
         const u8 *raw = row + k / 256 * F::BYTES;
         float d, m;
         F::scale(raw, k % 256 / 16, d, m);
-        return madd(d, (float)F::code(raw, k % 256), -m);
+        Eight codes = F::codes(raw, k % 256 / 8 * 8);
+        u32 q = (k & 4 ? codes.high : codes.low) >> (k % 4 * 8) & 255;
+        return madd(d, (float)((int)q - F::ZERO), -m);
     }
     static DEVICE void eight(const WeightView &, const u8 *row, u32 k, float (&v)[8]) {
         const u8 *raw = row + k / 256 * F::BYTES;
         float d, m;
         F::scale(raw, k % 256 / 16, d, m);
-        u32 i = k % 256;
+        Eight codes = F::codes(raw, k % 256);
 #pragma unroll
-        for (u32 j = 0; j < 8; j++) v[j] = madd(d, (float)F::code(raw, i + j), -m);
+        for (u32 j = 0; j < 8; j++) {
+            u32 q = (j < 4 ? codes.low : codes.high) >> (j % 4 * 8) & 255;
+            v[j] = madd(d, (float)((int)q - F::ZERO), -m);
+        }
     }
 };
 
 struct FormQ2K {
     static constexpr u32 BYTES = 84;
+    static constexpr int ZERO = 0;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
         d = mul(half_even(raw + 80), (float)(raw[p] & 15));
         m = mul(half_even(raw + 82), (float)(raw[p] >> 4));
     }
-    static DEVICE int code(const u8 *raw, u32 i) { return raw[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3; }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        return part(eight_bytes(raw + 16 + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 0x03030303, 0);
+    }
 };
 struct FormQ3K {
     static constexpr u32 BYTES = 110;
+    static constexpr int ZERO = 4;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
         const u8 *s = raw + 96;
         u32 low = p < 8 ? s[p] & 15 : s[p - 8] >> 4;
@@ -139,9 +163,9 @@ struct FormQ3K {
         d = mul(half_even(raw + 108), (float)((int)(low | high << 4) - 32));
         m = 0.0f;
     }
-    static DEVICE int code(const u8 *raw, u32 i) {
-        u32 low = raw[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-        return (int)(low | (u32)(raw[i % 32] >> (i / 32) & 1) << 2) - 4;
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        Eight low = part(eight_bytes(raw + 32 + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 0x03030303, 0);
+        return both(low, part(eight_bytes(raw + i % 32), i / 32, 0x01010101, 2));
     }
 };
 // 6-bit scales and minima of Q4_K and Q5_K, part p of 16 values.
@@ -161,27 +185,32 @@ DEVICE void six_bits(const u8 *raw, u32 p, float &d, float &m) {
 }
 struct FormQ4K {
     static constexpr u32 BYTES = 144;
+    static constexpr int ZERO = 0;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) { six_bits(raw, p, d, m); }
-    static DEVICE int code(const u8 *raw, u32 i) { return raw[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15; }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        return part(eight_bytes(raw + 16 + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 0x0f0f0f0f, 0);
+    }
 };
 struct FormQ5K {
     static constexpr u32 BYTES = 176;
+    static constexpr int ZERO = 0;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) { six_bits(raw, p, d, m); }
-    static DEVICE int code(const u8 *raw, u32 i) {
-        u32 low = raw[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
-        return (int)(low | (u32)(raw[16 + i % 32] >> (i / 32) & 1) << 4);
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        Eight low = part(eight_bytes(raw + 48 + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 0x0f0f0f0f, 0);
+        return both(low, part(eight_bytes(raw + 16 + i % 32), i / 32, 0x01010101, 4));
     }
 };
 struct FormQ6K {
     static constexpr u32 BYTES = 210;
+    static constexpr int ZERO = 32;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
         d = mul(half_even(raw + 208), (float)(i8)raw[192 + p]);
         m = 0.0f;
     }
-    static DEVICE int code(const u8 *raw, u32 i) {
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
         u32 half = i / 128, run = i / 32 % 4, l = i % 32;
-        u32 low = raw[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15;
-        return (int)(low | (u32)(raw[128 + half * 32 + l] >> (run * 2) & 3) << 4) - 32;
+        Eight low = part(eight_bytes(raw + half * 64 + run % 2 * 32 + l), run / 2 * 4, 0x0f0f0f0f, 0);
+        return both(low, part(eight_bytes(raw + 128 + half * 32 + l), run * 2, 0x03030303, 4));
     }
 };
 struct Q2_K : Large<FormQ2K> {};

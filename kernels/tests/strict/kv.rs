@@ -89,9 +89,8 @@ fn what_is_appended_copied_and_read_is_what_was_written() {
             let (k, v) = (numbers(TOKENS * heads * k_dim, 1), numbers(TOKENS * heads * v_dim, 2));
             // Rows 0..6 are positions 0..6 of a sequence with pages 2 and 0; row 3 is skipped, row 5 lies beyond the slab.
             let slot = |i: u32| (if i < page_size { 2 * page_size + i } else { i - page_size }) as i32;
-            let slots: Vec<i32> = (0..6).map(|i| if i == 3 { -1 } else { slot(i) }).collect();
-            let mut slots = slots;
-            slots[5] = 4 * page_size as i32;
+            let mut slots: Vec<i32> = (0..6).map(slot).collect();
+            (slots[3], slots[5]) = (-1, 4 * page_size as i32);
             Machine::each(|gpu| {
                 let kv = slabs(gpu, 4, page_size, heads as u32, k_dim as u32, v_dim as u32, held);
                 let p = Append {
