@@ -2,7 +2,7 @@
 // moe.cu.
 //
 // A block of 256 threads is 8 leaves times 32 outputs: warp l runs the chains of leaf l, lane n those of output n, one
-// chain per row of x. Rows of x come through shared memory as f32, 64 values of every leaf at a time; weights are decoded
+// chain per row of x. Rows of x come through shared memory as f32, 128 values of every leaf at a time; weights are decoded
 // eight at a time in registers. The leaves meet in shared memory and are added by the tree. So the order is that of
 // docs/numerics.md: it knows k and the grain, and nothing of rows or blocks.
 #pragma once
@@ -34,7 +34,7 @@ struct Linear {
 constexpr u32 TILE_ROWS = 4;
 constexpr u32 TILE_OUTPUTS = 32;
 // Values of a leaf that are staged at a time.
-constexpr u32 WINDOW = 64;
+constexpr u32 WINDOW = 128;
 
 struct ProductShared {
     float x[LEAVES][TILE_ROWS][WINDOW];

@@ -23,7 +23,7 @@ DEVICE float half_even(const u8 *p) { return widen(f16{*reinterpret_cast<const u
 
 template <typename T>
 struct Plain {
-    // Eights whose loads a loop may have on their way.
+    // Eights whose loads a loop may have on their way: more for what only these kernels multiply.
     static constexpr u32 AHEAD = 4;
     static DEVICE float at(const WeightView &, const u8 *row, u32 k) { return widen(reinterpret_cast<const T *>(row)[k]); }
     static DEVICE void eight(const WeightView &w, const u8 *row, u32 k, float (&v)[8]) {
@@ -42,7 +42,7 @@ struct Plain {
 // HEAD: bytes before the codes; ZERO is subtracted from a code; MINIMUM: there is an m; FIFTH: there are fifth bits.
 template <u32 BYTES, u32 HEAD, int ZERO, bool MINIMUM, bool FIFTH>
 struct Nibbles {
-    static constexpr u32 AHEAD = 1;
+    static constexpr u32 AHEAD = FIFTH ? 4 : 1;
     static DEVICE float value(float d, float m, u32 q) {
         float c = (float)((int)q - ZERO);
         return MINIMUM ? madd(d, c, m) : mul(d, c);
@@ -120,7 +120,7 @@ DEVICE Eight both(Eight a, Eight b) { return Eight{a.low | b.low, a.high | b.hig
 // A form says factor and minimum of part p of 16 values, and the stored codes of eight values from i on, i a multiple of 8.
 template <typename F>
 struct Large {
-    static constexpr u32 AHEAD = 1;
+    static constexpr u32 AHEAD = 4;
     static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
         const u8 *raw = row + k / 256 * F::BYTES;
         float d, m;
