@@ -42,6 +42,28 @@ struct ProductShared {
     float sums[2][LEAVES][TILE_ROWS][TILE_OUTPUTS];
 };
 
+// N eights of a weight row from k on: all are on their way before the first is used. Row r of x lies r * WINDOW behind x.
+template <typename W, u32 N>
+DEVICE void several(const WeightView &w, const u8 *row, u32 k, const float *x, u32 count, float (&acc)[TILE_ROWS]) {
+    float v[N][8];
+#pragma unroll
+    for (u32 i = 0; i < N; i++) W::eight(w, row, k + 8 * i, v[i]);
+#pragma unroll
+    for (u32 r = 0; r < TILE_ROWS; r++) {
+        if (r < count) {
+            float s = acc[r];
+#pragma unroll
+            for (u32 i = 0; i < N; i++) {
+                float4 a = *reinterpret_cast<const float4 *>(x + r * WINDOW + 8 * i);
+                float4 b = *reinterpret_cast<const float4 *>(x + r * WINDOW + 8 * i + 4);
+                s = madd(a.x, v[i][0], s), s = madd(a.y, v[i][1], s), s = madd(a.z, v[i][2], s), s = madd(a.w, v[i][3], s);
+                s = madd(b.x, v[i][4], s), s = madd(b.y, v[i][5], s), s = madd(b.z, v[i][6], s), s = madd(b.w, v[i][7], s);
+            }
+            acc[r] = s;
+        }
+    }
+}
+
 // Sums of `count` rows (`x_row(i)` numbers them) with weight rows first.. (this lane's is `first + lane`, those below `limit`
 // exist) into `sums[leaf][row][lane]`.
 template <typename W, typename R>
@@ -87,21 +109,9 @@ DEVICE void product(const MatView &x, u32 x_elem, const WeightView &w, u32 grain
         u32 eights = least(over(begin, 8) * 8, most(end, begin));
         single(begin, eights);
         u32 k = eights;
-#pragma unroll W::AHEAD
-        for (; k + 8 <= end; k += 8) {
-            float v[8];
-            W::eight(w, row, k, v);
-#pragma unroll
-            for (u32 r = 0; r < TILE_ROWS; r++) {
-                if (r < count) {
-                    float4 a = *reinterpret_cast<const float4 *>(&staged[leaf][r][k - start]);
-                    float4 b = *reinterpret_cast<const float4 *>(&staged[leaf][r][k - start + 4]);
-                    float s = acc[r];
-                    s = madd(a.x, v[0], s), s = madd(a.y, v[1], s), s = madd(a.z, v[2], s), s = madd(a.w, v[3], s);
-                    s = madd(b.x, v[4], s), s = madd(b.y, v[5], s), s = madd(b.z, v[6], s), s = madd(b.w, v[7], s);
-                    acc[r] = s;
-                }
-            }
+        for (; k + 8 * W::AHEAD <= end; k += 8 * W::AHEAD) several<W, W::AHEAD>(w, row, k, &staged[leaf][0][k - start], count, acc);
+        if (W::AHEAD > 1) {
+            for (; k + 8 <= end; k += 8) several<W, 1>(w, row, k, &staged[leaf][0][k - start], count, acc);
         }
         single(k, end);
     }
