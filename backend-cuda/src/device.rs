@@ -6,7 +6,7 @@ use crate::modules::Modules;
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
-use engraft_core::mem::{Float, StepShape};
+use engraft_core::mem::{DeviceMem, Float, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::{Error, Result};
 use std::collections::BTreeMap;
@@ -97,6 +97,7 @@ pub struct Cuda {
     context: sys::CUcontext,
     pool: Pool,
     pub(crate) modules: Modules,
+    pub(crate) slopes: ops::Slopes,
     /// Streams that are capturing: meanwhile nobody may wait for the whole context.
     capturing: AtomicUsize,
     lost: Mutex<Option<String>>,
@@ -150,6 +151,7 @@ impl Cuda {
             mode: config.mode,
             blocking: config.blocking,
             modules: Modules::new(listed.capability),
+            slopes: ops::Slopes::default(),
             listed,
             context,
             pool: Pool::default(),
@@ -166,6 +168,41 @@ impl Cuda {
     /// How often every kernel has run so far, replays of captured steps counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
         self.modules.launches()
+    }
+
+    /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
+    /// both count), measured now, and 10^9 f32 operations per second by its clock and number of units (a multiply-add is
+    /// two), as the driver states them.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there is no room for two buffers of a 64th of the memory, at most 1 GiB each.
+    pub fn limits(self: &Arc<Self>) -> Result<(f64, f64)> {
+        const PASSES: usize = 5;
+        let bytes = (self.listed.memory_bytes / 64).min(1 << 30) as usize;
+        let (from, to, mut stream) = (self.alloc(bytes)?, self.alloc(bytes)?, self.stream()?);
+        let mut best = 0.0f64;
+        for _ in 0..PASSES {
+            let us = stream.timed_copy(&from, &to)?;
+            best = best.max(2.0 * bytes as f64 / us.max(1e-3) / 1e3);
+        }
+        let (units, khz) = (
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        );
+        // f32 multiply-adds per unit and clock: 64 on 8.0, 128 on all later ones.
+        let lanes = if self.listed.capability == (8, 0) { 64.0 } else { 128.0 };
+        Ok((best, f64::from(units) * lanes * 2.0 * f64::from(khz) / 1e6))
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Result<i32> {
+        self.bind()?;
+        let (mut device, mut value) = (0, 0);
+        // SAFETY: the context is current; pointers are to locals.
+        unsafe {
+            check(sys::cuCtxGetDevice(&mut device), "cuCtxGetDevice")?;
+            check(sys::cuDeviceGetAttribute(&mut value, attribute, device), "cuDeviceGetAttribute")?;
+        }
+        Ok(value)
     }
 
     /// The promise that chooses kernels.
@@ -228,6 +265,18 @@ impl Cuda {
         }
         self.settle()?;
         Ok(mem)
+    }
+
+    /// The bytes of a buffer that no work under way writes (weights).
+    pub(crate) fn read(&self, mem: &CudaMem) -> Result<Vec<u8>> {
+        self.bind()?;
+        let mut bytes = vec![0u8; mem.bytes()];
+        if !bytes.is_empty() {
+            // SAFETY: the vector has the allocation's size.
+            let code = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), mem.address(), bytes.len()) };
+            check(code, "reading a weight").map_err(|e| self.lose(e, String::new))?;
+        }
+        Ok(bytes)
     }
 
     /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it.

@@ -2,6 +2,7 @@
 
 use crate::device::Cuda;
 use crate::driver::check;
+use crate::mem::CudaMem;
 use crate::modules::Function;
 use cudarc::driver::sys;
 use engraft_core::Result;
@@ -14,12 +15,21 @@ pub struct CudaGraph {
     exec: sys::CUgraphExec,
     /// Its kernels, in order: for counts, and for messages when one of them fails.
     kernels: Vec<Arc<Function>>,
+    /// Scratch that its kernels know the addresses of.
+    _kept: Vec<CudaMem>,
     gpu: Arc<Cuda>,
+}
+
+/// What a capture has taken up so far.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    pub kernels: Vec<Arc<Function>>,
+    pub kept: Vec<CudaMem>,
 }
 
 impl CudaGraph {
     /// Instantiates what was captured; `graph` is consumed.
-    pub(crate) fn new(gpu: &Arc<Cuda>, graph: sys::CUgraph, kernels: Vec<Arc<Function>>) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Cuda>, graph: sys::CUgraph, recording: Recording) -> Result<Self> {
         let mut exec = null_mut();
         // SAFETY: the graph was just captured; it is destroyed once, whatever instantiation gives.
         let made = unsafe {
@@ -28,7 +38,8 @@ impl CudaGraph {
             made
         };
         check(made, "instantiating a captured step")?;
-        Ok(Self { exec, kernels, gpu: gpu.clone() })
+        let Recording { kernels, kept } = recording;
+        Ok(Self { exec, kernels, _kept: kept, gpu: gpu.clone() })
     }
 
     pub(crate) fn raw(&self) -> sys::CUgraphExec {

@@ -27,3 +27,7 @@ pub use graph::CudaGraph;
 pub use mem::CudaMem;
 pub use stream::{CudaPlan, CudaStream};
 pub use weight::CudaWeight;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;

@@ -36,11 +36,6 @@ impl CudaMem {
     pub(crate) fn address(&self) -> u64 {
         self.0.address
     }
-
-    /// Whether both are the same allocation.
-    pub(crate) fn is(&self, other: &CudaMem) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
 }
 
 impl DeviceMem for CudaMem {

@@ -6,13 +6,13 @@
 
 use crate::device::Cuda;
 use crate::driver::check;
-use crate::graph::CudaGraph;
+use crate::graph::{CudaGraph, Recording};
 use crate::mem::CudaMem;
 use crate::modules::Function;
 use crate::pinned::{CudaEvent, Pinned, Ring};
 use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUstream_flags_enum, CUstreamCaptureMode_enum};
-use engraft_core::backend::Stream;
+use engraft_core::backend::{Backend, Stream};
 use engraft_core::mem::{BufMut, BufRef, DeviceMem, StepShape};
 use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
@@ -34,8 +34,10 @@ pub struct CudaStream {
     raw: sys::CUstream,
     ring: Ring,
     spare: Vec<Pinned>,
-    recording: Option<Vec<Arc<Function>>>,
+    recording: Option<Recording>,
     trail: Trail,
+    /// The largest scratch so far.
+    scratch: Option<CudaMem>,
 }
 
 /// Kernels launched since the device was last waited for: the newest of each.
@@ -84,11 +86,50 @@ impl CudaStream {
         // SAFETY: the context is current; the pointer is to a local.
         check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate")?;
         let ring = Ring::new(&gpu);
-        Ok(Self { gpu, raw, ring, spare: Vec::new(), recording: None, trail: Trail::default() })
+        Ok(Self {
+            gpu,
+            raw,
+            ring,
+            spare: Vec::new(),
+            recording: None,
+            trail: Trail::default(),
+            scratch: None,
+        })
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Cuda> {
         &self.gpu
+    }
+
+    /// Microseconds that a copy of a whole buffer takes.
+    pub(crate) fn timed_copy(&mut self, from: &CudaMem, to: &CudaMem) -> Result<f64> {
+        let (bytes, begin) = (from.bytes().min(to.bytes()), self.record()?);
+        // SAFETY: inside both allocations, which outlive the wait below.
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
+        self.noted(check(code, "a copy"))?;
+        let end = self.record()?;
+        self.wait()?;
+        begin.until_us(&end)
+    }
+
+    /// Keeps memory that no view owns alive as long as the step that is being captured, if one is.
+    pub(crate) fn keep(&mut self, mem: &CudaMem) {
+        if let Some(recording) = &mut self.recording {
+            recording.kept.push(mem.clone());
+        }
+    }
+
+    /// Address of scratch for kernels that follow each other: what one leaves there is the next one's to overwrite.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64> {
+        let mem = match self.scratch.take() {
+            Some(mem) if mem.bytes() >= bytes => mem,
+            // What is given up may be in use still: its memory is given out again only after a wait.
+            _ => self.gpu.alloc(bytes.next_power_of_two())?,
+        };
+        self.keep(&mem);
+        let address = mem.address();
+        self.scratch = Some(mem);
+        Ok(address)
     }
 
     /// Launches a kernel with its parameters, or records that.
@@ -117,7 +158,7 @@ impl CudaStream {
         let outcome = check(code, &launch.entry);
         self.noted(outcome)?;
         match &mut self.recording {
-            Some(recorded) => recorded.push(function),
+            Some(recording) => recording.kernels.push(function),
             None => {
                 function.count(1);
                 if self.gpu.blocking() {
@@ -252,12 +293,12 @@ impl Stream<Cuda> for CudaStream {
         // SAFETY: the stream lives and captures nothing yet.
         check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) }, "beginning a capture")?;
         self.gpu.capture_begins();
-        self.recording = Some(Vec::new());
+        self.recording = Some(Recording::default());
         Ok(())
     }
 
     fn end_capture(&mut self) -> Result<CudaGraph> {
-        let Some(kernels) = self.recording.take() else {
+        let Some(recording) = self.recording.take() else {
             return Err(Error::internal("a capture ended that had not begun"));
         };
         self.gpu.capture_ends();
@@ -266,7 +307,7 @@ impl Stream<Cuda> for CudaStream {
         // SAFETY: the stream captures; the pointer is to a local.
         let code = unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) };
         self.noted(check(code, "ending a capture"))?;
-        CudaGraph::new(&self.gpu, graph, kernels)
+        CudaGraph::new(&self.gpu, graph, recording)
     }
 
     unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {

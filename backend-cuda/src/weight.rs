@@ -1,11 +1,17 @@
-//! Prepared weights: rows in their file layout for the strict kernels, vectors as f32.
+//! Prepared weights: rows in their file layout for the strict kernels and for look-ups, the order of tensor cores for
+//! theirs, vectors as f32.
+//!
+//! Which of the first two a product takes depends on the activations' type, which is not known when a weight is loaded.
+//! So a weight is stored as it comes and packed when a product first asks for that (in the first step);
+//! the stored form then goes, unless a launch has used it: a captured step may know its address.
 
 use crate::{Cuda, CudaMem};
 use engraft_core::backend::{HostWeight, WeightUse};
 use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use engraft_core::{Error, Result, quant};
+use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Format, WeightView};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A prepared weight; clones share it.
 #[derive(Debug, Clone)]
@@ -17,10 +23,9 @@ enum Form {
     Vector(CudaMem),
 }
 
-/// A matrix, row by row.
+/// A matrix: as stored, packed for tensor cores, or both.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    mem: CudaMem,
     /// Outputs; of experts those of all.
     pub rows: usize,
     /// Inputs.
@@ -29,15 +34,42 @@ pub(crate) struct Rows {
     pub grain: usize,
     /// What it is stored in.
     pub format: Format,
+    /// Whether the outputs are used in pairs.
+    pub gated: bool,
     row_bytes: usize,
     group: usize,
+    forms: Mutex<Forms>,
+}
+
+#[derive(Debug, Default)]
+struct Forms {
+    stored: Option<CudaMem>,
+    /// Whether a launch (or a captured step) knows the address of `stored`.
+    stored_used: bool,
+    packed: Option<Packed>,
+}
+
+/// Codes and scales in the order of [`engraft_kernels::pack`].
+#[derive(Debug, Clone)]
+struct Packed {
+    layout: Layout,
+    codes: CudaMem,
+    scales: Option<CudaMem>,
 }
 
 impl Rows {
-    /// As kernels see it.
-    pub fn view(&self) -> Result<WeightView> {
+    /// As the strict kernels and look-ups see it.
+    pub fn view(&self, gpu: &Cuda) -> Result<WeightView> {
+        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = match (&forms.stored, &forms.packed) {
+            (Some(stored), _) => stored.clone(),
+            (None, Some(packed)) => unpack(gpu, packed)?,
+            (None, None) => return Err(Error::internal("a weight without a form")),
+        };
+        forms.stored = Some(stored.clone());
+        forms.stored_used = true;
         Ok(WeightView {
-            ptr: self.mem.address(),
+            ptr: stored.address(),
             row_bytes: self.row_bytes as u64,
             rows: word(self.rows)?,
             cols: word(self.cols)?,
@@ -45,6 +77,54 @@ impl Rows {
             reserved: 0,
         })
     }
+
+    /// Addresses of the packed codes and scales (0: none); packs when first asked. The stored form goes unless something
+    /// has used it.
+    pub fn packed(&self, gpu: &Cuda, layout: &Layout) -> Result<(u64, u64)> {
+        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
+        if forms.packed.is_none() {
+            let Some(stored) = &forms.stored else { return Err(Error::internal("a weight without a form")) };
+            forms.packed = Some(pack(gpu, stored, layout)?);
+            if !forms.stored_used {
+                forms.stored = None;
+            }
+        }
+        let Some(packed) = &forms.packed else { return Err(Error::internal("a weight was not packed")) };
+        Ok((packed.codes.address(), packed.scales.as_ref().map_or(0, CudaMem::address)))
+    }
+
+    /// Values of a group in the file.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+}
+
+fn lengths() -> Error {
+    Error::internal("a weight's bytes and its packed layout do not go together")
+}
+
+fn pack(gpu: &Cuda, stored: &CudaMem, layout: &Layout) -> Result<Packed> {
+    let file = gpu.read(stored)?;
+    let (mut codes, mut scales) = (vec![0u8; layout.code_bytes()], vec![0u8; layout.scale_bytes()]);
+    if !layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales) {
+        return Err(lengths());
+    }
+    let codes = gpu.alloc_filled([codes.as_slice()], codes.len())?;
+    let scales = match scales.is_empty() {
+        true => None,
+        false => Some(gpu.alloc_filled([scales.as_slice()], scales.len())?),
+    };
+    Ok(Packed { layout: *layout, codes, scales })
+}
+
+fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
+    let (layout, codes) = (&packed.layout, gpu.read(&packed.codes)?);
+    let scales = packed.scales.as_ref().map_or(Ok(Vec::new()), |mem| gpu.read(mem))?;
+    let mut file = vec![0u8; layout.n * layout.row_bytes()];
+    if !layout.unpack(&codes, &scales, &mut file) {
+        return Err(lengths());
+    }
+    gpu.alloc_filled([file.as_slice()], file.len())
 }
 
 impl CudaWeight {
@@ -108,17 +188,16 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
     if bytes != want {
         return Err(Error::Shape { op: "prepare_weight", what: "bytes", got: bytes, want });
     }
-    let grain = match used_for {
+    let (grain, gated) = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0f32; rows * cols];
             quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
             let bytes: &[u8] = bytemuck::cast_slice(&values);
             return Ok(CudaWeight(Form::Vector(gpu.alloc_filled([bytes], bytes.len())?)));
         }
-        WeightUse::Linear { grain } | WeightUse::GatedLinear { grain } | WeightUse::Experts { grain, .. } => {
-            grain.max(1)
-        }
-        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => 1,
+        WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
+        WeightUse::GatedLinear { grain } => (grain.max(1), true),
+        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
     };
     let Some(stored) = format_of(format) else {
         return Err(Error::Unsupported {
@@ -134,5 +213,7 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
     let mem = gpu.alloc_filled(parts.iter().map(|part| part.as_ref()), bytes)?;
     tracing::trace!(name, rows, cols, %format, "prepared");
     let row_bytes = format.bytes(1, cols);
-    Ok(CudaWeight(Form::Rows(Arc::new(Rows { mem, rows, cols, grain, format: stored, row_bytes, group }))))
+    let forms = Mutex::new(Forms { stored: Some(mem), ..Forms::default() });
+    let packed = Rows { rows, cols, grain, format: stored, gated, row_bytes, group, forms };
+    Ok(CudaWeight(Form::Rows(Arc::new(packed))))
 }

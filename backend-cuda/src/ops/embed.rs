@@ -16,7 +16,7 @@ pub(super) fn embed(
     let (table, out) = (table.rows()?, out.as_ref());
     let p = kernel::Embed {
         ids: buffer(ids)?,
-        table: table.view()?,
+        table: table.view(stream.gpu())?,
         out: matrix(out)?,
         elem: elem(out.dtype),
         add: u32::from(add),

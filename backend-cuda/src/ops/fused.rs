@@ -1,8 +1,8 @@
-//! `FusedOps`: products with their epilogues, residual and norm, embedding sums.
+//! `FusedOps`: products with their epilogues, residual and norm, embedding sums, and what lies between q|k|v and attention.
 
 use super::*;
 use crate::{Cuda, CudaMem as M, CudaStream, CudaWeight as W};
-use engraft_core::backend::{FusedOps, NormCall};
+use engraft_core::backend::{FusedOps, KvView, NormCall, QkvCall};
 use engraft_core::mem::MatMut;
 use linear::Then;
 
@@ -55,5 +55,13 @@ impl FusedOps<Cuda> for CudaStream {
         residual: MatMut<'_, M>,
     ) -> Result<()> {
         linear::linear(self, x, w, bias, Then::AddTo, residual)
+    }
+    fn qkv_rope_append(
+        &mut self,
+        qkv: MatMut<'_, M>,
+        call: QkvCall<'_, M, W>,
+        kv: KvView<'_, M>,
+    ) -> Result<()> {
+        kv::turned(self, qkv, call, kv)
     }
 }

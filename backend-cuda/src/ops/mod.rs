@@ -1,19 +1,26 @@
 //! The backend contract on top of the kernels: each op fills a kernel's parameters from views and hands them to the
 //! stream. One file per stem.
 
+mod attention;
 mod elementwise;
 mod embed;
 mod fused;
+mod kv;
 mod linear;
+mod moe;
 mod norm;
 mod primitive;
+mod rope;
+mod rows;
+mod sample;
 mod select;
 
+pub(crate) use attention::Slopes;
+pub(crate) use kv::slab_bytes;
 pub(crate) use select::coverage;
 
 use crate::CudaMem;
 use crate::weight::word;
-use engraft_core::backend::KvLayout;
 use engraft_core::mem::{BufRef, DeviceMem, Float, MatRef};
 use engraft_core::ops::Act;
 use engraft_core::{Error, Result};
@@ -73,10 +80,4 @@ fn holds(mem: &CudaMem, bytes: usize) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Shape { op: "kernel", what: "bytes", got: bytes, want: mem.bytes() }),
     }
-}
-
-/// Bytes of the key and the value slab.
-pub(crate) fn slab_bytes(layout: &KvLayout) -> (usize, usize) {
-    let elements = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
-    (elements * layout.k_dim, elements * layout.v_dim)
 }

@@ -1,12 +1,12 @@
 //! Norms: of rows, behind a residual sum, of heads.
 
+use super::select::norm_is_strict;
 use super::{elem, matrix};
 use crate::weight::word;
 use crate::{CudaMem, CudaStream, CudaWeight};
 use engraft_core::Result;
 use engraft_core::backend::NormCall;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::numerics::Mode;
 use engraft_core::ops::NormKind;
 use engraft_kernels::params::{MatView, norm as kernel};
 
@@ -49,7 +49,7 @@ fn run(
     out: MatRef<'_, CudaMem>,
 ) -> Result<()> {
     let vector = |w: Option<&CudaWeight>| w.map_or(Ok(0), CudaWeight::vector);
-    let strict = stream.gpu().mode() == Mode::Reference;
+    let strict = norm_is_strict(stream.gpu().mode());
     let p = kernel::Norm {
         x: matrix(x)?,
         add: add.map_or(Ok(MatView::NONE), matrix)?,

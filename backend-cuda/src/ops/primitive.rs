@@ -2,13 +2,11 @@
 
 use super::*;
 use crate::{Cuda, CudaMem as M, CudaPlan, CudaStream, CudaWeight as W};
-use engraft_core::backend::{AttnCall, KvView, NormCall, PrimitiveOps, RopeView, SampleCall, Table};
+use engraft_core::backend::{
+    AttnCall, Groups, KvView, NormCall, PrimitiveOps, RopeView, RouteMut, SampleCall, Table,
+};
 use engraft_core::mem::{BufMut, MatMut, StepShape};
-use engraft_core::ops::{Heads, Scores};
-
-fn absent(op: &str) -> Result<()> {
-    Err(Error::Unsupported { op: op.into(), backend: "cuda".into(), reason: "no kernel yet".into() })
-}
+use engraft_core::ops::{Heads, Router, Scores};
 
 impl PrimitiveOps<Cuda> for CudaStream {
     fn embed(&mut self, ids: BufRef<'_, M, u32>, table: &W, out: MatMut<'_, M>) -> Result<()> {
@@ -32,23 +30,51 @@ impl PrimitiveOps<Cuda> for CudaStream {
     fn scale(&mut self, x: MatMut<'_, M>, factor: f32, cap: Option<f32>) -> Result<()> {
         elementwise::scale(self, x, factor, cap)
     }
+    fn route(&mut self, logits: MatRef<'_, M>, router: &Router, out: RouteMut<'_, M>) -> Result<()> {
+        moe::route(self, logits, router, out)
+    }
+    fn expert_linear(
+        &mut self,
+        x: MatRef<'_, M>,
+        w: &W,
+        bias: Option<&W>,
+        groups: Groups<'_, M>,
+        out: MatMut<'_, M>,
+    ) -> Result<()> {
+        moe::expert_linear(self, x, w, bias, groups, out)
+    }
+    fn combine(
+        &mut self,
+        y: MatRef<'_, M>,
+        weights: MatRef<'_, M>,
+        add: bool,
+        out: MatMut<'_, M>,
+    ) -> Result<()> {
+        moe::combine(self, y, weights, add, out)
+    }
     fn head_norm(&mut self, x: MatMut<'_, M>, width: usize, norm: NormCall<'_, W>) -> Result<()> {
         norm::head_norm(self, x, width, norm)
     }
-    fn rope(&mut self, _: MatMut<'_, M>, _: usize, _: BufRef<'_, M, u32>, _: RopeView<'_, M>) -> Result<()> {
-        absent("rope")
+    fn rope(
+        &mut self,
+        x: MatMut<'_, M>,
+        width: usize,
+        positions: BufRef<'_, M, u32>,
+        rope: RopeView<'_, M>,
+    ) -> Result<()> {
+        rope::rope(self, x, width, positions, rope)
     }
     fn kv_append(
         &mut self,
-        _: MatRef<'_, M>,
-        _: MatRef<'_, M>,
-        _: BufRef<'_, M, i32>,
-        _: KvView<'_, M>,
+        k: MatRef<'_, M>,
+        v: MatRef<'_, M>,
+        slots: BufRef<'_, M, i32>,
+        kv: KvView<'_, M>,
     ) -> Result<()> {
-        absent("kv_append")
+        kv::append(self, k, v, slots, kv)
     }
-    fn kv_copy_pages(&mut self, _: BufRef<'_, M, u32>, _: KvView<'_, M>) -> Result<()> {
-        absent("kv_copy_pages")
+    fn kv_copy_pages(&mut self, pairs: BufRef<'_, M, u32>, kv: KvView<'_, M>) -> Result<()> {
+        kv::copy_pages(self, pairs, kv)
     }
     fn plan_attention(&mut self, shape: StepShape, plan: &mut CudaPlan) -> Result<()> {
         crate::stream::plan(shape, plan)
@@ -56,52 +82,63 @@ impl PrimitiveOps<Cuda> for CudaStream {
     fn attend(
         &mut self,
         _: &CudaPlan,
-        _: MatRef<'_, M>,
-        _: KvView<'_, M>,
-        _: AttnCall<'_, M>,
-        _: MatMut<'_, M>,
+        q: MatRef<'_, M>,
+        kv: KvView<'_, M>,
+        call: AttnCall<'_, M>,
+        out: MatMut<'_, M>,
     ) -> Result<()> {
-        absent("attend")
+        attention::attend(self, q, kv, call, out)
     }
     fn attend_dense(
         &mut self,
-        _: MatRef<'_, M>,
-        _: MatRef<'_, M>,
-        _: MatRef<'_, M>,
-        _: BufRef<'_, M, u32>,
+        q: MatRef<'_, M>,
+        k: MatRef<'_, M>,
+        v: MatRef<'_, M>,
+        bounds: BufRef<'_, M, u32>,
         _: usize,
-        _: Heads,
-        _: &Scores,
-        _: MatMut<'_, M>,
+        heads: Heads,
+        scores: &Scores,
+        out: MatMut<'_, M>,
     ) -> Result<()> {
-        absent("attend_dense")
+        attention::attend_dense(self, [q, k, v], bounds, heads, scores, out)
     }
-    fn gather_rows(&mut self, _: MatRef<'_, M>, _: BufRef<'_, M, u32>, _: MatMut<'_, M>) -> Result<()> {
-        absent("gather_rows")
+    fn gather_rows(&mut self, x: MatRef<'_, M>, rows: BufRef<'_, M, u32>, out: MatMut<'_, M>) -> Result<()> {
+        rows::gather(self, x, rows, out)
     }
     fn convert(&mut self, x: MatRef<'_, M>, out: MatMut<'_, M>) -> Result<()> {
         elementwise::convert(self, x, out)
     }
-    fn patch(&mut self, _: BufRef<'_, M, u32>, _: BufMut<'_, M, u32>) -> Result<()> {
-        absent("patch")
+    fn patch(&mut self, pairs: BufRef<'_, M, u32>, dst: BufMut<'_, M, u32>) -> Result<()> {
+        rows::patch(self, pairs, dst)
     }
-    fn mark_seen(&mut self, _: BufRef<'_, M, u32>, _: usize, _: usize, _: BufMut<'_, M, u32>) -> Result<()> {
-        absent("mark_seen")
+    fn mark_seen(
+        &mut self,
+        ids: BufRef<'_, M, u32>,
+        slot: usize,
+        words: usize,
+        seen: BufMut<'_, M, u32>,
+    ) -> Result<()> {
+        rows::mark_seen(self, ids, slot, words, seen)
     }
-    fn argmax(&mut self, _: MatRef<'_, M>, _: BufMut<'_, M, u32>) -> Result<()> {
-        absent("argmax")
+    fn argmax(&mut self, x: MatRef<'_, M>, out: BufMut<'_, M, u32>) -> Result<()> {
+        sample::argmax(self, x, out)
     }
-    fn sample(&mut self, _: MatRef<'_, M>, _: SampleCall<'_, M>, _: BufMut<'_, M, u32>) -> Result<()> {
-        absent("sample")
+    fn sample(
+        &mut self,
+        logits: MatRef<'_, M>,
+        call: SampleCall<'_, M>,
+        out: BufMut<'_, M, u32>,
+    ) -> Result<()> {
+        sample::sample(self, logits, call, out)
     }
     fn kv_read(
         &mut self,
-        _: KvView<'_, M>,
-        _: Table<'_, M>,
-        _: usize,
-        _: MatMut<'_, M>,
-        _: MatMut<'_, M>,
+        kv: KvView<'_, M>,
+        table: Table<'_, M>,
+        row: usize,
+        out_k: MatMut<'_, M>,
+        out_v: MatMut<'_, M>,
     ) -> Result<()> {
-        absent("kv_read")
+        kv::read(self, kv, table, row, out_k, out_v)
     }
 }

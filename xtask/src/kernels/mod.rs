@@ -44,15 +44,39 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
     Ok(options)
 }
 
+/// Exit status when a compiler's wheel cannot be had: a caller may go on without this chore, and has to say so.
+const NO_WHEEL: u8 = 3;
+
 /// Runs the chore.
 pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
-    match options(args).and_then(|options| run(&options)) {
+    let said = |why: String, code: ExitCode| {
+        eprintln!("{why}");
+        code
+    };
+    let options = match options(args) {
+        Ok(options) => options,
+        Err(why) => return said(why, ExitCode::from(2)),
+    };
+    let tools = match tools(&options) {
+        Ok(tools) => tools,
+        Err(why) => return said(why, ExitCode::from(NO_WHEEL)),
+    };
+    match run(&options, &tools) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::FAILURE
-        }
+        Err(why) => said(why, ExitCode::FAILURE),
     }
+}
+
+/// Where the compiler's libraries and the assembler are.
+struct Tools {
+    nvrtc: PathBuf,
+    ptxas: Option<PathBuf>,
+}
+
+fn tools(options: &Options) -> Outcome<Tools> {
+    let wheel = options.wheel.as_deref();
+    let ptxas = if options.no_ptxas { None } else { Some(wheels::ptxas(wheel)?) };
+    Ok(Tools { nvrtc: wheels::nvrtc(wheel)?, ptxas })
 }
 
 /// One `.cu` file and the architectures it is compiled for.
@@ -97,18 +121,14 @@ fn sources(folder: &Path, only: Option<&str>) -> Outcome<Vec<Source>> {
     }
 }
 
-fn run(options: &Options) -> Outcome<()> {
+fn run(options: &Options, tools: &Tools) -> Outcome<()> {
     let root = Path::new("kernels");
     let headers: Vec<(String, String)> = files(&root.join("cuda"), ".cuh")?
         .into_iter()
         .map(|(name, path)| Ok((name, read(&path)?)))
         .collect::<Outcome<_>>()?;
     let sources = sources(&root.join("cuda"), options.only.as_deref())?;
-    let compiler = nvrtc::Compiler::load(&wheels::nvrtc(options.wheel.as_deref())?)?;
-    let assembler = match options.no_ptxas {
-        true => None,
-        false => Some(wheels::ptxas(options.wheel.as_deref())?),
-    };
+    let (compiler, assembler) = (nvrtc::Compiler::load(&tools.nvrtc)?, tools.ptxas.as_deref());
     let limits = ptxas::limits(&read(&root.join("limits.txt"))?)?;
     // A stem may have two sources (one of them for 90a alone): its manifest covers both.
     let mut stems: BTreeMap<String, Manifest> = BTreeMap::new();
@@ -120,8 +140,7 @@ fn run(options: &Options) -> Outcome<()> {
             let ptx = compiler.compile(&source.file, &source.text, &headers, arch)?;
             let path = root.join("ptx").join(format!("{}.{arch}.ptx", source.stem));
             place(options.check, &path, &ptx, &mut stale)?;
-            let resources =
-                assembler.as_deref().map(|tool| ptxas::resources(tool, &ptx, arch)).transpose()?;
+            let resources = assembler.map(|tool| ptxas::resources(tool, &ptx, arch)).transpose()?;
             manifest.module(arch, &ptx, resources.as_ref());
             over.extend(resources.iter().flat_map(|r| ptxas::over(r, arch, &limits)));
         }
