@@ -147,8 +147,11 @@ impl Cell {
                 }
                 self.forget_readers(readers);
             }
-            let same =
-                self.write_count == now && self.write_cluster == me.cluster && self.write_who >> 6 == me.warp;
+            // Lanes that write different bytes are not put together: each may read its own at once.
+            let same = self.write_count == now
+                && self.write_cluster == me.cluster
+                && self.write_who >> 6 == me.warp
+                && (self.write_bytes & bytes != 0 || self.write_who == me.who());
             self.write_bytes = if same { self.write_bytes | bytes } else { bytes };
             self.write_who =
                 if same && self.write_who != me.who() { me.warp << 6 | u16::from(SEVERAL) } else { me.who() };
@@ -182,12 +185,17 @@ impl Cell {
                 if self.read_count == now && self.read_who != who {
                     self.read_who = me.warp << 6 | u16::from(SEVERAL);
                 } else {
+                    // What was read before the warp's last synchronisation is past.
+                    if self.read_count != now {
+                        self.read_bytes = bytes;
+                    }
                     (self.read_count, self.read_who) = (now, who);
                 }
                 return;
             }
             if me.after(self.read_cluster, self.read_who, self.read_count) {
                 (self.read_count, self.read_cluster, self.read_who) = (now, me.cluster, who);
+                self.read_bytes = bytes;
                 return;
             }
         }
@@ -351,6 +359,26 @@ mod tests {
             assert_eq!(cell.touch(&mut readers, 3, how, &party(&c, 0, 0)), None);
             assert_eq!(cell.touch(&mut readers, 12, how, &party(&c, 0, 1)), None);
         }
+    }
+
+    #[test]
+    fn a_word_read_whole_before_a_barrier_is_free_by_halves_behind_it() {
+        let mut c = Clock::new(0, 1);
+        c.tick(0);
+        let (mut cell, mut readers) = (Cell::default(), Readers::default());
+        assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 0)), None);
+        c.tick(0);
+        for (bytes, lane) in [(12, 1), (3, 0)] {
+            assert_eq!(cell.touch(&mut readers, bytes, How::READ, &party(&c, 0, lane)), None);
+        }
+        assert_eq!(cell.touch(&mut readers, 12, How::WRITE, &party(&c, 0, 1)), None);
+        // Each reads back what it wrote.
+        assert_eq!(cell.touch(&mut readers, 3, How::WRITE, &party(&c, 0, 0)), None);
+        for (bytes, lane) in [(12, 1), (3, 0)] {
+            assert_eq!(cell.touch(&mut readers, bytes, How::READ, &party(&c, 0, lane)), None);
+        }
+        // Another's half, not.
+        assert!(cell.touch(&mut readers, 3, How::READ, &party(&c, 0, 1)).is_some());
     }
 
     #[test]
