@@ -12,8 +12,8 @@
 // Nothing here depends on other rows. seen [slots, words] bits: read for the repetition penalty, the drawn token is added.
 #include "device.cuh"
 
-constexpr u32 THREADS = 1024;
-constexpr u32 WARPS = THREADS / 32;
+// Of the largest block; small vocabularies take smaller ones, of 256 threads at least.
+constexpr u32 WARPS = 32;
 constexpr u32 BINS = 256;
 // Tokens that are ranked among each other.
 constexpr u32 LISTED = 1024;
@@ -329,7 +329,8 @@ DEVICE u64 draw_bits(const u32 *seed, u32 request, u32 position, u32 draw) {
 DEVICE u32 drawn(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor, u64 bits, u32 best) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Stretches of whole 32s, ascending over the warps.
-    u32 stretch = over(over(vocab, WARPS), 32) * 32;
+    u32 warps = blockDim.x / 32;
+    u32 stretch = over(over(vocab, warps), 32) * 32;
     u32 from = least(warp * stretch, vocab), to = least(from + stretch, vocab);
     auto kept = [&](u32 i) {
         u32 place = logits.place(i);
@@ -344,7 +345,7 @@ DEVICE u32 drawn(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor
     if (threadIdx.x == 0) s.token = best;
     __syncthreads();
     u64 before = 0, total = 0;
-    for (u32 w = 0; w < WARPS; w++) {
+    for (u32 w = 0; w < warps; w++) {
         if (w == warp) before = total;
         total += s.room[w];
     }

@@ -22,7 +22,8 @@ impl Argmax {
     /// One launch.
     pub fn launch(&self) -> Launch {
         let entry = by_elem(self.elem, ["sample_argmax_f32", "sample_argmax_f16", "sample_argmax_bf16"]);
-        launch(entry, [self.x.rows, 1, 1], [1024, 1, 1])
+        let threads = self.x.cols.div_ceil(8).next_power_of_two().clamp(32, 1024);
+        launch(entry, [self.x.rows, 1, 1], [threads, 1, 1])
     }
 }
 
@@ -55,6 +56,7 @@ pub struct Sample {
 impl Sample {
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch("sample_draw", [self.logits.rows, 1, 1], [1024, 1, 1])
+        let threads = self.logits.cols.min(1024).next_power_of_two().clamp(256, 1024);
+        launch("sample_draw", [self.logits.rows, 1, 1], [threads, 1, 1])
     }
 }
