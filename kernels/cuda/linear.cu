@@ -2,49 +2,74 @@
 // the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
 //
 // Where the composed ops would store, this rounds to the output's element type, so that fused equals composed.
-// Bytes: the weight once per 4 rows of x (reads of a warp are 32 rows apart: whole sectors over a few steps, not coalesced;
+// Bytes: the weight once per 4 rows of x, or 16 (reads of a warp are 32 rows apart: whole sectors over a few steps, not coalesced;
 // this kernel is for bits, gemm.cu is for speed), x once per 32 outputs.
-// Launch: blocks of 256 = 8 leaves x 32 outputs; grid [outputs / 32, rows / 4], rows in strides of the grid.
+// Launch: blocks of 256 = 8 leaves x 32 outputs; grid [outputs / 32, rows / 4 (`strict`) or 16 (`many`)], rows in strides of
+// the grid.
 #include "product.cuh"
 
-template <typename W>
+template <typename W, u32 ROWS>
 DEVICE void strict(const Linear &p) {
-    __shared__ ProductShared s;
+    constexpr u32 PARTS = (ROWS + 7) / 8;
+    __shared__ ProductShared<ROWS> shared;
     begin();
     bool gate = p.then == THEN_GATE;
     u32 outputs = p.out.cols;
     u32 first = blockIdx.x * TILE_OUTPUTS;
-    u32 lane = threadIdx.x % 32, r = threadIdx.x / 32;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 n = first + lane;
     const float *bias = reinterpret_cast<const float *>(p.bias);
-    for (u32 tile = blockIdx.y * TILE_ROWS; tile < p.x.rows; tile += gridDim.y * TILE_ROWS) {
-        u32 count = least(p.x.rows - tile, TILE_ROWS);
+    for (u32 tile = blockIdx.y * ROWS; tile < p.x.rows; tile += gridDim.y * ROWS) {
+        u32 count = least(p.x.rows - tile, ROWS);
+        // Sums with their bias, of rows warp, warp + 8, ...
+        float y[PARTS], up[PARTS];
         for (u32 half = 0; half < (gate ? 2u : 1u); half++) {
             u64 begin = (u64)half * outputs;
             product<W>(p.x, p.x_elem, p.weight, p.grain, count, [=](u32 i) { return tile + i; }, begin + first,
-                       begin + outputs, s.x, s.sums[half]);
-        }
-        __syncthreads();
-        u32 n = first + lane;
-        if (r < count && n < outputs) {
-            float y = whole(s.sums[0], r, lane);
-            if (bias) y = add(y, bias[n]);
-            u64 at = (u64)(tile + r) * p.out.pitch + n;
-            if (p.then != THEN_NOTHING) y = rounded(y, p.out_elem);
-            if (p.then == THEN_ADD) y = add(load_any(p.out.ptr, at, p.out_elem), y);
-            if (p.then == THEN_ACTIVATE || gate) y = act_of(p.act, y);
-            if (gate) {
-                float up = whole(s.sums[1], r, lane);
-                if (bias) up = add(up, bias[outputs + n]);
-                y = mul(y, rounded(up, p.out_elem));
+                       begin + outputs, shared);
+            __syncthreads();
+#pragma unroll
+            for (u32 i = 0; i < PARTS; i++) {
+                float sum = 0.0f;
+                if (warp + 8 * i < count && n < outputs) {
+                    sum = shared.whole(warp + 8 * i, lane);
+                    if (bias) sum = add(sum, bias[begin + n]);
+                }
+                (half == 0 ? y[i] : up[i]) = sum;
             }
-            store_any(p.out.ptr, at, p.out_elem, y);
         }
-        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < PARTS; i++) {
+            u32 r = warp + 8 * i;
+            if (r < count && n < outputs) {
+                u64 at = (u64)(tile + r) * p.out.pitch + n;
+                float v = y[i];
+                if (p.then != THEN_NOTHING) v = rounded(v, p.out_elem);
+                if (p.then == THEN_ADD) v = add(load_any(p.out.ptr, at, p.out_elem), v);
+                if (p.then == THEN_ACTIVATE || gate) v = act_of(p.act, v);
+                if (gate) v = mul(v, rounded(up[i], p.out_elem));
+                store_any(p.out.ptr, at, p.out_elem, v);
+            }
+        }
     }
 }
 
 #define ENTRY(W, NAME)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256, 2) linear_strict_##NAME(const __grid_constant__ Linear p) {         \
-        strict<W>(p);                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) linear_strict_##NAME(const __grid_constant__ Linear p) {      \
+        strict<W, FEW>(p);                                                                                             \
     }
 EVERY_FORMAT(ENTRY)
+
+// What no tensor-core kernel multiplies comes here for long prompts, too.
+#define ENTRY_MANY(W, NAME)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256, 2) linear_strict_many_##NAME(const __grid_constant__ Linear p) {        \
+        strict<W, MANY>(p);                                                                                            \
+    }
+ENTRY_MANY(Plain<float>, f32)
+ENTRY_MANY(Q5_0, q5_0)
+ENTRY_MANY(Q5_1, q5_1)
+ENTRY_MANY(Q2_K, q2_k)
+ENTRY_MANY(Q3_K, q3_k)
+ENTRY_MANY(Q4_K, q4_k)
+ENTRY_MANY(Q5_K, q5_k)
+ENTRY_MANY(Q6_K, q6_k)

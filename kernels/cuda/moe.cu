@@ -143,7 +143,7 @@ struct ExpertLinear {
 
 template <typename W>
 DEVICE void experts(const ExpertLinear &p) {
-    __shared__ ProductShared s;
+    __shared__ ProductShared<FEW> shared;
     __shared__ u32 place[3];
     begin();
     const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
@@ -153,7 +153,7 @@ DEVICE void experts(const ExpertLinear &p) {
         u32 before = 0, found = 0xffffffffu, from = 0, to = 0;
         for (u32 e = 0; e < p.count && found == 0xffffffffu; e += 32) {
             u32 a = e + lane < p.count ? bounds[e + lane] : 0, b = e + lane < p.count ? bounds[e + lane + 1] : 0;
-            u32 tiles = over(b - a, TILE_ROWS), sum = tiles;
+            u32 tiles = over(b - a, FEW), sum = tiles;
 #pragma unroll
             for (u32 span = 1; span < 32; span *= 2) {
                 u32 other = __shfl_up_sync(0xffffffffu, sum, span);
@@ -164,7 +164,7 @@ DEVICE void experts(const ExpertLinear &p) {
                 u32 at = __ffs(hits) - 1;
                 found = e + at;
                 u32 first = before + __shfl_sync(0xffffffffu, sum - tiles, at);
-                from = __shfl_sync(0xffffffffu, a, at) + (blockIdx.y - first) * TILE_ROWS;
+                from = __shfl_sync(0xffffffffu, a, at) + (blockIdx.y - first) * FEW;
                 to = __shfl_sync(0xffffffffu, b, at);
             }
             before += __shfl_sync(0xffffffffu, sum, 31);
@@ -178,14 +178,14 @@ DEVICE void experts(const ExpertLinear &p) {
     __syncthreads();
     u32 expert = place[0], from = place[1];
     if (expert == 0xffffffffu) return;
-    u32 count = least(place[2] - from, TILE_ROWS), outputs = p.out.cols, per_row = p.out.rows / p.x.rows;
+    u32 count = least(place[2] - from, FEW), outputs = p.out.cols, per_row = p.out.rows / p.x.rows;
     u64 begin = (u64)expert * outputs;
     u32 first = blockIdx.x * TILE_OUTPUTS, n = first + lane;
     product<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return order[from + i] / per_row; }, begin + first,
-               begin + outputs, s.x, s.sums[0]);
+               begin + outputs, shared);
     __syncthreads();
     if (r < count && n < outputs) {
-        float y = whole(s.sums[0], r, lane);
+        float y = shared.whole(r, lane);
         if (p.bias) y = add(y, reinterpret_cast<const float *>(p.bias)[begin + n]);
         store_any(p.out.ptr, (u64)order[from + r] * p.out.pitch + n, p.elem, y);
     }

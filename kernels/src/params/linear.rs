@@ -49,7 +49,28 @@ pub struct Linear {
 impl Linear {
     /// One launch, for a weight of this format.
     pub fn launch(&self, format: Format) -> Launch {
-        let grid = [self.out.cols.div_ceil(32), self.x.rows.div_ceil(4).min(MOST_BLOCKS), 1];
-        launch(by_format!("linear_strict_", format), grid, [256, 1, 1])
+        /// Rows from which on a block takes 16 of them.
+        const MANY: u32 = 8;
+        let (entry, rows) = match many(format) {
+            Some(entry) if self.x.rows >= MANY => (entry, 16),
+            _ => (by_format!("linear_strict_", format), 4),
+        };
+        let grid = [self.out.cols.div_ceil(32), self.x.rows.div_ceil(rows).min(MOST_BLOCKS), 1];
+        launch(entry, grid, [256, 1, 1])
     }
+}
+
+/// The entry for many rows, for what no tensor-core kernel multiplies.
+fn many(format: Format) -> Option<&'static str> {
+    Some(match format {
+        Format::F32 => "linear_strict_many_f32",
+        Format::Q5_0 => "linear_strict_many_q5_0",
+        Format::Q5_1 => "linear_strict_many_q5_1",
+        Format::Q2K => "linear_strict_many_q2_k",
+        Format::Q3K => "linear_strict_many_q3_k",
+        Format::Q4K => "linear_strict_many_q4_k",
+        Format::Q5K => "linear_strict_many_q5_k",
+        Format::Q6K => "linear_strict_many_q6_k",
+        _ => return None,
+    })
 }

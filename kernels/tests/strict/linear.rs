@@ -73,9 +73,11 @@ fn check(case: &Case, w: &Weight) {
 
 #[test]
 fn every_format_has_the_contracts_bits() {
-    for (i, w) in every_weight(5, 300).iter().enumerate() {
-        let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[i / 3 % 3]);
-        check(&Case { rows: 2, grain: 1, x_elem, out_elem, bias: i % 2 == 0, then: Then::NOTHING }, w);
+    for rows in [2, 19] {
+        for (i, w) in every_weight(5, 300).iter().enumerate() {
+            let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[i / 3 % 3]);
+            check(&Case { rows, grain: 1, x_elem, out_elem, bias: i % 2 == 0, then: Then::NOTHING }, w);
+        }
     }
 }
 
@@ -104,8 +106,10 @@ fn every_epilogue_rounds_where_the_composed_ops_would() {
     for then in [Then::NOTHING, Then::ACTIVATE, Then::ADD, Then::GATE] {
         for elem in Elem::ALL {
             for bias in [false, true] {
-                let w = &every_weight(70, 96)[2];
-                check(&Case { rows: 5, grain: 1, x_elem: elem, out_elem: elem, bias, then }, w);
+                let all = every_weight(70, 96);
+                for (rows, w) in [(5, &all[2]), (17, &all[0])] {
+                    check(&Case { rows, grain: 1, x_elem: elem, out_elem: elem, bias, then }, w);
+                }
             }
         }
     }
