@@ -5,10 +5,10 @@
 //   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert, ascending.
 //            A warp per expert looks through all slots twice: no atomics, so the order is what it must be.
 //   linear   every slot's product with its expert's weight [experts * n, k], in the order of the contract: blocks of 32 outputs
-//            by 4 slots of one expert; a block finds its expert from the bounds on the device.
+//            by 4 slots (or 16) of one expert; a block finds its expert from the bounds on the device.
 //   combine  out[t] = chain over j of madd(weights[t, j], y[t top_k + j], acc), added to out[t] where asked.
 //
-// Bytes: linear reads an expert's weight once per 4 of its slots; combine reads y once and writes out once.
+// Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out once.
 #include "product.cuh"
 
 constexpr u32 MOST_CHOSEN = 64;
@@ -141,30 +141,30 @@ struct ExpertLinear {
     u32 reserved;
 };
 
-template <typename W>
+template <typename W, u32 ROWS>
 DEVICE void experts(const ExpertLinear &p) {
-    __shared__ ProductShared<FEW> shared;
+    __shared__ ProductShared<ROWS> shared;
     __shared__ u32 place[3];
     begin();
     const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
-    u32 lane = threadIdx.x % 32, r = threadIdx.x / 32;
-    // Which expert has tile blockIdx.y: experts' tiles lie one after the other.
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // Which expert has tile blockIdx.x: experts' tiles lie one after the other.
     if (threadIdx.x < 32) {
         u32 before = 0, found = 0xffffffffu, from = 0, to = 0;
         for (u32 e = 0; e < p.count && found == 0xffffffffu; e += 32) {
             u32 a = e + lane < p.count ? bounds[e + lane] : 0, b = e + lane < p.count ? bounds[e + lane + 1] : 0;
-            u32 tiles = over(b - a, FEW), sum = tiles;
+            u32 tiles = over(b - a, ROWS), sum = tiles;
 #pragma unroll
             for (u32 span = 1; span < 32; span *= 2) {
                 u32 other = __shfl_up_sync(0xffffffffu, sum, span);
                 if (lane >= span) sum += other;
             }
-            u32 hits = __ballot_sync(0xffffffffu, before + sum > blockIdx.y);
+            u32 hits = __ballot_sync(0xffffffffu, before + sum > blockIdx.x);
             if (hits) {
                 u32 at = __ffs(hits) - 1;
                 found = e + at;
                 u32 first = before + __shfl_sync(0xffffffffu, sum - tiles, at);
-                from = __shfl_sync(0xffffffffu, a, at) + (blockIdx.y - first) * FEW;
+                from = __shfl_sync(0xffffffffu, a, at) + (blockIdx.x - first) * ROWS;
                 to = __shfl_sync(0xffffffffu, b, at);
             }
             before += __shfl_sync(0xffffffffu, sum, 31);
@@ -178,24 +178,35 @@ DEVICE void experts(const ExpertLinear &p) {
     __syncthreads();
     u32 expert = place[0], from = place[1];
     if (expert == 0xffffffffu) return;
-    u32 count = least(place[2] - from, FEW), outputs = p.out.cols, per_row = p.out.rows / p.x.rows;
+    u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = p.out.rows / p.x.rows;
     u64 begin = (u64)expert * outputs;
-    u32 first = blockIdx.x * TILE_OUTPUTS, n = first + lane;
+    u32 first = blockIdx.y * TILE_OUTPUTS, n = first + lane;
     product<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return order[from + i] / per_row; }, begin + first,
                begin + outputs, shared);
     __syncthreads();
-    if (r < count && n < outputs) {
-        float y = shared.whole(r, lane);
-        if (p.bias) y = add(y, reinterpret_cast<const float *>(p.bias)[begin + n]);
-        store_any(p.out.ptr, (u64)order[from + r] * p.out.pitch + n, p.elem, y);
+    for (u32 r = warp; r < count; r += 8) {
+        if (n < outputs) {
+            float y = shared.whole(r, lane);
+            if (p.bias) y = add(y, reinterpret_cast<const float *>(p.bias)[begin + n]);
+            store_any(p.out.ptr, (u64)order[from + r] * p.out.pitch + n, p.elem, y);
+        }
     }
 }
 
 #define ENTRY(W, NAME)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256, 2) moe_linear_##NAME(const __grid_constant__ ExpertLinear p) {   \
-        experts<W>(p);                                                                                                 \
+        experts<W, FEW>(p);                                                                                            \
     }
 EVERY_FORMAT(ENTRY)
+
+// Many slots to an expert.
+#define ENTRY_MANY(W, NAME)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256, 2) moe_linear_many_##NAME(const __grid_constant__ ExpertLinear p) { \
+        experts<W, MANY>(p);                                                                                           \
+    }
+ENTRY_MANY(Plain<float>, f32)
+ENTRY_MANY(Plain<f16>, f16)
+ENTRY_MANY(Plain<bf16>, bf16)
 
 struct Combine {
     MatView y;

@@ -1,6 +1,6 @@
 //! Strict products with their epilogues: `cuda/linear.cu`.
 
-use super::{Activation, Elem, Format, MOST_BLOCKS, MatView, WeightView, by_format, launch};
+use super::{Activation, Elem, Format, MatView, WeightView, by_format, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
@@ -55,7 +55,7 @@ impl Linear {
             Some(entry) if self.x.rows >= MANY => (entry, 16),
             _ => (by_format!("linear_strict_", format), 4),
         };
-        let grid = [self.out.cols.div_ceil(32), self.x.rows.div_ceil(rows).min(MOST_BLOCKS), 1];
+        let grid = [self.x.rows.div_ceil(rows), self.out.cols.div_ceil(32), 1];
         launch(entry, grid, [256, 1, 1])
     }
 }

@@ -83,9 +83,23 @@ impl ExpertLinear {
     /// One launch, for a weight of this format. The grid has room for every way in which slots may fall on experts.
     pub fn launch(&self, format: Format) -> Launch {
         let slots = self.out.rows;
-        let tiles = (slots / 4 + self.count).min(slots);
-        launch(by_format!("moe_linear_", format), [self.out.cols.div_ceil(32), tiles, 1], [256, 1, 1])
+        let (entry, rows) = match many(format) {
+            Some(entry) if slots / 8 >= self.count => (entry, 16),
+            _ => (by_format!("moe_linear_", format), 4),
+        };
+        let tiles = (slots / rows + self.count).min(slots);
+        launch(entry, [tiles, self.out.cols.div_ceil(32), 1], [256, 1, 1])
     }
+}
+
+/// The entry for many slots to an expert.
+fn many(format: Format) -> Option<&'static str> {
+    Some(match format {
+        Format::F32 => "moe_linear_many_f32",
+        Format::F16 => "moe_linear_many_f16",
+        Format::Bf16 => "moe_linear_many_bf16",
+        _ => return None,
+    })
 }
 
 /// `out[t] = sum over j of weights[t, j] * y[t * top_k + j]`, added to `out[t]` where asked.
