@@ -2,20 +2,22 @@
 //!
 //! `ENGRAFT_REQUIRE` is a list such as `cuda:soft,wgpu:llvmpipe`: what it names must be there, or the run fails.
 //! What is absent otherwise is skipped, and the run says so.
+//!
+//! `cuda:soft` is the software driver; a process has one driver, so it is used only where it is named, and then instead
+//! of a real one. `cuda:soft:reverse` and `cuda:soft:random7` run the warps and blocks of kernels in another order.
 
 use crate::laws::Lab;
-use engraft_core::Result;
 use engraft_core::backend::Backend;
-use engraft_core::numerics::Madd;
+use engraft_core::numerics::{Madd, Mode};
+use engraft_core::{Error, Result};
 use engraft_cpu::{Cpu, CpuConfig, Isa};
+use engraft_cuda::{Cuda, CudaConfig};
 use engraft_wgpu::{Wgpu, WgpuConfig};
+use soft_cuda::preload::{self, Schedule};
 use std::sync::Arc;
 
 /// The variable of test programs.
 pub const REQUIRE: &str = "ENGRAFT_REQUIRE";
-
-/// Backends of the project, by the name before the colon, that have no package here yet.
-pub const ABSENT: [&str; 1] = ["cuda"];
 
 /// Is shown a backend that is there.
 pub trait LabVisitor {
@@ -53,6 +55,63 @@ pub fn wgpu(adapter: Option<&str>, uniform_parameters: bool) -> Result<Arc<Wgpu>
     Wgpu::new(WgpuConfig { adapter: adapter.map(str::to_string), software: true, uniform_parameters })
 }
 
+/// The order of warps and blocks that a name such as `cuda:soft:reverse` asks for; none where it is no such name.
+fn soft_schedule(name: &str) -> Option<Schedule> {
+    let rest = name.strip_prefix("cuda:soft")?;
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Some(Schedule::Forward),
+        Some("forward") => Some(Schedule::Forward),
+        Some("reverse") => Some(Schedule::Reverse),
+        Some(random) => random.strip_prefix("random")?.parse().ok().map(Schedule::Random),
+        None => None,
+    }
+}
+
+/// A CUDA device by name: `cuda`, `cuda:1`, or the software driver's (`cuda:soft`, `cuda:soft:reverse`, ...), which Cargo
+/// built beside this program. Every check of the software driver is on.
+///
+/// # Errors
+/// `Config` for another name; `Unsupported` where the driver is not there.
+pub fn cuda(name: &str, mode: Mode) -> Result<Arc<Cuda>> {
+    let unknown =
+        || Error::config("backend", format!("\"{name}\""), "cuda, cuda:<index>, cuda:soft[:<schedule>]");
+    let config = CudaConfig { mode, ..CudaConfig::default() };
+    if let Some(schedule) = soft_schedule(name) {
+        let refused = |e: preload::LoadError| Error::Unsupported {
+            op: "loading the software driver".into(),
+            backend: name.into(),
+            reason: e.to_string(),
+        };
+        let soft = preload::load().map_err(refused)?;
+        soft.set_schedule(schedule).map_err(refused)?;
+        soft.set_checks(preload::Checks::default()).map_err(refused)?;
+        return Cuda::new(CudaConfig { driver: Some(soft.path().into()), ..config });
+    }
+    let device = match name.split_once(':') {
+        None if name == "cuda" => 0,
+        Some(("cuda", index)) => index.parse().map_err(|_| unknown())?,
+        _ => return Err(unknown()),
+    };
+    Cuda::new(CudaConfig { device, ..config })
+}
+
+/// The CUDA devices to test, by name: the software driver's where the run names it, else those of a real driver.
+pub fn cuda_names() -> Vec<String> {
+    let required = std::env::var(REQUIRE).unwrap_or_default();
+    let soft: Vec<String> = required
+        .split(',')
+        .map(str::trim)
+        .filter(|n| soft_schedule(n).is_some())
+        .map(str::to_string)
+        .collect();
+    match soft.is_empty() {
+        false => soft,
+        true => engraft_cuda::list(None)
+            .map(|all| all.iter().take(1).map(|_| "cuda".into()).collect())
+            .unwrap_or_default(),
+    }
+}
+
 /// Shows every backend that is there.
 ///
 /// # Errors
@@ -60,6 +119,14 @@ pub fn wgpu(adapter: Option<&str>, uniform_parameters: bool) -> Result<Arc<Wgpu>
 pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
     for madd in [Madd::Fused, Madd::Separate] {
         visitor.visit(cpu_lab(madd)?);
+    }
+    for name in cuda_names() {
+        for mode in [Mode::Reference, Mode::Invariant] {
+            let subject = cuda(&name, mode)?;
+            let label = name.replace(':', "-");
+            let name = if mode == Mode::Reference { label } else { format!("{label}-invariant") };
+            visitor.visit(Lab { name, subject, twins: Vec::new() });
+        }
     }
     for name in adapters() {
         // Drivers compile every kernel of every instance: no twins, except in `goldens --uniform-parameters`.
@@ -78,10 +145,16 @@ pub fn lacks(lab: &str, op: &str) -> bool {
     lab.starts_with("wgpu") && WITHOUT_SHADER.contains(&op)
 }
 
-/// Names in `required` that are not among `here`: `cpu` always is, `wgpu` is any adapter, `wgpu:part` one whose name
-/// has that part.
-pub fn missing(required: &str, here: &[String]) -> Vec<String> {
+/// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer.
+pub fn seeds(lab: &str) -> u64 {
+    if lab.starts_with("cuda-soft") { 6 } else { 24 }
+}
+
+/// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is, `wgpu` is any
+/// adapter, `wgpu:part` one whose name has that part.
+pub fn missing(required: &str, here: &[String], cuda: &[String]) -> Vec<String> {
     let there = |name: &str| match name.split_once(':') {
+        _ if cuda.iter().any(|c| c == name) => true,
         None => name == "cpu" || (name == "wgpu" && !here.is_empty()),
         Some((kind, part)) => kind == "wgpu" && here.iter().any(|a| a.contains(&part.to_lowercase())),
     };
@@ -91,25 +164,39 @@ pub fn missing(required: &str, here: &[String]) -> Vec<String> {
 
 /// Names that `ENGRAFT_REQUIRE` asks for and that are not there.
 pub fn missing_here() -> Vec<String> {
-    std::env::var(REQUIRE).map(|list| missing(&list, &adapters())).unwrap_or_default()
+    std::env::var(REQUIRE).map(|list| missing(&list, &adapters(), &cuda_names())).unwrap_or_default()
 }
 
 /// Backends of the project that cannot be tested on this machine.
 pub fn absent() -> Vec<&'static str> {
+    let no_device = cuda_names().is_empty().then_some("cuda");
     let no_adapter = adapters().is_empty().then_some("wgpu");
-    ABSENT.into_iter().chain(no_adapter).collect()
+    no_device.into_iter().chain(no_adapter).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::missing;
+    use super::{missing, soft_schedule};
+    use soft_cuda::preload::Schedule;
 
     #[test]
     fn what_is_required_must_be_there() {
         let none: &[String] = &[];
-        assert!(missing("", none).is_empty() && missing("cpu, ", none).is_empty());
-        assert_eq!(missing("cuda:soft,cpu,wgpu:llvmpipe,wgpu", none), ["cuda:soft", "wgpu:llvmpipe", "wgpu"]);
+        assert!(missing("", none, none).is_empty() && missing("cpu, ", none, none).is_empty());
+        let all = "cuda:soft,cpu,wgpu:llvmpipe,wgpu";
+        assert_eq!(missing(all, none, none), ["cuda:soft", "wgpu:llvmpipe", "wgpu"]);
         let here = ["llvmpipe".to_string()];
-        assert_eq!(missing("wgpu,wgpu:LLVM,wgpu:radeon", &here), ["wgpu:radeon"]);
+        assert_eq!(missing("wgpu,wgpu:LLVM,wgpu:radeon", &here, none), ["wgpu:radeon"]);
+        assert!(missing("cuda:soft", none, &["cuda:soft".to_string()]).is_empty());
+    }
+
+    #[test]
+    fn the_software_driver_and_its_schedules_have_names() {
+        assert_eq!(soft_schedule("cuda:soft"), Some(Schedule::Forward));
+        assert_eq!(soft_schedule("cuda:soft:reverse"), Some(Schedule::Reverse));
+        assert_eq!(soft_schedule("cuda:soft:random7"), Some(Schedule::Random(7)));
+        for other in ["cuda", "cuda:1", "cuda:soft:", "cuda:softly", "cuda:soft:random"] {
+            assert_eq!(soft_schedule(other), None, "{other}");
+        }
     }
 }

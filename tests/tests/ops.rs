@@ -14,8 +14,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cases per trial.
-const SEEDS: u64 = 24;
 /// Failures printed per trial.
 const SHOWN: usize = 5;
 
@@ -46,7 +44,7 @@ impl<B: Backend> Visitor for PerBackend<'_, B> {
             }
             self.trials.push(Trial::test(name, move || {
                 let mut report = Report::default();
-                for seed in 0..SEEDS {
+                for seed in 0..backends::seeds(&lab.name) {
                     check(&lab, spec, *dtype, seed, &mut report);
                 }
                 COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);

@@ -193,7 +193,7 @@ fn backends_know_no_models() {
     let core = forbid("core/src/backend/", "crate", &[&up[..], &["profile"]].concat(), &timing);
     let above = ["engine", "model", "policy", "schedule", "weights", "inject"];
     let own = |from: &str| forbid(from, "engraft_core", &above, &[]);
-    let backends = [core, own("backend-cpu/src/"), own("backend-wgpu/src/")];
+    let backends = [core, own("backend-cpu/src/"), own("backend-cuda/src/"), own("backend-wgpu/src/")];
     none("a backend sees ops, memory and pages", backends.concat());
 }
 
@@ -242,8 +242,9 @@ fn only_tests_panic() {
 #[test]
 fn every_library_file_says_what_it_is() {
     let mut broken = Vec::new();
-    for s in library(&["core/src/", "backend-cpu/src/", "backend-wgpu/src/", "shaders/src/", "engraft/src/"])
-    {
+    let folders = ["core", "backend-cpu", "backend-cuda", "backend-wgpu", "kernels", "shaders", "engraft"];
+    let below = folders.map(|folder| format!("{folder}/src/"));
+    for s in library(&below.each_ref().map(String::as_str)) {
         let head: Vec<&str> = s.text.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim).collect();
         let sentence =
             head.iter().any(|l| l.contains(char::is_alphabetic) && l.ends_with(['.', ':', '?', '!']));

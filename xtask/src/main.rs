@@ -1,14 +1,18 @@
-//! Chores of the repository: `cargo run -p xtask -- sizes`.
+//! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`.
 //!
-//! `web` builds the page of the browser (`web.rs`).
-//!
-//! `sizes` lists how long the source files are, by package, and which are over the house's limit.
+//! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels` compiles the
+//! CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds the page of the browser.
 
+mod kernels;
 mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Where sources lie.
+const FOLDERS: [&str; 10] = [
+    "core", "backend-cpu", "backend-cuda", "kernels", "backend-wgpu", "shaders", "engraft", "tests", "fuzz", "xtask",
+];
 /// Lines that a file may have without a reason at its top.
 const LIMIT: usize = 600;
 
@@ -16,8 +20,9 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("sizes") => sizes(),
         Some("web") => web::run(std::env::args().skip(2)),
+        Some("kernels") => kernels::main(std::env::args().skip(2)),
         _ => {
-            eprintln!("usage: cargo run -p xtask -- sizes | web [--serve PORT]");
+            eprintln!("usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}", kernels::USAGE);
             ExitCode::from(2)
         }
     }
@@ -26,7 +31,7 @@ fn main() -> ExitCode {
 fn sizes() -> ExitCode {
     println!("{:<14} {:>6} {:>8} {:>8} {:>8}", "folder", "files", "median", "p90", "most");
     let mut over = Vec::new();
-    for folder in ["core", "backend-cpu", "engraft", "tests", "fuzz", "xtask"] {
+    for folder in FOLDERS {
         let mut files = Vec::new();
         collect(Path::new(folder), &mut files);
         let mut lines: Vec<usize> = files.iter().map(|(n, _)| *n).collect();

@@ -7,12 +7,16 @@
 #[cfg_attr(feature = "cpu", path = "cpu_enabled.rs")]
 #[cfg_attr(not(feature = "cpu"), path = "cpu_disabled.rs")]
 mod cpu;
+#[cfg_attr(feature = "cuda", path = "cuda_enabled.rs")]
+#[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
+mod cuda;
 #[cfg_attr(feature = "wgpu", path = "wgpu_enabled.rs")]
 #[cfg_attr(not(feature = "wgpu"), path = "wgpu_disabled.rs")]
 mod wgpu;
 
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -34,9 +38,33 @@ pub enum BackendName {
     /// `cpu`.
     Cpu,
     /// `cuda` or `cuda:1`.
-    Cuda(String),
+    Cuda(CudaName),
     /// `wgpu`, or `wgpu:` and a part of an adapter's name.
     Wgpu(String),
+}
+
+/// A CUDA device as users name it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CudaName {
+    /// From 0.
+    pub index: u16,
+    /// Another driver library than the system's.
+    pub driver: Option<PathBuf>,
+}
+
+impl std::fmt::Display for CudaName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.index {
+            0 => f.write_str("cuda"),
+            index => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+impl From<CudaName> for BackendName {
+    fn from(name: CudaName) -> Self {
+        BackendName::Cuda(name)
+    }
 }
 
 /// The names that exist, for messages.
@@ -49,8 +77,11 @@ impl FromStr for BackendName {
         let (kind, which) = text.split_once(':').map_or((text, None), |(kind, which)| (kind, Some(which)));
         match (kind, which) {
             ("cpu", None) => Ok(BackendName::Cpu),
-            ("cuda", None) => Ok(BackendName::Cuda(text.into())),
-            ("cuda", Some(n)) if n.parse::<u16>().is_ok() => Ok(BackendName::Cuda(text.into())),
+            ("cuda", None) => Ok(BackendName::Cuda(CudaName::default())),
+            ("cuda", Some(n)) => match n.parse() {
+                Ok(index) => Ok(BackendName::Cuda(CudaName { index, driver: None })),
+                Err(_) => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
+            },
             ("wgpu", None) => Ok(BackendName::Wgpu(text.into())),
             ("wgpu", Some(part)) if !part.is_empty() => Ok(BackendName::Wgpu(text.into())),
             _ => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
@@ -60,10 +91,11 @@ impl FromStr for BackendName {
 
 impl std::fmt::Display for BackendName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            BackendName::Cpu => "cpu",
-            BackendName::Cuda(name) | BackendName::Wgpu(name) => name,
-        })
+        match self {
+            BackendName::Cpu => f.write_str("cpu"),
+            BackendName::Cuda(name) => name.fmt(f),
+            BackendName::Wgpu(name) => f.write_str(name),
+        }
     }
 }
 
@@ -72,7 +104,7 @@ impl BackendName {
     pub fn compiled_in(&self) -> bool {
         match self {
             BackendName::Cpu => cpu::AVAILABLE,
-            BackendName::Cuda(_) => false,
+            BackendName::Cuda(_) => cuda::AVAILABLE,
             BackendName::Wgpu(_) => wgpu::AVAILABLE,
         }
     }
@@ -85,7 +117,7 @@ impl BackendName {
 pub fn with_backend<V: Visitor>(name: &BackendName, threads: usize, visitor: V) -> Result<V::Output> {
     match name {
         BackendName::Cpu => cpu::visit(threads, visitor),
-        BackendName::Cuda(_) => Err(absent(name)),
+        BackendName::Cuda(device) => cuda::visit(device, visitor),
         BackendName::Wgpu(adapter) => wgpu::visit(adapter, visitor),
     }
 }
@@ -93,6 +125,14 @@ pub fn with_backend<V: Visitor>(name: &BackendName, threads: usize, visitor: V) 
 /// The adapters that `wgpu` can run on, for people; empty where this build lacks that backend.
 pub fn adapters() -> Vec<String> {
     wgpu::adapters()
+}
+
+/// The devices that `cuda` can run on, for people; none where this build lacks that backend.
+///
+/// # Errors
+/// `Unsupported` without a driver.
+pub fn cuda_devices() -> Result<Vec<String>> {
+    cuda::devices()
 }
 
 /// What a device can do at most.
@@ -111,18 +151,15 @@ pub struct Limits {
 pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
     match name {
         BackendName::Cpu => cpu::limits(threads),
-        BackendName::Cuda(_) => Err(absent(name)),
+        BackendName::Cuda(device) => cuda::limits(device),
         BackendName::Wgpu(_) => wgpu::limits(name),
     }
 }
 
 fn absent(name: &BackendName) -> Error {
-    let have = match (cpu::AVAILABLE, wgpu::AVAILABLE) {
-        (true, true) => "cpu, wgpu",
-        (true, false) => "cpu",
-        (false, true) => "wgpu",
-        (false, false) => "nothing",
-    };
+    let all = [("cpu", cpu::AVAILABLE), ("cuda", cuda::AVAILABLE), ("wgpu", wgpu::AVAILABLE)];
+    let have: Vec<&str> = all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
+    let have = if have.is_empty() { "nothing".into() } else { have.join(", ") };
     let kind = name.to_string();
     let kind = kind.split(':').next().unwrap_or_default();
     Error::config("backend", format!("\"{name}\""), format!("{have}; this build has no {kind} backend"))

@@ -56,6 +56,9 @@ pub struct DeviceArgs {
     /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub backend: BackendName,
+    /// cuda: take the driver from this file instead of the system's (a software driver, say)
+    #[arg(long, value_name = "PATH")]
+    pub cuda_driver: Option<PathBuf>,
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
@@ -239,8 +242,20 @@ impl ModelArgs {
 }
 
 impl DeviceArgs {
+    /// The backend, with the driver that was named for it.
+    pub fn backend(&self) -> Result<BackendName, Failure> {
+        match (self.backend.clone(), &self.cuda_driver) {
+            (BackendName::Cuda(mut name), Some(driver)) => {
+                name.driver = Some(driver.clone());
+                Ok(name.into())
+            }
+            (_, Some(_)) => Err(Failure::Usage("--cuda-driver goes with --backend cuda".into())),
+            (name, None) => Ok(name),
+        }
+    }
+
     pub fn options(&self) -> Result<Options, Failure> {
-        let options = Options::new().backend(self.backend.clone()).dtype(self.dtype);
+        let options = Options::new().backend(self.backend()?).dtype(self.dtype);
         Ok(options.threads(self.threads).quantize(self.quantize))
     }
 }

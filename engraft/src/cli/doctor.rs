@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::args::DoctorArgs;
 use super::output::{bytes, emit, json};
-use engraft::backends::{BackendName, adapters};
+use engraft::backends::{BackendName, CudaName, adapters, cuda_devices};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +38,8 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         });
         return json(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": false, "wgpu": wgpu()},
+            "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": cuda(), "wgpu": wgpu()},
+            "cuda_devices": cuda_devices().unwrap_or_default(),
             "adapters": adapters(),
             "hub": cfg!(feature = "hub"),
             "cpu": {"model": cpu_model(), "threads": threads, "features": features, "arch": std::env::consts::ARCH},
@@ -53,16 +54,21 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         std::env::consts::ARCH
     );
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
-    let built: Vec<&str> = [("cpu", BackendName::Cpu.compiled_in()), ("wgpu", wgpu())]
+    let built: Vec<&str> = [("cpu", BackendName::Cpu.compiled_in()), ("cuda", cuda()), ("wgpu", wgpu())]
         .iter()
         .filter(|b| b.1)
         .map(|b| b.0)
         .collect();
     line("backends", if built.is_empty() { "none".into() } else { built.join(", ") });
-    if !wgpu() {
-        line("", "wgpu: build with --features wgpu".into());
+    for (name, there) in [("cuda", cuda()), ("wgpu", wgpu())] {
+        if !there {
+            line("", format!("{name}: build with --features {name}"));
+        }
     }
-    line("", "cuda is not part of this version yet".into());
+    match cuda_devices() {
+        Ok(devices) => devices.into_iter().for_each(|device| line("cuda", device)),
+        Err(e) => line("cuda", e.to_string()),
+    }
     for (i, adapter) in adapters().into_iter().enumerate() {
         line(if i == 0 { "adapters" } else { "" }, adapter);
     }
@@ -93,6 +99,11 @@ pub fn run(args: &DoctorArgs) -> Outcome {
     text.push('\n');
     text.push_str(&verdict(&features));
     emit(&text)
+}
+
+/// Whether this build has the CUDA backend.
+fn cuda() -> bool {
+    BackendName::from(CudaName::default()).compiled_in()
 }
 
 /// Whether this build has the wgpu backend.

@@ -1,13 +1,18 @@
 //! `goldens --backend cpu DIR...`: every golden directory below the given ones, through the real engine.
 //!
+//! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan calls native ran
+//! something else, or nothing.
+//!
 //! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
 
 use clap::{Parser, ValueEnum};
-use conformance::backends::wgpu;
-use conformance::golden::{Expectations, Outcome, Report, find, judge};
+use conformance::backends::{cuda, wgpu};
+use conformance::golden::{Expectations, Launches, Outcome, Report, complaints, find, judge, open, since};
 use engraft_core::backend::{Backend, Composed};
+use engraft_core::config::EngineConfig;
+use engraft_core::inject::InjectionPlan;
 use engraft_core::mem::Float;
-use engraft_core::{Error, Result};
+use engraft_core::{Error, Result, numerics};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +56,16 @@ enum Mode {
     Reference,
     Invariant,
     Fast,
+}
+
+impl From<Mode> for numerics::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Reference => numerics::Mode::Reference,
+            Mode::Invariant => numerics::Mode::Invariant,
+            Mode::Fast => numerics::Mode::Fast,
+        }
+    }
 }
 
 impl Flags {
@@ -102,45 +117,91 @@ fn main() -> ExitCode {
     }
 }
 
+/// What a backend's kernels have run so far, where it counts.
+type Count<'a> = Option<&'a dyn Fn() -> Launches>;
+
 fn run(flags: &Flags) -> Result<Counts> {
     let file = |name: &str| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/expectations")).join(name);
     // What the engine cannot run yet is the same on every backend.
     let expect = Expectations::read(&file("cpu.json"))?;
     match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {
-        ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect),
+        ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect, None),
+        ("cuda", _) => {
+            let expect = expect.and(Expectations::read(&file("cuda.json"))?);
+            let gpu = cuda(&flags.backend, flags.mode.into())?;
+            with(gpu.clone(), flags, &expect, Some(&move || gpu.launches()))
+        }
         ("wgpu", adapter) => {
             let expect = expect.and(Expectations::read(&file("wgpu.json"))?);
-            with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect)
+            with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect, None)
         }
         _ => {
-            let known = "cpu, wgpu, wgpu:<part of an adapter's name>";
+            let known = "cpu, cuda, cuda:<index>, cuda:soft, cuda:soft:reverse, cuda:soft:random<seed>, wgpu, \
+                         wgpu:<part of an adapter's name>";
             Err(Error::config("backend", format!("\"{}\"", flags.backend), known))
         }
     }
 }
 
-fn with<B: Backend>(backend: Arc<B>, flags: &Flags, expect: &Expectations) -> Result<Counts> {
+fn with<B: Backend>(
+    backend: Arc<B>,
+    flags: &Flags,
+    expect: &Expectations,
+    count: Count<'_>,
+) -> Result<Counts> {
     eprintln!("{}: {}, {:?}", backend.name(), backend.caps().device, backend.numerics());
     match flags.composed {
-        true => run_on(&Arc::new(Composed::new(backend)), flags, expect),
-        false => run_on(&backend, flags, expect),
+        true => run_on(&Arc::new(Composed::new(backend)), flags, expect, count),
+        false => run_on(&backend, flags, expect, count),
     }
 }
 
-fn run_on<B: Backend>(backend: &Arc<B>, flags: &Flags, expect: &Expectations) -> Result<Counts> {
+fn run_on<B: Backend>(
+    backend: &Arc<B>,
+    flags: &Flags,
+    expect: &Expectations,
+    count: Count<'_>,
+) -> Result<Counts> {
     let mut counts = Counts::default();
     for root in &flags.dirs {
         for dir in find(root)? {
-            let report = judge(backend, &dir, flags.float(), expect);
+            let before = count.map(|c| c()).unwrap_or_default();
+            let mut report = judge(backend, &dir, flags.float(), expect);
+            let ran = count.map(|c| since(&before, &c()));
+            if let (Some(ran), Outcome::Passed) = (&ran, report.outcome) {
+                hold_to_plan(backend, &dir, flags, ran, &mut report);
+            }
             match report.outcome {
                 Outcome::Passed => counts.passed += 1,
                 Outcome::Failed => counts.failed += 1,
                 Outcome::Skipped => counts.skipped += 1,
             }
-            println!("{}", if flags.json { json_line(&report, flags) } else { text_line(&report) });
+            println!("{}", if flags.json { json_line(&report, flags, &ran) } else { text_line(&report) });
+            if let (Some(ran), false) = (&ran, flags.json) {
+                let each: Vec<String> = ran.iter().map(|(entry, n)| format!("{entry} {n}")).collect();
+                println!("    {}", each.join(", "));
+            }
         }
     }
     Ok(counts)
+}
+
+/// Fails a case whose plan and whose launches say different things.
+fn hold_to_plan<B: Backend>(
+    backend: &Arc<B>,
+    dir: &Path,
+    flags: &Flags,
+    ran: &Launches,
+    report: &mut Report,
+) {
+    let dtype = flags.float();
+    // Models of several towers are no engine of their own: they have no plan.
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+    let Ok(engine) = open(backend, dir, config) else { return };
+    let found = complaints(&InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype), ran);
+    if !found.is_empty() {
+        (report.outcome, report.reason) = (Outcome::Failed, found.join("; "));
+    }
 }
 
 fn greedy(report: &Report) -> Option<String> {
@@ -173,7 +234,7 @@ fn text_line(report: &Report) -> String {
     line
 }
 
-fn json_line(report: &Report, flags: &Flags) -> String {
+fn json_line(report: &Report, flags: &Flags, ran: &Option<Launches>) -> String {
     // JSON has no infinity: the largest number stands for it, so that a reader's `worst > 1` still holds.
     let worst = report.verdict.as_ref().map(|v| v.worst.min(f64::MAX));
     serde_json::json!({
@@ -191,6 +252,7 @@ fn json_line(report: &Report, flags: &Flags) -> String {
         "greedy": greedy(report),
         "seconds": report.seconds,
         "reason": report.reason,
+        "launches": ran,
     })
     .to_string()
 }

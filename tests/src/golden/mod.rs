@@ -7,9 +7,11 @@ mod case;
 mod clip;
 mod expect;
 mod judge;
+mod launches;
 mod run;
 
 pub use case::{Case, Prompt, Tensor, find};
 pub use expect::Expectations;
 pub use judge::{Outcome, Report, judge};
+pub use launches::{Launches, complaints, since};
 pub use run::{Greedy, Verdict, open, run};

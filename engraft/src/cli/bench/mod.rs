@@ -31,11 +31,12 @@ pub fn run(args: &BenchArgs) -> Outcome {
         _ => None,
     };
     let device = &args.model.device;
+    let backend = device.backend()?;
     let job = Job {
         model,
         dtype: device.dtype,
         quantize: device.quantize,
-        backend: device.backend.clone(),
+        backend: backend.clone(),
         threads: device.threads,
         batches: args.batch.clone(),
         prompt: args.prompt,
@@ -43,7 +44,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
         repeat: args.repeat,
         profile: args.profile || args.trace.is_some(),
     };
-    let mut report = with_backend(&device.backend, device.threads, job)?;
+    let mut report = with_backend(&backend, device.threads, job)?;
     if let Some(shape) = args.shape {
         report.model = format!("shape {} in {}", shape.name, args.weights);
     }

@@ -1,0 +1,342 @@
+//! One device in a context of its own, as the backend that the engine sees.
+
+use crate::driver::{self, check};
+use crate::mem::Pool;
+use crate::modules::Modules;
+use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
+use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
+use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
+use engraft_core::mem::{DeviceMem, Float, StepShape};
+use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::{Error, Result};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a device is opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CudaConfig {
+    /// Which one, from 0.
+    pub device: usize,
+    /// Another driver library than the system's.
+    pub driver: Option<PathBuf>,
+    /// What is promised about bits. `Fast` promises no more than `Invariant` and takes its kernels.
+    pub mode: Mode,
+    /// Wait for every kernel, so that a fault names exactly the one that caused it. Slow.
+    pub blocking: bool,
+}
+
+/// A device as `engraft doctor` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// As the driver says.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
+/// The oldest devices that the kernels run on (Ampere).
+const OLDEST: (i32, i32) = (8, 0);
+
+fn listed(device: sys::CUdevice) -> Result<Listed> {
+    let mut name = [0 as c_char; 256];
+    let mut bytes = 0usize;
+    let mut capability = (0, 0);
+    // SAFETY: pointers are to locals; the name's length is given.
+    unsafe {
+        check(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device), "cuDeviceGetName")?;
+        check(sys::cuDeviceTotalMem_v2(&mut bytes, device), "cuDeviceTotalMem")?;
+        let (major, minor) = (
+            Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        );
+        check(sys::cuDeviceGetAttribute(&mut capability.0, major, device), "cuDeviceGetAttribute")?;
+        check(sys::cuDeviceGetAttribute(&mut capability.1, minor, device), "cuDeviceGetAttribute")?;
+    }
+    // SAFETY: the driver ends the name with a zero inside the buffer.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    Ok(Listed { name, capability, memory_bytes: bytes as u64 })
+}
+
+fn count() -> Result<usize> {
+    let mut count = 0;
+    // SAFETY: the pointer is to a local.
+    check(unsafe { sys::cuDeviceGetCount(&mut count) }, "cuDeviceGetCount")?;
+    Ok(count.max(0) as usize)
+}
+
+/// Every device of this machine.
+///
+/// # Errors
+/// `Unsupported` without a driver.
+pub fn list(driver: Option<&Path>) -> Result<Vec<Listed>> {
+    driver::open(driver)?;
+    (0..count()?)
+        .map(|ordinal| {
+            let mut device = 0;
+            // SAFETY: the pointer is to a local.
+            check(unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) }, "cuDeviceGet")?;
+            listed(device)
+        })
+        .collect()
+}
+
+/// A CUDA device as a backend.
+#[derive(Debug)]
+pub struct Cuda {
+    name: String,
+    caps: Caps,
+    mode: Mode,
+    blocking: bool,
+    listed: Listed,
+    context: sys::CUcontext,
+    pool: Pool,
+    pub(crate) modules: Modules,
+    pub(crate) slopes: ops::Slopes,
+    /// Streams that are capturing: meanwhile nobody may wait for the whole context.
+    capturing: AtomicUsize,
+    lost: Mutex<Option<String>>,
+}
+
+// SAFETY: the context is a handle that any thread may make current; the rest is `Send` and `Sync` by itself.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+impl Cuda {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// `Unsupported` without a driver, or for a device older than Ampere; `Config` for a number that no device has.
+    pub fn new(config: CudaConfig) -> Result<Arc<Self>> {
+        let all = list(config.driver.as_deref())?;
+        let Some(listed) = all.get(config.device).cloned() else {
+            let allowed = format!("cuda to cuda:{}", all.len().saturating_sub(1));
+            return Err(Error::config("backend", format!("\"cuda:{}\"", config.device), allowed));
+        };
+        let name = format!("cuda:{}", config.device);
+        if listed.capability < OLDEST {
+            let (major, minor) = listed.capability;
+            return Err(Error::Unsupported {
+                op: "opening a device".into(),
+                backend: name,
+                reason: format!(
+                    "{} has compute capability {major}.{minor}; 8.0 or newer is needed",
+                    listed.name
+                ),
+            });
+        }
+        let mut device = 0;
+        let mut context = null_mut();
+        // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
+        unsafe {
+            check(sys::cuDeviceGet(&mut device, config.device as i32), "cuDeviceGet")?;
+            check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?;
+        }
+        let (major, minor) = listed.capability;
+        let caps = Caps {
+            device: format!("{} (compute capability {major}.{minor})", listed.name),
+            dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            graphs: true,
+            memory_bytes: Some(listed.memory_bytes),
+        };
+        Ok(Arc::new(Self {
+            name,
+            caps,
+            mode: config.mode,
+            blocking: config.blocking,
+            modules: Modules::new(listed.capability),
+            slopes: ops::Slopes::default(),
+            listed,
+            context,
+            pool: Pool::default(),
+            capturing: AtomicUsize::new(0),
+            lost: Mutex::default(),
+        }))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Listed {
+        &self.listed
+    }
+
+    /// How often every kernel has run so far, replays of captured steps counted.
+    pub fn launches(&self) -> BTreeMap<String, u64> {
+        self.modules.launches()
+    }
+
+    /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
+    /// both count), measured now, and 10^9 f32 operations per second by its clock and number of units (a multiply-add is
+    /// two), as the driver states them.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there is no room for two buffers of a 64th of the memory, at most 1 GiB each.
+    pub fn limits(self: &Arc<Self>) -> Result<(f64, f64)> {
+        const PASSES: usize = 5;
+        let bytes = (self.listed.memory_bytes / 64).min(1 << 30) as usize;
+        let (from, to, mut stream) = (self.alloc(bytes)?, self.alloc(bytes)?, self.stream()?);
+        let mut best = 0.0f64;
+        for _ in 0..PASSES {
+            let us = stream.timed_copy(&from, &to)?;
+            best = best.max(2.0 * bytes as f64 / us.max(1e-3) / 1e3);
+        }
+        let (units, khz) = (
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        );
+        // f32 multiply-adds per unit and clock: 64 on 8.0, 128 on all later ones.
+        let lanes = if self.listed.capability == (8, 0) { 64.0 } else { 128.0 };
+        Ok((best, f64::from(units) * lanes * 2.0 * f64::from(khz) / 1e6))
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Result<i32> {
+        self.bind()?;
+        let (mut device, mut value) = (0, 0);
+        // SAFETY: the context is current; pointers are to locals.
+        unsafe {
+            check(sys::cuCtxGetDevice(&mut device), "cuCtxGetDevice")?;
+            check(sys::cuDeviceGetAttribute(&mut value, attribute, device), "cuDeviceGetAttribute")?;
+        }
+        Ok(value)
+    }
+
+    /// The promise that chooses kernels.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn blocking(&self) -> bool {
+        self.blocking
+    }
+
+    /// Makes the context this thread's current one, unless the device is lost.
+    pub(crate) fn bind(&self) -> Result<()> {
+        if let Some(what) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return Err(Error::DeviceLost { what: what.clone() });
+        }
+        // SAFETY: the context lives as long as this.
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
+    }
+
+    /// Keeps in mind that the device is lost, and while what was running.
+    pub(crate) fn lose(&self, error: Error, running: impl FnOnce() -> String) -> Error {
+        let Error::DeviceLost { what } = error else { return error };
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let what = lost.get_or_insert_with(|| format!("{what}{}", running())).clone();
+        Error::DeviceLost { what }
+    }
+
+    pub(crate) fn capture_begins(&self) {
+        self.capturing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn capture_ends(&self) {
+        self.capturing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<CudaMem> {
+        self.bind()?;
+        self.pool
+            .alloc(bytes, self.capturing.load(Ordering::Relaxed) == 0)
+            .map_err(|e| self.lose(e, String::new))
+    }
+
+    /// Allocates a buffer and fills it by `parts`, one after the other.
+    pub(crate) fn alloc_filled<'a>(
+        &self,
+        parts: impl IntoIterator<Item = &'a [u8]>,
+        bytes: usize,
+    ) -> Result<CudaMem> {
+        let mem = self.allocate(bytes)?;
+        let mut at = 0;
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            if at + part.len() > bytes {
+                return Err(Error::internal(format!("{} bytes for a buffer of {bytes}", at + part.len())));
+            }
+            let to = mem.address() + at as u64;
+            // SAFETY: inside the allocation, by the check above; `part` outlives the wait below.
+            check(unsafe { sys::cuMemcpyHtoD_v2(to, part.as_ptr().cast(), part.len()) }, "a copy")?;
+            at += part.len();
+        }
+        self.settle()?;
+        Ok(mem)
+    }
+
+    /// The bytes of a buffer that no work under way writes (weights).
+    pub(crate) fn read(&self, mem: &CudaMem) -> Result<Vec<u8>> {
+        self.bind()?;
+        let mut bytes = vec![0u8; mem.bytes()];
+        if !bytes.is_empty() {
+            // SAFETY: the vector has the allocation's size.
+            let code = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), mem.address(), bytes.len()) };
+            check(code, "reading a weight").map_err(|e| self.lose(e, String::new))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it.
+    fn settle(&self) -> Result<()> {
+        // SAFETY: the null stream of the current context.
+        check(unsafe { sys::cuStreamSynchronize(null_mut()) }, "waiting for a copy")
+            .map_err(|e| self.lose(e, String::new))
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Streams, graphs, events and pinned memory hold this alive, so they are gone. Modules and memory go with the
+        // context.
+        // SAFETY: created here, destroyed once.
+        let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
+    }
+}
+
+impl Backend for Cuda {
+    type Mem = CudaMem;
+    type Weight = CudaWeight;
+    type Graph = CudaGraph;
+    type AttnPlan = CudaPlan;
+    type Stream = CudaStream;
+    type Comm = Solo;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn numerics(&self) -> Numerics {
+        Numerics { mode: self.mode, madd: Madd::Fused }
+    }
+    fn alloc(&self, bytes: usize) -> Result<CudaMem> {
+        let mem = self.allocate(bytes)?;
+        // SAFETY: inside the allocation, which has at least one byte.
+        let cleared = unsafe { sys::cuMemsetD8Async(mem.address(), 0, bytes.max(1), null_mut()) };
+        check(cleared, "clearing a buffer")?;
+        self.settle()?;
+        Ok(mem)
+    }
+    fn stream(self: &Arc<Self>) -> Result<CudaStream> {
+        CudaStream::new(self.clone())
+    }
+    fn solo(self: &Arc<Self>) -> Result<Solo> {
+        Ok(Solo)
+    }
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CudaWeight> {
+        weight::prepare(self, weight)
+    }
+    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
+        ops::slab_bytes(layout)
+    }
+    fn attention_plan(&self, bound: StepShape) -> Result<CudaPlan> {
+        Ok(CudaPlan { bound })
+    }
+    fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
+        ops::coverage(self.mode, op, signature)
+    }
+}

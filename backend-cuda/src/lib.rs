@@ -1,0 +1,33 @@
+//! The CUDA backend: own kernels as checked-in PTX, loaded through the driver alone. No toolkit, no compiler.
+//!
+//! `driver` is the thin layer over the bindings: it looks for a driver before the first call and turns every code into
+//! an error; `device` opens one device in a context of its own; `mem` is device memory and its pool; `modules` loads
+//! kernels when they are first asked for, from `engraft-kernels`; `stream` launches, copies and captures; `graph` is a
+//! captured step; `weight` packs; `ops` ties the backend contract to kernels.
+//!
+//! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and
+//! replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is here fills its
+//! structs from views.
+//!
+//! A device that was lost (an illegal address, a fault of the hardware) stays lost for its engine: each later call says
+//! which kernels were on their way. Contexts are not shared, so other engines live on.
+
+mod device;
+mod driver;
+mod graph;
+mod mem;
+mod modules;
+mod ops;
+mod pinned;
+mod stream;
+mod weight;
+
+pub use device::{Cuda, CudaConfig, Listed, list};
+pub use graph::CudaGraph;
+pub use mem::CudaMem;
+pub use stream::{CudaPlan, CudaStream};
+pub use weight::CudaWeight;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Products with their epilogues.
+
+use super::select::{Product, ProductOf, product};
+use super::{activation, elem, matrix};
+use crate::weight::{Rows, word};
+use crate::{CudaMem, CudaStream, CudaWeight};
+use engraft_core::Result;
+use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::ops::Act;
+use engraft_kernels::pack::Layout;
+use engraft_kernels::params::{Activation, gemm, linear as strict};
+
+/// What follows the product.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Then {
+    /// Nothing.
+    Nothing,
+    /// An activation.
+    Activate(Act),
+    /// A sum with what the output holds.
+    AddTo,
+    /// `act(gate) * up` of weight rows `[gate | up]`.
+    Gate(Act),
+}
+
+/// Operands of a product.
+struct Call<'a> {
+    x: MatRef<'a, CudaMem>,
+    w: &'a Rows,
+    bias: u64,
+    then: Then,
+    out: MatRef<'a, CudaMem>,
+}
+
+pub(super) fn linear(
+    stream: &mut CudaStream,
+    x: MatRef<'_, CudaMem>,
+    w: &CudaWeight,
+    bias: Option<&CudaWeight>,
+    then: Then,
+    out: MatMut<'_, CudaMem>,
+) -> Result<()> {
+    let (w, out) = (w.rows()?, out.as_ref());
+    let call = Call { x, w, bias: bias.map_or(Ok(0), CudaWeight::vector)?, then, out };
+    let of = ProductOf {
+        x: x.dtype,
+        out: out.dtype,
+        format: w.format,
+        group: w.group(),
+        rows: w.rows,
+        cols: w.cols,
+        gated: w.gated,
+    };
+    match product(stream.gpu().mode(), of) {
+        Product::Strict => run_strict(stream, &call),
+        Product::Tensor(layout) => run_tensor(stream, &call, &layout),
+    }
+}
+
+fn run_strict(stream: &mut CudaStream, call: &Call<'_>) -> Result<()> {
+    let (then, act) = match call.then {
+        Then::Nothing => (strict::Then::NOTHING, Activation::NONE),
+        Then::Activate(act) => (strict::Then::ACTIVATE, activation(act)?),
+        Then::AddTo => (strict::Then::ADD, Activation::NONE),
+        Then::Gate(act) => (strict::Then::GATE, activation(act)?),
+    };
+    let p = strict::Linear {
+        x: matrix(call.x)?,
+        weight: call.w.view(stream.gpu())?,
+        out: matrix(call.out)?,
+        bias: call.bias,
+        grain: word(call.w.grain)?,
+        x_elem: elem(call.x.dtype),
+        out_elem: elem(call.out.dtype),
+        then,
+        act,
+        reserved: 0,
+    };
+    stream.run(&p.launch(call.w.format), &p)
+}
+
+fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout) -> Result<()> {
+    let then = match call.then {
+        Then::Nothing => gemm::Then::Nothing,
+        Then::Activate(act) => gemm::Then::Act(activation(act)?),
+        Then::AddTo => gemm::Then::Add,
+        Then::Gate(act) => gemm::Then::Gate(activation(act)?),
+    };
+    let (weight, scales) = call.w.packed(stream.gpu(), layout)?;
+    let (x, out) = (call.x.dtype, call.out.dtype);
+    let mut p = gemm::Gemm::new(layout, call.w.grain, elem(x), elem(out), then);
+    (p.x, p.out) = (matrix(call.x)?, matrix(call.out)?);
+    (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
+    stream.run(&p.launch(), &p)
+}

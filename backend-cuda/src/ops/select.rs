@@ -1,0 +1,124 @@
+//! Which kernel an op takes: the one place that the ops and the report both ask.
+//!
+//! A report names entries as the driver knows them; `*` stands for what depends on the number of rows.
+
+use super::elem;
+use crate::weight::format_of;
+use engraft_core::backend::{Coverage, Op, Signature};
+use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::numerics::Mode;
+use engraft_kernels::pack::Layout;
+use engraft_kernels::params::{Format, MatView, gemm, norm};
+
+/// How a product runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Product {
+    /// In the contract's order: weights as stored.
+    Strict,
+    /// On tensor cores: weights packed.
+    Tensor(Layout),
+}
+
+/// What the choice of a product depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProductOf {
+    pub x: Float,
+    pub out: Float,
+    pub format: Format,
+    /// Values of a group, own formats alone.
+    pub group: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub gated: bool,
+}
+
+/// The kernel of a product.
+pub(super) fn product(mode: Mode, p: ProductOf) -> Product {
+    if mode == Mode::Reference {
+        return Product::Strict;
+    }
+    match gemm::supports(elem(p.x), elem(p.out), p.format, p.group, p.rows, p.cols, p.gated) {
+        Ok(layout) => Product::Tensor(layout),
+        Err(_) => Product::Strict,
+    }
+}
+
+fn product_name(mode: Mode, signature: &Signature, weight: WeightFormat, gated: bool) -> Option<String> {
+    let format = format_of(weight)?;
+    let group = match weight {
+        WeightFormat::Group(groups) => groups.group(signature.inner),
+        _ => 0,
+    };
+    let (x, out) = (signature.dtype, signature.dtype);
+    let of = ProductOf { x, out, format, group, rows: signature.outer, cols: signature.inner, gated };
+    Some(match product(mode, of) {
+        Product::Strict => format!("linear_strict_{}", format.name()),
+        Product::Tensor(layout) => {
+            let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
+            // `gemm_n8_bf16`: the second part is the tile for the rows at hand.
+            let mut parts = entry.splitn(3, '_');
+            let (stem, _, rest) = (parts.next()?, parts.next()?, parts.next()?);
+            format!("{stem}_*_{rest}")
+        }
+    })
+}
+
+/// Whether a norm keeps the contract's order.
+pub(super) fn norm_is_strict(mode: Mode) -> bool {
+    mode == Mode::Reference
+}
+
+fn norm_name(mode: Mode, dtype: Float, width: usize) -> String {
+    let p = norm::Norm {
+        x: MatView { rows: 1, ..MatView::NONE },
+        width: u32::try_from(width).unwrap_or(u32::MAX),
+        parts: 1,
+        elem: elem(dtype),
+        strict: u32::from(norm_is_strict(mode)),
+        ..bytemuck::Zeroable::zeroed()
+    };
+    p.launch().entry
+}
+
+/// How an op runs here.
+pub(crate) fn coverage(mode: Mode, op: Op, signature: &Signature) -> Coverage {
+    match name(mode, op, signature) {
+        Some(kernel) => Coverage::Native(kernel),
+        None => {
+            let format = signature.weight.map_or("none".into(), |format| format.to_string());
+            Coverage::Composed(format!("no kernel for weights in format {format}"))
+        }
+    }
+}
+
+fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
+    let dtype = signature.dtype;
+    Some(match op {
+        Op::Embed | Op::EmbedAdd => format!("embed_rows_{}", format_of(signature.weight?)?.name()),
+        Op::Linear | Op::LinearAct | Op::LinearAdd => {
+            return product_name(mode, signature, signature.weight?, false);
+        }
+        Op::GatedLinear => return product_name(mode, signature, signature.weight?, true),
+        // The default reduces over a group of one and calls `add_norm`.
+        Op::Norm | Op::AddNorm | Op::ReduceAddNorm => norm_name(mode, dtype, signature.outer),
+        Op::HeadNorm => norm_name(mode, dtype, signature.inner),
+        Op::Add | Op::Activate | Op::Gate | Op::Scale => format!("elementwise_{}_{dtype}", op.name()),
+        Op::Convert => format!("elementwise_convert_{dtype}_*"),
+        Op::Rope => format!("rope_heads_{dtype}"),
+        Op::QkvRopeAppend => format!("kv_turned_{dtype}"),
+        Op::Route => "moe_route".into(),
+        Op::ExpertLinear => format!("moe_linear_{}", format_of(signature.weight?)?.name()),
+        Op::Combine => format!("moe_combine_{dtype}"),
+        Op::KvAppend => "kv_append".into(),
+        Op::KvCopyPages => "kv_copy_*".into(),
+        // Element types of the cache and widths of values are not part of the signature.
+        Op::Attend => "attention_paged_*".into(),
+        Op::AttendDense => format!("attention_dense_whole_{dtype}_*"),
+        Op::GatherRows => "rows_gather_*".into(),
+        Op::Patch => "rows_patch".into(),
+        Op::MarkSeen => "rows_seen".into(),
+        Op::Argmax => format!("sample_argmax_{dtype}"),
+        Op::Sample => "sample_draw".into(),
+        other => other.name().into(),
+    })
+}

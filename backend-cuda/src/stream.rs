@@ -1,0 +1,334 @@
+//! The queue: launches, copies through pinned memory, capture and replay.
+//!
+//! The driver's stream does not wait for the null stream; whatever goes through that one (allocation, weights) waits for
+//! itself. A capture takes up launches alone. What was launched since the device was last waited for is remembered, so
+//! that a fault, which surfaces later, can say what was running.
+
+use crate::device::Cuda;
+use crate::driver::check;
+use crate::graph::{CudaGraph, Recording};
+use crate::mem::CudaMem;
+use crate::modules::Function;
+use crate::pinned::{CudaEvent, Pinned, Ring};
+use bytemuck::Pod;
+use cudarc::driver::sys::{self, CUstream_flags_enum, CUstreamCaptureMode_enum};
+use engraft_core::backend::{Backend, Stream};
+use engraft_core::mem::{BufMut, BufRef, DeviceMem, StepShape};
+use engraft_core::{Error, Result};
+use engraft_kernels::Launch;
+use std::ffi::c_void;
+use std::future::Future;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Bounds of the steps that an attention schedule serves; grids follow the step's own sizes.
+#[derive(Debug, Clone, Copy)]
+pub struct CudaPlan {
+    pub(crate) bound: StepShape,
+}
+
+/// The queue of one rank.
+#[derive(Debug)]
+pub struct CudaStream {
+    gpu: Arc<Cuda>,
+    raw: sys::CUstream,
+    ring: Ring,
+    spare: Vec<Pinned>,
+    recording: Option<Recording>,
+    trail: Trail,
+    /// The largest scratch so far.
+    scratch: Option<CudaMem>,
+}
+
+/// Kernels launched since the device was last waited for: the newest of each.
+#[derive(Debug, Default)]
+struct Trail(Vec<Arc<Function>>);
+
+impl Trail {
+    /// More kinds of kernels than any model has.
+    const MOST: usize = 64;
+
+    fn push(&mut self, function: &Arc<Function>) {
+        // The newest last. A step has a dozen kinds, found from the end.
+        match self.0.iter().rposition(|f| Arc::ptr_eq(f, function)) {
+            Some(at) => self.0[at..].rotate_left(1),
+            None => {
+                if self.0.len() == Self::MOST {
+                    self.0.remove(0);
+                }
+                self.0.push(function.clone());
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(|f| format!("`{}`", f.entry)).collect();
+        match names.len() {
+            0 => String::new(),
+            1 => format!(" in kernel {}", names[0]),
+            _ => format!(" in one of the kernels that were under way, the newest last: {}", names.join(", ")),
+        }
+    }
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub struct Ticket {
+    pinned: Pinned,
+    bytes: usize,
+}
+
+impl CudaStream {
+    pub(crate) fn new(gpu: Arc<Cuda>) -> Result<Self> {
+        gpu.bind()?;
+        let mut raw = null_mut();
+        let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current; the pointer is to a local.
+        check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate")?;
+        let ring = Ring::new(&gpu);
+        Ok(Self {
+            gpu,
+            raw,
+            ring,
+            spare: Vec::new(),
+            recording: None,
+            trail: Trail::default(),
+            scratch: None,
+        })
+    }
+
+    pub(crate) fn gpu(&self) -> &Arc<Cuda> {
+        &self.gpu
+    }
+
+    /// Microseconds that a copy of a whole buffer takes.
+    pub(crate) fn timed_copy(&mut self, from: &CudaMem, to: &CudaMem) -> Result<f64> {
+        let (bytes, begin) = (from.bytes().min(to.bytes()), self.record()?);
+        // SAFETY: inside both allocations, which outlive the wait below.
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
+        self.noted(check(code, "a copy"))?;
+        let end = self.record()?;
+        self.wait()?;
+        begin.until_us(&end)
+    }
+
+    /// Keeps memory that no view owns alive as long as the step that is being captured, if one is.
+    pub(crate) fn keep(&mut self, mem: &CudaMem) {
+        if let Some(recording) = &mut self.recording {
+            recording.kept.push(mem.clone());
+        }
+    }
+
+    /// Address of scratch for kernels that follow each other: what one leaves there is the next one's to overwrite.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64> {
+        let mem = match self.scratch.take() {
+            Some(mem) if mem.bytes() >= bytes => mem,
+            // What is given up may be in use still: its memory is given out again only after a wait.
+            _ => self.gpu.alloc(bytes.next_power_of_two())?,
+        };
+        self.keep(&mem);
+        let address = mem.address();
+        self.scratch = Some(mem);
+        Ok(address)
+    }
+
+    /// Launches a kernel with its parameters, or records that.
+    pub(crate) fn run<P: Pod>(&mut self, launch: &Launch, params: &P) -> Result<()> {
+        if launch.is_empty() {
+            return Ok(());
+        }
+        self.gpu.bind()?;
+        let function = self.gpu.modules.function(&launch.entry)?;
+        if function.param_bytes != size_of::<P>() {
+            let (got, want) = (size_of::<P>(), function.param_bytes);
+            return Err(Error::internal(format!("`{}` takes {want} bytes, given {got}", launch.entry)));
+        }
+        function.allow_shared(launch.shared_bytes)?;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let mut args = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        // SAFETY: the function belongs to the current context and takes one struct of this size, which the driver copies
+        // before it returns; what the addresses inside point to is the caller's affair (views of live memory, checked
+        // by `Exec`).
+        let code = unsafe {
+            let (shared, stream) = (launch.shared_bytes, self.raw);
+            let args = args.as_mut_ptr();
+            sys::cuLaunchKernel(function.raw, gx, gy, gz, bx, by, bz, shared, stream, args, null_mut())
+        };
+        self.trail.push(&function);
+        let outcome = check(code, &launch.entry);
+        self.noted(outcome)?;
+        match &mut self.recording {
+            Some(recording) => recording.kernels.push(function),
+            None => {
+                function.count(1);
+                if self.gpu.blocking() {
+                    self.wait()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for everything enqueued here.
+    fn wait(&mut self) -> Result<()> {
+        // SAFETY: the stream lives.
+        let code = unsafe { sys::cuStreamSynchronize(self.raw) };
+        self.noted(check(code, "waiting for the device"))?;
+        self.trail.0.clear();
+        Ok(())
+    }
+
+    /// Gives a loss of the device the names of what was running.
+    fn noted<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|e| self.gpu.lose(e, || self.trail.describe()))
+    }
+
+    fn not_while_recording(&self, what: &str) -> Result<()> {
+        match self.recording {
+            Some(_) => Err(Error::internal(format!("{what} inside a captured region"))),
+            None => self.gpu.bind(),
+        }
+    }
+
+    /// A read-back buffer of at least `bytes`.
+    fn read_back(&mut self, bytes: usize) -> Result<Pinned> {
+        let fit = |p: &Pinned| p.len() >= bytes && p.len() <= bytes.max(4096) * 4;
+        match self.spare.iter().position(fit) {
+            Some(at) => Ok(self.spare.swap_remove(at)),
+            None => Pinned::new(&self.gpu, bytes.next_power_of_two().max(4096)),
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<()> {
+        if out.len() < ticket.bytes {
+            return Err(Error::Shape { op: "collect", what: "bytes", got: out.len(), want: ticket.bytes });
+        }
+        self.gpu.bind()?;
+        self.noted(ticket.pinned.event.wait())?;
+        // SAFETY: the copy of `bytes` was waited for.
+        unsafe { ticket.pinned.read(&mut out[..ticket.bytes]) };
+        self.spare.push(ticket.pinned);
+        Ok(())
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // SAFETY: created here, destroyed once; the driver lets enqueued work end.
+            let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+        }
+    }
+}
+
+/// Whether an allocation has the bytes of a view.
+fn holds(op: &'static str, mem: &CudaMem, bytes: usize) -> Result<()> {
+    match bytes <= mem.bytes() {
+        true => Ok(()),
+        false => Err(Error::Shape { op, what: "bytes", got: bytes, want: mem.bytes() }),
+    }
+}
+
+impl Stream<Cuda> for CudaStream {
+    type Event = CudaEvent;
+    type Ticket = Ticket;
+
+    fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CudaMem, T>) -> Result<()> {
+        self.not_while_recording("upload")?;
+        if src.len() > dst.len {
+            return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len });
+        }
+        let at = dst.offset * size_of::<T>();
+        holds("upload", dst.mem, at + size_of_val(src))?;
+        let to = dst.mem.address() + at as u64;
+        let outcome = self.ring.upload(self.raw, bytemuck::cast_slice(src), to);
+        self.noted(outcome)
+    }
+
+    fn download<T: Pod>(&mut self, src: BufRef<'_, CudaMem, T>) -> Result<Ticket> {
+        self.not_while_recording("download")?;
+        let (at, bytes) = (src.offset * size_of::<T>(), src.len * size_of::<T>());
+        holds("download", src.mem, at + bytes)?;
+        let pinned = self.read_back(bytes)?;
+        if bytes > 0 {
+            let from = src.mem.address() + at as u64;
+            // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the event.
+            let code = unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.start().cast(), from, bytes, self.raw) };
+            self.noted(check(code, "a download"))?;
+        }
+        self.noted(pinned.event.record(self.raw))?;
+        Ok(Ticket { pinned, bytes })
+    }
+
+    fn collect<T: Pod>(&mut self, ticket: Ticket, out: &mut [T]) -> impl Future<Output = Result<()>> {
+        std::future::ready(self.finish(ticket, bytemuck::cast_slice_mut(out)))
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        self.not_while_recording("a submit")
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.not_while_recording("a wait")?;
+        self.wait()
+    }
+
+    fn record(&mut self) -> Result<CudaEvent> {
+        self.not_while_recording("a timestamp")?;
+        let event = CudaEvent::new(&self.gpu, true)?;
+        event.record(self.raw)?;
+        Ok(event)
+    }
+
+    fn elapsed_us(&mut self, from: &CudaEvent, to: &CudaEvent) -> Result<f64> {
+        self.gpu.bind()?;
+        from.until_us(to)
+    }
+
+    fn begin_capture(&mut self) -> Result<()> {
+        self.not_while_recording("a capture")?;
+        // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither touches this
+        // stream.
+        let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream lives and captures nothing yet.
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) }, "beginning a capture")?;
+        self.gpu.capture_begins();
+        self.recording = Some(Recording::default());
+        Ok(())
+    }
+
+    fn end_capture(&mut self) -> Result<CudaGraph> {
+        let Some(recording) = self.recording.take() else {
+            return Err(Error::internal("a capture ended that had not begun"));
+        };
+        self.gpu.capture_ends();
+        self.gpu.bind()?;
+        let mut graph = null_mut();
+        // SAFETY: the stream captures; the pointer is to a local.
+        let code = unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) };
+        self.noted(check(code, "ending a capture"))?;
+        CudaGraph::new(&self.gpu, graph, recording)
+    }
+
+    unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
+        self.not_while_recording("a replay")?;
+        if graph.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: both live; what the kernels touch is alive by the caller's promise.
+        let code = unsafe { sys::cuGraphLaunch(graph.raw(), self.raw) };
+        for function in graph.kernels() {
+            function.count(1);
+            self.trail.push(function);
+        }
+        self.noted(check(code, "a replay"))
+    }
+}
+
+/// A step must fit the bounds its schedule was made for.
+pub(crate) fn plan(shape: StepShape, plan: &mut CudaPlan) -> Result<()> {
+    match shape.fits(&plan.bound) {
+        true => Ok(()),
+        false => Err(Error::internal(format!("a step of {shape:?} in a schedule for {:?}", plan.bound))),
+    }
+}

@@ -1,0 +1,166 @@
+//! The host layer on the software driver: what real code does, in orders that a GPU seldom takes.
+
+use crate::{Cuda, CudaConfig, CudaMem};
+use engraft_core::backend::{Backend, PrimitiveOps, Stream, block_on};
+use engraft_core::mem::{Buf, DeviceMem, Float, Mat};
+use engraft_core::{Error, Result};
+use engraft_kernels::params::{Elem, MatView, elementwise};
+use soft_cuda::preload::{self, Order};
+use std::sync::Arc;
+
+fn config() -> CudaConfig {
+    let soft = preload::load().expect("Cargo builds the software driver beside this program");
+    CudaConfig { driver: Some(soft.path().into()), ..CudaConfig::default() }
+}
+
+fn open() -> Arc<Cuda> {
+    Cuda::new(config()).unwrap()
+}
+
+fn words(gpu: &Cuda, n: usize) -> Buf<CudaMem, u32> {
+    Buf::new(gpu.alloc(4 * n).unwrap(), n).unwrap()
+}
+
+fn round_trip(gpu: &Arc<Cuda>, values: &[u32]) -> Vec<u32> {
+    let mut stream = gpu.stream().unwrap();
+    let mut buffer = words(gpu, values.len());
+    let mut copy = values.to_vec();
+    stream.upload(&copy, buffer.view_mut()).unwrap();
+    // The source may be reused at once.
+    copy.fill(0xdead);
+    let ticket = stream.download(buffer.view()).unwrap();
+    // What comes later is not what was read.
+    stream.upload(&copy, buffer.view_mut()).unwrap();
+    let mut out = vec![0; values.len()];
+    block_on(stream.collect(ticket, &mut out)).unwrap();
+    out
+}
+
+/// `x += x`, `times` times, on a stream that may be recording.
+fn double(
+    stream: &mut crate::CudaStream,
+    x: &mut Mat<CudaMem>,
+    y: &Mat<CudaMem>,
+    times: usize,
+) -> Result<()> {
+    (0..times).try_for_each(|_| stream.add(x.view_mut(1), y.view(1)))
+}
+
+fn floats(gpu: &Cuda, n: usize) -> Mat<CudaMem> {
+    Mat::new(gpu.alloc(4 * n).unwrap(), 1, n, Float::F32).unwrap()
+}
+
+fn read(stream: &mut crate::CudaStream, x: &Mat<CudaMem>) -> Vec<f32> {
+    let ticket = stream.download(x.view(1).as_f32().unwrap()).unwrap();
+    let mut out = vec![0.0; x.cols()];
+    block_on(stream.collect(ticket, &mut out)).unwrap();
+    out
+}
+
+#[test]
+fn copies_are_in_order_whatever_the_driver_does() {
+    let gpu = open();
+    let soft = preload::load().unwrap();
+    for order in Order::all(3) {
+        soft.set_order(order).unwrap();
+        // Smaller than a slot of the ring, and around the ring twice.
+        for n in [1, 5, 600_000] {
+            let values: Vec<u32> = (0..n).map(|i| i as u32 * 7 + 1).collect();
+            assert!(round_trip(&gpu, &values) == values, "{n} words, {order:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_is_zeroed_also_when_it_is_used_again() {
+    let gpu = open();
+    let first = {
+        let mut stream = gpu.stream().unwrap();
+        let mut buffer = words(&gpu, 77);
+        stream.upload(&[7u32; 77], buffer.view_mut()).unwrap();
+        // Dropped while the copy is on its way.
+        drop(buffer);
+        gpu.alloc(4 * 77).unwrap()
+    };
+    assert_eq!(first.bytes(), 308);
+    let again: Buf<CudaMem, u32> = Buf::new(first, 77).unwrap();
+    let mut stream = gpu.stream().unwrap();
+    let ticket = stream.download(again.view()).unwrap();
+    let mut out = [1u32; 77];
+    block_on(stream.collect(ticket, &mut out)).unwrap();
+    assert_eq!(out, [0; 77]);
+}
+
+#[test]
+fn a_captured_step_runs_when_it_is_replayed_and_is_counted() {
+    let gpu = open();
+    let (mut x, mut y) = (floats(&gpu, 9), floats(&gpu, 9));
+    let mut stream = gpu.stream().unwrap();
+    stream.upload(&[1.0f32; 9], x.view_mut(1).into_f32().unwrap()).unwrap();
+    stream.upload(&[2.0f32; 9], y.view_mut(1).into_f32().unwrap()).unwrap();
+    let graph = stream.capture(|s| double(s, &mut x, &y, 3)).unwrap();
+    assert_eq!(graph.len(), 3);
+    assert_eq!(read(&mut stream, &x), [1.0; 9], "recording runs nothing");
+    for times in 1..=2u8 {
+        // SAFETY: x and y live.
+        unsafe { stream.replay(&graph).unwrap() };
+        assert_eq!(read(&mut stream, &x), [1.0 + 6.0 * f32::from(times); 9]);
+    }
+    assert_eq!(gpu.launches().values().sum::<u64>(), 6, "{:?}", gpu.launches());
+    let inside = stream.capture(|s| s.sync()).unwrap_err().to_string();
+    assert!(inside.contains("captured region"), "{inside}");
+    // The stream goes on after a capture that failed.
+    stream.sync().unwrap();
+}
+
+#[test]
+fn events_measure_what_lies_between() {
+    let gpu = open();
+    let (mut x, y) = (floats(&gpu, 4096), floats(&gpu, 4096));
+    let mut stream = gpu.stream().unwrap();
+    let from = stream.record().unwrap();
+    double(&mut stream, &mut x, &y, 5).unwrap();
+    let to = stream.record().unwrap();
+    stream.sync().unwrap();
+    let us = stream.elapsed_us(&from, &to).unwrap();
+    assert!(us > 0.0 && us < 1e8, "{us}");
+}
+
+#[test]
+fn a_fault_ends_one_engine_by_the_name_of_its_kernel_and_no_other() {
+    for blocking in [false, true] {
+        let (gpu, other) = (Cuda::new(CudaConfig { blocking, ..config() }).unwrap(), open());
+        let mut stream = gpu.stream().unwrap();
+        let nowhere = MatView { ptr: 64, pitch: 8, rows: 1, cols: 8 };
+        let p = elementwise::Add { acc: nowhere, x: nowhere, elem: Elem::F32, reserved: 0 };
+        let launched = stream.run(&p.launch(), &p);
+        let error = launched.and_then(|()| stream.sync()).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::DeviceLost { .. }) && text.contains("elementwise_add_f32"), "{text}");
+        // It stays lost, by the same words.
+        assert_eq!(gpu.alloc(4).unwrap_err().to_string(), text);
+        assert_eq!(stream.sync().unwrap_err().to_string(), text);
+        assert_eq!(round_trip(&other, &[1, 2, 3]), [1, 2, 3], "the other engine lives");
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_numbers() {
+    let gpu = open();
+    let much = gpu.alloc(1 << 45).unwrap_err();
+    assert!(
+        matches!(much, Error::OutOfMemory { wanted, free, .. } if wanted == 1 << 45 && free > 0),
+        "{much}"
+    );
+    let none = Cuda::new(CudaConfig { device: 7, ..config() }).unwrap_err().to_string();
+    assert!(none.contains("cuda:7") && none.contains("cuda to cuda:"), "{none}");
+    let (p, mut stream) = ([0u64; 3], gpu.stream().unwrap());
+    let add = elementwise::Add {
+        acc: MatView { rows: 1, cols: 1, ..MatView::NONE },
+        x: MatView::NONE,
+        elem: Elem::F32,
+        reserved: 0,
+    };
+    let wrong = stream.run(&add.launch(), &p).unwrap_err().to_string();
+    assert!(wrong.contains("elementwise_add_f32") && wrong.contains("24"), "{wrong}");
+}

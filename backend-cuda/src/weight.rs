@@ -1,0 +1,219 @@
+//! Prepared weights: rows in their file layout for the strict kernels and for look-ups, the order of tensor cores for
+//! theirs, vectors as f32.
+//!
+//! Which of the first two a product takes depends on the activations' type, which is not known when a weight is loaded.
+//! So a weight is stored as it comes and packed when a product first asks for that (in the first step);
+//! the stored form then goes, unless a launch has used it: a captured step may know its address.
+
+use crate::{Cuda, CudaMem};
+use engraft_core::backend::{HostWeight, WeightUse};
+use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
+use engraft_core::{Error, Result, quant};
+use engraft_kernels::pack::Layout;
+use engraft_kernels::params::{Format, WeightView};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A prepared weight; clones share it.
+#[derive(Debug, Clone)]
+pub struct CudaWeight(Form);
+
+#[derive(Debug, Clone)]
+enum Form {
+    Rows(Arc<Rows>),
+    Vector(CudaMem),
+}
+
+/// A matrix: as stored, packed for tensor cores, or both.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    /// Outputs; of experts those of all.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Grain of the sum's leaves.
+    pub grain: usize,
+    /// What it is stored in.
+    pub format: Format,
+    /// Whether the outputs are used in pairs.
+    pub gated: bool,
+    row_bytes: usize,
+    group: usize,
+    forms: Mutex<Forms>,
+}
+
+#[derive(Debug, Default)]
+struct Forms {
+    stored: Option<CudaMem>,
+    /// Whether a launch (or a captured step) knows the address of `stored`.
+    stored_used: bool,
+    packed: Option<Packed>,
+}
+
+/// Codes and scales in the order of [`engraft_kernels::pack`].
+#[derive(Debug, Clone)]
+struct Packed {
+    layout: Layout,
+    codes: CudaMem,
+    scales: Option<CudaMem>,
+}
+
+impl Rows {
+    /// As the strict kernels and look-ups see it.
+    pub fn view(&self, gpu: &Cuda) -> Result<WeightView> {
+        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = match (&forms.stored, &forms.packed) {
+            (Some(stored), _) => stored.clone(),
+            (None, Some(packed)) => unpack(gpu, packed)?,
+            (None, None) => return Err(Error::internal("a weight without a form")),
+        };
+        forms.stored = Some(stored.clone());
+        forms.stored_used = true;
+        Ok(WeightView {
+            ptr: stored.address(),
+            row_bytes: self.row_bytes as u64,
+            rows: word(self.rows)?,
+            cols: word(self.cols)?,
+            group: word(self.group)?,
+            reserved: 0,
+        })
+    }
+
+    /// Addresses of the packed codes and scales (0: none); packs when first asked. The stored form goes unless something
+    /// has used it.
+    pub fn packed(&self, gpu: &Cuda, layout: &Layout) -> Result<(u64, u64)> {
+        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
+        if forms.packed.is_none() {
+            let Some(stored) = &forms.stored else { return Err(Error::internal("a weight without a form")) };
+            forms.packed = Some(pack(gpu, stored, layout)?);
+            if !forms.stored_used {
+                forms.stored = None;
+            }
+        }
+        let Some(packed) = &forms.packed else { return Err(Error::internal("a weight was not packed")) };
+        Ok((packed.codes.address(), packed.scales.as_ref().map_or(0, CudaMem::address)))
+    }
+
+    /// Values of a group in the file.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+}
+
+fn lengths() -> Error {
+    Error::internal("a weight's bytes and its packed layout do not go together")
+}
+
+fn pack(gpu: &Cuda, stored: &CudaMem, layout: &Layout) -> Result<Packed> {
+    let file = gpu.read(stored)?;
+    let (mut codes, mut scales) = (vec![0u8; layout.code_bytes()], vec![0u8; layout.scale_bytes()]);
+    if !layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales) {
+        return Err(lengths());
+    }
+    let codes = gpu.alloc_filled([codes.as_slice()], codes.len())?;
+    let scales = match scales.is_empty() {
+        true => None,
+        false => Some(gpu.alloc_filled([scales.as_slice()], scales.len())?),
+    };
+    Ok(Packed { layout: *layout, codes, scales })
+}
+
+fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
+    let (layout, codes) = (&packed.layout, gpu.read(&packed.codes)?);
+    let scales = packed.scales.as_ref().map_or(Ok(Vec::new()), |mem| gpu.read(mem))?;
+    let mut file = vec![0u8; layout.n * layout.row_bytes()];
+    if !layout.unpack(&codes, &scales, &mut file) {
+        return Err(lengths());
+    }
+    gpu.alloc_filled([file.as_slice()], file.len())
+}
+
+impl CudaWeight {
+    /// The rows of a product's weight or a table.
+    pub(crate) fn rows(&self) -> Result<&Rows> {
+        match &self.0 {
+            Form::Rows(rows) => Ok(rows),
+            Form::Vector(_) => {
+                Err(Error::internal("a product's weight was wanted, the weight is packed as a vector"))
+            }
+        }
+    }
+
+    /// Address of the f32 values of a norm or bias.
+    pub(crate) fn vector(&self) -> Result<u64> {
+        match &self.0 {
+            Form::Vector(mem) => Ok(mem.address()),
+            Form::Rows(_) => Err(Error::internal("a vector was wanted, the weight is packed in rows")),
+        }
+    }
+}
+
+/// A size as kernels count.
+pub(crate) fn word(value: usize) -> Result<u32> {
+    u32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit a kernel's 32-bit size")))
+}
+
+/// The kernels' number of a format.
+pub(crate) fn format_of(format: WeightFormat) -> Option<Format> {
+    Some(match format {
+        WeightFormat::Plain(Float::F32) => Format::F32,
+        WeightFormat::Plain(Float::F16) => Format::F16,
+        WeightFormat::Plain(Float::Bf16) => Format::Bf16,
+        WeightFormat::Block(block) => match block {
+            Block::Q4_0 => Format::Q4_0,
+            Block::Q4_1 => Format::Q4_1,
+            Block::Q5_0 => Format::Q5_0,
+            Block::Q5_1 => Format::Q5_1,
+            Block::Q8_0 => Format::Q8_0,
+            Block::Q2K => Format::Q2K,
+            Block::Q3K => Format::Q3K,
+            Block::Q4K => Format::Q4K,
+            Block::Q5K => Format::Q5K,
+            Block::Q6K => Format::Q6K,
+        },
+        WeightFormat::Group(Groups { bits, asymmetric, .. }) => match (bits, asymmetric) {
+            (GroupBits::Eight, false) => Format::Int8,
+            (GroupBits::Eight, true) => Format::Int8a,
+            (GroupBits::Four, false) => Format::Int4,
+            (GroupBits::Four, true) => Format::Int4a,
+        },
+        _ => return None,
+    })
+}
+
+/// Packs a host weight for its use.
+pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> {
+    let HostWeight { rows, cols, format, used_for, parts, name } = weight;
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let want = format.bytes(rows, cols);
+    if bytes != want {
+        return Err(Error::Shape { op: "prepare_weight", what: "bytes", got: bytes, want });
+    }
+    let (grain, gated) = match used_for {
+        WeightUse::Vector => {
+            let mut values = vec![0.0f32; rows * cols];
+            quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
+            let bytes: &[u8] = bytemuck::cast_slice(&values);
+            return Ok(CudaWeight(Form::Vector(gpu.alloc_filled([bytes], bytes.len())?)));
+        }
+        WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
+        WeightUse::GatedLinear { grain } => (grain.max(1), true),
+        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
+    };
+    let Some(stored) = format_of(format) else {
+        return Err(Error::Unsupported {
+            op: "prepare_weight".into(),
+            backend: "cuda".into(),
+            reason: format!("`{name}` in format {format}"),
+        });
+    };
+    let group = match format {
+        WeightFormat::Group(groups) => groups.group(cols),
+        _ => 0,
+    };
+    let mem = gpu.alloc_filled(parts.iter().map(|part| part.as_ref()), bytes)?;
+    tracing::trace!(name, rows, cols, %format, "prepared");
+    let row_bytes = format.bytes(1, cols);
+    let forms = Mutex::new(Forms { stored: Some(mem), ..Forms::default() });
+    let packed = Rows { rows, cols, grain, format: stored, gated, row_bytes, group, forms };
+    Ok(CudaWeight(Form::Rows(Arc::new(packed))))
+}

@@ -1,0 +1,34 @@
+//! The CUDA backend is compiled in.
+
+use super::{CudaName, Limits, Visitor};
+use engraft_core::Result;
+use engraft_cuda::{Cuda, CudaConfig, list};
+use std::sync::Arc;
+
+pub const AVAILABLE: bool = true;
+
+/// Runs `visitor` on the device that `name` means.
+pub fn visit<V: Visitor>(name: &CudaName, visitor: V) -> Result<V::Output> {
+    visitor.visit(open(name)?)
+}
+
+/// A measured copy, and the rate of multiply-adds that the driver's numbers give.
+pub fn limits(name: &CudaName) -> Result<Limits> {
+    let (read_gbs, fma_gflops) = open(name)?.limits()?;
+    Ok(Limits { read_gbs, fma_gflops })
+}
+
+fn open(name: &CudaName) -> Result<Arc<Cuda>> {
+    let (device, driver) = (name.index.into(), name.driver.clone());
+    Cuda::new(CudaConfig { device, driver, ..CudaConfig::default() })
+}
+
+/// Devices for people.
+pub fn devices() -> Result<Vec<String>> {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+    let line = |d: &engraft_cuda::Listed| {
+        let (major, minor) = d.capability;
+        format!("{} (compute capability {major}.{minor}, {:.1} GiB)", d.name, gib(d.memory_bytes))
+    };
+    Ok(list(None)?.iter().map(line).collect())
+}

@@ -1,0 +1,421 @@
+// Strict attention, over pages and over plain rows, in the order of docs/numerics.md, 3:
+//
+//   s_j = (chain over d of madd(q_d, k_jd, acc)) * scale    capped: s = cap tanh(s (1 / cap))    slopes: s = madd(slope, j - p, s)
+//   per chunk of 64 absolute positions: m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
+//   merged ascending: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = madd(L, a, l b), O = madd(O, a, o b); at the end O / L
+//
+// q [tokens, heads * k_dim], out [tokens, heads * v_dim]; keys and values in pages (paged.cuh), or as rows of matrices
+// (dense: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is zero; rows outside every
+// sequence are not written.
+//
+// 64 threads serve a query row and head: thread t forms the score of key t of a chunk, then carries value columns t, t + 64,
+// ... through it. The heads that share a key head sit in one block, up to 4 of them, and share the keys and values, which are
+// brought to shared memory in slices of 64 columns.
+// Bytes: keys and values once per query row and block of heads.
+//
+// One launch: blocks of 64 * (heads of a block), grid [tokens, key heads * blocks of heads]: `whole`.
+// Few rows and long sequences: chunks go over blocks in z, each leaves (m, l, o) of its chunks in scratch (`split`), and a
+// second launch merges them in ascending order (`merge`): the same operations in the same order, so the same bits.
+#include "paged.cuh"
+
+constexpr u32 CHUNK = 64;
+constexpr u32 CAUSAL = 1;
+constexpr u32 WINDOW = 2;
+constexpr u32 CAPPED = 4;
+
+struct Scores {
+    // [heads] f32, or 0.
+    u64 slopes;
+    float scale;
+    float cap;
+    u32 window;
+    u32 flags;
+};
+
+// Where the parts of a split walk meet: per (token, head, chunk) m and l, and o [v_dim], f32.
+struct Split {
+    u64 parts;
+    // Chunks that a token has room for.
+    u32 chunks;
+    // Chunks of a block.
+    u32 share;
+};
+
+struct Paged {
+    MatView q;
+    MatView out;
+    KvView kv;
+    Scores scores;
+    u64 bounds;
+    u64 table_rows;
+    u64 kv_lens;
+    u64 pages;
+    Split split;
+    u32 table_stride;
+    u32 seqs;
+    u32 heads;
+    u32 elem;
+};
+
+struct Dense {
+    MatView q;
+    MatView out;
+    MatView k;
+    MatView v;
+    Scores scores;
+    u64 bounds;
+    u32 seqs;
+    u32 heads;
+    u32 kv_heads;
+    u32 k_dim;
+    u32 v_dim;
+    u32 elem;
+};
+
+// A query row: where it stands, and what it sees.
+struct Row {
+    bool is_in;
+    u32 seq;
+    u32 first;
+    u32 position;
+    u32 lo;
+    u32 hi;
+};
+
+// The last sequence that begins at or before a token's row, and the keys lo..hi that the row sees.
+DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, u32 token) {
+    u32 lo = 0, hi = seqs;
+    // While every sequence has one row, its number is the row's.
+    if (token < seqs && bounds[token] == token && bounds[token + 1] > token) {
+        lo = token;
+        hi = token + 1;
+    }
+    while (lo + 1 < hi) {
+        u32 mid = (lo + hi) / 2;
+        if (bounds[mid] <= token) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    Row row;
+    row.seq = lo;
+    row.first = bounds[lo];
+    u32 end = bounds[lo + 1];
+    row.is_in = token >= row.first && token < end;
+    u32 len = lens ? lens[lo] : end - row.first;
+    row.position = len - (end - token);
+    row.hi = s.flags & CAUSAL ? least(row.position + 1, len) : len;
+    row.lo = 0;
+    if (s.flags & WINDOW) row.lo = least(row.position + 1 - least(s.window, row.position + 1), row.hi);
+    return row;
+}
+
+// What a chunk gives: its maximum, its sum of weights, and this thread's columns.
+template <u32 COLUMNS>
+struct Result {
+    float m;
+    float l;
+    float o[COLUMNS];
+};
+
+// Elements of a key or value that are staged at a time.
+constexpr u32 SLICE = 64;
+
+// Shared memory of a block: rows of a chunk in their own element type, a slice of their columns at a time. Rows lie 16 bytes
+// more than a slice apart, so that eight neighbours' 16 bytes meet no bank twice.
+template <typename T>
+struct Staged {
+    static constexpr u32 PITCH = SLICE + 16 / sizeof(T);
+    T rows[CHUNK][PITCH];
+    // Row numbers of the chunk's keys and values.
+    u32 numbers[CHUNK];
+};
+
+// Shared memory of one head; its query row, [k_dim] f32, lies behind.
+struct OfHead {
+    float e[CHUNK];
+    float top[4];
+};
+
+// Brings columns of rows a..b of a chunk: `n` of them from `from` on. By the whole block.
+template <typename T>
+DEVICE void stage(Staged<T> &to, const T *from, u64 pitch, u32 n, u32 a, u32 b) {
+    u32 thread = threadIdx.y * 64 + threadIdx.x, threads = blockDim.y * 64;
+    constexpr u32 N = Wide<T>::N;
+    if ((((u64)from | pitch * sizeof(T)) & 15) == 0 && n % N == 0) {
+        u32 units = n / N;
+#pragma unroll 2
+        for (u32 u = thread; u < (b - a) * units; u += threads) {
+            u32 r = a + u / units, c = u % units * N;
+            *reinterpret_cast<uint4 *>(&to.rows[r][c]) = *reinterpret_cast<const uint4 *>(from + to.numbers[r] * pitch + c);
+        }
+    } else {
+        for (u32 u = thread; u < (b - a) * n; u += threads) {
+            u32 r = a + u / n, c = u % n;
+            to.rows[r][c] = from[to.numbers[r] * pitch + c];
+        }
+    }
+}
+
+template <u32 COLUMNS, typename T, typename R>
+DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk, const float *q, OfHead &own, Staged<T> &staged,
+                                const T *keys, u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, float slope,
+                                R row_number) {
+    constexpr u32 N = Wide<T>::N;
+    constexpr float SMALLEST = -3.40282347e38f;
+    u32 t = threadIdx.x;
+    u32 a = most(row.lo, chunk) - chunk, b = least(row.hi - chunk, CHUNK);
+    bool sees = t >= a && t < b;
+    if (sees && threadIdx.y == 0) staged.numbers[t] = row_number(chunk + t);
+    __syncthreads();
+    float acc = 0.0f;
+    for (u32 first = 0; first < k_dim; first += SLICE) {
+        u32 n = least(k_dim - first, SLICE);
+        stage(staged, keys + first, k_pitch, n, a, b);
+        __syncthreads();
+        if (sees) {
+            u32 d = 0;
+#pragma unroll 2
+            for (; d + N <= n; d += N) {
+                float v[N], w[N];
+                load_wide(&staged.rows[t][d], v);
+                load_wide(q + first + d, w);
+#pragma unroll
+                for (u32 i = 0; i < N; i++) acc = madd(w[i], v[i], acc);
+            }
+            for (; d < n; d++) acc = madd(q[first + d], widen(staged.rows[t][d]), acc);
+        }
+        __syncthreads();
+    }
+    float score = SMALLEST;
+    if (sees) {
+        score = mul(acc, scores.scale);
+        if (scores.flags & CAPPED) score = mul(scores.cap, tanh_of(mul(score, div(1.0f, scores.cap))));
+        if (scores.slopes) score = madd(slope, sub((float)(chunk + t), (float)row.position), score);
+    }
+    // The largest, NaN left out; the sign of a zero does not matter behind the subtraction.
+    float top = score > SMALLEST ? score : SMALLEST;
+#pragma unroll
+    for (u32 span = 16; span > 0; span /= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, span);
+        top = other > top ? other : top;
+    }
+    if (t % 32 == 0) own.top[t / 32] = top;
+    __syncthreads();
+    Result<COLUMNS> r;
+    r.m = own.top[1] > own.top[0] ? own.top[1] : own.top[0];
+    if (sees) own.e[t] = exp_of(sub(score, r.m));
+    r.l = 0.0f;
+    // One loop for all columns; results walk past in registers.
+#pragma unroll 1
+    for (u32 c = 0; c < COLUMNS; c++) {
+        float o = 0.0f;
+        if (c * SLICE < v_dim) {
+            stage(staged, values + c * SLICE, v_pitch, least(v_dim - c * SLICE, SLICE), a, b);
+            __syncthreads();
+            if (c * SLICE + t < v_dim) {
+                float l = 0.0f;
+#pragma unroll 4
+                for (u32 i = a; i < b; i++) {
+                    float e = own.e[i];
+                    l = add(l, e);
+                    o = madd(e, widen(staged.rows[i][t]), o);
+                }
+                r.l = l;
+            }
+            __syncthreads();
+        }
+#pragma unroll
+        for (u32 j = 0; j + 1 < COLUMNS; j++) r.o[j] = r.o[j + 1];
+        r.o[COLUMNS - 1] = o;
+    }
+    return r;
+}
+
+// A running result takes in the next chunk's.
+template <u32 COLUMNS>
+DEVICE void merge(Result<COLUMNS> &all, bool &any, const Result<COLUMNS> &next) {
+    if (!any) {
+        all = next;
+        any = true;
+        return;
+    }
+    float top = next.m > all.m ? next.m : all.m;
+    float keep = exp_of(sub(all.m, top)), take = exp_of(sub(next.m, top));
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) all.o[c] = madd(all.o[c], keep, mul(next.o[c], take));
+    all.l = madd(all.l, keep, mul(next.l, take));
+    all.m = top;
+}
+
+template <u32 COLUMNS>
+DEVICE void finish(const Result<COLUMNS> &all, bool any, const MatView &out, u32 token, u32 head, u32 v_dim, u32 elem) {
+    u64 to = (u64)token * out.pitch + (u64)head * v_dim;
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) {
+        u32 d = c * 64 + threadIdx.x;
+        if (d < v_dim) store_any(out.ptr, to + d, elem, any ? div(all.o[c], all.l) : 0.0f);
+    }
+}
+
+// A chunk's place in the scratch: m, l, then o.
+DEVICE float *part_of(const Split &split, u32 token, u32 heads, u32 head, u32 chunk, u32 v_dim) {
+    return reinterpret_cast<float *>(split.parts) + (((u64)token * heads + head) * split.chunks + chunk) * (v_dim + 2);
+}
+
+// The walk of one query row and head. SPLIT: only this block's chunks, into the scratch.
+template <u32 COLUMNS, bool SPLIT, typename T, typename R>
+DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores, const Split &split, const Row &row, u32 token,
+                      u32 heads, u32 kv_heads, u32 k_dim, u32 v_dim, u32 elem, const T *keys, u64 k_pitch, const T *values,
+                      u64 v_pitch, R row_number) {
+    extern __shared__ __align__(16) u8 dynamic[];
+    Staged<T> &staged = *reinterpret_cast<Staged<T> *>(dynamic);
+    u32 room = sizeof(OfHead) + over(k_dim, 4) * 16;
+    OfHead &own = *reinterpret_cast<OfHead *>(dynamic + sizeof(Staged<T>) + threadIdx.y * room);
+    float *query = reinterpret_cast<float *>(&own + 1);
+    u32 group = heads / kv_heads;
+    u32 per_block = blockDim.y;
+    u32 blocks = over(group, per_block);
+    u32 kv_head = blockIdx.y / blocks;
+    u32 within = blockIdx.y % blocks * per_block + threadIdx.y;
+    // A place beyond the group's heads repeats the last and writes nothing: barriers are for all.
+    bool writes = within < group;
+    u32 head = kv_head * group + least(within, group - 1);
+    for (u32 d = threadIdx.x; d < k_dim; d += 64) query[d] = load_any(q.ptr, (u64)token * q.pitch + (u64)head * k_dim + d, elem);
+    __syncthreads();
+    float slope = scores.slopes ? reinterpret_cast<const float *>(scores.slopes)[head] : 0.0f;
+    u32 begin = row.lo / CHUNK, end = over(row.hi, CHUNK);
+    if (SPLIT) {
+        begin = most(begin, blockIdx.z * split.share);
+        end = least(end, (blockIdx.z + 1) * split.share);
+    }
+    Result<COLUMNS> all;
+    bool any = false;
+    for (u32 chunk = begin; chunk < end; chunk++) {
+        Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, own, staged, keys, k_pitch, k_dim, values, v_pitch,
+                                              v_dim, slope, row_number);
+        if (SPLIT) {
+            if (writes) {
+                float *to = part_of(split, token, heads, head, chunk, v_dim);
+                if (threadIdx.x == 0) {
+                    to[0] = r.m;
+                    to[1] = r.l;
+                }
+#pragma unroll
+                for (u32 c = 0; c < COLUMNS; c++) {
+                    u32 d = c * 64 + threadIdx.x;
+                    if (d < v_dim) to[2 + d] = r.o[c];
+                }
+            }
+        } else {
+            merge(all, any, r);
+        }
+    }
+    if (!SPLIT && writes) finish(all, any, out, token, head, v_dim, elem);
+}
+
+template <u32 COLUMNS, bool SPLIT, typename T>
+DEVICE void paged(const Paged &p) {
+    begin();
+    u32 token = blockIdx.x;
+    const KvView &kv = p.kv;
+    Row row = place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token);
+    if (!row.is_in) return;
+    u32 kv_head = blockIdx.y / over(p.heads / kv.kv_heads, blockDim.y);
+    u32 entry = reinterpret_cast<const u32 *>(p.table_rows)[row.seq];
+    const u32 *pages = reinterpret_cast<const u32 *>(p.pages) + (u64)entry * p.table_stride;
+    walk_keys<COLUMNS, SPLIT>(p.q, p.out, p.scores, p.split, row, token, p.heads, kv.kv_heads, kv.k_dim, kv.v_dim, p.elem,
+                              reinterpret_cast<const T *>(kv.keys), kv.k_dim, reinterpret_cast<const T *>(kv.values), kv.v_dim,
+                              [=](u32 j) { return (pages[j / kv.page_size] * kv.kv_heads + kv_head) * kv.page_size + j % kv.page_size; });
+}
+
+template <u32 COLUMNS, typename T>
+DEVICE void dense(const Dense &p) {
+    begin();
+    u32 token = blockIdx.x;
+    Row row = place(reinterpret_cast<const u32 *>(p.bounds), nullptr, p.seqs, p.scores, token);
+    if (!row.is_in) return;
+    u32 kv_head = blockIdx.y / over(p.heads / p.kv_heads, blockDim.y);
+    u32 first = row.first;
+    walk_keys<COLUMNS, false>(p.q, p.out, p.scores, Split{}, row, token, p.heads, p.kv_heads, p.k_dim, p.v_dim, p.elem,
+                              reinterpret_cast<const T *>(p.k.ptr) + (u64)kv_head * p.k_dim, p.k.pitch,
+                              reinterpret_cast<const T *>(p.v.ptr) + (u64)kv_head * p.v_dim, p.v.pitch,
+                              [=](u32 j) { return first + j; });
+}
+
+// Merges what a split walk left, 64 threads per (token, head). Maxima run ahead: of 64 chunks at a time every thread finds the
+// running maximum and both factors of one, so that the ordered part is a multiply-add per chunk and column.
+template <u32 COLUMNS>
+DEVICE void merged(const Paged &p) {
+    __shared__ float keeps[CHUNK], takes[CHUNK], sums[CHUNK], tops[2];
+    begin();
+    u32 token = blockIdx.x, head = blockIdx.y, v_dim = p.kv.v_dim, t = threadIdx.x;
+    Row row = place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token);
+    if (!row.is_in) return;
+    Result<COLUMNS> all;
+    bool any = false;
+    u32 end = over(row.hi, CHUNK);
+    float before = -3.40282347e38f;
+    for (u32 first = row.lo / CHUNK; first < end; first += CHUNK) {
+        u32 count = least(end - first, CHUNK);
+        const float *parts = part_of(p.split, token, p.heads, head, first, v_dim);
+        u32 stride = v_dim + 2;
+        float m = -3.40282347e38f;
+        if (t < count) {
+            m = parts[t * stride];
+            sums[t] = parts[t * stride + 1];
+        }
+        float top = m;
+#pragma unroll
+        for (u32 span = 1; span < 32; span *= 2) {
+            float other = __shfl_up_sync(0xffffffffu, top, span);
+            if (t % 32 >= span) top = other > top ? other : top;
+        }
+        if (t % 32 == 31) tops[t / 32] = top;
+        __syncthreads();
+        float carry = before;
+        if (t >= 32) carry = tops[0] > carry ? tops[0] : carry;
+        float previous = __shfl_up_sync(0xffffffffu, top, 1);
+        previous = t % 32 == 0 || carry > previous ? carry : previous;
+        top = carry > top ? carry : top;
+        keeps[t] = exp_of(sub(previous, top));
+        takes[t] = exp_of(sub(m, top));
+        before = tops[0] > before ? tops[0] : before;
+        before = tops[1] > before ? tops[1] : before;
+        __syncthreads();
+#pragma unroll 4
+        for (u32 i = 0; i < count; i++) {
+            const float *from = parts + (u64)i * stride + 2;
+            float keep = keeps[i], take = takes[i];
+            all.l = any ? madd(all.l, keep, mul(sums[i], take)) : sums[i];
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c++) {
+                u32 d = c * 64 + t;
+                if (d < v_dim) all.o[c] = any ? madd(all.o[c], keep, mul(from[d], take)) : from[d];
+            }
+            any = true;
+        }
+        __syncthreads();
+    }
+    finish(all, any, p.out, token, head, v_dim, p.elem);
+}
+
+#define ENTRIES(T, COLUMNS, NAME)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, 2) attention_paged_whole_##NAME(const __grid_constant__ Paged p) { \
+        paged<COLUMNS, false, T>(p);                                                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) attention_paged_split_##NAME(const __grid_constant__ Paged p) { \
+        paged<COLUMNS, true, T>(p);                                                                                    \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) attention_dense_whole_##NAME(const __grid_constant__ Dense p) { \
+        dense<COLUMNS, T>(p);                                                                                          \
+    }
+ENTRIES(float, 2, f32_128)
+ENTRIES(float, 8, f32_512)
+ENTRIES(f16, 2, f16_128)
+ENTRIES(f16, 8, f16_512)
+ENTRIES(bf16, 2, bf16_128)
+ENTRIES(bf16, 8, bf16_512)
+extern "C" __global__ void __launch_bounds__(64) attention_merge_128(const __grid_constant__ Paged p) { merged<2>(p); }
+extern "C" __global__ void __launch_bounds__(64) attention_merge_512(const __grid_constant__ Paged p) { merged<8>(p); }

@@ -1,0 +1,160 @@
+// Element by element: sum, activation, gated activation, scaling, conversion.
+//
+//   add       acc += x                                       reads 2, writes 1 element per element
+//   activate  x = act(x)                                     reads 1, writes 1
+//   gate      out = act(g) * u of [g | u], rounded once      reads 2, writes 1 per output
+//   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
+//   convert   out = x in another element type                reads 1, writes 1
+//
+// Matrices are [rows, cols] with pitch. A thread takes 16 bytes of a row (convert: 8 elements) where rows begin at
+// multiples of 16 bytes, single elements otherwise and at the end of a row.
+// Launch: blocks of [columns in units, rows], at most 256 threads; grid [columns, rows], rows in strides of the grid.
+#include "device.cuh"
+
+// Calls f(row, first column, whether all N columns exist and are aligned) for this thread's share of [rows, cols].
+template <u32 N, typename F>
+DEVICE void each(u32 rows, u32 cols, bool wide, F f) {
+    u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * N;
+    if (c >= cols) return;
+    bool whole = wide && c + N <= cols;
+    for (u32 r = blockIdx.y * blockDim.y + threadIdx.y; r < rows; r += gridDim.y * blockDim.y) f(r, c, whole);
+}
+
+struct Add {
+    MatView acc;
+    MatView x;
+    u32 elem;
+    u32 reserved;
+};
+
+template <typename T>
+DEVICE void sum(const Add &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    each<N>(p.acc.rows, p.acc.cols, aligned<T>(p.acc) && aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
+        float a[N], b[N];
+        load_part(row_of<T>(p.acc, r), c, p.acc.cols, whole, a);
+        load_part(row_of<T>(p.x, r), c, p.acc.cols, whole, b);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) a[i] = add(a[i], b[i]);
+        store_part(row_of<T>(p.acc, r), c, p.acc.cols, whole, a);
+    });
+}
+
+struct Activate {
+    MatView x;
+    u32 elem;
+    u32 act;
+};
+
+template <typename T>
+DEVICE void activated(const Activate &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
+        float v[N];
+        load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+        act_all(p.act, v);
+        store_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+    });
+}
+
+struct Gate {
+    MatView gate_up;
+    MatView out;
+    u32 elem;
+    u32 act;
+};
+
+template <typename T>
+DEVICE void gated(const Gate &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    MatView up = p.gate_up;
+    up.ptr += (u64)p.out.cols * sizeof(T);
+    bool wide = aligned<T>(p.gate_up) && aligned<T>(up) && aligned<T>(p.out);
+    each<N>(p.out.rows, p.out.cols, wide, [&](u32 r, u32 c, bool whole) {
+        float g[N], u[N];
+        load_part(row_of<T>(p.gate_up, r), c, p.out.cols, whole, g);
+        load_part(row_of<T>(up, r), c, p.out.cols, whole, u);
+        act_all(p.act, g);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) g[i] = mul(g[i], u[i]);
+        store_part(row_of<T>(p.out, r), c, p.out.cols, whole, g);
+    });
+}
+
+struct Scale {
+    MatView x;
+    u32 elem;
+    float factor;
+    // 0 for none.
+    u32 capped;
+    float cap;
+};
+
+template <typename T>
+DEVICE void scaled(const Scale &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    float inverse = div(1.0f, p.cap);
+    each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
+        float v[N];
+        load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) v[i] = mul(v[i], p.factor);
+        if (p.capped) {
+            walk(v, [&](float x) { return mul(p.cap, tanh_of(mul(x, inverse))); });
+        }
+        store_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+    });
+}
+
+struct Convert {
+    MatView x;
+    MatView out;
+    u32 from;
+    u32 to;
+};
+
+template <typename A, typename B>
+DEVICE void converted(const Convert &p) {
+    constexpr u32 N = 8;
+    begin();
+    each<N>(p.x.rows, p.x.cols, aligned<A>(p.x) && aligned<B>(p.out), [&](u32 r, u32 c, bool whole) {
+        float v[N];
+        load_part(row_of<A>(p.x, r), c, p.x.cols, whole, v);
+        store_part(row_of<B>(p.out, r), c, p.x.cols, whole, v);
+    });
+}
+
+#define EACH(T, NAME)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_add_##NAME(const __grid_constant__ Add p) {          \
+        sum<T>(p);                                                                                                     \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_activate_##NAME(const __grid_constant__ Activate p) {\
+        activated<T>(p);                                                                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_gate_##NAME(const __grid_constant__ Gate p) {        \
+        gated<T>(p);                                                                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_scale_##NAME(const __grid_constant__ Scale p) {      \
+        scaled<T>(p);                                                                                                  \
+    }
+EACH(float, f32)
+EACH(f16, f16)
+EACH(bf16, bf16)
+
+#define PAIR(A, B, NAME)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_convert_##NAME(const __grid_constant__ Convert p) {  \
+        converted<A, B>(p);                                                                                            \
+    }
+PAIR(float, float, f32_f32)
+PAIR(float, f16, f32_f16)
+PAIR(float, bf16, f32_bf16)
+PAIR(f16, float, f16_f32)
+PAIR(f16, f16, f16_f16)
+PAIR(f16, bf16, f16_bf16)
+PAIR(bf16, float, bf16_f32)
+PAIR(bf16, f16, bf16_f16)
+PAIR(bf16, bf16, bf16_bf16)

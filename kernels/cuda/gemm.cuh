@@ -1,0 +1,669 @@
+// Products with packed weights on tensor cores: out = x w^T and what follows it. No entry is here: gemm.cu has those for
+// plain weights, gemmq.cu for quantized ones. Mode `Invariant`.
+//
+//   sum[r, n]  = l0 + l1 + .. + l7, from +0, one after the other: the leaves of K
+//   leaf       = a chain of mma.sync m16n8k16 from +0, 16 values of k each, ascending
+//   quantized  : a chain ends with its group (or leaf) and joins the leaf as  leaf = d * chain + leaf,
+//                with an offset  leaf = m * (chain over x alone) + that
+//   y          = round(sum + bias), then one of: y; round(act(y)); round(out + y); round(act(y_gate) * y_up)
+//
+// The order depends on K and on where the leaves begin (`Gemm::leaves`, made by the host from K alone): every kernel here,
+// whatever its tiles, gives a row the same bits, alone or in any batch. d and m never touch the weight itself: |q| <= 128
+// is exact in both 16-bit types and every product is exact in f32, so a sum is as good as one over decoded weights.
+//
+// **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros beyond n and k.
+// The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of 32 values:
+//   plain      1024 bytes a half: [step][lane][8 values]   a step is one mma's A operand (16 x 16)
+//   bytes       512 bytes a half: [lane][16 codes]         code + 128
+//   nibbles     256 bytes a half: [lane][16 codes]         code + 8
+// so that a warp's 16-byte loads are one run. Within a half, lane (g, t) of step s holds k = 8t + 4s + {0, 1} as the low
+// and {2, 3} as the high columns of A: then one 16-byte load of x gives lane (g, t) its B operands of both steps. Which
+// products share an mma is the same in every kernel here, and that is all the order needs.
+// Scales: [tile][group][g] of d(g), d(g + 8) and, with offsets, m(g), m(g + 8), all f16. Groups are 32 values or a whole
+// number of units.
+// A tile of a *gated* weight holds 8 gate rows and the 8 up rows that go with them.
+//
+// x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k counts as zero.
+#pragma once
+#include "tensor.cuh"
+
+// As `params::gemm::Gemm`.
+struct Gemm {
+    MatView x;
+    MatView out;
+    u64 weight;
+    u64 scales;
+    u64 bias;
+    // Rows of the weight, its inputs, units of 64 of them.
+    u32 n;
+    u32 k;
+    u32 units;
+    // Units of a group; 0: groups of 32.
+    u32 group_units;
+    // Groups of a tile.
+    u32 groups;
+    u32 form;
+    u32 elem;
+    u32 elem_out;
+    // Whether tiles hold gate and up rows.
+    u32 gated;
+    u32 then;
+    u32 act;
+    // First unit of every leaf, and the end.
+    u32 leaves[9];
+};
+
+constexpr u32 THEN_NOTHING = 0;
+constexpr u32 THEN_ACT = 1;
+constexpr u32 THEN_ADD = 2;
+constexpr u32 THEN_GATE = 3;
+
+// ---- Weight forms ----------------------------------------------------------------------------------------------------
+
+// HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; HALVES: of a ring's stage in the
+// skinny kernel; `fragment`: A of both steps of a half that lies at `half`.
+struct Plain {
+    static constexpr u32 HALF = 1024, SCALES = 0, HALVES = 1;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
+#pragma unroll
+        for (u32 s = 0; s < 2; s++) {
+            Words v = load16(half + s * 512 + lane * 16);
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) a[s][i] = v.w[i];
+        }
+    }
+};
+
+template <bool OFFSET>
+struct Bytes {
+    static constexpr u32 HALF = 512, SCALES = OFFSET ? 64 : 32, HALVES = 1;
+    static constexpr float SHIFT = 0.0f;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
+        Words v = load16(half + lane * 16);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::bytes(v.w[i / 2], i % 2 * 2);
+    }
+};
+
+template <bool OFFSET>
+struct Nibbles {
+    static constexpr u32 HALF = 256, SCALES = OFFSET ? 64 : 32, HALVES = 2;
+    // Codes of the forms with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
+    static constexpr float SHIFT = 8.0f;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
+        u32 v[2];
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(half + lane * 8) : "memory");
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::nibbles(v[i / 4] >> (i % 4 * 4));
+    }
+};
+
+// ---- A warp's sums ---------------------------------------------------------------------------------------------------
+
+// MT tiles by 8 NT rows.
+template <typename T, typename F, u32 MT, u32 NT>
+struct Sums {
+    static constexpr bool SCALED = F::SCALES > 0, OFFSET = F::SCALES == 64;
+    // The leaf, and in quantized forms the group's chain and that of x alone.
+    float leaf[MT][NT][4];
+    float chain[SCALED ? MT : 1][SCALED ? NT : 1][4];
+    float ones[OFFSET ? NT : 1][4];
+    // Two f16 each, of rows g and g + 8.
+    u32 d[MT], m[MT];
+
+    DEVICE void clear_leaf() {
+#pragma unroll
+        for (u32 i = 0; i < MT; i++) {
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) leaf[i][j][e] = 0.0f;
+            }
+        }
+    }
+    DEVICE void clear_chain() {
+        if constexpr (SCALED) {
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) {
+                    if constexpr (OFFSET) ones[j][e] = 0.0f;
+#pragma unroll
+                    for (u32 i = 0; i < MT; i++) chain[i][j][e] = 0.0f;
+                }
+            }
+        }
+    }
+
+    // 32 values of k: weights of tile i at `w + i * w_pitch`, x `[row][32]` of the first row at `x`.
+    DEVICE void half(u32 w, u32 w_pitch, u32 x, u32 lane) {
+        Words b[NT];
+#pragma unroll
+        for (u32 j = 0; j < NT; j++) b[j] = load16(x + j * 512 + lane * 16);
+#pragma unroll
+        for (u32 i = 0; i < MT; i++) {
+            u32 a[2][4];
+            F::template fragment<T>(a, w + i * w_pitch, lane);
+#pragma unroll
+            for (u32 s = 0; s < 2; s++) {
+#pragma unroll
+                for (u32 j = 0; j < NT; j++) {
+                    Half<T>::mma(SCALED ? chain[SCALED ? i : 0][SCALED ? j : 0] : leaf[i][j], a[s], b[j].w[2 * s],
+                                 b[j].w[2 * s + 1]);
+                }
+            }
+        }
+        if constexpr (OFFSET) {
+            const u32 one[4] = {Half<T>::ONES, Half<T>::ONES, Half<T>::ONES, Half<T>::ONES};
+#pragma unroll
+            for (u32 s = 0; s < 2; s++) {
+#pragma unroll
+                for (u32 j = 0; j < NT; j++) Half<T>::mma(ones[j], one, b[j].w[2 * s], b[j].w[2 * s + 1]);
+            }
+        }
+    }
+
+    // Scales of a group: those of tile i at `s + i * pitch`.
+    DEVICE void scales(u32 s, u32 pitch, u32 lane) {
+#pragma unroll
+        for (u32 i = 0; i < MT; i++) {
+            if constexpr (OFFSET) {
+                asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                             : "=r"(d[i]), "=r"(m[i])
+                             : "r"(s + i * pitch + lane / 4 * 8)
+                             : "memory");
+            } else if constexpr (SCALED) {
+                d[i] = load4(s + i * pitch + lane / 4 * 4);
+            }
+        }
+    }
+
+    // The group's chain joins the leaf.
+    DEVICE void join() {
+        if constexpr (SCALED) {
+#pragma unroll
+            for (u32 i = 0; i < MT; i++) {
+                float scale[2] = {widen(f16{(u16)d[i]}), widen(f16{(u16)(d[i] >> 16)})};
+#pragma unroll
+                for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+                    for (u32 e = 0; e < 4; e++) leaf[i][j][e] = madd(scale[e / 2], chain[i][j][e], leaf[i][j][e]);
+                }
+                if constexpr (OFFSET) {
+                    float offset[2] = {madd(F::SHIFT, scale[0], widen(f16{(u16)m[i]})),
+                                       madd(F::SHIFT, scale[1], widen(f16{(u16)(m[i] >> 16)}))};
+#pragma unroll
+                    for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+                        for (u32 e = 0; e < 4; e++) leaf[i][j][e] = madd(offset[e / 2], ones[j][e], leaf[i][j][e]);
+                    }
+                }
+            }
+            clear_chain();
+        }
+    }
+};
+
+// ---- Copies ----------------------------------------------------------------------------------------------------------
+
+// 8 values of x from (row, k) to shared memory; beyond the matrix zeros. `wide`: rows begin at multiples of 16 bytes.
+template <typename T>
+DEVICE void copy_wide(const Gemm &p, u32 row, u32 k, u32 to) {
+    u32 count = row < p.x.rows && k < p.k ? least(p.k - k, 8u) : 0;
+    copy16(to, row_of<T>(p.x, count > 0 ? row : 0) + (count > 0 ? k : 0), count * 2);
+}
+template <typename T>
+DEVICE void copy_single(const Gemm &p, u32 row, u32 k, u32 to) {
+    u32 count = row < p.x.rows && k < p.k ? least(p.k - k, 8u) : 0;
+    const T *from = row_of<T>(p.x, count > 0 ? row : 0) + k;
+#pragma unroll 1
+    for (u32 i = 0; i < 8; i++) {
+        u16 v = i < count ? from[i].raw : 0;
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + i * 2), "h"(v) : "memory");
+    }
+}
+
+// ---- After the sum ---------------------------------------------------------------------------------------------------
+
+// Sums in shared memory, for what comes after them: [part][row][feature], `PITCH` floats a row. Parts are leaves, in
+// order.
+template <u32 TILES>
+struct Board {
+    static constexpr u32 PITCH = 16 * TILES + 4;
+    // A warp's sums of tiles from `tile` and rows from `row` on.
+    template <u32 MT, u32 NT>
+    static DEVICE void put(float *board, u32 part, u32 rows, u32 tile, u32 row, const float (&v)[MT][NT][4], u32 lane) {
+        float *at = board + ((u64)part * rows + row + lane % 4 * 2) * PITCH + tile * 16 + lane / 4;
+#pragma unroll
+        for (u32 i = 0; i < MT; i++) {
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) at[(j * 8 + e % 2) * PITCH + i * 16 + e / 2 * 8] = v[i][j][e];
+            }
+        }
+    }
+};
+
+// One copy of all activations in a module: inlined, they would be half of every kernel's text.
+static __device__ __noinline__ float act_one(u32 act, float x) { return act_of(act, x); }
+
+// V neighbouring outputs of a row, from their sums to memory.
+template <typename T, u32 V>
+DEVICE void finish(const Gemm &p, u32 tile, u32 within, u32 row, const float *sums, u32 part_pitch, u32 parts, bool wide) {
+    bool gate = p.then == THEN_GATE;
+    u32 inner = p.n / 2;
+    // Columns as the bias counts them, of the first half of a gated weight.
+    u32 col = p.gated ? tile * 8 + within % 8 : tile * 16 + within;
+    u32 limit = p.gated ? inner : p.n;
+    if (col >= limit) return;
+    u32 count = least(limit - col, V);
+    float v[V];
+    float up[V];
+    auto gather = [&](float (&v)[V], const float *from, u32 bias) {
+#pragma unroll
+        for (u32 i = 0; i < V; i++) v[i] = 0.0f;
+        for (u32 part = 0; part < parts; part++) {
+#pragma unroll
+            for (u32 i = 0; i < V; i++) v[i] = add(v[i], from[part * part_pitch + i]);
+        }
+        if (p.bias != 0) {
+            const float *b = reinterpret_cast<const float *>(p.bias) + bias;
+#pragma unroll
+            for (u32 i = 0; i < V; i++) v[i] = add(v[i], i < count ? b[i] : 0.0f);
+        }
+        if (p.then != THEN_NOTHING) {
+#pragma unroll
+            for (u32 i = 0; i < V; i++) v[i] = rounded(v[i], p.elem_out);
+        }
+    };
+    u32 at = col + (p.gated && within >= 8 ? inner : 0);
+    gather(v, sums, at);
+    if (gate) gather(up, sums + 8, inner + col);
+    if (p.then == THEN_ACT || gate) {
+        walk(v, [&](float x) { return act_one(p.act, x); });
+    }
+    u64 first = (u64)row * p.out.pitch + at;
+    bool whole = wide && count == V;
+    if (p.elem_out == ELEM_F32) {
+        float *to = reinterpret_cast<float *>(p.out.ptr) + first;
+        if (gate) {
+#pragma unroll
+            for (u32 i = 0; i < V; i++) v[i] = mul(v[i], up[i]);
+        } else if (p.then == THEN_ADD) {
+#pragma unroll
+            for (u32 i = 0; i < V; i++) v[i] = add(i < count ? to[i] : 0.0f, v[i]);
+        }
+#pragma unroll
+        for (u32 i = 0; i < V; i++) {
+            if (i < count) to[i] = v[i];
+        }
+        return;
+    }
+    T *to = reinterpret_cast<T *>(p.out.ptr) + first;
+    if (gate) {
+#pragma unroll
+        for (u32 i = 0; i < V; i++) v[i] = mul(v[i], up[i]);
+    } else if (p.then == THEN_ADD) {
+        float old[V];
+        if constexpr (V == 8) {
+            load_part(to, 0, count, whole, old);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < V; i++) old[i] = i < count ? widen(to[i]) : 0.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < V; i++) v[i] = add(old[i], v[i]);
+    }
+    if constexpr (V == 8) {
+        store_part(to, 0, count, whole, v);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < V; i++) {
+            if (i < count) to[i] = narrow<T>(v[i]);
+        }
+    }
+}
+
+// All outputs of a block: tiles from `tile`, rows from `row` on.
+template <typename T, u32 V, u32 TILES, u32 ROWS>
+DEVICE void finish_all(const Gemm &p, u32 tile, u32 row, const float *board, u32 parts, u32 threads) {
+    constexpr u32 PITCH = Board<TILES>::PITCH;
+    bool gate = p.then == THEN_GATE;
+    // With a gate the second half of a tile goes with the first.
+    u32 pieces = (gate ? 8 : 16) * TILES / V;
+    bool wide = V == 8 && ((p.out.ptr | p.out.pitch * 2) & 15) == 0 && (p.gated ? p.n % 16 == 0 : true);
+    for (u32 i = threadIdx.x; i < pieces * ROWS; i += threads) {
+        u32 r = i / pieces;
+        u32 f = i % pieces * V;
+        if (gate) f = f / 8 * 16 + f % 8;
+        if (row + r < p.x.rows) {
+            finish<T, V>(p, tile + f / 16, f % 16, row + r, board + r * PITCH + f, ROWS * PITCH, parts, wide);
+        }
+    }
+}
+
+// ---- 1 to 64 rows ----------------------------------------------------------------------------------------------------
+
+// A block has MT tiles of outputs and 8 NT rows; each of its warps has 8 / WARPS leaves, one after the other, and a ring of
+// its own that only it fills and reads: no barrier until the leaves are added. Weights are on their way before the wait for
+// earlier launches.
+template <typename T, typename F, u32 WARPS, u32 MT, u32 NT, u32 STAGES>
+struct Skinny {
+    static constexpr u32 OWN = 8 / WARPS, ROWS = 8 * NT, HALVES = F::HALVES;
+    static constexpr u32 W = HALVES * F::HALF, S = HALVES * F::SCALES, X = HALVES * ROWS * 64;
+    static constexpr u32 STAGE = MT * (W + S) + X;
+    static constexpr u32 RING = WARPS * STAGES * STAGE;
+    static constexpr u32 BOARD = 8 * ROWS * Board<MT>::PITCH * 4;
+    static constexpr u32 SHARED = RING > BOARD ? RING : BOARD;
+
+    const Gemm &p;
+    u32 lane, ring, tile, row;
+    // Units of this warp, and the end of its first leaf.
+    u32 first, middle, end;
+    bool wide;
+    // Next group to be copied, its first unit.
+    u32 group, fresh;
+
+    DEVICE u32 slot(u32 i) const { return ring + i % STAGES * STAGE; }
+    DEVICE u32 stages() const { return (end - first) * 2 / HALVES; }
+
+    DEVICE void copy_weights(u32 i) {
+        u32 at = slot(i);
+        u32 unit = first + i * HALVES / 2;
+        bool new_group = unit == fresh && i * HALVES % 2 == 0;
+#pragma unroll
+        for (u32 m = 0; m < MT; m++) {
+            u32 last = over(p.n, 16) - 1;
+            u64 from_tile = least(tile + m, last);
+            u64 from = p.weight + from_tile * p.units * (2 * F::HALF) + (u64)(first * 2 + i * HALVES) * F::HALF;
+#pragma unroll
+            for (u32 c = 0; c < W; c += 512) {
+                copy16(at + m * W + c + lane * 16, reinterpret_cast<const u8 *>(from + c + lane * 16));
+            }
+            if constexpr (F::SCALES > 0) {
+                u32 to = at + MT * W + m * S + lane * 16;
+                if (p.group_units == 0) {
+                    u64 scales = p.scales + (from_tile * p.groups + first * 2 + i * HALVES) * F::SCALES + lane * 16;
+                    if (lane * 16 < S) copy16(to, reinterpret_cast<const u8 *>(scales));
+                } else if (new_group) {
+                    u64 scales = p.scales + (from_tile * p.groups + group) * F::SCALES + lane * 16;
+                    if (lane * 16 < F::SCALES) copy16(to, reinterpret_cast<const u8 *>(scales));
+                }
+            }
+        }
+        if (F::SCALES > 0 && new_group && p.group_units != 0) {
+            group++;
+            fresh = group * p.group_units;
+        }
+    }
+
+    DEVICE void copy_rows(u32 i) {
+        u32 to = slot(i) + MT * (W + S) + lane * 16;
+        u32 k = first * 64 + i * HALVES * 32 + lane % 4 * 8;
+        u32 r = row + lane / 4;
+        if (wide) {
+#pragma unroll
+            for (u32 part = 0; part < HALVES * NT; part++) {
+                if (r + part % NT * 8 < p.x.rows) copy_wide<T>(p, r + part % NT * 8, k + part / NT * 32, to + part * 512);
+            }
+        } else {
+#pragma unroll 1
+            for (u32 part = 0; part < HALVES * NT; part++) {
+                if (r + part % NT * 8 < p.x.rows) copy_single<T>(p, r + part % NT * 8, k + part / NT * 32, to + part * 512);
+            }
+        }
+    }
+
+    // Rows beyond x are zero in every stage, once.
+    DEVICE void clear_rows() {
+        for (u32 i = 0; i < STAGES; i++) {
+#pragma unroll
+            for (u32 h = 0; h < HALVES; h++) {
+#pragma unroll
+                for (u32 j = 0; j < NT; j++) {
+                    if (row + j * 8 + lane / 4 >= p.x.rows) {
+                        store16(slot(i) + MT * (W + S) + lane * 16 + (h * NT + j) * 512, Words{{0, 0, 0, 0}});
+                    }
+                }
+            }
+        }
+    }
+
+    DEVICE void run(float *board, u32 warp) {
+        u32 total = stages();
+        clear_rows();
+#pragma unroll 1
+        for (u32 i = 0; i < STAGES - 1; i++) {
+            if (i < total) copy_weights(i);
+        }
+        after_others();
+        let_others();
+#pragma unroll 1
+        for (u32 i = 0; i < STAGES - 1; i++) {
+            if (i < total) copy_rows(i);
+            commit();
+        }
+        Sums<T, F, MT, NT> sums;
+        float before[OWN > 1 ? MT : 1][OWN > 1 ? NT : 1][4];
+        sums.clear_leaf();
+        sums.clear_chain();
+        if constexpr (OWN > 1) {
+#pragma unroll
+            for (u32 i = 0; i < MT * NT * 4; i++) before[i / 4 / NT][i / 4 % NT][i % 4] = 0.0f;
+        }
+        // First unit of the group after the one at hand.
+        u32 next = first;
+#pragma unroll 1
+        for (u32 i = 0; i < total; i++) {
+            landed<STAGES - 2>();
+            __syncwarp();
+            if (i + STAGES - 1 < total) {
+                copy_weights(i + STAGES - 1);
+                copy_rows(i + STAGES - 1);
+            }
+            commit();
+            u32 at = slot(i);
+            u32 unit = first + i * HALVES / 2;
+            if (F::SCALES > 0 && p.group_units != 0 && unit == next && i * HALVES % 2 == 0) {
+                sums.scales(at + MT * W, S, lane);
+                next = (unit / p.group_units + 1) * p.group_units;
+            }
+#pragma unroll
+            for (u32 h = 0; h < HALVES; h++) {
+                sums.half(at + h * F::HALF, W, at + MT * (W + S) + h * NT * 512, lane);
+                if (F::SCALES > 0 && p.group_units == 0) {
+                    sums.scales(at + MT * W + h * F::SCALES, S, lane);
+                    sums.join();
+                }
+            }
+            if ((i + 1) * HALVES % 2 == 0) {
+                u32 after = unit + 1;
+                if (F::SCALES > 0 && p.group_units != 0 && (after == next || after == middle || after == end)) sums.join();
+                if (OWN > 1 && after == middle) {
+#pragma unroll
+                    for (u32 e = 0; e < MT * NT * 4; e++) {
+                        before[OWN > 1 ? e / 4 / NT : 0][OWN > 1 ? e / 4 % NT : 0][e % 4] = sums.leaf[e / 4 / NT][e / 4 % NT][e % 4];
+                    }
+                    sums.clear_leaf();
+                }
+            }
+        }
+        landed<0>();
+        __syncthreads();
+        if constexpr (OWN > 1) Board<MT>::put(board, warp * OWN, ROWS, 0, 0, before, lane);
+        Board<MT>::put(board, warp * OWN + OWN - 1, ROWS, 0, 0, sums.leaf, lane);
+        __syncthreads();
+        finish_all<T, 1, MT, ROWS>(p, tile, row, board, 8, WARPS * 32);
+    }
+};
+
+template <typename T, typename F, u32 WARPS, u32 MT, u32 NT, u32 STAGES>
+DEVICE void skinny(const Gemm &p, u8 *memory) {
+    using Kernel = Skinny<T, F, WARPS, MT, NT, STAGES>;
+    u32 warp = threadIdx.x / 32;
+    u32 leaf = warp * Kernel::OWN;
+    u32 first = p.leaves[leaf];
+    u32 group = F::SCALES > 0 && p.group_units != 0 ? first / p.group_units : 0;
+    Kernel kernel{p,
+                  threadIdx.x % 32,
+                  shared_address(memory) + warp * (STAGES * Kernel::STAGE),
+                  blockIdx.x * MT,
+                  blockIdx.y * Kernel::ROWS,
+                  first,
+                  p.leaves[leaf + 1],
+                  p.leaves[leaf + Kernel::OWN],
+                  aligned<T>(p.x),
+                  group,
+                  first};
+    kernel.run(reinterpret_cast<float *>(memory), warp);
+}
+
+// ---- Many rows -------------------------------------------------------------------------------------------------------
+
+// A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that all fill and all
+// read: one barrier a unit. Leaves are added as they end. 16-byte reads of both operands take every bank once.
+template <typename T, typename F, u32 MW, u32 NW, u32 MT, u32 NT, u32 STAGES>
+struct Dense {
+    static constexpr u32 TILES = MW * MT, ROWS = NW * NT * 8, THREADS = MW * NW * 32;
+    static constexpr u32 W = 2 * F::HALF, S = 2 * F::SCALES, X = ROWS * 128, STAGE = TILES * (W + S) + X;
+    static constexpr u32 RING = STAGES * STAGE, BOARD = ROWS * Board<TILES>::PITCH * 4;
+    static constexpr u32 SHARED = RING > BOARD ? RING : BOARD;
+
+    const Gemm &p;
+    u32 ring, tile, row;
+    bool wide;
+
+    DEVICE u32 slot(u32 unit) const { return ring + unit % STAGES * STAGE; }
+
+    DEVICE u64 tile_of(u32 t) const { return least(tile + t, over(p.n, 16) - 1); }
+
+    DEVICE void copy_weights(u32 unit) {
+        u32 at = slot(unit);
+#pragma unroll
+        for (u32 c = threadIdx.x; c < TILES * W / 16; c += THREADS) {
+            u64 from = p.weight + (tile_of(c / (W / 16)) * p.units + unit) * W + c % (W / 16) * 16;
+            copy16(at + c * 16, reinterpret_cast<const u8 *>(from));
+        }
+        if constexpr (F::SCALES > 0) {
+            bool small = p.group_units == 0;
+            if (small || unit % p.group_units == 0) {
+                u32 group = small ? 2 * unit : unit / p.group_units;
+                u32 bytes = small ? S : F::SCALES;
+                if (threadIdx.x < TILES * (S / 16) && threadIdx.x % (S / 16) * 16 < bytes) {
+                    u32 t = threadIdx.x / (S / 16), c = threadIdx.x % (S / 16) * 16;
+                    u64 from = p.scales + (tile_of(t) * p.groups + group) * F::SCALES + c;
+                    copy16(at + TILES * W + t * S + c, reinterpret_cast<const u8 *>(from));
+                }
+            }
+        }
+    }
+
+    // x lies in two halves of [row][32 values].
+    DEVICE void copy_rows(u32 unit) {
+        u32 to = slot(unit) + TILES * (W + S);
+        auto each = [&](u32 c, bool wide) {
+            u32 r = c % (ROWS * 4) / 4, k = unit * 64 + c / (ROWS * 4) * 32 + c % 4 * 8;
+            if (wide) {
+                copy_wide<T>(p, row + r, k, to + c * 16);
+            } else {
+                copy_single<T>(p, row + r, k, to + c * 16);
+            }
+        };
+        if (wide) {
+#pragma unroll
+            for (u32 c = threadIdx.x; c < ROWS * 8; c += THREADS) each(c, true);
+        } else {
+#pragma unroll 1
+            for (u32 c = threadIdx.x; c < ROWS * 8; c += THREADS) each(c, false);
+        }
+    }
+
+    DEVICE void run(float *board) {
+        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp % MW, wn = warp / MW;
+#pragma unroll 1
+        for (u32 i = 0; i < STAGES - 1; i++) {
+            if (i < p.units) copy_weights(i);
+        }
+        after_others();
+        let_others();
+#pragma unroll 1
+        for (u32 i = 0; i < STAGES - 1; i++) {
+            if (i < p.units) copy_rows(i);
+            commit();
+        }
+        Sums<T, F, MT, NT> sums;
+        float total[MT][NT][4];
+        sums.clear_leaf();
+        sums.clear_chain();
+#pragma unroll
+        for (u32 e = 0; e < MT * NT * 4; e++) total[e / 4 / NT][e / 4 % NT][e % 4] = 0.0f;
+        u32 leaf = 0, next = 0;
+#pragma unroll 1
+        for (u32 unit = 0; unit < p.units; unit++) {
+            landed<STAGES - 2>();
+            __syncthreads();
+            if (unit + STAGES - 1 < p.units) {
+                copy_weights(unit + STAGES - 1);
+                copy_rows(unit + STAGES - 1);
+            }
+            commit();
+            u32 w = slot(unit) + wm * MT * W, scale = slot(unit) + TILES * W + wm * MT * S;
+            u32 x = slot(unit) + TILES * (W + S) + wn * NT * 512;
+            if (F::SCALES > 0 && p.group_units != 0 && unit == next) {
+                sums.scales(scale, S, lane);
+                next += p.group_units;
+            }
+#pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                sums.half(w + h * F::HALF, W, x + h * ROWS * 64, lane);
+                if (F::SCALES > 0 && p.group_units == 0) {
+                    sums.scales(scale + h * F::SCALES, S, lane);
+                    sums.join();
+                }
+            }
+            u32 after = unit + 1;
+            bool leaf_ends = after == p.leaves[leaf + 1];
+            if (F::SCALES > 0 && p.group_units != 0 && (leaf_ends || after == next)) sums.join();
+            if (leaf_ends) {
+#pragma unroll
+                for (u32 e = 0; e < MT * NT * 4; e++) {
+                    total[e / 4 / NT][e / 4 % NT][e % 4] =
+                        add(total[e / 4 / NT][e / 4 % NT][e % 4], sums.leaf[e / 4 / NT][e / 4 % NT][e % 4]);
+                }
+                sums.clear_leaf();
+                // Empty leaves are +0 and change nothing.
+                do {
+                    leaf++;
+                } while (leaf < 8 && p.leaves[leaf + 1] == after);
+            }
+        }
+        landed<0>();
+        __syncthreads();
+        Board<TILES>::put(board, 0, ROWS, wm * MT, wn * NT * 8, total, lane);
+        __syncthreads();
+        finish_all<T, 8, TILES, ROWS>(p, tile, row, board, 1, THREADS);
+    }
+};
+
+template <typename T, typename F, u32 MW, u32 NW, u32 MT, u32 NT, u32 STAGES>
+DEVICE void dense(const Gemm &p, u8 *memory) {
+    using Kernel = Dense<T, F, MW, NW, MT, NT, STAGES>;
+    Kernel kernel{p, shared_address(memory), blockIdx.x * Kernel::TILES, blockIdx.y * Kernel::ROWS, aligned<T>(p.x)};
+    kernel.run(reinterpret_cast<float *>(memory));
+}
+
+// Entries of a family; a launch's shared memory is SHARED (`params/gemm.rs` knows it, a test holds it).
+#define SKINNY(FAMILY, NAME, T, F, WARPS, MT, NT, STAGES)                                                              \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32) FAMILY##_##NAME(const __grid_constant__ Gemm p) {         \
+        static_assert(Skinny<T, F, WARPS, MT, NT, STAGES>::SHARED <= 98304, "96 KiB");                                 \
+        skinny<T, F, WARPS, MT, NT, STAGES>(p, memory);                                                                \
+    }
+#define DENSE(FAMILY, NAME, T, F, MW, NW, MT, NT, STAGES)                                                              \
+    extern "C" __global__ void __launch_bounds__(MW * NW * 32) FAMILY##_##NAME(const __grid_constant__ Gemm p) {       \
+        static_assert(Dense<T, F, MW, NW, MT, NT, STAGES>::SHARED <= 98304, "96 KiB");                                 \
+        dense<T, F, MW, NW, MT, NT, STAGES>(p, memory);                                                                \
+    }

@@ -1,0 +1,74 @@
+// out = x w^T + bias, strict: x [rows, k], w [n, k] in any format, out [rows, n]; then nothing, an activation, a sum with what
+// the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
+//
+// Where the composed ops would store, this rounds to the output's element type, so that fused equals composed.
+// Bytes: the weight once per 4 rows of x, or 16 (reads of a warp are 32 rows apart: whole sectors over a few steps, not coalesced;
+// this kernel is for bits, gemm.cu is for speed), x once per 32 outputs.
+// Launch: blocks of 256 = 8 leaves x 32 outputs; grid [rows / 4 (or 16: `many`), outputs / 32], so that blocks that run side
+// by side share the weight.
+#include "product.cuh"
+
+template <typename W, u32 ROWS>
+DEVICE void strict(const Linear &p) {
+    constexpr u32 PARTS = (ROWS + 7) / 8;
+    __shared__ ProductShared<ROWS> shared;
+    begin();
+    bool gate = p.then == THEN_GATE;
+    u32 outputs = p.out.cols;
+    u32 first = blockIdx.y * TILE_OUTPUTS;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 n = first + lane;
+    const float *bias = reinterpret_cast<const float *>(p.bias);
+    u32 tile = blockIdx.x * ROWS;
+    u32 count = least(p.x.rows - tile, ROWS);
+    // Sums with their bias, of rows warp, warp + 8, ...
+    float y[PARTS], up[PARTS];
+    for (u32 half = 0; half < (gate ? 2u : 1u); half++) {
+        u64 begin = (u64)half * outputs;
+        product<W>(p.x, p.x_elem, p.weight, p.grain, count, [=](u32 i) { return tile + i; }, begin + first,
+                   begin + outputs, shared);
+        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < PARTS; i++) {
+            float sum = 0.0f;
+            if (warp + 8 * i < count && n < outputs) {
+                sum = shared.whole(warp + 8 * i, lane);
+                if (bias) sum = add(sum, bias[begin + n]);
+            }
+            (half == 0 ? y[i] : up[i]) = sum;
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < PARTS; i++) {
+        u32 r = warp + 8 * i;
+        if (r < count && n < outputs) {
+            u64 at = (u64)(tile + r) * p.out.pitch + n;
+            float v = y[i];
+            if (p.then != THEN_NOTHING) v = rounded(v, p.out_elem);
+            if (p.then == THEN_ADD) v = add(load_any(p.out.ptr, at, p.out_elem), v);
+            if (p.then == THEN_ACTIVATE || gate) v = act_of(p.act, v);
+            if (gate) v = mul(v, rounded(up[i], p.out_elem));
+            store_any(p.out.ptr, at, p.out_elem, v);
+        }
+    }
+}
+
+#define ENTRY(W, NAME)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 2) linear_strict_##NAME(const __grid_constant__ Linear p) {      \
+        strict<W, FEW>(p);                                                                                             \
+    }
+EVERY_FORMAT(ENTRY)
+
+// What no tensor-core kernel multiplies comes here for long prompts, too.
+#define ENTRY_MANY(W, NAME)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256, 2) linear_strict_many_##NAME(const __grid_constant__ Linear p) {        \
+        strict<W, MANY>(p);                                                                                            \
+    }
+ENTRY_MANY(Plain<float>, f32)
+ENTRY_MANY(Q5_0, q5_0)
+ENTRY_MANY(Q5_1, q5_1)
+ENTRY_MANY(Q2_K, q2_k)
+ENTRY_MANY(Q3_K, q3_k)
+ENTRY_MANY(Q4_K, q4_k)
+ENTRY_MANY(Q5_K, q5_k)
+ENTRY_MANY(Q6_K, q6_k)

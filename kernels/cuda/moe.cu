@@ -1,0 +1,250 @@
+// Experts: chosen, grouped, multiplied with, added up.
+//
+//   route    logits [tokens, experts] f32 -> the top_k largest of a row (ties to the lowest, NaN as the smallest), ascending,
+//            and their weights: softmax e / s or sigmoid, renormalised or not, times a scale. A warp per token.
+//   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert, ascending.
+//            A warp per expert looks through all slots twice: no atomics, so the order is what it must be.
+//   linear   every slot's product with its expert's weight [experts * n, k], in the order of the contract: blocks of 32 outputs
+//            by 4 slots (or 16) of one expert; a block finds its expert from the bounds on the device.
+//   combine  out[t] = chain over j of madd(weights[t, j], y[t top_k + j], acc), added to out[t] where asked.
+//
+// Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out once.
+#include "product.cuh"
+
+constexpr u32 MOST_CHOSEN = 64;
+
+struct Route {
+    MatView logits;
+    MatView weights;
+    u64 experts;
+    u32 top_k;
+    // 1: sigmoid, 0: softmax.
+    u32 sigmoid;
+    u32 renormalise;
+    float scale;
+};
+
+DEVICE u32 ascending(float v) {
+    u32 bits = bits_of(v);
+    if (is_nan(v)) bits = 0xff800000u;
+    if (bits == 0x80000000u) bits = 0;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+DEVICE float from_ascending(u32 key) { return float_of(key >> 31 ? key & 0x7fffffffu : ~key); }
+
+// Largest over a warp.
+DEVICE u64 largest(u64 v) {
+#pragma unroll
+    for (u32 span = 16; span > 0; span /= 2) v = most(v, __shfl_xor_sync(0xffffffffu, v, span));
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constant__ Route p) {
+    __shared__ u32 all[4][MOST_CHOSEN];
+    begin();
+    u32 lane = threadIdx.x % 32, token = blockIdx.x * 4 + threadIdx.x / 32;
+    if (token >= p.logits.rows) return;
+    u32 *chosen = all[threadIdx.x / 32];
+    u32 experts = p.logits.cols;
+    const float *row = row_of<float>(p.logits, token);
+    u64 before = ~0ull;
+    u32 highest = 0;
+    for (u32 j = 0; j < p.top_k; j++) {
+        // The largest (logit, lowest number) below the one before.
+        u64 best = 0;
+        for (u32 e = lane; e < experts; e += 32) {
+            u64 key = (u64)ascending(row[e]) << 32 | (u32)~e;
+            if (key < before) best = most(best, key);
+        }
+        before = largest(best);
+        if (j == 0) highest = (u32)(before >> 32);
+        if (lane == 0) chosen[j] = ~(u32)before;
+    }
+    __syncwarp();
+    float max = from_ascending(highest);
+    bool sigmoid = p.sigmoid != 0;
+    auto score = [=](u32 e) { return sigmoid ? sigmoid_of(row[e]) : exp_of(sub(row[e], max)); };
+    // Ascending: a lane's choices go where as many smaller ones are.
+    u32 mine[MOST_CHOSEN / 32], place[MOST_CHOSEN / 32];
+#pragma unroll
+    for (u32 i = 0; i < MOST_CHOSEN / 32; i++) {
+        u32 j = i * 32 + lane;
+        mine[i] = j < p.top_k ? chosen[j] : 0;
+        place[i] = 0;
+        for (u32 other = 0; other < p.top_k; other++) place[i] += chosen[other] < mine[i];
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < MOST_CHOSEN / 32; i++) {
+        if (i * 32 + lane < p.top_k) chosen[place[i]] = mine[i];
+    }
+    __syncwarp();
+    float total = 1.0f;
+    if (p.renormalise) {
+        total = 0.0f;
+        for (u32 j = 0; j < p.top_k; j++) total = add(total, score(chosen[j]));
+    } else if (!sigmoid) {
+        float leaf = 0.0f;
+        if (lane < LEAVES) {
+            for (u32 e = leaf_start(experts, 1, lane); e < leaf_start(experts, 1, lane + 1); e++) leaf = add(leaf, score(e));
+        }
+        total = __shfl_sync(0xffffffffu, tree_of_lanes(leaf), 0);
+    }
+    total = total == 0.0f ? 1.0f : total;
+    for (u32 j = lane; j < p.top_k; j += 32) {
+        u32 e = chosen[j];
+        reinterpret_cast<u32 *>(p.experts)[(u64)token * p.top_k + j] = e;
+        row_of<float>(p.weights, token)[j] = mul(div(score(e), total), p.scale);
+    }
+}
+
+struct Group {
+    u64 experts;
+    // [count + 1], then [slots].
+    u64 groups;
+    u32 count;
+    u32 slots;
+};
+
+extern "C" __global__ void __launch_bounds__(32) moe_group(const __grid_constant__ Group p) {
+    begin();
+    u32 lane = threadIdx.x, expert = blockIdx.x;
+    const u32 *experts = reinterpret_cast<const u32 *>(p.experts);
+    u32 *bounds = reinterpret_cast<u32 *>(p.groups), *order = bounds + p.count + 1;
+    u32 next = 0;
+    for (u32 s = 0; s < p.slots; s += 32) {
+        u32 e = s + lane < p.slots ? experts[s + lane] : 0xffffffffu;
+        next += __popc(__ballot_sync(0xffffffffu, e < expert));
+    }
+    if (lane == 0) bounds[expert] = next;
+    for (u32 s = 0; s < p.slots; s += 32) {
+        u32 e = s + lane < p.slots ? experts[s + lane] : 0xffffffffu;
+        u32 hits = __ballot_sync(0xffffffffu, e == expert);
+        if (e == expert) order[next + __popc(hits & ((1u << lane) - 1))] = s + lane;
+        next += __popc(hits);
+    }
+    if (lane == 0 && expert + 1 == p.count) bounds[p.count] = next;
+}
+
+struct ExpertLinear {
+    // [slots, k], or a row per token.
+    MatView x;
+    // [count * n, k]
+    WeightView weight;
+    // [slots, n]
+    MatView out;
+    u64 bias;
+    u64 groups;
+    u32 count;
+    u32 grain;
+    u32 elem;
+    u32 reserved;
+};
+
+template <typename W, u32 ROWS>
+DEVICE void experts(const ExpertLinear &p) {
+    __shared__ ProductShared<ROWS> shared;
+    __shared__ u32 place[3];
+    begin();
+    const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // Which expert has tile blockIdx.x: experts' tiles lie one after the other.
+    if (threadIdx.x < 32) {
+        u32 before = 0, found = 0xffffffffu, from = 0, to = 0;
+        for (u32 e = 0; e < p.count && found == 0xffffffffu; e += 32) {
+            u32 a = e + lane < p.count ? bounds[e + lane] : 0, b = e + lane < p.count ? bounds[e + lane + 1] : 0;
+            u32 tiles = over(b - a, ROWS), sum = tiles;
+#pragma unroll
+            for (u32 span = 1; span < 32; span *= 2) {
+                u32 other = __shfl_up_sync(0xffffffffu, sum, span);
+                if (lane >= span) sum += other;
+            }
+            u32 hits = __ballot_sync(0xffffffffu, before + sum > blockIdx.x);
+            if (hits) {
+                u32 at = __ffs(hits) - 1;
+                found = e + at;
+                u32 first = before + __shfl_sync(0xffffffffu, sum - tiles, at);
+                from = __shfl_sync(0xffffffffu, a, at) + (blockIdx.x - first) * ROWS;
+                to = __shfl_sync(0xffffffffu, b, at);
+            }
+            before += __shfl_sync(0xffffffffu, sum, 31);
+        }
+        if (lane == 0) {
+            place[0] = found;
+            place[1] = from;
+            place[2] = to;
+        }
+    }
+    __syncthreads();
+    u32 expert = place[0], from = place[1];
+    if (expert == 0xffffffffu) return;
+    u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = p.out.rows / p.x.rows;
+    u64 begin = (u64)expert * outputs;
+    u32 first = blockIdx.y * TILE_OUTPUTS, n = first + lane;
+    product<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return order[from + i] / per_row; }, begin + first,
+               begin + outputs, shared);
+    __syncthreads();
+    for (u32 r = warp; r < count; r += 8) {
+        if (n < outputs) {
+            float y = shared.whole(r, lane);
+            if (p.bias) y = add(y, reinterpret_cast<const float *>(p.bias)[begin + n]);
+            store_any(p.out.ptr, (u64)order[from + r] * p.out.pitch + n, p.elem, y);
+        }
+    }
+}
+
+#define ENTRY(W, NAME)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 2) moe_linear_##NAME(const __grid_constant__ ExpertLinear p) {   \
+        experts<W, FEW>(p);                                                                                            \
+    }
+EVERY_FORMAT(ENTRY)
+
+// Many slots to an expert.
+#define ENTRY_MANY(W, NAME)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256, 2) moe_linear_many_##NAME(const __grid_constant__ ExpertLinear p) { \
+        experts<W, MANY>(p);                                                                                           \
+    }
+ENTRY_MANY(Plain<float>, f32)
+ENTRY_MANY(Plain<f16>, f16)
+ENTRY_MANY(Plain<bf16>, bf16)
+
+struct Combine {
+    MatView y;
+    // [tokens, top_k] f32
+    MatView weights;
+    MatView out;
+    u32 elem;
+    u32 add;
+};
+
+template <typename T>
+DEVICE void combine(const Combine &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    u32 cols = p.out.cols, top_k = p.weights.cols;
+    u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * N;
+    if (c >= cols) return;
+    bool whole = aligned<T>(p.y) && aligned<T>(p.out) && c + N <= cols;
+    for (u32 t = blockIdx.y * blockDim.y + threadIdx.y; t < p.out.rows; t += gridDim.y * blockDim.y) {
+        const float *weights = row_of<float>(p.weights, t);
+        float acc[N], v[N];
+#pragma unroll
+        for (u32 i = 0; i < N; i++) acc[i] = 0.0f;
+        for (u32 j = 0; j < top_k; j++) {
+            load_part(row_of<T>(p.y, t * top_k + j), c, cols, whole, v);
+            float w = weights[j];
+#pragma unroll
+            for (u32 i = 0; i < N; i++) acc[i] = madd(w, v[i], acc[i]);
+        }
+        if (p.add) {
+            load_part(row_of<T>(p.out, t), c, cols, whole, v);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) acc[i] = add(acc[i], v[i]);
+        }
+        store_part(row_of<T>(p.out, t), c, cols, whole, acc);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) moe_combine_f32(const __grid_constant__ Combine p) { combine<float>(p); }
+extern "C" __global__ void __launch_bounds__(256) moe_combine_f16(const __grid_constant__ Combine p) { combine<f16>(p); }
+extern "C" __global__ void __launch_bounds__(256) moe_combine_bf16(const __grid_constant__ Combine p) { combine<bf16>(p); }

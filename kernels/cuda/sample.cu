@@ -1,0 +1,416 @@
+// From a row of logits to a token: engraft_core::sample::reference, bit for bit; and the largest column of a row.
+//
+// Weights are integers of at most 2^30, so sums have no order: no sort, no fixed reduction. A block of 1024 threads serves a
+// row of logits [vocab] f32 in a handful of passes over it (from L2: 512 KB for 128 k tokens, about 5 microseconds each):
+//
+//   1. the largest scaled logit (greedy ends here);
+//   2. top-k and top-p, where asked, each: tokens are counted and weighed in 256 bins of equal width in z (ties share a bin,
+//      bins ascend in rank), a scan finds the bin in which the last kept token lies, the tokens of that bin (finer and finer
+//      digits of the ranking key where they are many) are listed, and each listed token ranks itself among them;
+//   3. the sum of what is kept, per warp's stretch of the vocabulary; the warp whose stretch holds the target walks it.
+//
+// Nothing here depends on other rows. seen [slots, words] bits: read for the repetition penalty, the drawn token is added.
+#include "device.cuh"
+
+// Of the largest block; small vocabularies take smaller ones, of 256 threads at least.
+constexpr u32 WARPS = 32;
+constexpr u32 BINS = 256;
+// Tokens that are ranked among each other.
+constexpr u32 LISTED = 1024;
+constexpr u32 TOP_P_OFF = 1 << 24;
+// Ascending keys of -infinity and of the largest finite number.
+constexpr u32 LOWEST = 0x007fffff;
+constexpr u32 LARGEST = 0xff7fffff;
+
+struct Argmax {
+    MatView x;
+    u64 out;
+    u32 elem;
+    u32 reserved;
+};
+
+struct Sample {
+    MatView logits;
+    u64 table;
+    u64 slots;
+    u64 positions;
+    u64 seen;
+    u64 out;
+    u32 table_rows;
+    u32 seen_rows;
+    u32 seen_words;
+    u32 reserved;
+};
+
+// A float's place in ascending order; NaN counts as -infinity, -0 as +0.
+DEVICE u32 ascending(float v) {
+    u32 bits = bits_of(v);
+    if (is_nan(v)) bits = 0xff800000u;
+    if (bits == 0x80000000u) bits = 0;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+DEVICE float from_ascending(u32 key) { return float_of(key >> 31 ? key & 0x7fffffffu : ~key); }
+
+// Largest over the block of a 64-bit number; every thread gets it. `room` [WARPS + 1].
+DEVICE u64 largest(u64 v, u64 *room) {
+#pragma unroll
+    for (u32 span = 16; span > 0; span /= 2) v = most(v, __shfl_xor_sync(0xffffffffu, v, span));
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        v = threadIdx.x < blockDim.x / 32 ? room[threadIdx.x] : 0;
+#pragma unroll
+        for (u32 span = 16; span > 0; span /= 2) v = most(v, __shfl_xor_sync(0xffffffffu, v, span));
+        if (threadIdx.x == 0) room[WARPS] = v;
+    }
+    __syncthreads();
+    u64 all = room[WARPS];
+    __syncthreads();
+    return all;
+}
+
+// (key, index) as one number whose largest is the largest key and, among equals, the lowest index.
+DEVICE u64 pair(u32 key, u32 index) { return (u64)key << 32 | (u32)~index; }
+
+template <typename T>
+DEVICE void argmax(const Argmax &p) {
+    __shared__ u64 room[WARPS + 1];
+    begin();
+    for (u32 r = blockIdx.x; r < p.x.rows; r += gridDim.x) {
+        const T *row = row_of<T>(p.x, r);
+        // All -infinity (or NaN): column 0.
+        u64 best = pair(LOWEST, 0);
+        constexpr u32 N = Wide<T>::N;
+        bool wide = aligned<T>(p.x);
+        for (u32 c = threadIdx.x * N; c < p.x.cols; c += blockDim.x * N) {
+            if (wide && c + N <= p.x.cols) {
+                float v[N];
+                load_wide(row + c, v);
+#pragma unroll
+                for (u32 i = 0; i < N; i++) best = most(best, pair(ascending(v[i]), c + i));
+            } else {
+                for (u32 i = c; i < least(c + N, p.x.cols); i++) best = most(best, pair(ascending(widen(row[i])), i));
+            }
+        }
+        best = largest(best, room);
+        if (threadIdx.x == 0) reinterpret_cast<u32 *>(p.out)[r] = ~(u32)best;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(1024) sample_argmax_f32(const __grid_constant__ Argmax p) { argmax<float>(p); }
+extern "C" __global__ void __launch_bounds__(1024) sample_argmax_f16(const __grid_constant__ Argmax p) { argmax<f16>(p); }
+extern "C" __global__ void __launch_bounds__(1024) sample_argmax_bf16(const __grid_constant__ Argmax p) { argmax<bf16>(p); }
+
+// What a row of the sampling table says (engraft_core::sample::SampleRow).
+struct Row {
+    float inv_temperature;
+    float penalty;
+    float inv_penalty;
+    u32 top_k;
+    u32 top_p;
+    u32 min_weight;
+    u32 seed[2];
+    u32 request;
+    u32 position;
+    u32 draw;
+    int seen_slot;
+};
+
+// A row of logits as the rule sees it.
+struct Logits {
+    const float *values;
+    const u32 *seen;
+    u32 words;
+    float inv_temperature;
+    float penalty;
+    float inv_penalty;
+    float zmax;
+
+    DEVICE float penalised(u32 i) const {
+        float l = values[i];
+        if (is_nan(l)) l = float_of(0xff800000u);
+        if (seen && i / 32 < words && (seen[i / 32] >> i % 32 & 1)) l = mul(l, l > 0.0f ? inv_penalty : penalty);
+        return l;
+    }
+    // The place of z in ascending order.
+    DEVICE u32 place(u32 i) const { return least(ascending(mul(penalised(i), inv_temperature)), LARGEST); }
+    DEVICE u32 weight(u32 place) const {
+        if (place <= LOWEST) return 0;
+        float d = sub(from_ascending(place), zmax);
+        return d >= -21.0f ? (u32)mul(exp_of(d), 1073741824.0f) : 0;
+    }
+    // Bins of equal width in z, the best first.
+    DEVICE u32 bin(u32 place) const {
+        float d = sub(from_ascending(place), zmax);
+        return least((u32)mul(-d, 12.0f), BINS - 1);
+    }
+};
+
+// A token's place in the ranking: ascending keys are z descending, then the index ascending.
+DEVICE u64 ranking(u32 place, u32 index) { return (u64)(u32)~place << 32 | index; }
+
+struct Shared {
+    u64 room[WARPS + 1];
+    u64 sums[BINS];
+    u32 counts[BINS];
+    // Weights of a bin in parts of 10 bits: 2^21 tokens cannot overflow one.
+    u32 parts[3][BINS];
+    u64 keys[LISTED];
+    u32 weights[LISTED];
+    u32 listed;
+    u32 chosen;
+    u32 token;
+    u64 last;
+};
+
+// What is kept of a bin's start: fewer than `count` tokens before it (count > 0), or a share below `top_p` of `total`.
+struct Bound {
+    u32 count;
+    u64 high;
+    u64 low;
+
+    DEVICE bool holds(u64 tokens, u64 weight) const {
+        if (count > 0) return tokens < count;
+        u64 h = weight >> 40, l = weight << 24;
+        return h < high || (h == high && l < low);
+    }
+};
+
+// Sums over the bins before each bin, by the first 256 threads; all take part. `counts` and `sums` become exclusive.
+DEVICE void scan(Shared &s) {
+    u32 t = threadIdx.x;
+    u32 n = t < BINS ? s.counts[t] : 0;
+    u64 w = t < BINS ? s.sums[t] : 0;
+    u32 own_n = n;
+    u64 own_w = w;
+    for (u32 span = 1; span < BINS; span *= 2) {
+        u32 other_n = t < BINS && t >= span ? s.counts[t - span] : 0;
+        u64 other_w = t < BINS && t >= span ? s.sums[t - span] : 0;
+        __syncthreads();
+        n += other_n;
+        w += other_w;
+        if (t < BINS) {
+            s.counts[t] = n;
+            s.sums[t] = w;
+        }
+        __syncthreads();
+    }
+    if (t < BINS) {
+        s.counts[t] = n - own_n;
+        s.sums[t] = w - own_w;
+    }
+    __syncthreads();
+}
+
+// The key of the last token that is kept: the k-th, or the last one before which less than the share `top_p` of the weight
+// lies. Only tokens of weight above 0 whose key is at most `last` take part; without any, `last`.
+DEVICE u64 last_kept(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 count, u32 top_p) {
+    u32 t = threadIdx.x;
+    u64 before_n = 0, before_w = 0;
+    Bound bound;
+    bound.count = count;
+    // Level 0 takes bins in z; levels 1 to 8 digits of the key of 8 bits, among the tokens of bin `bin` under `prefix`.
+    u32 bin = 0;
+    u64 prefix = 0;
+    for (u32 level = 0;; level++) {
+        u32 shift = 64 - 8 * level;
+        auto takes = [&](u32 place, u64 key) {
+            if (level == 0) return true;
+            return logits.bin(place) == bin && (level == 1 || key >> (shift + 8) == prefix >> (shift + 8));
+        };
+        for (u32 b = t; b < BINS; b += blockDim.x) {
+            s.counts[b] = 0;
+            s.parts[0][b] = 0;
+            s.parts[1][b] = 0;
+            s.parts[2][b] = 0;
+        }
+        __syncthreads();
+        for (u32 i = t; i < vocab; i += blockDim.x) {
+            u32 place = logits.place(i);
+            u32 w = logits.weight(place);
+            u64 key = ranking(place, i);
+            if (w > 0 && key <= last && takes(place, key)) {
+                u32 b = level == 0 ? logits.bin(place) : (u32)(key >> shift) & 255;
+                atomicAdd(&s.counts[b], 1u);
+                if (count == 0) {
+                    atomicAdd(&s.parts[0][b], w & 1023);
+                    atomicAdd(&s.parts[1][b], w >> 10 & 1023);
+                    atomicAdd(&s.parts[2][b], w >> 20);
+                }
+            }
+        }
+        __syncthreads();
+        u32 own = t < BINS ? s.counts[t] : 0;
+        u64 own_weight = t < BINS ? (u64)s.parts[0][t] + ((u64)s.parts[1][t] << 10) + ((u64)s.parts[2][t] << 20) : 0;
+        if (t < BINS) s.sums[t] = own_weight;
+        if (t == 0) {
+            s.chosen = BINS;
+            s.listed = 0;
+        }
+        __syncthreads();
+        scan(s);
+        if (level == 0 && count == 0) {
+            // The whole weight is the last bin's start and its own.
+            if (t == BINS - 1) s.last = s.sums[t] + own_weight;
+            __syncthreads();
+            u64 total = s.last;
+            bound.low = total * top_p;
+            bound.high = __umul64hi(total, top_p);
+            __syncthreads();
+        }
+        // Starts ascend, so the bins that hold are the first ones; of those the last that is not empty counts.
+        if (t == 0) s.chosen = BINS;
+        __syncthreads();
+        bool inside = t < BINS && own > 0 && bound.holds(before_n + s.counts[t], before_w + s.sums[t]);
+        u64 best = largest(inside ? t + 1 : 0, s.room);
+        if (best == 0) return last;
+        u32 here = (u32)best - 1;
+        if (t == here) s.chosen = own;
+        __syncthreads();
+        before_n += s.counts[here];
+        before_w += s.sums[here];
+        u32 many = s.chosen;
+        if (level == 0) {
+            bin = here;
+        } else {
+            prefix |= (u64)here << shift;
+        }
+        __syncthreads();
+        if (many > LISTED) continue;
+        // Few enough: list them.
+        u32 under = level + 1;
+        for (u32 i = t; i < vocab; i += blockDim.x) {
+            u32 place = logits.place(i);
+            u32 w = logits.weight(place);
+            u64 key = ranking(place, i);
+            bool is_here = logits.bin(place) == bin && (under == 1 || key >> shift == prefix >> shift);
+            if (w > 0 && key <= last && is_here) {
+                u32 n = atomicAdd(&s.listed, 1u);
+                s.keys[n] = key;
+                s.weights[n] = w;
+            }
+        }
+        __syncthreads();
+        u64 mine = 0;
+        u32 n = s.listed;
+        for (u32 i = t; i < n; i += blockDim.x) {
+            u64 key = s.keys[i];
+            u64 tokens = before_n, weight = before_w;
+            for (u32 j = 0; j < n; j++) {
+                if (s.keys[j] < key) {
+                    tokens++;
+                    weight += s.weights[j];
+                }
+            }
+            if (bound.holds(tokens, weight)) mine = most(mine, key + 1);
+        }
+        u64 found = largest(mine, s.room);
+        return found == 0 ? last : found - 1;
+    }
+}
+
+// Words 0 and 1 of Philox4x32-10 at (request, position, draw, 0).
+DEVICE u64 draw_bits(const u32 *seed, u32 request, u32 position, u32 draw) {
+    u32 c0 = request, c1 = position, c2 = draw, c3 = 0, k0 = seed[0], k1 = seed[1];
+#pragma unroll
+    for (u32 round = 0; round < 10; round++) {
+        u64 p0 = (u64)0xd2511f53u * c0, p1 = (u64)0xcd9e8d57u * c2;
+        c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (u32)p1;
+        c2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (u32)p0;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return (u64)c1 << 32 | c0;
+}
+
+// Draws among the tokens up to `last` that weigh at least `floor`; `best` where nothing weighs enough.
+DEVICE u32 drawn(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor, u64 bits, u32 best) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // Stretches of whole 32s, ascending over the warps.
+    u32 warps = blockDim.x / 32;
+    u32 stretch = over(over(vocab, warps), 32) * 32;
+    u32 from = least(warp * stretch, vocab), to = least(from + stretch, vocab);
+    auto kept = [&](u32 i) {
+        u32 place = logits.place(i);
+        u32 w = logits.weight(place);
+        return w >= floor && ranking(place, i) <= last ? w : 0u;
+    };
+    u64 own = 0;
+    for (u32 i = from + lane; i < to; i += 32) own += kept(i);
+#pragma unroll
+    for (u32 span = 16; span > 0; span /= 2) own += __shfl_xor_sync(0xffffffffu, own, span);
+    if (lane == 0) s.room[warp] = own;
+    if (threadIdx.x == 0) s.token = best;
+    __syncthreads();
+    u64 before = 0, total = 0;
+    for (u32 w = 0; w < warps; w++) {
+        if (w == warp) before = total;
+        total += s.room[w];
+    }
+    u64 target = __umul64hi(bits, total);
+    if (target >= before && target < before + own) {
+        for (u32 at = from; at < to; at += 32) {
+            u32 i = at + lane;
+            u64 w = i < to ? kept(i) : 0;
+            u64 sum = w;
+#pragma unroll
+            for (u32 span = 1; span < 32; span *= 2) {
+                u64 other = __shfl_up_sync(0xffffffffu, sum, span);
+                if (lane >= span) sum += other;
+            }
+            u32 hits = __ballot_sync(0xffffffffu, before + sum > target);
+            if (hits) {
+                if (lane == __ffs(hits) - 1) s.token = i;
+                break;
+            }
+            before += __shfl_sync(0xffffffffu, sum, 31);
+        }
+    }
+    __syncthreads();
+    return s.token;
+}
+
+extern "C" __global__ void __launch_bounds__(1024) sample_draw(const __grid_constant__ Sample p) {
+    __shared__ Shared s;
+    begin();
+    u32 r = blockIdx.x, vocab = p.logits.cols;
+    u32 *out = reinterpret_cast<u32 *>(p.out);
+    u32 slot = reinterpret_cast<const u32 *>(p.slots)[r];
+    if (slot >= p.table_rows) {
+        if (threadIdx.x == 0) out[r] = 0xffffffffu;
+        return;
+    }
+    const Row &row = reinterpret_cast<const Row *>(p.table)[slot];
+    bool has_seen = row.seen_slot >= 0 && (u32)row.seen_slot < p.seen_rows;
+    u32 *seen = has_seen ? reinterpret_cast<u32 *>(p.seen) + (u64)row.seen_slot * p.seen_words : nullptr;
+    Logits logits;
+    logits.values = row_of<float>(p.logits, r);
+    logits.seen = row.penalty == 1.0f && row.inv_penalty == 1.0f ? nullptr : seen;
+    logits.words = p.seen_words;
+    logits.inv_temperature = row.inv_temperature;
+    logits.penalty = row.penalty;
+    logits.inv_penalty = row.inv_penalty;
+    bool greedy = row.inv_temperature == 0.0f;
+    u64 top = pair(LOWEST, 0);
+    for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
+        top = most(top, pair(greedy ? ascending(logits.penalised(i)) : logits.place(i), i));
+    }
+    top = largest(top, s.room);
+    u32 best = ~(u32)top, token = best;
+    u32 highest = (u32)(top >> 32);
+    if (!greedy && highest > LOWEST) {
+        logits.zmax = from_ascending(highest);
+        u64 last = ~0ull;
+        if (row.top_k > 0) last = last_kept(s, logits, vocab, last, row.top_k, 0);
+        if (row.top_p < TOP_P_OFF) last = last_kept(s, logits, vocab, last, 0, row.top_p);
+        u64 bits = draw_bits(row.seed, row.request, reinterpret_cast<const u32 *>(p.positions)[r], row.draw);
+        token = drawn(s, logits, vocab, last, most(row.min_weight, 1u), bits, best);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        out[r] = token;
+        if (seen && token / 32 < p.seen_words) atomicOr(seen + token / 32, 1u << token % 32);
+    }
+}

@@ -1,0 +1,274 @@
+// Weights in their file layouts, decoded to f32: one value, or eight from a multiple of eight.
+//
+// A weight lies row after row exactly as checkpoints hold it (`engraft_core::quant` has the tables):
+//
+//   f32, f16, bf16                        elements
+//   q4_0 q4_1 q5_0 q5_1 q8_0              GGUF blocks of 32 values: d, perhaps m, perhaps fifth bits, codes
+//   q2_k q3_k q4_k q5_k q6_k              GGUF blocks of 256 values in parts of 16 with small scales
+//   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; the last group of a row may be short
+//
+// Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is that of the
+// final sum, and a fused multiply-add gives the CPU's bits.
+//
+// Blocks are read two bytes at a time, groups byte by byte: rows begin at even addresses (blocks) or at any (groups).
+#pragma once
+#include "device.cuh"
+
+DEVICE float half_at(const u8 *p) {
+    return widen(f16{(u16)(p[0] | (u32)p[1] << 8)});
+}
+DEVICE float half_even(const u8 *p) { return widen(f16{*reinterpret_cast<const u16 *>(p)}); }
+
+// ---- Plain elements --------------------------------------------------------------------------------------------------
+
+template <typename T>
+struct Plain {
+    // Eights whose loads a loop may have on their way: more for what only these kernels multiply.
+    static constexpr u32 AHEAD = 4;
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) { return widen(reinterpret_cast<const T *>(row)[k]); }
+    static DEVICE void eight(const WeightView &w, const u8 *row, u32 k, float (&v)[8]) {
+        const T *p = reinterpret_cast<const T *>(row) + k;
+        if (((w.ptr | w.row_bytes) & 15) == 0) {
+            load_wide(p, v);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) v[i] = widen(p[i]);
+        }
+    }
+};
+
+// ---- Blocks of 32 ----------------------------------------------------------------------------------------------------
+
+// HEAD: bytes before the codes; ZERO is subtracted from a code; MINIMUM: there is an m; FIFTH: there are fifth bits.
+template <u32 BYTES, u32 HEAD, int ZERO, bool MINIMUM, bool FIFTH>
+struct Nibbles {
+    static constexpr u32 AHEAD = FIFTH ? 4 : 1;
+    static DEVICE float value(float d, float m, u32 q) {
+        float c = (float)((int)q - ZERO);
+        return MINIMUM ? madd(d, c, m) : mul(d, c);
+    }
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
+        const u8 *raw = row + k / 32 * BYTES;
+        u32 i = k % 32;
+        u32 q = raw[HEAD + i % 16] >> (i / 16 * 4) & 15;
+        if (FIFTH) q |= (u32)(raw[HEAD - 4 + i / 8] >> (i % 8) & 1) << 4;
+        return value(half_even(raw), MINIMUM ? half_even(raw + 2) : 0.0f, q);
+    }
+    static DEVICE void eight(const WeightView &, const u8 *row, u32 k, float (&v)[8]) {
+        const u8 *raw = row + k / 32 * BYTES;
+        float d = half_even(raw);
+        float m = MINIMUM ? half_even(raw + 2) : 0.0f;
+        u32 i = k % 32;
+        u32 shift = i / 16 * 4;
+        u32 fifth = FIFTH ? raw[HEAD - 4 + i / 8] : 0;
+        const u16 *codes = reinterpret_cast<const u16 *>(raw + HEAD + i % 16);
+#pragma unroll
+        for (u32 j = 0; j < 8; j += 2) {
+            u32 two = codes[j / 2] >> shift;
+            u32 a = two & 15;
+            u32 b = two >> 8 & 15;
+            if (FIFTH) {
+                a |= (fifth >> j & 1) << 4;
+                b |= (fifth >> (j + 1) & 1) << 4;
+            }
+            v[j] = value(d, m, a);
+            v[j + 1] = value(d, m, b);
+        }
+    }
+};
+struct Q4_0 : Nibbles<18, 2, 8, false, false> {};
+struct Q4_1 : Nibbles<20, 4, 0, true, false> {};
+struct Q5_0 : Nibbles<22, 6, 16, false, true> {};
+struct Q5_1 : Nibbles<24, 8, 0, true, true> {};
+
+struct Q8_0 {
+    static constexpr u32 AHEAD = 1;
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
+        const u8 *raw = row + k / 32 * 34;
+        return mul(half_even(raw), (float)(i8)raw[2 + k % 32]);
+    }
+    static DEVICE void eight(const WeightView &, const u8 *row, u32 k, float (&v)[8]) {
+        const u8 *raw = row + k / 32 * 34;
+        float d = half_even(raw);
+        const u16 *codes = reinterpret_cast<const u16 *>(raw + 2 + k % 32);
+#pragma unroll
+        for (u32 j = 0; j < 8; j += 2) {
+            u32 two = codes[j / 2];
+            v[j] = mul(d, (float)(i8)two);
+            v[j + 1] = mul(d, (float)(i8)(two >> 8));
+        }
+    }
+};
+
+// ---- Blocks of 256 ---------------------------------------------------------------------------------------------------
+
+// Eight neighbouring bytes from an even address.
+struct Eight {
+    u32 low;
+    u32 high;
+};
+DEVICE Eight eight_bytes(const u8 *p) {
+    const u16 *h = reinterpret_cast<const u16 *>(p);
+    return Eight{h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16};
+}
+// Of every byte the bits of `mask` (the same in each) above `shift`, moved up by `to`.
+DEVICE Eight part(Eight v, u32 shift, u32 mask, u32 to) {
+    return Eight{(v.low >> shift & mask) << to, (v.high >> shift & mask) << to};
+}
+DEVICE Eight both(Eight a, Eight b) { return Eight{a.low | b.low, a.high | b.high}; }
+
+// A form says factor and minimum of part p of 16 values, and the stored codes of eight values from i on, i a multiple of 8.
+template <typename F>
+struct Large {
+    static constexpr u32 AHEAD = 4;
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
+        const u8 *raw = row + k / 256 * F::BYTES;
+        float d, m;
+        F::scale(raw, k % 256 / 16, d, m);
+        Eight codes = F::codes(raw, k % 256 / 8 * 8);
+        u32 q = (k & 4 ? codes.high : codes.low) >> (k % 4 * 8) & 255;
+        return madd(d, (float)((int)q - F::ZERO), -m);
+    }
+    static DEVICE void eight(const WeightView &, const u8 *row, u32 k, float (&v)[8]) {
+        const u8 *raw = row + k / 256 * F::BYTES;
+        float d, m;
+        F::scale(raw, k % 256 / 16, d, m);
+        Eight codes = F::codes(raw, k % 256);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) {
+            u32 q = (j < 4 ? codes.low : codes.high) >> (j % 4 * 8) & 255;
+            v[j] = madd(d, (float)((int)q - F::ZERO), -m);
+        }
+    }
+};
+
+struct FormQ2K {
+    static constexpr u32 BYTES = 84;
+    static constexpr int ZERO = 0;
+    static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
+        d = mul(half_even(raw + 80), (float)(raw[p] & 15));
+        m = mul(half_even(raw + 82), (float)(raw[p] >> 4));
+    }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        return part(eight_bytes(raw + 16 + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 0x03030303, 0);
+    }
+};
+struct FormQ3K {
+    static constexpr u32 BYTES = 110;
+    static constexpr int ZERO = 4;
+    static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
+        const u8 *s = raw + 96;
+        u32 low = p < 8 ? s[p] & 15 : s[p - 8] >> 4;
+        u32 high = s[8 + p % 4] >> (p / 4 * 2) & 3;
+        d = mul(half_even(raw + 108), (float)((int)(low | high << 4) - 32));
+        m = 0.0f;
+    }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        Eight low = part(eight_bytes(raw + 32 + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 0x03030303, 0);
+        return both(low, part(eight_bytes(raw + i % 32), i / 32, 0x01010101, 2));
+    }
+};
+// 6-bit scales and minima of Q4_K and Q5_K, part p of 16 values.
+DEVICE void six_bits(const u8 *raw, u32 p, float &d, float &m) {
+    const u8 *s = raw + 4;
+    u32 j = p / 2;
+    u32 scale, least;
+    if (j < 4) {
+        scale = s[j] & 63;
+        least = s[j + 4] & 63;
+    } else {
+        scale = (s[j + 4] & 15) | (u32)(s[j - 4] >> 6) << 4;
+        least = (u32)(s[j + 4] >> 4) | (u32)(s[j] >> 6) << 4;
+    }
+    d = mul(half_even(raw), (float)scale);
+    m = mul(half_even(raw + 2), (float)least);
+}
+struct FormQ4K {
+    static constexpr u32 BYTES = 144;
+    static constexpr int ZERO = 0;
+    static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) { six_bits(raw, p, d, m); }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        return part(eight_bytes(raw + 16 + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 0x0f0f0f0f, 0);
+    }
+};
+struct FormQ5K {
+    static constexpr u32 BYTES = 176;
+    static constexpr int ZERO = 0;
+    static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) { six_bits(raw, p, d, m); }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        Eight low = part(eight_bytes(raw + 48 + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 0x0f0f0f0f, 0);
+        return both(low, part(eight_bytes(raw + 16 + i % 32), i / 32, 0x01010101, 4));
+    }
+};
+struct FormQ6K {
+    static constexpr u32 BYTES = 210;
+    static constexpr int ZERO = 32;
+    static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
+        d = mul(half_even(raw + 208), (float)(i8)raw[192 + p]);
+        m = 0.0f;
+    }
+    static DEVICE Eight codes(const u8 *raw, u32 i) {
+        u32 half = i / 128, run = i / 32 % 4, l = i % 32;
+        Eight low = part(eight_bytes(raw + half * 64 + run % 2 * 32 + l), run / 2 * 4, 0x0f0f0f0f, 0);
+        return both(low, part(eight_bytes(raw + 128 + half * 32 + l), run * 2, 0x03030303, 4));
+    }
+};
+struct Q2_K : Large<FormQ2K> {};
+struct Q3_K : Large<FormQ3K> {};
+struct Q4_K : Large<FormQ4K> {};
+struct Q5_K : Large<FormQ5K> {};
+struct Q6_K : Large<FormQ6K> {};
+
+// ---- Own groups ------------------------------------------------------------------------------------------------------
+
+// Groups begin at multiples of `w.group` (a multiple of 32, or the whole row), so eight values from a multiple of eight
+// share one.
+template <u32 BITS, bool OFFSET>
+struct Grouped {
+    static constexpr u32 AHEAD = 1;
+    static constexpr u32 HEAD = OFFSET ? 4 : 2;
+    static DEVICE const u8 *group(const WeightView &w, const u8 *row, u32 k) {
+        u64 bytes = HEAD + (BITS == 8 ? w.group : (w.group + 1) / 2);
+        return row + k / w.group * bytes;
+    }
+    static DEVICE float value(const u8 *codes, u32 i, float d, float m) {
+        int q = BITS == 8 ? (int)(i8)codes[i] : (int)(codes[i / 2] >> (i % 2 * 4) & 15) - (OFFSET ? 0 : 8);
+        return OFFSET ? madd(d, (float)q, m) : mul(d, (float)q);
+    }
+    static DEVICE float at(const WeightView &w, const u8 *row, u32 k) {
+        const u8 *raw = group(w, row, k);
+        return value(raw + HEAD, k % w.group, half_at(raw), OFFSET ? half_at(raw + 2) : 0.0f);
+    }
+    static DEVICE void eight(const WeightView &w, const u8 *row, u32 k, float (&v)[8]) {
+        const u8 *raw = group(w, row, k);
+        float d = half_at(raw);
+        float m = OFFSET ? half_at(raw + 2) : 0.0f;
+        u32 i = k % w.group;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) v[j] = value(raw + HEAD, i + j, d, m);
+    }
+};
+struct Int8 : Grouped<8, false> {};
+struct Int8a : Grouped<8, true> {};
+struct Int4 : Grouped<4, false> {};
+struct Int4a : Grouped<4, true> {};
+
+// Calls MACRO(struct, name) for every format.
+#define EVERY_FORMAT(MACRO)                                                                                            \
+    MACRO(Plain<float>, f32)                                                                                           \
+    MACRO(Plain<f16>, f16)                                                                                             \
+    MACRO(Plain<bf16>, bf16)                                                                                           \
+    MACRO(Q4_0, q4_0)                                                                                                  \
+    MACRO(Q4_1, q4_1)                                                                                                  \
+    MACRO(Q5_0, q5_0)                                                                                                  \
+    MACRO(Q5_1, q5_1)                                                                                                  \
+    MACRO(Q8_0, q8_0)                                                                                                  \
+    MACRO(Q2_K, q2_k)                                                                                                  \
+    MACRO(Q3_K, q3_k)                                                                                                  \
+    MACRO(Q4_K, q4_k)                                                                                                  \
+    MACRO(Q5_K, q5_k)                                                                                                  \
+    MACRO(Q6_K, q6_k)                                                                                                  \
+    MACRO(Int8, int8)                                                                                                  \
+    MACRO(Int8a, int8a)                                                                                                \
+    MACRO(Int4, int4)                                                                                                  \
+    MACRO(Int4a, int4a)

@@ -1,0 +1,353 @@
+//! Weights in the order in which tensor cores take them: from file bytes to what `cuda/gemm.cuh` describes, and back.
+//!
+//! Pure functions on byte slices: no device, no threads (pack ranges of tiles at once to use several). Nothing is decoded
+//! and nothing is rounded: codes and scales move, so packing has an exact inverse, [`Layout::unpack`].
+//!
+//! A *tile* is 16 outputs, a *unit* 64 values along k, a *half* 32. What lies beyond the weight is zero. Within a half, value
+//! `i` of row `r` of a tile belongs to lane `4 (r % 8) + i / 8`, step `i / 4 % 2`, register `r / 8 + 2 (i / 2 % 2)`, and there
+//! to the low (`i` even) or high part. In a gated weight, rows 0..8 of a tile are gate rows, rows 8..16 the up rows of the
+//! same numbers.
+
+use crate::params::Format;
+use std::ops::Range;
+
+/// Outputs of a tile.
+pub const TILE: usize = 16;
+/// Values along k of a unit.
+pub const UNIT: usize = 64;
+/// Values along k of a half.
+const HALF: usize = 32;
+
+/// What the kernels multiply from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// 16-bit elements.
+    Plain,
+    /// Bytes with a scale, perhaps an offset, per group.
+    Bytes {
+        /// `d q + m` instead of `d q`.
+        offset: bool,
+    },
+    /// Nibbles with a scale, perhaps an offset, per group.
+    Nibbles {
+        /// `d q + m` instead of `d (q - 8)`.
+        offset: bool,
+    },
+}
+
+impl Form {
+    /// Bytes of a tile's unit.
+    pub const fn unit_bytes(self) -> usize {
+        match self {
+            Form::Plain => 2 * TILE * UNIT,
+            Form::Bytes { .. } => TILE * UNIT,
+            Form::Nibbles { .. } => TILE * UNIT / 2,
+        }
+    }
+
+    /// Bytes of a tile's scales of one group.
+    pub const fn scale_bytes(self) -> usize {
+        match self {
+            Form::Plain => 0,
+            Form::Bytes { offset } | Form::Nibbles { offset } => TILE * 2 * (1 + offset as usize),
+        }
+    }
+
+    /// Bytes before a group's codes in a file.
+    const fn head(self) -> usize {
+        self.scale_bytes() / TILE
+    }
+}
+
+/// How a weight `[n, k]` of some format lies packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// What the kernels multiply from.
+    pub form: Form,
+    /// Outputs.
+    pub n: usize,
+    /// Inputs.
+    pub k: usize,
+    /// Whether gate and up rows share tiles.
+    pub gated: bool,
+    /// Values of a group in the file; 0 for plain elements.
+    pub group: usize,
+    /// Nibble `j` of a file's byte is value `2 j`, `2 j + 1` (own groups) or `j`, `j + 16` (GGUF).
+    split_nibbles: bool,
+}
+
+impl Layout {
+    /// The layout of a weight of `format`; `group` is the number of values of a group of the own formats (0: a row).
+    ///
+    /// # Errors
+    /// A format that has no packed form, and why.
+    pub fn of(format: Format, group: usize, n: usize, k: usize, gated: bool) -> Result<Layout, &'static str> {
+        let form = match format {
+            Format::F16 | Format::Bf16 => Form::Plain,
+            Format::Q8_0 | Format::Int8 => Form::Bytes { offset: false },
+            Format::Int8a => Form::Bytes { offset: true },
+            Format::Q4_0 | Format::Int4 => Form::Nibbles { offset: false },
+            Format::Q4_1 | Format::Int4a => Form::Nibbles { offset: true },
+            Format::F32 => return Err("f32 weights have no tensor-core form"),
+            _ => return Err("5-bit and K forms have no tensor-core kernel"),
+        };
+        let split_nibbles = matches!(format, Format::Q4_0 | Format::Q4_1);
+        let own = matches!(format, Format::Int8 | Format::Int8a | Format::Int4 | Format::Int4a);
+        let group = match form {
+            Form::Plain => 0,
+            _ if !own => HALF,
+            _ if group == 0 || group >= k => k,
+            _ => group,
+        };
+        match () {
+            _ if k == 0 || n == 0 => Err("the weight is empty"),
+            _ if gated && n % 2 != 0 => Err("a gated weight has as many gate as up rows"),
+            _ if !own && group > 0 && k % HALF != 0 => Err("blocks are whole"),
+            _ if group != 0 && group != HALF && group < k && group % UNIT != 0 => {
+                Err("groups are 32 values, a multiple of 64, or a row")
+            }
+            _ => Ok(Layout { form, n, k, gated, group, split_nibbles }),
+        }
+    }
+
+    /// Tiles of outputs.
+    pub const fn tiles(&self) -> usize {
+        self.n.div_ceil(TILE)
+    }
+
+    /// Units along k.
+    pub const fn units(&self) -> usize {
+        self.k.div_ceil(UNIT)
+    }
+
+    /// Units of a group; 0 where groups are 32 values (or there are none).
+    pub const fn group_units(&self) -> usize {
+        match self.group {
+            0 | HALF => 0,
+            group => group.div_ceil(UNIT),
+        }
+    }
+
+    /// Groups of a tile as stored.
+    pub const fn groups(&self) -> usize {
+        match self.group_units() {
+            0 if self.group == 0 => 0,
+            0 => 2 * self.units(),
+            units => self.units().div_ceil(units),
+        }
+    }
+
+    /// Bytes of one tile's codes.
+    pub const fn tile_bytes(&self) -> usize {
+        self.units() * self.form.unit_bytes()
+    }
+
+    /// Bytes of one tile's scales.
+    pub const fn tile_scale_bytes(&self) -> usize {
+        self.groups() * self.form.scale_bytes()
+    }
+
+    /// Bytes of all codes; they begin at a multiple of 16.
+    pub const fn code_bytes(&self) -> usize {
+        self.tiles() * self.tile_bytes()
+    }
+
+    /// Bytes of all scales; they begin at a multiple of 16.
+    pub const fn scale_bytes(&self) -> usize {
+        self.tiles() * self.tile_scale_bytes()
+    }
+
+    /// Bytes of a row in the file.
+    pub fn row_bytes(&self) -> usize {
+        match self.form {
+            Form::Plain => 2 * self.k,
+            _ => (0..self.k).step_by(self.group).map(|at| self.group_bytes(at)).sum(),
+        }
+    }
+
+    /// Bytes of the group of a row that begins at value `at`.
+    fn group_bytes(&self, at: usize) -> usize {
+        let values = self.group.min(self.k - at);
+        self.form.head() + if let Form::Nibbles { .. } = self.form { values.div_ceil(2) } else { values }
+    }
+
+    /// The file's row that is row `r` of `tile`; none beyond the weight.
+    fn row(&self, tile: usize, r: usize) -> Option<usize> {
+        let (row, end) = match self.gated {
+            false => (tile * TILE + r, self.n),
+            true => (tile * 8 + r % 8, self.n / 2),
+        };
+        (row < end).then_some(if self.gated && r >= 8 { row + end } else { row })
+    }
+
+    /// Packs some tiles of a weight: `file` holds all its rows, `codes` and `scales` exactly these tiles. False when the
+    /// lengths do not go together; then nothing is written.
+    #[must_use]
+    pub fn pack(&self, tiles: Range<usize>, file: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
+        if !self.fits(&tiles, file.len(), codes.len(), scales.len()) {
+            return false;
+        }
+        let row_bytes = self.row_bytes();
+        // A weight's row as codes: two bytes a value when plain, one otherwise.
+        let mut row = vec![0; self.units() * UNIT * if self.form == Form::Plain { 2 } else { 1 }];
+        for (i, tile) in tiles.enumerate() {
+            let codes = &mut codes[i * self.tile_bytes()..][..self.tile_bytes()];
+            let scales = &mut scales[i * self.tile_scale_bytes()..][..self.tile_scale_bytes()];
+            codes.fill(0);
+            scales.fill(0);
+            for r in 0..TILE {
+                let Some(from) = self.row(tile, r) else { continue };
+                let file = &file[from * row_bytes..][..row_bytes];
+                row.fill(0);
+                if self.form == Form::Plain {
+                    row[..row_bytes].copy_from_slice(file);
+                    place_plain(r, &row, codes);
+                    continue;
+                }
+                self.read_codes(file, &mut row);
+                place_codes(self.form, r, &row, codes);
+                self.each_group(|number, at, _| {
+                    let half = |i: usize| [file[at + 2 * i], file[at + 2 * i + 1]];
+                    for i in 0..self.form.head() / 2 {
+                        let to = self.scale_at(number, r, i);
+                        scales[to..to + 2].copy_from_slice(&half(i));
+                    }
+                });
+            }
+        }
+        true
+    }
+
+    /// The inverse of [`Layout::pack`] over all tiles. False when the lengths do not go together.
+    #[must_use]
+    pub fn unpack(&self, codes: &[u8], scales: &[u8], file: &mut [u8]) -> bool {
+        if !self.fits(&(0..self.tiles()), file.len(), codes.len(), scales.len()) {
+            return false;
+        }
+        let row_bytes = self.row_bytes();
+        for tile in 0..self.tiles() {
+            let codes = &codes[tile * self.tile_bytes()..][..self.tile_bytes()];
+            let scales = &scales[tile * self.tile_scale_bytes()..][..self.tile_scale_bytes()];
+            for r in 0..TILE {
+                let Some(to) = self.row(tile, r) else { continue };
+                let file = &mut file[to * row_bytes..][..row_bytes];
+                if self.form == Form::Plain {
+                    for (k, value) in file.chunks_exact_mut(2).enumerate() {
+                        let at = plain_at(r, k);
+                        value.copy_from_slice(&codes[at..at + 2]);
+                    }
+                    continue;
+                }
+                let row: Vec<u8> = (0..self.k).map(|k| code(self.form, r, k, codes)).collect();
+                self.write_codes(&row, file);
+                self.each_group(|number, at, _| {
+                    for i in 0..self.form.head() / 2 {
+                        let from = self.scale_at(number, r, i);
+                        file[at + 2 * i..at + 2 * i + 2].copy_from_slice(&scales[from..from + 2]);
+                    }
+                });
+            }
+        }
+        true
+    }
+
+    fn fits(&self, tiles: &Range<usize>, file: usize, codes: usize, scales: usize) -> bool {
+        let count = tiles.len();
+        tiles.end <= self.tiles()
+            && file == self.n * self.row_bytes()
+            && codes == count * self.tile_bytes()
+            && scales == count * self.tile_scale_bytes()
+    }
+
+    /// Calls `f(number, first byte, first value)` for every group of a row in the file.
+    fn each_group(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let mut at = 0;
+        for (number, value) in (0..self.k).step_by(self.group).enumerate() {
+            f(number, at, value);
+            at += self.group_bytes(value);
+        }
+    }
+
+    /// Where number `i` (scale, offset) of a group and row of a tile stands.
+    fn scale_at(&self, group: usize, r: usize, i: usize) -> usize {
+        let bytes = self.form.scale_bytes();
+        group * bytes + r % 8 * (bytes / 8) + i * 4 + r / 8 * 2
+    }
+
+    /// A row's codes, one byte each, as they are packed: bytes biased by 128, nibbles as they are.
+    fn read_codes(&self, file: &[u8], row: &mut [u8]) {
+        self.each_group(|_, at, first| {
+            let values = self.group.min(self.k - first);
+            let bytes = &file[at + self.form.head()..];
+            for (i, code) in row[first..first + values].iter_mut().enumerate() {
+                *code = match self.form {
+                    Form::Nibbles { .. } if self.split_nibbles => bytes[i % 16] >> (i / 16 * 4) & 15,
+                    Form::Nibbles { .. } => bytes[i / 2] >> (i % 2 * 4) & 15,
+                    _ => bytes[i] ^ 0x80,
+                };
+            }
+        });
+    }
+
+    fn write_codes(&self, row: &[u8], file: &mut [u8]) {
+        file.fill(0);
+        self.each_group(|_, at, first| {
+            let values = self.group.min(self.k - first);
+            let bytes = &mut file[at + self.form.head()..];
+            for (i, &code) in row[first..first + values].iter().enumerate() {
+                match self.form {
+                    Form::Nibbles { .. } if self.split_nibbles => bytes[i % 16] |= code << (i / 16 * 4),
+                    Form::Nibbles { .. } => bytes[i / 2] |= code << (i % 2 * 4),
+                    _ => bytes[i] = code ^ 0x80,
+                }
+            }
+        });
+    }
+}
+
+/// `(half, step, lane, register, part)` of value `k` of row `r` of a tile.
+const fn place(r: usize, k: usize) -> (usize, usize, usize, usize, usize) {
+    let i = k % HALF;
+    (k / HALF, i / 4 % 2, r % 8 * 4 + i / 8, r / 8 + i / 2 % 2 * 2, i % 2)
+}
+
+/// Byte of a plain value.
+const fn plain_at(r: usize, k: usize) -> usize {
+    let (half, step, lane, register, part) = place(r, k);
+    half * 1024 + step * 512 + lane * 16 + register * 4 + part * 2
+}
+
+/// Byte and shift of a code.
+const fn code_at(form: Form, r: usize, k: usize) -> (usize, usize) {
+    let (half, step, lane, register, part) = place(r, k);
+    match form {
+        Form::Nibbles { .. } => {
+            let bit = part * 16 + register * 4;
+            (half * 256 + lane * 8 + step * 4 + bit / 8, bit % 8)
+        }
+        _ => (half * 512 + lane * 16 + (step * 4 + register) * 2 + part, 0),
+    }
+}
+
+fn place_plain(r: usize, row: &[u8], codes: &mut [u8]) {
+    // Two values at a time: they stay together.
+    for (pair, value) in row.chunks_exact(4).enumerate() {
+        let at = plain_at(r, 2 * pair);
+        codes[at..at + 4].copy_from_slice(value);
+    }
+}
+
+fn place_codes(form: Form, r: usize, row: &[u8], codes: &mut [u8]) {
+    for (k, &code) in row.iter().enumerate() {
+        let (at, shift) = code_at(form, r, k);
+        codes[at] |= code << shift;
+    }
+}
+
+fn code(form: Form, r: usize, k: usize, codes: &[u8]) -> u8 {
+    let (at, shift) = code_at(form, r, k);
+    match form {
+        Form::Nibbles { .. } => codes[at] >> shift & 15,
+        _ => codes[at],
+    }
+}

@@ -1,0 +1,206 @@
+//! Strict attention, over pages and over plain rows: `cuda/attention.cu`.
+
+use super::kv::KvView;
+use super::{Elem, MatView, launch};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// Positions of a chunk of keys.
+pub const CHUNK: u32 = 64;
+/// Widest value head that there is a kernel for.
+pub const MOST_COLUMNS: u32 = 512;
+/// Query heads of one block.
+const HEADS: u32 = 4;
+/// Bytes of shared memory of a head beside its query row (`OfHead`).
+const OF_HEAD: u32 = (CHUNK + 4) * 4;
+
+/// Bytes of shared memory that the heads of a block share (`Staged`).
+fn staged(elem: Elem) -> u32 {
+    /// Columns of a key or value that are staged at a time.
+    const SLICE: u32 = 64;
+    CHUNK * (SLICE * elem.bytes() + 16) + CHUNK * 4
+}
+
+/// How scores are formed and what is seen.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct Scores {
+    /// `[heads]` f32 slopes of the position bias, or 0.
+    pub slopes: u64,
+    /// Factor of the dot product.
+    pub scale: f32,
+    /// Soft cap, where [`Scores::CAPPED`].
+    pub cap: f32,
+    /// Keys at `query - window` and before are hidden, where [`Scores::WINDOW`].
+    pub window: u32,
+    /// Which of these hold.
+    pub flags: u32,
+}
+
+impl Scores {
+    /// Keys after the query are hidden.
+    pub const CAUSAL: u32 = 1;
+    /// There is a window.
+    pub const WINDOW: u32 = 2;
+    /// There is a soft cap.
+    pub const CAPPED: u32 = 4;
+}
+
+/// Scratch of a walk that is split over blocks: per (token, head, chunk) the chunk's maximum, sum and output, f32.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct Split {
+    /// `[tokens, heads, chunks, 2 + v_dim]` f32; 0: one block walks all chunks.
+    pub parts: u64,
+    /// Chunks that a token has room for: `max_keys / 64` rounded up.
+    pub chunks: u32,
+    /// Chunks that a block walks.
+    pub share: u32,
+}
+
+impl Split {
+    /// Bytes of `parts`.
+    pub fn bytes(tokens: u32, heads: u32, max_keys: u32, v_dim: u32) -> u64 {
+        let chunks = u64::from(max_keys.div_ceil(CHUNK));
+        u64::from(tokens) * u64::from(heads) * chunks * u64::from(v_dim + 2) * 4
+    }
+
+    /// How a step of `tokens` rows of up to `max_keys` keys is split (no bit depends on it); none where rows and heads fill
+    /// a large device anyway, or where there is little to split.
+    pub fn plan(tokens: u32, kv_heads: u32, max_keys: u32, parts: u64) -> Split {
+        /// Blocks that fill a large device a few times over.
+        const BLOCKS: u32 = 1024;
+        let chunks = max_keys.div_ceil(CHUNK);
+        let rows = tokens.saturating_mul(kv_heads).max(1);
+        if chunks < 4 || rows >= BLOCKS / 2 {
+            return Split::default();
+        }
+        let share = chunks.div_ceil((BLOCKS / rows).clamp(1, chunks)).max(1);
+        Split { parts, chunks, share }
+    }
+}
+
+/// The suffix of entries for a value width.
+fn columns(v_dim: u32) -> usize {
+    usize::from(v_dim > 128)
+}
+
+/// Blocks of `[64, heads]`: `(grid y, block y, shared bytes)`.
+fn heads_of(heads: u32, kv_heads: u32, k_dim: u32, elem: Elem) -> (u32, u32, u32) {
+    let group = heads / kv_heads.max(1);
+    let per_block = group.clamp(1, HEADS);
+    (
+        kv_heads * group.div_ceil(per_block),
+        per_block,
+        staged(elem) + per_block * (OF_HEAD + k_dim.div_ceil(4) * 16),
+    )
+}
+
+/// Attention over pages.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Paged {
+    /// `[tokens, heads * k_dim]`.
+    pub q: MatView,
+    /// `[tokens, heads * v_dim]`.
+    pub out: MatView,
+    /// Keys and values.
+    pub kv: KvView,
+    /// Scores and masks.
+    pub scores: Scores,
+    /// `[seqs + 1]` u32: sequence `s` has query rows `bounds[s]..bounds[s + 1]`.
+    pub bounds: u64,
+    /// `[seqs]` u32: rows of the page table.
+    pub table_rows: u64,
+    /// `[seqs]` u32: keys, this step's included.
+    pub kv_lens: u64,
+    /// `[rows, table_stride]` u32: the page table.
+    pub pages: u64,
+    /// Whether chunks go over blocks.
+    pub split: Split,
+    /// Entries of a row of the page table.
+    pub table_stride: u32,
+    /// Sequences.
+    pub seqs: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Element type of `q` and `out`.
+    pub elem: Elem,
+}
+
+impl Paged {
+    /// The walk; where it is split, [`Paged::merge`] follows.
+    pub fn launch(&self) -> Launch {
+        const WHOLE: [[&str; 2]; 3] = [
+            ["attention_paged_whole_f32_128", "attention_paged_whole_f32_512"],
+            ["attention_paged_whole_f16_128", "attention_paged_whole_f16_512"],
+            ["attention_paged_whole_bf16_128", "attention_paged_whole_bf16_512"],
+        ];
+        const SPLIT: [[&str; 2]; 3] = [
+            ["attention_paged_split_f32_128", "attention_paged_split_f32_512"],
+            ["attention_paged_split_f16_128", "attention_paged_split_f16_512"],
+            ["attention_paged_split_bf16_128", "attention_paged_split_bf16_512"],
+        ];
+        let entries = if self.split.parts == 0 { WHOLE } else { SPLIT };
+        let entry = entries[self.kv.elem.index()][columns(self.kv.v_dim)];
+        let (y, heads, shared) = heads_of(self.heads, self.kv.kv_heads, self.kv.k_dim, self.kv.elem);
+        let z = match self.split.parts {
+            0 => 1,
+            _ => self.split.chunks.div_ceil(self.split.share.max(1)),
+        };
+        let rows = if self.seqs == 0 { 0 } else { self.q.rows };
+        Launch { shared_bytes: shared, ..launch(entry, [rows, y, z], [64, heads, 1]) }
+    }
+
+    /// The second launch of a split walk.
+    pub fn merge(&self) -> Option<Launch> {
+        let entry = ["attention_merge_128", "attention_merge_512"][columns(self.kv.v_dim)];
+        let rows = if self.seqs == 0 { 0 } else { self.q.rows };
+        (self.split.parts != 0).then(|| launch(entry, [rows, self.heads, 1], [64, 1, 1]))
+    }
+}
+
+/// Attention without pages: sequence `s` has rows `bounds[s]..bounds[s + 1]` of q, k and v.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Dense {
+    /// `[tokens, heads * k_dim]`.
+    pub q: MatView,
+    /// `[tokens, heads * v_dim]`.
+    pub out: MatView,
+    /// `[tokens, kv_heads * k_dim]`.
+    pub k: MatView,
+    /// `[tokens, kv_heads * v_dim]`.
+    pub v: MatView,
+    /// Scores and masks.
+    pub scores: Scores,
+    /// `[seqs + 1]` u32.
+    pub bounds: u64,
+    /// Sequences.
+    pub seqs: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Width of a query and key head.
+    pub k_dim: u32,
+    /// Width of a value head.
+    pub v_dim: u32,
+    /// Element type of all four.
+    pub elem: Elem,
+}
+
+impl Dense {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        const WHOLE: [[&str; 2]; 3] = [
+            ["attention_dense_whole_f32_128", "attention_dense_whole_f32_512"],
+            ["attention_dense_whole_f16_128", "attention_dense_whole_f16_512"],
+            ["attention_dense_whole_bf16_128", "attention_dense_whole_bf16_512"],
+        ];
+        let entry = WHOLE[self.elem.index()][columns(self.v_dim)];
+        let (y, heads, shared) = heads_of(self.heads, self.kv_heads, self.k_dim, self.elem);
+        let rows = if self.seqs == 0 { 0 } else { self.q.rows };
+        Launch { shared_bytes: shared, ..launch(entry, [rows, y, 1], [64, heads, 1]) }
+    }
+}

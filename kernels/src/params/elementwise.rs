@@ -1,0 +1,136 @@
+//! Sum, activation, gated activation, scaling, conversion: `cuda/elementwise.cu`.
+
+use super::{Activation, Elem, MatView, by_elem, over_rows};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// Elements of 16 bytes.
+fn wide(elem: Elem) -> u32 {
+    16 / elem.bytes()
+}
+
+/// `acc += x`: both `[rows, cols]`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Add {
+    /// Read and written.
+    pub acc: MatView,
+    /// Added.
+    pub x: MatView,
+    /// Element type of both.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Add {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry =
+            by_elem(self.elem, ["elementwise_add_f32", "elementwise_add_f16", "elementwise_add_bf16"]);
+        over_rows(entry, self.acc.rows, self.acc.cols, wide(self.elem))
+    }
+}
+
+/// `x = act(x)` in place.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Activate {
+    /// `[rows, cols]`, read and written.
+    pub x: MatView,
+    /// Element type.
+    pub elem: Elem,
+    /// Which.
+    pub act: Activation,
+}
+
+impl Activate {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = by_elem(
+            self.elem,
+            ["elementwise_activate_f32", "elementwise_activate_f16", "elementwise_activate_bf16"],
+        );
+        over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
+    }
+}
+
+/// `out = act(g) * u` of `[g | u]`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Gate {
+    /// `[rows, 2 inner]`.
+    pub gate_up: MatView,
+    /// `[rows, inner]`.
+    pub out: MatView,
+    /// Element type of both.
+    pub elem: Elem,
+    /// Which.
+    pub act: Activation,
+}
+
+impl Gate {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry =
+            by_elem(self.elem, ["elementwise_gate_f32", "elementwise_gate_f16", "elementwise_gate_bf16"]);
+        over_rows(entry, self.out.rows, self.out.cols, wide(self.elem))
+    }
+}
+
+/// `y = factor * x`, then `cap * tanh(y / cap)` where capped, in place.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Scale {
+    /// `[rows, cols]`, read and written.
+    pub x: MatView,
+    /// Element type.
+    pub elem: Elem,
+    /// Factor.
+    pub factor: f32,
+    /// 1 where `cap` counts.
+    pub capped: u32,
+    /// The cap (any number where it does not count).
+    pub cap: f32,
+}
+
+impl Scale {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry =
+            by_elem(self.elem, ["elementwise_scale_f32", "elementwise_scale_f16", "elementwise_scale_bf16"]);
+        over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
+    }
+}
+
+/// `out = x` in another element type: both `[rows, cols]`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Convert {
+    /// Read.
+    pub x: MatView,
+    /// Written.
+    pub out: MatView,
+    /// Element type of `x`.
+    pub from: Elem,
+    /// Element type of `out`.
+    pub to: Elem,
+}
+
+impl Convert {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let f32s =
+            ["elementwise_convert_f32_f32", "elementwise_convert_f32_f16", "elementwise_convert_f32_bf16"];
+        let f16s =
+            ["elementwise_convert_f16_f32", "elementwise_convert_f16_f16", "elementwise_convert_f16_bf16"];
+        let bf16s =
+            ["elementwise_convert_bf16_f32", "elementwise_convert_bf16_f16", "elementwise_convert_bf16_bf16"];
+        let entries = match self.from {
+            Elem::F32 => f32s,
+            Elem::F16 => f16s,
+            _ => bf16s,
+        };
+        over_rows(by_elem(self.to, entries), self.x.rows, self.x.cols, 8)
+    }
+}

@@ -1,0 +1,127 @@
+//! Attention on tensor cores, over pages and over plain rows: `cuda/flash.cu`.
+//!
+//! Mode `Invariant`: a row's bits do not depend on which kernel takes its sequence, on the chunking or on the paging.
+
+use super::attention::Scores;
+use super::kv::KvView;
+use super::{Elem, MatView, launch};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// Positions after which sums begin anew; spans are joined in ascending order.
+pub const SPAN: u32 = 256;
+/// Widths of heads that there are kernels for.
+pub const WIDTHS: [u32; 5] = [64, 80, 96, 128, 256];
+const CHUNK: u32 = 64;
+const THREADS: u32 = 128;
+
+/// Whether there is a kernel for queries, keys and values of these types and widths.
+///
+/// # Errors
+/// Why not.
+pub fn supports(elem: Elem, kv_elem: Elem, k_dim: u32, v_dim: u32) -> Result<(), &'static str> {
+    match () {
+        _ if elem == Elem::F32 => Err("tensor cores round f32 to 10 bits: f32 takes the strict kernel"),
+        _ if elem != kv_elem => Err("keys and values have the queries' type"),
+        _ if k_dim != v_dim => Err("keys and values have one width"),
+        _ if !WIDTHS.contains(&k_dim) => Err("heads are 64, 80, 96, 128 or 256 wide"),
+        _ => Ok(()),
+    }
+}
+
+/// Attention: first [`Flash::whole`], then, for the sequences of few queries, [`Flash::split`] and [`Flash::merge`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct Flash {
+    /// `[tokens, heads * k_dim]`.
+    pub q: MatView,
+    /// `[tokens, heads * v_dim]`.
+    pub out: MatView,
+    /// Keys and values in pages; with `page_size` 0 the first element of matrices `[tokens, kv_heads * width]`.
+    pub kv: KvView,
+    /// Elements from row to row of such a matrix of keys.
+    pub k_pitch: u64,
+    /// The same of values.
+    pub v_pitch: u64,
+    /// Scores and masks.
+    pub scores: Scores,
+    /// `[seqs + 1]` u32: sequence `s` has query rows `bounds[s]..bounds[s + 1]`.
+    pub bounds: u64,
+    /// `[seqs]` u32: rows of the page table; not read without pages.
+    pub table_rows: u64,
+    /// `[seqs]` u32: keys, this step's included; 0: as many as queries.
+    pub kv_lens: u64,
+    /// `[rows, table_stride]` u32: the page table; not read without pages.
+    pub pages: u64,
+    /// Scratch of [`Flash::parts_bytes`], where `few` is not 0.
+    pub parts: u64,
+    /// Entries of a row of the page table.
+    pub table_stride: u32,
+    /// Sequences.
+    pub seqs: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Element type of all.
+    pub elem: Elem,
+    /// Sequences of at most so many queries are split over blocks; 0: none is. Changes speed, never a bit.
+    pub few: u32,
+    /// Spans that a row has room for: the most keys of a sequence / [`SPAN`], rounded up.
+    pub spans: u32,
+    /// Tiles of 16 (query, head of a group) pairs that `few` queries fill; [`Flash::with_few`] knows it.
+    pub tiles: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Flash {
+    /// The same with sequences of at most `few` queries, of at most `max_keys` keys, split over blocks.
+    pub fn with_few(self, few: u32, max_keys: u32) -> Flash {
+        let group = self.heads / self.kv.kv_heads.max(1);
+        Flash { few, spans: max_keys.div_ceil(SPAN).max(1), tiles: (few * group).div_ceil(16).max(1), ..self }
+    }
+
+    /// Bytes of `parts` for these numbers.
+    pub fn parts_bytes(&self) -> u64 {
+        let rows = u64::from(self.seqs) * u64::from(self.heads) * u64::from(self.few);
+        rows * u64::from(self.spans) * (u64::from(self.kv.v_dim) + 2) * 4
+    }
+
+    /// Blocks of value columns.
+    fn halves(&self) -> u32 {
+        if self.kv.v_dim > 128 { 2 } else { 1 }
+    }
+
+    /// Shared memory of a block with `rows` query rows.
+    fn shared(&self, rows: u32) -> u32 {
+        let (k, v) = (self.kv.k_dim * 2 + 16, self.kv.v_dim / self.halves() * 2 + 16);
+        rows * k + 2 * CHUNK * (k + v)
+    }
+
+    fn launch(&self, entry: &str, grid: [u32; 3], rows: u32) -> Launch {
+        let entry = format!("flash_{entry}_{}_{}", self.elem.name(), self.kv.k_dim);
+        Launch { shared_bytes: self.shared(rows), ..launch(&entry, grid, [THREADS, 1, 1]) }
+    }
+
+    /// Sequences of more than `few` queries, of which none has more than `max_queries`.
+    pub fn whole(&self, max_queries: u32) -> Launch {
+        let group = self.heads / self.kv.kv_heads.max(1);
+        self.launch(
+            "whole",
+            [(max_queries * group).div_ceil(64), self.kv.kv_heads * self.halves(), self.seqs],
+            64,
+        )
+    }
+
+    /// Sequences of at most `few` queries.
+    pub fn split(&self) -> Launch {
+        let seqs = if self.few == 0 { 0 } else { self.seqs };
+        self.launch("split", [self.spans, self.kv.kv_heads * self.tiles * self.halves(), seqs], 16)
+    }
+
+    /// Joins what [`Flash::split`] left; after it. None where no sequence can have two spans.
+    pub fn merge(&self) -> Option<Launch> {
+        let entry = format!("flash_merge_{}", self.elem.name());
+        (self.spans > 1 && self.few > 0)
+            .then(|| launch(&entry, [self.heads, self.few, self.seqs], [THREADS, 1, 1]))
+    }
+}

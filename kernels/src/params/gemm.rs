@@ -1,0 +1,229 @@
+//! Products on tensor cores with packed weights ([`crate::pack`]): `cuda/gemm.cuh`, `gemm.cu`, `gemmq.cu`.
+//!
+//! Mode `Invariant`: a row's bits depend on x, the weight and where the leaves begin, never on the number of rows. Whoever
+//! asks [`supports`] before anything else gets a launch for every number of rows.
+
+use super::{Activation, Elem, Format, MatView};
+use crate::Launch;
+use crate::pack::{Form, Layout, UNIT};
+use bytemuck::{Pod, Zeroable};
+
+/// What follows the sum and the bias; the sum is rounded to the output's type in between, as separate ops would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Then {
+    /// The sum itself.
+    Nothing,
+    /// `act(sum)`.
+    Act(Activation),
+    /// `out + sum`.
+    Add,
+    /// `act(gate) * up`, gated weights alone; out has half as many columns as the weight has rows.
+    Gate(Activation),
+}
+
+/// `out = x w^T + bias`, and what follows.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Gemm {
+    /// `[rows, k]`.
+    pub x: MatView,
+    /// `[rows, n]`, or `[rows, n / 2]` with a gate.
+    pub out: MatView,
+    /// Packed codes, at a multiple of 16.
+    pub weight: u64,
+    /// Packed scales, at a multiple of 16; 0 for plain weights.
+    pub scales: u64,
+    /// `[n]` f32, or 0.
+    pub bias: u64,
+    n: u32,
+    k: u32,
+    units: u32,
+    group_units: u32,
+    groups: u32,
+    form: u32,
+    elem: Elem,
+    elem_out: Elem,
+    gated: u32,
+    then: u32,
+    act: Activation,
+    leaves: [u32; 9],
+}
+
+const NOTHING: u32 = 0;
+const ACT: u32 = 1;
+const ADD: u32 = 2;
+const GATE: u32 = 3;
+
+/// Number of a form, as `launch` reads it.
+const fn number(form: Form) -> u32 {
+    match form {
+        Form::Plain => 0,
+        Form::Bytes { offset } => 1 + offset as u32,
+        Form::Nibbles { offset } => 3 + offset as u32,
+    }
+}
+
+/// Names of the forms in entries.
+const NAMES: [&str; 5] = ["", "int8", "int8a", "int4", "int4a"];
+
+/// Whether there is a kernel for x and outputs of these types, a weight `[n, k]` of this format, with groups of `group`
+/// values (0: a row; only own formats), for every number of rows. Rows of x may begin anywhere; they are read fastest where
+/// they begin at multiples of 16 bytes.
+///
+/// # Errors
+/// Why not.
+pub fn supports(
+    elem: Elem,
+    elem_out: Elem,
+    format: Format,
+    group: usize,
+    n: usize,
+    k: usize,
+    gated: bool,
+) -> Result<Layout, &'static str> {
+    if elem == Elem::F32 {
+        return Err("tensor cores round f32 to 10 bits: f32 activations take the strict kernel");
+    }
+    if elem_out != Elem::F32 && elem_out != elem {
+        return Err("outputs are f32 or of x's type");
+    }
+    let layout = Layout::of(format, group, n, k, gated)?;
+    let other = if elem == Elem::F16 { Format::Bf16 } else { Format::F16 };
+    match () {
+        _ if format == other => Err("16-bit weights have x's type"),
+        _ if n > 1 << 28 || k > 1 << 28 => Err("more than 2^28 rows or columns"),
+        _ => Ok(layout),
+    }
+}
+
+/// First unit of every leaf of a sum over `k`, and the end: the contract's halving in grains of whole units. A grain that is
+/// no multiple of 64 counts as 64.
+pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
+    fn halve(
+        start: usize,
+        units: usize,
+        leaf: usize,
+        leaves: usize,
+        to: &mut [u32; 9],
+        step: usize,
+        end: usize,
+    ) {
+        to[leaf] = (start * step).min(end) as u32;
+        if leaves > 1 {
+            let first = units.div_ceil(2);
+            halve(start, first, leaf, leaves / 2, to, step, end);
+            halve(start + first, units - first, leaf + leaves / 2, leaves / 2, to, step, end);
+        }
+    }
+    let grain = if grain > 0 && grain % UNIT == 0 { grain } else { UNIT };
+    let end = k.div_ceil(UNIT);
+    let mut to = [end as u32; 9];
+    halve(0, k.div_ceil(grain), 0, 8, &mut to, grain / UNIT, end);
+    to
+}
+
+/// How a launch cuts the outputs: tiles of 16 and rows of a block, threads, shared memory.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    name: &'static str,
+    tiles: u32,
+    rows: u32,
+    threads: u32,
+    shared: u32,
+}
+
+impl Gemm {
+    /// A product; `layout` as [`supports`] gave it, `grain` the weight's (see [`leaves`]).
+    pub fn new(layout: &Layout, grain: usize, elem: Elem, elem_out: Elem, then: Then) -> Self {
+        let (then, act) = match then {
+            Then::Nothing => (NOTHING, Activation::NONE),
+            Then::Act(act) => (ACT, act),
+            Then::Add => (ADD, Activation::NONE),
+            Then::Gate(act) => (GATE, act),
+        };
+        Gemm {
+            n: layout.n as u32,
+            k: layout.k as u32,
+            units: layout.units() as u32,
+            group_units: layout.group_units() as u32,
+            groups: layout.groups() as u32,
+            form: number(layout.form),
+            elem,
+            elem_out,
+            gated: u32::from(layout.gated),
+            then,
+            act,
+            leaves: leaves(layout.k, grain),
+            ..Gemm::zeroed()
+        }
+    }
+
+    /// The launch for this number of rows. What it gives does not depend on which kernel it takes.
+    pub fn launch(&self) -> Launch {
+        let rows = self.x.rows;
+        // The large tile only where it gives most SMs of a large device a block.
+        let large = u64::from(self.n.div_ceil(128)) * u64::from(rows.div_ceil(128)) >= 96;
+        let name = match (self.form > 0, rows) {
+            (_, 0..=8) => "n8",
+            (false, 9..=16) => "n16",
+            (_, 9..=32) => "n32",
+            (false, 33..=64) => "n64",
+            (false, _) if !large => "small",
+            _ => "wide",
+        };
+        let cuts = self.cuts();
+        self.launch_by(cuts.iter().find(|cut| cut.name == name).unwrap_or(&cuts[0]))
+    }
+
+    /// The launches of all kernels that this product can take: all give the same bits, at different speed.
+    pub fn choices(&self) -> Vec<Launch> {
+        self.cuts().iter().map(|cut| self.launch_by(cut)).collect()
+    }
+
+    fn launch_by(&self, cut: &Cut) -> Launch {
+        let elem = self.elem.name();
+        let entry = match self.form {
+            0 => format!("gemm_{}_{elem}", cut.name),
+            form => format!("gemmq_{}_{elem}_{}", cut.name, NAMES[form.min(4) as usize]),
+        };
+        let grid = [self.n.div_ceil(16).div_ceil(cut.tiles), self.x.rows.div_ceil(cut.rows), 1];
+        Launch { entry, grid, block: [cut.threads, 1, 1], shared_bytes: cut.shared }
+    }
+
+    /// The kernels of this form; figures as in the tables of `gemm.cu` and `gemmq.cu`.
+    fn cuts(&self) -> Vec<Cut> {
+        // Bytes of 32 values in a tile, of a group's scales in a tile; halves of a skinny stage.
+        let (half, scales, halves): (u32, u32, u32) = match self.form {
+            0 => (1024, 0, 1),
+            1 => (512, 32, 1),
+            2 => (512, 64, 1),
+            3 => (256, 32, 2),
+            _ => (256, 64, 2),
+        };
+        // The board: f32 sums of all leaves (of one, in the dense kernels), 4 more columns than outputs.
+        let board = |tiles: u32, rows: u32| rows * (16 * tiles + 4) * 4;
+        let skinny = |name: &'static str, warps: u32, tiles: u32, rows: u32, stages: u32| {
+            let ring = stages * warps * halves * (tiles * (half + scales) + rows * 64);
+            Cut { name, tiles, rows, threads: 32 * warps, shared: ring.max(8 * board(tiles, rows)) }
+        };
+        let dense = |name: &'static str, warps: u32, tiles: u32, rows: u32, stages: u32| {
+            let ring = stages * (2 * tiles * (half + scales) + rows * 128);
+            Cut { name, tiles, rows, threads: 32 * warps, shared: ring.max(board(tiles, rows)) }
+        };
+        match self.form {
+            0 => vec![
+                skinny("n8", 8, 1, 8, 8),
+                skinny("n16", 8, 1, 16, 6),
+                skinny("n32", 4, 2, 32, 6),
+                skinny("n64", 4, 2, 64, 4),
+                dense("small", 4, 4, 64, 4),
+                dense("wide", 8, 8, 128, 3),
+            ],
+            _ => vec![
+                skinny("n8", 8, 1, 8, if halves == 2 { 6 } else { 8 }),
+                skinny("n32", 4, 2, 32, if halves == 2 { 4 } else { 6 }),
+                dense("wide", 8, 8, 64, 4),
+            ],
+        }
+    }
+}

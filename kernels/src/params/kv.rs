@@ -1,0 +1,188 @@
+//! Paged keys and values: `cuda/kv.cu`, layout in `cuda/paged.cuh`.
+
+use super::{Elem, MOST_BLOCKS, MatView, by_elem, launch, over_rows};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// One layer's slabs, both `[page, kv_head, position, d]`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct KvView {
+    /// Keys.
+    pub keys: u64,
+    /// Values.
+    pub values: u64,
+    /// Pages of the slabs.
+    pub pages: u32,
+    /// Positions of a page.
+    pub page_size: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Width of a key head.
+    pub k_dim: u32,
+    /// Width of a value head.
+    pub v_dim: u32,
+    /// Element type of both.
+    pub elem: Elem,
+}
+
+impl KvView {
+    /// Bytes of the key and the value slab.
+    pub fn slab_bytes(&self) -> (u64, u64) {
+        let positions = u64::from(self.pages) * u64::from(self.page_size) * u64::from(self.kv_heads);
+        let one = positions * u64::from(self.elem.bytes());
+        (one * u64::from(self.k_dim), one * u64::from(self.v_dim))
+    }
+
+    /// Elements that a thread moves.
+    fn unit(&self) -> u32 {
+        if (self.k_dim | self.v_dim).is_multiple_of(8) { 8 } else { 1 }
+    }
+
+    fn columns(&self) -> u32 {
+        self.kv_heads * (self.k_dim + self.v_dim)
+    }
+}
+
+/// Writes rows of k and v to their slots.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Append {
+    /// `[tokens, kv_heads * k_dim]`.
+    pub k: MatView,
+    /// `[tokens, kv_heads * v_dim]`.
+    pub v: MatView,
+    /// Where to.
+    pub kv: KvView,
+    /// `[tokens]` i32: `page * page_size + offset`; negative: nothing is written.
+    pub slots: u64,
+    /// Element type of `k` and `v`.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Append {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        over_rows("kv_append", self.k.rows, self.kv.columns(), self.kv.unit())
+    }
+}
+
+/// Reads positions `0..k.rows` of a sequence as plain rows.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Read {
+    /// `[positions, kv_heads * k_dim]`, written.
+    pub k: MatView,
+    /// `[positions, kv_heads * v_dim]`, written.
+    pub v: MatView,
+    /// Where from.
+    pub kv: KvView,
+    /// The sequence's row of the page table, u32.
+    pub pages: u64,
+    /// Element type of `k` and `v`.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Read {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        over_rows("kv_read", self.k.rows, self.kv.columns(), self.kv.unit())
+    }
+}
+
+/// Copies whole pages, pair after pair.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Copy {
+    /// Slabs.
+    pub kv: KvView,
+    /// `[count, 2]` u32: from, to; equal numbers do nothing.
+    pub pairs: u64,
+    /// Pairs.
+    pub count: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Copy {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let one = KvView { pages: 1, ..self.kv };
+        let (k, v) = one.slab_bytes();
+        let wide = (k | v | self.kv.keys | self.kv.values).is_multiple_of(16);
+        let (entry, bytes) = if wide { ("kv_copy_wide", 16) } else { ("kv_copy_narrow", 2) };
+        let units = if self.count == 0 { 0 } else { (k + v) / bytes };
+        launch(entry, [units.div_ceil(256) as u32, 1, 1], [256, 1, 1])
+    }
+}
+
+/// The norm of every query or key head.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+pub struct HeadNorm {
+    /// `[k_dim]` f32, or 0.
+    pub weight: u64,
+    /// `[k_dim]` f32, or 0.
+    pub bias: u64,
+    /// Added to the mean square or the variance.
+    pub eps: f32,
+    /// [`HeadNorm::NORM`] and what holds of it; 0: no norm.
+    pub flags: u32,
+}
+
+impl HeadNorm {
+    /// There is a norm.
+    pub const NORM: u32 = 1;
+    /// Layer norm; else RMS norm.
+    pub const LAYER: u32 = 2;
+    /// Multiply by `1 + weight` (without a bias).
+    pub const PLUS_ONE: u32 = 4;
+}
+
+/// Norms and turns q and k of `q | k | v` in place and appends k and v: the fused form of head norms, rope and append.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Turned {
+    /// `[tokens, heads * k_dim + kv_heads * (k_dim + v_dim)]`.
+    pub qkv: MatView,
+    /// Where to.
+    pub kv: KvView,
+    /// Of query heads.
+    pub q_norm: HeadNorm,
+    /// Of key heads.
+    pub k_norm: HeadNorm,
+    /// As `Rope::table`; 0: nothing is turned.
+    pub table: u64,
+    /// `[tokens]` u32; not read without a table.
+    pub positions: u64,
+    /// As [`Append::slots`].
+    pub slots: u64,
+    /// Positions of the table.
+    pub table_positions: u32,
+    /// Turned pairs of a head.
+    pub pairs: u32,
+    /// 1: pairs are neighbours, 0: they are `pairs` columns apart.
+    pub interleaved: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Element type of `qkv`.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Turned {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        const WARPS: u32 = 4;
+        let entry = by_elem(self.elem, ["kv_turned_f32", "kv_turned_f16", "kv_turned_bf16"]);
+        let heads = self.heads + 2 * self.kv.kv_heads;
+        let grid = [heads.div_ceil(WARPS), self.qkv.rows.min(MOST_BLOCKS), 1];
+        let shared_bytes = WARPS * self.kv.k_dim.max(self.kv.v_dim) * 4;
+        Launch { shared_bytes, ..launch(entry, grid, [WARPS * 32, 1, 1]) }
+    }
+}

@@ -1,0 +1,261 @@
+//! Parameters of every kernel, one file per stem: the same layout as the struct of that name in `cuda/<stem>.cu`.
+//!
+//! All are plain data that is copied into a launch. Views carry device addresses as integers; whoever launches keeps
+//! what they point to alive. Beside each struct stands `launch`, which knows the entry and its shape; a launch of nothing
+//! (no rows, no columns) has an empty grid and must be left out ([`crate::Launch::is_empty`]).
+//!
+//! Element types, activations and weight formats are numbers here ([`Elem`], [`Activation`], [`Format`]), since the
+//! package knows no engine types.
+
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+pub mod attention;
+pub mod elementwise;
+pub mod embed;
+pub mod flash;
+pub mod gemm;
+pub mod kv;
+pub mod linear;
+pub mod moe;
+pub mod norm;
+pub mod rope;
+pub mod rows;
+pub mod sample;
+
+/// A matrix in device memory, unit inner stride.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct MatView {
+    /// Address of the first element.
+    pub ptr: u64,
+    /// Elements from one row to the next.
+    pub pitch: u64,
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub cols: u32,
+}
+
+impl MatView {
+    /// No matrix: what an operand that is left out looks like.
+    pub const NONE: MatView = MatView { ptr: 0, pitch: 0, rows: 0, cols: 0 };
+}
+
+/// A weight `[rows, cols]` in its file layout (rows one after the other), in device memory.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct WeightView {
+    /// Address of the first row.
+    pub ptr: u64,
+    /// Bytes from one row to the next.
+    pub row_bytes: u64,
+    /// Rows (outputs).
+    pub rows: u32,
+    /// Columns (inputs).
+    pub cols: u32,
+    /// Values of a whole group, in the group formats; else 0.
+    pub group: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Element type of activations and KV.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Pod, Zeroable)]
+pub struct Elem(u32);
+
+impl Elem {
+    /// IEEE binary32.
+    pub const F32: Elem = Elem(0);
+    /// IEEE binary16.
+    pub const F16: Elem = Elem(1);
+    /// bfloat16.
+    pub const BF16: Elem = Elem(2);
+    /// Every element type.
+    pub const ALL: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
+
+    /// Bytes of an element.
+    pub const fn bytes(self) -> u32 {
+        if self.0 == 0 { 4 } else { 2 }
+    }
+
+    /// Its place in [`Elem::ALL`].
+    pub const fn index(self) -> usize {
+        match self.0 {
+            0 => 0,
+            1 => 1,
+            _ => 2,
+        }
+    }
+
+    /// `f32`, `f16` or `bf16`.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            0 => "f32",
+            1 => "f16",
+            _ => "bf16",
+        }
+    }
+}
+
+/// An activation; formulas in `device.cuh`.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+pub struct Activation(u32);
+
+impl Activation {
+    /// `max(x, 0)`.
+    pub const RELU: Activation = Activation(0);
+    /// `x / (1 + e^-x)`.
+    pub const SILU: Activation = Activation(1);
+    /// `0.5 x (1 + erf(x / sqrt 2))`.
+    pub const GELU: Activation = Activation(2);
+    /// The tanh form of GELU.
+    pub const GELU_TANH: Activation = Activation(3);
+    /// `x sigmoid(1.702 x)`.
+    pub const QUICK_GELU: Activation = Activation(4);
+    /// Hyperbolic tangent.
+    pub const TANH: Activation = Activation(5);
+    /// `x`.
+    pub const NONE: Activation = Activation(6);
+}
+
+/// What a weight is stored in (`weight.cuh` says how each is laid out).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Plain elements.
+    F32,
+    /// Plain elements.
+    F16,
+    /// Plain elements.
+    Bf16,
+    /// GGUF block.
+    Q4_0,
+    /// GGUF block.
+    Q4_1,
+    /// GGUF block.
+    Q5_0,
+    /// GGUF block.
+    Q5_1,
+    /// GGUF block.
+    Q8_0,
+    /// GGUF block of 256.
+    Q2K,
+    /// GGUF block of 256.
+    Q3K,
+    /// GGUF block of 256.
+    Q4K,
+    /// GGUF block of 256.
+    Q5K,
+    /// GGUF block of 256.
+    Q6K,
+    /// Own groups of signed bytes.
+    Int8,
+    /// Own groups of signed bytes with an offset.
+    Int8a,
+    /// Own groups of nibbles.
+    Int4,
+    /// Own groups of nibbles with an offset.
+    Int4a,
+}
+
+impl Format {
+    /// Every format, in the order of its number.
+    pub const ALL: [Format; 17] = [
+        Format::F32,
+        Format::F16,
+        Format::Bf16,
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q5_0,
+        Format::Q5_1,
+        Format::Q8_0,
+        Format::Q2K,
+        Format::Q3K,
+        Format::Q4K,
+        Format::Q5K,
+        Format::Q6K,
+        Format::Int8,
+        Format::Int8a,
+        Format::Int4,
+        Format::Int4a,
+    ];
+
+    /// The name in entries.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::F32 => "f32",
+            Format::F16 => "f16",
+            Format::Bf16 => "bf16",
+            Format::Q4_0 => "q4_0",
+            Format::Q4_1 => "q4_1",
+            Format::Q5_0 => "q5_0",
+            Format::Q5_1 => "q5_1",
+            Format::Q8_0 => "q8_0",
+            Format::Q2K => "q2_k",
+            Format::Q3K => "q3_k",
+            Format::Q4K => "q4_k",
+            Format::Q5K => "q5_k",
+            Format::Q6K => "q6_k",
+            Format::Int8 => "int8",
+            Format::Int8a => "int8a",
+            Format::Int4 => "int4",
+            Format::Int4a => "int4a",
+        }
+    }
+}
+
+/// The entry of a family that has one per weight format.
+macro_rules! by_format {
+    ($family:literal, $format:expr) => {{
+        const ENTRIES: [&str; 17] = [
+            concat!($family, "f32"),
+            concat!($family, "f16"),
+            concat!($family, "bf16"),
+            concat!($family, "q4_0"),
+            concat!($family, "q4_1"),
+            concat!($family, "q5_0"),
+            concat!($family, "q5_1"),
+            concat!($family, "q8_0"),
+            concat!($family, "q2_k"),
+            concat!($family, "q3_k"),
+            concat!($family, "q4_k"),
+            concat!($family, "q5_k"),
+            concat!($family, "q6_k"),
+            concat!($family, "int8"),
+            concat!($family, "int8a"),
+            concat!($family, "int4"),
+            concat!($family, "int4a"),
+        ];
+        ENTRIES[$format as usize]
+    }};
+}
+use by_format;
+
+/// Most blocks of a grid in y and z.
+const MOST_BLOCKS: u32 = 65_535;
+
+fn launch(entry: &str, grid: [u32; 3], block: [u32; 3]) -> Launch {
+    Launch { entry: entry.into(), grid, block, shared_bytes: 0 }
+}
+
+/// Blocks of `[units of a row, rows]` over `[rows, cols]`, `unit` columns a thread: as many rows in a block as short rows
+/// leave room for.
+fn over_rows(entry: &str, rows: u32, cols: u32, unit: u32) -> Launch {
+    const THREADS: u32 = 256;
+    let units = cols.div_ceil(unit);
+    let across = units.next_power_of_two().clamp(1, THREADS);
+    let down = (THREADS / across).min(rows.next_power_of_two()).max(1);
+    let grid = [units.div_ceil(across), rows.div_ceil(down).min(MOST_BLOCKS), 1];
+    launch(entry, grid, [across, down, 1])
+}
+
+/// One of three entries by element type.
+fn by_elem(elem: Elem, entries: [&'static str; 3]) -> &'static str {
+    match elem {
+        Elem::F32 => entries[0],
+        Elem::F16 => entries[1],
+        _ => entries[2],
+    }
+}

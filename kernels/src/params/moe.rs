@@ -1,0 +1,127 @@
+//! Experts: `cuda/moe.cu`.
+
+use super::{Elem, Format, MatView, WeightView, by_elem, by_format, launch, over_rows};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// Experts per token that [`Route`] has room for.
+pub const MOST_CHOSEN: u32 = 64;
+
+/// Chooses experts and their weights.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Route {
+    /// `[tokens, experts]` f32.
+    pub logits: MatView,
+    /// `[tokens, top_k]` f32, written.
+    pub weights: MatView,
+    /// `[tokens * top_k]` u32, written; ascending within a token.
+    pub experts: u64,
+    /// Experts per token, at most [`MOST_CHOSEN`].
+    pub top_k: u32,
+    /// 1: sigmoid, 0: softmax.
+    pub sigmoid: u32,
+    /// 1: divided by the sum of the chosen.
+    pub renormalise: u32,
+    /// Factor of the weights.
+    pub scale: f32,
+}
+
+impl Route {
+    /// One launch; [`Group`] follows.
+    pub fn launch(&self) -> Launch {
+        launch("moe_route", [self.logits.rows.div_ceil(4), 1, 1], [128, 1, 1])
+    }
+}
+
+/// Sorts slots by expert.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Group {
+    /// `[slots]` u32.
+    pub experts: u64,
+    /// `[count + 1]`, then `[slots]` u32, written.
+    pub groups: u64,
+    /// Experts.
+    pub count: u32,
+    /// Slots.
+    pub slots: u32,
+}
+
+impl Group {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        launch("moe_group", [self.count, 1, 1], [32, 1, 1])
+    }
+}
+
+/// Every slot's product with its expert's weight.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct ExpertLinear {
+    /// `[slots, k]`, or a row per token.
+    pub x: MatView,
+    /// `[count * n, k]`.
+    pub weight: WeightView,
+    /// `[slots, n]`.
+    pub out: MatView,
+    /// `[count * n]` f32, or 0.
+    pub bias: u64,
+    /// As [`Group`] leaves them.
+    pub groups: u64,
+    /// Experts.
+    pub count: u32,
+    /// Grain of the leaves.
+    pub grain: u32,
+    /// Element type of `x` and `out`.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl ExpertLinear {
+    /// One launch, for a weight of this format. The grid has room for every way in which slots may fall on experts.
+    pub fn launch(&self, format: Format) -> Launch {
+        let slots = self.out.rows;
+        let (entry, rows) = match many(format) {
+            Some(entry) if slots / 8 >= self.count => (entry, 16),
+            _ => (by_format!("moe_linear_", format), 4),
+        };
+        let tiles = (slots / rows + self.count).min(slots);
+        launch(entry, [tiles, self.out.cols.div_ceil(32), 1], [256, 1, 1])
+    }
+}
+
+/// The entry for many slots to an expert.
+fn many(format: Format) -> Option<&'static str> {
+    Some(match format {
+        Format::F32 => "moe_linear_many_f32",
+        Format::F16 => "moe_linear_many_f16",
+        Format::Bf16 => "moe_linear_many_bf16",
+        _ => return None,
+    })
+}
+
+/// `out[t] = sum over j of weights[t, j] * y[t * top_k + j]`, added to `out[t]` where asked.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Combine {
+    /// `[tokens * top_k, n]`.
+    pub y: MatView,
+    /// `[tokens, top_k]` f32.
+    pub weights: MatView,
+    /// `[tokens, n]`.
+    pub out: MatView,
+    /// Element type of `y` and `out`.
+    pub elem: Elem,
+    /// 1: added to what `out` holds.
+    pub add: u32,
+}
+
+impl Combine {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = by_elem(self.elem, ["moe_combine_f32", "moe_combine_f16", "moe_combine_bf16"]);
+        over_rows(entry, self.out.rows, self.out.cols, 16 / self.elem.bytes())
+    }
+}

@@ -1,0 +1,64 @@
+//! Row norms, with a residual sum before, and over heads: `cuda/norm.cu`.
+
+use super::{Elem, MatView, by_elem, launch};
+use crate::Launch;
+use bytemuck::{Pod, Zeroable};
+
+/// `out = norm(x)` for every part of a row, after `x = round(x + add)` where `add` is given.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Norm {
+    /// `[rows, parts * width]`; written where `add` is given.
+    pub x: MatView,
+    /// As `x`, or [`MatView::NONE`].
+    pub add: MatView,
+    /// As `x`; may be its memory.
+    pub out: MatView,
+    /// `[width]` f32, or 0.
+    pub weight: u64,
+    /// `[width]` f32, or 0.
+    pub bias: u64,
+    /// Columns of a part: the row's, or a head's.
+    pub width: u32,
+    /// Parts of a row.
+    pub parts: u32,
+    /// Added to the mean square or the variance.
+    pub eps: f32,
+    /// 1: layer norm, 0: RMS norm.
+    pub layer: u32,
+    /// 1: multiply by `1 + weight` (without a bias).
+    pub plus_one: u32,
+    /// Element type.
+    pub elem: Elem,
+    /// 1: the contract's sums; 0: sums by every thread, in an order that depends on `width` alone (parts of up to 512
+    /// columns have the contract's sums always: their chains are short).
+    pub strict: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Norm {
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        /// Widest part that one warp norms.
+        const NARROW: u32 = 512;
+        /// Warps of a block of narrow parts.
+        const WARPS: u64 = 4;
+        let parts = u64::from(self.x.rows) * u64::from(self.parts);
+        let narrow = self.width <= NARROW;
+        let entry = match (self.strict != 0, narrow) {
+            (true, false) => {
+                by_elem(self.elem, ["norm_strict_wide_f32", "norm_strict_wide_f16", "norm_strict_wide_bf16"])
+            }
+            (_, true) => by_elem(
+                self.elem,
+                ["norm_strict_narrow_f32", "norm_strict_narrow_f16", "norm_strict_narrow_bf16"],
+            ),
+            (false, false) => {
+                by_elem(self.elem, ["norm_fast_wide_f32", "norm_fast_wide_f16", "norm_fast_wide_bf16"])
+            }
+        };
+        let (blocks, threads) = if narrow { (parts.div_ceil(WARPS), 128) } else { (parts, 256) };
+        launch(entry, [blocks.min(1 << 20) as u32, 1, 1], [threads, 1, 1])
+    }
+}

@@ -1,0 +1,41 @@
+//! The manifests against what lies beside them: sources and texts have not changed since they were compiled.
+
+#![allow(clippy::unwrap_used)]
+
+use engraft_kernels::{MODULES, entries};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::path::Path;
+
+fn hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn sources_and_texts_are_those_of_the_manifest() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(!MODULES.is_empty());
+    for module in MODULES {
+        let path = root.join("ptx").join(format!("{}.json", module.stem));
+        let manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let about = &manifest["modules"][module.arch];
+        assert_eq!(about["sha256"], hash(module.ptx), "{} for {}", module.stem, module.arch);
+        let listed = about["entries"].as_object().unwrap();
+        let mut here: Vec<&str> = entries(module.ptx).collect();
+        here.sort_unstable();
+        assert_eq!(listed.keys().map(String::as_str).collect::<Vec<_>>(), here);
+        for (file, known) in manifest["sources"].as_object().unwrap() {
+            let text = std::fs::read_to_string(root.join("cuda").join(file)).unwrap();
+            assert_eq!(*known, hash(&text), "{file} has changed: run `cargo xtask kernels`");
+        }
+    }
+}
+
+#[test]
+fn entries_say_which_source_they_are_in() {
+    for module in MODULES {
+        for entry in entries(module.ptx) {
+            assert_eq!(engraft_kernels::stem_of(entry), module.stem, "{entry}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Attention.
+
+use crate::kv::slabs;
+use crate::machine::{Machine, encode, numbers, rounded, same};
+use engraft_core::math::{FusedMadd, exp, tanh};
+use engraft_kernels::params::Elem;
+use engraft_kernels::params::attention::{CHUNK, Dense, Paged, Scores, Split};
+
+/// One query row against keys and values `[keys, dim]` of its head, not yet rounded.
+fn model(
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    v_dim: usize,
+    position: usize,
+    scores: &Scores,
+    slope: Option<f32>,
+) -> Vec<f32> {
+    let (k_dim, len) = (q.len(), v.len() / v_dim);
+    let hi = if scores.flags & Scores::CAUSAL != 0 { (position + 1).min(len) } else { len };
+    let windowed = scores.flags & Scores::WINDOW != 0;
+    let lo = if windowed { (position + 1).saturating_sub(scores.window as usize).min(hi) } else { 0 };
+    let mut all: Option<(f32, f32, Vec<f32>)> = None;
+    let mut chunk = lo / CHUNK as usize * CHUNK as usize;
+    while chunk < hi {
+        let (a, b) = (lo.max(chunk), hi.min(chunk + CHUNK as usize));
+        let s: Vec<f32> = (a..b)
+            .map(|j| {
+                let dot = (0..k_dim).fold(0.0, |acc, d| q[d].mul_add(k[j * k_dim + d], acc));
+                let mut s = dot * scores.scale;
+                if scores.flags & Scores::CAPPED != 0 {
+                    s = scores.cap * tanh::<FusedMadd>(s * (1.0 / scores.cap));
+                }
+                slope.map_or(s, |slope| slope.mul_add(j as f32 - position as f32, s))
+            })
+            .collect();
+        let m = s.iter().fold(f32::MIN, |m, v| if *v > m { *v } else { m });
+        let e: Vec<f32> = s.iter().map(|v| exp::<FusedMadd>(v - m)).collect();
+        let l = e.iter().fold(0.0, |l, e| l + e);
+        let o: Vec<f32> =
+            (0..v_dim).map(|d| (a..b).fold(0.0, |acc, j| e[j - a].mul_add(v[j * v_dim + d], acc))).collect();
+        all = Some(match all {
+            None => (m, l, o),
+            Some((top, sum, old)) => {
+                let max = if m > top { m } else { top };
+                let (keep, take) = (exp::<FusedMadd>(top - max), exp::<FusedMadd>(m - max));
+                let merged = old.iter().zip(&o).map(|(old, o)| old.mul_add(keep, o * take)).collect();
+                (max, sum.mul_add(keep, l * take), merged)
+            }
+        });
+        chunk += CHUNK as usize;
+    }
+    all.map_or(vec![0.0; v_dim], |(_, l, o)| o.iter().map(|o| o / l).collect())
+}
+
+struct Shape {
+    heads: usize,
+    kv_heads: usize,
+    k_dim: usize,
+    v_dim: usize,
+}
+
+/// Keys or values of one head as rows.
+fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
+    x.chunks(heads * dim).flat_map(|row| row[head * dim..][..dim].to_vec()).collect()
+}
+
+/// Every score rule once.
+fn rules() -> [Scores; 4] {
+    let plain = Scores { slopes: 0, scale: 0.3, cap: 0.0, window: 0, flags: 0 };
+    [
+        Scores { flags: Scores::CAUSAL, ..plain },
+        Scores { flags: Scores::CAUSAL | Scores::WINDOW, window: 70, ..plain },
+        Scores { flags: Scores::CAUSAL | Scores::CAPPED, cap: 5.0, slopes: 1, ..plain },
+        plain,
+    ]
+}
+
+/// Sequences `(queries, keys)`; a row before and one behind them belong to nobody.
+fn check_paged(
+    shape: &Shape,
+    seqs: &[(usize, usize)],
+    scores: &Scores,
+    elem: Elem,
+    held: Elem,
+    page_size: usize,
+) {
+    let Shape { heads, kv_heads, k_dim, v_dim } = *shape;
+    let tokens: usize = seqs.iter().map(|s| s.0).sum::<usize>() + 1;
+    let q = numbers(tokens * heads * k_dim, 1);
+    let old = numbers(tokens * heads * v_dim, 2);
+    let slopes = numbers(heads, 3);
+    let stride = seqs.iter().map(|s| s.1.div_ceil(page_size)).max().unwrap();
+    let pages = seqs.len() * stride;
+    // Pages run backwards through the slab; the table's rows stand in reverse order.
+    let table: Vec<u32> = (0..pages as u32).map(|i| pages as u32 - 1 - i).collect();
+    let mut want = rounded(&old, elem);
+    let (mut bounds, mut keys, mut values) = (vec![0u32], vec![], vec![]);
+    for (s, (queries, len)) in seqs.iter().enumerate() {
+        let (k, v) =
+            (numbers(len * kv_heads * k_dim, 10 + s as u64), numbers(len * kv_heads * v_dim, 20 + s as u64));
+        let first = bounds[s] as usize;
+        for r in 0..*queries {
+            for h in 0..heads {
+                let kv_head = h / (heads / kv_heads);
+                let query = rounded(&q[((first + r) * heads + h) * k_dim..][..k_dim], elem);
+                let slope = (scores.slopes != 0).then(|| slopes[h]);
+                let (k, v) = (head_of(&k, kv_heads, k_dim, kv_head), head_of(&v, kv_heads, v_dim, kv_head));
+                let o = model(
+                    &query,
+                    &rounded(&k, held),
+                    &rounded(&v, held),
+                    v_dim,
+                    len - queries + r,
+                    scores,
+                    slope,
+                );
+                want[((first + r) * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
+            }
+        }
+        bounds.push((first + queries) as u32);
+        keys.push(k);
+        values.push(v);
+    }
+    let rows: Vec<u32> = (0..seqs.len() as u32).rev().collect();
+    // The slabs as the append would have left them.
+    let fill = |data: &[Vec<f32>], dim: usize| {
+        let mut slab = vec![f32::NAN; pages * kv_heads * page_size * dim];
+        for (s, x) in data.iter().enumerate() {
+            for (j, row) in x.chunks(kv_heads * dim).enumerate() {
+                let page = table[rows[s] as usize * stride + j / page_size] as usize;
+                for h in 0..kv_heads {
+                    let to = ((page * kv_heads + h) * page_size + j % page_size) * dim;
+                    slab[to..to + dim].copy_from_slice(&row[h * dim..][..dim]);
+                }
+            }
+        }
+        encode(&slab, held)
+    };
+    let (k_slab, v_slab) = (fill(&keys, k_dim), fill(&values, v_dim));
+    let lens: Vec<u32> = seqs.iter().map(|s| s.1 as u32).collect();
+    let most = *lens.iter().max().unwrap();
+    Machine::each(|gpu| {
+        for split in [false, true] {
+            let mut kv =
+                slabs(gpu, pages as u32, page_size as u32, kv_heads as u32, k_dim as u32, v_dim as u32, held);
+            (kv.keys, kv.values) = (gpu.put(&k_slab), gpu.put(&v_slab));
+            let parts = Split::bytes(tokens as u32, heads as u32, most, v_dim as u32);
+            let split = match split {
+                true => Split { parts: gpu.empty(parts as usize), chunks: most.div_ceil(CHUNK), share: 2 },
+                false => Split::default(),
+            };
+            let out = gpu.matrix(&old, heads * v_dim, elem, heads * v_dim + 1, 0);
+            let p = Paged {
+                q: gpu.matrix(&q, heads * k_dim, elem, heads * k_dim + 3, 0),
+                out,
+                kv,
+                scores: Scores { slopes: if scores.slopes != 0 { gpu.put(&slopes) } else { 0 }, ..*scores },
+                bounds: gpu.put(&bounds),
+                table_rows: gpu.put(&rows),
+                kv_lens: gpu.put(&lens),
+                pages: gpu.put(&table),
+                split,
+                table_stride: stride as u32,
+                seqs: seqs.len() as u32,
+                heads: heads as u32,
+                elem,
+            };
+            gpu.run(&p, &p.launch());
+            if let Some(merge) = p.merge() {
+                gpu.run(&p, &merge);
+            }
+            same(&gpu.values(out, elem), &want, "attend");
+        }
+    });
+}
+
+#[test]
+fn pages_splits_and_batch_mates_change_no_bit() {
+    let shape = Shape { heads: 6, kv_heads: 2, k_dim: 16, v_dim: 8 };
+    for (i, scores) in rules().iter().enumerate() {
+        let (elem, held) = [
+            (Elem::F32, Elem::F32),
+            (Elem::F16, Elem::F16),
+            (Elem::BF16, Elem::BF16),
+            (Elem::F32, Elem::BF16),
+        ][i];
+        check_paged(&shape, &[(1, 150), (3, 67), (2, 2)], scores, elem, held, 16);
+    }
+    let odd = Shape { heads: 5, kv_heads: 1, k_dim: 7, v_dim: 70 };
+    check_paged(&odd, &[(2, 131)], &rules()[0], Elem::F32, Elem::F32, 5);
+    let broad = Shape { heads: 1, kv_heads: 1, k_dim: 8, v_dim: 200 };
+    check_paged(&broad, &[(1, 66)], &rules()[1], Elem::F32, Elem::F32, 32);
+}
+
+#[test]
+fn encoders_see_their_own_sequence() {
+    let Shape { heads, kv_heads, k_dim, v_dim } = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
+    let bounds = [1u32, 4, 4, 84];
+    let tokens = 85;
+    for (i, scores) in rules().iter().enumerate() {
+        let elem = Elem::ALL[i % 3];
+        let q = numbers(tokens * heads * k_dim, 1);
+        let (k, v) = (numbers(tokens * kv_heads * k_dim, 2), numbers(tokens * kv_heads * v_dim, 3));
+        let (old, slopes) = (numbers(tokens * heads * v_dim, 4), numbers(heads, 5));
+        let mut want = rounded(&old, elem);
+        for w in bounds.windows(2) {
+            let (first, end) = (w[0] as usize, w[1] as usize);
+            for r in first..end {
+                for h in 0..heads {
+                    let query = rounded(&q[(r * heads + h) * k_dim..][..k_dim], elem);
+                    let part = |x: &[f32], dim: usize| {
+                        rounded(
+                            &head_of(&x[first * kv_heads * dim..end * kv_heads * dim], kv_heads, dim, h / 2),
+                            elem,
+                        )
+                    };
+                    let slope = (scores.slopes != 0).then(|| slopes[h]);
+                    let o =
+                        model(&query, &part(&k, k_dim), &part(&v, v_dim), v_dim, r - first, scores, slope);
+                    want[(r * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
+                }
+            }
+        }
+        Machine::each(|gpu| {
+            let out = gpu.dense(&old, heads * v_dim, elem);
+            let p = Dense {
+                q: gpu.dense(&q, heads * k_dim, elem),
+                out,
+                k: gpu.matrix(&k, kv_heads * k_dim, elem, kv_heads * k_dim + 4, 0),
+                v: gpu.dense(&v, kv_heads * v_dim, elem),
+                scores: Scores { slopes: if scores.slopes != 0 { gpu.put(&slopes) } else { 0 }, ..*scores },
+                bounds: gpu.put(&bounds),
+                seqs: 3,
+                heads: heads as u32,
+                kv_heads: kv_heads as u32,
+                k_dim: k_dim as u32,
+                v_dim: v_dim as u32,
+                elem,
+            };
+            gpu.run(&p, &p.launch());
+            same(&gpu.values(out, elem), &want, "attend_dense");
+        });
+    }
+}

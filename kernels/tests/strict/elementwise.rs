@@ -1,0 +1,118 @@
+//! Element by element.
+
+use crate::machine::{Machine, numbers, round, rounded, same};
+use engraft_core::math::{self, FusedMadd as F};
+use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale};
+use engraft_kernels::params::{Activation, Elem};
+
+const ACTS: [(Activation, fn(f32) -> f32); 6] = [
+    (Activation::RELU, math::relu),
+    (Activation::SILU, math::silu::<F>),
+    (Activation::GELU, math::gelu_erf::<F>),
+    (Activation::GELU_TANH, math::gelu_tanh::<F>),
+    (Activation::QUICK_GELU, math::quick_gelu::<F>),
+    (Activation::TANH, math::tanh::<F>),
+];
+
+/// Shapes `(rows, cols, pitch, offset)`: whole units, odd, off alignment.
+const SHAPES: [(usize, usize, usize, usize); 4] =
+    [(3, 32, 32, 0), (5, 37, 40, 0), (2, 9, 11, 3), (9, 2, 8, 0)];
+
+/// Values of all sizes, with the edges of the functions among them.
+fn wild(n: usize, seed: u64) -> Vec<f32> {
+    let edges = [0.0, -0.0, 1e-30, -87.4, 88.8, -90.0, 200.0, f32::NAN, 0.62, 0.9, -4.1, 11.0, 1e-40];
+    let mut v = numbers(n, seed);
+    for (v, e) in v.iter_mut().skip(1).step_by(3).zip(edges) {
+        *v = e;
+    }
+    v.iter_mut().skip(2).step_by(5).for_each(|v| *v *= 9.0);
+    v
+}
+
+#[test]
+fn sums_round_once() {
+    for elem in Elem::ALL {
+        for (rows, cols, pitch, offset) in SHAPES {
+            let (a, b) = (numbers(rows * cols, 1), numbers(rows * cols, 2));
+            let want: Vec<f32> =
+                rounded(&a, elem).iter().zip(rounded(&b, elem)).map(|(a, b)| round(a + b, elem)).collect();
+            Machine::each(|gpu| {
+                let acc = gpu.matrix(&a, cols, elem, pitch, offset);
+                let x = gpu.matrix(&b, cols, elem, pitch + 1, offset);
+                let p = Add { acc, x, elem, reserved: 0 };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(acc, elem), &want, "add");
+            });
+        }
+    }
+}
+
+#[test]
+fn activations_are_the_contracts() {
+    for elem in Elem::ALL {
+        for (act, f) in ACTS {
+            let (rows, cols, pitch, offset) = SHAPES[1];
+            let x = wild(rows * cols, 3);
+            let up = numbers(rows * cols, 4);
+            let g = rounded(&x, elem);
+            let want: Vec<f32> = g.iter().map(|v| round(f(*v), elem)).collect();
+            let gated: Vec<f32> =
+                g.iter().zip(rounded(&up, elem)).map(|(g, u)| round(f(*g) * u, elem)).collect();
+            let both: Vec<f32> =
+                x.chunks(cols).zip(up.chunks(cols)).flat_map(|(g, u)| [g, u].concat()).collect();
+            Machine::each(|gpu| {
+                let m = gpu.matrix(&x, cols, elem, pitch, offset);
+                let p = Activate { x: m, elem, act };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(m, elem), &want, "activate");
+                let gate_up = gpu.dense(&both, 2 * cols, elem);
+                let out = gpu.matrix(&x, cols, elem, pitch, 8);
+                let p = Gate { gate_up, out, elem, act };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(out, elem), &gated, "gate");
+            });
+        }
+    }
+}
+
+#[test]
+fn scaling_rounds_once() {
+    for elem in Elem::ALL {
+        for cap in [None, Some(30.0f32)] {
+            let (rows, cols, pitch, offset) = SHAPES[2];
+            let x: Vec<f32> = numbers(rows * cols, 5).iter().map(|v| v * 50.0).collect();
+            let want: Vec<f32> = rounded(&x, elem)
+                .iter()
+                .map(|v| v * 1.7)
+                .map(|v| cap.map_or(v, |c| c * math::tanh::<F>(v * (1.0 / c))))
+                .map(|v| round(v, elem))
+                .collect();
+            Machine::each(|gpu| {
+                let m = gpu.matrix(&x, cols, elem, pitch, offset);
+                let capped = u32::from(cap.is_some());
+                let p = Scale { x: m, elem, factor: 1.7, capped, cap: cap.unwrap_or(1.0) };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(m, elem), &want, "scale");
+            });
+        }
+    }
+}
+
+#[test]
+fn conversions_round_to_nearest() {
+    for from in Elem::ALL {
+        for to in Elem::ALL {
+            for (rows, cols, pitch, offset) in SHAPES {
+                let x = wild(rows * cols, 6);
+                let want = rounded(&rounded(&x, from), to);
+                Machine::each(|gpu| {
+                    let m = gpu.matrix(&x, cols, from, pitch, offset);
+                    let out = gpu.matrix(&x, cols, to, pitch, 0);
+                    let p = Convert { x: m, out, from, to };
+                    gpu.run(&p, &p.launch());
+                    same(&gpu.values(out, to), &want, "convert");
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Rows of a table, and the formats of weights that tables and products share.
+
+use crate::machine::{Machine, encode, numbers, round, rounded, same, words};
+use engraft_core::mem::{Block, GroupBits, Groups};
+use engraft_core::quant::{block, group};
+use engraft_kernels::params::embed::Embed;
+use engraft_kernels::params::{Elem, Format, WeightView};
+
+/// A weight with what it decodes to.
+pub struct Weight {
+    pub format: Format,
+    pub bytes: Vec<u8>,
+    pub row_bytes: usize,
+    pub group: usize,
+    pub values: Vec<f32>,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl Weight {
+    /// On the device.
+    pub fn view(&self, gpu: &mut Machine) -> WeightView {
+        let row_bytes = self.row_bytes as u64;
+        let ptr = gpu.put(&self.bytes);
+        WeightView {
+            ptr,
+            row_bytes,
+            rows: self.rows as u32,
+            cols: self.cols as u32,
+            group: self.group as u32,
+            reserved: 0,
+        }
+    }
+}
+
+fn blocks(b: Block) -> Format {
+    match b {
+        Block::Q4_0 => Format::Q4_0,
+        Block::Q4_1 => Format::Q4_1,
+        Block::Q5_0 => Format::Q5_0,
+        Block::Q5_1 => Format::Q5_1,
+        Block::Q8_0 => Format::Q8_0,
+        Block::Q2K => Format::Q2K,
+        Block::Q3K => Format::Q3K,
+        Block::Q4K => Format::Q4K,
+        Block::Q5K => Format::Q5K,
+        Block::Q6K => Format::Q6K,
+    }
+}
+
+/// Where the f16 scales of a block are.
+fn scales(b: Block) -> &'static [usize] {
+    match b {
+        Block::Q4_0 | Block::Q5_0 | Block::Q8_0 => &[0],
+        Block::Q4_1 | Block::Q5_1 | Block::Q4K | Block::Q5K => &[0, 2],
+        Block::Q2K => &[80, 82],
+        Block::Q3K => &[108],
+        Block::Q6K => &[208],
+    }
+}
+
+/// A weight of every format: codes are random bytes, scales small numbers.
+pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
+    let mut all = Vec::new();
+    let plain = numbers(rows * cols, 11);
+    for (format, elem) in [(Format::F32, Elem::F32), (Format::F16, Elem::F16), (Format::Bf16, Elem::BF16)] {
+        all.push(Weight {
+            format,
+            bytes: encode(&plain, elem),
+            row_bytes: cols * elem.bytes() as usize,
+            group: 0,
+            values: rounded(&plain, elem),
+            rows,
+            cols,
+        });
+    }
+    for b in Block::ALL {
+        let whole = cols.next_multiple_of(b.values());
+        let row_bytes = whole / b.values() * b.bytes();
+        let mut bytes: Vec<u8> = words(rows * row_bytes, 12).iter().map(|w| (w >> 9) as u8).collect();
+        for (i, raw) in bytes.chunks_mut(b.bytes()).enumerate() {
+            for (j, at) in scales(b).iter().enumerate() {
+                let scale = half::f16::from_f32(0.01 * (i % 13) as f32 - 0.05 * j as f32);
+                raw[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+        let mut values = vec![0.0; rows * whole];
+        block::decode(b, &bytes, &mut values);
+        let values = values.chunks(whole).flat_map(|row| row[..cols].to_vec()).collect();
+        all.push(Weight { format: blocks(b), bytes, row_bytes, group: 0, values, rows, cols });
+    }
+    for (format, bits, asymmetric) in [
+        (Format::Int8, GroupBits::Eight, false),
+        (Format::Int8a, GroupBits::Eight, true),
+        (Format::Int4, GroupBits::Four, false),
+        (Format::Int4a, GroupBits::Four, true),
+    ] {
+        for size in [0, 32] {
+            let form = Groups { bits, size, asymmetric };
+            let row_bytes = form.row_bytes(cols);
+            let mut bytes = vec![0; rows * row_bytes];
+            group::encode(form, cols, &plain, &mut bytes);
+            let mut values = vec![0.0; rows * cols];
+            group::decode(form, cols, &bytes, &mut values);
+            all.push(Weight { format, bytes, row_bytes, group: form.group(cols), values, rows, cols });
+        }
+    }
+    all
+}
+
+#[test]
+fn rows_of_every_format() {
+    for cols in [256, 45] {
+        for (i, w) in every_weight(6, cols).iter().enumerate() {
+            let elem = Elem::ALL[i % 3];
+            let ids = [5u32, 0, 6, 2, 5, u32::MAX, 3];
+            let old = numbers(ids.len() * cols, 5);
+            let row = |id: u32| match w.values.get(id as usize * cols..(id as usize + 1) * cols) {
+                Some(row) if (id as usize) < w.rows => row.to_vec(),
+                _ => vec![0.0; cols],
+            };
+            let plain: Vec<f32> = ids.iter().flat_map(|id| rounded(&row(*id), elem)).collect();
+            let added: Vec<f32> =
+                plain.iter().zip(rounded(&old, elem)).map(|(v, o)| round(o + v, elem)).collect();
+            Machine::each(|gpu| {
+                let (ids_at, table) = (gpu.put(&ids), w.view(gpu));
+                for add in [0, 1] {
+                    let out = gpu.matrix(&old, cols, elem, cols + 3, 0);
+                    let p = Embed { ids: ids_at, table, out, elem, add };
+                    gpu.run(&p, &p.launch(w.format));
+                    let want = if add == 1 { &added } else { &plain };
+                    same(&gpu.values(out, elem), want, w.format.name());
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Products.
+
+use crate::embed::{Weight, every_weight};
+use crate::machine::{Machine, numbers, round, rounded, same};
+use engraft_core::math::{self, FusedMadd};
+use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_kernels::params::linear::{Linear, Then};
+use engraft_kernels::params::{Activation, Elem};
+
+/// `x w^T` in the contract's order.
+pub fn product(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
+    let b = leaf_bounds(k, grain);
+    let dot = |x: &[f32], w: &[f32]| {
+        tree(std::array::from_fn(|l| (b[l]..b[l + 1]).fold(0.0, |acc, k| x[k].mul_add(w[k], acc))))
+    };
+    x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot(x, w))).collect()
+}
+
+struct Case {
+    rows: usize,
+    grain: usize,
+    x_elem: Elem,
+    out_elem: Elem,
+    bias: bool,
+    then: Then,
+}
+
+fn model(case: &Case, x: &[f32], w: &Weight, bias: &[f32], old: &[f32]) -> Vec<f32> {
+    let n = w.rows;
+    let mut y = product(&rounded(x, case.x_elem), &w.values, w.cols, case.grain);
+    if case.bias {
+        y.iter_mut().enumerate().for_each(|(i, v)| *v += bias[i % n]);
+    }
+    let e = case.out_elem;
+    let y = rounded(&y, e);
+    let act = |v: f32| math::silu::<FusedMadd>(v);
+    match case.then {
+        Then::NOTHING => y,
+        Then::ACTIVATE => y.iter().map(|v| round(act(*v), e)).collect(),
+        Then::ADD => y.iter().zip(rounded(old, e)).map(|(v, o)| round(o + v, e)).collect(),
+        _ => y
+            .chunks(n)
+            .flat_map(|row| (0..n / 2).map(move |i| round(act(row[i]) * row[i + n / 2], e)))
+            .collect(),
+    }
+}
+
+fn check(case: &Case, w: &Weight) {
+    let outputs = if case.then == Then::GATE { w.rows / 2 } else { w.rows };
+    let x = numbers(case.rows * w.cols, 21);
+    let (bias, old) = (numbers(w.rows, 22), numbers(case.rows * outputs, 23));
+    let want = model(case, &x, w, &bias, &old);
+    Machine::each(|gpu| {
+        let x = gpu.matrix(&x, w.cols, case.x_elem, w.cols + 1, 0);
+        let out = gpu.matrix(&old, outputs, case.out_elem, outputs + 2, 1);
+        let bias = if case.bias { gpu.put(&bias) } else { 0 };
+        let p = Linear {
+            x,
+            weight: w.view(gpu),
+            out,
+            bias,
+            grain: case.grain as u32,
+            x_elem: case.x_elem,
+            out_elem: case.out_elem,
+            then: case.then,
+            act: Activation::SILU,
+            reserved: 0,
+        };
+        gpu.run(&p, &p.launch(w.format));
+        same(&gpu.values(out, case.out_elem), &want, w.format.name());
+    });
+}
+
+#[test]
+fn every_format_has_the_contracts_bits() {
+    for rows in [2, 19] {
+        for (i, w) in every_weight(5, 300).iter().enumerate() {
+            let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[i / 3 % 3]);
+            check(&Case { rows, grain: 1, x_elem, out_elem, bias: i % 2 == 0, then: Then::NOTHING }, w);
+        }
+    }
+}
+
+#[test]
+fn every_size_has_the_contracts_bits() {
+    for (k, grain) in [(1, 1), (7, 1), (64, 8), (77, 5), (300, 64), (1040, 64)] {
+        for (n, rows) in [(1, 1), (34, 5), (64, 9)] {
+            let w = &every_weight(n, k)[0];
+            check(
+                &Case {
+                    rows,
+                    grain,
+                    x_elem: Elem::F32,
+                    out_elem: Elem::F32,
+                    bias: true,
+                    then: Then::NOTHING,
+                },
+                w,
+            );
+        }
+    }
+}
+
+#[test]
+fn every_epilogue_rounds_where_the_composed_ops_would() {
+    for then in [Then::NOTHING, Then::ACTIVATE, Then::ADD, Then::GATE] {
+        for elem in Elem::ALL {
+            for bias in [false, true] {
+                let all = every_weight(70, 96);
+                for (rows, w) in [(5, &all[2]), (17, &all[0])] {
+                    check(&Case { rows, grain: 1, x_elem: elem, out_elem: elem, bias, then }, w);
+                }
+            }
+        }
+    }
+}

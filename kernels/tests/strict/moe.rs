@@ -1,0 +1,158 @@
+//! Experts.
+
+use crate::embed::every_weight;
+use crate::linear::product;
+use crate::machine::{Machine, numbers, round, rounded, same};
+use engraft_core::math::{FusedMadd as F, exp, sigmoid};
+use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_kernels::params::Elem;
+use engraft_kernels::params::moe::{Combine, ExpertLinear, Group, Route};
+
+/// Experts of a row, ascending, and their weights.
+fn routed(row: &[f32], top_k: usize, softmax: bool, renormalise: bool, scale: f32) -> (Vec<u32>, Vec<f32>) {
+    let key = |i: &usize| if row[*i].is_nan() { f32::NEG_INFINITY } else { row[*i] };
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap().then(a.cmp(b)));
+    let mut chosen = order[..top_k].to_vec();
+    chosen.sort_unstable();
+    let max = row.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m { *v } else { m });
+    let score: Vec<f32> =
+        row.iter().map(|v| if softmax { exp::<F>(v - max) } else { sigmoid::<F>(*v) }).collect();
+    let b = leaf_bounds(row.len(), 1);
+    let all = tree(std::array::from_fn(|l| score[b[l]..b[l + 1]].iter().fold(0.0, |a, v| a + v)));
+    let total = match (renormalise, softmax) {
+        (true, _) => chosen.iter().fold(0.0, |a, c| a + score[*c]),
+        (false, true) => all,
+        (false, false) => 1.0,
+    };
+    let total = if total == 0.0 { 1.0 } else { total };
+    let weights = chosen.iter().map(|c| score[*c] / total * scale).collect();
+    (chosen.iter().map(|c| *c as u32).collect(), weights)
+}
+
+/// Slots by expert.
+fn grouped(experts: &[u32], count: usize) -> Vec<u32> {
+    let mut bounds = vec![0];
+    let mut order = Vec::new();
+    for e in 0..count as u32 {
+        order.extend((0..experts.len()).filter(|s| experts[*s] == e).map(|s| s as u32));
+        bounds.push(order.len() as u32);
+    }
+    [bounds, order].concat()
+}
+
+#[test]
+fn routes_and_groups_are_the_contracts() {
+    for (experts, top_k, tokens) in [(5, 2, 7), (64, 8, 9), (70, 40, 3)] {
+        for (softmax, renormalise) in [(true, false), (true, true), (false, false), (false, true)] {
+            let mut logits: Vec<f32> =
+                numbers(tokens * experts, 1).iter().map(|v| (v * 12.0).round() / 3.0).collect();
+            logits[experts + 1] = f32::NEG_INFINITY;
+            let rows: Vec<_> =
+                logits.chunks(experts).map(|r| routed(r, top_k, softmax, renormalise, 1.5)).collect();
+            let chosen: Vec<u32> = rows.iter().flat_map(|r| r.0.clone()).collect();
+            let weights: Vec<f32> = rows.iter().flat_map(|r| r.1.clone()).collect();
+            Machine::each(|gpu| {
+                let out = gpu.matrix(&vec![0.0; tokens * top_k], top_k, Elem::F32, top_k + 1, 0);
+                let (experts_at, groups) =
+                    (gpu.empty(4 * chosen.len()), gpu.empty(4 * (experts + 1 + chosen.len())));
+                let p = Route {
+                    logits: gpu.matrix(&logits, experts, Elem::F32, experts + 3, 0),
+                    weights: out,
+                    experts: experts_at,
+                    top_k: top_k as u32,
+                    sigmoid: u32::from(!softmax),
+                    renormalise: u32::from(renormalise),
+                    scale: 1.5,
+                };
+                gpu.run(&p, &p.launch());
+                assert_eq!(gpu.get::<u32>(experts_at, chosen.len()), chosen);
+                same(&gpu.values(out, Elem::F32), &weights, "route");
+                let p =
+                    Group { experts: experts_at, groups, count: experts as u32, slots: chosen.len() as u32 };
+                gpu.run(&p, &p.launch());
+                assert_eq!(gpu.get::<u32>(groups, experts + 1 + chosen.len()), grouped(&chosen, experts));
+            });
+        }
+    }
+}
+
+#[test]
+fn every_slot_meets_its_expert() {
+    // Expert 3 has most slots, expert 4 none.
+    let few = [[0u32, 3], [3, 5], [1, 3], [2, 3], [0, 3], [3, 5], [1, 2]].concat();
+    check_experts(&few, 96, usize::MAX);
+    // Seven times as many: 16 slots at a time, of plain weights.
+    check_experts(&few.repeat(7), 77, 3);
+}
+
+/// Slots that go to these experts, with the first formats of [`every_weight`].
+fn check_experts(experts: &[u32], k: usize, formats: usize) {
+    let (count, n, top_k) = (6usize, 35usize, 2usize);
+    let (slots, tokens) = (experts.len(), experts.len() / top_k);
+    for (i, w) in every_weight(count * n, k).iter().take(formats).enumerate() {
+        let elem = Elem::ALL[i % 3];
+        let per_token = i % 2 == 0;
+        let rows = if per_token { tokens } else { slots };
+        let (x, bias) = (numbers(rows * k, 1), numbers(count * n, 2));
+        let xs = rounded(&x, elem);
+        let want: Vec<f32> = experts
+            .iter()
+            .enumerate()
+            .flat_map(|(s, e)| {
+                let row = if per_token { s / top_k } else { s };
+                let e = *e as usize;
+                let y = product(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, 1);
+                y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect::<Vec<_>>()
+            })
+            .collect();
+        Machine::once(|gpu| {
+            let out = gpu.matrix(&vec![0.0; slots * n], n, elem, n + 1, 0);
+            let p = ExpertLinear {
+                x: gpu.dense(&x, k, elem),
+                weight: w.view(gpu),
+                out,
+                bias: gpu.put(&bias),
+                groups: gpu.put(&grouped(experts, count)),
+                count: count as u32,
+                grain: 1,
+                elem,
+                reserved: 0,
+            };
+            gpu.run(&p, &p.launch(w.format));
+            same(&gpu.values(out, elem), &want, w.format.name());
+        });
+    }
+}
+
+#[test]
+fn slots_are_added_in_order() {
+    let (tokens, top_k) = (5usize, 3usize);
+    for elem in Elem::ALL {
+        for (n, add) in [(24, 0), (17, 1)] {
+            let (y, w, old) =
+                (numbers(tokens * top_k * n, 1), numbers(tokens * top_k, 2), numbers(tokens * n, 3));
+            let (ys, olds) = (rounded(&y, elem), rounded(&old, elem));
+            let want: Vec<f32> = (0..tokens * n)
+                .map(|i| {
+                    let (t, c) = (i / n, i % n);
+                    let sum = (0..top_k)
+                        .fold(0.0, |acc, j| w[t * top_k + j].mul_add(ys[(t * top_k + j) * n + c], acc));
+                    round(if add == 1 { sum + olds[i] } else { sum }, elem)
+                })
+                .collect();
+            Machine::each(|gpu| {
+                let out = gpu.matrix(&old, n, elem, n, 0);
+                let p = Combine {
+                    y: gpu.dense(&y, n, elem),
+                    weights: gpu.matrix(&w, top_k, Elem::F32, top_k + 2, 0),
+                    out,
+                    elem,
+                    add,
+                };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(out, elem), &want, "combine");
+            });
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Norms.
+
+use crate::machine::{Machine, numbers, round, rounded, same};
+use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_kernels::params::norm::Norm;
+use engraft_kernels::params::{Elem, MatView};
+
+/// A sum in the contract's order.
+fn sum(x: &[f32], step: impl Fn(f32, f32) -> f32) -> f32 {
+    let b = leaf_bounds(x.len(), 1);
+    tree(std::array::from_fn(|l| x[b[l]..b[l + 1]].iter().fold(0.0, |a, v| step(a, *v))))
+}
+
+pub struct Kind<'a> {
+    layer: bool,
+    weight: Option<&'a [f32]>,
+    bias: Option<&'a [f32]>,
+    plus_one: bool,
+}
+
+impl<'a> Kind<'a> {
+    /// RMS norm with a weight.
+    pub fn rms(weight: &'a [f32]) -> Self {
+        Kind { layer: false, weight: Some(weight), bias: None, plus_one: false }
+    }
+}
+
+/// The norm of one part, not yet rounded.
+pub fn model(x: &[f32], kind: &Kind<'_>, eps: f32) -> Vec<f32> {
+    let n = x.len() as f32;
+    let mean = if kind.layer { sum(x, |a, v| a + v) / n } else { 0.0 };
+    let x: Vec<f32> = if kind.layer { x.iter().map(|v| v - mean).collect() } else { x.to_vec() };
+    let r = 1.0 / (sum(&x, |a, v| v.mul_add(v, a)) / n + eps).sqrt();
+    let each = |(i, v): (usize, &f32)| match (kind.weight, kind.bias) {
+        (Some(w), Some(b)) => (v * r).mul_add(w[i], b[i]),
+        (Some(w), None) => (v * r) * if kind.plus_one { 1.0 + w[i] } else { w[i] },
+        (None, Some(b)) => v * r + b[i],
+        (None, None) => v * r,
+    };
+    x.iter().enumerate().map(each).collect()
+}
+
+fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 5] {
+    let kind = |layer, weight, bias, plus_one| Kind { layer, weight, bias, plus_one };
+    [
+        kind(false, Some(w), None, false),
+        kind(false, Some(w), None, true),
+        kind(false, None, None, false),
+        kind(true, Some(w), Some(b), false),
+        kind(true, None, Some(b), false),
+    ]
+}
+
+/// `(rows, parts, width, gap)`: narrow, wide, odd, whole units.
+const SHAPES: [(usize, usize, usize, usize); 5] =
+    [(3, 1, 7, 0), (2, 3, 64, 0), (5, 1, 111, 3), (2, 1, 1024, 0), (2, 1, 777, 8)];
+
+#[test]
+fn strict_norms_have_the_contracts_bits() {
+    for elem in Elem::ALL {
+        for (rows, parts, width, gap) in SHAPES {
+            let (w, b) = (numbers(width, 1), numbers(width, 2));
+            let cols = parts * width;
+            let (x, y) = (numbers(rows * cols, 3), numbers(rows * cols, 4));
+            for (i, kind) in kinds(&w, &b).iter().enumerate() {
+                let added = i % 2 == 0;
+                let mut stored = rounded(&x, elem);
+                if added {
+                    stored.iter_mut().zip(rounded(&y, elem)).for_each(|(v, y)| *v = round(*v + y, elem));
+                }
+                let want: Vec<f32> = stored.chunks(width).flat_map(|part| model(part, kind, 1e-5)).collect();
+                Machine::each(|gpu| {
+                    let m = gpu.matrix(&x, cols, elem, cols + gap, 0);
+                    let out = if added { gpu.matrix(&x, cols, elem, cols + gap, gap) } else { m };
+                    let add = if added { gpu.matrix(&y, cols, elem, cols + gap, 0) } else { MatView::NONE };
+                    let weight = kind.weight.map_or(0, |w| gpu.put(w));
+                    let bias = kind.bias.map_or(0, |b| gpu.put(b));
+                    let p = Norm {
+                        x: m,
+                        add,
+                        out,
+                        weight,
+                        bias,
+                        width: width as u32,
+                        parts: parts as u32,
+                        eps: 1e-5,
+                        layer: u32::from(kind.layer),
+                        plus_one: u32::from(kind.plus_one),
+                        elem,
+                        strict: 1,
+                        reserved: 0,
+                    };
+                    gpu.run(&p, &p.launch());
+                    same(&gpu.values(out, elem), &rounded(&want, elem), "norm");
+                    if added {
+                        same(&gpu.values(m, elem), &stored, "the stored sum");
+                    }
+                    let fast = Norm { strict: 0, ..p };
+                    if !added {
+                        return;
+                    }
+                    // The fast order differs by a few roundings.
+                    let fast = Norm { add: MatView::NONE, ..fast };
+                    gpu.run(&fast, &fast.launch());
+                    for (g, w) in gpu.values(out, elem).iter().zip(&want) {
+                        let ulp = if elem == Elem::F32 { 1e-5 } else { 1e-2 };
+                        assert!((g - w).abs() <= ulp * w.abs().max(1.0), "{g} against {w}");
+                    }
+                });
+            }
+        }
+    }
+}

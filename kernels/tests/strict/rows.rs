@@ -1,0 +1,51 @@
+//! Rows and words moved.
+
+use crate::machine::{Machine, numbers, rounded, same};
+use engraft_kernels::params::Elem;
+use engraft_kernels::params::rows::{Gather, Patch, Seen};
+
+#[test]
+fn rows_are_gathered_and_unknown_ones_are_zero() {
+    for elem in Elem::ALL {
+        for (cols, pitch) in [(16, 24), (7, 9)] {
+            let x = numbers(4 * cols, 1);
+            let rows = [3u32, 0, 4, 3, u32::MAX];
+            let all = rounded(&x, elem);
+            let want: Vec<f32> = rows
+                .iter()
+                .flat_map(
+                    |r| if *r < 4 { all[*r as usize * cols..][..cols].to_vec() } else { vec![0.0; cols] },
+                )
+                .collect();
+            Machine::each(|gpu| {
+                let from = gpu.matrix(&x, cols, elem, pitch, 0);
+                let out = gpu.matrix(&numbers(5 * cols, 2), cols, elem, pitch, 0);
+                let p = Gather { x: from, out, rows: gpu.put(&rows), elem, reserved: 0 };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(out, elem), &want, "gather");
+            });
+        }
+    }
+}
+
+#[test]
+fn of_several_patches_the_last_counts() {
+    let pairs = [[3u32, 30], [0, 1], [9, 90], [3, 31], [5, 50], [u32::MAX, 7], [3, 32]];
+    Machine::each(|gpu| {
+        let dst = gpu.put(&[100u32; 9]);
+        let p = Patch { pairs: gpu.put(&pairs), dst, count: pairs.len() as u32, len: 9 };
+        gpu.run(&p, &p.launch());
+        assert_eq!(gpu.get::<u32>(dst, 9), [1, 100, 100, 32, 100, 50, 100, 100, 100]);
+    });
+}
+
+#[test]
+fn seen_bits_are_cleared_and_set() {
+    let ids: Vec<u32> = vec![0, 31, 32, 95, 96, 5000, 0];
+    Machine::each(|gpu| {
+        let seen = gpu.put(&[0xffff_ffffu32; 4]);
+        let p = Seen { ids: gpu.put(&ids), seen, count: ids.len() as u32, words: 3 };
+        gpu.run(&p, &p.launch());
+        assert_eq!(gpu.get::<u32>(seen, 4), [1 << 31 | 1, 1, 1 << 31, 0xffff_ffff]);
+    });
+}

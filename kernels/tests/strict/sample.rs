@@ -1,0 +1,128 @@
+//! Sampling against the engine's own definition, and the largest column.
+
+use crate::machine::{Machine, numbers, rounded, words};
+use engraft_core::math::{FusedMadd, exp};
+use engraft_core::sample::{SampleRow, Scratch, mark_seen, sample_row};
+use engraft_kernels::params::Elem;
+use engraft_kernels::params::sample::{Argmax, Sample};
+
+fn row(inv_temperature: f32, top_k: u32, top_p: f32, min_p: f32, seen_slot: i32) -> SampleRow {
+    SampleRow {
+        inv_temperature,
+        penalty: if seen_slot >= 0 { 1.25 } else { 1.0 },
+        inv_penalty: if seen_slot >= 0 { 0.8 } else { 1.0 },
+        top_k,
+        top_p: (top_p * 16_777_216.0) as u32,
+        min_weight: (min_p * 1_073_741_824.0) as u32,
+        seed: [17, 4],
+        request: 3,
+        position: 0,
+        draw: 0,
+        seen_slot,
+    }
+}
+
+/// Logits with ties, NaN, infinities and plain rows.
+fn logits(vocab: usize) -> Vec<Vec<f32>> {
+    let spread: Vec<f32> = numbers(vocab, 5).iter().map(|v| v * 6.0).collect();
+    let ties: Vec<f32> = spread.iter().map(|v| v.round() / 2.0).collect();
+    let mut odd = spread.clone();
+    odd[1] = f32::NAN;
+    odd[2] = f32::NEG_INFINITY;
+    odd[vocab - 1] = -0.0;
+    vec![spread, ties, odd, vec![0.0; vocab], vec![f32::NEG_INFINITY; vocab]]
+}
+
+#[test]
+fn every_draw_is_the_definitions() {
+    for vocab in [70usize, 2500] {
+        let all = logits(vocab);
+        let mut table = vec![
+            row(0.0, 0, 1.0, 0.0, -1),
+            row(0.0, 0, 1.0, 0.0, 0),
+            row(1.0, 0, 1.0, 0.0, -1),
+            row(0.7, 5, 1.0, 0.0, 1),
+            row(1.3, 0, 0.9, 0.0, -1),
+            row(0.2, 1500, 0.95, 0.01, -1),
+            row(2.5, 1, 1.0, 0.0, -1),
+            row(0.9, 40, 0.3, 0.2, 2),
+            row(0.05, 2000, 0.999, 0.0, -1),
+        ];
+        table.iter_mut().enumerate().for_each(|(i, r)| r.draw = i as u32);
+        let words_of_row = vocab.div_ceil(32);
+        let seen = words(3 * words_of_row, 9);
+        for (l, values) in all.iter().enumerate() {
+            // Every row of the table once, and one without a slot.
+            let slots: Vec<u32> = (0..table.len() as u32).chain([u32::MAX]).collect();
+            let positions: Vec<u32> = (0..slots.len() as u32).map(|i| 100 + i * 7 + l as u32).collect();
+            let mut after = seen.clone();
+            let mut scratch = Scratch::new(vocab);
+            let want: Vec<u32> = slots
+                .iter()
+                .zip(&positions)
+                .map(|(slot, position)| {
+                    let Some(mut r) = table.get(*slot as usize).copied() else { return u32::MAX };
+                    r.position = *position;
+                    let at = usize::try_from(r.seen_slot).ok().map(|s| s * words_of_row);
+                    let bits = at.map(|at| after[at..at + words_of_row].to_vec());
+                    let token = sample_row(values, bits.as_deref(), &r, exp::<FusedMadd>, &mut scratch);
+                    if let Some(at) = at {
+                        mark_seen(&mut after[at..at + words_of_row], token);
+                    }
+                    token
+                })
+                .collect();
+            let rows: Vec<f32> = slots.iter().flat_map(|_| values.clone()).collect();
+            let run = |gpu: &mut Machine| {
+                let seen_at = gpu.put(&seen);
+                let out = gpu.empty(4 * slots.len());
+                let p = Sample {
+                    logits: gpu.matrix(&rows, vocab, Elem::F32, vocab + 1, 0),
+                    table: gpu.put(&table),
+                    slots: gpu.put(&slots),
+                    positions: gpu.put(&positions),
+                    seen: seen_at,
+                    out,
+                    table_rows: table.len() as u32,
+                    seen_rows: 3,
+                    seen_words: words_of_row as u32,
+                    reserved: 0,
+                };
+                gpu.run(&p, &p.launch());
+                assert_eq!(gpu.get::<u32>(out, slots.len()), want, "vocab {vocab}, logits {l}");
+                assert_eq!(gpu.get::<u32>(seen_at, seen.len()), after);
+            };
+            if vocab < 100 { Machine::each(run) } else { Machine::once(run) }
+        }
+    }
+}
+
+#[test]
+fn the_lowest_of_the_largest() {
+    for elem in Elem::ALL {
+        for cols in [1, 40, 3001] {
+            let mut rows: Vec<f32> = numbers(5 * cols, 3);
+            rows[cols..2 * cols].fill(f32::NAN);
+            rows[2 * cols..3 * cols].fill(2.5);
+            rows[4 * cols - 1] = f32::NAN;
+            rows[5 * cols - 1] = 99.0;
+            let want: Vec<u32> = rounded(&rows, elem)
+                .chunks(cols)
+                .map(|row| {
+                    let best = row
+                        .iter()
+                        .enumerate()
+                        .fold((0, f32::NEG_INFINITY), |b, (i, v)| if *v > b.1 { (i, *v) } else { b });
+                    best.0 as u32
+                })
+                .collect();
+            Machine::each(|gpu| {
+                let x = gpu.matrix(&rows, cols, elem, cols.next_multiple_of(8), 0);
+                let out = gpu.empty(20);
+                let p = Argmax { x, out, elem, reserved: 0 };
+                gpu.run(&p, &p.launch());
+                assert_eq!(gpu.get::<u32>(out, 5), want);
+            });
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Tensor-core kernels on the machine without a GPU: checked-in PTX, every check on, several schedules, against f64.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "tensor/flash.rs"]
+mod flash;
+#[path = "tensor/gemm.rs"]
+mod gemm;
+#[path = "tensor/machine.rs"]
+mod machine;
+#[path = "tensor/pack.rs"]
+mod pack;
+#[path = "tensor/weights.rs"]
+mod weights;

@@ -1,0 +1,414 @@
+//! Attention: near f64 over every mask and width; the same bits alone and in a batch, in one step and in several, over any
+//! pages, by either kernel.
+
+use crate::machine::{Device, Dice, Type, U, schedules};
+use engraft_kernels::params::MatView;
+use engraft_kernels::params::attention::Scores;
+use engraft_kernels::params::flash::{Flash, supports};
+use engraft_kernels::params::kv::KvView;
+use ptx_vm::Options;
+
+const OLD: f32 = 0.375;
+
+/// One model's heads and masks.
+#[derive(Clone)]
+struct Heads {
+    ty: Type,
+    heads: usize,
+    kv_heads: usize,
+    width: usize,
+    causal: bool,
+    window: Option<u32>,
+    cap: Option<f32>,
+    slopes: Option<Vec<f32>>,
+}
+
+fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
+    Heads { ty, heads, kv_heads, width, causal: true, window: None, cap: None, slopes: None }
+}
+
+/// A sequence: queries, keys and values of all its positions.
+#[derive(Clone)]
+struct Text {
+    len: usize,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+fn text(h: &Heads, len: usize, seed: u64) -> Text {
+    let mut dice = Dice(seed);
+    let mut some = |n: usize| (0..n).map(|_| h.ty.round(dice.unit() * 1.5)).collect::<Vec<f32>>();
+    Text {
+        len,
+        q: some(len * h.heads * h.width),
+        k: some(len * h.kv_heads * h.width),
+        v: some(len * h.kv_heads * h.width),
+    }
+}
+
+/// What a step asks of a sequence: its last `queries` positions of the first `len`.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    text: &'a Text,
+    len: usize,
+    queries: usize,
+}
+
+/// How a step is run.
+#[derive(Clone, Copy)]
+struct How {
+    page_size: usize,
+    /// Pages lie in another order.
+    mixed: bool,
+    few: u32,
+    /// Elements that are skipped before q, and more in a row of it.
+    skew: usize,
+    options: Options,
+}
+
+fn how(options: Options) -> How {
+    How { page_size: 16, mixed: false, few: 0, skew: 0, options }
+}
+
+impl Heads {
+    fn scale(&self) -> f32 {
+        1.0 / (self.width as f32).sqrt()
+    }
+
+    /// Whether query position `p` of a sequence of `len` sees key `j`.
+    fn sees(&self, p: usize, j: usize) -> bool {
+        (!self.causal || j <= p) && self.window.is_none_or(|w| j + w as usize > p)
+    }
+
+    fn params(&self, device: &mut Device) -> Scores {
+        let flags = [
+            (self.causal, Scores::CAUSAL),
+            (self.window.is_some(), Scores::WINDOW),
+            (self.cap.is_some(), Scores::CAPPED),
+        ];
+        Scores {
+            slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
+            scale: self.scale(),
+            cap: self.cap.unwrap_or(1.0),
+            window: self.window.unwrap_or(0),
+            flags: flags.iter().map(|(on, flag)| if *on { *flag } else { 0 }).sum(),
+        }
+    }
+
+    /// Outputs of all asked rows, over pages.
+    fn run(&self, asks: &[Ask<'_>], how: How) -> Vec<f32> {
+        supports(self.ty.elem(), self.ty.elem(), self.width as u32, self.width as u32).unwrap();
+        let mut device = Device::new();
+        let words = |v: &[u32]| v.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let stride = asks.iter().map(|a| a.len.div_ceil(how.page_size)).max().unwrap() + 1;
+        let pages: usize = asks.iter().map(|a| a.len.div_ceil(how.page_size)).sum();
+        let (mut table, mut used) = (vec![u32::MAX; asks.len() * stride], 0);
+        let page = self.kv_heads * how.page_size * self.width;
+        // Positions that nobody wrote stay NaN: whoever reads them shows.
+        let (mut keys, mut values) = (vec![f32::NAN; pages * page], vec![f32::NAN; pages * page]);
+        for (s, ask) in asks.iter().enumerate() {
+            for entry in 0..ask.len.div_ceil(how.page_size) {
+                let at = if how.mixed { pages - 1 - used } else { used };
+                (table[s * stride + entry], used) = (at as u32, used + 1);
+            }
+            for j in 0..ask.len {
+                let at = table[s * stride + j / how.page_size] as usize;
+                for head in 0..self.kv_heads {
+                    let to = ((at * self.kv_heads + head) * how.page_size + j % how.page_size) * self.width;
+                    let from = (j * self.kv_heads + head) * self.width;
+                    keys[to..to + self.width].copy_from_slice(&ask.text.k[from..from + self.width]);
+                    values[to..to + self.width].copy_from_slice(&ask.text.v[from..from + self.width]);
+                }
+            }
+        }
+        let kv = KvView {
+            keys: device.put(&self.ty.write(&keys)),
+            values: device.put(&self.ty.write(&values)),
+            pages: pages as u32,
+            page_size: how.page_size as u32,
+            kv_heads: self.kv_heads as u32,
+            k_dim: self.width as u32,
+            v_dim: self.width as u32,
+            elem: self.ty.elem(),
+        };
+        let lens: Vec<u32> = asks.iter().map(|a| a.len as u32).collect();
+        let rows: Vec<u32> = (0..asks.len() as u32).collect();
+        let mut p: Flash = bytemuck::Zeroable::zeroed();
+        (p.kv, p.table_stride) = (kv, stride as u32);
+        p.kv_lens = device.put(&words(&lens));
+        p.table_rows = device.put(&words(&rows));
+        p.pages = device.put(&words(&table));
+        self.finish(&mut device, p, asks, how)
+    }
+
+    /// Outputs of all rows of sequences without pages.
+    fn run_rows(&self, asks: &[Ask<'_>], how: How) -> Vec<f32> {
+        let mut device = Device::new();
+        let pitch = self.kv_heads * self.width + how.skew;
+        let mut rows = |of: fn(&Text) -> &Vec<f32>| {
+            let mut all = vec![f32::NAN; how.skew];
+            for ask in asks {
+                for row in
+                    of(ask.text)[..ask.len * self.kv_heads * self.width].chunks(self.kv_heads * self.width)
+                {
+                    all.extend(row);
+                    all.extend(vec![f32::NAN; how.skew]);
+                }
+            }
+            device.put(&self.ty.write(&all)) + (how.skew * 2) as u64
+        };
+        let (keys, values) = (rows(|t| &t.k), rows(|t| &t.v));
+        let width = self.width as u32;
+        let kv = KvView {
+            keys,
+            values,
+            pages: 0,
+            page_size: 0,
+            kv_heads: self.kv_heads as u32,
+            k_dim: width,
+            v_dim: width,
+            elem: self.ty.elem(),
+        };
+        let p = Flash { kv, k_pitch: pitch as u64, v_pitch: pitch as u64, ..bytemuck::Zeroable::zeroed() };
+        self.finish(&mut device, p, asks, how)
+    }
+
+    /// Fills in what both kinds share, launches, and reads the outputs; two token rows at the end belong to nobody.
+    fn finish(&self, device: &mut Device, mut p: Flash, asks: &[Ask<'_>], how: How) -> Vec<f32> {
+        let cols = self.heads * self.width;
+        let tokens: usize = asks.iter().map(|a| a.queries).sum();
+        let (q_pitch, out_pitch) = (cols + how.skew, cols + 8 - how.skew % 2);
+        let mut q = vec![f32::NAN; how.skew + (tokens + 2) * q_pitch];
+        let mut bounds = vec![0u32];
+        let mut row = 0;
+        for ask in asks {
+            for i in 0..ask.queries {
+                let from = (ask.len - ask.queries + i) * cols;
+                q[how.skew + row * q_pitch..][..cols].copy_from_slice(&ask.text.q[from..from + cols]);
+                row += 1;
+            }
+            bounds.push(row as u32);
+        }
+        let old = self.ty.write(&vec![OLD; (tokens + 2) * out_pitch]);
+        let view = |ptr, pitch: usize| MatView {
+            ptr,
+            pitch: pitch as u64,
+            rows: (tokens + 2) as u32,
+            cols: cols as u32,
+        };
+        p.q = view(device.put(&self.ty.write(&q)) + (how.skew * 2) as u64, q_pitch);
+        p.out = view(device.put(&old), out_pitch);
+        p.scores = self.params(device);
+        p.bounds = device.put(&bounds.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>());
+        (p.seqs, p.heads, p.elem) = (asks.len() as u32, self.heads as u32, self.ty.elem());
+        let most = |f: fn(&Ask<'_>) -> usize| asks.iter().map(f).max().unwrap() as u32;
+        let mut p = p.with_few(how.few, most(|a| a.len));
+        if how.few > 0 {
+            p.parts = device.memory.allocate(0, p.parts_bytes()).unwrap();
+        }
+        let bytes = bytemuck::bytes_of(&p).to_vec();
+        device.run(&p.whole(most(|a| a.queries)), &bytes, &how.options);
+        if how.few > 0 {
+            device.run(&p.split(), &bytes, &how.options);
+            if let Some(merge) = p.merge() {
+                device.run(&merge, &bytes, &how.options);
+            }
+        }
+        let got = self.ty.read(&device.get(p.out.ptr, old.len()));
+        let kept = |(i, v): (usize, &f32)| (i % out_pitch < cols && i / out_pitch < tokens) || *v == OLD;
+        assert!(got.iter().enumerate().all(kept), "something else was written");
+        got.chunks(out_pitch).take(tokens).flat_map(|row| &row[..cols]).copied().collect()
+    }
+
+    /// One row's outputs of one head, in f64, and what f32 arithmetic may cost each.
+    fn want(&self, text: &Text, len: usize, p: usize, head: usize) -> Vec<(f64, f64)> {
+        let (w, kv_head) = (self.width, head / (self.heads / self.kv_heads));
+        let q = &text.q[(p * self.heads + head) * w..][..w];
+        let key = |j: usize| (j * self.kv_heads + kv_head) * w;
+        let mut off = 0.0f64;
+        let scores: Vec<(usize, f64)> = (0..len)
+            .filter(|j| self.sees(p, *j))
+            .map(|j| {
+                let terms = q.iter().zip(&text.k[key(j)..][..w]).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                let (dot, condition) = terms.fold((0.0, 0.0), |(s, c), t| (s + t, c + f64::abs(t)));
+                let mut s = dot * f64::from(self.scale());
+                let mut e = (8.0 * condition * f64::from(self.scale()) + 2.0 * s.abs()) * U;
+                if let Some(cap) = self.cap {
+                    s = f64::from(cap) * (s / f64::from(cap)).tanh();
+                    e += 13.0 * U * s.abs();
+                }
+                if let Some(slopes) = &self.slopes {
+                    s += f64::from(slopes[head]) * (j as f64 - p as f64);
+                    e += U * (s.abs() + f64::from(slopes[head]) * (p as f64 - j as f64).abs());
+                }
+                off = off.max(e);
+                (j, s)
+            })
+            .collect();
+        let top = scores.iter().fold(f64::MIN, |m, (_, s)| m.max(*s));
+        let sum: f64 = scores.iter().map(|(_, s)| (s - top).exp()).sum();
+        // Scaling the argument of the exponential rounds once more than a plain one.
+        off += scores.iter().fold(0.0f64, |m, (_, s)| m.max((top - s) * (s - top).exp())) * 2.0 * U;
+        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16).
+        let parts = if self.ty == Type::Bf16 { 64.0 * U } else { U };
+        (0..w)
+            .map(|d| {
+                let part = |(j, s): &(usize, f64)| (s - top).exp() / sum * f64::from(text.v[key(*j) + d]);
+                let value = scores.iter().map(part).sum();
+                let weighted: f64 = scores.iter().map(|t| part(t).abs()).sum();
+                (value, (2.0 * off + 32.0 * U + parts) * weighted)
+            })
+            .collect()
+    }
+
+    fn check(&self, asks: &[Ask<'_>], got: &[f32]) {
+        let cols = self.heads * self.width;
+        let mut rows = got.chunks(cols);
+        for ask in asks {
+            for i in 0..ask.queries {
+                let row = rows.next().unwrap();
+                for head in 0..self.heads {
+                    let position = ask.len - ask.queries + i;
+                    for (d, (want, slack)) in
+                        self.want(ask.text, ask.len, position, head).into_iter().enumerate()
+                    {
+                        let v = row[head * self.width + d];
+                        let most = slack + self.ty.half_ulp(want);
+                        assert!(
+                            (f64::from(v) - want).abs() <= most,
+                            "{:?} width {} position {position} of {} head {head} d {d}: {v}, not {want} (within {most:e})",
+                            self.ty,
+                            self.width,
+                            ask.len
+                        );
+                    }
+                }
+            }
+        }
+        assert!(rows.next().is_none());
+    }
+
+    /// Near f64 and the same bits by every kernel and schedule.
+    fn prove(&self, asks: &[Ask<'_>]) {
+        let [forward, reverse, cores] = schedules();
+        let got = self.run(asks, how(forward));
+        self.check(asks, &got);
+        for few in [1, 3] {
+            assert_eq!(got, self.run(asks, How { few, ..how(reverse) }), "few {few}");
+        }
+        let got = self.run(asks, how(cores));
+        self.check(asks, &got);
+        assert_eq!(got, self.run(asks, How { few: 3, mixed: true, page_size: 32, ..how(cores) }));
+    }
+}
+
+fn all(text: &Text) -> Ask<'_> {
+    Ask { text, len: text.len, queries: text.len }
+}
+fn last(text: &Text, queries: usize) -> Ask<'_> {
+    Ask { text, len: text.len, queries }
+}
+
+#[test]
+fn widths_and_groups() {
+    for (width, heads_n, kv) in [(64, 4, 2), (80, 2, 2), (96, 3, 1), (128, 8, 2), (256, 2, 1)] {
+        for ty in [Type::Bf16, Type::F16] {
+            let h = heads(ty, heads_n, kv, width);
+            let (a, b, c) = (text(&h, 21, 1), text(&h, 70, 2), text(&h, 3, 3));
+            h.prove(&[last(&a, 1), last(&b, 20), last(&b, 2), all(&c)]);
+        }
+    }
+}
+
+#[test]
+fn masks() {
+    let base = heads(Type::F16, 4, 2, 64);
+    for h in [
+        Heads { causal: false, ..base.clone() },
+        Heads { window: Some(10), ..base.clone() },
+        Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
+        Heads { slopes: Some(vec![0.5, 0.25, 0.0625, 1.0]), ..base.clone() },
+        Heads { causal: false, slopes: Some(vec![-0.5, 0.25, 0.0, 1.0]), cap: Some(2.0), ..base.clone() },
+    ] {
+        let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
+        h.prove(&[all(&a), last(&b, 2), last(&b, 30)]);
+    }
+}
+
+#[test]
+fn several_spans() {
+    for h in [
+        heads(Type::Bf16, 2, 1, 64),
+        Heads { window: Some(300), ..heads(Type::F16, 2, 2, 64) },
+        Heads { causal: false, ..heads(Type::Bf16, 1, 1, 128) },
+    ] {
+        let (a, b, c) = (text(&h, 700, 7), text(&h, 256, 8), text(&h, 257, 9));
+        h.prove(&[last(&a, 1), last(&b, 3), last(&c, 2), last(&c, 40)]);
+    }
+}
+
+#[test]
+fn many_heads_in_a_group_take_several_tiles() {
+    let h = heads(Type::Bf16, 20, 1, 64);
+    let a = text(&h, 300, 11);
+    h.prove(&[last(&a, 1), last(&a, 5)]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_in_a_batch_and_in_chunks() {
+    for (h, len) in [
+        (heads(Type::Bf16, 4, 2, 64), 330),
+        (Heads { window: Some(90), cap: Some(5.0), ..heads(Type::F16, 2, 1, 80) }, 290),
+    ] {
+        let (a, b) = (text(&h, len, 21), text(&h, 33, 22));
+        let options = schedules()[2];
+        let whole = h.run(&[all(&a)], how(options));
+        let cols = h.heads * h.width;
+        // Among others, in chunks, over pages of other sizes and orders.
+        let mut done = 0;
+        for (chunk, page_size, few) in
+            [(7, 16, 0), (130, 8, 1), (64, 64, 0), (1, 16, 1), (2, 128, 4), (len, 32, 0)]
+        {
+            let upto = (done + chunk).min(len);
+            let ask = Ask { text: &a, len: upto, queries: upto - done };
+            let how = How { page_size, mixed: chunk % 2 == 0, few, ..how(options) };
+            let got = h.run(&[last(&b, 1), ask, all(&b)], how);
+            assert_eq!(
+                got[cols..][..(upto - done) * cols],
+                whole[done * cols..upto * cols],
+                "{done}..{upto}"
+            );
+            done = upto;
+        }
+        assert_eq!(done, len);
+        // Every position as it would be decoded.
+        for p in (0..len).step_by(37) {
+            let ask = Ask { text: &a, len: p + 1, queries: 1 };
+            let got = h.run(&[ask], How { few: 1, page_size: 48, ..how(options) });
+            assert_eq!(got, whole[p * cols..(p + 1) * cols], "position {p}");
+        }
+    }
+}
+
+#[test]
+fn rows_without_pages_at_any_address() {
+    for (skew, causal) in [(0, false), (8, true), (3, false)] {
+        let h = Heads { causal, ..heads(Type::F16, 4, 2, 64) };
+        let (a, b) = (text(&h, 30, 31), text(&h, 66, 32));
+        let asks = [all(&a), all(&b)];
+        let options = schedules()[0];
+        let rows = h.run_rows(&asks, How { skew, ..how(options) });
+        h.check(&asks, &rows);
+        assert_eq!(rows, h.run(&asks, how(schedules()[1])), "pages give the same bits");
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_with_a_reason() {
+    let (half, full) = (Type::F16.elem(), Type::F32.elem());
+    assert!(supports(full, full, 64, 64).unwrap_err().contains("f32"));
+    assert!(supports(half, full, 64, 64).unwrap_err().contains("type"));
+    assert!(supports(half, half, 64, 128).unwrap_err().contains("one width"));
+    assert!(supports(half, half, 72, 72).unwrap_err().contains("wide"));
+}

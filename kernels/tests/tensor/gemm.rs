@@ -1,0 +1,281 @@
+//! Products: near f64, the same bits for every number of rows.
+
+use crate::machine::{Device, Dice, Type, U, schedules};
+use crate::weights::{Weight, random};
+use engraft_kernels::params::gemm::{Gemm, Then, leaves, supports};
+use engraft_kernels::params::{Activation, Format, MatView};
+use ptx_vm::Options;
+
+/// One product.
+struct Case {
+    ty: Type,
+    out: Type,
+    rows: usize,
+    w: Weight,
+    x: Vec<f32>,
+    /// Elements from row to row, and before the first.
+    pitch: usize,
+    skip: usize,
+    bias: Option<Vec<f32>>,
+    then: Then,
+    grain: usize,
+    gated: bool,
+}
+
+fn case(ty: Type, format: Format, group: usize, rows: usize, n: usize, k: usize) -> Case {
+    let mut dice = Dice(rows as u64 * 31 + n as u64 * 7 + k as u64);
+    let w = random(format, group, n, k, &mut dice);
+    let x = (0..rows * k).map(|_| ty.round(dice.unit())).collect();
+    let pitch = k.next_multiple_of(8);
+    Case { ty, out: ty, rows, w, x, pitch, skip: 0, bias: None, then: Then::Nothing, grain: 1, gated: false }
+}
+
+fn of(ty: Type) -> Format {
+    if ty == Type::F16 { Format::F16 } else { Format::Bf16 }
+}
+
+const OLD: f32 = 0.375;
+
+impl Case {
+    fn columns(&self) -> usize {
+        if matches!(self.then, Then::Gate(_)) { self.w.n / 2 } else { self.w.n }
+    }
+
+    /// The outputs of rows `rows`, computed in the launch that is chosen for so many.
+    fn run(&self, rows: std::ops::Range<usize>, options: &Options) -> Vec<f32> {
+        self.run_by(rows, options, None)
+    }
+
+    /// The same by kernel number `choice`.
+    fn run_by(&self, rows: std::ops::Range<usize>, options: &Options, choice: Option<usize>) -> Vec<f32> {
+        let mut device = Device::new();
+        let layout = supports(
+            self.ty.elem(),
+            self.out.elem(),
+            self.w.format,
+            self.w.group,
+            self.w.n,
+            self.w.k,
+            self.gated,
+        )
+        .unwrap();
+        let mut codes = vec![0; layout.code_bytes()];
+        let mut scales = vec![0; layout.scale_bytes()];
+        assert!(layout.pack(0..layout.tiles(), &self.w.file, &mut codes, &mut scales));
+        let count = rows.len();
+        // Rows end where the memory ends: what lies between them is poison, what lies behind a fault.
+        let mut x = vec![f32::NAN; self.skip + (count - 1) * self.pitch + self.w.k];
+        for (i, row) in rows.enumerate() {
+            x[self.skip + i * self.pitch..][..self.w.k]
+                .copy_from_slice(&self.x[row * self.w.k..][..self.w.k]);
+        }
+        let cols = self.columns();
+        let out_pitch = cols + 3;
+        let old = self.out.write(&vec![OLD; (count - 1) * out_pitch + cols]);
+        let mut p = Gemm::new(&layout, self.grain, self.ty.elem(), self.out.elem(), self.then);
+        let view = |ptr, pitch: usize, cols: usize| MatView {
+            ptr,
+            pitch: pitch as u64,
+            rows: count as u32,
+            cols: cols as u32,
+        };
+        let from = device.put(&self.ty.write(&x)) + (self.skip * 2) as u64;
+        p.x = view(from, self.pitch, self.w.k);
+        p.out = view(device.put(&old), out_pitch, cols);
+        (p.weight, p.scales) = (device.put(&codes), device.put(&scales));
+        p.bias = self.bias.as_ref().map_or(0, |b| device.put(&Type::F32.write(b)));
+        let launch = choice.map_or_else(|| p.launch(), |i| p.choices()[i].clone());
+        device.run(&launch, bytemuck::bytes_of(&p), options);
+        let got = self.out.read(&device.get(p.out.ptr, old.len()));
+        assert!(got.iter().enumerate().all(|(i, v)| i % out_pitch < cols || *v == OLD), "columns beyond out");
+        got.chunks(out_pitch).flat_map(|row| &row[..cols]).copied().collect()
+    }
+
+    /// `(value, what f32 may cost)` of sum and bias.
+    fn sum(&self, row: usize, n: usize) -> (f64, f64) {
+        let bias = self.bias.as_ref().map_or(0.0, |b| f64::from(b[n]));
+        let (x, w) = (&self.x[row * self.w.k..][..self.w.k], &self.w.values[n * self.w.k..][..self.w.k]);
+        let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * w);
+        let (sum, condition) = terms.fold((bias, bias.abs()), |(s, c), t| (s + t, c + t.abs()));
+        (sum, 8.0 * U * condition)
+    }
+
+    fn want(&self, row: usize, col: usize) -> (f64, f64) {
+        let (v, slack) = self.sum(row, col);
+        let off = slack + self.out.half_ulp(v);
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let act = |v: f64, off: f64| (silu(v), 1.13 * off + 8.0 * U * (v.abs() + silu(v).abs()));
+        match self.then {
+            Then::Nothing => (v, slack),
+            Then::Add => (v + f64::from(OLD), off + U),
+            Then::Act(_) => act(v, off),
+            Then::Gate(_) => {
+                let (u, u_slack) = self.sum(row, col + self.columns());
+                let (a, a_off) = act(v, off);
+                let u_off = u_slack + self.out.half_ulp(u);
+                (a * u, a.abs() * u_off + u.abs() * a_off + a_off * u_off + 2.0 * U * (a * u).abs())
+            }
+        }
+    }
+
+    fn check(&self, got: &[f32]) {
+        let cols = self.columns();
+        assert_eq!(got.len(), self.rows * cols);
+        for (i, v) in got.iter().enumerate() {
+            let (want, slack) = self.want(i / cols, i % cols);
+            let most = slack + self.out.half_ulp(want);
+            assert!(
+                (f64::from(*v) - want).abs() <= most,
+                "{:?} {} rows {} n {} k {}: row {} column {}: {v}, not {want} (within {most:e})",
+                self.ty,
+                self.w.format.name(),
+                self.rows,
+                self.w.n,
+                self.w.k,
+                i / cols,
+                i % cols
+            );
+        }
+    }
+
+    /// Near f64, equal bits under all schedules (which differ in how they sum, so the last is only near).
+    fn prove(&self) {
+        let [forward, reverse, cores] = schedules();
+        let got = self.run(0..self.rows, &forward);
+        self.check(&got);
+        assert_eq!(got, self.run(0..self.rows, &reverse));
+        self.check(&self.run(0..self.rows, &cores));
+    }
+}
+
+/// Every format with a group size of each kind.
+const QUANTIZED: [(Format, usize); 11] = [
+    (Format::Q8_0, 0),
+    (Format::Q4_0, 0),
+    (Format::Q4_1, 0),
+    (Format::Int8, 0),
+    (Format::Int8, 32),
+    (Format::Int8a, 64),
+    (Format::Int8a, 32),
+    (Format::Int4, 128),
+    (Format::Int4, 0),
+    (Format::Int4a, 32),
+    (Format::Int4a, 192),
+];
+
+/// All kernels of a case give the bits of the first, near f64 under all schedules.
+fn all_kernels(case: &Case, kernels: usize) {
+    let [forward, reverse, cores] = schedules();
+    let first = case.run_by(0..case.rows, &forward, Some(0));
+    case.check(&first);
+    for kernel in 0..kernels {
+        assert_eq!(first, case.run_by(0..case.rows, &reverse, Some(kernel)), "kernel {kernel}");
+    }
+    let first = case.run_by(0..case.rows, &cores, Some(0));
+    case.check(&first);
+    for kernel in 1..kernels {
+        assert_eq!(first, case.run_by(0..case.rows, &cores, Some(kernel)), "kernel {kernel}");
+    }
+}
+
+#[test]
+fn all_kernels_give_the_same_bits_near_f64() {
+    for (ty, n, k) in [(Type::Bf16, 40, 600), (Type::F16, 130, 136)] {
+        all_kernels(&case(ty, of(ty), 0, 21, n, k), 6);
+    }
+}
+
+#[test]
+fn quantized_kernels_give_the_same_bits_near_f64() {
+    for (i, (format, group)) in QUANTIZED.into_iter().enumerate() {
+        let ty = if i % 2 == 0 { Type::Bf16 } else { Type::F16 };
+        let k = if matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_1) { 608 } else { 587 };
+        all_kernels(&case(ty, format, group, 19, 40, k), 3);
+    }
+}
+
+#[test]
+fn quantized_kernels_of_both_types() {
+    for (format, group) in QUANTIZED {
+        for ty in [Type::Bf16, Type::F16] {
+            let mut case = case(ty, format, group, 3, 18, 96);
+            (case.gated, case.then, case.out) = (true, Then::Gate(Activation::SILU), Type::F32);
+            case.check(&case.run(0..3, &schedules()[0]));
+        }
+    }
+}
+
+#[test]
+fn every_kernel_is_near_f64() {
+    for ty in [Type::Bf16, Type::F16] {
+        for rows in [1, 9, 20, 40, 65] {
+            case(ty, of(ty), 0, rows, 40, 136).prove();
+        }
+    }
+}
+
+#[test]
+fn odd_sizes_pitches_and_addresses() {
+    for (n, k, skip, pitch) in
+        [(1, 1, 0, 1), (17, 7, 3, 9), (33, 65, 0, 65), (15, 200, 8, 208), (16, 129, 1, 130)]
+    {
+        for rows in [1, 3, 10] {
+            let mut case = case(Type::Bf16, Format::Bf16, 0, rows, n, k);
+            (case.skip, case.pitch) = (skip, pitch);
+            case.prove();
+        }
+    }
+}
+
+#[test]
+fn every_ending() {
+    let silu = Activation::SILU;
+    for (then, gated) in
+        [(Then::Nothing, true), (Then::Act(silu), false), (Then::Add, false), (Then::Gate(silu), true)]
+    {
+        for (rows, out) in [(2, Type::F16), (30, Type::F16), (70, Type::F16), (5, Type::F32), (70, Type::F32)]
+        {
+            let mut case = case(Type::F16, Format::F16, 0, rows, 36, 72);
+            (case.then, case.gated, case.out) = (then, gated, out);
+            case.bias = Some((0..36).map(|i| i as f32 / 16.0 - 1.0).collect());
+            case.prove();
+        }
+    }
+}
+
+/// Rows 0..rows at once give the bits that each gives alone.
+fn alone(case: &Case, counts: &[usize]) {
+    let [forward, .., cores] = schedules();
+    for options in [forward, cores] {
+        let cols = case.columns();
+        let one: Vec<Vec<f32>> = (0..case.rows).map(|r| case.run(r..r + 1, &options)).collect();
+        for &count in counts {
+            let all = case.run(0..count, &options);
+            for (r, row) in all.chunks(cols).enumerate() {
+                assert_eq!(row, one[r], "row {r} of {count}, {}", case.w.format.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_and_in_any_batch() {
+    let counts: Vec<usize> = (1..=70).collect();
+    alone(&case(Type::Bf16, Format::Bf16, 0, 70, 16, 600), &counts);
+    alone(&case(Type::Bf16, Format::Q4_1, 0, 40, 16, 320), &[1, 2, 7, 8, 9, 31, 32, 33, 40]);
+    alone(&case(Type::F16, Format::Int8, 128, 40, 16, 400), &[1, 2, 7, 8, 9, 31, 32, 33, 40]);
+    alone(&case(Type::F16, Format::F16, 0, 140, 24, 330), &[2, 9, 17, 33, 64, 65, 70, 129, 140]);
+}
+
+#[test]
+fn leaves_are_the_contracts_in_whole_units() {
+    assert_eq!(leaves(512, 1), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(leaves(100, 64), [0, 1, 1, 1, 1, 2, 2, 2, 2]);
+    // 12 heads of 128: 2, 1, 2, 1, ..
+    assert_eq!(leaves(1536, 128), [0, 4, 6, 10, 12, 16, 18, 22, 24]);
+    assert_eq!(leaves(4096, 80), leaves(4096, 64));
+    for k in (1..5000).step_by(37) {
+        let all = leaves(k, 1);
+        assert!(all.is_sorted() && all[0] == 0 && all[8] as usize == k.div_ceil(64));
+    }
+}

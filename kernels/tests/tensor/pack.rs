@@ -1,0 +1,67 @@
+//! Packing has an exact inverse, and costs next to nothing in bytes.
+
+use crate::machine::Dice;
+use crate::weights::random;
+use engraft_kernels::pack::Layout;
+use engraft_kernels::params::Format;
+use proptest::prelude::*;
+
+const FORMATS: [(Format, &[usize]); 9] = [
+    (Format::F16, &[0]),
+    (Format::Bf16, &[0]),
+    (Format::Q8_0, &[0]),
+    (Format::Q4_0, &[0]),
+    (Format::Q4_1, &[0]),
+    (Format::Int8, &[0, 32, 64, 128]),
+    (Format::Int8a, &[0, 32, 64, 192]),
+    (Format::Int4, &[0, 32, 64, 128]),
+    (Format::Int4a, &[0, 32, 64, 256]),
+];
+
+proptest! {
+    #[test]
+    fn unpacking_gives_the_file_back(n in 1usize..70, k in 1usize..300, gated: bool, seed: u64, pick in 0usize..64) {
+        let (format, groups) = FORMATS[pick % FORMATS.len()];
+        let group = groups[pick % groups.len()];
+        let blocks = matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_1);
+        let (n, k) = (if gated { n.next_multiple_of(2) } else { n }, if blocks { k.next_multiple_of(32) } else { k });
+        let w = random(format, group, n, k, &mut Dice(seed));
+        let layout = Layout::of(format, group, n, k, gated).unwrap();
+        prop_assert_eq!(w.file.len(), n * layout.row_bytes());
+        let mut codes = vec![1; layout.code_bytes()];
+        let mut scales = vec![1; layout.scale_bytes()];
+        // In two parts, as several threads would.
+        let cut = layout.tiles() / 2;
+        let (a, b) = codes.split_at_mut(cut * layout.tile_bytes());
+        let (c, d) = scales.split_at_mut(cut * layout.tile_scale_bytes());
+        prop_assert!(layout.pack(0..cut, &w.file, a, c));
+        prop_assert!(layout.pack(cut..layout.tiles(), &w.file, b, d));
+        let mut back = vec![0xff; w.file.len()];
+        prop_assert!(layout.unpack(&codes, &scales, &mut back));
+        prop_assert_eq!(back, w.file);
+    }
+}
+
+#[test]
+fn whole_shapes_take_hardly_more_than_their_file() {
+    for (format, groups) in FORMATS {
+        for &group in groups {
+            let layout = Layout::of(format, group, 1536, 768, false).unwrap();
+            let (packed, file) = (layout.code_bytes() + layout.scale_bytes(), 1536 * layout.row_bytes());
+            assert_eq!(packed, file, "{} groups of {group}", format.name());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused_with_a_reason() {
+    let refused = |format, group, n, k, gated| Layout::of(format, group, n, k, gated).unwrap_err();
+    assert!(refused(Format::F32, 0, 16, 64, false).contains("f32"));
+    assert!(refused(Format::Q4K, 0, 16, 256, false).contains("K forms"));
+    assert!(refused(Format::Int4, 96, 16, 256, false).contains("groups"));
+    assert!(refused(Format::Q8_0, 0, 16, 40, false).contains("whole"));
+    assert!(refused(Format::F16, 0, 17, 64, true).contains("gate"));
+    let layout = Layout::of(Format::F16, 0, 16, 64, false).unwrap();
+    assert!(!layout.pack(0..1, &[0; 2047], &mut [0; 2048], &mut []));
+    assert!(!layout.pack(0..2, &[0; 2048], &mut [0; 4096], &mut []));
+}

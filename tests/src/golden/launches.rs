@@ -1,0 +1,109 @@
+//! The plan held to what ran: every slot that it calls native has launched its kernel, and no product, norm, look-up or
+//! attention ran by a kernel that the plan does not name.
+
+use engraft_core::inject::InjectionPlan;
+use std::collections::BTreeMap;
+
+/// Kernels by name, and how often each ran.
+pub type Launches = BTreeMap<String, u64>;
+
+/// Stems whose every launch belongs to a slot of the plan; others also serve in between (gathering rows, converting
+/// logits, appending keys).
+const PLANNED: [&str; 7] = ["attention", "embed", "flash", "gemm", "gemmq", "linear", "moe"];
+
+/// Whether an entry is what a plan's name means: `*` stands for any letters.
+fn is_named(name: &str, entry: &str) -> bool {
+    match name.split_once('*') {
+        None => name == entry,
+        Some((before, after)) => entry.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len()).any(|at| rest.is_char_boundary(at) && is_named(after, &rest[at..]))
+        }),
+    }
+}
+
+/// What ran since `before`.
+pub fn since(before: &Launches, after: &Launches) -> Launches {
+    let ran = |(entry, n): (&String, &u64)| (entry.clone(), n - before.get(entry).unwrap_or(&0));
+    after.iter().map(ran).filter(|(_, n)| *n > 0).collect()
+}
+
+/// What of a plan did not happen, and what happened without being planned.
+pub fn complaints(plan: &InjectionPlan, ran: &Launches) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for row in &plan.rows {
+        let Some(kernel) = &row.kernel else { continue };
+        if !ran.keys().any(|entry| is_named(kernel, entry)) {
+            let slot = row.layer.map_or(row.slot.clone(), |layer| format!("layer {layer} {}", row.slot));
+            complaints.push(format!("{slot} ({}) is planned to run {kernel}, which never ran", row.op));
+        }
+    }
+    for entry in ran.keys() {
+        let stem = entry.split('_').next().unwrap_or_default();
+        let planned = plan.rows.iter().filter_map(|r| r.kernel.as_ref()).any(|k| is_named(k, entry));
+        if PLANNED.contains(&stem) && !planned {
+            complaints.push(format!("{entry} ran, which no slot of the plan names"));
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engraft_core::inject::PlanRow;
+    use engraft_core::mem::Float;
+
+    fn plan(kernels: &[&str]) -> InjectionPlan {
+        let row = |kernel: &&str| PlanRow {
+            layer: Some(1),
+            slot: "up".into(),
+            op: "linear",
+            kernel: Some(kernel.to_string()),
+            composed: None,
+            shape: None,
+            format: None,
+            bytes: 0,
+            shard: "",
+        };
+        InjectionPlan {
+            arch: "Some".into(),
+            backend: "cuda:0".into(),
+            dtype: Float::F32,
+            rows: kernels.iter().map(row).collect(),
+            assumed: Vec::new(),
+        }
+    }
+
+    fn ran(entries: &[&str]) -> Launches {
+        entries.iter().map(|e| (e.to_string(), 3)).collect()
+    }
+
+    #[test]
+    fn a_plan_is_held_to_what_ran() {
+        let plan = plan(&["gemm_*_bf16"]);
+        assert!(complaints(&plan, &ran(&["gemm_n8_bf16", "rows_gather_wide"])).is_empty());
+        let other = complaints(&plan, &ran(&["linear_strict_bf16"]));
+        assert_eq!(other.len(), 2, "{other:?}");
+        assert!(other[0].contains("layer 1 up") && other[1].contains("linear_strict_bf16"), "{other:?}");
+        assert_eq!(complaints(&plan, &ran(&["gemm_n8_f16"])).len(), 2);
+    }
+
+    #[test]
+    fn names_have_any_number_of_stars() {
+        for (name, entry, same) in [
+            ("a_b", "a_b", true),
+            ("a_b", "a_bc", false),
+            ("a_*_f32_*", "a_whole_f32_128", true),
+            ("a_*_f32_*", "a_whole_f16_128", false),
+            ("a_*", "a_", true),
+        ] {
+            assert_eq!(is_named(name, entry), same, "{name} {entry}");
+        }
+    }
+
+    #[test]
+    fn counts_are_those_of_one_case() {
+        let (before, after) = (ran(&["a"]), Launches::from([("a".into(), 3), ("b".into(), 2)]));
+        assert_eq!(since(&before, &after), Launches::from([("b".into(), 2)]));
+    }
+}

@@ -1,0 +1,143 @@
+//! What the assembler makes of a PTX text: registers, spills and shared memory of every entry, and the gate on them.
+
+use super::Outcome;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// What one entry takes on a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes stored and loaded by spills.
+    pub spills: u32,
+    /// Bytes of stack.
+    pub stack: u32,
+    /// Static shared memory of a block, in bytes.
+    pub shared: u32,
+}
+
+/// Resources by entry.
+pub type Report = BTreeMap<String, Resources>;
+
+/// Assembles `ptx` and reads the report.
+pub fn resources(tool: &Path, ptx: &str, arch: &str) -> Outcome<Report> {
+    let folder = std::env::temp_dir().join(format!("engraft-ptxas-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let (input, output) = (folder.join("in.ptx"), folder.join("out.cubin"));
+    std::fs::write(&input, ptx).map_err(|e| e.to_string())?;
+    let run = Command::new(tool)
+        .args(["-v", &format!("-arch={}", arch.replace("compute", "sm")), "-o"])
+        .args([&output, &input])
+        .output()
+        .map_err(|e| format!("{}: {e}", tool.display()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let run = run?;
+    let log = String::from_utf8_lossy(&run.stderr).into_owned();
+    match run.status.success() {
+        true => Ok(parse(&log)),
+        false => Err(log),
+    }
+}
+
+/// The number before `unit` in a line such as `Used 32 registers, used 1 barriers, 4096 bytes smem`.
+fn before(line: &str, unit: &str) -> u32 {
+    let head = line.split(unit).next().unwrap_or_default();
+    match line.contains(unit) {
+        true => head.trim_end().rsplit([' ', ',']).next().and_then(|n| n.parse().ok()).unwrap_or(0),
+        false => 0,
+    }
+}
+
+fn parse(log: &str) -> Report {
+    let mut report = Report::new();
+    let mut entry = String::new();
+    for line in log.lines() {
+        if let Some(rest) = line.split("Compiling entry function '").nth(1) {
+            entry = rest.split('\'').next().unwrap_or_default().to_string();
+        }
+        if line.contains("bytes stack frame") && !entry.is_empty() {
+            let of = report.entry(entry.clone()).or_default();
+            of.stack = before(line, " bytes stack frame");
+            of.spills = before(line, " bytes spill stores") + before(line, " bytes spill loads");
+        }
+        if line.contains("Used ") && line.contains(" registers") && !entry.is_empty() {
+            let of = report.entry(entry.clone()).or_default();
+            of.registers = before(line, " registers");
+            of.shared = before(line, " bytes smem");
+        }
+    }
+    report
+}
+
+/// Limits of the entries whose name begins with a prefix.
+pub struct Limit {
+    prefix: String,
+    registers: u32,
+    shared: u32,
+}
+
+/// Reads `prefix registers shared-bytes` lines; `#` begins a comment. The longest prefix counts.
+pub fn limits(table: &str) -> Outcome<Vec<Limit>> {
+    let mut limits = Vec::new();
+    for (at, line) in table.lines().enumerate() {
+        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        let number = |word: &str| word.parse().map_err(|_| format!("limits.txt:{}: '{word}'", at + 1));
+        match words[..] {
+            [] => {}
+            [prefix, registers, shared] => limits.push(Limit {
+                prefix: prefix.trim_end_matches('*').into(),
+                registers: number(registers)?,
+                shared: number(shared)?,
+            }),
+            _ => return Err(format!("limits.txt:{}: 'prefix registers shared' expected", at + 1)),
+        }
+    }
+    Ok(limits)
+}
+
+/// What of a report is over its limits. Spills are never allowed.
+pub fn over(report: &Report, arch: &str, limits: &[Limit]) -> Vec<String> {
+    let mut over = Vec::new();
+    for (entry, has) in report {
+        let limit = limits.iter().filter(|l| entry.starts_with(&l.prefix)).max_by_key(|l| l.prefix.len());
+        let Some(limit) = limit else {
+            over.push(format!("{entry}: no line in kernels/limits.txt"));
+            continue;
+        };
+        let figures = [
+            ("bytes of spills", has.spills, 0),
+            ("registers", has.registers, limit.registers),
+            ("bytes of static shared memory", has.shared, limit.shared),
+        ];
+        for (what, got, most) in figures {
+            if got > most {
+                over.push(format!("{entry} ({arch}): {got} {what}, at most {most}"));
+            }
+        }
+    }
+    over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "ptxas info    : 0 bytes gmem\n\
+        ptxas info    : Compiling entry function 'norm_rms_f32' for 'sm_80'\n\
+        ptxas info    : Function properties for norm_rms_f32\n\
+        \x20   0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+        ptxas info    : Used 32 registers, used 1 barriers, 4096 bytes smem, 400 bytes cmem[0]\n";
+
+    #[test]
+    fn a_report_is_read_and_held_to_its_limits() {
+        let report = parse(LOG);
+        let want = Resources { registers: 32, spills: 12, stack: 0, shared: 4096 };
+        assert_eq!(report.get("norm_rms_f32"), Some(&want));
+        let limits = limits("* 255 1024\nnorm_ 31 8192 # tight\n").unwrap_or_default();
+        let over = over(&report, "compute_80", &limits);
+        assert_eq!(over.len(), 2, "{over:?}");
+        assert!(over[0].contains("spills") && over[1].contains("32 registers, at most 31"), "{over:?}");
+    }
+}
