@@ -22,6 +22,8 @@ const FUEL: u64 = 5_000_000;
 const DEPTH: usize = 200;
 /// Bytes a rendering may give.
 const MAX_OUTPUT: usize = 64 << 20;
+/// Lines, and bytes of a line, that a template may have: the template engine counts both in 16 bits.
+const MOST_LINES: usize = 60_000;
 const NAME: &str = "chat_template";
 
 /// One message of a conversation.
@@ -52,8 +54,13 @@ impl ChatTemplate {
     /// Compiles `source`; `bos_token` and `eos_token` are the spellings that the template may print.
     ///
     /// # Errors
-    /// [`Error::Text`] with the line where the syntax breaks.
+    /// [`Error::Text`] with the line where the syntax breaks, or for too many or too long lines.
     pub fn new(source: &str, bos_token: Option<&str>, eos_token: Option<&str>) -> Result<Self> {
+        let (lines, longest) = source.split('\n').fold((0, 0), |(n, most), l| (n + 1, most.max(l.len())));
+        if lines.max(longest) > MOST_LINES {
+            let found = format!("a chat template of {lines} lines, the longest of {longest} bytes");
+            return Err(Error::text(format!("{found}; at most {MOST_LINES} of each are allowed")));
+        }
         let mut environment = Environment::new();
         let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| explain(&e))?);

@@ -89,6 +89,8 @@ fn hostile_templates_end() {
     assert!(render(large, None).unwrap_err().to_string().contains("bytes"));
     let nested = format!("{}1{}", "{{ (".to_owned() + &"(".repeat(100_000), ")".repeat(100_001) + " }}");
     assert!(render(&nested, None).is_err());
+    let long = format!("{}{{{{ 'open }}}}", "x".repeat(70_000));
+    assert!(render(&long, None).unwrap_err().to_string().contains("longest of 70011 bytes"));
     let blocks = "{% if true %}".repeat(100_000);
     assert!(render(&blocks, None).is_err());
 }
