@@ -213,6 +213,8 @@ pub(crate) struct Program {
     pub(crate) parameter_bytes: u32,
     /// Some instruction orders blocks among each other (atomics, fences, strong accesses).
     pub(crate) orders_blocks: bool,
+    /// What a block does may depend on other blocks or on the time: blocks run one after another.
+    pub(crate) dependent: bool,
 }
 
 impl Program {

@@ -92,6 +92,8 @@ pub struct Options {
     pub track_writes: bool,
     /// Collect [`Report::traffic`] and [`Memory::traffic`].
     pub count_traffic: bool,
+    /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend on it.
+    pub threads: usize,
 }
 
 impl Default for Options {
@@ -106,6 +108,7 @@ impl Default for Options {
             tensor_core_sums: false,
             track_writes: false,
             count_traffic: false,
+            threads: 1,
         }
     }
 }

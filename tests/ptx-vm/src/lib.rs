@@ -37,6 +37,12 @@
 //! * Conversions take and give bit patterns (`u16` for f16 and bf16, `u8` for fp8) and `f32`; rounding modes and saturation are
 //!   arguments.
 
+/// The page and the README are programs too: their examples are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/cuda_without_a_gpu.md")]
+#[doc = include_str!("../README.md")]
+struct Pages;
+
 mod code;
 pub mod error;
 pub mod fault;

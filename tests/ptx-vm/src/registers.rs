@@ -113,17 +113,27 @@ pub(crate) trait Lane: Copy {
     fn store(r: &mut Registers, s: Slot, v: &[Self; 32], mask: u32);
 }
 
+/// `map` of an array as a plain loop, which the compiler turns into vectors.
+#[inline(always)]
+fn each<A: Copy, B: Copy + Default>(from: &[A; 32], f: impl Fn(A) -> B) -> [B; 32] {
+    let mut to = [B::default(); 32];
+    for i in 0..32 {
+        to[i] = f(from[i]);
+    }
+    to
+}
+
 macro_rules! narrow {
     ($($t:ty, $from:expr, $to:expr;)*) => {$(
         impl Lane for $t {
             const ZERO: Self = 0 as $t;
             #[inline(always)]
             fn load(r: &Registers, s: Slot) -> [Self; 32] {
-                r.row(s).map($from)
+                each(r.row(s), $from)
             }
             #[inline(always)]
             fn store(r: &mut Registers, s: Slot, v: &[Self; 32], mask: u32) {
-                r.put(s, &v.map($to), mask);
+                r.put(s, &each(v, $to), mask);
             }
         }
     )*};
@@ -144,11 +154,11 @@ macro_rules! wide {
             const ZERO: Self = 0 as $t;
             #[inline(always)]
             fn load(r: &Registers, s: Slot) -> [Self; 32] {
-                r.wide(s).map($from)
+                each(r.wide(s), $from)
             }
             #[inline(always)]
             fn store(r: &mut Registers, s: Slot, v: &[Self; 32], mask: u32) {
-                r.put_wide(s, &v.map($to), mask);
+                r.put_wide(s, &each(v, $to), mask);
             }
         }
     )*};

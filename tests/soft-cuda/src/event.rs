@@ -150,8 +150,10 @@ fn ticket(d: &mut Driver, id: Id) -> Result<Option<Ticket>> {
 
 /// Waits for an event; one that was never recorded counts as reached.
 pub fn synchronize(d: &mut Held, id: Id) -> Result {
+    // An event of a capture says so, whatever else the capture forbids.
+    let waiting = ticket(d, id)?;
     capture::refuse_unsafe(d)?;
-    if let Some(ticket) = ticket(d, id)? {
+    if let Some(ticket) = waiting {
         queue::wait(d, &[ticket]);
     }
     get(d, id).map(|_| ())
@@ -159,8 +161,9 @@ pub fn synchronize(d: &mut Held, id: Id) -> Result {
 
 /// Whether an event has been reached; asking gives it time for one step.
 pub fn query(d: &mut Held, id: Id) -> Result {
+    let waiting = ticket(d, id)?;
     capture::refuse_unsafe(d)?;
-    let Some(ticket) = ticket(d, id)? else { return Ok(()) };
+    let Some(ticket) = waiting else { return Ok(()) };
     queue::advance(d, &[ticket]);
     get(d, id)?;
     Err(Code::NOT_READY)

@@ -29,6 +29,11 @@
 //!
 //! The only public module is [`preload`], for test programs that want the library; the rest is the library.
 
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Pages;
+
 mod abi;
 mod capture;
 mod code;

@@ -298,6 +298,14 @@ impl SoftCuda {
         call!(self, engraftSoftCudaSetChecks(u32), mask)
     }
 
+    /// Threads over which independent blocks are spread; the results do not depend on it.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn set_threads(&self, threads: u32) -> Result<(), LoadError> {
+        call!(self, engraftSoftCudaSetThreads(u32), threads)
+    }
+
     /// Warp instructions after which a kernel is given up.
     ///
     /// # Errors

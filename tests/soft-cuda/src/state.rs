@@ -62,7 +62,8 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let machine = Options { track_writes: true, ..Options::default() };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let machine = Options { track_writes: true, threads, ..Options::default() };
         Settings { devices: 1, memory: 8 << 30, order: Order::Latest, machine }
     }
 }

@@ -107,6 +107,19 @@ fn a_capture_replays() {
     }
 }
 
+#[test]
+fn an_event_of_a_capture_says_so() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let event = context.new_event(None).unwrap();
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    event.record(&stream).unwrap();
+    assert_eq!(event.synchronize(), fails(R::CUDA_ERROR_CAPTURED_EVENT));
+    assert!(!event.is_complete());
+    assert!(stream.end_capture(sys::CUgraphInstantiate_flags(0)).is_err(), "asking has spoilt the capture");
+}
+
 fn address<T>(slice: &cudarc::driver::CudaSlice<T>, stream: &cudarc::driver::CudaStream) -> u64 {
     use cudarc::driver::DevicePtr;
     slice.device_ptr(stream).0

@@ -3,7 +3,7 @@
 //! ```text
 //! ptx-vm list FILE
 //! ptx-vm run FILE KERNEL [--grid X,Y,Z] [--block X,Y,Z] [--cluster X,Y,Z] [--shared BYTES] [--cooperative]
-//!            [--schedule forward|reverse|random:SEED] [--show N] ARGUMENT...
+//!            [--schedule forward|reverse|random:SEED] [--threads N] [--show N] ARGUMENT...
 //! ```
 //!
 //! An argument is `u32:5`, `i32:-5`, `f32:0.5`, `u64:7`, or a buffer: `empty:BYTES`, `zeros:BYTES`, `iota:N` (u32 0, 1, ...),
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ptx_vm::{Instance, Launch, Memory, Module, Options, Schedule};
 
 const USAGE: &str = "usage: ptx-vm list FILE\n       ptx-vm run FILE KERNEL [--grid X,Y,Z] [--block X,Y,Z] [--cluster X,Y,Z] [--shared BYTES] \
-[--cooperative] [--schedule forward|reverse|random:SEED] [--show N] ARGUMENT...\narguments: u32:5 i32:-5 f32:0.5 u64:7 empty:BYTES \
+[--cooperative] [--schedule forward|reverse|random:SEED] [--threads N] [--show N] ARGUMENT...\narguments: u32:5 i32:-5 f32:0.5 u64:7 empty:BYTES \
 zeros:BYTES iota:N random:N file:PATH";
 
 fn main() -> ExitCode {
@@ -134,6 +134,7 @@ fn run(file: &str, kernel: &str, words: &[String]) -> Result<(), String> {
     let mut memory = Memory::new();
     let instance = Instance::load(Arc::new(module), &mut memory, 0).map_err(|e| e.to_string())?;
     let (mut launch, mut options, mut show) = (Launch::new([1; 3], [32, 1, 1]), Options::default(), 8);
+    options.threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (mut values, mut buffers) = (Vec::new(), Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -145,6 +146,7 @@ fn run(file: &str, kernel: &str, words: &[String]) -> Result<(), String> {
             "--shared" => launch.dynamic_shared = three(value()?)?[0],
             "--cooperative" => launch.cooperative = true,
             "--schedule" => options.schedule = schedule(value()?)?,
+            "--threads" => options.threads = three(value()?)?[0] as usize,
             "--show" => show = three(value()?)?[0] as usize,
             _ => {
                 let (bytes, buffer) = argument(word, &mut memory)?;

@@ -30,6 +30,9 @@ pub struct Mma {
     pub saturate: bool,
 }
 
+/// Registers of an operand at most, f64 shapes aside.
+pub(crate) const MOST: usize = 4;
+
 /// Columns of B and D in every shape.
 pub const N: usize = 8;
 
@@ -126,6 +129,17 @@ impl Mma {
     /// `d`, `c`: [`Mma::c_registers`] rows; `a`: [`Mma::a_registers`]; `b`: [`Mma::b_registers`]. Other lengths are the
     /// caller's mistake: missing rows leave elements zero or results unwritten.
     pub fn run(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
+        let zero = [0; 32];
+        let (na, nb, nc) = (a.len().min(MOST), b.len().min(MOST), c.len().min(MOST));
+        let mut all = [[&zero; MOST]; 3];
+        all[0].iter_mut().zip(a).for_each(|(to, row)| *to = row);
+        all[1].iter_mut().zip(b).for_each(|(to, row)| *to = row);
+        all[2].iter_mut().zip(c).for_each(|(to, row)| *to = row);
+        self.run_rows(d, &all[0][..na], &all[1][..nb], &all[2][..nc], summation);
+    }
+
+    /// [`Mma::run`] on rows wherever they are.
+    pub(crate) fn run_rows(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has the feature the function is compiled for.
@@ -137,12 +151,12 @@ impl Mma {
     /// The same code in vectors of eight: no multiply-add is fused and no sum reordered, so the bits are the same.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn run_wide(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
+    fn run_wide(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
         self.run_any(d, a, b, c, summation);
     }
 
     #[inline(always)]
-    fn run_any(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
+    fn run_any(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
         // A depth known to the compiler: tiles no larger than needed, inner loops without a count.
         match self.k {
             4 => self.run_depth::<4>(d, a, b, c, summation),
@@ -157,9 +171,9 @@ impl Mma {
     fn run_depth<const K: usize>(
         &self,
         d: &mut [Row],
-        a: &[Row],
-        b: &[Row],
-        c: &[Row],
+        a: &[&Row],
+        b: &[&Row],
+        c: &[&Row],
         summation: Summation,
     ) {
         let mut left = [[0.0f32; K]; 16];
@@ -222,21 +236,20 @@ fn memory(register: &Row) -> &[u8] {
 
 /// Takes a fragment of A apart into rows of f32, `tile[row][k]`.
 #[inline(always)]
-pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[Row], tile: &mut [[f32; K]]) {
+pub(crate) fn gather_a<const K: usize>(kind: Element, m: usize, registers: &[&Row], tile: &mut [[f32; K]]) {
     let (width, codes) = (4 * kind.per_register(), e4m3_codes());
-    let mut values = [0.0f32; 256];
     for (j, register) in registers.iter().enumerate() {
-        kind.widen(memory(register), codes, &mut values);
         let (down, across) = if m == 16 { (8 * (j % 2), width * (j / 2)) } else { (0, width * j) };
-        for (row, values) in tile[down..down + 8].iter_mut().zip(values.chunks_exact(width)) {
-            row[across..across + width].copy_from_slice(values);
+        // Four lanes are a row.
+        for (row, lanes) in tile[down..down + 8].iter_mut().zip(memory(register).chunks_exact(16)) {
+            kind.widen(lanes, codes, &mut row[across..across + width]);
         }
     }
 }
 
 /// Takes a fragment of B apart into rows of f32, `tile[k][n]`.
 #[inline(always)]
-fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
+fn gather_b(kind: Element, registers: &[&Row], tile: &mut [[f32; N]]) {
     let (width, codes) = (4 * kind.per_register(), e4m3_codes());
     let mut values = [0.0f32; 256];
     for (rows, register) in tile.chunks_exact_mut(width).zip(registers) {
@@ -251,7 +264,7 @@ fn gather_b(kind: Element, registers: &[Row], tile: &mut [[f32; N]]) {
 const BLOCK: usize = 8 * N;
 
 #[inline(always)]
-fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [f32; 16 * N]) {
+fn read_sums(kind: Accumulator, registers: &[&Row], sums: &mut [f32; 16 * N]) {
     if kind == Accumulator::F16 {
         for (block, register) in sums.chunks_exact_mut(BLOCK).zip(registers) {
             Element::F16.widen(memory(register), e4m3_codes(), block);
@@ -259,7 +272,7 @@ fn read_sums(kind: Accumulator, registers: &[Row], sums: &mut [f32; 16 * N]) {
         return;
     }
     for (block, pair) in sums.chunks_exact_mut(BLOCK).zip(registers.chunks_exact(2)) {
-        for (sums, (&even, &odd)) in block.chunks_exact_mut(2).zip(pair[0].iter().zip(&pair[1])) {
+        for (sums, (&even, &odd)) in block.chunks_exact_mut(2).zip(pair[0].iter().zip(pair[1])) {
             sums[0] = f32::from_bits(even);
             sums[1] = f32::from_bits(odd);
         }
@@ -286,10 +299,10 @@ fn write_sums(kind: Accumulator, registers: &mut [Row], sums: &[f32; 16 * N]) {
 }
 
 #[inline(always)]
-fn write_integers(d: &mut [Row], c: &[Row], sums: &[f32; 16 * N], saturate: bool) {
+fn write_integers(d: &mut [Row], c: &[&Row], sums: &[f32; 16 * N], saturate: bool) {
     for (j, (d, c)) in d.iter_mut().zip(c).enumerate() {
         let block = &sums[j / 2 * BLOCK..][..BLOCK];
-        for (pair, (d, &c)) in block.chunks_exact(2).zip(d.iter_mut().zip(c)) {
+        for (pair, (d, &c)) in block.chunks_exact(2).zip(d.iter_mut().zip(c.iter())) {
             let (sum, c) = (pair[j % 2] as i32, c as i32);
             *d = if saturate { c.saturating_add(sum) } else { c.wrapping_add(sum) } as u32;
         }
@@ -303,19 +316,17 @@ fn multiply<const K: usize>(
     right: &[[f32; N]; K],
     sums: &mut [f32; 16 * N],
 ) {
-    // Two rows at a time: two chains of additions hide each other's latency.
-    for (sums, left) in sums.chunks_exact_mut(2 * N).zip(left.chunks_exact(2)).take(m / 2) {
-        let (upper, lower) = sums.split_at_mut(N);
-        let (mut first, mut second) = ([0.0f32; N], [0.0f32; N]);
-        first.copy_from_slice(upper);
-        second.copy_from_slice(lower);
-        for ((right, &x), &y) in right.iter().zip(&left[0]).zip(&left[1]) {
-            for ((first, second), &b) in first.iter_mut().zip(&mut second).zip(right) {
-                *first += x * b;
-                *second += y * b;
+    // Four rows at a time: four chains of additions hide each other's latency. Every shape has eight rows or sixteen.
+    for (sums, left) in sums.chunks_exact_mut(4 * N).zip(left.chunks_exact(4)).take(m / 4) {
+        let mut chains = [[0.0f32; N]; 4];
+        chains.as_flattened_mut().copy_from_slice(sums);
+        for (k, right) in right.iter().enumerate() {
+            for (chain, left) in chains.iter_mut().zip(left) {
+                for (sum, &b) in chain.iter_mut().zip(right) {
+                    *sum += left[k] * b;
+                }
             }
         }
-        upper.copy_from_slice(&first);
-        lower.copy_from_slice(&second);
+        sums.copy_from_slice(chains.as_flattened());
     }
 }

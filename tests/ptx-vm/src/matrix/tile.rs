@@ -18,6 +18,7 @@ pub const fn address_lane(matrix: usize, row: usize) -> usize {
 pub const ROW_ALIGNMENT: u32 = 16;
 
 /// `ldmatrix.m8n8.b16` of one matrix: the register over all lanes; `transpose` is `.trans`.
+#[inline]
 pub fn load(tile: &Tile, transpose: bool) -> Row {
     let mut row = [0; 32];
     for (words, bytes) in row.chunks_exact_mut(4).zip(tile) {

@@ -206,7 +206,8 @@ impl Wgmma {
         match a {
             WgmmaA::Registers(warps) => {
                 for (rows, registers) in left.chunks_exact_mut(16).zip(warps) {
-                    gather_a(self.a, 16, registers, rows);
+                    let registers: Vec<&Row> = registers.iter().collect();
+                    gather_a(self.a, 16, &registers, rows);
                 }
             }
             WgmmaA::Shared(bits) => {
@@ -227,7 +228,7 @@ impl Wgmma {
         }
         let mut sums = vec![0.0f32; M * n];
         if scale_d && self.accumulator != Accumulator::S32 {
-            self.each(&d, |row, column, value| sums[row * n + column] = value);
+            self.read(&d, &mut sums);
         }
         match summation.fused(self.a, true) {
             Some(fused) if !self.a.is_integer() => {
@@ -269,54 +270,61 @@ impl Wgmma {
         })
     }
 
-    /// Walks over the elements of D as `(row, column, value)`; s32 registers come as raw bits.
-    fn each(&self, d: &[&mut [Row]; 4], mut element: impl FnMut(usize, usize, f32)) {
+    /// Where register `j` of a warp begins: the row and the column of lane 0. Lane `4g + t` holds row `+ g`, column `+ 2t`.
+    const fn corner(&self, warp: usize, j: usize) -> (usize, usize) {
+        match self.accumulator {
+            Accumulator::F16 => (16 * warp + 8 * (j % 2), 8 * (j / 2)),
+            _ => (16 * warp + 8 * (j / 2 % 2), 8 * (j / 4) + j % 2),
+        }
+    }
+
+    /// The accumulators as rows of `n` sums.
+    fn read(&self, d: &[&mut [Row]; 4], sums: &mut [f32]) {
         for (warp, registers) in d.iter().enumerate() {
             for (j, register) in registers.iter().enumerate().take(self.d_registers()) {
-                for (lane, &bits) in register.iter().enumerate() {
-                    let (row, column) = self.place(warp, j, lane);
-                    if self.accumulator == Accumulator::F16 {
-                        element(row, column, half::f32_from_f16(bits as u16));
-                        element(row, column + 1, half::f32_from_f16((bits >> 16) as u16));
-                    } else {
-                        element(row, column, f32::from_bits(bits));
+                let (row, column) = self.corner(warp, j);
+                for (g, lanes) in register.chunks_exact(4).enumerate() {
+                    let sums = &mut sums[(row + g) * self.n + column..];
+                    for (t, &bits) in lanes.iter().enumerate() {
+                        if self.accumulator == Accumulator::F16 {
+                            sums[2 * t] = half::f32_from_f16(bits as u16);
+                            sums[2 * t + 1] = half::f32_from_f16((bits >> 16) as u16);
+                        } else {
+                            sums[2 * t] = f32::from_bits(bits);
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Row and (first) column that register `j` of a lane holds.
-    fn place(&self, warp: usize, j: usize, lane: usize) -> (usize, usize) {
-        let (g, t) = (lane / 4, lane % 4);
-        match self.accumulator {
-            Accumulator::F16 => (16 * warp + g + 8 * (j % 2), 8 * (j / 2) + 2 * t),
-            _ => (16 * warp + g + 8 * (j / 2 % 2), 8 * (j / 4) + 2 * t + j % 2),
+    fn write(&self, d: [&mut [Row]; 4], sums: &[f32], scale_d: bool) {
+        for (warp, registers) in d.into_iter().enumerate() {
+            for (j, register) in registers.iter_mut().enumerate().take(self.d_registers()) {
+                let (row, column) = self.corner(warp, j);
+                for (g, lanes) in register.chunks_exact_mut(4).enumerate() {
+                    let sums = &sums[(row + g) * self.n + column..];
+                    for (t, out) in lanes.iter_mut().enumerate() {
+                        *out = self.result(*out, sums, 2 * t, scale_d);
+                    }
+                }
+            }
         }
     }
 
-    fn write(&self, d: [&mut [Row]; 4], sums: &[f32], scale_d: bool) {
-        let n = self.n;
-        for (warp, registers) in d.into_iter().enumerate() {
-            for (j, register) in registers.iter_mut().enumerate().take(self.d_registers()) {
-                for (lane, out) in register.iter_mut().enumerate() {
-                    let (row, column) = self.place(warp, j, lane);
-                    let sum = sums[row * n + column];
-                    *out = match self.accumulator {
-                        Accumulator::F16 => {
-                            let high = half::f16_from_f32(sums[row * n + column + 1]);
-                            u32::from(half::f16_from_f32(sum)) | u32::from(high) << 16
-                        }
-                        Accumulator::S32 => {
-                            let old = if scale_d { *out as i32 } else { 0 };
-                            let sum = sum as i32;
-                            (if self.saturate { old.saturating_add(sum) } else { old.wrapping_add(sum) })
-                                as u32
-                        }
-                        Accumulator::F32 | Accumulator::F64 => float::canonical(sum.to_bits()),
-                    };
-                }
+    /// A register's new bits from its old ones and the sums at a place.
+    #[inline(always)]
+    fn result(&self, old: u32, sums: &[f32], at: usize, scale_d: bool) -> u32 {
+        match self.accumulator {
+            Accumulator::F16 => {
+                u32::from(half::f16_from_f32(sums[at])) | u32::from(half::f16_from_f32(sums[at + 1])) << 16
             }
+            Accumulator::S32 => {
+                let old = if scale_d { old as i32 } else { 0 };
+                let sum = sums[at] as i32;
+                (if self.saturate { old.saturating_add(sum) } else { old.wrapping_add(sum) }) as u32
+            }
+            Accumulator::F32 | Accumulator::F64 => float::canonical(sums[at].to_bits()),
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod bits;
 pub(crate) mod clock;
+pub(crate) mod overlay;
 pub(crate) mod shadow;
 pub(crate) mod traffic;
 
@@ -41,6 +42,8 @@ enum Bytes {
 // SAFETY: whoever maps host memory promises (see `Memory::map_host`) that it is reachable and unaliased from whichever thread
 // uses the `Memory`.
 unsafe impl Send for Bytes {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Bytes {}
 
 impl Bytes {
     fn get(&self) -> &[u8] {
@@ -73,10 +76,6 @@ pub(crate) struct Allocation {
 impl Allocation {
     pub(crate) fn data(&self) -> &[u8] {
         self.data.get()
-    }
-
-    pub(crate) fn data_mut(&mut self) -> &mut [u8] {
-        self.data.get_mut()
     }
 
     pub(crate) fn written(&self) -> &Bits {

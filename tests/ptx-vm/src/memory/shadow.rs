@@ -166,6 +166,21 @@ impl Cell {
         None
     }
 
+    /// Whether the last access to all of these bytes was a plain write by the same lane, which then counts as made now.
+    #[inline(always)]
+    pub(crate) fn is_still(&mut self, bytes: u8, me: &Party<'_>) -> bool {
+        let same = self.write_count != 0
+            && self.write_cluster == me.cluster
+            && self.write_who == me.who()
+            && self.write_bytes == bytes
+            && self.read_count == 0
+            && self.strong & 1 == 0;
+        if same {
+            self.write_count = me.clock.now(me.warp);
+        }
+        same
+    }
+
     #[inline(always)]
     fn read(&mut self, readers: &mut Readers, bytes: u8, strong: bool, now: u32, me: &Party<'_>) {
         let who = me.who();
@@ -181,6 +196,9 @@ impl Cell {
         self.read_bytes |= bytes;
         if !strong {
             self.strong &= !2;
+        }
+        if self.read_count == ANYONE {
+            return;
         }
         if self.read_who != LISTED {
             if self.read_cluster == me.cluster && self.read_who >> 6 == me.warp {
@@ -284,61 +302,83 @@ impl Cell {
 /// Bytes of a line.
 pub(crate) const LINE: usize = 16;
 
-/// Four words, aligned.
-#[derive(Debug, Clone)]
+/// Four words, aligned: half a cache line of this processor, so that wide accesses stay fast.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Line {
-    /// All four when `apart`, else the first one stands for all.
-    cells: [Cell; 4],
-    apart: bool,
+    /// Stands for all four words, unless they are apart.
+    one: Cell,
+    /// Where the four are when they are apart, plus one.
+    apart: u32,
+}
+
+/// The words of lines that are apart.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    cells: Vec<[Cell; 4]>,
+    spare: Vec<u32>,
+}
+
+impl Parts {
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        self.cells.clear();
+        self.spare.clear();
+    }
 }
 
 impl Line {
-    /// A line that nobody has touched.
-    pub(crate) const NEW: Line = Line {
-        cells: [Cell {
-            write_count: 0,
-            read_count: 0,
-            write_cluster: 0,
-            read_cluster: 0,
-            write_who: 0,
-            read_who: 0,
-            write_bytes: 0,
-            read_bytes: 0,
-            strong: 0,
-            init: 0,
-            flight: 0,
-        }; 4],
-        apart: false,
-    };
-
     /// The cells that stand for the whole line.
     #[inline(always)]
-    pub(crate) fn all(&mut self) -> &mut [Cell] {
-        if self.apart { &mut self.cells } else { &mut self.cells[..1] }
+    pub(crate) fn all<'a>(&'a mut self, parts: &'a mut Parts) -> &'a mut [Cell] {
+        match self.apart {
+            0 => std::slice::from_mut(&mut self.one),
+            at => &mut parts.cells[at as usize - 1],
+        }
     }
 
     /// The cell of one word, which from now on has a history of its own.
     #[inline(always)]
-    pub(crate) fn word(&mut self, at: usize, readers: &mut Readers) -> &mut Cell {
-        if !self.apart {
-            self.part(readers);
+    pub(crate) fn word<'a>(
+        &'a mut self,
+        at: usize,
+        parts: &'a mut Parts,
+        readers: &mut Readers,
+    ) -> &'a mut Cell {
+        if self.apart == 0 {
+            self.part(parts, readers);
         }
-        &mut self.cells[at]
+        &mut parts.cells[self.apart as usize - 1][at]
     }
 
     #[inline(never)]
-    fn part(&mut self, readers: &mut Readers) {
-        let first = self.cells[0];
-        self.cells[1..].iter_mut().for_each(|c| *c = first.twin(readers));
-        self.apart = true;
+    fn part(&mut self, parts: &mut Parts, readers: &mut Readers) {
+        let cells = [self.one, self.one.twin(readers), self.one.twin(readers), self.one.twin(readers)];
+        self.apart = match parts.spare.pop() {
+            Some(at) => {
+                parts.cells[at as usize] = cells;
+                at + 1
+            }
+            None => {
+                parts.cells.push(cells);
+                parts.cells.len() as u32
+            }
+        };
     }
 
     /// After an access to all four words: they may have one history again.
     #[inline(always)]
-    pub(crate) fn join(&mut self) {
-        let [a, b, c, d] = &self.cells;
-        if self.apart && a == b && a == c && a == d {
-            self.apart = false;
+    pub(crate) fn join(&mut self, parts: &mut Parts) {
+        if self.apart != 0 {
+            self.rejoin(parts);
+        }
+    }
+
+    fn rejoin(&mut self, parts: &mut Parts) {
+        let [a, b, c, d] = &parts.cells[self.apart as usize - 1];
+        if a == b && a == c && a == d {
+            self.one = *a;
+            parts.spare.push(self.apart - 1);
+            self.apart = 0;
         }
     }
 }
@@ -352,6 +392,7 @@ pub(crate) struct GlobalShadow {
     /// Per allocation of the memory, per page.
     pages: Vec<Vec<Option<Box<[Line; PAGE]>>>>,
     pub(crate) readers: Readers,
+    parts: Parts,
 }
 
 /// The part of `at .. end` in the word of `at`: where it stops, and its bytes as a mask.
@@ -364,7 +405,11 @@ pub(crate) fn word_bytes(at: usize, end: usize) -> (usize, u8) {
 
 impl GlobalShadow {
     pub(crate) fn new(allocations: usize, ordered_clusters: bool) -> Self {
-        GlobalShadow { pages: vec![Vec::new(); allocations], readers: Readers::new(ordered_clusters) }
+        GlobalShadow {
+            pages: vec![Vec::new(); allocations],
+            readers: Readers::new(ordered_clusters),
+            parts: Parts::default(),
+        }
     }
 
     /// Notes an access to `bytes` bytes at `offset` of an allocation.
@@ -385,20 +430,20 @@ impl GlobalShadow {
         let (mut at, end) = (offset, offset + bytes);
         while at < end {
             let index = at / LINE;
-            let page = pages[index / PAGE].get_or_insert_with(|| Box::new([Line::NEW; PAGE]));
+            let page = pages[index / PAGE].get_or_insert_with(|| Box::new([Line::default(); PAGE]));
             let line = &mut page[index % PAGE];
-            if at % LINE == 0 && end - at >= LINE {
-                for cell in line.all() {
+            if at.is_multiple_of(LINE) && end - at >= LINE {
+                for cell in line.all(&mut self.parts) {
                     if let Some(conflict) = cell.touch(&mut self.readers, 15, how, me) {
                         return Some(conflict);
                     }
                 }
-                line.join();
+                line.join(&mut self.parts);
                 at += LINE;
                 continue;
             }
             let (stop, mask) = word_bytes(at, end);
-            let cell = line.word(at % LINE / 4, &mut self.readers);
+            let cell = line.word(at % LINE / 4, &mut self.parts, &mut self.readers);
             if let Some(conflict) = cell.touch(&mut self.readers, mask, how, me) {
                 return Some(conflict);
             }

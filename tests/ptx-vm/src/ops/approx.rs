@@ -13,24 +13,35 @@ use crate::text::types::Type;
 
 /// How far a function may be off.
 #[derive(Clone, Copy)]
-enum Bound {
+pub(crate) enum Bound {
     Relative(f64),
     Absolute(f64),
 }
 
-/// Rounds an f64 result, pushed to the bound when the worst is asked for.
-fn finish(exact: f64, argument: u32, bound: Bound, worst: bool) -> f32 {
-    let value = if worst && exact.is_finite() {
-        let up = argument.wrapping_mul(0x9e37_79b9) >> 31 != 0;
-        let error = match bound {
-            Bound::Relative(e) => exact * e,
+impl Bound {
+    /// The result pushed to the bound, up or down by a hash of the argument's bits, and by how much.
+    pub(crate) fn worst(self, exact: f64, argument: u32) -> (f64, f64) {
+        let error = match self {
+            Bound::Relative(e) => (exact * e).abs(),
             Bound::Absolute(e) => e,
         };
-        if up { exact + error } else { exact - error }
-    } else {
-        exact
-    };
-    f32::from_bits(canonical((value as f32).to_bits()))
+        let up = argument.wrapping_mul(0x9e37_79b9) >> 31 != 0;
+        (if up { exact + error } else { exact - error }, error)
+    }
+}
+
+/// Rounds an f64 result, pushed to the bound (and not beyond) when the worst is asked for.
+fn finish(exact: f64, argument: u32, bound: Bound, worst: bool) -> f32 {
+    let mut value = exact as f32;
+    if worst && exact.is_finite() {
+        let (pushed, error) = bound.worst(exact, argument);
+        value = pushed as f32;
+        if (f64::from(value) - exact).abs() > error {
+            // Rounded away: the neighbour on the near side is within the bound, or nothing is.
+            value = if f64::from(value) > exact { value.next_down() } else { value.next_up() };
+        }
+    }
+    f32::from_bits(canonical(value.to_bits()))
 }
 
 /// 2^-n for the bounds below.

@@ -65,6 +65,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     }
     let c = if sources == 2 { Some(d.l.source(&operands[first + 2], ty)?) } else { None };
     d.l.program.orders_blocks = true;
+    d.l.program.dependent = true;
     Ok(Op::Atomic(Box::new(Atomic { space, address, reduction, d: to, b, c, order })))
 }
 
@@ -107,9 +108,10 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
                 t.grid.moved(address, width, true);
                 t.grid.written(found, width)?;
                 t.grid.touch(found, width, How::ATOMIC, &me)?;
-                let (bytes, written) = t.grid.memory.at_mut(found.allocation).parts_mut();
-                written.set(found.offset, width);
-                let result = update(&mut bytes[found.offset..found.offset + width]);
+                let mut bytes = [0; 8];
+                t.grid.load(found, &mut bytes[..width]);
+                let result = update(&mut bytes[..width]);
+                t.grid.save(found, &bytes[..width]);
                 data::acquire_global(t, address);
                 data::release_global(t, address, a.order);
                 result
@@ -182,6 +184,7 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     d.form.one_of(&["cta", "cluster", "gpu", "sys"]);
     d.finish()?;
     d.l.program.orders_blocks = true;
+    d.l.program.dependent = true;
     Ok(Op::Fence(false))
 }
 

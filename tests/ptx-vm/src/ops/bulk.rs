@@ -94,6 +94,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         if way != Way::Store || element.is_some_and(|e| Reduction::parse(name, e).is_none()) {
             return d.refuse("this reduction does not exist for the type or the direction");
         }
+        d.l.program.dependent = true;
         reduction = Some((name, element));
     }
     d.finish()?;
@@ -293,8 +294,7 @@ fn read_map(t: &mut Turn<'_, '_>, address: u64) -> Done<TensorMap> {
         }
         (Space::Global, at) => {
             let found = t.grid.locate(at, bytes.len() as u64, false)?;
-            let data = &t.grid.memory.at(found.allocation).data()[found.offset..];
-            bytes.copy_from_slice(&data[..tensor::map::BYTES]);
+            t.grid.load(found, &mut bytes);
         }
         (space, _) => return Err(operand_fault(format!("a tensor map in {space:?} memory"))),
     }

@@ -10,6 +10,7 @@ use crate::Error;
 use crate::code::{Address, Op};
 use crate::memory::shadow::{How, Party};
 use crate::registers::Slot;
+use crate::run::cluster::Mark;
 use crate::run::warp::{PendingArrival, PendingCopy};
 use crate::run::{Stop, Turn, lanes_of};
 use crate::text::syntax::Operand;
@@ -114,8 +115,7 @@ fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: 
         t.grid.written(found, bytes as usize)?;
         t.grid.touch(found, bytes as usize, How::READ, &me)?;
     }
-    t.cluster.access(place, size as usize, How::WRITE, &me, t.grid.options)?;
-    t.cluster.mark_flight(place, size as usize, true, true);
+    t.cluster.access_and_mark(place, size as usize, How::WRITE, Mark::WriteBegins, &me, t.grid.options)?;
     let group = t.warp.copy_groups[lane];
     t.warp.copy_serial += 1;
     let serial = t.warp.copy_serial;
@@ -163,16 +163,18 @@ fn land(t: &mut Turn<'_, '_>, pick: impl Fn(&PendingCopy) -> bool) -> Done {
 
 fn land_one(t: &mut Turn<'_, '_>, c: &PendingCopy) -> Done {
     let place = crate::run::cluster::SharedPlace { rank: t.warp.rank, offset: c.to };
-    t.cluster.mark_flight(place, c.size as usize, true, false);
     let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: c.lane, clock: &t.warp.clock };
-    let start = t.cluster.access(place, c.size as usize, How::WRITE, &me, t.grid.options)?;
+    let size = c.size as usize;
+    let start = t.cluster.access_and_mark(place, size, How::WRITE, Mark::WriteEnds, &me, t.grid.options)?;
     let n = c.bytes as usize;
-    let out = t.cluster.bytes(place.rank, start, c.size as usize);
+    let out = t.cluster.bytes(place.rank, start, size);
     if n > 0 {
         let found = t.grid.locate(c.from, c.bytes.into(), false)?;
-        out[..n].copy_from_slice(&t.grid.memory.at(found.allocation).data()[found.offset..found.offset + n]);
+        t.grid.load(found, &mut out[..n]);
     }
-    out[n..].fill(0);
+    if n < size {
+        out[n..].fill(0);
+    }
     t.cluster.progress += 1;
     Ok(())
 }

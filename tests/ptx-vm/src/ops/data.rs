@@ -44,6 +44,24 @@ pub(crate) struct Access {
     order: Order,
 }
 
+/// Copies a few bytes: the widths of accesses are moves of registers and no calls.
+#[inline(always)]
+pub(crate) fn copy_few(to: &mut [u8], from: &[u8]) {
+    macro_rules! of {
+        ($($n:literal)*) => {
+            match to.len() {
+                $($n => {
+                    if let (Some(to), Some(from)) = (to.first_chunk_mut::<$n>(), from.first_chunk::<$n>()) {
+                        *to = *from;
+                    }
+                })*
+                _ => to.copy_from_slice(from),
+            }
+        };
+    }
+    of!(4 16 8 2 1);
+}
+
 /// The first 8 bytes of a slice as an integer, zero-extended.
 #[inline(always)]
 pub(crate) fn little(bytes: &[u8]) -> u64 {
@@ -142,6 +160,7 @@ fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
     let own = parts.iter().find_map(|p| d.l.width(p)).unwrap_or(ty.bits()).max(ty.bits());
     if order.strong() {
         d.l.program.orders_blocks = true;
+        d.l.program.dependent = true;
     }
     let access = Access { space, address, registers, bytes: ty.bytes(), signed: ty.is_signed(), own, order };
     Ok(if load { Op::Load(Box::new(access)) } else { Op::Store(Box::new(access)) })
@@ -174,11 +193,19 @@ pub(crate) fn hint(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 /// The address of each lane.
 #[inline]
 pub(crate) fn addresses(r: &Registers, a: &Address) -> [u64; 32] {
+    let mut out = [0; 32];
     if a.wide {
-        r.wide(a.base).map(|x| x.wrapping_add_signed(a.offset))
+        let row = r.wide(a.base);
+        for i in 0..32 {
+            out[i] = row[i].wrapping_add_signed(a.offset);
+        }
     } else {
-        r.row(a.base).map(|x| u64::from(x.wrapping_add(a.offset as u32)))
+        let row = r.row(a.base);
+        for i in 0..32 {
+            out[i] = u64::from(row[i].wrapping_add(a.offset as u32));
+        }
     }
+    out
 }
 
 /// Refuses addresses that are not a multiple of the width.
@@ -212,7 +239,7 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
                 clock: &t.warp.clock,
             };
             t.grid.touch(found, n, How { write: false, strong: a.order.strong() }, &me)?;
-            out.copy_from_slice(&t.grid.memory.at(found.allocation).data()[found.offset..found.offset + n]);
+            t.grid.load(found, out);
             if a.order.strong() {
                 acquire_global(t, address);
             }
@@ -228,7 +255,7 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
             };
             let how = How { write: false, strong: a.order.strong() };
             let start = t.cluster.access(place, n, how, &me, t.grid.options)?;
-            out.copy_from_slice(t.cluster.bytes(place.rank, start, n));
+            copy_few(out, t.cluster.bytes(place.rank, start, n));
             if a.order.strong() {
                 acquire_shared(t, place);
             }
@@ -292,9 +319,7 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
             if a.order.strong() {
                 release_global(t, address, a.order);
             }
-            let (out, written) = t.grid.memory.at_mut(found.allocation).parts_mut();
-            out[found.offset..found.offset + n].copy_from_slice(data);
-            written.set(found.offset, n);
+            t.grid.save(found, data);
             t.cluster.progress += 1;
             Ok(())
         }
@@ -310,7 +335,7 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
             if a.order.strong() {
                 release_shared(t, place, a.order);
             }
-            t.cluster.bytes(place.rank, start, n).copy_from_slice(data);
+            copy_few(t.cluster.bytes(place.rank, start, n), data);
             t.cluster.progress += 1;
             Ok(())
         }
@@ -327,6 +352,7 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
 
 /// A strong read orders the warp after what was released there.
 pub(crate) fn acquire_global(t: &mut Turn<'_, '_>, address: u64) {
+    t.grid.looks += 1;
     if let Some(clock) = t.grid.flags.get(&(address & !3)) {
         t.warp.clock.join(clock);
     }
@@ -334,6 +360,7 @@ pub(crate) fn acquire_global(t: &mut Turn<'_, '_>, address: u64) {
 
 /// See [`acquire_global`].
 pub(crate) fn acquire_shared(t: &mut Turn<'_, '_>, at: SharedPlace) {
+    t.grid.looks += 1;
     if let Some(clock) = t.cluster.flags.get(&(at.rank, at.offset & !3)) {
         t.warp.clock.join(clock);
     }
@@ -405,7 +432,7 @@ pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Do
         for (part, &(slot, wide)) in buffer.chunks_exact_mut(size).zip(&a.registers) {
             let r = &t.warp.registers;
             let value = if wide { r.wide(slot)[lane] } else { u64::from(r.row(slot)[lane]) };
-            part.copy_from_slice(&value.to_le_bytes()[..size]);
+            copy_few(part, &value.to_le_bytes()[..size]);
         }
         aligned(at[lane], total as u64)
             .and_then(|()| put(t, a, a.space, at[lane], lane, &buffer[..total]))
@@ -445,6 +472,7 @@ pub(crate) fn mov(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             ) =>
         {
             let wide = ty.bits() == 64;
+            d.l.program.dependent = true;
             Ok(Op::Clock(d.l.destination(to, ty)?, wide))
         }
         (to, from) => {

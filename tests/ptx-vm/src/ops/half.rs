@@ -1,12 +1,13 @@
 //! f16 and bf16 arithmetic, single and in pairs. Source: PTX ISA 8.7, 9.7.4.
 
 use super::Decoder;
+use super::approx::Bound;
 use super::general::general;
 use crate::Error;
 use crate::code::Op;
 use crate::number::float::{self, Extremum};
 use crate::number::half::{self, Binary16, Brain16, Half};
-use crate::registers::{Lanewise, lanes};
+use crate::registers::{Lanewise, Registers, Slots, lanes, map1};
 use crate::text::types::Type;
 
 macro_rules! loops {
@@ -57,13 +58,59 @@ fn element<H: Half>(base: &str, how: Extremum, around: Around, a: u16, b: u16, c
         "fma" => half::fma::<H>(a, b, c),
         "neg" => half::neg::<H>(a),
         "abs" => half::abs::<H>(a),
-        "ex2" => H::narrow(f64::from(H::widen(a)).exp2() as f32),
-        "tanh" => H::narrow(f64::from(H::widen(a)).tanh() as f32),
         _ => float::extremum(H::FORMAT, a.into(), b.into(), how) as u16,
     };
     let out = flush16::<H>(out, around.ftz);
     let out = if around.sat { half::saturate::<H>(out) } else { out };
     if around.relu { half::relu::<H>(out) } else { out }
+}
+
+/// `ex2.approx` and `tanh.approx` of one element; the documented errors are PTX ISA 8.7, 9.7.4.9 and 9.7.4.10.
+fn approximate<H: Half>(a: u16, tanh: bool, ftz: bool, worst: bool) -> u16 {
+    let x = f64::from(H::widen(flush16::<H>(a, ftz)));
+    let exact = if tanh { x.tanh() } else { x.exp2() };
+    let bound = match (H::FORMAT == crate::number::F16, tanh) {
+        (true, true) => Bound::Absolute(4.927e-4),  // 2^-10.987
+        (true, false) => Bound::Relative(1.046e-3), // 2^-9.9
+        (false, true) => Bound::Absolute(3.906_25e-3),
+        (false, false) => Bound::Relative(7.812_5e-3),
+    };
+    let mut out = H::narrow(exact as f32);
+    if worst && exact.is_finite() {
+        let (pushed, error) = bound.worst(exact, a.into());
+        out = H::narrow(pushed as f32);
+        let got = f64::from(H::widen(out));
+        if (got - exact).abs() > error {
+            // One code toward the exact value: magnitudes ascend with their codes.
+            out = if got.abs() > exact.abs() { out - 1 } else { out + 1 };
+        }
+    }
+    flush16::<H>(out, ftz)
+}
+
+/// A row of [`approximate`], with one element to a register or two.
+fn approximation<H: Half, const TANH: bool, const FTZ: bool, const PAIR: bool>(
+    r: &mut Registers,
+    s: &Slots,
+    m: u32,
+) {
+    let worst = r.worst;
+    let one = |x: u16| approximate::<H>(x, TANH, FTZ, worst);
+    map1::<u32, u32>(r, s, m, |x| {
+        let high = if PAIR { u32::from(one((x >> 16) as u16)) << 16 } else { 0 };
+        u32::from(one(x as u16)) | high
+    });
+}
+
+fn approximations<H: Half>(tanh: bool, ftz: bool, pair: bool) -> Lanewise {
+    match (tanh, ftz, pair) {
+        (false, false, false) => approximation::<H, false, false, false>,
+        (false, false, true) => approximation::<H, false, false, true>,
+        (false, true, false) => approximation::<H, false, true, false>,
+        (false, true, true) => approximation::<H, false, true, true>,
+        (true, _, false) => approximation::<H, true, false, false>,
+        (true, _, true) => approximation::<H, true, false, true>,
+    }
 }
 
 /// Decodes every f16 and bf16 opcode.
@@ -103,6 +150,18 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         _ => 2,
     };
     let sources = vec![ty; count];
+    if matches!(base, "ex2" | "tanh") {
+        let tanh = base == "tanh";
+        if around.sat || around.relu || (tanh && around.ftz) {
+            return d.refuse("an approximation has no .sat and no .relu, and `tanh` no .ftz");
+        }
+        let f = if binary16 {
+            approximations::<Binary16>(tanh, around.ftz, pair)
+        } else {
+            approximations::<Brain16>(tanh, around.ftz, pair)
+        };
+        return d.lanewise(f, ty, &sources);
+    }
     if !(around.ftz || around.sat || around.relu)
         && let Some(f) = fast(base, ty)
     {

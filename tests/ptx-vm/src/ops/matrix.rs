@@ -8,10 +8,11 @@ use super::{Decoder, Done, Flow};
 use crate::Error;
 use crate::Row;
 use crate::code::{Address, Op};
+use crate::matrix::mma::MOST;
 use crate::matrix::{Accumulator, Mma, tile};
 use crate::memory::shadow::{How, Party, TOGETHER};
 use crate::registers::Slot;
-use crate::run::{Stop, Turn};
+use crate::run::{Cluster, Stop, Turn};
 use crate::text::syntax::Space;
 use crate::text::types::Type;
 
@@ -65,8 +66,10 @@ pub(crate) fn access(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 }
 
 /// The address of each row of each matrix, and the lane that gave it.
+#[inline(always)]
 fn row_at(
-    t: &Turn<'_, '_>,
+    cluster: &Cluster,
+    rank: u8,
     m: &MatrixAccess,
     at: &[u64; 32],
     matrix: usize,
@@ -85,7 +88,7 @@ fn row_at(
         }
     };
     aligned(address, tile::ROW_ALIGNMENT.into()).map_err(|s| s.at(lane as u32))?;
-    Ok((t.cluster.place(t.warp.rank, address).map_err(|s| s.at(lane as u32))?, lane as u32))
+    Ok((cluster.place(rank, address).map_err(|s| s.at(lane as u32))?, lane as u32))
 }
 
 /// Executes `ldmatrix`.
@@ -94,14 +97,14 @@ pub(crate) fn load(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: u
         return Ok(Flow::Missing);
     }
     let at = addresses(&t.warp.registers, &m.address);
+    let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: TOGETHER, clock: &t.warp.clock };
     for (i, &slot) in m.registers.iter().enumerate() {
         let mut tile = [[0; 16]; 8];
         for (r, bytes) in tile.iter_mut().enumerate() {
-            let (place, lane) = row_at(t, m, &at, i, r)?;
-            let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: TOGETHER, clock: &t.warp.clock };
+            let (place, lane) = row_at(t.cluster, t.warp.rank, m, &at, i, r)?;
             let start =
                 t.cluster.access(place, 16, How::READ, &me, t.grid.options).map_err(|s| s.at(lane))?;
-            bytes.copy_from_slice(t.cluster.bytes(place.rank, start, 16));
+            *bytes = t.cluster.line(place.rank, start);
         }
         t.warp.registers.put(slot, &tile::load(&tile, m.transpose), active);
     }
@@ -117,7 +120,7 @@ pub(crate) fn store(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: 
     for (i, &slot) in m.registers.iter().enumerate() {
         let rows = tile::store(t.warp.registers.row(slot), m.transpose);
         for (r, bytes) in rows.iter().enumerate() {
-            let (place, lane) = row_at(t, m, &at, i, r)?;
+            let (place, lane) = row_at(t.cluster, t.warp.rank, m, &at, i, r)?;
             let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
             let start =
                 t.cluster.access(place, 16, How::WRITE, &me, t.grid.options).map_err(|s| s.at(lane))?;
@@ -147,9 +150,6 @@ pub(crate) struct Product {
     b: Vec<Slot>,
     c: Vec<Slot>,
 }
-
-/// Registers of an operand at most (f64 shapes aside).
-const MOST: usize = 4;
 
 /// Decodes `mma.sync`.
 pub(crate) fn mma(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
@@ -193,14 +193,13 @@ pub(crate) fn product(t: &mut Turn<'_, '_>, p: &Product, active: u32, group: u32
         p.d.iter().zip(&out).for_each(|(&s, row)| r.put_wide(s, row, active));
         return Ok(Flow::Next);
     }
-    let get = |slots: &[Slot]| -> [Row; MOST] {
-        let mut rows = [[0; 32]; MOST];
-        rows.iter_mut().zip(slots).for_each(|(row, &s)| *row = *r.row(s));
-        rows
+    let list = |slots: &[Slot]| -> [&Row; MOST] {
+        std::array::from_fn(|i| r.row(slots.get(i).copied().unwrap_or(slots[0])))
     };
-    let (a, b, c) = (get(&p.a), get(&p.b), get(&p.c));
+    let (a, b, c) = (list(&p.a), list(&p.b), list(&p.c));
     let mut out = [[0; 32]; MOST];
-    p.mma.run(&mut out[..p.d.len()], &a[..p.a.len()], &b[..p.b.len()], &c[..p.c.len()], t.grid.summation);
+    let (na, nb, nc) = (p.a.len(), p.b.len(), p.c.len());
+    p.mma.run_rows(&mut out[..p.d.len()], &a[..na], &b[..nb], &c[..nc], t.grid.summation);
     p.d.iter().zip(&out).for_each(|(&s, row)| r.put(s, row, active));
     Ok(Flow::Next)
 }

@@ -264,6 +264,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, m: &Mbarrier, active: u32) -> Done<F
             .and_then(|p| one(t, m, p, value, lane))
             .map_err(|s| s.at(lane as u32))?;
         if !complete {
+            t.grid.looks += 1;
             flow = Flow::Yield;
         }
     }

@@ -127,7 +127,8 @@ pub(crate) fn is_space(t: &mut Turn<'_, '_>, p: Pred, a: Slot, space: Space, act
     for lane in lanes_of(active) {
         let address = t.warp.registers.wide(a)[lane];
         let (found, inner) = resolve(address);
-        let constant = || t.grid.memory.find(address, 1).is_some_and(|i| t.grid.memory.at(i).constant);
+        let memory = t.grid.memory.get();
+        let constant = || memory.find(address, 1).is_some_and(|i| memory.at(i).constant);
         let own = || t.cluster.place(t.warp.rank, inner).is_ok_and(|p| p.rank == t.warp.rank);
         let yes = match space {
             Space::Const => found == Space::Global && constant(),

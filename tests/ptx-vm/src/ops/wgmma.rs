@@ -15,6 +15,7 @@ use crate::code::{Op, SHARED_BITS, Test};
 use crate::matrix::{Major, Side, Wgmma as Spec, WgmmaA, WgmmaError};
 use crate::memory::shadow::{How, Party, TOGETHER};
 use crate::registers::Slot;
+use crate::run::cluster::Mark;
 use crate::run::warp::Wait;
 use crate::run::{Cluster, Grid, Stop, Turn, Warp};
 use crate::text::syntax::Operand;
@@ -201,12 +202,10 @@ fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
             continue;
         }
         let place = t.cluster.place(t.warp.rank, u64::from(address) & ((1 << SHARED_BITS) - 1))?;
-        if let Err(mut stop) = t.cluster.access(place, 16, How::READ, &me, t.grid.options) {
-            stop.detail = format!("operand {side:?} of the product: {}", stop.detail);
-            return Err(stop);
-        }
-        if leader {
-            t.cluster.mark_flight(place, 16, false, true);
+        let mark = if leader { Mark::ReadBegins } else { Mark::None };
+        if let Err(stop) = t.cluster.access_and_mark(place, 16, How::READ, mark, &me, t.grid.options) {
+            let detail = format!("operand {side:?} of the product: {}", stop.reason().detail);
+            return Err(stop.saying(detail));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::flight::Flight;
 use super::{Done, Stop};
 use crate::code::SHARED_START;
 use crate::memory::clock::Clock;
-use crate::memory::shadow::{Cell, Conflict, How, LINE, Line, Party, Readers, word_bytes};
+use crate::memory::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, word_bytes};
 use crate::ops::mbarrier::State;
 use crate::{FaultKind, Options};
 
@@ -54,6 +54,7 @@ pub(crate) struct Cluster {
     pub(crate) id: u32,
     pub(crate) blocks: Vec<Block>,
     pub(crate) readers: Readers,
+    pub(crate) parts: Parts,
     pub(crate) mbarriers: HashMap<(u8, u32), State>,
     pub(crate) flights: Vec<Flight>,
     pub(crate) barrier: ClusterBarrier,
@@ -76,6 +77,7 @@ pub(crate) struct SharedPlace {
 
 impl Cluster {
     /// Resolves an offset of the shared window: of the own block, or of the block whose rank stands in the top bits.
+    #[inline(always)]
     pub(crate) fn place(&self, own: u8, address: u64) -> Done<SharedPlace> {
         let rank = address >> crate::code::SHARED_BITS;
         let offset = (address & ((1 << crate::code::SHARED_BITS) - 1)) as u32;
@@ -120,20 +122,58 @@ impl Cluster {
         me: &Party<'_>,
         options: &Options,
     ) -> Done<usize> {
+        self.access_and_mark(at, bytes, how, Mark::None, me, options)
+    }
+
+    /// The same, for an access that begins or ends an asynchronous one.
+    #[inline]
+    pub(crate) fn access_and_mark(
+        &mut self,
+        at: SharedPlace,
+        bytes: usize,
+        how: How,
+        mark: Mark,
+        me: &Party<'_>,
+        options: &Options,
+    ) -> Done<usize> {
         let start = self.bounds(at, bytes)?;
+        if bytes == LINE && start.is_multiple_of(LINE) {
+            let line = &mut self.blocks[usize::from(at.rank)].lines[start / LINE];
+            if let [cell] = line.all(&mut self.parts) {
+                return match visit(cell, 15, how, mark, me, options, &mut self.readers) {
+                    Ok(()) => Ok(start),
+                    Err(what) => Err(self.explain(what, at, start, bytes, how)),
+                };
+            }
+        }
+        self.access_words(at, start, bytes, how, mark, me, options)
+    }
+
+    /// The checks of an access that is not one whole line.
+    #[allow(clippy::too_many_arguments)] // Reason: the arguments of the access and where it starts.
+    fn access_words(
+        &mut self,
+        at: SharedPlace,
+        start: usize,
+        bytes: usize,
+        how: How,
+        mark: Mark,
+        me: &Party<'_>,
+        options: &Options,
+    ) -> Done<usize> {
         let (mut byte, end) = (start, start + bytes);
         while byte < end {
-            let whole = byte % LINE == 0 && end - byte >= LINE;
+            let whole = byte.is_multiple_of(LINE) && end - byte >= LINE;
             let line = &mut self.blocks[usize::from(at.rank)].lines[byte / LINE];
             let (stop, mask) = if whole { (byte + LINE, 15) } else { word_bytes(byte, end) };
             let cells = if whole {
-                line.all()
+                line.all(&mut self.parts)
             } else {
-                std::slice::from_mut(line.word(byte % LINE / 4, &mut self.readers))
+                std::slice::from_mut(line.word(byte % LINE / 4, &mut self.parts, &mut self.readers))
             };
             let mut seen = Ok(());
             for (i, cell) in cells.iter_mut().enumerate() {
-                if let Err(what) = visit(cell, mask, how, me, options, &mut self.readers) {
+                if let Err(what) = visit(cell, mask, how, mark, me, options, &mut self.readers) {
                     seen = Err((what, byte + 4 * i));
                     break;
                 }
@@ -142,7 +182,7 @@ impl Cluster {
                 return Err(self.explain(what, at, byte, bytes, how));
             }
             if whole {
-                line.join();
+                line.join(&mut self.parts);
             }
             byte = stop;
         }
@@ -203,21 +243,28 @@ impl Cluster {
         };
         while byte < end {
             let line = &mut block.lines[byte / LINE];
-            if byte % LINE == 0 && end - byte >= LINE {
-                line.all().iter_mut().for_each(|cell| mark(cell, 15));
-                line.join();
+            if byte.is_multiple_of(LINE) && end - byte >= LINE {
+                line.all(&mut self.parts).iter_mut().for_each(|cell| mark(cell, 15));
+                line.join(&mut self.parts);
                 byte += LINE;
                 continue;
             }
             let (stop, mask) = word_bytes(byte, end);
-            mark(line.word(byte % LINE / 4, &mut self.readers), mask);
+            mark(line.word(byte % LINE / 4, &mut self.parts, &mut self.readers), mask);
             byte = stop;
         }
     }
 
     /// The shadow of one word.
     pub(crate) fn word(&mut self, rank: u8, byte: usize) -> &mut Cell {
-        self.blocks[usize::from(rank)].lines[byte / LINE].word(byte % LINE / 4, &mut self.readers)
+        let line = &mut self.blocks[usize::from(rank)].lines[byte / LINE];
+        line.word(byte % LINE / 4, &mut self.parts, &mut self.readers)
+    }
+
+    /// 16 bytes that passed their checks.
+    #[inline(always)]
+    pub(crate) fn line(&self, rank: u8, start: usize) -> [u8; LINE] {
+        self.blocks[usize::from(rank)].shared[start..].first_chunk().copied().unwrap_or([0; LINE])
     }
 
     /// The bytes of a range that passed its checks.
@@ -225,6 +272,18 @@ impl Cluster {
     pub(crate) fn bytes(&mut self, rank: u8, start: usize, len: usize) -> &mut [u8] {
         &mut self.blocks[usize::from(rank)].shared[start..start + len]
     }
+}
+
+/// What an access says of the asynchronous operation it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    None,
+    /// Checked as a write now; the bytes will be written later.
+    WriteBegins,
+    /// The bytes are written now.
+    WriteEnds,
+    /// Checked as a read now; the bytes will be read later.
+    ReadBegins,
 }
 
 /// What an access to a word finds.
@@ -244,10 +303,19 @@ fn visit(
     cell: &mut Cell,
     mask: u8,
     how: How,
+    mark: Mark,
     me: &Party<'_>,
     options: &Options,
     readers: &mut Readers,
 ) -> Result<(), Found> {
+    if mark == Mark::WriteEnds {
+        cell.flight &= !mask;
+        // Nobody else could touch these bytes since the copy was checked at its issue.
+        if cell.is_still(mask, me) {
+            cell.init |= mask;
+            return Ok(());
+        }
+    }
     let taken = if how.write { (cell.flight | cell.flight >> 4) & 15 } else { cell.flight & 15 };
     if taken & mask != 0 {
         return Err(Found::Flight { writes: cell.flight & 15 & mask != 0 });
@@ -267,6 +335,11 @@ fn visit(
     // After the race check, so that a race is called a race.
     if how.write {
         cell.init |= mask;
+    }
+    match mark {
+        Mark::WriteBegins => cell.flight |= mask,
+        Mark::ReadBegins => cell.flight |= mask << 4,
+        Mark::None | Mark::WriteEnds => {}
     }
     Ok(())
 }

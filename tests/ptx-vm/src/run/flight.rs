@@ -8,7 +8,7 @@ use super::{Cluster, Done, Grid};
 use crate::memory::clock::Clock;
 use crate::memory::shadow::{How, Party};
 use crate::ops::reduce::Reduction;
-use crate::run::cluster::SharedPlace;
+use crate::run::cluster::{Mark, SharedPlace};
 
 /// One contiguous piece of a copy.
 #[derive(Debug, Clone, Copy)]
@@ -70,26 +70,56 @@ pub(crate) fn issue(
         match *run {
             Run::Load { from, to, bytes } => {
                 source(grid, from, bytes, &me, dependency_met)?;
-                cluster.access(to, bytes as usize, How::WRITE, &me, grid.options)?;
-                cluster.mark_flight(to, bytes as usize, true, true);
+                cluster.access_and_mark(
+                    to,
+                    bytes as usize,
+                    How::WRITE,
+                    Mark::WriteBegins,
+                    &me,
+                    grid.options,
+                )?;
             }
             Run::Fill { to, bytes, .. } => {
-                cluster.access(to, bytes as usize, How::WRITE, &me, grid.options)?;
-                cluster.mark_flight(to, bytes as usize, true, true);
+                cluster.access_and_mark(
+                    to,
+                    bytes as usize,
+                    How::WRITE,
+                    Mark::WriteBegins,
+                    &me,
+                    grid.options,
+                )?;
             }
             Run::Store { from, to, bytes } => {
-                cluster.access(from, bytes as usize, How::READ, &me, grid.options)?;
-                cluster.mark_flight(from, bytes as usize, false, true);
+                cluster.access_and_mark(
+                    from,
+                    bytes as usize,
+                    How::READ,
+                    Mark::ReadBegins,
+                    &me,
+                    grid.options,
+                )?;
                 if !dependency_met {
                     grid.not_pending(to, bytes.into())?;
                 }
                 grid.locate(to, bytes.into(), true)?;
             }
             Run::Share { from, to, bytes } => {
-                cluster.access(from, bytes as usize, How::READ, &me, grid.options)?;
-                cluster.access(to, bytes as usize, How::WRITE, &me, grid.options)?;
-                cluster.mark_flight(from, bytes as usize, false, true);
-                cluster.mark_flight(to, bytes as usize, true, true);
+                cluster.access_and_mark(
+                    from,
+                    bytes as usize,
+                    How::READ,
+                    Mark::ReadBegins,
+                    &me,
+                    grid.options,
+                )?;
+                cluster.access_and_mark(
+                    to,
+                    bytes as usize,
+                    How::WRITE,
+                    Mark::WriteBegins,
+                    &me,
+                    grid.options,
+                )?;
             }
         }
     }
@@ -147,12 +177,16 @@ pub(crate) fn land(
     for run in &flight.runs {
         match *run {
             Run::Load { from, to, bytes } => {
-                cluster.mark_flight(to, bytes as usize, true, false);
                 let found = grid.locate(from, bytes.into(), false)?;
-                let start = cluster.access(to, bytes as usize, How::WRITE, &me, grid.options)?;
-                let source =
-                    &grid.memory.at(found.allocation).data()[found.offset..found.offset + bytes as usize];
-                cluster.bytes(to.rank, start, bytes as usize).copy_from_slice(source);
+                let start = cluster.access_and_mark(
+                    to,
+                    bytes as usize,
+                    How::WRITE,
+                    Mark::WriteEnds,
+                    &me,
+                    grid.options,
+                )?;
+                grid.load(found, cluster.bytes(to.rank, start, bytes as usize));
             }
             Run::Fill { to, bytes, pattern } => {
                 cluster.mark_flight(to, bytes as usize, true, false);
@@ -190,20 +224,20 @@ fn store(grid: &mut Grid<'_>, to: u64, data: &[u8], reduction: Option<Reduction>
     match reduction {
         None => {
             grid.touch(found, data.len(), How::WRITE, me)?;
-            let (out, written) = grid.memory.at_mut(found.allocation).parts_mut();
-            out[found.offset..][..data.len()].copy_from_slice(data);
-            written.set(found.offset, data.len());
+            grid.save(found, data);
         }
         Some(r) => {
             grid.moved(to, data.len(), false);
             grid.written(found, data.len())?;
             grid.touch(found, data.len(), How::ATOMIC, me)?;
-            let out = &mut grid.memory.at_mut(found.allocation).data_mut()[found.offset..][..data.len()];
+            let mut out = vec![0; data.len()];
+            grid.load(found, &mut out);
             let width = r.bytes() as usize;
             for (o, d) in out.chunks_exact_mut(width).zip(data.chunks_exact(width)) {
                 let value = r.apply(crate::ops::data::little(o), crate::ops::data::little(d), 0);
                 o.copy_from_slice(&value.to_le_bytes()[..width]);
             }
+            grid.save(found, &out);
         }
     }
     Ok(())

@@ -6,19 +6,40 @@ use super::{Done, Stop};
 use crate::code::Program;
 use crate::matrix::Summation;
 use crate::memory::clock::Clock;
+use crate::memory::overlay::Overlay;
 use crate::memory::shadow::{GlobalShadow, How, Party};
 use crate::memory::traffic::Counters;
+use crate::ops::data::copy_few;
 use crate::{FaultKind, Launch, Memory, Options};
 
 /// The grain of [`crate::Report::written`].
 pub(crate) const WRITTEN_GRAIN: u64 = 256;
+
+/// Device memory as the blocks of a thread see it.
+pub(crate) enum Store<'g> {
+    /// All blocks run on this thread.
+    Own(&'g mut Memory),
+    /// Other threads run other blocks: what this one writes lies on top.
+    Shared { base: &'g Memory, overlay: Overlay },
+}
+
+impl Store<'_> {
+    /// The allocations.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> &Memory {
+        match self {
+            Store::Own(memory) => memory,
+            Store::Shared { base, .. } => base,
+        }
+    }
+}
 
 /// Device memory and everything else that outlives a block.
 pub(crate) struct Grid<'g> {
     pub(crate) program: &'g Program,
     pub(crate) launch: &'g Launch,
     pub(crate) options: &'g Options,
-    pub(crate) memory: &'g mut Memory,
+    pub(crate) memory: Store<'g>,
     pub(crate) shadow: GlobalShadow,
     /// What has been released at an address by strong accesses.
     pub(crate) flags: HashMap<u64, Clock>,
@@ -26,6 +47,8 @@ pub(crate) struct Grid<'g> {
     /// Bytes moved, if they are counted.
     pub(crate) traffic: Option<Box<Counters>>,
     pub(crate) instructions: u64,
+    /// Accesses by which a warp can learn that others have moved: strong reads, atomics, polls of mbarriers.
+    pub(crate) looks: u64,
     pub(crate) warps_per_block: u32,
     /// How tensor-core products are summed.
     pub(crate) summation: Summation,
@@ -47,7 +70,7 @@ impl<'g> Grid<'g> {
         program: &'g Program,
         launch: &'g Launch,
         options: &'g Options,
-        memory: &'g mut Memory,
+        memory: Store<'g>,
         target: &str,
     ) -> Self {
         let summation = match (options.tensor_core_sums, target.starts_with("sm_9")) {
@@ -55,7 +78,7 @@ impl<'g> Grid<'g> {
             (true, true) => Summation::Hopper,
             (true, false) => Summation::Ampere,
         };
-        let shadow = GlobalShadow::new(memory.count(), program.orders_blocks);
+        let shadow = GlobalShadow::new(memory.get().count(), program.orders_blocks);
         Grid {
             program,
             launch,
@@ -66,6 +89,7 @@ impl<'g> Grid<'g> {
             written: BTreeSet::new(),
             traffic: options.count_traffic.then(Box::default),
             instructions: 0,
+            looks: 0,
             line: 0,
             warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),
             summation,
@@ -88,7 +112,7 @@ impl<'g> Grid<'g> {
     }
 
     fn writable(&mut self, found: Found, address: u64, bytes: u64) -> Done {
-        if self.memory.at(found.allocation).constant {
+        if self.memory.get().at(found.allocation).constant {
             return Err(Stop::new(
                 FaultKind::ReadOnly,
                 format!("a write to constant memory at {address:#x}"),
@@ -104,24 +128,19 @@ impl<'g> Grid<'g> {
 
     #[cold]
     fn search(&mut self, address: u64, bytes: u64, write: bool) -> Done<Found> {
-        let Some(at) = self.memory.find(address, bytes) else {
-            let kind = if self.memory.is_released(address) {
-                FaultKind::UseAfterFree
-            } else {
-                FaultKind::OutOfBounds
-            };
+        let memory = self.memory.get();
+        let Some(at) = memory.find(address, bytes) else {
+            let kind =
+                if memory.is_released(address) { FaultKind::UseAfterFree } else { FaultKind::OutOfBounds };
             let verb = if write { "write" } else { "read" };
             return Err(Stop::new(
                 kind,
-                format!(
-                    "{verb} of {bytes} bytes at global address {address:#x}{}",
-                    self.memory.about(address)
-                ),
+                format!("{verb} of {bytes} bytes at global address {address:#x}{}", memory.about(address)),
             ));
         };
-        let a = self.memory.at(at);
+        let a = memory.at(at);
         if let Some(owner) = a.device
-            && !self.memory.peer(self.launch.device, owner)
+            && !memory.peer(self.launch.device, owner)
         {
             let device = self.launch.device;
             return Err(Stop::new(
@@ -153,6 +172,30 @@ impl<'g> Grid<'g> {
         }
     }
 
+    /// Reads bytes that passed their checks.
+    #[inline]
+    pub(crate) fn load(&mut self, found: Found, out: &mut [u8]) {
+        match &mut self.memory {
+            Store::Own(memory) => {
+                copy_few(out, &memory.at(found.allocation).data()[found.offset..found.offset + out.len()]);
+            }
+            Store::Shared { base, overlay } => overlay.read(base, found.allocation, found.offset, out),
+        }
+    }
+
+    /// Writes bytes that passed their checks.
+    #[inline]
+    pub(crate) fn save(&mut self, found: Found, data: &[u8]) {
+        match &mut self.memory {
+            Store::Own(memory) => {
+                let (out, written) = memory.at_mut(found.allocation).parts_mut();
+                copy_few(&mut out[found.offset..found.offset + data.len()], data);
+                written.set(found.offset, data.len());
+            }
+            Store::Shared { base, overlay } => overlay.write(base, found.allocation, found.offset, data),
+        }
+    }
+
     /// Refuses memory of an unfinished earlier grid.
     pub(crate) fn not_pending(&self, address: u64, bytes: u64) -> Done {
         let hit = self.launch.pending.iter().find(|r| address < r.end && r.start < address + bytes);
@@ -177,7 +220,7 @@ impl<'g> Grid<'g> {
         match self.shadow.touch(found.allocation, found.offset, bytes, how, me) {
             None => Ok(()),
             Some(c) => {
-                let address = self.memory.at(found.allocation).base + found.offset as u64;
+                let address = self.memory.get().at(found.allocation).base + found.offset as u64;
                 let verb = |w| if w { "write" } else { "read" };
                 let other = if c.cluster == u32::MAX {
                     "several blocks".into()
@@ -206,8 +249,14 @@ impl<'g> Grid<'g> {
         if !self.options.uninitialised {
             return Ok(());
         }
-        let a = self.memory.at(found.allocation);
-        match a.written().first_missing(found.offset, bytes) {
+        let missing = match &self.memory {
+            Store::Own(memory) => memory.at(found.allocation).written().first_missing(found.offset, bytes),
+            Store::Shared { base, overlay } => {
+                overlay.first_missing(base, found.allocation, found.offset, bytes)
+            }
+        };
+        let a = self.memory.get().at(found.allocation);
+        match missing {
             None => Ok(()),
             Some(at) => {
                 let detail = format!(

@@ -3,11 +3,13 @@
 //! * [`grid`] holds what all blocks share: device memory with its shadow, the flags that order blocks, the counters.
 //! * [`cluster`] holds what the blocks of a cluster share: their shared memories, barriers, asynchronous copies.
 //! * [`warp`] is 32 lanes with their registers and divergent groups; [`step`] executes one instruction.
+//! * [`parallel`] spreads independent blocks over threads.
 //! * [`schedule`] decides who runs next, when asynchronous work lands, and when nothing can go on.
 
 pub(crate) mod cluster;
 pub(crate) mod flight;
 pub(crate) mod grid;
+pub(crate) mod parallel;
 pub(crate) mod schedule;
 pub(crate) mod step;
 pub(crate) mod warp;
@@ -19,8 +21,14 @@ pub(crate) use grid::Grid;
 pub(crate) use warp::Warp;
 
 /// Why an instruction cannot be executed; becomes a [`Fault`](crate::Fault) where kernel, line and thread are known.
+///
+/// In a box, so that the results of checks that pass are small.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop {
+pub(crate) struct Stop(Box<Reason>);
+
+/// What a [`Stop`] says.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason {
     pub(crate) kind: FaultKind,
     pub(crate) detail: String,
     /// The lane to blame, when it is one.
@@ -28,13 +36,25 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
+    #[cold]
     pub(crate) fn new(kind: FaultKind, detail: impl Into<String>) -> Self {
-        Stop { kind, detail: detail.into(), lane: None }
+        Stop(Box::new(Reason { kind, detail: detail.into(), lane: None }))
     }
 
+    #[cold]
     pub(crate) fn at(mut self, lane: u32) -> Self {
-        self.lane.get_or_insert(lane);
+        self.0.lane.get_or_insert(lane);
         self
+    }
+
+    /// With other words.
+    pub(crate) fn saying(mut self, detail: String) -> Self {
+        self.0.detail = detail;
+        self
+    }
+
+    pub(crate) fn reason(&self) -> &Reason {
+        &self.0
     }
 }
 

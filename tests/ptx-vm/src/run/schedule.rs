@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 use super::cluster::{Block, Cluster, ClusterBarrier};
 use super::flight;
-use super::grid::WRITTEN_GRAIN;
+use super::grid::{Store, WRITTEN_GRAIN};
+use super::parallel;
 use super::step::{Blame, Turned};
 use super::warp::{Position, Wait, Warp};
 use super::{Grid, Stop, Turn};
@@ -28,7 +29,8 @@ const SLICE: u64 = 8192;
 const RESIDENT: usize = 264;
 /// Rounds in which every warp waits or polls in vain, before that is called a deadlock.
 const IDLE_ROUNDS: u32 = 3;
-/// Warp instructions without any effect on others, before a spin is given up.
+/// Instructions of warps that look at what others do, without any effect on others, before that is called a spin. A warp that
+/// only computes is never one, however long it takes.
 const QUIET: u64 = 10_000_000;
 
 /// A small generator for schedules (xorshift64*).
@@ -48,19 +50,35 @@ struct Active {
     cluster: Cluster,
     warps: Vec<Warp>,
     order: Vec<usize>,
+    /// Its own, so that its schedule does not depend on what ran before.
+    dice: Dice,
+}
+
+/// A launch that has passed its first checks.
+pub(crate) struct Plan<'g> {
+    pub(crate) kernel: &'g Kernel,
+    pub(crate) program: &'g Program,
+    pub(crate) launch: &'g Launch,
+    pub(crate) options: &'g Options,
+    /// Addresses of the module's variables.
+    pub(crate) addresses: &'g [u64],
+    /// The module's target.
+    pub(crate) target: &'g str,
+    /// The clusters in the order of the schedule.
+    pub(crate) order: Vec<u32>,
+    seed: u64,
 }
 
 /// The state of a launch.
-struct Runner<'g> {
-    grid: Grid<'g>,
-    kernel: &'g Kernel,
-    addresses: &'g [u64],
+pub(crate) struct Runner<'g> {
+    pub(crate) grid: Grid<'g>,
+    plan: &'g Plan<'g>,
     waiting: VecDeque<u32>,
     active: Vec<Active>,
     spare: Vec<Active>,
-    dice: Dice,
     warps_per_block: u32,
-    quiet_since: u64,
+    /// Such instructions since something moved.
+    quiet: u64,
 }
 
 fn refuse(kernel: &str, detail: String) -> Fault {
@@ -121,6 +139,35 @@ fn validate(kernel: &Kernel, program: &Program, launch: &Launch) -> Result<(), S
     Ok(())
 }
 
+/// Looks a launch over and puts its clusters in order.
+pub(crate) fn plan<'g>(
+    instance: &'g Instance,
+    name: &str,
+    launch: &'g Launch,
+    options: &'g Options,
+) -> Result<Plan<'g>, Fault> {
+    let module = &instance.module;
+    let Some(at) = module.kernels.iter().position(|k| k.name == name) else {
+        return Err(refuse(name, format!("the module has no kernel `{name}`")));
+    };
+    let (kernel, program) = (&module.kernels[at], &module.programs[at]);
+    validate(kernel, program, launch).map_err(|what| refuse(name, what))?;
+    let clusters = launch.grid.iter().zip(launch.cluster).map(|(g, c)| g / c).product::<u32>();
+    let mut order: Vec<u32> = (0..clusters).collect();
+    let mut seed = 1;
+    match options.schedule {
+        Schedule::Forward => {}
+        Schedule::Reverse => order.reverse(),
+        Schedule::Random(given) => {
+            seed = given.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut dice = Dice(seed);
+            (1..order.len()).rev().for_each(|i| order.swap(i, dice.below(i + 1)));
+        }
+    }
+    let (addresses, target) = (&instance.addresses[..], &module.target[..]);
+    Ok(Plan { kernel, program, launch, options, addresses, target, order, seed })
+}
+
 /// Runs a kernel.
 pub(crate) fn run(
     instance: &Instance,
@@ -129,55 +176,55 @@ pub(crate) fn run(
     memory: &mut Memory,
     options: &Options,
 ) -> Result<Report, Fault> {
-    let module = &instance.module;
-    let Some(at) = module.kernels.iter().position(|k| k.name == name) else {
-        return Err(refuse(name, format!("the module has no kernel `{name}`")));
-    };
-    let (kernel, program) = (&module.kernels[at], &module.programs[at]);
-    validate(kernel, program, launch).map_err(|what| refuse(name, what))?;
-    let clusters = launch.grid.iter().zip(launch.cluster).map(|(g, c)| g / c).product::<u32>();
-    let (mut order, seed): (Vec<u32>, _) = match options.schedule {
-        Schedule::Forward => ((0..clusters).collect(), 1),
-        Schedule::Reverse => ((0..clusters).rev().collect(), 1),
-        Schedule::Random(seed) => {
-            ((0..clusters).collect(), seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1)
-        }
-    };
-    let mut dice = Dice(seed);
-    if matches!(options.schedule, Schedule::Random(_)) {
-        (1..order.len()).rev().for_each(|i| order.swap(i, dice.below(i + 1)));
+    let plan = plan(instance, name, launch, options)?;
+    if parallel::worthwhile(&plan)
+        && let Some(done) = parallel::attempt(&plan, memory)
+    {
+        return Ok(report(&plan, memory, done));
     }
-    let mut runner = Runner {
-        grid: Grid::new(program, launch, options, memory, &module.target),
-        kernel,
-        addresses: &instance.addresses,
-        waiting: order.into(),
-        active: Vec::new(),
-        spare: Vec::new(),
-        dice,
-        warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),
-        quiet_since: 0,
-    };
-    runner.all()?;
-    Ok(runner.report())
+    let grid = Grid::new(plan.program, launch, options, Store::Own(memory), plan.target);
+    let mut runner = Runner::new(&plan, grid);
+    runner.run_clusters(plan.order.iter().copied())?;
+    let Grid { written, instructions, traffic, .. } = runner.grid;
+    Ok(report(&plan, memory, parallel::Done { written, instructions, traffic }))
 }
 
-impl Runner<'_> {
-    fn report(mut self) -> Report {
-        let mut written: Vec<std::ops::Range<u64>> = Vec::new();
-        for page in &self.grid.written {
-            let start = page * WRITTEN_GRAIN;
-            match written.last_mut() {
-                Some(last) if last.end == start => last.end += WRITTEN_GRAIN,
-                _ => written.push(start..start + WRITTEN_GRAIN),
-            }
+/// The report of a launch that has ended well.
+fn report(plan: &Plan<'_>, memory: &mut Memory, done: parallel::Done) -> Report {
+    let mut written: Vec<std::ops::Range<u64>> = Vec::new();
+    for page in &done.written {
+        let start = page * WRITTEN_GRAIN;
+        match written.last_mut() {
+            Some(last) if last.end == start => last.end += WRITTEN_GRAIN,
+            _ => written.push(start..start + WRITTEN_GRAIN),
         }
-        let blocks = self.grid.launch.grid.iter().map(|&n| u64::from(n)).product();
-        let traffic = self.grid.traffic.take().map_or(Traffic::default(), |counted| {
-            self.grid.memory.add_traffic(&counted);
-            counted.total()
-        });
-        Report { instructions: self.grid.instructions, blocks, written, traffic }
+    }
+    let blocks = plan.launch.grid.iter().map(|&n| u64::from(n)).product();
+    let traffic = done.traffic.map_or(Traffic::default(), |counted| {
+        memory.add_traffic(&counted);
+        counted.total()
+    });
+    Report { instructions: done.instructions, blocks, written, traffic }
+}
+
+impl<'g> Runner<'g> {
+    /// Nothing has run.
+    pub(crate) fn new(plan: &'g Plan<'g>, grid: Grid<'g>) -> Self {
+        Runner {
+            grid,
+            plan,
+            waiting: VecDeque::new(),
+            active: Vec::new(),
+            spare: Vec::new(),
+            warps_per_block: plan.launch.block.iter().product::<u32>().div_ceil(32),
+            quiet: 0,
+        }
+    }
+
+    /// Runs clusters to their end.
+    pub(crate) fn run_clusters(&mut self, clusters: impl IntoIterator<Item = u32>) -> Result<(), Fault> {
+        self.waiting.extend(clusters);
+        self.all()
     }
 
     fn all(&mut self) -> Result<(), Fault> {
@@ -198,12 +245,12 @@ impl Runner<'_> {
             self.retire()?;
             if progress {
                 idle = 0;
-                self.quiet_since = self.grid.instructions;
+                self.quiet = 0;
             } else if !self.waiting.is_empty() && self.active.len() < RESIDENT {
                 self.admit();
                 idle = 0;
             } else if spinning {
-                if self.grid.instructions - self.quiet_since > QUIET {
+                if self.quiet > QUIET {
                     return Err(self.stuck(FaultKind::Budget, "warps spin on something that never comes"));
                 }
             } else {
@@ -239,7 +286,7 @@ impl Runner<'_> {
             bytes.clear();
             bytes.resize(shared as usize, 0xFF);
             lines.clear();
-            lines.resize((shared as usize).div_ceil(LINE), Line::NEW);
+            lines.resize((shared as usize).div_ceil(LINE), Line::default());
             let live = if self.warps_per_block == 32 { !0 } else { (1 << self.warps_per_block) - 1 };
             Block {
                 coordinates: coordinates(rank),
@@ -253,6 +300,8 @@ impl Runner<'_> {
         let mut old_blocks: Vec<Block> =
             old.as_mut().map(|o| std::mem::take(&mut o.cluster.blocks)).unwrap_or_default();
         let blocks: Vec<Block> = (0..blocks).map(|rank| block(rank, old_blocks.pop())).collect();
+        let mut parts = old.as_mut().map(|o| std::mem::take(&mut o.cluster.parts)).unwrap_or_default();
+        parts.clear();
         let mut warps = old.map(|o| o.warps).unwrap_or_default();
         warps.resize_with(count, || {
             Warp::new(self.grid.program, self.grid.options.approx == crate::Rounding::Worst)
@@ -268,12 +317,13 @@ impl Runner<'_> {
                 warps: self.warps_per_block,
                 shared_bytes: shared,
             };
-            warp.constants(self.grid.program, self.addresses, &position);
+            warp.constants(self.grid.program, self.plan.addresses, &position);
         }
         let cluster = Cluster {
             id,
             blocks,
             readers: Readers::new(true),
+            parts,
             mbarriers: Default::default(),
             flights: Vec::new(),
             barrier: ClusterBarrier { arrived: vec![false; count], ..ClusterBarrier::default() },
@@ -282,7 +332,8 @@ impl Runner<'_> {
             progress: 0,
             flags: Default::default(),
         };
-        self.active.push(Active { cluster, warps, order: (0..count).collect() });
+        let mixed = (self.plan.seed ^ u64::from(id) << 1).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
+        self.active.push(Active { cluster, warps, order: (0..count).collect(), dice: Dice(mixed) });
     }
 
     /// One turn for every warp of a cluster: whether anything moved, and whether somebody is in a loop.
@@ -292,7 +343,7 @@ impl Runner<'_> {
             Schedule::Forward => {}
             Schedule::Reverse => a.order.sort_by_key(|&i| std::cmp::Reverse(i)),
             Schedule::Random(_) => {
-                (1..a.order.len()).rev().for_each(|i| a.order.swap(i, self.dice.below(i + 1)))
+                (1..a.order.len()).rev().for_each(|i| a.order.swap(i, a.dice.below(i + 1)))
             }
         }
         let before = a.cluster.progress;
@@ -303,13 +354,15 @@ impl Runner<'_> {
                 continue;
             }
             let slice = match self.grid.options.schedule {
-                Schedule::Random(_) => 64 << self.dice.below(8),
+                Schedule::Random(_) => 64 << a.dice.below(8),
                 _ => SLICE,
             };
             let warp = &mut a.warps[w];
-            let count = warp.count;
+            let (count, looks) = (warp.count, self.grid.looks);
             let turned = Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp }.run(slice);
-            self.grid.instructions += a.warps[w].count - count;
+            let ran = a.warps[w].count - count;
+            self.grid.instructions += ran;
+            self.quiet += if self.grid.looks > looks { ran } else { 0 };
             match turned {
                 Ok(Turned::Ended) => {
                     let rank = usize::from(a.warps[w].rank);
@@ -318,13 +371,15 @@ impl Runner<'_> {
                 }
                 Ok(Turned::Sliced) => spinning = true,
                 Ok(Turned::Waits | Turned::Polled) => {}
-                Err(blame) => return Err(fault(self.kernel, &self.grid, &a.cluster, &a.warps[w], blame)),
+                Err(blame) => {
+                    return Err(fault(self.plan.kernel, &self.grid, &a.cluster, &a.warps[w], blame));
+                }
             }
             let settled = barrier::settle(&mut a.cluster, &mut a.warps)
                 .and_then(|()| wgmma::settle(&mut self.grid, &mut a.cluster, &mut a.warps));
             if let Err((w, stop)) = settled {
                 let blame = here(&a.warps[w], stop);
-                return Err(fault(self.kernel, &self.grid, &a.cluster, &a.warps[w], blame));
+                return Err(fault(self.plan.kernel, &self.grid, &a.cluster, &a.warps[w], blame));
             }
         }
         if a.cluster.progress == before {
@@ -342,14 +397,19 @@ impl Runner<'_> {
             _ if signalling.is_empty() => None,
             Schedule::Forward => signalling.first().copied(),
             Schedule::Reverse => signalling.last().copied(),
-            Schedule::Random(_) => Some(signalling[self.dice.below(signalling.len())]),
+            Schedule::Random(_) => Some(signalling[a.dice.below(signalling.len())]),
         };
         if let Some(i) = pick {
             let f = a.cluster.flights.remove(i);
             let (warp, lane, line) = (usize::from(f.warp), u32::from(f.lane), f.line);
             return flight::land(&mut self.grid, &mut a.cluster, f, None).map_err(|stop| {
-                let mut fault =
-                    fault(self.kernel, &self.grid, &a.cluster, &a.warps[warp], Blame { stop, pc: 0, lane });
+                let mut fault = fault(
+                    self.plan.kernel,
+                    &self.grid,
+                    &a.cluster,
+                    &a.warps[warp],
+                    Blame { stop, pc: 0, lane },
+                );
                 (fault.line, fault.text) = self.grid.program.lines[line as usize].clone();
                 fault
             });
@@ -363,7 +423,7 @@ impl Runner<'_> {
                 copy::land_arrival(&mut Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp });
             return landed.map_err(|stop| {
                 let blame = here(&a.warps[w], stop);
-                fault(self.kernel, &self.grid, &a.cluster, &a.warps[w], blame)
+                fault(self.plan.kernel, &self.grid, &a.cluster, &a.warps[w], blame)
             });
         }
         Ok(())
@@ -392,7 +452,7 @@ impl Runner<'_> {
                 };
                 landed.map_err(|stop| {
                     let mut fault = fault(
-                        self.kernel,
+                        self.plan.kernel,
                         &self.grid,
                         &done.cluster,
                         &done.warps[warp],
@@ -427,14 +487,14 @@ impl Runner<'_> {
             Some((w, pc)) => {
                 let lane = w.groups[0].mask.trailing_zeros();
                 fault(
-                    self.kernel,
+                    self.plan.kernel,
                     &self.grid,
                     &a.cluster,
                     w,
                     Blame { stop: Stop::new(kind, detail), pc, lane },
                 )
             }
-            None => refuse(&self.kernel.name, detail),
+            None => refuse(&self.plan.kernel.name, detail),
         }
     }
 }
@@ -450,7 +510,8 @@ fn here(warp: &Warp, stop: Stop) -> Blame {
 }
 
 fn fault(kernel: &Kernel, grid: &Grid<'_>, cluster: &Cluster, warp: &Warp, blame: Blame) -> Fault {
-    let lane = blame.stop.lane.unwrap_or(blame.lane).min(31);
+    let reason = blame.stop.reason();
+    let lane = reason.lane.unwrap_or(blame.lane).min(31);
     let [x, y, _] = grid.launch.block;
     let t = u32::from(warp.index) * 32 + lane;
     let (line, text) = grid
@@ -460,12 +521,12 @@ fn fault(kernel: &Kernel, grid: &Grid<'_>, cluster: &Cluster, warp: &Warp, blame
         .cloned()
         .unwrap_or_default();
     Fault {
-        kind: blame.stop.kind,
+        kind: reason.kind,
         kernel: kernel.name.clone(),
         line,
         text,
         block: cluster.blocks[usize::from(warp.rank)].coordinates,
         thread: [t % x, t / x % y, t / (x * y)],
-        detail: blame.stop.detail,
+        detail: reason.detail.clone(),
     }
 }

@@ -101,79 +101,78 @@ fn rmsnorm_and_gemms_under_every_schedule() {
     }
 }
 
+pub fn layers(options: &Options) {
+    let mut b = Bench::new(ptx!("layers"));
+    let (rows, n) = (3, 130);
+    let x = reals(3, rows * n, 6.0);
+    let (dx, dy) = (b.upload(&x), b.empty(rows * n * 4));
+    let launch = b.launch(
+        "softmax",
+        [rows as u32, 1, 1],
+        [64, 1, 1],
+        &[Arg::U64(dx), Arg::U64(dy), Arg::U32(n as u32)],
+    );
+    b.run("softmax", &launch, options).unwrap();
+    for (got, x) in b.download::<f32>(dy, rows * n).chunks(n).zip(x.chunks(n)) {
+        let top = x.iter().copied().fold(f32::MIN, f32::max);
+        let e: Vec<f64> = x.iter().map(|v| f64::from(v - top).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        assert!(got.iter().zip(e).all(|(g, e)| close(*g, e / sum, 1e-5, 1e-9)));
+    }
+    let (tokens, heads, dim) = (4usize, 2usize, 16usize);
+    let x = reals(4, tokens * heads * dim, 1.0);
+    let positions = [0i32, 3, 1000, 70_000];
+    let (dx, dp) = (b.upload(&x), b.upload(&positions));
+    let args = [Arg::U64(dx), Arg::U64(dp), Arg::U32(heads as u32), Arg::U32(dim as u32), Arg::F32(10000.0)];
+    let launch = b.launch("rope", [1, tokens as u32, 1], [32, 1, 1], &args);
+    b.run("rope", &launch, options).unwrap();
+    let got = b.download::<f32>(dx, x.len());
+    for (at, _) in x.iter().enumerate().filter(|(at, _)| at % dim < dim / 2) {
+        let (token, i) = (at / (heads * dim), at % dim);
+        // The kernel's angle is an f32: its rounding is the kernel's, not the machine's.
+        let angle = f64::from(positions[token] as f32 * (10000f64.powf(-2.0 * i as f64 / dim as f64) as f32));
+        let (p, q) = (f64::from(x[at]), f64::from(x[at + dim / 2]));
+        let slack = 1e-6 + angle.abs() * 3e-7;
+        assert!(close(got[at], p * angle.cos() - q * angle.sin(), 1e-5, slack), "token {token} pair {i}");
+        assert!(close(got[at + dim / 2], p * angle.sin() + q * angle.cos(), 1e-5, slack));
+    }
+    let n = 200;
+    let x = reals(5, n, 8.0);
+    let (dx, dy) = (b.upload(&x), b.empty(5 * n * 4));
+    let launch =
+        b.launch("activations", [4, 1, 1], [64, 1, 1], &[Arg::U64(dx), Arg::U64(dy), Arg::U32(n as u32)]);
+    b.run("activations", &launch, options).unwrap();
+    let got = b.download::<f32>(dy, 5 * n);
+    for (i, &x) in x.iter().enumerate() {
+        let v = f64::from(x);
+        let erf = erf(v * f64::from(std::f32::consts::FRAC_1_SQRT_2));
+        let tanh = (0.797_884_560_8 * (v + 0.044715 * v * v * v)).tanh();
+        let models = [
+            v / (1.0 + (-v).exp()),
+            0.5 * v * (1.0 + erf),
+            0.5 * v * (1.0 + tanh),
+            (-v.abs()).exp().ln_1p() + v.max(0.0),
+            v.exp() / (1.0 + v * v) + 1.0 / (1.0 + v * v).sqrt(),
+        ];
+        for (row, want) in models.into_iter().enumerate() {
+            assert!(
+                close(got[row * n + i], want, 3e-6, 2e-6),
+                "function {row} of {x}: {} {want}",
+                got[row * n + i]
+            );
+        }
+    }
+    let x: Vec<f64> = reals(6, 100, 1.0).into_iter().map(f64::from).collect();
+    let (dx, dy) = (b.upload(&x), b.empty(8));
+    let launch = b.launch("double_sum", [1, 1, 1], [32, 1, 1], &[Arg::U64(dx), Arg::U64(dy), Arg::U32(100)]);
+    b.run("double_sum", &launch, options).unwrap();
+    let want: f64 = x.iter().map(|v| v.exp() * (v + 2.0).sqrt()).sum();
+    assert!((b.download::<f64>(dy, 1)[0] - want).abs() < 1e-11 * want);
+}
+
 #[test]
 fn softmax_rope_activations() {
-    for options in schedules(1) {
-        let mut b = Bench::new(ptx!("layers"));
-        let (rows, n) = (3, 130);
-        let x = reals(3, rows * n, 6.0);
-        let (dx, dy) = (b.upload(&x), b.empty(rows * n * 4));
-        let launch = b.launch(
-            "softmax",
-            [rows as u32, 1, 1],
-            [64, 1, 1],
-            &[Arg::U64(dx), Arg::U64(dy), Arg::U32(n as u32)],
-        );
-        b.run("softmax", &launch, &options).unwrap();
-        for (got, x) in b.download::<f32>(dy, rows * n).chunks(n).zip(x.chunks(n)) {
-            let top = x.iter().copied().fold(f32::MIN, f32::max);
-            let e: Vec<f64> = x.iter().map(|v| f64::from(v - top).exp()).collect();
-            let sum: f64 = e.iter().sum();
-            assert!(got.iter().zip(e).all(|(g, e)| close(*g, e / sum, 1e-5, 1e-9)));
-        }
-        let (tokens, heads, dim) = (4usize, 2usize, 16usize);
-        let x = reals(4, tokens * heads * dim, 1.0);
-        let positions = [0i32, 3, 1000, 70_000];
-        let (dx, dp) = (b.upload(&x), b.upload(&positions));
-        let args =
-            [Arg::U64(dx), Arg::U64(dp), Arg::U32(heads as u32), Arg::U32(dim as u32), Arg::F32(10000.0)];
-        let launch = b.launch("rope", [1, tokens as u32, 1], [32, 1, 1], &args);
-        b.run("rope", &launch, &options).unwrap();
-        let got = b.download::<f32>(dx, x.len());
-        for (at, _) in x.iter().enumerate().filter(|(at, _)| at % dim < dim / 2) {
-            let (token, i) = (at / (heads * dim), at % dim);
-            // The kernel's angle is an f32: its rounding is the kernel's, not the machine's.
-            let angle =
-                f64::from(positions[token] as f32 * (10000f64.powf(-2.0 * i as f64 / dim as f64) as f32));
-            let (p, q) = (f64::from(x[at]), f64::from(x[at + dim / 2]));
-            let slack = 1e-6 + angle.abs() * 3e-7;
-            assert!(close(got[at], p * angle.cos() - q * angle.sin(), 1e-5, slack), "token {token} pair {i}");
-            assert!(close(got[at + dim / 2], p * angle.sin() + q * angle.cos(), 1e-5, slack));
-        }
-        let n = 200;
-        let x = reals(5, n, 8.0);
-        let (dx, dy) = (b.upload(&x), b.empty(5 * n * 4));
-        let launch =
-            b.launch("activations", [4, 1, 1], [64, 1, 1], &[Arg::U64(dx), Arg::U64(dy), Arg::U32(n as u32)]);
-        b.run("activations", &launch, &options).unwrap();
-        let got = b.download::<f32>(dy, 5 * n);
-        for (i, &x) in x.iter().enumerate() {
-            let v = f64::from(x);
-            let erf = erf(v * f64::from(std::f32::consts::FRAC_1_SQRT_2));
-            let tanh = (0.797_884_560_8 * (v + 0.044715 * v * v * v)).tanh();
-            let models = [
-                v / (1.0 + (-v).exp()),
-                0.5 * v * (1.0 + erf),
-                0.5 * v * (1.0 + tanh),
-                (-v.abs()).exp().ln_1p() + v.max(0.0),
-                v.exp() / (1.0 + v * v) + 1.0 / (1.0 + v * v).sqrt(),
-            ];
-            for (row, want) in models.into_iter().enumerate() {
-                assert!(
-                    close(got[row * n + i], want, 3e-6, 2e-6),
-                    "function {row} of {x}: {} {want}",
-                    got[row * n + i]
-                );
-            }
-        }
-        let x: Vec<f64> = reals(6, 100, 1.0).into_iter().map(f64::from).collect();
-        let (dx, dy) = (b.upload(&x), b.empty(8));
-        let launch =
-            b.launch("double_sum", [1, 1, 1], [32, 1, 1], &[Arg::U64(dx), Arg::U64(dy), Arg::U32(100)]);
-        b.run("double_sum", &launch, &options).unwrap();
-        let want: f64 = x.iter().map(|v| v.exp() * (v + 2.0).sqrt()).sum();
-        assert!((b.download::<f64>(dy, 1)[0] - want).abs() < 1e-11 * want);
-    }
+    schedules(1).iter().for_each(layers);
 }
 
 /// The error function: its series near zero, the continued fraction of its complement further out.
@@ -191,115 +190,112 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-#[test]
-fn integers_votes_and_calls() {
-    for options in schedules(2) {
-        let mut dice = Dice(8);
-        let mut b = Bench::new(ptx!("integers"));
-        let (rows, blocks) = (4, 40);
-        let x = reals(9, blocks * 32, 1.0);
-        let mut w = Vec::new();
-        let mut want = vec![0f64; rows];
-        for sum in &mut want {
-            for block in 0..blocks {
-                let scale = 0.25 * (1 + dice.below(7)) as f32;
-                w.extend(ptx_vm::number::half::f16_from_f32(scale).to_le_bytes());
-                for i in 0..16 {
-                    let q = dice.below(256) as u8;
-                    w.push(q);
-                    let at = |j: usize| f64::from(x[block * 32 + j]);
-                    *sum += f64::from(scale)
-                        * (f64::from(i32::from(q & 15) - 8) * at(i)
-                            + f64::from(i32::from(q >> 4) - 8) * at(i + 16));
-                }
+pub fn integers(options: &Options) {
+    let mut dice = Dice(8);
+    let mut b = Bench::new(ptx!("integers"));
+    let (rows, blocks) = (4, 40);
+    let x = reals(9, blocks * 32, 1.0);
+    let mut w = Vec::new();
+    let mut want = vec![0f64; rows];
+    for sum in &mut want {
+        for block in 0..blocks {
+            let scale = 0.25 * (1 + dice.below(7)) as f32;
+            w.extend(ptx_vm::number::half::f16_from_f32(scale).to_le_bytes());
+            for i in 0..16 {
+                let q = dice.below(256) as u8;
+                w.push(q);
+                let at = |j: usize| f64::from(x[block * 32 + j]);
+                *sum += f64::from(scale)
+                    * (f64::from(i32::from(q & 15) - 8) * at(i)
+                        + f64::from(i32::from(q >> 4) - 8) * at(i + 16));
             }
-        }
-        let (dw, dx, dy) = (b.upload(&w), b.upload(&x), b.empty(rows * 4));
-        let args = [Arg::U64(dw), Arg::U64(dx), Arg::U64(dy), Arg::U32(blocks as u32)];
-        let launch = b.launch("q4_dot", [2, 1, 1], [64, 1, 1], &args);
-        b.run("q4_dot", &launch, &options).unwrap();
-        assert!(b.download::<f32>(dy, rows).iter().zip(want).all(|(g, w)| close(*g, w, 1e-4, 1e-2)));
-
-        let n = 70;
-        let a: Vec<u32> = (0..3 * n).map(|_| dice.next() as u32).collect();
-        let c: Vec<u32> = (0..n).map(|_| dice.next() as u32).collect();
-        let (da, dc, dy) = (b.upload(&a), b.upload(&c), b.empty(12));
-        let launch = b.launch(
-            "i8_dot",
-            [3, 1, 1],
-            [32, 1, 1],
-            &[Arg::U64(da), Arg::U64(dc), Arg::U64(dy), Arg::U32(n as u32)],
-        );
-        b.run("i8_dot", &launch, &options).unwrap();
-        let bytes = |v: u32| v.to_le_bytes().map(|x| i32::from(x as i8));
-        for (row, got) in b.download::<i32>(dy, 3).into_iter().enumerate() {
-            let want: i32 = (0..n)
-                .flat_map(|i| bytes(a[row * n + i]).into_iter().zip(bytes(c[i])))
-                .map(|(x, y)| x * y)
-                .sum();
-            assert_eq!(got, want);
-        }
-
-        let x: Vec<i32> = (0..100).map(|_| dice.below(1000) as i32).collect();
-        let (dx, dy, count) = (b.upload(&x), b.empty(400), b.upload(&[0i32]));
-        let launch = b.launch(
-            "compact",
-            [2, 1, 1],
-            [64, 1, 1],
-            &[Arg::U64(dx), Arg::U64(dy), Arg::U64(count), Arg::U32(100)],
-        );
-        b.run("compact", &launch, &options).unwrap();
-        let mut want: Vec<i32> = x.iter().copied().filter(|v| v % 3 == 0).collect();
-        assert_eq!(b.download::<i32>(count, 1)[0] as usize, want.len());
-        let mut got = b.download::<i32>(dy, want.len());
-        want.sort_unstable();
-        got.sort_unstable();
-        assert_eq!(got, want);
-
-        let x: Vec<u8> = (0..500).map(|_| dice.next() as u8).collect();
-        let (dx, bins) = (b.upload(&x), b.upload(&[0u32; 64]));
-        let launch =
-            b.launch("histogram", [3, 1, 1], [64, 1, 1], &[Arg::U64(dx), Arg::U64(bins), Arg::U32(500)]);
-        b.run("histogram", &launch, &options).unwrap();
-        let want: Vec<u32> = (0..64).map(|i| x.iter().filter(|v| **v & 63 == i).count() as u32).collect();
-        assert_eq!(b.download::<u32>(bins, 64), want);
-
-        let x = reals(10, 64, 300.0);
-        let (dx, codes, back) = (b.upload(&x), b.empty(64), b.empty(256));
-        let launch = b.launch(
-            "fp8",
-            [1, 1, 1],
-            [32, 1, 1],
-            &[Arg::U64(dx), Arg::U64(codes), Arg::U64(back), Arg::U32(64)],
-        );
-        b.run("fp8", &launch, &options).unwrap();
-        assert!(
-            b.download::<f32>(back, 64).iter().zip(&x).all(|(g, x)| (g - x).abs() <= x.abs() / 16.0 + 0.001)
-        );
-
-        let v: Vec<i32> = (0..64).map(|_| dice.below(9) as i32 - 4).collect();
-        let (dx, dy) = (b.upload(&v), b.empty(256));
-        let launch = b.launch("block_votes", [1, 1, 1], [64, 1, 1], &[Arg::U64(dx), Arg::U64(dy)]);
-        b.run("block_votes", &launch, &options).unwrap();
-        let want = v.iter().filter(|v| **v > 0).count() as i32 * 4 + 2;
-        assert_eq!(b.download::<i32>(dy, 64), vec![want; 64]);
-
-        let dy = b.empty(64 * 8);
-        let launch = b.launch("calls", [2, 1, 1], [32, 1, 1], &[Arg::U64(dy)]);
-        b.run("calls", &launch, &options).unwrap();
-        let steps = |mut n: u32| {
-            let mut s = 0;
-            while n != 1 {
-                n = if n % 2 == 1 { 3 * n + 1 } else { n / 2 };
-                s += 1;
-            }
-            s
-        };
-        for (i, got) in b.download::<u32>(dy, 128).chunks(2).enumerate() {
-            let (p, q) = (steps(i as u32 + 1), steps(2 * i as u32 + 1));
-            assert_eq!(got, [p + q, p.max(q).max(5)]);
         }
     }
+    let (dw, dx, dy) = (b.upload(&w), b.upload(&x), b.empty(rows * 4));
+    let args = [Arg::U64(dw), Arg::U64(dx), Arg::U64(dy), Arg::U32(blocks as u32)];
+    let launch = b.launch("q4_dot", [2, 1, 1], [64, 1, 1], &args);
+    b.run("q4_dot", &launch, options).unwrap();
+    assert!(b.download::<f32>(dy, rows).iter().zip(want).all(|(g, w)| close(*g, w, 1e-4, 1e-2)));
+
+    let n = 70;
+    let a: Vec<u32> = (0..3 * n).map(|_| dice.next() as u32).collect();
+    let c: Vec<u32> = (0..n).map(|_| dice.next() as u32).collect();
+    let (da, dc, dy) = (b.upload(&a), b.upload(&c), b.empty(12));
+    let launch = b.launch(
+        "i8_dot",
+        [3, 1, 1],
+        [32, 1, 1],
+        &[Arg::U64(da), Arg::U64(dc), Arg::U64(dy), Arg::U32(n as u32)],
+    );
+    b.run("i8_dot", &launch, options).unwrap();
+    let bytes = |v: u32| v.to_le_bytes().map(|x| i32::from(x as i8));
+    for (row, got) in b.download::<i32>(dy, 3).into_iter().enumerate() {
+        let want: i32 =
+            (0..n).flat_map(|i| bytes(a[row * n + i]).into_iter().zip(bytes(c[i]))).map(|(x, y)| x * y).sum();
+        assert_eq!(got, want);
+    }
+
+    let x: Vec<i32> = (0..100).map(|_| dice.below(1000) as i32).collect();
+    let (dx, dy, count) = (b.upload(&x), b.empty(400), b.upload(&[0i32]));
+    let launch = b.launch(
+        "compact",
+        [2, 1, 1],
+        [64, 1, 1],
+        &[Arg::U64(dx), Arg::U64(dy), Arg::U64(count), Arg::U32(100)],
+    );
+    b.run("compact", &launch, options).unwrap();
+    let mut want: Vec<i32> = x.iter().copied().filter(|v| v % 3 == 0).collect();
+    assert_eq!(b.download::<i32>(count, 1)[0] as usize, want.len());
+    let mut got = b.download::<i32>(dy, want.len());
+    want.sort_unstable();
+    got.sort_unstable();
+    assert_eq!(got, want);
+
+    let x: Vec<u8> = (0..500).map(|_| dice.next() as u8).collect();
+    let (dx, bins) = (b.upload(&x), b.upload(&[0u32; 64]));
+    let launch = b.launch("histogram", [3, 1, 1], [64, 1, 1], &[Arg::U64(dx), Arg::U64(bins), Arg::U32(500)]);
+    b.run("histogram", &launch, options).unwrap();
+    let want: Vec<u32> = (0..64).map(|i| x.iter().filter(|v| **v & 63 == i).count() as u32).collect();
+    assert_eq!(b.download::<u32>(bins, 64), want);
+
+    let x = reals(10, 64, 300.0);
+    let (dx, codes, back) = (b.upload(&x), b.empty(64), b.empty(256));
+    let launch = b.launch(
+        "fp8",
+        [1, 1, 1],
+        [32, 1, 1],
+        &[Arg::U64(dx), Arg::U64(codes), Arg::U64(back), Arg::U32(64)],
+    );
+    b.run("fp8", &launch, options).unwrap();
+    assert!(b.download::<f32>(back, 64).iter().zip(&x).all(|(g, x)| (g - x).abs() <= x.abs() / 16.0 + 0.001));
+
+    let v: Vec<i32> = (0..64).map(|_| dice.below(9) as i32 - 4).collect();
+    let (dx, dy) = (b.upload(&v), b.empty(256));
+    let launch = b.launch("block_votes", [1, 1, 1], [64, 1, 1], &[Arg::U64(dx), Arg::U64(dy)]);
+    b.run("block_votes", &launch, options).unwrap();
+    let want = v.iter().filter(|v| **v > 0).count() as i32 * 4 + 2;
+    assert_eq!(b.download::<i32>(dy, 64), vec![want; 64]);
+
+    let dy = b.empty(64 * 8);
+    let launch = b.launch("calls", [2, 1, 1], [32, 1, 1], &[Arg::U64(dy)]);
+    b.run("calls", &launch, options).unwrap();
+    let steps = |mut n: u32| {
+        let mut s = 0;
+        while n != 1 {
+            n = if n % 2 == 1 { 3 * n + 1 } else { n / 2 };
+            s += 1;
+        }
+        s
+    };
+    for (i, got) in b.download::<u32>(dy, 128).chunks(2).enumerate() {
+        let (p, q) = (steps(i as u32 + 1), steps(2 * i as u32 + 1));
+        assert_eq!(got, [p + q, p.max(q).max(5)]);
+    }
+}
+
+#[test]
+fn integers_votes_and_calls() {
+    schedules(2).iter().for_each(integers);
 }
 
 pub fn stencil(ptx: &str, options: &Options, cooperative: bool) -> Result<(), ptx_vm::Fault> {
@@ -385,15 +381,24 @@ fn clusters_and_pipelines() {
 
 /// Correct kernels under many schedules; run by hand.
 #[test]
-#[ignore = "long: 100 schedules of every correct kernel; run with --ignored"]
+#[ignore = "long: 100 schedules of every correct kernel; run with --ignored --nocapture"]
 fn a_hundred_schedules_without_a_false_alarm() {
-    for options in schedules(98) {
-        rmsnorm(ptx!("rmsnorm"), &options).unwrap();
-        assert!(gemm(ptx!("gemm"), (70, 66, 72), &options).unwrap());
-        assert!(wgmma(ptx!("wgmma"), (64, 128, 192), &options).unwrap());
-        stencil(ptx!("grid"), &options, true).unwrap();
-        last_block(ptx!("grid"), &options).unwrap();
-        cluster_sum(ptx!("cluster"), &options).unwrap();
-        pipeline(ptx!("cluster"), &options).unwrap();
+    type Kernel = fn(&Options);
+    let kernels: [(usize, Kernel); 9] = [
+        (1, |o| rmsnorm(ptx!("rmsnorm"), o).unwrap()),
+        (1, |o| assert!(gemm(ptx!("gemm"), (70, 66, 72), o).unwrap())),
+        (1, |o| assert!(wgmma(ptx!("wgmma"), (64, 128, 192), o).unwrap())),
+        (2, |o| [true, false].iter().for_each(|c| stencil(ptx!("grid"), o, *c).unwrap())),
+        (1, |o| last_block(ptx!("grid"), o).unwrap()),
+        (1, |o| cluster_sum(ptx!("cluster"), o).unwrap()),
+        (1, |o| pipeline(ptx!("cluster"), o).unwrap()),
+        (4, layers),
+        (7, integers),
+    ];
+    let schedules = schedules(98);
+    for options in &schedules {
+        kernels.iter().for_each(|(_, run)| run(options));
     }
+    let launches: usize = kernels.iter().map(|(n, _)| n * schedules.len()).sum();
+    println!("{launches} launches of correct kernels under {} schedules, and no alarm", schedules.len());
 }

@@ -16,5 +16,7 @@ mod harness;
 mod integer;
 mod kernels;
 mod options;
+mod program;
 mod refused;
+mod threads;
 mod warp;

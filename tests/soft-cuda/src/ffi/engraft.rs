@@ -76,6 +76,13 @@ entries! {
         Ok(())
     }
 
+    /// Threads over which the independent blocks of a kernel are spread; as many as the processor has at first. Nothing but the
+    /// time depends on it.
+    early fn engraftSoftCudaSetThreads(d, threads: u32) {
+        d.settings.machine.threads = threads.clamp(1, 256) as usize;
+        Ok(())
+    }
+
     /// Warp instructions after which a kernel is given up.
     early fn engraftSoftCudaSetBudget(d, instructions: u64) {
         d.settings.machine.budget = instructions;
