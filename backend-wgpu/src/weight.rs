@@ -188,25 +188,19 @@ pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> 
     let all = (panels.per_expert() * experts.max(1)).max(1);
     for first in (0..all).step_by(per_chunk) {
         let count = per_chunk.min(all - first);
-        let mut codes = vec![0u32; count * halves * code_words];
-        let mut scales = vec![0u32; count * halves * scale_words];
-        for (at, half) in (0..count).flat_map(|p| (0..halves).map(move |h| (p, h))) {
-            let panel = at * halves + half;
-            for (lane, row) in panels.rows_of(first + at, half).enumerate() {
-                let mut lane = Lane {
-                    codes: &mut codes[panel * code_words..(panel + 1) * code_words],
-                    shared: &mut scales[panel * scale_words..(panel + 1) * scale_words],
-                    words: packing.scale_words(),
-                    lane,
-                };
-                lane.pack(format, cols, source.row(row));
+        let (mut codes, mut scales) =
+            (vec![0u32; count * halves * code_words], vec![0u32; count * halves * scale_words]);
+        for panel in 0..count * halves {
+            for (lane, row) in panels.rows_of(first + panel / halves, panel % halves).enumerate() {
+                let codes = &mut codes[panel * code_words..(panel + 1) * code_words];
+                let shared = &mut scales[panel * scale_words..(panel + 1) * scale_words];
+                let words = packing.scale_words();
+                Lane { codes, shared, words, lane }.pack(format, cols, source.row(row));
             }
         }
         let codes = gpu.alloc_filled(name, bytemuck::cast_slice(&codes))?;
-        let scales = match scales.is_empty() {
-            true => None,
-            false => Some(gpu.alloc_filled(name, bytemuck::cast_slice(&scales))?),
-        };
+        let scales = (!scales.is_empty()).then(|| gpu.alloc_filled(name, bytemuck::cast_slice(&scales)));
+        let scales = scales.transpose()?;
         panels.chunks.push(Chunk { codes, scales, first, count });
     }
     tracing::trace!(name, rows, cols, %format, chunks = panels.chunks.len(), "prepared");

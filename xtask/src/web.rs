@@ -14,10 +14,8 @@ use std::process::{Command, ExitCode, Stdio};
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Debian's package of the compiler's sources, by the compiler's version.
-const DEBIAN: [(&str, &str); 1] = [(
-    "1.95.0",
-    "http://deb.debian.org/debian/pool/main/r/rustc/rust-src_1.95.0+dfsg1-2~bpo13+1_all.deb",
-)];
+const DEBIAN: [(&str, &str); 1] =
+    [("1.95.0", "http://deb.debian.org/debian/pool/main/r/rustc/rust-src_1.95.0+dfsg1-2~bpo13+1_all.deb")];
 
 type Outcome<T> = Result<T, String>;
 
@@ -40,7 +38,11 @@ fn all(mut args: impl Iterator<Item = String>) -> Outcome<()> {
             "--serve" => port = Some(value()?.parse::<u16>().map_err(|e| format!("--serve: {e}"))?),
             "--std-source" => sources = Some(PathBuf::from(value()?)),
             "--no-build" => only_serve = true,
-            other => return Err(format!("{other} is not known; --serve PORT, --std-source FOLDER, --no-build are")),
+            other => {
+                return Err(format!(
+                    "{other} is not known; --serve PORT, --std-source FOLDER, --no-build are"
+                ));
+            }
         }
     }
     let target = PathBuf::from(std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into()));
@@ -90,7 +92,10 @@ fn build(target: &Path, site: &Path, sources: Option<PathBuf>) -> Outcome<()> {
 
 fn cargo(manifest: &str, target: &Path, what: &[&str]) -> Command {
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-    cargo.args(&what[..1]).args(["--release", "--quiet", "--locked", "--manifest-path", manifest]).args(&what[1..]);
+    cargo
+        .args(&what[..1])
+        .args(["--release", "--quiet", "--locked", "--manifest-path", manifest])
+        .args(&what[1..]);
     // Flags that are meant for this machine's programs are none for the browser's.
     cargo.env("CARGO_TARGET_DIR", target).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo
@@ -136,7 +141,9 @@ fn std_sources(target: &Path) -> Outcome<PathBuf> {
     let version = version.split_whitespace().nth(1).unwrap_or_default();
     let known = DEBIAN.iter().find(|(v, _)| *v == version);
     let (_, url) = known.ok_or_else(|| {
-        format!("no sources of rustc {version} are known; `rustup component add rust-src`, or --std-source FOLDER")
+        format!(
+            "no sources of rustc {version} are known; `rustup component add rust-src`, or --std-source FOLDER"
+        )
     })?;
     let unpacked = target.join("rust-src");
     let library = unpacked.join(format!("usr/src/rustc-{version}/library"));

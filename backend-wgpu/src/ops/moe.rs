@@ -61,19 +61,14 @@ pub(super) fn expert_linear(
     }
     let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
     let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
-    let software = gpu.adapter().kind == AdapterKind::Software;
     // Slots that an expert has on average.
     let share = out.rows.div_ceil(by.count.max(1));
-    let rows = linear::tile_rows(share, software);
-    let which = match rows {
-        1 => buffer(&limits, by.experts, "experts")?,
-        _ => buffer(&limits, by.groups, "slots by expert")?,
+    let rows = linear::tile_rows(share, gpu.adapter().kind == AdapterKind::Software);
+    let (which, tiles, experts) = match rows {
+        1 => (buffer(&limits, by.experts, "experts")?, out.rows, 1),
+        _ => (buffer(&limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), by.count),
     };
-    let most = limits.groups as usize;
-    let (tiles, experts) = match rows {
-        1 => (out.rows.min(most), 1),
-        _ => (share.div_ceil(rows as usize).min(most), by.count),
-    };
+    let tiles = tiles.min(limits.groups as usize);
     let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype), rows, vector: linear::aligned(x) };
     for chunk in &w.chunks {
         let words = [

@@ -71,7 +71,9 @@ impl Session {
         on_text: js_sys::Function,
     ) -> std::result::Result<u32, JsError> {
         let sampling = match temperature > 0.0 {
-            true => SamplingParams { temperature, top_p: 0.9, seed: seed.into(), ..SamplingParams::default() },
+            true => {
+                SamplingParams { temperature, top_p: 0.9, seed: seed.into(), ..SamplingParams::default() }
+            }
             false => SamplingParams::default(),
         };
         let mut go_on = |text: &str| {
@@ -83,7 +85,9 @@ impl Session {
 }
 
 impl Session {
-    async fn from_files([config, generation, weights, tokenizer, tokenizer_config]: [Vec<u8>; 5]) -> Result<Self> {
+    async fn from_files(
+        [config, generation, weights, tokenizer, tokenizer_config]: [Vec<u8>; 5],
+    ) -> Result<Self> {
         let gpu = Wgpu::open(WgpuConfig { software: true, ..WgpuConfig::default() }).await?;
         let text = TokenizerFiles::from_bytes(Some(tokenizer.clone()), Some(&tokenizer_config), None)?;
         let files = open_bytes(&config, Some(&generation), Cow::Owned(weights), text)?;
@@ -93,7 +97,8 @@ impl Session {
         let mut stop_ids = tokenizer.eos_ids().to_vec();
         stop_ids.extend(ModelConfig::new(files.config.clone())?.ids("eos_token_id"));
         let model = inject(&gpu, &files, &Registry::default(), MOST, LoadOptions::default(), &mut |_, _| {})?;
-        let sizes = EngineConfig { max_seqs: 1, max_step_tokens: 128, max_context: MOST, ..EngineConfig::default() };
+        let sizes =
+            EngineConfig { max_seqs: 1, max_step_tokens: 128, max_context: MOST, ..EngineConfig::default() };
         let device = format!("{}, bits {:?}", gpu.caps().device, gpu.numerics().mode);
         Ok(Self { engine: Engine::new(gpu, model, sizes)?, tokenizer, stop_ids, device })
     }
@@ -109,7 +114,13 @@ impl Session {
         let mut pieces = self.tokenizer.stream();
         pieces.prime(&ids)?;
         let stop_ids = self.stop_ids.clone();
-        let id = self.engine.put(Request { prompt: ids, max_new_tokens: tokens, sampling, stop_ids, ..Request::default() })?;
+        let id = self.engine.put(Request {
+            prompt: ids,
+            max_new_tokens: tokens,
+            sampling,
+            stop_ids,
+            ..Request::default()
+        })?;
         let (mut out, mut drawn) = (Vec::new(), 0);
         while !self.engine.is_idle() {
             self.engine.step_async(&mut out).await?;

@@ -10,7 +10,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut bind = Bindgen::new();
-    let made = bind.input_path(&module).typescript(false).web(true).and_then(|b| b.generate(&folder));
+    // Names are for debuggers; every visitor would fetch them.
+    bind.input_path(&module).typescript(false).remove_name_section(true).remove_producers_section(true);
+    let made = bind.web(true).and_then(|b| b.generate(&folder));
     match made {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
