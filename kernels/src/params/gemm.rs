@@ -91,7 +91,8 @@ pub fn supports(
     let other = if elem == Elem::F16 { Format::Bf16 } else { Format::F16 };
     match () {
         _ if format == other => Err("16-bit weights have x's type"),
-        _ if n > 1 << 28 || k > 1 << 28 => Err("more than 2^28 rows or columns"),
+        // Offsets within the tiles of a block are 32 bits wide.
+        _ if n > 1 << 28 || k > 1 << 24 => Err("more than 2^28 rows or 2^24 columns"),
         _ => Ok(layout),
     }
 }

@@ -280,3 +280,15 @@ fn leaves_are_the_contracts_in_whole_units() {
         assert!(all.is_sorted() && all[0] == 0 && all[8] as usize == k.div_ceil(64));
     }
 }
+
+#[test]
+fn what_cannot_be_taken_is_refused_with_a_reason() {
+    let (half, brain, full) = (Type::F16.elem(), Type::Bf16.elem(), Type::F32.elem());
+    let why = |x, out, format, k| supports(x, out, format, 0, 32, k, false).unwrap_err();
+    assert!(why(full, full, Format::F32, 64).contains("f32 activations"));
+    assert!(why(half, brain, Format::F16, 64).contains("outputs"));
+    assert!(why(half, half, Format::Bf16, 64).contains("x's type"));
+    assert!(why(half, half, Format::Q6K, 256).contains("K forms"));
+    assert!(why(half, half, Format::F16, (1 << 24) + 1).contains("2^24"));
+    assert!(supports(half, full, Format::F16, 0, 32, 64, false).is_ok());
+}
