@@ -116,7 +116,7 @@ pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
             halve(start + first, units - first, leaf + leaves / 2, leaves / 2, to, step, end);
         }
     }
-    let grain = if grain > 0 && grain % UNIT == 0 { grain } else { UNIT };
+    let grain = if grain > 0 && grain.is_multiple_of(UNIT) { grain } else { UNIT };
     let end = k.div_ceil(UNIT);
     let mut to = [end as u32; 9];
     halve(0, k.div_ceil(grain), 0, 8, &mut to, grain / UNIT, end);
