@@ -123,7 +123,7 @@ struct Tiles {
             u32 query = there ? at / group : 0, head = kv_head * group + (there ? at % group : 0);
             const T *from = row_of<T>(p.q, seq.first + query) + head * KD + c;
             if (wide) {
-                copy16(to + r * K_PITCH + c * 2, from, there ? 16 : 0);
+                copy16_or_zero(to + r * K_PITCH + c * 2, from, there);
             } else {
                 single(to + r * K_PITCH + c * 2, from, there);
             }
@@ -149,7 +149,7 @@ struct Tiles {
             for (u32 i = 0; i < 16 * (D / 8); i += 32) {
                 u32 r = (i + lane) / (D / 8), c = (i + lane) % (D / 8) * 8;
                 u32 row = __shfl_sync(0xffffffffu, number, r);
-                copy16(to + r * (D * 2 + 16) + c * 2, from + (row == ~0u ? 0 : row * pitch + c), row == ~0u ? 0 : 16);
+                copy16_or_zero(to + r * (D * 2 + 16) + c * 2, from + (row == ~0u ? 0 : row * pitch + c), row != ~0u);
             }
         } else {
 #pragma unroll 1
@@ -554,7 +554,7 @@ DEVICE void merge(const Flash &p) {
     extern "C" __global__ void __launch_bounds__(THREADS, 2) flash_whole_##NAME##_##KD(const __grid_constant__ Flash p) { \
         whole<T, KD, VD, HALVES>(p);                                                                                   \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) flash_split_##NAME##_##KD(const __grid_constant__ Flash p) { \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) flash_split_##NAME##_##KD(const __grid_constant__ Flash p) { \
         split<T, KD, VD, HALVES>(p);                                                                                   \
     }
 #define EACH(T, NAME)                                                                                                  \

@@ -13,12 +13,13 @@
 // | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages, 96 KiB | 128 |
 // | n64 | 4 warps, two leaves each | 32 x 64 | 4 stages, 96 KiB | 224 |
 // | small | 4 warps of 32 x 32 | 64 x 64 | 4 stages of 64 values, 64 KiB | 128 |
-// | wide | 8 warps of 64 x 32 | 128 x 128 | 3 stages of 64 values, 96 KiB | 192 |
+// | wide | 8 warps of 64 x 32 | 128 x 128 | 3 stages of 64 values, 96 KiB | 200 |
 //
 // 96 KiB let a block run on every device from compute_80 on, and two on one SM of an H100: 84 to 72 KiB each are on their
 // way while a stage of a skinny kernel is multiplied (an H100 wants 23 KiB per SM at least). `wide` reads 6 KiB of shared
 // memory for 32 mma: at 128 bytes a clock that feeds 1365 of the 2048 multiply-adds of an H100's SM, what mma.sync reaches.
-#include "gemm.cuh"
+#include "gemm_dense.cuh"
+#include "gemm_skinny.cuh"
 
 extern __shared__ __align__(128) u8 memory[];
 

@@ -13,9 +13,10 @@
 // | entry | block | tile of outputs x rows | ring | registers at most |
 // | --- | --- | --- | --- | --- |
 // | n8 | 8 warps, a leaf each | 16 x 8 | 8 stages of 32 values (nibbles: 6 of 64), 66 to 78 KiB | 64 |
-// | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages of 32 values (nibbles: 4 of 64), 73 to 84 KiB | 176 |
+// | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages of 32 values (nibbles: 4 of 64), 73 to 84 KiB | 200 |
 // | wide | 8 warps of 32 x 32 | 128 x 64 | 4 stages of 64 values, 50 to 68 KiB | 176 |
-#include "gemm.cuh"
+#include "gemm_dense.cuh"
+#include "gemm_skinny.cuh"
 
 extern __shared__ __align__(128) u8 memory[];
 

@@ -160,7 +160,7 @@ struct Shared {
     u32 listed;
     u32 chosen;
     u32 token;
-    u64 last;
+    u64 all;
 };
 
 // What is kept of a bin's start: fewer than `count` tokens before it (count > 0), or a share below `top_p` of `total`.
@@ -202,110 +202,135 @@ DEVICE void scan(Shared &s) {
     __syncthreads();
 }
 
+// Where the search for the last kept token stands. Level 0 tells bins in z apart; levels 1 to 8 digits of the key, 8 bits each,
+// among the tokens of bin `bin` whose higher digits are those of `prefix`.
+struct Search {
+    Bound bound;
+    // Keys beyond this one are out already.
+    u64 last;
+    u32 level;
+    u32 bin;
+    u64 prefix;
+    // What lies before the tokens that are looked at.
+    u64 tokens;
+    u64 weight;
+
+    DEVICE u32 shift() const { return 64 - 8 * level; }
+    // Whether a token of weight above 0 is looked at.
+    DEVICE bool takes(const Logits &logits, u32 place, u64 key) const {
+        if (key > last) return false;
+        if (level == 0) return true;
+        return logits.bin(place) == bin && (level == 1 || key >> (shift() + 8) == prefix >> (shift() + 8));
+    }
+    DEVICE u32 bin_of(const Logits &logits, u32 place, u64 key) const {
+        return level == 0 ? logits.bin(place) : (u32)(key >> shift()) & 255;
+    }
+};
+
+// Counts and weighs the bins of a level; behind it `counts` and `sums` hold what lies before each bin.
+// Gives this thread's bin's own count, and the weight of all.
+DEVICE u32 fill_bins(Shared &s, const Logits &logits, u32 vocab, const Search &at, u64 &total) {
+    u32 t = threadIdx.x;
+    if (t < BINS) s.counts[t] = s.parts[0][t] = s.parts[1][t] = s.parts[2][t] = 0;
+    __syncthreads();
+    bool weighs = at.bound.count == 0;
+    for (u32 i = t; i < vocab; i += blockDim.x) {
+        u32 place = logits.place(i);
+        u32 w = logits.weight(place);
+        u64 key = ranking(place, i);
+        if (w > 0 && at.takes(logits, place, key)) {
+            u32 b = at.bin_of(logits, place, key);
+            atomicAdd(&s.counts[b], 1u);
+            if (weighs) {
+                atomicAdd(&s.parts[0][b], w & 1023);
+                atomicAdd(&s.parts[1][b], w >> 10 & 1023);
+                atomicAdd(&s.parts[2][b], w >> 20);
+            }
+        }
+    }
+    __syncthreads();
+    u32 own = t < BINS ? s.counts[t] : 0;
+    u64 weight = t < BINS ? (u64)s.parts[0][t] + ((u64)s.parts[1][t] << 10) + ((u64)s.parts[2][t] << 20) : 0;
+    if (t < BINS) s.sums[t] = weight;
+    __syncthreads();
+    scan(s);
+    // The whole weight is the last bin's start and its own.
+    if (t == BINS - 1) s.all = s.sums[t] + weight;
+    __syncthreads();
+    total = s.all;
+    return own;
+}
+
+// Takes the last bin that is not empty and whose start is inside the bound: starts ascend, so the bins inside are the first
+// ones. Gives the tokens in it; 0 where there is none.
+DEVICE u32 enter_bin(Shared &s, Search &at, u32 own) {
+    u32 t = threadIdx.x;
+    bool inside = t < BINS && own > 0 && at.bound.holds(at.tokens + s.counts[t], at.weight + s.sums[t]);
+    u64 best = largest(inside ? t + 1 : 0, s.room);
+    if (best == 0) return 0;
+    u32 here = (u32)best - 1;
+    if (t == here) s.chosen = own;
+    if (t == 0) s.listed = 0;
+    at.tokens += s.counts[here];
+    at.weight += s.sums[here];
+    if (at.level == 0) {
+        at.bin = here;
+    } else {
+        at.prefix |= (u64)here << at.shift();
+    }
+    __syncthreads();
+    return s.chosen;
+}
+
+// Lists the tokens under the search's bin and prefix, at most LISTED; each ranks itself among them. Gives the key of the last
+// that is inside the bound.
+DEVICE u64 rank_few(Shared &s, const Logits &logits, u32 vocab, Search at) {
+    u32 t = threadIdx.x;
+    at.level++;
+    for (u32 i = t; i < vocab; i += blockDim.x) {
+        u32 place = logits.place(i);
+        u32 w = logits.weight(place);
+        u64 key = ranking(place, i);
+        if (w > 0 && at.takes(logits, place, key)) {
+            u32 n = atomicAdd(&s.listed, 1u);
+            s.keys[n] = key;
+            s.weights[n] = w;
+        }
+    }
+    __syncthreads();
+    u64 found = 0;
+    u32 n = s.listed;
+    for (u32 i = t; i < n; i += blockDim.x) {
+        u64 key = s.keys[i], tokens = at.tokens, weight = at.weight;
+        for (u32 j = 0; j < n; j++) {
+            if (s.keys[j] < key) {
+                tokens++;
+                weight += s.weights[j];
+            }
+        }
+        if (at.bound.holds(tokens, weight)) found = most(found, key + 1);
+    }
+    found = largest(found, s.room);
+    return found == 0 ? at.last : found - 1;
+}
+
 // The key of the last token that is kept: the k-th, or the last one before which less than the share `top_p` of the weight
 // lies. Only tokens of weight above 0 whose key is at most `last` take part; without any, `last`.
 DEVICE u64 last_kept(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 count, u32 top_p) {
-    u32 t = threadIdx.x;
-    u64 before_n = 0, before_w = 0;
-    Bound bound;
-    bound.count = count;
-    // Level 0 takes bins in z; levels 1 to 8 digits of the key of 8 bits, among the tokens of bin `bin` under `prefix`.
-    u32 bin = 0;
-    u64 prefix = 0;
-    for (u32 level = 0;; level++) {
-        u32 shift = 64 - 8 * level;
-        auto takes = [&](u32 place, u64 key) {
-            if (level == 0) return true;
-            return logits.bin(place) == bin && (level == 1 || key >> (shift + 8) == prefix >> (shift + 8));
-        };
-        for (u32 b = t; b < BINS; b += blockDim.x) {
-            s.counts[b] = 0;
-            s.parts[0][b] = 0;
-            s.parts[1][b] = 0;
-            s.parts[2][b] = 0;
+    Search at{};
+    at.last = last;
+    at.bound.count = count;
+    for (;; at.level++) {
+        u64 total;
+        u32 own = fill_bins(s, logits, vocab, at, total);
+        if (at.level == 0) {
+            at.bound.low = total * top_p;
+            at.bound.high = __umul64hi(total, top_p);
         }
+        u32 tokens = enter_bin(s, at, own);
+        if (tokens == 0) return last;
+        if (tokens <= LISTED) return rank_few(s, logits, vocab, at);
         __syncthreads();
-        for (u32 i = t; i < vocab; i += blockDim.x) {
-            u32 place = logits.place(i);
-            u32 w = logits.weight(place);
-            u64 key = ranking(place, i);
-            if (w > 0 && key <= last && takes(place, key)) {
-                u32 b = level == 0 ? logits.bin(place) : (u32)(key >> shift) & 255;
-                atomicAdd(&s.counts[b], 1u);
-                if (count == 0) {
-                    atomicAdd(&s.parts[0][b], w & 1023);
-                    atomicAdd(&s.parts[1][b], w >> 10 & 1023);
-                    atomicAdd(&s.parts[2][b], w >> 20);
-                }
-            }
-        }
-        __syncthreads();
-        u32 own = t < BINS ? s.counts[t] : 0;
-        u64 own_weight = t < BINS ? (u64)s.parts[0][t] + ((u64)s.parts[1][t] << 10) + ((u64)s.parts[2][t] << 20) : 0;
-        if (t < BINS) s.sums[t] = own_weight;
-        if (t == 0) {
-            s.chosen = BINS;
-            s.listed = 0;
-        }
-        __syncthreads();
-        scan(s);
-        if (level == 0 && count == 0) {
-            // The whole weight is the last bin's start and its own.
-            if (t == BINS - 1) s.last = s.sums[t] + own_weight;
-            __syncthreads();
-            u64 total = s.last;
-            bound.low = total * top_p;
-            bound.high = __umul64hi(total, top_p);
-            __syncthreads();
-        }
-        // Starts ascend, so the bins that hold are the first ones; of those the last that is not empty counts.
-        if (t == 0) s.chosen = BINS;
-        __syncthreads();
-        bool inside = t < BINS && own > 0 && bound.holds(before_n + s.counts[t], before_w + s.sums[t]);
-        u64 best = largest(inside ? t + 1 : 0, s.room);
-        if (best == 0) return last;
-        u32 here = (u32)best - 1;
-        if (t == here) s.chosen = own;
-        __syncthreads();
-        before_n += s.counts[here];
-        before_w += s.sums[here];
-        u32 many = s.chosen;
-        if (level == 0) {
-            bin = here;
-        } else {
-            prefix |= (u64)here << shift;
-        }
-        __syncthreads();
-        if (many > LISTED) continue;
-        // Few enough: list them.
-        u32 under = level + 1;
-        for (u32 i = t; i < vocab; i += blockDim.x) {
-            u32 place = logits.place(i);
-            u32 w = logits.weight(place);
-            u64 key = ranking(place, i);
-            bool is_here = logits.bin(place) == bin && (under == 1 || key >> shift == prefix >> shift);
-            if (w > 0 && key <= last && is_here) {
-                u32 n = atomicAdd(&s.listed, 1u);
-                s.keys[n] = key;
-                s.weights[n] = w;
-            }
-        }
-        __syncthreads();
-        u64 mine = 0;
-        u32 n = s.listed;
-        for (u32 i = t; i < n; i += blockDim.x) {
-            u64 key = s.keys[i];
-            u64 tokens = before_n, weight = before_w;
-            for (u32 j = 0; j < n; j++) {
-                if (s.keys[j] < key) {
-                    tokens++;
-                    weight += s.weights[j];
-                }
-            }
-            if (bound.holds(tokens, weight)) mine = most(mine, key + 1);
-        }
-        u64 found = largest(mine, s.room);
-        return found == 0 ? last : found - 1;
     }
 }
 

@@ -12,10 +12,7 @@
 
 DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
-// 16 bytes; those beyond `bytes` (0 to 16) become zero and are not read.
-DEVICE void copy16(u32 to, const void *from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
+// 16 bytes.
 DEVICE void copy16(u32 to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -24,6 +21,10 @@ template <int N>
 DEVICE void landed() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+
+// v, as something that the compiler cannot compute again: what a loop needs in every turn stays in a register, instead of
+// being read from parameters or derived from the thread's number each time.
+DEVICE u32 pinned(u32 v) { return __shfl_sync(0xffffffffu, v, threadIdx.x % 32); }
 
 struct Words {
     u32 w[4];
@@ -39,6 +40,14 @@ DEVICE Words load16(u32 from) {
 DEVICE void store16(u32 to, const Words &v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
                  : "memory");
+}
+// 16 bytes where `there`, else zeros: a plain store then, since partial copies cost a handful of instructions each.
+DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
+    if (there) {
+        copy16(to, from);
+    } else {
+        store16(to, Words{{0, 0, 0, 0}});
+    }
 }
 DEVICE u32 load4(u32 from) {
     u32 r;
@@ -58,6 +67,14 @@ DEVICE void load_matrices_turned(u32 (&r)[4], u32 from) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from)
                  : "memory");
+}
+
+// (v & mask) | bits, in one instruction.
+template <u32 MASK>
+DEVICE u32 masked_or(u32 v, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "n"(MASK), "r"(bits));
+    return r;
 }
 
 // What depends on the 16-bit type.
@@ -83,7 +100,7 @@ struct Half<bf16> {
     static DEVICE float high(u32 v) { return float_of(v & 0xffff0000u); }
     // Nibbles 0 and 4 of v, less 8.
     static DEVICE u32 nibbles(u32 v) {
-        u32 biased = (v & 0x000f000fu) | 0x43004300u; // 128 + q
+        u32 biased = masked_or<0x000f000fu>(v, 0x43004300u); // 128 + q
         u32 r;
         asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(biased), "r"(0x3f803f80u), "r"(0xc308c308u)); // - 136
         return r;
@@ -113,7 +130,7 @@ struct Half<f16> {
     static DEVICE float low(u32 v) { return widen(f16{(u16)v}); }
     static DEVICE float high(u32 v) { return widen(f16{(u16)(v >> 16)}); }
     static DEVICE u32 nibbles(u32 v) {
-        u32 biased = (v & 0x000f000fu) | 0x64006400u; // 1024 + q
+        u32 biased = masked_or<0x000f000fu>(v, 0x64006400u); // 1024 + q
         u32 r;
         asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(biased), "r"(0x64086408u)); // - 1032
         return r;

@@ -101,9 +101,9 @@ impl Layout {
         };
         match () {
             _ if k == 0 || n == 0 => Err("the weight is empty"),
-            _ if gated && n % 2 != 0 => Err("a gated weight has as many gate as up rows"),
-            _ if !own && group > 0 && k % HALF != 0 => Err("blocks are whole"),
-            _ if group != 0 && group != HALF && group < k && group % UNIT != 0 => {
+            _ if gated && !n.is_multiple_of(2) => Err("a gated weight has as many gate as up rows"),
+            _ if !own && group > 0 && !k.is_multiple_of(HALF) => Err("blocks are whole"),
+            _ if group != 0 && group != HALF && group < k && !group.is_multiple_of(UNIT) => {
                 Err("groups are 32 values, a multiple of 64, or a row")
             }
             _ => Ok(Layout { form, n, k, gated, group, split_nibbles }),

@@ -91,7 +91,8 @@ pub fn supports(
     let other = if elem == Elem::F16 { Format::Bf16 } else { Format::F16 };
     match () {
         _ if format == other => Err("16-bit weights have x's type"),
-        _ if n > 1 << 28 || k > 1 << 28 => Err("more than 2^28 rows or columns"),
+        // Offsets within the tiles of a block are 32 bits wide.
+        _ if n > 1 << 28 || k > 1 << 24 => Err("more than 2^28 rows or 2^24 columns"),
         _ => Ok(layout),
     }
 }
@@ -115,7 +116,7 @@ pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
             halve(start + first, units - first, leaf + leaves / 2, leaves / 2, to, step, end);
         }
     }
-    let grain = if grain > 0 && grain % UNIT == 0 { grain } else { UNIT };
+    let grain = if grain > 0 && grain.is_multiple_of(UNIT) { grain } else { UNIT };
     let end = k.div_ceil(UNIT);
     let mut to = [end as u32; 9];
     halve(0, k.div_ceil(grain), 0, 8, &mut to, grain / UNIT, end);

@@ -25,7 +25,7 @@ impl Gather {
     pub fn launch(&self) -> Launch {
         let size = u64::from(self.elem.bytes());
         let ends =
-            self.x.ptr | self.out.ptr | (self.x.pitch | self.out.pitch | u64::from(self.out.cols)) * size;
+            self.x.ptr | self.out.ptr | ((self.x.pitch | self.out.pitch | u64::from(self.out.cols)) * size);
         let (entry, unit) = match (ends.is_multiple_of(16), size) {
             (true, _) => ("rows_gather_wide", 16 / self.elem.bytes()),
             (false, 4) => ("rows_gather_words", 1),

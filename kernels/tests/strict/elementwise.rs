@@ -5,7 +5,10 @@ use engraft_core::math::{self, FusedMadd as F};
 use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale};
 use engraft_kernels::params::{Activation, Elem};
 
-const ACTS: [(Activation, fn(f32) -> f32); 6] = [
+/// An activation and what it is to compute.
+type Known = (Activation, fn(f32) -> f32);
+
+const ACTS: [Known; 6] = [
     (Activation::RELU, math::relu),
     (Activation::SILU, math::silu::<F>),
     (Activation::GELU, math::gelu_erf::<F>),

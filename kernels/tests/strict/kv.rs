@@ -189,7 +189,7 @@ fn check_slab(gpu: &mut Machine, kv: KvView, qkv: &[f32], cols: usize, k_at: usi
         let all = (kv.pages * kv.page_size) as usize * heads * dim;
         let bytes: Vec<u8> = gpu.get(slab, all * kv.elem.bytes() as usize);
         let got = decode(&bytes, kv.elem);
-        let poison = decode(&vec![if slab == kv.keys { 0x55u8 } else { 0x66 }; 4], kv.elem)[0];
+        let poison = decode(&[if slab == kv.keys { 0x55u8 } else { 0x66 }; 4], kv.elem)[0];
         let mut want = vec![poison; all];
         for (row, slot) in qkv.chunks(cols).zip(slots) {
             let Ok(slot) = usize::try_from(*slot) else { continue };

@@ -39,12 +39,13 @@ struct Text {
 fn text(h: &Heads, len: usize, seed: u64) -> Text {
     let mut dice = Dice(seed);
     let mut some = |n: usize| (0..n).map(|_| h.ty.round(dice.unit() * 1.5)).collect::<Vec<f32>>();
-    Text {
-        len,
-        q: some(len * h.heads * h.width),
-        k: some(len * h.kv_heads * h.width),
-        v: some(len * h.kv_heads * h.width),
+    let (q, k) = (some(len * h.heads * h.width), some(len * h.kv_heads * h.width));
+    // Chunks of alternating sign nearly cancel, which brings the last bits of the sums to the front of the outputs.
+    let mut v = some(len * h.kv_heads * h.width);
+    for (j, row) in v.chunks_mut(h.kv_heads * h.width).enumerate() {
+        row.iter_mut().for_each(|v| *v = h.ty.round(*v / 8.0 + if j / 64 % 2 == 0 { 8.0 } else { -8.0 }));
     }
+    Text { len, q, k, v }
 }
 
 /// What a step asks of a sequence: its last `queries` positions of the first `len`.
@@ -339,12 +340,12 @@ fn masks() {
 #[test]
 fn several_spans() {
     for h in [
-        heads(Type::Bf16, 2, 1, 64),
+        heads(Type::F16, 2, 1, 64),
         Heads { window: Some(300), ..heads(Type::F16, 2, 2, 64) },
         Heads { causal: false, ..heads(Type::Bf16, 1, 1, 128) },
     ] {
         let (a, b, c) = (text(&h, 700, 7), text(&h, 256, 8), text(&h, 257, 9));
-        h.prove(&[last(&a, 1), last(&b, 3), last(&c, 2), last(&c, 40)]);
+        h.prove(&[last(&a, 1), last(&b, 3), last(&c, 2), last(&c, 20)]);
     }
 }
 

@@ -164,7 +164,9 @@ const QUANTIZED: [(Format, usize); 11] = [
 ];
 
 /// All kernels of a case give the bits of the first, near f64 under all schedules.
-fn all_kernels(case: &Case, kernels: usize) {
+fn all_kernels(mut case: Case, kernels: usize) {
+    // f32 shows every bit of a sum.
+    case.out = Type::F32;
     let [forward, reverse, cores] = schedules();
     let first = case.run_by(0..case.rows, &forward, Some(0));
     case.check(&first);
@@ -181,7 +183,7 @@ fn all_kernels(case: &Case, kernels: usize) {
 #[test]
 fn all_kernels_give_the_same_bits_near_f64() {
     for (ty, n, k) in [(Type::Bf16, 40, 600), (Type::F16, 130, 136)] {
-        all_kernels(&case(ty, of(ty), 0, 21, n, k), 6);
+        all_kernels(case(ty, of(ty), 0, 21, n, k), 6);
     }
 }
 
@@ -190,7 +192,7 @@ fn quantized_kernels_give_the_same_bits_near_f64() {
     for (i, (format, group)) in QUANTIZED.into_iter().enumerate() {
         let ty = if i % 2 == 0 { Type::Bf16 } else { Type::F16 };
         let k = if matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_1) { 608 } else { 587 };
-        all_kernels(&case(ty, format, group, 19, 40, k), 3);
+        all_kernels(case(ty, format, group, 19, 40, k), 3);
     }
 }
 
@@ -243,17 +245,16 @@ fn every_ending() {
     }
 }
 
-/// Rows 0..rows at once give the bits that each gives alone.
-fn alone(case: &Case, counts: &[usize]) {
-    let [forward, .., cores] = schedules();
-    for options in [forward, cores] {
-        let cols = case.columns();
-        let one: Vec<Vec<f32>> = (0..case.rows).map(|r| case.run(r..r + 1, &options)).collect();
-        for &count in counts {
-            let all = case.run(0..count, &options);
-            for (r, row) in all.chunks(cols).enumerate() {
-                assert_eq!(row, one[r], "row {r} of {count}, {}", case.w.format.name());
-            }
+/// Rows 0..count at once give the bits that each gives alone.
+fn alone(mut case: Case, counts: &[usize]) {
+    case.out = Type::F32;
+    let options = schedules()[2];
+    let cols = case.columns();
+    let one: Vec<Vec<f32>> = (0..case.rows).map(|r| case.run(r..r + 1, &options)).collect();
+    for &count in counts {
+        let all = case.run(0..count, &options);
+        for (r, row) in all.chunks(cols).enumerate() {
+            assert_eq!(row, one[r], "row {r} of {count}, {}", case.w.format.name());
         }
     }
 }
@@ -261,10 +262,10 @@ fn alone(case: &Case, counts: &[usize]) {
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
     let counts: Vec<usize> = (1..=70).collect();
-    alone(&case(Type::Bf16, Format::Bf16, 0, 70, 16, 600), &counts);
-    alone(&case(Type::Bf16, Format::Q4_1, 0, 40, 16, 320), &[1, 2, 7, 8, 9, 31, 32, 33, 40]);
-    alone(&case(Type::F16, Format::Int8, 128, 40, 16, 400), &[1, 2, 7, 8, 9, 31, 32, 33, 40]);
-    alone(&case(Type::F16, Format::F16, 0, 140, 24, 330), &[2, 9, 17, 33, 64, 65, 70, 129, 140]);
+    alone(case(Type::Bf16, Format::Bf16, 0, 70, 16, 590), &counts);
+    alone(case(Type::Bf16, Format::Q4_1, 0, 40, 16, 320), &[2, 8, 9, 32, 33, 40]);
+    alone(case(Type::F16, Format::Int8, 128, 40, 16, 400), &[2, 8, 9, 32, 33, 40]);
+    alone(case(Type::F16, Format::F16, 0, 130, 24, 330), &[2, 9, 17, 33, 65, 130]);
 }
 
 #[test]
@@ -278,4 +279,16 @@ fn leaves_are_the_contracts_in_whole_units() {
         let all = leaves(k, 1);
         assert!(all.is_sorted() && all[0] == 0 && all[8] as usize == k.div_ceil(64));
     }
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_with_a_reason() {
+    let (half, brain, full) = (Type::F16.elem(), Type::Bf16.elem(), Type::F32.elem());
+    let why = |x, out, format, k| supports(x, out, format, 0, 32, k, false).unwrap_err();
+    assert!(why(full, full, Format::F32, 64).contains("f32 activations"));
+    assert!(why(half, brain, Format::F16, 64).contains("outputs"));
+    assert!(why(half, half, Format::Bf16, 64).contains("x's type"));
+    assert!(why(half, half, Format::Q6K, 256).contains("K forms"));
+    assert!(why(half, half, Format::F16, (1 << 24) + 1).contains("2^24"));
+    assert!(supports(half, full, Format::F16, 0, 32, 64, false).is_ok());
 }

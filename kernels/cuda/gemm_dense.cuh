@@ -1,0 +1,176 @@
+// Many rows: the kernel behind the entries small and wide of gemm.cu and gemmq.cu.
+//
+// A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that all fill and all
+// read: one barrier a unit. Leaves are added as they end. 16-byte reads of both operands take every bank once.
+#pragma once
+#include "gemm.cuh"
+
+template <typename T, typename F, u32 MW, u32 NW, u32 MT, u32 NT, u32 STAGES>
+struct Dense {
+    static constexpr u32 TILES = MW * MT, ROWS = NW * NT * 8, THREADS = MW * NW * 32;
+    static constexpr u32 W = 2 * F::HALF, S = 2 * F::SCALES, X = ROWS * 128, STAGE = TILES * (W + S) + X;
+    static constexpr u32 RING = STAGES * STAGE, BOARD = ROWS * Board<TILES>::PITCH * 4;
+    static constexpr u32 SHARED = RING > BOARD ? RING : BOARD;
+    // 16-byte pieces of a unit that a thread copies: of weights, of x. x lies in two halves of [row][32 values].
+    static constexpr u32 WN = TILES * W / 16 / THREADS, XN = ROWS * 8 / THREADS;
+    static_assert(WN * THREADS * 16 == TILES * W && XN * THREADS == ROWS * 8 && ROWS * 4 % THREADS == 0, "whole pieces");
+
+    const Gemm &p;
+    u32 tile, row;
+    // The ring and its end; where this thread's part of the next unit goes.
+    u32 ring, ring_end, w_to, x_to;
+    // This thread's pieces: of the unit at hand, and from the first tile or row to that of piece i.
+    u64 w_from, x_from;
+    u32 w_step[WN];
+    u64 x_pitch;
+    // Which of this thread's rows exist.
+    u32 rows_there;
+    // Scales: whether this thread copies any, from where.
+    u64 s_from;
+    u32 units, fresh;
+    int left;
+    u32 wide, all, group_units;
+
+    DEVICE static u32 row_of_piece(u32 i) { return threadIdx.x / 4 + i * THREADS % (ROWS * 4) / 4; }
+
+    DEVICE Dense(const Gemm &p, u32 memory) : p(p) {
+        tile = blockIdx.x * TILES, row = blockIdx.y * ROWS;
+        ring = pinned(memory), ring_end = pinned(memory + STAGES * STAGE);
+        w_to = x_to = ring + threadIdx.x * 16;
+        all = pinned(p.units), group_units = pinned(p.group_units);
+        u32 last = over(p.n, 16) - 1 - tile;
+        w_from = p.weight + (u64)tile * p.units * W;
+#pragma unroll
+        for (u32 i = 0; i < WN; i++) {
+            u32 piece = threadIdx.x + i * THREADS;
+            w_step[i] = least(piece / (W / 16), last) * p.units * W + piece % (W / 16) * 16;
+        }
+        units = fresh = 0;
+        if constexpr (F::SCALES > 0) {
+            u32 t = threadIdx.x / (S / 16);
+            s_from = p.scales + (u64)(tile + least(t, last)) * p.groups * F::SCALES + threadIdx.x % (S / 16) * 16;
+        }
+        left = (int)p.k - (int)(threadIdx.x % 4 * 8);
+        wide = pinned(wide_rows<T>(p));
+        x_pitch = p.x.pitch * sizeof(T);
+        x_from = p.x.ptr + row * x_pitch + threadIdx.x % 4 * 16;
+        rows_there = 0;
+#pragma unroll
+        for (u32 i = 0; i < XN; i++) rows_there |= (u32)(row + row_of_piece(i) < p.x.rows) << i;
+        rows_there = pinned(rows_there);
+    }
+
+    // Beginnings of slots alone may be compared: `offset` is this thread's place in one.
+    DEVICE u32 after(u32 slot, u32 offset) const { return slot + STAGE == ring_end + offset ? ring + offset : slot + STAGE; }
+
+    DEVICE void copy_weights() {
+#pragma unroll
+        for (u32 i = 0; i < WN; i++) {
+            copy16(w_to + i * THREADS * 16, reinterpret_cast<const u8 *>(w_from + w_step[i]));
+        }
+        if constexpr (F::SCALES > 0) {
+            bool small = group_units == 0;
+            if (small || units == fresh) {
+                u32 bytes = small ? S : F::SCALES, piece = threadIdx.x % (S / 16) * 16;
+                if (threadIdx.x < TILES * (S / 16) && piece < bytes) {
+                    copy16(w_to - threadIdx.x * 16 + TILES * W + threadIdx.x / (S / 16) * S + piece, reinterpret_cast<const u8 *>(s_from));
+                }
+                s_from += bytes;
+                fresh += group_units;
+            }
+        }
+        units++;
+        w_from += W;
+        w_to = after(w_to, threadIdx.x * 16);
+    }
+
+    DEVICE void copy_rows() {
+        u32 to = x_to + TILES * (W + S);
+        if (wide) {
+#pragma unroll
+            for (u32 i = 0; i < XN; i++) {
+                u32 h = i * THREADS / (ROWS * 4);
+                bool there = rows_there >> i & 1;
+                const u8 *from = reinterpret_cast<const u8 *>(x_from + (there ? row_of_piece(i) * x_pitch : 0) + h * 64);
+                copy16_or_zero(to + i * THREADS * 16, from, there && left > (int)(h * 32));
+            }
+        } else {
+#pragma unroll 1
+            for (u32 i = 0; i < XN; i++) {
+                u32 k = (u32)((int)p.k - left) + i * THREADS / (ROWS * 4) * 32;
+                copy_single<T>(p, row + row_of_piece(i), k, to + i * THREADS * 16);
+            }
+        }
+        x_from += 128;
+        left -= 64;
+        x_to = after(x_to, threadIdx.x * 16);
+    }
+
+    DEVICE void run(float *board) {
+        u32 lane = pinned(threadIdx.x % 32), warp = threadIdx.x / 32, wm = warp % MW, wn = warp / MW;
+#pragma unroll 1
+        for (u32 i = 0; i < STAGES - 1 && i < all; i++) copy_weights();
+        after_others();
+        let_others();
+#pragma unroll 1
+        for (u32 i = 0; i < STAGES - 1; i++) {
+            if (i < all) copy_rows();
+            commit();
+        }
+        u32 w_own = pinned(wm * MT * W), x_own = pinned(TILES * (W + S) + wn * NT * 512);
+        Sums<T, F, MT, NT> sums;
+        float total[MT][NT][4];
+        sums.clear_leaf();
+        sums.clear_chain();
+#pragma unroll
+        for (u32 e = 0; e < MT * NT * 4; e++) total[e / 4 / NT][e / 4 % NT][e % 4] = 0.0f;
+        u32 leaf = 0, leaf_end = p.leaves[1], next = 0, at = ring;
+#pragma unroll 1
+        for (u32 unit = 0; unit < all; unit++) {
+            landed<STAGES - 2>();
+            __syncthreads();
+            if (units < all) {
+                copy_weights();
+                copy_rows();
+            }
+            commit();
+            u32 w = at + w_own, scale = at + TILES * W + wm * MT * S, x = at + x_own;
+            bool small = F::SCALES > 0 && group_units == 0;
+            if (F::SCALES > 0 && !small && unit == next) {
+                sums.scales(scale, S, lane);
+                next += group_units;
+            }
+#pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                if (small) sums.scales(scale + h * F::SCALES, S, lane);
+                sums.half(w + h * F::HALF, W, x + h * ROWS * 64, lane);
+                if (F::SCALES > 0 && (small || (h == 1 && (unit + 1 == leaf_end || unit + 1 == next)))) sums.join();
+            }
+            if (unit + 1 == leaf_end) {
+#pragma unroll
+                for (u32 e = 0; e < MT * NT * 4; e++) {
+                    total[e / 4 / NT][e / 4 % NT][e % 4] =
+                        add(total[e / 4 / NT][e / 4 % NT][e % 4], sums.leaf[e / 4 / NT][e / 4 % NT][e % 4]);
+                }
+                sums.clear_leaf();
+                // Empty leaves are +0 and change nothing.
+                while (leaf < 7 && leaf_end == unit + 1) leaf_end = p.leaves[++leaf + 1];
+            }
+            at = after(at, 0);
+        }
+        landed<0>();
+        __syncthreads();
+        Board<TILES>::put(board, 0, ROWS, wm * MT, wn * NT * 8, total, lane);
+        __syncthreads();
+        finish_all<T, 8, TILES, ROWS>(p, tile, row, board, 1, THREADS);
+    }
+};
+
+// An entry; a launch's shared memory is SHARED, as `params/gemm.rs` knows.
+#define DENSE(FAMILY, NAME, T, F, MW, NW, MT, NT, STAGES)                                                              \
+    extern "C" __global__ void __launch_bounds__(MW * NW * 32) FAMILY##_##NAME(const __grid_constant__ Gemm p) {       \
+        using Kernel = Dense<T, F, MW, NW, MT, NT, STAGES>;                                                            \
+        static_assert(Kernel::SHARED <= 98304, "96 KiB");                                                              \
+        Kernel kernel(p, shared_address(memory));                                                                      \
+        kernel.run(reinterpret_cast<float *>(memory));                                                                 \
+    }
