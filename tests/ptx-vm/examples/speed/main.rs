@@ -34,6 +34,9 @@ const SIZE: usize = 512;
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
+/// Sets a kernel up.
+type Maker = fn() -> Outcome<Bench>;
+
 /// A kernel with its memory.
 struct Bench {
     memory: Memory,
@@ -111,7 +114,7 @@ fn main() -> Outcome {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let off =
         Options { shared_races: false, global_races: false, uninitialised: false, ..Options::default() };
-    let makers: [(&str, fn() -> Outcome<Bench>); 3] = [("scalar", scalar), ("mma", mma), ("wgmma", wgmma)];
+    let makers: [(&str, Maker); 3] = [("scalar", scalar), ("mma", mma), ("wgmma", wgmma)];
     for (name, make) in makers {
         if !wanted.is_empty() && wanted.iter().all(|w| w != name) {
             continue;

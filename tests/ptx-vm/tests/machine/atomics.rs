@@ -169,8 +169,8 @@ fn vectors_of_every_length() {
         ("bf16x2", &[2, 4], "b32", 4),
     ];
     for (ty, lengths, class, bytes) in forms {
-        let operations: &[(&str, fn(f32, f32) -> f32)] =
-            &[("add", |a, b| a + b), ("min", f32::min), ("max", f32::max)];
+        type Model = fn(f32, f32) -> f32;
+        let operations: &[(&str, Model)] = &[("add", |a, b| a + b), ("min", f32::min), ("max", f32::max)];
         for (op, model) in &operations[..if ty == "f32" { 1 } else { 3 }] {
             for &n in lengths {
                 let old: Vec<f32> = (0..n).map(|i| i as f32 * 3.0 - 5.0).collect();
