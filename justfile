@@ -17,6 +17,14 @@ conform *DIRS="tests/golden":
     cargo run --release -p conformance --bin goldens -- --backend cpu {{DIRS}}
     cargo run --release -p conformance --bin goldens -- --backend cpu --composed {{DIRS}}
 
+# CUDA kernels: compile them by the pinned compiler, or `just kernels --check`
+kernels *ARGS:
+    cargo xtask kernels {{ARGS}}
+
+# CUDA on the software driver
+cuda:
+    .ci/lane-cuda
+
 # Speed of a random model beside the machine's limits
 bench *ARGS="--shape M --batch 1,8":
     cargo run --release -- bench {{ARGS}}

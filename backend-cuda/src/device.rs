@@ -27,6 +27,9 @@ pub struct CudaConfig {
     pub mode: Mode,
     /// Wait for every kernel, so that a fault names exactly the one that caused it. Slow.
     pub blocking: bool,
+    /// Let no kernel begin before the one before it has ended. Otherwise, on Hopper, its launch and prologue overlap with
+    /// that one's end (programmatic dependent launch); no bit depends on it.
+    pub in_order: bool,
 }
 
 /// A device as `engraft doctor` shows it.
@@ -93,6 +96,7 @@ pub struct Cuda {
     caps: Caps,
     mode: Mode,
     blocking: bool,
+    in_order: bool,
     listed: Listed,
     context: sys::CUcontext,
     pool: Pool,
@@ -150,6 +154,7 @@ impl Cuda {
             caps,
             mode: config.mode,
             blocking: config.blocking,
+            in_order: config.in_order,
             modules: Modules::new(listed.capability),
             slopes: ops::Slopes::default(),
             listed,
@@ -212,6 +217,10 @@ impl Cuda {
 
     pub(crate) fn blocking(&self) -> bool {
         self.blocking
+    }
+
+    pub(crate) fn in_order(&self) -> bool {
+        self.in_order
     }
 
     /// Makes the context this thread's current one, unless the device is lost.

@@ -1,4 +1,5 @@
-//! Kernels by name: a source's text is handed to the driver when one of its entries is first asked for.
+//! Kernels by name: an entry's text is handed to the driver when the entry is first asked for. A source has many variants
+//! of which a model uses one or two, so entries are compiled one by one.
 
 use crate::driver::check;
 use cudarc::driver::sys::{self, CUfunction_attribute_enum, CUjit_option_enum};
@@ -19,6 +20,8 @@ pub(crate) struct Function {
     pub entry: String,
     /// Bytes of its parameter struct.
     pub param_bytes: usize,
+    /// Whether it waits by itself for the launches before it.
+    pub waits: bool,
     shared: AtomicU32,
     launches: AtomicU64,
 }
@@ -50,65 +53,53 @@ impl Function {
     }
 }
 
-#[derive(Debug, Default)]
-struct Loaded {
-    /// By stem; they live as long as the context.
-    modules: HashMap<String, usize>,
-    functions: HashMap<String, Arc<Function>>,
-}
-
-/// The kernels of one context.
+/// The kernels of one context, by entry. Their modules live as long as the context.
 #[derive(Debug)]
 pub(crate) struct Modules {
     capability: (i32, i32),
-    loaded: Mutex<Loaded>,
+    functions: Mutex<HashMap<String, Arc<Function>>>,
 }
 
 impl Modules {
     pub fn new(capability: (i32, i32)) -> Self {
-        Self { capability, loaded: Mutex::default() }
+        Self { capability, functions: Mutex::default() }
     }
 
     /// The entry of this name; the context is current.
     pub fn function(&self, entry: &str) -> Result<Arc<Function>> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = loaded.functions.get(entry) {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(entry) {
             return Ok(function.clone());
         }
         let stem = engraft_kernels::stem_of(entry);
         let source = engraft_kernels::module(stem, self.capability)
             .ok_or_else(|| Error::internal(format!("no kernels called `{stem}` for this device")))?;
-        let Some(param_bytes) = engraft_kernels::param_bytes(source.ptx, entry) else {
+        let text = engraft_kernels::single(source.ptx, entry);
+        let param_bytes = text.as_deref().and_then(|text| engraft_kernels::param_bytes(text, entry));
+        let (Some(text), Some(param_bytes)) = (text, param_bytes) else {
             return Err(Error::internal(format!("`{stem}` has no entry `{entry}`")));
         };
-        let module = match loaded.modules.get(stem) {
-            Some(module) => *module,
-            None => {
-                let module = load(stem, source.ptx)?;
-                loaded.modules.insert(stem.into(), module);
-                module
-            }
-        };
-        let name = c_string(entry)?;
+        let (module, name) = (load(entry, &text)?, c_string(entry)?);
         let mut raw = null_mut();
         // SAFETY: the module lives as long as the context, which is current; the name ends in a zero.
-        check(unsafe { sys::cuModuleGetFunction(&mut raw, module as sys::CUmodule, name.as_ptr()) }, entry)?;
+        check(unsafe { sys::cuModuleGetFunction(&mut raw, module, name.as_ptr()) }, entry)?;
         let function = Arc::new(Function {
             raw,
             entry: entry.into(),
             param_bytes,
+            waits: engraft_kernels::waits_for_others(&text),
             shared: AtomicU32::new(0),
             launches: AtomicU64::new(0),
         });
-        loaded.functions.insert(entry.into(), function.clone());
+        functions.insert(entry.into(), function.clone());
         Ok(function)
     }
 
     /// How often every entry has been launched, replays counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |f: &Arc<Function>| (f.entry.clone(), f.launches.load(Ordering::Relaxed));
-        loaded.functions.values().map(count).filter(|(_, n)| *n > 0).collect()
+        functions.values().map(count).filter(|(_, n)| *n > 0).collect()
     }
 }
 
@@ -117,7 +108,7 @@ fn c_string(text: &str) -> Result<CString> {
 }
 
 /// Hands a text to the driver's compiler; what it has to say about a refusal is in the error.
-fn load(stem: &str, ptx: &str) -> Result<usize> {
+fn load(entry: &str, ptx: &str) -> Result<sys::CUmodule> {
     let text = c_string(ptx)?;
     let mut log = vec![0u8; 8 << 10];
     let mut options =
@@ -138,8 +129,8 @@ fn load(stem: &str, ptx: &str) -> Result<usize> {
     };
     check(code, "loading kernels").map_err(|e| {
         let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
-        Error::internal(format!("kernels `{stem}`: {e}; {}", String::from_utf8_lossy(&log[..end])))
+        Error::internal(format!("kernel `{entry}`: {e}; {}", String::from_utf8_lossy(&log[..end])))
     })?;
-    tracing::debug!(stem, "kernels loaded");
-    Ok(module as usize)
+    tracing::debug!(entry, "kernel loaded");
+    Ok(module)
 }

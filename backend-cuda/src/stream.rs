@@ -144,16 +144,7 @@ impl CudaStream {
             return Err(Error::internal(format!("`{}` takes {want} bytes, given {got}", launch.entry)));
         }
         function.allow_shared(launch.shared_bytes)?;
-        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
-        let mut args = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
-        // SAFETY: the function belongs to the current context and takes one struct of this size, which the driver copies
-        // before it returns; what the addresses inside point to is the caller's affair (views of live memory, checked
-        // by `Exec`).
-        let code = unsafe {
-            let (shared, stream) = (launch.shared_bytes, self.raw);
-            let args = args.as_mut_ptr();
-            sys::cuLaunchKernel(function.raw, gx, gy, gz, bx, by, bz, shared, stream, args, null_mut())
-        };
+        let code = self.launch(&function, launch, params);
         self.trail.push(&function);
         let outcome = check(code, &launch.entry);
         self.noted(outcome)?;
@@ -167,6 +158,33 @@ impl CudaStream {
             }
         }
         Ok(())
+    }
+
+    fn launch<P: Pod>(&self, function: &Function, launch: &Launch, params: &P) -> sys::CUresult {
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        // The only attribute: this launch may begin before the one before it has ended.
+        let overlap = function.waits && !self.gpu.in_order();
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let config = sys::CUlaunchConfig {
+            gridDimX: gx,
+            gridDimY: gy,
+            gridDimZ: gz,
+            blockDimX: bx,
+            blockDimY: by,
+            blockDimZ: bz,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.raw,
+            attrs: &mut attribute,
+            numAttrs: u32::from(overlap),
+        };
+        let mut args = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        // SAFETY: the function belongs to the current context and takes one struct of this size, which the driver copies
+        // before it returns; what the addresses inside point to is the caller's affair (views of live memory, checked
+        // by `Exec`). A kernel that may overlap waits for its predecessors before it touches memory.
+        unsafe { sys::cuLaunchKernelEx(&config, function.raw, args.as_mut_ptr(), null_mut()) }
     }
 
     /// Waits for everything enqueued here.

@@ -92,3 +92,30 @@ pub fn param_bytes(ptx: &str, entry: &str) -> Option<usize> {
     let list = ptx[head..].split(')').next()?;
     list.rsplit('[').next()?.split(']').next()?.parse().ok()
 }
+
+/// The text with one entry alone, and everything that entries share: what a driver has to compile to run it. None where
+/// there is no such entry.
+pub fn single(ptx: &str, entry: &str) -> Option<String> {
+    let mut text = String::new();
+    let (mut inside, mut found) = (None, false);
+    for line in ptx.split_inclusive('\n') {
+        if let Some(rest) = line.strip_prefix(".visible .entry ") {
+            let wanted = rest.split('(').next().is_some_and(|name| name.trim() == entry);
+            inside = Some(wanted);
+            found |= wanted;
+        }
+        if inside.unwrap_or(true) {
+            text.push_str(line);
+        }
+        if line.trim_end() == "}" {
+            inside = None;
+        }
+    }
+    found.then_some(text)
+}
+
+/// Whether the entry of a text from [`single`] may be launched before the launches before it have ended: it waits for
+/// them by itself (`griddepcontrol.wait`) before it touches what they write.
+pub fn waits_for_others(single: &str) -> bool {
+    single.contains("griddepcontrol.wait")
+}

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use engraft_kernels::{MODULES, entries};
+use engraft_kernels::{MODULES, entries, param_bytes, single, waits_for_others};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -28,6 +28,23 @@ fn sources_and_texts_are_those_of_the_manifest() {
             let text = std::fs::read_to_string(root.join("cuda").join(file)).unwrap();
             assert_eq!(*known, hash(&text), "{file} has changed: run `cargo xtask kernels`");
         }
+    }
+}
+
+/// Launches on Hopper overlap: one entry that does not wait would read what is not written yet.
+#[test]
+fn every_entry_stands_alone_and_waits_for_the_launches_before_it() {
+    for module in MODULES {
+        for entry in entries(module.ptx) {
+            let text = single(module.ptx, entry).unwrap();
+            assert_eq!(entries(&text).collect::<Vec<_>>(), [entry]);
+            assert!(param_bytes(&text, entry).unwrap() > 0);
+            let waits = waits_for_others(&text);
+            assert_eq!(waits, module.arch == "compute_90a", "{entry} for {}", module.arch);
+            let parsed = ptx_vm::Module::parse(&text);
+            assert!(parsed.is_ok(), "{entry} for {}: {:?}", module.arch, parsed.err());
+        }
+        assert!(single(module.ptx, "nothing").is_none());
     }
 }
 

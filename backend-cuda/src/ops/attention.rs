@@ -1,6 +1,7 @@
 //! Attention over pages and over plain rows.
 
 use super::kv::slabs;
+use super::select::{Attention, attention};
 use super::{buffer, elem, matrix};
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream};
@@ -8,7 +9,7 @@ use engraft_core::backend::{AttnCall, KvView};
 use engraft_core::mem::{BufRef, MatMut, MatRef};
 use engraft_core::ops::{Heads, Scores};
 use engraft_core::{Error, Result};
-use engraft_kernels::params::attention as kernel;
+use engraft_kernels::params::{attention as kernel, flash, kv as paged};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slopes of position biases on the device, one small buffer for each set that a model uses.
@@ -83,11 +84,65 @@ pub(super) fn attend(
     call: AttnCall<'_, CudaMem>,
     out: MatMut<'_, CudaMem>,
 ) -> Result<()> {
-    let (heads, step) = (call.heads, call.step);
-    check_width(&heads)?;
-    if q.rows == 0 || step.kv_lens.len == 0 {
+    if q.rows == 0 || call.step.kv_lens.len == 0 {
         return Ok(());
     }
+    let widths = (call.heads.k_dim, call.heads.v_dim);
+    match attention(stream.gpu().mode(), q.dtype, kv.layout.dtype, widths) {
+        Attention::Strict => attend_strict(stream, q, kv, &call, out),
+        Attention::Tensor => attend_tensor(stream, q, kv, &call, out),
+    }
+}
+
+/// Most queries of a sequence whose walk over the keys is split over blocks. No bit depends on it.
+fn few(seqs: usize, max_query: usize) -> usize {
+    // Scratch grows with sequences times this.
+    let most = if seqs <= 8 { 4 } else { 1 };
+    max_query.min(most)
+}
+
+fn attend_tensor(
+    stream: &mut CudaStream,
+    q: MatRef<'_, CudaMem>,
+    kv: KvView<'_, CudaMem>,
+    call: &AttnCall<'_, CudaMem>,
+    out: MatMut<'_, CudaMem>,
+) -> Result<()> {
+    let (heads, step) = (call.heads, call.step);
+    let few = few(step.kv_lens.len, step.shape.max_query);
+    let p = flash::Flash {
+        q: matrix(q)?,
+        out: matrix(out.as_ref())?,
+        kv: slabs(kv)?,
+        scores: scores_of(stream, call.scores)?,
+        bounds: buffer(step.bounds)?,
+        table_rows: buffer(step.table_rows)?,
+        kv_lens: buffer(step.kv_lens)?,
+        pages: buffer(call.table.pages)?,
+        table_stride: word(call.table.stride)?,
+        seqs: word(step.kv_lens.len)?,
+        heads: word(heads.heads)?,
+        elem: elem(q.dtype),
+        ..bytemuck::Zeroable::zeroed()
+    };
+    let mut p = p.with_few(word(few)?, word(step.shape.max_keys)?);
+    p.parts = stream.scratch(p.parts_bytes() as usize)?;
+    if step.shape.max_query > few {
+        stream.run(&p.whole(word(step.shape.max_query)?), &p)?;
+    }
+    stream.run(&p.split(), &p)?;
+    p.merge().map_or(Ok(()), |merge| stream.run(&merge, &p))
+}
+
+fn attend_strict(
+    stream: &mut CudaStream,
+    q: MatRef<'_, CudaMem>,
+    kv: KvView<'_, CudaMem>,
+    call: &AttnCall<'_, CudaMem>,
+    out: MatMut<'_, CudaMem>,
+) -> Result<()> {
+    let (heads, step) = (call.heads, call.step);
+    check_width(&heads)?;
     let p = kernel::Paged {
         q: matrix(q)?,
         out: matrix(out.as_ref())?,
@@ -107,31 +162,70 @@ pub(super) fn attend(
     p.merge().map_or(Ok(()), |merge| stream.run(&merge, &p))
 }
 
-pub(super) fn attend_dense(
-    stream: &mut CudaStream,
-    [q, k, v]: [MatRef<'_, CudaMem>; 3],
-    bounds: BufRef<'_, CudaMem, u32>,
-    heads: Heads,
-    scores: &Scores,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    check_width(&heads)?;
-    if q.rows == 0 || bounds.len < 2 {
+/// Attention without pages.
+pub(super) struct Plain<'a> {
+    pub q: MatRef<'a, CudaMem>,
+    pub k: MatRef<'a, CudaMem>,
+    pub v: MatRef<'a, CudaMem>,
+    pub bounds: BufRef<'a, CudaMem, u32>,
+    /// Most rows of a sequence.
+    pub max_rows: usize,
+    pub heads: Heads,
+    pub scores: &'a Scores,
+}
+
+pub(super) fn attend_dense(stream: &mut CudaStream, call: Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
+    if call.q.rows == 0 || call.bounds.len < 2 {
         return Ok(());
     }
-    let p = kernel::Dense {
-        q: matrix(q)?,
+    let widths = (call.heads.k_dim, call.heads.v_dim);
+    match attention(stream.gpu().mode(), call.q.dtype, call.k.dtype, widths) {
+        Attention::Strict => dense_strict(stream, &call, out),
+        Attention::Tensor => dense_tensor(stream, &call, out),
+    }
+}
+
+fn dense_tensor(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
+    let (k, v, heads) = (matrix(call.k)?, matrix(call.v)?, call.heads);
+    let p = flash::Flash {
+        q: matrix(call.q)?,
         out: matrix(out.as_ref())?,
-        k: matrix(k)?,
-        v: matrix(v)?,
-        scores: scores_of(stream, scores)?,
-        bounds: buffer(bounds)?,
-        seqs: word(bounds.len - 1)?,
+        kv: paged::KvView {
+            keys: k.ptr,
+            values: v.ptr,
+            kv_heads: word(heads.kv_heads)?,
+            k_dim: word(heads.k_dim)?,
+            v_dim: word(heads.v_dim)?,
+            elem: elem(call.k.dtype),
+            ..paged::KvView::default()
+        },
+        k_pitch: k.pitch,
+        v_pitch: v.pitch,
+        scores: scores_of(stream, call.scores)?,
+        bounds: buffer(call.bounds)?,
+        seqs: word(call.bounds.len - 1)?,
         heads: word(heads.heads)?,
-        kv_heads: word(heads.kv_heads)?,
-        k_dim: word(heads.k_dim)?,
-        v_dim: word(heads.v_dim)?,
-        elem: elem(q.dtype),
+        elem: elem(call.q.dtype),
+        ..bytemuck::Zeroable::zeroed()
+    };
+    stream.run(&p.whole(word(call.max_rows)?), &p)
+}
+
+fn dense_strict(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
+    check_width(&call.heads)?;
+    let p = kernel::Dense {
+        q: matrix(call.q)?,
+        out: matrix(out.as_ref())?,
+        k: matrix(call.k)?,
+        v: matrix(call.v)?,
+        scores: scores_of(stream, call.scores)?,
+        bounds: buffer(call.bounds)?,
+        seqs: word(call.bounds.len - 1)?,
+        heads: word(call.heads.heads)?,
+        kv_heads: word(call.heads.kv_heads)?,
+        k_dim: word(call.heads.k_dim)?,
+        v_dim: word(call.heads.v_dim)?,
+        elem: elem(call.q.dtype),
     };
     stream.run(&p.launch(), &p)
 }

@@ -95,12 +95,13 @@ impl PrimitiveOps<Cuda> for CudaStream {
         k: MatRef<'_, M>,
         v: MatRef<'_, M>,
         bounds: BufRef<'_, M, u32>,
-        _: usize,
+        max_rows: usize,
         heads: Heads,
         scores: &Scores,
         out: MatMut<'_, M>,
     ) -> Result<()> {
-        attention::attend_dense(self, [q, k, v], bounds, heads, scores, out)
+        let call = attention::Plain { q, k, v, bounds, max_rows, heads, scores };
+        attention::attend_dense(self, call, out)
     }
     fn gather_rows(&mut self, x: MatRef<'_, M>, rows: BufRef<'_, M, u32>, out: MatMut<'_, M>) -> Result<()> {
         rows::gather(self, x, rows, out)

@@ -8,7 +8,7 @@ use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
 use engraft_kernels::pack::Layout;
-use engraft_kernels::params::{Format, MatView, gemm, norm};
+use engraft_kernels::params::{Format, MatView, flash, gemm, norm};
 
 /// How a product runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ fn product_name(mode: Mode, signature: &Signature, weight: WeightFormat, gated: 
     let (x, out) = (signature.dtype, signature.dtype);
     let of = ProductOf { x, out, format, group, rows: signature.outer, cols: signature.inner, gated };
     Some(match product(mode, of) {
-        Product::Strict => format!("linear_strict_{}", format.name()),
+        Product::Strict => format!("linear_strict*_{}", format.name()),
         Product::Tensor(layout) => {
             let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
             // `gemm_n8_bf16`: the second part is the tile for the rows at hand.
@@ -61,6 +61,33 @@ fn product_name(mode: Mode, signature: &Signature, weight: WeightFormat, gated: 
             format!("{stem}_*_{rest}")
         }
     })
+}
+
+/// How attention runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attention {
+    /// In the contract's order.
+    Strict,
+    /// On tensor cores.
+    Tensor,
+}
+
+/// The kernel of attention over queries and keys of these types, and heads of these widths (of keys, of values).
+pub(super) fn attention(mode: Mode, q: Float, kv: Float, (k_dim, v_dim): (usize, usize)) -> Attention {
+    let width = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    match flash::supports(elem(q), elem(kv), width(k_dim), width(v_dim)) {
+        Ok(()) if mode != Mode::Reference => Attention::Tensor,
+        _ => Attention::Strict,
+    }
+}
+
+/// The report takes the cache to have the activations' type and values the width of keys: neither is in a signature.
+fn attention_name(mode: Mode, signature: &Signature, strict: String) -> String {
+    let (dtype, width) = (signature.dtype, signature.inner);
+    match attention(mode, dtype, dtype, (width, width)) {
+        Attention::Strict => strict,
+        Attention::Tensor => format!("flash_*_{dtype}_{width}"),
+    }
 }
 
 /// Whether a norm keeps the contract's order.
@@ -107,13 +134,12 @@ fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
         Op::Rope => format!("rope_heads_{dtype}"),
         Op::QkvRopeAppend => format!("kv_turned_{dtype}"),
         Op::Route => "moe_route".into(),
-        Op::ExpertLinear => format!("moe_linear_{}", format_of(signature.weight?)?.name()),
+        Op::ExpertLinear => format!("moe_linear*_{}", format_of(signature.weight?)?.name()),
         Op::Combine => format!("moe_combine_{dtype}"),
         Op::KvAppend => "kv_append".into(),
         Op::KvCopyPages => "kv_copy_*".into(),
-        // Element types of the cache and widths of values are not part of the signature.
-        Op::Attend => "attention_paged_*".into(),
-        Op::AttendDense => format!("attention_dense_whole_{dtype}_*"),
+        Op::Attend => attention_name(mode, signature, "attention_paged_*".into()),
+        Op::AttendDense => attention_name(mode, signature, format!("attention_dense_whole_{dtype}_*")),
         Op::GatherRows => "rows_gather_*".into(),
         Op::Patch => "rows_patch".into(),
         Op::MarkSeen => "rows_seen".into(),
