@@ -11,7 +11,16 @@ use std::process::ExitCode;
 
 /// Where sources lie.
 const FOLDERS: [&str; 10] = [
-    "core", "backend-cpu", "backend-cuda", "kernels", "backend-wgpu", "shaders", "engraft", "tests", "fuzz", "xtask",
+    "core",
+    "backend-cpu",
+    "backend-cuda",
+    "kernels",
+    "backend-wgpu",
+    "shaders",
+    "engraft",
+    "tests",
+    "fuzz",
+    "xtask",
 ];
 /// Lines that a file may have without a reason at its top.
 const LIMIT: usize = 600;
@@ -22,7 +31,10 @@ fn main() -> ExitCode {
         Some("web") => web::run(std::env::args().skip(2)),
         Some("kernels") => kernels::main(std::env::args().skip(2)),
         _ => {
-            eprintln!("usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}", kernels::USAGE);
+            eprintln!(
+                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}",
+                kernels::USAGE
+            );
             ExitCode::from(2)
         }
     }

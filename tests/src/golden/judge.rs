@@ -90,7 +90,11 @@ mod tests {
         assert_eq!(of(Ok(verdict(1.5, 16)), None), Outcome::Failed);
         assert_eq!(of(Ok(verdict(f64::INFINITY, 16)), Some("x")), Outcome::Failed);
         assert_eq!(of(Ok(verdict(0.5, 15)), None), Outcome::Failed);
-        let apart = |worst| Verdict { apart: Some(worst), ..verdict(0.5, 16) };
+        let apart = |worst| {
+            let mut verdict = verdict(0.5, 16);
+            verdict.apart = Some(worst);
+            verdict
+        };
         assert_eq!(of(Ok(apart(5.0)), None), Outcome::Passed);
         assert_eq!(of(Ok(apart(0.5)), None), Outcome::Failed, "nothing close about it");
         assert_eq!(of(Err("no policy".into()), Some("no policy yet")), Outcome::Skipped);
