@@ -1,0 +1,157 @@
+//! The shadow of memory: what races, what does not, and lines against words.
+
+use super::*;
+
+fn party(clock: &Clock, warp: u16, lane: u8) -> Party<'_> {
+    Party { cluster: 0, warp, lane, clock }
+}
+
+#[test]
+fn two_warps_race_until_a_barrier_joins_them() {
+    let (mut a, mut b) = (Clock::new(0, 2), Clock::new(0, 2));
+    a.tick(0);
+    b.tick(1);
+    let (mut cell, mut readers) = (Cell::default(), Readers::default());
+    assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&a, 0, 3)), None);
+    let seen = cell.touch(&mut readers, 15, How::READ, &party(&b, 1, 0));
+    assert_eq!(seen, Some(Conflict { write: true, cluster: 0, warp: 0, lane: Some(3) }));
+    assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&b, 1, 0)).map(|c| c.write), Some(true));
+    b.join(&a);
+    assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&b, 1, 0)), None);
+    let seen = cell.touch(&mut readers, 15, How::WRITE, &party(&a, 0, 3));
+    assert_eq!(seen.map(|c| (c.write, c.warp)), Some((false, 1)));
+}
+
+#[test]
+fn several_readers_are_all_remembered_and_bytes_are_apart() {
+    let clocks: Vec<Clock> = (0..3)
+        .map(|w| {
+            let mut c = Clock::new(0, 3);
+            c.tick(w);
+            c
+        })
+        .collect();
+    let (mut cell, mut readers) = (Cell::default(), Readers::default());
+    for (w, clock) in clocks.iter().enumerate() {
+        assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(clock, w as u16, 0)), None);
+    }
+    assert_eq!(cell.touch(&mut readers, 12, How::WRITE, &party(&clocks[1], 1, 0)), None, "other bytes");
+    for (w, clock) in clocks.iter().enumerate() {
+        assert_eq!(cell.touch(&mut readers, 3, How::READ, &party(clock, w as u16, 0)), None);
+    }
+    let mut c = clocks[1].clone();
+    c.join(&clocks[0]);
+    assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)).map(|c| c.warp), Some(2));
+    c.join(&clocks[2]);
+    assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)), None);
+}
+
+/// Lines against words: the same accesses, the same conflicts.
+#[test]
+fn a_line_finds_what_its_words_find() {
+    let mut state = 1u64;
+    let mut dice = |n: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % n
+    };
+    let mut found = 0;
+    for round in 0..2000 {
+        let mut clocks: Vec<Clock> = (0..3).map(|_| Clock::new(0, 3)).collect();
+        clocks.iter_mut().enumerate().for_each(|(w, c)| c.tick(w as u16));
+        let (mut lines, mut words) = (GlobalShadow::new(1, true), [Cell::default(); 8]);
+        let mut readers = Readers::new(true);
+        for step in 0..12 {
+            let warp = dice(3) as u16;
+            match dice(6) {
+                0 => {
+                    let other = clocks[dice(3) as usize].clone();
+                    clocks[usize::from(warp)].join(&other);
+                }
+                1 => clocks[usize::from(warp)].tick(warp),
+                _ => {}
+            }
+            let how = [How::READ, How::READ, How::WRITE, How::ATOMIC][dice(4) as usize];
+            let bytes = [1, 2, 4, 8, 16, 16, 16, 32][dice(8) as usize];
+            let at = dice((32 / bytes) as u64) as usize * bytes;
+            let lane = [0, 1, TOGETHER][dice(3) as usize];
+            let me = party(&clocks[usize::from(warp)], warp, lane);
+            let got = lines.touch(0, at, bytes, how, &me);
+            let (mut byte, mut want) = (at, None);
+            while byte < at + bytes && want.is_none() {
+                let (stop, mask) = word_bytes(byte, at + bytes);
+                want = words[byte / 4].touch(&mut readers, mask, how, &me);
+                byte = stop;
+            }
+            assert_eq!(got, want, "round {round} step {step}: {how:?} of {bytes} at {at} by warp {warp}");
+            if got.is_some() {
+                found += 1;
+                break;
+            }
+        }
+    }
+    assert!(found > 500, "the test finds races: {found}");
+}
+
+#[test]
+fn neighbours_that_read_and_write_their_own_halves_of_a_word_do_not_race() {
+    let mut c = Clock::new(0, 1);
+    c.tick(0);
+    let (mut cell, mut readers) = (Cell::default(), Readers::default());
+    for how in [How::READ, How::WRITE] {
+        assert_eq!(cell.touch(&mut readers, 3, how, &party(&c, 0, 0)), None);
+        assert_eq!(cell.touch(&mut readers, 12, how, &party(&c, 0, 1)), None);
+    }
+}
+
+#[test]
+fn a_word_read_whole_before_a_barrier_is_free_by_halves_behind_it() {
+    let mut c = Clock::new(0, 1);
+    c.tick(0);
+    let (mut cell, mut readers) = (Cell::default(), Readers::default());
+    assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 0)), None);
+    c.tick(0);
+    for (bytes, lane) in [(12, 1), (3, 0)] {
+        assert_eq!(cell.touch(&mut readers, bytes, How::READ, &party(&c, 0, lane)), None);
+    }
+    assert_eq!(cell.touch(&mut readers, 12, How::WRITE, &party(&c, 0, 1)), None);
+    // Each reads back what it wrote.
+    assert_eq!(cell.touch(&mut readers, 3, How::WRITE, &party(&c, 0, 0)), None);
+    for (bytes, lane) in [(12, 1), (3, 0)] {
+        assert_eq!(cell.touch(&mut readers, bytes, How::READ, &party(&c, 0, lane)), None);
+    }
+    // Another's half, not.
+    assert!(cell.touch(&mut readers, 3, How::READ, &party(&c, 0, 1)).is_some());
+}
+
+#[test]
+fn lanes_of_a_warp_race_until_the_warp_synchronises() {
+    let mut c = Clock::new(0, 1);
+    c.tick(0);
+    let (mut cell, mut readers) = (Cell::default(), Readers::default());
+    assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&c, 0, 1)), None);
+    assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 1)), None);
+    assert!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 2)).is_some());
+    c.tick(0);
+    assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, 2)), None);
+    assert!(cell.touch(&mut readers, 15, How::WRITE, &party(&c, 0, 1)).is_some());
+    assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&c, 0, TOGETHER)), None);
+}
+
+#[test]
+fn strong_accesses_do_not_race_with_each_other() {
+    let clocks: Vec<Clock> = (0..2)
+        .map(|w| {
+            let mut c = Clock::new(0, 2);
+            c.tick(w);
+            c
+        })
+        .collect();
+    let (mut cell, mut readers) = (Cell::default(), Readers::default());
+    assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&clocks[0], 0, 0)), None);
+    assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&clocks[1], 1, 0)), None);
+    assert_eq!(
+        cell.touch(&mut readers, 15, How { write: false, strong: true }, &party(&clocks[0], 0, 0)),
+        None
+    );
+    assert!(cell.touch(&mut readers, 15, How::READ, &party(&clocks[0], 0, 0)).is_some());
+}
