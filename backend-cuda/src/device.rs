@@ -1,7 +1,7 @@
 //! One device in a context of its own, as the backend that the engine sees.
 
 use crate::driver::{self, check};
-use crate::mem::Pool;
+use crate::mem::{Pool, lock};
 use crate::modules::Modules;
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a device is opened.
@@ -102,8 +101,8 @@ pub struct Cuda {
     pool: Pool,
     pub(crate) modules: Modules,
     pub(crate) slopes: ops::Slopes,
-    /// Streams that are capturing: meanwhile nobody may wait for the whole context.
-    capturing: AtomicUsize,
+    /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
+    capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
 }
 
@@ -160,7 +159,7 @@ impl Cuda {
             listed,
             context,
             pool: Pool::default(),
-            capturing: AtomicUsize::new(0),
+            capturing: Mutex::new(0),
             lost: Mutex::default(),
         }))
     }
@@ -240,19 +239,20 @@ impl Cuda {
         Error::DeviceLost { what }
     }
 
+    /// To be called before a capture begins.
     pub(crate) fn capture_begins(&self) {
-        self.capturing.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.capturing) += 1;
     }
 
+    /// To be called when a capture has ended.
     pub(crate) fn capture_ends(&self) {
-        self.capturing.fetch_sub(1, Ordering::Relaxed);
+        *lock(&self.capturing) -= 1;
     }
 
     fn allocate(&self, bytes: usize) -> Result<CudaMem> {
         self.bind()?;
-        self.pool
-            .alloc(bytes, self.capturing.load(Ordering::Relaxed) == 0)
-            .map_err(|e| self.lose(e, String::new))
+        let capturing = lock(&self.capturing);
+        self.pool.alloc(bytes, *capturing == 0).map_err(|e| self.lose(e, String::new))
     }
 
     /// Allocates a buffer and fills it by `parts`, one after the other.

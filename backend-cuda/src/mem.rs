@@ -51,7 +51,7 @@ pub(crate) struct Pool {
     idle: Mutex<Vec<(u64, usize)>>,
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -236,6 +236,9 @@ impl Drop for CudaStream {
             // SAFETY: created here, destroyed once; the driver lets enqueued work end.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
+        if self.recording.is_some() {
+            self.gpu.capture_ends();
+        }
     }
 }
 
@@ -308,9 +311,13 @@ impl Stream<Cuda> for CudaStream {
         // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither touches this
         // stream.
         let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream lives and captures nothing yet.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) }, "beginning a capture")?;
         self.gpu.capture_begins();
+        // SAFETY: the stream lives and captures nothing yet.
+        let code = unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) };
+        if let Err(e) = check(code, "beginning a capture") {
+            self.gpu.capture_ends();
+            return Err(e);
+        }
         self.recording = Some(Recording::default());
         Ok(())
     }
@@ -319,11 +326,12 @@ impl Stream<Cuda> for CudaStream {
         let Some(recording) = self.recording.take() else {
             return Err(Error::internal("a capture ended that had not begun"));
         };
-        self.gpu.capture_ends();
-        self.gpu.bind()?;
+        let bound = self.gpu.bind();
         let mut graph = null_mut();
         // SAFETY: the stream captures; the pointer is to a local.
         let code = unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) };
+        self.gpu.capture_ends();
+        bound?;
         self.noted(check(code, "ending a capture"))?;
         CudaGraph::new(&self.gpu, graph, recording)
     }
