@@ -36,7 +36,7 @@ pub struct Verdict {
     pub tensor: String,
     /// Greedy tokens; none for encoders.
     pub greedy: Option<Greedy>,
-    /// Worst error of the rows that are judged apart (see [`Verdict::apart`]); none where there are none.
+    /// Worst error of the rows that are judged apart (close calls of routers); none where there are none.
     pub apart: Option<f64>,
     tolerance: f64,
     close: Vec<usize>,
