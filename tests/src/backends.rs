@@ -136,15 +136,6 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
     Ok(())
 }
 
-/// Ops that no shader exists for yet. A backend that is listed here must refuse the op, by name; one that runs it after
-/// all has to be taken off the list.
-const WITHOUT_SHADER: [&str; 0] = [];
-
-/// Whether the backend of this lab is known to lack an op.
-pub fn lacks(lab: &str, op: &str) -> bool {
-    lab.starts_with("wgpu") && WITHOUT_SHADER.contains(&op)
-}
-
 /// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer.
 pub fn seeds(lab: &str) -> u64 {
     if lab.starts_with("cuda-soft") { 6 } else { 24 }

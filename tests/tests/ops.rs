@@ -8,7 +8,6 @@ use conformance::backends::{self, LabVisitor};
 use conformance::laws::{Lab, Report, check};
 use conformance::registry::{self, OpSpec, Visitor};
 use engraft_core::backend::Backend;
-use engraft_core::mem::Float;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -38,10 +37,6 @@ impl<B: Backend> Visitor for PerBackend<'_, B> {
         for dtype in spec.dtypes() {
             let lab = self.lab.clone();
             let name = format!("{}::{}::{dtype}", lab.name, spec.name());
-            if backends::lacks(&lab.name, spec.name()) {
-                self.trials.push(Trial::test(name, move || refuses(&lab, spec, *dtype)).with_kind("lacking"));
-                continue;
-            }
             self.trials.push(Trial::test(name, move || {
                 let mut report = Report::default();
                 for seed in 0..backends::seeds(&lab.name) {
@@ -56,18 +51,6 @@ impl<B: Backend> Visitor for PerBackend<'_, B> {
                 Err(Failed::from(format!("{failed} of {ran} comparisons failed\n  {}", shown.join("\n  "))))
             }));
         }
-    }
-}
-
-/// A lacking op has to be refused by name, case by case.
-fn refuses<B: Backend, S: OpSpec>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(), Failed> {
-    let mut report = Report::default();
-    check(lab, spec, dtype, 0, &mut report);
-    let refused = |text: &String| text.contains("not supported") && text.contains(spec.name());
-    let texts: Vec<String> = report.failures.iter().map(|f| f.to_string()).collect();
-    match !texts.is_empty() && texts.iter().all(refused) {
-        true => Ok(()),
-        false => Err(Failed::from(format!("is listed as lacking, yet: {texts:?}"))),
     }
 }
 

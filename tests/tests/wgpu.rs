@@ -4,6 +4,8 @@
 //! Without an adapter nothing runs, and the test says so; `ENGRAFT_REQUIRE=wgpu` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod whole;
+
 use conformance::backends::{self, adapters, wgpu};
 use conformance::compare::{Data, Output, Want, Worst, against, same_bits};
 use conformance::device::{Device, Matrix};
@@ -11,112 +13,18 @@ use conformance::dice::Dice;
 use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
 use engraft_core::backend::{Backend, Groups, PrimitiveOps, WeightUse};
-use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Captured, Engine, Request, Want as Keep};
-use engraft_core::inject::inject;
+use engraft_core::engine::Request;
 use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
-use engraft_core::policy::Registry;
 use engraft_core::quant;
-use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_wgpu::Wgpu;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-const CASES: [&str; 3] = ["llama_gqa_llama3", "gpt2", "opt_postln_proj"];
-
-type Run = Vec<(Vec<u32>, Captured)>;
-
-fn config() -> EngineConfig {
-    EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
-}
-
-fn golden(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)
-}
-
-fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> Engine<B> {
-    let files = checkpoint::open(dir, Access::Map).unwrap();
-    let options = LoadOptions::default();
-    let model = inject(backend, &files, &Registry::default(), 4096, options, &mut |_, _| {}).unwrap();
-    Engine::new(backend.clone(), model, config).unwrap()
-}
-
-/// Prompts of several lengths, all at once; logits and hidden states are kept where `keep`.
-fn run<B: Backend>(
-    backend: &Arc<B>,
-    case: &str,
-    config: EngineConfig,
-    sampling: SamplingParams,
-    keep: bool,
-) -> Run {
-    let mut engine = open(backend, &golden(case), config);
-    let vocab = engine.model().spec.vocab;
-    let mut ids = Vec::new();
-    for (p, n) in [5usize, 1, 17].into_iter().enumerate() {
-        let prompt = (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect();
-        let want = Keep { logits: keep, hidden: keep };
-        let request = Request { prompt, max_new_tokens: 6, sampling, want, ..Request::default() };
-        ids.push(engine.put(request).unwrap());
-    }
-    let drawn = engine.run().unwrap();
-    let kept = |id: &u64, e: &mut Engine<B>| e.take_captured(*id).unwrap_or_default();
-    ids.iter().map(|id| (drawn[id].clone(), kept(id, &mut engine))).collect()
-}
-
-fn same(what: &str, got: &Run, want: &Run, kept: bool) {
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert_eq!(g.0, w.0, "{what}: tokens of prompt {i}");
-        let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert_eq!(kept, !w.1.logits.is_empty(), "{what}: nothing was kept to compare");
-        assert!(bits(&g.1.logits) == bits(&w.1.logits), "{what}: logits of prompt {i} differ");
-        assert_eq!(g.1.hidden.len(), w.1.hidden.len(), "{what}: hidden states");
-        for (layer, (a, b)) in g.1.hidden.iter().zip(&w.1.hidden).enumerate() {
-            assert!(bits(a) == bits(b), "{what}: hidden state {layer} of prompt {i} differs");
-        }
-    }
-}
-
-fn laws(gpu: &Arc<Wgpu>, cpu: &Arc<Cpu>, case: &str, dtype: Float) {
-    let greedy = SamplingParams::default();
-    let usual = EngineConfig { dtype, kv_dtype: dtype, ..config() };
-    let want = run(gpu, case, usual.clone(), greedy, true);
-    if gpu.numerics().mode == Mode::Reference {
-        let what = format!("{case} {dtype}: the adapter against the CPU");
-        same(&what, &want, &run(cpu, case, usual.clone(), greedy, true), true);
-    }
-    for (name, other) in [
-        ("chunks of 3", EngineConfig { max_step_tokens: 3, max_seqs: 1, ..usual.clone() }),
-        ("ragged chunks", EngineConfig { max_step_tokens: 7, max_seqs: 3, ..usual.clone() }),
-        ("pages of 1", EngineConfig { page_size: 1, page_seed: Some(11), ..usual.clone() }),
-        ("pages of 64", EngineConfig { page_size: 64, page_seed: Some(5), ..usual.clone() }),
-    ] {
-        same(&format!("{case} {dtype}: {name}"), &run(gpu, case, other, greedy, true), &want, true);
-    }
-    // Nothing is kept: decode steps are recorded and replayed, tokens are drawn on the device.
-    let drawn = SamplingParams {
-        temperature: 0.9,
-        top_k: 40,
-        top_p: 0.95,
-        min_p: 0.01,
-        repetition_penalty: 1.1,
-        seed: 7,
-    };
-    for sampling in [greedy, drawn] {
-        let tokens = run(gpu, case, usual.clone(), sampling, false);
-        let plain = EngineConfig { graphs: false, ..usual.clone() };
-        same(&format!("{case} {dtype}: replayed"), &tokens, &run(gpu, case, plain, sampling, false), false);
-        if gpu.numerics().mode == Mode::Reference {
-            let cpu = run(cpu, case, usual.clone(), sampling, false);
-            same(&format!("{case} {dtype}: tokens as the CPU draws them"), &tokens, &cpu, false);
-        }
-    }
-}
+use whole::{CASES, golden, laws, open};
 
 /// Counts what this thread allocates: drivers have threads of their own.
 struct Counting;

@@ -195,9 +195,15 @@ fn hold_to_plan<B: Backend>(
     report: &mut Report,
 ) {
     let dtype = flags.float();
-    // Models of several towers are no engine of their own: they have no plan.
     let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
-    let Ok(engine) = open(backend, dir, config) else { return };
+    let engine = match open(backend, dir, config) {
+        Ok(engine) => engine,
+        // Models of several towers are no engine of their own: there is no plan, and the line says so.
+        Err(e) => {
+            report.reason = format!("not held to a plan: {e}");
+            return;
+        }
+    };
     let found = complaints(&InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype), ran);
     if !found.is_empty() {
         (report.outcome, report.reason) = (Outcome::Failed, found.join("; "));
