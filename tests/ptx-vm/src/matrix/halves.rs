@@ -73,3 +73,50 @@ fn take_b(register: &Row, rows: &mut [[f32; N]; 8], value: impl Fn(u16) -> f32) 
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use crate::Row;
+    use crate::matrix::{Mma, Summation};
+
+    /// Every kind of number, special ones often: what the shapes of this file give is what the general way gives.
+    #[test]
+    fn the_bits_are_those_of_the_general_way() {
+        let mut state = 1u64;
+        let mut dice = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u32
+        };
+        let mut special = 0;
+        for (k, d, a) in [(8, "f32", "bf16"), (16, "f32", "bf16"), (8, "f32", "f16"), (16, "f16", "f16")] {
+            let shape = format!("m16n8k{k}");
+            let mma = Mma::parse(&["sync", "aligned", &shape, "row", "col", d, a, a, d]).unwrap();
+            for round in 0..200 {
+                let mut rows = |seldom: u32| -> Vec<Row> {
+                    let mut word = || match dice() % seldom {
+                        0 => [0x7f80_7c00, 0xff80_fc00, 0x0001_8000, 0x7fc1_7e01, 0x7f7f_7bff]
+                            [dice() as usize % 5],
+                        _ => dice() << 16 ^ dice(),
+                    };
+                    (0..4).map(|_| std::array::from_fn(|_| word())).collect()
+                };
+                // Numbers of any size in half of the rounds, special ones in some; otherwise sums that must be rounded.
+                let near = |rows: Vec<Row>| -> Vec<Row> {
+                    rows.iter()
+                        .map(|r| r.map(|x| if round % 2 == 0 { x } else { x & 0x83ff_83ff | 0x3c00_3c00 }))
+                        .collect()
+                };
+                let (left, right, c) = (near(rows(40)), near(rows(40)), near(rows(200)));
+                let (na, nb, nc) = (mma.a_registers(), mma.b_registers(), mma.c_registers());
+                let mut got = vec![[0; 32]; nc];
+                let mut want = got.clone();
+                mma.run(&mut got, &left[..na], &right[..nb], &c[..nc], Summation::Plain);
+                mma.run_general(&mut want, &left[..na], &right[..nb], &c[..nc]);
+                assert_eq!(got, want, "{shape} {d} {a}, round {round}");
+                special += got.iter().flatten().filter(|&&x| x & 0x7f80_0000 == 0x7f80_0000).count();
+            }
+        }
+        assert!(special > 1000, "infinities and NaN take part: {special}");
+    }
+}

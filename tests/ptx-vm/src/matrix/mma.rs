@@ -167,7 +167,12 @@ impl Mma {
                 _ => {}
             }
         }
-        // A depth known to the compiler: tiles no larger than needed, inner loops without a count.
+        self.run_any_depth(d, a, b, c, summation);
+    }
+
+    /// A depth known to the compiler: tiles no larger than needed, inner loops without a count.
+    #[inline(always)]
+    fn run_any_depth(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
         match self.k {
             4 => self.run_depth::<4>(d, a, b, c, summation),
             8 => self.run_depth::<8>(d, a, b, c, summation),
@@ -191,6 +196,14 @@ impl Mma {
         read_sums(self.accumulator, c, &mut sums);
         halves::multiply::<K>(a, b, bytemuck::cast_mut(&mut sums), value);
         write_sums(self.accumulator, d, &sums);
+    }
+
+    /// [`Mma::run`] without the roads for frequent shapes.
+    #[cfg(test)]
+    pub(crate) fn run_general(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row]) {
+        let (a, b, c): (Vec<_>, Vec<_>, Vec<_>) =
+            (a.iter().collect(), b.iter().collect(), c.iter().collect());
+        self.run_any_depth(d, &a, &b, &c, Summation::Plain);
     }
 
     #[inline(always)]
