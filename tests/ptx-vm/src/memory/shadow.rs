@@ -381,6 +381,9 @@ pub(crate) struct Line {
     apart: u32,
 }
 
+// The readers that a cell remembers by itself must not make the shadow larger than what it describes twice over.
+const _: () = assert!(size_of::<Line>() == 2 * LINE);
+
 /// The words of lines that are apart.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
