@@ -1,13 +1,16 @@
 //! How fast the machine is: warp instructions per second on scalar code, FLOP/s on an mma GEMM and a wgmma GEMM, checks on
-//! and off. `cargo run --release -p ptx-vm --example speed`; names (`scalar`, `mma`, `wgmma`) pick some.
+//! and off, and what a second thread gains. `cargo run --release -p ptx-vm --example speed`; names (`scalar`, `mma`,
+//! `wgmma`) pick some.
 //!
-//! Figures per core count the time that the thread had the core, where the system tells it, so that neighbours do not matter;
-//! the figures for all cores, with checks, go by the wall clock.
+//! Figures per core, the checks on and off, are of one thread and count the time that it had the core, where the system tells
+//! it, so that neighbours matter less. One thread and two threads, with checks, go by the wall clock. All are medians, and the
+//! runs that are compared take turns.
 
 #[path = "../clock/mod.rs"]
 mod clock;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use clock::Clock;
 use ptx_vm::tensor::{DataType, Swizzle, TensorMap};
@@ -52,9 +55,9 @@ fn load(text: &str, memory: &mut Memory) -> Result<Instance, ptx_vm::Error> {
 fn scalar() -> Outcome<Bench> {
     let mut memory = Memory::new();
     let instance = load(SCALAR, &mut memory)?;
-    let out = memory.allocate(0, 4 * 512)?;
-    let params = [&out.to_le_bytes()[..], &4000u32.to_le_bytes()[..]].concat();
-    let launch = Launch::new([4, 1, 1], [128, 1, 1]).with_params(params);
+    let out = memory.allocate(0, 4 * 16 * 128)?;
+    let params = [&out.to_le_bytes()[..], &1000u32.to_le_bytes()[..]].concat();
+    let launch = Launch::new([16, 1, 1], [128, 1, 1]).with_params(params);
     Ok(Bench { memory, instance, kernel: "scalar", launch })
 }
 
@@ -95,45 +98,68 @@ fn wgmma() -> Outcome<Bench> {
     Ok(Bench { memory, instance, kernel: "gemm_wgmma", launch })
 }
 
+/// Runs of each kind.
+const RUNS: usize = 5;
+
+/// What one launch took.
+#[derive(Clone, Copy)]
+struct Taken {
+    core: f64,
+    wall: f64,
+    instructions: f64,
+}
+
 impl Bench {
-    /// The least of three runs in seconds, and the warp instructions of one.
-    fn best(&mut self, options: &Options) -> Outcome<(f64, f64)> {
-        let (mut best, mut instructions) = (f64::MAX, 0);
-        for _ in 0..3 {
-            let (clock, wall) = (Clock::start(), std::time::Instant::now());
-            let report =
-                ptx_vm::launch(&self.instance, self.kernel, &self.launch, &mut self.memory, options)?;
-            best = best.min(if options.threads > 1 { wall.elapsed().as_secs_f64() } else { clock.seconds() });
-            instructions = report.instructions;
-        }
-        Ok((best, instructions as f64))
+    fn run(&mut self, options: &Options) -> Outcome<Taken> {
+        let (clock, wall) = (Clock::start(), Instant::now());
+        let report = ptx_vm::launch(&self.instance, self.kernel, &self.launch, &mut self.memory, options)?;
+        Ok(Taken {
+            core: clock.seconds(),
+            wall: wall.elapsed().as_secs_f64(),
+            instructions: report.instructions as f64,
+        })
     }
+}
+
+/// The median of a time of some runs.
+fn median(runs: &[Taken], time: fn(&Taken) -> f64) -> f64 {
+    let mut times: Vec<f64> = runs.iter().map(time).collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn line(what: &str, name: &str, seconds: f64, instructions: f64, note: &str) {
+    let rate = instructions / seconds / 1e6;
+    let flops = match name {
+        "scalar" => String::new(),
+        _ => format!("{:6.2} GFLOP/s, ", 2.0 * (SIZE as f64).powi(3) / seconds / 1e9),
+    };
+    println!("{what:10}  {name:6} {flops}{rate:6.2} M warp instructions/s {note}");
 }
 
 fn main() -> Outcome {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let off =
-        Options { shared_races: false, global_races: false, uninitialised: false, ..Options::default() };
+    let on = Options::default();
+    let off = Options { shared_races: false, global_races: false, uninitialised: false, ..on };
     let makers: [(&str, Maker); 3] = [("scalar", scalar), ("mma", mma), ("wgmma", wgmma)];
     for (name, make) in makers {
         if !wanted.is_empty() && wanted.iter().all(|w| w != name) {
             continue;
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let all = Options { threads: cores, ..Options::default() };
-        for (checks, options) in
-            [("checks on ", Options::default()), ("checks off", off), ("all cores ", all)]
-        {
-            let (seconds, instructions) = make()?.best(&options)?;
-            let rate = instructions / seconds / 1e6;
-            let flops = if name == "scalar" {
-                String::new()
-            } else {
-                format!("{:6.2} GFLOP/s, ", 2.0 * (SIZE as f64).powi(3) / seconds / 1e9)
-            };
-            let per = if options.threads > 1 { "in all" } else { "per core" };
-            println!("{checks}  {name:6} {flops}{rate:6.2} M warp instructions/s {per}");
+        let mut bench = make()?;
+        let mut runs = [const { Vec::new() }; 3];
+        for _ in 0..RUNS {
+            for (runs, options) in runs.iter_mut().zip([on, off, Options { threads: 2, ..on }]) {
+                runs.push(bench.run(&options)?);
+            }
         }
+        let [with, without, two] = runs;
+        let instructions = with[0].instructions;
+        line("checks on", name, median(&with, |t| t.core), instructions, "per core");
+        line("checks off", name, median(&without, |t| t.core), instructions, "per core");
+        let (one, two) = (median(&with, |t| t.wall), median(&two, |t| t.wall));
+        line("1 thread", name, one, instructions, "by the wall clock");
+        line("2 threads", name, two, instructions, &format!("by the wall clock, {:.2} times one", one / two));
     }
     Ok(())
 }

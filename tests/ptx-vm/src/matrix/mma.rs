@@ -9,6 +9,7 @@
 //! accumulator registers, interleaved, is an 8 x 8 one.
 
 use super::element::{Accumulator, Element, e4m3_codes};
+use super::halves;
 use super::sum::Summation;
 use crate::Row;
 use crate::number::{float, half};
@@ -157,7 +158,21 @@ impl Mma {
 
     #[inline(always)]
     fn run_any(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
-        // A depth known to the compiler: tiles no larger than needed, inner loops without a count.
+        if summation == Summation::Plain && self.a == self.b && self.m == halves::M {
+            match (self.a, self.k) {
+                (Element::Bf16, 8) => return self.run_halves::<8>(d, a, b, c, half::f32_from_bf16),
+                (Element::Bf16, 16) => return self.run_halves::<16>(d, a, b, c, half::f32_from_bf16),
+                (Element::F16, 8) => return self.run_halves::<8>(d, a, b, c, half::f32_from_f16),
+                (Element::F16, 16) => return self.run_halves::<16>(d, a, b, c, half::f32_from_f16),
+                _ => {}
+            }
+        }
+        self.run_any_depth(d, a, b, c, summation);
+    }
+
+    /// A depth known to the compiler: tiles no larger than needed, inner loops without a count.
+    #[inline(always)]
+    fn run_any_depth(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
         match self.k {
             4 => self.run_depth::<4>(d, a, b, c, summation),
             8 => self.run_depth::<8>(d, a, b, c, summation),
@@ -165,6 +180,30 @@ impl Mma {
             32 => self.run_depth::<32>(d, a, b, c, summation),
             _ => self.run_depth::<64>(d, a, b, c, summation),
         }
+    }
+
+    /// The products that kernels mostly ask for.
+    #[inline(always)]
+    fn run_halves<const K: usize>(
+        &self,
+        d: &mut [Row],
+        a: &[&Row],
+        b: &[&Row],
+        c: &[&Row],
+        value: impl Fn(u16) -> f32,
+    ) {
+        let mut sums = [0.0f32; 16 * N];
+        read_sums(self.accumulator, c, &mut sums);
+        halves::multiply::<K>(a, b, bytemuck::cast_mut(&mut sums), value);
+        write_sums(self.accumulator, d, &sums);
+    }
+
+    /// [`Mma::run`] without the roads for frequent shapes.
+    #[cfg(test)]
+    pub(crate) fn run_general(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row]) {
+        let (a, b, c): (Vec<_>, Vec<_>, Vec<_>) =
+            (a.iter().collect(), b.iter().collect(), c.iter().collect());
+        self.run_any_depth(d, &a, &b, &c, Summation::Plain);
     }
 
     #[inline(always)]

@@ -35,6 +35,7 @@
 
 pub mod descriptor;
 pub mod element;
+mod halves;
 pub mod mma;
 pub mod sum;
 pub mod tile;

@@ -37,6 +37,18 @@ pub(crate) struct Cell {
     pub(crate) init: u8,
     /// Bytes that an asynchronous operation is about to write (low) or still reads (high).
     pub(crate) flight: u8,
+    /// Warps (plus one) that have read after `read_who`, in order, when all of them read together and at one count: the
+    /// tiles of a product are read so, and need no list.
+    more: [u8; 3],
+}
+
+/// Nobody but the first reader.
+const ALONE: [u8; 3] = [0; 3];
+
+/// The party behind one of [`Cell::more`].
+#[inline(always)]
+fn along(mark: u8) -> u16 {
+    u16::from(mark - 1) << 6 | u16::from(TOGETHER)
 }
 
 /// One of several readers.
@@ -181,10 +193,19 @@ impl Cell {
         same
     }
 
+    /// Whether no read finds or changes anything: never written, and read whole and weakly by clusters without order.
+    #[inline(always)]
+    fn is_settled(&self) -> bool {
+        let anyone = self.read_who == LISTED && self.read_count == ANYONE;
+        anyone && self.write_count == 0 && self.read_bytes == 15 && self.strong & 2 == 0
+    }
+
     #[inline(always)]
     fn read(&mut self, readers: &mut Readers, bytes: u8, strong: bool, now: u32, me: &Party<'_>) {
         let who = me.who();
-        if self.read_bytes & bytes == 0 && (self.read_who != who || self.read_cluster != me.cluster) {
+        if self.read_bytes & bytes == 0
+            && (self.read_who != who || self.read_cluster != me.cluster || self.more != ALONE)
+        {
             self.forget_readers(readers);
         }
         if self.read_count == 0 {
@@ -200,7 +221,7 @@ impl Cell {
         if self.read_count == ANYONE {
             return;
         }
-        if self.read_who != LISTED {
+        if self.read_who != LISTED && self.more == ALONE {
             if self.read_cluster == me.cluster && self.read_who >> 6 == me.warp {
                 if self.read_count == now && self.read_who != who {
                     self.read_who = me.warp << 6 | u16::from(SEVERAL);
@@ -219,7 +240,31 @@ impl Cell {
                 return;
             }
         }
-        self.read_listed(readers, now, me);
+        if !self.read_along(now, me) {
+            self.read_listed(readers, now, me);
+        }
+    }
+
+    /// Remembers one more warp that reads together, at the count of the first.
+    #[inline(always)]
+    fn read_along(&mut self, now: u32, me: &Party<'_>) -> bool {
+        let together = self.read_who & 63 == u16::from(TOGETHER) && me.lane == TOGETHER;
+        if !together || self.read_count != now || self.read_cluster != me.cluster || me.warp >= 255 {
+            return false;
+        }
+        let mark = me.warp as u8 + 1;
+        if self.read_who == me.who() {
+            return true;
+        }
+        for place in &mut self.more {
+            if *place == 0 {
+                *place = mark;
+            }
+            if *place == mark {
+                return true;
+            }
+        }
+        false
     }
 
     #[cold]
@@ -229,21 +274,25 @@ impl Cell {
         }
         if self.read_who != LISTED {
             if !readers.ordered_clusters && self.read_cluster != me.cluster {
-                (self.read_count, self.read_who) = (ANYONE, LISTED);
+                (self.read_count, self.read_who, self.more) = (ANYONE, LISTED, ALONE);
                 return;
             }
-            let first = Reader { cluster: self.read_cluster, who: self.read_who, count: self.read_count };
             let at = readers.spare.pop().unwrap_or_else(|| {
                 readers.lists.push(Vec::new());
                 readers.lists.len() as u32 - 1
             });
-            readers.lists[at as usize].push(first);
-            (self.read_count, self.read_who) = (at + 1, LISTED);
+            let more = self.more.into_iter().filter(|&mark| mark != 0).map(along);
+            let here = std::iter::once(self.read_who).chain(more);
+            let (cluster, count) = (self.read_cluster, self.read_count);
+            readers.lists[at as usize].extend(here.map(|who| Reader { cluster, who, count }));
+            (self.read_count, self.read_who, self.more) = (at + 1, LISTED, ALONE);
         }
         let list = &mut readers.lists[self.read_count as usize - 1];
         if !readers.ordered_clusters && list.first().is_some_and(|r| r.cluster != me.cluster) {
+            let (bytes, strong) = (self.read_bytes, self.strong);
             self.forget_readers(readers);
-            (self.read_count, self.read_who) = (ANYONE, LISTED);
+            (self.read_count, self.read_who, self.read_bytes) = (ANYONE, LISTED, bytes);
+            self.strong = strong;
             return;
         }
         match list.iter_mut().find(|r| r.cluster == me.cluster && r.who >> 6 == me.warp) {
@@ -253,11 +302,24 @@ impl Cell {
         }
     }
 
+    #[inline(always)]
     fn unordered_reader(&self, readers: &Readers, me: &Party<'_>) -> Option<Conflict> {
         if self.read_who != LISTED {
-            let fine = me.after(self.read_cluster, self.read_who, self.read_count);
-            return (!fine).then(|| Conflict::new(false, self.read_cluster, self.read_who));
+            let (cluster, count) = (self.read_cluster, self.read_count);
+            if !me.after(cluster, self.read_who, count) {
+                return Some(Conflict::new(false, cluster, self.read_who));
+            }
+            for mark in self.more {
+                if mark != 0 && !me.after(cluster, along(mark), count) {
+                    return Some(Conflict::new(false, cluster, along(mark)));
+                }
+            }
+            return None;
         }
+        self.unordered_listed(readers, me)
+    }
+
+    fn unordered_listed(&self, readers: &Readers, me: &Party<'_>) -> Option<Conflict> {
         if self.read_count == ANYONE {
             return Some(Conflict { write: false, cluster: ANYONE, warp: 0, lane: None });
         }
@@ -267,16 +329,24 @@ impl Cell {
             .map(|r| Conflict::new(false, r.cluster, r.who))
     }
 
+    #[inline(always)]
     fn forget_readers(&mut self, readers: &mut Readers) {
-        if self.read_who == LISTED && self.read_count != ANYONE && self.read_count != 0 {
+        if self.read_who == LISTED {
+            self.forget_list(readers);
+        }
+        (self.read_count, self.read_who, self.read_bytes, self.more) = (0, 0, 0, ALONE);
+        // Words with one history have one cell, bit for bit: nothing of the readers stays.
+        self.read_cluster = 0;
+        self.strong &= !2;
+    }
+
+    #[inline(never)]
+    fn forget_list(&self, readers: &mut Readers) {
+        if self.read_count != ANYONE && self.read_count != 0 {
             let at = self.read_count - 1;
             readers.lists[at as usize].clear();
             readers.spare.push(at);
         }
-        (self.read_count, self.read_who, self.read_bytes) = (0, 0, 0);
-        // Words with one history have one cell, bit for bit: nothing of the readers stays.
-        self.read_cluster = 0;
-        self.strong &= !2;
     }
 
     /// A word with the same history: the list of readers is copied, since each word has its own.
@@ -310,6 +380,9 @@ pub(crate) struct Line {
     /// Where the four are when they are apart, plus one.
     apart: u32,
 }
+
+// The readers that a cell remembers by itself must not make the shadow larger than what it describes twice over.
+const _: () = assert!(size_of::<Line>() == 2 * LINE);
 
 /// The words of lines that are apart.
 #[derive(Debug, Default)]
@@ -383,14 +456,23 @@ impl Line {
     }
 }
 
-/// Lines of a page of the global shadow.
+/// Lines of a page of the global shadow: one bit each in a word.
 const PAGE: usize = 64;
 
-/// The shadow of global memory: pages of lines, made when first touched.
+/// A page of lines, made when first touched.
+#[derive(Debug, Clone, Default)]
+struct Page {
+    /// Lines that only a write can change: clusters without order have read all of them, and nothing has written. A further
+    /// read finds nothing and leaves nothing, so that it need not look at the line.
+    settled: u64,
+    lines: Option<Box<[Line; PAGE]>>,
+}
+
+/// The shadow of global memory.
 #[derive(Debug, Default)]
 pub(crate) struct GlobalShadow {
-    /// Per allocation of the memory, per page.
-    pages: Vec<Vec<Option<Box<[Line; PAGE]>>>>,
+    /// Per allocation of the memory.
+    pages: Vec<Vec<Page>>,
     pub(crate) readers: Readers,
     parts: Parts,
 }
@@ -413,8 +495,28 @@ impl GlobalShadow {
     }
 
     /// Notes an access to `bytes` bytes at `offset` of an allocation.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch(
+        &mut self,
+        allocation: usize,
+        offset: usize,
+        bytes: usize,
+        how: How,
+        me: &Party<'_>,
+    ) -> Option<Conflict> {
+        let line = offset / LINE;
+        if !how.write
+            && offset % LINE + bytes <= LINE
+            && let Some(page) = self.pages[allocation].get(line / PAGE)
+            && page.settled >> (line % PAGE) & 1 != 0
+        {
+            return None;
+        }
+        self.note(allocation, offset, bytes, how, me)
+    }
+
+    #[inline(never)]
+    fn note(
         &mut self,
         allocation: usize,
         offset: usize,
@@ -425,13 +527,17 @@ impl GlobalShadow {
         let pages = &mut self.pages[allocation];
         let last = (offset + bytes) / LINE / PAGE;
         if pages.len() <= last {
-            pages.resize(last + 1, None);
+            pages.resize(last + 1, Page::default());
         }
         let (mut at, end) = (offset, offset + bytes);
         while at < end {
             let index = at / LINE;
-            let page = pages[index / PAGE].get_or_insert_with(|| Box::new([Line::default(); PAGE]));
-            let line = &mut page[index % PAGE];
+            let (page, bit) = (&mut pages[index / PAGE], 1 << (index % PAGE));
+            if how.write {
+                page.settled &= !bit;
+            }
+            let lines = page.lines.get_or_insert_with(|| Box::new([Line::default(); PAGE]));
+            let line = &mut lines[index % PAGE];
             if at.is_multiple_of(LINE) && end - at >= LINE {
                 for cell in line.all(&mut self.parts) {
                     if let Some(conflict) = cell.touch(&mut self.readers, 15, how, me) {
@@ -439,6 +545,9 @@ impl GlobalShadow {
                     }
                 }
                 line.join(&mut self.parts);
+                if line.apart == 0 && line.one.is_settled() {
+                    page.settled |= bit;
+                }
                 at += LINE;
                 continue;
             }

@@ -46,6 +46,83 @@ fn several_readers_are_all_remembered_and_bytes_are_apart() {
     assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)), None);
 }
 
+/// Warps that read together stand in the cell, up to four; more, or others among them, in a list: nobody is forgotten, and
+/// the first who is not ordered is named, in the order in which they came.
+#[test]
+fn readers_in_the_cell_and_in_a_list_are_the_same_readers() {
+    const WARPS: u16 = 6;
+    for lanes in [[TOGETHER; 6], [TOGETHER, TOGETHER, 4, TOGETHER, TOGETHER, TOGETHER]] {
+        for count in 1..=usize::from(WARPS) {
+            for late in [false, true] {
+                let mut clocks: Vec<Clock> = (0..WARPS).map(|_| Clock::new(0, WARPS.into())).collect();
+                clocks.iter_mut().enumerate().for_each(|(w, c)| c.tick(w as u16));
+                // A reader at a later count of its own does not fit the others.
+                if late {
+                    clocks[1].tick(1);
+                }
+                let order: Vec<u16> = (0..WARPS).rev().take(count).collect();
+                let (mut cell, mut readers) = (Cell::default(), Readers::new(true));
+                for _ in 0..2 {
+                    for &w in &order {
+                        let me = party(&clocks[usize::from(w)], w, lanes[usize::from(w)]);
+                        assert_eq!(cell.touch(&mut readers, 15, How::READ, &me), None);
+                    }
+                }
+                // The writer learns of one reader after the other; until the last it races with the next.
+                let mut writer = Clock::new(0, usize::from(WARPS) + 1);
+                writer.tick(WARPS);
+                for &w in &order {
+                    let seen = cell.touch(&mut readers, 15, How::WRITE, &party(&writer, WARPS, 0));
+                    let lane = (lanes[usize::from(w)] < SEVERAL).then_some(lanes[usize::from(w)]);
+                    assert_eq!(seen, Some(Conflict { write: false, cluster: 0, warp: w, lane }), "{order:?}");
+                    writer.join(&clocks[usize::from(w)]);
+                }
+                assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&writer, WARPS, 0)), None);
+                assert_eq!(cell.more, ALONE, "the next readers start anew");
+            }
+        }
+    }
+}
+
+/// Blocks without order read one place: whoever writes there then races with them, however many warps have read and how.
+#[test]
+fn readers_of_several_blocks_without_order_stay_known() {
+    let few: &[(u32, u16)] = &[(0, 0), (0, 1), (1, 0)];
+    let many: &[(u32, u16)] = &[(0, 0), (0, 1), (1, 0), (1, 1), (1, 0), (2, 0), (2, 1)];
+    for (reads, lane, parts) in [
+        (few, 0, false),
+        (few, 0, true),
+        (few, TOGETHER, false),
+        (many, 0, false),
+        (many, 0, true),
+        (many, TOGETHER, true),
+        (many, TOGETHER, false),
+    ] {
+        let mut shadow = GlobalShadow::new(1, false);
+        for &(cluster, warp) in reads {
+            let mut clock = Clock::new(cluster, 2);
+            clock.tick(warp);
+            let me = Party { cluster, warp, lane, clock: &clock };
+            assert_eq!(shadow.touch(0, 32, 16, How::READ, &me), None);
+            if parts {
+                assert_eq!(shadow.touch(0, 36, 4, How::READ, &me), None);
+            }
+        }
+        assert_ne!(shadow.pages[0][0].settled, 0);
+        let mut clock = Clock::new(3, 2);
+        clock.tick(0);
+        let me = Party { cluster: 3, warp: 0, lane: 0, clock: &clock };
+        for (at, bytes) in [(44, 4), (32, 16)] {
+            let seen = shadow.touch(0, at, bytes, How::WRITE, &me);
+            assert!(seen.is_some_and(|c| !c.write), "{bytes} bytes at {at} after {reads:?}");
+        }
+        assert_eq!(shadow.touch(0, 48, 16, How::WRITE, &me), None, "the next line was not read");
+        let clock = Clock::new(4, 2);
+        let me = Party { cluster: 4, warp: 0, lane: 0, clock: &clock };
+        assert!(shadow.touch(0, 48, 16, How::READ, &me).is_some_and(|c| c.write));
+    }
+}
+
 /// Lines against words: the same accesses, the same conflicts.
 #[test]
 fn a_line_finds_what_its_words_find() {

@@ -6,15 +6,15 @@
 use super::data::{addresses, aligned};
 use super::mbarrier;
 use super::{Decoder, Done, Flow};
-use crate::Error;
 use crate::code::{Address, Op};
-use crate::memory::shadow::{How, Party};
+use crate::memory::shadow::{How, LINE, Party};
 use crate::registers::Slot;
-use crate::run::cluster::Mark;
+use crate::run::cluster::{Mark, SharedPlace};
 use crate::run::warp::{PendingArrival, PendingCopy};
-use crate::run::{Stop, Turn, lanes_of};
+use crate::run::{Cluster, Stop, Turn, lanes_of};
 use crate::text::syntax::Operand;
 use crate::text::types::Type;
+use crate::{Error, Options};
 
 /// `cp.async`.
 #[derive(Debug, Clone)]
@@ -85,6 +85,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, c: &CopyAsync, active: u32) -> Done<
     let (to, from) = (addresses(&t.warp.registers, &c.to), addresses(&t.warp.registers, &c.from));
     let ignored = c.ignore.map_or(0, |i| super::compare::truth(&t.warp.registers, i));
     t.grid.begin_moving();
+    t.warp.copies.reserve(32);
     for lane in lanes_of(active) {
         let mut bytes = c.bytes.map_or(c.size, |s| t.warp.registers.row(s)[lane]);
         if ignored >> lane & 1 != 0 {
@@ -95,6 +96,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, c: &CopyAsync, active: u32) -> Done<
     Ok(Flow::Next)
 }
 
+#[inline(always)]
 fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: usize) -> Done {
     if bytes > size {
         return Err(Stop::new(
@@ -115,12 +117,29 @@ fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: 
         t.grid.written(found, bytes as usize)?;
         t.grid.touch(found, bytes as usize, How::READ, &me)?;
     }
-    t.cluster.access_and_mark(place, size as usize, How::WRITE, Mark::WriteBegins, &me, t.grid.options)?;
+    writes(t.cluster, place, size as usize, Mark::WriteBegins, &me, t.grid.options)?;
     let group = t.warp.copy_groups[lane];
     t.warp.copy_serial += 1;
     let serial = t.warp.copy_serial;
+    let (bytes, size) = (bytes as u8, size as u8);
     t.warp.copies.push(PendingCopy { lane: lane as u8, group, from, to: place.offset, bytes, size, serial });
     Ok(())
+}
+
+/// The checks of the destination: mostly one line.
+#[inline(always)]
+fn writes(
+    cluster: &mut Cluster,
+    place: SharedPlace,
+    size: usize,
+    mark: Mark,
+    me: &Party<'_>,
+    options: &Options,
+) -> Done<usize> {
+    match size {
+        LINE => cluster.copy_line(place, mark, me, options),
+        _ => cluster.access_and_mark(place, size, How::WRITE, mark, me, options),
+    }
 }
 
 /// `cp.async.commit_group`.
@@ -146,36 +165,34 @@ fn land(t: &mut Turn<'_, '_>, pick: impl Fn(&PendingCopy) -> bool) -> Done {
         return Ok(());
     }
     let mut copies = std::mem::take(&mut t.warp.copies);
-    let mut kept = 0;
-    for i in 0..copies.len() {
-        let c = copies[i];
-        if pick(&c) {
-            land_one(t, &c).map_err(|s| s.at(c.lane.into()))?;
-        } else {
-            copies[kept] = c;
-            kept += 1;
-        }
+    for c in copies.iter().filter(|c| pick(c)) {
+        land_one(t, c).map_err(|s| s.at(c.lane.into()))?;
     }
-    copies.truncate(kept);
+    copies.retain(|c| !pick(c));
     t.warp.copies = copies;
     Ok(())
 }
 
+#[inline(always)]
 fn land_one(t: &mut Turn<'_, '_>, c: &PendingCopy) -> Done {
-    let place = crate::run::cluster::SharedPlace { rank: t.warp.rank, offset: c.to };
+    let place = SharedPlace { rank: t.warp.rank, offset: c.to };
     let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: c.lane, clock: &t.warp.clock };
-    let size = c.size as usize;
-    let start = t.cluster.access_and_mark(place, size, How::WRITE, Mark::WriteEnds, &me, t.grid.options)?;
-    let n = c.bytes as usize;
+    let (size, n) = (usize::from(c.size), usize::from(c.bytes));
+    let start = writes(t.cluster, place, size, Mark::WriteEnds, &me, t.grid.options)?;
+    t.cluster.progress += 1;
+    if n == LINE {
+        let found = t.grid.locate(c.from, LINE as u64, false)?;
+        t.grid.load_line(found, t.cluster.bytes(place.rank, start, LINE));
+        return Ok(());
+    }
     let out = t.cluster.bytes(place.rank, start, size);
     if n > 0 {
-        let found = t.grid.locate(c.from, c.bytes.into(), false)?;
+        let found = t.grid.locate(c.from, n as u64, false)?;
         t.grid.load(found, &mut out[..n]);
     }
     if n < size {
         out[n..].fill(0);
     }
-    t.cluster.progress += 1;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use super::warp::aligned as together;
 use super::{Decoder, Done, Flow};
 use crate::Error;
 use crate::Row;
-use crate::code::{Address, Op};
+use crate::code::{Address, Op, SHARED_BITS, SHARED_WINDOW};
 use crate::matrix::mma::MOST;
 use crate::matrix::{Accumulator, Mma, tile};
 use crate::memory::shadow::{How, Party, TOGETHER};
@@ -91,6 +91,20 @@ fn row_at(
     Ok((cluster.place(rank, address).map_err(|s| s.at(lane as u32))?, lane as u32))
 }
 
+/// The offsets of a matrix's rows, if all of them lie in the memory of the own block.
+#[inline(always)]
+fn own_rows(m: &MatrixAccess, at: &[u64; 32], matrix: usize) -> Option<[u32; 8]> {
+    let first = tile::address_lane(matrix, 0);
+    let window = if m.generic { SHARED_WINDOW } else { 0 };
+    let (mut offsets, mut above) = ([0; 8], 0);
+    for (offset, &address) in offsets.iter_mut().zip(&at[first..first + 8]) {
+        let inner = address.wrapping_sub(window);
+        above |= inner >> SHARED_BITS;
+        *offset = inner as u32;
+    }
+    (above == 0).then_some(offsets)
+}
+
 /// Executes `ldmatrix`.
 pub(crate) fn load(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: u32) -> Done<Flow> {
     if !together(t, active, group)? {
@@ -100,11 +114,16 @@ pub(crate) fn load(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: u
     let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: TOGETHER, clock: &t.warp.clock };
     for (i, &slot) in m.registers.iter().enumerate() {
         let mut tile = [[0; 16]; 8];
-        for (r, bytes) in tile.iter_mut().enumerate() {
+        let read = match own_rows(m, &at, i) {
+            Some(offsets) => t.cluster.read_lines(t.warp.rank, &offsets, &mut tile, &me, t.grid.options),
+            None => 0,
+        };
+        // Rows in other blocks, words with histories of their own, and faults, which are found again and explained.
+        for (r, bytes) in tile.iter_mut().enumerate().skip(read) {
             let (place, lane) = row_at(t.cluster, t.warp.rank, m, &at, i, r)?;
             let start =
                 t.cluster.access(place, 16, How::READ, &me, t.grid.options).map_err(|s| s.at(lane))?;
-            *bytes = t.cluster.line(place.rank, start);
+            bytes.copy_from_slice(t.cluster.bytes(place.rank, start, 16));
         }
         t.warp.registers.put(slot, &tile::load(&tile, m.transpose), active);
     }

@@ -37,6 +37,15 @@ pub(crate) struct Block {
     pub(crate) barriers_used: u32,
 }
 
+impl Block {
+    /// The line that starts at a byte, if it lies in the memory of a block that lives.
+    #[inline(always)]
+    fn whole_line(&mut self, start: usize) -> Option<&mut Line> {
+        let inside = start.is_multiple_of(LINE) && self.live != 0 && start < self.shared.len() / LINE * LINE;
+        if inside { self.lines.get_mut(start / LINE) } else { None }
+    }
+}
+
 /// `barrier.cluster`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClusterBarrier {
@@ -75,6 +84,12 @@ pub(crate) struct SharedPlace {
     pub(crate) offset: u32,
 }
 
+/// The index of a place in the shared memory of its block; too large for what lies below.
+#[inline(always)]
+fn index(at: SharedPlace) -> usize {
+    at.offset.wrapping_sub(SHARED_START) as usize
+}
+
 impl Cluster {
     /// Resolves an offset of the shared window: of the own block, or of the block whose rank stands in the top bits.
     #[inline(always)]
@@ -92,7 +107,7 @@ impl Cluster {
     #[inline]
     pub(crate) fn bounds(&self, at: SharedPlace, bytes: usize) -> Done<usize> {
         let block = &self.blocks[usize::from(at.rank)];
-        let start = at.offset.wrapping_sub(SHARED_START) as usize;
+        let start = index(at);
         if at.offset < SHARED_START || start + bytes > block.shared.len() {
             let size = block.shared.len();
             let detail = format!(
@@ -123,6 +138,50 @@ impl Cluster {
         options: &Options,
     ) -> Done<usize> {
         self.access_and_mark(at, bytes, how, Mark::None, me, options)
+    }
+
+    /// Plain reads of one line each from one block's memory, with all checks: the rows of a matrix, with nothing left to
+    /// choose. How many were read before one that is no whole line or breaks a rule; that one is as if it had not been tried.
+    #[inline(always)]
+    pub(crate) fn read_lines<const ROWS: usize>(
+        &mut self,
+        rank: u8,
+        offsets: &[u32; ROWS],
+        out: &mut [[u8; LINE]; ROWS],
+        me: &Party<'_>,
+        options: &Options,
+    ) -> usize {
+        let block = &mut self.blocks[usize::from(rank)];
+        for (row, (&offset, out)) in offsets.iter().zip(out).enumerate() {
+            let start = index(SharedPlace { rank, offset });
+            let Some(line) = block.whole_line(start) else { return row };
+            let [cell] = line.all(&mut self.parts) else { return row };
+            if visit(cell, 15, How::READ, Mark::None, me, options, &mut self.readers).is_err() {
+                return row;
+            }
+            let Some(bytes) = block.shared[start..].first_chunk() else { return row };
+            *out = *bytes;
+        }
+        ROWS
+    }
+
+    /// A copy that will write one line, or writes it now, with all checks; the index of its first byte.
+    #[inline(always)]
+    pub(crate) fn copy_line(
+        &mut self,
+        at: SharedPlace,
+        mark: Mark,
+        me: &Party<'_>,
+        options: &Options,
+    ) -> Done<usize> {
+        let start = index(at);
+        if let Some(line) = self.blocks[usize::from(at.rank)].whole_line(start)
+            && let [cell] = line.all(&mut self.parts)
+            && visit(cell, 15, How::WRITE, mark, me, options, &mut self.readers).is_ok()
+        {
+            return Ok(start);
+        }
+        self.access_and_mark(at, LINE, How::WRITE, mark, me, options)
     }
 
     /// The same, for an access that begins or ends an asynchronous one.
@@ -234,7 +293,7 @@ impl Cluster {
     /// Marks bytes as being written (`true`) or read by an asynchronous operation, or clears the mark.
     pub(crate) fn mark_flight(&mut self, at: SharedPlace, bytes: usize, write: bool, on: bool) {
         let block = &mut self.blocks[usize::from(at.rank)];
-        let mut byte = at.offset.wrapping_sub(SHARED_START) as usize;
+        let mut byte = index(at);
         let end = (byte + bytes).min(block.shared.len());
         let shift = if write { 0 } else { 4 };
         let mark = |cell: &mut Cell, mask: u8| {
@@ -259,12 +318,6 @@ impl Cluster {
     pub(crate) fn word(&mut self, rank: u8, byte: usize) -> &mut Cell {
         let line = &mut self.blocks[usize::from(rank)].lines[byte / LINE];
         line.word(byte % LINE / 4, &mut self.parts, &mut self.readers)
-    }
-
-    /// 16 bytes that passed their checks.
-    #[inline(always)]
-    pub(crate) fn line(&self, rank: u8, start: usize) -> [u8; LINE] {
-        self.blocks[usize::from(rank)].shared[start..].first_chunk().copied().unwrap_or([0; LINE])
     }
 
     /// The bytes of a range that passed its checks.

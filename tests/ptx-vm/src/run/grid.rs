@@ -7,7 +7,7 @@ use crate::code::Program;
 use crate::matrix::Summation;
 use crate::memory::clock::Clock;
 use crate::memory::overlay::Overlay;
-use crate::memory::shadow::{GlobalShadow, How, Party};
+use crate::memory::shadow::{Conflict, GlobalShadow, How, LINE, Party};
 use crate::memory::traffic::Counters;
 use crate::ops::data::copy_few;
 use crate::{FaultKind, Launch, Memory, Options};
@@ -98,7 +98,7 @@ impl<'g> Grid<'g> {
     }
 
     /// The allocation that holds a range, checked for bounds, life and access rights.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(&mut self, address: u64, bytes: u64, write: bool) -> Done<Found> {
         let (base, end, allocation) = self.hint;
         if address >= base && address.wrapping_add(bytes) <= end && address.wrapping_add(bytes) >= address {
@@ -183,6 +183,19 @@ impl<'g> Grid<'g> {
         }
     }
 
+    /// Reads 16 bytes that passed their checks.
+    #[inline(always)]
+    pub(crate) fn load_line(&mut self, found: Found, out: &mut [u8]) {
+        if let Store::Own(memory) = &mut self.memory
+            && let Some(bytes) = memory.at(found.allocation).data()[found.offset..].first_chunk::<LINE>()
+            && let Some(out) = out.first_chunk_mut::<LINE>()
+        {
+            *out = *bytes;
+            return;
+        }
+        self.load(found, out);
+    }
+
     /// Writes bytes that passed their checks.
     #[inline]
     pub(crate) fn save(&mut self, found: Found, data: &[u8]) {
@@ -212,39 +225,42 @@ impl<'g> Grid<'g> {
     }
 
     /// Notes a race-checked access.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch(&mut self, found: Found, bytes: usize, how: How, me: &Party<'_>) -> Done {
         if !self.options.global_races {
             return Ok(());
         }
         match self.shadow.touch(found.allocation, found.offset, bytes, how, me) {
             None => Ok(()),
-            Some(c) => {
-                let address = self.memory.get().at(found.allocation).base + found.offset as u64;
-                let verb = |w| if w { "write" } else { "read" };
-                let other = if c.cluster == u32::MAX {
-                    "several blocks".into()
-                } else if c.cluster == me.cluster {
-                    format!(
-                        "warp {}{} of the same block or cluster",
-                        c.warp,
-                        c.lane.map(|l| format!(" lane {l}")).unwrap_or_default()
-                    )
-                } else {
-                    format!("block or cluster {}, warp {}", c.cluster, c.warp)
-                };
-                let detail = format!(
-                    "{} of {bytes} bytes at global address {address:#x} is not ordered after the {} by {other}",
-                    verb(how.write),
-                    verb(c.write)
-                );
-                Err(Stop::new(FaultKind::GlobalRace, detail))
-            }
+            Some(c) => Err(self.race(found, bytes, how, me, c)),
         }
     }
 
+    #[cold]
+    fn race(&self, found: Found, bytes: usize, how: How, me: &Party<'_>, c: Conflict) -> Stop {
+        let address = self.memory.get().at(found.allocation).base + found.offset as u64;
+        let verb = |w| if w { "write" } else { "read" };
+        let other = if c.cluster == u32::MAX {
+            "several blocks".into()
+        } else if c.cluster == me.cluster {
+            format!(
+                "warp {}{} of the same block or cluster",
+                c.warp,
+                c.lane.map(|l| format!(" lane {l}")).unwrap_or_default()
+            )
+        } else {
+            format!("block or cluster {}, warp {}", c.cluster, c.warp)
+        };
+        let detail = format!(
+            "{} of {bytes} bytes at global address {address:#x} is not ordered after the {} by {other}",
+            verb(how.write),
+            verb(c.write)
+        );
+        Stop::new(FaultKind::GlobalRace, detail)
+    }
+
     /// Refuses bytes that nothing has written.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn written(&self, found: Found, bytes: usize) -> Done {
         if !self.options.uninitialised {
             return Ok(());
@@ -255,17 +271,20 @@ impl<'g> Grid<'g> {
                 overlay.first_missing(base, found.allocation, found.offset, bytes)
             }
         };
-        let a = self.memory.get().at(found.allocation);
         match missing {
             None => Ok(()),
-            Some(at) => {
-                let detail = format!(
-                    "global address {:#x} (byte {at} of an allocation of {} bytes) was never written",
-                    a.base + at as u64,
-                    a.bytes
-                );
-                Err(Stop::new(FaultKind::Uninitialised, detail))
-            }
+            Some(at) => Err(self.unwritten(found, at)),
         }
+    }
+
+    #[cold]
+    fn unwritten(&self, found: Found, at: usize) -> Stop {
+        let a = self.memory.get().at(found.allocation);
+        let detail = format!(
+            "global address {:#x} (byte {at} of an allocation of {} bytes) was never written",
+            a.base + at as u64,
+            a.bytes
+        );
+        Stop::new(FaultKind::Uninitialised, detail)
     }
 }

@@ -40,8 +40,8 @@ pub(crate) struct PendingCopy {
     pub(crate) from: u64,
     pub(crate) to: u32,
     /// Bytes copied; the rest up to `size` is zero.
-    pub(crate) bytes: u32,
-    pub(crate) size: u32,
+    pub(crate) bytes: u8,
+    pub(crate) size: u8,
     /// Counts the warp's copies.
     pub(crate) serial: u64,
 }
