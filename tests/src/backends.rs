@@ -136,9 +136,14 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
     Ok(())
 }
 
-/// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer.
+/// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer; so does the second adapter, which
+/// is there for its compiler.
 pub fn seeds(lab: &str) -> u64 {
-    if lab.starts_with("cuda-soft") { 6 } else { 24 }
+    match lab {
+        soft if soft.starts_with("cuda-soft") => 6,
+        second if second.contains("swiftshader") => 12,
+        _ => 24,
+    }
 }
 
 /// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is, `wgpu` is any

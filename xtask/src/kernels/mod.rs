@@ -15,6 +15,7 @@ use manifest::Manifest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How it is called.
 pub const USAGE: &str = "cargo xtask kernels [--check] [--only STEM] [--wheel DIR] [--no-ptxas]";
@@ -130,17 +131,16 @@ fn run(options: &Options, tools: &Tools) -> Outcome<()> {
     let sources = sources(&root.join("cuda"), options.only.as_deref())?;
     let (compiler, assembler) = (nvrtc::Compiler::load(&tools.nvrtc)?, tools.ptxas.as_deref());
     let limits = ptxas::limits(&read(&root.join("limits.txt"))?)?;
+    let mut modules = compile(&sources, &headers, &compiler, assembler)?.into_iter();
     // A stem may have two sources (one of them for 90a alone): its manifest covers both.
     let mut stems: BTreeMap<String, Manifest> = BTreeMap::new();
     let (mut stale, mut over) = (Vec::new(), Vec::new());
     for source in &sources {
         let manifest = stems.entry(source.stem.clone()).or_default();
         manifest.source(&source.file, &source.text, &headers);
-        for arch in source.arches {
-            let ptx = compiler.compile(&source.file, &source.text, &headers, arch)?;
+        for (arch, (ptx, resources)) in source.arches.iter().zip(modules.by_ref()) {
             let path = root.join("ptx").join(format!("{}.{arch}.ptx", source.stem));
             place(options.check, &path, &ptx, &mut stale)?;
-            let resources = assembler.map(|tool| ptxas::resources(tool, &ptx, arch)).transpose()?;
             manifest.module(arch, &ptx, resources.as_ref());
             over.extend(resources.iter().flat_map(|r| ptxas::over(r, arch, &limits)));
         }
@@ -163,6 +163,42 @@ fn run(options: &Options, tools: &Tools) -> Outcome<()> {
         eprintln!("{} sources: PTX and manifests are what they give; {gated}", sources.len());
     }
     Ok(())
+}
+
+/// A PTX text and what the assembler says of it.
+type Compiled = (String, Option<ptxas::Report>);
+
+/// Every source for each of its architectures, in their order; as many at a time as there are cores.
+fn compile(
+    sources: &[Source],
+    headers: &[(String, String)],
+    compiler: &nvrtc::Compiler,
+    assembler: Option<&Path>,
+) -> Outcome<Vec<Compiled>> {
+    let jobs: Vec<(&Source, &str)> =
+        sources.iter().flat_map(|s| s.arches.iter().map(move |arch| (s, *arch))).collect();
+    let one = |(source, arch): (&Source, &str)| -> Outcome<Compiled> {
+        let ptx = compiler.compile(&source.file, &source.text, headers, arch)?;
+        let resources = assembler.map(|tool| ptxas::resources(tool, &source.file, &ptx, arch)).transpose()?;
+        Ok((ptx, resources))
+    };
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(at) else { return done };
+            done.push((at, one(*job)));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let parts = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|w| w.join()).collect::<Result<Vec<_>, _>>()
+    });
+    let parts = parts.map_err(|_| "a compiling thread panicked".to_string())?;
+    let in_order: BTreeMap<usize, Outcome<Compiled>> = parts.into_iter().flatten().collect();
+    in_order.into_values().collect()
 }
 
 /// Writes a generated file, or notes that it is not what the sources give.

@@ -21,9 +21,9 @@ pub struct Resources {
 /// Resources by entry.
 pub type Report = BTreeMap<String, Resources>;
 
-/// Assembles `ptx` and reads the report.
-pub fn resources(tool: &Path, ptx: &str, arch: &str) -> Outcome<Report> {
-    let folder = std::env::temp_dir().join(format!("engraft-ptxas-{}", std::process::id()));
+/// Assembles `ptx`, called `name`, and reads the report.
+pub fn resources(tool: &Path, name: &str, ptx: &str, arch: &str) -> Outcome<Report> {
+    let folder = std::env::temp_dir().join(format!("engraft-ptxas-{}-{name}-{arch}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let (input, output) = (folder.join("in.ptx"), folder.join("out.cubin"));
     std::fs::write(&input, ptx).map_err(|e| e.to_string())?;
