@@ -53,6 +53,8 @@ pub enum Kernel {
     Elementwise(Elementwise, Elem, Elem),
     /// Rotary embedding in place.
     Rope(Elem),
+    /// Rotary embedding in place, and keys and values into their pages: rows, slab.
+    RopeAppend(Elem, Elem),
     /// Paged keys and values: rows, slab.
     Kv(Kv, Elem, Elem),
     /// Attention: queries and outputs, keys and values.
@@ -150,6 +152,7 @@ impl Kernel {
             Kernel::Norm(..) => "norm",
             Kernel::Elementwise(..) => "elementwise",
             Kernel::Rope(_) => "rope",
+            Kernel::RopeAppend(..) => "rope_append",
             Kernel::Kv(..) => "kv",
             Kernel::Attention(..) => "attention",
             Kernel::Rows(..) => "rows",
@@ -182,6 +185,7 @@ impl Kernel {
             Kernel::Norm(how, x) => format!("norm_{}_{}", lower(&how), x.name()),
             Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", lower(&how), x.name(), out.name()),
             Kernel::Rope(x) => format!("rope_{}", x.name()),
+            Kernel::RopeAppend(x, kv) => format!("rope_append_{}_{}", x.name(), kv.name()),
             Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", lower(&how), x.name(), kv.name()),
             Kernel::Attention(how, x, kv) => format!(
                 "attention_{}{}_{}_{}_c{}",
@@ -212,6 +216,7 @@ impl Kernel {
             Kernel::Elementwise(Elementwise::Activate | Elementwise::Scale, ..) => &[W],
             Kernel::Elementwise(..) => &[R, W],
             Kernel::Rope(_) => &[W, R, R],
+            Kernel::RopeAppend(..) => &[W, R, R, R, W, W],
             Kernel::Kv(Kv::Append, ..) => &[R, R, R, W, W],
             Kernel::Kv(Kv::Copy, ..) => &[R, W, W],
             Kernel::Kv(Kv::Read, ..) => &[R, R, R, W, W],
@@ -329,6 +334,23 @@ impl Kernel {
                 "table_positions",
                 "interleaved",
             ],
+            Kernel::RopeAppend(..) => &[
+                "tokens",
+                "heads",
+                "kv_heads",
+                "k_dim",
+                "v_dim",
+                "pairs",
+                "x_offset",
+                "x_pitch",
+                "positions_offset",
+                "table_offset",
+                "table_positions",
+                "interleaved",
+                "slots_offset",
+                "page_size",
+                "pages",
+            ],
             Kernel::Kv(Kv::Append, ..) => &[
                 "tokens",
                 "kv_heads",
@@ -442,6 +464,7 @@ impl Kernel {
             all.push(Kernel::Rows(Rows::Gather, x));
             all.push(Kernel::Kv(Kv::Copy, x, x));
             for kv in Elem::ALL {
+                all.push(Kernel::RopeAppend(x, kv));
                 all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
                 for (columns, capped) in (1..=columns).flat_map(|c| [(c, false), (c, true)]) {
                     all.push(Kernel::Attention(Attention { dense: false, columns, capped }, x, kv));

@@ -3,7 +3,7 @@
 use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Moe, Norm, Rows, Sample};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 14] = [
+const TEMPLATES: [(&str, &str); 15] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
@@ -12,6 +12,7 @@ const TEMPLATES: [(&str, &str); 14] = [
     ("norm.wgsl", include_str!("../wgsl/norm.wgsl")),
     ("elementwise.wgsl", include_str!("../wgsl/elementwise.wgsl")),
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
+    ("rope_append.wgsl", include_str!("../wgsl/rope_append.wgsl")),
     ("kv.wgsl", include_str!("../wgsl/kv.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/attention.wgsl")),
     ("moe.wgsl", include_str!("../wgsl/moe.wgsl")),
@@ -90,6 +91,7 @@ fn options(kernel: &Kernel) -> Value {
             context! { how, x => x.name(), out => out.name() }
         }
         Kernel::Rope(x) => context! { x => x.name() },
+        Kernel::RopeAppend(x, kv) => context! { x => x.name(), kv => kv.name() },
         Kernel::Kv(how, x, kv) => {
             let how = match how {
                 Kv::Append => "append",

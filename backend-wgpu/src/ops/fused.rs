@@ -1,8 +1,8 @@
-//! `FusedOps`: products with their epilogues, residual and norm, embedding sums.
+//! `FusedOps`: products with their epilogues, residual and norm, embedding sums, rotation and append.
 
 use super::*;
 use crate::{Wgpu, WgpuMem as M, WgpuStream, WgpuWeight as W};
-use engraft_core::backend::{FusedOps, NormCall};
+use engraft_core::backend::{FusedOps, KvView, NormCall, QkvCall};
 use engraft_core::mem::{BufRef, MatMut, MatRef};
 use linear::Then;
 
@@ -24,6 +24,14 @@ impl FusedOps<Wgpu> for WgpuStream {
         out: MatMut<'_, M>,
     ) -> Result<()> {
         norm::add_norm(self, residual, x, norm, out)
+    }
+    fn qkv_rope_append(
+        &mut self,
+        qkv: MatMut<'_, M>,
+        call: QkvCall<'_, M, W>,
+        kv: KvView<'_, M>,
+    ) -> Result<()> {
+        rope::qkv_rope_append(self, qkv, call, kv)
     }
     fn linear_act(
         &mut self,

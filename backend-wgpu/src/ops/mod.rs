@@ -58,9 +58,6 @@ pub(crate) fn coverage(op: Op, signature: &Signature) -> Coverage {
     let kernel = match op {
         // The default reduces over a group of one and calls `add_norm`, which is native.
         Op::ReduceAddNorm => Op::AddNorm.name(),
-        Op::QkvRopeAppend => {
-            return Coverage::Composed("one dispatch per norm, rotation and append".into());
-        }
         other => other.name(),
     };
     Coverage::Native(format!("{kernel}{weight}_{x}_wgsl"))

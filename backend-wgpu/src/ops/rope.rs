@@ -1,10 +1,10 @@
-//! Rotary embedding.
+//! Rotary embedding, alone and on the way into pages.
 
-use super::FLAT;
+use super::{FLAT, kv, norm};
 use crate::command::{Call, buffer, elem, groups, matrix, word};
-use crate::{WgpuMem, WgpuStream};
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
-use engraft_core::backend::RopeView;
+use engraft_core::backend::{KvView, QkvCall, RopeView};
 use engraft_core::mem::{BufRef, MatMut};
 use engraft_core::ops::RopeStyle;
 use engraft_shaders::Kernel;
@@ -40,4 +40,55 @@ pub(super) fn rope(
     let slots = [at.slot, positions.slot, table.slot];
     let grid = groups(&limits, total, FLAT);
     stream.run(&Call { kernel: Kernel::Rope(elem(x.dtype)), slots: &slots, words: &words, grid })
+}
+
+/// Norms of heads, where there are any, by dispatches of their own; then one that rotates and appends.
+pub(super) fn qkv_rope_append(
+    stream: &mut WgpuStream,
+    mut qkv: MatMut<'_, WgpuMem>,
+    call: QkvCall<'_, WgpuMem, WgpuWeight>,
+    slab: KvView<'_, WgpuMem>,
+) -> Result<()> {
+    let (h, limits, l) = (call.heads, stream.gpu().limits, slab.layout);
+    let q_end = h.q_cols();
+    for (columns, norm) in [(0..q_end, call.q_norm), (q_end..q_end + h.k_cols(), call.k_norm)] {
+        if let Some(call) = norm {
+            norm::head_norm(stream, qkv.reborrow().columns(columns)?, h.k_dim, call)?;
+        }
+    }
+    let x = qkv.as_ref();
+    let pairs = call.rope.map_or(0, |r| r.pairs);
+    let total = x.rows * (h.heads * pairs + h.kv_heads * (h.k_dim - pairs) + h.v_cols());
+    if total == 0 {
+        return Ok(());
+    }
+    let at = matrix(&limits, x, "activations")?;
+    let positions = buffer(&limits, call.step.positions, "positions")?;
+    let slots = buffer(&limits, call.step.slots, "write slots")?;
+    // Without a rotation no angle is read: anything that can be read may stand there.
+    let table = match call.rope {
+        Some(rope) => buffer(&limits, rope.table, "angles")?,
+        None => buffer(&limits, call.step.positions, "positions")?,
+    };
+    let [keys, values] = kv::slabs(&limits, slab)?;
+    let words = [
+        word(x.rows)?,
+        word(h.heads)?,
+        word(h.kv_heads)?,
+        word(h.k_dim)?,
+        word(h.v_dim)?,
+        word(pairs)?,
+        at.offset,
+        word(x.pitch)?,
+        positions.offset,
+        table.offset,
+        word(call.rope.map_or(0, |r| r.positions))?,
+        u32::from(call.rope.is_some_and(|r| r.style == RopeStyle::Interleaved)),
+        slots.offset,
+        word(l.page_size)?,
+        word(l.pages)?,
+    ];
+    let bound = [at.slot, positions.slot, table.slot, slots.slot, keys, values];
+    let kernel = Kernel::RopeAppend(elem(x.dtype), elem(l.dtype));
+    stream.run(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
 }
