@@ -17,6 +17,10 @@ conform *DIRS="tests/golden":
     cargo run --release -p conformance --bin goldens -- --backend cpu {{DIRS}}
     cargo run --release -p conformance --bin goldens -- --backend cpu --composed {{DIRS}}
 
+# Fuzz the file readers: `just fuzz gguf --seconds 600`
+fuzz *ARGS="all --seconds 20":
+    cargo run -p engraft-fuzz -- {{ARGS}}
+
 # CUDA kernels: compile them by the pinned compiler, or `just kernels --check`
 kernels *ARGS:
     cargo xtask kernels {{ARGS}}

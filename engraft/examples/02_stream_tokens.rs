@@ -9,7 +9,7 @@ use engraft::core::backend::Backend;
 use engraft::core::engine::{Engine, Request};
 use engraft::core::inject::inject;
 use engraft::core::weights::LoadOptions;
-use engraft::{EngineConfig, Registry, Tokenizer, demo_files};
+use engraft::{EngineConfig, Registry, demo_files};
 use engraft_cpu::{Cpu, CpuConfig};
 
 fn main() -> engraft::Result<()> {
@@ -22,7 +22,7 @@ fn main() -> engraft::Result<()> {
     let model = inject(&backend, &files, &Registry::default(), 512, LoadOptions::default(), &mut |_, _| {})?;
     let mut engine = Engine::new(backend, model, config)?;
 
-    let tokenizer = tokenizer(&files.tokenizer)?;
+    let tokenizer = engraft::tokenizer("the demo model", files.tokenizer)?;
     let request = |text: &str| -> engraft::Result<Request> {
         Ok(Request { prompt: tokenizer.encode(text, true)?, max_new_tokens: 12, ..Request::default() })
     };
@@ -53,14 +53,4 @@ fn main() -> engraft::Result<()> {
     let again = engine.run()?;
     println!("alone and in company the same tokens: {}", again[&alone] == drawn);
     Ok(())
-}
-
-fn tokenizer(files: &engraft::core::checkpoint::TokenizerFiles) -> engraft::Result<Tokenizer> {
-    use engraft::core::checkpoint::TokenizerFiles;
-    match files {
-        TokenizerFiles::HuggingFace { tokenizer_json: Some(json), tokenizer_config, .. } => {
-            Tokenizer::from_json(json, tokenizer_config)
-        }
-        _ => Err(engraft::Error::text("the demo model has a tokenizer.json")),
-    }
 }

@@ -51,6 +51,7 @@ pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
 pub use options::Options;
 pub use source::ModelSource;
 pub use stream::{Stats, TextFinish, TextStream};
+pub use text::tokenizer;
 
 /// Opens a model with default options: a folder, a `.gguf` file, or (feature `hub`) a hub id.
 ///
@@ -72,3 +73,8 @@ pub fn demo() -> Result<TextGenerator> {
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from_deepspeed.md")]
 pub struct FromDeepSpeed;
+
+/// And those of `docs/add_a_policy.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/add_a_policy.md")]
+pub struct AddAPolicy;

@@ -18,25 +18,13 @@ pub(crate) struct Voice {
 
 impl Voice {
     /// Builds it from what the checkpoint has; `name` is the model's, for messages.
-    pub fn new(name: &str, files: TokenizerFiles, config: &Value, generation: &Value) -> Result<Self> {
-        let (tokenizer, template) = match files {
-            TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
-                let json = tokenizer_json.ok_or_else(|| {
-                    Error::text(format!("{name} has no tokenizer.json: text cannot go in or out"))
-                })?;
-                let tokenizer = Tokenizer::from_json(&json, &tokenizer_config)?;
-                let template = chat_template.or_else(|| tokenizer.chat_template().map(str::to_owned));
-                (tokenizer, template)
-            }
-            TokenizerFiles::Gguf(found) => {
-                if found.model.is_empty() {
-                    return Err(Error::text(format!("{name} has no tokenizer in its metadata")));
-                }
-                let tokenizer = Tokenizer::from_gguf(&vocab(*found))?;
-                let template = tokenizer.chat_template().map(str::to_owned);
-                (tokenizer, template)
-            }
+    pub fn new(name: &str, mut files: TokenizerFiles, config: &Value, generation: &Value) -> Result<Self> {
+        let own = match &mut files {
+            TokenizerFiles::HuggingFace { chat_template, .. } => chat_template.take(),
+            TokenizerFiles::Gguf(_) => None,
         };
+        let tokenizer = tokenizer(name, files)?;
+        let template = own.or_else(|| tokenizer.chat_template().map(str::to_owned));
         let template = template
             .map(|source| ChatTemplate::new(&source, tokenizer.bos_token(), tokenizer.eos_token()))
             .transpose()?;
@@ -53,6 +41,25 @@ impl Voice {
             false => SamplingParams::default(),
         };
         Ok(Self { tokenizer, template, stop_ids, sampling })
+    }
+}
+
+/// The tokenizer of a checkpoint, from `tokenizer.json` or GGUF metadata; `name` is the model's, for messages.
+///
+/// # Errors
+/// `Text` if the checkpoint has none, `Format` if what it has is none.
+pub fn tokenizer(name: &str, files: TokenizerFiles) -> Result<Tokenizer> {
+    match files {
+        TokenizerFiles::HuggingFace { tokenizer_json: Some(json), tokenizer_config, .. } => {
+            Tokenizer::from_json(&json, &tokenizer_config)
+        }
+        TokenizerFiles::HuggingFace { .. } => {
+            Err(Error::text(format!("{name} has no tokenizer.json: text cannot go in or out")))
+        }
+        TokenizerFiles::Gguf(found) if found.model.is_empty() => {
+            Err(Error::text(format!("{name} has no tokenizer in its metadata")))
+        }
+        TokenizerFiles::Gguf(found) => Tokenizer::from_gguf(&vocab(*found)),
     }
 }
 

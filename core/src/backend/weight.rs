@@ -1,5 +1,7 @@
 //! Weights on their way to a backend: host form and what the engine remembers of the prepared form.
 
+use super::Backend;
+use crate::Result;
 use crate::mem::WeightFormat;
 use std::borrow::Cow;
 
@@ -63,6 +65,15 @@ pub struct Prepared<W> {
 }
 
 impl<W> Prepared<W> {
+    /// Packs a host weight for its use.
+    ///
+    /// # Errors
+    /// What the backend raises: sizes that do not fit the format, no memory.
+    pub fn new<B: Backend<Weight = W>>(backend: &B, weight: HostWeight<'_>) -> Result<Self> {
+        let HostWeight { rows, cols, format, .. } = weight;
+        Ok(Self { raw: backend.prepare_weight(weight)?, rows, cols, format })
+    }
+
     /// Bytes in `format`.
     pub fn bytes(&self) -> usize {
         self.format.bytes(self.rows, self.cols)

@@ -35,7 +35,7 @@ pub fn build<B: Backend>(
     let head = build_head(&spec, &mut taker)?;
     taker.finish()?;
     let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
-    Ok(Model { spec, embed, ropes, blocks, final_norm, project_out, head })
+    Ok(Model::new(spec, embed, ropes, blocks, final_norm, project_out, head))
 }
 
 /// Hands operands out, each once.

@@ -2,10 +2,12 @@
 
 mod build;
 mod check;
+mod injector;
 mod plan;
 
 pub use build::build;
 pub use check::check;
+pub use injector::Injector;
 pub use plan::{InjectionPlan, PlanRow};
 
 use crate::Result;
@@ -13,12 +15,11 @@ use crate::backend::Backend;
 use crate::checkpoint::ModelFiles;
 use crate::config::ModelConfig;
 use crate::model::Model;
-use crate::policy::{Catalog, InjectionPolicy, ModelSpec, Registry, resolve};
-use crate::weights::{LoadOptions, load};
+use crate::policy::{Catalog, InjectionPolicy, ModelSpec, Registry};
+use crate::weights::LoadOptions;
 use std::sync::Arc;
 
-/// Reads a whole model: chooses the policy, resolves names, asks whether the backend can run it, loads operands, builds
-/// blocks.
+/// Reads a whole model with the engine's own blocks alone: [`Injector::inject`] in one call.
 ///
 /// `positions`: how far rotary tables reach. `progress` hears bytes read so far and in all.
 ///
@@ -32,14 +33,7 @@ pub fn inject<B: Backend>(
     options: LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Model<B>> {
-    let (spec, policy, config) = describe(files, registry)?;
-    let catalog = Catalog::new(files.source.tensors());
-    let resolved = resolve(policy.as_ref(), &spec, &config, catalog)?;
-    let (source, coverage) = (files.source.as_ref(), |op, s: &_| backend.coverage(op, s));
-    check(backend.name(), &coverage, source, &spec, &resolved, options)?;
-    let operands = load(backend.as_ref(), source, &spec, &resolved, options, progress)?;
-    let positions = positions.min(spec.max_positions);
-    build(backend, spec, operands, positions)
+    Injector::new(registry, positions, options).inject(backend, files, progress)
 }
 
 /// Chooses the policy of a checkpoint and lets it describe the model.

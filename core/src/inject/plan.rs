@@ -68,6 +68,9 @@ impl InjectionPlan {
         }
         for (i, block) in model.blocks.iter().enumerate() {
             p.layer = Some(i);
+            if let Some(name) = model.own_block(i) {
+                p.own(name);
+            }
             let heads = block.spec.heads;
             p.weight("qkv", Op::Linear, &block.qkv.weight, "columns");
             if spec.ropes.is_empty() && spec.family == Family::Encoder {
@@ -179,6 +182,22 @@ impl<B: Backend> Planner<'_, B> {
         });
         let last = self.rows.len() - 1;
         &mut self.rows[last]
+    }
+
+    /// A user's own block; the rows below it are what it may run and what it was given.
+    fn own(&mut self, name: &str) {
+        self.rows.push(PlanRow {
+            layer: self.layer,
+            slot: "block".into(),
+            op: "own",
+            kernel: Some(name.to_string()),
+            composed: None,
+            missing: None,
+            shape: None,
+            format: None,
+            bytes: 0,
+            shard: "",
+        });
     }
 
     fn op(&mut self, slot: &str, op: Op, inner: usize, outer: usize) {

@@ -8,6 +8,7 @@ mod block;
 mod embed;
 mod experts;
 mod head;
+mod own;
 mod rope;
 mod scratch;
 
@@ -15,14 +16,16 @@ pub use block::{Block, Mlp};
 pub use embed::Embedding;
 pub use experts::Experts;
 pub use head::{Head, Pooler, Transform};
+pub(crate) use own::Own;
+pub use own::{MakeBlock, OwnBlock, Place};
 pub use rope::{RopeTable, angles};
 pub use scratch::Scratch;
 
-use crate::Result;
 use crate::backend::{Backend, Exec, Linear, NormCall, Prepared, Table};
 use crate::kv::PagedKv;
 use crate::mem::{MatRef, StepView};
 use crate::policy::{ModelSpec, NormSpec, Placement, RopeScaling};
+use crate::{Error, Result};
 
 /// A norm with its operands.
 #[derive(Debug)]
@@ -80,9 +83,24 @@ pub struct Model<B: Backend> {
     pub project_out: Option<Linear<B::Weight>>,
     /// What reads the last hidden state.
     pub head: Head<B::Weight>,
+    /// A user's own blocks by layer; empty where there are none.
+    own: Vec<Option<Own<B>>>,
 }
 
 impl<B: Backend> Model<B> {
+    /// A model of its parts, every block the engine's.
+    pub fn new(
+        spec: ModelSpec,
+        embed: Embedding<B::Weight>,
+        ropes: Vec<RopeTable<B::Mem>>,
+        blocks: Vec<Block<B::Weight>>,
+        final_norm: Option<Norm<B::Weight>>,
+        project_out: Option<Linear<B::Weight>>,
+        head: Head<B::Weight>,
+    ) -> Self {
+        Self { spec, embed, ropes, blocks, final_norm, project_out, head, own: Vec::new() }
+    }
+
     /// One step: the hidden states of all token rows, then the head on the wanted rows.
     ///
     /// Logits end up in `scratch.logits` `[rows, vocab]` f32, pooled rows in `scratch.pooled`.
@@ -112,7 +130,18 @@ impl<B: Backend> Model<B> {
                 Some(next) => next.attn_norm.as_ref(),
                 None => self.final_norm.as_ref(),
             };
-            block.forward(x, step, i, self.spec.placement, rope, next, scratch)?;
+            match self.own.get(i).and_then(Option::as_ref) {
+                None => block.forward(x, step, i, self.spec.placement, rope, next, scratch)?,
+                Some(own) => {
+                    let placement = self.spec.placement;
+                    own.block
+                        .forward(x, Place { layer: i, tokens, block, step, rope, scratch, placement })?;
+                    if let (true, Some(next)) = (placement != Placement::Post, next) {
+                        let (r, h) = (&scratch.residual, &mut scratch.normed);
+                        x.norm(r.view(tokens), next.call(), h.view_mut(tokens))?;
+                    }
+                }
+            }
             if let (Some(tap), true) = (&mut tap, i + 1 < last) {
                 tap(x.stream, i + 1, scratch.residual.view(tokens))?;
             }
@@ -124,6 +153,27 @@ impl<B: Backend> Model<B> {
         }
         let hidden_in = self.hidden_place();
         self.head.forward(x, step, self.embed.tokens.as_ref(), hidden_in, scratch)
+    }
+
+    /// Puts an own block in the place of a layer's.
+    ///
+    /// # Errors
+    /// `Config`, naming both, where another one has that place.
+    pub(crate) fn graft(&mut self, layer: usize, own: Own<B>) -> Result<()> {
+        self.own.resize_with(self.blocks.len(), || None);
+        let Some(place) = self.own.get_mut(layer) else { return Err(Error::internal("no such layer")) };
+        if let Some(other) = place {
+            let (field, allowed) =
+                (format!("own block of layer {layer}"), format!("one of the two: {}", other.name));
+            return Err(Error::config(field, &own.name, allowed));
+        }
+        *place = Some(own);
+        Ok(())
+    }
+
+    /// The name of the own block that runs in the place of a layer's.
+    pub fn own_block(&self, layer: usize) -> Option<&str> {
+        self.own.get(layer).and_then(Option::as_ref).map(|own| own.name.as_str())
     }
 
     /// What follows the last block and is not part of the head.
@@ -139,7 +189,7 @@ impl<B: Backend> Model<B> {
             None => scratch.residual.view(tokens),
         };
         let Some(wide) = &mut scratch.wide else {
-            return Err(crate::Error::internal("no projection scratch"));
+            return Err(Error::internal("no projection scratch"));
         };
         x.linear(from, project.view(), wide.shaped_mut(tokens, self.spec.out_width())?)
     }

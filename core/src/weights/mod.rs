@@ -107,9 +107,7 @@ fn prepare<B: Backend>(
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
     let name = role.to_string();
     let Rows { rows: count, cols, format, parts, .. } = rows;
-    let weight = HostWeight { name: &name, rows: count, cols, format, used_for, parts };
-    let raw = backend.prepare_weight(weight)?;
-    Ok(Prepared { raw, rows: count, cols, format })
+    Prepared::new(backend, HostWeight { name: &name, rows: count, cols, format, used_for, parts })
 }
 
 fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {

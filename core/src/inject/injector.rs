@@ -1,0 +1,78 @@
+//! Reading a model, with blocks of one's own in it.
+
+use super::{build, check, describe};
+use crate::backend::Backend;
+use crate::checkpoint::ModelFiles;
+use crate::model::{MakeBlock, Model, Own, OwnBlock};
+use crate::policy::{Catalog, ModelSpec, Registry, resolve};
+use crate::weights::{LoadOptions, load};
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Reads checkpoints into models of a backend.
+pub struct Injector<'a, B: Backend> {
+    registry: &'a Registry,
+    positions: usize,
+    options: LoadOptions,
+    makers: Vec<(String, Box<MakeBlock<B>>)>,
+}
+
+impl<'a, B: Backend> Injector<'a, B> {
+    /// An injector without blocks of one's own; `positions`: how far rotary tables reach.
+    pub fn new(registry: &'a Registry, positions: usize, options: LoadOptions) -> Self {
+        Self { registry, positions, options, makers: Vec::new() }
+    }
+
+    /// Offers blocks of one's own: `make` is asked about every layer of a model, after its weights are read.
+    pub fn register<F>(&mut self, name: &str, make: F) -> &mut Self
+    where
+        F: Fn(&Arc<B>, &ModelSpec, usize) -> Result<Option<Box<dyn OwnBlock<B>>>> + Send + Sync + 'static,
+    {
+        self.makers.push((name.to_string(), Box::new(make)));
+        self
+    }
+
+    /// Reads a whole model: chooses the policy, resolves names, asks whether the backend can run it, loads operands,
+    /// builds blocks, then puts own ones in their places. `progress` hears bytes read so far and in all.
+    ///
+    /// # Errors
+    /// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot read a
+    /// format; `Config` where two own blocks want the same layer, or one wants none.
+    pub fn inject(
+        &self,
+        backend: &Arc<B>,
+        files: &ModelFiles,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model<B>> {
+        let (spec, policy, config) = describe(files, self.registry)?;
+        let catalog = Catalog::new(files.source.tensors());
+        let resolved = resolve(policy.as_ref(), &spec, &config, catalog)?;
+        let (source, coverage) = (files.source.as_ref(), |op, s: &_| backend.coverage(op, s));
+        check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
+        let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, progress)?;
+        let positions = self.positions.min(spec.max_positions);
+        let mut model = build(backend, spec, operands, positions)?;
+        self.graft(backend, &mut model)?;
+        Ok(model)
+    }
+
+    /// Puts own blocks in their places.
+    fn graft(&self, backend: &Arc<B>, model: &mut Model<B>) -> Result<()> {
+        for (name, make) in &self.makers {
+            let mut taken = false;
+            for layer in 0..model.blocks.len() {
+                let Some(block) = make(backend, &model.spec, layer)? else { continue };
+                taken = true;
+                model.graft(layer, Own { name: name.clone(), block })?;
+            }
+            if !taken {
+                return Err(Error::config(
+                    format!("own block {name}"),
+                    "for no layer",
+                    format!("at least one of the {} layers of {}", model.blocks.len(), model.spec.arch),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
