@@ -1,8 +1,9 @@
 //! One device in a context of its own, as the backend that the engine sees.
 
+use crate::cubins::Target;
 use crate::driver::{self, check};
 use crate::mem::{Pool, lock};
-use crate::modules::Modules;
+use crate::modules::{Loads, Modules};
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
@@ -22,6 +23,10 @@ pub struct CudaConfig {
     pub device: usize,
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
+    /// Folder that keeps compiled kernels from start to start, made when there is something to keep; none: every start
+    /// compiles (drivers keep a cache of their own, of limited size). What is there is used by nobody else's device or
+    /// driver, and may be deleted at any time.
+    pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits. `Fast` promises no more than `Invariant` and takes its kernels.
     pub mode: Mode,
     /// Wait for every kernel, so that a fault names exactly the one that caused it. Slow.
@@ -134,6 +139,8 @@ impl Cuda {
                 ),
             });
         }
+        let version = driver::version()?;
+        let target = Target { device: listed.name.clone(), capability: listed.capability, driver: version };
         let mut device = 0;
         let mut context = null_mut();
         // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
@@ -154,7 +161,7 @@ impl Cuda {
             mode: config.mode,
             blocking: config.blocking,
             in_order: config.in_order,
-            modules: Modules::new(listed.capability),
+            modules: Modules::new(target, config.kernel_cache),
             slopes: ops::Slopes::default(),
             listed,
             context,
@@ -172,6 +179,11 @@ impl Cuda {
     /// How often every kernel has run so far, replays of captured steps counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
         self.modules.launches()
+    }
+
+    /// What making kernels ready took so far.
+    pub fn loads(&self) -> Loads {
+        self.modules.loads()
     }
 
     /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
@@ -347,5 +359,8 @@ impl Backend for Cuda {
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
         ops::coverage(self.mode, op, signature)
+    }
+    fn ready(&self, kernels: &[&str]) -> Result<()> {
+        self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e, String::new))
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use engraft_kernels::{MODULES, entries, param_bytes, single, waits_for_others};
+use engraft_kernels::{MODULES, entries, named, param_bytes, single, waits_for_others};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -55,4 +55,18 @@ fn entries_say_which_source_they_are_in() {
             assert_eq!(engraft_kernels::stem_of(entry), module.stem, "{entry}");
         }
     }
+}
+
+#[test]
+fn a_name_means_the_entries_that_fit_it() {
+    let all = |name: &str| named(name, (9, 0)).collect::<Vec<_>>();
+    assert_eq!(all("rows_patch"), ["rows_patch"]);
+    let products = ["n8", "n16", "n32", "n64", "small", "wide"].map(|cut| format!("gemm_{cut}_bf16"));
+    assert_eq!(all("gemm_*_bf16"), products);
+    assert_eq!(all("linear_strict*_f32"), ["linear_strict_f32", "linear_strict_many_f32"]);
+    assert_eq!(all("attention_dense_whole_f16_*").len(), 2);
+    for nothing in ["rows_patc", "gemm_*_f8", "nothing_*", "", "*"] {
+        assert!(all(nothing).is_empty(), "{nothing}");
+    }
+    assert_eq!(named("rows_patch", (7, 5)).count(), 0);
 }
