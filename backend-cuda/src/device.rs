@@ -98,7 +98,7 @@ pub fn list(driver: Option<&Path>) -> Result<Vec<Listed>> {
 pub struct Cuda {
     name: String,
     caps: Caps,
-    mode: Mode,
+    terms: ops::Terms,
     blocking: bool,
     in_order: bool,
     listed: Listed,
@@ -141,11 +141,12 @@ impl Cuda {
         }
         let version = driver::version()?;
         let target = Target { device: listed.name.clone(), capability: listed.capability, driver: version };
-        let mut device = 0;
-        let mut context = null_mut();
+        let (mut device, mut shared, mut context) = (0, 0, null_mut());
+        let room = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
         unsafe {
             check(sys::cuDeviceGet(&mut device, config.device as i32), "cuDeviceGet")?;
+            check(sys::cuDeviceGetAttribute(&mut shared, room, device), "cuDeviceGetAttribute")?;
             check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?;
         }
         let (major, minor) = listed.capability;
@@ -158,7 +159,7 @@ impl Cuda {
         Ok(Arc::new(Self {
             name,
             caps,
-            mode: config.mode,
+            terms: ops::Terms { mode: config.mode, shared_bytes: shared.max(0) as u32 },
             blocking: config.blocking,
             in_order: config.in_order,
             modules: Modules::new(target, config.kernel_cache),
@@ -221,9 +222,14 @@ impl Cuda {
         Ok(value)
     }
 
-    /// The promise that chooses kernels.
+    /// What chooses kernels.
+    pub(crate) fn terms(&self) -> ops::Terms {
+        self.terms
+    }
+
+    /// The promise about bits.
     pub(crate) fn mode(&self) -> Mode {
-        self.mode
+        self.terms.mode
     }
 
     pub(crate) fn blocking(&self) -> bool {
@@ -332,7 +338,7 @@ impl Backend for Cuda {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        Numerics { mode: self.mode, madd: Madd::Fused }
+        Numerics { mode: self.terms.mode, madd: Madd::Fused }
     }
     fn alloc(&self, bytes: usize) -> Result<CudaMem> {
         let mem = self.allocate(bytes)?;
@@ -358,7 +364,7 @@ impl Backend for Cuda {
         Ok(CudaPlan { bound })
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(self.mode, op, signature)
+        ops::coverage(self.terms, op, signature)
     }
     fn ready(&self, kernels: &[&str]) -> Result<()> {
         self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e, String::new))
