@@ -1,5 +1,5 @@
 //! Whole models on CUDA: the laws, bit for bit; in reference mode the CPU's bits, logits and hidden states; the tokens that
-//! the CPU draws; kernels that are compiled once. Faults and what they leave alone are in
+//! the CPU draws; plans without a composed slot; kernels that are compiled once. Faults and what they leave alone are in
 //! the backend's own tests.
 //!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing runs, and each
@@ -11,6 +11,7 @@ mod whole;
 use conformance::backends::{self, cuda, cuda_names, cuda_with};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::Request;
+use engraft_core::inject::InjectionPlan;
 use engraft_core::mem::Float;
 use engraft_core::numerics::{Madd, Mode};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -24,6 +25,33 @@ fn here() -> Vec<String> {
     let here = cuda_names();
     println!("{} CUDA devices: {}", here.len(), here.join(", "));
     here
+}
+
+#[test]
+fn every_slot_of_the_four_families_is_native() {
+    for name in &here() {
+        for mode in [Mode::Reference, Mode::Invariant, Mode::Fast] {
+            let gpu = cuda(name, mode).unwrap();
+            for case in ["llama", "gpt2", "opt", "bert"] {
+                for dtype in [Float::F32, Float::F16, Float::Bf16] {
+                    let config =
+                        EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+                    let engine = open(&gpu, &golden(case), config);
+                    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype);
+                    let what = format!("{case}, {dtype}, {mode:?}");
+                    assert!(
+                        plan.rows.len() > 6 * engine.model().blocks.len(),
+                        "{what}: {} slots",
+                        plan.rows.len()
+                    );
+                    for row in &plan.rows {
+                        let native = row.kernel.is_some() && row.composed.is_none() && row.missing.is_none();
+                        assert!(native, "{what}: {row:?}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]
