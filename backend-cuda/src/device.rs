@@ -1,8 +1,9 @@
 //! One device in a context of its own, as the backend that the engine sees.
 
+use crate::cubins::Target;
 use crate::driver::{self, check};
 use crate::mem::{Pool, lock};
-use crate::modules::Modules;
+use crate::modules::{Loads, Modules};
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
@@ -22,6 +23,10 @@ pub struct CudaConfig {
     pub device: usize,
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
+    /// Folder that keeps compiled kernels from start to start, made when there is something to keep; none: every start
+    /// compiles (drivers keep a cache of their own, of limited size). What is there is used by nobody else's device or
+    /// driver, and may be deleted at any time.
+    pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits. `Fast` promises no more than `Invariant` and takes its kernels.
     pub mode: Mode,
     /// Wait for every kernel, so that a fault names exactly the one that caused it. Slow.
@@ -93,7 +98,7 @@ pub fn list(driver: Option<&Path>) -> Result<Vec<Listed>> {
 pub struct Cuda {
     name: String,
     caps: Caps,
-    mode: Mode,
+    terms: ops::Terms,
     blocking: bool,
     in_order: bool,
     listed: Listed,
@@ -134,11 +139,14 @@ impl Cuda {
                 ),
             });
         }
-        let mut device = 0;
-        let mut context = null_mut();
+        let version = driver::version()?;
+        let target = Target { device: listed.name.clone(), capability: listed.capability, driver: version };
+        let (mut device, mut shared, mut context) = (0, 0, null_mut());
+        let room = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
         unsafe {
             check(sys::cuDeviceGet(&mut device, config.device as i32), "cuDeviceGet")?;
+            check(sys::cuDeviceGetAttribute(&mut shared, room, device), "cuDeviceGetAttribute")?;
             check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?;
         }
         let (major, minor) = listed.capability;
@@ -151,10 +159,10 @@ impl Cuda {
         Ok(Arc::new(Self {
             name,
             caps,
-            mode: config.mode,
+            terms: ops::Terms { mode: config.mode, shared_bytes: shared.max(0) as u32 },
             blocking: config.blocking,
             in_order: config.in_order,
-            modules: Modules::new(listed.capability),
+            modules: Modules::new(target, config.kernel_cache),
             slopes: ops::Slopes::default(),
             listed,
             context,
@@ -172,6 +180,11 @@ impl Cuda {
     /// How often every kernel has run so far, replays of captured steps counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
         self.modules.launches()
+    }
+
+    /// What making kernels ready took so far.
+    pub fn loads(&self) -> Loads {
+        self.modules.loads()
     }
 
     /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
@@ -209,9 +222,14 @@ impl Cuda {
         Ok(value)
     }
 
-    /// The promise that chooses kernels.
+    /// What chooses kernels.
+    pub(crate) fn terms(&self) -> ops::Terms {
+        self.terms
+    }
+
+    /// The promise about bits.
     pub(crate) fn mode(&self) -> Mode {
-        self.mode
+        self.terms.mode
     }
 
     pub(crate) fn blocking(&self) -> bool {
@@ -320,7 +338,7 @@ impl Backend for Cuda {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        Numerics { mode: self.mode, madd: Madd::Fused }
+        Numerics { mode: self.terms.mode, madd: Madd::Fused }
     }
     fn alloc(&self, bytes: usize) -> Result<CudaMem> {
         let mem = self.allocate(bytes)?;
@@ -346,6 +364,9 @@ impl Backend for Cuda {
         Ok(CudaPlan { bound })
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(self.mode, op, signature)
+        ops::coverage(self.terms, op, signature)
+    }
+    fn ready(&self, kernels: &[&str]) -> Result<()> {
+        self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e, String::new))
     }
 }

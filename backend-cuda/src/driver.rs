@@ -31,9 +31,7 @@ pub fn open(path: Option<&Path>) -> Result<i32> {
     if let (Some(library), Some(path)) = (&named, path) {
         is_bound_to(library, path)?;
     }
-    let mut version = 0;
-    // SAFETY: the library is there; the pointer is to a local.
-    check(unsafe { sys::cuDriverGetVersion(&mut version) }, "cuDriverGetVersion")?;
+    let version = version()?;
     if version < OLDEST {
         let has = format!("{}.{}", version / 1000, version % 1000 / 10);
         return Err(refused(&format!("the driver speaks CUDA {has}; 12.8 (driver 570) or newer is needed")));
@@ -44,6 +42,17 @@ pub fn open(path: Option<&Path>) -> Result<i32> {
         CUresult::CUDA_ERROR_NO_DEVICE => Err(refused("the driver finds no NVIDIA GPU")),
         code => check(code, "cuInit").map(|()| version),
     }
+}
+
+/// The interface version of the driver that [`open`] has found, such as 12080.
+///
+/// # Errors
+/// Whatever the driver answers.
+pub fn version() -> Result<i32> {
+    let mut version = 0;
+    // SAFETY: the library is there; the pointer is to a local.
+    check(unsafe { sys::cuDriverGetVersion(&mut version) }, "cuDriverGetVersion")?;
+    Ok(version)
 }
 
 fn refused(reason: &str) -> Error {

@@ -2,7 +2,8 @@
 //!
 //! `driver` is the thin layer over the bindings: it looks for a driver before the first call and turns every code into
 //! an error; `device` opens one device in a context of its own; `mem` is device memory and its pool; `modules` loads
-//! kernels when they are first asked for, from `engraft-kernels`; `stream` launches, copies and captures; `graph` is a
+//! kernels of `engraft-kernels`, those of a plan ahead, others when they are first asked for; `compile` has the driver's
+//! compiler make them, `cubins` keeps what it made; `stream` launches, copies and captures; `graph` is a
 //! captured step; `weight` packs; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and
@@ -12,6 +13,8 @@
 //! A device that was lost (an illegal address, a fault of the hardware) stays lost for its engine: each later call says
 //! which kernels were on their way. Contexts are not shared, so other engines live on.
 
+mod compile;
+mod cubins;
 mod device;
 mod driver;
 mod graph;
@@ -25,6 +28,7 @@ mod weight;
 pub use device::{Cuda, CudaConfig, Listed, list};
 pub use graph::CudaGraph;
 pub use mem::CudaMem;
+pub use modules::Loads;
 pub use stream::{CudaPlan, CudaStream};
 pub use weight::CudaWeight;
 

@@ -32,8 +32,8 @@ impl Drop for Block {
 }
 
 impl CudaMem {
-    /// Address of the first byte, for kernels.
-    pub(crate) fn address(&self) -> u64 {
+    /// Device address of the first byte: for kernels, and for whoever measures what they read.
+    pub fn address(&self) -> u64 {
         self.0.address
     }
 }

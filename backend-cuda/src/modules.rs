@@ -1,14 +1,20 @@
-//! Kernels by name: an entry's text is handed to the driver when the entry is first asked for. A source has many variants
-//! of which a model uses one or two, so entries are compiled one by one.
+//! Kernels by name. A source has many variants of which a model uses one or two, so entries are compiled one by one: those
+//! that a model's plan names side by side when its engine is made, any other when it is first launched.
+//!
+//! With a folder for compiled kernels (`cubins`) an entry is compiled once per device and driver, and read ever after.
 
+use crate::compile::{c_string, compile, load_image, load_text};
+use crate::cubins::{Cubins, Target};
 use crate::driver::check;
-use cudarc::driver::sys::{self, CUfunction_attribute_enum, CUjit_option_enum};
+use crate::mem::lock;
+use cudarc::driver::sys::{self, CUfunction_attribute_enum};
 use engraft_core::{Error, Result};
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CString, c_void};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Dynamic shared memory that a kernel may use without being allowed more.
 const DEFAULT_SHARED: u32 = 48 << 10;
@@ -53,24 +59,74 @@ impl Function {
     }
 }
 
+/// What making kernels ready took so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loads {
+    /// Kernels that the driver compiled.
+    pub compiled: u64,
+    /// Kernels that were read from the folder of compiled ones.
+    pub read: u64,
+}
+
 /// The kernels of one context, by entry. Their modules live as long as the context.
 #[derive(Debug)]
 pub(crate) struct Modules {
     capability: (i32, i32),
+    cubins: Option<Cubins>,
     functions: Mutex<HashMap<String, Arc<Function>>>,
+    compiled: AtomicU64,
+    read: AtomicU64,
 }
 
 impl Modules {
-    pub fn new(capability: (i32, i32)) -> Self {
-        Self { capability, functions: Mutex::default() }
+    /// Kernels for `target`; compiled ones are kept in `folder`, if there is one.
+    pub fn new(target: Target, folder: Option<PathBuf>) -> Self {
+        Self {
+            capability: target.capability,
+            cubins: folder.map(|folder| Cubins::new(folder, target)),
+            functions: Mutex::default(),
+            compiled: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+        }
     }
 
     /// The entry of this name; the context is current.
     pub fn function(&self, entry: &str) -> Result<Arc<Function>> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(entry) {
+        if let Some(function) = lock(&self.functions).get(entry) {
             return Ok(function.clone());
         }
+        // Without the lock: entries are compiled side by side. Where two threads want the same one, the first stays, and the
+        // other's module lies unused until the context goes.
+        let function = Arc::new(self.load(entry)?);
+        Ok(lock(&self.functions).entry(entry.into()).or_insert(function).clone())
+    }
+
+    /// Loads every entry that one of these names means and that is not there yet, side by side. `bind` makes the context
+    /// current on a thread.
+    ///
+    /// # Errors
+    /// The first entry's that cannot be loaded.
+    pub fn ready(&self, names: &[&str], bind: impl Fn() -> Result<()> + Sync) -> Result<()> {
+        let names: BTreeSet<&str> = names.iter().copied().collect();
+        let mut wanted: BTreeSet<&'static str> =
+            names.iter().flat_map(|name| engraft_kernels::named(name, self.capability)).collect();
+        let functions = lock(&self.functions);
+        wanted.retain(|entry| !functions.contains_key(*entry));
+        drop(functions);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let each = |entry: &&str| bind().and_then(|()| self.function(entry).map(drop));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted: Vec<&str> = wanted.into_iter().collect();
+        // Threads of their own, gone afterwards: none stays behind with a context that may end.
+        match rayon::ThreadPoolBuilder::new().num_threads(cores.min(wanted.len())).build() {
+            Ok(threads) => threads.install(|| wanted.par_iter().try_for_each(each)),
+            Err(_) => wanted.iter().try_for_each(each),
+        }
+    }
+
+    fn load(&self, entry: &str) -> Result<Function> {
         let stem = engraft_kernels::stem_of(entry);
         let source = engraft_kernels::module(stem, self.capability)
             .ok_or_else(|| Error::internal(format!("no kernels called `{stem}` for this device")))?;
@@ -79,58 +135,64 @@ impl Modules {
         let (Some(text), Some(param_bytes)) = (text, param_bytes) else {
             return Err(Error::internal(format!("`{stem}` has no entry `{entry}`")));
         };
-        let (module, name) = (load(entry, &text)?, c_string(entry)?);
+        let (module, name) = (self.module(entry, &text)?, c_string(entry)?);
         let mut raw = null_mut();
         // SAFETY: the module lives as long as the context, which is current; the name ends in a zero.
         check(unsafe { sys::cuModuleGetFunction(&mut raw, module, name.as_ptr()) }, entry)?;
-        let function = Arc::new(Function {
+        Ok(Function {
             raw,
             entry: entry.into(),
             param_bytes,
             waits: engraft_kernels::waits_for_others(&text),
             shared: AtomicU32::new(0),
             launches: AtomicU64::new(0),
-        });
-        functions.insert(entry.into(), function.clone());
-        Ok(function)
+        })
+    }
+
+    /// A module of one entry: read if it was compiled before, else compiled.
+    fn module(&self, entry: &str, text: &str) -> Result<sys::CUmodule> {
+        if let Some(image) = self.cubins.as_ref().and_then(|cubins| cubins.find(entry, text)) {
+            match load_image(entry, &image) {
+                Ok(module) => {
+                    self.read.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(entry, "compiled kernel read");
+                    return Ok(module);
+                }
+                Err(e @ Error::Internal { .. }) => {
+                    tracing::warn!(entry, "a compiled kernel is refused and is compiled anew: {e}");
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let module = match &self.cubins {
+            None => load_text(entry, text)?,
+            Some(cubins) => match compile(entry, text) {
+                Ok(image) => {
+                    cubins.keep(entry, text, &image);
+                    load_image(entry, &image)?
+                }
+                // A driver without a linker; what is wrong with a text it says once more.
+                Err(Error::Internal { what }) => {
+                    tracing::debug!(entry, "not compiled to an image: {what}");
+                    load_text(entry, text)?
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(entry, "kernel compiled");
+        Ok(module)
+    }
+
+    /// What making kernels ready took so far.
+    pub fn loads(&self) -> Loads {
+        Loads { compiled: self.compiled.load(Ordering::Relaxed), read: self.read.load(Ordering::Relaxed) }
     }
 
     /// How often every entry has been launched, replays counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
-        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let functions = lock(&self.functions);
         let count = |f: &Arc<Function>| (f.entry.clone(), f.launches.load(Ordering::Relaxed));
         functions.values().map(count).filter(|(_, n)| *n > 0).collect()
     }
-}
-
-fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::internal("a zero inside a kernel's text"))
-}
-
-/// Hands a text to the driver's compiler; what it has to say about a refusal is in the error.
-fn load(entry: &str, ptx: &str) -> Result<sys::CUmodule> {
-    let text = c_string(ptx)?;
-    let mut log = vec![0u8; 8 << 10];
-    let mut options =
-        [CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER, CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    // The second value is a number that travels in a pointer: so the interface wants it.
-    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-    let mut module = null_mut();
-    let count = options.len() as u32;
-    // SAFETY: the text ends in a zero; options and values have `count` entries; the log outlives the call.
-    let code = unsafe {
-        sys::cuModuleLoadDataEx(
-            &mut module,
-            text.as_ptr().cast(),
-            count,
-            options.as_mut_ptr(),
-            values.as_mut_ptr(),
-        )
-    };
-    check(code, "loading kernels").map_err(|e| {
-        let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
-        Error::internal(format!("kernel `{entry}`: {e}; {}", String::from_utf8_lossy(&log[..end])))
-    })?;
-    tracing::debug!(entry, "kernel loaded");
-    Ok(module)
 }

@@ -1,11 +1,14 @@
 //! The host layer on the software driver: what real code does, in orders that a GPU seldom takes.
 
-use crate::{Cuda, CudaConfig, CudaMem};
+use crate::compile::{compile, load_text};
+use crate::cubins::{Cubins, Target};
+use crate::{Cuda, CudaConfig, CudaMem, Loads};
 use engraft_core::backend::{Backend, PrimitiveOps, Stream, block_on};
 use engraft_core::mem::{Buf, DeviceMem, Float, Mat};
 use engraft_core::{Error, Result};
 use engraft_kernels::params::{Elem, MatView, elementwise};
 use soft_cuda::preload::{self, Order};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 fn config() -> CudaConfig {
@@ -163,4 +166,82 @@ fn what_cannot_be_had_is_refused_with_numbers() {
     };
     let wrong = stream.run(&add.launch(), &p).unwrap_err().to_string();
     assert!(wrong.contains("elementwise_add_f32") && wrong.contains("24"), "{wrong}");
+}
+
+/// Kernels as a plan names them: three, one and six.
+const NAMES: [&str; 3] = ["elementwise_add_*", "rows_patch", "gemm_*_bf16"];
+const ENTRIES: u64 = 10;
+
+/// A device whose kernels of [`NAMES`] are ready, and the file of one of them.
+fn ready(folder: &Path) -> (Arc<Cuda>, PathBuf) {
+    let gpu = Cuda::new(CudaConfig { kernel_cache: Some(folder.into()), ..config() }).unwrap();
+    gpu.ready(&NAMES).unwrap();
+    let files = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path());
+    let of_add = |p: &PathBuf| p.file_name().unwrap().to_str().unwrap().starts_with("elementwise_add_f32-");
+    let found: Vec<PathBuf> = files.filter(of_add).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    (gpu, found[0].clone())
+}
+
+#[test]
+fn a_second_start_compiles_nothing_unless_a_file_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let loads = |gpu: &Cuda| (gpu.loads().compiled, gpu.loads().read);
+    let (first, file) = ready(folder.path());
+    assert_eq!(loads(&first), (ENTRIES, 0));
+    first.ready(&NAMES).unwrap();
+    assert_eq!(loads(&first), (ENTRIES, 0), "what is there is not loaded again");
+    let whole = std::fs::read(&file).unwrap();
+    let (second, _) = ready(folder.path());
+    assert_eq!(loads(&second), (0, ENTRIES));
+    for damaged in [&whole[..0], &whole[..whole.len() / 2], &[&whole[..], b"more"].concat()] {
+        std::fs::write(&file, damaged).unwrap();
+        assert_eq!(loads(&ready(folder.path()).0), (1, ENTRIES - 1), "{} bytes", damaged.len());
+        assert!(std::fs::read(&file).unwrap() == whole, "the file is not whole again");
+    }
+    // A whole file that the driver refuses.
+    let (driver, about) = (crate::driver::version().unwrap(), second.device());
+    let target = Target { device: about.name.clone(), capability: about.capability, driver };
+    let source = engraft_kernels::module("elementwise", about.capability).unwrap();
+    let text = engraft_kernels::single(source.ptx, "elementwise_add_f32").unwrap();
+    Cubins::new(folder.path().into(), target).keep(
+        "elementwise_add_f32",
+        &text,
+        b"\x7fELF of another machine",
+    );
+    assert!(std::fs::read(&file).unwrap() != whole);
+    let (last, _) = ready(folder.path());
+    assert_eq!(loads(&last), (1, ENTRIES - 1));
+    // What was read computes.
+    let mut stream = second.stream().unwrap();
+    let (mut x, y) = (floats(&second, 5), floats(&second, 5));
+    stream.upload(&[3.0f32; 5], x.view_mut(1).into_f32().unwrap()).unwrap();
+    double(&mut stream, &mut x, &y, 1).unwrap();
+    assert_eq!(read(&mut stream, &x), [3.0; 5]);
+    assert_eq!(loads(&second), (0, ENTRIES));
+}
+
+#[test]
+fn kernels_are_ready_without_a_folder_and_with_one_that_cannot_be() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for kernel_cache in [None, Some(file.path().join("kernels"))] {
+        let gpu = Cuda::new(CudaConfig { kernel_cache, ..config() }).unwrap();
+        gpu.ready(&["no_such_kernel", ""]).unwrap();
+        assert_eq!(gpu.loads(), Loads::default());
+        gpu.ready(&NAMES).unwrap();
+        assert_eq!(gpu.loads(), Loads { compiled: ENTRIES, read: 0 });
+    }
+}
+
+#[test]
+fn a_text_that_the_compiler_refuses_is_refused_by_the_name_of_its_kernel() {
+    let gpu = open();
+    gpu.bind().unwrap();
+    for text in
+        ["not PTX", ".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry norm_x() { nonsense; }"]
+    {
+        for error in [compile("norm_x", text).unwrap_err(), load_text("norm_x", text).unwrap_err()] {
+            assert!(matches!(&error, Error::Internal { what } if what.contains("`norm_x`")), "{error}");
+        }
+    }
 }

@@ -128,6 +128,24 @@ fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
 }
 
 impl CudaWeight {
+    /// The buffers that it lies in now, with a name for each: `stored` (as in the file), `packed` (for tensor cores),
+    /// `scales` (beside it), `vector`. A first step in another element type, or a look-up, may add a form.
+    pub fn buffers(&self) -> Vec<(&'static str, CudaMem)> {
+        match &self.0 {
+            Form::Vector(mem) => vec![("vector", mem.clone())],
+            Form::Rows(rows) => {
+                let forms = rows.forms.lock().unwrap_or_else(PoisonError::into_inner);
+                let packed = forms.packed.as_ref();
+                let all = [
+                    ("stored", forms.stored.as_ref()),
+                    ("packed", packed.map(|p| &p.codes)),
+                    ("scales", packed.and_then(|p| p.scales.as_ref())),
+                ];
+                all.into_iter().filter_map(|(name, mem)| Some((name, mem?.clone()))).collect()
+            }
+        }
+    }
+
     /// The rows of a product's weight or a table.
     pub(crate) fn rows(&self) -> Result<&Rows> {
         match &self.0 {

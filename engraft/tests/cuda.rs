@@ -9,7 +9,10 @@ use std::process::{Command, Output, Stdio};
 const PROMPT: &str = "This package provides";
 
 fn engraft(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_engraft")).args(args).stdin(Stdio::null()).output().unwrap()
+    let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+    // The user's own cache stays as it is.
+    program.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    program.args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -78,6 +81,24 @@ fn the_plan_is_native_throughout() {
     assert!(rows.len() > 10);
     let composed: Vec<_> = rows.iter().filter(|r| !r["composed"].is_null()).collect();
     assert!(composed.is_empty(), "{composed:?}");
+}
+
+#[test]
+fn compiled_kernels_are_kept_where_the_user_says() {
+    let (driver, folder) = (driver(), PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels-of-a-user"));
+    // An earlier run's.
+    let _ = std::fs::remove_dir_all(&folder);
+    let with =
+        |more: &[&str]| stdout(&generate(&[&["--backend", "cuda", "--cuda-driver", &driver], more].concat()));
+    let plain = with(&["--kernel-cache", "off"]);
+    assert!(!folder.exists());
+    let named = ["--kernel-cache", folder.to_str().unwrap()];
+    for _ in 0..2 {
+        assert_eq!(with(&named), plain);
+        assert!(std::fs::read_dir(&folder).unwrap().count() > 10);
+    }
+    let output = generate(&["--backend", "cpu", "--kernel-cache", "off"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use engraft_kernels::{MODULES, entries, param_bytes, single, waits_for_others};
+use bytemuck::Zeroable;
+use engraft_kernels::params::kv::KvView;
+use engraft_kernels::params::{Elem, Format, MatView, attention, flash, gemm};
+use engraft_kernels::{Launch, MODULES, entries, named, param_bytes, single, waits_for_others};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -53,6 +56,56 @@ fn entries_say_which_source_they_are_in() {
     for module in MODULES {
         for entry in entries(module.ptx) {
             assert_eq!(engraft_kernels::stem_of(entry), module.stem, "{entry}");
+        }
+    }
+}
+
+#[test]
+fn a_name_means_the_entries_that_fit_it() {
+    let all = |name: &str| named(name, (9, 0)).collect::<Vec<_>>();
+    assert_eq!(all("rows_patch"), ["rows_patch"]);
+    let products = ["n8", "n16", "n32", "n64", "small", "wide"].map(|cut| format!("gemm_{cut}_bf16"));
+    assert_eq!(all("gemm_*_bf16"), products);
+    assert_eq!(all("linear_strict*_f32"), ["linear_strict_f32", "linear_strict_many_f32"]);
+    assert_eq!(all("attention_dense_whole_f16_*").len(), 2);
+    for nothing in ["rows_patc", "gemm_*_f8", "nothing_*", "", "*"] {
+        assert!(all(nothing).is_empty(), "{nothing}");
+    }
+    assert_eq!(named("rows_patch", (7, 5)).count(), 0);
+}
+
+/// Shared memory of a launch, dynamic and static, on the worst architecture.
+fn shared(launch: &Launch) -> u64 {
+    let of = |module: &&engraft_kernels::Module| module.stem == launch.stem();
+    let each = MODULES.iter().filter(of).map(|module| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx").join(format!("{}.json", module.stem));
+        let manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        manifest["modules"][module.arch]["entries"][&launch.entry]["shared"].as_u64().unwrap()
+    });
+    u64::from(launch.shared_bytes) + each.max().unwrap()
+}
+
+#[test]
+fn shared_memory_is_what_choices_count_on() {
+    for width in flash::WIDTHS {
+        for elem in [Elem::F16, Elem::BF16] {
+            let kv = KvView { kv_heads: 1, k_dim: width, v_dim: width, elem, ..KvView::default() };
+            let p = flash::Flash { kv, elem, heads: 1, seqs: 1, ..flash::Flash::zeroed() }.with_few(1, 64);
+            let most = shared(&p.whole(64)).max(shared(&p.split()));
+            assert_eq!(u64::from(flash::most_shared(width)), most, "{width}");
+        }
+    }
+    for (elem, k_dim) in [(Elem::F32, 512), (Elem::F32, 100), (Elem::BF16, 64), (Elem::F16, 33)] {
+        let kv = KvView { kv_heads: 1, k_dim, v_dim: 64, elem, ..KvView::default() };
+        let q = MatView { rows: 1, ..MatView::NONE };
+        let p = attention::Paged { q, kv, heads: 8, seqs: 1, elem, ..attention::Paged::zeroed() };
+        assert_eq!(attention::most_shared(elem, k_dim), shared(&p.launch()), "{k_dim}");
+    }
+    // Products take no question: they fit the smallest device that is taken, 99 KiB a block.
+    for format in [Format::Bf16, Format::Int8, Format::Int8a, Format::Int4, Format::Int4a, Format::Q8_0] {
+        let layout = gemm::supports(Elem::BF16, Elem::BF16, format, 64, 256, 512, false).unwrap();
+        for launch in gemm::Gemm::new(&layout, 1, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {
+            assert!(shared(&launch) <= 99 << 10, "{launch:?}");
         }
     }
 }

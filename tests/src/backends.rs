@@ -73,9 +73,16 @@ fn soft_schedule(name: &str) -> Option<Schedule> {
 /// # Errors
 /// `Config` for another name; `Unsupported` where the driver is not there.
 pub fn cuda(name: &str, mode: Mode) -> Result<Arc<Cuda>> {
+    cuda_with(name, CudaConfig { mode, ..CudaConfig::default() })
+}
+
+/// The same with more to say; `name` decides about device and driver.
+///
+/// # Errors
+/// As [`cuda`].
+pub fn cuda_with(name: &str, config: CudaConfig) -> Result<Arc<Cuda>> {
     let unknown =
         || Error::config("backend", format!("\"{name}\""), "cuda, cuda:<index>, cuda:soft[:<schedule>]");
-    let config = CudaConfig { mode, ..CudaConfig::default() };
     if let Some(schedule) = soft_schedule(name) {
         let refused = |e: preload::LoadError| Error::Unsupported {
             op: "loading the software driver".into(),

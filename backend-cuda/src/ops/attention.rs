@@ -6,7 +6,7 @@ use super::{buffer, elem, matrix};
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream};
 use engraft_core::backend::{AttnCall, KvView};
-use engraft_core::mem::{BufRef, MatMut, MatRef};
+use engraft_core::mem::{BufRef, Float, MatMut, MatRef};
 use engraft_core::ops::{Heads, Scores};
 use engraft_core::{Error, Result};
 use engraft_kernels::params::{attention as kernel, flash, kv as paged};
@@ -54,15 +54,13 @@ fn scores_of(stream: &mut CudaStream, scores: &Scores) -> Result<kernel::Scores>
     })
 }
 
-fn check_width(heads: &Heads) -> Result<()> {
-    match heads.v_dim <= kernel::MOST_COLUMNS as usize {
-        true => Ok(()),
-        false => Err(Error::Unsupported {
-            op: "attend".into(),
-            backend: "cuda".into(),
-            reason: format!("value heads of {} columns; at most {}", heads.v_dim, kernel::MOST_COLUMNS),
-        }),
-    }
+/// The kernel for these types and widths on the stream's device.
+fn kernel_of(stream: &CudaStream, q: Float, kv: Float, heads: &Heads) -> Result<Attention> {
+    attention(stream.gpu().terms(), q, kv, (heads.k_dim, heads.v_dim)).map_err(|reason| Error::Unsupported {
+        op: "attend".into(),
+        backend: "cuda".into(),
+        reason,
+    })
 }
 
 /// How the walk over the keys is cut, with scratch for its parts where it is.
@@ -87,8 +85,7 @@ pub(super) fn attend(
     if q.rows == 0 || call.step.kv_lens.len == 0 {
         return Ok(());
     }
-    let widths = (call.heads.k_dim, call.heads.v_dim);
-    match attention(stream.gpu().mode(), q.dtype, kv.layout.dtype, widths) {
+    match kernel_of(stream, q.dtype, kv.layout.dtype, &call.heads)? {
         Attention::Strict => attend_strict(stream, q, kv, &call, out),
         Attention::Tensor => attend_tensor(stream, q, kv, &call, out),
     }
@@ -142,7 +139,6 @@ fn attend_strict(
     out: MatMut<'_, CudaMem>,
 ) -> Result<()> {
     let (heads, step) = (call.heads, call.step);
-    check_width(&heads)?;
     let p = kernel::Paged {
         q: matrix(q)?,
         out: matrix(out.as_ref())?,
@@ -178,8 +174,7 @@ pub(super) fn attend_dense(stream: &mut CudaStream, call: Plain<'_>, out: MatMut
     if call.q.rows == 0 || call.bounds.len < 2 {
         return Ok(());
     }
-    let widths = (call.heads.k_dim, call.heads.v_dim);
-    match attention(stream.gpu().mode(), call.q.dtype, call.k.dtype, widths) {
+    match kernel_of(stream, call.q.dtype, call.k.dtype, &call.heads)? {
         Attention::Strict => dense_strict(stream, &call, out),
         Attention::Tensor => dense_tensor(stream, &call, out),
     }
@@ -212,7 +207,6 @@ fn dense_tensor(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaM
 }
 
 fn dense_strict(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
-    check_width(&call.heads)?;
     let p = kernel::Dense {
         q: matrix(call.q)?,
         out: matrix(out.as_ref())?,

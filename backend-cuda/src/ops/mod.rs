@@ -17,7 +17,7 @@ mod select;
 
 pub(crate) use attention::Slopes;
 pub(crate) use kv::slab_bytes;
-pub(crate) use select::coverage;
+pub(crate) use select::{Terms, coverage};
 
 use crate::CudaMem;
 use crate::weight::word;

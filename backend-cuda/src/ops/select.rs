@@ -8,7 +8,16 @@ use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
 use engraft_kernels::pack::Layout;
-use engraft_kernels::params::{Format, MatView, flash, gemm, norm};
+use engraft_kernels::params::{Format, MatView, attention as strict, flash, gemm, norm};
+
+/// What a choice depends on beside the op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The promise about bits.
+    pub mode: Mode,
+    /// Shared memory that a block may have on the device, in bytes.
+    pub shared_bytes: u32,
+}
 
 /// How a product runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,25 +82,42 @@ pub(super) enum Attention {
 }
 
 /// The kernel of attention over queries and keys of these types, and heads of these widths (of keys, of values).
-pub(super) fn attention(mode: Mode, q: Float, kv: Float, (k_dim, v_dim): (usize, usize)) -> Attention {
+///
+/// # Errors
+/// Why there is none, with the numbers.
+pub(super) fn attention(
+    terms: Terms,
+    q: Float,
+    kv: Float,
+    (k_dim, v_dim): (usize, usize),
+) -> Result<Attention, String> {
     let width = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let (k, v, room) = (width(k_dim), width(v_dim), u64::from(terms.shared_bytes));
     // Weights of a softmax below 2^-14 lose bits as f16 operands: such sums leave the budget of `tests/src/budget.rs`.
-    if q == Float::F16 {
-        return Attention::Strict;
+    let tensor = terms.mode != Mode::Reference && q != Float::F16;
+    if tensor && flash::supports(elem(q), elem(kv), k, v).is_ok() && u64::from(flash::most_shared(k)) <= room
+    {
+        return Ok(Attention::Tensor);
     }
-    match flash::supports(elem(q), elem(kv), width(k_dim), width(v_dim)) {
-        Ok(()) if mode != Mode::Reference => Attention::Tensor,
-        _ => Attention::Strict,
+    let needed = strict::most_shared(elem(kv), k);
+    match () {
+        _ if v > strict::MOST_COLUMNS => {
+            Err(format!("value heads of {v_dim} columns; at most {}", strict::MOST_COLUMNS))
+        }
+        _ if needed > room => Err(format!(
+            "key heads of {k_dim} columns take {needed} bytes of shared memory; a block has {room}"
+        )),
+        _ => Ok(Attention::Strict),
     }
 }
 
 /// The report takes the cache to have the activations' type and values the width of keys: neither is in a signature.
-fn attention_name(mode: Mode, signature: &Signature, strict: String) -> String {
+fn attention_name(terms: Terms, signature: &Signature, strict: String) -> Result<String, String> {
     let (dtype, width) = (signature.dtype, signature.inner);
-    match attention(mode, dtype, dtype, (width, width)) {
+    Ok(match attention(terms, dtype, dtype, (width, width))? {
         Attention::Strict => strict,
         Attention::Tensor => format!("flash_*_{dtype}_{width}"),
-    }
+    })
 }
 
 /// Whether a norm keeps the contract's order.
@@ -112,14 +138,18 @@ fn norm_name(mode: Mode, dtype: Float, width: usize) -> String {
 }
 
 /// How an op runs here.
-pub(crate) fn coverage(mode: Mode, op: Op, signature: &Signature) -> Coverage {
-    match name(mode, op, signature) {
-        Some(kernel) => Coverage::Native(kernel),
-        None => {
-            let format = signature.weight.map_or("none".into(), |format| format.to_string());
-            Coverage::Missing(format!("no kernel for {} with weights in format {format}", op.name()))
+pub(crate) fn coverage(terms: Terms, op: Op, signature: &Signature) -> Coverage {
+    let name = match op {
+        Op::Attend => attention_name(terms, signature, "attention_paged_*".into()),
+        Op::AttendDense => {
+            attention_name(terms, signature, format!("attention_dense_whole_{}_*", signature.dtype))
         }
-    }
+        _ => name(terms.mode, op, signature).ok_or_else(|| {
+            let format = signature.weight.map_or("none".into(), |format| format.to_string());
+            format!("no kernel for {} with weights in format {format}", op.name())
+        }),
+    };
+    name.map_or_else(Coverage::Missing, Coverage::Native)
 }
 
 fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
@@ -142,8 +172,6 @@ fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
         Op::Combine => format!("moe_combine_{dtype}"),
         Op::KvAppend => "kv_append".into(),
         Op::KvCopyPages => "kv_copy_*".into(),
-        Op::Attend => attention_name(mode, signature, "attention_paged_*".into()),
-        Op::AttendDense => attention_name(mode, signature, format!("attention_dense_whole_{dtype}_*")),
         Op::GatherRows => "rows_gather_*".into(),
         Op::Patch => "rows_patch".into(),
         Op::MarkSeen => "rows_seen".into(),
@@ -152,4 +180,48 @@ fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
         // Ops that the contract gains are missing until they stand here.
         _ => return None,
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+
+    /// Hopper, and what consumers' cards have (compute capabilities 8.6, 8.9 and 12.0).
+    const LARGE: Terms = Terms { mode: Mode::Invariant, shared_bytes: 227 << 10 };
+    const SMALL: Terms = Terms { shared_bytes: 99 << 10, ..LARGE };
+
+    fn ask(terms: Terms, op: Op, dtype: Float, inner: usize) -> Coverage {
+        coverage(terms, op, &Signature { dtype, inner, outer: 8, ..Signature::default() })
+    }
+
+    #[test]
+    fn wide_heads_take_the_kernel_that_the_device_has_room_for() {
+        for (op, strict) in
+            [(Op::Attend, "attention_paged_*"), (Op::AttendDense, "attention_dense_whole_bf16_*")]
+        {
+            let native = |name: &str| Coverage::Native(name.into());
+            assert_eq!(ask(LARGE, op, Float::Bf16, 256), native("flash_*_bf16_256"));
+            assert_eq!(ask(SMALL, op, Float::Bf16, 256), native(strict));
+            assert_eq!(ask(SMALL, op, Float::Bf16, 128), native("flash_*_bf16_128"));
+        }
+        assert!(
+            flash::WIDTHS.iter().filter(|w| **w <= 128).all(|w| flash::most_shared(*w) <= SMALL.shared_bytes)
+        );
+        assert_eq!(flash::most_shared(256), 136_192);
+    }
+
+    #[test]
+    fn heads_that_no_kernel_has_room_for_are_missing_with_numbers() {
+        let reason = |terms, width| match ask(terms, Op::Attend, Float::F32, width) {
+            Coverage::Missing(reason) => reason,
+            other => panic!("{width}: {other:?}"),
+        };
+        let text = reason(LARGE, 513);
+        assert!(text.contains("513") && text.contains("at most 512"), "{text}");
+        let little = Terms { shared_bytes: 20_000, ..LARGE };
+        let text = reason(little, 512);
+        assert!(text.contains("20000") && text.contains("512 columns take 26944 bytes"), "{text}");
+        assert_eq!(ask(LARGE, Op::Attend, Float::F32, 512), Coverage::Native("attention_paged_*".into()));
+    }
 }

@@ -77,6 +77,9 @@ impl<B: Backend> Backend for Composed<B> {
             _ => self.inner.coverage(op, signature),
         }
     }
+    fn ready(&self, kernels: &[&str]) -> Result<()> {
+        self.inner.ready(kernels)
+    }
 }
 
 impl<B: Backend> FusedOps<Composed<B>> for ComposedStream<B> {}

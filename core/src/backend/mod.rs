@@ -81,6 +81,14 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn attention_plan(&self, bound: StepShape) -> Result<Self::AttnPlan>;
     /// How an op with this signature would run.
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage;
+    /// Makes kernels ready by the names that [`Backend::coverage`] gave, all at once, so that the first steps need not wait
+    /// for one after the other. What is not named is made ready when it is first used; doing nothing is right, too.
+    ///
+    /// # Errors
+    /// Those that the kernels' first use would have.
+    fn ready(&self, _kernels: &[&str]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What a device has.

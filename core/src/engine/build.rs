@@ -1,6 +1,7 @@
 //! Allocates an engine: slabs, tables, scratch, all before the first step.
 
 use super::*;
+use crate::inject::InjectionPlan;
 use crate::kv::KvLayout;
 use crate::mem::StepShape;
 use crate::policy::Family;
@@ -23,6 +24,9 @@ impl<B: Backend> Engine<B> {
                 ));
             }
         }
+        let plan = InjectionPlan::new(backend.as_ref(), &model, config.dtype);
+        let kernels: Vec<&str> = plan.rows.iter().filter_map(|row| row.kernel.as_deref()).collect();
+        backend.ready(&kernels)?;
         let stream = backend.stream()?;
         let comm = backend.solo()?;
         // Slabs first: what is too large for memory is refused by the backend before the host lists its pages.

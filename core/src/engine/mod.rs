@@ -128,6 +128,11 @@ impl<B: Backend> Engine<B> {
         (self.host.pool.free(), self.host.pool.total())
     }
 
+    /// Keys and values of all layers, for whoever measures what a step reads.
+    pub fn kv(&self) -> &PagedKv<B::Mem> {
+        &self.device.kv
+    }
+
     /// What a finished request asked to keep.
     pub fn take_captured(&mut self, id: u64) -> Option<Captured> {
         self.captured.remove(&id)

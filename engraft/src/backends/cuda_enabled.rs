@@ -19,8 +19,8 @@ pub fn limits(name: &CudaName) -> Result<Limits> {
 }
 
 fn open(name: &CudaName) -> Result<Arc<Cuda>> {
-    let (device, driver) = (name.index.into(), name.driver.clone());
-    Cuda::new(CudaConfig { device, driver, ..CudaConfig::default() })
+    let CudaName { index, driver, kernel_cache } = name.clone();
+    Cuda::new(CudaConfig { device: index.into(), driver, kernel_cache, ..CudaConfig::default() })
 }
 
 /// Devices for people.

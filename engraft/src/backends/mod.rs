@@ -50,6 +50,8 @@ pub struct CudaName {
     pub index: u16,
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
+    /// Folder that keeps compiled kernels from start to start; none: every start compiles.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 impl std::fmt::Display for CudaName {
@@ -79,7 +81,7 @@ impl FromStr for BackendName {
             ("cpu", None) => Ok(BackendName::Cpu),
             ("cuda", None) => Ok(BackendName::Cuda(CudaName::default())),
             ("cuda", Some(n)) => match n.parse() {
-                Ok(index) => Ok(BackendName::Cuda(CudaName { index, driver: None })),
+                Ok(index) => Ok(BackendName::Cuda(CudaName { index, ..CudaName::default() })),
                 Err(_) => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
             },
             ("wgpu", None) => Ok(BackendName::Wgpu(text.into())),

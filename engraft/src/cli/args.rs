@@ -59,6 +59,9 @@ pub struct DeviceArgs {
     /// cuda: take the driver from this file instead of the system's (a software driver, say)
     #[arg(long, value_name = "PATH")]
     pub cuda_driver: Option<PathBuf>,
+    /// cuda: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's cache folder
+    #[arg(long, value_name = "FOLDER")]
+    pub kernel_cache: Option<PathBuf>,
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
@@ -242,15 +245,26 @@ impl ModelArgs {
 }
 
 impl DeviceArgs {
-    /// The backend, with the driver that was named for it.
+    /// The backend, with the driver and the folder that were named for it.
     pub fn backend(&self) -> Result<BackendName, Failure> {
-        match (self.backend.clone(), &self.cuda_driver) {
-            (BackendName::Cuda(mut name), Some(driver)) => {
-                name.driver = Some(driver.clone());
+        let of_cuda = [("--cuda-driver", &self.cuda_driver), ("--kernel-cache", &self.kernel_cache)];
+        match self.backend.clone() {
+            BackendName::Cuda(mut name) => {
+                name.driver.clone_from(&self.cuda_driver);
+                name.kernel_cache = self.kernel_cache();
                 Ok(name.into())
             }
-            (_, Some(_)) => Err(Failure::Usage("--cuda-driver goes with --backend cuda".into())),
-            (name, None) => Ok(name),
+            name => match of_cuda.iter().find(|(_, given)| given.is_some()) {
+                Some((flag, _)) => Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
+                None => Ok(name),
+            },
+        }
+    }
+
+    fn kernel_cache(&self) -> Option<PathBuf> {
+        match &self.kernel_cache {
+            Some(folder) => (folder.as_os_str() != "off").then(|| folder.clone()),
+            None => dirs::cache_dir().map(|cache| cache.join("engraft").join("kernels")),
         }
     }
 

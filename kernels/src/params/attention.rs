@@ -21,6 +21,12 @@ fn staged(elem: Elem) -> u32 {
     CHUNK * (SLICE * elem.bytes() + 16) + CHUNK * 4
 }
 
+/// Shared memory that a block of these kernels has at most for keys of this type and width, in bytes.
+pub fn most_shared(kv_elem: Elem, k_dim: u32) -> u64 {
+    let rows = u64::from(HEADS) * (u64::from(OF_HEAD) + u64::from(k_dim.div_ceil(4)) * 16);
+    u64::from(staged(kv_elem)) + rows
+}
+
 /// How scores are formed and what is seen.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]

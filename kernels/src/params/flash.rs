@@ -14,6 +14,9 @@ pub const SPAN: u32 = 256;
 pub const WIDTHS: [u32; 5] = [64, 80, 96, 128, 256];
 const CHUNK: u32 = 64;
 const THREADS: u32 = 128;
+/// Query rows of a block.
+const WHOLE_ROWS: u32 = 64;
+const SPLIT_ROWS: u32 = 16;
 
 /// Whether there is a kernel for queries, keys and values of these types and widths.
 ///
@@ -27,6 +30,17 @@ pub fn supports(elem: Elem, kv_elem: Elem, k_dim: u32, v_dim: u32) -> Result<(),
         _ if !WIDTHS.contains(&k_dim) => Err("heads are 64, 80, 96, 128 or 256 wide"),
         _ => Ok(()),
     }
+}
+
+/// Bytes of static shared memory of [`Flash::split`]'s kernels, as compiled.
+const SPLIT_STATIC: u32 = 4864;
+
+/// Shared memory that a block of these kernels has at most for heads of this width, in bytes: less on a device, and they do
+/// not run there.
+pub fn most_shared(width: u32) -> u32 {
+    let kv = KvView { k_dim: width, v_dim: width, ..KvView::default() };
+    let p = Flash { kv, ..Flash::zeroed() };
+    p.shared(WHOLE_ROWS).max(p.shared(SPLIT_ROWS) + SPLIT_STATIC)
 }
 
 /// Attention: first [`Flash::whole`], then, for the sequences of few queries, [`Flash::split`] and [`Flash::merge`].
@@ -77,7 +91,12 @@ impl Flash {
     /// The same with sequences of at most `few` queries, of at most `max_keys` keys, split over blocks.
     pub fn with_few(self, few: u32, max_keys: u32) -> Flash {
         let group = self.heads / self.kv.kv_heads.max(1);
-        Flash { few, spans: max_keys.div_ceil(SPAN).max(1), tiles: (few * group).div_ceil(16).max(1), ..self }
+        Flash {
+            few,
+            spans: max_keys.div_ceil(SPAN).max(1),
+            tiles: (few * group).div_ceil(SPLIT_ROWS).max(1),
+            ..self
+        }
     }
 
     /// Bytes of `parts` for these numbers.
@@ -107,15 +126,15 @@ impl Flash {
         let group = self.heads / self.kv.kv_heads.max(1);
         self.launch(
             "whole",
-            [(max_queries * group).div_ceil(64), self.kv.kv_heads * self.halves(), self.seqs],
-            64,
+            [(max_queries * group).div_ceil(WHOLE_ROWS), self.kv.kv_heads * self.halves(), self.seqs],
+            WHOLE_ROWS,
         )
     }
 
     /// Sequences of at most `few` queries.
     pub fn split(&self) -> Launch {
         let seqs = if self.few == 0 { 0 } else { self.seqs };
-        self.launch("split", [self.spans, self.kv.kv_heads * self.tiles * self.halves(), seqs], 16)
+        self.launch("split", [self.spans, self.kv.kv_heads * self.tiles * self.halves(), seqs], SPLIT_ROWS)
     }
 
     /// Joins what [`Flash::split`] left; after it. None where no sequence can have two spans.

@@ -1,8 +1,9 @@
 //! The linker interface, so that a program's cache of compiled modules has something to cache.
 //!
-//! `cuLinkComplete` gives a container of this driver's own: a magic, a count and the PTX texts, the same bytes for the same
-//! inputs. `cuModuleLoadData` takes it back; no real driver does. Texts are not linked *together*: each must stand alone, and a
-//! symbol that another text defines is not found.
+//! `cuLinkComplete` gives a container of this driver's own: a magic, a size, a hash and the PTX texts, the same bytes for the same
+//! inputs. `cuModuleLoadData` takes it back; no real driver does. One that is cut or changed is an invalid image, as machine code
+//! with a broken head or broken sections is. Texts are not linked *together*: each must stand alone, and a symbol that another
+//! text defines is not found.
 
 use crate::code::{Code, Result};
 use crate::module::{self, Image};
@@ -65,14 +66,21 @@ pub fn complete(d: &mut Driver, id: Id) -> Result<(*const u8, usize)> {
 }
 
 fn seal(texts: &[String]) -> Box<[u8]> {
-    let total: usize = texts.iter().map(|t| t.len() + 8).sum();
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend((total as u64).to_le_bytes());
+    let mut body = Vec::new();
     for text in texts {
-        bytes.extend((text.len() as u64).to_le_bytes());
-        bytes.extend(text.as_bytes());
+        body.extend((text.len() as u64).to_le_bytes());
+        body.extend(text.as_bytes());
     }
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend((body.len() as u64).to_le_bytes());
+    bytes.extend(hash(&body).to_le_bytes());
+    bytes.extend(body);
     bytes.into()
+}
+
+/// FNV-1a: tells damage, not malice.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
 /// The size in bytes of a container that begins with these bytes, if they are the beginning of one.
@@ -88,11 +96,19 @@ pub fn begins(bytes: &[u8]) -> bool {
 }
 
 /// Bytes to read before [`size`] can answer.
-const HEAD: usize = MAGIC.len() + 8;
+const HEAD: usize = MAGIC.len() + 16;
 
-/// The texts of a container, or nothing when it is none.
+/// Whether these bytes are a container, or were one.
+pub fn is_one(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
+/// The texts of a container, or nothing when it is none or damaged.
 pub fn open(bytes: &[u8]) -> Option<Vec<String>> {
-    let mut rest = bytes.get(..size(bytes)?)?.get(HEAD..)?;
+    let (kept, mut rest) = bytes.get(MAGIC.len() + 8..size(bytes)?)?.split_first_chunk::<8>()?;
+    if u64::from_le_bytes(*kept) != hash(rest) {
+        return None;
+    }
     let mut texts = Vec::new();
     while !rest.is_empty() {
         let (length, tail) = rest.split_first_chunk::<8>()?;
@@ -108,12 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_opens_to_its_texts_and_a_cut_one_does_not() {
+    fn a_container_opens_to_its_texts_and_a_cut_or_changed_one_does_not() {
         let texts = vec!["one".to_owned(), String::new(), "three".to_owned()];
         let sealed = seal(&texts);
         assert_eq!(open(&sealed), Some(texts));
         for cut in 0..sealed.len() {
             assert_eq!(open(&sealed[..cut]), None, "{cut} bytes");
+        }
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone();
+            changed[at] ^= 1;
+            assert_eq!(open(&changed), None, "byte {at}");
         }
     }
 }

@@ -73,6 +73,8 @@ pub enum Image {
     Ptx(String),
     /// This driver's linker made it.
     Linked(Vec<String>),
+    /// This driver's linker made it once; since then it was cut or changed.
+    Damaged,
     /// Machine code.
     Machine,
 }
@@ -83,6 +85,10 @@ pub fn parse(image: &Image, log: &mut String) -> Result<Vec<Arc<Module>>> {
         Image::Machine => {
             log.push_str("machine code cannot be executed by the software driver: load PTX\n");
             Err(Code::NO_BINARY_FOR_GPU)
+        }
+        Image::Damaged => {
+            log.push_str("a container of the software driver's linker, cut or changed\n");
+            Err(Code::INVALID_IMAGE)
         }
         Image::Ptx(text) => Ok(vec![parse_text(text, log)?]),
         Image::Linked(texts) => texts.iter().map(|t| parse_text(t, log)).collect(),
@@ -355,6 +361,7 @@ pub fn classify(bytes: &[u8]) -> Image {
     }
     match link::open(bytes) {
         Some(texts) => Image::Linked(texts),
+        None if link::is_one(bytes) => Image::Damaged,
         None => Image::Ptx(String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()),
     }
 }

@@ -310,20 +310,38 @@ fn devices_are_peers() {
 }
 
 #[test]
-fn a_linked_image_can_be_cached_and_loaded_again() {
+fn a_linked_image_can_be_cached_and_loaded_again_unless_it_is_cut() {
     let (_soft, _alone) = soft();
     let context = bare_context(0);
     let text = std::ffi::CString::new(KERNELS).unwrap();
-    // SAFETY: the linker's functions with the arguments they ask for; the image is copied before the state goes.
+    let add = |state, kind, data: &[u8]| {
+        let (at, none) = (data.as_ptr().cast_mut().cast(), std::ptr::null_mut());
+        // SAFETY: a live state and as many bytes as are said; they are only read.
+        unsafe {
+            sys::cuLinkAddData_v2(
+                state,
+                kind,
+                at,
+                data.len(),
+                c"kernels".as_ptr(),
+                0,
+                none,
+                std::ptr::null_mut(),
+            )
+        }
+    };
+    let (ptx, cubin) = (sys::CUjitInputType::CU_JIT_INPUT_PTX, sys::CUjitInputType::CU_JIT_INPUT_CUBIN);
+    let new_state = || {
+        let mut state = std::ptr::null_mut();
+        // SAFETY: no options, and a place for the state.
+        let code = unsafe { sys::cuLinkCreate_v2(0, std::ptr::null_mut(), std::ptr::null_mut(), &mut state) };
+        code.result().map(|()| state).unwrap()
+    };
+    let state = new_state();
+    add(state, ptx, text.as_bytes_with_nul()).result().unwrap();
+    // SAFETY: a live state; the image is copied before it goes.
     let image = unsafe {
-        let (mut state, mut image, mut size) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-        let none = std::ptr::null_mut();
-        sys::cuLinkCreate_v2(0, none, std::ptr::null_mut(), &mut state).result().unwrap();
-        let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
-        let (data, bytes) = (text.as_ptr().cast_mut().cast(), text.as_bytes_with_nul().len());
-        sys::cuLinkAddData_v2(state, kind, data, bytes, c"kernels".as_ptr(), 0, none, std::ptr::null_mut())
-            .result()
-            .unwrap();
+        let (mut image, mut size) = (std::ptr::null_mut(), 0);
         sys::cuLinkComplete(state, &mut image, &mut size).result().unwrap();
         let copy = std::slice::from_raw_parts(image.cast::<u8>(), size).to_vec();
         sys::cuLinkDestroy(state).result().unwrap();
@@ -336,6 +354,29 @@ fn a_linked_image_can_be_cached_and_loaded_again() {
         result::module::get_function(module, c"scale".into()).unwrap();
         result::module::unload(module).unwrap();
     }
+    // Cut: as an input of the linker, which knows the length; as a file, which has one; in memory with zeros behind the cut,
+    // since a bare pointer has none.
+    let state = new_state();
+    let file = std::env::temp_dir().join(format!("soft-cuda-{}.cubin", std::process::id()));
+    let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
+    for cut in [17, 31, 32, 40, image.len() / 2, image.len() - 1] {
+        assert_eq!(add(state, cubin, &image[..cut]), R::CUDA_ERROR_INVALID_IMAGE, "{cut} bytes");
+        std::fs::write(&file, &image[..cut]).unwrap();
+        let mut module = std::ptr::null_mut();
+        // SAFETY: a path, and a place for the module.
+        let loaded = unsafe { sys::cuModuleLoad(&mut module, path.as_ptr()) };
+        assert_eq!(loaded, R::CUDA_ERROR_INVALID_IMAGE, "a file of {cut} bytes");
+        let mut zeros = image.clone();
+        zeros[cut..].fill(0);
+        // SAFETY: as many bytes as the head says, or no more than zeros behind a broken head.
+        let loaded = unsafe { result::module::load_data(zeros.as_ptr().cast()) };
+        assert_eq!(loaded.err(), Some(DriverError(R::CUDA_ERROR_INVALID_IMAGE)), "zeros from byte {cut}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    // Whole, it is an input like any other.
+    add(state, cubin, &image).result().unwrap();
+    // SAFETY: a live state.
+    unsafe { sys::cuLinkDestroy(state) }.result().unwrap();
     drop(context);
 }
 

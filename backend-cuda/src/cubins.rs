@@ -1,0 +1,242 @@
+//! Compiled kernels on disk: what the driver's compiler made of a text, for the next start.
+//!
+//! A file is found by the SHA-256 of everything that its content depends on: the entry, its text, the device's name and
+//! compute capability, the driver's version. So nothing is ever out of date: what changes is simply not found, and a file
+//! may be deleted at any time. In front of the image stands its own SHA-256 (with the key's): a file that is cut, damaged
+//! or another's is told from a good one here, before the driver reads it (which takes an image's length from the image).
+//! Files are written under a name of their own and renamed, so that nobody reads half of one.
+//!
+//! The disk never fails a load: whatever it refuses, the kernel is compiled. The first refusal is warned about.
+
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const MAGIC: &[u8; 16] = b"engraft-cubin-1\n";
+/// Bytes before the image: the magic and the hash.
+const HEAD: usize = 16 + 32;
+/// More than any kernel is compiled to; what is longer is not read.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Whom kernels are compiled for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The device's name.
+    pub device: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// The driver's version, as it says it.
+    pub driver: i32,
+}
+
+/// A folder of compiled kernels.
+#[derive(Debug)]
+pub(crate) struct Cubins {
+    folder: PathBuf,
+    target: Target,
+    complained: AtomicBool,
+}
+
+impl Cubins {
+    /// Kernels for `target` in `folder`, which need not exist yet and is shared with other targets.
+    pub fn new(folder: PathBuf, target: Target) -> Self {
+        Self { folder, target, complained: AtomicBool::new(false) }
+    }
+
+    /// Hash of what an image depends on.
+    fn key(&self, entry: &str, ptx: &str) -> [u8; 32] {
+        let Target { device, capability: (major, minor), driver } = &self.target;
+        let mut hash = Sha256::new();
+        for part in [entry, device, &format!("{major}.{minor} {driver}"), ptx] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().into()
+    }
+
+    fn path(&self, entry: &str, key: &[u8; 32]) -> PathBuf {
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(format!("{entry}-{hex}.cubin"))
+    }
+
+    /// The image that was kept for this text, if there is a whole one.
+    pub fn find(&self, entry: &str, ptx: &str) -> Option<Vec<u8>> {
+        let key = self.key(entry, ptx);
+        let path = self.path(entry, &key);
+        match read(&path, &key) {
+            Ok(image) => Some(image),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => {
+                tracing::warn!(entry, file = %path.display(), "a compiled kernel cannot be used and is compiled anew: {e}");
+                None
+            }
+        }
+    }
+
+    /// Keeps an image, as far as the disk lets.
+    pub fn keep(&self, entry: &str, ptx: &str, image: &[u8]) {
+        let key = self.key(entry, ptx);
+        if let Err(e) = self.write(&self.path(entry, &key), &key, image)
+            && !self.complained.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(folder = %self.folder.display(), "compiled kernels are not kept: {e}");
+        }
+    }
+
+    fn write(&self, to: &Path, key: &[u8; 32], image: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&seal(key, image))?;
+        file.write_all(image)?;
+        file.persist(to).map_err(|e| e.error)?;
+        Ok(())
+    }
+}
+
+fn seal(key: &[u8; 32], image: &[u8]) -> [u8; 32] {
+    Sha256::new().chain_update(key).chain_update(image).finalize().into()
+}
+
+fn read(path: &Path, key: &[u8; 32]) -> io::Result<Vec<u8>> {
+    let damaged = |what: String| Err(io::Error::new(ErrorKind::InvalidData, what));
+    let about = fs::metadata(path)?;
+    if !about.is_file() || about.len() > MOST_BYTES {
+        return damaged(format!("not a file of at most {MOST_BYTES} bytes"));
+    }
+    let mut head = fs::read(path)?;
+    if head.len() <= HEAD {
+        return damaged(format!("{} bytes; there must be more than {HEAD}", head.len()));
+    }
+    // An allocation of its own: the image then begins where memory for anything may begin.
+    let image = head.split_off(HEAD);
+    match head.starts_with(MAGIC) && head[MAGIC.len()..] == seal(key, &image) {
+        true => Ok(image),
+        false => damaged("its content is not what was written".into()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use tracing::span;
+
+    fn target() -> Target {
+        Target { device: "NVIDIA H200".into(), capability: (9, 0), driver: 13000 }
+    }
+
+    fn only_file(folder: &Path) -> PathBuf {
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files[0].clone()
+    }
+
+    #[test]
+    fn an_image_is_found_by_all_that_it_depends_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |target| Cubins::new(folder.path().join("kernels"), target);
+        let cubins = open(target());
+        assert_eq!(cubins.find("norm_x", "text"), None, "there is no folder yet");
+        cubins.keep("norm_x", "text", b"image");
+        assert_eq!(open(target()).find("norm_x", "text").as_deref(), Some(&b"image"[..]));
+        assert_eq!(cubins.find("norm_x", "text "), None, "another text");
+        assert_eq!(cubins.find("norm_y", "text"), None, "another entry");
+        for other in [
+            Target { driver: 13010, ..target() },
+            Target { capability: (9, 1), ..target() },
+            Target { device: "NVIDIA H100".into(), ..target() },
+        ] {
+            assert_eq!(open(other.clone()).find("norm_x", "text"), None, "{other:?}");
+        }
+        let name = only_file(&folder.path().join("kernels")).file_name().unwrap().to_owned();
+        assert!(name.to_str().unwrap().starts_with("norm_x-") && name.to_str().unwrap().ends_with(".cubin"));
+    }
+
+    /// Counts warnings.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+            *about.level() == tracing::Level::WARN
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    fn warnings(of: impl FnOnce()) -> usize {
+        let count = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Warnings(count.clone()), of);
+        count.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_goes_wrong_is_warned_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let cubins = Cubins::new(folder.path().into(), target());
+        let find = || assert_eq!(cubins.find("norm_x", "text"), None);
+        assert_eq!(warnings(find), 0, "nothing was kept yet: no reason to warn");
+        cubins.keep("norm_x", "text", b"image");
+        fs::write(only_file(folder.path()), b"damaged").unwrap();
+        assert_eq!(warnings(find), 1);
+        let nowhere = Cubins::new(only_file(folder.path()), target());
+        let again = || cubins.keep("norm_x", "text", b"image");
+        assert_eq!(warnings(again), 0, "what can be kept is no reason");
+        let keep = || (0..3).for_each(|_| nowhere.keep("norm_x", "text", b"image"));
+        assert_eq!(warnings(keep), 1, "once a start is enough");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_or_changed_or_another_s_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let cubins = Cubins::new(folder.path().into(), target());
+        cubins.keep("norm_x", "text", b"some image");
+        let path = only_file(folder.path());
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            assert_eq!(cubins.find("norm_x", "text"), None, "{cut} bytes");
+        }
+        for at in 0..whole.len() {
+            let mut wrong = whole.clone();
+            wrong[at] ^= 4;
+            fs::write(&path, &wrong).unwrap();
+            assert_eq!(cubins.find("norm_x", "text"), None, "byte {at}");
+        }
+        // What is found damaged is replaced.
+        cubins.keep("norm_x", "text", b"some image");
+        assert_eq!(cubins.find("norm_x", "text").as_deref(), Some(&b"some image"[..]));
+        // A good file in another's place.
+        fs::rename(&path, cubins.path("norm_x", &cubins.key("norm_x", "other"))).unwrap();
+        assert_eq!(cubins.find("norm_x", "other"), None);
+    }
+
+    #[test]
+    fn a_disk_that_refuses_is_no_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, b"not a folder").unwrap();
+        let cubins = Cubins::new(file.join("kernels"), target());
+        cubins.keep("norm_x", "text", b"image");
+        assert!(cubins.complained.load(Ordering::Relaxed));
+        assert_eq!(cubins.find("norm_x", "text"), None);
+        // A folder in a file's place.
+        let cubins = Cubins::new(folder.path().join("kernels"), target());
+        fs::create_dir_all(cubins.path("norm_x", &cubins.key("norm_x", "text"))).unwrap();
+        assert_eq!(cubins.find("norm_x", "text"), None);
+        cubins.keep("norm_x", "text", b"image");
+        assert!(cubins.complained.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,273 @@
+//! What a decode step reads on CUDA, counted by the software driver: every weight and every live key and value once.
+//!
+//! A decode step is bound by memory, so bytes are its time. The machine under the software driver counts the sectors (32
+//! bytes) that each warp instruction touches: the traffic of a GPU without caches, the harshest count. A matrix may be
+//! read at most 1.05 times at it, and so may keys and values; all weights together, too. Vectors of norms (a thousandth of
+//! the bytes) are read once a row, by a block each, and a sector in two halves: 2 times for a row, the second half from the
+//! L1 cache, other rows from L2. The table of the embedding is looked up, so its rows alone are counted. Beside it stands
+//! what caches that never miss twice would fetch.
+//!
+//! `ENGRAFT_REQUIRE=cuda:soft` runs it; a real driver counts nothing, and the test says so.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use conformance::backends::{self, cuda, cuda_names};
+use engraft_core::backend::{Linear, Prepared};
+use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Engine, Request};
+use engraft_core::inject::inject;
+use engraft_core::mem::{DeviceMem, Float};
+use engraft_core::model::Norm;
+use engraft_core::numerics::Mode;
+use engraft_core::policy::Registry;
+use engraft_core::weights::LoadOptions;
+use engraft_cuda::{Cuda, CudaWeight};
+use half::bf16;
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use serde_json::json;
+use soft_cuda::preload::{self, Moved, SoftCuda};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How often a byte may be read.
+const MOST: f64 = 1.05;
+
+// A LLaMA of hidden size 512 and two layers.
+const HIDDEN: usize = 512;
+const LAYERS: usize = 2;
+const HEADS: usize = 8;
+const KV_HEADS: usize = 2;
+const INNER: usize = 1408;
+const VOCAB: usize = 1024;
+
+/// Prompts of eight sequences: within a chunk of keys, at its end, just behind it, and of several spans.
+const PROMPTS: [usize; 8] = [300, 1, 17, 64, 65, 33, 5, 128];
+
+/// Random bf16 values of a tensor, of variance 1 / `cols`.
+fn values(seed: usize, count: usize, cols: usize) -> Vec<u8> {
+    let (scale, mut state) = ((3.0 / cols as f32).sqrt(), seed as u64 + 1);
+    let mut next = || {
+        // Knuth's constants; the high bits are what is used.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).flat_map(|_| bf16::from_f32(next() * scale).to_le_bytes()).collect()
+}
+
+/// The checkpoint, in memory.
+fn checkpoint() -> ModelFiles {
+    let kv = HIDDEN / HEADS * KV_HEADS;
+    let matrix = |name: &str, rows: usize, cols: usize| (format!("{name}.weight"), vec![rows, cols]);
+    let mut shapes = vec![
+        matrix("model.embed_tokens", VOCAB, HIDDEN),
+        matrix("lm_head", VOCAB, HIDDEN),
+        ("model.norm.weight".into(), vec![HIDDEN]),
+    ];
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        shapes.push((name("input_layernorm.weight"), vec![HIDDEN]));
+        shapes.push((name("post_attention_layernorm.weight"), vec![HIDDEN]));
+        for (part, rows, cols) in [
+            ("self_attn.q_proj", HIDDEN, HIDDEN),
+            ("self_attn.k_proj", kv, HIDDEN),
+            ("self_attn.v_proj", kv, HIDDEN),
+            ("self_attn.o_proj", HIDDEN, HIDDEN),
+            ("mlp.gate_proj", INNER, HIDDEN),
+            ("mlp.up_proj", INNER, HIDDEN),
+            ("mlp.down_proj", HIDDEN, INNER),
+        ] {
+            shapes.push(matrix(&name(part), rows, cols));
+        }
+    }
+    let tensor = |(i, (name, shape)): (usize, (String, Vec<usize>))| {
+        let bytes = match shape.len() {
+            1 => bf16::ONE.to_le_bytes().repeat(HIDDEN),
+            _ => values(i, shape.iter().product(), shape[1]),
+        };
+        (name, shape, bytes)
+    };
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = shapes.into_iter().enumerate().map(tensor).collect();
+    let views = tensors.iter().map(|(n, s, b)| (n, TensorView::new(Dtype::BF16, s.clone(), b).unwrap()));
+    let file = serialize(views, None).unwrap();
+    let config = json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+        "intermediate_size": INNER, "vocab_size": VOCAB, "tie_word_embeddings": false, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "max_position_embeddings": 512,
+    });
+    let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
+    open_bytes(&serde_json::to_vec(&config).unwrap(), None, Cow::Owned(file), tokenizer).unwrap()
+}
+
+fn engine(gpu: &Arc<Cuda>, files: &ModelFiles) -> Engine<Cuda> {
+    let model =
+        inject(gpu, files, &Registry::default(), 512, LoadOptions::default(), &mut |_, _| {}).unwrap();
+    let (dtype, kv_dtype) = (Float::Bf16, Float::Bf16);
+    let config = EngineConfig { dtype, kv_dtype, max_context: 512, ..EngineConfig::default() };
+    Engine::new(gpu.clone(), model, config).unwrap()
+}
+
+/// What a buffer is to a step, and so how it may be read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Matrix,
+    Vector,
+    Table,
+}
+
+struct Buffer {
+    name: String,
+    kind: Kind,
+    address: u64,
+    bytes: u64,
+}
+
+/// Every buffer of every weight, as they lie now.
+fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, kind: Kind, weight: &Prepared<CudaWeight>| {
+        let lying = weight.raw.buffers();
+        assert!(!lying.is_empty(), "{name} lies nowhere");
+        for (form, mem) in lying {
+            let (address, bytes) = (mem.address(), mem.bytes() as u64);
+            all.push(Buffer { name: format!("{name} {form}"), kind, address, bytes });
+        }
+    };
+    let model = engine.model();
+    add("token_embed", Kind::Table, model.embed.tokens.as_ref().unwrap());
+    for (i, block) in model.blocks.iter().enumerate() {
+        let mlp = block.mlp.as_ref().unwrap();
+        let products: [(&str, &Linear<CudaWeight>); 4] =
+            [("qkv", &block.qkv), ("attn_out", &block.attn_out), ("up", &mlp.up), ("down", &mlp.down)];
+        for (name, linear) in products {
+            assert!(linear.bias.is_none());
+            add(&format!("layer {i} {name}"), Kind::Matrix, &linear.weight);
+        }
+        let norms: [(&str, &Option<Norm<CudaWeight>>); 2] =
+            [("attn_norm", &block.attn_norm), ("mlp_norm", &block.mlp_norm)];
+        for (name, norm) in norms {
+            add(&format!("layer {i} {name}"), Kind::Vector, &norm.as_ref().unwrap().weight);
+        }
+    }
+    add("final_norm", Kind::Vector, &model.final_norm.as_ref().unwrap().weight);
+    add("head", Kind::Matrix, model.head.weight.as_ref().unwrap());
+    all
+}
+
+/// Prefills these prompts, takes decode steps until all have had one (it is captured then), and measures the next. Gives the
+/// live positions of that step.
+fn measured_step(engine: &mut Engine<Cuda>, soft: &SoftCuda, prompts: &[usize]) -> u64 {
+    let mut lengths = BTreeMap::new();
+    for (p, n) in prompts.iter().enumerate() {
+        let prompt = (0..*n).map(|i| ((p * 31 + i) * 7919 % VOCAB) as u32).collect();
+        let id = engine.put(Request { prompt, max_new_tokens: 24, ..Request::default() }).unwrap();
+        lengths.insert(id, (*n as u64, 0));
+    }
+    let mut out = Vec::new();
+    while lengths.values().any(|(_, drawn)| *drawn < 2) {
+        engine.step(&mut out).unwrap();
+        for o in &out {
+            lengths.get_mut(&o.id).unwrap().1 += u64::from(o.token.is_some());
+        }
+    }
+    assert!(engine.captured_graphs().contains(&prompts.len()), "decode steps are not captured");
+    soft.clear_counts().unwrap();
+    soft.set_traffic(true).unwrap();
+    engine.step(&mut out).unwrap();
+    soft.set_traffic(false).unwrap();
+    assert_eq!(out.len(), prompts.len(), "not a decode step of all");
+    lengths.values().map(|(prompt, drawn)| prompt + drawn).sum()
+}
+
+struct Line {
+    name: String,
+    bytes: u64,
+    read: Moved,
+}
+
+impl Line {
+    fn times(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.bytes as f64
+    }
+
+    fn print(&self) {
+        let (warps, caches) = (self.times(self.read.transferred), self.times(self.read.distinct));
+        println!(
+            "{:<28} {:>9} {:>9} {warps:>7.3} {caches:>7.3}",
+            self.name, self.bytes, self.read.transferred
+        );
+    }
+}
+
+fn judge(engine: &Engine<Cuda>, soft: &SoftCuda, rows: u64, positions: u64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let read = |address: u64, bytes: u64| soft.traffic(address, bytes).unwrap().read;
+    println!("{:<28} {:>9} {:>9} {:>7} {:>7}", "buffer", "bytes", "read", "warps", "caches");
+    let (mut all, mut bytes) = (0, 0);
+    for b in buffers(engine) {
+        let line = Line { name: b.name, bytes: b.bytes, read: read(b.address, b.bytes) };
+        line.print();
+        let (warps, caches) = (line.times(line.read.transferred), line.times(line.read.distinct));
+        let (least, most) = match b.kind {
+            Kind::Matrix => (1.0, MOST),
+            Kind::Vector => (1.0, 2.0 * rows as f64),
+            // A row of the table for each row of the step.
+            Kind::Table => (0.0, (rows * HIDDEN as u64 * 2) as f64 / line.bytes as f64 * MOST),
+        };
+        // Fewer bytes than there are: then the count, or the list of buffers, is wrong.
+        if warps > most || caches < least {
+            wrong.push(format!("{}: {warps:.3} by warps, {caches:.3} with caches", line.name));
+        }
+        if b.kind != Kind::Table {
+            (all, bytes) = (all + line.read.transferred, bytes + line.bytes);
+        }
+    }
+    let total = all as f64 / bytes as f64;
+    println!("{:<28} {bytes:>9} {all:>9} {total:>7.3}", "all weights, no table");
+    if total > MOST {
+        wrong.push(format!("all weights: {total:.3}"));
+    }
+    let kv = engine.kv();
+    for layer in 0..kv.len() {
+        let view = kv.layer(layer).unwrap();
+        let layout = view.layout;
+        for (name, slab, width) in [("keys", view.k, layout.k_dim), ("values", view.v, layout.v_dim)] {
+            let live = positions * (layout.kv_heads * width * layout.dtype.bytes()) as u64;
+            let name = format!("layer {layer} {name}, live");
+            let line = Line { name, bytes: live, read: read(slab.address(), slab.bytes() as u64) };
+            line.print();
+            let (warps, caches) = (line.times(line.read.transferred), line.times(line.read.distinct));
+            if warps > MOST || caches < 1.0 {
+                wrong.push(format!("{}: {warps:.3} by warps, {caches:.3} with caches", line.name));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_decode_step_reads_everything_once() {
+    let missing = backends::missing_here();
+    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
+    let here: Vec<String> = cuda_names().into_iter().filter(|n| n.starts_with("cuda:soft")).collect();
+    println!("{} software drivers: {}", here.len(), here.join(", "));
+    let Some(name) = here.first() else {
+        println!("skipped: only a software driver counts bytes; {}=cuda:soft asks for it", backends::REQUIRE);
+        return;
+    };
+    let (gpu, files) = (cuda(name, Mode::Invariant).unwrap(), checkpoint());
+    let soft = preload::load().unwrap();
+    for rows in [1, 8] {
+        let mut engine = engine(&gpu, &files);
+        let positions = measured_step(&mut engine, soft, &PROMPTS[..rows]);
+        println!("\nbf16, Invariant, {rows} rows, {positions} live positions");
+        let wrong = judge(&engine, soft, rows as u64, positions);
+        println!("{:<28} {:>8} {:>10} {:>10}", "kernel", "launches", "read", "written");
+        for k in soft.kernels().unwrap() {
+            let (read, written) = (k.traffic.read.transferred, k.traffic.written.transferred);
+            println!("{:<28} {:>8} {read:>10} {written:>10}", k.name, k.launches);
+        }
+        assert!(wrong.is_empty(), "{rows} rows:\n  {}", wrong.join("\n  "));
+    }
+}
