@@ -51,7 +51,7 @@ impl<B: Backend> OwnBlock<B> for Adapted<B> {
 /// `factor` times the identity.
 fn adapter<B: Backend>(backend: &Arc<B>, spec: &ModelSpec, factor: f32) -> Made<B> {
     let n = spec.hidden;
-    let entry = |i: usize| if i % (n + 1) == 0 { factor } else { 0.0 };
+    let entry = |i: usize| if i.is_multiple_of(n + 1) { factor } else { 0.0 };
     let bytes: Vec<u8> = (0..n * n).flat_map(|i| entry(i).to_le_bytes()).collect();
     let weight = HostWeight {
         name: "adapter",
