@@ -36,6 +36,8 @@ pub(crate) struct Rows {
     pub format: Format,
     /// Whether the outputs are used in pairs.
     pub gated: bool,
+    /// Whether activations are quantized (`w8a8`, stored as Q8_0).
+    pub integers: bool,
     row_bytes: usize,
     group: usize,
     forms: Mutex<Forms>,
@@ -194,6 +196,7 @@ pub(crate) fn format_of(format: WeightFormat) -> Option<Format> {
             (GroupBits::Four, false) => Format::Int4,
             (GroupBits::Four, true) => Format::Int4a,
         },
+        WeightFormat::W8A8 => Format::Q8_0,
         _ => return None,
     })
 }
@@ -217,7 +220,9 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
         WeightUse::GatedLinear { grain } => (grain.max(1), true),
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
     };
-    let Some(stored) = format_of(format) else {
+    let (grain, integers) = (format.grain(grain), format == WeightFormat::W8A8);
+    let missing = integers && matches!(used_for, WeightUse::Experts { .. });
+    let Some(stored) = format_of(format).filter(|_| !missing) else {
         return Err(Error::Unsupported {
             op: "prepare_weight".into(),
             backend: "cuda".into(),
@@ -232,6 +237,6 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
     tracing::trace!(name, rows, cols, %format, "prepared");
     let row_bytes = format.bytes(1, cols);
     let forms = Mutex::new(Forms { stored: Some(mem), ..Forms::default() });
-    let packed = Rows { rows, cols, grain, format: stored, gated, row_bytes, group, forms };
+    let packed = Rows { rows, cols, grain, format: stored, gated, integers, row_bytes, group, forms };
     Ok(CudaWeight(Form::Rows(Arc::new(packed))))
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is known of a running model.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ pub enum Event {
 }
 
 enum Command {
-    Submit { key: u64, request: Request, events: Sender<Result<Event>> },
+    Submit { key: u64, request: Request, events: Sender<Told> },
     Cancel { key: u64 },
     Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Sender<Result<Vec<Encoded>>> },
 }
@@ -92,10 +92,11 @@ impl EngineHandle {
     /// Hands a request in. Whatever is wrong with it comes as the stream's only item.
     pub fn submit(&self, request: Request) -> Tokens {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
-        let (events, received) = channel();
+        let (began, (events, received)) = (Instant::now(), channel());
         // A thread that is gone drops `events`, and the stream says so.
         let _ = self.commands.send(Command::Submit { key, request, events });
-        Tokens { key, events: received, commands: self.commands.clone(), open: true }
+        let commands = self.commands.clone();
+        Tokens { key, events: received, commands, open: true, began, last: began }
     }
 
     /// Encodes texts (models without a causal direction) and waits for the result.
@@ -113,9 +114,30 @@ impl EngineHandle {
 #[derive(Debug)]
 pub struct Tokens {
     key: u64,
-    events: Receiver<Result<Event>>,
+    events: Receiver<Told>,
     commands: Sender<Command>,
     open: bool,
+    began: Instant,
+    last: Instant,
+}
+
+/// An event on its way, with the time at which the engine sent it: whoever reads may be late.
+struct Told {
+    at: Instant,
+    event: Result<Event>,
+}
+
+impl Told {
+    fn now(event: Result<Event>) -> Self {
+        Self { at: Instant::now(), event }
+    }
+}
+
+impl Tokens {
+    /// Time from the request to the event returned last, as the engine sent it.
+    pub fn elapsed(&self) -> Duration {
+        self.last - self.began
+    }
 }
 
 impl Iterator for Tokens {
@@ -126,7 +148,8 @@ impl Iterator for Tokens {
         if !self.open {
             return None;
         }
-        let event = self.events.recv().unwrap_or_else(|_| Err(gone()));
+        let Told { at, event } = self.events.recv().unwrap_or_else(|_| Told::now(Err(gone())));
+        self.last = at;
         self.open = !matches!(event, Err(_) | Ok(Event::Finished(_)));
         Some(event)
     }

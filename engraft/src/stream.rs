@@ -4,7 +4,7 @@ use crate::handle::{Event, Tokens};
 use engraft_core::engine::Finish;
 use engraft_core::text::{Detokenizer, StopMatcher};
 use engraft_core::{Error, Result};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Why a text ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,8 +78,7 @@ pub struct TextStream {
     stops: StopMatcher,
     stop_strings: Vec<String>,
     stop_ids: Vec<u32>,
-    began: Instant,
-    first: Option<Instant>,
+    first: Duration,
     stats: Stats,
 }
 
@@ -97,8 +96,7 @@ impl TextStream {
             stops: StopMatcher::new(&stop_strings)?,
             stop_strings,
             stop_ids,
-            began: Instant::now(),
-            first: None,
+            first: Duration::ZERO,
             stats: Stats { prompt_tokens, ..Stats::default() },
         })
     }
@@ -116,15 +114,12 @@ impl TextStream {
         self.collect()
     }
 
-    fn count(&mut self, token: u32) {
-        let now = Instant::now();
-        match self.first {
-            None => {
-                self.stats.prompt_seconds = (now - self.began).as_secs_f64();
-                self.first = Some(now);
-            }
-            Some(first) => self.stats.decode_seconds = (now - first).as_secs_f64(),
+    fn count(&mut self, token: u32, at: Duration) {
+        if self.stats.tokens.is_empty() {
+            self.first = at;
+            self.stats.prompt_seconds = at.as_secs_f64();
         }
+        self.stats.decode_seconds = (at - self.first).as_secs_f64();
         self.stats.tokens.push(token);
     }
 
@@ -158,7 +153,8 @@ impl TextStream {
         let Some(tokens) = &mut self.tokens else { return Ok(None) };
         match tokens.next() {
             Some(Ok(Event::Token(token))) => {
-                self.count(token);
+                let at = tokens.elapsed();
+                self.count(token, at);
                 if self.stop_ids.contains(&token) {
                     return Ok(Some(self.rest(TextFinish::EndOfText)));
                 }

@@ -340,6 +340,27 @@ fn bench_measures_a_random_shape() {
 }
 
 #[test]
+fn bench_measures_texts_of_an_encoder() {
+    let bert = manifest().join("../tests/golden/bert");
+    let bert = bert.to_str().unwrap();
+    let args = ["bench", "--model", bert, "--batch", "1,4", "--prompt", "9", "--repeat", "1", "--profile"];
+    let report = json(&[&args[..], &["--json"]].concat());
+    for (batch, size) in report["batches"].as_array().unwrap().iter().zip([1.0, 4.0]) {
+        let seconds = batch["batch_seconds"][0].as_f64().unwrap();
+        assert!((batch["texts_per_second"].as_f64().unwrap() * seconds - size).abs() < 1e-6 * size);
+        assert!(batch["share_of_fma"].as_f64().unwrap() > 0.0 && batch.get("step_seconds").is_none());
+    }
+    let ops = report["profile"]["prefill"]["by_op"].as_array().unwrap();
+    assert!(ops.iter().any(|op| op["op"] == "attend_dense"), "{ops:?}");
+    let text = stdout(&engraft(&args));
+    assert!(text.contains("texts/s") && !text.contains("decode"), "{text}");
+    // More tokens than the model has positions.
+    let long = engraft(&["bench", "--model", bert, "--prompt", "4000"]);
+    let text = String::from_utf8_lossy(&long.stderr);
+    assert!(!long.status.success() && text.contains("4000") && text.contains("--prompt"), "{text}");
+}
+
+#[test]
 fn converting_and_quantizing() {
     let out = folder("converted");
     let (out, demo) = (out.to_str().unwrap(), manifest().join("demo-model"));

@@ -124,7 +124,22 @@ fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(),
 }
 
 /// Runs one case; `Ok(true)` if the file was accepted, `Err` if the reader misbehaved.
+///
+/// On a busy machine any case may have to wait for its turn: only one that is slow three times in a row is slow itself.
 fn run(target: &Target, input: &[u8], running: &Running) -> Result<bool, String> {
+    let mut took = Duration::ZERO;
+    for _ in 0..3 {
+        let accepted;
+        (accepted, took) = attempt(target, input, running)?;
+        if took <= CASE_LIMIT {
+            return Ok(accepted);
+        }
+    }
+    Err(format!("took {took:?}"))
+}
+
+/// Runs one case once; also how long it took.
+fn attempt(target: &Target, input: &[u8], running: &Running) -> Result<(bool, Duration), String> {
     *running.lock().unwrap_or_else(PoisonError::into_inner) =
         Some((Instant::now(), target.name, input.to_vec()));
     let owned = input.to_vec();
@@ -135,11 +150,10 @@ fn run(target: &Target, input: &[u8], running: &Running) -> Result<bool, String>
     let bound = 2 * input.len() + MEMORY_SLACK;
     match outcome {
         Err(panic) => Err(format!("panicked: {}", text(&*panic))),
-        Ok(_) if took > CASE_LIMIT => Err(format!("took {took:?}")),
         Ok(_) if peak > bound => {
             Err(format!("held {peak} bytes; {bound} are allowed for {} bytes", input.len()))
         }
-        Ok(accepted) => Ok(accepted),
+        Ok(accepted) => Ok((accepted, took)),
     }
 }
 

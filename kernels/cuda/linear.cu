@@ -1,4 +1,4 @@
-// out = x w^T + bias, strict: x [rows, k], w [n, k] in any format, out [rows, n]; then nothing, an activation, a sum with what
+// out = x w^T + bias, strict: x [rows, k], w [n, k] in any format (w8a8: x quantized on the way in), out [rows, n]; then nothing, an activation, a sum with what
 // the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
 //
 // Where the composed ops would store, this rounds to the output's element type, so that fused equals composed.
@@ -6,7 +6,24 @@
 // this kernel is for bits, gemm.cu is for speed), x once per 32 outputs.
 // Launch: blocks of 256 = 8 leaves x 32 outputs; grid [rows / 4 (or 16: `many`), outputs / 32], so that blocks that run side
 // by side share the weight.
+#include "int8.cuh"
 #include "product.cuh"
+
+// The sums of a format's products.
+template <typename W>
+struct Sums {
+    template <u32 ROWS, typename R>
+    static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, ProductShared<ROWS> &shared) {
+        product<W>(p.x, p.x_elem, p.weight, p.grain, count, x_row, first, limit, shared);
+    }
+};
+template <>
+struct Sums<W8A8> {
+    template <u32 ROWS, typename R>
+    static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, ProductShared<ROWS> &shared) {
+        product_int8(p.x, p.x_elem, p.weight, p.grain, count, x_row, first, limit, shared);
+    }
+};
 
 template <typename W, u32 ROWS>
 DEVICE void strict(const Linear &p) {
@@ -25,8 +42,7 @@ DEVICE void strict(const Linear &p) {
     float y[PARTS], up[PARTS];
     for (u32 half = 0; half < (gate ? 2u : 1u); half++) {
         u64 begin = (u64)half * outputs;
-        product<W>(p.x, p.x_elem, p.weight, p.grain, count, [=](u32 i) { return tile + i; }, begin + first,
-                   begin + outputs, shared);
+        Sums<W>::of(p, count, [=](u32 i) { return tile + i; }, begin + first, begin + outputs, shared);
         __syncthreads();
 #pragma unroll
         for (u32 i = 0; i < PARTS; i++) {
@@ -72,3 +88,5 @@ ENTRY_MANY(Q3_K, q3_k)
 ENTRY_MANY(Q4_K, q4_k)
 ENTRY_MANY(Q5_K, q5_k)
 ENTRY_MANY(Q6_K, q6_k)
+
+extern "C" __global__ void __launch_bounds__(256, 2) linear_w8a8(const __grid_constant__ Linear p) { strict<W8A8, FEW>(p); }

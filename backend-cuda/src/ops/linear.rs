@@ -50,9 +50,10 @@ pub(super) fn linear(
         rows: w.rows,
         cols: w.cols,
         gated: w.gated,
+        integers: w.integers,
     };
     match product(stream.gpu().mode(), of) {
-        Product::Strict => run_strict(stream, &call),
+        Product::Strict | Product::Integers => run_strict(stream, &call),
         Product::Tensor(layout) => run_tensor(stream, &call, &layout),
     }
 }
@@ -76,7 +77,8 @@ fn run_strict(stream: &mut CudaStream, call: &Call<'_>) -> Result<()> {
         act,
         reserved: 0,
     };
-    stream.run(&p.launch(call.w.format), &p)
+    let launch = if call.w.integers { p.launch_w8a8() } else { p.launch(call.w.format) };
+    stream.run(&launch, &p)
 }
 
 fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout) -> Result<()> {

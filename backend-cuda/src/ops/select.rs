@@ -24,6 +24,8 @@ pub(crate) struct Terms {
 pub(super) enum Product {
     /// In the contract's order: weights as stored.
     Strict,
+    /// The same, of quantized activations.
+    Integers,
     /// On tensor cores: weights packed.
     Tensor(Layout),
 }
@@ -39,10 +41,15 @@ pub(super) struct ProductOf {
     pub rows: usize,
     pub cols: usize,
     pub gated: bool,
+    /// Activations are quantized.
+    pub integers: bool,
 }
 
 /// The kernel of a product.
 pub(super) fn product(mode: Mode, p: ProductOf) -> Product {
+    if p.integers {
+        return Product::Integers;
+    }
     if mode == Mode::Reference {
         return Product::Strict;
     }
@@ -58,10 +65,12 @@ fn product_name(mode: Mode, signature: &Signature, weight: WeightFormat, gated: 
         WeightFormat::Group(groups) => groups.group(signature.inner),
         _ => 0,
     };
-    let (x, out) = (signature.dtype, signature.dtype);
-    let of = ProductOf { x, out, format, group, rows: signature.outer, cols: signature.inner, gated };
+    let (x, out, integers) = (signature.dtype, signature.dtype, weight == WeightFormat::W8A8);
+    let of =
+        ProductOf { x, out, format, group, rows: signature.outer, cols: signature.inner, gated, integers };
     Some(match product(mode, of) {
         Product::Strict => format!("linear_strict*_{}", format.name()),
+        Product::Integers => "linear_w8a8".into(),
         Product::Tensor(layout) => {
             let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
             // `gemm_n8_bf16`: the second part is the tile for the rows at hand.
@@ -168,6 +177,7 @@ fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
         Op::Rope => format!("rope_heads_{dtype}"),
         Op::QkvRopeAppend => format!("kv_turned_{dtype}"),
         Op::Route => "moe_route".into(),
+        Op::ExpertLinear if signature.weight == Some(WeightFormat::W8A8) => return None,
         Op::ExpertLinear => format!("moe_linear*_{}", format_of(signature.weight?)?.name()),
         Op::Combine => format!("moe_combine_{dtype}"),
         Op::KvAppend => "kv_append".into(),

@@ -66,7 +66,7 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
     /// Quantize weights while loading: int8, int8a, int4, int4a (each also with a group, int4:64), q8_0, q4_0, q4_1, q5_0,
-    /// q5_1, f16, bf16; default: as stored
+    /// q5_1, f16, bf16; w8a8 also quantizes activations; default: as stored
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
     /// Threads of the CPU backend; 0 is one per core
@@ -184,7 +184,7 @@ pub struct BenchArgs {
     /// Sequences at once, a list
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = positive)]
     pub batch: Vec<usize>,
-    /// Prompt tokens per sequence
+    /// Tokens per prompt, or per text of an encoder
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
     pub prompt: usize,
     /// Tokens to draw per sequence

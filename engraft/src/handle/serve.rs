@@ -1,6 +1,6 @@
 //! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while not.
 
-use super::{Command, Event, ModelInfo};
+use super::{Command, Event, ModelInfo, Told};
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
@@ -73,7 +73,7 @@ impl Visitor for Unfused {
 struct Client {
     key: u64,
     want: Want,
-    events: Sender<Result<Event>>,
+    events: Sender<Told>,
 }
 
 struct Desk<B: Backend> {
@@ -129,7 +129,7 @@ impl<B: Backend> Desk<B> {
         }
     }
 
-    fn submit(&mut self, key: u64, request: Request, events: Sender<Result<Event>>) {
+    fn submit(&mut self, key: u64, request: Request, events: Sender<Told>) {
         let want = request.want;
         let put = match &self.broken {
             None => self.engine.put(request),
@@ -140,7 +140,7 @@ impl<B: Backend> Desk<B> {
                 self.clients.insert(id, Client { key, want, events });
             }
             Err(error) => {
-                let _ = events.send(Err(error));
+                let _ = events.send(Told::now(Err(error)));
             }
         }
     }
@@ -149,15 +149,15 @@ impl<B: Backend> Desk<B> {
         let Some(client) = self.clients.get(&output.id) else { return };
         let mut listening = true;
         if let Some(token) = output.token {
-            listening &= client.events.send(Ok(Event::Token(token))).is_ok();
+            listening &= client.events.send(Told::now(Ok(Event::Token(token)))).is_ok();
         }
         if let Some(finish) = output.finish {
             if client.want != Want::default()
                 && let Some(kept) = self.engine.take_captured(output.id)
             {
-                let _ = client.events.send(Ok(Event::Captured(Box::new(kept))));
+                let _ = client.events.send(Told::now(Ok(Event::Captured(Box::new(kept)))));
             }
-            let _ = client.events.send(Ok(Event::Finished(finish)));
+            let _ = client.events.send(Told::now(Ok(Event::Finished(finish))));
             self.clients.remove(&output.id);
         } else if !listening {
             self.clients.remove(&output.id);
@@ -181,7 +181,7 @@ impl<B: Backend> Desk<B> {
         let mut first = Some(error);
         for (id, client) in std::mem::take(&mut self.clients) {
             let told = first.take().unwrap_or_else(|| Error::DeviceLost { what: text.clone() });
-            let _ = client.events.send(Err(told));
+            let _ = client.events.send(Told::now(Err(told)));
             self.forget(id);
         }
     }

@@ -4,8 +4,9 @@ use crate::embed::{Weight, every_weight};
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd};
 use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_core::quant::activation::{self, SPAN};
 use engraft_kernels::params::linear::{Linear, Then};
-use engraft_kernels::params::{Activation, Elem};
+use engraft_kernels::params::{Activation, Elem, Format};
 
 /// `x w^T` in the contract's order.
 pub fn product(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
@@ -23,11 +24,33 @@ struct Case {
     out_elem: Elem,
     bias: bool,
     then: Then,
+    w8a8: bool,
+}
+
+/// The same of rows that are quantized: chains over blocks.
+fn product_w8a8(x: &[f32], w: &Weight, grain: usize) -> Vec<f32> {
+    let b = leaf_bounds(w.cols, grain);
+    let dot = |x: &[f32], w: &[u8]| {
+        let block = |acc: f32, i: usize| {
+            let mut qx = [0; SPAN];
+            let dx = activation::encode(x[i * SPAN..(i + 1) * SPAN].try_into().unwrap(), &mut qx);
+            let raw = &w[i * 34..(i + 1) * 34];
+            let sum: i32 = qx.iter().zip(&raw[2..]).map(|(q, w)| i32::from(*q) * i32::from(*w as i8)).sum();
+            let dw = half::f16::from_le_bytes([raw[0], raw[1]]).to_f32();
+            (dx * dw).mul_add(sum as f32, acc)
+        };
+        tree(std::array::from_fn(|l| (b[l] / SPAN..b[l + 1] / SPAN).fold(0.0, block)))
+    };
+    x.chunks(w.cols).flat_map(|x| w.bytes.chunks(w.row_bytes).map(move |w| dot(x, w))).collect()
 }
 
 fn model(case: &Case, x: &[f32], w: &Weight, bias: &[f32], old: &[f32]) -> Vec<f32> {
     let n = w.rows;
-    let mut y = product(&rounded(x, case.x_elem), &w.values, w.cols, case.grain);
+    let x = rounded(x, case.x_elem);
+    let mut y = match case.w8a8 {
+        true => product_w8a8(&x, w, case.grain),
+        false => product(&x, &w.values, w.cols, case.grain),
+    };
     if case.bias {
         y.iter_mut().enumerate().for_each(|(i, v)| *v += bias[i % n]);
     }
@@ -66,7 +89,8 @@ fn check(case: &Case, w: &Weight) {
             act: Activation::SILU,
             reserved: 0,
         };
-        gpu.run(&p, &p.launch(w.format));
+        let launch = if case.w8a8 { p.launch_w8a8() } else { p.launch(w.format) };
+        gpu.run(&p, &launch);
         same(&gpu.values(out, case.out_elem), &want, w.format.name());
     });
 }
@@ -76,7 +100,18 @@ fn every_format_has_the_contracts_bits() {
     for rows in [2, 19] {
         for (i, w) in every_weight(5, 300).iter().enumerate() {
             let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[i / 3 % 3]);
-            check(&Case { rows, grain: 1, x_elem, out_elem, bias: i % 2 == 0, then: Then::NOTHING }, w);
+            check(
+                &Case {
+                    rows,
+                    grain: 1,
+                    x_elem,
+                    out_elem,
+                    bias: i % 2 == 0,
+                    then: Then::NOTHING,
+                    w8a8: false,
+                },
+                w,
+            );
         }
     }
 }
@@ -94,6 +129,7 @@ fn every_size_has_the_contracts_bits() {
                     out_elem: Elem::F32,
                     bias: true,
                     then: Then::NOTHING,
+                    w8a8: false,
                 },
                 w,
             );
@@ -108,9 +144,21 @@ fn every_epilogue_rounds_where_the_composed_ops_would() {
             for bias in [false, true] {
                 let all = every_weight(70, 96);
                 for (rows, w) in [(5, &all[2]), (17, &all[0])] {
-                    check(&Case { rows, grain: 1, x_elem: elem, out_elem: elem, bias, then }, w);
+                    check(&Case { rows, grain: 1, x_elem: elem, out_elem: elem, bias, then, w8a8: false }, w);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn quantized_activations_have_the_contracts_bits() {
+    for (i, (k, grain)) in [(32, 32), (96, 32), (288, 64), (1056, 96)].into_iter().enumerate() {
+        let all = every_weight(70, k);
+        let w = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
+        let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[(i + 1) % 3]);
+        for (then, rows) in [(Then::NOTHING, 1), (Then::ACTIVATE, 5), (Then::ADD, 4), (Then::GATE, 3)] {
+            check(&Case { rows, grain, x_elem, out_elem, bias: rows > 1, then, w8a8: true }, w);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! One benchmark: loads the model, runs prefill and decode, and measures the machine's limits between the runs.
+//! One benchmark: loads the model, runs prefill and decode (of an encoder: texts), and measures the machine's limits
+//! between the runs.
 
 use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
 use engraft::core::backend::Backend;
 use engraft::core::checkpoint::{Access, ModelFiles, open};
 use engraft::core::config::EngineConfig;
-use engraft::core::engine::{Engine, Output, Request};
+use engraft::core::engine::{EncoderInput, Engine, Output, Request};
 use engraft::core::inject::{InjectionPlan, inject};
 use engraft::core::policy::{Family, ModelSpec, Registry};
 use engraft::core::profile::Profile;
@@ -35,6 +36,7 @@ pub struct Job {
 /// Times of one batch size: one entry per repetition.
 #[derive(Default)]
 pub struct Times {
+    /// Of an encoder: median batch of texts.
     pub prefill_s: Vec<f64>,
     /// Median step of each repetition.
     pub step_s: Vec<f64>,
@@ -58,6 +60,7 @@ pub struct Work {
 /// All figures of a job.
 pub struct Report {
     pub model: String,
+    pub family: Family,
     pub device: String,
     pub load_s: Vec<f64>,
     pub peak_rss: Option<u64>,
@@ -82,6 +85,10 @@ impl Visitor for Job {
             let (mut engine, parameters) = self.load(&backend)?;
             load_s.push(began.elapsed().as_secs_f64());
             for (batch, times) in &mut batches {
+                if engine.model().spec.family == Family::Encoder {
+                    times.prefill_s.push(self.encode(&mut engine, *batch)?);
+                    continue;
+                }
                 self.warm_up(&mut engine, *batch)?;
                 times.prefill_s.push(self.prefill(&mut engine, *batch)?);
                 self.decode(&mut engine, *batch, times)?;
@@ -103,8 +110,9 @@ impl Visitor for Job {
             times.best_step_s = times.steps.get(times.steps.len() / 10).copied().unwrap_or(f64::NAN);
         }
         let device = backend.caps().device.clone();
+        let family = engine.model().spec.family;
         let model = self.model.map_or("demo".into(), |p| p.display().to_string());
-        Ok(Report { model, device, load_s, peak_rss, limits, batches, work, profiles })
+        Ok(Report { model, family, device, load_s, peak_rss, limits, batches, work, profiles })
     }
 }
 
@@ -119,7 +127,16 @@ impl Job {
     fn load<B: Backend>(&self, backend: &Arc<B>) -> Result<(Engine<B>, u64)> {
         let files = self.files()?;
         let most = self.batches.iter().copied().max().unwrap_or(1);
-        let context = self.prompt.max(DECODE_PROMPT) + self.decode + 1;
+        let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
+        let registry = Registry::default();
+        let load = LoadOptions { quantize: self.quantize, ..LoadOptions::default() };
+        let decoded = self.prompt.max(DECODE_PROMPT) + self.decode + 1;
+        let model = inject(backend, &files, &registry, decoded, load, &mut |_, _| {})?;
+        drop(files);
+        let (context, flags) = match model.spec.family {
+            Family::Decoder => (decoded, "--prompt and --decode that fit"),
+            Family::Encoder => (self.prompt, "a --prompt that fits"),
+        };
         let config = EngineConfig {
             dtype: self.dtype,
             kv_dtype: self.dtype,
@@ -127,25 +144,32 @@ impl Job {
             max_context: context,
             ..EngineConfig::default()
         };
-        let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let registry = Registry::default();
-        let load = LoadOptions { quantize: self.quantize, ..LoadOptions::default() };
-        let model = inject(backend, &files, &registry, context, load, &mut |_, _| {})?;
-        if model.spec.family != Family::Decoder {
-            return Err(Error::config(
-                "model",
-                &model.spec.arch,
-                "a decoder: only those are measured so far",
-            ));
-        }
-        drop(files);
         let engine = Engine::new(backend.clone(), model, config)?;
         if engine.config().max_context < context {
             let have = engine.config().max_context;
-            let what = format!("--prompt and --decode that fit the model's context of {have} tokens");
-            return Err(Error::config("prompt + decode", context, what));
+            let what = format!("{flags} the model's context of {have} tokens");
+            return Err(Error::config("tokens", context, what));
         }
         Ok((engine, parameters))
+    }
+
+    /// Median seconds of a batch of texts, each of as many tokens as a prompt; the first batch does not count.
+    fn encode<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<f64> {
+        let texts = self.texts(engine, batch);
+        engine.encode(&texts, false)?;
+        let mut seconds = Vec::new();
+        while seconds.len() < 5 || seconds.iter().sum::<f64>() < 1.0 {
+            let began = Instant::now();
+            engine.encode(&texts, false)?;
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+        Ok(super::median(&mut seconds))
+    }
+
+    fn texts<B: Backend>(&self, engine: &Engine<B>, batch: usize) -> Vec<EncoderInput> {
+        let vocab = engine.model().spec.vocab;
+        let ids = |b: usize| (0..self.prompt).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
+        (0..batch).map(|b| EncoderInput { ids: ids(b), kinds: Vec::new() }).collect()
     }
 
     /// Queues `batch` prompts of `len` tokens, all different.
@@ -194,6 +218,12 @@ impl Job {
     fn profiled<B: Backend>(&self, engine: &mut Engine<B>) -> Result<(Profile, Profile)> {
         let batch = self.batches.first().copied().unwrap_or(1);
         engine.set_profiling(true);
+        if engine.model().spec.family == Family::Encoder {
+            engine.encode(&self.texts(engine, batch), false)?;
+            let profile = engine.take_profile().unwrap_or_default();
+            engine.set_profiling(false);
+            return Ok((profile, Profile::default()));
+        }
         self.put(engine, batch, self.prompt, 1)?;
         engine.run()?;
         let prefill = engine.take_profile().unwrap_or_default();
@@ -233,6 +263,10 @@ impl Job {
         }
         let prompt = self.prompt as f64;
         let at = DECODE_PROMPT.min(self.prompt) + self.decode / 2;
+        if model.spec.family == Family::Encoder {
+            let flops = prompt * (body + attention(&model.spec) * prompt);
+            return Work { parameters, weight_bytes, kv_bytes: 0, prefill_flops: flops, decode_flops: 0.0 };
+        }
         Work {
             parameters,
             weight_bytes,

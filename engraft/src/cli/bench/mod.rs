@@ -1,4 +1,5 @@
-//! `engraft bench`: prefill and decode speed, load time and memory, beside the machine's own limits.
+//! `engraft bench`: prefill and decode speed (of encoders: texts per second), load time and memory, beside the machine's own
+//! limits.
 //!
 //! `shape.rs` writes random checkpoints (in a process of its own, so that writing does not count as memory of the
 //! run), `measure.rs` runs and measures what the machine can do in the same run, this file reports. Every figure is a
@@ -13,6 +14,7 @@ use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use super::{Failure, Outcome};
 use engraft::backends::with_backend;
+use engraft::core::policy::Family;
 use engraft::core::profile::Profile;
 use engraft::{Error, ModelSource};
 use measure::{Job, Report, Times};
@@ -130,6 +132,12 @@ struct Figures {
 }
 
 impl Figures {
+    /// Of an encoder: texts per second, and their GFLOP/s.
+    fn texts(report: &Report, batch: usize, times: &Times) -> [f64; 2] {
+        let rate = batch as f64 / median_of(times.prefill_s.clone());
+        [rate, rate * report.work.prefill_flops / 1e9]
+    }
+
     fn new(args: &BenchArgs, report: &Report, batch: usize, times: &Times) -> Self {
         let (prefill_s, step) = (median_of(times.prefill_s.clone()), median_of(times.step_s.clone()));
         let work = &report.work;
@@ -159,9 +167,60 @@ impl Peak {
     }
 }
 
+fn percent(x: f64, of: f64) -> String {
+    format!("{:.0} %", 100.0 * x / of)
+}
+
 fn as_text(args: &BenchArgs, report: &Report) -> String {
     let peak = Peak::of(report);
-    let percent = |x: f64, of: f64| format!("{:.0} %", 100.0 * x / of);
+    let mut text = format!(
+        "{}: {} parameters, {} read per step\n{} on {}, activations {}\n",
+        report.model,
+        count(report.work.parameters),
+        bytes(report.work.weight_bytes),
+        args.model.device.backend,
+        report.device,
+        args.model.device.dtype
+    );
+    text.push_str(&format!(
+        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s",
+        rate(peak.gbs),
+        rate(peak.gflops),
+        median_of(report.load_s.clone())
+    ));
+    if let Some(rss) = report.peak_rss {
+        let ratio = rss as f64 / report.work.weight_bytes as f64;
+        text.push_str(&format!(", peak memory {} ({ratio:.2} x weights", bytes(rss)));
+        if report.work.kv_bytes > 0 {
+            text.push_str(&format!("; {} of KV cache", bytes(report.work.kv_bytes)));
+        }
+        text.push(')');
+    }
+    text.push_str("\n\n");
+    let runs = plural(args.repeat, "run");
+    let decoder = report.family == Family::Decoder;
+    text.push_str(&match decoder {
+        true => decoder_table(args, report, &peak),
+        false => encoder_table(args, report, &peak),
+    });
+    text.push_str(&match decoder {
+        true => format!(
+            "\nprompts of {}, {} per sequence, medians of {runs}\n",
+            plural(args.prompt, "token"),
+            plural(args.decode, "decoded token"),
+        ),
+        false => format!("\ntexts of {}, medians of {runs}\n", plural(args.prompt, "token")),
+    });
+    if let (true, Some((prefill, decode))) = (args.profile, &report.profiles) {
+        text.push_str(&match decoder {
+            true => format!("\nprefill by op\n{}\ndecode by op\n{}", by_op(prefill), by_op(decode)),
+            false => format!("\nby op\n{}", by_op(prefill)),
+        });
+    }
+    text
+}
+
+fn decoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
     let rows = report.batches.iter().map(|(batch, times)| {
         let f = Figures::new(args, report, *batch, times);
         vec![
@@ -189,38 +248,16 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
         "GFLOP/s",
         "of FMA",
     ];
-    let mut text = format!(
-        "{}: {} parameters, {} read per step\n{} on {}, activations {}\n",
-        report.model,
-        count(report.work.parameters),
-        bytes(report.work.weight_bytes),
-        args.model.device.backend,
-        report.device,
-        args.model.device.dtype
-    );
-    text.push_str(&format!(
-        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s",
-        rate(peak.gbs),
-        rate(peak.gflops),
-        median_of(report.load_s.clone())
-    ));
-    if let Some(rss) = report.peak_rss {
-        let ratio = rss as f64 / report.work.weight_bytes as f64;
-        let kv = bytes(report.work.kv_bytes);
-        text.push_str(&format!(", peak memory {} ({ratio:.2} x weights; {kv} of KV cache)", bytes(rss)));
-    }
-    text.push_str("\n\n");
-    text.push_str(&table(&heads, &rows.collect::<Vec<_>>()));
-    text.push_str(&format!(
-        "\nprompts of {}, {} per sequence, medians of {}\n",
-        plural(args.prompt, "token"),
-        plural(args.decode, "decoded token"),
-        plural(args.repeat, "run")
-    ));
-    if let (true, Some((prefill, decode))) = (args.profile, &report.profiles) {
-        text.push_str(&format!("\nprefill by op\n{}\ndecode by op\n{}", by_op(prefill), by_op(decode)));
-    }
-    text
+    table(&heads, &rows.collect::<Vec<_>>())
+}
+
+fn encoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
+    let rows = report.batches.iter().map(|(batch, times)| {
+        let [texts, gflops] = Figures::texts(report, *batch, times);
+        let tokens = texts * args.prompt as f64;
+        vec![batch.to_string(), rate(texts), rate(tokens), rate(gflops), percent(gflops, peak.gflops)]
+    });
+    table(&["batch", "texts/s", "tokens/s", "GFLOP/s", "of FMA"], &rows.collect::<Vec<_>>())
 }
 
 fn by_op(profile: &Profile) -> String {
@@ -241,22 +278,18 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
     let batches: Vec<Value> = report
         .batches
         .iter()
-        .map(|(batch, times)| {
-            let f = Figures::new(args, report, *batch, times);
-            json!({
-                "batch": batch,
-                "prefill_tokens_per_second": f.prefill,
-                "prefill_gflop_per_second": f.prefill_gflops,
-                "prefill_share_of_fma": f.prefill_gflops / peak.gflops,
-                "decode_tokens_per_second": f.decode,
-                "decode_best_tokens_per_second": f.best,
-                "decode_gb_per_second": f.decode_gbs,
-                "decode_share_of_read": f.decode_gbs / peak.gbs,
-                "decode_gflop_per_second": f.decode_gflops,
-                "decode_share_of_fma": f.decode_gflops / peak.gflops,
-                "prefill_seconds": times.prefill_s,
-                "step_seconds": times.step_s,
-            })
+        .map(|(batch, times)| match report.family {
+            Family::Decoder => decoder_json(args, report, &peak, *batch, times),
+            Family::Encoder => {
+                let [texts, gflops] = Figures::texts(report, *batch, times);
+                json!({
+                    "batch": batch,
+                    "texts_per_second": texts,
+                    "gflop_per_second": gflops,
+                    "share_of_fma": gflops / peak.gflops,
+                    "batch_seconds": times.prefill_s,
+                })
+            }
         })
         .collect();
     let profile = |p: &Profile| {
@@ -279,5 +312,23 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "limits": {"read_gb_per_second": peak.gbs, "fma_gflop_per_second": peak.gflops},
         "batches": batches,
         "profile": profiles.map(|(p, d)| json!({"prefill": profile(p), "decode": profile(d)})),
+    })
+}
+
+fn decoder_json(args: &BenchArgs, report: &Report, peak: &Peak, batch: usize, times: &Times) -> Value {
+    let f = Figures::new(args, report, batch, times);
+    json!({
+        "batch": batch,
+        "prefill_tokens_per_second": f.prefill,
+        "prefill_gflop_per_second": f.prefill_gflops,
+        "prefill_share_of_fma": f.prefill_gflops / peak.gflops,
+        "decode_tokens_per_second": f.decode,
+        "decode_best_tokens_per_second": f.best,
+        "decode_gb_per_second": f.decode_gbs,
+        "decode_share_of_read": f.decode_gbs / peak.gbs,
+        "decode_gflop_per_second": f.decode_gflops,
+        "decode_share_of_fma": f.decode_gflops / peak.gflops,
+        "prefill_seconds": times.prefill_s,
+        "step_seconds": times.step_s,
     })
 }
