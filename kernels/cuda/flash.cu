@@ -8,9 +8,12 @@
 //
 // q . k is a chain of mma.sync m16n8k16 over d, 16 at a time, ascending; the sums over j are chains of mma over 16 positions
 // each, ascending, of e in two 16-bit parts, the nearest and what it leaves: together 16 (bf16) or 22 (f16) bits, so that
-// weights cost no more than f32 arithmetic does. exp(x) is ex2.approx of x log2 e. A chunk of which a row sees nothing
-// changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot change a bit, nor can it matter
-// which of the two kernels takes a sequence: `split` leaves the spans of a row apart and `merge` joins them.
+// weights cost no more than f32 arithmetic does. exp(x) is ex2.approx of x log2 e. f16 ends at 2^-24, in the middle of what
+// a softmax needs: there e is 2^15 exp(s_j - m'), at most 2^15 and in both parts exact to 2^-40 of the largest weight: for
+// values near 1 a 2^16th of the least distance of two f16 outputs. l and o carry the factor alike, O (1 / L) has none. A
+// chunk of which a row sees nothing changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot
+// change a bit, nor can it matter which of the two kernels takes a sequence: `split` leaves the spans of a row apart and
+// `merge` joins them.
 //
 // q [tokens, heads * k_dim], out [tokens, heads * v_dim], keys and values in pages (paged.cuh) or as rows of matrices
 // (page_size 0: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is zero; rows outside
@@ -227,8 +230,12 @@ DEVICE void form(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const f
     }
 }
 
-// exp(s - m); nothing where a row does not see.
-DEVICE float weight(float s, float m) { return s == LOWEST ? 0.0f : exp_fast(sub(s, m)); }
+// exp(s - m), times 2^15 for f16; nothing where a row does not see.
+template <typename T>
+DEVICE float weight(float s, float m) {
+    float e = s == LOWEST ? 0.0f : exp_fast(sub(s, m));
+    return Half<T>::WIDE ? e : mul(e, 32768.0f);
+}
 
 // Two weights as two 16-bit parts each.
 template <typename T>
@@ -370,7 +377,8 @@ DEVICE void whole(const Flash &p) {
 #pragma unroll
             for (u32 e = 0; e < 4; e++) {
                 float m = span.m[e % 2];
-                parts_of<T>(weight(w[2 * i + e / 2][e % 2 * 2], m), weight(w[2 * i + e / 2][e % 2 * 2 + 1], m), high[e], low[e]);
+                const float *two = &w[2 * i + e / 2][e % 2 * 2];
+                parts_of<T>(weight<T>(two[0], m), weight<T>(two[1], m), high[e], low[e]);
             }
             count<T>(span.l, high, low);
 #pragma unroll
@@ -472,7 +480,7 @@ DEVICE void split(const Flash &p) {
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 u32 high, low;
-                parts_of<T>(weight(w[n][2 * i], span.m[i]), weight(w[n][2 * i + 1], span.m[i]), high, low);
+                parts_of<T>(weight<T>(w[n][2 * i], span.m[i]), weight<T>(w[n][2 * i + 1], span.m[i]), high, low);
                 u32 at = (lane / 4 + i * 8) * W_PITCH + (warp * 16 + n * 8 + lane % 4 * 2) * 2;
                 *reinterpret_cast<u32 *>(&weights[0][at]) = high;
                 *reinterpret_cast<u32 *>(&weights[1][at]) = low;

@@ -93,10 +93,8 @@ pub(super) fn attention(
 ) -> Result<Attention, String> {
     let width = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let (k, v, room) = (width(k_dim), width(v_dim), u64::from(terms.shared_bytes));
-    // Weights of a softmax below 2^-14 lose bits as f16 operands: such sums leave the budget of `tests/src/budget.rs`.
-    let tensor = terms.mode != Mode::Reference && q != Float::F16;
-    if tensor && flash::supports(elem(q), elem(kv), k, v).is_ok() && u64::from(flash::most_shared(k)) <= room
-    {
+    let tensor = terms.mode != Mode::Reference && flash::supports(elem(q), elem(kv), k, v).is_ok();
+    if tensor && u64::from(flash::most_shared(k)) <= room {
         return Ok(Attention::Tensor);
     }
     let needed = strict::most_shared(elem(kv), k);
@@ -204,6 +202,10 @@ mod tests {
             assert_eq!(ask(LARGE, op, Float::Bf16, 256), native("flash_*_bf16_256"));
             assert_eq!(ask(SMALL, op, Float::Bf16, 256), native(strict));
             assert_eq!(ask(SMALL, op, Float::Bf16, 128), native("flash_*_bf16_128"));
+            assert_eq!(ask(SMALL, op, Float::F16, 64), native("flash_*_f16_64"));
+            let reference = Terms { mode: Mode::Reference, ..LARGE };
+            let strict = strict.replace("bf16", "f16");
+            assert_eq!(ask(reference, op, Float::F16, 64), native(&strict));
         }
         assert!(
             flash::WIDTHS.iter().filter(|w| **w <= 128).all(|w| flash::most_shared(*w) <= SMALL.shared_bytes)

@@ -251,7 +251,8 @@ impl Heads {
         let sum: f64 = scores.iter().map(|(_, s)| (s - top).exp()).sum();
         // Scaling the argument of the exponential rounds once more than a plain one.
         off += scores.iter().fold(0.0f64, |m, (_, s)| m.max((top - s) * (s - top).exp())) * 2.0 * U;
-        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16).
+        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16; below 2^-16 an absolute 2^-40, which
+        // these outputs cannot show).
         let parts = if self.ty == Type::Bf16 { 64.0 * U } else { U };
         (0..w)
             .map(|d| {
@@ -334,6 +335,23 @@ fn masks() {
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
         h.prove(&[all(&a), last(&b, 2), last(&b, 30)]);
+    }
+}
+
+/// The first key's weight is 1 and its value nothing: outputs are made of weights from 2^-21 down to 2^-28 alone, which f16
+/// holds with three bits or none.
+#[test]
+fn small_weights_count() {
+    for ty in [Type::F16, Type::Bf16] {
+        let h = Heads { causal: false, ..heads(ty, 1, 1, 64) };
+        let mut a = text(&h, 300, 41);
+        for (j, (k, v)) in a.k.chunks_mut(64).zip(a.v.chunks_mut(64)).enumerate() {
+            k.fill(0.0);
+            k[0] = if j == 0 { 0.0 } else { -15.0 - (j % 5) as f32 };
+            v.iter_mut().for_each(|v| *v = if j == 0 { 0.0 } else { v.abs() });
+        }
+        a.q.chunks_mut(64).for_each(|q| q[0] = 8.0);
+        h.prove(&[last(&a, 1), last(&a, 2)]);
     }
 }
 
