@@ -159,7 +159,11 @@ impl Cuda {
         Ok(Arc::new(Self {
             name,
             caps,
-            terms: ops::Terms { mode: config.mode, shared_bytes: shared.max(0) as u32 },
+            terms: ops::Terms {
+                mode: config.mode,
+                shared_bytes: shared.max(0) as u32,
+                hopper: listed.capability == (9, 0),
+            },
             blocking: config.blocking,
             in_order: config.in_order,
             modules: Modules::new(target, config.kernel_cache),

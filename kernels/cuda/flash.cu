@@ -8,9 +8,12 @@
 //
 // q . k is a chain of mma.sync m16n8k16 over d, 16 at a time, ascending; the sums over j are chains of mma over 16 positions
 // each, ascending, of e in two 16-bit parts, the nearest and what it leaves: together 16 (bf16) or 22 (f16) bits, so that
-// weights cost no more than f32 arithmetic does. exp(x) is ex2.approx of x log2 e. A chunk of which a row sees nothing
-// changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot change a bit, nor can it matter
-// which of the two kernels takes a sequence: `split` leaves the spans of a row apart and `merge` joins them.
+// weights cost no more than f32 arithmetic does. exp(x) is ex2.approx of x log2 e. f16 ends at 2^-24, in the middle of what
+// a softmax needs: there e is 2^15 exp(s_j - m'), at most 2^15 and in both parts exact to 2^-40 of the largest weight: for
+// values near 1 a 2^16th of the least distance of two f16 outputs. l and o carry the factor alike, O (1 / L) has none. A
+// chunk of which a row sees nothing changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot
+// change a bit, nor can it matter which of the two kernels takes a sequence: `split` leaves the spans of a row apart and
+// `merge` joins them.
 //
 // q [tokens, heads * k_dim], out [tokens, heads * v_dim], keys and values in pages (paged.cuh) or as rows of matrices
 // (page_size 0: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is zero; rows outside
@@ -26,75 +29,11 @@
 // Sequences of at most `few` queries belong to `split` and `merge`, the others to `whole` (few = 0: all). Width 256 takes
 // two halves of the value columns. Bytes: `split` reads keys and values once per group, writes and reads 2 + v_dim floats
 // per row and span; `whole` reads keys and values once per 64 rows, from L2.
-#include "paged.cuh"
-#include "tensor.cuh"
+#include "flash.cuh"
 
-constexpr u32 CHUNK = 64, SPAN = 256, WARPS = 4, THREADS = WARPS * 32;
-constexpr u32 CAUSAL = 1, WINDOW = 2, CAPPED = 4;
-constexpr float LOWEST = -3.40282347e38f;
-constexpr float LOG2E = 1.44269504088896340736f;
-
-struct Scores {
-    u64 slopes;
-    float scale;
-    float cap;
-    u32 window;
-    u32 flags;
-};
-
-struct Flash {
-    MatView q;
-    MatView out;
-    KvView kv;
-    // Elements from row to row, where page_size is 0.
-    u64 k_pitch;
-    u64 v_pitch;
-    Scores scores;
-    u64 bounds;
-    u64 table_rows;
-    u64 kv_lens;
-    u64 pages;
-    // [seqs, heads, few, spans, 2 + v_dim] f32.
-    u64 parts;
-    u32 table_stride;
-    u32 seqs;
-    u32 heads;
-    u32 elem;
-    u32 few;
-    u32 spans;
-    // Tiles of 16 rows that few queries of a group fill.
-    u32 tiles;
-    u32 reserved;
-};
+constexpr u32 SPAN = 256, WARPS = 4, THREADS = WARPS * 32;
 
 extern __shared__ __align__(128) u8 memory[];
-
-DEVICE float exp_fast(float x) {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(mul(x, LOG2E)));
-    return r;
-}
-
-// A sequence's part of the step.
-struct Seq {
-    u32 first, queries, len;
-};
-DEVICE Seq sequence(const Flash &p, u32 s) {
-    const u32 *bounds = reinterpret_cast<const u32 *>(p.bounds);
-    u32 first = bounds[s], queries = bounds[s + 1] - first;
-    return Seq{first, queries, p.kv_lens ? reinterpret_cast<const u32 *>(p.kv_lens)[s] : queries};
-}
-
-// A row of work: where it stands and the keys lo..hi that it sees.
-struct Row {
-    u32 query, position, lo, hi;
-};
-DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
-    Row row{query, seq.len - seq.queries + query, 0, 0};
-    row.hi = p.scores.flags & CAUSAL ? least(row.position + 1, seq.len) : seq.len;
-    if (p.scores.flags & WINDOW) row.lo = least(row.position + 1 - least(p.scores.window, row.position + 1), row.hi);
-    return row;
-}
 
 // KD: width of keys; VD: value columns of a block.
 template <typename T, u32 KD, u32 VD>
@@ -194,49 +133,6 @@ struct Tiles {
     }
 };
 
-// From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST. Returns in `top`
-// the largest of each row among this quad's columns.
-template <u32 N>
-DEVICE void form(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const float (&slope)[2], u32 chunk, float (&top)[2]) {
-    u32 lane = threadIdx.x % 32;
-    top[0] = top[1] = LOWEST;
-#pragma unroll
-    for (u32 n = 0; n < N; n++) {
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) s[n][e] = mul(s[n][e], p.scores.scale);
-    }
-    if (p.scores.flags & CAPPED) {
-        float inverse = div(1.0f, p.scores.cap);
-        walk(reinterpret_cast<float(&)[N * 4]>(s), [&](float v) { return mul(p.scores.cap, tanh_of(mul(v, inverse))); });
-    }
-#pragma unroll
-    for (u32 n = 0; n < N; n++) {
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) {
-            u32 j = chunk + n * 8 + lane % 4 * 2 + e % 2;
-            const Row &row = rows[e / 2];
-            if (p.scores.slopes) s[n][e] = madd(slope[e / 2], sub((float)j, (float)row.position), s[n][e]);
-            s[n][e] = j >= row.lo && j < row.hi ? s[n][e] : LOWEST;
-            top[e / 2] = fmaxf(top[e / 2], s[n][e]);
-        }
-    }
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 1));
-        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 2));
-    }
-}
-
-// exp(s - m); nothing where a row does not see.
-DEVICE float weight(float s, float m) { return s == LOWEST ? 0.0f : exp_fast(sub(s, m)); }
-
-// Two weights as two 16-bit parts each.
-template <typename T>
-DEVICE void parts_of(float a, float b, u32 &high, u32 &low) {
-    high = Half<T>::pack(a, b);
-    low = Half<T>::pack(sub(a, Half<T>::low(high)), sub(b, Half<T>::high(high)));
-}
-
 // Two rows' sums over columns in tiles of 8: of a span, or of all.
 template <u32 N>
 struct Output {
@@ -305,17 +201,6 @@ DEVICE void count(float (&l)[4], const u32 (&high)[4], const u32 (&low)[4]) {
     Half<T>::mma(l, low, Half<T>::ONES, Half<T>::ONES);
 }
 
-// Two neighbouring outputs.
-template <typename T>
-DEVICE void write(const Flash &p, u32 token, u32 col, float a, float b) {
-    T *to = row_of<T>(p.out, token) + col;
-    if (((u64)to & 3) == 0) {
-        *reinterpret_cast<u32 *>(to) = Half<T>::pack(a, b);
-    } else {
-        to[0] = narrow<T>(a), to[1] = narrow<T>(b);
-    }
-}
-
 template <typename T, u32 KD, u32 VD, u32 HALVES>
 DEVICE void whole(const Flash &p) {
     using Tile = Tiles<T, KD, VD>;
@@ -370,7 +255,8 @@ DEVICE void whole(const Flash &p) {
 #pragma unroll
             for (u32 e = 0; e < 4; e++) {
                 float m = span.m[e % 2];
-                parts_of<T>(weight(w[2 * i + e / 2][e % 2 * 2], m), weight(w[2 * i + e / 2][e % 2 * 2 + 1], m), high[e], low[e]);
+                const float *two = &w[2 * i + e / 2][e % 2 * 2];
+                parts_of<T>(weight<T>(two[0], m), weight<T>(two[1], m), high[e], low[e]);
             }
             count<T>(span.l, high, low);
 #pragma unroll
@@ -472,7 +358,7 @@ DEVICE void split(const Flash &p) {
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 u32 high, low;
-                parts_of<T>(weight(w[n][2 * i], span.m[i]), weight(w[n][2 * i + 1], span.m[i]), high, low);
+                parts_of<T>(weight<T>(w[n][2 * i], span.m[i]), weight<T>(w[n][2 * i + 1], span.m[i]), high, low);
                 u32 at = (lane / 4 + i * 8) * W_PITCH + (warp * 16 + n * 8 + lane % 4 * 2) * 2;
                 *reinterpret_cast<u32 *>(&weights[0][at]) = high;
                 *reinterpret_cast<u32 *>(&weights[1][at]) = low;

@@ -1,7 +1,7 @@
 // Linear layers with 16-bit weights on tensor cores (the order of sums, the packed weights and all arithmetic: gemm.cuh).
 //
 //   skinny   1 to 64 rows, bound by the bytes of the weight: each is read once per block row, x once per tile from L2
-//   dense    many rows, bound by mma.sync
+//   dense    many rows, bound by mma.sync (on Hopper in mode `Fast`: gemmw.90a.cu)
 //
 // x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32.
 // Bytes: 2 n k (padded to 16 by 64) + 2 rows k for every tile of outputs + out.
@@ -12,8 +12,8 @@
 // | n16 | 8 warps, a leaf each | 16 x 16 | 6 stages, 96 KiB | 64 |
 // | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages, 96 KiB | 128 |
 // | n64 | 4 warps, two leaves each | 32 x 64 | 4 stages, 96 KiB | 224 |
-// | small | 4 warps of 32 x 32 | 64 x 64 | 4 stages of 64 values, 64 KiB | 128 |
-// | wide | 8 warps of 64 x 32 | 128 x 128 | 3 stages of 64 values, 96 KiB | 200 |
+// | small | 4 warps of 32 x 32 | 64 x 64 | 4 stages of 64 values, 64 KiB | 136 |
+// | wide | 8 warps of 64 x 32 | 128 x 128 | 3 stages of 64 values, 96 KiB | 208 |
 //
 // 96 KiB let a block run on every device from compute_80 on, and two on one SM of an H100: 84 to 72 KiB each are on their
 // way while a stage of a skinny kernel is multiplied (an H100 wants 23 KiB per SM at least). `wide` reads 6 KiB of shared

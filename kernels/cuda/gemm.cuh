@@ -13,17 +13,19 @@
 //
 // **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros beyond n and k.
 // The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of 32 values:
-//   plain      1024 bytes a half: [step][lane][8 values]   a step is one mma's A operand (16 x 16)
+//   plain      1024 bytes a half: [rows 0-7, rows 8-15][8 values of k, 4 times][row][8 values]: 8 x 8 matrices
 //   bytes       512 bytes a half: [lane][16 codes]         code + 128
 //   nibbles     256 bytes a half: [lane][16 codes]         code + 8
-// so that a warp's 16-byte loads are one run. Within a half, lane (g, t) of step s holds k = 8t + 4s + {0, 1} as the low
-// and {2, 3} as the high columns of A: then one 16-byte load of x gives lane (g, t) its B operands of both steps. Which
-// products share an mma is the same in every kernel here, and that is all the order needs.
+// so that a warp's loads (ldmatrix, 16 bytes a lane) are one run. Codes stand where mma's A operand wants them: lane (g, t)
+// has k = 16s + 2t + {0, 1} of step s as the low and 8 more as the high columns. Which products share an mma is the same in
+// every kernel here, and that is all the order needs.
 // Scales: [tile][group][g] of d(g), d(g + 8) and, with offsets, m(g), m(g + 8), all f16. Groups are 32 values or a whole
 // number of units.
 // A tile of a *gated* weight holds 8 gate rows and the 8 up rows that go with them.
 //
-// x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k counts as zero.
+// x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k counts as zero. In
+// shared memory it lies in eights of rows by 32 values, piece c (8 values) of row r at 64 r + 16 (c ^ r / 2 % 4): each
+// ldmatrix, which gives B of two steps, takes every bank once.
 #pragma once
 #include "tensor.cuh"
 
@@ -66,12 +68,9 @@ struct Plain {
     static constexpr u32 HALF = 1024, SCALES = 0, HALVES = 1;
     template <typename T>
     static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
-#pragma unroll
-        for (u32 s = 0; s < 2; s++) {
-            Words v = load16(half + s * 512 + lane * 16);
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) a[s][i] = v.w[i];
-        }
+        half += lane / 8 % 2 * 512 + lane / 16 * 128 + lane % 8 * 16;
+        load_matrices(a[0], half);
+        load_matrices(a[1], half + 256);
     }
 };
 
@@ -100,6 +99,9 @@ struct Nibbles {
         for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::nibbles(v[i / 4] >> (i % 4 * 4));
     }
 };
+
+// Where piece i of an eight of rows of x lies: its row is i / 4, its 8 values are i % 4.
+DEVICE u32 place_of_piece(u32 i) { return i / 4 * 64 + (i % 4 ^ i / 8 % 4) * 16; }
 
 // ---- A warp's sums ---------------------------------------------------------------------------------------------------
 
@@ -138,11 +140,12 @@ struct Sums {
         }
     }
 
-    // 32 values of k: weights of tile i at `w + i * w_pitch`, x `[row][32]` of the first row at `x`.
+    // 32 values of k: weights of tile i at `w + i * w_pitch`, the first eight of rows of x at `x`.
     DEVICE void half(u32 w, u32 w_pitch, u32 x, u32 lane) {
-        Words b[NT];
+        u32 b[NT][4];
+        x += place_of_piece(lane % 8 * 4 + lane / 8);
 #pragma unroll
-        for (u32 j = 0; j < NT; j++) b[j] = load16(x + j * 512 + lane * 16);
+        for (u32 j = 0; j < NT; j++) load_matrices(b[j], x + j * 512);
 #pragma unroll
         for (u32 i = 0; i < MT; i++) {
             u32 a[2][4];
@@ -151,8 +154,8 @@ struct Sums {
             for (u32 s = 0; s < 2; s++) {
 #pragma unroll
                 for (u32 j = 0; j < NT; j++) {
-                    Half<T>::mma(SCALED ? chain[SCALED ? i : 0][SCALED ? j : 0] : leaf[i][j], a[s], b[j].w[2 * s],
-                                 b[j].w[2 * s + 1]);
+                    Half<T>::mma(SCALED ? chain[SCALED ? i : 0][SCALED ? j : 0] : leaf[i][j], a[s], b[j][2 * s],
+                                 b[j][2 * s + 1]);
                 }
             }
         }
@@ -161,7 +164,7 @@ struct Sums {
 #pragma unroll
             for (u32 s = 0; s < 2; s++) {
 #pragma unroll
-                for (u32 j = 0; j < NT; j++) Half<T>::mma(ones[j], one, b[j].w[2 * s], b[j].w[2 * s + 1]);
+                for (u32 j = 0; j < NT; j++) Half<T>::mma(ones[j], one, b[j][2 * s], b[j][2 * s + 1]);
             }
         }
     }

@@ -1,7 +1,7 @@
 // Many rows: the kernel behind the entries small and wide of gemm.cu and gemmq.cu.
 //
 // A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that all fill and all
-// read: one barrier a unit. Leaves are added as they end. 16-byte reads of both operands take every bank once.
+// read: one barrier a unit. Leaves are added as they end. Reads of both operands take every bank once.
 #pragma once
 #include "gemm.cuh"
 
@@ -11,7 +11,7 @@ struct Dense {
     static constexpr u32 W = 2 * F::HALF, S = 2 * F::SCALES, X = ROWS * 128, STAGE = TILES * (W + S) + X;
     static constexpr u32 RING = STAGES * STAGE, BOARD = ROWS * Board<TILES>::PITCH * 4;
     static constexpr u32 SHARED = RING > BOARD ? RING : BOARD;
-    // 16-byte pieces of a unit that a thread copies: of weights, of x. x lies in two halves of [row][32 values].
+    // 16-byte pieces of a unit that a thread copies: of weights, of x. x lies in two halves of 32 values.
     static constexpr u32 WN = TILES * W / 16 / THREADS, XN = ROWS * 8 / THREADS;
     static_assert(WN * THREADS * 16 == TILES * W && XN * THREADS == ROWS * 8 && ROWS * 4 % THREADS == 0, "whole pieces");
 
@@ -19,6 +19,8 @@ struct Dense {
     u32 tile, row;
     // The ring and its end; where this thread's part of the next unit goes.
     u32 ring, ring_end, w_to, x_to;
+    // This thread's place in a stage's rows.
+    u32 x_place;
     // This thread's pieces: of the unit at hand, and from the first tile or row to that of piece i.
     u64 w_from, x_from;
     u32 w_step[WN];
@@ -36,7 +38,9 @@ struct Dense {
     DEVICE Dense(const Gemm &p, u32 memory) : p(p) {
         tile = blockIdx.x * TILES, row = blockIdx.y * ROWS;
         ring = pinned(memory), ring_end = pinned(memory + STAGES * STAGE);
-        w_to = x_to = ring + threadIdx.x * 16;
+        w_to = ring + threadIdx.x * 16;
+        x_place = pinned(place_of_piece(threadIdx.x));
+        x_to = ring + x_place;
         all = pinned(p.units), group_units = pinned(p.group_units);
         u32 last = over(p.n, 16) - 1 - tile;
         w_from = p.weight + (u64)tile * p.units * W;
@@ -103,7 +107,7 @@ struct Dense {
         }
         x_from += 128;
         left -= 64;
-        x_to = after(x_to, threadIdx.x * 16);
+        x_to = after(x_to, x_place);
     }
 
     DEVICE void run(float *board) {

@@ -21,6 +21,8 @@ struct Skinny {
     u32 lane, tile, row;
     // The ring and its end; where this lane's part of the next stage's weights and rows goes.
     u32 ring, ring_end, w_to, x_to;
+    // From there to this lane's place among the rows.
+    u32 x_place;
     // What they are read from: this lane's 16 bytes, and the way to the next tile and the next eight rows.
     u64 w_from, s_from, x_from, w_pitch, s_pitch, x_pitch;
     // Weight stages copied, that of the next group.
@@ -37,6 +39,7 @@ struct Skinny {
         ring = pinned(memory + threadIdx.x / 32 * (STAGES * STAGE) + lane * 16);
         ring_end = pinned(ring + STAGES * STAGE);
         w_to = x_to = ring;
+        x_place = pinned(place_of_piece(lane) - lane * 16);
         total = pinned((end - first) * PER_UNIT), turn = pinned((middle - first) * PER_UNIT);
         // A block's last tile may not exist: then it is the one before.
         bool all = tile + MT <= over(p.n, 16);
@@ -89,7 +92,7 @@ struct Skinny {
     }
 
     DEVICE void copy_rows() {
-        u32 to = x_to + MT * (W + S);
+        u32 to = x_to + MT * (W + S) + x_place;
         if (wide) {
 #pragma unroll
             for (u32 h = 0; h < HALVES; h++) {

@@ -84,6 +84,8 @@ struct Half;
 template <>
 struct Half<bf16> {
     static constexpr u32 ONES = 0x3f803f80u;
+    // Whether its exponents are those of f32.
+    static constexpr bool WIDE = true;
     // c += a b
     static DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -116,6 +118,7 @@ struct Half<bf16> {
 template <>
 struct Half<f16> {
     static constexpr u32 ONES = 0x3c003c00u;
+    static constexpr bool WIDE = false;
     static DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                      "{%0, %1, %2, %3};"

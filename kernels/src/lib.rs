@@ -85,11 +85,13 @@ pub fn entries(ptx: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Entries that a name means, as reports write it (`*` stands for any letters), in the text that a device of this compute
-/// capability runs; none where there is no such source.
+/// Entries that a name means, as reports write it (`*` stands for any letters, ` | ` between names for either), in the text
+/// that a device of this compute capability runs; none where there is no such source.
 pub fn named(name: &str, capability: (i32, i32)) -> impl Iterator<Item = &'static str> {
-    let text = module(stem_of(name), capability).map_or("", |module| module.ptx);
-    entries(text).filter(move |entry| means(name, entry))
+    name.split(" | ").flat_map(move |name| {
+        let text = module(stem_of(name), capability).map_or("", |module| module.ptx);
+        entries(text).filter(move |entry| means(name, entry))
+    })
 }
 
 fn means(name: &str, entry: &str) -> bool {

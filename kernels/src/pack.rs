@@ -3,10 +3,12 @@
 //! Pure functions on byte slices: no device, no threads (pack ranges of tiles at once to use several). Nothing is decoded
 //! and nothing is rounded: codes and scales move, so packing has an exact inverse, [`Layout::unpack`].
 //!
-//! A *tile* is 16 outputs, a *unit* 64 values along k, a *half* 32. What lies beyond the weight is zero. Within a half, value
-//! `i` of row `r` of a tile belongs to lane `4 (r % 8) + i / 8`, step `i / 4 % 2`, register `r / 8 + 2 (i / 2 % 2)`, and there
-//! to the low (`i` even) or high part. In a gated weight, rows 0..8 of a tile are gate rows, rows 8..16 the up rows of the
-//! same numbers.
+//! A *tile* is 16 outputs, a *unit* 64 values along k, a *half* 32. What lies beyond the weight is zero. A half of plain values
+//! is 8 x 8 matrices, row after row: those of rows 0..8 by k, then those of rows 8..16. That is what `ldmatrix` takes and
+//! what a `wgmma` descriptor without swizzle means, so one form serves every kernel. Codes are decoded in registers: within
+//! a half, value `i` of row `r` of a tile belongs to lane `4 (r % 8) + i / 2 % 4`, step `i / 16`, register
+//! `r / 8 + 2 (i / 8 % 2)`, and there to the low (`i` even) or high part. In a gated weight, rows 0..8 of a tile are gate
+//! rows, rows 8..16 the up rows of the same numbers.
 
 use crate::params::Format;
 use std::ops::Range;
@@ -308,13 +310,12 @@ impl Layout {
 /// `(half, step, lane, register, part)` of value `k` of row `r` of a tile.
 const fn place(r: usize, k: usize) -> (usize, usize, usize, usize, usize) {
     let i = k % HALF;
-    (k / HALF, i / 4 % 2, r % 8 * 4 + i / 8, r / 8 + i / 2 % 2 * 2, i % 2)
+    (k / HALF, i / 16, r % 8 * 4 + i / 2 % 4, r / 8 + i / 8 % 2 * 2, i % 2)
 }
 
 /// Byte of a plain value.
 const fn plain_at(r: usize, k: usize) -> usize {
-    let (half, step, lane, register, part) = place(r, k);
-    half * 1024 + step * 512 + lane * 16 + register * 4 + part * 2
+    k / HALF * 1024 + r / 8 * 512 + k % HALF / 8 * 128 + r % 8 * 16 + k % 8 * 2
 }
 
 /// Byte and shift of a code.
@@ -330,10 +331,10 @@ const fn code_at(form: Form, r: usize, k: usize) -> (usize, usize) {
 }
 
 fn place_plain(r: usize, row: &[u8], codes: &mut [u8]) {
-    // Two values at a time: they stay together.
-    for (pair, value) in row.chunks_exact(4).enumerate() {
-        let at = plain_at(r, 2 * pair);
-        codes[at..at + 4].copy_from_slice(value);
+    // Eight values at a time: they stay together.
+    for (eight, values) in row.chunks_exact(16).enumerate() {
+        let at = plain_at(r, 8 * eight);
+        codes[at..at + 16].copy_from_slice(values);
     }
 }
 

@@ -66,6 +66,9 @@ fn a_name_means_the_entries_that_fit_it() {
     assert_eq!(all("rows_patch"), ["rows_patch"]);
     let products = ["n8", "n16", "n32", "n64", "small", "wide"].map(|cut| format!("gemm_{cut}_bf16"));
     assert_eq!(all("gemm_*_bf16"), products);
+    let hopper = ["gemmw_n128_bf16", "gemmw_n256_bf16"].map(String::from);
+    assert_eq!(all("gemm_*_bf16 | gemmw_*_bf16"), [&products[..], &hopper[..]].concat());
+    assert_eq!(named("gemm_*_bf16 | gemmw_*_bf16", (8, 0)).collect::<Vec<_>>(), products);
     assert_eq!(all("linear_strict*_f32"), ["linear_strict_f32", "linear_strict_many_f32"]);
     assert_eq!(all("attention_dense_whole_f16_*").len(), 2);
     for nothing in ["rows_patc", "gemm_*_f8", "nothing_*", "", "*"] {
@@ -107,5 +110,13 @@ fn shared_memory_is_what_choices_count_on() {
         for launch in gemm::Gemm::new(&layout, 1, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {
             assert!(shared(&launch) <= 99 << 10, "{launch:?}");
         }
+    }
+    // Hopper's own have what Hopper has.
+    let kv = KvView { kv_heads: 1, k_dim: 128, v_dim: 128, elem: Elem::BF16, ..KvView::default() };
+    let p = flash::Flash { kv, elem: Elem::BF16, heads: 1, seqs: 1, ..flash::Flash::zeroed() };
+    assert!(p.whole_on_hopper(64).is_some_and(|launch| shared(&launch) <= 227 << 10));
+    let layout = gemm::supports(Elem::F16, Elem::F16, Format::F16, 0, 256, 512, false).unwrap();
+    for boxed in gemm::Gemm::new(&layout, 1, Elem::F16, Elem::F16, gemm::Then::Nothing).boxed_choices() {
+        assert!(shared(&boxed.launch) <= 227 << 10, "{:?}", boxed.launch);
     }
 }

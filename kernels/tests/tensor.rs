@@ -12,3 +12,5 @@ mod machine;
 mod pack;
 #[path = "tensor/weights.rs"]
 mod weights;
+#[path = "tensor/wide.rs"]
+mod wide;

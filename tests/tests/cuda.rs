@@ -9,13 +9,24 @@
 mod whole;
 
 use conformance::backends::{self, cuda, cuda_names, cuda_with};
+use conformance::budget;
+use conformance::golden::complaints;
+use engraft_core::backend::Backend;
+use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::Request;
-use engraft_core::inject::InjectionPlan;
+use engraft_core::engine::{Engine, Request, Want};
+use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::Float;
 use engraft_core::numerics::{Madd, Mode};
+use engraft_core::policy::Registry;
+use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_cuda::{CudaConfig, Loads};
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use serde_json::json;
+use std::borrow::Cow;
+use std::sync::Arc;
 use whole::{CASES, golden, laws, open};
 
 /// The devices to test; the run fails where one that it asks for is not there.
@@ -81,6 +92,102 @@ fn a_second_engine_start_compiles_nothing() {
                     assert_eq!(&tokens, same, "compiled kernels that were kept compute something else");
                 }
             }
+        }
+    }
+}
+
+/// A LLaMA with heads of 64 and random weights of this type.
+fn wide_heads(dtype: Float) -> ModelFiles {
+    let (hidden, kv, inner, vocab) = (128usize, 64usize, 192usize, 96usize);
+    let layer = |name: &str| format!("model.layers.0.{name}.weight");
+    let shapes = [
+        ("model.embed_tokens.weight".into(), vec![vocab, hidden]),
+        ("lm_head.weight".into(), vec![vocab, hidden]),
+        ("model.norm.weight".into(), vec![hidden]),
+        (layer("input_layernorm"), vec![hidden]),
+        (layer("post_attention_layernorm"), vec![hidden]),
+        (layer("self_attn.q_proj"), vec![hidden, hidden]),
+        (layer("self_attn.k_proj"), vec![kv, hidden]),
+        (layer("self_attn.v_proj"), vec![kv, hidden]),
+        (layer("self_attn.o_proj"), vec![hidden, hidden]),
+        (layer("mlp.gate_proj"), vec![inner, hidden]),
+        (layer("mlp.up_proj"), vec![inner, hidden]),
+        (layer("mlp.down_proj"), vec![hidden, inner]),
+    ];
+    let (kind, write): (Dtype, fn(f32) -> [u8; 2]) = match dtype {
+        Float::F16 => (Dtype::F16, |v| f16::from_f32(v).to_le_bytes()),
+        _ => (Dtype::BF16, |v| bf16::from_f32(v).to_le_bytes()),
+    };
+    let mut state = 7u64;
+    let mut unit = || {
+        // Knuth's constants; the high bits are what is used.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let mut fill = |shape: &[usize]| -> Vec<u8> {
+        let scale = (3.0 / shape[shape.len() - 1] as f32).sqrt();
+        let value = |v: f32| if shape.len() == 1 { 1.0 + v / 4.0 } else { v * scale };
+        (0..shape.iter().product()).flat_map(|_| write(value(unit()))).collect()
+    };
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> =
+        shapes.into_iter().map(|(n, shape)| (n, shape.clone(), fill(&shape))).collect();
+    let views = tensors.iter().map(|(n, s, b)| (n, TensorView::new(kind, s.clone(), b).unwrap()));
+    let file = serialize(views, None).unwrap();
+    let config = json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": hidden,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": inner,
+        "vocab_size": vocab, "tie_word_embeddings": false, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "max_position_embeddings": 128,
+    });
+    let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
+    open_bytes(&serde_json::to_vec(&config).unwrap(), None, Cow::Owned(file), tokenizer).unwrap()
+}
+
+/// An engine for it, and the logits of three prompts of 50 tokens, all in one step.
+fn logits<B: Backend>(backend: &Arc<B>, dtype: Float) -> (Engine<B>, Vec<f32>) {
+    let (files, options) = (wide_heads(dtype), LoadOptions::default());
+    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 64, ..EngineConfig::default() };
+    let config = EngineConfig { all_logits: true, ..config };
+    let mut engine = Engine::new(backend.clone(), model, config).unwrap();
+    let want = Want { logits: true, hidden: false };
+    let ask = |p: u32| Request {
+        prompt: (0..50).map(|i| 3 + (p * 31 + i * 17) % 90).collect(),
+        max_new_tokens: 1,
+        want,
+        ..Request::default()
+    };
+    let ids: Vec<u64> = (0..3).map(|p| engine.put(ask(p)).unwrap()).collect();
+    engine.run().unwrap();
+    let all = ids.iter().flat_map(|id| engine.take_captured(*id).unwrap().logits).collect();
+    (engine, all)
+}
+
+#[test]
+fn fast_takes_the_kernels_of_hopper_for_many_rows() {
+    let here = here();
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
+    for name in &here {
+        for dtype in [Float::Bf16, Float::F16] {
+            let gpu = cuda(name, Mode::Fast).unwrap();
+            if gpu.device().capability != (9, 0) {
+                println!("{name} is no Hopper: its kernels are those of the default mode");
+                continue;
+            }
+            let (engine, got) = logits(&gpu, dtype);
+            let want = logits(&cpu, dtype).1;
+            assert_eq!(got.len(), want.len());
+            let most = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
+            let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
+            assert!(f64::from(off) <= budget::golden(dtype), "{name}, {dtype}: off by {off:e}");
+            let (plan, ran) = (InjectionPlan::new(gpu.as_ref(), engine.model(), dtype), gpu.launches());
+            let complaints = complaints(&plan, &ran);
+            assert!(complaints.is_empty(), "{complaints:?}");
+            let times = |entry: String| ran.get(&entry).copied().unwrap_or(0);
+            let products = times(format!("gemmw_n128_{dtype}"));
+            println!("{name}, {dtype}: {products} products by Hopper's kernel, off by {off:e}");
+            // Queries to values, outputs, gate and up, down; the head.
+            assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use engraft_core::backend::{AttnCall, KvView};
 use engraft_core::mem::{BufRef, Float, MatMut, MatRef};
 use engraft_core::ops::{Heads, Scores};
 use engraft_core::{Error, Result};
+use engraft_kernels::Launch;
 use engraft_kernels::params::{attention as kernel, flash, kv as paged};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -87,7 +88,7 @@ pub(super) fn attend(
     }
     match kernel_of(stream, q.dtype, kv.layout.dtype, &call.heads)? {
         Attention::Strict => attend_strict(stream, q, kv, &call, out),
-        Attention::Tensor => attend_tensor(stream, q, kv, &call, out),
+        Attention::Tensor { hopper } => attend_tensor(stream, q, kv, &call, hopper, out),
     }
 }
 
@@ -98,11 +99,19 @@ fn few(seqs: usize, max_query: usize) -> usize {
     max_query.min(most)
 }
 
+/// The launch for sequences of up to so many queries.
+fn whole(p: &flash::Flash, max_queries: usize, hopper: bool) -> Result<Launch> {
+    let max_queries = word(max_queries)?;
+    let own = if hopper { p.whole_on_hopper(max_queries) } else { None };
+    Ok(own.unwrap_or_else(|| p.whole(max_queries)))
+}
+
 fn attend_tensor(
     stream: &mut CudaStream,
     q: MatRef<'_, CudaMem>,
     kv: KvView<'_, CudaMem>,
     call: &AttnCall<'_, CudaMem>,
+    hopper: bool,
     out: MatMut<'_, CudaMem>,
 ) -> Result<()> {
     let (heads, step) = (call.heads, call.step);
@@ -125,7 +134,7 @@ fn attend_tensor(
     let mut p = p.with_few(word(few)?, word(step.shape.max_keys)?);
     p.parts = stream.scratch(p.parts_bytes() as usize)?;
     if step.shape.max_query > few {
-        stream.run(&p.whole(word(step.shape.max_query)?), &p)?;
+        stream.run(&whole(&p, step.shape.max_query, hopper)?, &p)?;
     }
     stream.run(&p.split(), &p)?;
     p.merge().map_or(Ok(()), |merge| stream.run(&merge, &p))
@@ -176,11 +185,16 @@ pub(super) fn attend_dense(stream: &mut CudaStream, call: Plain<'_>, out: MatMut
     }
     match kernel_of(stream, call.q.dtype, call.k.dtype, &call.heads)? {
         Attention::Strict => dense_strict(stream, &call, out),
-        Attention::Tensor => dense_tensor(stream, &call, out),
+        Attention::Tensor { hopper } => dense_tensor(stream, &call, hopper, out),
     }
 }
 
-fn dense_tensor(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
+fn dense_tensor(
+    stream: &mut CudaStream,
+    call: &Plain<'_>,
+    hopper: bool,
+    out: MatMut<'_, CudaMem>,
+) -> Result<()> {
     let (k, v, heads) = (matrix(call.k)?, matrix(call.v)?, call.heads);
     let p = flash::Flash {
         q: matrix(call.q)?,
@@ -203,7 +217,7 @@ fn dense_tensor(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaM
         elem: elem(call.q.dtype),
         ..bytemuck::Zeroable::zeroed()
     };
-    stream.run(&p.whole(word(call.max_rows)?), &p)
+    stream.run(&whole(&p, call.max_rows, hopper)?, &p)
 }
 
 fn dense_strict(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {

@@ -2,13 +2,16 @@
 
 use super::select::{Product, ProductOf, product};
 use super::{activation, elem, matrix};
+use crate::driver::check;
 use crate::weight::{Rows, word};
 use crate::{CudaMem, CudaStream, CudaWeight};
+use cudarc::driver::sys;
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
 use engraft_core::ops::Act;
 use engraft_kernels::pack::Layout;
-use engraft_kernels::params::{Activation, gemm, linear as strict};
+use engraft_kernels::params::{Activation, Elem, gemm, linear as strict};
+use std::ffi::c_void;
 
 /// What follows the product.
 #[derive(Debug, Clone, Copy)]
@@ -52,9 +55,9 @@ pub(super) fn linear(
         gated: w.gated,
         integers: w.integers,
     };
-    match product(stream.gpu().mode(), of) {
+    match product(stream.gpu().terms(), of) {
         Product::Strict | Product::Integers => run_strict(stream, &call),
-        Product::Tensor(layout) => run_tensor(stream, &call, &layout),
+        Product::Tensor { layout, boxed } => run_tensor(stream, &call, &layout, boxed),
     }
 }
 
@@ -81,7 +84,7 @@ fn run_strict(stream: &mut CudaStream, call: &Call<'_>) -> Result<()> {
     stream.run(&launch, &p)
 }
 
-fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout) -> Result<()> {
+fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: bool) -> Result<()> {
     let then = match call.then {
         Then::Nothing => gemm::Then::Nothing,
         Then::Activate(act) => gemm::Then::Act(activation(act)?),
@@ -93,5 +96,40 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout) -> Resu
     let mut p = gemm::Gemm::new(layout, call.w.grain, elem(x), elem(out), then);
     (p.x, p.out) = (matrix(call.x)?, matrix(call.out)?);
     (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
-    stream.run(&p.launch(), &p)
+    match p.boxed().filter(|_| boxed) {
+        Some(mut boxed) => {
+            boxed.params.map = encode(&boxed.map)?;
+            stream.run(&boxed.launch, &boxed.params)
+        }
+        None => stream.run(&p.launch(), &p),
+    }
+}
+
+/// A tensor map: host arithmetic alone, which no capture sees; it travels in the launch's parameters.
+fn encode(map: &gemm::XMap) -> Result<[u64; 16]> {
+    let mut made = sys::CUtensorMap { opaque: [0; 16] };
+    let kind = match map.elem {
+        Elem::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    };
+    // SAFETY: both dimensions are given wherever the driver reads per dimension, one stride for the outer; the address is
+    // only written down.
+    let code = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut made,
+            kind,
+            2,
+            map.address as *mut c_void,
+            map.dims.as_ptr(),
+            &map.row_bytes,
+            map.box_dims.as_ptr(),
+            [1, 1].as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    check(code, "cuTensorMapEncodeTiled")?;
+    Ok(made.opaque)
 }

@@ -7,7 +7,7 @@ use crate::weight::format_of;
 use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
-use engraft_kernels::pack::Layout;
+use engraft_kernels::pack::{Form, Layout};
 use engraft_kernels::params::{Format, MatView, attention as strict, flash, gemm, norm};
 
 /// What a choice depends on beside the op.
@@ -17,6 +17,8 @@ pub(crate) struct Terms {
     pub mode: Mode,
     /// Shared memory that a block may have on the device, in bytes.
     pub shared_bytes: u32,
+    /// Whether the device has wgmma and bulk copies (compute capability 9.0).
+    pub hopper: bool,
 }
 
 /// How a product runs.
@@ -27,7 +29,12 @@ pub(super) enum Product {
     /// The same, of quantized activations.
     Integers,
     /// On tensor cores: weights packed.
-    Tensor(Layout),
+    Tensor {
+        /// How they are packed.
+        layout: Layout,
+        /// Whether many rows take the kernel that only Hopper runs, in an order of its own.
+        boxed: bool,
+    },
 }
 
 /// What the choice of a product depends on.
@@ -46,20 +53,23 @@ pub(super) struct ProductOf {
 }
 
 /// The kernel of a product.
-pub(super) fn product(mode: Mode, p: ProductOf) -> Product {
+pub(super) fn product(terms: Terms, p: ProductOf) -> Product {
     if p.integers {
         return Product::Integers;
     }
-    if mode == Mode::Reference {
+    if terms.mode == Mode::Reference {
         return Product::Strict;
     }
     match gemm::supports(elem(p.x), elem(p.out), p.format, p.group, p.rows, p.cols, p.gated) {
-        Ok(layout) => Product::Tensor(layout),
+        Ok(layout) => {
+            let boxed = terms.mode == Mode::Fast && terms.hopper && layout.form == Form::Plain;
+            Product::Tensor { layout, boxed }
+        }
         Err(_) => Product::Strict,
     }
 }
 
-fn product_name(mode: Mode, signature: &Signature, weight: WeightFormat, gated: bool) -> Option<String> {
+fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated: bool) -> Option<String> {
     let format = format_of(weight)?;
     let group = match weight {
         WeightFormat::Group(groups) => groups.group(signature.inner),
@@ -68,15 +78,18 @@ fn product_name(mode: Mode, signature: &Signature, weight: WeightFormat, gated: 
     let (x, out, integers) = (signature.dtype, signature.dtype, weight == WeightFormat::W8A8);
     let of =
         ProductOf { x, out, format, group, rows: signature.outer, cols: signature.inner, gated, integers };
-    Some(match product(mode, of) {
+    Some(match product(terms, of) {
         Product::Strict => format!("linear_strict*_{}", format.name()),
         Product::Integers => "linear_w8a8".into(),
-        Product::Tensor(layout) => {
+        Product::Tensor { layout, boxed } => {
             let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
             // `gemm_n8_bf16`: the second part is the tile for the rows at hand.
             let mut parts = entry.splitn(3, '_');
             let (stem, _, rest) = (parts.next()?, parts.next()?, parts.next()?);
-            format!("{stem}_*_{rest}")
+            match boxed {
+                true => format!("{stem}_*_{rest} | gemmw_*_{rest}"),
+                false => format!("{stem}_*_{rest}"),
+            }
         }
     })
 }
@@ -87,7 +100,10 @@ pub(super) enum Attention {
     /// In the contract's order.
     Strict,
     /// On tensor cores.
-    Tensor,
+    Tensor {
+        /// Whether many queries take the kernel that only Hopper runs, in an order of its own.
+        hopper: bool,
+    },
 }
 
 /// The kernel of attention over queries and keys of these types, and heads of these widths (of keys, of values).
@@ -102,11 +118,10 @@ pub(super) fn attention(
 ) -> Result<Attention, String> {
     let width = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let (k, v, room) = (width(k_dim), width(v_dim), u64::from(terms.shared_bytes));
-    // Weights of a softmax below 2^-14 lose bits as f16 operands: such sums leave the budget of `tests/src/budget.rs`.
-    let tensor = terms.mode != Mode::Reference && q != Float::F16;
-    if tensor && flash::supports(elem(q), elem(kv), k, v).is_ok() && u64::from(flash::most_shared(k)) <= room
-    {
-        return Ok(Attention::Tensor);
+    let tensor = terms.mode != Mode::Reference && flash::supports(elem(q), elem(kv), k, v).is_ok();
+    if tensor && u64::from(flash::most_shared(k)) <= room {
+        let hopper = terms.mode == Mode::Fast && terms.hopper && flash::has_hopper(k);
+        return Ok(Attention::Tensor { hopper });
     }
     let needed = strict::most_shared(elem(kv), k);
     match () {
@@ -125,7 +140,8 @@ fn attention_name(terms: Terms, signature: &Signature, strict: String) -> Result
     let (dtype, width) = (signature.dtype, signature.inner);
     Ok(match attention(terms, dtype, dtype, (width, width))? {
         Attention::Strict => strict,
-        Attention::Tensor => format!("flash_*_{dtype}_{width}"),
+        Attention::Tensor { hopper: false } => format!("flash_*_{dtype}_{width}"),
+        Attention::Tensor { hopper: true } => format!("flash_*_{dtype}_{width} | flashw_*_{dtype}_{width}"),
     })
 }
 
@@ -153,7 +169,7 @@ pub(crate) fn coverage(terms: Terms, op: Op, signature: &Signature) -> Coverage 
         Op::AttendDense => {
             attention_name(terms, signature, format!("attention_dense_whole_{}_*", signature.dtype))
         }
-        _ => name(terms.mode, op, signature).ok_or_else(|| {
+        _ => name(terms, op, signature).ok_or_else(|| {
             let format = signature.weight.map_or("none".into(), |format| format.to_string());
             format!("no kernel for {} with weights in format {format}", op.name())
         }),
@@ -161,17 +177,17 @@ pub(crate) fn coverage(terms: Terms, op: Op, signature: &Signature) -> Coverage 
     name.map_or_else(Coverage::Missing, Coverage::Native)
 }
 
-fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
+fn name(terms: Terms, op: Op, signature: &Signature) -> Option<String> {
     let dtype = signature.dtype;
     Some(match op {
         Op::Embed | Op::EmbedAdd => format!("embed_rows_{}", format_of(signature.weight?)?.name()),
         Op::Linear | Op::LinearAct | Op::LinearAdd => {
-            return product_name(mode, signature, signature.weight?, false);
+            return product_name(terms, signature, signature.weight?, false);
         }
-        Op::GatedLinear => return product_name(mode, signature, signature.weight?, true),
+        Op::GatedLinear => return product_name(terms, signature, signature.weight?, true),
         // The default reduces over a group of one and calls `add_norm`.
-        Op::Norm | Op::AddNorm | Op::ReduceAddNorm => norm_name(mode, dtype, signature.outer),
-        Op::HeadNorm => norm_name(mode, dtype, signature.inner),
+        Op::Norm | Op::AddNorm | Op::ReduceAddNorm => norm_name(terms.mode, dtype, signature.outer),
+        Op::HeadNorm => norm_name(terms.mode, dtype, signature.inner),
         Op::Add | Op::Activate | Op::Gate | Op::Scale => format!("elementwise_{}_{dtype}", op.name()),
         Op::Convert => format!("elementwise_convert_{dtype}_*"),
         Op::Rope => format!("rope_heads_{dtype}"),
@@ -196,10 +212,11 @@ fn name(mode: Mode, op: Op, signature: &Signature) -> Option<String> {
 #[allow(clippy::panic)]
 mod tests {
     use super::*;
+    use engraft_core::mem::Block;
 
     /// Hopper, and what consumers' cards have (compute capabilities 8.6, 8.9 and 12.0).
-    const LARGE: Terms = Terms { mode: Mode::Invariant, shared_bytes: 227 << 10 };
-    const SMALL: Terms = Terms { shared_bytes: 99 << 10, ..LARGE };
+    const LARGE: Terms = Terms { mode: Mode::Invariant, shared_bytes: 227 << 10, hopper: true };
+    const SMALL: Terms = Terms { shared_bytes: 99 << 10, hopper: false, ..LARGE };
 
     fn ask(terms: Terms, op: Op, dtype: Float, inner: usize) -> Coverage {
         coverage(terms, op, &Signature { dtype, inner, outer: 8, ..Signature::default() })
@@ -214,11 +231,41 @@ mod tests {
             assert_eq!(ask(LARGE, op, Float::Bf16, 256), native("flash_*_bf16_256"));
             assert_eq!(ask(SMALL, op, Float::Bf16, 256), native(strict));
             assert_eq!(ask(SMALL, op, Float::Bf16, 128), native("flash_*_bf16_128"));
+            assert_eq!(ask(SMALL, op, Float::F16, 64), native("flash_*_f16_64"));
+            let reference = Terms { mode: Mode::Reference, ..LARGE };
+            let strict = strict.replace("bf16", "f16");
+            assert_eq!(ask(reference, op, Float::F16, 64), native(&strict));
         }
         assert!(
             flash::WIDTHS.iter().filter(|w| **w <= 128).all(|w| flash::most_shared(*w) <= SMALL.shared_bytes)
         );
         assert_eq!(flash::most_shared(256), 136_192);
+    }
+
+    #[test]
+    fn hopper_alone_has_kernels_of_its_own_in_fast_mode() {
+        let name = |terms, weight| {
+            let signature = Signature {
+                dtype: Float::Bf16,
+                weight: Some(weight),
+                inner: 64,
+                outer: 128,
+                ..Signature::default()
+            };
+            coverage(terms, Op::Linear, &signature)
+        };
+        let native = |name: &str| Coverage::Native(name.into());
+        let fast = Terms { mode: Mode::Fast, ..LARGE };
+        let bf16 = WeightFormat::Plain(Float::Bf16);
+        assert_eq!(name(fast, bf16), native("gemm_*_bf16 | gemmw_*_bf16"));
+        assert_eq!(name(LARGE, bf16), native("gemm_*_bf16"));
+        assert_eq!(name(Terms { hopper: false, ..fast }, bf16), native("gemm_*_bf16"));
+        assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), native("gemmq_*_bf16_int8"));
+        for op in [Op::Attend, Op::AttendDense] {
+            assert_eq!(ask(fast, op, Float::F16, 64), native("flash_*_f16_64 | flashw_*_f16_64"));
+            assert_eq!(ask(fast, op, Float::F16, 96), native("flash_*_f16_96"));
+            assert_eq!(ask(Terms { hopper: false, ..fast }, op, Float::F16, 64), native("flash_*_f16_64"));
+        }
     }
 
     #[test]

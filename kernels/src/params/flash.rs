@@ -1,4 +1,4 @@
-//! Attention on tensor cores, over pages and over plain rows: `cuda/flash.cu`.
+//! Attention on tensor cores, over pages and over plain rows: `cuda/flash.cu`; many queries on Hopper: `cuda/flashw.90a.cu`.
 //!
 //! Mode `Invariant`: a row's bits do not depend on which kernel takes its sequence, on the chunking or on the paging.
 
@@ -16,6 +16,7 @@ const CHUNK: u32 = 64;
 const THREADS: u32 = 128;
 /// Query rows of a block.
 const WHOLE_ROWS: u32 = 64;
+const HOPPER_ROWS: u32 = 128;
 const SPLIT_ROWS: u32 = 16;
 
 /// Whether there is a kernel for queries, keys and values of these types and widths.
@@ -30,6 +31,11 @@ pub fn supports(elem: Elem, kv_elem: Elem, k_dim: u32, v_dim: u32) -> Result<(),
         _ if !WIDTHS.contains(&k_dim) => Err("heads are 64, 80, 96, 128 or 256 wide"),
         _ => Ok(()),
     }
+}
+
+/// Whether Hopper has a kernel of its own for heads of this width, beside those that [`supports`] speaks of.
+pub fn has_hopper(width: u32) -> bool {
+    matches!(width, 64 | 128)
 }
 
 /// Bytes of static shared memory of [`Flash::split`]'s kernels, as compiled.
@@ -129,6 +135,18 @@ impl Flash {
             [(max_queries * group).div_ceil(WHOLE_ROWS), self.kv.kv_heads * self.halves(), self.seqs],
             WHOLE_ROWS,
         )
+    }
+
+    /// The same by Hopper's kernel (`cuda/flashw.90a.cu`), in an order of its own (mode `Fast`); none for other widths than 64
+    /// and 128.
+    pub fn whole_on_hopper(&self, max_queries: u32) -> Option<Launch> {
+        let width = self.kv.k_dim;
+        let group = self.heads / self.kv.kv_heads.max(1);
+        let entry = format!("flashw_whole_{}_{width}", self.elem.name());
+        let grid = [(max_queries * group).div_ceil(HOPPER_ROWS), self.kv.kv_heads, self.seqs];
+        // Queries and four stages of keys and values, two barriers a stage, room to begin at a multiple of 1024.
+        let shared_bytes = 10 * (CHUNK * width * 2) + 64 + 1024;
+        has_hopper(width).then(|| Launch { shared_bytes, ..launch(&entry, grid, [384, 1, 1]) })
     }
 
     /// Sequences of at most `few` queries.

@@ -2,6 +2,9 @@
 //!
 //! Mode `Invariant`: a row's bits depend on x, the weight and where the leaves begin, never on the number of rows. Whoever
 //! asks [`supports`] before anything else gets a launch for every number of rows.
+//!
+//! Mode `Fast`, Hopper alone: many rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`] gives a launch. The
+//! weight is packed alike; x is read through a tensor map, which the driver's host code encodes from an [`XMap`].
 
 use super::{Activation, Elem, Format, MatView};
 use crate::Launch;
@@ -123,6 +126,45 @@ pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
     to
 }
 
+/// What the tensor map of x says: 16-bit elements, inner dimension first, 128-byte swizzle, zeros outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XMap {
+    /// First element, at a multiple of 16.
+    pub address: u64,
+    /// Columns, rows.
+    pub dims: [u64; 2],
+    /// Bytes from row to row, a multiple of 16.
+    pub row_bytes: u64,
+    /// Columns and rows of a box.
+    pub box_dims: [u32; 2],
+    /// Element type.
+    pub elem: Elem,
+}
+
+/// A product by Hopper's kernel: parameters without their map yet, what the map says, the launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoxedLaunch {
+    /// Parameters; `map` is to be filled in.
+    pub params: Boxed,
+    /// What `map` has to say.
+    pub map: XMap,
+    /// The launch.
+    pub launch: Launch,
+}
+
+/// Parameters of Hopper's kernel.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Boxed {
+    /// The tensor map, as the driver encodes it.
+    pub map: [u64; 16],
+    gemm: Gemm,
+    reserved: [u64; 5],
+}
+
+/// Rows up to which Hopper's kernel leaves most of a device idle.
+const BOXED_ABOVE: u32 = 128;
+
 /// How a launch cuts the outputs: tiles of 16 and rows of a block, threads, shared memory.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
@@ -179,6 +221,40 @@ impl Gemm {
     /// The launches of all kernels that this product can take: all give the same bits, at different speed.
     pub fn choices(&self) -> Vec<Launch> {
         self.cuts().iter().map(|cut| self.launch_by(cut)).collect()
+    }
+
+    /// The same product by Hopper's kernel, in an order of its own (mode `Fast`); none for few rows, for quantized weights,
+    /// and where rows of x do not begin at multiples of 16 bytes.
+    pub fn boxed(&self) -> Option<BoxedLaunch> {
+        let blocks = u64::from(self.n.div_ceil(128)) * u64::from(self.x.rows.div_ceil(256));
+        let rows = if blocks >= 96 { 256 } else { 128 };
+        let fits = self.form == 0 && (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
+        (fits && self.x.rows > BOXED_ABOVE).then(|| self.boxed_by(rows))
+    }
+
+    /// The launches of both of Hopper's kernels, for any number of rows.
+    pub fn boxed_choices(&self) -> [BoxedLaunch; 2] {
+        [128, 256].map(|rows| self.boxed_by(rows))
+    }
+
+    fn boxed_by(&self, rows: u32) -> BoxedLaunch {
+        let stages = if rows == 256 { 4 } else { 5 };
+        let blocks = self.n.div_ceil(16).div_ceil(8) * self.x.rows.div_ceil(rows);
+        let map = XMap {
+            address: self.x.ptr,
+            dims: [u64::from(self.k), u64::from(self.x.rows)],
+            row_bytes: self.x.pitch * 2,
+            box_dims: [UNIT as u32, rows],
+            elem: self.elem,
+        };
+        let launch = Launch {
+            entry: format!("gemmw_n{rows}_{}", self.elem.name()),
+            grid: [blocks, 1, 1],
+            block: [288, 1, 1],
+            // The ring, two barriers a stage, room to begin at a multiple of 1024.
+            shared_bytes: stages * (rows * 128 + 8 * 2048 + 16) + 1024,
+        };
+        BoxedLaunch { params: Boxed { gemm: *self, ..Boxed::zeroed() }, map, launch }
     }
 
     fn launch_by(&self, cut: &Cut) -> Launch {

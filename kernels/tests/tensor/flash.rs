@@ -63,13 +63,15 @@ struct How {
     /// Pages lie in another order.
     mixed: bool,
     few: u32,
+    /// By Hopper's own kernel.
+    hopper: bool,
     /// Elements that are skipped before q, and more in a row of it.
     skew: usize,
     options: Options,
 }
 
 fn how(options: Options) -> How {
-    How { page_size: 16, mixed: false, few: 0, skew: 0, options }
+    How { page_size: 16, mixed: false, few: 0, hopper: false, skew: 0, options }
 }
 
 impl Heads {
@@ -209,7 +211,11 @@ impl Heads {
             p.parts = device.memory.allocate(0, p.parts_bytes()).unwrap();
         }
         let bytes = bytemuck::bytes_of(&p).to_vec();
-        device.run(&p.whole(most(|a| a.queries)), &bytes, &how.options);
+        let whole = match how.hopper {
+            true => p.whole_on_hopper(most(|a| a.queries)).unwrap(),
+            false => p.whole(most(|a| a.queries)),
+        };
+        device.run(&whole, &bytes, &how.options);
         if how.few > 0 {
             device.run(&p.split(), &bytes, &how.options);
             if let Some(merge) = p.merge() {
@@ -251,7 +257,8 @@ impl Heads {
         let sum: f64 = scores.iter().map(|(_, s)| (s - top).exp()).sum();
         // Scaling the argument of the exponential rounds once more than a plain one.
         off += scores.iter().fold(0.0f64, |m, (_, s)| m.max((top - s) * (s - top).exp())) * 2.0 * U;
-        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16).
+        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16; below 2^-16 an absolute 2^-40, which
+        // these outputs cannot show).
         let parts = if self.ty == Type::Bf16 { 64.0 * U } else { U };
         (0..w)
             .map(|d| {
@@ -304,6 +311,17 @@ impl Heads {
     }
 }
 
+/// By Hopper's own kernel: near f64 under all schedules, whatever the pages; equal bits where sums are modelled alike, also
+/// where sequences of few queries are left to the other.
+fn prove_on_hopper(h: &Heads, asks: &[Ask<'_>]) {
+    let [forward, reverse, cores] = schedules();
+    let on = |options| How { hopper: true, ..how(options) };
+    let got = h.run(asks, on(forward));
+    h.check(asks, &got);
+    assert_eq!(got, h.run(asks, How { mixed: true, page_size: 48, ..on(reverse) }));
+    h.check(asks, &h.run(asks, How { few: 2, page_size: 1, ..on(cores) }));
+}
+
 fn all(text: &Text) -> Ask<'_> {
     Ask { text, len: text.len, queries: text.len }
 }
@@ -334,6 +352,23 @@ fn masks() {
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
         h.prove(&[all(&a), last(&b, 2), last(&b, 30)]);
+    }
+}
+
+/// The first key's weight is 1 and its value nothing: outputs are made of weights from 2^-21 down to 2^-28 alone, which f16
+/// holds with three bits or none.
+#[test]
+fn small_weights_count() {
+    for ty in [Type::F16, Type::Bf16] {
+        let h = Heads { causal: false, ..heads(ty, 1, 1, 64) };
+        let mut a = text(&h, 300, 41);
+        for (j, (k, v)) in a.k.chunks_mut(64).zip(a.v.chunks_mut(64)).enumerate() {
+            k.fill(0.0);
+            k[0] = if j == 0 { 0.0 } else { -15.0 - (j % 5) as f32 };
+            v.iter_mut().for_each(|v| *v = if j == 0 { 0.0 } else { v.abs() });
+        }
+        a.q.chunks_mut(64).for_each(|q| q[0] = 8.0);
+        h.prove(&[last(&a, 1), last(&a, 2)]);
     }
 }
 
@@ -402,6 +437,44 @@ fn rows_without_pages_at_any_address() {
         let rows = h.run_rows(&asks, How { skew, ..how(options) });
         h.check(&asks, &rows);
         assert_eq!(rows, h.run(&asks, how(schedules()[1])), "pages give the same bits");
+    }
+}
+
+#[test]
+fn hopper_widths_and_groups() {
+    for (width, heads_n, kv) in [(64, 4, 2), (128, 3, 1), (128, 2, 2)] {
+        for ty in [Type::Bf16, Type::F16] {
+            let h = heads(ty, heads_n, kv, width);
+            let (a, b, c) = (text(&h, 21, 1), text(&h, 150, 2), text(&h, 3, 3));
+            prove_on_hopper(&h, &[last(&a, 1), last(&b, 60), last(&b, 2), all(&c)]);
+        }
+    }
+}
+
+#[test]
+fn hopper_masks() {
+    let base = heads(Type::F16, 2, 1, 64);
+    for h in [
+        Heads { causal: false, ..base.clone() },
+        Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
+        Heads { window: Some(10), slopes: Some(vec![0.5, 0.0625]), ..base.clone() },
+    ] {
+        let (a, b) = (text(&h, 40, 5), text(&h, 200, 6));
+        prove_on_hopper(&h, &[all(&a), last(&b, 90)]);
+    }
+}
+
+#[test]
+fn hopper_goes_round_its_ring_and_reads_rows_at_any_address() {
+    let h = heads(Type::Bf16, 1, 1, 64);
+    let a = text(&h, 700, 7);
+    prove_on_hopper(&h, &[last(&a, 9)]);
+    for (skew, causal) in [(8, true), (3, false)] {
+        let h = Heads { causal, ..heads(Type::F16, 2, 1, 64) };
+        let (a, b) = (text(&h, 30, 31), text(&h, 66, 32));
+        let asks = [all(&a), all(&b)];
+        let got = h.run_rows(&asks, How { skew, hopper: true, ..how(schedules()[0]) });
+        h.check(&asks, &got);
     }
 }
 

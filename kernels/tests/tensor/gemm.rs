@@ -7,22 +7,22 @@ use engraft_kernels::params::{Activation, Format, MatView};
 use ptx_vm::Options;
 
 /// One product.
-struct Case {
-    ty: Type,
-    out: Type,
-    rows: usize,
-    w: Weight,
-    x: Vec<f32>,
+pub struct Case {
+    pub ty: Type,
+    pub out: Type,
+    pub rows: usize,
+    pub w: Weight,
+    pub x: Vec<f32>,
     /// Elements from row to row, and before the first.
-    pitch: usize,
-    skip: usize,
-    bias: Option<Vec<f32>>,
-    then: Then,
-    grain: usize,
-    gated: bool,
+    pub pitch: usize,
+    pub skip: usize,
+    pub bias: Option<Vec<f32>>,
+    pub then: Then,
+    pub grain: usize,
+    pub gated: bool,
 }
 
-fn case(ty: Type, format: Format, group: usize, rows: usize, n: usize, k: usize) -> Case {
+pub fn case(ty: Type, format: Format, group: usize, rows: usize, n: usize, k: usize) -> Case {
     let mut dice = Dice(rows as u64 * 31 + n as u64 * 7 + k as u64);
     let w = random(format, group, n, k, &mut dice);
     let x = (0..rows * k).map(|_| ty.round(dice.unit())).collect();
@@ -30,14 +30,14 @@ fn case(ty: Type, format: Format, group: usize, rows: usize, n: usize, k: usize)
     Case { ty, out: ty, rows, w, x, pitch, skip: 0, bias: None, then: Then::Nothing, grain: 1, gated: false }
 }
 
-fn of(ty: Type) -> Format {
+pub fn of(ty: Type) -> Format {
     if ty == Type::F16 { Format::F16 } else { Format::Bf16 }
 }
 
 const OLD: f32 = 0.375;
 
 impl Case {
-    fn columns(&self) -> usize {
+    pub fn columns(&self) -> usize {
         if matches!(self.then, Then::Gate(_)) { self.w.n / 2 } else { self.w.n }
     }
 
@@ -48,6 +48,18 @@ impl Case {
 
     /// The same by kernel number `choice`.
     fn run_by(&self, rows: std::ops::Range<usize>, options: &Options, choice: Option<usize>) -> Vec<f32> {
+        self.run_with(rows, |device, p| {
+            let launch = choice.map_or_else(|| p.launch(), |i| p.choices()[i].clone());
+            device.run(&launch, bytemuck::bytes_of(p), options);
+        })
+    }
+
+    /// The same by whatever `launch` does with it.
+    pub fn run_with(
+        &self,
+        rows: std::ops::Range<usize>,
+        launch: impl FnOnce(&mut Device, &Gemm),
+    ) -> Vec<f32> {
         let mut device = Device::new();
         let layout = supports(
             self.ty.elem(),
@@ -84,8 +96,7 @@ impl Case {
         p.out = view(device.put(&old), out_pitch, cols);
         (p.weight, p.scales) = (device.put(&codes), device.put(&scales));
         p.bias = self.bias.as_ref().map_or(0, |b| device.put(&Type::F32.write(b)));
-        let launch = choice.map_or_else(|| p.launch(), |i| p.choices()[i].clone());
-        device.run(&launch, bytemuck::bytes_of(&p), options);
+        launch(&mut device, &p);
         let got = self.out.read(&device.get(p.out.ptr, old.len()));
         assert!(got.iter().enumerate().all(|(i, v)| i % out_pitch < cols || *v == OLD), "columns beyond out");
         got.chunks(out_pitch).flat_map(|row| &row[..cols]).copied().collect()
@@ -118,7 +129,7 @@ impl Case {
         }
     }
 
-    fn check(&self, got: &[f32]) {
+    pub fn check(&self, got: &[f32]) {
         let cols = self.columns();
         assert_eq!(got.len(), self.rows * cols);
         for (i, v) in got.iter().enumerate() {

@@ -9,19 +9,24 @@ pub type Launches = BTreeMap<String, u64>;
 
 /// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between (gathering rows,
 /// converting logits, sorting slots by expert).
-const PLANNED: [&str; 8] = [
+const PLANNED: [&str; 10] = [
     "attention_paged_",
     "attention_dense_",
     "embed_",
     "flash_whole_",
+    "flashw_whole_",
     "gemm_",
     "gemmq_",
+    "gemmw_",
     "linear_",
     "moe_linear_",
 ];
 
-/// Whether an entry is what a plan's name means: `*` stands for any letters.
+/// Whether an entry is what a plan's name means: `*` stands for any letters, ` | ` for either of two names.
 fn is_named(name: &str, entry: &str) -> bool {
+    if let Some((one, other)) = name.split_once(" | ") {
+        return is_named(one, entry) || is_named(other, entry);
+    }
     match name.split_once('*') {
         None => name == entry,
         Some((before, after)) => entry.strip_prefix(before).is_some_and(|rest| {
@@ -106,6 +111,8 @@ mod tests {
             ("a_*_f32_*", "a_whole_f32_128", true),
             ("a_*_f32_*", "a_whole_f16_128", false),
             ("a_*", "a_", true),
+            ("a_* | b_*_f32", "b_n8_f32", true),
+            ("a_* | b_*_f32", "b_n8_f16", false),
         ] {
             assert_eq!(is_named(name, entry), same, "{name} {entry}");
         }

@@ -1,0 +1,128 @@
+// What both kernels of attention on tensor cores share: parameters, rows of work and what they see, scores from dot
+// products, weights from scores. No entry is here: flash.cu, flashw.90a.cu.
+#pragma once
+#include "paged.cuh"
+#include "tensor.cuh"
+
+constexpr u32 CHUNK = 64;
+constexpr u32 CAUSAL = 1, WINDOW = 2, CAPPED = 4;
+constexpr float LOWEST = -3.40282347e38f;
+constexpr float LOG2E = 1.44269504088896340736f;
+
+struct Scores {
+    u64 slopes;
+    float scale;
+    float cap;
+    u32 window;
+    u32 flags;
+};
+
+struct Flash {
+    MatView q;
+    MatView out;
+    KvView kv;
+    // Elements from row to row, where page_size is 0.
+    u64 k_pitch;
+    u64 v_pitch;
+    Scores scores;
+    u64 bounds;
+    u64 table_rows;
+    u64 kv_lens;
+    u64 pages;
+    // [seqs, heads, few, spans, 2 + v_dim] f32.
+    u64 parts;
+    u32 table_stride;
+    u32 seqs;
+    u32 heads;
+    u32 elem;
+    u32 few;
+    u32 spans;
+    // Tiles of 16 rows that few queries of a group fill.
+    u32 tiles;
+    u32 reserved;
+};
+
+DEVICE float exp_fast(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(mul(x, LOG2E)));
+    return r;
+}
+
+// A sequence's part of the step.
+struct Seq {
+    u32 first, queries, len;
+};
+DEVICE Seq sequence(const Flash &p, u32 s) {
+    const u32 *bounds = reinterpret_cast<const u32 *>(p.bounds);
+    u32 first = bounds[s], queries = bounds[s + 1] - first;
+    return Seq{first, queries, p.kv_lens ? reinterpret_cast<const u32 *>(p.kv_lens)[s] : queries};
+}
+
+// A row of work: where it stands and the keys lo..hi that it sees.
+struct Row {
+    u32 query, position, lo, hi;
+};
+DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
+    Row row{query, seq.len - seq.queries + query, 0, 0};
+    row.hi = p.scores.flags & CAUSAL ? least(row.position + 1, seq.len) : seq.len;
+    if (p.scores.flags & WINDOW) row.lo = least(row.position + 1 - least(p.scores.window, row.position + 1), row.hi);
+    return row;
+}
+
+// From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST. Returns in `top`
+// the largest of each row among this quad's columns.
+template <u32 N>
+DEVICE void form(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const float (&slope)[2], u32 chunk, float (&top)[2]) {
+    u32 lane = threadIdx.x % 32;
+    top[0] = top[1] = LOWEST;
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) s[n][e] = mul(s[n][e], p.scores.scale);
+    }
+    if (p.scores.flags & CAPPED) {
+        float inverse = div(1.0f, p.scores.cap);
+        walk(reinterpret_cast<float(&)[N * 4]>(s), [&](float v) { return mul(p.scores.cap, tanh_of(mul(v, inverse))); });
+    }
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+            u32 j = chunk + n * 8 + lane % 4 * 2 + e % 2;
+            const Row &row = rows[e / 2];
+            if (p.scores.slopes) s[n][e] = madd(slope[e / 2], sub((float)j, (float)row.position), s[n][e]);
+            s[n][e] = j >= row.lo && j < row.hi ? s[n][e] : LOWEST;
+            top[e / 2] = fmaxf(top[e / 2], s[n][e]);
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 1));
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 2));
+    }
+}
+
+// exp(s - m), times 2^15 for f16; nothing where a row does not see.
+template <typename T>
+DEVICE float weight(float s, float m) {
+    float e = s == LOWEST ? 0.0f : exp_fast(sub(s, m));
+    return Half<T>::WIDE ? e : mul(e, 32768.0f);
+}
+
+// Two weights as two 16-bit parts each.
+template <typename T>
+DEVICE void parts_of(float a, float b, u32 &high, u32 &low) {
+    high = Half<T>::pack(a, b);
+    low = Half<T>::pack(sub(a, Half<T>::low(high)), sub(b, Half<T>::high(high)));
+}
+
+// Two neighbouring outputs.
+template <typename T>
+DEVICE void write(const Flash &p, u32 token, u32 col, float a, float b) {
+    T *to = row_of<T>(p.out, token) + col;
+    if (((u64)to & 3) == 0) {
+        *reinterpret_cast<u32 *>(to) = Half<T>::pack(a, b);
+    } else {
+        to[0] = narrow<T>(a), to[1] = narrow<T>(b);
+    }
+}
