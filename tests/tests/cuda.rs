@@ -26,6 +26,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use whole::{CASES, golden, laws, open};
 
@@ -188,6 +189,51 @@ fn fast_takes_the_kernels_of_hopper_for_many_rows() {
             println!("{name}, {dtype}: {products} products by Hopper's kernel, off by {off:e}");
             // Queries to values, outputs, gate and up, down; the head.
             assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
+        }
+    }
+}
+
+/// cuBLASLt for this device: the double over the software driver, or NVIDIA's where the system has it.
+fn blaslt(name: &str) -> PathBuf {
+    match name.starts_with("cuda:soft") {
+        // Cargo builds it beside this program.
+        true => soft_cublaslt::file().unwrap(),
+        false => "libcublasLt.so.12".into(),
+    }
+}
+
+#[test]
+fn cublaslt_takes_products_of_many_rows_where_it_is_given() {
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
+    for name in &here() {
+        let file = Some(blaslt(name));
+        for mode in [Mode::Reference, Mode::Invariant] {
+            let config = CudaConfig { mode, cublaslt: file.clone(), ..CudaConfig::default() };
+            let text = cuda_with(name, config).unwrap_err().to_string();
+            assert!(text.contains("cublaslt") && text.contains("mode Fast"), "{text}");
+        }
+        for dtype in [Float::Bf16, Float::F16] {
+            let config = CudaConfig { mode: Mode::Fast, cublaslt: file.clone(), ..CudaConfig::default() };
+            let gpu = match cuda_with(name, config) {
+                Err(e) if !name.starts_with("cuda:soft") => {
+                    println!("{name}: cuBLASLt is not checked: {e}");
+                    return;
+                }
+                other => other.unwrap(),
+            };
+            let (engine, got) = logits(&gpu, dtype);
+            // Against the CPU, and so against the own kernels, which are held to the same.
+            let want = logits(&cpu, dtype).1;
+            let most = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
+            let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
+            assert!(f64::from(off) <= budget::golden(dtype), "{name}, {dtype}: off by {off:e}");
+            let (plan, ran) = (InjectionPlan::new(gpu.as_ref(), engine.model(), dtype), gpu.launches());
+            let complaints = complaints(&plan, &ran);
+            assert!(complaints.is_empty(), "{complaints:?}");
+            let products = ran.get("cublasLtMatmul").copied().unwrap_or(0);
+            println!("{name}, {dtype}: {products} products by cuBLASLt, off by {off:e}");
+            // Queries to values, outputs, down, the head; gate and up have an activation behind them.
+            assert!(products >= 4, "{ran:?}");
         }
     }
 }

@@ -19,8 +19,9 @@ pub fn limits(name: &CudaName) -> Result<Limits> {
 }
 
 fn open(name: &CudaName) -> Result<Arc<Cuda>> {
-    let CudaName { index, driver, kernel_cache } = name.clone();
-    Cuda::new(CudaConfig { device: index.into(), driver, kernel_cache, ..CudaConfig::default() })
+    let CudaName { index, driver, kernel_cache, mode, cublaslt } = name.clone();
+    let device = index.into();
+    Cuda::new(CudaConfig { device, driver, kernel_cache, mode, cublaslt, ..CudaConfig::default() })
 }
 
 /// Devices for people.

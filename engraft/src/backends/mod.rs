@@ -15,6 +15,7 @@ mod cuda;
 mod wgpu;
 
 use engraft_core::backend::Backend;
+use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -52,6 +53,10 @@ pub struct CudaName {
     pub driver: Option<PathBuf>,
     /// Folder that keeps compiled kernels from start to start; none: every start compiles.
     pub kernel_cache: Option<PathBuf>,
+    /// What is promised about bits.
+    pub mode: Mode,
+    /// NVIDIA's cuBLASLt for products of many rows in mode `Fast`.
+    pub cublaslt: Option<PathBuf>,
 }
 
 impl std::fmt::Display for CudaName {

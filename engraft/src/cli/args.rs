@@ -3,6 +3,7 @@
 use super::output::Loading;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use engraft::backends::{self, BackendName};
+use engraft::core::numerics::Mode;
 use engraft::core::policy::TablePolicy;
 use engraft::{Float, ModelSource, Options, Registry, SamplingParams, TextGenerator, WeightFormat};
 use std::path::PathBuf;
@@ -62,6 +63,12 @@ pub struct DeviceArgs {
     /// cuda: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's cache folder
     #[arg(long, value_name = "FOLDER")]
     pub kernel_cache: Option<PathBuf>,
+    /// cuda: what is promised about bits: reference (the CPU's), invariant (the same whatever the batch; the default), fast
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<Mode>,
+    /// cuda: take products of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with --mode fast
+    #[arg(long, value_name = "PATH")]
+    pub cublaslt: Option<PathBuf>,
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
@@ -247,14 +254,21 @@ impl ModelArgs {
 impl DeviceArgs {
     /// The backend, with the driver and the folder that were named for it.
     pub fn backend(&self) -> Result<BackendName, Failure> {
-        let of_cuda = [("--cuda-driver", &self.cuda_driver), ("--kernel-cache", &self.kernel_cache)];
+        let of_cuda = [
+            ("--cuda-driver", self.cuda_driver.is_some()),
+            ("--kernel-cache", self.kernel_cache.is_some()),
+            ("--mode", self.mode.is_some()),
+            ("--cublaslt", self.cublaslt.is_some()),
+        ];
         match self.backend.clone() {
             BackendName::Cuda(mut name) => {
                 name.driver.clone_from(&self.cuda_driver);
                 name.kernel_cache = self.kernel_cache();
+                name.mode = self.mode.unwrap_or_default();
+                name.cublaslt.clone_from(&self.cublaslt);
                 Ok(name.into())
             }
-            name => match of_cuda.iter().find(|(_, given)| given.is_some()) {
+            name => match of_cuda.iter().find(|(_, given)| *given) {
                 Some((flag, _)) => Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
                 None => Ok(name),
             },
