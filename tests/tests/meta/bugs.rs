@@ -75,7 +75,7 @@ pub const TWIN: &str = "2 threads against 1";
 pub const COMPARISONS: [&str; 9] = [RUN, ORACLE, STRICT, COMPOSED, TWICE, ALONE, RELAID, REPLAY, TWIN];
 
 /// Every bug, the op whose spec must catch it, and the comparison that must fail.
-pub const BUGS: [(Bug, &str, &str); 55] = {
+pub const BUGS: [(Bug, &str, &str); 57] = {
     use Bug::*;
     [
         (NormEpsilonTimes100, "norm", ORACLE),
