@@ -20,7 +20,8 @@
 // has k = 16s + 2t + {0, 1} of step s as the low and 8 more as the high columns. Which products share an mma is the same in
 // every kernel here, and that is all the order needs.
 // Scales: [tile][group][g] of d(g), d(g + 8) and, with offsets, m(g), m(g + 8), all f16. Groups are 32 values or a whole
-// number of units.
+// number of units. Codes of five bits are nibbles (code + 16 in all), and their fifth bits stand behind their group's scales,
+// 64 bytes: [lane] of 8 low columns' bits, 8 high columns' bits.
 // A tile of a *gated* weight holds 8 gate rows and the 8 up rows that go with them.
 //
 // x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k counts as zero. In
@@ -62,41 +63,81 @@ constexpr u32 THEN_GATE = 3;
 
 // ---- Weight forms ----------------------------------------------------------------------------------------------------
 
-// HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; HALVES: of a ring's stage in the
-// skinny kernel; `fragment`: A of both steps of a half that lies at `half`.
+// HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; OFFSET: whether those have m; HALVES:
+// of a ring's stage in the skinny kernel; `fragment`: A of both steps of a half that lies at `half`, whose group's scales lie
+// at `scales`.
 struct Plain {
     static constexpr u32 HALF = 1024, SCALES = 0, HALVES = 1;
+    static constexpr bool OFFSET = false;
     template <typename T>
-    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         half += lane / 8 % 2 * 512 + lane / 16 * 128 + lane % 8 * 16;
         load_matrices(a[0], half);
         load_matrices(a[1], half + 256);
     }
 };
 
-template <bool OFFSET>
+template <bool M>
 struct Bytes {
-    static constexpr u32 HALF = 512, SCALES = OFFSET ? 64 : 32, HALVES = 1;
+    static constexpr u32 HALF = 512, SCALES = M ? 64 : 32, HALVES = 1;
+    static constexpr bool OFFSET = M;
     static constexpr float SHIFT = 0.0f;
     template <typename T>
-    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         Words v = load16(half + lane * 16);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::bytes(v.w[i / 2], i % 2 * 2);
     }
 };
 
-template <bool OFFSET>
+template <bool M>
 struct Nibbles {
-    static constexpr u32 HALF = 256, SCALES = OFFSET ? 64 : 32, HALVES = 2;
+    static constexpr u32 HALF = 256, SCALES = M ? 64 : 32, HALVES = 2;
+    static constexpr bool OFFSET = M;
     // Codes of the forms with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
     static constexpr float SHIFT = 8.0f;
     template <typename T>
-    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 lane) {
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         u32 v[2];
         asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(half + lane * 8) : "memory");
 #pragma unroll
         for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::nibbles(v[i / 4] >> (i % 4 * 4));
+    }
+};
+
+// Nibbles 0 and 4 of v with bits 4 and 20 of `high` as fifth bits, less 16: first 128 (bf16) or 1024 (f16) more.
+template <typename T>
+DEVICE u32 fives(u32 v, u32 high);
+template <>
+DEVICE u32 fives<bf16>(u32 v, u32 high) {
+    u32 r, biased = masked_or<0x00100010u>(high, masked_or<0x000f000fu>(v, 0x43004300u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(biased), "r"(0x3f803f80u), "r"(0xc310c310u));
+    return r;
+}
+template <>
+DEVICE u32 fives<f16>(u32 v, u32 high) {
+    u32 r, biased = masked_or<0x00100010u>(high, masked_or<0x000f000fu>(v, 0x64006400u));
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(biased), "r"(0x64106410u));
+    return r;
+}
+
+template <bool M>
+struct Fives {
+    static constexpr u32 HALF = 256, SCALES = M ? 128 : 96, HALVES = 2;
+    static constexpr bool OFFSET = M;
+    static constexpr float SHIFT = 16.0f;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
+        u32 v[2];
+        u16 fifths;
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(half + lane * 8) : "memory");
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(fifths) : "r"(scales + SCALES - 64 + lane * 2) : "memory");
+        // Bits 0 to 7 and 16 to 23.
+        u32 high = __byte_perm(fifths, 0, 0x4140u);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            a[i / 4][i % 4] = fives<T>(v[i / 4] >> (i % 4 * 4), i < 4 ? high << (4 - i) : high >> (i - 4));
+        }
     }
 };
 
@@ -108,7 +149,7 @@ DEVICE u32 place_of_piece(u32 i) { return i / 4 * 64 + (i % 4 ^ i / 8 % 4) * 16;
 // MT tiles by 8 NT rows.
 template <typename T, typename F, u32 MT, u32 NT>
 struct Sums {
-    static constexpr bool SCALED = F::SCALES > 0, OFFSET = F::SCALES == 64;
+    static constexpr bool SCALED = F::SCALES > 0, OFFSET = F::OFFSET;
     // The leaf, and in quantized forms the group's chain and that of x alone.
     float leaf[MT][NT][4];
     float chain[SCALED ? MT : 1][SCALED ? NT : 1][4];
@@ -140,8 +181,9 @@ struct Sums {
         }
     }
 
-    // 32 values of k: weights of tile i at `w + i * w_pitch`, the first eight of rows of x at `x`.
-    DEVICE void half(u32 w, u32 w_pitch, u32 x, u32 lane) {
+    // 32 values of k: weights of tile i at `w + i * w_pitch`, their group's scales at `s_at + i * s_pitch`, the first eight of
+    // rows of x at `x`.
+    DEVICE void half(u32 w, u32 w_pitch, u32 s_at, u32 s_pitch, u32 x, u32 lane) {
         u32 b[NT][4];
         x += place_of_piece(lane % 8 * 4 + lane / 8);
 #pragma unroll
@@ -149,7 +191,7 @@ struct Sums {
 #pragma unroll
         for (u32 i = 0; i < MT; i++) {
             u32 a[2][4];
-            F::template fragment<T>(a, w + i * w_pitch, lane);
+            F::template fragment<T>(a, w + i * w_pitch, s_at + i * s_pitch, lane);
 #pragma unroll
             for (u32 s = 0; s < 2; s++) {
 #pragma unroll

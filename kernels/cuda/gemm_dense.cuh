@@ -147,7 +147,7 @@ struct Dense {
 #pragma unroll
             for (u32 h = 0; h < 2; h++) {
                 if (small) sums.scales(scale + h * F::SCALES, S, lane);
-                sums.half(w + h * F::HALF, W, x + h * ROWS * 64, lane);
+                sums.half(w + h * F::HALF, W, scale + h * F::SCALES, S, x + h * ROWS * 64, lane);
                 if (F::SCALES > 0 && (small || (h == 1 && (unit + 1 == leaf_end || unit + 1 == next)))) sums.join();
             }
             if (unit + 1 == leaf_end) {

@@ -163,7 +163,8 @@ struct Skinny {
 #pragma unroll
             for (u32 h = 0; h < HALVES; h++) {
                 if (small) sums.scales(stage + MT * W + h * F::SCALES, S, lane);
-                sums.half(stage + h * F::HALF, W, stage + MT * (W + S) + h * NT * 512, lane);
+                u32 scale = stage + MT * W + h * F::SCALES, x = stage + MT * (W + S) + h * NT * 512;
+                sums.half(stage + h * F::HALF, W, scale, S, x, lane);
                 if (F::SCALES > 0 && (small || (h == HALVES - 1 && (i + 1 == next || i + 1 == turn || i + 1 == total)))) {
                     sums.join();
                 }

@@ -5,16 +5,18 @@
 //   int8a   d q + m        int8a              1 + 4 / group
 //   int4    d (q - 8)      Q4_0, int4         1/2 + 2 / group
 //   int4a   d q + m        Q4_1, int4a        1/2 + 4 / group
+//   int5    d (q - 16)     Q5_0               11/16
+//   int5a   d q + m        Q5_1               3/4
 //
 // x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32. Bytes: the weight
 // once for each block row, 2 rows k for each 16 (n32: 32, wide: 128) outputs, out.
-// Logic operations a weight: 2.5 (bytes to bf16), 1 (bytes to f16), 1.25 (nibbles).
+// Logic operations a weight: 2.5 (bytes to bf16), 1 (bytes to f16), 1.25 (nibbles), 2.4 (five bits).
 //
 // | entry | block | tile of outputs x rows | ring | registers at most |
 // | --- | --- | --- | --- | --- |
-// | n8 | 8 warps, a leaf each | 16 x 8 | 8 stages of 32 values (nibbles: 6 of 64), 66 to 78 KiB | 64 |
-// | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages of 32 values (nibbles: 4 of 64), 73 to 84 KiB | 200 |
-// | wide | 8 warps of 32 x 32 | 128 x 64 | 4 stages of 64 values, 50 to 68 KiB | 176 |
+// | n8 | 8 warps, a leaf each | 16 x 8 | 8 stages of 32 values (nibbles: 6 of 64), 66 to 84 KiB | 64 |
+// | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages of 32 values (nibbles: 4 of 64), 73 to 88 KiB | 200 |
+// | wide | 8 warps of 32 x 32 | 128 x 64 | 4 stages of 64 values, 50 to 68 KiB | 184 |
 #include "gemm_dense.cuh"
 #include "gemm_skinny.cuh"
 
@@ -32,3 +34,7 @@ EACH(f16, f16_int8, Bytes<false>, 8, 6)
 EACH(f16, f16_int8a, Bytes<true>, 8, 6)
 EACH(f16, f16_int4, Nibbles<false>, 6, 4)
 EACH(f16, f16_int4a, Nibbles<true>, 6, 4)
+EACH(bf16, bf16_int5, Fives<false>, 6, 4)
+EACH(bf16, bf16_int5a, Fives<true>, 6, 4)
+EACH(f16, f16_int5, Fives<false>, 6, 4)
+EACH(f16, f16_int5a, Fives<true>, 6, 4)

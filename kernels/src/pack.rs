@@ -19,6 +19,8 @@ pub const TILE: usize = 16;
 pub const UNIT: usize = 64;
 /// Values along k of a half.
 const HALF: usize = 32;
+/// Bytes of fifth bits before a block's nibbles in a file.
+const FIFTHS: usize = 4;
 
 /// What the kernels multiply from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +37,11 @@ pub enum Form {
         /// `d q + m` instead of `d (q - 8)`.
         offset: bool,
     },
+    /// Nibbles, and with the scales of a group (32 values) the fifth bits of its codes.
+    Fives {
+        /// `d q + m` instead of `d (q - 16)`.
+        offset: bool,
+    },
 }
 
 impl Form {
@@ -43,21 +50,23 @@ impl Form {
         match self {
             Form::Plain => 2 * TILE * UNIT,
             Form::Bytes { .. } => TILE * UNIT,
-            Form::Nibbles { .. } => TILE * UNIT / 2,
+            Form::Nibbles { .. } | Form::Fives { .. } => TILE * UNIT / 2,
         }
     }
 
-    /// Bytes of a tile's scales of one group.
+    /// Bytes of a tile's scales of one group, fifth bits included.
     pub const fn scale_bytes(self) -> usize {
+        TILE * self.head() + if let Form::Fives { .. } = self { TILE * HALF / 8 } else { 0 }
+    }
+
+    /// Bytes of a group's scale and offset in a file: they stand before its codes.
+    const fn head(self) -> usize {
         match self {
             Form::Plain => 0,
-            Form::Bytes { offset } | Form::Nibbles { offset } => TILE * 2 * (1 + offset as usize),
+            Form::Bytes { offset } | Form::Nibbles { offset } | Form::Fives { offset } => {
+                2 + 2 * offset as usize
+            }
         }
-    }
-
-    /// Bytes before a group's codes in a file.
-    const fn head(self) -> usize {
-        self.scale_bytes() / TILE
     }
 }
 
@@ -90,10 +99,12 @@ impl Layout {
             Format::Int8a => Form::Bytes { offset: true },
             Format::Q4_0 | Format::Int4 => Form::Nibbles { offset: false },
             Format::Q4_1 | Format::Int4a => Form::Nibbles { offset: true },
+            Format::Q5_0 => Form::Fives { offset: false },
+            Format::Q5_1 => Form::Fives { offset: true },
             Format::F32 => return Err("f32 weights have no tensor-core form"),
-            _ => return Err("5-bit and K forms have no tensor-core kernel"),
+            _ => return Err("K forms have no tensor-core kernel"),
         };
-        let split_nibbles = matches!(format, Format::Q4_0 | Format::Q4_1);
+        let split_nibbles = matches!(format, Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1);
         let own = matches!(format, Format::Int8 | Format::Int8a | Format::Int4 | Format::Int4a);
         let group = match form {
             Form::Plain => 0,
@@ -170,7 +181,12 @@ impl Layout {
     /// Bytes of the group of a row that begins at value `at`.
     fn group_bytes(&self, at: usize) -> usize {
         let values = self.group.min(self.k - at);
-        self.form.head() + if let Form::Nibbles { .. } = self.form { values.div_ceil(2) } else { values }
+        let codes = match self.form {
+            Form::Nibbles { .. } => values.div_ceil(2),
+            Form::Fives { .. } => FIFTHS + values.div_ceil(2),
+            _ => values,
+        };
+        self.form.head() + codes
     }
 
     /// The file's row that is row `r` of `tile`; none beyond the weight.
@@ -208,6 +224,7 @@ impl Layout {
                 }
                 self.read_codes(file, &mut row);
                 place_codes(self.form, r, &row, codes);
+                self.place_fifths(r, &row, scales);
                 self.each_group(|number, at, _| {
                     let half = |i: usize| [file[at + 2 * i], file[at + 2 * i + 1]];
                     for i in 0..self.form.head() / 2 {
@@ -240,7 +257,8 @@ impl Layout {
                     }
                     continue;
                 }
-                let row: Vec<u8> = (0..self.k).map(|k| code(self.form, r, k, codes)).collect();
+                let fifth = |k| self.fifth(r, k, scales);
+                let row: Vec<u8> = (0..self.k).map(|k| code(self.form, r, k, codes) | fifth(k)).collect();
                 self.write_codes(&row, file);
                 self.each_group(|number, at, _| {
                     for i in 0..self.form.head() / 2 {
@@ -272,8 +290,29 @@ impl Layout {
 
     /// Where number `i` (scale, offset) of a group and row of a tile stands.
     fn scale_at(&self, group: usize, r: usize, i: usize) -> usize {
-        let bytes = self.form.scale_bytes();
-        group * bytes + r % 8 * (bytes / 8) + i * 4 + r / 8 * 2
+        group * self.form.scale_bytes() + r % 8 * (2 * self.form.head()) + i * 4 + r / 8 * 2
+    }
+
+    /// Byte and bit of a code's fifth bit among the scales; none in other forms.
+    fn fifth_at(&self, r: usize, k: usize) -> Option<(usize, usize)> {
+        let Form::Fives { .. } = self.form else { return None };
+        let (half, step, lane, register, part) = place(r, k);
+        Some((
+            half * self.form.scale_bytes() + TILE * self.form.head() + lane * 2 + part,
+            step * 4 + register,
+        ))
+    }
+
+    fn place_fifths(&self, r: usize, row: &[u8], scales: &mut [u8]) {
+        for (k, code) in row.iter().enumerate().take(self.k) {
+            if let Some((at, bit)) = self.fifth_at(r, k) {
+                scales[at] |= (code >> 4 & 1) << bit;
+            }
+        }
+    }
+
+    fn fifth(&self, r: usize, k: usize, scales: &[u8]) -> u8 {
+        self.fifth_at(r, k).map_or(0, |(at, bit)| (scales[at] >> bit & 1) << 4)
     }
 
     /// A row's codes, one byte each, as they are packed: bytes biased by 128, nibbles as they are.
@@ -284,6 +323,9 @@ impl Layout {
             for (i, code) in row[first..first + values].iter_mut().enumerate() {
                 *code = match self.form {
                     Form::Nibbles { .. } if self.split_nibbles => bytes[i % 16] >> (i / 16 * 4) & 15,
+                    Form::Fives { .. } => {
+                        bytes[FIFTHS + i % 16] >> (i / 16 * 4) & 15 | (bytes[i / 8] >> (i % 8) & 1) << 4
+                    }
                     Form::Nibbles { .. } => bytes[i / 2] >> (i % 2 * 4) & 15,
                     _ => bytes[i] ^ 0x80,
                 };
@@ -299,6 +341,10 @@ impl Layout {
             for (i, &code) in row[first..first + values].iter().enumerate() {
                 match self.form {
                     Form::Nibbles { .. } if self.split_nibbles => bytes[i % 16] |= code << (i / 16 * 4),
+                    Form::Fives { .. } => {
+                        bytes[FIFTHS + i % 16] |= (code & 15) << (i / 16 * 4);
+                        bytes[i / 8] |= (code >> 4) << (i % 8);
+                    }
                     Form::Nibbles { .. } => bytes[i / 2] |= code << (i % 2 * 4),
                     _ => bytes[i] = code ^ 0x80,
                 }
@@ -322,7 +368,7 @@ const fn plain_at(r: usize, k: usize) -> usize {
 const fn code_at(form: Form, r: usize, k: usize) -> (usize, usize) {
     let (half, step, lane, register, part) = place(r, k);
     match form {
-        Form::Nibbles { .. } => {
+        Form::Nibbles { .. } | Form::Fives { .. } => {
             let bit = part * 16 + register * 4;
             (half * 256 + lane * 8 + step * 4 + bit / 8, bit % 8)
         }
@@ -341,6 +387,8 @@ fn place_plain(r: usize, row: &[u8], codes: &mut [u8]) {
 fn place_codes(form: Form, r: usize, row: &[u8], codes: &mut [u8]) {
     for (k, &code) in row.iter().enumerate() {
         let (at, shift) = code_at(form, r, k);
+        // Fifth bits lie elsewhere.
+        let code = if let Form::Fives { .. } = form { code & 15 } else { code };
         codes[at] |= code << shift;
     }
 }
@@ -348,7 +396,7 @@ fn place_codes(form: Form, r: usize, row: &[u8], codes: &mut [u8]) {
 fn code(form: Form, r: usize, k: usize, codes: &[u8]) -> u8 {
     let (at, shift) = code_at(form, r, k);
     match form {
-        Form::Nibbles { .. } => codes[at] >> shift & 15,
+        Form::Nibbles { .. } | Form::Fives { .. } => codes[at] >> shift & 15,
         _ => codes[at],
     }
 }

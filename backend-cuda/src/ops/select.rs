@@ -254,13 +254,7 @@ mod tests {
     #[test]
     fn hopper_alone_has_kernels_of_its_own_in_fast_mode() {
         let name = |terms, weight| {
-            let signature = Signature {
-                dtype: Float::Bf16,
-                weight: Some(weight),
-                inner: 64,
-                outer: 128,
-                ..Signature::default()
-            };
+            let signature = Signature { dtype: Float::Bf16, weight: Some(weight), inner: 64, outer: 128 };
             coverage(terms, Op::Linear, &signature)
         };
         let native = |name: &str| Coverage::Native(name.into());
@@ -272,6 +266,7 @@ mod tests {
         let both = Terms { hopper: false, blaslt: true, ..fast };
         assert_eq!(name(both, bf16), native("gemm_*_bf16 | cublasLtMatmul"));
         assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), native("gemmq_*_bf16_int8"));
+        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), native("gemmq_*_bf16_int5a"));
         for op in [Op::Attend, Op::AttendDense] {
             assert_eq!(ask(fast, op, Float::F16, 64), native("flash_*_f16_64 | flashw_*_f16_64"));
             assert_eq!(ask(fast, op, Float::F16, 96), native("flash_*_f16_96"));

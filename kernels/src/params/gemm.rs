@@ -63,11 +63,12 @@ const fn number(form: Form) -> u32 {
         Form::Plain => 0,
         Form::Bytes { offset } => 1 + offset as u32,
         Form::Nibbles { offset } => 3 + offset as u32,
+        Form::Fives { offset } => 5 + offset as u32,
     }
 }
 
 /// Names of the forms in entries.
-const NAMES: [&str; 5] = ["", "int8", "int8a", "int4", "int4a"];
+const NAMES: [&str; 7] = ["", "int8", "int8a", "int4", "int4a", "int5", "int5a"];
 
 /// Whether there is a kernel for x and outputs of these types, a weight `[n, k]` of this format, with groups of `group`
 /// values (0: a row; only own formats), for every number of rows. Rows of x may begin anywhere; they are read fastest where
@@ -261,7 +262,7 @@ impl Gemm {
         let elem = self.elem.name();
         let entry = match self.form {
             0 => format!("gemm_{}_{elem}", cut.name),
-            form => format!("gemmq_{}_{elem}_{}", cut.name, NAMES[form.min(4) as usize]),
+            form => format!("gemmq_{}_{elem}_{}", cut.name, NAMES[form.min(6) as usize]),
         };
         let grid = [self.n.div_ceil(16).div_ceil(cut.tiles), self.x.rows.div_ceil(cut.rows), 1];
         Launch { entry, grid, block: [cut.threads, 1, 1], shared_bytes: cut.shared }
@@ -275,7 +276,9 @@ impl Gemm {
             1 => (512, 32, 1),
             2 => (512, 64, 1),
             3 => (256, 32, 2),
-            _ => (256, 64, 2),
+            4 => (256, 64, 2),
+            5 => (256, 96, 2),
+            _ => (256, 128, 2),
         };
         // The board: f32 sums of all leaves (of one, in the dense kernels), 4 more columns than outputs.
         let board = |tiles: u32, rows: u32| rows * (16 * tiles + 4) * 4;

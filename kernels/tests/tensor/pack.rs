@@ -6,12 +6,14 @@ use engraft_kernels::pack::Layout;
 use engraft_kernels::params::Format;
 use proptest::prelude::*;
 
-const FORMATS: [(Format, &[usize]); 9] = [
+const FORMATS: [(Format, &[usize]); 11] = [
     (Format::F16, &[0]),
     (Format::Bf16, &[0]),
     (Format::Q8_0, &[0]),
     (Format::Q4_0, &[0]),
     (Format::Q4_1, &[0]),
+    (Format::Q5_0, &[0]),
+    (Format::Q5_1, &[0]),
     (Format::Int8, &[0, 32, 64, 128]),
     (Format::Int8a, &[0, 32, 64, 192]),
     (Format::Int4, &[0, 32, 64, 128]),
@@ -23,7 +25,7 @@ proptest! {
     fn unpacking_gives_the_file_back(n in 1usize..70, k in 1usize..300, gated: bool, seed: u64, pick in 0usize..64) {
         let (format, groups) = FORMATS[pick % FORMATS.len()];
         let group = groups[pick % groups.len()];
-        let blocks = matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_1);
+        let blocks = Layout::of(format, 0, n, 33, false).is_err();
         let (n, k) = (if gated { n.next_multiple_of(2) } else { n }, if blocks { k.next_multiple_of(32) } else { k });
         let w = random(format, group, n, k, &mut Dice(seed));
         let layout = Layout::of(format, group, n, k, gated).unwrap();

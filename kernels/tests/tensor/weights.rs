@@ -21,6 +21,8 @@ fn about(format: Format) -> (u32, bool, bool) {
         Format::Int8a => (8, true, false),
         Format::Q4_0 => (4, false, true),
         Format::Q4_1 => (4, true, true),
+        Format::Q5_0 => (5, false, true),
+        Format::Q5_1 => (5, true, true),
         Format::Int4 => (4, false, false),
         Format::Int4a => (4, true, false),
         _ => (16, false, false),
@@ -39,7 +41,7 @@ pub fn random(format: Format, group: usize, n: usize, k: usize, dice: &mut Dice)
         return w;
     }
     let size = match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q4_1 => 32,
+        Format::Q8_0 | Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 => 32,
         _ if group == 0 => k,
         _ => group,
     };
@@ -61,13 +63,19 @@ fn random_group(w: &mut Weight, values: usize, bits: u32, offset: bool, split: b
     let codes: Vec<u8> = (0..values).map(|_| dice.bits() as u8 & ((1u32 << bits) - 1) as u8).collect();
     match (bits, split) {
         (8, _) => w.file.extend(&codes),
-        (_, true) => w.file.extend((0..16).map(|j| codes[j] | codes[j + 16] << 4)),
+        (_, true) => {
+            if bits == 5 {
+                let fifths = codes.iter().rev().fold(0u32, |all, code| all << 1 | u32::from(code >> 4));
+                w.file.extend(fifths.to_le_bytes());
+            }
+            w.file.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
+        }
         _ => w.file.extend(codes.chunks(2).map(|c| c[0] | c.get(1).unwrap_or(&0) << 4)),
     }
     for code in codes {
         let q = match (bits, offset) {
             (8, _) => f64::from(code as i8),
-            (_, false) => f64::from(code) - 8.0,
+            (_, false) => f64::from(code) - f64::from(1 << (bits - 1)),
             (_, true) => f64::from(code),
         };
         let value = d.to_f64() * q + if offset { m.to_f64() } else { 0.0 };
