@@ -17,8 +17,8 @@ pub struct Block<W> {
     pub filter: Option<Filter<W>>,
     /// Fused q | k | v; behind a filter q | k.
     pub qkv: Linear<W>,
-    /// Norms of queries and keys: one each, or one for every head.
-    pub qk_norm: Option<(Vec<Norm<W>>, Vec<Norm<W>>)>,
+    /// Norms of queries and keys.
+    pub qk_norm: Option<(HeadNorms<W>, HeadNorms<W>)>,
     /// Attention output.
     pub attn_out: Linear<W>,
     /// Norm of what attention gives.
@@ -32,6 +32,9 @@ pub struct Block<W> {
     /// Norm of what the feed-forward part gives.
     pub mlp_post: Option<Norm<W>>,
 }
+
+/// Norms of the heads of queries or keys: one for all of them, or one for every head.
+pub type HeadNorms<W> = Vec<Norm<W>>;
 
 /// A dense feed-forward part.
 #[derive(Debug)]

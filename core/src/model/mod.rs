@@ -13,7 +13,7 @@ mod own;
 mod rope;
 mod scratch;
 
-pub use block::{Block, Mlp};
+pub use block::{Block, HeadNorms, Mlp};
 pub use embed::Embedding;
 pub use experts::Experts;
 pub use filter::Filter;

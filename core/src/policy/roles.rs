@@ -113,7 +113,7 @@ impl ModelSpec {
         Some(match role.slot {
             Slot::Qkv => {
                 let h = block()?.heads;
-                let parts = vec![h.q_cols(), h.k_cols(), h.v_cols()];
+                let parts = [h.q_cols(), h.k_cols(), h.v_cols()];
                 parts[..if block()?.filter.is_some() { 2 } else { 3 }].to_vec()
             }
             Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
