@@ -1,5 +1,5 @@
-//! Loading streams: a checkpoint of two gigabytes, and what is held beside it. Takes minutes and 5 GB of disk, so it runs
-//! when asked for: `cargo test --release -p engraft --test streaming -- --ignored --nocapture`.
+//! Loading streams: what is held beside a checkpoint. A small one always; one of two gigabytes takes minutes and 5 GB of disk,
+//! so it runs when asked for: `cargo test --release -p engraft --test streaming -- --ignored --nocapture`.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -23,15 +23,26 @@ const MB: f64 = 1e6;
 #[test]
 #[ignore = "writes 2 GB; run by hand"]
 fn two_gigabytes_in_one_tensors_memory() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("streaming");
+    streams("llama-1b", 2_000_000_000, 64.0 * MB);
+}
+
+/// Half of this one is its token table: beside that and the slack there is no room for the model a second time.
+#[test]
+fn thirty_megabytes_in_one_tensors_memory() {
+    streams("S", 30_000_000, 8.0 * MB);
+}
+
+/// Loads and converts a checkpoint of at least `least` bytes; `slack` bytes may be held beside its largest operand.
+fn streams(shape: &str, least: u64, slack: f64) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("streaming-{shape}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(folder.join("out")).unwrap();
     let program = env!("CARGO_BIN_EXE_engraft");
-    let args = ["write-shape", "--shape", "llama-1b", "--weights", "bf16", "--out"];
+    let args = ["write-shape", "--shape", shape, "--weights", "bf16", "--out"];
     assert!(Command::new(program).args(args).arg(&folder).status().unwrap().success());
     let files = checkpoint::open(&folder, Access::default()).unwrap();
     let total = files.source.total_bytes();
-    assert!(total > 2_000_000_000, "{total}");
+    assert!(total >= least, "{total}");
     let (spec, policy, config) = describe(&files, &Registry::default()).unwrap();
     let resolved = resolve(policy.as_ref(), &spec, &config, Catalog::new(files.source.tensors())).unwrap();
     let operand = |bytes: fn(usize) -> usize| {
@@ -64,7 +75,7 @@ fn two_gigabytes_in_one_tensors_memory() {
             model as f64 / MB,
             beside as f64 / MB
         );
-        assert!((beside as f64) < largest * MB + 64.0 * MB, "{beside} bytes for operands of {largest} MB");
+        assert!((beside as f64) < largest * MB + slack, "{beside} bytes for operands of {largest} MB");
     }
     for format in [None, Some("int8:64")] {
         let options = ConvertOptions { world: 2, quantize: format.map(|f| f.parse().unwrap()) };
@@ -78,7 +89,7 @@ fn two_gigabytes_in_one_tensors_memory() {
             done.bytes as f64 / MB,
             peak as f64 / MB
         );
-        assert!((peak as f64) < 1.5 * largest * MB + 64.0 * MB, "{peak} bytes for operands of {largest} MB");
+        assert!((peak as f64) < 1.5 * largest * MB + slack, "{peak} bytes for operands of {largest} MB");
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }

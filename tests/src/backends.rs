@@ -144,9 +144,10 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
 }
 
 /// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer; so does the second adapter, which
-/// is there for its compiler.
-pub fn seeds(lab: &str) -> u64 {
+/// is there for its compiler. Packed formats have a shader each, and a test of their own for adapters (`wgpu.rs`).
+pub fn seeds(lab: &str, packed: bool) -> u64 {
     match lab {
+        adapter if packed && adapter.starts_with("wgpu") => 3,
         soft if soft.starts_with("cuda-soft") => 6,
         second if second.contains("swiftshader") => 12,
         _ => 24,

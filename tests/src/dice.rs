@@ -8,20 +8,24 @@ pub const SIZES: [usize; 10] = [1, 2, 3, 31, 32, 33, 63, 64, 65, 111];
 
 /// A splitmix64 generator.
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct Dice {
+    state: u64,
+    seed: u64,
+}
 
 impl Dice {
     /// Starts from a seed.
     pub fn new(seed: u64) -> Self {
-        let mut dice = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D);
+        let state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D;
+        let mut dice = Self { state, seed };
         dice.bits();
         dice
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
@@ -34,6 +38,11 @@ impl Dice {
     /// One of `items`, which are not empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
+    }
+
+    /// One of `items`, which are not empty: consecutive seeds get all of them in turn.
+    pub fn turn<T: Copy>(&self, items: &[T]) -> T {
+        items[(self.seed % items.len() as u64) as usize]
     }
 
     /// True once in `n`.

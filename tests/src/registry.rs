@@ -21,6 +21,10 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
 
     /// Name, as the trait method is called.
     fn name(&self) -> &'static str;
+    /// Whether its weights are in formats that take a kernel each: drivers compile all of them.
+    fn packed(&self) -> bool {
+        false
+    }
     /// Whether it has a composed default to be compared with.
     fn fused(&self) -> bool {
         false
@@ -69,6 +73,10 @@ pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(int8::LinearW8A8);
     visitor.visit(embed::Embed);
     visitor.visit(embed::EmbedAdd);
+    visitor.visit(packed::Packed(linear::Linear));
+    visitor.visit(packed::Packed(linear::GatedLinear));
+    visitor.visit(packed::Packed(embed::Embed));
+    visitor.visit(packed::Packed(moe::ExpertLinear));
     visitor.visit(elementwise::Add);
     visitor.visit(elementwise::Activate);
     visitor.visit(elementwise::Gate);

@@ -10,7 +10,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Captured, EncoderInput, Engine, Request, Want};
-use engraft_core::inject::inject;
+use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
 use engraft_core::policy::Registry;
@@ -246,6 +246,21 @@ fn encoders_do_not_see_their_batch_mates() {
         let mut two = engine(&composed, case, EngineConfig { max_context: 32, ..config() });
         assert!(two.encode(&texts(vocab), true).unwrap() == batch, "{case}: composed against fused");
     }
+}
+
+/// ALBERT's blocks of a group have the same weights: they are read and kept once.
+#[test]
+fn blocks_of_a_group_are_one_in_memory() {
+    let cpu = usual();
+    let engine = engine(&cpu, "albert", EngineConfig { max_context: 32, ..config() });
+    let model = engine.model();
+    let distinct = |i: &usize| (0..*i).all(|j| !Arc::ptr_eq(&model.blocks[j], &model.blocks[*i]));
+    let layers = model.blocks.len();
+    assert!(layers > 1 && (0..layers).filter(distinct).count() == 1, "{layers} layers");
+    let files = checkpoint::open(&golden("albert"), Access::Map).unwrap();
+    let stored: usize = files.source.tensors().iter().map(|t| 4 * t.elements()).sum();
+    let plan = InjectionPlan::new(cpu.as_ref(), model, Float::F32);
+    assert!(plan.bytes() <= stored + stored / 4, "{} bytes of a file of {stored}", plan.bytes());
 }
 
 #[test]

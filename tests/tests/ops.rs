@@ -39,7 +39,7 @@ impl<B: Backend> Visitor for PerBackend<'_, B> {
             let name = format!("{}::{}::{dtype}", lab.name, spec.name());
             self.trials.push(Trial::test(name, move || {
                 let mut report = Report::default();
-                for seed in 0..backends::seeds(&lab.name) {
+                for seed in 0..backends::seeds(&lab.name, spec.packed()) {
                     check(&lab, spec, *dtype, seed, &mut report);
                 }
                 COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);

@@ -226,6 +226,56 @@ fn files_are_short() {
     none("at most 600 lines, or the head says why not", broken);
 }
 
+/// What families share, and not a family: everything else in the folder is one.
+const NO_FAMILY: [&str; 15] = [
+    "auto", "binding", "describe", "gguf", "mod", "moe", "names", "registry", "resolve", "roles", "rope",
+    "spec", "table", "task", "tests",
+];
+
+#[test]
+fn a_family_is_a_short_table() {
+    let all = library(&["core/src/policy/"]);
+    let stem = |name: &str| Path::new(name).file_stem().unwrap().to_string_lossy().into_owned();
+    let mut lengths: Vec<(usize, String)> = all
+        .iter()
+        .map(|s| (s.text.lines().take_while(|l| !l.contains("#[cfg(test)]")).count(), stem(&s.name)))
+        .filter(|(_, stem)| !NO_FAMILY.contains(&stem.as_str()) && !stem.ends_with("_tests"))
+        .collect();
+    lengths.sort();
+    assert!(lengths.len() >= 20, "{lengths:?}");
+    let (median, name) = &lengths[lengths.len() / 2];
+    println!(
+        "{} families, the median {name} has {median} lines, the longest is {:?}",
+        lengths.len(),
+        lengths.last()
+    );
+    assert!(*median <= 80, "{name}: {median} lines");
+}
+
+/// `docs/deepspeed_defects.md` names tests that are there.
+#[test]
+fn every_defect_has_its_test() {
+    let page = fs::read_to_string(root().join("docs/deepspeed_defects.md")).unwrap();
+    let mut broken = Vec::new();
+    for number in 1..=24 {
+        let Some(row) = page.lines().find(|l| l.starts_with(&format!("| {number} |"))) else {
+            broken.push(format!("no row for defect {number}"));
+            continue;
+        };
+        let named: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|n| n.contains(".rs::")).collect();
+        if named.is_empty() && !row.contains("not applicable") {
+            broken.push(format!("defect {number} names neither a test nor a reason"));
+        }
+        for (file, test) in named.iter().filter_map(|n| n.split_once("::")) {
+            let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+            if !text.contains(&format!("fn {test}(")) {
+                broken.push(format!("{file} has no test {test}"));
+            }
+        }
+    }
+    none("what is said to be tested is tested", broken);
+}
+
 #[test]
 fn only_tests_panic() {
     let words = [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "dbg!("];

@@ -261,6 +261,25 @@ impl<'a, B: Backend> Exec<'a, B> {
         self.span(Op::QkvRopeAppend, |s, _| s.qkv_rope_append(qkv, call, kv))
     }
 
+    /// See [`PrimitiveOps::kv_append`].
+    pub fn kv_append(
+        &mut self,
+        k: Ref<'_, B>,
+        v: Ref<'_, B>,
+        slots: BufRef<'_, B::Mem, i32>,
+        kv: KvView<'_, B::Mem>,
+    ) -> Result<()> {
+        const OP: &str = "kv_append";
+        same(OP, "slots", slots.len, k.rows)?;
+        same(OP, "rows of v", v.rows, k.rows)?;
+        same(OP, "columns of k", k.cols, kv.layout.kv_heads * kv.layout.k_dim)?;
+        same(OP, "columns of v", v.cols, kv.layout.kv_heads * kv.layout.v_dim)?;
+        same(OP, "element type", v.dtype as usize, k.dtype as usize)?;
+        fits(OP, k)?;
+        fits(OP, v)?;
+        self.span(Op::KvAppend, |s, _| s.kv_append(k, v, slots, kv))
+    }
+
     /// See [`PrimitiveOps::rope`].
     pub fn rope(
         &mut self,

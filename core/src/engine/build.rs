@@ -4,7 +4,7 @@ use super::*;
 use crate::inject::InjectionPlan;
 use crate::kv::KvLayout;
 use crate::mem::StepShape;
-use crate::policy::Family;
+use crate::policy::{Family, FilterSpec};
 
 impl<B: Backend> Engine<B> {
     /// An engine for `model`; sizes are checked, then everything a step needs is allocated.
@@ -107,8 +107,9 @@ fn words<B: Backend>(backend: &Arc<B>, n: usize) -> Result<Buf<B::Mem, u32>> {
     Buf::new(backend.alloc(n * 4)?, n)
 }
 
+/// Slabs of keys and values, and of what filters keep: as many slots, in the element type of activations.
 fn slabs<B: Backend>(backend: &Arc<B>, model: &Model<B>, config: &EngineConfig) -> Result<PagedKv<B::Mem>> {
-    let mut layers = Vec::with_capacity(model.blocks.len());
+    let (mut layers, mut filters) = (Vec::with_capacity(model.blocks.len()), Vec::new());
     for block in &model.blocks {
         let heads = block.spec.heads;
         let layout = KvLayout {
@@ -119,8 +120,20 @@ fn slabs<B: Backend>(backend: &Arc<B>, model: &Model<B>, config: &EngineConfig) 
             v_dim: heads.v_dim,
             dtype: config.kv_dtype,
         };
-        let (k, v) = backend.kv_bytes(&layout);
-        layers.push((backend.alloc(k)?, backend.alloc(v)?, layout));
+        let slab = |layout: KvLayout| {
+            let (k, v) = backend.kv_bytes(&layout);
+            Ok::<_, Error>((backend.alloc(k)?, backend.alloc(v)?, layout))
+        };
+        layers.push(slab(layout)?);
+        let kept = |filter: FilterSpec| KvLayout {
+            pages: layout.pages * layout.page_size,
+            page_size: 1,
+            kv_heads: 1,
+            k_dim: model.spec.hidden,
+            v_dim: filter.middle,
+            dtype: config.dtype,
+        };
+        filters.push(block.spec.filter.map(|filter| slab(kept(filter))).transpose()?);
     }
-    Ok(PagedKv::new(layers))
+    Ok(PagedKv::new(layers).with_filters(filters))
 }

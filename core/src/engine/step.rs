@@ -255,6 +255,9 @@ fn fill<B: Backend>(
         for position in slice.start..slice.start + slice.len {
             let slot = host.tables.slot(seq.row, position);
             fill.token(token, seq.tokens[position], position as u32 + shift, slot, 0);
+            if let Some(before) = position.checked_sub(1) {
+                fill.before(token, host.tables.slot(seq.row, before));
+            }
             let last = position + 1 == slice.start + slice.len;
             let draws = last && slice.draws && seq.tokens.len() < seq.limit;
             if all || (last && slice.draws) {

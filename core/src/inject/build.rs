@@ -2,8 +2,10 @@
 
 use crate::backend::{Backend, Linear, Prepared, Stream};
 use crate::mem::Buf;
-use crate::model::{Block, Embedding, Experts, Head, Mlp, Model, Norm, Pooler, RopeTable, Transform, angles};
-use crate::policy::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Part, Role, Slot};
+use crate::model::{
+    Block, Embedding, Experts, Filter, Head, Mlp, Model, Norm, Pooler, RopeTable, Transform, angles,
+};
+use crate::policy::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot};
 use crate::weights::Operands;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -16,17 +18,19 @@ use std::sync::Arc;
 pub fn build<B: Backend>(
     backend: &Arc<B>,
     spec: ModelSpec,
-    operands: Operands<B::Weight>,
+    mut operands: Operands<B::Weight>,
     positions: usize,
 ) -> Result<Model<B>> {
     let mut taker = Taker { left: operands.prepared, arch: spec.arch.clone() };
     let embed = embedding(&spec, &mut taker)?;
-    let blocks = spec
-        .blocks
-        .iter()
-        .enumerate()
-        .map(|(layer, block)| build_block(layer, block, &mut taker))
-        .collect::<Result<_>>()?;
+    let mut blocks: Vec<Arc<Block<B::Weight>>> = Vec::with_capacity(spec.blocks.len());
+    for (layer, block) in spec.blocks.iter().enumerate() {
+        let built = match blocks.get(spec.owner(layer)) {
+            Some(owner) => owner.clone(),
+            None => Arc::new(build_block(layer, block, &mut taker, &mut operands.per_head)?),
+        };
+        blocks.push(built);
+    }
     let final_norm = taker.norm_opt(spec.final_norm, None, Slot::FinalNorm)?;
     let project_out = match spec.project_out {
         Some(_) => Some(taker.linear(None, Slot::ProjectOut)?),
@@ -105,13 +109,39 @@ fn embedding<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Embedding<W>> {
     })
 }
 
-fn build_block<W>(layer: usize, spec: &BlockSpec, t: &mut Taker<W>) -> Result<Block<W>> {
+fn build_block<W>(
+    layer: usize,
+    spec: &BlockSpec,
+    t: &mut Taker<W>,
+    per_head: &mut BTreeMap<Role, Vec<Prepared<W>>>,
+) -> Result<Block<W>> {
     let l = Some(layer);
-    let qk = spec.qk_norm.map(|n| n.norm);
     Ok(Block {
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
+        filter: match spec.filter {
+            None => None,
+            Some(filter) => Some(Filter {
+                first: t.linear(l, Slot::FilterIn)?,
+                second: t.linear(l, Slot::FilterOut)?,
+                norm: t.norm(filter.norm, l, Slot::FilterNorm)?,
+                value: t.linear(l, Slot::Value)?,
+            }),
+        },
         qkv: t.linear(l, Slot::Qkv)?,
-        qk_norm: t.norm_opt(qk, l, Slot::QNorm)?.zip(t.norm_opt(qk, l, Slot::KNorm)?),
+        qk_norm: match spec.qk_norm {
+            None => None,
+            Some(QkNorm { norm, span: QkSpan::OwnHead }) => {
+                let mut heads = |slot| {
+                    let weights = per_head.remove(&Role::block(layer, slot, Part::Weight));
+                    let norms = weights.into_iter().flatten();
+                    norms.map(|weight| Norm { spec: norm, weight, bias: None }).collect()
+                };
+                Some((heads(Slot::QNorm), heads(Slot::KNorm)))
+            }
+            Some(QkNorm { norm, .. }) => {
+                Some((vec![t.norm(norm, l, Slot::QNorm)?], vec![t.norm(norm, l, Slot::KNorm)?]))
+            }
+        },
         attn_out: t.linear(l, Slot::AttnOut)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,

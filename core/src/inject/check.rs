@@ -76,6 +76,10 @@ fn plain_ops(spec: &ModelSpec, block: &BlockSpec) -> Vec<(Op, usize, usize)> {
     let paged = spec.family == Family::Decoder || !spec.ropes.is_empty();
     let attend = if paged { Op::Attend } else { Op::AttendDense };
     let mut ops = vec![(attend, heads.k_dim, heads.heads), (Op::ReduceAddNorm, spec.hidden, spec.hidden)];
+    if block.filter.is_some() {
+        ops.push((Op::KvAppend, spec.hidden, 1));
+        ops.push((Op::GatherRows, spec.hidden, spec.hidden));
+    }
     if let Some(moe) = block.moe {
         ops.push((Op::Route, moe.router.top_k, moe.router.experts));
         ops.push((Op::Combine, moe.router.top_k, spec.hidden));

@@ -49,7 +49,7 @@ pub struct InjectionPlan {
 impl InjectionPlan {
     /// The plan of a model; `coverage` of the very backend that runs it.
     pub fn new<B: Backend>(backend: &B, model: &Model<B>, dtype: Float) -> Self {
-        let mut p = Planner { backend, dtype, layer: None, rows: Vec::new() };
+        let mut p = Planner { backend, dtype, layer: None, again: false, rows: Vec::new() };
         let spec = &model.spec;
         if let Some(tokens) = &model.embed.tokens {
             p.weight("token_embed", Op::Embed, tokens, "vocab");
@@ -68,10 +68,19 @@ impl InjectionPlan {
         }
         for (i, block) in model.blocks.iter().enumerate() {
             p.layer = Some(i);
+            p.again = spec.owner(i) != i;
             if let Some(name) = model.own_block(i) {
                 p.own(name);
             }
             let heads = block.spec.heads;
+            if let Some(filter) = &block.filter {
+                p.op("filter_keep", Op::KvAppend, spec.hidden, 1);
+                p.op("filter_before", Op::GatherRows, spec.hidden, spec.hidden);
+                p.weight("filter_in", Op::Linear, &filter.first.weight, "replicated");
+                p.weight("filter_out", Op::Linear, &filter.second.weight, "replicated");
+                p.op("filter_norm", Op::AddNorm, spec.hidden, spec.hidden);
+                p.weight("value", Op::Linear, &filter.value.weight, "columns");
+            }
             p.weight("qkv", Op::Linear, &block.qkv.weight, "columns");
             if spec.ropes.is_empty() && spec.family == Family::Encoder {
                 p.op("attention", Op::AttendDense, heads.k_dim, heads.heads);
@@ -102,7 +111,7 @@ impl InjectionPlan {
             }
             p.meet(block.mlp_post.is_some(), spec.hidden);
         }
-        p.layer = None;
+        (p.layer, p.again) = (None, false);
         if let Some(project) = &model.project_out {
             p.weight("project_out", Op::Linear, &project.weight, "replicated");
         }
@@ -158,6 +167,8 @@ struct Planner<'a, B> {
     backend: &'a B,
     dtype: Float,
     layer: Option<usize>,
+    /// The operands are an earlier block's, and counted there.
+    again: bool,
     rows: Vec<PlanRow>,
 }
 
@@ -219,10 +230,11 @@ impl<B: Backend> Planner<'_, B> {
     fn weight(&mut self, slot: &str, op: Op, w: &Prepared<B::Weight>, shard: &'static str) {
         let weight: Option<WeightFormat> = Some(w.format);
         let signature = Signature { dtype: self.dtype, weight, inner: w.cols, outer: w.rows };
+        let bytes = if self.again { 0 } else { w.bytes() };
         let row = self.push(slot, op, signature);
         row.shape = Some([w.rows, w.cols]);
         row.format = Some(w.format.name());
-        row.bytes = w.bytes();
+        row.bytes = bytes;
         row.shard = shard;
     }
 }

@@ -11,6 +11,7 @@
 //! | `positions` | tokens | absolute position in the sequence |
 //! | `slots` | tokens, `i32` | `page * page_size + offset` to write K and V to, [`SKIP`] for none |
 //! | `kinds` | tokens | token type ids (encoders), else 0 |
+//! | `before` | tokens | slot of the position before, [`NO_ROW`] for none |
 //! | `bounds` | seqs + 1 | sequence `s` has the query rows `bounds[s]..bounds[s + 1]` |
 //! | `table_rows` | seqs | the sequence's row of the page table |
 //! | `kv_lens` | seqs | its keys, this step's included; 0 for padding |
@@ -47,7 +48,7 @@ pub struct StepShape {
 impl StepShape {
     /// Words of all parts.
     pub fn words(&self) -> usize {
-        4 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.patches
+        5 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.patches
     }
 
     /// Whether a step of this shape fits into `bound` part by part.
@@ -60,8 +61,9 @@ impl StepShape {
             && self.max_keys <= bound.max_keys
     }
 
-    fn starts(&self) -> [usize; 11] {
+    fn starts(&self) -> [usize; 12] {
         let sizes = [
+            self.tokens,
             self.tokens,
             self.tokens,
             self.tokens,
@@ -73,7 +75,7 @@ impl StepShape {
             self.rows,
             self.rows,
         ];
-        let mut starts = [0; 11];
+        let mut starts = [0; 12];
         for (i, size) in sizes.iter().enumerate() {
             starts[i + 1] = starts[i] + size;
         }
@@ -107,8 +109,10 @@ impl<M: DeviceMem> StepBuffers<M> {
         self.host.resize(words, 0);
         let starts = shape.starts();
         self.host[starts[2]..starts[3]].fill(SKIP as u32);
-        self.host[starts[8]..starts[9]].fill(NO_ROW);
-        self.host[starts[10]..].fill(NO_ROW);
+        for part in [4, 9] {
+            self.host[starts[part]..starts[part + 1]].fill(NO_ROW);
+        }
+        self.host[starts[11]..].fill(NO_ROW);
         Ok(StepFill { words: &mut self.host, starts })
     }
 
@@ -132,13 +136,14 @@ impl<M: DeviceMem> StepBuffers<M> {
             positions: self.device.part_as(s[1]..s[2]),
             slots: self.device.part_as(s[2]..s[3]),
             kinds: self.device.part_as(s[3]..s[4]),
-            bounds: self.device.part_as(s[4]..s[5]),
-            table_rows: self.device.part_as(s[5]..s[6]),
-            kv_lens: self.device.part_as(s[6]..s[7]),
-            wanted: self.device.part_as(s[7]..s[8]),
-            sample_slots: self.device.part_as(s[8]..s[9]),
-            sample_positions: self.device.part_as(s[9]..s[10]),
-            patches: self.device.part_as(s[10]..end),
+            before: self.device.part_as(s[4]..s[5]),
+            bounds: self.device.part_as(s[5]..s[6]),
+            table_rows: self.device.part_as(s[6]..s[7]),
+            kv_lens: self.device.part_as(s[7]..s[8]),
+            wanted: self.device.part_as(s[8]..s[9]),
+            sample_slots: self.device.part_as(s[9]..s[10]),
+            sample_positions: self.device.part_as(s[10]..s[11]),
+            patches: self.device.part_as(s[11]..end),
         }
     }
 }
@@ -147,7 +152,7 @@ impl<M: DeviceMem> StepBuffers<M> {
 #[derive(Debug)]
 pub struct StepFill<'a> {
     words: &'a mut [u32],
-    starts: [usize; 11],
+    starts: [usize; 12],
 }
 
 impl StepFill<'_> {
@@ -164,28 +169,33 @@ impl StepFill<'_> {
         self.part(3)[row] = kind;
     }
 
+    /// Tells where the position before a token row lies: the slot that it was, or will be in this step, written to.
+    pub fn before(&mut self, row: usize, slot: i32) {
+        self.part(4)[row] = u32::try_from(slot).unwrap_or(NO_ROW);
+    }
+
     /// Sets one sequence: its query rows end before `end`.
     pub fn seq(&mut self, s: usize, end: usize, table_row: u32, kv_len: u32) {
         // Padding sequences after this one are empty: they begin and end here.
-        self.part(4)[s + 1..].fill(end as u32);
-        self.part(5)[s] = table_row;
-        self.part(6)[s] = kv_len;
+        self.part(5)[s + 1..].fill(end as u32);
+        self.part(6)[s] = table_row;
+        self.part(7)[s] = kv_len;
     }
 
     /// Asks for the logits of token row `token`, and for a token drawn from them when `sample` is given as
     /// `(row of the sampling table, position of the new token)`.
     pub fn want(&mut self, row: usize, token: u32, sample: Option<(u32, u32)>) {
-        self.part(7)[row] = token;
+        self.part(8)[row] = token;
         if let Some((slot, position)) = sample {
-            self.part(8)[row] = slot;
-            self.part(9)[row] = position;
+            self.part(9)[row] = slot;
+            self.part(10)[row] = position;
         }
     }
 
     /// Changes entry `index` of the page table to `page`.
     pub fn patch(&mut self, i: usize, index: u32, page: u32) {
-        self.part(10)[2 * i] = index;
-        self.part(10)[2 * i + 1] = page;
+        self.part(11)[2 * i] = index;
+        self.part(11)[2 * i + 1] = page;
     }
 }
 
@@ -202,6 +212,8 @@ pub struct StepView<'a, M> {
     pub slots: BufRef<'a, M, i32>,
     /// `[tokens]` token type ids.
     pub kinds: BufRef<'a, M, u32>,
+    /// `[tokens]` slots of the positions before, [`NO_ROW`] = none.
+    pub before: BufRef<'a, M, u32>,
     /// `[seqs + 1]` query row bounds.
     pub bounds: BufRef<'a, M, u32>,
     /// `[seqs]` page-table rows.
@@ -243,14 +255,17 @@ mod tests {
         let mut step = StepBuffers::new(Buf::new(Host(4 * shape.words()), shape.words()).unwrap());
         let mut fill = step.begin(shape).unwrap();
         fill.token(0, 7, 5, 40, 1);
+        fill.before(0, 39);
+        fill.before(1, SKIP);
         fill.seq(0, 1, 3, 6);
         fill.want(0, 0, Some((3, 6)));
         let (host, _) = step.upload_parts();
-        let want: [&[u32]; 11] = [
+        let want: [&[u32]; 12] = [
             &[7, 0, 0],
             &[5, 0, 0],
             &[40, SKIP as u32, SKIP as u32],
             &[1, 0, 0],
+            &[39, NO_ROW, NO_ROW],
             &[0, 1, 1],
             &[3, 0],
             &[6, 0],

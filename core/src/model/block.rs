@@ -1,9 +1,9 @@
 //! One block: attention and the feed-forward part, and how each meets the residual stream and its norms.
 
-use super::{Experts, Norm, Scratch, StepInputs};
+use super::{Experts, Filter, Norm, Scratch, StepInputs};
 use crate::backend::{AttnCall, Backend, Exec, Linear, QkvCall, RopeView};
 use crate::mem::{DeviceMem, Mat, MatRef};
-use crate::policy::{BlockSpec, Placement};
+use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
 
 /// A block with its operands.
@@ -13,10 +13,12 @@ pub struct Block<W> {
     pub spec: BlockSpec,
     /// Norm of the attention part.
     pub attn_norm: Option<Norm<W>>,
-    /// Fused q | k | v.
+    /// What queries and keys read, where that is not what values read.
+    pub filter: Option<Filter<W>>,
+    /// Fused q | k | v; behind a filter q | k.
     pub qkv: Linear<W>,
     /// Norms of queries and keys.
-    pub qk_norm: Option<(Norm<W>, Norm<W>)>,
+    pub qk_norm: Option<(HeadNorms<W>, HeadNorms<W>)>,
     /// Attention output.
     pub attn_out: Linear<W>,
     /// Norm of what attention gives.
@@ -30,6 +32,9 @@ pub struct Block<W> {
     /// Norm of what the feed-forward part gives.
     pub mlp_post: Option<Norm<W>>,
 }
+
+/// Norms of the heads of queries or keys: one for all of them, or one for every head.
+pub type HeadNorms<W> = Vec<Norm<W>>;
 
 /// A dense feed-forward part.
 #[derive(Debug)]
@@ -129,10 +134,15 @@ impl<W> Block<W> {
         s: &mut Scratch<B::Mem>,
     ) -> Result<()> {
         let (tokens, heads) = (step.view.shape.tokens, self.spec.heads);
-        let input = from.read(&s.residual, &s.normed, tokens);
-        x.linear(input, self.qkv.view(), s.qkv.shaped_mut(tokens, heads.qkv_cols())?)?;
-        let whole = self.norm_whole(x, tokens, s)?;
-        let norms = self.qk_norm.as_ref().filter(|_| !whole);
+        match &self.filter {
+            Some(filter) => filter.forward(x, step, layer, heads, from, &self.qkv, s)?,
+            None => {
+                let input = from.read(&s.residual, &s.normed, tokens);
+                x.linear(input, self.qkv.view(), s.qkv.shaped_mut(tokens, heads.qkv_cols())?)?;
+            }
+        }
+        let done = self.norm_apart(x, tokens, s)?;
+        let norms = self.qk_norm.as_ref().filter(|_| !done);
         let out = s.attn.shaped_mut(tokens, heads.out_cols())?;
         if step.kv.is_empty() {
             if norms.is_some() || rope.is_some() {
@@ -147,8 +157,8 @@ impl<W> Block<W> {
             let qkv = s.qkv.shaped_mut(tokens, heads.qkv_cols())?;
             let call = QkvCall {
                 heads,
-                q_norm: norms.map(|n| n.0.call()),
-                k_norm: norms.map(|n| n.1.call()),
+                q_norm: norms.and_then(|n| n.0.first()).map(Norm::call),
+                k_norm: norms.and_then(|n| n.1.first()).map(Norm::call),
                 rope,
                 step: step.view,
             };
@@ -161,24 +171,28 @@ impl<W> Block<W> {
         x.linear(attn, self.attn_out.view(), s.partial.view_mut(tokens))
     }
 
-    /// Norms of all query heads at once and of all key heads, where they are of that kind.
-    fn norm_whole<B: Backend<Weight = W>>(
+    /// Norms of all query heads at once and of all key heads, or with values of their own for every head: those that no
+    /// fused op takes. Whether they were of that kind.
+    fn norm_apart<B: Backend<Weight = W>>(
         &self,
         x: &mut Exec<'_, B>,
         tokens: usize,
         s: &mut Scratch<B::Mem>,
     ) -> Result<bool> {
         let h = self.spec.heads;
-        let whole = self.spec.qk_norm.is_some_and(|n| n.whole);
-        if let (true, Some((q, k))) = (whole, &self.qk_norm) {
+        let apart = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head);
+        if let (true, Some((q, k))) = (apart, &self.qk_norm) {
             let k_end = h.q_cols() + h.k_cols();
-            for (norm, columns) in [(q, 0..h.q_cols()), (k, h.q_cols()..k_end)] {
-                let width = columns.len();
-                let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(columns)?;
-                x.head_norm(part, width, norm.call())?;
+            for (norms, columns) in [(q, 0..h.q_cols()), (k, h.q_cols()..k_end)] {
+                let width = columns.len() / norms.len().max(1);
+                for (i, norm) in norms.iter().enumerate() {
+                    let from = columns.start + i * width;
+                    let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + width)?;
+                    x.head_norm(part, width, norm.call())?;
+                }
             }
         }
-        Ok(whole)
+        Ok(apart)
     }
 
     /// Leaves the feed-forward part in `partial`.

@@ -7,14 +7,16 @@
 mod block;
 mod embed;
 mod experts;
+mod filter;
 mod head;
 mod own;
 mod rope;
 mod scratch;
 
-pub use block::{Block, Mlp};
+pub use block::{Block, HeadNorms, Mlp};
 pub use embed::Embedding;
 pub use experts::Experts;
+pub use filter::Filter;
 pub use head::{Head, Pooler, Transform};
 pub(crate) use own::Own;
 pub use own::{MakeBlock, OwnBlock, Place};
@@ -26,6 +28,7 @@ use crate::kv::PagedKv;
 use crate::mem::{MatRef, StepView};
 use crate::policy::{ModelSpec, NormSpec, Placement, RopeScaling};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// A norm with its operands.
 #[derive(Debug)]
@@ -75,8 +78,8 @@ pub struct Model<B: Backend> {
     pub embed: Embedding<B::Weight>,
     /// Rotary tables that blocks refer to.
     pub ropes: Vec<RopeTable<B::Mem>>,
-    /// The blocks.
-    pub blocks: Vec<Block<B::Weight>>,
+    /// The blocks; one that has another's operands is that one.
+    pub blocks: Vec<Arc<Block<B::Weight>>>,
     /// Norm after the last block.
     pub final_norm: Option<Norm<B::Weight>>,
     /// Projection of the last hidden state.
@@ -93,7 +96,7 @@ impl<B: Backend> Model<B> {
         spec: ModelSpec,
         embed: Embedding<B::Weight>,
         ropes: Vec<RopeTable<B::Mem>>,
-        blocks: Vec<Block<B::Weight>>,
+        blocks: Vec<Arc<Block<B::Weight>>>,
         final_norm: Option<Norm<B::Weight>>,
         project_out: Option<Linear<B::Weight>>,
         head: Head<B::Weight>,

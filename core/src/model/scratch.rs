@@ -25,6 +25,11 @@ pub struct Scratch<M> {
     pub inner: Mat<M>,
     /// Before or after a projection `[tokens, width]`.
     pub wide: Option<Mat<M>>,
+    /// Of blocks with a filter: two inputs side by side, the earlier one first `[tokens, 2 * hidden]`; then what the filter
+    /// gives.
+    pub pair: Option<Mat<M>>,
+    /// The same between its products `[tokens, 2 * middle]`.
+    pub middle_pair: Option<Mat<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
     /// Pixels as they are uploaded `[tokens, values of a square]`, f32.
@@ -72,6 +77,7 @@ impl<M: DeviceMem> Scratch<M> {
         }
         let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
         let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
+        let middle = most(&|b| b.filter.map_or(0, |f| f.middle));
         let square = spec.embed.patches.map(|p| p.values());
         Ok(Self {
             residual: mat(tokens, spec.hidden, dtype)?,
@@ -82,6 +88,8 @@ impl<M: DeviceMem> Scratch<M> {
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
             inner: mat(tokens, most(&|b| b.mlp.inner), dtype)?,
             wide: if projects { Some(mat(tokens, wide, dtype)?) } else { None },
+            pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
+            middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
             experts,
             pixels: square.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             squares: square.map(|n| mat(tokens, n, dtype)).transpose()?,

@@ -56,26 +56,22 @@ impl InjectionPolicy for Albert {
         if task == Task::Bare && ALBERT_NAMES.has(config, catalog, Slot::Pooler, Part::Weight) {
             spec.pooler = Some(pool);
         }
-        Ok(ModelSpec { arch: "albert".into(), ..spec })
+        let (layers, groups) = (spec.blocks.len(), groups(config, &spec));
+        let group = |layer: usize| layer * groups / layers;
+        let first = |layer: usize| (0..layers).find(|l| group(*l) == group(layer)).unwrap_or(layer);
+        let shared = (0..layers).map(first).collect();
+        Ok(ModelSpec { arch: "albert".into(), shared, ..spec })
     }
 
-    /// The blocks of a group are bound to the same tensors.
+    /// The first block of a group is bound to its tensors; the others have its operands.
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
-        let layers = spec.blocks.len();
-        let groups =
-            config.size_opt(&["num_hidden_groups"]).ok().flatten().unwrap_or(1).clamp(1, layers.max(1));
-        let first = ModelSpec { blocks: spec.blocks.iter().take(groups).cloned().collect(), ..spec.clone() };
-        let mut all = Vec::new();
-        for binding in ALBERT_NAMES.bind(&first, config, catalog, QkvLayout::Concat) {
-            match binding.role.layer {
-                None => all.push(binding),
-                Some(group) => {
-                    all.extend((0..layers).filter(|l| l * groups / layers == group).map(|layer| {
-                        let role = Role { layer: Some(layer), ..binding.role };
-                        Binding { role, ..binding.clone() }
-                    }))
-                }
-            }
+        let groups = groups(config, spec);
+        let blocks = spec.blocks.iter().take(groups).cloned().collect();
+        let first = ModelSpec { blocks, shared: Vec::new(), ..spec.clone() };
+        let owners: Vec<usize> = (0..spec.blocks.len()).filter(|l| spec.owner(*l) == *l).collect();
+        let mut all = ALBERT_NAMES.bind(&first, config, catalog, QkvLayout::Concat);
+        for binding in &mut all {
+            binding.role.layer = binding.role.layer.and_then(|group| owners.get(group).copied());
         }
         all
     }
@@ -83,4 +79,10 @@ impl InjectionPolicy for Albert {
     fn ignored(&self) -> &[&str] {
         ALBERT_NAMES.ignored
     }
+}
+
+/// Groups of blocks; no more than blocks.
+fn groups(config: &ModelConfig, spec: &ModelSpec) -> usize {
+    let groups = config.size_opt(&["num_hidden_groups"]).ok().flatten().unwrap_or(1);
+    groups.clamp(1, spec.blocks.len().max(1))
 }

@@ -418,7 +418,7 @@ fn shape(
     let qk = name(Slot::QNorm).is_some() && name(Slot::KNorm).is_some();
     spec.each(|_, b| {
         b.mlp_norm = b.mlp_norm.filter(|_| !parallel);
-        b.qk_norm = b.attn_norm.filter(|_| qk).map(|norm| QkNorm { norm, whole: false });
+        b.qk_norm = b.attn_norm.filter(|_| qk).map(|norm| QkNorm { norm, span: QkSpan::Head });
     });
     if let (HeadSpec::Tokens { tied, bias, .. }, Some(head)) = (&mut spec.head, name(Slot::Head)) {
         let module = head.trim_start_matches('/');

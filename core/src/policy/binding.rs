@@ -31,8 +31,16 @@ pub enum Slot {
     PatchEmbed,
     /// Norm of the attention part.
     AttnNorm,
-    /// Fused q | k | v.
+    /// First product of a filter before queries and keys `[middle, earlier | now]`.
+    FilterIn,
+    /// Second product `[hidden, earlier | now]`.
+    FilterOut,
+    /// Norm of what the filter gives.
+    FilterNorm,
+    /// Fused q | k | v; behind a filter q | k.
     Qkv,
+    /// v, where q and k read what a filter gives.
+    Value,
     /// Norm over query heads.
     QNorm,
     /// Norm over key heads.
@@ -85,7 +93,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 28] = [
+    pub const ALL: [Slot; 32] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -94,7 +102,11 @@ impl Slot {
         Slot::EmbedNorm,
         Slot::RopeFactors,
         Slot::AttnNorm,
+        Slot::FilterIn,
+        Slot::FilterOut,
+        Slot::FilterNorm,
         Slot::Qkv,
+        Slot::Value,
         Slot::QNorm,
         Slot::KNorm,
         Slot::AttnOut,
@@ -121,7 +133,11 @@ impl Slot {
         matches!(
             self,
             Slot::AttnNorm
+                | Slot::FilterIn
+                | Slot::FilterOut
+                | Slot::FilterNorm
                 | Slot::Qkv
+                | Slot::Value
                 | Slot::QNorm
                 | Slot::KNorm
                 | Slot::AttnOut
@@ -143,6 +159,7 @@ impl Slot {
             self,
             Slot::EmbedNorm
                 | Slot::AttnNorm
+                | Slot::FilterNorm
                 | Slot::AttnPostNorm
                 | Slot::QNorm
                 | Slot::KNorm
@@ -165,7 +182,11 @@ impl Slot {
             Slot::EmbedNorm => "embed_norm",
             Slot::RopeFactors => "rope_factors",
             Slot::AttnNorm => "attn_norm",
+            Slot::FilterIn => "filter_in",
+            Slot::FilterOut => "filter_out",
+            Slot::FilterNorm => "filter_norm",
             Slot::Qkv => "qkv",
+            Slot::Value => "value",
             Slot::QNorm => "q_norm",
             Slot::KNorm => "k_norm",
             Slot::AttnOut => "attn_out",
@@ -248,6 +269,14 @@ pub enum RowOrder {
         /// The pieces that become q, k and v.
         take: [usize; 3],
     },
+    /// `parts` equal runs one after the other, each of `pieces` equal pieces; used are the first pieces of all parts, then
+    /// the second ones, and so on. GGUF's experts: all gates, then all ups, where every expert's gate and up are wanted.
+    Spread {
+        /// Runs.
+        parts: usize,
+        /// Pieces of a run.
+        pieces: usize,
+    },
 }
 
 /// A tensor of the checkpoint, by any of the names it is published under.
@@ -293,6 +322,8 @@ pub struct Binding {
     pub role: Role,
     /// Tensors whose rows stand one after the other in the operand.
     pub sources: Vec<TensorSource>,
+    /// Row order of all sources together, each in its own order first.
+    pub order: RowOrder,
     /// Stored `[inputs, outputs]` (GPT-2's Conv1D).
     pub transposed: bool,
     /// Tensor-parallel cut.
@@ -318,6 +349,7 @@ impl Binding {
         let product = matches!(
             role.slot,
             Slot::Qkv
+                | Slot::Value
                 | Slot::AttnOut
                 | Slot::Up
                 | Slot::Down
@@ -325,7 +357,14 @@ impl Binding {
                 | Slot::ExpertDown
                 | Slot::Head
         );
-        Self { role, sources, transposed: false, shard, quantize: product && role.part == Part::Weight }
+        Self {
+            role,
+            sources,
+            order: RowOrder::Plain,
+            transposed: false,
+            shard,
+            quantize: product && role.part == Part::Weight,
+        }
     }
 
     /// The same, stored `[inputs, outputs]`.

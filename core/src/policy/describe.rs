@@ -160,6 +160,7 @@ pub(crate) fn decoder(config: &ModelConfig, s: Switches) -> Result<ModelSpec> {
         placement: s.placement,
         blocks: vec![block; layer_count(config)?],
         final_norm: Some(norm),
+        shared: Vec::new(),
         project_out: None,
         pooler: None,
         head: HeadSpec::tokens(vocab, tied, false),

@@ -26,7 +26,9 @@ pub const FALCON: Described = Described {
         ignored: &["lm_head.weight", "*rotary_emb.inv_freq"],
         transposed: false,
     },
+    // GGUF's converter puts q, k and v one after the other.
     layout: |config| match kind(config) {
+        _ if config.is_gguf() => QkvLayout::Concat,
         Ok((true, _)) => QkvLayout::PerKvHead,
         Ok((false, false)) => QkvLayout::PerHead,
         _ => QkvLayout::Concat,

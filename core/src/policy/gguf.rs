@@ -10,6 +10,9 @@ fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
     match (slot, placement) {
         (Slot::AttnNorm, Placement::Post) => "attn_output_norm",
         (Slot::MlpNorm, Placement::Post) => "layer_output_norm",
+        // Falcon 40B's two norms of the same input; a block in parallel may as well have them one under the other.
+        (Slot::AttnNorm, Placement::Parallel) => "attn_norm_2 ; attn_norm",
+        (Slot::MlpNorm, Placement::Parallel) => "ffn_norm ; attn_norm",
         (Slot::AttnNorm, _) => "attn_norm",
         (Slot::MlpNorm, _) => "ffn_norm",
         (Slot::Qkv, _) => "attn_q + attn_k + attn_v ; attn_qkv",
@@ -18,9 +21,15 @@ fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
         (Slot::AttnOut, _) => "attn_output",
         (Slot::AttnPostNorm, _) => "post_attention_norm",
         (Slot::MlpPostNorm, _) => "post_ffw_norm",
-        (Slot::Up, _) if gated => "ffn_gate + ffn_up ; ffn_up",
+        // Beside experts: the part that all tokens share.
+        (Slot::Up, _) if gated => "ffn_gate + ffn_up ; ffn_gate_shexp + ffn_up_shexp ; ffn_up",
         (Slot::Up, _) => "ffn_up",
-        (Slot::Down, _) => "ffn_down",
+        (Slot::Down, _) => "ffn_down ; ffn_down_shexp",
+        (Slot::Router, _) => "ffn_gate_inp",
+        (Slot::ExpertUp, _) if gated => "ffn_gate_exps + ffn_up_exps",
+        (Slot::ExpertUp, _) => "ffn_up_exps",
+        (Slot::ExpertDown, _) => "ffn_down_exps",
+        (Slot::Join, _) => "ffn_gate_inp_shexp",
         _ => "",
     }
 }

@@ -52,6 +52,7 @@ mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests;
+mod yuan;
 
 pub use albert::Albert;
 pub use auto::Automatic;
@@ -84,11 +85,13 @@ pub use qwen1::QWEN;
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use spec::{
-    BlockSpec, EmbedSpec, Family, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec, ModelSpec,
-    MoeSpec, NormSpec, PatchSpec, Placement, PoolFrom, PoolSpec, Project, QkNorm, RopeScaling, RopeSpec,
+    BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec,
+    ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolFrom, PoolSpec, Project, QkNorm, QkSpan,
+    RopeScaling, RopeSpec,
 };
 pub use stablelm::{STABLELM, STARCODER2};
 pub use table::TablePolicy;
+pub use yuan::YUAN;
 
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
@@ -215,6 +218,10 @@ pub(crate) fn refuse(config: &ModelConfig, field: &'static str) -> Result<()> {
 pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
     match slot {
         Slot::Qkv => Shard::Columns { unit: block.heads.k_dim },
+        Slot::QNorm | Slot::KNorm if block.qk_norm.is_some_and(|n| n.span == QkSpan::OwnHead) => {
+            Shard::Columns { unit: block.heads.k_dim }
+        }
+        Slot::Value => Shard::Columns { unit: block.heads.v_dim },
         Slot::AttnOut => Shard::Rows { grain: block.heads.v_dim },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },
         Slot::Down | Slot::ExpertDown => Shard::Rows { grain: 64 },

@@ -3,8 +3,8 @@
 //! `num_experts` (or `num_local_experts`) experts, `num_experts_per_tok` of them per token, weights renormalised as
 //! `norm_topk_prob` says; blocks in `mlp_only_layers`, and those that `decoder_sparse_step` leaves out, stay dense.
 
-use super::describe::{Described, concat};
-use super::llama::{IGNORED, NAMES, llama};
+use super::describe::Described;
+use super::llama::{IGNORED, NAMES, llama, pairs};
 use super::*;
 use crate::ops::{Router, RouterScore};
 
@@ -50,7 +50,8 @@ pub const MIXTRAL: Described = Described {
         ignored: IGNORED,
         ..NAMES
     },
-    layout: concat,
+    // In GGUF files it is an architecture of LLaMA's.
+    layout: pairs,
     spec: mixtral,
 };
 

@@ -9,7 +9,7 @@
 //! | `/a` | not below the table's prefixes |
 //! | `a!w`, `a!b` | for the weight (bias) only |
 //! | `=a` | the whole name: no `.weight` follows |
-//! | `{}` | every expert, one after the other |
+//! | `{}` | every expert, or every head, one after the other |
 //!
 //! Names inside blocks stand below `prefix + block` (where `{}` is the layer). A norm `x` may also be spelt `x.gamma`,
 //! `x.beta`. GGUF files have their own names, the same for all families: `gguf`. Data flows from here to `resolve`.
@@ -44,6 +44,9 @@ pub enum QkvLayout {
     Blocks(usize),
     /// q, k, v of every row of a head (Megatron's checkpoint version 1).
     PerRow,
+    /// q, k and v are tensors of their own, but the rows of q's and k's together are, for every head, its query, then its
+    /// key (Yuan's shared QK).
+    SharedQk,
     /// Not fused; within every head of q and k rotary pairs lie side by side where halves are wanted (GGUF's LLaMA).
     Pairs,
 }
@@ -57,6 +60,7 @@ impl QkvLayout {
             (QkvLayout::Pairs, 3) if i < 2 => {
                 RowOrder::PairsInterleaved { heads: if i == 0 { heads } else { kv_heads } }
             }
+            (QkvLayout::SharedQk, _) => RowOrder::Plain,
             (QkvLayout::PerHead, 1) => grouped(heads, [k_dim, k_dim, v_dim], [0, 1, 2]),
             (QkvLayout::PerKvHead, 1) => {
                 grouped(kv_heads, [heads / kv_heads * k_dim, k_dim, v_dim], [0, 1, 2])
@@ -92,7 +96,12 @@ impl Names<'_> {
     ) -> Vec<Binding> {
         let bind = |role: Role| {
             let block = role.layer.and_then(|l| spec.blocks.get(l));
-            let experts = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
+            let of_block = |b: &BlockSpec| match role.slot {
+                Slot::QNorm => b.heads.heads,
+                Slot::KNorm => b.heads.kv_heads,
+                _ => b.moe.map_or(1, |m| m.router.experts),
+            };
+            let experts = block.map_or(1, of_block);
             let names = match config.is_gguf() {
                 true => gguf::sources(role, spec.placement, block.is_some_and(|b| b.mlp.gated), catalog),
                 false => self.sources(role, catalog, experts),
@@ -112,7 +121,18 @@ impl Names<'_> {
                 }
                 None => Shard::Replicated,
             };
-            let binding = Binding::rows(role, sources, shard);
+            let mut binding = Binding::rows(role, sources, shard);
+            if let (Slot::Qkv, Some(block), QkvLayout::SharedQk) = (role.slot, block, layout) {
+                let Heads { heads, k_dim, .. } = block.heads;
+                binding.order =
+                    RowOrder::Grouped { groups: heads, widths: [k_dim, k_dim, 0], take: [0, 1, 2] };
+            }
+            if let (Slot::ExpertUp, Some(block), 2) = (role.slot, block, count)
+                && config.is_gguf()
+            {
+                let pieces = block.moe.map_or(1, |m| m.router.experts);
+                binding.order = RowOrder::Spread { parts: 2, pieces };
+            }
             let product = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down);
             match self.transposed && product && role.part == Part::Weight && !config.is_gguf() {
                 true => binding.transposed(),
@@ -137,7 +157,8 @@ impl Names<'_> {
     }
 
     fn form(&self, form: &str, role: Role, catalog: Catalog<'_>, experts: usize) -> Vec<Vec<String>> {
-        let per_expert = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown) && form.contains("{}");
+        let many = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown | Slot::QNorm | Slot::KNorm);
+        let per_expert = many && form.contains("{}");
         let count = if per_expert { experts } else { 1 };
         let mut sources = Vec::new();
         for expert in 0..count {

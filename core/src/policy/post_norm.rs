@@ -33,22 +33,22 @@ pub const EXAONE4: Described =
     Described { name: "exaone4", types: &["exaone4"], names: POST_NAMES, layout: concat, spec: exaone4 };
 
 /// Norms after both parts instead of before, and over queries and keys.
-fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, whole: bool) -> Result<ModelSpec> {
+fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, span: QkSpan) -> Result<ModelSpec> {
     let mut spec = llama(config, catalog)?;
     spec.each(|_, b| {
-        b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, whole });
+        b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, span });
         (b.attn_post, b.mlp_post) = (b.attn_norm.take(), b.mlp_norm.take());
     });
     Ok(spec)
 }
 
 fn olmo2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    post_normed(config, catalog, true)
+    post_normed(config, catalog, QkSpan::Whole)
 }
 
 /// Only the blocks with a window rotate, as far as any block has one.
 fn exaone4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let mut spec = post_normed(config, catalog, false)?;
+    let mut spec = post_normed(config, catalog, QkSpan::Head)?;
     let layers = spec.blocks.len();
     let pattern = pattern(config)?;
     let by_pattern = |i: usize| !pattern.is_empty() && pattern[i % pattern.len()] && i + 1 < layers;

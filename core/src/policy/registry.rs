@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use std::sync::Arc;
 
 /// The families that are described by tables.
-pub(super) const FAMILIES: [Described; 34] = [
+pub(super) const FAMILIES: [Described; 35] = [
     LLAMA,
     MISTRAL,
     OLMO2,
@@ -42,6 +42,7 @@ pub(super) const FAMILIES: [Described; 34] = [
     BAICHUAN,
     CHATGLM,
     MEGATRON,
+    YUAN,
 ];
 
 /// The policies that are asked, in order; users add their own.

@@ -4,7 +4,7 @@
 //! model has there, and no tensor is left over unless the policy knows it to be unused. Only headers are read; the
 //! loader ([`crate::weights`]) takes the result and reads the bytes.
 
-use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role};
+use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, Slot};
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
@@ -99,6 +99,12 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
             (true, [n] | [1, n]) => Some(*n),
             (false, [n]) if whole == 1 && *n == cols => Some(1),
             (false, [k, n]) if binding.transposed => (*k == cols).then_some(*n),
+            // All experts in one tensor.
+            (false, [experts, n, k])
+                if *k == cols && matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown) =>
+            {
+                experts.checked_mul(*n)
+            }
             // Squares of pixels have four dimensions.
             (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,

@@ -1,7 +1,7 @@
 //! Which operands a model of a given shape has, and their sizes: what resolving, loading and building agree on.
 
 use super::binding::{Part, Role, Slot};
-use super::spec::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Project, RopeScaling};
+use super::spec::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan, RopeScaling};
 
 impl ModelSpec {
     /// Columns that the head reads.
@@ -61,10 +61,11 @@ impl ModelSpec {
             Slot::AttnPostNorm => (block()?.attn_post?, self.hidden),
             Slot::MlpNorm => (block()?.mlp_norm?, self.hidden),
             Slot::MlpPostNorm => (block()?.mlp_post?, self.hidden),
+            Slot::FilterNorm => (block()?.filter?.norm, self.hidden),
             Slot::QNorm | Slot::KNorm => {
                 let (norm, heads) = (block()?.qk_norm?, block()?.heads);
                 let all = if role.slot == Slot::QNorm { heads.q_cols() } else { heads.k_cols() };
-                (norm.norm, if norm.whole { all } else { heads.k_dim })
+                (norm.norm, if norm.span == QkSpan::Head { heads.k_dim } else { all })
             }
             Slot::FinalNorm => (self.final_norm?, self.hidden),
             Slot::PoolNorm => (self.pooler?.norm?, self.hidden),
@@ -112,7 +113,8 @@ impl ModelSpec {
         Some(match role.slot {
             Slot::Qkv => {
                 let h = block()?.heads;
-                vec![h.q_cols(), h.k_cols(), h.v_cols()]
+                let parts = [h.q_cols(), h.k_cols(), h.v_cols()];
+                parts[..if block()?.filter.is_some() { 2 } else { 3 }].to_vec()
             }
             Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
             Slot::ExpertUp => {
@@ -125,12 +127,19 @@ impl ModelSpec {
         })
     }
 
+    /// The block whose operands block `layer` has.
+    pub fn owner(&self, layer: usize) -> usize {
+        self.shared.get(layer).map_or(layer, |owner| layer.min(*owner))
+    }
+
     /// Every role that must be filled for this model to run, in the order in which it runs.
     pub fn roles(&self) -> Vec<Role> {
         let mut roles = Vec::new();
         for slot in Slot::ALL {
-            let layers: Vec<Option<usize>> =
-                if slot.in_block() { (0..self.blocks.len()).map(Some).collect() } else { vec![None] };
+            let layers: Vec<Option<usize>> = match slot.in_block() {
+                true => (0..self.blocks.len()).filter(|l| self.owner(*l) == *l).map(Some).collect(),
+                false => vec![None],
+            };
             for layer in layers {
                 for part in [Part::Weight, Part::Bias] {
                     let role = Role { layer, slot, part };
@@ -150,6 +159,10 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
     let dense = b.mlp.inner > 0;
     let halves = 1 + usize::from(b.mlp.gated);
     Some(match slot {
+        Slot::FilterIn => (b.filter?.middle, 2 * hidden, true),
+        Slot::FilterOut => (hidden, 2 * b.filter?.middle, true),
+        Slot::Qkv if b.filter.is_some() => (b.heads.q_cols() + b.heads.k_cols(), hidden, b.bias[0]),
+        Slot::Value if b.filter.is_some() => (b.heads.v_cols(), hidden, b.bias[0]),
         Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
         Slot::AttnOut => (hidden, b.heads.out_cols(), b.bias[1]),
         Slot::Up if dense => (b.mlp.inner * halves, hidden, b.bias[2]),

@@ -42,13 +42,24 @@ pub struct NormSpec {
     pub plus_one: bool,
 }
 
+/// What a norm of queries or keys spans, and how many values it multiplies with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkSpan {
+    /// Each head by itself, all with the same values.
+    Head,
+    /// Each head by itself, with values of its own (StableLM 2 12B).
+    OwnHead,
+    /// All heads at once (OLMo 2).
+    Whole,
+}
+
 /// Norms of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QkNorm {
     /// The norm.
     pub norm: NormSpec,
-    /// Over all heads at once (OLMo 2), not over each.
-    pub whole: bool,
+    /// What it spans.
+    pub span: QkSpan,
 }
 
 /// A table of learned positions.
@@ -225,6 +236,17 @@ pub struct MoeSpec {
     pub join: Join,
 }
 
+/// What queries and keys read instead of the attention part's input `x` (Yuan's localized filtering; values read `x`):
+/// `norm(x + c)`, `c[t] = W2 [y[t - 1] | y[t]] + b2`, `y[t] = W1 [x[t - 1] | x[t]] + b1`, where what stands before the first
+/// token is zero.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FilterSpec {
+    /// Columns of `y`.
+    pub middle: usize,
+    /// The norm.
+    pub norm: NormSpec,
+}
+
 /// One block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockSpec {
@@ -234,6 +256,8 @@ pub struct BlockSpec {
     pub scores: Scores,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// What queries and keys read; with a filter, values have a product of their own.
+    pub filter: Option<FilterSpec>,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
     /// Norm of the attention part: see [`Placement`].
@@ -260,6 +284,7 @@ impl BlockSpec {
             heads,
             scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
             qk_norm: None,
+            filter: None,
             rope: None,
             attn_norm: Some(norm),
             attn_post: None,
@@ -387,6 +412,8 @@ pub struct ModelSpec {
     pub placement: Placement,
     /// The blocks.
     pub blocks: Vec<BlockSpec>,
+    /// Per block the one whose operands it has, itself or an earlier one; empty: every block has its own.
+    pub shared: Vec<usize>,
     /// Norm after the last block.
     pub final_norm: Option<NormSpec>,
     /// Columns after a projection of the last hidden state (OPT-350m).

@@ -7,8 +7,31 @@ use super::*;
 use crate::ops::NormKind;
 
 /// `model_type` stablelm.
-pub const STABLELM: Described =
-    Described { name: "stablelm", types: &["stablelm"], names: NAMES, layout: concat, spec: stablelm };
+pub const STABLELM: Described = Described {
+    name: "stablelm",
+    types: &["stablelm"],
+    names: STABLELM_NAMES,
+    layout: concat,
+    spec: stablelm,
+};
+
+/// In the largest model every query and key head has a norm with values of its own.
+const STABLELM_NAMES: Names<'_> = Names {
+    slots: &[
+        (Slot::TokenEmbed, "embed_tokens"),
+        (Slot::AttnNorm, "input_layernorm"),
+        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
+        (Slot::QNorm, "self_attn.q_layernorm.norms.{}"),
+        (Slot::KNorm, "self_attn.k_layernorm.norms.{}"),
+        (Slot::AttnOut, "self_attn.o_proj"),
+        (Slot::MlpNorm, "post_attention_layernorm"),
+        (Slot::Up, "mlp.gate_proj + mlp.up_proj"),
+        (Slot::Down, "mlp.down_proj"),
+        (Slot::FinalNorm, "norm"),
+        (Slot::Head, "/lm_head"),
+    ],
+    ..NAMES
+};
 
 /// `model_type` starcoder2.
 pub const STARCODER2: Described = Described {
@@ -33,15 +56,16 @@ pub const STARCODER2: Described = Described {
 };
 
 fn stablelm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    // A norm of its own for every head: no op takes as many weights.
-    refuse(config, "qk_layernorm")?;
     let parallel = config.flag(&["use_parallel_residual"], false)?;
     let placement = if parallel { Placement::Parallel } else { Placement::Pre };
     let switches = Switches { norm: NormKind::Layer, eps: 1e-5, placement, positions: 4096, ..LLAMA_LIKE };
     let mut spec = decoder(config, switches)?;
     let bias = config.flag(&["use_qkv_bias"], false)?;
+    let own_norms = config.flag(&["qk_layernorm"], false)?;
     spec.each(|_, b| {
         b.bias[0] = bias;
+        let norm = b.attn_norm.filter(|_| own_norms).map(|norm| NormSpec { bias: false, ..norm });
+        b.qk_norm = norm.map(|norm| QkNorm { norm, span: QkSpan::OwnHead });
         b.mlp_norm = b.mlp_norm.filter(|_| !parallel);
     });
     spec.rotate_part(config, catalog, 0.25)?;

@@ -20,7 +20,7 @@ use crate::backend::{Backend, HostWeight, Prepared, WeightUse};
 use crate::checkpoint::Source;
 use crate::config::inference::InferenceConfig;
 use crate::mem::{Float, Stored, WeightFormat};
-use crate::policy::{Binding, ModelSpec, Resolved, Role, Shard, Slot};
+use crate::policy::{Binding, ModelSpec, QkSpan, Resolved, Role, Shard, Slot};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -52,6 +52,8 @@ impl Default for LoadOptions {
 pub struct Operands<W> {
     /// Prepared weights.
     pub prepared: BTreeMap<Role, Prepared<W>>,
+    /// Norms of queries and keys with values of their own for every head: a vector per head.
+    pub per_head: BTreeMap<Role, Vec<Prepared<W>>>,
     /// Divisors of rotary frequencies, when the checkpoint stores them.
     pub rope_factors: Option<Vec<f32>>,
 }
@@ -76,7 +78,7 @@ pub fn load<B: Backend>(
 ) -> Result<Operands<B::Weight>> {
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
-    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
+    let mut operands = Operands { prepared: BTreeMap::new(), per_head: BTreeMap::new(), rope_factors: None };
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
@@ -84,6 +86,12 @@ pub fn load<B: Backend>(
         let rows = whole.of_rank(spec, one, options)?;
         if role.slot == Slot::RopeFactors {
             operands.rope_factors = Some(rows.to_f32()?);
+        } else if let Some(width) = head_width(spec, &role) {
+            let heads = (0..rows.outputs() / width.max(1)).map(|h| {
+                let head = rows.borrowed().take_outputs(&[h * width..(h + 1) * width])?;
+                prepare(backend, spec, &one.binding, head)
+            });
+            operands.per_head.insert(role, heads.collect::<Result<_>>()?);
         } else {
             operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows)?);
         }
@@ -94,6 +102,13 @@ pub fn load<B: Backend>(
         progress(done.min(total), total);
     }
     Ok(operands)
+}
+
+/// The width of a head whose norm has values of its own.
+fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
+    let block = spec.blocks.get(role.layer?)?;
+    let own = block.qk_norm?.span == QkSpan::OwnHead && matches!(role.slot, Slot::QNorm | Slot::KNorm);
+    own.then_some(block.heads.k_dim)
 }
 
 fn prepare<B: Backend>(

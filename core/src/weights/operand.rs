@@ -5,8 +5,8 @@
 //! merged and cut anew when it was cut for another degree.
 
 use super::{LoadOptions, Rows, merge, shard};
-use crate::checkpoint::Source;
-use crate::policy::{HeadSpec, ModelSpec, Resolved, Slot};
+use crate::checkpoint::{Source, TensorInfo};
+use crate::policy::{HeadSpec, ModelSpec, Part, Resolved, Slot};
 use crate::{Error, Result};
 use std::borrow::Cow;
 
@@ -49,6 +49,10 @@ pub(super) fn read<'a>(
         }
         _ => rows,
     };
+    let rows = match (role.slot, role.part) {
+        (Slot::FilterIn | Slot::FilterOut, Part::Weight) => rows.taps_apart(2)?,
+        _ => rows,
+    };
     let rows = match spec.head {
         HeadSpec::Tokens { unit_rows: true, .. } if role.slot == Slot::Head => rows.unit_rows()?,
         _ => rows,
@@ -62,13 +66,21 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Rows<'a>> {
     let binding = &one.binding;
     let mut sources = Vec::with_capacity(one.tensors.len());
     for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
-        let mut rows = Rows::new(tensor, source.bytes(&tensor.name)?, binding.role.part)?;
+        let bytes = source.bytes(&tensor.name)?;
+        let mut rows = match (binding.role.slot, &tensor.shape[..]) {
+            // All experts in one tensor: their rows one below the other.
+            (Slot::ExpertUp | Slot::ExpertDown, [experts, rows, cols]) => {
+                let shape = vec![experts.saturating_mul(*rows), *cols];
+                Rows::new(&TensorInfo { shape, ..(*tensor).clone() }, bytes, binding.role.part)?
+            }
+            _ => Rows::new(tensor, bytes, binding.role.part)?,
+        };
         if binding.transposed {
             rows = rows.transposed()?;
         }
         sources.push(rows.reordered(from.order)?);
     }
-    Rows::fuse(sources)
+    Rows::fuse(sources)?.reordered(binding.order)
 }
 
 /// In the format that the options ask for, where the binding allows it.

@@ -86,11 +86,37 @@ impl<'a> Rows<'a> {
         Ok(self.with(cols, rows, to))
     }
 
+    /// Columns `[input, tap]` of a convolution's file become `[tap, input]`; plain formats only.
+    pub fn taps_apart(self, taps: usize) -> Result<Self> {
+        let WeightFormat::Plain(dtype) = self.format else {
+            let what = format!("{} blocks cannot be told apart by taps", self.format);
+            return Err(Error::tensor(&self.name, what));
+        };
+        if taps == 0 || !self.cols.is_multiple_of(taps) {
+            return Err(Error::tensor(&self.name, format!("{} columns; {taps} taps expected", self.cols)));
+        }
+        let (size, inputs) = (dtype.bytes(), self.cols / taps);
+        let from = self.joined();
+        let mut to = Vec::with_capacity(from.len());
+        for row in from.chunks_exact(self.cols.max(1) * size) {
+            for tap in 0..taps {
+                for input in 0..inputs {
+                    let at = (input * taps + tap) * size;
+                    to.extend_from_slice(&row[at..at + size]);
+                }
+            }
+        }
+        drop(from);
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(self.with(rows, cols, to))
+    }
+
     /// Rows in the order in which they are used. A bias `[1, n]` is reordered by its elements.
     pub fn reordered(self, order: RowOrder) -> Result<Self> {
         let heads = match order {
             RowOrder::Plain => return Ok(self),
             RowOrder::Grouped { groups, widths, take } => return self.regrouped(groups, widths, take),
+            RowOrder::Spread { parts, pieces } => return self.spread(parts, pieces),
             RowOrder::PairsInterleaved { heads } => heads,
         };
         let (count, size) = self.units()?;
@@ -107,6 +133,30 @@ impl<'a> Rows<'a> {
                     let row = (head * half + i) * 2 + side;
                     to.extend_from_slice(&from[row * size..(row + 1) * size]);
                 }
+            }
+        }
+        drop(from);
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(self.with(rows, cols, to))
+    }
+
+    /// Pieces of runs: see [`RowOrder::Spread`].
+    fn spread(self, parts: usize, pieces: usize) -> Result<Self> {
+        let (count, size) = self.units()?;
+        let all = parts.saturating_mul(pieces);
+        if all == 0 || !count.is_multiple_of(all) {
+            return Err(Error::tensor(
+                &self.name,
+                format!("{count} rows; {parts} times {pieces} equal pieces"),
+            ));
+        }
+        let piece = count / all * size;
+        let from = self.joined();
+        let mut to = Vec::with_capacity(from.len());
+        for i in 0..pieces {
+            for part in 0..parts {
+                let at = (part * pieces + i) * piece;
+                to.extend_from_slice(&from[at..at + piece]);
             }
         }
         drop(from);
@@ -333,12 +383,28 @@ mod tests {
     }
 
     #[test]
+    fn tells_taps_apart() {
+        let t = rows(&[2, 2, 2, 1], &[1., -1., 2., -2., 3., -3., 4., -4.]).taps_apart(2).unwrap();
+        assert_eq!((t.rows, t.to_f32().unwrap()), (2, vec![1., 2., -1., -2., 3., 4., -3., -4.]));
+        assert!(rows(&[2, 3], &[0.; 6]).taps_apart(2).is_err());
+    }
+
+    #[test]
     fn regroups_pieces() {
         let order = RowOrder::Grouped { groups: 2, widths: [2, 1, 1], take: [0, 2, 1] };
         // Twice (q q v k): all q, then all k, then all v.
         let r = rows(&[8, 1], &[0., 1., 2., 3., 10., 11., 12., 13.]).reordered(order).unwrap();
         assert_eq!(r.to_f32().unwrap(), [0., 1., 10., 11., 3., 13., 2., 12.]);
         assert!(rows(&[6, 1], &[0.; 6]).reordered(order).is_err());
+    }
+
+    #[test]
+    fn spreads_pieces() {
+        // Two gates and two ups of two experts.
+        let r =
+            rows(&[4, 1], &[0., 1., 10., 11.]).reordered(RowOrder::Spread { parts: 2, pieces: 2 }).unwrap();
+        assert_eq!(r.to_f32().unwrap(), [0., 10., 1., 11.]);
+        assert!(rows(&[3, 1], &[0.; 3]).reordered(RowOrder::Spread { parts: 2, pieces: 1 }).is_err());
     }
 
     #[test]

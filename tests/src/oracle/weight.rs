@@ -2,7 +2,7 @@
 
 use crate::device::Matrix;
 use crate::dice::from_bytes;
-use engraft_core::mem::{Block, Float, WeightFormat};
+use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 
 /// All values `[rows, cols]`, row by row.
 pub fn values(m: &Matrix) -> Vec<f32> {
@@ -13,8 +13,33 @@ pub fn values(m: &Matrix) -> Vec<f32> {
         WeightFormat::Block(block) => {
             m.bytes.chunks(block.bytes()).flat_map(|raw| decode(block, raw)).collect()
         }
+        WeightFormat::Group(form) => {
+            let row = m.bytes.len() / m.rows.max(1);
+            m.bytes.chunks(row.max(1)).flat_map(|raw| groups(form, m.cols, raw)).collect()
+        }
         _ => Vec::new(),
     }
+}
+
+/// The values of a row of groups.
+fn groups(form: Groups, cols: usize, mut raw: &[u8]) -> Vec<f32> {
+    let (four, head) = (form.bits == GroupBits::Four, if form.asymmetric { 4 } else { 2 });
+    let size = if form.size == 0 { cols } else { form.size as usize };
+    let mut values = Vec::new();
+    while values.len() < cols {
+        let n = size.min(cols - values.len());
+        for i in 0..n {
+            let q = match (four, form.asymmetric) {
+                (true, true) => f32::from(raw[head + i / 2] >> (4 * (i % 2)) & 15),
+                (true, false) => f32::from(raw[head + i / 2] >> (4 * (i % 2)) & 15) - 8.0,
+                (false, _) => f32::from(raw[head + i] as i8),
+            };
+            let scaled = from_bytes(raw, 0, Float::F16) * q;
+            values.push(if form.asymmetric { scaled + from_bytes(raw, 2, Float::F16) } else { scaled });
+        }
+        raw = &raw[head + if four { n.div_ceil(2) } else { n }..];
+    }
+    values
 }
 
 /// The values of one block, bit by bit.
@@ -86,6 +111,20 @@ fn large(block: Block, raw: &[u8], j: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_by_the_engines_codec() {
+        for form in ["int8:32", "int8a", "int4", "int4:64", "int4a:32"] {
+            let format: WeightFormat = form.parse().unwrap_or(WeightFormat::Plain(Float::F32));
+            let cols = 111;
+            let bytes =
+                (0..format.bytes(2, cols)).map(|i| (i * 37 + i / 7 * 101 + 13) as u8 & 0x3f).collect();
+            let m = Matrix { rows: 2, cols, format, bytes };
+            let mut got = vec![f32::NAN; 2 * cols];
+            assert!(engraft_core::quant::decode_rows(format, cols, &m.bytes, &mut got).is_ok());
+            assert_eq!(values(&m), got, "{form}");
+        }
+    }
 
     #[test]
     fn k_forms_bit_by_bit_and_by_the_engines_codec() {

@@ -1,5 +1,6 @@
 //! `embed` and `embed_add`: rows of a table, decoded and rounded once.
 
+use super::packed::PackedCases;
 use super::weight::{self, FORMATS};
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
@@ -9,7 +10,7 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, WeightUse};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Madd;
 
 /// A look-up.
@@ -25,7 +26,12 @@ pub struct Case {
 impl Case {
     fn draw(dtype: Float, dice: &mut Dice) -> Self {
         let format = dice.pick(&FORMATS);
-        let (rows, cols) = (dice.size(), weight::columns(format, dice.size()));
+        let cols = weight::columns(format, dice.size());
+        Self::of(dtype, dice, format, cols)
+    }
+
+    fn of(dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Self {
+        let rows = dice.size();
         let table = weight::random(dice, rows, cols, format, 1.0);
         // Some ids lie beyond the table: they give zeros.
         let tokens = dice.rows();
@@ -90,6 +96,13 @@ impl OpSpec for Embed {
     }
     fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
         case.relaid(dice)
+    }
+}
+
+impl PackedCases for Embed {
+    const NAME: &'static str = "embed_packed";
+    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Case {
+        Case::of(dtype, dice, format, cols)
     }
 }
 

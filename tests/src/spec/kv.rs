@@ -111,6 +111,20 @@ impl<M: engraft_core::mem::DeviceMem> Slab<M> {
     }
 }
 
+impl<M: engraft_core::mem::DeviceMem> Slab<M> {
+    /// The same of a slab that is plain rows, by `gather_rows`.
+    fn gather_all<B: Backend<Mem = M>>(&self, dev: &mut Device<B>) -> Result<[Output; 2]> {
+        let [keys, values] = self.view().rows()?;
+        let numbers: Vec<u32> = (0..keys.rows as u32).collect();
+        let numbers = dev.buffer(&numbers)?;
+        let mut k = dev.output(keys.rows, keys.cols, keys.dtype, Lay { lead: 2, gap: 3 })?;
+        let mut v = dev.output(values.rows, values.cols, values.dtype, Lay::default())?;
+        dev.stream.gather_rows(keys, numbers.view(), k.view_mut())?;
+        dev.stream.gather_rows(values, numbers.view(), v.view_mut())?;
+        Ok([dev.read(&k, "rows of keys")?, dev.read(&v, "rows of values")?])
+    }
+}
+
 /// A slot of its own for every token; some write nothing.
 pub fn distinct_slots(dice: &mut Dice, tokens: usize, slab: &SlabCase) -> Vec<i32> {
     let order = dice.shuffled(slab.slots());
@@ -136,6 +150,13 @@ pub struct AppendCase {
     pub slots: Vec<i32>,
 }
 
+impl AppendCase {
+    /// Whether the slab is plain rows: one head, one position per page.
+    fn is_rows(&self) -> bool {
+        (self.slab.layout.kv_heads, self.slab.layout.page_size) == (1, 1)
+    }
+}
+
 /// `kv_append`.
 #[derive(Debug, Clone, Copy)]
 pub struct KvAppend;
@@ -146,10 +167,17 @@ impl OpSpec for KvAppend {
         "kv_append"
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> AppendCase {
-        let (tokens, h) = (dice.rows(), heads(dice));
+        let (tokens, mut h) = (dice.rows(), heads(dice));
+        let rows = dice.once_in(3);
+        if rows {
+            (h.heads, h.kv_heads) = (1, 1);
+        }
         let kv_dtype =
             if dice.once_in(3) { dice.pick(&[Float::F32, Float::F16, Float::Bf16]) } else { dtype };
-        let slab = SlabCase::random(dice, h, tokens, kv_dtype);
+        let mut slab = SlabCase::random(dice, h, tokens, kv_dtype);
+        if rows {
+            (slab.layout.pages, slab.layout.page_size) = (slab.slots(), 1);
+        }
         AppendCase {
             k: Grid::random(dice, tokens, h.k_cols(), dtype, 1.0),
             v: Grid::random(dice, tokens, h.v_cols(), dtype, 1.0),
@@ -161,10 +189,16 @@ impl OpSpec for KvAppend {
         let (k, v, slots) = (dev.grid(&case.k)?, dev.grid(&case.v)?, dev.buffer(&case.slots)?);
         let slab = case.slab.place(dev)?;
         dev.launch(|s, _| s.kv_append(k.view(), v.view(), slots.view(), slab.view()))?;
-        Ok(slab.read_all(dev)?.into())
+        let mut outputs: Vec<Output> = slab.read_all(dev)?.into();
+        if case.is_rows() {
+            outputs.extend(slab.gather_all(dev)?);
+        }
+        Ok(outputs)
     }
     fn oracle(&self, case: &AppendCase, _: Madd) -> Vec<Want> {
-        oracle::append(case)
+        let wants = oracle::append(case);
+        let again = if case.is_rows() { wants.clone() } else { Vec::new() };
+        wants.into_iter().chain(again).collect()
     }
     fn relaid(&self, case: &AppendCase, dice: &mut Dice) -> Option<AppendCase> {
         let mut case = case.clone();

@@ -1,5 +1,6 @@
 //! `linear` and the fused ops that begin with it, in every weight format.
 
+use super::packed::PackedCases;
 use super::weight::{self, FORMATS};
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
@@ -9,7 +10,7 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, WeightUse};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::Act;
 
@@ -43,6 +44,10 @@ fn draw(dtype: Float, dice: &mut Dice, tame: bool, even: bool) -> Case {
     let format = dice.pick(&FORMATS);
     let k = weight::columns(format, dice.pick(&INNER));
     let n = if even { 2 * dice.size() } else { dice.size() };
+    case(dtype, dice, tame, format, n, k)
+}
+
+fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usize, k: usize) -> Case {
     let scale = if tame { 1.0 } else { dice.scale(dtype) };
     let x = {
         let rows = dice.rows();
@@ -240,5 +245,21 @@ impl OpSpec for LinearAdd {
     }
     fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
         relaid(case, dice)
+    }
+}
+
+impl PackedCases for Linear {
+    const NAME: &'static str = "linear_packed";
+    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
+        let n = dice.pick(&[1, 2, 33, 45]);
+        case(dtype, dice, false, format, n, k)
+    }
+}
+
+impl PackedCases for GatedLinear {
+    const NAME: &'static str = "gated_linear_packed";
+    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
+        let n = dice.pick(&[2, 34, 48]);
+        case(dtype, dice, true, format, n, k)
     }
 }

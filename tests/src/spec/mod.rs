@@ -8,6 +8,7 @@ pub mod kv;
 pub mod linear;
 pub mod moe;
 pub mod norm;
+pub mod packed;
 pub mod rope;
 pub mod rows;
 pub mod sample;

@@ -1,5 +1,6 @@
 //! `route`, `expert_linear` and `combine`: choosing experts, their products, their sum.
 
+use super::packed::PackedCases;
 use super::weight::{self, FORMATS};
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
@@ -9,7 +10,7 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Groups, PrimitiveOps, RouteMut, WeightUse};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{Router, RouterScore};
 
@@ -115,20 +116,8 @@ impl ExpertCase {
     fn tokens(&self) -> usize {
         self.experts.len() / self.top_k
     }
-}
 
-/// `expert_linear`.
-#[derive(Debug, Clone, Copy)]
-pub struct ExpertLinear;
-
-impl OpSpec for ExpertLinear {
-    type Case = ExpertCase;
-    fn name(&self) -> &'static str {
-        "expert_linear"
-    }
-    fn sample(&self, dtype: Float, dice: &mut Dice) -> ExpertCase {
-        let format = dice.pick(&FORMATS);
-        let k = weight::columns(format, dice.pick(&[1, 7, 33, 64, 111]));
+    fn draw(dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Self {
         let (count, n) = (dice.pick(&[1, 2, 3, 5, 8]), dice.pick(&[1, 2, 15, 16, 33]));
         let top_k = 1 + dice.below(count.min(3));
         let tokens = dice.rows();
@@ -151,6 +140,29 @@ impl OpSpec for ExpertLinear {
             experts,
             top_k,
         }
+    }
+}
+
+impl PackedCases for ExpertLinear {
+    const NAME: &'static str = "expert_linear_packed";
+    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> ExpertCase {
+        ExpertCase::draw(dtype, dice, format, k)
+    }
+}
+
+/// `expert_linear`.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertLinear;
+
+impl OpSpec for ExpertLinear {
+    type Case = ExpertCase;
+    fn name(&self) -> &'static str {
+        "expert_linear"
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> ExpertCase {
+        let format = dice.pick(&FORMATS);
+        let k = weight::columns(format, dice.pick(&[1, 7, 33, 64, 111]));
+        ExpertCase::draw(dtype, dice, format, k)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &ExpertCase) -> Result<Vec<Output>> {
         let used_for = WeightUse::Experts { count: case.count, grain: case.grain };

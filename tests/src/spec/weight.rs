@@ -2,7 +2,7 @@
 
 use crate::device::Matrix;
 use crate::dice::{Dice, to_bytes};
-use engraft_core::mem::{Block, Float, WeightFormat};
+use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use half::f16;
 
 /// Every format that a product takes.
@@ -17,10 +17,31 @@ pub const FORMATS: [WeightFormat; 8] = [
     WeightFormat::Block(Block::Q8_0),
 ];
 
-/// Columns that `format` can have, near `cols`: blocks hold 32.
+/// The K forms and the own integer formats: they cost most to decode, and drivers most to compile, so they have cases of
+/// their own (`packed`). Neighbours differ most, for runs of few cases.
+pub const PACKED: [WeightFormat; 12] = [
+    WeightFormat::Block(Block::Q4K),
+    own(GroupBits::Four, 64, true),
+    WeightFormat::Block(Block::Q2K),
+    own(GroupBits::Eight, 0, false),
+    WeightFormat::Block(Block::Q6K),
+    own(GroupBits::Four, 32, false),
+    WeightFormat::Block(Block::Q3K),
+    own(GroupBits::Eight, 32, true),
+    WeightFormat::Block(Block::Q5K),
+    own(GroupBits::Four, 0, true),
+    own(GroupBits::Eight, 64, false),
+    own(GroupBits::Four, 0, false),
+];
+
+const fn own(bits: GroupBits, size: u32, asymmetric: bool) -> WeightFormat {
+    WeightFormat::Group(Groups { bits, size, asymmetric })
+}
+
+/// Columns that `format` can have, near `cols`: blocks hold 32, those of the K forms 256.
 pub fn columns(format: WeightFormat, cols: usize) -> usize {
     match format {
-        WeightFormat::Block(_) => cols.div_ceil(32) * 32,
+        WeightFormat::Block(block) => cols.div_ceil(block.values()) * block.values(),
         _ => cols,
     }
 }
@@ -29,19 +50,55 @@ pub fn columns(format: WeightFormat, cols: usize) -> usize {
 pub fn random(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat, scale: f32) -> Matrix {
     let bytes = match format {
         WeightFormat::Block(block) => {
-            let blocks = rows * cols / Block::VALUES;
+            let blocks = rows * cols / block.values();
             (0..blocks).flat_map(|_| random_block(dice, block, scale)).collect()
         }
         WeightFormat::Plain(dtype) => to_bytes(&dice.values(rows * cols, scale, dtype), dtype),
+        WeightFormat::Group(form) => (0..rows).flat_map(|_| random_row(dice, form, cols, scale)).collect(),
         // Formats that come later bring their own case.
         _ => Vec::new(),
     };
     Matrix { rows, cols, format, bytes }
 }
 
+/// Groups of a row: scale, perhaps offset, then codes of any value; the last group may be shorter.
+fn random_row(dice: &mut Dice, form: Groups, cols: usize, scale: f32) -> Vec<u8> {
+    let (mut row, mut left) = (Vec::new(), cols);
+    while left > 0 {
+        let n = form.group(cols).min(left);
+        let mut raw: Vec<u8> = (0..form.group_bytes(n)).map(|_| dice.bits() as u8).collect();
+        let top = if form.bits == GroupBits::Eight { 127.0 } else { 16.0 };
+        raw[..2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
+        if form.asymmetric {
+            raw[2..4].copy_from_slice(&f16::from_f32(dice.unit() * scale).to_le_bytes());
+        }
+        row.extend(raw);
+        left -= n;
+    }
+    row
+}
+
+/// Where a K form has its f16 scales, and what the largest small scale times the largest code is.
+fn large(block: Block) -> (&'static [usize], f32) {
+    match block {
+        Block::Q2K => (&[80, 82], 45.0),
+        Block::Q3K => (&[108], 128.0),
+        Block::Q4K => (&[0, 2], 945.0),
+        Block::Q5K => (&[0, 2], 1953.0),
+        _ => (&[208], 4096.0),
+    }
+}
+
 /// Scale, perhaps minimum, then codes of any value: every bit pattern of codes is valid.
 fn random_block(dice: &mut Dice, block: Block, scale: f32) -> Vec<u8> {
     let mut raw: Vec<u8> = (0..block.bytes()).map(|_| dice.bits() as u8).collect();
+    if block.is_large() {
+        let (places, top) = large(block);
+        for at in places {
+            raw[*at..at + 2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
+        }
+        return raw;
+    }
     let top = if block == Block::Q8_0 { 127.0 } else { 16.0 };
     raw[..2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
     if matches!(block, Block::Q4_1 | Block::Q5_1) {

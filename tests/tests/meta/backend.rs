@@ -9,7 +9,7 @@ use engraft_core::Result;
 use engraft_core::backend::{
     Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo, Stream, block_on,
 };
-use engraft_core::mem::{Buf, BufMut, BufRef, MatRef, StepShape};
+use engraft_core::mem::{Buf, BufMut, BufRef, GroupBits, Groups, MatRef, StepShape, WeightFormat};
 use engraft_core::numerics::Numerics;
 use engraft_cpu::{Cpu, CpuGraph, CpuMem, CpuPlan, CpuStream, CpuWeight};
 use std::future::Future;
@@ -57,7 +57,21 @@ impl Backend for Broken {
         self.cpu.solo()
     }
     fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CpuWeight> {
-        self.cpu.prepare_weight(weight)
+        match (self.bug, weight.format) {
+            (Some(bug), WeightFormat::Group(form)) => {
+                let bytes = bad_groups(bug, form, weight.cols, weight.parts.concat());
+                self.cpu.prepare_weight(HostWeight { parts: vec![bytes.into()], ..weight })
+            }
+            (Some(Bug::LargeBlocksFirstScaleOff), WeightFormat::Block(block)) if block.is_large() => {
+                let mut bytes = weight.parts.concat();
+                // In every K form one of these bytes holds small scales, the others parts of codes.
+                bytes
+                    .chunks_mut(block.bytes())
+                    .for_each(|raw| [4, 104, 192].into_iter().for_each(|at| flip(raw, at)));
+                self.cpu.prepare_weight(HostWeight { parts: vec![bytes.into()], ..weight })
+            }
+            _ => self.cpu.prepare_weight(weight),
+        }
     }
     fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
         self.cpu.kv_bytes(layout)
@@ -68,6 +82,34 @@ impl Backend for Broken {
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
         self.cpu.coverage(op, signature)
     }
+}
+
+fn flip(raw: &mut [u8], at: usize) {
+    if let Some(byte) = raw.get_mut(at) {
+        *byte ^= 0b10;
+    }
+}
+
+/// Rows of groups as a wrong kernel would read them.
+fn bad_groups(bug: Bug, form: Groups, cols: usize, mut bytes: Vec<u8>) -> Vec<u8> {
+    let (head, size) = (form.head(), form.group(cols));
+    let (whole, tail) = (form.group_bytes(size), cols / size * form.group_bytes(size));
+    for row in bytes.chunks_mut(form.row_bytes(cols)) {
+        match bug {
+            Bug::OffsetsOfGroupsForgotten if form.asymmetric => {
+                row.chunks_mut(whole).for_each(|group| group[2..4].fill(0));
+            }
+            Bug::NibblesSwapped if form.bits == GroupBits::Four => row
+                .chunks_mut(whole)
+                .flat_map(|group| &mut group[head..])
+                .for_each(|pair| *pair = pair.rotate_left(4)),
+            Bug::TailGroupTakesScaleBefore if tail >= whole && tail < row.len() => {
+                row.copy_within(tail - whole..tail - whole + 2, tail);
+            }
+            _ => {}
+        }
+    }
+    bytes
 }
 
 /// The stream of [`Broken`]; its ops are in `ops.rs`.

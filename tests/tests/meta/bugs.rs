@@ -58,6 +58,10 @@ pub enum Bug {
     QkvDropsKeyNorm,
     QkvDropsRotation,
     ReduceAddNormDropsWeight,
+    OffsetsOfGroupsForgotten,
+    TailGroupTakesScaleBefore,
+    NibblesSwapped,
+    LargeBlocksFirstScaleOff,
 }
 
 /// Comparisons as `laws` names them; a stray write fails the run itself.
@@ -75,7 +79,7 @@ pub const TWIN: &str = "2 threads against 1";
 pub const COMPARISONS: [&str; 9] = [RUN, ORACLE, STRICT, COMPOSED, TWICE, ALONE, RELAID, REPLAY, TWIN];
 
 /// Every bug, the op whose spec must catch it, and the comparison that must fail.
-pub const BUGS: [(Bug, &str, &str); 57] = {
+pub const BUGS: [(Bug, &str, &str); 61] = {
     use Bug::*;
     [
         (NormEpsilonTimes100, "norm", ORACLE),
@@ -135,5 +139,9 @@ pub const BUGS: [(Bug, &str, &str); 57] = {
         (QkvDropsKeyNorm, "qkv_rope_append", ORACLE),
         (QkvDropsRotation, "qkv_rope_append", ORACLE),
         (ReduceAddNormDropsWeight, "reduce_add_norm", ORACLE),
+        (TailGroupTakesScaleBefore, "linear_packed", STRICT),
+        (LargeBlocksFirstScaleOff, "gated_linear_packed", ORACLE),
+        (OffsetsOfGroupsForgotten, "embed_packed", ORACLE),
+        (NibblesSwapped, "expert_linear_packed", ORACLE),
     ]
 };

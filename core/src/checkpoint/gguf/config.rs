@@ -7,6 +7,7 @@
 use super::Metadata;
 use crate::{Error, Result, checkpoint::TensorInfo};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// Translates metadata to the vocabulary of `config.json`; `tensors` tell the vocabulary's size and whether the head
 /// is tied. An unknown architecture becomes `model_type` as it is called, so that policies can decline it by name.
@@ -23,7 +24,10 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
     match arch {
         "gpt2" => gpt2(&mut to)?,
         "bert" | "nomic-bert" | "jina-bert-v2" => bert(&mut to, &seen)?,
-        _ => llama(&mut to)?,
+        _ => {
+            llama(&mut to)?;
+            family(&mut to, &seen)?;
+        }
     }
     to.token_ids()?;
     if let Some(name) = metadata.str("general.name")? {
@@ -47,6 +51,12 @@ struct Seen {
     token_types: Option<usize>,
     head: bool,
     rope_factors: bool,
+    /// Biases of q, k and v.
+    qkv_bias: bool,
+    /// A second norm before attention (Falcon 40B).
+    second_norm: bool,
+    /// Blocks with a router.
+    routed: BTreeSet<u64>,
 }
 
 impl Seen {
@@ -58,11 +68,18 @@ impl Seen {
                 "token_types.weight" => seen.token_types = t.shape.first().copied(),
                 "output.weight" => seen.head = true,
                 "rope_freqs.weight" => seen.rope_factors = true,
-                _ => {}
+                "blk.0.attn_q.bias" | "blk.0.attn_qkv.bias" => seen.qkv_bias = true,
+                "blk.0.attn_norm_2.weight" => seen.second_norm = true,
+                other => seen.routed.extend(routed_block(other)),
             }
         }
         seen
     }
+}
+
+/// The number of the block whose router this is.
+fn routed_block(name: &str) -> Option<u64> {
+    name.strip_prefix("blk.")?.strip_suffix(".ffn_gate_inp.weight")?.parse().ok()
 }
 
 /// A config being filled.
@@ -83,6 +100,10 @@ impl Translation<'_> {
 
     fn number(&self, key: &str) -> Result<Option<f64>> {
         self.metadata.f64(&format!("{}.{key}", self.arch))
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.metadata.bool(&format!("{}.{key}", self.arch))
     }
 
     /// Copies integers: pairs of GGUF key (without the architecture) and config name.
@@ -125,7 +146,7 @@ fn llama(to: &mut Translation) -> Result<()> {
     let (model, class) = match (to.arch, experts) {
         ("llama", 0) => ("llama", Some("LlamaForCausalLM")),
         ("llama", _) => ("mixtral", Some("MixtralForCausalLM")),
-        (other, _) => (other, None),
+        (other, _) => (model_type(other), None),
     };
     to.put("model_type", json!(model));
     if let Some(class) = class {
@@ -141,7 +162,12 @@ fn llama(to: &mut Translation) -> Result<()> {
         ("attention.sliding_window", "sliding_window"),
     ])?;
     if experts > 0 {
-        to.counts(&[("expert_count", "num_local_experts"), ("expert_used_count", "num_experts_per_tok")])?;
+        to.counts(&[
+            ("expert_count", "num_local_experts"),
+            ("expert_used_count", "num_experts_per_tok"),
+            ("expert_feed_forward_length", "moe_intermediate_size"),
+            ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+        ])?;
     }
     let heads = to.count("attention.head_count")?;
     if let Some(n) = to.count("attention.head_count_kv")?.or(heads) {
@@ -154,6 +180,74 @@ fn llama(to: &mut Translation) -> Result<()> {
     ])?;
     head_width(to, heads)?;
     rope_scaling(to)
+}
+
+/// What checkpoints call an architecture.
+fn model_type(arch: &str) -> &str {
+    match arch {
+        "qwen2moe" => "qwen2_moe",
+        "qwen3moe" => "qwen3_moe",
+        "gemma3" => "gemma3_text",
+        "phi2" => "phi",
+        "gptneox" => "gpt_neox",
+        other => other,
+    }
+}
+
+/// Switches that llama.cpp knows by the architecture, or sees in the tensors, and configurations name.
+fn family(to: &mut Translation, seen: &Seen) -> Result<()> {
+    match to.arch {
+        "qwen2moe" | "qwen3moe" => {
+            let norm = to.flag("expert_weights_norm")?.unwrap_or(to.arch == "qwen3moe");
+            to.put("norm_topk_prob", json!(norm));
+            let blocks = to.count("block_count")?.unwrap_or(0).min(1 << 16);
+            let dense: Vec<u64> = (0..blocks).filter(|b| !seen.routed.contains(b)).collect();
+            to.put("mlp_only_layers", json!(dense));
+        }
+        "gemma2" | "gemma3" => gemma(to)?,
+        "stablelm" | "gptneox" => {
+            let parallel = to.flag("use_parallel_residual")?.unwrap_or(to.arch == "gptneox");
+            to.put("use_parallel_residual", json!(parallel));
+            to.put("use_qkv_bias", json!(seen.qkv_bias));
+            rotated_part(to)?;
+        }
+        "phi2" => rotated_part(to)?,
+        "falcon" => {
+            let kv = to.count("attention.head_count_kv")?.unwrap_or(1);
+            to.put("new_decoder_architecture", json!(kv > 1));
+            to.put("num_kv_heads", json!(kv));
+            to.put("num_ln_in_parallel_attn", json!(1 + u64::from(seen.second_norm)));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Families that rotate a part of a head where nothing is said.
+fn rotated_part(to: &mut Translation) -> Result<()> {
+    let width = to.out.get("head_dim").and_then(Value::as_u64).filter(|w| *w > 0);
+    if let (Some(rotated), Some(width)) = (to.count("rope.dimension_count")?, width) {
+        to.put("partial_rotary_factor", json!(rotated as f64 / width as f64));
+    }
+    Ok(())
+}
+
+/// Caps, and the scale of scores: by the width of a head, in the models of 27 billion weights by that of an even share.
+fn gemma(to: &mut Translation) -> Result<()> {
+    to.numbers(&[
+        ("attn_logit_softcapping", "attn_logit_softcapping"),
+        ("final_logit_softcapping", "final_logit_softcapping"),
+    ])?;
+    to.counts(&[("attention.sliding_window_pattern", "sliding_window_pattern")])?;
+    let even = matches!((to.arch, to.count("block_count")?), ("gemma2", Some(46)) | ("gemma3", Some(62)));
+    let share = match (to.count("embedding_length")?, to.count("attention.head_count")?) {
+        (Some(width), Some(heads)) if even && heads > 0 => Some(width / heads),
+        _ => to.count("attention.key_length")?,
+    };
+    if let Some(share) = share {
+        to.put("query_pre_attn_scalar", json!(share));
+    }
+    Ok(())
 }
 
 /// `head_dim`, and which part of it is rotated.

@@ -1,0 +1,303 @@
+//! GGUF files of every family that llama.cpp's converters write and that has a golden here: the golden is rewritten as those
+//! converters do (names, row orders, norms plus one, experts stacked, metadata) and must give its own numbers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+// Reason: shared with the tests of families without goldens, which use other parts of it.
+#[allow(dead_code)]
+mod rewritten;
+
+use engraft_core::checkpoint::gguf::{Value as Meta, write::Writer};
+use engraft_core::checkpoint::open_gguf_bytes;
+use engraft_core::mem::Stored;
+use rewritten::{Tensor, Tensors, below, golden, run, same};
+use serde_json::Value;
+
+/// Names inside blocks and outside, old and new; the first that is found in a name is replaced.
+const NAMES: [(&str, &str); 41] = [
+    ("model.layers.", "blk."),
+    ("transformer.h.", "blk."),
+    ("gpt_neox.layers.", "blk."),
+    ("model.embed_tokens.", "token_embd."),
+    ("transformer.word_embeddings.", "token_embd."),
+    ("gpt_neox.embed_in.", "token_embd."),
+    ("gpt_neox.final_layer_norm.", "output_norm."),
+    ("model.final_layernorm.", "output_norm."),
+    ("transformer.ln_f.", "output_norm."),
+    ("model.norm.", "output_norm."),
+    ("lm_head.", "output."),
+    ("embed_out.", "output."),
+    ("block_sparse_moe.gate.", "ffn_gate_inp."),
+    ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
+    ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
+    ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
+    ("mlp.shared_expert.down_proj.", "ffn_down_shexp."),
+    ("mlp.gate_up_proj.", "ffn_up."),
+    ("mlp.gate_proj.", "ffn_gate."),
+    ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.up_proj.", "ffn_up."),
+    ("mlp.down_proj.", "ffn_down."),
+    ("mlp.c_fc.", "ffn_up."),
+    ("mlp.c_proj.", "ffn_down."),
+    ("mlp.fc1.", "ffn_up."),
+    ("mlp.fc2.", "ffn_down."),
+    ("mlp.dense_h_to_4h.", "ffn_up."),
+    ("mlp.dense_4h_to_h.", "ffn_down."),
+    ("self_attn.q_norm.", "attn_q_norm."),
+    ("self_attn.k_norm.", "attn_k_norm."),
+    ("self_attn.qkv_proj.", "attn_qkv."),
+    ("self_attn.q_proj.", "attn_q."),
+    ("self_attn.k_proj.", "attn_k."),
+    ("self_attn.v_proj.", "attn_v."),
+    ("self_attn.o_proj.", "attn_output."),
+    ("self_attn.dense.", "attn_output."),
+    ("self_attention.query_key_value.", "attn_qkv."),
+    ("self_attention.dense.", "attn_output."),
+    ("attention.query_key_value.", "attn_qkv."),
+    ("attention.dense.", "attn_output."),
+    ("input_layernorm.", "attn_norm."),
+];
+
+fn renamed(name: &str) -> String {
+    NAMES.iter().fold(name.to_string(), |name, (old, new)| name.replace(old, new))
+}
+
+fn size(config: &Value, names: &[&str]) -> usize {
+    names.iter().find_map(|n| config[*n].as_u64()).unwrap_or_else(|| panic!("none of {names:?}")) as usize
+}
+
+/// One form to be written.
+struct Form {
+    arch: &'static str,
+    config: Value,
+    tensors: Tensors,
+    pairs: Vec<(&'static str, Meta)>,
+}
+
+impl Form {
+    fn heads(&self) -> (usize, usize) {
+        let heads = size(&self.config, &["num_attention_heads", "n_head"]);
+        let kv = ["num_key_value_heads", "num_kv_heads"].iter().find_map(|n| self.config[*n].as_u64());
+        (heads, kv.map_or(heads, |n| n as usize))
+    }
+
+    fn with(mut self, key: &'static str, value: Meta) -> Self {
+        self.pairs.push((key, value));
+        self
+    }
+
+    /// Other names, for those that mean different things in different families.
+    fn also(mut self, pairs: &[(&str, &str)]) -> Self {
+        let rename = |name: &str| pairs.iter().fold(name.to_string(), |n, (old, new)| n.replace(old, new));
+        self.tensors = self.tensors.into_iter().map(|(n, t)| (rename(&n), t)).collect();
+        self
+    }
+
+    /// Changes every tensor whose name has `part`.
+    fn change(mut self, part: &str, change: impl Fn(&mut Tensor)) -> Self {
+        self.tensors.iter_mut().filter(|(n, _)| n.contains(part)).for_each(|(_, t)| change(t));
+        self
+    }
+
+    /// A fused q|k|v whose groups of query heads have their key and value behind them, as all q, all k, all v.
+    fn ungrouped(self, groups: usize) -> Self {
+        let (heads, _) = self.heads();
+        let per = heads / groups;
+        self.change("attn_qkv", |t| {
+            let width = t.shape[0] / (groups * (per + 2));
+            let row = |g: usize, piece: usize, r: usize| (g * (per + 2) + piece) * width + r;
+            let all = |from: usize, to: usize| {
+                let pieces = (0..groups).flat_map(move |g| (from..to).map(move |p| (g, p)));
+                pieces.flat_map(move |(g, p)| (0..width).map(move |r| row(g, p, r))).collect::<Vec<_>>()
+            };
+            *t = t.ordered(&[all(0, per), all(per, per + 1), all(per + 1, per + 2)].concat());
+        })
+    }
+
+    /// Experts in one tensor each.
+    fn stacked(mut self, expert: &str, parts: [(&str, &str); 3]) -> Self {
+        let layers = size(&self.config, &["num_hidden_layers"]);
+        for layer in 0..layers {
+            for (old, new) in parts {
+                let name = |e: usize| format!("blk.{layer}.{}", expert.replace("{}", &e.to_string()) + old);
+                let all: Vec<Tensor> = (0..).map_while(|e| self.tensors.remove(&name(e))).collect();
+                if all.is_empty() {
+                    continue;
+                }
+                let mut stacked = below(&all.iter().collect::<Vec<_>>());
+                stacked.shape = vec![all.len(), all[0].shape[0], all[0].shape[1]];
+                self.tensors.insert(format!("blk.{layer}.{new}.weight"), stacked);
+            }
+        }
+        self
+    }
+
+    fn file(&self) -> Vec<u8> {
+        let (heads, kv) = self.heads();
+        let hidden = size(&self.config, &["hidden_size"]);
+        let width = self.config["head_dim"].as_u64().map_or(hidden / heads, |n| n as usize);
+        let positions = self.config["max_position_embeddings"].as_u64().unwrap_or(64) as usize;
+        let inner = ["intermediate_size", "ffn_hidden_size"].iter().find_map(|n| self.config[*n].as_u64());
+        let mut file = Writer::new().text("general.architecture", self.arch);
+        let count = |n: usize| Meta::U32(n as u32);
+        let pairs = [
+            ("block_count", count(size(&self.config, &["num_hidden_layers", "n_layer"]))),
+            ("embedding_length", count(hidden)),
+            ("feed_forward_length", count(inner.unwrap_or(4 * hidden as u64) as usize)),
+            ("attention.head_count", count(heads)),
+            ("attention.head_count_kv", count(kv)),
+            ("attention.key_length", count(width)),
+            ("attention.value_length", count(width)),
+            ("context_length", count(positions)),
+        ];
+        for (key, value) in pairs.iter().chain(&self.pairs) {
+            file = file.pair(&format!("{}.{key}", self.arch), value);
+        }
+        for (key, names) in [
+            ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"][..]),
+            ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"][..]),
+            ("rope.freq_base", &["rope_theta", "rotary_emb_base"][..]),
+        ] {
+            if let Some(n) = names.iter().find_map(|n| self.config[*n].as_f64()) {
+                file = file.pair(&format!("{}.{key}", self.arch), &Meta::F32(n as f32));
+            }
+        }
+        let part = ["partial_rotary_factor", "rotary_pct"].iter().find_map(|n| self.config[*n].as_f64());
+        if let Some(part) = part {
+            let rotated = (part * width as f64) as usize;
+            file = file.pair(&format!("{}.rope.dimension_count", self.arch), &count(rotated));
+        }
+        if let Some(window) = self.config["sliding_window"].as_u64().filter(|w| *w > 0) {
+            file = file.pair(&format!("{}.attention.sliding_window", self.arch), &count(window as usize));
+        }
+        for (name, tensor) in &self.tensors {
+            let bytes: Vec<u8> = tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            file = file.tensor(name, &tensor.shape, Stored::F32, &bytes).unwrap();
+        }
+        file.finish()
+    }
+
+    fn check(self, case: &rewritten::Named) {
+        let files = open_gguf_bytes("m.gguf", self.file().into()).unwrap();
+        same(&format!("{} in GGUF", case.name), &case.case, &run(&case.case, &files), None);
+    }
+}
+
+/// A golden in GGUF's names.
+fn form(name: &'static str, arch: &'static str) -> (rewritten::Named, Form) {
+    let (case, config, tensors) = golden(name);
+    let tensors = tensors.into_iter().map(|(n, t)| (renamed(&n), t)).collect();
+    (rewritten::Named { name, case }, Form { arch, config, tensors, pairs: Vec::new() })
+}
+
+const AFTER: [(&str, &str); 1] = [("post_attention_layernorm.", "ffn_norm.")];
+
+/// Four norms a block (Gemma 2 and 3).
+const FOUR: [(&str, &str); 3] = [
+    ("post_attention_layernorm.", "post_attention_norm."),
+    ("pre_feedforward_layernorm.", "ffn_norm."),
+    ("post_feedforward_layernorm.", "post_ffw_norm."),
+];
+
+/// Rotary pairs side by side, as the converter of LLaMA's architecture leaves them.
+fn paired(form: Form) -> Form {
+    let (heads, kv) = form.heads();
+    let pairs = |heads: usize| {
+        move |t: &mut Tensor| {
+            let width = t.shape[0] / heads;
+            let row = |r: usize| r / width * width + r % width / 2 + r % 2 * width / 2;
+            *t = t.ordered(&(0..t.shape[0]).map(row).collect::<Vec<_>>());
+        }
+    };
+    form.change("attn_q.", pairs(heads)).change("attn_k.", pairs(kv))
+}
+
+#[test]
+fn llama_and_its_kin() {
+    let (case, llama) = form("llama", "llama");
+    paired(llama.also(&AFTER)).check(&case);
+    for (name, arch) in [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3")] {
+        let (case, form) = form(name, arch);
+        form.also(&AFTER).check(&case);
+    }
+    let (case, form) = form("olmo2", "olmo2");
+    form.also(&[FOUR[0], FOUR[2]]).check(&case);
+}
+
+#[test]
+fn experts_in_one_tensor() {
+    let (case, mixtral) = form("mixtral", "llama");
+    let used = Meta::U32(size(&mixtral.config, &["num_experts_per_tok"]) as u32);
+    let parts =
+        [("w1.weight", "ffn_gate_exps"), ("w3.weight", "ffn_up_exps"), ("w2.weight", "ffn_down_exps")];
+    let mixtral = mixtral.also(&AFTER).stacked("block_sparse_moe.experts.{}.", parts);
+    let mixtral = mixtral.with("expert_count", Meta::U32(4)).with("expert_used_count", used);
+    paired(mixtral).check(&case);
+    for (name, arch, count) in [("qwen2_moe", "qwen2moe", 6), ("qwen3_moe", "qwen3moe", 6)] {
+        let (case, qwen) = form(name, arch);
+        let n = |field: &str| Meta::U32(size(&qwen.config, &[field]) as u32);
+        let (used, inner) = (n("num_experts_per_tok"), n("moe_intermediate_size"));
+        let shared = qwen.config["shared_expert_intermediate_size"].as_u64().unwrap_or(0);
+        let parts = [
+            ("gate_proj.weight", "ffn_gate_exps"),
+            ("up_proj.weight", "ffn_up_exps"),
+            ("down_proj.weight", "ffn_down_exps"),
+        ];
+        let mut qwen = qwen.also(&AFTER).stacked("mlp.experts.{}.", parts);
+        qwen = qwen.with("expert_count", Meta::U32(count)).with("expert_used_count", used);
+        qwen = qwen.with("expert_feed_forward_length", inner).with("expert_weights_norm", Meta::Bool(true));
+        if shared > 0 {
+            qwen = qwen.with("expert_shared_feed_forward_length", Meta::U32(shared as u32));
+        }
+        // The gate of the shared expert is a vector there.
+        qwen.change("ffn_gate_inp_shexp", |t| t.shape = vec![t.values.len()]).check(&case);
+    }
+}
+
+#[test]
+fn gemma_with_the_one_in_its_norms() {
+    let one = |t: &mut Tensor| t.values.iter_mut().for_each(|v| *v += 1.0);
+    let (case, gemma) = form("gemma", "gemma");
+    gemma.also(&AFTER).change("norm", one).check(&case);
+    let (case, gemma) = form("gemma2", "gemma2");
+    let number = |name: &str| gemma.config[name].as_f64().unwrap();
+    let caps = ["attn_logit_softcapping", "final_logit_softcapping"].map(number);
+    // GGUF has no field for the scale of scores, which is that of the heads' width: the queries take the difference.
+    let factor = (number("head_dim") / number("query_pre_attn_scalar")).sqrt() as f32;
+    let gemma = gemma.also(&FOUR).change("norm", one);
+    let gemma = gemma.change("attn_q.", |t| t.values.iter_mut().for_each(|v| *v *= factor));
+    let gemma = gemma.with("attn_logit_softcapping", Meta::F32(caps[0] as f32));
+    gemma.with("final_logit_softcapping", Meta::F32(caps[1] as f32)).check(&case);
+    let (case, mut gemma) = form("gemma3", "gemma3");
+    gemma.config["rope_theta"] = 1e6.into();
+    let gemma = gemma.also(&FOUR).change("norm", one);
+    gemma.with("attention.sliding_window_pattern", Meta::U32(3)).check(&case);
+}
+
+#[test]
+fn fused_and_parallel_blocks() {
+    let (case, phi) = form("phi", "phi2");
+    phi.check(&case);
+    for (name, arch) in [("starcoder2", "starcoder2"), ("stablelm", "stablelm")] {
+        let (case, form) = form(name, arch);
+        form.also(&AFTER).check(&case);
+    }
+    let (case, mut falcon) = form("falcon_7b", "falcon");
+    falcon.config["num_kv_heads"] = 1.into();
+    falcon.check(&case);
+    let (case, falcon) = form("falcon_new", "falcon");
+    let norms = [("ln_attn.", "attn_norm_2."), ("ln_mlp.", "attn_norm.")];
+    falcon.also(&norms).ungrouped(2).check(&case);
+    let (case, neox) = form("gpt_neox_sequential", "gptneox");
+    let heads = neox.heads().0;
+    neox.also(&AFTER).ungrouped(heads).with("use_parallel_residual", Meta::Bool(false)).check(&case);
+    let (case, bloom) = form("bloom", "bloom");
+    let heads = bloom.heads().0;
+    let names = [
+        ("h.0.", "blk.0."),
+        ("h.1.", "blk.1."),
+        ("ln_f.", "output_norm."),
+        ("word_embeddings_layernorm.", "token_embd_norm."),
+        ("word_embeddings.", "token_embd."),
+    ];
+    bloom.also(&AFTER).also(&names).ungrouped(heads).check(&case);
+}

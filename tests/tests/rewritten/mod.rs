@@ -1,0 +1,121 @@
+//! Goldens rewritten into another form: names, row orders, fusions. Used by the tests of forms that have no golden.
+
+use conformance::golden::Case;
+use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_bytes};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Batch, Engine, ForwardWant, Pick};
+use engraft_core::inject::inject;
+use engraft_core::policy::Registry;
+use engraft_core::quant::plain;
+use engraft_core::weights::LoadOptions;
+use engraft_cpu::{Cpu, CpuConfig};
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A matrix or vector, row by row.
+#[derive(Clone)]
+pub struct Tensor {
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Elements.
+    pub values: Vec<f32>,
+}
+
+/// By name.
+pub type Tensors = BTreeMap<String, Tensor>;
+
+impl Tensor {
+    /// Elements of a row.
+    pub fn cols(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+
+    /// Rows (of a vector: elements) in another order.
+    pub fn ordered(&self, order: &[usize]) -> Tensor {
+        let cols = self.cols();
+        let values = order.iter().flat_map(|r| self.values[r * cols..(r + 1) * cols].to_vec()).collect();
+        Tensor { shape: [&[order.len()], &self.shape[1..]].concat(), values }
+    }
+
+    /// Columns as rows.
+    pub fn transposed(&self) -> Tensor {
+        let (rows, cols) = (self.shape[0], self.shape[1]);
+        let values = (0..rows * cols).map(|i| self.values[i % rows * cols + i / rows]).collect();
+        Tensor { shape: vec![cols, rows], values }
+    }
+}
+
+/// Rows one below the other.
+pub fn below(parts: &[&Tensor]) -> Tensor {
+    let rows = parts.iter().map(|p| p.shape[0]).sum();
+    let values = parts.iter().flat_map(|p| p.values.clone()).collect();
+    Tensor { shape: [&[rows], &parts[0].shape[1..]].concat(), values }
+}
+
+/// A golden, its weights widened.
+pub fn golden(name: &str) -> (Case, Value, Tensors) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
+    let files = open(&dir, Access::Read).unwrap();
+    let tensor = |info: &engraft_core::checkpoint::TensorInfo| {
+        let bytes = files.source.bytes(&info.name).unwrap();
+        let mut values = vec![0.0; info.elements()];
+        plain::to_f32(info.stored, &bytes, &mut values).unwrap();
+        (info.name.clone(), Tensor { shape: info.shape.clone(), values })
+    };
+    let tensors = files.source.tensors().iter().map(tensor).collect();
+    (Case::read(&dir).unwrap(), files.config.clone(), tensors)
+}
+
+/// The logits of every prompt of `case` by a model made of these tensors.
+pub fn logits(case: &Case, config: &Value, tensors: &Tensors) -> Vec<Vec<f32>> {
+    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+        .iter()
+        .map(|(n, t)| (n.clone(), t.shape.clone(), t.values.iter().flat_map(|v| v.to_le_bytes()).collect()))
+        .collect();
+    let views = bytes.iter().map(|(n, s, b)| (n, TensorView::new(Dtype::F32, s.clone(), b).unwrap()));
+    let file = serialize(views, None).unwrap();
+    let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
+    let config = serde_json::to_vec(config).unwrap();
+    run(case, &open_bytes(&config, None, Cow::Owned(file), tokenizer).unwrap())
+}
+
+/// The logits of every prompt of `case` by the model in `files`.
+pub fn run(case: &Case, files: &ModelFiles) -> Vec<Vec<f32>> {
+    let backend = Cpu::new(CpuConfig::default()).unwrap();
+    let options = LoadOptions::default();
+    let model = inject(&backend, files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
+    let engine = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
+    let mut engine = Engine::new(backend, model, engine).unwrap();
+    let ids: Vec<Vec<u32>> = case.prompts.iter().map(|p| p.ids.clone()).collect();
+    let want = ForwardWant { logits: Pick::All, hidden: Pick::None };
+    engine.forward(Batch::Ragged(&ids), &want).unwrap().into_iter().map(|f| f.logits).collect()
+}
+
+/// Compares with the golden's logits, column by column divided by `divisors` where there are any.
+pub fn same(what: &str, case: &Case, got: &[Vec<f32>], divisors: Option<&[f64]>) {
+    let want = &case.tensors["logits"];
+    let scale = want.values.iter().fold(1f64, |m, v| m.max(f64::from(*v).abs()));
+    for (rows, got) in case.rows().into_iter().zip(got) {
+        for (i, (got, want)) in got.iter().zip(want.rows(rows)).enumerate() {
+            let by = divisors.map_or(1.0, |d| d[i % want_cols(case)]);
+            let off = (f64::from(*got) - f64::from(*want) / by).abs();
+            assert!(off <= 2e-5 * scale, "{what}: logit {i} is off by {off}");
+        }
+    }
+}
+
+/// Columns of the logits.
+pub fn want_cols(case: &Case) -> usize {
+    case.tensors["logits"].cols()
+}
+
+/// A golden with its name.
+pub struct Named {
+    /// Its folder.
+    pub name: &'static str,
+    /// Prompts and what the reference says.
+    pub case: Case,
+}

@@ -1,0 +1,239 @@
+//! Yuan 2.0 has no golden: a checkpoint of random weights against its published description, written down here in f64,
+//! token by token and without a cache; then the laws, since its blocks keep more of every position than keys and values.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+// Reason: shared with other tests, which use more of them.
+#[allow(dead_code)]
+mod described;
+#[allow(dead_code)]
+mod whole;
+
+use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::dice::Dice;
+use described::{Rows, Tensors, attend, close, product, rms, rotated, widened, write};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Batch, Captured, Engine, ForwardWant, Pick, Request, Want};
+use engraft_core::mem::Float;
+use engraft_core::numerics::{Madd, Mode};
+use engraft_cpu::{Cpu, CpuConfig};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+const HIDDEN: usize = 32;
+const HEADS: usize = 4;
+const WIDTH: usize = HIDDEN / HEADS;
+const INNER: usize = 48;
+const LAYERS: usize = 2;
+const VOCAB: usize = 41;
+const EPS: f64 = 1e-3;
+/// Of the filter's norm, which no configuration names.
+const FILTER_EPS: f64 = 1e-6;
+
+fn tensors() -> Tensors {
+    let mut dice = Dice::new(21);
+    let mut all = Tensors::new();
+    let mut add = |name: String, shape: &[usize], middle: f32, scale: f32| {
+        let values = (0..shape.iter().product()).map(|_| middle + scale * dice.unit()).collect();
+        all.insert(name, (shape.to_vec(), values));
+    };
+    add("model.embed_tokens.weight".into(), &[VOCAB, HIDDEN], 0.0, 1.0);
+    for layer in 0..LAYERS {
+        let mut of = |name: &str, shape: &[usize], middle: f32, scale: f32| {
+            add(format!("model.layers.{layer}.{name}"), shape, middle, scale);
+        };
+        of("input_layernorm.weight", &[HIDDEN], 1.0, 0.2);
+        of("self_attn.lf_gate.conv1.weight", &[HIDDEN / 2, HIDDEN, 2, 1], 0.0, 0.2);
+        of("self_attn.lf_gate.conv1.bias", &[HIDDEN / 2], 0.0, 0.7);
+        of("self_attn.lf_gate.conv2.weight", &[HIDDEN, HIDDEN / 2, 2, 1], 0.0, 0.3);
+        of("self_attn.lf_gate.conv2.bias", &[HIDDEN], 0.0, 0.3);
+        of("self_attn.lf_gate.output_layernorm.weight", &[HIDDEN], 1.0, 0.2);
+        for part in ["q", "k", "v", "o"] {
+            of(&format!("self_attn.{part}_proj.weight"), &[HIDDEN, HIDDEN], 0.0, 0.3);
+        }
+        of("post_attention_layernorm.weight", &[HIDDEN], 1.0, 0.2);
+        of("mlp.up_proj.weight", &[INNER, HIDDEN], 0.0, 0.3);
+        of("mlp.gate_proj.weight", &[INNER, HIDDEN], 0.0, 0.3);
+        of("mlp.down_proj.weight", &[HIDDEN, INNER], 0.0, 0.3);
+    }
+    add("model.norm.weight".into(), &[HIDDEN], 1.0, 0.2);
+    add("lm_head.weight".into(), &[VOCAB, HIDDEN], 0.0, 0.3);
+    all
+}
+
+/// The form that later releases are published in: queries' and keys' rows in one tensor.
+fn one_tensor(mut all: Tensors) -> Tensors {
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}.weight");
+        let (mut q, k) = (all.remove(&name("q_proj")).unwrap(), all.remove(&name("k_proj")).unwrap());
+        q.1.extend(k.1);
+        all.insert(name("get_query_key"), (vec![2 * HIDDEN, HIDDEN], q.1));
+    }
+    all
+}
+
+fn config() -> Value {
+    json!({
+        "model_type": "yuan", "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
+        "intermediate_size": INNER, "vocab_size": VOCAB, "rms_norm_eps": EPS, "max_position_embeddings": 64,
+        "hidden_act": "silu", "tie_word_embeddings": false, "use_shareqk": false,
+    })
+}
+
+/// A convolution over two steps: `weight[o][i][0]` meets the step before, which is zero before the first.
+fn convolve(weight: &[f32], bias: &[f32], x: &Rows) -> Rows {
+    let inputs = x[0].len();
+    let at = |t: usize, o: usize| {
+        let mut sum = f64::from(bias[o]);
+        for i in 0..inputs {
+            let tap = |tap: usize| f64::from(weight[(o * inputs + i) * 2 + tap]);
+            sum += tap(1) * x[t][i] + if t > 0 { tap(0) * x[t - 1][i] } else { 0.0 };
+        }
+        sum
+    };
+    (0..x.len()).map(|t| (0..bias.len()).map(|o| at(t, o)).collect()).collect()
+}
+
+/// Logits of every token.
+fn logits(all: &Tensors, ids: &[u32]) -> Rows {
+    let get = |name: &str| &all[name].1[..];
+    let table = get("model.embed_tokens.weight");
+    let mut x: Rows = ids.iter().map(|i| widened(&table[*i as usize * HIDDEN..][..HIDDEN])).collect();
+    for layer in 0..LAYERS {
+        let get = |name: &str| get(&format!("model.layers.{layer}.{name}"));
+        let n: Rows = x.iter().map(|x| rms(get("input_layernorm.weight"), EPS, x)).collect();
+        let gate = |name: &str| get(&format!("self_attn.lf_gate.{name}"));
+        let y = convolve(gate("conv1.weight"), gate("conv1.bias"), &n);
+        let c = convolve(gate("conv2.weight"), gate("conv2.bias"), &y);
+        let sum = |c: &[f64], n: &[f64]| c.iter().zip(n).map(|(c, n)| c + n).collect::<Vec<f64>>();
+        let w = gate("output_layernorm.weight");
+        let f: Rows = c.iter().zip(&n).map(|(c, n)| rms(w, FILTER_EPS, &sum(c, n))).collect();
+        // Rows of queries and keys one after the other; of them every head takes twice its width.
+        let rows = [get("self_attn.q_proj.weight"), get("self_attn.k_proj.weight")].concat();
+        let qk: Rows = f.iter().map(|f| product(&rows, f)).collect();
+        let v: Rows = n.iter().map(|n| product(get("self_attn.v_proj.weight"), n)).collect();
+        let mut attended = vec![Vec::new(); ids.len()];
+        for h in 0..HEADS {
+            let part = |from: usize| {
+                let turn = |(t, row): (usize, &Vec<f64>)| rotated(&row[from..from + WIDTH], t, WIDTH);
+                qk.iter().enumerate().map(turn).collect::<Rows>()
+            };
+            let (q, k) = (part(2 * WIDTH * h), part(2 * WIDTH * h + WIDTH));
+            let v: Rows = v.iter().map(|v| v[WIDTH * h..WIDTH * (h + 1)].to_vec()).collect();
+            attended.iter_mut().enumerate().for_each(|(t, a)| a.extend(attend(&q, &k, &v, t)));
+        }
+        for (x, a) in x.iter_mut().zip(&attended) {
+            let out = product(get("self_attn.o_proj.weight"), a);
+            x.iter_mut().zip(out).for_each(|(x, o)| *x += o);
+            let m = rms(get("post_attention_layernorm.weight"), EPS, x);
+            let up = product(get("mlp.up_proj.weight"), &m);
+            let gate = product(get("mlp.gate_proj.weight"), &m);
+            // The activation is on the branch that is called up.
+            let inner: Vec<f64> = up.iter().zip(gate).map(|(u, g)| g * u / (1.0 + (-u).exp())).collect();
+            let down = product(get("mlp.down_proj.weight"), &inner);
+            x.iter_mut().zip(down).for_each(|(x, d)| *x += d);
+        }
+    }
+    let logits = |x: &Vec<f64>| product(get("lm_head.weight"), &rms(get("model.norm.weight"), EPS, x));
+    x.iter().map(logits).collect()
+}
+
+fn cpu(madd: Madd) -> Arc<Cpu> {
+    Cpu::new(CpuConfig { threads: 2, madd, isa: None }).unwrap()
+}
+
+fn usual() -> EngineConfig {
+    EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    let prompt = |(p, n): (usize, &usize)| (0..*n).map(|i| ((p * 31 + i) * 7919 % VOCAB) as u32).collect();
+    [1, 2, 3, 9, 17].iter().enumerate().map(prompt).collect()
+}
+
+#[test]
+fn random_weights_give_what_the_description_gives() {
+    let split = tensors();
+    for (form, tensors) in [("q and k", split.clone()), ("one tensor", one_tensor(split.clone()))] {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &config(), &tensors);
+        let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), usual());
+        let want = ForwardWant { logits: Pick::All, hidden: Pick::None };
+        let got = engine.forward(Batch::Ragged(&prompts()), &want).unwrap();
+        for (prompt, got) in prompts().iter().zip(got) {
+            let want = logits(&split, prompt).concat();
+            close(&format!("{form}, {} tokens", prompt.len()), &got.logits, &want);
+        }
+    }
+}
+
+type Run = Vec<(Vec<u32>, Captured)>;
+
+/// All prompts, in the order `order` and `at_once`, results in the order of the prompts.
+fn run(dir: &Path, config: EngineConfig, order: &[usize], at_once: bool) -> Run {
+    let mut engine: Engine<Cpu> = whole::open(&cpu(Madd::Fused), dir, config);
+    let (mut ids, mut drawn) = (BTreeMap::new(), BTreeMap::new());
+    for p in order {
+        let want = Want { logits: true, hidden: true };
+        let prompt = prompts()[*p].clone();
+        let request = Request { prompt, max_new_tokens: 8, want, ..Request::default() };
+        ids.insert(*p, engine.put(request).unwrap());
+        if !at_once {
+            drawn.extend(engine.run().unwrap());
+        }
+    }
+    drawn.extend(engine.run().unwrap());
+    ids.values().map(|id| (drawn[id].clone(), engine.take_captured(*id).unwrap())).collect()
+}
+
+#[test]
+fn nothing_depends_on_batch_mates_chunks_or_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let (order, other) = ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1]);
+    let want = run(dir.path(), usual(), &order, false);
+    let mut cases = vec![("a batch".to_string(), usual())];
+    for chunk in [1, 3, 7] {
+        let cut = EngineConfig { max_step_tokens: chunk, max_seqs: 1, ..usual() };
+        cases.push((format!("chunks of {chunk}"), cut));
+    }
+    cases.push(("ragged chunks".into(), EngineConfig { max_step_tokens: 7, max_seqs: 3, ..usual() }));
+    for page_size in [1, 16, 64] {
+        let paged = EngineConfig { page_size, page_seed: Some(11), ..usual() };
+        cases.push((format!("shuffled pages of {page_size}"), paged));
+    }
+    for (name, config) in cases {
+        for order in [order, other] {
+            let got = run(dir.path(), config.clone(), &order, true);
+            for (p, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(got.0, want.0, "{name}: tokens of prompt {p}");
+                let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert!(!want.1.logits.is_empty() && want.1.hidden.len() == LAYERS + 1);
+                assert!(bits(&got.1.logits) == bits(&want.1.logits), "{name}: logits of prompt {p} differ");
+                assert!(got.1.hidden == want.1.hidden, "{name}: hidden states of prompt {p} differ");
+            }
+        }
+    }
+}
+
+/// Chunks, pages and recorded steps on every backend that is there; in reference mode the CPU's bits.
+#[test]
+fn gpus_keep_the_laws() {
+    let missing = backends::missing_here();
+    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let case = dir.path().to_str().unwrap();
+    whole::laws(&cpu(Madd::Fused), &cpu(Madd::Fused), case, Float::Bf16);
+    for name in cuda_names() {
+        whole::laws(&cuda(&name, Mode::Reference).unwrap(), &cpu(Madd::Fused), case, Float::F32);
+        whole::laws(&cuda(&name, Mode::Invariant).unwrap(), &cpu(Madd::Fused), case, Float::Bf16);
+    }
+    for name in adapters() {
+        let gpu = wgpu(Some(&name), false).unwrap();
+        whole::laws(&gpu, &cpu(Madd::Separate), case, Float::F32);
+        whole::laws(&gpu, &cpu(Madd::Separate), case, Float::Bf16);
+    }
+    println!("{} CUDA devices, {} adapters", cuda_names().len(), adapters().len());
+}
