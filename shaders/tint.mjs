@@ -17,7 +17,13 @@ if (!adapter) {
   process.exit(2);
 }
 const wanted = { maxStorageBuffersPerShaderStage: 8 };
-const device = await adapter.requestDevice({ requiredLimits: wanted });
+const features = ['subgroups', 'shader-f16'];
+const lacking = features.filter((feature) => !adapter.features.has(feature));
+if (lacking.length > 0) {
+  console.error(`the adapter lacks ${lacking.join(', ')}: its variants cannot be checked`);
+  process.exit(2);
+}
+const device = await adapter.requestDevice({ requiredLimits: wanted, requiredFeatures: features });
 // Errors are read from the compilation's messages; a module that is refused is said again as an error of the device.
 device.addEventListener('uncapturederror', (event) => event.preventDefault());
 let checked = 0;

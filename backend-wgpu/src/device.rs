@@ -9,7 +9,7 @@ use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, S
 use engraft_core::mem::{Float, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::{Error, Result};
-use engraft_shaders::{Carrier, PARAM_WORDS};
+use engraft_shaders::{Carrier, PARAM_WORDS, Reduce};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +22,11 @@ pub struct WgpuConfig {
     pub software: bool,
     /// Pass parameters through a uniform arena even where immediates exist (as browsers must).
     pub uniform_parameters: bool,
+    /// The promise wanted. `Reference` keeps the contract's order everywhere; above it sums may be cut over the
+    /// invocations of a workgroup, where that pays.
+    pub mode: Mode,
+    /// How sums are brought together; none: as the mode and the adapter suggest.
+    pub reduce: Option<Reduce>,
 }
 
 /// What the device allows, as far as it matters here.
@@ -104,6 +109,7 @@ pub struct Wgpu {
     pub(crate) pipelines: Pipelines,
     pub(crate) graveyard: Graveyard,
     pub(crate) scores: ops::ScoreBuffers,
+    pub(crate) select: ops::Select,
     pub(crate) tally: Tally,
     nothing: Option<WgpuMem>,
     next_id: AtomicU64,
@@ -129,7 +135,12 @@ impl Wgpu {
         let have = adapter.limits();
         check_limits(&listed, &have)?;
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
-        let (device, queue) = open(&adapter, &listed, &have, carrier).await?;
+        let mut select = ops::Select::wanted(&config, listed.kind)?;
+        let named = format!("wgpu:{}", listed.name);
+        if select.subgroups() && !adapter.features().contains(wgpu::Features::SUBGROUP) {
+            select = select.without_subgroups(&config, &named, "the adapter offers none")?;
+        }
+        let (device, queue) = open(&adapter, &listed, &have, carrier, select.subgroups()).await?;
         let faults = watch(&device);
         let limits = Limits {
             binding: have.max_storage_buffer_binding_size,
@@ -155,6 +166,7 @@ impl Wgpu {
             faults,
             graveyard: Graveyard::default(),
             scores: ops::ScoreBuffers::default(),
+            select,
             tally: Tally::default(),
             nothing: None,
             next_id: AtomicU64::new(1),
@@ -162,8 +174,15 @@ impl Wgpu {
         gpu.nothing = Some(gpu.alloc(16)?);
         let gpu = Arc::new(gpu);
         let arithmetic = probe::run(&gpu).await?;
+        let unusable = match gpu.select.subgroups() {
+            true => probe::subgroups(&gpu).await?,
+            false => None,
+        };
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.arithmetic = arithmetic;
+        if let Some(reason) = unusable {
+            gpu.select = gpu.select.without_subgroups(&config, &named, &reason)?;
+        }
         Ok(Arc::new(gpu))
     }
 
@@ -260,6 +279,7 @@ async fn open(
     listed: &Listed,
     have: &wgpu::Limits,
     carrier: Carrier,
+    subgroups: bool,
 ) -> Result<(wgpu::Device, wgpu::Queue)> {
     let mut features = adapter.features()
         & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
@@ -272,6 +292,9 @@ async fn open(
     limits.max_storage_buffers_per_shader_stage = 8;
     limits.max_compute_workgroup_storage_size = 16 << 10;
     limits.max_compute_invocations_per_workgroup = 256;
+    if subgroups {
+        features |= wgpu::Features::SUBGROUP;
+    }
     if carrier == Carrier::Immediate {
         features |= wgpu::Features::IMMEDIATES;
         limits.max_immediate_size = 4 * PARAM_WORDS as u32;
@@ -322,7 +345,8 @@ impl Backend for Wgpu {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        let mode = if self.arithmetic.strict() { Mode::Reference } else { Mode::Invariant };
+        let reference = self.arithmetic.strict() && self.select.keeps_order();
+        let mode = if reference { Mode::Reference } else { Mode::Invariant };
         Numerics { mode, madd: Madd::Separate }
     }
     fn alloc(&self, bytes: usize) -> Result<WgpuMem> {
@@ -344,7 +368,7 @@ impl Backend for Wgpu {
         Ok(WgpuPlan { bound })
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(op, signature)
+        ops::coverage(&self.select, op, signature)
     }
 }
 

@@ -131,21 +131,26 @@ mod tests {
     use crate::command::{Call, Slot};
     use crate::{Wgpu, WgpuConfig, WgpuStream};
     use engraft_core::backend::{Backend, Stream};
-    use engraft_shaders::Kernel;
+    use engraft_shaders::{Kernel, Reduce};
     use std::time::Instant;
 
     /// One kernel of every kind, in f32: drivers compile when a kernel first runs, here with nothing to do.
     #[test]
     fn kernels_run_with_nothing_to_do() {
-        let Ok(gpu) = Wgpu::new(WgpuConfig { software: true, ..WgpuConfig::default() }) else {
+        let config = WgpuConfig { software: true, ..WgpuConfig::default() };
+        let with_subgroups = WgpuConfig { reduce: Some(Reduce::Subgroups), ..config.clone() };
+        let Ok(gpu) = Wgpu::new(with_subgroups).or_else(|_| Wgpu::new(config)) else {
             println!("skipped: no adapter on this machine");
             return;
         };
+        let subgroups = gpu.select.subgroups();
         let mut stream = WgpuStream::new(gpu.clone()).unwrap();
         let buffers: Vec<_> = (0..8).map(|_| gpu.alloc(1024).unwrap()).collect();
         // Other packings differ in their decoders alone, which whole products test; `linear` compiles slowly.
         let left_out = ["f16", "q2", "q3", "q4", "q5", "q6", "q8_1", "_x8"];
-        let f32_only = |k: &Kernel| !left_out.iter().any(|t| k.label().contains(t));
+        let f32_only = |k: &Kernel| {
+            (subgroups || !k.subgroups()) && !left_out.iter().any(|t| k.label().contains(t))
+        };
         for kernel in Kernel::all(1).into_iter().filter(f32_only) {
             let start = Instant::now();
             let slots: Vec<_> = buffers[..kernel.bindings().len()]

@@ -57,6 +57,35 @@ pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
     Ok(judge(&pairs, &got))
 }
 
+/// Invocations of the workgroup that is looked at, and words that each writes.
+const LANES: (usize, usize) = (256, 4);
+
+/// Why subgroups cannot be used though the adapter offers them: WGSL promises neither that they are full nor how wide
+/// they are.
+pub(crate) async fn subgroups(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
+    let mut got = vec![0u32; LANES.0 * LANES.1];
+    let output: Buf<_, u32> = Buf::new(gpu.alloc(got.len() * 4)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone())?;
+    let slots = [Slot::whole(&gpu.limits, output.view().mem, "the probe")?];
+    let words = [LANES.0 as u32];
+    stream.run(&Call { kernel: Kernel::Lanes, slots: &slots, words: &words, grid: [1, 1, 1] })?;
+    let ticket = stream.download(output.view())?;
+    stream.collect(ticket, &mut got).await?;
+    Ok(unusable(&got))
+}
+
+fn unusable(got: &[u32]) -> Option<String> {
+    let size = got[1];
+    if size < 4 || !size.is_power_of_two() {
+        return Some(format!("they are {size} wide"));
+    }
+    let odd = got.as_chunks::<4>().0.iter().zip(0u32..).find(|(lane, v)| {
+        // Numbers begin at 1, since what nobody wrote is 0.
+        **lane != [v + 1, size, v ^ 1, v ^ (size / 2)]
+    });
+    odd.map(|(lane, v)| format!("invocation {v} of a workgroup is seen as {lane:?}, {size} wide"))
+}
+
 /// Magnitudes over the range that models use, both signs.
 fn pairs() -> Vec<f32> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
@@ -96,6 +125,18 @@ fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn subgroups_that_are_not_full_are_seen() {
+        let full = |size: u32| -> Vec<u32> {
+            (0..LANES.0 as u32).flat_map(|v| [v + 1, size, v ^ 1, v ^ (size / 2)]).collect()
+        };
+        assert!([4, 8, 16, 32, 64, 128].into_iter().all(|size| unusable(&full(size)).is_none()));
+        assert!(unusable(&full(2)).is_some() && unusable(&full(24)).is_some());
+        let mut hole = full(32);
+        hole[4 * 40..4 * 41].fill(0);
+        assert!(unusable(&hole).is_some_and(|why| why.contains("invocation 40")));
+    }
 
     #[test]
     fn one_wrong_bit_is_seen() {

@@ -10,7 +10,10 @@ const COLUMNS: u32 = 8;
 fn main() -> Result<(), RenderError> {
     for kernel in Kernel::all(COLUMNS) {
         for carrier in [Carrier::Immediate, Carrier::Uniform] {
-            println!("[{:?},{:?},{}]", kernel.label(), carrier.name(), quoted(&source(&kernel, carrier)?));
+            // Demanded by the standard; naga has subgroups without it and refuses the line.
+            let enable = if kernel.subgroups() { "enable subgroups;\n" } else { "" };
+            let text = enable.to_string() + &source(&kernel, carrier)?;
+            println!("[{:?},{:?},{}]", kernel.label(), carrier.name(), quoted(&text));
         }
     }
     Ok(())

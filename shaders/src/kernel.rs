@@ -34,6 +34,23 @@ pub enum Kernel {
         /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
         act: bool,
     },
+    /// A product of few rows in the wide order, with its epilogue; input rows begin at multiples of four elements.
+    LinearLanes {
+        /// Of the weight.
+        weight: Packing,
+        /// Of the input.
+        x: Elem,
+        /// Of the output.
+        out: Elem,
+        /// Rows of a tile, 1 or 4.
+        rows: u32,
+        /// As for `Linear`.
+        gate: bool,
+        /// As for `Linear`.
+        act: bool,
+        /// Parts of a sum meet within subgroups.
+        subgroups: bool,
+    },
     /// Every slot's product with its expert's weight; one row: looked up slot by slot, else by groups.
     Experts {
         /// Of the weight.
@@ -48,7 +65,7 @@ pub enum Kernel {
     /// Experts chosen, sorted and summed.
     Moe(Moe, Elem),
     /// A row norm.
-    Norm(Norm, Elem),
+    Norm(Norm, Elem, Reduce),
     /// Element by element, from `x` to `out`.
     Elementwise(Elementwise, Elem, Elem),
     /// Rotary embedding in place.
@@ -65,6 +82,19 @@ pub enum Kernel {
     Sample(Sample, Elem),
     /// Arithmetic as this device does it.
     Probe,
+    /// How a workgroup falls into subgroups.
+    Lanes,
+}
+
+/// How a workgroup's invocations bring a sum together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reduce {
+    /// The contract's order: eight chains.
+    Leaves,
+    /// The wide order, through workgroup memory.
+    Shared,
+    /// The wide order, within subgroups as far as they reach: the same bits.
+    Subgroups,
 }
 
 /// Where a norm reads and writes.
@@ -105,13 +135,15 @@ pub enum Kv {
     Read,
 }
 
-/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped.
+/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped, whether the
+/// largest score is found within subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // Reason: see above.
 pub struct Attention {
     pub dense: bool,
     pub columns: u32,
     pub capped: bool,
+    pub subgroups: bool,
 }
 
 /// What is moved.
@@ -148,6 +180,7 @@ impl Kernel {
         match self {
             Kernel::Embed { .. } => "embed",
             Kernel::Linear { .. } | Kernel::Experts { .. } => "linear",
+            Kernel::LinearLanes { .. } => "linear_lanes",
             Kernel::Moe(..) => "moe",
             Kernel::Norm(..) => "norm",
             Kernel::Elementwise(..) => "elementwise",
@@ -158,6 +191,17 @@ impl Kernel {
             Kernel::Rows(..) => "rows",
             Kernel::Sample(..) => "sample",
             Kernel::Probe => "probe",
+            Kernel::Lanes => "lanes",
+        }
+    }
+
+    /// Whether the kernel needs subgroups.
+    pub fn subgroups(&self) -> bool {
+        match *self {
+            Kernel::LinearLanes { subgroups, .. } | Kernel::Attention(Attention { subgroups, .. }, ..) => subgroups,
+            Kernel::Norm(.., reduce) => reduce == Reduce::Subgroups,
+            Kernel::Lanes => true,
+            _ => false,
         }
     }
 
@@ -182,22 +226,33 @@ impl Kernel {
                 format!("expert_linear_{}_{}_x{rows}{v}", weight.name(), x.name())
             }
             Kernel::Moe(how, x) => format!("moe_{}_{}", lower(&how), x.name()),
-            Kernel::Norm(how, x) => format!("norm_{}_{}", lower(&how), x.name()),
+            Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => format!(
+                "{}linear{}_{}_{}_{}_x{rows}_{}",
+                if gate { "gated_" } else { "" },
+                if act { "_act" } else { "" },
+                weight.name(),
+                x.name(),
+                out.name(),
+                if subgroups { "subgroups" } else { "shared" }
+            ),
+            Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", lower(&how), x.name(), lower(&reduce)),
             Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", lower(&how), x.name(), out.name()),
             Kernel::Rope(x) => format!("rope_{}", x.name()),
             Kernel::RopeAppend(x, kv) => format!("rope_append_{}_{}", x.name(), kv.name()),
             Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", lower(&how), x.name(), kv.name()),
             Kernel::Attention(how, x, kv) => format!(
-                "attention_{}{}_{}_{}_c{}",
+                "attention_{}{}_{}_{}_c{}{}",
                 if how.dense { "dense" } else { "paged" },
                 if how.capped { "_capped" } else { "" },
                 x.name(),
                 kv.name(),
-                how.columns
+                how.columns,
+                if how.subgroups { "_subgroups" } else { "" }
             ),
             Kernel::Rows(how, x) => format!("rows_{}_{}", lower(&how), x.name()),
             Kernel::Sample(how, x) => format!("sample_{}_{}", lower(&how), x.name()),
             Kernel::Probe => "probe".into(),
+            Kernel::Lanes => "lanes".into(),
         }
     }
 
@@ -205,14 +260,14 @@ impl Kernel {
     pub fn bindings(&self) -> &'static [Access] {
         match self {
             Kernel::Embed { .. } => &[R, R, R, W],
-            Kernel::Linear { .. } => &[R, R, R, R, W],
+            Kernel::Linear { .. } | Kernel::LinearLanes { .. } => &[R, R, R, R, W],
             Kernel::Experts { .. } => &[R, R, R, R, W, R],
             Kernel::Moe(Moe::Route, _) => &[R, W, W],
             Kernel::Moe(Moe::Group, _) => &[R, W],
             Kernel::Moe(Moe::Combine, _) => &[R, R, W],
-            Kernel::Norm(Norm::Alone, _) => &[R, R, W, R],
-            Kernel::Norm(Norm::Add, _) => &[R, R, W, R, W],
-            Kernel::Norm(Norm::Heads, _) => &[R, R, W],
+            Kernel::Norm(Norm::Alone, ..) => &[R, R, W, R],
+            Kernel::Norm(Norm::Add, ..) => &[R, R, W, R, W],
+            Kernel::Norm(Norm::Heads, ..) => &[R, R, W],
             Kernel::Elementwise(Elementwise::Activate | Elementwise::Scale, ..) => &[W],
             Kernel::Elementwise(..) => &[R, W],
             Kernel::Rope(_) => &[W, R, R],
@@ -227,6 +282,7 @@ impl Kernel {
             Kernel::Sample(Sample::Argmax, _) => &[R, W],
             Kernel::Sample(Sample::Draw, _) => &[R, R, R, R, W, W],
             Kernel::Probe => &[R, W],
+            Kernel::Lanes => &[W],
         }
     }
 
@@ -245,7 +301,7 @@ impl Kernel {
                 "all_rows",
                 "block",
             ],
-            Kernel::Linear { .. } => &[
+            Kernel::Linear { .. } | Kernel::LinearLanes { .. } => &[
                 "rows",
                 "cols",
                 "grain",
@@ -256,7 +312,7 @@ impl Kernel {
                 "first_out",
                 "end_out",
                 "inner",
-                "has_bias",
+                "flags",
                 "add",
                 "act",
                 "block",
@@ -427,13 +483,13 @@ impl Kernel {
                 "seen_offset",
                 "seen_words",
             ],
-            Kernel::Probe => &["count"],
+            Kernel::Probe | Kernel::Lanes => &["count"],
         }
     }
 
     /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
     pub fn all(columns: u32) -> Vec<Kernel> {
-        let mut all = vec![Kernel::Probe];
+        let mut all = vec![Kernel::Probe, Kernel::Lanes];
         for weight in Packing::ALL {
             for out in Elem::ALL {
                 all.extend([false, true].map(|add| Kernel::Embed { weight, out, add }));
@@ -444,6 +500,11 @@ impl Kernel {
                     for bits in 0..8 {
                         let [gate, vector, act] = [1, 2, 4].map(|bit| bits & bit != 0);
                         all.push(Kernel::Linear { weight, x, out, rows, gate, vector, act });
+                        // The same bit for another question.
+                        let subgroups = vector;
+                        if rows < 8 {
+                            all.push(Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups });
+                        }
                     }
                 }
             }
@@ -456,7 +517,9 @@ impl Kernel {
         all.extend([Moe::Route, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
         for x in Elem::ALL {
             all.push(Kernel::Moe(Moe::Combine, x));
-            all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x)));
+            for reduce in [Reduce::Leaves, Reduce::Shared, Reduce::Subgroups] {
+                all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
+            }
             use Elementwise::{Activate, Add, Convert, Gate, Scale};
             all.extend([Add, Activate, Gate, Scale].map(|how| Kernel::Elementwise(how, x, x)));
             all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
@@ -466,10 +529,11 @@ impl Kernel {
             for kv in Elem::ALL {
                 all.push(Kernel::RopeAppend(x, kv));
                 all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
-                for (columns, capped) in (1..=columns).flat_map(|c| [(c, false), (c, true)]) {
-                    all.push(Kernel::Attention(Attention { dense: false, columns, capped }, x, kv));
-                    if kv == x {
-                        all.push(Kernel::Attention(Attention { dense: true, columns, capped }, x, kv));
+                for (columns, bits) in (1..=columns).flat_map(|c| [0, 1, 2, 3].map(|bits| (c, bits))) {
+                    let (capped, subgroups) = (bits & 1 != 0, bits & 2 != 0);
+                    for dense in [false, true].into_iter().filter(|dense| !dense || kv == x) {
+                        let how = Attention { dense, columns, capped, subgroups };
+                        all.push(Kernel::Attention(how, x, kv));
                     }
                 }
             }

@@ -13,7 +13,7 @@
 mod kernel;
 mod render;
 
-pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Moe, Norm, Rows, Sample};
+pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Moe, Norm, Reduce, Rows, Sample};
 pub use render::{RenderError, source};
 
 /// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.

@@ -1,14 +1,16 @@
 //! From a kernel to its text.
 
-use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Moe, Norm, Rows, Sample};
+use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Moe, Norm, Reduce, Rows, Sample};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 15] = [
+const TEMPLATES: [(&str, &str); 18] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
+    ("product.wgsl", include_str!("../wgsl/product.wgsl")),
     ("embed.wgsl", include_str!("../wgsl/embed.wgsl")),
     ("linear.wgsl", include_str!("../wgsl/linear.wgsl")),
+    ("linear_lanes.wgsl", include_str!("../wgsl/linear_lanes.wgsl")),
     ("norm.wgsl", include_str!("../wgsl/norm.wgsl")),
     ("elementwise.wgsl", include_str!("../wgsl/elementwise.wgsl")),
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
@@ -19,6 +21,7 @@ const TEMPLATES: [(&str, &str); 15] = [
     ("rows.wgsl", include_str!("../wgsl/rows.wgsl")),
     ("sample.wgsl", include_str!("../wgsl/sample.wgsl")),
     ("probe.wgsl", include_str!("../wgsl/probe.wgsl")),
+    ("lanes.wgsl", include_str!("../wgsl/lanes.wgsl")),
 ];
 
 /// A template that could not be rendered: a bug of this package.
@@ -72,13 +75,21 @@ fn options(kernel: &Kernel) -> Value {
             };
             context! { how, x => x.name() }
         }
-        Kernel::Norm(how, x) => {
+        Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
+            context! { weight => weight.name(), x => x.name(), out => out.name(), rows, gate, act, subgroups }
+        }
+        Kernel::Norm(how, x, reduce) => {
             let how = match how {
                 Norm::Alone => "alone",
                 Norm::Add => "add",
                 Norm::Heads => "heads",
             };
-            context! { how, x => x.name() }
+            let reduce = match reduce {
+                Reduce::Leaves => "leaves",
+                Reduce::Shared => "shared",
+                Reduce::Subgroups => "subgroups",
+            };
+            context! { how, x => x.name(), reduce }
         }
         Kernel::Elementwise(how, x, out) => {
             let how = match how {
@@ -101,8 +112,8 @@ fn options(kernel: &Kernel) -> Value {
             context! { how, x => x.name(), kv => kv.name() }
         }
         Kernel::Attention(how, x, kv) => {
-            let Attention { dense, columns, capped } = how;
-            context! { dense, columns, capped, x => x.name(), kv => kv.name() }
+            let Attention { dense, columns, capped, subgroups } = how;
+            context! { dense, columns, capped, subgroups, x => x.name(), kv => kv.name() }
         }
         Kernel::Rows(how, x) => {
             let how = match how {
@@ -119,6 +130,6 @@ fn options(kernel: &Kernel) -> Value {
             };
             context! { how, x => x.name() }
         }
-        Kernel::Probe => Value::from(()),
+        Kernel::Probe | Kernel::Lanes => Value::from(()),
     }
 }

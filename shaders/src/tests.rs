@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, StorageAccess};
 
 /// Value columns that the variants under test carry.
@@ -13,7 +13,12 @@ fn module(kernel: &Kernel, carrier: Carrier) -> naga::Module {
     let fail = |what: String| -> ! { panic!("{} ({carrier:?}): {what}\n{text}", kernel.label()) };
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| fail(e.emit_to_string(&text)));
     let capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let (capabilities, subgroups) = match kernel.subgroups() {
+        true => (capabilities | Capabilities::SUBGROUP, SubgroupOperationSet::all()),
+        false => (capabilities, SubgroupOperationSet::empty()),
+    };
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(subgroups);
     if let Err(e) = validator.validate(&module) {
         fail(e.emit_to_string(&text));
     }

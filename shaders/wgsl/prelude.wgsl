@@ -170,3 +170,46 @@ fn tree(a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32) -> f32 {
     return og(og(og(a + b) + og(c + d)) + og(og(e + f) + og(g + h)));
 }
 {%- endmacro -%}
+
+{#- The parameters of `main` that number a workgroup's invocations, and the numbers made of them: `v`, and `size`, the
+invocations of a subgroup. Nothing says which of the local indices share a subgroup, so with subgroups they are not used. -#}
+{%- macro numbering(subgroups) -%}
+{%- if subgroups -%}
+@builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_size) size: u32,
+    @builtin(subgroup_invocation_id) place: u32,
+{%- else -%}
+@builtin(local_invocation_index) v: u32,
+{%- endif -%}
+{%- endmacro -%}
+{%- macro number(subgroups) -%}
+{%- if subgroups %}
+    let v = subgroup * size + place;
+{%- endif %}
+{%- endmacro -%}
+
+{#- `values` (names of variables) of invocations whose numbers differ in one of the bits `bits` meet, bit by bit, and every
+one gets the sum: the order depends on the numbers alone, not on the width of subgroups. Bits within a subgroup are
+exchanged directly, the others through `swap`, workgroup memory of `stride` words per value. -#}
+{%- macro meet(values, bits, stride, subgroups) -%}
+{%- for bit in bits %}
+{%- if subgroups %}
+    if (size > {{ bit }}u) {
+{%- for x in values %}
+        {{ x }} = og({{ x }} + subgroupShuffleXor({{ x }}, {{ bit }}u));
+{%- endfor %}
+    } else {
+{%- else %}
+    {
+{%- endif %}
+{%- for x in values %}
+        swap[v + {{ loop.index0 * stride }}u] = {{ x }};
+{%- endfor %}
+        workgroupBarrier();
+{%- for x in values %}
+        {{ x }} = og({{ x }} + swap[(v ^ {{ bit }}u) + {{ loop.index0 * stride }}u]);
+{%- endfor %}
+        workgroupBarrier();
+    }
+{%- endfor %}
+{%- endmacro -%}

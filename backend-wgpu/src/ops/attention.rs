@@ -114,8 +114,8 @@ pub(super) fn attend(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot];
-    let kernel =
-        Kernel::Attention(Attention { dense: false, columns, capped }, elem(q.dtype), elem(kv.layout.dtype));
+    let how = Attention { dense: false, columns, capped, subgroups: gpu.select.attention() };
+    let kernel = Kernel::Attention(how, elem(q.dtype), elem(kv.layout.dtype));
     let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
     stream.run(&Call { kernel, slots: &slots, words: &words, grid })
 }
@@ -156,7 +156,8 @@ pub(super) fn attend_dense(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot];
-    let kernel = Kernel::Attention(Attention { dense: true, columns, capped }, elem(q.dtype), elem(k.dtype));
+    let how = Attention { dense: true, columns, capped, subgroups: gpu.select.attention() };
+    let kernel = Kernel::Attention(how, elem(q.dtype), elem(k.dtype));
     let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
     stream.run(&Call { kernel, slots: &slots, words: &words, grid })
 }

@@ -1,7 +1,9 @@
 //! Products with their epilogues.
 
+use super::select::Product;
 use crate::command::{Call, Slot, elem, matrix, word};
-use crate::{AdapterKind, WgpuMem, WgpuStream, WgpuWeight};
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
+use crate::weight::Panels;
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
 use engraft_shaders::Kernel;
@@ -17,20 +19,32 @@ pub(super) enum Then {
     AddTo,
 }
 
-/// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that run on the
-/// CPU gain nothing beyond 4 and compile twice as long.
-pub(super) fn tile_rows(rows: usize, software: bool) -> u32 {
-    match rows {
-        0..=1 => 1,
-        2..=4 => 4,
-        _ if software => 4,
-        _ => 8,
-    }
-}
-
 /// Whether rows begin at multiples of four elements.
 pub(super) fn aligned(x: MatRef<'_, WgpuMem>) -> bool {
     x.offset.is_multiple_of(4) && x.pitch.is_multiple_of(4)
+}
+
+/// Workgroups of a panel where sums are cut over lanes.
+const LANES_PER_PANEL: usize = 4;
+
+/// The kernel of a product, rows of its tiles, whether it takes the wide order, its workgroups per panel.
+fn variant(
+    product: Product,
+    w: &Panels,
+    x: MatRef<'_, WgpuMem>,
+    out: MatRef<'_, WgpuMem>,
+    act: bool,
+) -> (Kernel, u32, bool, usize) {
+    let (weight, gate, vector) = (w.packing, w.gate, aligned(x));
+    let (x, out) = (elem(x.dtype), elem(out.dtype));
+    match product {
+        Product::Tiles { rows, wide } => {
+            (Kernel::Linear { weight, x, out, rows, gate, vector, act }, rows, wide, 1)
+        }
+        Product::Lanes { rows, subgroups } => {
+            (Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups }, rows, true, LANES_PER_PANEL)
+        }
+    }
 }
 
 pub(super) fn linear(
@@ -48,16 +62,9 @@ pub(super) fn linear(
     }
     let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
     let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
-    let rows = tile_rows(x.rows, gpu.adapter().kind == AdapterKind::Software);
-    let kernel = Kernel::Linear {
-        weight: w.packing,
-        x: elem(x.dtype),
-        out: elem(out.dtype),
-        rows,
-        gate: w.gate,
-        vector: aligned(x),
-        act: matches!(then, Then::Activate(_)),
-    };
+    let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
+    let product = gpu.select.product(x.rows, aligned(x), fits);
+    let (kernel, rows, wide, per_panel) = variant(product, w, x, out, matches!(then, Then::Activate(_)));
     let (add, act) = match then {
         Then::Nothing => (0, 0),
         Then::Activate(act) => (0, act),
@@ -76,7 +83,7 @@ pub(super) fn linear(
             word(outputs.start)?,
             word(outputs.end)?,
             word(w.outputs())?,
-            u32::from(bias.is_some()),
+            u32::from(bias.is_some()) | u32::from(wide) << 1,
             add,
             act,
             word(w.block)?,
@@ -90,7 +97,7 @@ pub(super) fn linear(
             to.slot,
         ];
         let tiles = x.rows.div_ceil(rows as usize).min(limits.groups as usize);
-        let grid = [word(chunk.count)?, word(tiles)?, 1];
+        let grid = [word(chunk.count * per_panel)?, word(tiles)?, 1];
         stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use super::{FLAT, linear};
 use crate::command::{Call, Slot, buffer, elem, groups, matrix, word};
-use crate::{AdapterKind, WgpuMem, WgpuStream, WgpuWeight};
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::{Groups, RouteMut};
 use engraft_core::mem::{MatMut, MatRef};
@@ -63,7 +63,7 @@ pub(super) fn expert_linear(
     let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
     // Slots that an expert has on average.
     let share = out.rows.div_ceil(by.count.max(1));
-    let rows = linear::tile_rows(share, gpu.adapter().kind == AdapterKind::Software);
+    let rows = gpu.select.tile_rows(share);
     let (which, tiles, experts) = match rows {
         1 => (buffer(&limits, by.experts, "experts")?, out.rows, 1),
         _ => (buffer(&limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), by.count),

@@ -82,7 +82,7 @@ fn run(
     ];
     let (weight, bias) = (Slot::whole(&limits, &weight, "a norm")?, Slot::whole(&limits, &bias, "a norm")?);
     let grid = groups(&limits, x.rows * parts, 1);
-    let kernel = Kernel::Norm(how, elem(x.dtype));
+    let kernel = Kernel::Norm(how, elem(x.dtype), gpu.select.norm());
     match (how, other) {
         (Norm::Add, Some(other)) => {
             let slots = [weight, bias, to.slot, other.slot, from.slot];
