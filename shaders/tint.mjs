@@ -29,10 +29,10 @@ device.addEventListener('uncapturederror', (event) => event.preventDefault());
 let checked = 0;
 const refused = [];
 for (const line of readFileSync(0, 'utf8').split('\n').filter(Boolean)) {
-  const [label, carrier, code] = JSON.parse(line);
+  const [label, dialect, code] = JSON.parse(line);
   const info = await device.createShaderModule({ label, code }).getCompilationInfo();
   const messages = info.messages.filter((m) => m.type === 'error').map((m) => `${m.lineNum}: ${m.message}`);
-  if (messages.length > 0) refused.push(`${label} (${carrier}): ${messages.join('; ')}`);
+  if (messages.length > 0) refused.push(`${label} (${dialect}): ${messages.join('; ')}`);
   checked += 1;
 }
 console.log(`Tint on ${adapter.info.description || adapter.info.device}: ${checked} variants, ${refused.length} refused`);

@@ -9,7 +9,7 @@ use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, S
 use engraft_core::mem::{Float, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::{Error, Result};
-use engraft_shaders::{Carrier, PARAM_WORDS, Reduce};
+use engraft_shaders::{Carrier, Dialect, PARAM_WORDS, Reduce};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +27,8 @@ pub struct WgpuConfig {
     pub mode: Mode,
     /// How sums are brought together; none: as the mode and the adapter suggest.
     pub reduce: Option<Reduce>,
+    /// Unpack halves by hand even where shaders know the type f16. No bit depends on it.
+    pub f16_by_hand: bool,
 }
 
 /// What the device allows, as far as it matters here.
@@ -137,10 +139,16 @@ impl Wgpu {
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
         let mut select = ops::Select::wanted(&config, listed.kind)?;
         let named = format!("wgpu:{}", listed.name);
-        if select.subgroups() && !adapter.features().contains(wgpu::Features::SUBGROUP) {
+        if select.subgroups() && listed.subgroups.is_none() {
             select = select.without_subgroups(&config, &named, "the adapter offers none")?;
         }
-        let (device, queue) = open(&adapter, &listed, &have, carrier, select.subgroups()).await?;
+        if config.f16_by_hand {
+            select.unpack_by_hand("as configured");
+        } else if !listed.f16 {
+            select.unpack_by_hand("the adapter has no shader-f16");
+        }
+        let dialect = Dialect { carrier, f16: select.f16() };
+        let (device, queue) = open(&adapter, &listed, &have, dialect, select.subgroups()).await?;
         let faults = watch(&device);
         let limits = Limits {
             binding: have.max_storage_buffer_binding_size,
@@ -159,7 +167,7 @@ impl Wgpu {
             listed,
             caps,
             arithmetic: Arithmetic::default(),
-            pipelines: Pipelines::new(carrier),
+            pipelines: Pipelines::new(dialect),
             device,
             queue,
             limits,
@@ -178,8 +186,16 @@ impl Wgpu {
             true => probe::subgroups(&gpu).await?,
             false => None,
         };
+        let inexact = match gpu.select.f16() {
+            true => probe::halves(&gpu).await?,
+            false => None,
+        };
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.arithmetic = arithmetic;
+        if let Some(reason) = inexact {
+            gpu.select.unpack_by_hand(&reason);
+            gpu.pipelines = Pipelines::new(Dialect { carrier, f16: false });
+        }
         if let Some(reason) = unusable {
             gpu.select = gpu.select.without_subgroups(&config, &named, &reason)?;
         }
@@ -278,7 +294,7 @@ async fn open(
     adapter: &wgpu::Adapter,
     listed: &Listed,
     have: &wgpu::Limits,
-    carrier: Carrier,
+    dialect: Dialect,
     subgroups: bool,
 ) -> Result<(wgpu::Device, wgpu::Queue)> {
     let mut features = adapter.features()
@@ -295,7 +311,10 @@ async fn open(
     if subgroups {
         features |= wgpu::Features::SUBGROUP;
     }
-    if carrier == Carrier::Immediate {
+    if dialect.f16 {
+        features |= wgpu::Features::SHADER_F16;
+    }
+    if dialect.carrier == Carrier::Immediate {
         features |= wgpu::Features::IMMEDIATES;
         limits.max_immediate_size = 4 * PARAM_WORDS as u32;
     }
@@ -385,6 +404,8 @@ mod tests {
             kind: AdapterKind::Other,
             api: "Vulkan".into(),
             driver: String::new(),
+            f16: false,
+            subgroups: None,
         };
         let have = wgpu::Limits { max_compute_workgroup_storage_size: 8 << 10, ..wgpu::Limits::defaults() };
         let text = check_limits(&listed, &have).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use crate::Wgpu;
 use crate::adapter::IN_BROWSER;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
-use engraft_shaders::{Access, Carrier, Kernel};
+use engraft_shaders::{Access, Carrier, Dialect, Kernel};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,13 +21,13 @@ pub(crate) struct Pipeline {
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
-    pub carrier: Carrier,
+    pub dialect: Dialect,
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
 }
 
 impl Pipelines {
-    pub fn new(carrier: Carrier) -> Self {
-        Self { carrier, compiled: Mutex::new(HashMap::new()) }
+    pub fn new(dialect: Dialect) -> Self {
+        Self { dialect, compiled: Mutex::new(HashMap::new()) }
     }
 
     /// The pipeline of `kernel`, compiled when first asked for.
@@ -39,7 +39,7 @@ impl Pipelines {
         if let Some(found) = compiled.get(&kernel) {
             return Ok(found.clone());
         }
-        let pipeline = Arc::new(compile(gpu, kernel, self.carrier)?);
+        let pipeline = Arc::new(compile(gpu, kernel, self.dialect)?);
         compiled.insert(kernel, pipeline.clone());
         Ok(pipeline)
     }
@@ -62,9 +62,9 @@ pub(crate) fn arena_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     })
 }
 
-fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
-    let label = kernel.label();
-    let text = engraft_shaders::source(&kernel, carrier)
+fn compile(gpu: &Wgpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
+    let (label, carrier) = (kernel.label(), dialect.carrier);
+    let text = engraft_shaders::source(&kernel, dialect)
         .map_err(|e| Error::internal(format!("shader {label}: {e}")))?;
     let device = &gpu.device;
     let scope = (!IN_BROWSER).then(|| device.push_error_scope(wgpu::ErrorFilter::Validation));

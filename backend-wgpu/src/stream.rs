@@ -58,7 +58,7 @@ pub struct WgpuStream {
 
 impl WgpuStream {
     pub(crate) fn new(gpu: Arc<Wgpu>) -> Result<Self> {
-        let arena = match gpu.pipelines.carrier {
+        let arena = match gpu.pipelines.dialect.carrier {
             Carrier::Immediate => None,
             Carrier::Uniform => Some(Arena::new(&gpu)),
         };

@@ -1,19 +1,23 @@
-//! Prints every variant as one JSON string `[label, carrier, text]` per line, for checks by other compilers
-//! (`shaders/tint.mjs`).
+//! Prints every variant as one JSON array `[label, dialect, text]` per line, for checks by other compilers
+//! (`shaders/tint.mjs`). Halves by their own type come with uniform parameters, as browsers take them.
 #![allow(clippy::print_stdout)]
 
-use engraft_shaders::{Carrier, Kernel, RenderError, source};
+use engraft_shaders::{Carrier, Dialect, Kernel, RenderError, source};
 
 /// Value columns that attention's variants carry at most.
 const COLUMNS: u32 = 8;
 
 fn main() -> Result<(), RenderError> {
     for kernel in Kernel::all(COLUMNS) {
-        for carrier in [Carrier::Immediate, Carrier::Uniform] {
+        for (carrier, f16) in [(Carrier::Immediate, false), (Carrier::Uniform, false), (Carrier::Uniform, true)] {
+            let text = source(&kernel, Dialect { carrier, f16 })?;
+            if f16 && !text.starts_with("enable f16;") {
+                continue;
+            }
             // Demanded by the standard; naga has subgroups without it and refuses the line.
-            let enable = if kernel.subgroups() { "enable subgroups;\n" } else { "" };
-            let text = enable.to_string() + &source(&kernel, carrier)?;
-            println!("[{:?},{:?},{}]", kernel.label(), carrier.name(), quoted(&text));
+            let text = if kernel.subgroups() { format!("enable subgroups;\n{text}") } else { text };
+            let dialect = format!("{}{}", carrier.name(), if f16 { ", f16" } else { "" });
+            println!("[{:?},{dialect:?},{}]", kernel.label(), quoted(&text));
         }
     }
     Ok(())

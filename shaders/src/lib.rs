@@ -5,7 +5,8 @@
 //! to bring. Numbers that only change from call to call are parameters, not variants.
 //!
 //! Parameters are one struct of at most 16 words, whose first is always zero (the guard, see `wgsl/prelude.wgsl`). They
-//! travel as immediates, or, where an implementation has none, in a uniform arena: [`Carrier`].
+//! travel as immediates, or, where an implementation has none, in a uniform arena: [`Carrier`]. What holds for all kernels
+//! of a device is its [`Dialect`].
 //!
 //! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by naga in the
 //! tests; what a kernel computes is tested by the conformance suite.
@@ -154,6 +155,15 @@ impl Carrier {
             Carrier::Uniform => "uniform",
         }
     }
+}
+
+/// How shaders are written for a device: the same for all of its kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dialect {
+    /// How parameters reach a kernel.
+    pub carrier: Carrier,
+    /// The device's shaders know the type f16; otherwise halves are unpacked from words by hand. The bits are the same.
+    pub f16: bool,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! From a kernel to its text.
 
-use crate::{Attention, Carrier, Elementwise, Kernel, Kv, Moe, Norm, Reduce, Rows, Sample};
+use crate::{Attention, Dialect, Elem, Elementwise, Kernel, Kv, Moe, Norm, Packing, Reduce, Rows, Sample};
 use minijinja::{Environment, Value, context};
 
 const TEMPLATES: [(&str, &str); 18] = [
@@ -41,31 +41,37 @@ impl std::fmt::Display for RenderError {
 
 impl std::error::Error for RenderError {}
 
-/// The WGSL of `kernel` with parameters carried by `carrier`.
+/// The WGSL of `kernel` as `dialect` has it. Kernels with subgroups lack the line `enable subgroups;`, which the standard
+/// demands and naga refuses.
 ///
 /// # Errors
 /// When the template is broken; the tests of this package render every kernel.
-pub fn source(kernel: &Kernel, carrier: Carrier) -> Result<String, RenderError> {
+pub fn source(kernel: &Kernel, dialect: Dialect) -> Result<String, RenderError> {
     let fail = |e: minijinja::Error| RenderError { kernel: kernel.label(), what: format!("{e:#}") };
     let mut env = Environment::new();
     for (name, text) in TEMPLATES {
         env.add_template(name, text).map_err(fail)?;
     }
     let template = env.get_template(&format!("{}.wgsl", kernel.stem())).map_err(fail)?;
-    let shared = context! { carrier => carrier.name(), fields => kernel.fields().to_vec() };
-    template.render(context! { ..options(kernel), ..shared }).map_err(fail)
+    let shared = context! { carrier => dialect.carrier.name(), fields => kernel.fields().to_vec() };
+    let text = template.render(context! { ..options(kernel, dialect.f16), ..shared }).map_err(fail)?;
+    // The type's name stands in a kernel that touches halves, and only with the dialect that knows it.
+    Ok(if text.contains("f16>") { format!("enable f16;\n{text}") } else { text })
 }
 
-fn options(kernel: &Kernel) -> Value {
+/// What the template of `kernel` asks for; `h16` is an f16 by its own type.
+fn options(kernel: &Kernel, f16: bool) -> Value {
+    let elem = |e: Elem| if f16 && e == Elem::F16 { "h16" } else { e.name() };
+    let packing = |w: Packing| if f16 && w == Packing::F16 { "h16" } else { w.name() };
     match *kernel {
-        Kernel::Embed { weight, out, add } => context! { weight => weight.name(), out => out.name(), add },
+        Kernel::Embed { weight, out, add } => context! { weight => packing(weight), out => elem(out), add },
         Kernel::Linear { weight, x, out, rows, gate, vector, act } => {
-            context! { weight => weight.name(), x => x.name(), out => out.name(), rows, gate, vector, act }
+            context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, vector, act }
         }
         Kernel::Experts { weight, x, rows, vector } => {
             let experts = if rows == 1 { "slot" } else { "group" };
-            let (x, halves) = (x.name(), context! { gate => false, act => false, experts });
-            context! { weight => weight.name(), x, out => x, rows, vector, ..halves }
+            let (x, halves) = (elem(x), context! { gate => false, act => false, experts });
+            context! { weight => packing(weight), x, out => x, rows, vector, ..halves }
         }
         Kernel::Moe(how, x) => {
             let how = match how {
@@ -73,10 +79,10 @@ fn options(kernel: &Kernel) -> Value {
                 Moe::Group => "group",
                 Moe::Combine => "combine",
             };
-            context! { how, x => x.name() }
+            context! { how, x => elem(x) }
         }
         Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
-            context! { weight => weight.name(), x => x.name(), out => out.name(), rows, gate, act, subgroups }
+            context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, act, subgroups }
         }
         Kernel::Norm(how, x, reduce) => {
             let how = match how {
@@ -89,7 +95,7 @@ fn options(kernel: &Kernel) -> Value {
                 Reduce::Shared => "shared",
                 Reduce::Subgroups => "subgroups",
             };
-            context! { how, x => x.name(), reduce }
+            context! { how, x => elem(x), reduce }
         }
         Kernel::Elementwise(how, x, out) => {
             let how = match how {
@@ -99,21 +105,21 @@ fn options(kernel: &Kernel) -> Value {
                 Elementwise::Scale => "scale",
                 Elementwise::Convert => "convert",
             };
-            context! { how, x => x.name(), out => out.name() }
+            context! { how, x => elem(x), out => elem(out) }
         }
-        Kernel::Rope(x) => context! { x => x.name() },
-        Kernel::RopeAppend(x, kv) => context! { x => x.name(), kv => kv.name() },
+        Kernel::Rope(x) => context! { x => elem(x) },
+        Kernel::RopeAppend(x, kv) => context! { x => elem(x), kv => elem(kv) },
         Kernel::Kv(how, x, kv) => {
             let how = match how {
                 Kv::Append => "append",
                 Kv::Copy => "copy",
                 Kv::Read => "read",
             };
-            context! { how, x => x.name(), kv => kv.name() }
+            context! { how, x => elem(x), kv => elem(kv) }
         }
         Kernel::Attention(how, x, kv) => {
             let Attention { dense, columns, capped, subgroups } = how;
-            context! { dense, columns, capped, subgroups, x => x.name(), kv => kv.name() }
+            context! { dense, columns, capped, subgroups, x => elem(x), kv => elem(kv) }
         }
         Kernel::Rows(how, x) => {
             let how = match how {
@@ -121,14 +127,14 @@ fn options(kernel: &Kernel) -> Value {
                 Rows::Patch => "patch",
                 Rows::MarkSeen => "mark_seen",
             };
-            context! { how, x => x.name() }
+            context! { how, x => elem(x) }
         }
         Kernel::Sample(how, x) => {
             let how = match how {
                 Sample::Argmax => "argmax",
                 Sample::Draw => "draw",
             };
-            context! { how, x => x.name() }
+            context! { how, x => elem(x) }
         }
         Kernel::Probe | Kernel::Lanes => Value::from(()),
     }

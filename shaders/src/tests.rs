@@ -8,11 +8,21 @@ use naga::{AddressSpace, StorageAccess};
 /// Value columns that the variants under test carry.
 const COLUMNS: u32 = 4;
 
-fn module(kernel: &Kernel, carrier: Carrier) -> naga::Module {
-    let text = source(kernel, carrier).unwrap();
-    let fail = |what: String| -> ! { panic!("{} ({carrier:?}): {what}\n{text}", kernel.label()) };
+/// Every dialect in which the kernel has a text of its own.
+fn dialects(kernel: &Kernel) -> Vec<Dialect> {
+    let all = [Carrier::Immediate, Carrier::Uniform].into_iter();
+    let all = all.flat_map(|carrier| [false, true].map(|f16| Dialect { carrier, f16 }));
+    all.filter(|d| !d.f16 || source(kernel, *d).unwrap().starts_with("enable f16;")).collect()
+}
+
+fn module(kernel: &Kernel, dialect: Dialect) -> naga::Module {
+    let text = source(kernel, dialect).unwrap();
+    let fail = |what: String| -> ! { panic!("{} ({dialect:?}): {what}\n{text}", kernel.label()) };
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| fail(e.emit_to_string(&text)));
-    let capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    if dialect.f16 {
+        capabilities |= Capabilities::SHADER_FLOAT16;
+    }
     let (capabilities, subgroups) = match kernel.subgroups() {
         true => (capabilities | Capabilities::SUBGROUP, SubgroupOperationSet::all()),
         false => (capabilities, SubgroupOperationSet::empty()),
@@ -28,8 +38,8 @@ fn module(kernel: &Kernel, carrier: Carrier) -> naga::Module {
 #[test]
 fn every_variant_is_valid_and_binds_what_it_says() {
     for kernel in Kernel::all(COLUMNS) {
-        for carrier in [Carrier::Immediate, Carrier::Uniform] {
-            let module = module(&kernel, carrier);
+        for dialect in dialects(&kernel) {
+            let module = module(&kernel, dialect);
             let mut found = Vec::new();
             for (_, global) in module.global_variables.iter() {
                 let Some(binding) = global.binding else { continue };
@@ -53,7 +63,7 @@ fn every_variant_is_portable() {
     for kernel in Kernel::all(COLUMNS) {
         assert!(kernel.bindings().len() <= 8, "{}", kernel.label());
         assert!(kernel.fields().len() < PARAM_WORDS, "{}", kernel.label());
-        let module = module(&kernel, Carrier::Immediate);
+        let module = module(&kernel, Dialect { carrier: Carrier::Immediate, f16: false });
         let size = module.entry_points[0].workgroup_size;
         assert!(size.iter().product::<u32>() <= 256, "{}", kernel.label());
         let shared = module

@@ -68,12 +68,17 @@ fn f16_bits(v: f32) -> u32 {
 }
 {%- endmacro -%}
 
-{#- A matrix or slab of floats to read: `name_at(i)`. -#}
+{#- A matrix or slab of floats to read: `name_at(i)`. An element `h16` is an f16 where shaders know that type. -#}
 {%- macro reads(slot, name, elem) -%}
 {%- if elem == "f32" %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f32>;
 fn {{ name }}_at(i: u32) -> f32 {
     return {{ name }}[i];
+}
+{%- elif elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return f32({{ name }}[i]);
 }
 {%- else %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<u32>;
@@ -97,6 +102,18 @@ fn {{ name }}_put(i: u32, value: f32) {
 fn {{ name }}_round(v: f32) -> f32 {
     return v;
 }
+{%- elif elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return f32({{ name }}[i]);
+}
+// Rounded in integers, since WGSL leaves the direction of its own conversion open; what is a half has none.
+fn {{ name }}_put(i: u32, value: f32) {
+    {{ name }}[i] = f16(f16_value(f16_bits(value)));
+}
+fn {{ name }}_round(v: f32) -> f32 {
+    return f16_value(f16_bits(v));
+}
 {%- else %}
 @group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<atomic<u32>>;
 fn {{ name }}_at(i: u32) -> f32 {
@@ -115,6 +132,12 @@ fn {{ name }}_round(v: f32) -> f32 {
 
 {#- The same without interpretation, for copies: elements of 32 or 16 bits. -#}
 {%- macro reads_bits(slot, name, elem) -%}
+{%- if elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f16 {
+    return {{ name }}[i];
+}
+{%- else %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<u32>;
 fn {{ name }}_at(i: u32) -> u32 {
 {%- if elem == "f32" %}
@@ -123,6 +146,7 @@ fn {{ name }}_at(i: u32) -> u32 {
     return ({{ name }}[i >> 1u] >> ((i & 1u) * 16u)) & 0xffffu;
 {%- endif %}
 }
+{%- endif %}
 {%- endmacro -%}
 
 {%- macro writes_bits(slot, name, elem) -%}
@@ -132,6 +156,14 @@ fn {{ name }}_at(i: u32) -> u32 {
     return {{ name }}[i];
 }
 fn {{ name }}_put(i: u32, value: u32) {
+    {{ name }}[i] = value;
+}
+{%- elif elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f16 {
+    return {{ name }}[i];
+}
+fn {{ name }}_put(i: u32, value: f16) {
     {{ name }}[i] = value;
 }
 {%- else %}

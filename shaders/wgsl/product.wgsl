@@ -21,10 +21,12 @@ fn part_start(from_k: u32, to_k: u32, part: u32, parts: u32) -> u32 {
 {%- macro inputs(slot, x, vector) -%}
 {%- if vector %}
 // Rows begin at multiples of four elements.
-@group(0) @binding({{ slot }}) var<storage, read> x: array<{{ "vec4<f32>" if x == "f32" else "vec2<u32>" }}>;
+@group(0) @binding({{ slot }}) var<storage, read> x: array<{{ {"f32": "vec4<f32>", "h16": "vec4<f16>"}[x] or "vec2<u32>" }}>;
 fn x_four(i: u32) -> vec4<f32> {
 {%- if x == "f32" %}
     return x[i >> 2u];
+{%- elif x == "h16" %}
+    return vec4<f32>(x[i >> 2u]);
 {%- else %}
     let w = x[i >> 2u];
     return vec4<f32>(
@@ -49,6 +51,8 @@ while (k < to_k) {
         let word = codes[(panel * units + k / UNIT) * 32u + lane];
 {%- if weight == "f32" %}
         let w0 = word;
+{%- elif weight == "h16" %}
+        let w0 = vec4<f32>(word);
 {%- elif weight in ["f16", "bf16"] %}
         let w0 = vec4<f32>(
             {{ weight }}_value(word.x & 0xffffu), {{ weight }}_value(word.x >> 16u),

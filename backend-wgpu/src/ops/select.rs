@@ -9,6 +9,7 @@
 
 use crate::{AdapterKind, WgpuConfig};
 use engraft_core::backend::{Op, Signature};
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use engraft_shaders::Reduce;
@@ -23,6 +24,8 @@ pub(crate) struct Select {
     software: bool,
     /// Why subgroups would be used but are not.
     reason: Option<String>,
+    /// Why halves are unpacked by hand, if they are.
+    by_hand: Option<String>,
 }
 
 /// How a product runs.
@@ -71,7 +74,7 @@ impl Select {
             Some(reduce) => reduce == Reduce::Subgroups,
             None => !software,
         };
-        Ok(Self { reduce, attention, software, reason: None })
+        Ok(Self { reduce, attention, software, reason: None, by_hand: None })
     }
 
     /// Whether the device has to be opened with subgroups.
@@ -93,6 +96,16 @@ impl Select {
         }
         let reduce = if self.reduce == Reduce::Subgroups { Reduce::Shared } else { self.reduce };
         Ok(Self { reduce, attention: false, reason: Some(reason.to_string()), ..self })
+    }
+
+    /// Halves are unpacked from words, for `reason`.
+    pub fn unpack_by_hand(&mut self, reason: &str) {
+        self.by_hand = Some(reason.to_string());
+    }
+
+    /// Whether shaders read and write halves by their own type.
+    pub fn f16(&self) -> bool {
+        self.by_hand.is_none()
     }
 
     /// Whether sums keep the contract's order.
@@ -133,7 +146,7 @@ impl Select {
     }
 
     /// What a kernel's name in reports says about its variant.
-    pub fn suffix(&self, op: Op, _: &Signature) -> String {
+    pub fn suffix(&self, op: Op, signature: &Signature) -> String {
         let of_reduce = match self.reduce {
             Reduce::Leaves => "",
             Reduce::Shared => "_shared",
@@ -149,8 +162,15 @@ impl Select {
             }
             _ => ("", false),
         };
-        let reason = self.reason.as_ref().filter(|_| falls_back);
-        variant.to_string() + &reason.map_or(String::new(), |why| format!(" (no subgroups: {why})"))
+        let halves =
+            signature.dtype == Float::F16 || signature.weight == Some(WeightFormat::Plain(Float::F16));
+        let lanes = self.reason.as_ref().filter(|_| falls_back).map(|why| format!("no subgroups: {why}"));
+        let by_hand = self.by_hand.as_ref().filter(|_| halves).map(|why| format!("f16 by hand: {why}"));
+        let reasons: Vec<String> = lanes.into_iter().chain(by_hand).collect();
+        match reasons.is_empty() {
+            true => variant.to_string(),
+            false => format!("{variant} ({})", reasons.join("; ")),
+        }
     }
 }
 
@@ -193,6 +213,11 @@ mod tests {
         assert_eq!(plain.suffix(Op::Linear, &signature), "_shared (no subgroups: the adapter offers none)");
         assert_eq!(plain.suffix(Op::Attend, &signature), " (no subgroups: the adapter offers none)");
         assert_eq!(plain.suffix(Op::Rope, &signature), "");
+        let mut by_hand = gpu;
+        by_hand.unpack_by_hand("the adapter has no shader-f16");
+        let halves = Signature { dtype: Float::F16, ..Signature::default() };
+        assert_eq!(by_hand.suffix(Op::Rope, &halves), " (f16 by hand: the adapter has no shader-f16)");
+        assert_eq!(by_hand.suffix(Op::Rope, &signature), "");
         let forced = config(Mode::Invariant, Some(Reduce::Subgroups));
         let gpu = Select::wanted(&forced, AdapterKind::Software).unwrap();
         let refused = gpu.without_subgroups(&forced, "wgpu:x", "the adapter offers none").unwrap_err();
