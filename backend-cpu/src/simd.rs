@@ -106,6 +106,9 @@ pub trait Lanes: Copy + 'static {
     fn add(self, b: Self) -> Self;
     /// Lane-wise product.
     fn mul(self, b: Self) -> Self;
+    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each) with 16 columns,
+    /// `w` being `[8][16][4]` bytes.
+    unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R];
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
@@ -141,6 +144,16 @@ mod many {
         }
         fn narrow_bf16(v: [f32; WIDTH]) -> [u16; WIDTH] {
             v.map(|v| bf16::from_f32_const(v).to_bits())
+        }
+        /// Sums of 32 products of bytes, of one row and 16 columns.
+        fn dots(x: [i8; 32], w: [[[i8; 4]; 16]; 8]) -> [[f32; WIDTH]; 2] {
+            let mut sums = [0i32; 16];
+            for (four, quad) in x.chunks_exact(4).zip(&w) {
+                for (sum, column) in sums.iter_mut().zip(quad) {
+                    *sum += four.iter().zip(column).map(|(x, w)| i32::from(*x) * i32::from(*w)).sum::<i32>();
+                }
+            }
+            [std::array::from_fn(|i| sums[i] as f32), std::array::from_fn(|i| sums[WIDTH + i] as f32)]
         }
         fn signed(q: [u8; WIDTH]) -> [f32; WIDTH] {
             q.map(|q| f32::from(q as i8))
@@ -237,6 +250,14 @@ impl<M: MulAdd> Lanes for Portable<M> {
     #[inline(always)]
     fn mul(self, b: Self) -> Self {
         Self::each(|i| self.0[i] * b.0[i])
+    }
+    #[inline(always)]
+    unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R] {
+        x.map(|x| {
+            // SAFETY: 32 and 512 bytes, the caller's promise.
+            let (x, w) = unsafe { (x.cast::<[i8; 32]>().read(), w.cast::<[[[i8; 4]; 16]; 8]>().read()) };
+            many::dots(x, w).map(|sums| Portable(sums, PhantomData))
+        })
     }
     #[inline(always)]
     fn prefetch(_: *const u8) {}
@@ -370,6 +391,29 @@ mod avx2 {
             wrap(unsafe { _mm256_mul_ps(self.0, b.0) })
         }
         #[inline(always)]
+        unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R] {
+            // SAFETY: features; 32 bytes of each row and 512 of w, the caller's promise.
+            unsafe {
+                let ones = _mm256_set1_epi16(1);
+                let mut sums = [[_mm256_setzero_si256(); 2]; R];
+                for quad in 0..8 {
+                    let p = w.add(quad * 64).cast::<__m256i>();
+                    let columns = [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))];
+                    for (r, row) in x.iter().enumerate() {
+                        let four = _mm256_set1_epi32(row.cast::<i32>().add(quad).read_unaligned());
+                        for (sum, column) in sums[r].iter_mut().zip(columns) {
+                            // One factor is unsigned: |w| and x with the sign of w. Two products stay within 16 bits,
+                            // 2 * 128 * 127, since x has no -128.
+                            let twos =
+                                _mm256_maddubs_epi16(_mm256_abs_epi8(column), _mm256_sign_epi8(four, column));
+                            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(twos, ones));
+                        }
+                    }
+                }
+                sums.map(|row| row.map(|sum| wrap(_mm256_cvtepi32_ps(sum))))
+            }
+        }
+        #[inline(always)]
         fn prefetch(p: *const u8) {
             // SAFETY: a prefetch never faults.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -407,6 +451,15 @@ mod tests {
                 let (a, b) = V::fives(q.as_ptr(), q[0], q[1], 16);
                 put(a);
                 put(b);
+                let x: [i8; 32] = std::array::from_fn(|i| (q[i % 8] as i8).wrapping_add(i as i8).max(-127));
+                // Every byte that a weight may have, -128 too.
+                let w: [u8; 512] =
+                    std::array::from_fn(|i| q[i % 7].wrapping_mul(i as u8 | 1).wrapping_add(q[i / 64]));
+                V::dots([x.as_ptr(), [-127; 32].as_ptr()], w.as_ptr())
+                    .into_iter()
+                    .flatten()
+                    .for_each(&mut put);
+                V::dots([x.as_ptr()], [128; 512].as_ptr()).into_iter().flatten().for_each(&mut put);
                 put(v.madd(V::splat(1.1), V::splat(0.3)));
                 let mut h = [0u16; 8];
                 v.store_f16(h.as_mut_ptr());

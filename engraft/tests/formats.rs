@@ -36,7 +36,7 @@ fn format(name: &str) -> Option<WeightFormat> {
 #[test]
 fn quantized_while_loading() {
     let plain = text(&engraft::demo().unwrap());
-    for name in ["int8", "int8:64", "int8a:32", "int4:32", "int4a:64", "Q8_0", "q5_1", "f16"] {
+    for name in ["int8", "int8:64", "int8a:32", "int4:32", "int4a:64", "Q8_0", "q5_1", "f16", "w8a8"] {
         let model = Options::new().quantize(format(name)).open(ModelSource::Demo).unwrap();
         let plan = model.handle().info().plan.to_string();
         assert!(plan.to_lowercase().contains(&name.to_lowercase()[..4.min(name.len())]), "{name}: {plan}");
@@ -51,7 +51,7 @@ fn quantized_while_loading() {
 
 #[test]
 fn formats_by_name() {
-    for name in ["f32", "bf16", "Q4_0", "int8", "int8a", "int4:32", "int4a:65536"] {
+    for name in ["f32", "bf16", "Q4_0", "w8a8", "int8", "int8a", "int4:32", "int4a:65536"] {
         assert_eq!(name.parse::<WeightFormat>().unwrap().to_string(), name);
     }
     for bad in [
@@ -80,7 +80,8 @@ fn a_converted_model_says_the_same() {
     let refused = convert_model(&files, &Registry::default(), &fresh("cut"), options, &mut |_, _| {});
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("o_proj") && refused.contains("int8:64"), "{refused}");
-    for (name, quantize) in [("plain", None), ("int8", format("int8:32")), ("int4a", format("int4a:32"))] {
+    let formats = ["int8:32", "int4a:32", "w8a8"].map(|name| (name.split(':').next().unwrap(), format(name)));
+    for (name, quantize) in [("plain", None)].into_iter().chain(formats) {
         let direct = text(&Options::new().quantize(quantize).open(ModelSource::Demo).unwrap());
         for world in [1, 2, 4] {
             let folder = fresh(&format!("{name}-{world}"));

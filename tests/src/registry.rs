@@ -66,6 +66,7 @@ pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(linear::LinearAct);
     visitor.visit(linear::GatedLinear);
     visitor.visit(linear::LinearAdd);
+    visitor.visit(int8::LinearW8A8);
     visitor.visit(embed::Embed);
     visitor.visit(embed::EmbedAdd);
     visitor.visit(elementwise::Add);

@@ -166,7 +166,7 @@ fn shape(entry: &Value) -> Option<Shape> {
     let format = format.as_str()?;
     let large = Block::ALL.into_iter().find(|b| b.name() == format).map(WeightFormat::Block);
     let format = large.or_else(|| format.parse().ok())?;
-    if let WeightFormat::Block(b) = format
+    if let Some(b) = format.block()
         && !cols.is_multiple_of(b.values())
     {
         return None;

@@ -298,9 +298,30 @@ pub enum WeightFormat {
     Block(Block),
     /// Own integer formats, kept packed and decoded while multiplying.
     Group(Groups),
+    /// Blocks of [`Block::Q8_0`], multiplied with activations that are quantized on the way in (`quant::activation`): sums
+    /// of integers. Never chosen silently: whoever asks for it trades accuracy of the activations for speed.
+    W8A8,
 }
 
 impl WeightFormat {
+    /// The blocks that rows are stored in, where they are.
+    pub const fn block(self) -> Option<Block> {
+        match self {
+            WeightFormat::Block(b) => Some(b),
+            WeightFormat::W8A8 => Some(Block::Q8_0),
+            WeightFormat::Plain(_) | WeightFormat::Group(_) => None,
+        }
+    }
+
+    /// The grain of a sum's leaves where the model asks for `grain`: a leaf of [`WeightFormat::W8A8`] has whole blocks.
+    pub fn grain(self, grain: usize) -> usize {
+        match self {
+            // The least common multiple with 32, a power of two.
+            WeightFormat::W8A8 => grain.max(1) * (Block::VALUES >> grain.max(1).trailing_zeros().min(5)),
+            _ => grain,
+        }
+    }
+
     /// Name for reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -310,6 +331,7 @@ impl WeightFormat {
             WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: true, .. }) => "int8a",
             WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: false, .. }) => "int4",
             WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: true, .. }) => "int4a",
+            WeightFormat::W8A8 => "w8a8",
         }
     }
 
@@ -319,6 +341,7 @@ impl WeightFormat {
             WeightFormat::Plain(f) => rows * cols * f.bytes(),
             WeightFormat::Block(b) => rows * cols.div_ceil(b.values()) * b.bytes(),
             WeightFormat::Group(g) => rows * g.row_bytes(cols),
+            WeightFormat::W8A8 => WeightFormat::Block(Block::Q8_0).bytes(rows, cols),
         }
     }
 }
@@ -336,9 +359,9 @@ impl std::str::FromStr for WeightFormat {
     type Err = Error;
 
     /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `int8` and `int4` (one group per row), with `a` for
-    /// asymmetric and `:N` for groups of N values (`int4a:64`).
+    /// asymmetric and `:N` for groups of N values (`int4a:64`); `w8a8`.
     fn from_str(s: &str) -> Result<Self> {
-        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, int8, int8a, int4, int4a (the last four also \
+        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, w8a8, int8, int8a, int4, int4a (the last four also \
                                with the values of a group, a multiple of 32 up to 65536: int4:64)";
         if let Ok(float) = s.parse::<Float>() {
             return Ok(WeightFormat::Plain(float));
@@ -347,6 +370,9 @@ impl std::str::FromStr for WeightFormat {
             Block::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(s) && b.can_encode())
         {
             return Ok(WeightFormat::Block(block));
+        }
+        if s.eq_ignore_ascii_case(WeightFormat::W8A8.name()) {
+            return Ok(WeightFormat::W8A8);
         }
         let (name, size) = s.split_once(':').map_or((s, Some(0)), |(name, size)| (name, size.parse().ok()));
         let form = match name {

@@ -1,14 +1,15 @@
 //! Quantization codecs: pure functions between stored bytes and values, without a backend or a file in sight.
 //!
-//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K forms), `group` the own integer formats; `plain`
-//! widens every stored type to f32. Kernels that multiply packed weights
+//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K forms), `group` the own integer formats;
+//! `activation` the rows that `w8a8` multiplies them with; `plain` widens every stored type to f32. Kernels that multiply packed weights
 //! must equal `decode` followed by the same multiplication.
+pub mod activation;
 pub mod block;
 pub mod group;
 pub mod large;
 pub mod plain;
 
-use crate::mem::{Float, WeightFormat};
+use crate::mem::{Block, Float, WeightFormat};
 use crate::{Error, Result};
 
 /// Decodes whole rows of `cols` values of any format into `out`, which has one place per value.
@@ -25,6 +26,7 @@ pub fn decode_rows(format: WeightFormat, cols: usize, bytes: &[u8], out: &mut [f
         WeightFormat::Plain(dtype) => plain::to_f32(dtype.into(), bytes, out)?,
         WeightFormat::Block(form) => block::decode(form, bytes, out),
         WeightFormat::Group(form) => group::decode(form, cols, bytes, out),
+        WeightFormat::W8A8 => block::decode(Block::Q8_0, bytes, out),
     }
     Ok(())
 }
@@ -39,6 +41,7 @@ pub fn encode_rows(format: WeightFormat, cols: usize, values: &[f32], out: &mut 
         WeightFormat::Block(form) if form.can_encode() => block::encode(form, values, out),
         WeightFormat::Block(_) => {}
         WeightFormat::Group(form) => group::encode(form, cols, values, out),
+        WeightFormat::W8A8 => block::encode(Block::Q8_0, values, out),
     }
 }
 

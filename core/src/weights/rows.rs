@@ -2,7 +2,7 @@
 
 use super::format_of;
 use crate::checkpoint::TensorInfo;
-use crate::mem::{Float, GroupBits, Groups, WeightFormat};
+use crate::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use crate::policy::{Part, RowOrder};
 use crate::quant::{decode_rows, encode_rows};
 use crate::{Error, Result};
@@ -181,6 +181,7 @@ impl<'a> Rows<'a> {
         let (unit, unit_bytes) = match self.format {
             WeightFormat::Plain(dtype) => (1, dtype.bytes()),
             WeightFormat::Block(b) => (b.values(), b.bytes()),
+            WeightFormat::W8A8 => (Block::VALUES, Block::Q8_0.bytes()),
             WeightFormat::Group(g) if g.size > 0 && self.cols.is_multiple_of(g.size as usize) => {
                 (g.size as usize, g.group_bytes(g.size as usize))
             }
@@ -277,14 +278,16 @@ impl<'a> Rows<'a> {
         if format == self.format {
             return Ok(self);
         }
-        if let WeightFormat::Block(b) = format {
+        if self.format.block().is_some() && self.format.block() == format.block() {
+            return Ok(Self { format, ..self });
+        }
+        if let Some(b) = format.block() {
             if !b.can_encode() {
                 let what = format!("cannot be quantized to {}, which is only read", b.name());
                 return Err(Error::tensor(&self.name, what));
             }
             if !self.cols.is_multiple_of(b.values()) {
-                let what =
-                    format!("{} columns are no whole {} blocks of {}", self.cols, b.name(), b.values());
+                let what = format!("{} columns are no whole {format} blocks of {}", self.cols, b.values());
                 return Err(Error::tensor(&self.name, what));
             }
         }

@@ -6,7 +6,9 @@ use crate::budget;
 use crate::compare::Want;
 use crate::dice::round;
 use crate::spec::linear::Case;
+use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
+use engraft_core::ops::Act;
 
 /// Values and slack of the product, row by row.
 pub struct Product {
@@ -50,57 +52,75 @@ pub fn strict(case: &Case, form: Madd) -> Vec<f32> {
     out
 }
 
+impl Product {
+    /// As it is.
+    pub fn alone(self) -> Vec<Want> {
+        vec![Want::Near { values: self.values, slack: self.slack }]
+    }
+
+    /// An activation of it; the product is rounded to the output's type before the activation reads it.
+    pub fn activated(self, f: Act, out: Float) -> Vec<Want> {
+        let mut slack = Vec::new();
+        let mut values = Vec::new();
+        for (v, s) in self.values.iter().zip(&self.slack) {
+            let off = s + budget::half_ulp(out, *v);
+            values.push(act(f, *v));
+            slack.push(budget::ACT_SLOPE * off + budget::activation(*v, act(f, *v)));
+        }
+        vec![Want::Near { values, slack }]
+    }
+
+    /// `act(g) * u` of the rounded product `[rows, g | u]`.
+    pub fn gated(self, rows: usize, f: Act, out: Float) -> Vec<Want> {
+        let inner = self.values.len() / rows.max(1) / 2;
+        let (mut values, mut slack) = (Vec::new(), Vec::new());
+        for r in 0..rows {
+            for i in 0..inner {
+                let at = |n: usize| {
+                    let v = self.values[r * 2 * inner + n];
+                    (v, self.slack[r * 2 * inner + n] + budget::half_ulp(out, v))
+                };
+                let ((g, g_off), (u, u_off)) = (at(i), at(inner + i));
+                let a = act(f, g);
+                let a_off = budget::ACT_SLOPE * g_off + budget::activation(g, a);
+                values.push(a * u);
+                slack.push(budget::product(a, a_off, u, u_off));
+            }
+        }
+        vec![Want::Near { values, slack }]
+    }
+
+    /// `residual + product`, the product rounded before it is added.
+    pub fn added(self, residual: &[f32], out: Float) -> Vec<Want> {
+        let mut slack = Vec::new();
+        let mut values = Vec::new();
+        for ((v, s), r) in self.values.iter().zip(&self.slack).zip(residual) {
+            let sum = v + f64::from(*r);
+            values.push(sum);
+            slack.push(s + budget::half_ulp(out, *v) + budget::U * sum.abs());
+        }
+        vec![Want::Near { values, slack }]
+    }
+}
+
 /// `linear`.
 pub fn linear(case: &Case) -> Vec<Want> {
-    let Product { values, slack } = product(case);
-    vec![Want::Near { values, slack }]
+    product(case).alone()
 }
 
-/// `act(linear)`: the product is rounded to the output's type before the activation reads it.
+/// `act(linear)`.
 pub fn linear_act(case: &Case) -> Vec<Want> {
-    let p = product(case);
-    let mut slack = Vec::new();
-    let mut values = Vec::new();
-    for (v, s) in p.values.iter().zip(&p.slack) {
-        let off = s + budget::half_ulp(case.out, *v);
-        values.push(act(case.act, *v));
-        slack.push(budget::ACT_SLOPE * off + budget::activation(*v, act(case.act, *v)));
-    }
-    vec![Want::Near { values, slack }]
+    product(case).activated(case.act, case.out)
 }
 
-/// `act(g) * u` of the rounded product `[g | u]`.
+/// `act(g) * u` of the product `[g | u]`.
 pub fn gated_linear(case: &Case) -> Vec<Want> {
-    let p = product(case);
-    let inner = case.w.rows / 2;
-    let (mut values, mut slack) = (Vec::new(), Vec::new());
-    for r in 0..case.x.rows {
-        for i in 0..inner {
-            let at = |n: usize| {
-                let v = p.values[r * 2 * inner + n];
-                (v, p.slack[r * 2 * inner + n] + budget::half_ulp(case.out, v))
-            };
-            let ((g, g_off), (u, u_off)) = (at(i), at(inner + i));
-            let a = act(case.act, g);
-            let a_off = budget::ACT_SLOPE * g_off + budget::activation(g, a);
-            values.push(a * u);
-            slack.push(budget::product(a, a_off, u, u_off));
-        }
-    }
-    vec![Want::Near { values, slack }]
+    product(case).gated(case.x.rows, case.act, case.out)
 }
 
-/// `residual + linear`, the product rounded before it is added.
+/// `residual + linear`.
 pub fn linear_add(case: &Case) -> Vec<Want> {
-    let p = product(case);
-    let mut slack = Vec::new();
-    let mut values = Vec::new();
-    for ((v, s), r) in p.values.iter().zip(&p.slack).zip(&case.residual) {
-        let sum = v + f64::from(*r);
-        values.push(sum);
-        slack.push(s + budget::half_ulp(case.out, *v) + budget::U * sum.abs());
-    }
-    vec![Want::Near { values, slack }]
+    product(case).added(&case.residual, case.out)
 }
 
 /// `residual + linear` in the contract's order.

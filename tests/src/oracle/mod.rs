@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod int8;
 pub mod kv;
 pub mod linear;
 pub mod moe;

@@ -89,6 +89,8 @@ pub const BUGS: [(Bug, &str, &str); 55] = {
         (LinearWritesBeyondRow, "linear", RUN),
         (LinearLastBit, "linear", STRICT),
         (LinearBitsDependOnThreads, "linear", TWIN),
+        (LinearDropsBias, "linear_w8a8", ORACLE),
+        (LinearLastBit, "linear_w8a8", STRICT),
         (AddsTwice, "add", ORACLE),
         (ActivateSkipsLastRow, "activate", ORACLE),
         (GateWrongActivation, "gate", ORACLE),

@@ -7,6 +7,7 @@
 //! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded once in
 //! both forms of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree bit for bit.
 
+use super::int8;
 use crate::simd::Lanes;
 use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::quant;
@@ -254,6 +255,9 @@ pub(crate) use with_source;
 
 /// Bytes of a panel, `None` for a format that has no panels here.
 pub fn panel_bytes(format: WeightFormat, k: usize) -> Option<usize> {
+    if format == WeightFormat::W8A8 {
+        return int8::panel_bytes(k);
+    }
     with_source!(format, S => Some(<S as Source>::panel_bytes(k)), else None)
 }
 

@@ -1,7 +1,7 @@
 //! `linear`: `y[t, n] = round(tree over leaves of chains of x[t, k] w[n, k])`, with its epilogues.
 //!
 //! `pack` puts weights into panels of 16 output columns, `format` reads them, `chain` holds the inner loops, `gemv` is one
-//! row, `gemm` several, `epilogue` what happens before the result is written. Work is split over blocks of 16 outputs
+//! row, `gemm` several, `int8` both for quantized activations, `epilogue` what happens before the result is written. Work is split over blocks of 16 outputs
 //! and blocks of rows, never across a sum, so bits are equal for all row counts, threads, tiles and instruction sets:
 //! those of `sum::dot_ref`.
 
@@ -11,6 +11,7 @@ pub(crate) mod format;
 mod gemm;
 mod gemv;
 mod group;
+mod int8;
 mod large;
 mod pack;
 #[cfg(test)]
@@ -24,7 +25,7 @@ pub use pack::{Layout, Packed};
 
 use super::{Floats, Machine, Rows, RowsMut, over};
 use crate::simd;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::{Error, Result};
 use epilogue::Finish;
 use gemm::{Gemm, PackRows, Tiling};
@@ -39,6 +40,7 @@ pub fn linear(machine: &Machine, x: Rows, w: &Packed, y: RowsMut, epilogue: &Epi
     let finish = Finish { y, epilogue: *epilogue, halves: w.panels_per_unit() };
     match x.rows {
         0 => Ok(()),
+        _ if w.format == WeightFormat::W8A8 => int8::linear(machine, x, w, finish),
         1 => one_row(machine, x, w, finish),
         _ => many_rows(machine, x, w, finish),
     }

@@ -10,7 +10,7 @@
 //! Invariant: columns beyond the last row are zero weights.
 
 use super::format::{self, PANEL, SPAN, Source, with_source};
-use super::{group, large};
+use super::{group, int8, large};
 use crate::kernels::AlignedBytes;
 use crate::pool::Pool;
 use crate::simd::Lanes;
@@ -82,7 +82,7 @@ impl Packed {
             });
         };
         let data = AlignedBytes::zeroed(total);
-        Ok(Packed { format, n, k, bounds: leaf_bounds(k, grain), layout, panel_bytes, data })
+        Ok(Packed { format, n, k, bounds: leaf_bounds(k, format.grain(grain)), layout, panel_bytes, data })
     }
 
     /// A whole weight in one call: [`Packed::new`] and [`Packed::fill`].
@@ -268,6 +268,12 @@ impl Packed {
                         }
                     }
                 }
+                (WeightFormat::W8A8, _) => {
+                    let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
+                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                        int8::pack(row, panel, j);
+                    }
+                }
                 (WeightFormat::Block(b), _) if b.is_large() => {
                     let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
                     for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
@@ -304,6 +310,11 @@ impl Packed {
         assert!(row < self.n && out.len() == self.k);
         let (panel, col) = self.place(row);
         let panel = self.panel(panel);
+        if self.format == WeightFormat::W8A8 {
+            // SAFETY: a whole panel of this weight.
+            let panel = unsafe { std::slice::from_raw_parts(panel, self.panel_bytes) };
+            return int8::unpack(panel, col, out);
+        }
         with_source!(self.format, S => {
             let mut both = [0f32; PANEL];
             for (k, o) in out.iter_mut().enumerate() {

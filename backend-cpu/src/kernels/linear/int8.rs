@@ -1,0 +1,226 @@
+//! `w8a8`: rows become bytes ([`engraft_core::quant::activation`]), products of bytes are summed as integers.
+//!
+//! Per block of 32 k and output: `acc = (dx * dw) * (sum q_x q_w) + acc`, where the sum is an integer (exact, and exact as
+//! f32: at most 32 * 127 * 128) and the product of the scales rounds once. A leaf is one such chain over its blocks; leaves
+//! end at blocks (`WeightFormat::grain`) and are added by the usual tree. So bits depend on the row and on K alone.
+//!
+//! A panel holds, per block: the scales (f16 x 16), then the bytes `[8][16 outputs][4 k]`, so that one vector has four
+//! consecutive k of 8 outputs, which is what instructions that add four products want.
+
+use super::chain::{LEVELS, fold};
+use super::epilogue::Finish;
+use super::format::{PANEL, Wide};
+use super::pack::Packed;
+use crate::kernels::{Floats, Machine, Rows, over};
+use crate::simd::{self, Kernel, Lanes};
+use engraft_core::Result;
+use engraft_core::quant::activation::{self, SPAN};
+use half::f16;
+use std::ops::Range;
+
+/// Bytes of a panel's block: scales and codes.
+const BLOCK_BYTES: usize = 2 * PANEL + SPAN * PANEL;
+/// Rows that advance together.
+const TILE: usize = 4;
+/// Rows of a work item: their bytes stay in the second-level cache.
+const ITEM_ROWS: usize = 32;
+
+/// Bytes of a panel over `k` values, whole blocks.
+pub(super) fn panel_bytes(k: usize) -> Option<usize> {
+    k.is_multiple_of(SPAN).then_some(k / SPAN * BLOCK_BYTES)
+}
+
+/// Spreads a stored row over column `j` of a panel.
+pub(super) fn pack(row: &[u8], panel: &mut [u8], j: usize) {
+    for (stored, out) in row.chunks_exact(2 + SPAN).zip(panel.chunks_exact_mut(BLOCK_BYTES)) {
+        out[2 * j..2 * j + 2].copy_from_slice(&stored[..2]);
+        let codes = out[2 * PANEL..].chunks_exact_mut(4 * PANEL);
+        for (four, quad) in stored[2..].chunks_exact(4).zip(codes) {
+            quad[4 * j..4 * j + 4].copy_from_slice(four);
+        }
+    }
+}
+
+/// Column `j` of a panel as f32: an embedding that shares its memory with the head.
+pub(super) fn unpack(panel: &[u8], j: usize, out: &mut [f32]) {
+    for (block, values) in panel.chunks_exact(BLOCK_BYTES).zip(out.chunks_exact_mut(SPAN)) {
+        let d = f16::from_le_bytes([block[2 * j], block[2 * j + 1]]).to_f32();
+        for (i, v) in values.iter_mut().enumerate() {
+            *v = d * f32::from(block[2 * PANEL + i / 4 * 4 * PANEL + 4 * j + i % 4] as i8);
+        }
+    }
+}
+
+/// Rows as bytes and scales, in scratch: `[rows][k]` bytes, then `[rows][k / 32]` f32.
+#[derive(Clone, Copy)]
+struct Bytes {
+    at: Floats,
+    rows: usize,
+    k: usize,
+}
+
+impl Bytes {
+    fn floats(rows: usize, k: usize) -> usize {
+        (rows * k / 4).next_multiple_of(16) + rows * k / SPAN
+    }
+
+    /// # Safety
+    /// `row < rows`.
+    #[inline(always)]
+    unsafe fn codes(self, row: usize) -> *mut i8 {
+        // SAFETY: the caller's promise; scratch was sized by `floats`.
+        unsafe { self.at.at(0).cast::<i8>().add(row * self.k) }
+    }
+
+    /// # Safety
+    /// `row < rows`.
+    #[inline(always)]
+    unsafe fn scales(self, row: usize) -> *mut f32 {
+        // SAFETY: as above.
+        unsafe { self.at.at((self.rows * self.k / 4).next_multiple_of(16) + row * (self.k / SPAN)) }
+    }
+}
+
+/// Rows to bytes.
+struct Quantize {
+    x: Rows,
+    to: Bytes,
+    rows: Range<usize>,
+}
+
+impl Kernel for Quantize {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let mut values = [0f32; SPAN];
+        let mut codes = [0i8; SPAN];
+        for row in self.rows {
+            for b in 0..self.to.k / SPAN {
+                // SAFETY: row and columns in range; these codes and this scale belong to this call.
+                unsafe {
+                    self.x.widen::<V>(row, b * SPAN, SPAN, values.as_mut_ptr());
+                    *self.to.scales(row).add(b) = activation::encode(&values, &mut codes);
+                    self.to.codes(row).add(b * SPAN).cast::<[i8; SPAN]>().write(codes);
+                }
+            }
+        }
+    }
+}
+
+/// Outputs of some rows and some units of panels.
+struct Products<'a> {
+    w: &'a Packed,
+    x: Bytes,
+    rows: Range<usize>,
+    units: Range<usize>,
+    finish: Finish<'a>,
+}
+
+impl Kernel for Products<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        for unit in self.units.clone() {
+            let mut row = self.rows.start;
+            while row < self.rows.end {
+                let rows = TILE.min(self.rows.end - row);
+                match rows {
+                    1 => self.tile::<V, 1>(unit, row),
+                    2 => self.tile::<V, 2>(unit, row),
+                    3 => self.tile::<V, 3>(unit, row),
+                    _ => self.tile::<V, TILE>(unit, row),
+                }
+                row += rows;
+            }
+        }
+    }
+}
+
+impl Products<'_> {
+    #[inline(always)]
+    fn tile<V: Lanes, const R: usize>(&self, unit: usize, row: usize) {
+        let per = self.w.panels_per_unit();
+        let mut sums = [0f32; 2 * TILE * PANEL];
+        for half in 0..per {
+            let panel = self.w.panel(unit * per + half);
+            let mut waiting = [0f32; LEVELS * TILE * PANEL];
+            for leaf in 0..8 {
+                let (lo, hi) = (self.w.bounds[leaf] / SPAN, self.w.bounds[leaf + 1] / SPAN);
+                // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R rows.
+                unsafe {
+                    let acc = self.chain::<V, R>(panel, row, lo..hi);
+                    let total = fold::<V, R>(leaf, acc, waiting.as_mut_ptr());
+                    if leaf == 7 {
+                        for (r, t) in total.iter().enumerate() {
+                            let to = sums.as_mut_ptr().add((half * R + r) * PANEL);
+                            t[0].store(to);
+                            t[1].store(to.add(8));
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: `sums` is `[halves][R][16]`; these outputs belong to this call.
+        unsafe { self.finish.tile::<V>(unit, row, R, sums.as_mut_ptr()) };
+    }
+
+    /// One leaf of R rows against one panel.
+    ///
+    /// # Safety
+    /// The panel and the rows `row..row + R` cover the blocks.
+    #[inline(always)]
+    unsafe fn chain<V: Lanes, const R: usize>(
+        &self,
+        panel: *const u8,
+        row: usize,
+        blocks: Range<usize>,
+    ) -> [Wide<V>; R] {
+        let mut acc: [Wide<V>; R] = [[V::splat(0.0); 2]; R];
+        // SAFETY: the caller's promise; prefetches may point anywhere.
+        unsafe {
+            let codes: [*const i8; R] = std::array::from_fn(|r| self.x.codes(row + r).cast_const());
+            let scales: [*const f32; R] = std::array::from_fn(|r| self.x.scales(row + r).cast_const());
+            for b in blocks {
+                let at = panel.add(b * BLOCK_BYTES);
+                if R == 1 {
+                    // A single row waits for memory: 544 bytes a block, four blocks ahead.
+                    for line in 0..9 {
+                        V::prefetch(at.wrapping_add(4 * BLOCK_BYTES + line * 64));
+                    }
+                }
+                let dw = [V::load_f16(at.cast()), V::load_f16(at.cast::<u16>().add(8))];
+                let x: [*const i8; R] = std::array::from_fn(|r| codes[r].add(b * SPAN));
+                let sums = V::dots(x, at.add(2 * PANEL));
+                for r in 0..R {
+                    let dx = V::splat(*scales[r].add(b));
+                    for i in 0..2 {
+                        acc[r][i] = dx.mul(dw[i]).madd(sums[r][i], acc[r][i]);
+                    }
+                }
+            }
+        }
+        acc
+    }
+}
+
+/// As [`super::linear`], for weights in this format.
+pub(super) fn linear(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
+    /// Values of x from which on their quantization is worth the other threads.
+    const SHARED: usize = 1 << 14;
+    machine.with_scratch(Bytes::floats(x.rows, w.k), |at| {
+        let to = Bytes { at, rows: x.rows, k: w.k };
+        let quantize = |rows| simd::run(machine.isa, machine.madd, Quantize { x, to, rows });
+        if x.rows * w.k < SHARED {
+            quantize(0..x.rows);
+        } else {
+            over(machine, x.rows, x.rows.div_ceil(4 * machine.pool.threads()), |rows, _| quantize(rows))?;
+        }
+        let (units, items) = (w.units(), x.rows.div_ceil(ITEM_ROWS));
+        let group = (units * items / (machine.pool.threads() * 8)).clamp(1, 16);
+        let groups = units.div_ceil(group);
+        machine.pool.run(groups * items, |chunk, _| {
+            let (item, g) = (chunk / groups, chunk % groups);
+            let rows = item * ITEM_ROWS..((item + 1) * ITEM_ROWS).min(x.rows);
+            let units = g * group..((g + 1) * group).min(units);
+            simd::run(machine.isa, machine.madd, Products { w, x: to, rows, units, finish });
+        })
+    })
+}
