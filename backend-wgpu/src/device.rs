@@ -29,6 +29,8 @@ pub struct WgpuConfig {
     pub reduce: Option<Reduce>,
     /// Unpack halves by hand even where shaders know the type f16. No bit depends on it.
     pub f16_by_hand: bool,
+    /// Multiply bytes one by one even where shaders have a product of four. No bit depends on it.
+    pub bytes_by_hand: bool,
 }
 
 /// What the device allows, as far as it matters here.
@@ -137,17 +139,8 @@ impl Wgpu {
         let have = adapter.limits();
         check_limits(&listed, &have)?;
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
-        let mut select = ops::Select::wanted(&config, listed.kind)?;
-        let named = format!("wgpu:{}", listed.name);
-        if select.subgroups() && listed.subgroups.is_none() {
-            select = select.without_subgroups(&config, &named, "the adapter offers none")?;
-        }
-        if config.f16_by_hand {
-            select.unpack_by_hand("as configured");
-        } else if !listed.f16 {
-            select.unpack_by_hand("the adapter has no shader-f16");
-        }
-        let dialect = Dialect { carrier, f16: select.f16() };
+        let select = ops::Select::offered(&config, &listed)?;
+        let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot() };
         let (device, queue) = open(&adapter, &listed, &have, dialect, select.subgroups()).await?;
         let faults = watch(&device);
         let limits = Limits {
@@ -180,6 +173,11 @@ impl Wgpu {
             next_id: AtomicU64::new(1),
         };
         gpu.nothing = Some(gpu.alloc(16)?);
+        Self::probed(gpu, &config).await
+    }
+
+    /// Finds out what the driver does, and takes back what it cannot do after all.
+    async fn probed(gpu: Self, config: &WgpuConfig) -> Result<Arc<Self>> {
         let gpu = Arc::new(gpu);
         let arithmetic = probe::run(&gpu).await?;
         let unusable = match gpu.select.subgroups() {
@@ -194,10 +192,10 @@ impl Wgpu {
         gpu.arithmetic = arithmetic;
         if let Some(reason) = inexact {
             gpu.select.unpack_by_hand(&reason);
-            gpu.pipelines = Pipelines::new(Dialect { carrier, f16: false });
+            gpu.pipelines = Pipelines::new(Dialect { f16: false, ..gpu.pipelines.dialect });
         }
         if let Some(reason) = unusable {
-            gpu.select = gpu.select.without_subgroups(&config, &named, &reason)?;
+            gpu.select = gpu.select.without_subgroups(config, &gpu.name, &reason)?;
         }
         Ok(Arc::new(gpu))
     }

@@ -22,8 +22,8 @@ mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};
 pub use device::{Counters, Wgpu, WgpuConfig};
+pub use engraft_shaders::Reduce;
 pub use mem::WgpuMem;
 pub use probe::Arithmetic;
 pub use stream::{WgpuGraph, WgpuPlan, WgpuStream};
-pub use engraft_shaders::Reduce;
 pub use weight::WgpuWeight;

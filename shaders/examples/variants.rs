@@ -9,14 +9,17 @@ const COLUMNS: u32 = 8;
 
 fn main() -> Result<(), RenderError> {
     for kernel in Kernel::all(COLUMNS) {
-        for (carrier, f16) in [(Carrier::Immediate, false), (Carrier::Uniform, false), (Carrier::Uniform, true)] {
-            let text = source(&kernel, Dialect { carrier, f16 })?;
-            if f16 && !text.starts_with("enable f16;") {
+        let [plain, uniform] =
+            [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
+        let others = [Dialect { f16: true, ..uniform }, Dialect { dot: false, ..uniform }];
+        for dialect in [plain, uniform].into_iter().chain(others) {
+            let text = source(&kernel, dialect)?;
+            if dialect.f16 && !text.starts_with("enable f16;") || !dialect.dot && !kernel.of_bytes() {
                 continue;
             }
             // Demanded by the standard; naga has subgroups without it and refuses the line.
             let text = if kernel.subgroups() { format!("enable subgroups;\n{text}") } else { text };
-            let dialect = format!("{}{}", carrier.name(), if f16 { ", f16" } else { "" });
+            let dialect = format!("{dialect:?}");
             println!("[{:?},{dialect:?},{}]", kernel.label(), quoted(&text));
         }
     }

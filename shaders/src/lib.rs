@@ -11,6 +11,7 @@
 //! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by naga in the
 //! tests; what a kernel computes is tested by the conformance suite.
 
+mod all;
 mod kernel;
 mod render;
 
@@ -61,11 +62,13 @@ pub enum Packing {
     Q4K,
     Q5K,
     Q6K,
+    /// Stored as `Q8_0`, multiplied as bytes with rows that [`Kernel::Quantize`] made.
+    W8A8,
 }
 
 impl Packing {
     /// All of them.
-    pub const ALL: [Packing; 14] = [
+    pub const ALL: [Packing; 15] = [
         Packing::F32,
         Packing::F16,
         Packing::Bf16,
@@ -80,6 +83,7 @@ impl Packing {
         Packing::Q4K,
         Packing::Q5K,
         Packing::Q6K,
+        Packing::W8A8,
     ];
 
     /// Name in templates and labels.
@@ -99,13 +103,14 @@ impl Packing {
             Packing::Q4K => "q4_k",
             Packing::Q5K => "q5_k",
             Packing::Q6K => "q6_k",
+            Packing::W8A8 => "w8a8",
         }
     }
 
     /// Values of one output that lie together in the codes' plane.
     pub const fn unit(self) -> usize {
         match self {
-            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 | Packing::Q8_1 => 4,
+            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 4,
             _ => 8,
         }
     }
@@ -123,7 +128,7 @@ impl Packing {
     pub const fn scale_words(self) -> usize {
         match self {
             Packing::F32 | Packing::F16 | Packing::Bf16 => 0,
-            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 => 1,
+            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 1,
             Packing::Q5_0 | Packing::Q5_1 => 2,
             Packing::Q2K | Packing::Q3K | Packing::Q4K => 5,
             Packing::Q5K => 13,
@@ -131,6 +136,12 @@ impl Packing {
         }
     }
 }
+
+/// Words of a block of 32 quantized activations: codes, then the scale.
+pub const BLOCK_WORDS: usize = 9;
+
+/// Queries that share keys in a workgroup of [`Kernel::AttentionTile`].
+pub const ATTENTION_SLOTS: usize = 4;
 
 /// Outputs of one panel of a packed weight.
 pub const PANEL: usize = 32;
@@ -164,6 +175,8 @@ pub struct Dialect {
     pub carrier: Carrier,
     /// The device's shaders know the type f16; otherwise halves are unpacked from words by hand. The bits are the same.
     pub f16: bool,
+    /// Products of four bytes by one instruction (`dot4I8Packed`); otherwise byte by byte. The integers are the same.
+    pub dot: bool,
 }
 
 #[cfg(test)]

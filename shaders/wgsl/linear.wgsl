@@ -4,6 +4,8 @@ A workgroup makes 32 outputs of a few rows: invocation (leaf, output) runs one l
 in workgroup memory and are added by the tree. So the order depends on k and the grain alone. With the flag `WIDE` a leaf is
 four chains, one after the other: the order of `linear_lanes.wgsl`, which serves few rows.
 
+`bytes`: the input's rows are bytes, each block's products are summed as integers (docs/numerics.md, 4).
+
 `experts`: rows are slots (pairs of a token and an expert), each multiplied with its expert's panels. `slot`: a workgroup
 takes one slot after the other and looks up its expert; `group`: it takes tiles of the slots of expert `group.z`. -#}
 {%- import "prelude.wgsl" as it -%}
@@ -20,7 +22,11 @@ takes one slot after the other and looks up its expert; `group`: it takes tiles 
 {%- endif %}
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
+{%- if bytes %}
+{{ product.byte_inputs(3, dot) }}
+{%- else %}
 {{ product.inputs(3, x, vector) }}
+{%- endif %}
 {{ it.writes(4, "out", out) }}
 {%- if experts == "slot" %}
 // The expert of every slot.
@@ -56,7 +62,7 @@ fn main(
     let leaf_from = leaf_start(p.cols, p.grain, leaf);
     let leaf_to = leaf_start(p.cols, p.grain, leaf + 1u);{% if not experts %}
     let parts = select(1u, 4u, (p.flags & WIDE) != 0u);{% endif %}
-{%- if vector %}
+{%- if vector or bytes %}
     let units = (p.cols + UNIT - 1u) / UNIT;
 {%- endif %}
 {%- if experts == "slot" %}
@@ -100,7 +106,7 @@ fn main(
 {%- if experts %}
             var k = leaf_from;
             let to_k = leaf_to;
-            {{ product.chain(weight, rows, vector) }}
+            {{ product.byte_chain(rows) if bytes else product.chain(weight, rows, vector) }}
 {%- else %}
 {%- for r in range(rows) %}
             var low{{ r }} = 0.0;
@@ -112,7 +118,7 @@ fn main(
 {%- endfor %}
                 var k = part_start(leaf_from, leaf_to, part, parts);
                 let to_k = part_start(leaf_from, leaf_to, part + 1u, parts);
-                {{ product.chain(weight, rows, vector) }}
+                {{ product.byte_chain(rows) if bytes else product.chain(weight, rows, vector) }}
                 switch (part) {
                     case 0u: {
 {%- for r in range(rows) %}

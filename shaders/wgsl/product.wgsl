@@ -17,6 +17,45 @@ fn part_start(from_k: u32, to_k: u32, part: u32, parts: u32) -> u32 {
 }
 {%- endmacro -%}
 
+{#- Rows that are bytes (quantize.wgsl): 32 codes in eight words, then their scale. -#}
+{%- macro byte_inputs(slot, dot) -%}
+@group(0) @binding({{ slot }}) var<storage, read> x: array<u32>;
+
+// The sum of the products of four signed bytes, exact.
+fn dot_bytes(a: u32, b: u32) -> i32 {
+{%- if dot %}
+    return dot4I8Packed(a, b);
+{%- else %}
+    let s = bitcast<i32>(a);
+    let t = bitcast<i32>(b);
+    return ((s << 24u) >> 24u) * ((t << 24u) >> 24u) + ((s << 16u) >> 24u) * ((t << 16u) >> 24u)
+        + ((s << 8u) >> 24u) * ((t << 8u) >> 24u) + (s >> 24u) * (t >> 24u);
+{%- endif %}
+}
+{%- endmacro -%}
+
+{#- As `chain`, block by block, of rows that are bytes; leaves end at blocks. -#}
+{%- macro byte_chain(rows) -%}
+while (k < to_k) {
+    let b = k / 32u;
+    let d = unpack2x16float(scales[(panel * ((p.cols + p.block - 1u) / p.block) + b) * 32u + lane]).x;
+    let word = (panel * units + k / UNIT) * 32u + lane;
+{%- for r in range(rows) %}
+    var sum{{ r }} = 0i;
+{%- endfor %}
+    for (var i = 0u; i < 8u; i += 1u) {
+        let w = codes[word + i * 32u];
+{%- for r in range(rows) %}
+        sum{{ r }} += dot_bytes(w, x[x{{ r }} + b * 9u + i]);
+{%- endfor %}
+    }
+{%- for r in range(rows) %}
+    acc{{ r }} = madd(og(bitcast<f32>(x[x{{ r }} + b * 9u + 8u]) * d), f32(sum{{ r }}), acc{{ r }});
+{%- endfor %}
+    k += 32u;
+}
+{%- endmacro -%}
+
 {#- The input, from row to row: `x_at(i)`, and `x_four(i)` where rows begin at multiples of four elements. -#}
 {%- macro inputs(slot, x, vector) -%}
 {%- if vector %}

@@ -67,8 +67,10 @@ pub fn wgpu_reduced(adapter: &str, reduce: Reduce) -> Result<Arc<Wgpu>> {
 
 /// Whether an op is tested in a lab: where sums are cut over lanes only ops that have such a variant.
 pub fn concerns(lab: &str, op: &str) -> bool {
-    let reduced = ["norm", "add_norm", "head_norm", "attend", "attend_dense"];
-    !lab.ends_with("-subgroups") || reduced.contains(&op) || op.contains("linear") && !op.contains("expert")
+    let reduced = ["norm", "add_norm", "head_norm", "qkv_rope_append", "attend", "attend_dense"];
+    !lab.ends_with("-subgroups")
+        || reduced.contains(&op)
+        || ["linear", "linear_act", "gated_linear", "linear_add"].contains(&op)
 }
 
 /// The order of warps and blocks that a name such as `cuda:soft:reverse` asks for; none where it is no such name.
@@ -168,7 +170,7 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
 pub fn seeds(lab: &str) -> u64 {
     match lab {
         soft if soft.starts_with("cuda-soft") => 6,
-        second if second.contains("swiftshader") => 12,
+        second if second.contains("swiftshader") || second.ends_with("-subgroups") => 12,
         _ => 24,
     }
 }

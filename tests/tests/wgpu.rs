@@ -107,6 +107,7 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
         _ => {
             let mut bytes: Vec<u8> = (0..format.bytes(rows, cols)).map(|_| dice.bits() as u8).collect();
             let (each, scales): (usize, &[usize]) = match format {
+                WeightFormat::W8A8 => (34, &[0]),
                 WeightFormat::Block(Block::Q2K) => (84, &[80, 82]),
                 WeightFormat::Block(Block::Q3K) => (110, &[108]),
                 WeightFormat::Block(Block::Q6K) => (210, &[208]),
@@ -125,7 +126,7 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
 /// Products of one and of several rows, rows looked up, and experts' products.
 fn products<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
     let dice = &mut Dice::new(7);
-    let cols = if matches!(format, WeightFormat::Block(_)) { 512 } else { 200 };
+    let cols = if format.block().is_some() { 512 } else { 200 };
     let mut dev = Device::new(backend, false).unwrap();
     let (n, experts, grain) = (45, vec![0, 2, 1, 2, 2, 1], 1);
     let w = weight(dice, n, cols, format);
@@ -165,7 +166,7 @@ fn near(want: &Output) -> Want {
 #[test]
 fn weights_of_every_packed_format_give_the_cpus_bits() {
     let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
-    let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128"];
+    let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128", "w8a8"];
     let formats: Vec<_> = large.chain(own.map(|f| f.parse().unwrap())).collect();
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
     for name in adapters() {
@@ -181,6 +182,15 @@ fn weights_of_every_packed_format_give_the_cpus_bits() {
             }
         }
         println!("{name}: {} formats of packed weights", formats.len());
+        // Bytes multiplied one by one, as in browsers.
+        let (adapter, bytes_by_hand) = (Some(name.clone()), true);
+        let by_hand = WgpuConfig { adapter, software: true, bytes_by_hand, ..WgpuConfig::default() };
+        let by_hand = Wgpu::new(by_hand).unwrap();
+        let (a, b) = (products(&gpu, WeightFormat::W8A8), products(&by_hand, WeightFormat::W8A8));
+        for (a, b) in a.iter().zip(&b) {
+            let worst = same_bits(a, b);
+            assert!(worst.is_none(), "{name}: four bytes at a time and one by one: {worst:?}");
+        }
     }
 }
 
@@ -236,8 +246,8 @@ fn halves_are_the_same_by_type_and_by_hand() {
         }
         assert!(!reported(&usual).contains("by hand"), "{}", reported(&usual));
         let config = EngineConfig { dtype: Float::F16, kv_dtype: Float::F16, ..config() };
-        let [a, b] = [&usual, &by_hand]
-            .map(|gpu| run(gpu, CASES[1], config.clone(), SamplingParams::default(), true));
+        let [a, b] =
+            [&usual, &by_hand].map(|gpu| run(gpu, CASES[1], config.clone(), SamplingParams::default(), true));
         same(&format!("{name}: {} by type and by hand", CASES[1]), &a, &b, true);
     }
 }

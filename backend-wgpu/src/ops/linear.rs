@@ -1,12 +1,14 @@
 //! Products with their epilogues.
 
 use super::select::Product;
-use crate::command::{Call, Slot, elem, matrix, word};
-use crate::{WgpuMem, WgpuStream, WgpuWeight};
+use crate::command::{Call, Place, Slot, elem, groups, matrix, word};
+use crate::device::Limits;
 use crate::weight::Panels;
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_shaders::Kernel;
+use engraft_core::quant::activation::SPAN as QUANTIZED;
+use engraft_shaders::{BLOCK_WORDS, Elem, Kernel, Packing};
 
 /// What follows the product.
 #[derive(Debug, Clone, Copy)]
@@ -19,9 +21,44 @@ pub(super) enum Then {
     AddTo,
 }
 
-/// Whether rows begin at multiples of four elements.
-pub(super) fn aligned(x: MatRef<'_, WgpuMem>) -> bool {
-    x.offset.is_multiple_of(4) && x.pitch.is_multiple_of(4)
+/// Rows that a product reads: the caller's, or the bytes that were made of them (`quantize.wgsl`).
+pub(super) struct Input<'a> {
+    x: MatRef<'a, WgpuMem>,
+    /// Memory of the stream, good until the next op.
+    pub bytes: Option<WgpuMem>,
+}
+
+impl<'a> Input<'a> {
+    /// Enqueues the making of bytes where the weight is multiplied with such.
+    pub fn new(stream: &mut WgpuStream, w: &Panels, x: MatRef<'a, WgpuMem>) -> Result<Self> {
+        if w.packing != Packing::W8A8 {
+            return Ok(Self { x, bytes: None });
+        }
+        let (limits, blocks) = (stream.gpu().limits, x.cols.div_ceil(QUANTIZED));
+        let bytes = stream.scratch(x.rows * blocks * BLOCK_WORDS * 4)?;
+        let from = matrix(&limits, x, "activations")?;
+        let words = [word(x.rows)?, word(blocks)?, from.offset, word(x.pitch)?];
+        let slots = [from.slot, Slot::whole(&limits, &bytes, "quantized rows")?];
+        let (kernel, grid) = (Kernel::Quantize(elem(x.dtype)), groups(&limits, x.rows * blocks, 64));
+        stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
+        Ok(Self { x, bytes: Some(bytes) })
+    }
+
+    /// Where the rows lie, and words or elements from one to the next.
+    pub fn place(&self, limits: &Limits) -> Result<(Place<'_>, usize)> {
+        match &self.bytes {
+            None => Ok((matrix(limits, self.x, "activations")?, self.x.pitch)),
+            Some(bytes) => {
+                let place = Place { slot: Slot::whole(limits, bytes, "quantized rows")?, offset: 0 };
+                Ok((place, self.x.cols.div_ceil(QUANTIZED) * BLOCK_WORDS))
+            }
+        }
+    }
+
+    /// Whether rows begin at multiples of four elements.
+    pub fn aligned(&self) -> bool {
+        self.bytes.is_none() && self.x.offset.is_multiple_of(4) && self.x.pitch.is_multiple_of(4)
+    }
 }
 
 /// Workgroups of a panel where sums are cut over lanes.
@@ -31,12 +68,14 @@ const LANES_PER_PANEL: usize = 4;
 fn variant(
     product: Product,
     w: &Panels,
-    x: MatRef<'_, WgpuMem>,
+    input: &Input<'_>,
     out: MatRef<'_, WgpuMem>,
     act: bool,
 ) -> (Kernel, u32, bool, usize) {
-    let (weight, gate, vector) = (w.packing, w.gate, aligned(x));
-    let (x, out) = (elem(x.dtype), elem(out.dtype));
+    let (weight, gate, vector) = (w.packing, w.gate, input.aligned());
+    // Bytes have lost the type of what they were made of.
+    let x = if input.bytes.is_some() { Elem::F32 } else { elem(input.x.dtype) };
+    let out = elem(out.dtype);
     match product {
         Product::Tiles { rows, wide } => {
             (Kernel::Linear { weight, x, out, rows, gate, vector, act }, rows, wide, 1)
@@ -60,11 +99,16 @@ pub(super) fn linear(
     if out.rows * out.cols == 0 {
         return Ok(());
     }
-    let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
+    let to = matrix(&limits, out, "activations")?;
     let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
+    let input = Input::new(stream, w, x)?;
+    let (from, x_pitch) = input.place(&limits)?;
     let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
-    let product = gpu.select.product(x.rows, aligned(x), fits);
-    let (kernel, rows, wide, per_panel) = variant(product, w, x, out, matches!(then, Then::Activate(_)));
+    let product = match input.bytes {
+        Some(_) => gpu.select.product_of_bytes(x.rows),
+        None => gpu.select.product(x.rows, input.aligned(), fits),
+    };
+    let (kernel, rows, wide, per_panel) = variant(product, w, &input, out, matches!(then, Then::Activate(_)));
     let (add, act) = match then {
         Then::Nothing => (0, 0),
         Then::Activate(act) => (0, act),
@@ -77,7 +121,7 @@ pub(super) fn linear(
             word(w.cols)?,
             word(w.grain)?,
             from.offset,
-            word(x.pitch)?,
+            word(x_pitch)?,
             to.offset,
             word(out.pitch)?,
             word(outputs.start)?,

@@ -8,8 +8,8 @@ use engraft_core::mem::{MatMut, MatRef};
 use engraft_core::ops::NormKind;
 use engraft_shaders::{Kernel, Norm};
 
-/// Flags of `norm.wgsl`.
-fn flags(call: &NormCall<'_, WgpuWeight>) -> u32 {
+/// Flags of `moments.wgsl`.
+pub(super) fn flags(call: &NormCall<'_, WgpuWeight>) -> u32 {
     let of = |yes: bool, bit: u32| if yes { bit } else { 0 };
     let plus_one = call.plus_one && call.bias.is_none();
     of(call.kind == NormKind::Rms, 1)

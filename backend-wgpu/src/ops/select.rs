@@ -7,12 +7,14 @@
 //! The wide order needs hundreds of invocations side by side to pay. Drivers that run on the CPU have none to spare and
 //! are given the chains, unless the configuration says otherwise.
 
-use crate::{AdapterKind, WgpuConfig};
+use crate::adapter::IN_BROWSER;
+use crate::{AdapterKind, Listed, WgpuConfig};
 use engraft_core::backend::{Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
+use engraft_core::ops::Heads;
 use engraft_core::{Error, Result};
-use engraft_shaders::Reduce;
+use engraft_shaders::{ATTENTION_SLOTS, Reduce};
 
 /// The variants of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +24,10 @@ pub(crate) struct Select {
     /// Whether attention finds its largest score within subgroups; no bit depends on it.
     attention: bool,
     software: bool,
+    /// Whether the configuration names a variant: then small cases get what large ones would.
+    eager: bool,
+    /// Whether four bytes are multiplied at a time.
+    dot: bool,
     /// Why subgroups would be used but are not.
     reason: Option<String>,
     /// Why halves are unpacked by hand, if they are.
@@ -47,10 +53,31 @@ pub(crate) enum Product {
     },
 }
 
+/// Workgroups of attention that keep a GPU busy.
+const BUSY_TILES: usize = 128;
+
 /// Most rows that lanes serve: beyond them tiles keep a GPU busy and read a weight less often.
 const FEW_ROWS: usize = 4;
 
 impl Select {
+    /// What the configuration asks of an adapter, as far as the adapter says that it can.
+    ///
+    /// # Errors
+    /// As [`Select::wanted`]; `Unsupported` when the configuration names what the adapter lacks.
+    pub fn offered(config: &WgpuConfig, listed: &Listed) -> Result<Self> {
+        let mut select = Self::wanted(config, listed.kind)?;
+        if select.subgroups() && listed.subgroups.is_none() {
+            let backend = format!("wgpu:{}", listed.name);
+            select = select.without_subgroups(config, &backend, "the adapter offers none")?;
+        }
+        if config.f16_by_hand {
+            select.unpack_by_hand("as configured");
+        } else if !listed.f16 {
+            select.unpack_by_hand("the adapter has no shader-f16");
+        }
+        Ok(select)
+    }
+
     /// What the configuration asks of an adapter of this kind, were it able to do everything.
     ///
     /// # Errors
@@ -74,7 +101,10 @@ impl Select {
             Some(reduce) => reduce == Reduce::Subgroups,
             None => !software,
         };
-        Ok(Self { reduce, attention, software, reason: None, by_hand: None })
+        // Pages cannot ask whether the browser's shaders know the product of four bytes.
+        let dot = !config.bytes_by_hand && !IN_BROWSER;
+        let eager = config.reduce.is_some();
+        Ok(Self { reduce, attention, software, eager, dot, reason: None, by_hand: None })
     }
 
     /// Whether the device has to be opened with subgroups.
@@ -96,6 +126,11 @@ impl Select {
         }
         let reduce = if self.reduce == Reduce::Subgroups { Reduce::Shared } else { self.reduce };
         Ok(Self { reduce, attention: false, reason: Some(reason.to_string()), ..self })
+    }
+
+    /// Whether four bytes are multiplied at a time.
+    pub fn dot(&self) -> bool {
+        self.dot
     }
 
     /// Halves are unpacked from words, for `reason`.
@@ -123,6 +158,22 @@ impl Select {
         self.attention
     }
 
+    /// Heads that share keys in a tile of attention, where tiles pay: not on the CPU; there must be enough of them, and their slots must find
+    /// heads of a group or rows of a sequence. No bit depends on it.
+    pub fn tile_heads(&self, rows: usize, sequences: usize, heads: &Heads) -> Option<usize> {
+        let (heads, share) = (heads.heads, heads.heads / heads.kv_heads);
+        let busy = !self.software && rows * heads >= BUSY_TILES * ATTENTION_SLOTS;
+        if !busy && !self.eager {
+            return None;
+        }
+        match share {
+            3.. => Some(4),
+            _ if rows < 2 * sequences => None,
+            2 => Some(2),
+            _ => Some(1),
+        }
+    }
+
     /// How a product of `rows` rows runs, whose rows begin at multiples of four elements or not, in `groups` workgroups
     /// at most.
     pub fn product(&self, rows: usize, aligned: bool, groups: bool) -> Product {
@@ -132,6 +183,11 @@ impl Select {
             return Product::Lanes { rows: if rows <= 1 { 1 } else { 4 }, subgroups };
         }
         Product::Tiles { rows: self.tile_rows(rows), wide }
+    }
+
+    /// How a product of rows that are bytes runs: always in the contract's order, since its chains are short.
+    pub fn product_of_bytes(&self, rows: usize) -> Product {
+        Product::Tiles { rows: self.tile_rows(rows), wide: false }
     }
 
     /// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that run on the
@@ -156,6 +212,11 @@ impl Select {
             Op::Attend | Op::AttendDense => (if self.attention { "_subgroups" } else { "" }, !self.attention),
             Op::Norm | Op::AddNorm | Op::HeadNorm | Op::ReduceAddNorm => {
                 (of_reduce, self.reduce == Reduce::Shared)
+            }
+            Op::Linear | Op::LinearAct | Op::LinearAdd | Op::GatedLinear | Op::ExpertLinear
+                if signature.weight == Some(WeightFormat::W8A8) =>
+            {
+                (if self.dot { "_dot4" } else { "_by_bytes" }, false)
             }
             Op::Linear | Op::LinearAct | Op::LinearAdd | Op::GatedLinear => {
                 (of_reduce, self.reduce == Reduce::Shared)
@@ -193,6 +254,12 @@ mod tests {
         // The same order for any number of rows and any layout.
         assert_eq!(gpu.product(3, false, true), Product::Tiles { rows: 4, wide: true });
         assert_eq!(gpu.product(9, true, true), Product::Tiles { rows: 8, wide: true });
+        // One sequence decoded, a prompt, a batch decoded with shared keys and without.
+        let tile = |rows, sequences, kv_heads| {
+            gpu.tile_heads(rows, sequences, &Heads { heads: 32, kv_heads, k_dim: 64, v_dim: 64 })
+        };
+        let all = [tile(1, 1, 8), tile(512, 1, 32), tile(64, 64, 4), tile(64, 64, 32)];
+        assert_eq!(all, [None, Some(1), Some(4), None]);
         let strict = wanted(Mode::Reference, AdapterKind::Discrete);
         assert_eq!((strict.norm(), strict.attention()), (Reduce::Leaves, true));
         assert_eq!(strict.product(1, true, true), Product::Tiles { rows: 1, wide: false });
@@ -218,6 +285,8 @@ mod tests {
         let halves = Signature { dtype: Float::F16, ..Signature::default() };
         assert_eq!(by_hand.suffix(Op::Rope, &halves), " (f16 by hand: the adapter has no shader-f16)");
         assert_eq!(by_hand.suffix(Op::Rope, &signature), "");
+        let bytes = Signature { weight: Some(WeightFormat::W8A8), ..signature };
+        assert_eq!(by_hand.suffix(Op::Linear, &bytes), "_dot4");
         let forced = config(Mode::Invariant, Some(Reduce::Subgroups));
         let gpu = Select::wanted(&forced, AdapterKind::Software).unwrap();
         let refused = gpu.without_subgroups(&forced, "wgpu:x", "the adapter offers none").unwrap_err();
