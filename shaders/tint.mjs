@@ -17,16 +17,22 @@ if (!adapter) {
   process.exit(2);
 }
 const wanted = { maxStorageBuffersPerShaderStage: 8 };
-const device = await adapter.requestDevice({ requiredLimits: wanted });
+const features = ['subgroups', 'shader-f16'];
+const lacking = features.filter((feature) => !adapter.features.has(feature));
+if (lacking.length > 0) {
+  console.error(`the adapter lacks ${lacking.join(', ')}: its variants cannot be checked`);
+  process.exit(2);
+}
+const device = await adapter.requestDevice({ requiredLimits: wanted, requiredFeatures: features });
 // Errors are read from the compilation's messages; a module that is refused is said again as an error of the device.
 device.addEventListener('uncapturederror', (event) => event.preventDefault());
 let checked = 0;
 const refused = [];
 for (const line of readFileSync(0, 'utf8').split('\n').filter(Boolean)) {
-  const [label, carrier, code] = JSON.parse(line);
+  const [label, dialect, code] = JSON.parse(line);
   const info = await device.createShaderModule({ label, code }).getCompilationInfo();
   const messages = info.messages.filter((m) => m.type === 'error').map((m) => `${m.lineNum}: ${m.message}`);
-  if (messages.length > 0) refused.push(`${label} (${carrier}): ${messages.join('; ')}`);
+  if (messages.length > 0) refused.push(`${label} (${dialect}): ${messages.join('; ')}`);
   checked += 1;
 }
 console.log(`Tint on ${adapter.info.description || adapter.info.device}: ${checked} variants, ${refused.length} refused`);

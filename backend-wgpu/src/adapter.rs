@@ -42,6 +42,10 @@ pub struct Listed {
     pub api: String,
     /// Driver and its version.
     pub driver: String,
+    /// Whether shaders know the type f16; otherwise halves are unpacked by hand.
+    pub f16: bool,
+    /// The narrowest and the widest subgroups, where shaders may use them.
+    pub subgroups: Option<(u32, u32)>,
 }
 
 impl Listed {
@@ -56,7 +60,26 @@ impl Listed {
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_string();
         // Browsers do not tell.
         let name = if info.name.is_empty() { "WebGPU".to_string() } else { info.name };
-        Self { name, kind, api: format!("{:?}", info.backend), driver }
+        let features = adapter.features();
+        let widths = (info.subgroup_min_size, info.subgroup_max_size);
+        Self {
+            name,
+            kind,
+            api: format!("{:?}", info.backend),
+            driver,
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            subgroups: features.contains(wgpu::Features::SUBGROUP).then_some(widths),
+        }
+    }
+
+    /// What shaders may use, and what stands in for the rest.
+    pub fn abilities(&self) -> String {
+        let f16 = if self.f16 { "f16" } else { "no f16: unpacked by hand" };
+        match self.subgroups {
+            Some((least, most)) if least == most => format!("{f16}, subgroups of {least}"),
+            Some((least, most)) => format!("{f16}, subgroups of {least} to {most}"),
+            None => format!("{f16}, no subgroups: workgroup memory"),
+        }
     }
 }
 
@@ -127,7 +150,16 @@ mod tests {
     use super::*;
 
     fn one(name: &str, kind: AdapterKind) -> Listed {
-        Listed { name: name.into(), kind, api: "Vulkan".into(), driver: String::new() }
+        let (api, driver) = ("Vulkan".into(), String::new());
+        Listed { name: name.into(), kind, api, driver, f16: false, subgroups: None }
+    }
+
+    #[test]
+    fn abilities_name_what_stands_in_for_them() {
+        let plain = one("old", AdapterKind::Integrated);
+        assert_eq!(plain.abilities(), "no f16: unpacked by hand, no subgroups: workgroup memory");
+        let able = Listed { f16: true, subgroups: Some((8, 32)), ..plain };
+        assert_eq!(able.abilities(), "f16, subgroups of 8 to 32");
     }
 
     #[test]

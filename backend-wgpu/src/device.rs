@@ -9,7 +9,7 @@ use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, S
 use engraft_core::mem::{Float, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::{Error, Result};
-use engraft_shaders::{Carrier, PARAM_WORDS};
+use engraft_shaders::{Carrier, Dialect, PARAM_WORDS, Reduce};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +22,15 @@ pub struct WgpuConfig {
     pub software: bool,
     /// Pass parameters through a uniform arena even where immediates exist (as browsers must).
     pub uniform_parameters: bool,
+    /// The promise wanted. `Reference` keeps the contract's order everywhere; above it sums may be cut over the
+    /// invocations of a workgroup, where that pays.
+    pub mode: Mode,
+    /// How sums are brought together; none: as the mode and the adapter suggest.
+    pub reduce: Option<Reduce>,
+    /// Unpack halves by hand even where shaders know the type f16. No bit depends on it.
+    pub f16_by_hand: bool,
+    /// Multiply bytes one by one even where shaders have a product of four. No bit depends on it.
+    pub bytes_by_hand: bool,
 }
 
 /// What the device allows, as far as it matters here.
@@ -104,6 +113,7 @@ pub struct Wgpu {
     pub(crate) pipelines: Pipelines,
     pub(crate) graveyard: Graveyard,
     pub(crate) scores: ops::ScoreBuffers,
+    pub(crate) select: ops::Select,
     pub(crate) tally: Tally,
     nothing: Option<WgpuMem>,
     next_id: AtomicU64,
@@ -129,7 +139,9 @@ impl Wgpu {
         let have = adapter.limits();
         check_limits(&listed, &have)?;
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
-        let (device, queue) = open(&adapter, &listed, &have, carrier).await?;
+        let select = ops::Select::offered(&config, &listed)?;
+        let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot() };
+        let (device, queue) = open(&adapter, &listed, &have, dialect, select.subgroups()).await?;
         let faults = watch(&device);
         let limits = Limits {
             binding: have.max_storage_buffer_binding_size,
@@ -148,22 +160,43 @@ impl Wgpu {
             listed,
             caps,
             arithmetic: Arithmetic::default(),
-            pipelines: Pipelines::new(carrier),
+            pipelines: Pipelines::new(dialect),
             device,
             queue,
             limits,
             faults,
             graveyard: Graveyard::default(),
             scores: ops::ScoreBuffers::default(),
+            select,
             tally: Tally::default(),
             nothing: None,
             next_id: AtomicU64::new(1),
         };
         gpu.nothing = Some(gpu.alloc(16)?);
+        Self::probed(gpu, &config).await
+    }
+
+    /// Finds out what the driver does, and takes back what it cannot do after all.
+    async fn probed(gpu: Self, config: &WgpuConfig) -> Result<Arc<Self>> {
         let gpu = Arc::new(gpu);
         let arithmetic = probe::run(&gpu).await?;
+        let unusable = match gpu.select.subgroups() {
+            true => probe::subgroups(&gpu).await?,
+            false => None,
+        };
+        let inexact = match gpu.select.f16() {
+            true => probe::halves(&gpu).await?,
+            false => None,
+        };
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.arithmetic = arithmetic;
+        if let Some(reason) = inexact {
+            gpu.select.unpack_by_hand(&reason);
+            gpu.pipelines = Pipelines::new(Dialect { f16: false, ..gpu.pipelines.dialect });
+        }
+        if let Some(reason) = unusable {
+            gpu.select = gpu.select.without_subgroups(config, &gpu.name, &reason)?;
+        }
         Ok(Arc::new(gpu))
     }
 
@@ -259,7 +292,8 @@ async fn open(
     adapter: &wgpu::Adapter,
     listed: &Listed,
     have: &wgpu::Limits,
-    carrier: Carrier,
+    dialect: Dialect,
+    subgroups: bool,
 ) -> Result<(wgpu::Device, wgpu::Queue)> {
     let mut features = adapter.features()
         & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
@@ -272,7 +306,13 @@ async fn open(
     limits.max_storage_buffers_per_shader_stage = 8;
     limits.max_compute_workgroup_storage_size = 16 << 10;
     limits.max_compute_invocations_per_workgroup = 256;
-    if carrier == Carrier::Immediate {
+    if subgroups {
+        features |= wgpu::Features::SUBGROUP;
+    }
+    if dialect.f16 {
+        features |= wgpu::Features::SHADER_F16;
+    }
+    if dialect.carrier == Carrier::Immediate {
         features |= wgpu::Features::IMMEDIATES;
         limits.max_immediate_size = 4 * PARAM_WORDS as u32;
     }
@@ -322,7 +362,8 @@ impl Backend for Wgpu {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        let mode = if self.arithmetic.strict() { Mode::Reference } else { Mode::Invariant };
+        let reference = self.arithmetic.strict() && self.select.keeps_order();
+        let mode = if reference { Mode::Reference } else { Mode::Invariant };
         Numerics { mode, madd: Madd::Separate }
     }
     fn alloc(&self, bytes: usize) -> Result<WgpuMem> {
@@ -344,7 +385,7 @@ impl Backend for Wgpu {
         Ok(WgpuPlan { bound })
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(op, signature)
+        ops::coverage(&self.select, op, signature)
     }
 }
 
@@ -361,6 +402,8 @@ mod tests {
             kind: AdapterKind::Other,
             api: "Vulkan".into(),
             driver: String::new(),
+            f16: false,
+            subgroups: None,
         };
         let have = wgpu::Limits { max_compute_workgroup_storage_size: 8 << 10, ..wgpu::Limits::defaults() };
         let text = check_limits(&listed, &have).unwrap_err().to_string();

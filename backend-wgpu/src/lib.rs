@@ -5,8 +5,9 @@
 //! `stream` runs dispatches, or records them (the software graph); `weight` packs; `probe` finds out what the driver
 //! does to arithmetic and so which promise about bits can be kept; `ops` ties the backend contract to kernels.
 //!
-//! Invariant: every kernel sums in the order of `docs/numerics.md` with separate multiply and add and guards against
-//! reassociation, so that on a driver whose division and square root are correctly rounded the bits are the CPU's.
+//! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards against
+//! reassociation. Where that is the contract's order (`ops::select` decides) and the driver's division and square root are
+//! correctly rounded, the bits are the CPU's; elsewhere they do not depend on the batch, the chunks or the pages.
 //! One pass and one submit per step: ops only encode, `download` and `sync` hand over.
 
 mod adapter;
@@ -21,6 +22,7 @@ mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};
 pub use device::{Counters, Wgpu, WgpuConfig};
+pub use engraft_shaders::Reduce;
 pub use mem::WgpuMem;
 pub use probe::Arithmetic;
 pub use stream::{WgpuGraph, WgpuPlan, WgpuStream};

@@ -4,7 +4,7 @@ use crate::Wgpu;
 use crate::adapter::IN_BROWSER;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
-use engraft_shaders::{Access, Carrier, Kernel};
+use engraft_shaders::{Access, Carrier, Dialect, Kernel};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,13 +21,13 @@ pub(crate) struct Pipeline {
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
-    pub carrier: Carrier,
+    pub dialect: Dialect,
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
 }
 
 impl Pipelines {
-    pub fn new(carrier: Carrier) -> Self {
-        Self { carrier, compiled: Mutex::new(HashMap::new()) }
+    pub fn new(dialect: Dialect) -> Self {
+        Self { dialect, compiled: Mutex::new(HashMap::new()) }
     }
 
     /// The pipeline of `kernel`, compiled when first asked for.
@@ -39,7 +39,7 @@ impl Pipelines {
         if let Some(found) = compiled.get(&kernel) {
             return Ok(found.clone());
         }
-        let pipeline = Arc::new(compile(gpu, kernel, self.carrier)?);
+        let pipeline = Arc::new(compile(gpu, kernel, self.dialect)?);
         compiled.insert(kernel, pipeline.clone());
         Ok(pipeline)
     }
@@ -62,9 +62,9 @@ pub(crate) fn arena_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     })
 }
 
-fn compile(gpu: &Wgpu, kernel: Kernel, carrier: Carrier) -> Result<Pipeline> {
-    let label = kernel.label();
-    let text = engraft_shaders::source(&kernel, carrier)
+fn compile(gpu: &Wgpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
+    let (label, carrier) = (kernel.label(), dialect.carrier);
+    let text = engraft_shaders::source(&kernel, dialect)
         .map_err(|e| Error::internal(format!("shader {label}: {e}")))?;
     let device = &gpu.device;
     let scope = (!IN_BROWSER).then(|| device.push_error_scope(wgpu::ErrorFilter::Validation));
@@ -131,21 +131,38 @@ mod tests {
     use crate::command::{Call, Slot};
     use crate::{Wgpu, WgpuConfig, WgpuStream};
     use engraft_core::backend::{Backend, Stream};
-    use engraft_shaders::Kernel;
+    use engraft_shaders::{Kernel, Reduce};
     use std::time::Instant;
 
     /// One kernel of every kind, in f32: drivers compile when a kernel first runs, here with nothing to do.
     #[test]
     fn kernels_run_with_nothing_to_do() {
-        let Ok(gpu) = Wgpu::new(WgpuConfig { software: true, ..WgpuConfig::default() }) else {
+        let config = WgpuConfig { software: true, ..WgpuConfig::default() };
+        let with_subgroups = WgpuConfig { reduce: Some(Reduce::Subgroups), ..config.clone() };
+        let Ok(gpu) = Wgpu::new(with_subgroups).or_else(|_| Wgpu::new(config)) else {
             println!("skipped: no adapter on this machine");
             return;
         };
+        let subgroups = gpu.select.subgroups();
         let mut stream = WgpuStream::new(gpu.clone()).unwrap();
         let buffers: Vec<_> = (0..8).map(|_| gpu.alloc(1024).unwrap()).collect();
         // Other packings differ in their decoders alone, which whole products test; `linear` compiles slowly.
-        let left_out = ["f16", "q2", "q3", "q4", "q5", "q6", "q8_1", "_x8"];
-        let f32_only = |k: &Kernel| !left_out.iter().any(|t| k.label().contains(t));
+        let left_out = [
+            "f16",
+            "q2",
+            "q3",
+            "q4",
+            "q5",
+            "q6",
+            "q8",
+            "w8a8",
+            "_x8",
+            "_x4_s",
+            "gated_linear_act",
+            "c1_subgroups",
+        ];
+        let f32_only =
+            |k: &Kernel| (subgroups || !k.subgroups()) && !left_out.iter().any(|t| k.label().contains(t));
         for kernel in Kernel::all(1).into_iter().filter(f32_only) {
             let start = Instant::now();
             let slots: Vec<_> = buffers[..kernel.bindings().len()]

@@ -10,7 +10,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, Stream};
 use engraft_core::math::{self, SeparateMadd};
 use engraft_core::mem::Buf;
-use engraft_shaders::Kernel;
+use engraft_shaders::{Elem, Elementwise, Kernel};
 use std::sync::Arc;
 
 /// Which operations give the host's bits.
@@ -57,6 +57,63 @@ pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
     Ok(judge(&pairs, &got))
 }
 
+/// Invocations of the workgroup that is looked at, and words that each writes.
+const LANES: (usize, usize) = (256, 4);
+
+/// Why subgroups cannot be used though the adapter offers them: WGSL promises neither that they are full nor how wide
+/// they are.
+pub(crate) async fn subgroups(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
+    let mut got = vec![0u32; LANES.0 * LANES.1];
+    let output: Buf<_, u32> = Buf::new(gpu.alloc(got.len() * 4)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone())?;
+    let slots = [Slot::whole(&gpu.limits, output.view().mem, "the probe")?];
+    let words = [LANES.0 as u32];
+    stream.run(&Call { kernel: Kernel::Lanes, slots: &slots, words: &words, grid: [1, 1, 1] })?;
+    let ticket = stream.download(output.view())?;
+    stream.collect(ticket, &mut got).await?;
+    Ok(unusable(&got))
+}
+
+fn unusable(got: &[u32]) -> Option<String> {
+    let size = got[1];
+    if size < 4 || !size.is_power_of_two() {
+        return Some(format!("they are {size} wide"));
+    }
+    let odd = got.as_chunks::<4>().0.iter().zip(0u32..).find(|(lane, v)| {
+        // Numbers begin at 1, since what nobody wrote is 0.
+        **lane != [v + 1, size, v ^ 1, v ^ (size / 2)]
+    });
+    odd.map(|(lane, v)| format!("invocation {v} of a workgroup is seen as {lane:?}, {size} wide"))
+}
+
+/// Rows and columns of a matrix of all halves.
+const ALL_HALVES: (u32, u32) = (256, 256);
+
+/// Why f16 as a type of the driver's shaders cannot be used: every half must come back from f32 as it was, subnormals too.
+pub(crate) async fn halves(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
+    let all: Vec<u16> = (0..=u16::MAX).collect();
+    let input = gpu.alloc_filled("the probe", bytemuck::cast_slice(&all))?;
+    let mut got = vec![0u16; all.len()];
+    let output: Buf<_, u16> = Buf::new(gpu.alloc(got.len() * 2)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone())?;
+    let limits = gpu.limits;
+    let slots =
+        [Slot::whole(&limits, &input, "the probe")?, Slot::whole(&limits, output.view().mem, "the probe")?];
+    let kernel = Kernel::Elementwise(Elementwise::Convert, Elem::F16, Elem::F16);
+    let (rows, cols) = ALL_HALVES;
+    let words = [rows, cols, 0, cols, 0, cols, 0];
+    stream.run(&Call { kernel, slots: &slots, words: &words, grid: groups(&limits, all.len(), 256) })?;
+    let ticket = stream.download(output.view())?;
+    stream.collect(ticket, &mut got).await?;
+    Ok(changed(&got).map(|(was, is)| format!("the driver turns the half {was:#06x} into {is:#06x}")))
+}
+
+/// The first half that came back as another one.
+fn changed(got: &[u16]) -> Option<(u16, u16)> {
+    let nan = |bits: u16| bits & 0x7fff > 0x7c00;
+    (0..=u16::MAX).zip(got.iter().copied()).find(|(was, is)| was != is && !(nan(*was) && nan(*is)))
+}
+
 /// Magnitudes over the range that models use, both signs.
 fn pairs() -> Vec<f32> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
@@ -96,6 +153,28 @@ fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn subgroups_that_are_not_full_are_seen() {
+        let full = |size: u32| -> Vec<u32> {
+            (0..LANES.0 as u32).flat_map(|v| [v + 1, size, v ^ 1, v ^ (size / 2)]).collect()
+        };
+        assert!([4, 8, 16, 32, 64, 128].into_iter().all(|size| unusable(&full(size)).is_none()));
+        assert!(unusable(&full(2)).is_some() && unusable(&full(24)).is_some());
+        let mut hole = full(32);
+        hole[4 * 40..4 * 41].fill(0);
+        assert!(unusable(&hole).is_some_and(|why| why.contains("invocation 40")));
+    }
+
+    #[test]
+    fn a_flushed_half_is_seen() {
+        let mut all: Vec<u16> = (0..=u16::MAX).collect();
+        assert_eq!(changed(&all), None);
+        all[0x7d00] = 0x7e00;
+        assert_eq!(changed(&all), None);
+        all[0x83ff] = 0x8000;
+        assert_eq!(changed(&all), Some((0x83ff, 0x8000)));
+    }
 
     #[test]
     fn one_wrong_bit_is_seen() {

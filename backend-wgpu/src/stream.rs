@@ -10,8 +10,8 @@ use crate::adapter::IN_BROWSER;
 use crate::command::{Call, Dispatch, Groups};
 use crate::{Wgpu, WgpuMem};
 use bytemuck::Pod;
-use engraft_core::backend::Stream;
-use engraft_core::mem::{BufMut, BufRef, StepShape};
+use engraft_core::backend::{Backend, Stream};
+use engraft_core::mem::{BufMut, BufRef, DeviceMem, StepShape};
 use engraft_core::{Error, Result};
 use engraft_shaders::Carrier;
 use std::future::Future;
@@ -54,11 +54,13 @@ pub struct WgpuStream {
     recording: Option<Vec<Dispatch>>,
     arena: Option<Arena>,
     spare: Vec<Staging>,
+    /// What one op's first dispatch leaves for its second.
+    scratch: Option<WgpuMem>,
 }
 
 impl WgpuStream {
     pub(crate) fn new(gpu: Arc<Wgpu>) -> Result<Self> {
-        let arena = match gpu.pipelines.carrier {
+        let arena = match gpu.pipelines.dialect.carrier {
             Carrier::Immediate => None,
             Carrier::Uniform => Some(Arena::new(&gpu)),
         };
@@ -71,11 +73,23 @@ impl WgpuStream {
             recording: None,
             arena,
             spare: Vec::new(),
+            scratch: None,
         })
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Wgpu> {
         &self.gpu
+    }
+
+    /// Memory of at least `bytes` until the op is over. It grows to what the largest step needs; recorded dispatches keep
+    /// what they were recorded with.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Result<WgpuMem> {
+        if let Some(scratch) = self.scratch.as_ref().filter(|s| s.bytes() >= bytes) {
+            return Ok(scratch.clone());
+        }
+        let scratch = self.gpu.alloc(bytes.next_power_of_two().max(4096))?;
+        self.scratch = Some(scratch.clone());
+        Ok(scratch)
     }
 
     /// Enqueues a call, or records it.

@@ -125,6 +125,7 @@ fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
             };
             (packing, block.values())
         }
+        WeightFormat::W8A8 => (Packing::W8A8, Block::VALUES),
         WeightFormat::Group(form) => {
             let packing = match (form.bits, form.asymmetric) {
                 (GroupBits::Eight, false) => Packing::Q8_0,
@@ -171,7 +172,7 @@ pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> 
         reason: format!("no shader reads {format}"),
     })?;
     let source = Source::new(&parts, rows, format.bytes(1, cols))?;
-    let (grain, chunks) = (grain.max(1), Vec::new());
+    let (grain, chunks) = (format.grain(grain).max(1), Vec::new());
     let mut panels = Panels { rows, cols, grain, packing, block, gate, experts, chunks };
     let halves = if gate { 2 } else { 1 };
     let code_words = cols.div_ceil(packing.unit()) * packing.unit_words() * PANEL;
@@ -251,6 +252,7 @@ impl Lane<'_> {
                     self.codes[at] |= u32::from(u16::from_le_bytes(*v)) << (k % 2 * 16);
                 }
             }
+            WeightFormat::W8A8 => self.pack(WeightFormat::Block(Block::Q8_0), cols, raw),
             WeightFormat::Block(block) if block.is_large() => {
                 for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
                     self.large(block, b, raw);

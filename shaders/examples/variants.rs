@@ -1,16 +1,26 @@
-//! Prints every variant as one JSON string `[label, carrier, text]` per line, for checks by other compilers
-//! (`shaders/tint.mjs`).
+//! Prints every variant as one JSON array `[label, dialect, text]` per line, for checks by other compilers
+//! (`shaders/tint.mjs`). Halves by their own type come with uniform parameters, as browsers take them.
 #![allow(clippy::print_stdout)]
 
-use engraft_shaders::{Carrier, Kernel, RenderError, source};
+use engraft_shaders::{Carrier, Dialect, Kernel, RenderError, source};
 
 /// Value columns that attention's variants carry at most.
 const COLUMNS: u32 = 8;
 
 fn main() -> Result<(), RenderError> {
     for kernel in Kernel::all(COLUMNS) {
-        for carrier in [Carrier::Immediate, Carrier::Uniform] {
-            println!("[{:?},{:?},{}]", kernel.label(), carrier.name(), quoted(&source(&kernel, carrier)?));
+        let [plain, uniform] =
+            [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
+        let others = [Dialect { f16: true, ..uniform }, Dialect { dot: false, ..uniform }];
+        for dialect in [plain, uniform].into_iter().chain(others) {
+            let text = source(&kernel, dialect)?;
+            if dialect.f16 && !text.starts_with("enable f16;") || !dialect.dot && !kernel.of_bytes() {
+                continue;
+            }
+            // Demanded by the standard; naga has subgroups without it and refuses the line.
+            let text = if kernel.subgroups() { format!("enable subgroups;\n{text}") } else { text };
+            let dialect = format!("{dialect:?}");
+            println!("[{:?},{dialect:?},{}]", kernel.label(), quoted(&text));
         }
     }
     Ok(())

@@ -1,7 +1,4 @@
-//! The closed set of kernels.
-//!
-//! Each variant says what its template needs; `all` lists every one that the backend may ask for, so that tests see
-//! the same set.
+//! The kernels: each variant says what its template needs and what a dispatch has to bring.
 
 use crate::{Elem, Packing};
 
@@ -34,6 +31,23 @@ pub enum Kernel {
         /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
         act: bool,
     },
+    /// A product of few rows in the wide order, with its epilogue; input rows begin at multiples of four elements.
+    LinearLanes {
+        /// Of the weight.
+        weight: Packing,
+        /// Of the input.
+        x: Elem,
+        /// Of the output.
+        out: Elem,
+        /// Rows of a tile, 1 or 4.
+        rows: u32,
+        /// As for `Linear`.
+        gate: bool,
+        /// As for `Linear`.
+        act: bool,
+        /// Parts of a sum meet within subgroups.
+        subgroups: bool,
+    },
     /// Every slot's product with its expert's weight; one row: looked up slot by slot, else by groups.
     Experts {
         /// Of the weight.
@@ -47,24 +61,58 @@ pub enum Kernel {
     },
     /// Experts chosen, sorted and summed.
     Moe(Moe, Elem),
+    /// Rows to bytes, for weights of [`Packing::W8A8`].
+    Quantize(Elem),
     /// A row norm.
-    Norm(Norm, Elem),
+    Norm(Norm, Elem, Reduce),
     /// Element by element, from `x` to `out`.
     Elementwise(Elementwise, Elem, Elem),
     /// Rotary embedding in place.
     Rope(Elem),
     /// Rotary embedding in place, and keys and values into their pages: rows, slab.
     RopeAppend(Elem, Elem),
+    /// The same with a norm of every query and key head before it.
+    RopeAppendNorm(Elem, Elem, Reduce),
     /// Paged keys and values: rows, slab.
     Kv(Kv, Elem, Elem),
     /// Attention: queries and outputs, keys and values.
     Attention(Attention, Elem, Elem),
+    /// Attention over pages for `ATTENTION_SLOTS` queries that read the same keys: units of value columns, whether scores are
+    /// capped; queries and outputs, keys and values.
+    AttentionTile(u32, bool, Elem, Elem),
     /// Words and rows moved.
     Rows(Rows, Elem),
     /// From logits to tokens.
     Sample(Sample, Elem),
     /// Arithmetic as this device does it.
     Probe,
+    /// How a workgroup falls into subgroups.
+    Lanes,
+}
+
+/// How a workgroup's invocations bring a sum together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reduce {
+    /// The contract's order: eight chains.
+    Leaves,
+    /// The wide order, through workgroup memory.
+    Shared,
+    /// The wide order, within subgroups as far as they reach: the same bits.
+    Subgroups,
+}
+
+impl Reduce {
+    /// All of them.
+    pub const ALL: [Reduce; 3] = [Reduce::Leaves, Reduce::Shared, Reduce::Subgroups];
+
+    /// Name in templates and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reduce::Leaves => "leaves",
+            Reduce::Shared => "shared",
+            Reduce::Subgroups => "subgroups",
+        }
+    }
 }
 
 /// Where a norm reads and writes.
@@ -105,13 +153,15 @@ pub enum Kv {
     Read,
 }
 
-/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped.
+/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped, whether the
+/// largest score is found within subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // Reason: see above.
 pub struct Attention {
     pub dense: bool,
     pub columns: u32,
     pub capped: bool,
+    pub subgroups: bool,
 }
 
 /// What is moved.
@@ -148,16 +198,41 @@ impl Kernel {
         match self {
             Kernel::Embed { .. } => "embed",
             Kernel::Linear { .. } | Kernel::Experts { .. } => "linear",
+            Kernel::LinearLanes { .. } => "linear_lanes",
             Kernel::Moe(..) => "moe",
+            Kernel::Quantize(_) => "quantize",
             Kernel::Norm(..) => "norm",
             Kernel::Elementwise(..) => "elementwise",
             Kernel::Rope(_) => "rope",
             Kernel::RopeAppend(..) => "rope_append",
+            Kernel::RopeAppendNorm(..) => "rope_append_norm",
             Kernel::Kv(..) => "kv",
             Kernel::Attention(..) => "attention",
+            Kernel::AttentionTile(..) => "attention_tile",
             Kernel::Rows(..) => "rows",
             Kernel::Sample(..) => "sample",
             Kernel::Probe => "probe",
+            Kernel::Lanes => "lanes",
+        }
+    }
+
+    /// Whether the kernel multiplies bytes.
+    pub fn of_bytes(&self) -> bool {
+        match *self {
+            Kernel::Linear { weight, .. } | Kernel::Experts { weight, .. } => weight == Packing::W8A8,
+            _ => false,
+        }
+    }
+
+    /// Whether the kernel needs subgroups.
+    pub fn subgroups(&self) -> bool {
+        match *self {
+            Kernel::LinearLanes { subgroups, .. } | Kernel::Attention(Attention { subgroups, .. }, ..) => {
+                subgroups
+            }
+            Kernel::Norm(.., reduce) | Kernel::RopeAppendNorm(.., reduce) => reduce == Reduce::Subgroups,
+            Kernel::Lanes => true,
+            _ => false,
         }
     }
 
@@ -182,22 +257,41 @@ impl Kernel {
                 format!("expert_linear_{}_{}_x{rows}{v}", weight.name(), x.name())
             }
             Kernel::Moe(how, x) => format!("moe_{}_{}", lower(&how), x.name()),
-            Kernel::Norm(how, x) => format!("norm_{}_{}", lower(&how), x.name()),
+            Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => format!(
+                "{}linear{}_{}_{}_{}_x{rows}_{}",
+                if gate { "gated_" } else { "" },
+                if act { "_act" } else { "" },
+                weight.name(),
+                x.name(),
+                out.name(),
+                if subgroups { "subgroups" } else { "shared" }
+            ),
+            Kernel::Quantize(x) => format!("quantize_{}", x.name()),
+            Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", lower(&how), x.name(), reduce.name()),
             Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", lower(&how), x.name(), out.name()),
             Kernel::Rope(x) => format!("rope_{}", x.name()),
             Kernel::RopeAppend(x, kv) => format!("rope_append_{}_{}", x.name(), kv.name()),
+            Kernel::RopeAppendNorm(x, kv, reduce) => {
+                format!("rope_append_norm_{}_{}_{}", x.name(), kv.name(), reduce.name())
+            }
             Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", lower(&how), x.name(), kv.name()),
             Kernel::Attention(how, x, kv) => format!(
-                "attention_{}{}_{}_{}_c{}",
+                "attention_{}{}_{}_{}_c{}{}",
                 if how.dense { "dense" } else { "paged" },
                 if how.capped { "_capped" } else { "" },
                 x.name(),
                 kv.name(),
-                how.columns
+                how.columns,
+                if how.subgroups { "_subgroups" } else { "" }
             ),
+            Kernel::AttentionTile(columns, capped, x, kv) => {
+                let capped = if capped { "_capped" } else { "" };
+                format!("attention_tile{capped}_{}_{}_c{columns}", x.name(), kv.name())
+            }
             Kernel::Rows(how, x) => format!("rows_{}_{}", lower(&how), x.name()),
             Kernel::Sample(how, x) => format!("sample_{}_{}", lower(&how), x.name()),
             Kernel::Probe => "probe".into(),
+            Kernel::Lanes => "lanes".into(),
         }
     }
 
@@ -205,28 +299,31 @@ impl Kernel {
     pub fn bindings(&self) -> &'static [Access] {
         match self {
             Kernel::Embed { .. } => &[R, R, R, W],
-            Kernel::Linear { .. } => &[R, R, R, R, W],
+            Kernel::Linear { .. } | Kernel::LinearLanes { .. } => &[R, R, R, R, W],
             Kernel::Experts { .. } => &[R, R, R, R, W, R],
             Kernel::Moe(Moe::Route, _) => &[R, W, W],
             Kernel::Moe(Moe::Group, _) => &[R, W],
             Kernel::Moe(Moe::Combine, _) => &[R, R, W],
-            Kernel::Norm(Norm::Alone, _) => &[R, R, W, R],
-            Kernel::Norm(Norm::Add, _) => &[R, R, W, R, W],
-            Kernel::Norm(Norm::Heads, _) => &[R, R, W],
+            Kernel::Quantize(_) => &[R, W],
+            Kernel::Norm(Norm::Alone, ..) => &[R, R, W, R],
+            Kernel::Norm(Norm::Add, ..) => &[R, R, W, R, W],
+            Kernel::Norm(Norm::Heads, ..) => &[R, R, W],
             Kernel::Elementwise(Elementwise::Activate | Elementwise::Scale, ..) => &[W],
             Kernel::Elementwise(..) => &[R, W],
             Kernel::Rope(_) => &[W, R, R],
             Kernel::RopeAppend(..) => &[W, R, R, R, W, W],
+            Kernel::RopeAppendNorm(..) => &[W, R, R, R, W, W, R, R],
             Kernel::Kv(Kv::Append, ..) => &[R, R, R, W, W],
             Kernel::Kv(Kv::Copy, ..) => &[R, W, W],
             Kernel::Kv(Kv::Read, ..) => &[R, R, R, W, W],
             Kernel::Attention(Attention { dense: true, .. }, ..) => &[R, R, R, R, R, W],
-            Kernel::Attention(..) => &[R, R, R, R, R, W, R],
+            Kernel::Attention(..) | Kernel::AttentionTile(..) => &[R, R, R, R, R, W, R],
             Kernel::Rows(Rows::Gather, _) => &[R, R, W],
             Kernel::Rows(..) => &[R, W],
             Kernel::Sample(Sample::Argmax, _) => &[R, W],
             Kernel::Sample(Sample::Draw, _) => &[R, R, R, R, W, W],
             Kernel::Probe => &[R, W],
+            Kernel::Lanes => &[W],
         }
     }
 
@@ -245,7 +342,7 @@ impl Kernel {
                 "all_rows",
                 "block",
             ],
-            Kernel::Linear { .. } => &[
+            Kernel::Linear { .. } | Kernel::LinearLanes { .. } => &[
                 "rows",
                 "cols",
                 "grain",
@@ -256,7 +353,7 @@ impl Kernel {
                 "first_out",
                 "end_out",
                 "inner",
-                "has_bias",
+                "flags",
                 "add",
                 "act",
                 "block",
@@ -303,6 +400,7 @@ impl Kernel {
                 "out_offset",
                 "out_pitch",
             ],
+            Kernel::Quantize(_) => &["rows", "blocks", "x_offset", "x_pitch"],
             Kernel::Norm(..) => &[
                 "rows",
                 "parts",
@@ -351,6 +449,23 @@ impl Kernel {
                 "page_size",
                 "pages",
             ],
+            Kernel::RopeAppendNorm(..) => &[
+                "tokens",
+                "heads",
+                "kv_heads",
+                "dims",
+                "pairs",
+                "x_offset",
+                "x_pitch",
+                "positions_offset",
+                "table_offset",
+                "table_positions",
+                "flags",
+                "eps",
+                "slots_offset",
+                "page_size",
+                "pages",
+            ],
             Kernel::Kv(Kv::Append, ..) => &[
                 "tokens",
                 "kv_heads",
@@ -392,6 +507,23 @@ impl Kernel {
                 "v_offset",
                 "v_pitch",
             ],
+            Kernel::AttentionTile(..) => &[
+                "tokens",
+                "seqs",
+                "dims",
+                "heads",
+                "q_offset",
+                "q_pitch",
+                "out_offset",
+                "out_pitch",
+                "bounds_offset",
+                "rows_offset",
+                "lens_offset",
+                "table_offset",
+                "table_stride",
+                "page_size",
+                "tile_heads",
+            ],
             Kernel::Attention(..) => &[
                 "tokens",
                 "seqs",
@@ -427,56 +559,7 @@ impl Kernel {
                 "seen_offset",
                 "seen_words",
             ],
-            Kernel::Probe => &["count"],
+            Kernel::Probe | Kernel::Lanes => &["count"],
         }
-    }
-
-    /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
-    pub fn all(columns: u32) -> Vec<Kernel> {
-        let mut all = vec![Kernel::Probe];
-        for weight in Packing::ALL {
-            for out in Elem::ALL {
-                all.extend([false, true].map(|add| Kernel::Embed { weight, out, add }));
-                for (x, rows) in Elem::ALL.into_iter().flat_map(|x| [1, 4, 8].map(|r| (x, r))) {
-                    if x != out && out != Elem::F32 {
-                        continue;
-                    }
-                    for bits in 0..8 {
-                        let [gate, vector, act] = [1, 2, 4].map(|bit| bits & bit != 0);
-                        all.push(Kernel::Linear { weight, x, out, rows, gate, vector, act });
-                    }
-                }
-            }
-        }
-        for (weight, x) in Packing::ALL.into_iter().flat_map(|w| Elem::ALL.map(|x| (w, x))) {
-            for (rows, vector) in [1, 4, 8].into_iter().flat_map(|r| [(r, false), (r, true)]) {
-                all.push(Kernel::Experts { weight, x, rows, vector });
-            }
-        }
-        all.extend([Moe::Route, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
-        for x in Elem::ALL {
-            all.push(Kernel::Moe(Moe::Combine, x));
-            all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x)));
-            use Elementwise::{Activate, Add, Convert, Gate, Scale};
-            all.extend([Add, Activate, Gate, Scale].map(|how| Kernel::Elementwise(how, x, x)));
-            all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
-            all.push(Kernel::Rope(x));
-            all.push(Kernel::Rows(Rows::Gather, x));
-            all.push(Kernel::Kv(Kv::Copy, x, x));
-            for kv in Elem::ALL {
-                all.push(Kernel::RopeAppend(x, kv));
-                all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
-                for (columns, capped) in (1..=columns).flat_map(|c| [(c, false), (c, true)]) {
-                    all.push(Kernel::Attention(Attention { dense: false, columns, capped }, x, kv));
-                    if kv == x {
-                        all.push(Kernel::Attention(Attention { dense: true, columns, capped }, x, kv));
-                    }
-                }
-            }
-            all.push(Kernel::Sample(Sample::Argmax, x));
-        }
-        all.extend([Rows::Patch, Rows::MarkSeen].map(|how| Kernel::Rows(how, Elem::F32)));
-        all.push(Kernel::Sample(Sample::Draw, Elem::F32));
-        all
     }
 }

@@ -5,15 +5,17 @@
 //! to bring. Numbers that only change from call to call are parameters, not variants.
 //!
 //! Parameters are one struct of at most 16 words, whose first is always zero (the guard, see `wgsl/prelude.wgsl`). They
-//! travel as immediates, or, where an implementation has none, in a uniform arena: [`Carrier`].
+//! travel as immediates, or, where an implementation has none, in a uniform arena: [`Carrier`]. What holds for all kernels
+//! of a device is its [`Dialect`].
 //!
 //! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by naga in the
 //! tests; what a kernel computes is tested by the conformance suite.
 
+mod all;
 mod kernel;
 mod render;
 
-pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Moe, Norm, Rows, Sample};
+pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Moe, Norm, Reduce, Rows, Sample};
 pub use render::{RenderError, source};
 
 /// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.
@@ -60,11 +62,13 @@ pub enum Packing {
     Q4K,
     Q5K,
     Q6K,
+    /// Stored as `Q8_0`, multiplied as bytes with rows that [`Kernel::Quantize`] made.
+    W8A8,
 }
 
 impl Packing {
     /// All of them.
-    pub const ALL: [Packing; 14] = [
+    pub const ALL: [Packing; 15] = [
         Packing::F32,
         Packing::F16,
         Packing::Bf16,
@@ -79,6 +83,7 @@ impl Packing {
         Packing::Q4K,
         Packing::Q5K,
         Packing::Q6K,
+        Packing::W8A8,
     ];
 
     /// Name in templates and labels.
@@ -98,13 +103,14 @@ impl Packing {
             Packing::Q4K => "q4_k",
             Packing::Q5K => "q5_k",
             Packing::Q6K => "q6_k",
+            Packing::W8A8 => "w8a8",
         }
     }
 
     /// Values of one output that lie together in the codes' plane.
     pub const fn unit(self) -> usize {
         match self {
-            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 | Packing::Q8_1 => 4,
+            Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 4,
             _ => 8,
         }
     }
@@ -122,7 +128,7 @@ impl Packing {
     pub const fn scale_words(self) -> usize {
         match self {
             Packing::F32 | Packing::F16 | Packing::Bf16 => 0,
-            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 => 1,
+            Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 1,
             Packing::Q5_0 | Packing::Q5_1 => 2,
             Packing::Q2K | Packing::Q3K | Packing::Q4K => 5,
             Packing::Q5K => 13,
@@ -130,6 +136,12 @@ impl Packing {
         }
     }
 }
+
+/// Words of a block of 32 quantized activations: codes, then the scale.
+pub const BLOCK_WORDS: usize = 9;
+
+/// Queries that share keys in a workgroup of [`Kernel::AttentionTile`].
+pub const ATTENTION_SLOTS: usize = 4;
 
 /// Outputs of one panel of a packed weight.
 pub const PANEL: usize = 32;
@@ -154,6 +166,17 @@ impl Carrier {
             Carrier::Uniform => "uniform",
         }
     }
+}
+
+/// How shaders are written for a device: the same for all of its kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dialect {
+    /// How parameters reach a kernel.
+    pub carrier: Carrier,
+    /// The device's shaders know the type f16; otherwise halves are unpacked from words by hand. The bits are the same.
+    pub f16: bool,
+    /// Products of four bytes by one instruction (`dot4I8Packed`); otherwise byte by byte. The integers are the same.
+    pub dot: bool,
 }
 
 #[cfg(test)]

@@ -2,18 +2,41 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, StorageAccess};
 
 /// Value columns that the variants under test carry.
 const COLUMNS: u32 = 4;
 
-fn module(kernel: &Kernel, carrier: Carrier) -> naga::Module {
-    let text = source(kernel, carrier).unwrap();
-    let fail = |what: String| -> ! { panic!("{} ({carrier:?}): {what}\n{text}", kernel.label()) };
+/// Every dialect in which the kernel has a text of its own; halves by their type as native devices take them, in the example
+/// `variants` as browsers do.
+fn dialects(kernel: &Kernel) -> Vec<Dialect> {
+    let [plain, uniform] =
+        [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
+    let mut all = vec![plain, uniform];
+    if kernel.label().replace("bf16", "").contains("f16") {
+        all.push(Dialect { f16: true, ..plain });
+    }
+    if kernel.of_bytes() {
+        all.push(Dialect { dot: false, ..plain });
+    }
+    all
+}
+
+fn module(kernel: &Kernel, dialect: Dialect) -> naga::Module {
+    let text = source(kernel, dialect).unwrap();
+    let fail = |what: String| -> ! { panic!("{} ({dialect:?}): {what}\n{text}", kernel.label()) };
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| fail(e.emit_to_string(&text)));
-    let capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    if dialect.f16 {
+        capabilities |= Capabilities::SHADER_FLOAT16;
+    }
+    let (capabilities, subgroups) = match kernel.subgroups() {
+        true => (capabilities | Capabilities::SUBGROUP, SubgroupOperationSet::all()),
+        false => (capabilities, SubgroupOperationSet::empty()),
+    };
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(subgroups);
     if let Err(e) = validator.validate(&module) {
         fail(e.emit_to_string(&text));
     }
@@ -21,10 +44,11 @@ fn module(kernel: &Kernel, carrier: Carrier) -> naga::Module {
 }
 
 #[test]
-fn every_variant_is_valid_and_binds_what_it_says() {
+fn every_variant_is_valid_portable_and_binds_what_it_says() {
     for kernel in Kernel::all(COLUMNS) {
-        for carrier in [Carrier::Immediate, Carrier::Uniform] {
-            let module = module(&kernel, carrier);
+        for dialect in dialects(&kernel) {
+            let module = module(&kernel, dialect);
+            portable(&kernel, &module);
             let mut found = Vec::new();
             for (_, global) in module.global_variables.iter() {
                 let Some(binding) = global.binding else { continue };
@@ -43,22 +67,19 @@ fn every_variant_is_valid_and_binds_what_it_says() {
     }
 }
 
-#[test]
-fn every_variant_is_portable() {
-    for kernel in Kernel::all(COLUMNS) {
-        assert!(kernel.bindings().len() <= 8, "{}", kernel.label());
-        assert!(kernel.fields().len() < PARAM_WORDS, "{}", kernel.label());
-        let module = module(&kernel, Carrier::Immediate);
-        let size = module.entry_points[0].workgroup_size;
-        assert!(size.iter().product::<u32>() <= 256, "{}", kernel.label());
-        let shared = module
-            .global_variables
-            .iter()
-            .filter(|(_, g)| g.space == AddressSpace::WorkGroup)
-            .map(|(_, g)| module.types[g.ty].inner.size(module.to_ctx()))
-            .sum::<u32>();
-        assert!(shared <= 16 << 10, "{} takes {shared} bytes of workgroup memory", kernel.label());
-    }
+/// What the least device that WebGPU promises can do.
+fn portable(kernel: &Kernel, module: &naga::Module) {
+    assert!(kernel.bindings().len() <= 8, "{}", kernel.label());
+    assert!(kernel.fields().len() < PARAM_WORDS, "{}", kernel.label());
+    let size = module.entry_points[0].workgroup_size;
+    assert!(size.iter().product::<u32>() <= 256, "{}", kernel.label());
+    let shared = module
+        .global_variables
+        .iter()
+        .filter(|(_, g)| g.space == AddressSpace::WorkGroup)
+        .map(|(_, g)| module.types[g.ty].inner.size(module.to_ctx()))
+        .sum::<u32>();
+    assert!(shared <= 16 << 10, "{} takes {shared} bytes of workgroup memory", kernel.label());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 {#- Attention over pages, or over plain rows (`dense`), in the order of docs/numerics.md, 3.
 
-A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation t forms the score of key t;
-then it carries value columns t, t + 64, ... through the chunk. Every sum is one ascending chain. -#}
+A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation v forms the score of key v;
+then it carries value columns v, v + 64, ... through the chunk. Every sum is one ascending chain. Keys lie side by side, so
+a score needs no exchange; the largest score, which has no order, is found within subgroups where there are any
+(`subgroups`): the bits are the same. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
 {{ it.params(carrier, fields) }}
@@ -24,7 +26,12 @@ const CAUSAL = 1u;
 const WINDOW = 2u;
 const SLOPES = 4u;
 
+{%- if subgroups %}
+// The largest score of every subgroup: at most 16.
+var<workgroup> largest: array<f32, 64>;
+{%- else %}
 var<workgroup> shared_s: array<f32, 64>;
+{%- endif %}
 var<workgroup> shared_e: array<f32, 64>;
 
 // The last sequence that begins at or before row `token`.
@@ -46,8 +53,9 @@ fn sequence_of(token: u32) -> u32 {
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) t: u32,
+    {{ it.numbering(subgroups) }}
 ) {
+    {{- it.number(subgroups) }}
     let k_dim = p.dims & 0xffffu;
     let v_dim = p.dims >> 16u;
     let kv_heads = p.heads & 0xffffu;
@@ -91,8 +99,10 @@ fn main(
         for (var chunk = lo / CHUNK * CHUNK; chunk < hi; chunk += CHUNK) {
             let a = max(lo, chunk) - chunk;
             let b = min(hi - chunk, CHUNK);
-            let j = chunk + t;
-            if (t >= a && t < b) {
+            let j = chunk + v;
+            // Below every number; hidden, since compilers may take it that there are no infinities.
+            var mine = bitcast<f32>(0xff800000u ^ p.zero);
+            if (v >= a && v < b) {
                 var acc = 0.0;
 {%- if dense %}
                 let k_base = p.k_offset + (first + j) * p.k_pitch + kv_head * k_dim;
@@ -113,37 +123,51 @@ fn main(
                 if ((flags & SLOPES) != 0u) {
                     s = madd(scores[5u + head], og(f32(j) - f32(position)), s);
                 }
-                shared_s[t] = og(s);
+                mine = og(s);
             }
+{%- if subgroups %}
+            let of_subgroup = subgroupMax(mine);
+            if (place == 0u) {
+                largest[subgroup] = of_subgroup;
+            }
+            workgroupBarrier();
+            var m = largest[0];
+            for (var i = 1u; i * size < 64u; i += 1u) {
+                m = select(m, largest[i], largest[i] > m);
+            }
+{%- else %}
+            shared_s[v] = mine;
             workgroupBarrier();
             var m = shared_s[a];
             for (var i = a + 1u; i < b; i += 1u) {
                 m = select(m, shared_s[i], shared_s[i] > m);
             }
-            if (t >= a && t < b) {
-                shared_e[t] = exp_of(og(shared_s[t] - m));
+{%- endif %}
+            if (v >= a && v < b) {
+                shared_e[v] = exp_of(og(mine - m));
             }
             workgroupBarrier();
             let new_top = select(top, m, !any || m > top);
             let keep = exp_of(og(top - new_top));
             let take = exp_of(og(m - new_top));
+            // Summed on the way through the values: who has no column needs none.
             var l = 0.0;
-            for (var i = a; i < b; i += 1u) {
-                l = og(l + shared_e[i]);
-            }
             for (var c = 0u; c < COLUMNS; c += 1u) {
-                let d = c * 64u + t;
+                let d = c * 64u + v;
                 if (d < v_dim) {
                     var acc = 0.0;
+                    l = 0.0;
                     for (var i = a; i < b; i += 1u) {
 {%- if dense %}
-                        let v = values_at(p.v_offset + (first + chunk + i) * p.v_pitch + kv_head * v_dim + d);
+                        let value = values_at(p.v_offset + (first + chunk + i) * p.v_pitch + kv_head * v_dim + d);
 {%- else %}
                         let at = chunk + i;
                         let page = pages[row + at / p.page_size];
-                        let v = values_at(((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * v_dim + d);
+                        let value = values_at(((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * v_dim + d);
 {%- endif %}
-                        acc = madd(shared_e[i], v, acc);
+                        let e = shared_e[i];
+                        l = og(l + e);
+                        acc = madd(e, value, acc);
                     }
                     acc = og(acc);
                     o[c] = og(select(og(o[c] * keep) + og(acc * take), acc, !any));
@@ -156,7 +180,7 @@ fn main(
         }
         let to = p.out_offset + token * p.out_pitch + head * v_dim;
         for (var c = 0u; c < COLUMNS; c += 1u) {
-            let d = c * 64u + t;
+            let d = c * 64u + v;
             if (d < v_dim) {
                 out_put(to + d, select(0.0, o[c] / sum, any));
             }

@@ -1,38 +1,31 @@
 {#- `out = x w^T + bias`, then nothing, an activation, a sum with what the output holds, or (gate weights) `act(g) * u`.
 
 A workgroup makes 32 outputs of a few rows: invocation (leaf, output) runs one leaf's chain per row, the leaves meet
-in workgroup memory and are added by the tree. So the order depends on k and the grain alone.
+in workgroup memory and are added by the tree. So the order depends on k and the grain alone. With the flag `WIDE` a leaf is
+four chains, one after the other: the order of `linear_lanes.wgsl`, which serves few rows.
+
+`bytes`: the input's rows are bytes, each block's products are summed as integers (docs/numerics.md, 4).
 
 `experts`: rows are slots (pairs of a token and an expert), each multiplied with its expert's panels. `slot`: a workgroup
 takes one slot after the other and looks up its expert; `group`: it takes tiles of the slots of expert `group.z`. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
+{%- import "product.wgsl" as product -%}
 {%- import "math.wgsl" as math -%}
 {{ it.params(carrier, fields) }}
 {{ it.leaves() }}
+{%- if not experts %}
+{{ product.parts() }}
+{%- endif %}
 {%- if act %}
 {{ math.functions() }}
 {%- endif %}
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
-{%- if vector %}
-// Rows begin at multiples of four elements.
-@group(0) @binding(3) var<storage, read> x: array<{{ "vec4<f32>" if x == "f32" else "vec2<u32>" }}>;
-fn x_four(i: u32) -> vec4<f32> {
-{%- if x == "f32" %}
-    return x[i >> 2u];
+{%- if bytes %}
+{{ product.byte_inputs(3, dot) }}
 {%- else %}
-    let w = x[i >> 2u];
-    return vec4<f32>(
-        {{ x }}_value(w.x & 0xffffu), {{ x }}_value(w.x >> 16u), {{ x }}_value(w.y & 0xffffu), {{ x }}_value(w.y >> 16u),
-    );
-{%- endif %}
-}
-fn x_at(i: u32) -> f32 {
-    return x_four(i)[i & 3u];
-}
-{%- else %}
-{{ it.reads(3, "x", x) }}
+{{ product.inputs(3, x, vector) }}
 {%- endif %}
 {{ it.writes(4, "out", out) }}
 {%- if experts == "slot" %}
@@ -66,9 +59,10 @@ fn main(
 ) {
     let lane = t % 32u;
     let leaf = t / 32u;
-    let from_k = leaf_start(p.cols, p.grain, leaf);
-    let to_k = leaf_start(p.cols, p.grain, leaf + 1u);
-{%- if vector %}
+    let leaf_from = leaf_start(p.cols, p.grain, leaf);
+    let leaf_to = leaf_start(p.cols, p.grain, leaf + 1u);{% if not experts %}
+    let parts = select(1u, 4u, (p.flags & WIDE) != 0u);{% endif %}
+{%- if vector or bytes %}
     let units = (p.cols + UNIT - 1u) / UNIT;
 {%- endif %}
 {%- if experts == "slot" %}
@@ -109,49 +103,46 @@ fn main(
 {%- for r in range(rows) %}
             var acc{{ r }} = 0.0;
 {%- endfor %}
-            var k = from_k;
-            while (k < to_k) {
-{%- if vector %}
-                // Whole units; values one by one before the first and behind the last.
-                if ((k % UNIT) == 0u && k + UNIT <= to_k) {
-                    let word = codes[(panel * units + k / UNIT) * 32u + lane];
-{%- if weight == "f32" %}
-                    let w0 = word;
-{%- elif weight in ["f16", "bf16"] %}
-                    let w0 = vec4<f32>(
-                        {{ weight }}_value(word.x & 0xffffu), {{ weight }}_value(word.x >> 16u),
-                        {{ weight }}_value(word.y & 0xffffu), {{ weight }}_value(word.y >> 16u),
-                    );
+{%- if experts %}
+            var k = leaf_from;
+            let to_k = leaf_to;
+            {{ product.byte_chain(rows) if bytes else product.chain(weight, rows, vector) }}
 {%- else %}
-                    {{ packed.shared(weight) }}
-{%- for f in range(packed.unit(weight)|int // 4) %}
-                    let w{{ f }} = vec4<f32>(
-{%- for e in range(4) %}
-                        {{ packed.decoded(weight, (f * 4 + e) ~ "u", "k + " ~ (f * 4 + e) ~ "u") }},
-{%- endfor %}
-                    );
-{%- endfor %}
-{%- endif %}
-{%- for f in range(packed.unit(weight)|int // 4) %}
 {%- for r in range(rows) %}
-                    {
-                        let a = x_four(x{{ r }} + k + {{ f * 4 }}u);
-{%- for e in range(4) %}
-                        acc{{ r }} = madd(a[{{ e }}], w{{ f }}[{{ e }}], acc{{ r }});
+            var low{{ r }} = 0.0;
+            var high{{ r }} = 0.0;
+{%- endfor %}
+            for (var part = 0u; part < parts; part += 1u) {
+{%- for r in range(rows) %}
+                acc{{ r }} = 0.0;
+{%- endfor %}
+                var k = part_start(leaf_from, leaf_to, part, parts);
+                let to_k = part_start(leaf_from, leaf_to, part + 1u, parts);
+                {{ product.byte_chain(rows) if bytes else product.chain(weight, rows, vector) }}
+                switch (part) {
+                    case 0u: {
+{%- for r in range(rows) %}
+                        low{{ r }} = og(acc{{ r }});
 {%- endfor %}
                     }
-{%- endfor %}
-{%- endfor %}
-                    k += UNIT;
-                    continue;
-                }
-{%- endif %}
-                let w = weight_at(panel, lane, k);
+                    case 1u: {
 {%- for r in range(rows) %}
-                acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
+                        low{{ r }} = og(low{{ r }} + og(acc{{ r }}));
 {%- endfor %}
-                k += 1u;
+                    }
+                    case 2u: {
+{%- for r in range(rows) %}
+                        high{{ r }} = og(acc{{ r }});
+{%- endfor %}
+                    }
+                    default: {
+{%- for r in range(rows) %}
+                        acc{{ r }} = og(low{{ r }} + og(high{{ r }} + og(acc{{ r }})));
+{%- endfor %}
+                    }
+                }
             }
+{%- endif %}
             let to_sums = half * {{ 8 * rows * 32 }}u + leaf * {{ rows * 32 }}u + lane;
 {%- for r in range(rows) %}
             sums[to_sums + {{ r * 32 }}u] = acc{{ r }};
@@ -175,30 +166,8 @@ fn main(
 {%- endif %}
 {%- if gate %}
             var up = sum_of(1u, at);
-            if (p.has_bias != 0u) {
-                y = og(y + bias[n]);
-                up = og(up + bias[p.inner + n]);
-            }
-{%- if act %}
-            out_put(to, og(act_of(p.act, out_round(y))) * out_round(up));
-{%- else %}
-            // As a plain product a gate weight gives [gate | up].
-            out_put(to, y);
-            out_put(to + p.inner, up);
 {%- endif %}
-{%- else %}
-            if (p.has_bias != 0u) {
-                y = og(y + bias[{{ "expert * p.inner + n" if experts else "n" }}]);
-            }
-{%- if act %}
-            y = act_of(p.act, out_round(y));
-{%- elif not experts %}
-            if (p.add != 0u) {
-                y = out_at(to) + out_round(y);
-            }
-{%- endif %}
-            out_put(to, y);
-{%- endif %}
+            {{- product.finish(gate, act, experts) }}
         }
         workgroupBarrier();
     }

@@ -1,6 +1,6 @@
 {#- Packed weights: panels of 32 outputs, `[panel][unit along k][output]`, so that neighbours read neighbours.
 
-A unit holds 4 values of one output in ascending k (f32: four words, f16 and bf16: two, 8-bit codes: one) or 8 (codes of up
+A unit holds 4 values of one output in ascending k (f32: four words, f16, h16 where shaders know that type, and bf16: two, 8-bit codes: one) or 8 (codes of up
 to 6 bits: the low four in one word). What a block of values shares lies in a plane of its own, `[panel][block][word][output]`:
 
 - forms of GGUF with 32 values and the own integer forms (`p.block` values): d in the low, m in the high half of the first
@@ -11,7 +11,7 @@ to 6 bits: the low four in one word). What a block of values shares lies in a pl
 Values are decoded as `engraft_core::quant` does: products of scale and code are exact, the minimum is added in one
 rounding. -#}
 {%- macro weight(slot, format) -%}
-@group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
+@group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "h16": "vec4<f16>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
 @group(0) @binding({{ slot + 1 }}) var<storage, read> scales: array<u32>;
 
 const UNIT = {{ unit(format) }}u;
@@ -22,6 +22,8 @@ fn weight_at(panel: u32, lane: u32, k: u32) -> f32 {
     let word = codes[(panel * units + k / UNIT) * 32u + lane];
 {%- if format == "f32" %}
     return word[k & 3u];
+{%- elif format == "h16" %}
+    return f32(word[k & 3u]);
 {%- elif format in ["f16", "bf16"] %}
     return {{ format }}_value((word[(k >> 1u) & 1u] >> ((k & 1u) * 16u)) & 0xffffu);
 {%- else %}
@@ -32,7 +34,7 @@ fn weight_at(panel: u32, lane: u32, k: u32) -> f32 {
 {%- endmacro -%}
 
 {%- macro unit(format) -%}
-{{ {"f32": 4, "f16": 4, "bf16": 4, "q8_0": 4, "q8_1": 4}[format] or 8 }}
+{{ {"f32": 4, "f16": 4, "h16": 4, "bf16": 4, "q8_0": 4, "q8_1": 4}[format] or 8 }}
 {%- endmacro -%}
 
 {#- Words that a block shares. -#}

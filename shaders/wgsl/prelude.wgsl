@@ -68,12 +68,17 @@ fn f16_bits(v: f32) -> u32 {
 }
 {%- endmacro -%}
 
-{#- A matrix or slab of floats to read: `name_at(i)`. -#}
+{#- A matrix or slab of floats to read: `name_at(i)`. An element `h16` is an f16 where shaders know that type. -#}
 {%- macro reads(slot, name, elem) -%}
 {%- if elem == "f32" %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f32>;
 fn {{ name }}_at(i: u32) -> f32 {
     return {{ name }}[i];
+}
+{%- elif elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return f32({{ name }}[i]);
 }
 {%- else %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<u32>;
@@ -97,6 +102,18 @@ fn {{ name }}_put(i: u32, value: f32) {
 fn {{ name }}_round(v: f32) -> f32 {
     return v;
 }
+{%- elif elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f32 {
+    return f32({{ name }}[i]);
+}
+// Rounded in integers, since WGSL leaves the direction of its own conversion open; what is a half has none.
+fn {{ name }}_put(i: u32, value: f32) {
+    {{ name }}[i] = f16(f16_value(f16_bits(value)));
+}
+fn {{ name }}_round(v: f32) -> f32 {
+    return f16_value(f16_bits(v));
+}
 {%- else %}
 @group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<atomic<u32>>;
 fn {{ name }}_at(i: u32) -> f32 {
@@ -115,6 +132,12 @@ fn {{ name }}_round(v: f32) -> f32 {
 
 {#- The same without interpretation, for copies: elements of 32 or 16 bits. -#}
 {%- macro reads_bits(slot, name, elem) -%}
+{%- if elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f16 {
+    return {{ name }}[i];
+}
+{%- else %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<u32>;
 fn {{ name }}_at(i: u32) -> u32 {
 {%- if elem == "f32" %}
@@ -123,6 +146,7 @@ fn {{ name }}_at(i: u32) -> u32 {
     return ({{ name }}[i >> 1u] >> ((i & 1u) * 16u)) & 0xffffu;
 {%- endif %}
 }
+{%- endif %}
 {%- endmacro -%}
 
 {%- macro writes_bits(slot, name, elem) -%}
@@ -132,6 +156,14 @@ fn {{ name }}_at(i: u32) -> u32 {
     return {{ name }}[i];
 }
 fn {{ name }}_put(i: u32, value: u32) {
+    {{ name }}[i] = value;
+}
+{%- elif elem == "h16" %}
+@group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<f16>;
+fn {{ name }}_at(i: u32) -> f16 {
+    return {{ name }}[i];
+}
+fn {{ name }}_put(i: u32, value: f16) {
     {{ name }}[i] = value;
 }
 {%- else %}
@@ -169,4 +201,47 @@ fn leaf_start(k: u32, grain: u32, l: u32) -> u32 {
 fn tree(a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32) -> f32 {
     return og(og(og(a + b) + og(c + d)) + og(og(e + f) + og(g + h)));
 }
+{%- endmacro -%}
+
+{#- The parameters of `main` that number a workgroup's invocations, and the numbers made of them: `v`, and `size`, the
+invocations of a subgroup. Nothing says which of the local indices share a subgroup, so with subgroups they are not used. -#}
+{%- macro numbering(subgroups) -%}
+{%- if subgroups -%}
+@builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_size) size: u32,
+    @builtin(subgroup_invocation_id) place: u32,
+{%- else -%}
+@builtin(local_invocation_index) v: u32,
+{%- endif -%}
+{%- endmacro -%}
+{%- macro number(subgroups) -%}
+{%- if subgroups %}
+    let v = subgroup * size + place;
+{%- endif %}
+{%- endmacro -%}
+
+{#- `values` (names of variables) of invocations whose numbers differ in one of the bits `bits` meet, bit by bit, and every
+one gets the sum: the order depends on the numbers alone, not on the width of subgroups. Bits within a subgroup are
+exchanged directly, the others through `swap`, workgroup memory of `stride` words per value. -#}
+{%- macro meet(values, bits, stride, subgroups) -%}
+{%- for bit in bits %}
+{%- if subgroups %}
+    if (size > {{ bit }}u) {
+{%- for x in values %}
+        {{ x }} = og({{ x }} + subgroupShuffleXor({{ x }}, {{ bit }}u));
+{%- endfor %}
+    } else {
+{%- else %}
+    {
+{%- endif %}
+{%- for x in values %}
+        swap[v + {{ loop.index0 * stride }}u] = {{ x }};
+{%- endfor %}
+        workgroupBarrier();
+{%- for x in values %}
+        {{ x }} = og({{ x }} + swap[(v ^ {{ bit }}u) + {{ loop.index0 * stride }}u]);
+{%- endfor %}
+        workgroupBarrier();
+    }
+{%- endfor %}
 {%- endmacro -%}

@@ -13,7 +13,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let r = i / p.cols;
         let c = i % p.cols;
         let from_ = rows[p.rows_offset + r];
-        var v = 0u;
+        var v = {{ "f16(0.0)" if x == "h16" else "0u" }};
         if (from_ < p.x_rows) {
             v = x_at(p.x_offset + from_ * p.x_pitch + c);
         }

@@ -12,7 +12,7 @@ use engraft_core::numerics::{Madd, Mode};
 use engraft_core::{Error, Result};
 use engraft_cpu::{Cpu, CpuConfig, Isa};
 use engraft_cuda::{Cuda, CudaConfig};
-use engraft_wgpu::{Wgpu, WgpuConfig};
+use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use soft_cuda::preload::{self, Schedule};
 use std::sync::Arc;
 
@@ -52,7 +52,25 @@ pub fn adapters() -> Vec<String> {
 
 /// An adapter, software ones too; in the browsers' way of passing parameters when `uniform_parameters`.
 pub fn wgpu(adapter: Option<&str>, uniform_parameters: bool) -> Result<Arc<Wgpu>> {
-    Wgpu::new(WgpuConfig { adapter: adapter.map(str::to_string), software: true, uniform_parameters })
+    let adapter = adapter.map(str::to_string);
+    Wgpu::new(WgpuConfig { adapter, software: true, uniform_parameters, ..WgpuConfig::default() })
+}
+
+/// An adapter whose sums are brought together as `reduce` says, software ones too.
+///
+/// # Errors
+/// `Unsupported` where it cannot do that.
+pub fn wgpu_reduced(adapter: &str, reduce: Reduce) -> Result<Arc<Wgpu>> {
+    let (adapter, reduce) = (Some(adapter.to_string()), Some(reduce));
+    Wgpu::new(WgpuConfig { adapter, software: true, reduce, ..WgpuConfig::default() })
+}
+
+/// Whether an op is tested in a lab: where sums are cut over lanes only ops that have such a variant.
+pub fn concerns(lab: &str, op: &str) -> bool {
+    let reduced = ["norm", "add_norm", "head_norm", "qkv_rope_append", "attend", "attend_dense"];
+    !lab.ends_with("-subgroups")
+        || reduced.contains(&op)
+        || ["linear", "linear_act", "gated_linear", "linear_add"].contains(&op)
 }
 
 /// The order of warps and blocks that a name such as `cuda:soft:reverse` asks for; none where it is no such name.
@@ -139,6 +157,10 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
         // Drivers compile every kernel of every instance: no twins, except in `goldens --uniform-parameters`.
         let subject = wgpu(Some(&name), false)?;
         visitor.visit(Lab { name: format!("wgpu-{name}"), subject, twins: Vec::new() });
+        if let Ok(subject) = wgpu_reduced(&name, Reduce::Subgroups) {
+            let twins = vec![("workgroup memory against subgroups", wgpu_reduced(&name, Reduce::Shared)?)];
+            visitor.visit(Lab { name: format!("wgpu-{name}-subgroups"), subject, twins });
+        }
     }
     Ok(())
 }
@@ -149,7 +171,7 @@ pub fn seeds(lab: &str, packed: bool) -> u64 {
     match lab {
         adapter if packed && adapter.starts_with("wgpu") => 3,
         soft if soft.starts_with("cuda-soft") => 6,
-        second if second.contains("swiftshader") => 12,
+        second if second.contains("swiftshader") || second.ends_with("-subgroups") => 12,
         _ => 24,
     }
 }

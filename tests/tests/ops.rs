@@ -34,6 +34,9 @@ impl LabVisitor for Trials {
 
 impl<B: Backend> Visitor for PerBackend<'_, B> {
     fn visit<S: OpSpec>(&mut self, spec: S) {
+        if !backends::concerns(&self.lab.name, spec.name()) {
+            return;
+        }
         for dtype in spec.dtypes() {
             let lab = self.lab.clone();
             let name = format!("{}::{}::{dtype}", lab.name, spec.name());

@@ -6,25 +6,26 @@
 
 mod whole;
 
-use conformance::backends::{self, adapters, wgpu};
+use conformance::backends::{self, adapters, wgpu, wgpu_reduced};
 use conformance::compare::{Data, Output, Want, Worst, against, same_bits};
 use conformance::device::{Device, Matrix};
 use conformance::dice::Dice;
 use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
-use engraft_core::backend::{Backend, Groups, PrimitiveOps, WeightUse};
+use engraft_core::backend::{Backend, Coverage, Groups, Op, PrimitiveOps, Signature, WeightUse};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::Request;
 use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
 use engraft_core::quant;
+use engraft_core::sample::SamplingParams;
 use engraft_cpu::{Cpu, CpuConfig};
-use engraft_wgpu::Wgpu;
+use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
-use whole::{CASES, golden, laws, open};
+use whole::{CASES, config, golden, laws, open, run, same};
 
 /// Counts what this thread allocates: drivers have threads of their own.
 struct Counting;
@@ -106,6 +107,7 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
         _ => {
             let mut bytes: Vec<u8> = (0..format.bytes(rows, cols)).map(|_| dice.bits() as u8).collect();
             let (each, scales): (usize, &[usize]) = match format {
+                WeightFormat::W8A8 => (34, &[0]),
                 WeightFormat::Block(Block::Q2K) => (84, &[80, 82]),
                 WeightFormat::Block(Block::Q3K) => (110, &[108]),
                 WeightFormat::Block(Block::Q6K) => (210, &[208]),
@@ -124,7 +126,7 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
 /// Products of one and of several rows, rows looked up, and experts' products.
 fn products<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
     let dice = &mut Dice::new(7);
-    let cols = if matches!(format, WeightFormat::Block(_)) { 512 } else { 200 };
+    let cols = if format.block().is_some() { 512 } else { 200 };
     let mut dev = Device::new(backend, false).unwrap();
     let (n, experts, grain) = (45, vec![0, 2, 1, 2, 2, 1], 1);
     let w = weight(dice, n, cols, format);
@@ -164,7 +166,7 @@ fn near(want: &Output) -> Want {
 #[test]
 fn weights_of_every_packed_format_give_the_cpus_bits() {
     let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
-    let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128"];
+    let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128", "w8a8"];
     let formats: Vec<_> = large.chain(own.map(|f| f.parse().unwrap())).collect();
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
     for name in adapters() {
@@ -180,6 +182,98 @@ fn weights_of_every_packed_format_give_the_cpus_bits() {
             }
         }
         println!("{name}: {} formats of packed weights", formats.len());
+        // Bytes multiplied one by one, as in browsers.
+        let (adapter, bytes_by_hand) = (Some(name.clone()), true);
+        let by_hand = WgpuConfig { adapter, software: true, bytes_by_hand, ..WgpuConfig::default() };
+        let by_hand = Wgpu::new(by_hand).unwrap();
+        let (a, b) = (products(&gpu, WeightFormat::W8A8), products(&by_hand, WeightFormat::W8A8));
+        for (a, b) in a.iter().zip(&b) {
+            let worst = same_bits(a, b);
+            assert!(worst.is_none(), "{name}: four bytes at a time and one by one: {worst:?}");
+        }
+    }
+}
+
+/// Every finite half widened, and numbers at and beside the middle between two halves rounded.
+fn halves<B: Backend>(backend: &Arc<B>) -> Vec<Output> {
+    let finite = (0..0x7c00).chain(0x8000..0xfc00u16).map(|bits| half::f16::from_bits(bits).to_f32());
+    let values: Vec<f32> = finite.collect();
+    let between = |(i, v): (usize, &f32)| f32::from_bits((v.to_bits() | 0x1000) - 1 + i as u32 % 3);
+    let middles = values.iter().enumerate().map(between).collect();
+    let grid = |values, dtype| Grid { rows: 256, cols: 248, dtype, values, lay: Lay { lead: 3, gap: 5 } };
+    let mut dev = Device::new(backend, false).unwrap();
+    let narrow = dev.grid(&grid(values, Float::F16)).unwrap();
+    let wide = dev.grid(&grid(middles, Float::F32)).unwrap();
+    let [mut widened, mut rounded] =
+        [Float::F32, Float::F16].map(|to| dev.output(256, 248, to, Lay::default()).unwrap());
+    dev.launch(|s, _| {
+        s.convert(narrow.view(), widened.view_mut())?;
+        s.convert(wide.view(), rounded.view_mut())
+    })
+    .unwrap();
+    vec![dev.read(&widened, "widened").unwrap(), dev.read(&rounded, "rounded").unwrap()]
+}
+
+/// Halves by their own type, where shaders know it, are those that are unpacked by hand; reports say which it is.
+#[test]
+fn halves_are_the_same_by_type_and_by_hand() {
+    let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
+    let signature = Signature { dtype: Float::F16, ..Signature::default() };
+    let reported = |gpu: &Wgpu| match gpu.coverage(Op::Norm, &signature) {
+        Coverage::Native(kernel) => kernel,
+        other => panic!("{other:?}"),
+    };
+    for name in adapters() {
+        let config_of = |f16_by_hand| WgpuConfig {
+            adapter: Some(name.clone()),
+            software: true,
+            f16_by_hand,
+            ..WgpuConfig::default()
+        };
+        let [usual, by_hand] = [false, true].map(|by_hand| Wgpu::new(config_of(by_hand)).unwrap());
+        let want = halves(&cpu);
+        for gpu in [&usual, &by_hand] {
+            for (got, want) in halves(gpu).iter().zip(&want) {
+                let worst = same_bits(got, want);
+                assert!(worst.is_none(), "{name}: {worst:?}");
+            }
+        }
+        assert!(reported(&by_hand).contains("f16 by hand: as configured"), "{}", reported(&by_hand));
+        println!("{name}: {}, {}", usual.adapter().abilities(), reported(&usual));
+        if !usual.adapter().f16 {
+            assert!(reported(&usual).contains("f16 by hand: the adapter has no shader-f16"));
+            continue;
+        }
+        assert!(!reported(&usual).contains("by hand"), "{}", reported(&usual));
+        let config = EngineConfig { dtype: Float::F16, kv_dtype: Float::F16, ..config() };
+        let [a, b] =
+            [&usual, &by_hand].map(|gpu| run(gpu, CASES[1], config.clone(), SamplingParams::default(), true));
+        same(&format!("{name}: {} by type and by hand", CASES[1]), &a, &b, true);
+    }
+}
+
+/// Sums that are cut over the invocations of a workgroup keep the laws, and do not depend on how these meet.
+#[test]
+fn wide_sums_keep_the_laws() {
+    let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
+    for name in adapters() {
+        let shared = wgpu_reduced(&name, Reduce::Shared).unwrap();
+        assert_eq!(shared.numerics().mode, Mode::Invariant);
+        let subgroups = match wgpu_reduced(&name, Reduce::Subgroups) {
+            Ok(gpu) => gpu,
+            Err(e) => {
+                println!("{name}: skipped: {e}");
+                continue;
+            }
+        };
+        let greedy = SamplingParams::default();
+        laws(&subgroups, &cpu, CASES[0], Float::F32);
+        let [a, b] = [&subgroups, &shared].map(|gpu| run(gpu, CASES[0], config(), greedy, true));
+        same(&format!("{name}: within subgroups and through workgroup memory"), &a, &b, true);
+        let of_cpu = run(&cpu, CASES[0], config(), greedy, false);
+        let tokens = run(&subgroups, CASES[0], config(), greedy, false);
+        same(&format!("{name}: tokens as the CPU chooses them"), &tokens, &of_cpu, false);
+        println!("{name}: {}", subgroups.adapter().abilities());
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::kv::slabs;
 use crate::command::{Call, Slot, buffer, elem, matrix, word};
+use crate::device::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::backend::{AttnCall, KvView};
 use engraft_core::mem::{BufRef, MatMut, MatRef};
 use engraft_core::ops::{Heads, Scores};
 use engraft_core::{Error, Result};
-use engraft_shaders::{Attention, Kernel};
+use engraft_shaders::{ATTENTION_SLOTS, Attention, Kernel};
 use std::sync::{Mutex, PoisonError};
 
 /// Invocations of a workgroup: value columns are carried in units of this.
@@ -47,7 +48,7 @@ fn describe(scores: &Scores) -> Vec<u32> {
 }
 
 /// Two widths or counts in one word.
-fn pair(low: usize, high: usize) -> Result<u32> {
+pub(super) fn pair(low: usize, high: usize) -> Result<u32> {
     match (u16::try_from(low), u16::try_from(high)) {
         (Ok(low), Ok(high)) => Ok(u32::from(low) | u32::from(high) << 16),
         _ => Err(Error::Unsupported {
@@ -114,10 +115,28 @@ pub(super) fn attend(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot];
-    let kernel =
-        Kernel::Attention(Attention { dense: false, columns, capped }, elem(q.dtype), elem(kv.layout.dtype));
-    let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
-    stream.run(&Call { kernel, slots: &slots, words: &words, grid })
+    let of_tile = gpu.select.tile_heads(q.rows, step.kv_lens.len, &heads);
+    let (x, kv) = (elem(q.dtype), elem(kv.layout.dtype));
+    let Some(of_tile) = of_tile else {
+        let how = Attention { dense: false, columns, capped, subgroups: gpu.select.attention() };
+        let (kernel, grid) = (Kernel::Attention(how, x, kv), grid(&limits, q.rows, heads.heads)?);
+        return stream.run(&Call { kernel, slots: &slots, words: &words, grid });
+    };
+    let blocks = heads.kv_heads * (heads.heads / heads.kv_heads).div_ceil(of_tile);
+    let grid = grid(&limits, q.rows.div_ceil(ATTENTION_SLOTS / of_tile), blocks)?;
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = words;
+    let words = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, word(of_tile)?];
+    stream.run(&Call {
+        kernel: Kernel::AttentionTile(columns, capped, x, kv),
+        slots: &slots,
+        words: &words,
+        grid,
+    })
+}
+
+/// Workgroups of rows, which stride beyond the limit, and of heads.
+fn grid(limits: &Limits, rows: usize, heads: usize) -> Result<[u32; 3]> {
+    Ok([word(rows.min(limits.groups as usize))?, word(heads)?, 1])
 }
 
 pub(super) fn attend_dense(
@@ -156,7 +175,8 @@ pub(super) fn attend_dense(
     ];
     let scores = Slot::whole(&limits, &scores, "scores")?;
     let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot];
-    let kernel = Kernel::Attention(Attention { dense: true, columns, capped }, elem(q.dtype), elem(k.dtype));
-    let grid = [word(q.rows.min(limits.groups as usize))?, word(heads.heads)?, 1];
+    let how = Attention { dense: true, columns, capped, subgroups: gpu.select.attention() };
+    let kernel = Kernel::Attention(how, elem(q.dtype), elem(k.dtype));
+    let grid = grid(&limits, q.rows, heads.heads)?;
     stream.run(&Call { kernel, slots: &slots, words: &words, grid })
 }

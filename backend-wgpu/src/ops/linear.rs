@@ -1,10 +1,14 @@
 //! Products with their epilogues.
 
-use crate::command::{Call, Slot, elem, matrix, word};
-use crate::{AdapterKind, WgpuMem, WgpuStream, WgpuWeight};
+use super::select::Product;
+use crate::command::{Call, Place, Slot, elem, groups, matrix, word};
+use crate::device::Limits;
+use crate::weight::Panels;
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_shaders::Kernel;
+use engraft_core::quant::activation::SPAN as QUANTIZED;
+use engraft_shaders::{BLOCK_WORDS, Elem, Kernel, Packing};
 
 /// What follows the product.
 #[derive(Debug, Clone, Copy)]
@@ -17,20 +21,69 @@ pub(super) enum Then {
     AddTo,
 }
 
-/// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that run on the
-/// CPU gain nothing beyond 4 and compile twice as long.
-pub(super) fn tile_rows(rows: usize, software: bool) -> u32 {
-    match rows {
-        0..=1 => 1,
-        2..=4 => 4,
-        _ if software => 4,
-        _ => 8,
+/// Rows that a product reads: the caller's, or the bytes that were made of them (`quantize.wgsl`).
+pub(super) struct Input<'a> {
+    x: MatRef<'a, WgpuMem>,
+    /// Memory of the stream, good until the next op.
+    pub bytes: Option<WgpuMem>,
+}
+
+impl<'a> Input<'a> {
+    /// Enqueues the making of bytes where the weight is multiplied with such.
+    pub fn new(stream: &mut WgpuStream, w: &Panels, x: MatRef<'a, WgpuMem>) -> Result<Self> {
+        if w.packing != Packing::W8A8 {
+            return Ok(Self { x, bytes: None });
+        }
+        let (limits, blocks) = (stream.gpu().limits, x.cols.div_ceil(QUANTIZED));
+        let bytes = stream.scratch(x.rows * blocks * BLOCK_WORDS * 4)?;
+        let from = matrix(&limits, x, "activations")?;
+        let words = [word(x.rows)?, word(blocks)?, from.offset, word(x.pitch)?];
+        let slots = [from.slot, Slot::whole(&limits, &bytes, "quantized rows")?];
+        let (kernel, grid) = (Kernel::Quantize(elem(x.dtype)), groups(&limits, x.rows * blocks, 64));
+        stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
+        Ok(Self { x, bytes: Some(bytes) })
+    }
+
+    /// Where the rows lie, and words or elements from one to the next.
+    pub fn place(&self, limits: &Limits) -> Result<(Place<'_>, usize)> {
+        match &self.bytes {
+            None => Ok((matrix(limits, self.x, "activations")?, self.x.pitch)),
+            Some(bytes) => {
+                let place = Place { slot: Slot::whole(limits, bytes, "quantized rows")?, offset: 0 };
+                Ok((place, self.x.cols.div_ceil(QUANTIZED) * BLOCK_WORDS))
+            }
+        }
+    }
+
+    /// Whether rows begin at multiples of four elements.
+    pub fn aligned(&self) -> bool {
+        self.bytes.is_none() && self.x.offset.is_multiple_of(4) && self.x.pitch.is_multiple_of(4)
     }
 }
 
-/// Whether rows begin at multiples of four elements.
-pub(super) fn aligned(x: MatRef<'_, WgpuMem>) -> bool {
-    x.offset.is_multiple_of(4) && x.pitch.is_multiple_of(4)
+/// Workgroups of a panel where sums are cut over lanes.
+const LANES_PER_PANEL: usize = 4;
+
+/// The kernel of a product, rows of its tiles, whether it takes the wide order, its workgroups per panel.
+fn variant(
+    product: Product,
+    w: &Panels,
+    input: &Input<'_>,
+    out: MatRef<'_, WgpuMem>,
+    act: bool,
+) -> (Kernel, u32, bool, usize) {
+    let (weight, gate, vector) = (w.packing, w.gate, input.aligned());
+    // Bytes have lost the type of what they were made of.
+    let x = if input.bytes.is_some() { Elem::F32 } else { elem(input.x.dtype) };
+    let out = elem(out.dtype);
+    match product {
+        Product::Tiles { rows, wide } => {
+            (Kernel::Linear { weight, x, out, rows, gate, vector, act }, rows, wide, 1)
+        }
+        Product::Lanes { rows, subgroups } => {
+            (Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups }, rows, true, LANES_PER_PANEL)
+        }
+    }
 }
 
 pub(super) fn linear(
@@ -46,18 +99,16 @@ pub(super) fn linear(
     if out.rows * out.cols == 0 {
         return Ok(());
     }
-    let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
+    let to = matrix(&limits, out, "activations")?;
     let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
-    let rows = tile_rows(x.rows, gpu.adapter().kind == AdapterKind::Software);
-    let kernel = Kernel::Linear {
-        weight: w.packing,
-        x: elem(x.dtype),
-        out: elem(out.dtype),
-        rows,
-        gate: w.gate,
-        vector: aligned(x),
-        act: matches!(then, Then::Activate(_)),
+    let input = Input::new(stream, w, x)?;
+    let (from, x_pitch) = input.place(&limits)?;
+    let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
+    let product = match input.bytes {
+        Some(_) => gpu.select.product_of_bytes(x.rows),
+        None => gpu.select.product(x.rows, input.aligned(), fits),
     };
+    let (kernel, rows, wide, per_panel) = variant(product, w, &input, out, matches!(then, Then::Activate(_)));
     let (add, act) = match then {
         Then::Nothing => (0, 0),
         Then::Activate(act) => (0, act),
@@ -70,13 +121,13 @@ pub(super) fn linear(
             word(w.cols)?,
             word(w.grain)?,
             from.offset,
-            word(x.pitch)?,
+            word(x_pitch)?,
             to.offset,
             word(out.pitch)?,
             word(outputs.start)?,
             word(outputs.end)?,
             word(w.outputs())?,
-            u32::from(bias.is_some()),
+            u32::from(bias.is_some()) | u32::from(wide) << 1,
             add,
             act,
             word(w.block)?,
@@ -90,7 +141,7 @@ pub(super) fn linear(
             to.slot,
         ];
         let tiles = x.rows.div_ceil(rows as usize).min(limits.groups as usize);
-        let grid = [word(chunk.count)?, word(tiles)?, 1];
+        let grid = [word(chunk.count * per_panel)?, word(tiles)?, 1];
         stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
     }
     Ok(())

@@ -13,9 +13,11 @@ mod primitive;
 mod rope;
 mod rows;
 mod sample;
+mod select;
 
 pub(crate) use attention::ScoreBuffers;
 pub(crate) use kv::slab_bytes;
+pub(crate) use select::Select;
 
 use crate::command::elem;
 use engraft_core::backend::{Coverage, Op, Signature};
@@ -46,7 +48,7 @@ fn activation(act: Act) -> Result<u32> {
 
 /// How an op runs here. Native ops are those that `primitive` and `fused` implement; what `fused` leaves to its
 /// composed default says why. What `prepare_weight` would refuse is missing.
-pub(crate) fn coverage(op: Op, signature: &Signature) -> Coverage {
+pub(crate) fn coverage(select: &Select, op: Op, signature: &Signature) -> Coverage {
     let x = elem(signature.dtype).name();
     if let Some(reason) = signature.weight.and_then(crate::weight::unreadable) {
         return Coverage::Missing(reason);
@@ -60,5 +62,5 @@ pub(crate) fn coverage(op: Op, signature: &Signature) -> Coverage {
         Op::ReduceAddNorm => Op::AddNorm.name(),
         other => other.name(),
     };
-    Coverage::Native(format!("{kernel}{weight}_{x}_wgsl"))
+    Coverage::Native(format!("{kernel}{weight}_{x}_wgsl{}", select.suffix(op, signature)))
 }

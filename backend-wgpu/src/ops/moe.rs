@@ -5,7 +5,7 @@
 
 use super::{FLAT, linear};
 use crate::command::{Call, Slot, buffer, elem, groups, matrix, word};
-use crate::{AdapterKind, WgpuMem, WgpuStream, WgpuWeight};
+use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::{Groups, RouteMut};
 use engraft_core::mem::{MatMut, MatRef};
@@ -59,24 +59,26 @@ pub(super) fn expert_linear(
     if out.rows * out.cols == 0 || x.rows == 0 {
         return Ok(());
     }
-    let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
+    let to = matrix(&limits, out, "activations")?;
+    let input = linear::Input::new(stream, w, x)?;
+    let (from, x_pitch) = input.place(&limits)?;
     let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
     // Slots that an expert has on average.
     let share = out.rows.div_ceil(by.count.max(1));
-    let rows = linear::tile_rows(share, gpu.adapter().kind == AdapterKind::Software);
+    let rows = gpu.select.tile_rows(share);
     let (which, tiles, experts) = match rows {
         1 => (buffer(&limits, by.experts, "experts")?, out.rows, 1),
         _ => (buffer(&limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), by.count),
     };
     let tiles = tiles.min(limits.groups as usize);
-    let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype), rows, vector: linear::aligned(x) };
+    let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype), rows, vector: input.aligned() };
     for chunk in &w.chunks {
         let words = [
             word(out.rows)?,
             word(w.cols)?,
             word(w.grain)?,
             from.offset,
-            word(x.pitch)?,
+            word(x_pitch)?,
             to.offset,
             word(out.pitch)?,
             word(w.outputs())?,

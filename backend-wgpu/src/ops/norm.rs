@@ -8,8 +8,8 @@ use engraft_core::mem::{MatMut, MatRef};
 use engraft_core::ops::NormKind;
 use engraft_shaders::{Kernel, Norm};
 
-/// Flags of `norm.wgsl`.
-fn flags(call: &NormCall<'_, WgpuWeight>) -> u32 {
+/// Flags of `moments.wgsl`.
+pub(super) fn flags(call: &NormCall<'_, WgpuWeight>) -> u32 {
     let of = |yes: bool, bit: u32| if yes { bit } else { 0 };
     let plus_one = call.plus_one && call.bias.is_none();
     of(call.kind == NormKind::Rms, 1)
@@ -82,7 +82,7 @@ fn run(
     ];
     let (weight, bias) = (Slot::whole(&limits, &weight, "a norm")?, Slot::whole(&limits, &bias, "a norm")?);
     let grid = groups(&limits, x.rows * parts, 1);
-    let kernel = Kernel::Norm(how, elem(x.dtype));
+    let kernel = Kernel::Norm(how, elem(x.dtype), gpu.select.norm());
     match (how, other) {
         (Norm::Add, Some(other)) => {
             let slots = [weight, bias, to.slot, other.slot, from.slot];

@@ -24,5 +24,8 @@ pub fn limits(name: &BackendName) -> Result<super::Limits> {
 /// Adapters for people, the strongest first.
 pub fn adapters() -> Vec<String> {
     let all = list().unwrap_or_default();
-    all.iter().map(|a| format!("{} ({}, {}; {})", a.name, a.kind.name(), a.api, a.driver)).collect()
+    let line = |a: &engraft_wgpu::Listed| {
+        format!("{} ({}, {}; {}; {})", a.name, a.kind.name(), a.api, a.driver, a.abilities())
+    };
+    all.iter().map(line).collect()
 }

@@ -18,9 +18,11 @@ use std::sync::Arc;
 /// Rotary and grouped heads, learned positions, norms behind and projections.
 pub const CASES: [&str; 3] = ["llama_gqa_llama3", "gpt2", "opt_postln_proj"];
 
-type Run = Vec<(Vec<u32>, Captured)>;
+/// Tokens and what was kept, prompt by prompt.
+pub type Run = Vec<(Vec<u32>, Captured)>;
 
-fn config() -> EngineConfig {
+/// Every logit, short contexts.
+pub fn config() -> EngineConfig {
     EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
 }
 
@@ -38,7 +40,7 @@ pub fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> E
 }
 
 /// Prompts of several lengths, all at once; logits and hidden states are kept where `keep`.
-fn run<B: Backend>(
+pub fn run<B: Backend>(
     backend: &Arc<B>,
     case: &str,
     config: EngineConfig,
@@ -59,7 +61,8 @@ fn run<B: Backend>(
     ids.iter().map(|id| (drawn[id].clone(), kept(id, &mut engine))).collect()
 }
 
-fn same(what: &str, got: &Run, want: &Run, kept: bool) {
+/// The same tokens, and the same bits of what was kept, if anything was.
+pub fn same(what: &str, got: &Run, want: &Run, kept: bool) {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert_eq!(g.0, w.0, "{what}: tokens of prompt {i}");
         let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

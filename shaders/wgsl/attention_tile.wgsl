@@ -1,0 +1,216 @@
+{#- Attention over pages for several queries that read the same keys: consecutive rows of a sequence, heads that share keys and
+values (`p.tile_heads` of them), {{ slots }} in all. Each keeps the chains of `attention.wgsl`, chunk by chunk in the same order, so
+the bits are the same; a key and a value are read once for all of them.
+
+A workgroup takes a tile of rows for some heads. Where the tile's rows belong to several sequences it goes through them one
+after the other. -#}
+{%- import "prelude.wgsl" as it -%}
+{%- import "math.wgsl" as math -%}
+{{ it.params(carrier, fields) }}
+{{ math.functions() }}
+{{ it.reads(0, "q", x) }}
+{{ it.reads(1, "keys", kv) }}
+{{ it.reads(2, "values", kv) }}
+// Bounds of the sequences' query rows, their rows of the table, their lengths.
+@group(0) @binding(3) var<storage, read> sequences: array<u32>;
+// As in attention.wgsl.
+@group(0) @binding(4) var<storage, read> scores: array<f32>;
+{{ it.writes(5, "out", x) }}
+@group(0) @binding(6) var<storage, read> pages: array<u32>;
+
+const CHUNK = 64u;
+const COLUMNS = {{ columns }}u;
+const CAUSAL = 1u;
+const WINDOW = 2u;
+const SLOPES = 4u;
+
+// [slot][key]
+var<workgroup> shared_s: array<f32, {{ slots * 64 }}>;
+var<workgroup> shared_e: array<f32, {{ slots * 64 }}>;
+
+// The last sequence that begins at or before row `token`.
+fn sequence_of(token: u32) -> u32 {
+    var lo = 0u;
+    var hi = p.seqs;
+    while (lo + 1u < hi) {
+        let mid = (lo + hi) / 2u;
+        if (sequences[p.bounds_offset + mid] <= token) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+// From the first key that the query at `position` sees to behind the last, of `len`; an empty range behind all for a slot
+// without a query.
+fn seen(position: u32, len: u32, flags: u32, used: bool) -> vec2<u32> {
+    if (!used) {
+        return vec2<u32>(0u, 0u);
+    }
+    var hi = len;
+    if ((flags & CAUSAL) != 0u) {
+        hi = min(position + 1u, len);
+    }
+    var lo = 0u;
+    if ((flags & WINDOW) != 0u) {
+        let window = bitcast<u32>(scores[3]);
+        lo = min(position + 1u - min(window, position + 1u), hi);
+    }
+    return vec2<u32>(lo, hi);
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) v: u32,
+) {
+    let k_dim = p.dims & 0xffffu;
+    let v_dim = p.dims >> 16u;
+    let kv_heads = p.heads & 0xffffu;
+    let share = p.heads >> 16u;
+    let tiles_of_head = (share + p.tile_heads - 1u) / p.tile_heads;
+    let kv_head = group.y / tiles_of_head;
+    let first_head = (group.y % tiles_of_head) * p.tile_heads;
+    let tile_rows = {{ slots }}u / p.tile_heads;
+    let scale = scores[0];
+    let flags = bitcast<u32>(scores[4]);
+    for (var tile = group.x; tile * tile_rows < p.tokens; tile += groups.x) {
+        let tile_end = min((tile + 1u) * tile_rows, p.tokens);
+        var token = tile * tile_rows;
+        while (token < tile_end) {
+            let seq = sequence_of(token);
+            let first = sequences[p.bounds_offset + seq];
+            let end = sequences[p.bounds_offset + seq + 1u];
+            if (token < first || token >= end) {
+                token += 1u;
+                continue;
+            }
+            let stop = min(tile_end, end);
+            let len = sequences[p.lens_offset + seq];
+            let row = p.table_offset + sequences[p.rows_offset + seq] * p.table_stride;
+{%- for s in range(slots) %}
+            let row{{ s }} = token + {{ s }}u / p.tile_heads;
+            let of_share{{ s }} = first_head + {{ s }}u % p.tile_heads;
+            let used{{ s }} = row{{ s }} < stop && of_share{{ s }} < share;
+            let head{{ s }} = kv_head * share + min(of_share{{ s }}, share - 1u);
+            let position{{ s }} = len - (end - min(row{{ s }}, end - 1u));
+            let range{{ s }} = seen(position{{ s }}, len, flags, used{{ s }});
+            let q{{ s }} = p.q_offset + min(row{{ s }}, stop - 1u) * p.q_pitch + head{{ s }} * k_dim;
+            var o{{ s }}: array<f32, {{ columns }}>;
+            for (var c = 0u; c < COLUMNS; c += 1u) {
+                o{{ s }}[c] = 0.0;
+            }
+            var top{{ s }} = 0.0;
+            var sum{{ s }} = 0.0;
+            var any{{ s }} = false;
+{%- endfor %}
+            // The first slot has a query; every later one sees from there or from further on.
+            let lo = range0.x;
+            var hi = range0.y;
+{%- for s in range(1, slots) %}
+            hi = max(hi, range{{ s }}.y);
+{%- endfor %}
+            for (var chunk = lo / CHUNK * CHUNK; chunk < hi; chunk += CHUNK) {
+                let j = chunk + v;
+                if (j >= lo && j < hi) {
+                    let page = pages[row + j / p.page_size];
+                    let k_base = (page * kv_heads + kv_head) * k_dim * p.page_size + j % p.page_size;
+{%- for s in range(slots) %}
+                    var acc{{ s }} = 0.0;
+{%- endfor %}
+                    for (var d = 0u; d < k_dim; d += 1u) {
+                        let key = keys_at(k_base + d * p.page_size);
+{%- for s in range(slots) %}
+                        acc{{ s }} = madd(q_at(q{{ s }} + d), key, acc{{ s }});
+{%- endfor %}
+                    }
+{%- for s in range(slots) %}
+                    var s{{ s }} = og(og(acc{{ s }}) * scale);
+{%- if capped %}
+                    s{{ s }} = og(scores[1] * tanh_of(og(s{{ s }} * scores[2])));
+{%- endif %}
+                    if ((flags & SLOPES) != 0u) {
+                        s{{ s }} = madd(scores[5u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
+                    }
+                    shared_s[v + {{ s * 64 }}u] = og(s{{ s }});
+{%- endfor %}
+                }
+                workgroupBarrier();
+{%- for s in range(slots) %}
+                let a{{ s }} = max(range{{ s }}.x, chunk) - chunk;
+                let b{{ s }} = clamp(range{{ s }}.y, chunk, chunk + CHUNK) - chunk;
+                var m{{ s }} = shared_s[min(a{{ s }}, 63u) + {{ s * 64 }}u];
+                for (var i = a{{ s }} + 1u; i < b{{ s }}; i += 1u) {
+                    let other = shared_s[i + {{ s * 64 }}u];
+                    m{{ s }} = select(m{{ s }}, other, other > m{{ s }});
+                }
+                if (v >= a{{ s }} && v < b{{ s }}) {
+                    shared_e[v + {{ s * 64 }}u] = exp_of(og(shared_s[v + {{ s * 64 }}u] - m{{ s }}));
+                }
+{%- endfor %}
+                workgroupBarrier();
+                let from_ = max(lo, chunk) - chunk;
+                let to = min(hi - chunk, CHUNK);
+{%- for s in range(slots) %}
+                let here{{ s }} = a{{ s }} < b{{ s }};
+                let new_top{{ s }} = select(top{{ s }}, m{{ s }}, here{{ s }} && (!any{{ s }} || m{{ s }} > top{{ s }}));
+                let keep{{ s }} = exp_of(og(top{{ s }} - new_top{{ s }}));
+                let take{{ s }} = exp_of(og(select(new_top{{ s }}, m{{ s }}, here{{ s }}) - new_top{{ s }}));
+                var l{{ s }} = 0.0;
+{%- endfor %}
+                for (var c = 0u; c < COLUMNS; c += 1u) {
+                    let d = c * 64u + v;
+                    if (d < v_dim) {
+{%- for s in range(slots) %}
+                        var acc{{ s }} = 0.0;
+                        l{{ s }} = 0.0;
+{%- endfor %}
+                        for (var i = from_; i < to; i += 1u) {
+                            let at = chunk + i;
+                            let page = pages[row + at / p.page_size];
+                            let value =
+                                values_at(((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * v_dim + d);
+{%- for s in range(slots) %}
+                            if (i >= a{{ s }} && i < b{{ s }}) {
+                                let e = shared_e[i + {{ s * 64 }}u];
+                                l{{ s }} = og(l{{ s }} + e);
+                                acc{{ s }} = madd(e, value, acc{{ s }});
+                            }
+{%- endfor %}
+                        }
+{%- for s in range(slots) %}
+                        if (here{{ s }}) {
+                            acc{{ s }} = og(acc{{ s }});
+                            let merged = og(og(o{{ s }}[c] * keep{{ s }}) + og(acc{{ s }} * take{{ s }}));
+                            o{{ s }}[c] = select(acc{{ s }}, merged, any{{ s }});
+                        }
+{%- endfor %}
+                    }
+                }
+{%- for s in range(slots) %}
+                if (here{{ s }}) {
+                    sum{{ s }} = og(select(l{{ s }}, og(sum{{ s }} * keep{{ s }}) + og(l{{ s }} * take{{ s }}), any{{ s }}));
+                    top{{ s }} = new_top{{ s }};
+                    any{{ s }} = true;
+                }
+{%- endfor %}
+                workgroupBarrier();
+            }
+{%- for s in range(slots) %}
+            if (used{{ s }}) {
+                let to{{ s }} = p.out_offset + row{{ s }} * p.out_pitch + head{{ s }} * v_dim;
+                for (var c = 0u; c < COLUMNS; c += 1u) {
+                    let d = c * 64u + v;
+                    if (d < v_dim) {
+                        out_put(to{{ s }} + d, select(0.0, o{{ s }}[c] / sum{{ s }}, any{{ s }}));
+                    }
+                }
+            }
+{%- endfor %}
+            token = stop;
+        }
+    }
+}
