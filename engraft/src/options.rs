@@ -91,12 +91,11 @@ impl Options {
         self
     }
 
-    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, kernel injection, CUDA graphs. Its
-    /// checkpoint is opened by [`crate::ModelSource::configured`].
+    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, kernel injection or an injection policy
+    /// (which the registry of these options takes: see [`Registry::injection_policy`]), CUDA graphs. Its checkpoint is opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Unsupported` for what this build cannot do from a configuration: several ranks, an injection policy, writing a
-    /// converted model.
+    /// `Unsupported` for what this build cannot do from a configuration: several ranks, writing a converted model.
     pub fn config(mut self, config: &InferenceConfig) -> Result<Self> {
         for (what, ranks) in
             [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
@@ -109,22 +108,15 @@ impl Options {
                 });
             }
         }
-        for (what, given, instead) in [
-            (
-                "injection_policy",
-                config.injection_policy.is_some(),
-                "describe the model by a policy (docs/add_a_policy.md)",
-            ),
-            (
-                "save_mp_checkpoint_path",
-                config.save_mp_checkpoint_path.is_some(),
-                "write shards with `engraft convert`",
-            ),
-        ] {
-            if given {
-                let (op, backend) = (format!("`{what}`"), self.backend.to_string());
-                return Err(Error::Unsupported { op, backend, reason: instead.into() });
-            }
+        if config.save_mp_checkpoint_path.is_some() {
+            return Err(Error::Unsupported {
+                op: "`save_mp_checkpoint_path`".into(),
+                backend: self.backend.to_string(),
+                reason: "write shards with `engraft convert`".into(),
+            });
+        }
+        if let Some(policy) = &config.injection_policy {
+            self.registry.injection_policy(&serde_json::json!(policy))?;
         }
         self.fused = config.kernel_inject;
         self.engine = config.engine();

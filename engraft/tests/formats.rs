@@ -132,13 +132,53 @@ fn described_by_a_deepspeed_configuration() {
     let (config, _) = RawConfig::new().tp_size(2).checkpoint("absent").check().unwrap();
     let text = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("tp_size") && text.contains('2'), "{text}");
-    let (config, _) =
-        RawConfig::new().set("injection_policy", json!({"Block": "out"})).unwrap().check().unwrap();
-    assert!(Options::new().config(&config).unwrap_err().to_string().contains("`injection_policy`"));
     let (config, _) = RawConfig::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
     assert!(Options::new().config(&config).unwrap_err().to_string().contains("engraft convert"));
     let (config, _) = RawConfig::new().check().unwrap();
     assert!(ModelSource::configured(&config).unwrap().is_none());
+}
+
+/// The demo model under a type that nobody knows, opened by a configuration with DeepSpeed's dictionary.
+#[test]
+fn an_unknown_model_by_deepspeeds_injection_policy() {
+    let folder = fresh("injection-policy");
+    for file in std::fs::read_dir(demo()).unwrap() {
+        let file = file.unwrap().path();
+        std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
+    }
+    let config = std::fs::read(folder.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["model_type"] = "unheard of".into();
+    // Its products have names of their own, which no rule knows: without the dictionary nothing places them.
+    let renamed =
+        |name: &str| name.replace("self_attn.o_proj", "self_attn.mix").replace("down_proj", "shrink");
+    let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let old = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let new = old.tensors().into_iter().map(|(name, view)| (renamed(&name), view));
+    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(new, None).unwrap()).unwrap();
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+
+    let open = |dictionary: Option<serde_json::Value>| {
+        let raw = RawConfig::new().dictionary(&json!({"dtype": "fp32"})).unwrap();
+        let raw = match dictionary {
+            Some(dictionary) => raw.set("injection_dict", dictionary).unwrap(),
+            None => raw,
+        };
+        Options::new().config(&raw.check().unwrap().0).unwrap().open(folder.as_path())
+    };
+    let model = open(Some(json!({"UnheardOfBlock": ["self_attn.mix", "mlp.shrink"]}))).unwrap();
+    assert_eq!(text(&model), text(&engraft::demo().unwrap()));
+    assert!(!model.handle().info().plan.assumed.is_empty() && model.handle().info().plan.arch == "automatic");
+    let unplaced = open(None).unwrap_err().to_string();
+    assert!(unplaced.contains("self_attn.mix"), "{unplaced}");
+    // A name that is nowhere in the file is a mistake, also where a family knows the model.
+    let wrong =
+        open(Some(json!({"UnheardOfBlock": ["self_attn.mix", "mlp.absent"]}))).unwrap_err().to_string();
+    assert!(wrong.contains("injection_policy") && wrong.contains("mlp.absent"), "{wrong}");
+    let (config, _) =
+        RawConfig::new().set("injection_policy", json!({"B": "c_proj"})).unwrap().check().unwrap();
+    let known = Options::new().config(&config).unwrap().open(ModelSource::Demo).unwrap_err().to_string();
+    assert!(known.contains("injection_policy") && known.contains("c_proj"), "{known}");
 }
 
 #[test]

@@ -29,5 +29,5 @@ fn every_json_block_is_a_configuration_that_passes() {
 
 #[test]
 fn there_are_rust_blocks() {
-    assert_eq!(blocks("rust").len(), 2);
+    assert_eq!(blocks("rust").len(), 3);
 }

@@ -186,6 +186,14 @@ impl Automatic {
         }
     }
 
+    /// The first of the given ends of names that no module of the file has.
+    pub(super) fn unmatched(&self, catalog: Catalog<'_>) -> Option<&str> {
+        let modules =
+            || catalog.tensors().iter().filter_map(|t| t.name.rsplit_once('.')).map(|(module, _)| module);
+        let there = |end: &&String| modules().any(|m| ends_with(m, end));
+        self.row_parallel.iter().find(|end| !there(end)).map(String::as_str)
+    }
+
     /// What is assumed about a model beyond what its file says, one sentence each.
     ///
     /// # Errors
@@ -245,12 +253,15 @@ impl Automatic {
             slots.push((slot, names.join(" + ")));
             true
         };
+        let ended = |name: &String| match name.contains("att") || name.ends_with("o_proj") {
+            true => Slot::AttnOut,
+            false => Slot::Down,
+        };
         for name in &self.row_parallel {
-            let attention = name.contains("att") || name.ends_with("o_proj");
-            take(&mut left, if attention { Slot::AttnOut } else { Slot::Down }, &[name.as_str()]);
+            take(&mut left, ended(name), &[name.as_str()]);
         }
         for (slot, rules) in NORMS.iter().chain(&PRODUCTS) {
-            let given = !self.row_parallel.is_empty() && matches!(slot, Slot::AttnOut | Slot::Down);
+            let given = self.row_parallel.iter().any(|name| ended(name) == *slot);
             if !given {
                 let _ = rules.iter().any(|end| take(&mut left, *slot, &[*end]));
             }

@@ -49,6 +49,8 @@ pub(super) const FAMILIES: [Described; 35] = [
 #[derive(Clone)]
 pub struct Registry {
     policies: Vec<Arc<dyn InjectionPolicy>>,
+    /// What the user says of products, instead of the automatic policy's rules.
+    given: Option<Automatic>,
 }
 
 impl Default for Registry {
@@ -67,7 +69,7 @@ impl Default for Registry {
 impl Registry {
     /// No policies.
     pub fn empty() -> Self {
-        Self { policies: Vec::new() }
+        Self { policies: Vec::new(), given: None }
     }
 
     /// Adds a policy.
@@ -75,11 +77,30 @@ impl Registry {
         self.policies.push(policy);
     }
 
+    /// Takes DeepSpeed's `injection_policy`: in models that no family describes, these products are summed over ranks
+    /// instead of those that the automatic policy knows by name. A family that fits knows its own; the names must be in the
+    /// file in any case.
+    ///
+    /// # Errors
+    /// As [`Automatic::from_injection_policy`].
+    pub fn injection_policy(&mut self, dictionary: &serde_json::Value) -> Result<()> {
+        let given = Automatic::from_injection_policy(dictionary)?;
+        self.policies.retain(|p| p.name() != given.name());
+        self.policies.push(Arc::new(given.clone()));
+        self.given = Some(given);
+        Ok(())
+    }
+
     /// The policy that fits best.
     ///
     /// # Errors
-    /// `NoPolicy` with every policy's reason when none fits; `Binding` when two fit equally well.
+    /// `Config` for a name of [`Registry::injection_policy`] that no module's name ends with; `NoPolicy` with every
+    /// policy's reason when none fits; `Binding` when two fit equally well.
     pub fn choose(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
+        if let Some(name) = self.given.as_ref().and_then(|given| given.unmatched(catalog)) {
+            let allowed = "the end of the name of a module in the checkpoint";
+            return Err(Error::config("injection_policy", format!("\"{name}\""), allowed));
+        }
         let mut best: Vec<(u32, &Arc<dyn InjectionPolicy>)> = Vec::new();
         // Dozens go by the type alone: their reasons are one.
         let (mut reasons, mut known, other) = (Vec::new(), Vec::new(), other_type(config));
