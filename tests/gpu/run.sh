@@ -92,6 +92,8 @@ part generate "$bin/engraft" generate --backend "$backend" "${driver[@]}" --prom
   --max-new-tokens 16 --seed 1
 part "bench-$shape" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --shape "$shape" --weights bf16 \
   --dtype bf16 "${bench[@]}"
+part "bench-$shape-fast" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --mode fast --shape "$shape" \
+  --weights bf16 --dtype bf16 "${bench[@]}"
 [ "$machine" = soft-cuda ] || part bench-llama-8b "$bin/engraft" bench --backend "$backend" --shape llama-8b \
   --weights bf16 --dtype bf16 "${bench[@]}"
 echo "results: $out"
