@@ -82,7 +82,7 @@ macro_rules! functions {
                     .map_err(|e| no(format!("the file libcublasLt.so.12 or .13 of NVIDIA's cuBLAS ({e})")))?;
                 // SAFETY: symbols are looked up under the types that the library documents.
                 $(let $field = *unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> $out>($symbol) }
-                    .map_err(|e| no(format!("a cuBLASLt with all its functions ({e})")))?;)*
+                    .map_err(|_| no(format!("a cuBLASLt with {}", String::from_utf8_lossy($symbol))))?;)*
                 Ok(Arc::new(Self { $($field,)* _library: library }))
             }
         }

@@ -4,6 +4,9 @@
 // row of x: each takes one value, the maximum and the codes go round by shuffles. Then each adds its output's 32 products,
 // four at a time. A leaf is the chain `acc = (dx * dw) * sum + acc` over its blocks; leaves are whole blocks (the grain is a
 // multiple of 32), so a warp's lanes are always in step.
+//
+// The norm before a product does not write bytes: a row's codes depend on nothing but its block of 32, each warp forms those of
+// its leaf in a few shuffles, and no buffer of codes has to live between two kernels.
 #pragma once
 #include "product.cuh"
 

@@ -21,11 +21,12 @@ use engraft_core::numerics::{Madd, Mode};
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
-use engraft_cuda::{CudaConfig, Loads};
+use engraft_cuda::{Cuda, CudaConfig, Loads};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use whole::{CASES, golden, laws, open};
@@ -164,6 +165,21 @@ fn logits<B: Backend>(backend: &Arc<B>, dtype: Float) -> (Engine<B>, Vec<f32>) {
     (engine, all)
 }
 
+/// Runs it, holds its logits to the CPU's and what ran to the plan; what ran, by name.
+fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u64> {
+    let (engine, got) = logits(gpu, dtype);
+    let want = logits(cpu, dtype).1;
+    assert_eq!(got.len(), want.len());
+    let most = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
+    let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
+    assert!(f64::from(off) <= budget::golden(dtype), "{dtype}: off by {off:e}");
+    println!("{dtype}: off by {off:e}");
+    let (plan, ran) = (InjectionPlan::new(gpu.as_ref(), engine.model(), dtype), gpu.launches());
+    let complaints = complaints(&plan, &ran);
+    assert!(complaints.is_empty(), "{complaints:?}");
+    ran
+}
+
 #[test]
 fn fast_takes_the_kernels_of_hopper_for_many_rows() {
     let here = here();
@@ -175,18 +191,10 @@ fn fast_takes_the_kernels_of_hopper_for_many_rows() {
                 println!("{name} is no Hopper: its kernels are those of the default mode");
                 continue;
             }
-            let (engine, got) = logits(&gpu, dtype);
-            let want = logits(&cpu, dtype).1;
-            assert_eq!(got.len(), want.len());
-            let most = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
-            let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
-            assert!(f64::from(off) <= budget::golden(dtype), "{name}, {dtype}: off by {off:e}");
-            let (plan, ran) = (InjectionPlan::new(gpu.as_ref(), engine.model(), dtype), gpu.launches());
-            let complaints = complaints(&plan, &ran);
-            assert!(complaints.is_empty(), "{complaints:?}");
+            let ran = launches(&gpu, &cpu, dtype);
             let times = |entry: String| ran.get(&entry).copied().unwrap_or(0);
             let products = times(format!("gemmw_n128_{dtype}"));
-            println!("{name}, {dtype}: {products} products by Hopper's kernel, off by {off:e}");
+            println!("{name}, {dtype}: {products} products by Hopper's kernel");
             // Queries to values, outputs, gate and up, down; the head.
             assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
         }
@@ -221,17 +229,9 @@ fn cublaslt_takes_products_of_many_rows_where_it_is_given() {
                 }
                 other => other.unwrap(),
             };
-            let (engine, got) = logits(&gpu, dtype);
-            // Against the CPU, and so against the own kernels, which are held to the same.
-            let want = logits(&cpu, dtype).1;
-            let most = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
-            let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
-            assert!(f64::from(off) <= budget::golden(dtype), "{name}, {dtype}: off by {off:e}");
-            let (plan, ran) = (InjectionPlan::new(gpu.as_ref(), engine.model(), dtype), gpu.launches());
-            let complaints = complaints(&plan, &ran);
-            assert!(complaints.is_empty(), "{complaints:?}");
+            let ran = launches(&gpu, &cpu, dtype);
             let products = ran.get("cublasLtMatmul").copied().unwrap_or(0);
-            println!("{name}, {dtype}: {products} products by cuBLASLt, off by {off:e}");
+            println!("{name}, {dtype}: {products} products by cuBLASLt");
             // Queries to values, outputs, down, the head; gate and up have an activation behind them.
             assert!(products >= 4, "{ran:?}");
         }
