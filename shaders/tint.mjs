@@ -9,27 +9,34 @@ import path from 'node:path';
 
 const { create, globals } = await import(path.join(process.env.NODE_PATH, 'webgpu', 'index.js'));
 Object.assign(globalThis, globals);
-// Kept: the adapter does not outlive it.
-const gpu = create([]);
-const adapter = await gpu.requestAdapter();
-if (!adapter) {
-  console.error('no adapter: VK_DRIVER_FILES names none that Dawn takes');
-  process.exit(2);
-}
 const wanted = { maxStorageBuffersPerShaderStage: 8 };
 const features = ['subgroups', 'shader-f16'];
-const lacking = features.filter((feature) => !adapter.features.has(feature));
-if (lacking.length > 0) {
-  console.error(`the adapter lacks ${lacking.join(', ')}: its variants cannot be checked`);
-  process.exit(2);
+// Dawn for Node gives up after some thousand modules of one device: from time to time there is a new one.
+const PER_DEVICE = 1500;
+let gpu, adapter, device;
+async function open() {
+  device?.destroy();
+  // Kept: the adapter does not outlive it.
+  gpu = create([]);
+  adapter = await gpu.requestAdapter();
+  if (!adapter) {
+    console.error('no adapter: VK_DRIVER_FILES names none that Dawn takes');
+    process.exit(2);
+  }
+  const lacking = features.filter((feature) => !adapter.features.has(feature));
+  if (lacking.length > 0) {
+    console.error(`the adapter lacks ${lacking.join(', ')}: its variants cannot be checked`);
+    process.exit(2);
+  }
+  device = await adapter.requestDevice({ requiredLimits: wanted, requiredFeatures: features });
+  // Errors are read from the compilation's messages; a module that is refused is said again as an error of the device.
+  device.addEventListener('uncapturederror', (event) => event.preventDefault());
 }
-const device = await adapter.requestDevice({ requiredLimits: wanted, requiredFeatures: features });
-// Errors are read from the compilation's messages; a module that is refused is said again as an error of the device.
-device.addEventListener('uncapturederror', (event) => event.preventDefault());
 let checked = 0;
 const refused = [];
 for (const line of readFileSync(0, 'utf8').split('\n').filter(Boolean)) {
   const [label, dialect, code] = JSON.parse(line);
+  if (checked % PER_DEVICE === 0) await open();
   const info = await device.createShaderModule({ label, code }).getCompilationInfo();
   const messages = info.messages.filter((m) => m.type === 'error').map((m) => `${m.lineNum}: ${m.message}`);
   if (messages.length > 0) refused.push(`${label} (${dialect}): ${messages.join('; ')}`);

@@ -171,7 +171,7 @@ pub fn seeds(lab: &str, packed: bool) -> u64 {
     match lab {
         adapter if packed && adapter.starts_with("wgpu") => 3,
         soft if soft.starts_with("cuda-soft") => 6,
-        second if second.contains("swiftshader") || second.ends_with("-subgroups") => 8,
+        second if second.contains("swiftshader") || second.ends_with("-subgroups") => 6,
         _ => 24,
     }
 }
