@@ -157,9 +157,14 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
         // Drivers compile every kernel of every instance: no twins, except in `goldens --uniform-parameters`.
         let subject = wgpu(Some(&name), false)?;
         visitor.visit(Lab { name: format!("wgpu-{name}"), subject, twins: Vec::new() });
-        if let Ok(subject) = wgpu_reduced(&name, Reduce::Subgroups) {
-            let twins = vec![("workgroup memory against subgroups", wgpu_reduced(&name, Reduce::Shared)?)];
-            visitor.visit(Lab { name: format!("wgpu-{name}-subgroups"), subject, twins });
+        match wgpu_reduced(&name, Reduce::Subgroups) {
+            Ok(subject) => {
+                let twins =
+                    vec![("workgroup memory against subgroups", wgpu_reduced(&name, Reduce::Shared)?)];
+                visitor.visit(Lab { name: format!("wgpu-{name}-subgroups"), subject, twins });
+            }
+            Err(Error::Unsupported { reason, .. }) => println!("wgpu-{name}-subgroups: skipped: {reason}"),
+            Err(e) => return Err(e),
         }
     }
     Ok(())

@@ -77,5 +77,9 @@ fn main() -> ExitCode {
         println!("{} asks for {}, which this run does not have", backends::REQUIRE, missing.join(", "));
         return ExitCode::FAILURE;
     }
+    if ran == 0 {
+        println!("no trial has the name that was asked for: a run in which nothing ran shows nothing");
+        return ExitCode::FAILURE;
+    }
     conclusion.exit_code()
 }

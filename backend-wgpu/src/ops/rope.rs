@@ -2,7 +2,8 @@
 
 use super::attention::pair;
 use super::{FLAT, kv, norm};
-use crate::command::{Call, Slot, buffer, elem, groups, matrix, word};
+use crate::command::{Call, Place, Slot, buffer, elem, groups, matrix, word};
+use crate::device::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::{KvView, NormCall, QkvCall, RopeView};
@@ -72,6 +73,14 @@ pub(super) fn qkv_rope_append(
     rope_append(stream, qkv, call, slab)
 }
 
+/// Angles of the rotation; without one none is read, and anything that can be read may stand there.
+fn angles<'a>(limits: &Limits, call: &QkvCall<'a, WgpuMem, WgpuWeight>) -> Result<Place<'a>> {
+    match call.rope {
+        Some(rope) => buffer(limits, rope.table, "angles"),
+        None => buffer(limits, call.step.positions, "positions"),
+    }
+}
+
 /// A norm's weight; without one anything that can be read may stand there.
 fn weight<'a>(gpu: &'a Wgpu, norm: NormCall<'a, WgpuWeight>) -> Result<Slot<'a>> {
     Slot::whole(&gpu.limits, norm.weight.map_or_else(|| gpu.nothing(), |w| w.vector())?, "a norm")
@@ -92,10 +101,7 @@ fn norm_rope_append(
     let at = matrix(&limits, x, "activations")?;
     let positions = buffer(&limits, call.step.positions, "positions")?;
     let slots = buffer(&limits, call.step.slots, "write slots")?;
-    let table = match call.rope {
-        Some(rope) => buffer(&limits, rope.table, "angles")?,
-        None => buffer(&limits, call.step.positions, "positions")?,
-    };
+    let table = angles(&limits, &call)?;
     let [q_weight, k_weight] = [weight(&gpu, q)?, weight(&gpu, k)?];
     let [keys, values] = kv::slabs(&limits, slab)?;
     let interleaved = call.rope.is_some_and(|r| r.style == RopeStyle::Interleaved);
@@ -138,11 +144,7 @@ fn rope_append(
     let at = matrix(&limits, x, "activations")?;
     let positions = buffer(&limits, call.step.positions, "positions")?;
     let slots = buffer(&limits, call.step.slots, "write slots")?;
-    // Without a rotation no angle is read: anything that can be read may stand there.
-    let table = match call.rope {
-        Some(rope) => buffer(&limits, rope.table, "angles")?,
-        None => buffer(&limits, call.step.positions, "positions")?,
-    };
+    let table = angles(&limits, &call)?;
     let [keys, values] = kv::slabs(&limits, slab)?;
     let words = [
         word(x.rows)?,

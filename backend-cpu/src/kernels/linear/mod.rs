@@ -1,9 +1,9 @@
 //! `linear`: `y[t, n] = round(tree over leaves of chains of x[t, k] w[n, k])`, with its epilogues.
 //!
 //! `pack` puts weights into panels of 16 output columns, `format` reads them, `chain` holds the inner loops, `gemv` is one
-//! row, `gemm` several, `int8` both for quantized activations, `epilogue` what happens before the result is written. Work is split over blocks of 16 outputs
-//! and blocks of rows, never across a sum, so bits are equal for all row counts, threads, tiles and instruction sets:
-//! those of `sum::dot_ref`.
+//! row, `gemm` several, `int8` both for quantized activations, `epilogue` what happens before the result is written. Work is
+//! split over blocks of 16 outputs and blocks of rows, never across a sum, so bits are equal for all row counts, threads,
+//! tiles and instruction sets: those of `sum::dot_ref`; of `w8a8` those of `int8`'s head.
 
 mod chain;
 mod epilogue;
@@ -103,8 +103,7 @@ fn many_rows(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<(
         let group = (units * blocks / (threads * 8)).clamp(1, 16);
         let groups = units.div_ceil(group);
         machine.pool.run(groups * blocks, |chunk, thread| {
-            // Blocks of rows change fastest: a group of panels is read from memory once, then found in a cache.
-            let (g, block) = (chunk / blocks, chunk % blocks);
+            let (block, g) = (chunk / groups, chunk % groups);
             let tiles = block * tiling.block..((block + 1) * tiling.block).min(tiling.tiles);
             let units = g * group..((g + 1) * group).min(units);
             // SAFETY: each thread has a stash of its own behind the packed rows.
