@@ -71,7 +71,7 @@ impl Cpu {
         let isa = config.isa.unwrap_or_else(Isa::detect);
         let machine = Machine::with_isa(threads, config.madd, isa);
         let caps = Caps {
-            device: format!("{} threads, {}", machine.pool.threads(), isa.name()),
+            device: format!("{} threads, {}", machine.pool.threads(), machine.isa.name()),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
             memory_bytes: None,
@@ -130,6 +130,6 @@ impl Backend for Cpu {
         Ok(CpuPlan { bound })
     }
     fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(op, signature, self.machine.isa.name())
+        ops::coverage(op, signature, self.machine.isa)
     }
 }

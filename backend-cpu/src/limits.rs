@@ -3,7 +3,8 @@
 //! `engraft bench` gives its figures as shares of these, measured in the same run, so that a noisy neighbour spoils both.
 
 use crate::kernels::{AlignedBytes, Machine};
-use crate::simd::{self, Kernel, Lanes};
+use crate::simd::wide::{self, Kernel16, Lanes16};
+use crate::simd::{self, Isa, Kernel, Lanes};
 use engraft_core::Result;
 use std::time::Instant;
 
@@ -72,28 +73,33 @@ fn read(machine: &Machine, memory: &AlignedBytes) -> Result<f64> {
 fn fma(machine: &Machine) -> Result<f64> {
     const STEPS: usize = 1 << 16;
     struct Chains;
-    impl Kernel for Chains {
+    impl Kernel16 for Chains {
         #[inline(always)]
-        fn run<V: Lanes>(self) {
-            let x = V::splat(std::hint::black_box(0.999));
-            let mut acc = [V::splat(1.0); 12];
-            for _ in 0..STEPS {
-                for a in &mut acc {
-                    *a = a.madd(x, x);
-                }
+        fn run<W: Lanes16>(self) {
+            // As many registers as a tile of products has; more chains than the processor has multiply-adds in flight.
+            if W::TILE == wide::tile(Isa::Avx512) { chains::<W, 12>() } else { chains::<W, 6>() }
+        }
+    }
+    #[inline(always)]
+    fn chains<W: Lanes16, const N: usize>() {
+        let x = W::splat(std::hint::black_box(0.999));
+        let mut acc = [W::splat(1.0); N];
+        for _ in 0..STEPS * 12 / N {
+            for a in &mut acc {
+                *a = a.madd(x, x);
             }
-            let mut out = [0f32; 8];
-            for a in acc {
-                // SAFETY: 8 floats.
-                unsafe { a.store(out.as_mut_ptr()) };
-                std::hint::black_box(&out);
-            }
+        }
+        let mut out = [0f32; 16];
+        for a in acc {
+            // SAFETY: 16 floats.
+            unsafe { a.store(out.as_mut_ptr()) };
+            std::hint::black_box(&out);
         }
     }
     let chunks = machine.pool.threads() * 16;
     let start = Instant::now();
-    machine.pool.run(chunks, |_, _| simd::run(machine.isa, machine.madd, Chains))?;
-    Ok((chunks * STEPS * 12 * 16) as f64 * 1e-9 / start.elapsed().as_secs_f64())
+    machine.pool.run(chunks, |_, _| wide::run(machine.isa, machine.madd, Chains))?;
+    Ok((chunks * STEPS * 12 * 32) as f64 * 1e-9 / start.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

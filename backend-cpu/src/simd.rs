@@ -4,8 +4,10 @@
 //! four times (portable or AVX2, fused or separate multiply-add) and picks one at run time; inside the AVX2 instance
 //! everything is inlined into a function with the target features, so plain loops vectorise there as well.
 //!
-//! Invariant: every operation here is exact or correctly rounded, so both instruction sets give the same bits, always;
+//! Invariant: every operation here is exact or correctly rounded, so all instruction sets give the same bits, always;
 //! tests hold this for each operation and for each kernel. Lanes are outputs, never terms of one sum.
+
+pub mod wide;
 
 use engraft_core::math::{FusedMadd, MulAdd, SeparateMadd};
 use engraft_core::numerics::Madd;
@@ -22,26 +24,41 @@ pub enum Isa {
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// The same, and AVX-512 (F, VL, BW, DQ) for products of several rows.
+    Avx512,
 }
 
 impl Isa {
     /// The best that this processor has.
     pub fn detect() -> Isa {
+        Isa::Avx512.here()
+    }
+
+    /// This one, or the best below it that this processor has.
+    #[inline]
+    pub fn here(self) -> Isa {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2")
+        if self != Isa::Portable
+            && std::arch::is_x86_feature_detected!("avx2")
             && std::arch::is_x86_feature_detected!("fma")
             && std::arch::is_x86_feature_detected!("f16c")
         {
-            return Isa::Avx2;
+            let wide = self == Isa::Avx512
+                && std::arch::is_x86_feature_detected!("avx512f")
+                && std::arch::is_x86_feature_detected!("avx512vl")
+                && std::arch::is_x86_feature_detected!("avx512bw")
+                && std::arch::is_x86_feature_detected!("avx512dq");
+            return if wide { Isa::Avx512 } else { Isa::Avx2 };
         }
         Isa::Portable
     }
 
-    /// `portable` or `avx2`.
+    /// `portable`, `avx2` or `avx512`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
         }
     }
 }
@@ -52,11 +69,12 @@ pub trait Kernel {
     fn run<V: Lanes>(self);
 }
 
-/// Runs `kernel` compiled for `isa` and `madd`. An AVX2 request on a processor without it runs the portable form.
+/// Runs `kernel` compiled for `isa` (AVX-512 counts as AVX2 here) and `madd`. What the processor does not have runs in the
+/// portable form.
 #[inline]
 pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && Isa::detect() == Isa::Avx2 {
+    if isa.here() != Isa::Portable {
         // SAFETY: the processor has the features, checked on the line above.
         return unsafe {
             match madd {
@@ -109,6 +127,8 @@ pub trait Lanes: Copy + 'static {
     /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each) with 16 columns,
     /// `w` being `[8][16][4]` bytes.
     unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R];
+    /// Lane i of row j becomes lane j of row i.
+    fn transpose(rows: [Self; WIDTH]) -> [Self; WIDTH];
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
@@ -260,12 +280,17 @@ impl<M: MulAdd> Lanes for Portable<M> {
         })
     }
     #[inline(always)]
+    fn transpose(rows: [Self; WIDTH]) -> [Self; WIDTH] {
+        std::array::from_fn(|i| Self::each(|j| rows[j].0[i]))
+    }
+    #[inline(always)]
     fn prefetch(_: *const u8) {}
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     //! The AVX2 lanes. Every method is only reached from [`enter`], which has the target features.
+    use super::wide::Kernel16;
     use super::{Kernel, Lanes, Madd, MulAdd, PhantomData};
     use std::arch::x86_64::*;
 
@@ -277,6 +302,12 @@ mod avx2 {
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn enter<M: MulAdd, K: Kernel>(kernel: K) {
         kernel.run::<Avx2<M>>();
+    }
+
+    /// The same on pairs.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn enter16<M: MulAdd, K: Kernel16>(kernel: K) {
+        kernel.run::<[Avx2<M>; 2]>();
     }
 
     #[inline(always)]
@@ -414,6 +445,22 @@ mod avx2 {
             }
         }
         #[inline(always)]
+        fn transpose(r: [Self; 8]) -> [Self; 8] {
+            // SAFETY: features, as above. Pairs of lanes, then fours, then halves change places.
+            unsafe {
+                let low = |i: usize| _mm256_unpacklo_ps(r[i].0, r[i + 1].0);
+                let high = |i: usize| _mm256_unpackhi_ps(r[i].0, r[i + 1].0);
+                let (l, h) = ([low(0), low(2), low(4), low(6)], [high(0), high(2), high(4), high(6)]);
+                let first = |a, b| _mm256_shuffle_ps::<0x44>(a, b);
+                let second = |a, b| _mm256_shuffle_ps::<0xee>(a, b);
+                let top = [first(l[0], l[1]), second(l[0], l[1]), first(h[0], h[1]), second(h[0], h[1])];
+                let end = [first(l[2], l[3]), second(l[2], l[3]), first(h[2], h[3]), second(h[2], h[3])];
+                let front = |i: usize| wrap(_mm256_permute2f128_ps::<0x20>(top[i], end[i]));
+                let back = |i: usize| wrap(_mm256_permute2f128_ps::<0x31>(top[i], end[i]));
+                [front(0), front(1), front(2), front(3), back(0), back(1), back(2), back(3)]
+            }
+        }
+        #[inline(always)]
         fn prefetch(p: *const u8) {
             // SAFETY: a prefetch never faults.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -461,6 +508,8 @@ mod tests {
                     .for_each(&mut put);
                 V::dots([x.as_ptr()], [128; 512].as_ptr()).into_iter().flatten().for_each(&mut put);
                 put(v.madd(V::splat(1.1), V::splat(0.3)));
+                let rows = [0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| v.add(V::splat(f[i])));
+                V::transpose(rows).into_iter().for_each(&mut put);
                 let mut h = [0u16; 8];
                 v.store_f16(h.as_mut_ptr());
                 put(V::load_f16(h.as_ptr()));
@@ -471,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn both_instruction_sets_give_the_same_bits() {
+    fn all_instruction_sets_give_the_same_bits() {
         let mut s = 1u64;
         for _ in 0..20_000 {
             let mut word = || {

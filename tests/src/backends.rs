@@ -35,11 +35,14 @@ pub fn cpu_lab(madd: Madd) -> Result<Lab<Cpu>> {
         Madd::Fused => "cpu",
         Madd::Separate => "cpu-separate",
     };
-    let twins = vec![
+    let mut twins = vec![
         ("2 threads against 1", cpu(2, madd, None)?),
         ("5 threads against 1", cpu(5, madd, None)?),
         ("portable against the best instructions", cpu(1, madd, Some(Isa::Portable))?),
     ];
+    if Isa::detect() == Isa::Avx512 {
+        twins.push(("AVX2 against AVX-512", cpu(1, madd, Some(Isa::Avx2))?));
+    }
     Ok(Lab { name: name.into(), subject: cpu(1, madd, None)?, twins })
 }
 

@@ -1,7 +1,7 @@
 //! Laws of whole models, bit for bit: what a sequence computes depends on nothing but itself.
 //!
 //! Every golden of a decoder family runs fused and composed, each as alone, in a ragged batch, in chunks of 1, 3 and 7
-//! tokens, with pages of 1, 16 and 64 positions in shuffled order, on one and two threads, with and without AVX2, with
+//! tokens, with pages of 1, 16 and 64 positions in shuffled order, on one and two threads, on every instruction set, with
 //! recorded steps and without. Goldens themselves (values against the reference implementation) are checked first.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -181,6 +181,7 @@ fn threads_and_instruction_sets_give_the_same_bits_in_both_forms() {
     for madd in [Madd::Fused, Madd::Separate] {
         for case in ["llama_gqa_llama3", "gpt2", "opt", "falcon_alibi", "gemma2", "qwen2_moe"] {
             let want = alone(&cpu(1, Isa::Portable, madd), case);
+            same(case, "AVX2", &alone(&cpu(2, Isa::Avx2, madd), case), &want);
             same(case, "two threads", &alone(&cpu(2, Isa::Portable, madd), case), &want);
             same(case, "best instruction set", &alone(&cpu(2, Isa::detect(), madd), case), &want);
         }

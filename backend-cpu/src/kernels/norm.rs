@@ -8,7 +8,7 @@
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
 
 use super::{Floats, Machine, Rows, RowsMut, over};
-use crate::simd::{self, Kernel, Lanes};
+use crate::simd::{Kernel, Lanes, wide};
 use crate::sum;
 use engraft_core::Result;
 use engraft_core::math::{self, MulAdd};
@@ -48,7 +48,7 @@ pub fn norm(
         over(machine, rows, step, |range, thread| {
             // SAFETY: each thread has its own part.
             let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
-            simd::run(machine.isa, machine.madd, Part { x, add, width, norm, out, range, scratch });
+            wide::run_loops(machine.isa, machine.madd, Part { x, add, width, norm, out, range, scratch });
         })
     })
 }

@@ -16,7 +16,9 @@ mod rope;
 mod sample;
 
 use crate::mem::Rows;
+use crate::simd::Isa;
 use engraft_core::backend::{Coverage, Op, Signature};
+use engraft_core::mem::WeightFormat;
 use engraft_core::ops::Act;
 
 use crate::kernels;
@@ -25,7 +27,7 @@ pub(crate) use sample::SampleScratch;
 
 /// How an op runs here. Native ops are those that `primitive` and `fused` implement; what `fused` leaves to its
 /// composed default says why.
-pub(crate) fn coverage(op: Op, signature: &Signature, isa: &str) -> Coverage {
+pub(crate) fn coverage(op: Op, signature: &Signature, isa: Isa) -> Coverage {
     let kernel = match op {
         // The default reduces over a group of one and calls `add_norm`, which is native.
         Op::ReduceAddNorm => Op::AddNorm.name(),
@@ -34,6 +36,19 @@ pub(crate) fn coverage(op: Op, signature: &Signature, isa: &str) -> Coverage {
         }
         other => other.name(),
     };
+    // What AVX-512 was worth another compilation for; see `simd::wide`.
+    let wide = match op {
+        Op::Linear | Op::LinearAct | Op::LinearAdd | Op::GatedLinear | Op::ExpertLinear => {
+            signature.weight != Some(WeightFormat::W8A8)
+        }
+        Op::Norm | Op::AddNorm | Op::ReduceAddNorm | Op::HeadNorm | Op::Attend | Op::AttendDense => true,
+        _ => false,
+    };
+    let isa = match (isa, wide) {
+        (Isa::Avx512, false) => Isa::Avx2,
+        (isa, _) => isa,
+    };
+    let isa = isa.name();
     Coverage::Native(match signature.weight {
         Some(format) => format!("{kernel}_{}_{isa}", format.name().to_lowercase()),
         None => format!("{kernel}_{}_{isa}", signature.dtype),

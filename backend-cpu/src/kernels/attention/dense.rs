@@ -1,6 +1,7 @@
 //! Keys and values as rows of a matrix, for encoders: a chunk's keys are transposed into scratch first.
 
 use super::*;
+use crate::simd::{Lanes, WIDTH};
 use engraft_core::mem::Float;
 
 /// Attention without pages: sequence `s` has rows `bounds[s]..bounds[s + 1]` of q, k and v.
@@ -27,7 +28,11 @@ struct Dense<'a> {
 
 impl Dense<'_> {
     fn v_stride(heads: &Heads) -> usize {
-        heads.v_dim.next_multiple_of(8)
+        heads.v_dim.next_multiple_of(WIDTH)
+    }
+
+    fn k_stride(heads: &Heads) -> usize {
+        heads.k_dim.next_multiple_of(WIDTH)
     }
 }
 
@@ -38,8 +43,8 @@ impl Keys for Dense<'_> {
     }
 
     fn scratch(&self, heads: &Heads) -> usize {
-        // Keys transposed, values as rows, one row of keys, and room for vector loads past the end.
-        heads.k_dim * CHUNK + CHUNK * Self::v_stride(heads) + heads.k_dim + 32
+        // Keys transposed, values as rows, a few rows of keys, and room for vector loads past the end.
+        Self::k_stride(heads) * (CHUNK + WIDTH) + CHUNK * Self::v_stride(heads) + 32
     }
 
     fn seqs(&self) -> usize {
@@ -51,8 +56,13 @@ impl Keys for Dense<'_> {
         (from, to - from, to - from)
     }
 
+    fn block_rows(&self) -> usize {
+        // A text of 64 words is one block: its keys are turned once.
+        (4 * CHUNK / (self.heads.heads / self.heads.kv_heads)).clamp(1, CHUNK)
+    }
+
     #[inline(always)]
-    unsafe fn runs(
+    unsafe fn runs<V: Lanes>(
         &self,
         seq: usize,
         head: usize,
@@ -65,34 +75,35 @@ impl Keys for Dense<'_> {
         let Heads { k_dim, v_dim, .. } = self.heads;
         let first = self.bounds[seq] as usize;
         let v_stride = Self::v_stride(&self.heads);
-        // SAFETY: the parts of the scratch that `scratch()` asked for; rows lie inside k and v.
+        let k_stride = Self::k_stride(&self.heads);
+        // SAFETY: the parts of the scratch that `scratch()` asked for; rows lie inside k and v. Whole vectors of positions
+        // and of a key's values are turned; what is beyond them is never looked at.
         unsafe {
             let keys = scratch;
-            let values = keys.add(k_dim * CHUNK);
-            let row = values.add(CHUNK * v_stride);
-            for position in from..to {
-                let i = position - chunk;
-                self.k.widen::<simd::Portable<engraft_core::math::FusedMadd>>(
-                    first + position,
-                    head * k_dim,
-                    k_dim,
-                    row,
-                );
-                for d in 0..k_dim {
-                    *keys.add(d * CHUNK + i) = *row.add(d);
+            let values = keys.add(k_stride * CHUNK);
+            let rows = values.add(CHUNK * v_stride);
+            for group in (from..to).step_by(WIDTH) {
+                for position in group..to.min(group + WIDTH) {
+                    let row = rows.add((position - group) * k_stride);
+                    self.k.widen::<V>(first + position, head * k_dim, k_dim, row);
+                    let value = values.add((position - chunk) * v_stride);
+                    self.v.widen::<V>(first + position, head * v_dim, v_dim, value);
                 }
-                self.v.widen::<simd::Portable<engraft_core::math::FusedMadd>>(
-                    first + position,
-                    head * v_dim,
-                    v_dim,
-                    values.add(i * v_stride),
-                );
+                for d in (0..k_dim).step_by(WIDTH) {
+                    let mut some = [V::splat(0.0); WIDTH];
+                    for (i, v) in some.iter_mut().enumerate() {
+                        *v = V::load(rows.add(i * k_stride + d));
+                    }
+                    for (i, turned) in V::transpose(some).into_iter().enumerate() {
+                        turned.store(keys.add((d + i) * CHUNK + group - from));
+                    }
+                }
             }
             let at = from - chunk;
             runs[0] = Run {
                 at,
                 len: to - from,
-                k: keys.add(at).cast_const().cast(),
+                k: keys.cast_const().cast(),
                 k_stride: CHUNK,
                 v: values.add(at * v_stride).cast_const().cast(),
                 v_stride,

@@ -29,7 +29,7 @@ pub use dense::attend_dense;
 pub use paged::{Pages, attend_paged};
 
 use super::{Floats, Machine, Rows, RowsMut};
-use crate::simd::{self, Kernel};
+use crate::simd::{self, Kernel, wide};
 use engraft_core::mem::Float;
 use engraft_core::ops::{Heads, Scores};
 use engraft_core::{Error, Result};
@@ -37,11 +37,6 @@ use tile::Tile;
 
 /// Positions of a chunk.
 pub const CHUNK: usize = 64;
-/// Query rows of one work item: a tile holds them for every head of a group.
-fn block_rows(heads: &Heads) -> usize {
-    (2 * CHUNK / (heads.heads / heads.kv_heads)).clamp(1, 16)
-}
-
 /// Consecutive positions of a chunk that lie together.
 #[derive(Debug, Clone, Copy)]
 struct Run {
@@ -70,11 +65,13 @@ trait Keys: Sync {
     fn dtype(&self) -> Float;
     /// Floats of scratch per thread that `runs` needs.
     fn scratch(&self, heads: &Heads) -> usize;
+    /// Query rows of one work item: a tile holds them for every head of a group.
+    fn block_rows(&self) -> usize;
     /// Runs of positions `from..to` (within one chunk that begins at `chunk`) of sequence `seq`, head `head`.
     ///
     /// # Safety
     /// `scratch` has the floats asked for and belongs to this thread.
-    unsafe fn runs(
+    unsafe fn runs<V: simd::Lanes>(
         &self,
         seq: usize,
         head: usize,
@@ -113,7 +110,7 @@ fn attend<K: Keys>(machine: &Machine, call: &Call<'_, K>) -> Result<()> {
             reason: format!("{group} query heads share a key head; at most {} are possible", tile::MOST),
         });
     }
-    let block_rows = block_rows(&call.heads);
+    let block_rows = call.keys.block_rows();
     // A tile's rows are (query row, head of the group) pairs; the scratch of a thread holds one tile.
     let per_thread = (block_rows * group) * row_floats(&call.heads) + call.keys.scratch(&call.heads) + 64;
     let items: usize = (0..call.keys.seqs()).map(|s| call.keys.rows(s).1.div_ceil(block_rows)).sum();
@@ -132,7 +129,8 @@ fn attend<K: Keys>(machine: &Machine, call: &Call<'_, K>) -> Result<()> {
             }
             // SAFETY: each thread has its own part of the scratch.
             let scratch = unsafe { scratch.at(thread * per_thread) };
-            simd::run(machine.isa, machine.madd, Item { call, seq, head, block, scratch: Floats(scratch) });
+            let item = Item { call, seq, head, block, scratch: Floats(scratch) };
+            wide::run_loops(machine.isa, machine.madd, item);
         })
     })
 }
@@ -162,7 +160,7 @@ impl<K: Keys> Item<'_, K> {
     fn walk<V: simd::Lanes, E: tile::Element>(&self) {
         let Call { q, out, keys, heads, scores } = *self.call;
         let (first, rows, len) = keys.rows(self.seq);
-        let block_rows = block_rows(&heads);
+        let block_rows = keys.block_rows();
         let from = self.block * block_rows;
         let count = (rows - from).min(block_rows);
         let group = heads.heads / heads.kv_heads;
@@ -179,7 +177,7 @@ impl<K: Keys> Item<'_, K> {
             let mut runs = [Run::NONE; CHUNK];
             while chunk < hi {
                 let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
-                let n = keys.runs(self.seq, self.head, chunk, a, b, key_scratch, &mut runs);
+                let n = keys.runs::<V>(self.seq, self.head, chunk, a, b, key_scratch, &mut runs);
                 tile.chunk::<V, E>(chunk, &runs[..n]);
                 chunk += CHUNK;
             }

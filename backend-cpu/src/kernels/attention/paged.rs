@@ -30,13 +30,14 @@ pub fn attend_paged(
     scores: &Scores,
     out: RowsMut,
 ) -> Result<()> {
-    let keys = Paged { slab, pages };
+    let keys = Paged { slab, pages, heads };
     attend(machine, &Call { q, out, keys: &keys, heads, scores })
 }
 
 struct Paged<'a> {
     slab: Slab,
     pages: Pages<'a>,
+    heads: Heads,
 }
 
 impl Keys for Paged<'_> {
@@ -57,8 +58,13 @@ impl Keys for Paged<'_> {
         (from, to - from, self.pages.lens[seq] as usize)
     }
 
+    fn block_rows(&self) -> usize {
+        let Heads { heads, kv_heads, .. } = self.heads;
+        (2 * CHUNK / (heads / kv_heads)).clamp(1, 16)
+    }
+
     #[inline(always)]
-    unsafe fn runs(
+    unsafe fn runs<V: simd::Lanes>(
         &self,
         seq: usize,
         head: usize,

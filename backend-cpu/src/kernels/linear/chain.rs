@@ -1,11 +1,12 @@
 //! The inner loops: ascending chains of multiply-adds into registers.
 //!
-//! [`rows`] advances R rows against one panel, [`panels`] one row against P panels (P memory streams at once). Both
-//! continue the chains they are given, so a sum may be cut anywhere in k without a change of bits. [`fold`] is the
-//! tree over the 8 leaves as a binary counter: leaf l is added to as many waiting sums as l has trailing ones.
+//! [`panels`] advances one row against P panels (P memory streams at once) and continues the chains it is given, so a sum may
+//! be cut anywhere in k without a change of bits. [`fold`] is the tree over the 8 leaves as a binary counter: leaf l is
+//! added to as many waiting sums as l has trailing ones.
 
 use super::format::{SPAN, Source, Wide};
 use crate::simd::Lanes;
+use crate::simd::wide::Lanes16;
 
 /// Prefetch distance in bytes: far enough for DRAM at full speed, and across the page boundary where the hardware stops.
 const AHEAD: usize = 2048;
@@ -40,40 +41,6 @@ fn ahead<V: Lanes, S: Source>(panel: *const u8, k: usize) {
     V::prefetch(at);
     if S::WIDE {
         V::prefetch(at.wrapping_add(64));
-    }
-}
-
-/// `acc[r] += x[r] . panel` over `k0..k1`; element (r, k) of x lies at `x + r * row_step + k * k_step`.
-///
-/// # Safety
-/// The panel covers `k0..k1` in format S, x the elements named.
-#[inline(always)]
-pub unsafe fn rows<V: Lanes, S: Source, const R: usize>(
-    x: *const f32,
-    row_step: usize,
-    k_step: usize,
-    panel: *const u8,
-    k0: usize,
-    k1: usize,
-    acc: &mut [Wide<V>; R],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let step = |acc: &mut [Wide<V>; R], k: usize, w: Wide<V>| {
-            for (r, a) in acc.iter_mut().enumerate() {
-                let v = V::splat(*x.add(r * row_step + k * k_step));
-                a[0] = v.madd(w[0], a[0]);
-                a[1] = v.madd(w[1], a[1]);
-            }
-        };
-        let mut a = *acc;
-        walk!(S, V, k0, k1, |k| S::scales::<V>(panel, k), |k, s| step(&mut a, k, S::one(panel, k, &s)), {
-            let w = S::pair(panel, k, &s);
-            ahead::<V, S>(panel, k);
-            step(&mut a, k, w[0]);
-            step(&mut a, k + 1, w[1]);
-        });
-        *acc = a;
     }
 }
 
@@ -145,32 +112,25 @@ pub unsafe fn decode<V: Lanes, S: Source>(panel: *const u8, k0: usize, k1: usize
 /// Sums that wait for their right neighbour: level i holds `2^i` leaves.
 pub const LEVELS: usize = 3;
 
-/// Adds finished leaf `leaf` into the tree; `waiting` has [`LEVELS`] slots of `N` wide vectors (`N * 16` floats).
+/// Adds finished leaf `leaf` into the tree; `waiting` has [`LEVELS`] slots of `N` times 16 floats.
 ///
 /// Returns the whole tree's sum after leaf 7, and before that what it put into its slot.
 ///
 /// # Safety
 /// `waiting` has room, and held the results of the leaves before.
 #[inline(always)]
-pub unsafe fn fold<V: Lanes, const N: usize>(
-    leaf: usize,
-    mut acc: [Wide<V>; N],
-    waiting: *mut f32,
-) -> [Wide<V>; N] {
+pub unsafe fn fold<W: Lanes16, const N: usize>(leaf: usize, mut acc: [W; N], waiting: *mut f32) -> [W; N] {
     let level = leaf.trailing_ones() as usize;
     // SAFETY: the caller's promise; level 3 (leaf 7) is returned, not stored.
     unsafe {
         for i in 0..level {
             for (n, a) in acc.iter_mut().enumerate() {
-                let w = waiting.add((i * N + n) * 16);
-                *a = [V::load(w).add(a[0]), V::load(w.add(8)).add(a[1])];
+                *a = W::load(waiting.add((i * N + n) * 16)).add(*a);
             }
         }
         if level < LEVELS {
             for (n, a) in acc.iter().enumerate() {
-                let w = waiting.add((level * N + n) * 16);
-                a[0].store(w);
-                a[1].store(w.add(8));
+                a.store(waiting.add((level * N + n) * 16));
             }
         }
     }

@@ -45,6 +45,12 @@ pub(super) struct Finish<'a> {
 }
 
 impl Finish<'_> {
+    /// Where the first output of block `unit` in row `row` lies, and bytes from row to row.
+    pub fn place(&self, unit: usize, row: usize) -> (*const u8, usize) {
+        let size = self.y.dtype.bytes();
+        (self.y.as_rows().row(row).wrapping_add(unit * PANEL * size), self.y.pitch * size)
+    }
+
     /// Finishes `rows` rows from `row0` of block `unit`; `sums` is `[halves][rows][16]`.
     ///
     /// # Safety

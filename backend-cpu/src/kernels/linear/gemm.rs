@@ -1,46 +1,48 @@
-//! Several rows: register tiles of up to 6 rows by 16 columns.
+//! Several rows: register tiles, of 6 rows by one panel or, with AVX-512, of 14 rows by two.
 //!
 //! x is packed once per call as tiles `[k][rows of the tile]`. A work item is a block of row tiles (its x fits the
-//! second-level cache) and some units of panels. Per panel and piece of a leaf (at most [`PIECE`] k, 16 KiB, first-level
-//! cache) all tiles of the block advance; between pieces their accumulators wait in a stash, which continues the chain
-//! without a rounding. Formats other than f32 are widened into a first-level scratch once per piece and block.
+//! second-level cache) and some units of panels. A tile runs through all of k while its panels pass by from the second-level
+//! cache, or, where the weights are not f32 or k is long, through one [`Piece`] after the other, which all tiles of the
+//! block share; what has not come to the end of its leaf waits in a stash, which continues the chain without a rounding.
 
-use super::chain::{LEVELS, decode, fold, rows};
+use super::chain::{LEVELS, decode, fold};
 use super::epilogue::Finish;
-use super::format::{PANEL, PlainF32, Wide, with_source};
+use super::format::{PANEL, with_source};
 use super::pack::Packed;
-use crate::kernels::{Floats, Rows};
-use crate::simd::{Kernel, Lanes};
+use crate::kernels::{Floats, Machine, Rows};
+use crate::simd::wide::{self, Kernel16, Lanes16, Tile};
+use crate::simd::{self, Kernel, Lanes, WIDTH};
+use crate::sum::Bounds;
 use engraft_core::mem::{Float, WeightFormat};
 use std::ops::Range;
+use std::ptr::null;
 
-/// Most rows of a register tile.
-pub(super) const TILE: usize = 6;
-/// k values per pass over the tiles.
-pub(super) const PIECE: usize = 256;
-/// Floats of one wide tile.
-const TILE_FLOATS: usize = TILE * PANEL;
-/// Stash per tile: running accumulators, waiting sums, results of up to two panels.
-const STASH: usize = TILE_FLOATS * (1 + LEVELS + 2);
-/// Most tiles of a row block.
-const BLOCK_TILES: usize = 22;
+/// k values of a piece of f32 weights: what one panel brings into the second-level cache stays below 256 KiB.
+const DIRECT: usize = 2048;
+/// k values of a piece of other weights, which are widened into 32 KiB.
+const WIDENED: usize = 512;
+/// Most rows of a block.
+const BLOCK_ROWS: usize = 132;
+/// Rows that are turned into columns at a time.
+const TURN: usize = 2 * WIDTH;
 
 /// How rows are cut into tiles of nearly equal size.
 #[derive(Clone, Copy)]
 pub(super) struct Tiling {
     rows: usize,
+    tile: Tile,
     pub tiles: usize,
     /// Tiles per block.
     pub block: usize,
 }
 
 impl Tiling {
-    pub fn new(rows: usize, k: usize) -> Tiling {
-        let tiles = rows.div_ceil(TILE);
+    pub fn new(rows: usize, k: usize, tile: Tile) -> Tiling {
+        let tiles = rows.div_ceil(tile.rows);
         // Half a MiB of x per block.
-        let fit = ((512 << 10) / (k.max(1) * TILE * 4)).clamp(8, BLOCK_TILES);
+        let fit = ((512 << 10) / (k.max(1) * 4)).clamp(8 * 6, BLOCK_ROWS) / tile.rows;
         let blocks = tiles.div_ceil(fit);
-        Tiling { rows, tiles, block: tiles.div_ceil(blocks.max(1)) }
+        Tiling { rows, tile, tiles, block: tiles.div_ceil(blocks.max(1)) }
     }
 
     pub fn blocks(&self) -> usize {
@@ -54,9 +56,19 @@ impl Tiling {
         i * base + i.min(extra)
     }
 
-    /// Scratch floats of one thread.
+    /// Floats of a tile's accumulators.
+    fn accumulators(&self) -> usize {
+        self.tile.rows * self.tile.panels * PANEL
+    }
+
+    /// Floats that a tile keeps: running accumulators, waiting sums, results of up to two panels.
+    fn keeps(&self) -> usize {
+        self.accumulators() * (1 + LEVELS) + 2 * self.tile.rows * PANEL
+    }
+
+    /// Scratch floats of one thread: what its tiles keep, and widened weights.
     pub fn stash(&self) -> usize {
-        self.block.min(self.tiles) * STASH + PIECE * PANEL
+        self.block.min(self.tiles) * self.keeps() + self.tile.panels * WIDENED * PANEL
     }
 }
 
@@ -72,31 +84,101 @@ impl Kernel for PackRows {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let k = self.x.cols;
-        let mut part = [0f32; 256];
+        let mut part = [[0f32; TURN]; TURN];
         for tile in self.tiles {
             let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
             let rows = r1 - r0;
-            for r in 0..rows {
-                let mut k0 = 0;
-                while k0 < k {
-                    let n = (k - k0).min(256);
-                    // SAFETY: row and columns in range; the tile's floats belong to this call.
-                    unsafe {
-                        self.x.widen::<V>(r0 + r, k0, n, part.as_mut_ptr());
-                        let out = self.out.at(r0 * k + r);
-                        for (i, v) in part[..n].iter().enumerate() {
-                            *out.add((k0 + i) * rows) = *v;
+            for k0 in (0..k).step_by(TURN) {
+                let n = TURN.min(k - k0);
+                // SAFETY: rows and columns in range; the tile's floats belong to this call, see `turn`.
+                unsafe {
+                    // Rows beyond the tile's are what they are: what comes of them is overwritten.
+                    let mut from = part.each_ref().map(|row| row.as_ptr());
+                    for r in 0..rows {
+                        if self.x.dtype == Float::F32 && n == TURN {
+                            from[r] = self.x.row(r0 + r).cast::<f32>().add(k0);
+                        } else {
+                            self.x.widen::<V>(r0 + r, k0, n, part[r].as_mut_ptr());
+                            from[r] = part[r].as_ptr();
                         }
                     }
-                    k0 += n;
+                    let room = (k - k0 - n) * rows >= TURN;
+                    turn::<V>(&from, rows, n, self.out.at(r0 * k + k0 * rows), room);
                 }
             }
         }
     }
 }
 
+/// Writes `n` columns of `rows` rows, one behind the other.
+///
+/// # Safety
+/// Rows have [`TURN`] floats; `out` has `n * rows`, and [`TURN`] more if there is `room`, which are written later.
+#[inline(always)]
+unsafe fn turn<V: Lanes>(from: &[*const f32; TURN], rows: usize, n: usize, out: *mut f32, room: bool) {
+    let mut columns = [[0f32; TURN]; TURN];
+    // SAFETY: eight rows from r and eight columns from c lie in both; `out` as promised.
+    unsafe {
+        for r in (0..rows).step_by(WIDTH) {
+            for c in (0..n).step_by(WIDTH) {
+                let mut some = [V::splat(0.0); WIDTH];
+                for (i, v) in some.iter_mut().enumerate() {
+                    *v = V::load(from[r + i].add(c));
+                }
+                for (i, v) in V::transpose(some).into_iter().enumerate() {
+                    v.store(columns[c + i].as_mut_ptr().add(r));
+                }
+            }
+        }
+        for (c, column) in columns.iter().enumerate().take(n) {
+            let to = out.add(c * rows);
+            if room {
+                // Whole vectors: what is too much is overwritten by the next column.
+                for r in (0..rows).step_by(WIDTH) {
+                    V::load(column.as_ptr().add(r)).store(to.add(r));
+                }
+            } else {
+                std::ptr::copy_nonoverlapping(column.as_ptr(), to, rows);
+            }
+        }
+    }
+}
+
+/// A stretch of k: some whole leaves, or a part of one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Piece {
+    leaves: Range<usize>,
+    k: Range<usize>,
+    /// Whether it begins at the beginning of a leaf.
+    first: bool,
+    /// Whether it ends at the end of one.
+    last: bool,
+}
+
+/// Cuts k into pieces of at most `most`.
+fn pieces(bounds: &Bounds, most: usize) -> impl Iterator<Item = Piece> {
+    let (mut leaf, mut k) = (0, 0);
+    std::iter::from_fn(move || {
+        if leaf == 8 {
+            return None;
+        }
+        let first = k == bounds[leaf];
+        let whole = bounds[leaf + 1..].iter().take_while(|end| **end - k <= most).count();
+        let piece = match whole {
+            0 => Piece { leaves: leaf..leaf + 1, k: k..k + most, first, last: false },
+            // The rest of a leaf is a piece of its own.
+            _ if !first => Piece { leaves: leaf..leaf + 1, k: k..bounds[leaf + 1], first, last: true },
+            n => Piece { leaves: leaf..leaf + n, k: k..bounds[leaf + n], first, last: true },
+        };
+        k = piece.k.end;
+        leaf = if piece.last { piece.leaves.end } else { leaf };
+        Some(piece)
+    })
+}
+
 /// Outputs of a block of row tiles and some units of panels.
 pub(super) struct Gemm<'a> {
+    pub machine: &'a Machine,
     pub w: &'a Packed,
     /// Packed rows.
     pub x: Floats,
@@ -108,120 +190,254 @@ pub(super) struct Gemm<'a> {
     pub finish: Finish<'a>,
 }
 
-impl Kernel for Gemm<'_> {
-    #[inline(always)]
-    fn run<V: Lanes>(self) {
-        let direct = self.w.format == WeightFormat::Plain(Float::F32);
+impl Gemm<'_> {
+    /// Computes and writes them.
+    pub fn run(&self) {
+        let (per, most) = (self.w.panels_per_unit(), self.tiling.tile.panels);
+        let mut unit = self.units.start;
+        while unit < self.units.end {
+            // Two panels at once are two units, or a gate and its value.
+            let units = (most / per).clamp(1, self.units.end - unit);
+            let panels = unit * per..(unit + units) * per;
+            let mut from = panels.start;
+            while from < panels.end {
+                let to = panels.end.min(from + most);
+                self.sums(from..to, from - panels.start, (to == panels.end).then_some(unit..unit + units));
+                from = to;
+            }
+            unit += units;
+        }
+    }
+
+    /// Sums of up to two panels; they are the results from `place` on. Then these units are finished, if any.
+    fn sums(&self, panels: Range<usize>, place: usize, done: Option<Range<usize>>) {
         let per = self.w.panels_per_unit();
-        // SAFETY: the stash has room for every tile of the block and one piece of weights.
-        let piece = unsafe { self.stash.at(self.tiles.len() * STASH) };
-        for unit in self.units.clone() {
-            for half in 0..per {
-                let panel = self.w.panel(unit * per + half);
-                for leaf in 0..8 {
-                    let (lo, hi) = (self.w.bounds[leaf], self.w.bounds[leaf + 1]);
-                    let mut k0 = lo;
-                    loop {
-                        let k1 = hi.min(k0 + PIECE);
-                        let mut at = panel;
-                        if !direct {
-                            // SAFETY: the panel covers the piece, the scratch has PIECE * 16 floats. The pointer is moved
-                            // back so that absolute k index it; only k0..k1 are read.
-                            with_source!(self.w.format, S => unsafe { decode::<V, S>(panel, k0, k1, piece) }, else {});
-                            at = piece.cast::<u8>().wrapping_sub(k0 * PANEL * 4);
-                        }
-                        self.advance::<V>(at, (k0, k1), leaf, half, k0 == lo, k1 == hi);
-                        k0 = k1;
-                        if k0 >= hi {
-                            break;
+        let direct = self.w.format == WeightFormat::Plain(Float::F32);
+        for piece in pieces(&self.w.bounds, if direct { DIRECT } else { WIDENED }) {
+            let mut at =
+                [self.w.panel(panels.start), self.w.panel(panels.end - 1)].map(<*const u8>::cast::<f32>);
+            if !direct {
+                at = self.widened(at, panels.len(), &piece);
+            }
+            let ends = piece.last && piece.leaves.end == 8;
+            for (i, tile) in self.tiles.clone().enumerate() {
+                let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
+                let (rows, size) = (r1 - r0, self.tiling.accumulators());
+                // SAFETY: the packed rows of the tile, its part of the stash, and the panels cover what a pass reads and
+                // writes; the outputs belong to this item.
+                unsafe {
+                    let running = self.stash.at(i * self.tiling.keeps());
+                    let waiting = running.add(size);
+                    let results = waiting.add(LEVELS * size);
+                    let pass = Pass {
+                        ask: if ends { self.finish.place(panels.start / per, r0) } else { (null(), 0) },
+                        x: self.x.at(r0 * self.w.k),
+                        panels: at,
+                        piece: &piece,
+                        bounds: &self.w.bounds,
+                        running,
+                        waiting,
+                        result: results.add(place * rows * PANEL),
+                        rows,
+                        count: panels.len(),
+                    };
+                    wide::run(self.machine.isa, self.machine.madd, pass);
+                    if ends {
+                        for (n, unit) in done.clone().into_iter().flatten().enumerate() {
+                            let sums = results.add(n * per * rows * PANEL);
+                            let last = Last { finish: &self.finish, unit, row: r0, rows, sums };
+                            wide::run_loops(self.machine.isa, self.machine.madd, last);
                         }
                     }
                 }
             }
-            for (i, tile) in self.tiles.clone().enumerate() {
-                let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
-                // SAFETY: the results lie in this tile's stash; its outputs belong to this item.
-                unsafe {
-                    let sums = self.stash.at(i * STASH + (1 + LEVELS) * TILE_FLOATS);
-                    self.finish.tile::<V>(unit, r0, r1 - r0, sums);
-                }
-            }
         }
+    }
+
+    /// Widens a piece of panels into scratch; returns where they would begin.
+    fn widened(&self, panels: [*const f32; 2], count: usize, piece: &Piece) -> [*const f32; 2] {
+        // SAFETY: behind what the tiles keep the stash has room for a piece of every panel.
+        let to = unsafe { self.stash.at(self.tiles.len() * self.tiling.keeps()) };
+        let mut at = panels;
+        for (n, at) in at.iter_mut().enumerate().take(count) {
+            let to = to.wrapping_add(n * WIDENED * PANEL);
+            let (panel, k) = (panels[n].cast(), piece.k.clone());
+            simd::run(self.machine.isa, self.machine.madd, Widen { w: self.w, panel, k, to });
+            *at = to.wrapping_sub(piece.k.start * PANEL);
+        }
+        at
     }
 }
 
-/// One pass of a tile over a piece of a leaf.
-#[derive(Clone, Copy)]
-struct Pass {
-    x: *const f32,
+/// Widens k values of a panel to f32 at `to`.
+struct Widen<'a> {
+    w: &'a Packed,
     panel: *const u8,
-    k0: usize,
-    k1: usize,
-    leaf: usize,
-    first: bool,
-    last: bool,
-    stash: *mut f32,
-    result: *mut f32,
+    k: Range<usize>,
+    to: *mut f32,
 }
 
-impl Gemm<'_> {
-    /// All tiles of the block over one piece.
+impl Kernel for Widen<'_> {
     #[inline(always)]
-    fn advance<V: Lanes>(
-        &self,
-        panel: *const u8,
-        k: (usize, usize),
-        leaf: usize,
-        half: usize,
-        first: bool,
-        last: bool,
-    ) {
-        for (i, tile) in self.tiles.clone().enumerate() {
-            let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
-            // SAFETY: the packed rows of the tile, its stash, and the panel cover what a pass reads and writes.
-            unsafe {
-                let stash = self.stash.at(i * STASH);
-                let result = stash.add((1 + LEVELS) * TILE_FLOATS + half * (r1 - r0) * PANEL);
-                let x = self.x.at(r0 * self.w.k);
-                let pass = Pass { x, panel, k0: k.0, k1: k.1, leaf, first, last, stash, result };
-                match r1 - r0 {
-                    1 => pass.go::<V, 1>(),
-                    2 => pass.go::<V, 2>(),
-                    3 => pass.go::<V, 3>(),
-                    4 => pass.go::<V, 4>(),
-                    5 => pass.go::<V, 5>(),
-                    _ => pass.go::<V, 6>(),
-                }
-            }
+    fn run<V: Lanes>(self) {
+        let (panel, k0, k1, to) = (self.panel, self.k.start, self.k.end, self.to);
+        // SAFETY: the panel covers the piece, the scratch has room for it.
+        with_source!(self.w.format, S => unsafe { decode::<V, S>(panel, k0, k1, to) }, else {});
+    }
+}
+
+/// What happens to a tile's sums.
+struct Last<'a> {
+    finish: &'a Finish<'a>,
+    unit: usize,
+    row: usize,
+    rows: usize,
+    sums: *mut f32,
+}
+
+impl Kernel for Last<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        // SAFETY: `Gemm::sums` gives results of that size, and the outputs belong to its item.
+        unsafe { self.finish.tile::<V>(self.unit, self.row, self.rows, self.sums) };
+    }
+}
+
+/// One pass of a tile over a piece of k.
+struct Pass<'a> {
+    /// Where the outputs will lie, and bytes from row to row: they are asked for while the sums are made.
+    ask: (*const u8, usize),
+    x: *const f32,
+    /// Of one panel twice the same.
+    panels: [*const f32; 2],
+    piece: &'a Piece,
+    bounds: &'a Bounds,
+    running: *mut f32,
+    waiting: *mut f32,
+    result: *mut f32,
+    rows: usize,
+    count: usize,
+}
+
+/// Calls `$pass.go::<W, R, P>()` with the tile's rows, of those that fit the registers.
+macro_rules! by_rows {
+    ($pass:expr, $W:ty, $P:literal, $($R:literal)*) => {
+        match $pass.rows {
+            // SAFETY: as the caller of `sums` says, for a tile of that many rows.
+            $($R if $R <= <$W>::TILE.rows && $P <= <$W>::TILE.panels => unsafe { $pass.go::<$W, $R, $P>() },)*
+            rows => debug_assert!(false, "a tile of {rows} rows"),
+        }
+    };
+}
+
+impl Kernel16 for Pass<'_> {
+    #[inline(always)]
+    fn run<W: Lanes16>(self) {
+        for r in 0..self.rows {
+            let row = self.ask.0.wrapping_add(r * self.ask.1);
+            W::prefetch(row);
+            W::prefetch(row.wrapping_add(64));
+        }
+        match self.count {
+            1 => by_rows!(self, W, 1, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+            _ => by_rows!(self, W, 2, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
         }
     }
 }
 
-impl Pass {
+impl Pass<'_> {
     /// # Safety
-    /// As in `Gemm::advance`, for a tile of R rows.
+    /// As in `Gemm::sums`, for a tile of R rows and P panels.
     #[inline(always)]
-    unsafe fn go<V: Lanes, const R: usize>(self) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut acc: [Wide<V>; R] = [[V::splat(0.0); 2]; R];
-            if !self.first {
-                for (r, a) in acc.iter_mut().enumerate() {
-                    *a = [V::load(self.stash.add(r * PANEL)), V::load(self.stash.add(r * PANEL + 8))];
+    unsafe fn go<W: Lanes16, const R: usize, const P: usize>(&self) {
+        let Piece { leaves, k, first, last } = self.piece;
+        for leaf in leaves.clone() {
+            let (k0, k1) = match (first, last) {
+                (true, true) => (self.bounds[leaf], self.bounds[leaf + 1]),
+                _ => (k.start, k.end),
+            };
+            let mut acc = [[W::splat(0.0); R]; P];
+            // SAFETY: the caller's promise.
+            unsafe {
+                if !first {
+                    for (p, acc) in acc.iter_mut().enumerate() {
+                        for (r, a) in acc.iter_mut().enumerate() {
+                            *a = W::load(self.running.add((p * R + r) * PANEL));
+                        }
+                    }
+                }
+                self.chains::<W, R, P>(k0..k1, &mut acc);
+                for (p, acc) in acc.into_iter().enumerate() {
+                    let (mut acc, mut out) = (acc, self.running.add(p * R * PANEL));
+                    if *last {
+                        acc = fold::<W, R>(leaf, acc, self.waiting.add(p * LEVELS * R * PANEL));
+                        if leaf < 7 {
+                            continue;
+                        }
+                        out = self.result.add(p * R * PANEL);
+                    }
+                    for (r, a) in acc.iter().enumerate() {
+                        a.store(out.add(r * PANEL));
+                    }
                 }
             }
-            rows::<V, PlainF32, R>(self.x, 1, R, self.panel, self.k0, self.k1, &mut acc);
-            let mut out = self.stash;
-            if self.last {
-                acc = fold::<V, R>(self.leaf, acc, self.stash.add(TILE_FLOATS));
-                if self.leaf < 7 {
-                    return;
+        }
+    }
+
+    /// `acc[p][r] += x[r] . panel[p]` over k.
+    ///
+    /// # Safety
+    /// As `go`.
+    #[inline(always)]
+    unsafe fn chains<W: Lanes16, const R: usize, const P: usize>(
+        &self,
+        k: Range<usize>,
+        acc: &mut [[W; R]; P],
+    ) {
+        /// Bytes from a panel's weights to those that are asked for.
+        const AHEAD: usize = 1024;
+        let mut a = *acc;
+        for k in k {
+            let mut w = [W::splat(0.0); P];
+            // SAFETY: the caller's promise; prefetches may point anywhere.
+            unsafe {
+                for (p, w) in w.iter_mut().enumerate() {
+                    let at = self.panels[p].wrapping_add(k * PANEL);
+                    W::prefetch(at.cast::<u8>().wrapping_add(AHEAD));
+                    *w = W::load(at);
                 }
-                out = self.result;
+                for r in 0..R {
+                    let v = W::splat(*self.x.add(k * R + r));
+                    for (a, w) in a.iter_mut().zip(w) {
+                        a[r] = v.madd(w, a[r]);
+                    }
+                }
             }
-            for (r, a) in acc.iter().enumerate() {
-                a[0].store(out.add(r * PANEL));
-                a[1].store(out.add(r * PANEL + 8));
+        }
+        *acc = a;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_leaf_once_and_in_order() {
+        for bounds in [[0; 9], [0, 1, 1, 2, 3, 3, 3, 4, 5], [0, 48, 96, 144, 192, 240, 288, 336, 384]] {
+            for most in [1, 2, 7, 48, 50, 100, 384, 1000] {
+                let (mut k, mut leaf) = (0, 0);
+                for piece in pieces(&bounds, most) {
+                    assert_eq!((piece.k.start, piece.leaves.start), (k, leaf));
+                    assert!(piece.k.len() <= most);
+                    assert_eq!(piece.first, k == bounds[leaf]);
+                    assert_eq!(piece.last, piece.k.end == bounds[piece.leaves.end]);
+                    assert!(piece.leaves.len() == 1 || piece.first && piece.last);
+                    k = piece.k.end;
+                    leaf = if piece.last { piece.leaves.end } else { leaf };
+                }
+                assert_eq!((k, leaf), (bounds[8], 8));
             }
         }
     }

@@ -62,7 +62,7 @@ impl Gemv<'_> {
                     self.w.bounds[leaf + 1],
                     &mut acc,
                 );
-                let total = fold::<V, STREAMS>(leaf, acc, waiting.as_mut_ptr());
+                let total = fold::<Wide<V>, STREAMS>(leaf, acc, waiting.as_mut_ptr());
                 if leaf == 7 {
                     for (i, t) in total.iter().enumerate() {
                         t[0].store(sums.as_mut_ptr().add(i * PANEL));

@@ -147,7 +147,7 @@ impl Products<'_> {
                 // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R rows.
                 unsafe {
                     let acc = self.chain::<V, R>(panel, row, lo..hi);
-                    let total = fold::<V, R>(leaf, acc, waiting.as_mut_ptr());
+                    let total = fold::<Wide<V>, R>(leaf, acc, waiting.as_mut_ptr());
                     if leaf == 7 {
                         for (r, t) in total.iter().enumerate() {
                             let to = sums.as_mut_ptr().add((half * R + r) * PANEL);

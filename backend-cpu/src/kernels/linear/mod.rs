@@ -24,7 +24,7 @@ pub use epilogue::{After, Epilogue};
 pub use pack::{Layout, Packed};
 
 use super::{Floats, Machine, Rows, RowsMut, over};
-use crate::simd;
+use crate::simd::{self, wide};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::{Error, Result};
 use epilogue::Finish;
@@ -79,7 +79,7 @@ fn one_row(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()>
         return go(Floats(x.row(0).cast_mut().cast()));
     }
     machine.with_scratch(w.k, |s| {
-        let tiling = Tiling::new(1, w.k);
+        let tiling = Tiling::new(1, w.k, wide::tile(machine.isa));
         simd::run(machine.isa, machine.madd, PackRows { x, out: s, tiling, tiles: 0..1 });
         go(s)
     })
@@ -88,7 +88,7 @@ fn one_row(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()>
 fn many_rows(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
     /// Elements of x from which on packing is worth the other threads.
     const SHARED: usize = 1 << 15;
-    let tiling = Tiling::new(x.rows, w.k);
+    let tiling = Tiling::new(x.rows, w.k, wide::tile(machine.isa));
     let threads = machine.pool.threads();
     // Whole cache lines between the parts.
     let (packed, stash) = ((x.rows * w.k).next_multiple_of(16), tiling.stash().next_multiple_of(16));
@@ -108,7 +108,7 @@ fn many_rows(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<(
             let units = g * group..((g + 1) * group).min(units);
             // SAFETY: each thread has a stash of its own behind the packed rows.
             let stash = Floats(unsafe { s.at(packed + thread * stash) });
-            simd::run(machine.isa, machine.madd, Gemm { w, x: s, tiling, tiles, units, stash, finish });
+            Gemm { machine, w, x: s, tiling, tiles, units, stash, finish }.run();
         })
     })
 }

@@ -91,7 +91,8 @@ fn every_format_and_shape_equals_the_reference() {
 
 #[test]
 fn long_sums_cross_pieces_and_row_blocks() {
-    let (n, k, t) = (20, 5000, 150);
+    // Leaves of more than 2048 k, so that pieces of f32 panels cut them, too.
+    let (n, k, t) = (20, 17_000, 150);
     let w = values(n * k, 3);
     let x = values(t * k, 4);
     let m = Machine::new(2, Madd::Fused);
@@ -100,13 +101,15 @@ fn long_sums_cross_pieces_and_row_blocks() {
         let w = if *source == Stored::F32 { w.clone() } else { weights(*format, &raw, n, k) };
         let WeightFormat::Plain(f) = *format else { panic!("plain") };
         let p = Packed::pack(&m.pool, *format, *source, &stored(&w, f), n, k, 1, Layout::Plain).unwrap();
-        let mut y = vec![0f32; t * n];
-        // SAFETY: the slices outlive the call.
-        let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
-        linear(&m, xv, &p, yv, &Epilogue::NONE).unwrap();
-        for i in (0..t * n).step_by(37) {
-            let want = dot(Madd::Fused, &x[i / n * k..][..k], &w[i % n * k..][..k], 1);
-            assert_eq!(y[i].to_bits(), want.to_bits(), "{format} output {i}");
+        for m in machines(Madd::Fused) {
+            let mut y = vec![0f32; t * n];
+            // SAFETY: the slices outlive the call.
+            let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+            linear(&m, xv, &p, yv, &Epilogue::NONE).unwrap();
+            for i in (0..t * n).step_by(37) {
+                let want = dot(Madd::Fused, &x[i / n * k..][..k], &w[i % n * k..][..k], 1);
+                assert_eq!(y[i].to_bits(), want.to_bits(), "{format} output {i} {:?}", m.isa);
+            }
         }
     }
 }

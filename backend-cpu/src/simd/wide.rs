@@ -1,0 +1,248 @@
+//! Sixteen lanes of f32, the columns of one panel: a pair of vectors, or one AVX-512 register with the same bits.
+//!
+//! For products of several rows, where the processor is the limit and not memory: [`run`] compiles a [`Kernel16`] once more
+//! for AVX-512, with a larger register tile, [`Tile`], and [`run_loops`] a kernel of eight lanes whose time goes into plain
+//! loops, which the compiler then cuts into sixteen. All else gains too little from it to be compiled a third time.
+
+use super::{Isa, Kernel, Lanes, Portable};
+use engraft_core::math::{FusedMadd, MulAdd, SeparateMadd};
+use engraft_core::numerics::Madd;
+
+/// The largest tile of accumulators that stays in registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows.
+    pub rows: usize,
+    /// Panels of 16 columns side by side.
+    pub panels: usize,
+}
+
+/// Twelve of 16 registers of 8 lanes.
+const PAIRS: Tile = Tile { rows: 6, panels: 1 };
+/// Twenty-eight of 32 registers of 16 lanes: two loads of weights then serve 14 rows, whose values come straight from memory.
+const REGISTERS: Tile = Tile { rows: 14, panels: 2 };
+
+/// The tile of an instruction set.
+pub const fn tile(isa: Isa) -> Tile {
+    match isa {
+        Isa::Portable | Isa::Avx2 => PAIRS,
+        Isa::Avx512 => REGISTERS,
+    }
+}
+
+/// A computation on sixteen lanes, one body for all instruction sets and both multiply-adds.
+pub trait Kernel16 {
+    /// The body; implementations mark it `#[inline(always)]`.
+    fn run<W: Lanes16>(self);
+}
+
+/// Runs `kernel` compiled for `isa` and `madd`; what the processor does not have falls back as in [`super::run`].
+#[inline]
+pub fn run<K: Kernel16>(isa: Isa, madd: Madd, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    match isa.here() {
+        // SAFETY: the processor has the features, `here` has seen to that.
+        Isa::Avx512 => unsafe {
+            return match madd {
+                Madd::Fused => avx512::enter::<FusedMadd, K>(kernel),
+                Madd::Separate => avx512::enter::<SeparateMadd, K>(kernel),
+            };
+        },
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe {
+            return match madd {
+                Madd::Fused => super::avx2::enter16::<FusedMadd, K>(kernel),
+                Madd::Separate => super::avx2::enter16::<SeparateMadd, K>(kernel),
+            };
+        },
+        Isa::Portable => {}
+    }
+    let _ = isa;
+    match madd {
+        Madd::Fused => kernel.run::<[Portable<FusedMadd>; 2]>(),
+        Madd::Separate => kernel.run::<[Portable<SeparateMadd>; 2]>(),
+    }
+}
+
+/// Runs a kernel of eight lanes; with AVX-512 its plain loops have sixteen.
+#[inline]
+pub fn run_loops<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.here() == Isa::Avx512 {
+        // SAFETY: the processor has the features, `here` has seen to that.
+        return unsafe {
+            match madd {
+                Madd::Fused => avx512::enter_loops::<FusedMadd, K>(kernel),
+                Madd::Separate => avx512::enter_loops::<SeparateMadd, K>(kernel),
+            }
+        };
+    }
+    super::run(isa, madd, kernel);
+}
+
+/// Sixteen f32 lanes with one form of multiply-add.
+///
+/// # Safety of the loads and stores
+/// Each reads or writes exactly 16 elements at the pointer, which needs no alignment.
+#[allow(clippy::missing_safety_doc)]
+pub trait Lanes16: Copy + 'static {
+    /// What of it fits the registers.
+    const TILE: Tile;
+    /// All lanes `v`.
+    fn splat(v: f32) -> Self;
+    /// 16 f32.
+    unsafe fn load(p: *const f32) -> Self;
+    /// Writes 16 f32.
+    unsafe fn store(self, p: *mut f32);
+    /// `self * b + c`.
+    fn madd(self, b: Self, c: Self) -> Self;
+    /// Lane-wise sum.
+    fn add(self, b: Self) -> Self;
+    /// Asks for the cache line at `p`, which may lie anywhere.
+    fn prefetch(p: *const u8);
+}
+
+impl<V: Lanes> Lanes16 for [V; 2] {
+    const TILE: Tile = PAIRS;
+    #[inline(always)]
+    fn splat(v: f32) -> Self {
+        [V::splat(v); 2]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: 16 elements, the caller's promise.
+        unsafe { [V::load(p), V::load(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: as above.
+        unsafe {
+            self[0].store(p);
+            self[1].store(p.add(8));
+        }
+    }
+    #[inline(always)]
+    fn madd(self, b: Self, c: Self) -> Self {
+        [self[0].madd(b[0], c[0]), self[1].madd(b[1], c[1])]
+    }
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        [self[0].add(b[0]), self[1].add(b[1])]
+    }
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        V::prefetch(p);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    //! One register. Every method is only reached from [`enter`], which has the target features.
+    use super::super::avx2::Avx2;
+    use super::{Kernel, Kernel16, Lanes16, MulAdd, REGISTERS, Tile};
+    use engraft_core::numerics::Madd;
+    use std::arch::x86_64::*;
+    use std::marker::PhantomData;
+
+    /// Lanes in a register.
+    #[derive(Clone, Copy)]
+    pub struct Avx512<M>(__m512, PhantomData<M>);
+
+    /// Runs the kernel with the features on.
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+    pub fn enter<M: MulAdd, K: Kernel16>(kernel: K) {
+        kernel.run::<Avx512<M>>();
+    }
+
+    /// Runs a kernel of eight lanes with the features on.
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+    pub fn enter_loops<M: MulAdd, K: Kernel>(kernel: K) {
+        kernel.run::<Avx2<M>>();
+    }
+
+    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` (the module is private and `Avx512` is named
+    // nowhere else); memory as the trait says.
+    impl<M: MulAdd> Lanes16 for Avx512<M> {
+        const TILE: Tile = REGISTERS;
+        #[inline(always)]
+        fn splat(v: f32) -> Self {
+            // SAFETY: features, see above.
+            Self(unsafe { _mm512_set1_ps(v) }, PhantomData)
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            // SAFETY: features and 16 elements, see above (so in all methods).
+            Self(unsafe { _mm512_loadu_ps(p) }, PhantomData)
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(p, self.0) }
+        }
+        #[inline(always)]
+        fn madd(self, b: Self, c: Self) -> Self {
+            // SAFETY: features, as above.
+            let v = unsafe {
+                match M::FORM {
+                    Madd::Fused => _mm512_fmadd_ps(self.0, b.0, c.0),
+                    Madd::Separate => _mm512_add_ps(_mm512_mul_ps(self.0, b.0), c.0),
+                }
+            };
+            Self(v, PhantomData)
+        }
+        #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            // SAFETY: features, as above.
+            Self(unsafe { _mm512_add_ps(self.0, b.0) }, PhantomData)
+        }
+        #[inline(always)]
+        fn prefetch(p: *const u8) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Probe<'a>(&'a [[f32; 16]; 3], &'a mut [f32; 48]);
+
+    impl Kernel16 for Probe<'_> {
+        #[inline(always)]
+        fn run<W: Lanes16>(self) {
+            // SAFETY: arrays of 16.
+            unsafe {
+                let [a, b, c] = [0, 1, 2].map(|i: usize| W::load(self.0[i].as_ptr()));
+                let out = self.1.as_mut_ptr();
+                a.madd(b, c).store(out);
+                a.add(b).store(out.add(16));
+                W::splat(self.0[0][3]).madd(a, c).store(out.add(32));
+            }
+        }
+    }
+
+    #[test]
+    fn all_instruction_sets_give_the_same_bits() {
+        let mut s = 1u64;
+        for _ in 0..10_000 {
+            let mut value = || {
+                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let v = f32::from_bits((s >> 33) as u32 ^ (s >> 63 << 31) as u32);
+                if v.is_nan() { 1.0 } else { v }
+            };
+            let x: [[f32; 16]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| value()));
+            for madd in [Madd::Fused, Madd::Separate] {
+                let [mut want, mut got] = [[0.0; 48]; 2];
+                run(Isa::Portable, madd, Probe(&x, &mut want));
+                for isa in [Isa::Avx2, Isa::Avx512] {
+                    run(isa, madd, Probe(&x, &mut got));
+                    // A NaN's payload is nobody's promise.
+                    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                    assert!(want.iter().zip(&got).all(same), "{x:?} {isa:?}");
+                }
+            }
+        }
+    }
+}
