@@ -6,7 +6,7 @@ use std::path::Path;
 
 fn main() -> std::io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx");
-    println!("cargo::rerun-if-changed={}", folder.display());
+    println!("cargo::rerun-if-changed=ptx");
     let mut names: Vec<String> = std::fs::read_dir(&folder)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.ends_with(".ptx"))

@@ -1,5 +1,6 @@
 //! One device in a context of its own, as the backend that the engine sees.
 
+use crate::blaslt::BlasLt;
 use crate::cubins::Target;
 use crate::driver::{self, check};
 use crate::mem::{Pool, lock};
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a device is opened.
@@ -29,6 +31,9 @@ pub struct CudaConfig {
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
+    /// NVIDIA's cuBLASLt (`libcublasLt.so.12` or newer) for products of many rows in mode `Fast`; none: own kernels alone.
+    /// 16-bit weights then take twice their memory.
+    pub cublaslt: Option<PathBuf>,
     /// Wait for every kernel, so that a fault names exactly the one that caused it. Slow.
     pub blocking: bool,
     /// Let no kernel begin before the one before it has ended. Otherwise, on Hopper, its launch and prologue overlap with
@@ -106,6 +111,8 @@ pub struct Cuda {
     pool: Pool,
     pub(crate) modules: Modules,
     pub(crate) slopes: ops::Slopes,
+    pub(crate) blaslt: Option<Arc<BlasLt>>,
+    pub(crate) blaslt_products: AtomicU64,
     /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
     capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
@@ -127,6 +134,11 @@ impl Cuda {
             let allowed = format!("cuda to cuda:{}", all.len().saturating_sub(1));
             return Err(Error::config("backend", format!("\"cuda:{}\"", config.device), allowed));
         };
+        if let (Some(path), Mode::Reference | Mode::Invariant) = (&config.cublaslt, config.mode) {
+            let allowed = "mode Fast: the order of its sums is its own";
+            return Err(Error::config("cublaslt", path.display(), allowed));
+        }
+        let blaslt = config.cublaslt.as_deref().map(BlasLt::open).transpose()?;
         let name = format!("cuda:{}", config.device);
         if listed.capability < OLDEST {
             let (major, minor) = listed.capability;
@@ -163,11 +175,14 @@ impl Cuda {
                 mode: config.mode,
                 shared_bytes: shared.max(0) as u32,
                 hopper: listed.capability == (9, 0),
+                blaslt: blaslt.is_some(),
             },
             blocking: config.blocking,
             in_order: config.in_order,
             modules: Modules::new(target, config.kernel_cache),
             slopes: ops::Slopes::default(),
+            blaslt,
+            blaslt_products: AtomicU64::new(0),
             listed,
             context,
             pool: Pool::default(),
@@ -183,7 +198,12 @@ impl Cuda {
 
     /// How often every kernel has run so far, replays of captured steps counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
-        self.modules.launches()
+        let mut all = self.modules.launches();
+        let products = self.blaslt_products.load(Ordering::Relaxed);
+        if products > 0 {
+            all.insert("cublasLtMatmul".into(), products);
+        }
+        all
     }
 
     /// What making kernels ready took so far.

@@ -13,6 +13,7 @@
 //! A device that was lost (an illegal address, a fault of the hardware) stays lost for its engine: each later call says
 //! which kernels were on their way. Contexts are not shared, so other engines live on.
 
+mod blaslt;
 mod compile;
 mod cubins;
 mod device;

@@ -4,6 +4,7 @@
 //! itself. A capture takes up launches alone. What was launched since the device was last waited for is remembered, so
 //! that a fault, which surfaces later, can say what was running.
 
+use crate::blaslt::{Operands, Products, Shape};
 use crate::device::Cuda;
 use crate::driver::check;
 use crate::graph::{CudaGraph, Recording};
@@ -20,6 +21,7 @@ use std::ffi::c_void;
 use std::future::Future;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bounds of the steps that an attention schedule serves; grids follow the step's own sizes.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,8 @@ pub struct CudaPlan {
 /// The queue of one rank.
 #[derive(Debug)]
 pub struct CudaStream {
+    /// Goes before the device's context.
+    products: Option<Products>,
     gpu: Arc<Cuda>,
     raw: sys::CUstream,
     ring: Ring,
@@ -86,6 +90,8 @@ impl CudaStream {
         // SAFETY: the context is current; the pointer is to a local.
         check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate")?;
         let ring = Ring::new(&gpu);
+        let products = gpu.blaslt.as_ref().map(|blas| Products::new(blas, |bytes| gpu.alloc(bytes)));
+        let products = products.transpose()?;
         Ok(Self {
             gpu,
             raw,
@@ -94,6 +100,7 @@ impl CudaStream {
             recording: None,
             trail: Trail::default(),
             scratch: None,
+            products,
         })
     }
 
@@ -130,6 +137,23 @@ impl CudaStream {
         let address = mem.address();
         self.scratch = Some(mem);
         Ok(address)
+    }
+
+    /// A product by cuBLASLt; false where that is not there, has no kernel, or a step is being recorded (those have few rows).
+    pub(crate) fn run_blaslt(&mut self, shape: Shape, at: Operands) -> Result<bool> {
+        let (Some(products), None, true) = (&mut self.products, &self.recording, at.aligned()) else {
+            return Ok(false);
+        };
+        self.gpu.bind()?;
+        let ran = products.run(self.raw, shape, at);
+        let ran = self.noted(ran)?;
+        if ran {
+            self.gpu.blaslt_products.fetch_add(1, Ordering::Relaxed);
+            if self.gpu.blocking() {
+                self.wait()?;
+            }
+        }
+        Ok(ran)
     }
 
     /// Launches a kernel with its parameters, or records that.

@@ -97,8 +97,11 @@ fn compiled_kernels_are_kept_where_the_user_says() {
         assert_eq!(with(&named), plain);
         assert!(std::fs::read_dir(&folder).unwrap().count() > 10);
     }
-    let output = generate(&["--backend", "cpu", "--mode", "fast"]);
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    for flags in [["--mode", "fast"], ["--cublaslt", "libcublasLt.so.12"]] {
+        let output = generate(&[&["--backend", "cpu"][..], &flags].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(flags[0]) && text.contains("cuda"), "{text}");
+    }
     let output = generate(&["--backend", "cpu", "--kernel-cache", "off"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }

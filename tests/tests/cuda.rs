@@ -27,6 +27,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use whole::{CASES, golden, laws, open};
 
@@ -196,6 +197,43 @@ fn fast_takes_the_kernels_of_hopper_for_many_rows() {
             println!("{name}, {dtype}: {products} products by Hopper's kernel");
             // Queries to values, outputs, gate and up, down; the head.
             assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
+        }
+    }
+}
+
+/// cuBLASLt for this device: the double over the software driver, or NVIDIA's where the system has it.
+fn blaslt(name: &str) -> PathBuf {
+    match name.starts_with("cuda:soft") {
+        // Cargo builds it beside this program.
+        true => soft_cublaslt::file().unwrap(),
+        false => "libcublasLt.so.12".into(),
+    }
+}
+
+#[test]
+fn cublaslt_takes_products_of_many_rows_where_it_is_given() {
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
+    for name in &here() {
+        let file = Some(blaslt(name));
+        for mode in [Mode::Reference, Mode::Invariant] {
+            let config = CudaConfig { mode, cublaslt: file.clone(), ..CudaConfig::default() };
+            let text = cuda_with(name, config).unwrap_err().to_string();
+            assert!(text.contains("cublaslt") && text.contains("mode Fast"), "{text}");
+        }
+        for dtype in [Float::Bf16, Float::F16] {
+            let config = CudaConfig { mode: Mode::Fast, cublaslt: file.clone(), ..CudaConfig::default() };
+            let gpu = match cuda_with(name, config) {
+                Err(e) if !name.starts_with("cuda:soft") => {
+                    println!("{name}: cuBLASLt is not checked: {e}");
+                    return;
+                }
+                other => other.unwrap(),
+            };
+            let ran = launches(&gpu, &cpu, dtype);
+            let products = ran.get("cublasLtMatmul").copied().unwrap_or(0);
+            println!("{name}, {dtype}: {products} products by cuBLASLt");
+            // Queries to values, outputs, down, the head; gate and up have an activation behind them.
+            assert!(products >= 4, "{ran:?}");
         }
     }
 }

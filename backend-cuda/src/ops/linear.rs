@@ -2,16 +2,20 @@
 
 use super::select::{Product, ProductOf, product};
 use super::{activation, elem, matrix};
+use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
 use crate::weight::{Rows, word};
 use crate::{CudaMem, CudaStream, CudaWeight};
 use cudarc::driver::sys;
 use engraft_core::Result;
-use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::mem::{Float, MatMut, MatRef};
 use engraft_core::ops::Act;
 use engraft_kernels::pack::Layout;
-use engraft_kernels::params::{Activation, Elem, gemm, linear as strict};
+use engraft_kernels::params::{Activation, Elem, Format, gemm, linear as strict};
 use std::ffi::c_void;
+
+/// Rows from which on a product is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
+const BLASLT_ABOVE: usize = 128;
 
 /// What follows the product.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +61,8 @@ pub(super) fn linear(
     };
     match product(stream.gpu().terms(), of) {
         Product::Strict | Product::Integers => run_strict(stream, &call),
-        Product::Tensor { layout, boxed } => run_tensor(stream, &call, &layout, boxed),
+        Product::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
+        Product::Tensor { layout, boxed, .. } => run_tensor(stream, &call, &layout, boxed),
     }
 }
 
@@ -82,6 +87,33 @@ fn run_strict(stream: &mut CudaStream, call: &Call<'_>) -> Result<()> {
     };
     let launch = if call.w.integers { p.launch_w8a8() } else { p.launch(call.w.format) };
     stream.run(&launch, &p)
+}
+
+/// By cuBLASLt, where it can say this product: many rows, no bias, nothing behind it but a sum.
+fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
+    let add = match call.then {
+        Then::Nothing => false,
+        Then::AddTo => true,
+        Then::Activate(_) | Then::Gate(_) => return Ok(false),
+    };
+    let (x, out) = (call.x, call.out);
+    let same = matches!((x.dtype, call.w.format), (Float::F16, Format::F16) | (Float::Bf16, Format::Bf16));
+    if call.bias != 0 || x.rows <= BLASLT_ABOVE || !same {
+        return Ok(false);
+    }
+    let w = call.w.view(stream.gpu())?.ptr;
+    let (k, n) = (call.w.cols, call.w.rows);
+    let shape = Shape {
+        rows: x.rows,
+        k,
+        n,
+        x_pitch: x.pitch,
+        out_pitch: out.pitch,
+        elem: x.dtype,
+        out: out.dtype,
+        add,
+    };
+    stream.run_blaslt(shape, Operands { x: matrix(x)?.ptr, w, out: matrix(out)?.ptr })
 }
 
 fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: bool) -> Result<()> {

@@ -19,6 +19,8 @@ pub(crate) struct Terms {
     pub shared_bytes: u32,
     /// Whether the device has wgmma and bulk copies (compute capability 9.0).
     pub hopper: bool,
+    /// Whether cuBLASLt is there.
+    pub blaslt: bool,
 }
 
 /// How a product runs.
@@ -34,6 +36,8 @@ pub(super) enum Product {
         layout: Layout,
         /// Whether many rows take the kernel that only Hopper runs, in an order of its own.
         boxed: bool,
+        /// Whether many rows are offered to cuBLASLt first.
+        blaslt: bool,
     },
 }
 
@@ -63,7 +67,7 @@ pub(super) fn product(terms: Terms, p: ProductOf) -> Product {
     match gemm::supports(elem(p.x), elem(p.out), p.format, p.group, p.rows, p.cols, p.gated) {
         Ok(layout) => {
             let fast = terms.mode == Mode::Fast && layout.form == Form::Plain;
-            Product::Tensor { layout, boxed: fast && terms.hopper }
+            Product::Tensor { layout, boxed: fast && terms.hopper, blaslt: fast && terms.blaslt }
         }
         Err(_) => Product::Strict,
     }
@@ -81,7 +85,7 @@ fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated
     Some(match product(terms, of) {
         Product::Strict => format!("linear_strict*_{}", format.name()),
         Product::Integers => "linear_w8a8".into(),
-        Product::Tensor { layout, boxed } => {
+        Product::Tensor { layout, boxed, blaslt } => {
             let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
             // `gemm_n8_bf16`: the second part is the tile for the rows at hand.
             let mut parts = entry.splitn(3, '_');
@@ -89,6 +93,9 @@ fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated
             let mut name = format!("{stem}_*_{rest}");
             if boxed {
                 name.push_str(&format!(" | gemmw_*_{rest}"));
+            }
+            if blaslt {
+                name.push_str(" | cublasLtMatmul");
             }
             name
         }
@@ -216,7 +223,8 @@ mod tests {
     use engraft_core::mem::Block;
 
     /// Hopper, and what consumers' cards have (compute capabilities 8.6, 8.9 and 12.0).
-    const LARGE: Terms = Terms { mode: Mode::Invariant, shared_bytes: 227 << 10, hopper: true };
+    const LARGE: Terms =
+        Terms { mode: Mode::Invariant, shared_bytes: 227 << 10, hopper: true, blaslt: false };
     const SMALL: Terms = Terms { shared_bytes: 99 << 10, hopper: false, ..LARGE };
 
     fn ask(terms: Terms, op: Op, dtype: Float, inner: usize) -> Coverage {
@@ -255,6 +263,8 @@ mod tests {
         assert_eq!(name(fast, bf16), native("gemm_*_bf16 | gemmw_*_bf16"));
         assert_eq!(name(LARGE, bf16), native("gemm_*_bf16"));
         assert_eq!(name(Terms { hopper: false, ..fast }, bf16), native("gemm_*_bf16"));
+        let both = Terms { hopper: false, blaslt: true, ..fast };
+        assert_eq!(name(both, bf16), native("gemm_*_bf16 | cublasLtMatmul"));
         assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), native("gemmq_*_bf16_int8"));
         assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), native("gemmq_*_bf16_int5a"));
         for op in [Op::Attend, Op::AttendDense] {

@@ -19,9 +19,9 @@ pub fn limits(name: &CudaName) -> Result<Limits> {
 }
 
 fn open(name: &CudaName) -> Result<Arc<Cuda>> {
-    let CudaName { index, driver, kernel_cache, mode } = name.clone();
+    let CudaName { index, driver, kernel_cache, mode, cublaslt } = name.clone();
     let device = index.into();
-    Cuda::new(CudaConfig { device, driver, kernel_cache, mode, ..CudaConfig::default() })
+    Cuda::new(CudaConfig { device, driver, kernel_cache, mode, cublaslt, ..CudaConfig::default() })
 }
 
 /// Devices for people.

@@ -55,6 +55,8 @@ pub struct CudaName {
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
+    /// NVIDIA's cuBLASLt for products of many rows in mode `Fast`.
+    pub cublaslt: Option<PathBuf>,
 }
 
 impl std::fmt::Display for CudaName {

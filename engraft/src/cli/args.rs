@@ -66,6 +66,9 @@ pub struct DeviceArgs {
     /// cuda: what is promised about bits: reference (the CPU's), invariant (the same whatever the batch; the default), fast
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
+    /// cuda: take products of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with --mode fast
+    #[arg(long, value_name = "PATH")]
+    pub cublaslt: Option<PathBuf>,
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
@@ -255,12 +258,14 @@ impl DeviceArgs {
             ("--cuda-driver", self.cuda_driver.is_some()),
             ("--kernel-cache", self.kernel_cache.is_some()),
             ("--mode", self.mode.is_some()),
+            ("--cublaslt", self.cublaslt.is_some()),
         ];
         match self.backend.clone() {
             BackendName::Cuda(mut name) => {
                 name.driver.clone_from(&self.cuda_driver);
                 name.kernel_cache = self.kernel_cache();
                 name.mode = self.mode.unwrap_or_default();
+                name.cublaslt.clone_from(&self.cublaslt);
                 Ok(name.into())
             }
             name => match of_cuda.iter().find(|(_, given)| *given) {
