@@ -9,8 +9,12 @@
 mod whole;
 
 use conformance::backends::{self, cuda, cuda_names, cuda_with};
-use conformance::budget;
+use conformance::device::Device;
+use conformance::dice::Dice;
 use conformance::golden::complaints;
+use conformance::registry::OpSpec;
+use conformance::spec::linear;
+use conformance::{budget, compare};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
 use engraft_core::config::EngineConfig;
@@ -234,6 +238,45 @@ fn cublaslt_takes_products_of_many_rows_where_it_is_given() {
             println!("{name}, {dtype}: {products} products by cuBLASLt");
             // Queries to values, outputs, down, the head; gate and up have an activation behind them.
             assert!(products >= 4, "{ran:?}");
+        }
+    }
+}
+
+/// Comparisons of a spec on a device, run at once and recorded (then the library is not asked).
+fn passes<S: OpSpec<Case = linear::Case>>(gpu: &Arc<Cuda>, spec: S, case: &linear::Case, what: &str) {
+    for record in [false, true] {
+        let got = spec.run(&mut Device::new(gpu, record).unwrap(), case).unwrap();
+        for (got, want) in got.iter().zip(spec.oracle(case, Madd::Fused)) {
+            let worst = compare::against(got, &want).unwrap();
+            assert!(worst.passes(), "{what}, recorded: {record}: {worst:?}");
+        }
+    }
+}
+
+#[test]
+fn cublaslt_and_the_own_kernels_are_within_the_same_budgets() {
+    for name in &here() {
+        for file in [None, Some(blaslt(name))] {
+            let (mode, asked) = (Mode::Fast, file.is_some());
+            let gpu = match cuda_with(name, CudaConfig { mode, cublaslt: file, ..CudaConfig::default() }) {
+                Err(e) if asked && !name.starts_with("cuda:soft") => {
+                    println!("{name}: cuBLASLt is not checked: {e}");
+                    return;
+                }
+                other => other.unwrap(),
+            };
+            for dtype in [Float::Bf16, Float::F16] {
+                for seed in 0..5 {
+                    let mut case = linear::many(dtype, &mut Dice::new(seed));
+                    passes(&gpu, linear::Linear, &case, &format!("{name}, asked: {asked}, linear"));
+                    case.out = dtype;
+                    passes(&gpu, linear::LinearAdd, &case, &format!("{name}, asked: {asked}, linear_add"));
+                }
+            }
+            let products = gpu.launches().get("cublasLtMatmul").copied().unwrap_or(0);
+            println!("{name}: {products} of 20 products by cuBLASLt");
+            // Where an output does not begin at a multiple of 16 bytes it is not asked.
+            assert_eq!(products > 5, asked, "{products}");
         }
     }
 }

@@ -70,6 +70,17 @@ fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usiz
     }
 }
 
+/// What a library of products is offered: many rows, a weight of x's own type, no bias.
+pub fn many(dtype: Float, dice: &mut Dice) -> Case {
+    let (k, n) = (dice.pick(&[16, 64, 112, 320]), dice.pick(&[8, 48, 72, 136]));
+    let drawn = case(dtype, dice, false, WeightFormat::Plain(dtype), n, k);
+    let rows = 129 + dice.below(80);
+    let x = Grid::random(dice, rows, k, dtype, 1.0);
+    let residual = dice.values(rows * n, 1.0, dtype);
+    let out = if dice.once_in(3) { Float::F32 } else { dtype };
+    Case { x, residual, out, bias: None, tied: false, ..drawn }
+}
+
 fn alone(case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
     let (r, n) = (dice.below(case.x.rows), case.w.rows);
     let residual = case.residual[r * n..(r + 1) * n].to_vec();
