@@ -22,22 +22,34 @@ use engraft_core::sample::SamplingParams;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
 use whole::{CASES, config, golden, laws, open, run, same};
 
-/// Counts what this thread allocates: drivers have threads of their own.
+/// Counts what this thread allocates: drivers have threads of their own. Where it is asked to it notes who did.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static NOTING: Cell<bool> = const { Cell::new(false) };
+    static NOTES: RefCell<Vec<Backtrace>> = const { RefCell::new(Vec::new()) };
+}
+
+fn note() {
+    // A note allocates, too, and must not note that.
+    if NOTING.try_with(|on| on.replace(false)) == Ok(true) {
+        NOTES.with_borrow_mut(|notes| notes.push(Backtrace::force_capture()));
+        NOTING.set(true);
+    }
 }
 
 // SAFETY: forwards to the system's allocator; a thread that ends is not counted any more.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        note();
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -54,6 +66,30 @@ static COUNTING: Counting = Counting;
 fn thread_us() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     stat.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e3
+}
+
+/// Allocations of `f`, and the stacks, once each, of those that were made outside wgpu's source files.
+fn who_allocates(f: impl FnOnce()) -> (usize, Vec<String>) {
+    NOTING.set(true);
+    f();
+    NOTING.set(false);
+    let notes = NOTES.take();
+    let mut own: Vec<String> = Vec::new();
+    for stack in notes.iter().map(Backtrace::to_string) {
+        // `at <registry>/wgpu-30.0.1/src/...` where it was inlined, else ` 7: <wgpu_core::...`; this program is a crate
+        // called `wgpu`, too.
+        let of_wgpu = |line: &str| match line.trim().split_once(": ") {
+            None => line.trim().starts_with("at ") && line.contains("/wgpu-"),
+            Some((_, name)) => {
+                let name = name.trim_start_matches(['<', '&']);
+                ["wgpu::api::", "wgpu_core::", "wgpu_hal::"].iter().any(|part| name.starts_with(part))
+            }
+        };
+        if !stack.lines().any(of_wgpu) && !own.contains(&stack) {
+            own.push(stack);
+        }
+    }
+    (notes.len(), own)
 }
 
 /// What a decode step costs the host: one submit, an upload within the bound, nothing made on the device.
@@ -90,6 +126,17 @@ fn costs(gpu: &Arc<Wgpu>, model: &Path, sequences: u32) {
         busy / STEPS as f64,
         allocations / STEPS,
         start.elapsed().as_secs_f64() * 1e3 / STEPS as f64
+    );
+    let (_, planted) = who_allocates(|| drop(std::hint::black_box(Box::new(1))));
+    assert_eq!(planted.len(), 1, "an allocation is not seen");
+    let (all, own) = who_allocates(|| {
+        engine.step(&mut out).unwrap();
+    });
+    assert!(
+        own.is_empty(),
+        "{} of {all} allocations of a step are not wgpu's:\n{}",
+        own.len(),
+        own.join("\n")
     );
     assert_eq!(after.submits - before.submits, STEPS, "one submit per step");
     assert_eq!(after.made - before.made, 0, "buffers, bind groups and pipelines made in {STEPS} steps");
