@@ -4,7 +4,7 @@
 
 use crate::kernels::{AlignedBytes, Machine};
 use crate::simd::wide::{self, Kernel16, Lanes16};
-use crate::simd::{self, Isa, Kernel, Lanes};
+use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 use std::time::Instant;
 
@@ -77,7 +77,7 @@ fn fma(machine: &Machine) -> Result<f64> {
         #[inline(always)]
         fn run<W: Lanes16>(self) {
             // As many registers as a tile of products has; more chains than the processor has multiply-adds in flight.
-            if W::TILE == wide::tile(Isa::Avx512) { chains::<W, 12>() } else { chains::<W, 6>() }
+            if W::TILE.panels > 1 { chains::<W, 12>() } else { chains::<W, 6>() }
         }
     }
     #[inline(always)]

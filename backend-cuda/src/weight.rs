@@ -2,13 +2,15 @@
 //! theirs, vectors as f32.
 //!
 //! Which of the first two a product takes depends on the activations' type, which is not known when a weight is loaded.
-//! So a weight is stored as it comes and packed when a product first asks for that (in the first step);
+//! So a weight is stored as it comes and packed when a product first asks for that (in the first step), 16-bit and integer
+//! weights for tensor cores, f32 weights with the outputs of a warp side by side;
 //! the stored form then goes, unless a launch has used it: a captured step may know its address.
 
 use crate::{Cuda, CudaMem};
 use engraft_core::backend::{HostWeight, WeightUse};
 use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use engraft_core::{Error, Result, quant};
+use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Format, WeightView};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,10 +53,19 @@ struct Forms {
     packed: Option<Packed>,
 }
 
-/// Codes and scales in the order of [`engraft_kernels::pack`].
+/// An order that kernels take weights in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// That of tensor cores.
+    Tensor(Layout),
+    /// f32, outputs side by side.
+    Columns(Columns),
+}
+
+/// Codes and scales in an order.
 #[derive(Debug, Clone)]
 struct Packed {
-    layout: Layout,
+    order: Order,
     codes: CudaMem,
     scales: Option<CudaMem>,
 }
@@ -82,16 +93,18 @@ impl Rows {
 
     /// Addresses of the packed codes and scales (0: none); packs when first asked. The stored form goes unless something
     /// has used it.
-    pub fn packed(&self, gpu: &Cuda, layout: &Layout) -> Result<(u64, u64)> {
+    pub fn packed(&self, gpu: &Cuda, order: Order) -> Result<(u64, u64)> {
         let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
         if forms.packed.is_none() {
             let Some(stored) = &forms.stored else { return Err(Error::internal("a weight without a form")) };
-            forms.packed = Some(pack(gpu, stored, layout)?);
+            forms.packed = Some(pack(gpu, stored, order)?);
             if !forms.stored_used {
                 forms.stored = None;
             }
         }
-        let Some(packed) = &forms.packed else { return Err(Error::internal("a weight was not packed")) };
+        let Some(packed) = forms.packed.as_ref().filter(|packed| packed.order == order) else {
+            return Err(Error::internal("a weight was not packed, or in another order"));
+        };
         Ok((packed.codes.address(), packed.scales.as_ref().map_or(0, CudaMem::address)))
     }
 
@@ -105,10 +118,18 @@ fn lengths() -> Error {
     Error::internal("a weight's bytes and its packed layout do not go together")
 }
 
-fn pack(gpu: &Cuda, stored: &CudaMem, layout: &Layout) -> Result<Packed> {
+fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
     let file = gpu.read(stored)?;
-    let (mut codes, mut scales) = (vec![0u8; layout.code_bytes()], vec![0u8; layout.scale_bytes()]);
-    if !layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales) {
+    let (code_bytes, scale_bytes) = match order {
+        Order::Tensor(layout) => (layout.code_bytes(), layout.scale_bytes()),
+        Order::Columns(columns) => (columns.bytes(), 0),
+    };
+    let (mut codes, mut scales) = (vec![0u8; code_bytes], vec![0u8; scale_bytes]);
+    let done = match order {
+        Order::Tensor(layout) => layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales),
+        Order::Columns(columns) => columns.pack(&file, &mut codes),
+    };
+    if !done {
         return Err(lengths());
     }
     let codes = gpu.alloc_filled([codes.as_slice()], codes.len())?;
@@ -116,21 +137,31 @@ fn pack(gpu: &Cuda, stored: &CudaMem, layout: &Layout) -> Result<Packed> {
         true => None,
         false => Some(gpu.alloc_filled([scales.as_slice()], scales.len())?),
     };
-    Ok(Packed { layout: *layout, codes, scales })
+    Ok(Packed { order, codes, scales })
 }
 
 fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
-    let (layout, codes) = (&packed.layout, gpu.read(&packed.codes)?);
+    let codes = gpu.read(&packed.codes)?;
     let scales = packed.scales.as_ref().map_or(Ok(Vec::new()), |mem| gpu.read(mem))?;
-    let mut file = vec![0u8; layout.n * layout.row_bytes()];
-    if !layout.unpack(&codes, &scales, &mut file) {
+    let (mut file, done);
+    match packed.order {
+        Order::Tensor(layout) => {
+            file = vec![0u8; layout.n * layout.row_bytes()];
+            done = layout.unpack(&codes, &scales, &mut file);
+        }
+        Order::Columns(columns) => {
+            file = vec![0u8; columns.file_bytes()];
+            done = columns.unpack(&codes, &mut file);
+        }
+    }
+    if !done {
         return Err(lengths());
     }
     gpu.alloc_filled([file.as_slice()], file.len())
 }
 
 impl CudaWeight {
-    /// The buffers that it lies in now, with a name for each: `stored` (as in the file), `packed` (for tensor cores),
+    /// The buffers that it lies in now, with a name for each: `stored` (as in the file), `packed` (as products take it),
     /// `scales` (beside it), `vector`. A first step in another element type, or a look-up, may add a form.
     pub fn buffers(&self) -> Vec<(&'static str, CudaMem)> {
         match &self.0 {

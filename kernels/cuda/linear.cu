@@ -2,8 +2,9 @@
 // the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
 //
 // Where the composed ops would store, this rounds to the output's element type, so that fused equals composed.
-// Bytes: the weight once per 4 rows of x, or 16 (reads of a warp are 32 rows apart: whole sectors over a few steps, not coalesced;
-// this kernel is for bits, gemm.cu is for speed), x once per 32 outputs.
+// Bytes: the weight once per 4 rows of x, or 16, x once per 32 outputs. Weights in file order are read 32 rows apart (whole
+// sectors over a few steps, not coalesced: these kernels are for bits, gemm.cu is for speed); `columns` are f32 weights
+// packed so that a warp reads whole lines.
 // Launch: blocks of 256 = 8 leaves x 32 outputs; grid [rows / 4 (or 16: `many`), outputs / 32], so that blocks that run side
 // by side share the weight.
 #include "int8.cuh"
@@ -88,5 +89,13 @@ ENTRY_MANY(Q3_K, q3_k)
 ENTRY_MANY(Q4_K, q4_k)
 ENTRY_MANY(Q5_K, q5_k)
 ENTRY_MANY(Q6_K, q6_k)
+
+// f32 weights outside of mode Reference: the same bits, and every step of a warp reads a whole line.
+extern "C" __global__ void __launch_bounds__(256, 2) linear_columns_f32(const __grid_constant__ Linear p) {
+    strict<Columns, FEW>(p);
+}
+extern "C" __global__ void __launch_bounds__(256, 2) linear_columns_many_f32(const __grid_constant__ Linear p) {
+    strict<Columns, MANY>(p);
+}
 
 extern "C" __global__ void __launch_bounds__(256, 2) linear_w8a8(const __grid_constant__ Linear p) { strict<W8A8, FEW>(p); }

@@ -92,7 +92,7 @@ DEVICE void product(const MatView &x, u32 x_elem, const WeightView &w, u32 grain
     u32 widest = most(leaf_start(cols, grain, 1), cols - leaf_start(cols, grain, LEAVES - 1));
     u32 windows = over(widest + 7, WINDOW);
     u64 n = least(first + lane, limit - 1);
-    const u8 *row = reinterpret_cast<const u8 *>(w.ptr) + n * w.row_bytes;
+    const u8 *row = row_of<W>(w, n);
     float acc[ROWS];
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) acc[r] = 0.0f;

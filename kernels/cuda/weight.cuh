@@ -6,6 +6,7 @@
 //   q4_0 q4_1 q5_0 q5_1 q8_0              GGUF blocks of 32 values: d, perhaps m, perhaps fifth bits, codes
 //   q2_k q3_k q4_k q5_k q6_k              GGUF blocks of 256 values in parts of 16 with small scales
 //   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; the last group of a row may be short
+//   columns                               f32, packed for warps (`engraft_kernels::columns`): no file's layout
 //
 // Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is that of the
 // final sum, and a fused multiply-add gives the CPU's bits.
@@ -36,6 +37,28 @@ struct Plain {
         }
     }
 };
+
+// f32 with the outputs of a warp side by side, `[outputs / 32][k][32]`; `row_bytes` are those of a tile.
+struct Columns {
+    static constexpr u32 AHEAD = 4;
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
+        return reinterpret_cast<const float *>(row)[(u64)k * 32];
+    }
+    static DEVICE void eight(const WeightView &w, const u8 *row, u32 k, float (&v)[8]) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) v[i] = at(w, row, k + i);
+    }
+};
+
+// Where output n's values begin.
+template <typename W>
+DEVICE const u8 *row_of(const WeightView &w, u64 n) {
+    return reinterpret_cast<const u8 *>(w.ptr) + n * w.row_bytes;
+}
+template <>
+DEVICE const u8 *row_of<Columns>(const WeightView &w, u64 n) {
+    return reinterpret_cast<const u8 *>(w.ptr) + n / 32 * w.row_bytes + n % 32 * 4;
+}
 
 // ---- Blocks of 32 ----------------------------------------------------------------------------------------------------
 

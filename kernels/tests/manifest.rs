@@ -70,6 +70,7 @@ fn a_name_means_the_entries_that_fit_it() {
     assert_eq!(all("gemm_*_bf16 | gemmw_*_bf16"), [&products[..], &hopper[..]].concat());
     assert_eq!(named("gemm_*_bf16 | gemmw_*_bf16", (8, 0)).collect::<Vec<_>>(), products);
     assert_eq!(all("linear_strict*_f32"), ["linear_strict_f32", "linear_strict_many_f32"]);
+    assert_eq!(all("linear_columns*_f32"), ["linear_columns_f32", "linear_columns_many_f32"]);
     assert_eq!(all("attention_dense_whole_f16_*").len(), 2);
     for nothing in ["rows_patc", "gemm_*_f8", "nothing_*", "", "*"] {
         assert!(all(nothing).is_empty(), "{nothing}");

@@ -4,14 +4,15 @@ use super::select::{Product, ProductOf, product};
 use super::{activation, elem, matrix};
 use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
-use crate::weight::{Rows, word};
+use crate::weight::{Order, Rows, word};
 use crate::{CudaMem, CudaStream, CudaWeight};
 use cudarc::driver::sys;
 use engraft_core::Result;
 use engraft_core::mem::{Float, MatMut, MatRef};
 use engraft_core::ops::Act;
+use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
-use engraft_kernels::params::{Activation, Elem, Format, gemm, linear as strict};
+use engraft_kernels::params::{Activation, Elem, Format, WeightView, gemm, linear as strict};
 use std::ffi::c_void;
 
 /// Rows from which on a product is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
@@ -60,22 +61,35 @@ pub(super) fn linear(
         integers: w.integers,
     };
     match product(stream.gpu().terms(), of) {
-        Product::Strict | Product::Integers => run_strict(stream, &call),
+        Product::Strict | Product::Integers => run_strict(stream, &call, None),
+        Product::Columns(columns) => run_strict(stream, &call, Some(columns)),
         Product::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
         Product::Tensor { layout, boxed, .. } => run_tensor(stream, &call, &layout, boxed),
     }
 }
 
-fn run_strict(stream: &mut CudaStream, call: &Call<'_>) -> Result<()> {
+/// In the contract's order, from the file's layout or from columns.
+fn run_strict(stream: &mut CudaStream, call: &Call<'_>, columns: Option<Columns>) -> Result<()> {
     let (then, act) = match call.then {
         Then::Nothing => (strict::Then::NOTHING, Activation::NONE),
         Then::Activate(act) => (strict::Then::ACTIVATE, activation(act)?),
         Then::AddTo => (strict::Then::ADD, Activation::NONE),
         Then::Gate(act) => (strict::Then::GATE, activation(act)?),
     };
+    let weight = match columns {
+        None => call.w.view(stream.gpu())?,
+        Some(columns) => WeightView {
+            ptr: call.w.packed(stream.gpu(), Order::Columns(columns))?.0,
+            row_bytes: columns.tile_bytes() as u64,
+            rows: word(call.w.rows)?,
+            cols: word(call.w.cols)?,
+            group: 0,
+            reserved: 0,
+        },
+    };
     let p = strict::Linear {
         x: matrix(call.x)?,
-        weight: call.w.view(stream.gpu())?,
+        weight,
         out: matrix(call.out)?,
         bias: call.bias,
         grain: word(call.w.grain)?,
@@ -85,7 +99,11 @@ fn run_strict(stream: &mut CudaStream, call: &Call<'_>) -> Result<()> {
         act,
         reserved: 0,
     };
-    let launch = if call.w.integers { p.launch_w8a8() } else { p.launch(call.w.format) };
+    let launch = match columns {
+        Some(_) => p.launch_columns(),
+        None if call.w.integers => p.launch_w8a8(),
+        None => p.launch(call.w.format),
+    };
     stream.run(&launch, &p)
 }
 
@@ -123,7 +141,7 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: 
         Then::AddTo => gemm::Then::Add,
         Then::Gate(act) => gemm::Then::Gate(activation(act)?),
     };
-    let (weight, scales) = call.w.packed(stream.gpu(), layout)?;
+    let (weight, scales) = call.w.packed(stream.gpu(), Order::Tensor(*layout))?;
     let (x, out) = (call.x.dtype, call.out.dtype);
     let mut p = gemm::Gemm::new(layout, call.w.grain, elem(x), elem(out), then);
     (p.x, p.out) = (matrix(call.x)?, matrix(call.out)?);

@@ -7,6 +7,7 @@ use crate::weight::format_of;
 use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
+use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::{Form, Layout};
 use engraft_kernels::params::{Format, MatView, attention as strict, flash, gemm, norm};
 
@@ -28,6 +29,8 @@ pub(crate) struct Terms {
 pub(super) enum Product {
     /// In the contract's order: weights as stored.
     Strict,
+    /// The same, f32 weights with the outputs of a warp side by side.
+    Columns(Columns),
     /// The same, of quantized activations.
     Integers,
     /// On tensor cores: weights packed.
@@ -69,6 +72,7 @@ pub(super) fn product(terms: Terms, p: ProductOf) -> Product {
             let fast = terms.mode == Mode::Fast && layout.form == Form::Plain;
             Product::Tensor { layout, boxed: fast && terms.hopper, blaslt: fast && terms.blaslt }
         }
+        Err(_) if p.format == Format::F32 => Product::Columns(Columns { n: p.rows, k: p.cols }),
         Err(_) => Product::Strict,
     }
 }
@@ -84,6 +88,7 @@ fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated
         ProductOf { x, out, format, group, rows: signature.outer, cols: signature.inner, gated, integers };
     Some(match product(terms, of) {
         Product::Strict => format!("linear_strict*_{}", format.name()),
+        Product::Columns(_) => "linear_columns*_f32".into(),
         Product::Integers => "linear_w8a8".into(),
         Product::Tensor { layout, boxed, blaslt } => {
             let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
@@ -260,6 +265,9 @@ mod tests {
         let native = |name: &str| Coverage::Native(name.into());
         let fast = Terms { mode: Mode::Fast, ..LARGE };
         let bf16 = WeightFormat::Plain(Float::Bf16);
+        let f32 = WeightFormat::Plain(Float::F32);
+        assert_eq!(name(LARGE, f32), native("linear_columns*_f32"));
+        assert_eq!(name(Terms { mode: Mode::Reference, ..LARGE }, f32), native("linear_strict*_f32"));
         assert_eq!(name(fast, bf16), native("gemm_*_bf16 | gemmw_*_bf16"));
         assert_eq!(name(LARGE, bf16), native("gemm_*_bf16"));
         assert_eq!(name(Terms { hopper: false, ..fast }, bf16), native("gemm_*_bf16"));

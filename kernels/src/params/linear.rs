@@ -46,11 +46,12 @@ pub struct Linear {
     pub reserved: u32,
 }
 
+/// Rows from which on a block takes 16 of them.
+const MANY: u32 = 8;
+
 impl Linear {
     /// One launch, for a weight of this format.
     pub fn launch(&self, format: Format) -> Launch {
-        /// Rows from which on a block takes 16 of them.
-        const MANY: u32 = 8;
         let (entry, rows) = match many(format) {
             Some(entry) if self.x.rows >= MANY => (entry, 16),
             _ => (by_format!("linear_strict_", format), 4),
@@ -58,9 +59,17 @@ impl Linear {
         let grid = [self.x.rows.div_ceil(rows), self.out.cols.div_ceil(32), 1];
         launch(entry, grid, [256, 1, 1])
     }
-}
 
-impl Linear {
+    /// One launch, for an f32 weight packed as [`crate::columns::Columns`]; a row of the view is a tile.
+    pub fn launch_columns(&self) -> Launch {
+        let (entry, rows) = match self.x.rows >= MANY {
+            true => ("linear_columns_many_f32", 16),
+            false => ("linear_columns_f32", 4),
+        };
+        let grid = [self.x.rows.div_ceil(rows), self.out.cols.div_ceil(32), 1];
+        launch(entry, grid, [256, 1, 1])
+    }
+
     /// One launch, for a weight of `Format::Q8_0` whose products are those of `w8a8`; the grain is a multiple of 32.
     pub fn launch_w8a8(&self) -> Launch {
         let grid = [self.x.rows.div_ceil(4), self.out.cols.div_ceil(32), 1];

@@ -5,8 +5,9 @@ use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd};
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_core::quant::activation::{self, SPAN};
+use engraft_kernels::columns::Columns;
 use engraft_kernels::params::linear::{Linear, Then};
-use engraft_kernels::params::{Activation, Elem, Format};
+use engraft_kernels::params::{Activation, Elem, Format, WeightView};
 
 /// `x w^T` in the contract's order.
 pub fn product(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
@@ -75,7 +76,8 @@ fn check(case: &Case, w: &Weight) {
     let want = model(case, &x, w, &bias, &old);
     Machine::each(|gpu| {
         let x = gpu.matrix(&x, w.cols, case.x_elem, w.cols + 1, 0);
-        let out = gpu.matrix(&old, outputs, case.out_elem, outputs + 2, 1);
+        let place = |gpu: &mut Machine| gpu.matrix(&old, outputs, case.out_elem, outputs + 2, 1);
+        let out = place(gpu);
         let bias = if case.bias { gpu.put(&bias) } else { 0 };
         let p = Linear {
             x,
@@ -92,6 +94,16 @@ fn check(case: &Case, w: &Weight) {
         let launch = if case.w8a8 { p.launch_w8a8() } else { p.launch(w.format) };
         gpu.run(&p, &launch);
         same(&gpu.values(out, case.out_elem), &want, w.format.name());
+        if w.format == Format::F32 {
+            let columns = Columns { n: w.rows, k: w.cols };
+            let mut packed = vec![0; columns.bytes()];
+            assert!(columns.pack(&w.bytes, &mut packed));
+            let weight =
+                WeightView { ptr: gpu.put(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
+            let p = Linear { weight, out: place(gpu), ..p };
+            gpu.run(&p, &p.launch_columns());
+            same(&gpu.values(p.out, case.out_elem), &want, "columns");
+        }
     });
 }
 

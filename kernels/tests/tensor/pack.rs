@@ -2,6 +2,7 @@
 
 use crate::machine::Dice;
 use crate::weights::random;
+use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::Format;
 use proptest::prelude::*;
@@ -41,6 +42,24 @@ proptest! {
         let mut back = vec![0xff; w.file.len()];
         prop_assert!(layout.unpack(&codes, &scales, &mut back));
         prop_assert_eq!(back, w.file);
+    }
+}
+
+proptest! {
+    #[test]
+    fn columns_give_the_file_back(n in 1usize..100, k in 1usize..70, seed: u64) {
+        let columns = Columns { n, k };
+        let mut dice = Dice(seed);
+        let file: Vec<u8> = (0..columns.file_bytes()).map(|_| dice.bits() as u8).collect();
+        let mut packed = vec![1; columns.bytes()];
+        prop_assert!(columns.pack(&file, &mut packed));
+        let (row, at) = (n - 1, k - 1);
+        let line = row / 32 * columns.tile_bytes() + (at * 32 + row % 32) * 4;
+        prop_assert_eq!(&packed[line..line + 4], &file[(row * k + at) * 4..][..4]);
+        let mut back = vec![0xff; file.len()];
+        prop_assert!(columns.unpack(&packed, &mut back));
+        prop_assert_eq!(&back, &file);
+        prop_assert!(!columns.pack(&file[1..], &mut packed) && !columns.unpack(&packed[1..], &mut back));
     }
 }
 
