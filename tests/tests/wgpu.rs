@@ -22,7 +22,6 @@ use engraft_core::sample::SamplingParams;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,13 +33,22 @@ struct Counting;
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static NOTING: Cell<bool> = const { Cell::new(false) };
-    static NOTES: RefCell<Vec<Backtrace>> = const { RefCell::new(Vec::new()) };
+    static NOTES: RefCell<Vec<Vec<usize>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Notes the stack: addresses alone, and not by the standard library, whose lock wgpu may hold (it takes stacks, too).
 fn note() {
     // A note allocates, too, and must not note that.
     if NOTING.try_with(|on| on.replace(false)) == Ok(true) {
-        NOTES.with_borrow_mut(|notes| notes.push(Backtrace::force_capture()));
+        let mut stack = Vec::new();
+        // SAFETY: the unwinder is safe on every thread; the lock that is left out is for symbols on other systems.
+        unsafe {
+            backtrace::trace_unsynchronized(|frame| {
+                stack.push(frame.ip() as usize);
+                true
+            });
+        }
+        NOTES.with_borrow_mut(|notes| notes.push(stack));
         NOTING.set(true);
     }
 }
@@ -75,18 +83,21 @@ fn who_allocates(f: impl FnOnce()) -> (usize, Vec<String>) {
     NOTING.set(false);
     let notes = NOTES.take();
     let mut own: Vec<String> = Vec::new();
-    for stack in notes.iter().map(Backtrace::to_string) {
-        // `at <registry>/wgpu-30.0.1/src/...` where it was inlined, else ` 7: <wgpu_core::...`; this program is a crate
-        // called `wgpu`, too.
-        let of_wgpu = |line: &str| match line.trim().split_once(": ") {
-            None => line.trim().starts_with("at ") && line.contains("/wgpu-"),
-            Some((_, name)) => {
+    for stack in &notes {
+        let (mut text, mut of_wgpu) = (String::new(), false);
+        for ip in stack {
+            backtrace::resolve(*ip as *mut _, |symbol| {
+                let name = symbol.name().map_or(String::new(), |name| name.to_string());
+                let file = symbol.filename().map_or(String::new(), |file| file.display().to_string());
+                text.push_str(&format!("  {name} {file}\n"));
+                // By name where only that is known; by file where it was inlined. This program is a crate called `wgpu`, too.
                 let name = name.trim_start_matches(['<', '&']);
-                ["wgpu::api::", "wgpu_core::", "wgpu_hal::"].iter().any(|part| name.starts_with(part))
-            }
-        };
-        if !stack.lines().any(of_wgpu) && !own.contains(&stack) {
-            own.push(stack);
+                of_wgpu |= file.contains("/wgpu-")
+                    || ["wgpu::api::", "wgpu_core::", "wgpu_hal::"].iter().any(|part| name.starts_with(part));
+            });
+        }
+        if !of_wgpu && !own.contains(&text) {
+            own.push(text);
         }
     }
     (notes.len(), own)
