@@ -5,7 +5,7 @@
 //! loops, which the compiler then cuts into sixteen. All else gains too little from it to be compiled a third time.
 
 use super::{Isa, Kernel, Lanes, Portable};
-use engraft_core::math::{FusedMadd, MulAdd, SeparateMadd};
+use engraft_core::math::{FusedMadd, SeparateMadd};
 use engraft_core::numerics::Madd;
 
 /// The largest tile of accumulators that stays in registers.
@@ -139,7 +139,8 @@ impl<V: Lanes> Lanes16 for [V; 2] {
 mod avx512 {
     //! One register. Every method is only reached from [`enter`], which has the target features.
     use super::super::avx2::Avx2;
-    use super::{Kernel, Kernel16, Lanes16, MulAdd, REGISTERS, Tile};
+    use super::{Kernel, Kernel16, Lanes16, REGISTERS, Tile};
+    use engraft_core::math::MulAdd;
     use engraft_core::numerics::Madd;
     use std::arch::x86_64::*;
     use std::marker::PhantomData;
