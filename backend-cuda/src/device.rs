@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a device is opened.
@@ -113,6 +113,8 @@ pub struct Cuda {
     pub(crate) slopes: ops::Slopes,
     pub(crate) blaslt: Option<Arc<BlasLt>>,
     pub(crate) blaslt_products: AtomicU64,
+    /// Whether a weight in `w8a8` has come.
+    integers: AtomicBool,
     /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
     capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
@@ -183,6 +185,7 @@ impl Cuda {
             slopes: ops::Slopes::default(),
             blaslt,
             blaslt_products: AtomicU64::new(0),
+            integers: AtomicBool::new(false),
             listed,
             context,
             pool: Pool::default(),
@@ -244,6 +247,16 @@ impl Cuda {
             check(sys::cuDeviceGetAttribute(&mut value, attribute, device), "cuDeviceGetAttribute")?;
         }
         Ok(value)
+    }
+
+    /// Notes that a weight in `w8a8` has come.
+    pub(crate) fn note_integers(&self) {
+        self.integers.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether some product may want rows as bytes.
+    pub(crate) fn holds_integers(&self) -> bool {
+        self.integers.load(Ordering::Relaxed)
     }
 
     /// What chooses kernels.

@@ -10,6 +10,7 @@ use crate::driver::check;
 use crate::graph::{CudaGraph, Recording};
 use crate::mem::CudaMem;
 use crate::modules::Function;
+use crate::ops::Formed;
 use crate::pinned::{CudaEvent, Pinned, Ring};
 use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUstream_flags_enum, CUstreamCaptureMode_enum};
@@ -42,6 +43,8 @@ pub struct CudaStream {
     trail: Trail,
     /// The largest scratch so far.
     scratch: Option<CudaMem>,
+    /// What the last launch left in scratch beside its output.
+    formed: Option<Formed>,
 }
 
 /// Kernels launched since the device was last waited for: the newest of each.
@@ -100,6 +103,7 @@ impl CudaStream {
             recording: None,
             trail: Trail::default(),
             scratch: None,
+            formed: None,
             products,
         })
     }
@@ -111,6 +115,7 @@ impl CudaStream {
     /// Microseconds that a copy of a whole buffer takes.
     pub(crate) fn timed_copy(&mut self, from: &CudaMem, to: &CudaMem) -> Result<f64> {
         let (bytes, begin) = (from.bytes().min(to.bytes()), self.record()?);
+        self.formed = None;
         // SAFETY: inside both allocations, which outlive the wait below.
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
         self.noted(check(code, "a copy"))?;
@@ -139,11 +144,22 @@ impl CudaStream {
         Ok(address)
     }
 
+    /// Notes what the launch just made left in scratch: until the next launch, copy, or end of a recording.
+    pub(crate) fn remember(&mut self, formed: Formed) {
+        self.formed = Some(formed);
+    }
+
+    /// What the last launch left in scratch.
+    pub(crate) fn formed(&self) -> Option<Formed> {
+        self.formed
+    }
+
     /// A product by cuBLASLt; false where that is not there, has no kernel, or a step is being recorded (those have few rows).
     pub(crate) fn run_blaslt(&mut self, shape: Shape, at: Operands) -> Result<bool> {
         let (Some(products), None, true) = (&mut self.products, &self.recording, at.aligned()) else {
             return Ok(false);
         };
+        self.formed = None;
         self.gpu.bind()?;
         let ran = products.run(self.raw, shape, at);
         let ran = self.noted(ran)?;
@@ -161,6 +177,7 @@ impl CudaStream {
         if launch.is_empty() {
             return Ok(());
         }
+        self.formed = None;
         self.gpu.bind()?;
         let function = self.gpu.modules.function(&launch.entry)?;
         if function.param_bytes != size_of::<P>() {
@@ -280,6 +297,7 @@ impl Stream<Cuda> for CudaStream {
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CudaMem, T>) -> Result<()> {
         self.not_while_recording("upload")?;
+        self.formed = None;
         if src.len() > dst.len {
             return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len });
         }
@@ -332,6 +350,7 @@ impl Stream<Cuda> for CudaStream {
 
     fn begin_capture(&mut self) -> Result<()> {
         self.not_while_recording("a capture")?;
+        self.formed = None;
         // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither touches this
         // stream.
         let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -347,6 +366,7 @@ impl Stream<Cuda> for CudaStream {
     }
 
     fn end_capture(&mut self) -> Result<CudaGraph> {
+        self.formed = None;
         let Some(recording) = self.recording.take() else {
             return Err(Error::internal("a capture ended that had not begun"));
         };
@@ -362,6 +382,7 @@ impl Stream<Cuda> for CudaStream {
 
     unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
         self.not_while_recording("a replay")?;
+        self.formed = None;
         if graph.is_empty() {
             return Ok(());
         }

@@ -3,13 +3,14 @@
 //!
 //! Which of the first two a product takes depends on the activations' type, which is not known when a weight is loaded.
 //! So a weight is stored as it comes and packed when a product first asks for that (in the first step), 16-bit and integer
-//! weights for tensor cores, f32 weights with the outputs of a warp side by side;
+//! weights for tensor cores, f32 weights with the outputs of a warp side by side, those of `w8a8` with codes and scales apart;
 //! the stored form then goes, unless a launch has used it: a captured step may know its address.
 
 use crate::{Cuda, CudaMem};
 use engraft_core::backend::{HostWeight, WeightUse};
 use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use engraft_core::{Error, Result, quant};
+use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Format, WeightView};
@@ -60,6 +61,8 @@ pub(crate) enum Order {
     Tensor(Layout),
     /// f32, outputs side by side.
     Columns(Columns),
+    /// Of `w8a8`: codes and scales apart.
+    Bytes(Bytes),
 }
 
 /// Codes and scales in an order.
@@ -123,11 +126,13 @@ fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
     let (code_bytes, scale_bytes) = match order {
         Order::Tensor(layout) => (layout.code_bytes(), layout.scale_bytes()),
         Order::Columns(columns) => (columns.bytes(), 0),
+        Order::Bytes(bytes) => (bytes.bytes(), 0),
     };
     let (mut codes, mut scales) = (vec![0u8; code_bytes], vec![0u8; scale_bytes]);
     let done = match order {
         Order::Tensor(layout) => layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales),
         Order::Columns(columns) => columns.pack(&file, &mut codes),
+        Order::Bytes(bytes) => bytes.pack(&file, &mut codes),
     };
     if !done {
         return Err(lengths());
@@ -152,6 +157,10 @@ fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
         Order::Columns(columns) => {
             file = vec![0u8; columns.file_bytes()];
             done = columns.unpack(&codes, &mut file);
+        }
+        Order::Bytes(bytes) => {
+            file = vec![0u8; bytes.file_bytes()];
+            done = bytes.unpack(&codes, &mut file);
         }
     }
     if !done {
@@ -252,6 +261,9 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
     };
     let (grain, integers) = (format.grain(grain), format == WeightFormat::W8A8);
+    if integers {
+        gpu.note_integers();
+    }
     let missing = integers && matches!(used_for, WeightUse::Experts { .. });
     let Some(stored) = format_of(format).filter(|_| !missing) else {
         return Err(Error::Unsupported {

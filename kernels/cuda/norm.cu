@@ -3,6 +3,7 @@
 //   rms     y = ((x r) w)                 r = 1 / sqrt(sum(x^2) / n + eps)                     (1 + w where asked)
 //   layer   y = madd((x - mean) r, w, b)  mean = sum(x) / n, r = 1 / sqrt(sum((x - mean)^2) / n + eps)
 //   add     x = round(x + add) is stored first, and the norm reads what was stored
+//   codes   y as stored, quantized row by row for the product of `w8a8` that follows (int8.cuh): optional
 //
 // x, add, out [rows, parts * width]: every part of `width` columns is normed for itself (a head, or the row). weight and
 // bias [width] f32. `out` may be the memory of `x`. Bytes: a row read once and written once from memory (read again from
@@ -13,7 +14,7 @@
 // `fast` (wide parts only: the chain of a narrow one is short): every thread sums its columns, the threads' sums go through a
 // tree. The order depends on `width` alone.
 // Launch: `wide`: a block of 256 threads per part; `narrow` (width at most 512): a warp per part, 4 warps a block.
-#include "device.cuh"
+#include "int8.cuh"
 
 struct Norm {
     MatView x;
@@ -30,6 +31,8 @@ struct Norm {
     u32 elem;
     u32 strict;
     u32 reserved;
+    // Where the rows of out go as bytes, too, for the product of `w8a8` that follows: one part, width a multiple of 32.
+    Codes codes;
 };
 
 // A group of threads that norms one part: a warp, or the block.
@@ -172,7 +175,14 @@ DEVICE void norm(const Norm &p) {
                 v[i] = y;
             }
             store_part(to, c, width, whole, v);
+            if (p.codes.ptr != 0) {
+                // What was stored is what is quantized.
+#pragma unroll
+                for (u32 i = 0; i < N; i++) v[i] = rounded<T>(v[i]);
+                quantize(p.codes, width, r, c, v);
+            }
         }
+        if (p.codes.ptr != 0) quantize_end(p.codes, width, r, G::own());
     }
 }
 

@@ -14,6 +14,7 @@
 //! **Arithmetic is compiled as written**: `--fmad=false`, no approximations; a fused multiply-add stands in the source
 //! as `fmaf`.
 
+pub mod bytes;
 pub mod columns;
 pub mod pack;
 pub mod params;

@@ -20,7 +20,7 @@ use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
@@ -150,8 +150,12 @@ fn wide_heads(dtype: Float) -> ModelFiles {
 }
 
 /// An engine for it, and the logits of three prompts of 50 tokens, all in one step.
-fn logits<B: Backend>(backend: &Arc<B>, dtype: Float) -> (Engine<B>, Vec<f32>) {
-    let (files, options) = (wide_heads(dtype), LoadOptions::default());
+fn logits<B: Backend>(
+    backend: &Arc<B>,
+    dtype: Float,
+    quantize: Option<WeightFormat>,
+) -> (Engine<B>, Vec<f32>) {
+    let (files, options) = (wide_heads(dtype), LoadOptions { quantize, ..LoadOptions::default() });
     let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
     let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 64, ..EngineConfig::default() };
     let config = EngineConfig { all_logits: true, ..config };
@@ -171,8 +175,8 @@ fn logits<B: Backend>(backend: &Arc<B>, dtype: Float) -> (Engine<B>, Vec<f32>) {
 
 /// Runs it, holds its logits to the CPU's and what ran to the plan; what ran, by name.
 fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u64> {
-    let (engine, got) = logits(gpu, dtype);
-    let want = logits(cpu, dtype).1;
+    let (engine, got) = logits(gpu, dtype, None);
+    let want = logits(cpu, dtype, None).1;
     assert_eq!(got.len(), want.len());
     let most = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
     let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
@@ -202,6 +206,28 @@ fn fast_takes_the_kernels_of_hopper_for_many_rows() {
             // Queries to values, outputs, gate and up, down; the head.
             assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
         }
+    }
+}
+
+#[test]
+fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
+    let here = here();
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
+    let w8a8 = Some(WeightFormat::W8A8);
+    for name in &here {
+        let gpu = cuda(name, Mode::Reference).unwrap();
+        let (engine, got) = logits(&gpu, Float::Bf16, w8a8);
+        let want = logits(&cpu, Float::Bf16, w8a8).1;
+        assert!(got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits()), "{name}");
+        let ran = gpu.launches();
+        let complaints = complaints(&InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16), &ran);
+        assert!(complaints.is_empty(), "{complaints:?}");
+        let times = |entry: &str| ran.get(entry).copied().unwrap_or(0);
+        // Queries to values, outputs, gate and up, down; the head. Before outputs and down there is no norm, before the
+        // head rows are gathered.
+        let (products, quantized) = (times("int8_dense"), times("int8_rows"));
+        println!("{name}: {products} products, rows quantized apart for {quantized}");
+        assert_eq!((products, quantized), (5, 3), "{ran:?}");
     }
 }
 

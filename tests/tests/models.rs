@@ -5,7 +5,7 @@
 //! recorded steps and without. Goldens themselves (values against the reference implementation) are checked first.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use conformance::golden::{Expectations, Outcome, find, judge};
+use conformance::golden::{Expectations, Outcome, Types, find, judge};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
@@ -272,8 +272,8 @@ fn goldens_pass_fused_and_composed() {
     let (fused, composed) = (usual(), Arc::new(Composed::new(usual())));
     let mut passed = 0;
     for dir in find(&root).unwrap() {
-        for report in [judge(&fused, &dir, Float::F32, &expect), judge(&composed, &dir, Float::F32, &expect)]
-        {
+        let types = Types::from(Float::F32);
+        for report in [judge(&fused, &dir, types, &expect), judge(&composed, &dir, types, &expect)] {
             assert!(report.outcome != Outcome::Failed, "{}: {}", report.case, report.reason);
             passed += usize::from(report.outcome == Outcome::Passed);
         }

@@ -1,7 +1,7 @@
 //! Products with their epilogues.
 
 use super::select::{Product, ProductOf, product};
-use super::{activation, elem, matrix};
+use super::{activation, elem, int8, matrix};
 use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
 use crate::weight::{Order, Rows, word};
@@ -10,7 +10,6 @@ use cudarc::driver::sys;
 use engraft_core::Result;
 use engraft_core::mem::{Float, MatMut, MatRef};
 use engraft_core::ops::Act;
-use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Activation, Elem, Format, WeightView, gemm, linear as strict};
 use std::ffi::c_void;
@@ -61,33 +60,44 @@ pub(super) fn linear(
         integers: w.integers,
     };
     match product(stream.gpu().terms(), of) {
-        Product::Strict | Product::Integers => run_strict(stream, &call, None),
-        Product::Columns(columns) => run_strict(stream, &call, Some(columns)),
+        Product::Strict => {
+            let p = in_order(&call, call.w.view(stream.gpu())?)?;
+            stream.run(&p.launch(call.w.format), &p)
+        }
+        Product::Columns(columns) => {
+            let p = in_order(&call, packed(stream, &call, Order::Columns(columns), columns.tile_bytes())?)?;
+            stream.run(&p.launch_columns(), &p)
+        }
+        Product::Integers(bytes) => {
+            let p = in_order(&call, packed(stream, &call, Order::Bytes(bytes), 0)?)?;
+            int8::run(stream, p)
+        }
         Product::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
         Product::Tensor { layout, boxed, .. } => run_tensor(stream, &call, &layout, boxed),
     }
 }
 
-/// In the contract's order, from the file's layout or from columns.
-fn run_strict(stream: &mut CudaStream, call: &Call<'_>, columns: Option<Columns>) -> Result<()> {
+/// A weight in an order of its own, rows (or tiles) of so many bytes.
+fn packed(stream: &CudaStream, call: &Call<'_>, order: Order, row_bytes: usize) -> Result<WeightView> {
+    Ok(WeightView {
+        ptr: call.w.packed(stream.gpu(), order)?.0,
+        row_bytes: row_bytes as u64,
+        rows: word(call.w.rows)?,
+        cols: word(call.w.cols)?,
+        group: 0,
+        reserved: 0,
+    })
+}
+
+/// Parameters of the kernels that keep the contract's order.
+fn in_order(call: &Call<'_>, weight: WeightView) -> Result<strict::Linear> {
     let (then, act) = match call.then {
         Then::Nothing => (strict::Then::NOTHING, Activation::NONE),
         Then::Activate(act) => (strict::Then::ACTIVATE, activation(act)?),
         Then::AddTo => (strict::Then::ADD, Activation::NONE),
         Then::Gate(act) => (strict::Then::GATE, activation(act)?),
     };
-    let weight = match columns {
-        None => call.w.view(stream.gpu())?,
-        Some(columns) => WeightView {
-            ptr: call.w.packed(stream.gpu(), Order::Columns(columns))?.0,
-            row_bytes: columns.tile_bytes() as u64,
-            rows: word(call.w.rows)?,
-            cols: word(call.w.cols)?,
-            group: 0,
-            reserved: 0,
-        },
-    };
-    let p = strict::Linear {
+    Ok(strict::Linear {
         x: matrix(call.x)?,
         weight,
         out: matrix(call.out)?,
@@ -98,13 +108,7 @@ fn run_strict(stream: &mut CudaStream, call: &Call<'_>, columns: Option<Columns>
         then,
         act,
         reserved: 0,
-    };
-    let launch = match columns {
-        Some(_) => p.launch_columns(),
-        None if call.w.integers => p.launch_w8a8(),
-        None => p.launch(call.w.format),
-    };
-    stream.run(&launch, &p)
+    })
 }
 
 /// By cuBLASLt, where it can say this product: many rows, no bias, nothing behind it but a sum.

@@ -5,6 +5,7 @@ mod attention;
 mod elementwise;
 mod embed;
 mod fused;
+mod int8;
 mod kv;
 mod linear;
 mod moe;
@@ -16,6 +17,7 @@ mod sample;
 mod select;
 
 pub(crate) use attention::Slopes;
+pub(crate) use int8::Formed;
 pub(crate) use kv::slab_bytes;
 pub(crate) use select::{Terms, coverage};
 

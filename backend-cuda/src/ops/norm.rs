@@ -1,13 +1,14 @@
 //! Norms: of rows, behind a residual sum, of heads.
 
 use super::select::norm_is_strict;
-use super::{elem, matrix};
+use super::{Formed, elem, int8, matrix};
 use crate::weight::word;
 use crate::{CudaMem, CudaStream, CudaWeight};
 use engraft_core::Result;
 use engraft_core::backend::NormCall;
 use engraft_core::mem::{MatMut, MatRef};
 use engraft_core::ops::NormKind;
+use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::{MatView, norm as kernel};
 
 pub(super) fn norm(
@@ -50,6 +51,10 @@ fn run(
 ) -> Result<()> {
     let vector = |w: Option<&CudaWeight>| w.map_or(Ok(0), CudaWeight::vector);
     let strict = norm_is_strict(stream.gpu().mode());
+    let codes = match width == x.cols {
+        true => int8::room_behind_a_norm(stream, x)?,
+        false => Codes::NONE,
+    };
     let p = kernel::Norm {
         x: matrix(x)?,
         add: add.map_or(Ok(MatView::NONE), matrix)?,
@@ -64,6 +69,11 @@ fn run(
         elem: elem(x.dtype),
         strict: u32::from(strict),
         reserved: 0,
+        codes,
     };
-    stream.run(&p.launch(), &p)
+    stream.run(&p.launch(), &p)?;
+    if codes != Codes::NONE {
+        stream.remember(Formed { of: p.out, elem: p.elem, codes });
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use crate::weight::format_of;
 use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
+use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::{Form, Layout};
 use engraft_kernels::params::{Format, MatView, attention as strict, flash, gemm, norm};
@@ -31,8 +32,8 @@ pub(super) enum Product {
     Strict,
     /// The same, f32 weights with the outputs of a warp side by side.
     Columns(Columns),
-    /// The same, of quantized activations.
-    Integers,
+    /// In the contract's order, too: quantized activations, products of bytes.
+    Integers(Bytes),
     /// On tensor cores: weights packed.
     Tensor {
         /// How they are packed.
@@ -62,7 +63,7 @@ pub(super) struct ProductOf {
 /// The kernel of a product.
 pub(super) fn product(terms: Terms, p: ProductOf) -> Product {
     if p.integers {
-        return Product::Integers;
+        return Product::Integers(Bytes { n: p.rows, k: p.cols });
     }
     if terms.mode == Mode::Reference {
         return Product::Strict;
@@ -89,7 +90,7 @@ fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated
     Some(match product(terms, of) {
         Product::Strict => format!("linear_strict*_{}", format.name()),
         Product::Columns(_) => "linear_columns*_f32".into(),
-        Product::Integers => "linear_w8a8".into(),
+        Product::Integers(_) => "int8_*".into(),
         Product::Tensor { layout, boxed, blaslt } => {
             let entry = gemm::Gemm::new(&layout, 1, elem(x), elem(out), gemm::Then::Nothing).launch().entry;
             // `gemm_n8_bf16`: the second part is the tile for the rows at hand.

@@ -69,12 +69,6 @@ impl Linear {
         let grid = [self.x.rows.div_ceil(rows), self.out.cols.div_ceil(32), 1];
         launch(entry, grid, [256, 1, 1])
     }
-
-    /// One launch, for a weight of `Format::Q8_0` whose products are those of `w8a8`; the grain is a multiple of 32.
-    pub fn launch_w8a8(&self) -> Launch {
-        let grid = [self.x.rows.div_ceil(4), self.out.cols.div_ceil(32), 1];
-        launch("linear_w8a8", grid, [256, 1, 1])
-    }
 }
 
 /// The entry for many rows, for what no tensor-core kernel multiplies.

@@ -15,6 +15,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod flash;
 pub mod gemm;
+pub mod int8;
 pub mod kv;
 pub mod linear;
 pub mod moe;

@@ -1,5 +1,6 @@
 //! Row norms, with a residual sum before, and over heads: `cuda/norm.cu`.
 
+use super::int8::Codes;
 use super::{Elem, MatView, by_elem, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
@@ -35,6 +36,8 @@ pub struct Norm {
     pub strict: u32,
     /// Zero.
     pub reserved: u32,
+    /// Where `out` goes as bytes, too: one part, of a multiple of 32 columns; or [`Codes::NONE`].
+    pub codes: Codes,
 }
 
 impl Norm {

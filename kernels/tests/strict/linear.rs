@@ -5,9 +5,11 @@ use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd};
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_core::quant::activation::{self, SPAN};
+use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
+use engraft_kernels::params::int8::{self, Codes, Dense, Quantize};
 use engraft_kernels::params::linear::{Linear, Then};
-use engraft_kernels::params::{Activation, Elem, Format, WeightView};
+use engraft_kernels::params::{Activation, Elem, Format, MatView, WeightView};
 
 /// `x w^T` in the contract's order.
 pub fn product(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
@@ -91,8 +93,10 @@ fn check(case: &Case, w: &Weight) {
             act: Activation::SILU,
             reserved: 0,
         };
-        let launch = if case.w8a8 { p.launch_w8a8() } else { p.launch(w.format) };
-        gpu.run(&p, &launch);
+        if case.w8a8 {
+            return check_w8a8(gpu, &p, w, &want, place);
+        }
+        gpu.run(&p, &p.launch(w.format));
         same(&gpu.values(out, case.out_elem), &want, w.format.name());
         if w.format == Format::F32 {
             let columns = Columns { n: w.rows, k: w.cols };
@@ -105,6 +109,32 @@ fn check(case: &Case, w: &Weight) {
             same(&gpu.values(p.out, case.out_elem), &want, "columns");
         }
     });
+}
+
+/// Both kernels: rows quantized on the way in, and before.
+fn check_w8a8(
+    gpu: &mut Machine,
+    p: &Linear,
+    w: &Weight,
+    want: &[f32],
+    place: impl Fn(&mut Machine) -> MatView,
+) {
+    let bytes = Bytes { n: w.rows, k: w.cols };
+    let mut packed = vec![0; bytes.bytes()];
+    assert!(bytes.pack(&w.bytes, &mut packed));
+    let weight = WeightView { ptr: gpu.put(&packed), row_bytes: 0, ..p.weight };
+    let p = Linear { weight, ..*p };
+    gpu.run(&p, &int8::launch_few(&p));
+    same(&gpu.values(p.out, p.out_elem), want, "few");
+    let (rows, cols) = (p.x.rows, p.x.cols);
+    let codes = Codes::at(gpu.empty(Codes::bytes(rows, cols) as usize), rows, cols);
+    let quantize = Quantize { x: p.x, to: codes, x_elem: p.x_elem, reserved: 0 };
+    gpu.run(&quantize, &quantize.launch());
+    // The values are not read any more.
+    let x = MatView { ptr: 0, ..p.x };
+    let dense = Dense { linear: Linear { x, out: place(gpu), ..p }, x: codes };
+    gpu.run(&dense, &dense.launch());
+    same(&gpu.values(dense.linear.out, p.out_elem), want, "dense");
 }
 
 #[test]
@@ -165,12 +195,55 @@ fn every_epilogue_rounds_where_the_composed_ops_would() {
 
 #[test]
 fn quantized_activations_have_the_contracts_bits() {
-    for (i, (k, grain)) in [(32, 32), (96, 32), (288, 64), (1056, 96)].into_iter().enumerate() {
+    // Leaves of whole blocks, of several, of none at the beginning; units that end within a leaf, and short ones.
+    for (i, (k, grain)) in [(32, 32), (96, 32), (288, 64), (1056, 96), (64, 128)].into_iter().enumerate() {
         let all = every_weight(70, k);
         let w = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
         let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[(i + 1) % 3]);
-        for (then, rows) in [(Then::NOTHING, 1), (Then::ACTIVATE, 5), (Then::ADD, 4), (Then::GATE, 3)] {
+        for (then, rows) in [(Then::NOTHING, 1), (Then::ACTIVATE, 5), (Then::ADD, 67), (Then::GATE, 19)] {
             check(&Case { rows, grain, x_elem, out_elem, bias: rows > 1, then, w8a8: true }, w);
         }
+    }
+    // More than a tile of outputs, whole and behind a gate.
+    let all = every_weight(146, 160);
+    let w = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
+    for then in [Then::NOTHING, Then::GATE] {
+        let (rows, grain, x_elem, out_elem) = (9, 32, Elem::F32, Elem::F32);
+        check(&Case { rows, grain, x_elem, out_elem, bias: true, then, w8a8: true }, w);
+    }
+}
+
+#[test]
+fn rows_are_quantized_as_the_definition_says() {
+    for (elem, cols) in [(Elem::F32, 32), (Elem::F16, 160), (Elem::BF16, 2080)] {
+        let mut x = rounded(&numbers(3 * cols, 31), elem);
+        // Blocks that count as zero, and one that is not finite.
+        x[..SPAN].fill(1e-38);
+        x[cols..cols + SPAN].fill(0.0);
+        x[2 * cols + 5] = f32::INFINITY;
+        let x = rounded(&x, elem);
+        Machine::each(|gpu| {
+            let view = gpu.matrix(&x, cols, elem, cols + 1, 1);
+            let codes = Codes::at(gpu.empty(Codes::bytes(3, cols as u32) as usize), 3, cols as u32);
+            let p = Quantize { x: view, to: codes, x_elem: elem, reserved: 0 };
+            gpu.run(&p, &p.launch());
+            same_codes(gpu, codes, &x, cols);
+        });
+    }
+}
+
+/// The codes and scales of rows are those of `quant::activation`.
+pub fn same_codes(gpu: &mut Machine, codes: Codes, x: &[f32], cols: usize) {
+    let (rows, pitch) = (x.len() / cols, (cols / SPAN).next_multiple_of(4));
+    let got: Vec<i8> = gpu.get(codes.ptr, x.len());
+    let scales: Vec<f32> = gpu.get(codes.scales, rows * pitch);
+    for (r, row) in x.chunks(cols).enumerate() {
+        for (b, block) in row.chunks(SPAN).enumerate() {
+            let mut want = [0; SPAN];
+            let scale = activation::encode(block.try_into().unwrap(), &mut want);
+            assert_eq!(got[r * cols + b * SPAN..][..SPAN], want, "row {r}, block {b}");
+            same(&[scales[r * pitch + b]], &[scale], "scale");
+        }
+        assert!(scales[r * pitch + cols / SPAN..(r + 1) * pitch].iter().all(|v| v.to_bits() == 0));
     }
 }

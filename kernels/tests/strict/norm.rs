@@ -1,7 +1,9 @@
 //! Norms.
 
+use crate::linear::same_codes;
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::norm::Norm;
 use engraft_kernels::params::{Elem, MatView};
 
@@ -89,6 +91,7 @@ fn strict_norms_have_the_contracts_bits() {
                         elem,
                         strict: 1,
                         reserved: 0,
+                        codes: Codes::NONE,
                     };
                     gpu.run(&p, &p.launch());
                     same(&gpu.values(out, elem), &rounded(&want, elem), "norm");
@@ -109,5 +112,47 @@ fn strict_norms_have_the_contracts_bits() {
                 });
             }
         }
+    }
+}
+
+#[test]
+fn rows_go_out_as_bytes_as_well_where_a_product_wants_them() {
+    for (elem, width, strict) in
+        [(Elem::F32, 96, 1), (Elem::F16, 512, 0), (Elem::BF16, 1056, 1), (Elem::F32, 2080, 0)]
+    {
+        let (rows, w) = (3, numbers(width, 1));
+        let (x, y) = (numbers(rows * width, 3), numbers(rows * width, 4));
+        Machine::each(|gpu| {
+            let cols = width as u32;
+            let codes = Codes::at(gpu.empty(Codes::bytes(rows as u32, cols) as usize), rows as u32, cols);
+            let p = Norm {
+                x: gpu.matrix(&x, width, elem, width + 3, 0),
+                add: gpu.dense(&y, width, elem),
+                out: gpu.matrix(&y, width, elem, width + 1, 1),
+                weight: gpu.put(&w),
+                bias: 0,
+                width: cols,
+                parts: 1,
+                eps: 1e-5,
+                layer: 0,
+                plus_one: 0,
+                elem,
+                strict,
+                reserved: 0,
+                codes,
+            };
+            gpu.run(&p, &p.launch());
+            let stored = gpu.values(p.out, elem);
+            same_codes(gpu, codes, &stored, width);
+            // What is stored is what it is without.
+            let alone = Norm {
+                x: gpu.matrix(&x, width, elem, width + 3, 0),
+                out: gpu.matrix(&y, width, elem, width + 1, 1),
+                codes: Codes::NONE,
+                ..p
+            };
+            gpu.run(&alone, &alone.launch());
+            same(&gpu.values(alone.out, elem), &stored, "without codes");
+        });
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::machine::Dice;
 use crate::weights::random;
+use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::Format;
@@ -60,6 +61,29 @@ proptest! {
         prop_assert!(columns.unpack(&packed, &mut back));
         prop_assert_eq!(&back, &file);
         prop_assert!(!columns.pack(&file[1..], &mut packed) && !columns.unpack(&packed[1..], &mut back));
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_give_the_file_back(n in 1usize..40, blocks in 1usize..20, seed: u64) {
+        let bytes = Bytes { n, k: blocks * 32 };
+        let mut dice = Dice(seed);
+        let file: Vec<u8> = (0..bytes.file_bytes()).map(|_| dice.bits() as u8).collect();
+        let mut packed = vec![1; bytes.bytes()];
+        prop_assert!(bytes.pack(&file, &mut packed));
+        let last = &file[file.len() - 34..];
+        let codes = n * bytes.k;
+        prop_assert_eq!(&packed[codes - 32..codes], &last[2..]);
+        let scale = packed.len() - (blocks.next_multiple_of(8) - blocks) * 2;
+        prop_assert_eq!(&packed[scale - 2..scale], &last[..2]);
+        prop_assert!(packed[scale..].iter().all(|v| *v == 0));
+        let mut back = vec![0xff; file.len()];
+        prop_assert!(bytes.unpack(&packed, &mut back));
+        prop_assert_eq!(&back, &file);
+        prop_assert!(!bytes.pack(&file[1..], &mut packed) && !bytes.unpack(&packed[1..], &mut back));
+        let odd = Bytes { n, k: bytes.k + 1 };
+        prop_assert!(!odd.pack(&file, &mut packed));
     }
 }
 

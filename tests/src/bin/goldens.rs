@@ -7,11 +7,14 @@
 
 use clap::{Parser, ValueEnum};
 use conformance::backends::{cuda, wgpu};
-use conformance::golden::{Expectations, Launches, Outcome, Report, complaints, find, judge, open, since};
+use conformance::golden::{
+    Expectations, Launches, Outcome, Report, Types, complaints, find, judge, open_with, since,
+};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::config::EngineConfig;
 use engraft_core::inject::InjectionPlan;
 use engraft_core::mem::Float;
+use engraft_core::policy::Registry;
 use engraft_core::{Error, Result, numerics};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::path::{Path, PathBuf};
@@ -30,6 +33,9 @@ struct Flags {
     /// Element type of activations and KV, whatever is stored.
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Type,
+    /// Element type that matrices are rounded to while they are loaded.
+    #[arg(long, value_enum)]
+    weights: Option<Type>,
     /// What is promised about bits. The CPU always keeps the strictest promise.
     #[arg(long, value_enum, default_value = "reference")]
     mode: Mode,
@@ -68,13 +74,19 @@ impl From<Mode> for numerics::Mode {
     }
 }
 
-impl Flags {
-    fn float(&self) -> Float {
-        match self.dtype {
+impl From<Type> for Float {
+    fn from(ty: Type) -> Self {
+        match ty {
             Type::F32 => Float::F32,
             Type::F16 => Float::F16,
             Type::Bf16 => Float::Bf16,
         }
+    }
+}
+
+impl Flags {
+    fn types(&self) -> Types {
+        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from) }
     }
 
     fn mode_name(&self) -> &'static str {
@@ -166,7 +178,7 @@ fn run_on<B: Backend>(
     for root in &flags.dirs {
         for dir in find(root)? {
             let before = count.map(|c| c()).unwrap_or_default();
-            let mut report = judge(backend, &dir, flags.float(), expect);
+            let mut report = judge(backend, &dir, flags.types(), expect);
             let ran = count.map(|c| since(&before, &c()));
             if let (Some(ran), Outcome::Passed) = (&ran, report.outcome) {
                 hold_to_plan(backend, &dir, flags, ran, &mut report);
@@ -194,9 +206,9 @@ fn hold_to_plan<B: Backend>(
     ran: &Launches,
     report: &mut Report,
 ) {
-    let dtype = flags.float();
+    let Types { dtype, weights } = flags.types();
     let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
-    let engine = match open(backend, dir, config) {
+    let engine = match open_with(backend, dir, config, &Registry::default(), weights) {
         Ok(engine) => engine,
         // Models of several towers are no engine of their own: there is no plan, and the line says so.
         Err(e) => {
@@ -246,7 +258,8 @@ fn json_line(report: &Report, flags: &Flags, ran: &Option<Launches>) -> String {
     serde_json::json!({
         "case": report.case,
         "backend": flags.backend,
-        "dtype": flags.float().name(),
+        "dtype": flags.types().dtype.name(),
+        "weights": flags.types().weights.map(Float::name),
         "mode": flags.mode_name(),
         "passed": match report.outcome {
             Outcome::Passed => Some(true),

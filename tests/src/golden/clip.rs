@@ -5,36 +5,41 @@ use super::run::{Verdict, expected, open_with};
 use engraft_core::backend::Backend;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Encoded, EncoderInput};
+use engraft_core::mem::Float;
 use engraft_core::policy::{Clip, Registry};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
 
+/// Sizes, and what matrices are rounded to.
+type Config<'a> = (&'a EngineConfig, Option<Float>);
+
 /// Runs a case of kind `clip_text`, `clip_vision` or `clip`.
-pub(super) fn clip<B: Backend>(backend: &Arc<B>, case: &Case, config: EngineConfig) -> Result<Verdict> {
-    let mut verdict = Verdict::new(config.dtype);
+pub(super) fn clip<B: Backend>(
+    backend: &Arc<B>,
+    case: &Case,
+    config: EngineConfig,
+    weights: Option<Float>,
+) -> Result<Verdict> {
+    let config = (&config, weights);
+    let mut verdict = Verdict::new(config.0.dtype);
     match case.kind.as_str() {
         "clip_text" => {
-            let texts = texts(backend, case, &config)?;
+            let texts = texts(backend, case, config)?;
             hidden(case, &texts, &mut verdict)?;
             pooled("out.pooler_output", case, &texts, &mut verdict)?;
         }
         "clip_vision" => {
-            let images = images(backend, case, &config, Clip::Vision)?;
+            let images = images(backend, case, config, Clip::Vision)?;
             hidden(case, &images, &mut verdict)?;
             pooled("out.image_embeds", case, &images, &mut verdict)?;
         }
-        _ => both(backend, case, &config, &mut verdict)?,
+        _ => both(backend, case, config, &mut verdict)?,
     }
     Ok(verdict)
 }
 
 /// Both towers of one file: normalised rows and their products.
-fn both<B: Backend>(
-    backend: &Arc<B>,
-    case: &Case,
-    config: &EngineConfig,
-    verdict: &mut Verdict,
-) -> Result<()> {
+fn both<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>, verdict: &mut Verdict) -> Result<()> {
     let normed = |mut all: Vec<Encoded>| {
         for one in &mut all {
             let length = one.pooled.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
@@ -63,7 +68,8 @@ fn both<B: Backend>(
     Ok(())
 }
 
-fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: &EngineConfig) -> Result<Vec<Encoded>> {
+fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>) -> Result<Vec<Encoded>> {
+    let (sizes, weights) = config;
     let ids = expected(case, "in.input_ids")?;
     let mask = case.tensors.get("in.attention_mask");
     let rows = 0..ids.shape.first().copied().unwrap_or(0);
@@ -77,25 +83,26 @@ fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: &EngineConfig) -> Re
         max_seqs: texts.len().max(1),
         max_step_tokens: ids.values.len().max(1),
         max_context: ids.cols().max(1),
-        ..config.clone()
+        ..sizes.clone()
     };
-    open_with(backend, &case.dir, config, &Registry::default())?.encode(&texts, true)
+    open_with(backend, &case.dir, config, &Registry::default(), weights)?.encode(&texts, true)
 }
 
 fn images<B: Backend>(
     backend: &Arc<B>,
     case: &Case,
-    config: &EngineConfig,
+    config: Config<'_>,
     tower: Clip,
 ) -> Result<Vec<Encoded>> {
+    let (sizes, weights) = config;
     let pixels = expected(case, "in.pixel_values")?;
     let count = pixels.shape.first().copied().unwrap_or(0);
     let images: Vec<&[f32]> = (0..count).map(|i| pixels.rows(i..i + 1)).collect();
     let mut registry = Registry::empty();
     registry.register(Arc::new(tower));
     // Two images a step at most: what does not fit goes into the next one.
-    let config = EngineConfig { max_seqs: 2, max_step_tokens: 4096, max_context: 4096, ..config.clone() };
-    open_with(backend, &case.dir, config, &registry)?.encode_images(&images, true)
+    let config = EngineConfig { max_seqs: 2, max_step_tokens: 4096, max_context: 4096, ..sizes.clone() };
+    open_with(backend, &case.dir, config, &registry, weights)?.encode_images(&images, true)
 }
 
 /// Hidden states of every layer but the last, and the last one, which comes after the final norm.

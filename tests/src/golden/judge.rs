@@ -1,6 +1,6 @@
 //! Verdict and expectation become an outcome: a skip is written down or it is a failure.
 
-use super::{Case, Expectations, Verdict, run};
+use super::{Case, Expectations, Types, Verdict, run};
 use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
 use std::path::Path;
@@ -34,14 +34,15 @@ pub struct Report {
 }
 
 /// Runs the case in `dir` and judges it.
-pub fn judge<B: Backend>(backend: &Arc<B>, dir: &Path, dtype: Float, expect: &Expectations) -> Report {
+pub fn judge<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, expect: &Expectations) -> Report {
+    let dtype = types.dtype;
     let start = Instant::now();
     let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let (outcome, verdict, reason) = match Case::read(dir) {
         Err(e) => (Outcome::Failed, None, e.to_string()),
         Ok(case) => {
             let (listed, close) = (expect.reason(&case), expect.close_calls(&case, dtype));
-            weigh(run(backend, &case, dtype, close).map_err(|e| e.to_string()), listed, dtype)
+            weigh(run(backend, &case, types, close).map_err(|e| e.to_string()), listed, dtype)
         }
     };
     Report { case: name, outcome, verdict, seconds: start.elapsed().as_secs_f64(), reason }

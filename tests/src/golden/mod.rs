@@ -14,4 +14,4 @@ pub use case::{Case, Prompt, Tensor, find};
 pub use expect::Expectations;
 pub use judge::{Outcome, Report, judge};
 pub use launches::{Launches, complaints, since};
-pub use run::{Greedy, Verdict, open, run};
+pub use run::{Greedy, Types, Verdict, open, open_with, run};

@@ -7,7 +7,7 @@ use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{EncoderInput, Engine, Request, Want};
 use engraft_core::inject::inject;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -102,32 +102,52 @@ impl Verdict {
     }
 }
 
+/// What a case runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Types {
+    /// Activations and KV.
+    pub dtype: Float,
+    /// What matrices are rounded to as they are loaded; none: they stay as stored.
+    pub weights: Option<Float>,
+}
+
+impl From<Float> for Types {
+    fn from(dtype: Float) -> Self {
+        Self { dtype, weights: None }
+    }
+}
+
 /// An engine for the model in `dir`.
 ///
 /// # Errors
 /// What opening, recognising and loading raise.
 pub fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> Result<Engine<B>> {
-    open_with(backend, dir, config, &Registry::default())
+    open_with(backend, dir, config, &Registry::default(), None)
 }
 
-/// The same by the policies of `registry`.
-pub(super) fn open_with<B: Backend>(
+/// The same by the policies of `registry`, with matrices rounded to `weights`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with<B: Backend>(
     backend: &Arc<B>,
     dir: &Path,
     config: EngineConfig,
     registry: &Registry,
+    weights: Option<Float>,
 ) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
-    let options = LoadOptions::default();
+    let options = LoadOptions { quantize: weights.map(WeightFormat::Plain), ..LoadOptions::default() };
     let model = inject(backend, &files, registry, config.max_context, options, &mut |_, _| {})?;
     Engine::new(backend.clone(), model, config)
 }
 
-/// Runs a case with activations and KV in `dtype`; token rows `close` of a causal model are judged apart.
+/// Runs a case in `types`; token rows `close` of a causal model are judged apart.
 ///
 /// # Errors
 /// What the engine raises, and `Unsupported` for kinds that it has no run for.
-pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, dtype: Float, close: &[usize]) -> Result<Verdict> {
+pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usize]) -> Result<Verdict> {
+    let Types { dtype, weights } = types;
     let config = EngineConfig {
         dtype,
         kv_dtype: dtype,
@@ -137,10 +157,11 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, dtype: Float, close: &[usi
         all_logits: true,
         ..Default::default()
     };
+    let open = |config| open_with(backend, &case.dir, config, &Registry::default(), weights);
     match case.kind.as_str() {
-        "causal" => causal(open(backend, &case.dir, config)?, case, dtype, close),
-        "encoder" => encoder(open(backend, &case.dir, config)?, case, dtype),
-        "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config),
+        "causal" => causal(open(config)?, case, dtype, close),
+        "encoder" => encoder(open(config)?, case, dtype),
+        "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, weights),
         kind => Err(Error::Unsupported {
             op: format!("a golden of kind \"{kind}\""),
             backend: backend.name().into(),
