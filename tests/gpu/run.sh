@@ -85,7 +85,8 @@ part conformance "$bin/ops" "${tests[@]}"
 part goldens-reference "$bin/goldens" --backend "$name" --mode reference "${golden[@]}"
 part goldens-invariant "$bin/goldens" --backend "$name" --mode invariant "${golden[@]}"
 for dtype in bf16 f16; do
-  part "goldens-$dtype" "$bin/goldens" --backend "$name" --mode invariant --dtype "$dtype" "${golden[@]}"
+  part "goldens-$dtype" "$bin/goldens" --backend "$name" --mode invariant --dtype "$dtype" --weights "$dtype" \
+    "${golden[@]}"
 done
 part doctor "$bin/engraft" doctor
 part generate "$bin/engraft" generate --backend "$backend" "${driver[@]}" --prompt "This package provides" \
@@ -94,6 +95,10 @@ part "bench-$shape" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --s
   --dtype bf16 "${bench[@]}"
 part "bench-$shape-fast" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --mode fast --shape "$shape" \
   --weights bf16 --dtype bf16 "${bench[@]}"
+for format in int8 int4:64 w8a8; do
+  part "bench-$shape-${format%:*}" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --shape "$shape" \
+    --weights bf16 --quantize "$format" --dtype bf16 "${bench[@]}"
+done
 [ "$machine" = soft-cuda ] || part bench-llama-8b "$bin/engraft" bench --backend "$backend" --shape llama-8b \
   --weights bf16 --dtype bf16 "${bench[@]}"
 echo "results: $out"
