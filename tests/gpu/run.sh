@@ -4,7 +4,8 @@
 #   tests/gpu/run.sh build FOLDER    where there is Rust: builds the binaries into FOLDER
 #   tests/gpu/run.sh FOLDER [NAME]   where there is a GPU: runs them, writes bench/runs/<date>-<machine>/
 #
-# NAME is the backend: `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU.
+# NAME is the backend: `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU
+# (the CUDA lane runs it so). ENGRAFT_RUNS is another folder than bench/runs.
 # Needs nothing but the driver. Each part leaves its output, its exit status and its time, whatever the others did.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -45,7 +46,7 @@ if [ "${name%%:soft*}" != "$name" ]; then
   machine=soft-cuda
   driver=(--cuda-driver "$bin/libsoft_cuda.so")
 fi
-out=bench/runs/$(date +%F)-$machine
+out=${ENGRAFT_RUNS:-bench/runs}/$(date +%F)-$machine
 mkdir -p "$out"
 {
   date -u +%FT%TZ
