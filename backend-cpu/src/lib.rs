@@ -75,6 +75,7 @@ impl Cpu {
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
             memory_bytes: None,
+            slab_bytes: None,
         };
         let expert_scratch = ops::ExpertScratch::new(kernels::AlignedBytes::zeroed(0));
         Ok(Arc::new(Self { machine, sample_scratch: ops::SampleScratch::default(), expert_scratch, caps }))

@@ -169,6 +169,7 @@ impl Cuda {
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
             memory_bytes: Some(listed.memory_bytes),
+            slab_bytes: None,
         };
         Ok(Arc::new(Self {
             name,

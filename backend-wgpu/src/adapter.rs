@@ -1,7 +1,8 @@
 //! Adapters: what this machine has, and which one a name means.
 //!
 //! Without a name the strongest hardware adapter is taken; software adapters (drivers that run on the CPU) only when a
-//! part of their name is given or the caller allows them. Nothing is opened here.
+//! part of their name is given or the caller allows them. The name of a kind (`integrated`: the one that saves power) means
+//! the first of that kind. Nothing is opened here.
 
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
@@ -83,7 +84,7 @@ impl Listed {
     }
 }
 
-async fn adapters() -> Vec<wgpu::Adapter> {
+async fn adapters(saves_power: bool) -> Vec<wgpu::Adapter> {
     let mut what = wgpu::InstanceDescriptor::new_without_display_handle();
     what.backends = wgpu::Backends::VULKAN
         | wgpu::Backends::METAL
@@ -95,7 +96,10 @@ async fn adapters() -> Vec<wgpu::Adapter> {
     if IN_BROWSER {
         // Pages are shown one adapter, the browser's choice.
         let options = wgpu::RequestAdapterOptions {
-            power_preference: wgpu::PowerPreference::HighPerformance,
+            power_preference: match saves_power {
+                true => wgpu::PowerPreference::LowPower,
+                false => wgpu::PowerPreference::HighPerformance,
+            },
             ..Default::default()
         };
         return instance.request_adapter(&options).await.into_iter().collect();
@@ -111,7 +115,7 @@ pub(crate) const IN_BROWSER: bool = cfg!(target_arch = "wasm32");
 /// # Errors
 /// `Internal` where listing needs an executor (the browser).
 pub fn list() -> Result<Vec<Listed>> {
-    let found = block_on(async { Ok(adapters().await) })?;
+    let found = block_on(async { Ok(adapters(false).await) })?;
     let mut listed: Vec<Listed> = found.iter().map(Listed::of).collect();
     listed.sort_by_key(|l| l.kind);
     Ok(listed)
@@ -119,16 +123,21 @@ pub fn list() -> Result<Vec<Listed>> {
 
 /// The adapter that `part` of a name means, or the strongest.
 pub(crate) async fn choose(part: Option<&str>, software: bool) -> Result<(wgpu::Adapter, Listed)> {
-    let mut all: Vec<_> = adapters().await.into_iter().map(|a| (Listed::of(&a), a)).collect();
+    let saves_power = part == Some(AdapterKind::Integrated.name());
+    let mut all: Vec<_> = adapters(saves_power).await.into_iter().map(|a| (Listed::of(&a), a)).collect();
     all.sort_by_key(|(l, _)| l.kind);
     let listed: Vec<Listed> = all.iter().map(|(l, _)| l.clone()).collect();
+    // A browser shows one, which it chose by power and need not say what kind that is.
+    let part = part.filter(|_| !(IN_BROWSER && saves_power));
     let at = pick(&listed, part, software)?;
     let (listed, adapter) = all.swap_remove(at);
     Ok((adapter, listed))
 }
 
 fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> {
-    let named = |l: &Listed| part.is_none_or(|p| l.name.to_lowercase().contains(&p.to_lowercase()));
+    let named = |l: &Listed| {
+        part.is_none_or(|p| l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase()))
+    };
     let allowed = |l: &Listed| software || part.is_some() || l.kind != AdapterKind::Software;
     listed.iter().position(|l| named(l) && allowed(l)).ok_or_else(|| {
         let wanted = part.map_or("wgpu".to_string(), |p| format!("wgpu:{p}"));
@@ -168,6 +177,8 @@ mod tests {
         assert_eq!(pick(&all, None, false).unwrap(), 0);
         assert_eq!(pick(&all, Some("LLVMpipe"), false).unwrap(), 1);
         assert_eq!(pick(&all[1..], None, true).unwrap(), 0);
+        let three = [one("RTX", AdapterKind::Discrete), all[0].clone(), all[1].clone()];
+        assert_eq!(["integrated", "discrete", "software"].map(|p| pick(&three, Some(p), false).unwrap()), [1, 0, 2]);
         let refused = pick(&all[1..], None, false).unwrap_err().to_string();
         assert!(refused.contains("llvmpipe") && refused.contains("software"), "{refused}");
         let unknown = pick(&all, Some("radeon"), true).unwrap_err().to_string();

@@ -31,6 +31,9 @@ pub struct WgpuConfig {
     pub f16_by_hand: bool,
     /// Multiply bytes one by one even where shaders have a product of four. No bit depends on it.
     pub bytes_by_hand: bool,
+    /// Bytes that one binding may span, where less than the adapter allows is wanted: weights are cut into more pieces. No
+    /// bit depends on it.
+    pub binding_bytes: Option<u64>,
 }
 
 /// What the device allows, as far as it matters here.
@@ -56,8 +59,12 @@ enum Fault {
 }
 
 impl Faults {
+    /// Keeps the first fault; the loss of the device stands above any other.
     fn set(&self, fault: Fault) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_none() || matches!(fault, Fault::Lost(_)) {
+            *kept = Some(fault);
+        }
     }
 
     /// The fault that was reported since the last check; a lost device stays lost.
@@ -153,6 +160,7 @@ impl Wgpu {
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
             memory_bytes: None,
+            slab_bytes: None,
         };
         let first = listed.name.split_whitespace().next().unwrap_or("adapter").to_lowercase();
         let mut gpu = Self {
@@ -190,6 +198,10 @@ impl Wgpu {
         };
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.arithmetic = arithmetic;
+        // The probe's own buffers are large.
+        gpu.limits.binding = gpu.limits.binding.min(config.binding_bytes.unwrap_or(u64::MAX));
+        // Kernels bind a layer's slab whole.
+        gpu.caps.slab_bytes = Some(gpu.limits.binding.min(gpu.limits.buffer));
         if let Some(reason) = inexact {
             gpu.select.unpack_by_hand(&reason);
             gpu.pipelines = Pipelines::new(Dialect { f16: false, ..gpu.pipelines.dialect });
@@ -213,6 +225,24 @@ impl Wgpu {
     /// What the device's streams have done so far.
     pub fn counters(&self) -> Counters {
         *self.tally.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for everything that was submitted.
+    ///
+    /// # Errors
+    /// `DeviceLost`, also where wgpu panics: it does when a driver loses the device during the wait.
+    pub(crate) fn poll(&self) -> Result<()> {
+        let wait = || self.device.poll(wgpu::PollType::wait_indefinitely());
+        let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)) {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(e)) => e.to_string(),
+            Err(panic) => match panic.downcast_ref::<String>() {
+                Some(text) => text.trim().to_string(),
+                None => "wgpu panicked while it waited".into(),
+            },
+        };
+        self.faults.set(Fault::Lost(what.clone()));
+        Err(Error::DeviceLost { what })
     }
 
     /// Zeros, bound where an operand is absent.
@@ -339,11 +369,7 @@ fn watch(device: &wgpu::Device) -> Faults {
         });
     }));
     let sink = faults.clone();
-    device.set_device_lost_callback(move |reason, what| {
-        if reason != wgpu::DeviceLostReason::Destroyed {
-            sink.set(Fault::Lost(format!("{what} ({reason:?})")));
-        }
-    });
+    device.set_device_lost_callback(move |reason, what| sink.set(Fault::Lost(format!("{what} ({reason:?})"))));
     faults
 }
 
@@ -394,6 +420,8 @@ impl Backend for Wgpu {
 mod tests {
     use super::*;
     use crate::adapter::AdapterKind;
+    use engraft_core::backend::Stream;
+    use engraft_core::mem::Buf;
 
     #[test]
     fn an_adapter_that_is_too_small_is_refused_by_its_limit() {
@@ -423,5 +451,59 @@ mod tests {
         for _ in 0..2 {
             assert!(matches!(faults.check(), Err(Error::DeviceLost { .. })));
         }
+        let faults = Faults::default();
+        faults.set(Fault::OutOfMemory);
+        faults.set(Fault::Lost("gone".into()));
+        assert!(matches!(faults.check(), Err(Error::DeviceLost { .. })));
+    }
+
+    /// Adapters that a test may open; the lanes ask for them by ENGRAFT_REQUIRE.
+    fn opened() -> Option<Arc<Wgpu>> {
+        let required = std::env::var("ENGRAFT_REQUIRE").ok();
+        let adapter = required.as_deref().and_then(|name| name.strip_prefix("wgpu:")).map(str::to_string);
+        match Wgpu::new(WgpuConfig { adapter, software: true, ..WgpuConfig::default() }) {
+            Ok(gpu) => Some(gpu),
+            Err(e) => {
+                assert!(required.is_none_or(|name| !name.starts_with("wgpu")), "{e}");
+                println!("skipped: {e}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_device_is_an_error_everywhere_and_stays_one() {
+        let Some(gpu) = opened() else { return };
+        let mut stream = gpu.stream().unwrap();
+        let words: Buf<WgpuMem, u32> = Buf::new(gpu.alloc(256).unwrap(), 4).unwrap();
+        stream.sync().unwrap();
+        gpu.device.destroy();
+        for _ in 0..2 {
+            let e = stream.sync().unwrap_err();
+            assert!(matches!(e, Error::DeviceLost { .. }), "{e}");
+        }
+        let read = stream.download(words.view());
+        let ended = read.and_then(|ticket| block_on(stream.collect(ticket, &mut [0u32; 4])));
+        assert!(matches!(ended, Err(Error::DeviceLost { .. })), "{ended:?}");
+    }
+
+    #[test]
+    fn times_are_the_devices_and_move_on() {
+        let Some(gpu) = opened() else { return };
+        let mut stream = gpu.stream().unwrap();
+        // More than a set of queries holds.
+        let events: Vec<_> = (0..600).map(|_| stream.record().unwrap()).collect();
+        stream.sync().unwrap();
+        let of_device = gpu.device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
+        assert!(events.iter().all(|e| e.is_of_device() == of_device));
+        let mut sum = 0.0;
+        for pair in events.windows(2) {
+            let us = stream.elapsed_us(&pair[0], &pair[1]).unwrap();
+            assert!((0.0..1e7).contains(&us), "{us}");
+            sum += us;
+        }
+        let whole = stream.elapsed_us(&events[0], &events[599]).unwrap();
+        assert!((whole - sum).abs() <= 1e-6 * whole.max(1.0), "{whole} {sum}");
+        println!("{}: by the {} clock, {whole:.1} us", gpu.name(), if of_device { "device's" } else { "host's" });
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! `adapter` lists and chooses adapters; `device` opens one and turns its faults into errors; `mem` is buffers;
 //! `pipelines` compiles kernels of `engraft-shaders` once; `command` is one dispatch with everything it touches;
-//! `stream` runs dispatches, or records them (the software graph); `weight` packs; `probe` finds out what the driver
+//! `stream` runs dispatches, or records them (the software graph), `arena` holds their parameters where these cannot be
+//! immediates, `clock` is its timestamps; `weight` packs; `probe` finds out what the driver
 //! does to arithmetic and so which promise about bits can be kept; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards against
@@ -11,6 +12,8 @@
 //! One pass and one submit per step: ops only encode, `download` and `sync` hand over.
 
 mod adapter;
+mod arena;
+mod clock;
 mod command;
 mod device;
 mod mem;
@@ -21,6 +24,7 @@ mod stream;
 mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};
+pub use clock::WgpuEvent;
 pub use device::{Counters, Wgpu, WgpuConfig};
 pub use engraft_shaders::Reduce;
 pub use mem::WgpuMem;

@@ -63,11 +63,22 @@ pub(crate) fn arena_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
 }
 
 fn compile(gpu: &Wgpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
-    let (label, carrier) = (kernel.label(), dialect.carrier);
     let text = engraft_shaders::source(&kernel, dialect)
-        .map_err(|e| Error::internal(format!("shader {label}: {e}")))?;
-    let device = &gpu.device;
-    let scope = (!IN_BROWSER).then(|| device.push_error_scope(wgpu::ErrorFilter::Validation));
+        .map_err(|e| Error::internal(format!("shader {}: {e}", kernel.label())))?;
+    compile_text(gpu, kernel, dialect.carrier, text)
+}
+
+/// The error for a kernel that something on the way to the device refuses.
+fn refused(gpu: &Wgpu, label: &str, reason: String) -> Error {
+    let backend = engraft_core::backend::Backend::name(gpu).to_string();
+    Error::Unsupported { op: format!("shader {label}"), backend, reason }
+}
+
+fn compile_text(gpu: &Wgpu, kernel: Kernel, carrier: Carrier, text: String) -> Result<Pipeline> {
+    let (label, device) = (kernel.label(), &gpu.device);
+    // The front end complains as validation, a driver as an internal error. In browsers `faults` hears of both, later.
+    let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
+        .map(|filter| (!IN_BROWSER).then(|| device.push_error_scope(filter)));
     let entries: Vec<_> = kernel
         .bindings()
         .iter()
@@ -110,16 +121,17 @@ fn compile(gpu: &Wgpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
         },
         cache: None,
     });
-    if let Some(scope) = scope
-        && let Some(e) = block_on(async { Ok(scope.pop().await) })?
-    {
-        return Err(Error::Unsupported {
-            op: format!("shader {label}"),
-            backend: engraft_core::backend::Backend::name(gpu).to_string(),
-            reason: e.to_string(),
-        });
+    let mut found = None;
+    for scope in scopes.into_iter().rev().flatten() {
+        found = found.or(block_on(async { Ok(scope.pop().await) })?);
     }
-    gpu.faults.check()?;
+    if let Some(e) = found {
+        return Err(refused(gpu, &label, e.to_string()));
+    }
+    gpu.faults.check().map_err(|e| match e {
+        Error::DeviceLost { .. } | Error::OutOfMemory { .. } => e,
+        other => refused(gpu, &label, other.to_string()),
+    })?;
     gpu.tally.count(|c| c.made += 1);
     tracing::debug!(label, "compiled");
     Ok(Pipeline { kernel, compiled, layout, words })
@@ -139,9 +151,14 @@ mod tests {
     fn kernels_run_with_nothing_to_do() {
         let config = WgpuConfig { software: true, ..WgpuConfig::default() };
         let with_subgroups = WgpuConfig { reduce: Some(Reduce::Subgroups), ..config.clone() };
-        let Ok(gpu) = Wgpu::new(with_subgroups).or_else(|_| Wgpu::new(config)) else {
-            println!("skipped: no adapter on this machine");
-            return;
+        let gpu = match Wgpu::new(with_subgroups).or_else(|_| Wgpu::new(config)) {
+            Ok(gpu) => gpu,
+            Err(e) => {
+                let required = std::env::var("ENGRAFT_REQUIRE").unwrap_or_default();
+                assert!(!required.contains("wgpu"), "{e}");
+                println!("skipped: {e}");
+                return;
+            }
         };
         let subgroups = gpu.select.subgroups();
         let mut stream = WgpuStream::new(gpu.clone()).unwrap();
@@ -174,5 +191,21 @@ mod tests {
             stream.sync().unwrap();
             println!("{:>8.0} ms {}", start.elapsed().as_secs_f64() * 1e3, kernel.label());
         }
+    }
+    #[test]
+    fn a_shader_that_is_refused_is_named() {
+        let required = std::env::var("ENGRAFT_REQUIRE").unwrap_or_default();
+        let Ok(gpu) = Wgpu::new(WgpuConfig { software: true, ..WgpuConfig::default() }) else {
+            assert!(!required.contains("wgpu"), "no adapter");
+            println!("skipped: no adapter on this machine");
+            return;
+        };
+        let kernel = Kernel::all(1)[0];
+        let broken = "@compute @workgroup_size(1) fn main() { nothing(); }".to_string();
+        let text = super::compile_text(&gpu, kernel, gpu.pipelines.dialect.carrier, broken).unwrap_err().to_string();
+        assert!(text.contains(&kernel.label()) && text.contains("nothing"), "{text}");
+        // The device goes on.
+        let mut stream = WgpuStream::new(gpu.clone()).unwrap();
+        stream.sync().unwrap();
     }
 }

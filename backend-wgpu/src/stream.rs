@@ -7,17 +7,18 @@
 //! Where parameters cannot be immediates they are written to an arena, one slot per dispatch, before each submit.
 
 use crate::adapter::IN_BROWSER;
+use crate::arena::Arena;
+use crate::clock::{Clock, WgpuEvent};
 use crate::command::{Call, Dispatch, Groups};
 use crate::{Wgpu, WgpuMem};
 use bytemuck::Pod;
-use engraft_core::backend::{Backend, Stream};
+use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{BufMut, BufRef, DeviceMem, StepShape};
 use engraft_core::{Error, Result};
 use engraft_shaders::Carrier;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Instant;
 
 /// A recorded step: dispatches with their bind groups.
 #[derive(Debug)]
@@ -56,6 +57,7 @@ pub struct WgpuStream {
     spare: Vec<Staging>,
     /// What one op's first dispatch leaves for its second.
     scratch: Option<WgpuMem>,
+    clock: Clock,
 }
 
 impl WgpuStream {
@@ -64,8 +66,10 @@ impl WgpuStream {
             Carrier::Immediate => None,
             Carrier::Uniform => Some(Arena::new(&gpu)),
         };
+        let clock = Clock::new(&gpu);
         Ok(Self {
             gpu,
+            clock,
             groups: Groups::default(),
             encoder: None,
             pass: None,
@@ -140,7 +144,8 @@ impl WgpuStream {
     fn hand_over(&mut self) -> Result<()> {
         self.pass = None;
         if let Some(arena) = &mut self.arena {
-            arena.flush(&self.gpu.queue);
+            let bytes = arena.flush(&self.gpu.queue);
+            self.gpu.tally.count(|c| c.uploaded += bytes);
         }
         if let Some(encoder) = self.encoder.take() {
             self.gpu.queue.submit([encoder.finish()]);
@@ -171,58 +176,6 @@ impl WgpuStream {
             mapped_at_creation: false,
         });
         Staging { buffer, mapped: Arc::default() }
-    }
-}
-
-/// Parameters of the dispatches of one submit, where there are no immediates.
-struct Arena {
-    buffer: wgpu::Buffer,
-    group: wgpu::BindGroup,
-    host: Vec<u8>,
-}
-
-impl Arena {
-    const STRIDE: usize = 256;
-    const SLOTS: usize = 1024;
-
-    fn new(gpu: &Wgpu) -> Self {
-        let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("parameters"),
-            size: (Self::STRIDE * Self::SLOTS) as u64,
-            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some("parameters"),
-            layout: &crate::pipelines::arena_layout(&gpu.device),
-            entries: &[wgpu::BindGroupEntry {
-                binding: 0,
-                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                    buffer: &buffer,
-                    offset: 0,
-                    size: wgpu::BufferSize::new(Self::STRIDE as u64),
-                }),
-            }],
-        });
-        Self { buffer, group, host: Vec::with_capacity(Self::STRIDE * Self::SLOTS) }
-    }
-
-    fn is_full(&self) -> bool {
-        self.host.len() >= Self::STRIDE * Self::SLOTS
-    }
-
-    fn push(&mut self, words: &[u32]) -> u32 {
-        let at = self.host.len();
-        self.host.extend_from_slice(bytemuck::cast_slice(words));
-        self.host.resize(at + Self::STRIDE, 0);
-        at as u32
-    }
-
-    fn flush(&mut self, queue: &wgpu::Queue) {
-        if !self.host.is_empty() {
-            queue.write_buffer(&self.buffer, 0, &self.host);
-            self.host.clear();
-        }
     }
 }
 
@@ -266,8 +219,8 @@ impl WgpuStream {
         });
         std::future::poll_fn(move |context| {
             while lock(&mapped).outcome.is_none() {
-                if let Err(e) = self.gpu.device.poll(wgpu::PollType::wait_indefinitely()) {
-                    return Poll::Ready(Err(Error::DeviceLost { what: e.to_string() }));
+                if let Err(e) = self.gpu.poll() {
+                    return Poll::Ready(Err(e));
                 }
                 if IN_BROWSER {
                     break;
@@ -277,7 +230,8 @@ impl WgpuStream {
             }
             let mut mapped = lock(&mapped);
             match mapped.outcome.take() {
-                Some(Ok(())) => Poll::Ready(Ok(())),
+                // Browsers say only now what was wrong with the work: what it left must not be taken for a result.
+                Some(Ok(())) => Poll::Ready(self.gpu.faults.check()),
                 Some(Err(e)) => {
                     let lost = || Err(Error::DeviceLost { what: format!("reading back: {e}") });
                     Poll::Ready(self.gpu.faults.check().and_then(|()| lost()))
@@ -305,7 +259,7 @@ impl WgpuStream {
 }
 
 impl Stream<Wgpu> for WgpuStream {
-    type Event = Instant;
+    type Event = WgpuEvent;
     type Ticket = Ticket;
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, WgpuMem, T>) -> Result<()> {
@@ -368,21 +322,41 @@ impl Stream<Wgpu> for WgpuStream {
     fn sync(&mut self) -> Result<()> {
         self.not_while_recording("a wait")?;
         self.hand_over()?;
-        self.gpu
-            .device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|e| Error::DeviceLost { what: e.to_string() })?;
+        self.gpu.poll()?;
         self.gpu.faults.check()
     }
 
-    fn record(&mut self) -> Result<Instant> {
+    fn record(&mut self) -> Result<WgpuEvent> {
         self.not_while_recording("a timestamp")?;
-        self.sync()?;
-        Ok(Instant::now())
+        self.pass = None;
+        let gpu = &self.gpu;
+        let encoder =
+            self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()));
+        match self.clock.stamp(gpu, encoder) {
+            Some(event) => Ok(event),
+            None => {
+                self.sync()?;
+                Ok(WgpuEvent::now())
+            }
+        }
     }
 
-    fn elapsed_us(&mut self, from: &Instant, to: &Instant) -> Result<f64> {
-        Ok(to.duration_since(*from).as_secs_f64() * 1e6)
+    fn elapsed_us(&mut self, from: &WgpuEvent, to: &WgpuEvent) -> Result<f64> {
+        for set in [from, to].into_iter().filter_map(WgpuEvent::unread) {
+            self.clock.close(&set);
+            let staging = self.staging(set.bytes());
+            self.pass = None;
+            let gpu = &self.gpu;
+            let encoder =
+                self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()));
+            set.resolve(encoder, &staging.buffer);
+            let mut ticks = vec![0u64; set.bytes() as usize / size_of::<u64>()];
+            let ticket = Ticket { staging, skip: 0, bytes: set.bytes() as usize };
+            let handed_over = self.hand_over();
+            block_on(self.read(handed_over, ticket, bytemuck::cast_slice_mut(&mut ticks)))?;
+            set.keep(ticks);
+        }
+        from.until_us(to, f64::from(self.gpu.queue.get_timestamp_period()))
     }
 
     fn begin_capture(&mut self) -> Result<()> {

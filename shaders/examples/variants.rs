@@ -11,7 +11,7 @@ fn main() -> Result<(), RenderError> {
     for kernel in Kernel::all(COLUMNS) {
         let [plain, uniform] =
             [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
-        let others = [Dialect { f16: true, ..uniform }, Dialect { dot: false, ..uniform }];
+        let others = [Dialect { f16: true, dot: false, ..uniform }, Dialect { dot: false, ..uniform }];
         for dialect in [plain, uniform].into_iter().chain(others) {
             let text = source(&kernel, dialect)?;
             if dialect.f16 && !text.starts_with("enable f16;") || !dialect.dot && !kernel.of_bytes() {

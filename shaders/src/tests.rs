@@ -6,7 +6,7 @@ use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFl
 use naga::{AddressSpace, StorageAccess};
 
 /// Value columns that the variants under test carry.
-const COLUMNS: u32 = 4;
+const COLUMNS: u32 = 8;
 
 /// Every dialect in which the kernel has a text of its own; halves by their type as native devices take them, in the example
 /// `variants` as browsers do.
@@ -16,6 +16,7 @@ fn dialects(kernel: &Kernel) -> Vec<Dialect> {
     let mut all = vec![plain, uniform];
     if kernel.label().replace("bf16", "").contains("f16") {
         all.push(Dialect { f16: true, ..plain });
+        all.push(Dialect { f16: true, dot: false, ..uniform });
     }
     if kernel.of_bytes() {
         all.push(Dialect { dot: false, ..plain });

@@ -13,12 +13,16 @@ use conformance::dice::Dice;
 use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
 use engraft_core::backend::{Backend, Coverage, Groups, Op, PrimitiveOps, Signature, WeightUse};
+use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::Request;
+use engraft_core::engine::{Engine, Request};
+use engraft_core::inject::inject;
 use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
+use engraft_core::policy::Registry;
 use engraft_core::quant;
 use engraft_core::sample::SamplingParams;
+use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -162,6 +166,7 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
             quant::group::encode(form, cols, &dice.values(rows * cols, 1.0, Float::F32), &mut bytes);
             bytes
         }
+        WeightFormat::Plain(Float::F32) => bytemuck::cast_slice(&dice.values(rows * cols, 1.0, Float::F32)).to_vec(),
         _ => {
             let mut bytes: Vec<u8> = (0..format.bytes(rows, cols)).map(|_| dice.bits() as u8).collect();
             let (each, scales): (usize, &[usize]) = match format {
@@ -332,6 +337,63 @@ fn wide_sums_keep_the_laws() {
         let tokens = run(&subgroups, CASES[0], config(), greedy, false);
         same(&format!("{name}: tokens as the CPU chooses them"), &tokens, &of_cpu, false);
         println!("{name}: {}", subgroups.adapter().abilities());
+    }
+}
+
+/// Weights, tables and experts that are cut into many bindings give what whole ones give.
+#[test]
+fn weights_that_no_binding_holds_are_cut_and_keep_their_bits() {
+    for name in adapters() {
+        let config = WgpuConfig { adapter: Some(name.clone()), software: true, ..WgpuConfig::default() };
+        let whole = Wgpu::new(config.clone()).unwrap();
+        // Panels of 32 outputs: by 224 inputs in f32 28,672 bytes, by 512 in bytes 16,384. Two do not go into one binding.
+        for (format, bytes) in [("f32", 30 << 10), ("q8_0", 20 << 10)] {
+            let format = format.parse().unwrap();
+            let cut = Wgpu::new(WgpuConfig { binding_bytes: Some(bytes), ..config.clone() }).unwrap();
+            let made = [&whole, &cut].map(|gpu| {
+                let before = gpu.counters().dispatches;
+                let out = products(gpu, format);
+                (out, gpu.counters().dispatches - before)
+            });
+            let [(a, few), (b, many)] = made;
+            for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+                let worst = same_bits(a, b);
+                assert!(worst.is_none(), "{name}: {format}, output {i}: {worst:?}");
+            }
+            println!("{name}: {format} in {few} dispatches whole, {many} cut");
+            assert!(many > few, "{name}: {format} was not cut");
+        }
+    }
+}
+
+#[test]
+fn keys_that_no_binding_holds_are_refused_when_the_engine_is_made() {
+    for name in adapters() {
+        let config = WgpuConfig { adapter: Some(name), software: true, ..WgpuConfig::default() };
+        let gpu = Wgpu::new(WgpuConfig { binding_bytes: Some(1 << 20), ..config }).unwrap();
+        let files = checkpoint::open(&golden("llama"), Access::default()).unwrap();
+        let (registry, options) = (Registry::default(), LoadOptions::default());
+        let model = inject(&gpu, &files, &registry, 1 << 16, options, &mut |_, _| {}).unwrap();
+        let sizes = EngineConfig { max_seqs: 64, kv_pages: Some(1 << 16), ..EngineConfig::default() };
+        let text = Engine::new(gpu, model, sizes).map(|_| ()).unwrap_err().to_string();
+        assert!(text.contains("keys or values in a layer") && text.contains("see 1 MiB"), "{text}");
+    }
+}
+
+/// The bits of the reference, on every adapter that a lane requires: were the probe to find less, this fails.
+#[test]
+fn required_adapters_are_strict() {
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Separate, isa: None }).unwrap();
+    let required = std::env::var(backends::REQUIRE).unwrap_or_default();
+    for name in adapters().iter().filter(|name| required.to_lowercase().contains(&name.to_lowercase())) {
+        let gpu = wgpu(Some(name), false).unwrap();
+        assert_eq!(gpu.numerics().mode, Mode::Reference, "{name}: {:?}", gpu.arithmetic());
+        let greedy = SamplingParams::default();
+        for case in ["llama", "gpt2", "opt"] {
+            let [got, want] = [run(&gpu, case, config(), greedy, true), run(&cpu, case, config(), greedy, true)];
+            same(&format!("{name}: {case}, strict"), &got, &want, true);
+        }
+        println!("{name}: the CPU's bits in three families");
     }
 }
 

@@ -15,7 +15,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Debian's package of the compiler's sources, by the compiler's version.
 const DEBIAN: [(&str, &str); 1] =
-    [("1.95.0", "http://deb.debian.org/debian/pool/main/r/rustc/rust-src_1.95.0+dfsg1-2~bpo13+1_all.deb")];
+    [("1.95.0", "https://deb.debian.org/debian/pool/main/r/rustc/rust-src_1.95.0+dfsg1-2~bpo13+1_all.deb")];
 
 type Outcome<T> = Result<T, String>;
 

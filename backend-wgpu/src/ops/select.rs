@@ -191,12 +191,12 @@ impl Select {
     }
 
     /// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that run on the
-    /// CPU gain nothing beyond 4 and compile twice as long.
+    /// CPU gain nothing beyond 4 and compile twice as long: there the tile of 8 runs only where a test names how sums meet.
     pub fn tile_rows(&self, rows: usize) -> u32 {
         match rows {
             0..=1 => 1,
             2..=4 => 4,
-            _ if self.software => 4,
+            _ if self.software && !self.eager => 4,
             _ => 8,
         }
     }

@@ -102,6 +102,8 @@ pub struct Caps {
     pub graphs: bool,
     /// Bytes of memory, where known.
     pub memory_bytes: Option<u64>,
+    /// Bytes that a layer's keys, or its values, may take; none: as many as there is memory.
+    pub slab_bytes: Option<u64>,
 }
 
 /// The ops, by stem, for coverage and profiles.

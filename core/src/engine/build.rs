@@ -107,6 +107,22 @@ fn words<B: Backend>(backend: &Arc<B>, n: usize) -> Result<Buf<B::Mem, u32>> {
     Buf::new(backend.alloc(n * 4)?, n)
 }
 
+/// Refuses slabs that the backend's kernels cannot see as a whole, before any is made.
+fn fits<B: Backend>(backend: &B, bytes: u64) -> Result<()> {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    match backend.caps().slab_bytes {
+        Some(most) if bytes > most => Err(Error::Unsupported {
+            op: format!("{} MiB of keys or values in a layer", mib(bytes)),
+            backend: backend.name().to_string(),
+            reason: format!(
+                "the device lets a kernel see {} MiB at once: fewer sequences, a shorter context, or kv_pages",
+                most >> 20
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Slabs of keys and values, and of what filters keep: as many slots, in the element type of activations.
 fn slabs<B: Backend>(backend: &Arc<B>, model: &Model<B>, config: &EngineConfig) -> Result<PagedKv<B::Mem>> {
     let (mut layers, mut filters) = (Vec::with_capacity(model.blocks.len()), Vec::new());
@@ -122,6 +138,7 @@ fn slabs<B: Backend>(backend: &Arc<B>, model: &Model<B>, config: &EngineConfig) 
         };
         let slab = |layout: KvLayout| {
             let (k, v) = backend.kv_bytes(&layout);
+            fits(backend.as_ref(), k.max(v) as u64)?;
             Ok::<_, Error>((backend.alloc(k)?, backend.alloc(v)?, layout))
         };
         layers.push(slab(layout)?);

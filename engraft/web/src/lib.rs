@@ -124,7 +124,7 @@ impl Session {
         let (mut out, mut drawn) = (Vec::new(), 0);
         while !self.engine.is_idle() {
             self.engine.step_async(&mut out).await?;
-            for token in out.iter().filter_map(|o| o.token) {
+            for token in out.iter().filter(|o| o.id == id).filter_map(|o| o.token) {
                 drawn += 1;
                 let end = self.stop_ids.contains(&token);
                 if !end && !go_on(&pieces.push(token)?) {
