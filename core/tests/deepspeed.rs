@@ -147,6 +147,7 @@ fn folders_with_latest() {
         put(&format!("layer_0_expert_0_mp_rank_{rank:02}_model_states.pt"), file(&expert, &[], None));
     }
     put("zero_pp_rank_0_mp_rank_00_optim_states.pt", b"not read".to_vec());
+    fs::write(path.join("config.json"), r#"{"model_type":"megatron_gpt"}"#).unwrap();
     let model = checkpoint::open(&path, Access::Read).unwrap();
     same_as_whole(&model, 0, "");
     assert_eq!(model.source.find("layers.0.experts.0.dense_h_to_4h.weight").unwrap().shape, [2, 2]);
@@ -160,6 +161,54 @@ fn folders_with_latest() {
         let text = checkpoint::open(&path, Access::Read).unwrap_err().to_string();
         assert!(text.contains("latest"), "{text}");
     }
+}
+
+/// Nothing in the files says how their fused rows lie: config.json does, by the version or by the type.
+#[test]
+fn the_configuration_tells_the_order_of_fused_rows() {
+    let path = folder("order");
+    fs::write(path.join("latest"), "step").unwrap();
+    fs::create_dir(path.join("step")).unwrap();
+    for version in [0, 2] {
+        for rank in 0..2 {
+            let name = format!("step/mp_rank_{rank:02}_model_states.pt");
+            fs::write(path.join(name), file(&shard(rank, 2, version), &["module"], None)).unwrap();
+        }
+        let said = json!({"model_type": "megatron_gpt", "checkpoint_version": version});
+        let implied = json!({"model_type": if version == 0 { "megatron_gpt" } else { "bloom" }});
+        for config in [said, implied] {
+            fs::write(path.join("config.json"), config.to_string()).unwrap();
+            let model = checkpoint::open(&path, Access::Read).unwrap();
+            same_as_whole(&model, version, "");
+            assert_eq!(model.config["checkpoint_version"], version as f64);
+        }
+    }
+    fs::write(path.join("config.json"), r#"{"checkpoint_version":"two"}"#).unwrap();
+    let text = checkpoint::open(&path, Access::Read).unwrap_err().to_string();
+    assert!(text.contains("checkpoint_version") && text.contains("two"), "{text}");
+}
+
+/// Without config.json, Megatron's `args` are the configuration; lists of one number are that number.
+#[test]
+fn megatrons_arguments_are_a_configuration() {
+    let path = folder("arguments");
+    fs::remove_file(path.join("config.json")).unwrap();
+    fs::write(path.join("latest_checkpointed_iteration.txt"), "1").unwrap();
+    fs::create_dir_all(path.join("iter_0000001/mp_rank_00")).unwrap();
+    let strides = [1];
+    let tensor = Tensor::f32("norm.weight", "0", &[2], &strides);
+    let pickle = state_dict(Pickler::new().op(b"}").text("model"), &[tensor]).op(b"s");
+    let pickle = pickle.text("args").op(b"}").text("hidden_size").int(8).op(b"s");
+    let pickle = pickle.text("topk").int(2).op(b"s").text("expert_interval").int(2).op(b"s");
+    let pickle = pickle.text("mlp_type").text("residual").op(b"s");
+    let pickle = pickle.text("num_experts").op(b"](").int(4).int(4).op(b"es");
+    let pickle = pickle.text("padded_vocab_size").op(b"](").int(4).int(5).op(b"es");
+    let bytes = archive(&pickle.op(b"s").end(), &[("0", &floats([1.0, 2.0]))]);
+    fs::write(path.join("iter_0000001/mp_rank_00/model_optim_rng.pt"), bytes).unwrap();
+    let config = checkpoint::open(&path, Access::Read).unwrap().config;
+    let found = json!({"model_type": "megatron-gpt", "architectures": ["MegatronGPT"], "hidden_size": 8, "topk": 2,
+        "expert_interval": 2, "mlp_type": "residual", "num_experts": 4, "checkpoint_version": 0.0});
+    assert_eq!(config, found);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::{demo, hub, hub_cache};
 use engraft_core::checkpoint::{self, Access, ModelFiles};
 use engraft_core::config::inference::{CheckpointRef, InferenceConfig};
 use engraft_core::{Error, Result};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// A model by the place of its files.
@@ -75,7 +76,7 @@ impl ModelSource {
             }
         };
         if let Some(model) = &config.model_config {
-            files.config = model.clone();
+            files.config = replaced(&files.config, model)?;
         }
         Ok(Some(ModelSource::Files(Box::new(files))))
     }
@@ -118,6 +119,27 @@ impl From<ModelFiles> for ModelSource {
     }
 }
 
+/// A user's configuration in the place of the files' own, with what only the files know: in which layout their tensors
+/// are, and in which order fused rows were merged.
+fn replaced(found: &Value, given: &Value) -> Result<Value> {
+    let mut config = given.clone();
+    let Some(map) = config.as_object_mut() else { return Ok(given.clone()) };
+    for field in ["engraft_layout", "checkpoint_version"] {
+        let Some(known) = found.get(field) else { continue };
+        let same = |said: &Value| match (said.as_f64(), known.as_f64()) {
+            (Some(a), Some(b)) => a == b,
+            _ => said == known,
+        };
+        let said = map.get(field).filter(|said| !said.is_null());
+        if let Some(said) = said.filter(|&said| !same(said)) {
+            let allowed = format!("{known}, which the checkpoint has, or no `{field}`");
+            return Err(Error::config(format!("config.{field}"), said, allowed));
+        }
+        map.insert(field.into(), known.clone());
+    }
+    Ok(config)
+}
+
 /// `organisation/name`, of the characters that the hub allows, and nothing that ends like a file of a model.
 fn is_hub_id(text: &str) -> bool {
     let name = |s: &str| {
@@ -130,8 +152,22 @@ fn is_hub_id(text: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_given_configuration_keeps_what_only_the_files_know() {
+        let found = json!({"model_type": "x", "engraft_layout": "gguf", "checkpoint_version": 2.0});
+        let whole = json!({"model_type": "y", "engraft_layout": "gguf", "checkpoint_version": 2.0});
+        assert_eq!(replaced(&found, &json!({"model_type": "y"})).unwrap(), whole);
+        assert_eq!(replaced(&found, &json!({"model_type": "y", "checkpoint_version": 2})).unwrap(), whole);
+        let text = replaced(&found, &json!({"checkpoint_version": 0})).unwrap_err().to_string();
+        assert!(text.contains("config.checkpoint_version") && text.contains("2.0"), "{text}");
+        let own = json!({"model_type": "y", "checkpoint_version": 1});
+        assert_eq!(replaced(&json!({"model_type": "x"}), &own).unwrap(), own);
+    }
 
     #[test]
     fn paths_and_hub_ids_are_told_apart() {

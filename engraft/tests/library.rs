@@ -103,6 +103,19 @@ fn wrong_requests_are_told_and_others_go_on() {
     assert!(matches!(model.generate("a", &options.stop("")), Err(Error::Config { .. })));
 }
 
+/// Heads that answer for every token of a text do so without being asked for.
+#[test]
+fn encoders_with_a_head_for_tokens_give_their_logits() {
+    for case in ["bert", "electra"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(case);
+        let handle = Options::new().start(folder).unwrap();
+        let text = EncoderInput { ids: vec![1, 2, 3], kinds: Vec::new() };
+        let cols = if case == "bert" { handle.info().vocab } else { 1 };
+        let encoded = handle.encode(vec![text], false).unwrap();
+        assert_eq!(encoded[0].logits.len(), 3 * cols, "{case}");
+    }
+}
+
 #[test]
 fn a_prompt_alone_is_run_without_drawing() {
     let model = engraft::demo().unwrap();

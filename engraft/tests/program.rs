@@ -194,7 +194,14 @@ fn an_unknown_architecture_runs_by_a_table() {
     assert_eq!(stdout(&engraft(&[&run[..], &by_table[..]].concat())), want);
     let plan = stdout(&engraft(&[&["plan"][..], &by_table[..]].concat()));
     assert!(plan.contains("acme"), "{plan}");
+    let out = folder("acme-converted");
+    let out = out.to_str().unwrap();
+    let said = stdout(&engraft(&["convert", model, "--out", out, "--policy", table]));
+    assert!(said.contains("1 rank"), "{said}");
+    let converted = ["--model", out, "--policy", table];
+    assert_eq!(stdout(&engraft(&[&run[..], &converted[..]].concat())), want);
     fails(&["plan", "--model", model, "--policy", "table.yaml"], &["table.yaml", ".json or .toml"]);
+    fails(&["convert", model, "--out", out, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
     fails(&["plan", "--model", model, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
 }
 

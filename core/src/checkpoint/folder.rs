@@ -6,7 +6,7 @@
 
 use super::{
     Access, Layout, ModelFiles, Source, TokenizerFiles,
-    deepspeed::{self, Description, Files},
+    deepspeed::{self, Description, Files, Order},
     gguf, index, json,
     ready::{MANIFEST, Ready},
     safetensors,
@@ -53,20 +53,21 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
             return converted(path, access);
         }
         if deepspeed::is_deepspeed(path) {
-            return sharded(path, Files::deepspeed(path)?, None, access);
+            return sharded(path, Files::deepspeed(path)?, Order::default(), access);
         }
         if deepspeed::is_megatron(path) {
-            return sharded(path, Files::megatron(path)?, None, access);
+            let order = Order { version: None, megatron: true };
+            return sharded(path, Files::megatron(path)?, order, access);
         }
         return match find_weights(path)? {
             Weights::Gguf(file) => gguf::model(path.to_owned(), Storage::open(&file, access)?),
-            Weights::Single(file) => {
-                hugging_face(path, path, || Ok(Box::new(safetensors::single(Storage::open(&file, access)?)?)))
-            }
+            Weights::Single(file) => hugging_face(path, path, |_| {
+                Ok(Box::new(safetensors::single(Storage::open(&file, access)?)?))
+            }),
             Weights::Torch(file) => {
-                hugging_face(path, path, || Ok(Box::new(pytorch(Storage::open(&file, access)?)?)))
+                hugging_face(path, path, |_| Ok(Box::new(pytorch(Storage::open(&file, access)?)?)))
             }
-            Weights::Index(file) => hugging_face(path, path, || {
+            Weights::Index(file) => hugging_face(path, path, |_| {
                 let bytes = read(&file, index::MAX_INDEX)?;
                 Ok(Box::new(index::open(path, &file.display().to_string(), &bytes, access)?))
             }),
@@ -79,12 +80,12 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("safetensors") => {
             let folder = path.parent().unwrap_or(Path::new("."));
-            hugging_face(path, folder, || Ok(Box::new(safetensors::single(storage)?)))
+            hugging_face(path, folder, |_| Ok(Box::new(safetensors::single(storage)?)))
         }
         Some("gguf") => Err(Error::format(storage.name(), "does not begin with \"GGUF\"")),
         _ if torch::is_torch(&storage.range(0, storage.len().min(64))?) => {
             let folder = path.parent().unwrap_or(Path::new("."));
-            hugging_face(path, folder, || Ok(Box::new(pytorch(storage)?)))
+            hugging_face(path, folder, |_| Ok(Box::new(pytorch(storage)?)))
         }
         Some("json") => {
             described(storage.name(), &description(path)?, &Description::folder(path), None, access)
@@ -198,15 +199,15 @@ pub(super) fn described(
     base: Option<&str>,
     access: Access,
 ) -> Result<ModelFiles> {
-    let Description { files, base, version } = Description::parse(file, value, folder, base)?;
-    sharded(folder, (files, base), version, access)
+    let Description { files, base, order } = Description::parse(file, value, folder, base)?;
+    sharded(folder, (files, base), order, access)
 }
 
 /// A converted model: the original's `config.json` and tokenizer lie beside its operands.
 fn converted(folder: &Path, access: Access) -> Result<ModelFiles> {
     let source = Ready::open(folder, access)?;
     let layout = if source.is_gguf() { Layout::Gguf } else { Layout::HuggingFace };
-    let mut model = hugging_face(folder, folder, || Ok(Box::new(source)))?;
+    let mut model = hugging_face(folder, folder, |_| Ok(Box::new(source)))?;
     model.layout = layout;
     let tokenizer = folder.join(TOKENIZER);
     if tokenizer.is_file() {
@@ -221,29 +222,42 @@ fn converted(folder: &Path, access: Access) -> Result<ModelFiles> {
 fn sharded(
     folder: &Path,
     (files, inside): (Files, PathBuf),
-    version: Option<f64>,
+    order: Order,
     access: Access,
 ) -> Result<ModelFiles> {
-    let opened = deepspeed::open(&folder.display().to_string(), &files, version, access)?;
+    let place = folder.display().to_string();
     let there = |f: &&Path| f.join("config.json").exists();
-    let mut model = match [inside.as_path(), folder].into_iter().find(there) {
-        Some(home) => hugging_face(folder, home, || Ok(opened.source))?,
-        None => match deepspeed::config(&opened.facts) {
-            Some(config) => ModelFiles {
-                path: folder.to_owned(),
-                layout: Layout::HuggingFace,
-                config,
-                generation: json::empty(),
-                tokenizer: tokenizer_files("", None, None, None)?,
-                source: opened.source,
-            },
-            // Says that config.json is missing.
-            None => hugging_face(folder, folder, || Ok(opened.source))?,
-        },
+    // The configuration comes first: it may say in which order the ranks' fused rows are merged.
+    let (mut model, version) = match [inside.as_path(), folder].into_iter().find(there) {
+        Some(home) => {
+            let mut version = None;
+            let model = hugging_face(folder, home, |config| {
+                let opened = deepspeed::open(&place, &files, order.with(&place, config)?, access)?;
+                version = Some(opened.version);
+                Ok(opened.source)
+            })?;
+            (model, version)
+        }
+        None => {
+            let opened = deepspeed::open(&place, &files, Order { megatron: true, ..order }, access)?;
+            let model = match deepspeed::config(&opened.facts) {
+                Some(config) => ModelFiles {
+                    path: folder.to_owned(),
+                    layout: Layout::HuggingFace,
+                    config,
+                    generation: json::empty(),
+                    tokenizer: tokenizer_files("", None, None, None)?,
+                    source: opened.source,
+                },
+                // Says that config.json is missing.
+                None => hugging_face(folder, folder, |_| Ok(opened.source))?,
+            };
+            (model, Some(opened.version))
+        }
     };
-    if let Some(config) = model.config.as_object_mut() {
-        let version = opened.facts.get("checkpoint_version").cloned().unwrap_or(Value::Null);
-        config.entry("checkpoint_version").or_insert(version);
+    // The order that merged the ranks is the order that the rows are read in.
+    if let (Some(config), Some(version)) = (model.config.as_object_mut(), version) {
+        config.insert("checkpoint_version".into(), version.into());
     }
     Ok(model)
 }
@@ -268,11 +282,11 @@ pub(super) fn contents(storage: &Storage, shard: usize) -> Result<torch::Content
     Ok(torch::Contents { tensors, facts: serde_json::Map::new() })
 }
 
-/// Configuration and tokenizer of a folder, and the weights that `weights` opens.
+/// Configuration and tokenizer of a folder, and the weights that `weights` opens, knowing the configuration.
 fn hugging_face(
     path: &Path,
     folder: &Path,
-    weights: impl FnOnce() -> Result<Box<dyn Source>>,
+    weights: impl FnOnce(&Value) -> Result<Box<dyn Source>>,
 ) -> Result<ModelFiles> {
     let Some(config) = read_optional(&folder.join("config.json"), json::MAX_CONFIG)? else {
         let what = "config.json is missing; it must lie beside the weights";
@@ -297,7 +311,7 @@ fn hugging_face(
         read_optional(&folder.join("tokenizer_config.json"), json::MAX_CONFIG)?.as_deref(),
         template,
     )?;
-    let source = weights()?;
+    let source = weights(&config)?;
     Ok(ModelFiles {
         path: path.to_owned(),
         layout: Layout::HuggingFace,

@@ -22,7 +22,8 @@ pub struct EngineConfig {
     pub kv_pages: Option<usize>,
     /// Capture decode steps and replay them, where the backend can.
     pub graphs: bool,
-    /// Room for the logits of every token of a step, not only of the drawn ones (scoring, tests).
+    /// Room for the logits of every token of a step, not only of the drawn ones (scoring, tests). The
+    /// library `engraft` sets it for encoders whose head answers for every token.
     pub all_logits: bool,
     /// Hand pages out in an order shuffled by this seed: results may not depend on it, and tests hold that.
     pub page_seed: Option<u64>,

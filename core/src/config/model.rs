@@ -54,10 +54,18 @@ impl ModelConfig {
         value.map(Self::new).unwrap_or_else(|| Err(Error::config(field, "missing", "an object")))
     }
 
-    /// The same with one field set.
+    /// The same with one field set, nested ones by dots; inside a value that is no object nothing can be set.
     pub fn with(&self, field: &str, value: impl Into<Value>) -> Self {
         let mut changed = self.clone();
-        changed.value[field] = value.into();
+        let mut at = &mut changed.value;
+        for key in field.split('.') {
+            if at.is_null() {
+                *at = Value::Object(serde_json::Map::new());
+            }
+            let Some(map) = at.as_object_mut() else { return self.clone() };
+            at = map.entry(key).or_insert(Value::Null);
+        }
+        *at = value.into();
         changed
     }
 

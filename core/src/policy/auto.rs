@@ -143,6 +143,25 @@ const OUTSIDE: [(Slot, &[&str]); 5] = [
 const IGNORED: [&str; 6] =
     ["*rotary_emb.inv_freq", "*inv_freq", "*position_ids", "*masked_bias", "*.attn.bias", "*causal_mask"];
 
+/// Fields that change what a model computes and that no rule reads, with the number that changes nothing, if there is
+/// one.
+const UNREAD: [(&str, Option<f64>); 13] = [
+    ("embedding_multiplier", Some(1.0)),
+    ("attention_multiplier", None),
+    ("residual_multiplier", Some(1.0)),
+    ("logits_scaling", Some(1.0)),
+    ("logit_scale", Some(1.0)),
+    ("scale_emb", Some(1.0)),
+    // Divided by the root of the number of blocks, so that not even 1 changes nothing.
+    ("scale_depth", None),
+    ("alibi", Some(0.0)),
+    ("attn_config.alibi", Some(0.0)),
+    ("attn_logit_softcapping", Some(0.0)),
+    ("final_logit_softcapping", Some(0.0)),
+    ("logit_softcapping", Some(0.0)),
+    ("sliding_window", Some(0.0)),
+];
+
 /// What was found.
 struct Found {
     names: OwnedNames,
@@ -253,16 +272,20 @@ impl Automatic {
             slots.push((slot, names.join(" + ")));
             true
         };
-        let ended = |name: &String| match name.contains("att") || name.ends_with("o_proj") {
+        let ended = |name: &str| match name.contains("att") || name.ends_with("o_proj") {
             true => Slot::AttnOut,
             false => Slot::Down,
         };
+        let mut given = Vec::new();
         for name in &self.row_parallel {
-            take(&mut left, ended(name), &[name.as_str()]);
+            // The module's whole name tells what `out_proj` ends; what is nowhere is told by the name itself.
+            let module = left.iter().find(|module| ends_with(module, name));
+            let slot = ended(module.map_or(name.as_str(), |module| module.as_str()));
+            take(&mut left, slot, &[name.as_str()]);
+            given.push(slot);
         }
         for (slot, rules) in NORMS.iter().chain(&PRODUCTS) {
-            let given = self.row_parallel.iter().any(|name| ended(name) == *slot);
-            if !given {
+            if !given.contains(slot) {
                 let _ = rules.iter().any(|end| take(&mut left, *slot, &[*end]));
             }
         }
@@ -384,6 +407,21 @@ fn outside(catalog: Catalog<'_>, prefix: &str) -> Result<Vec<(Slot, String)>> {
     }
 }
 
+/// Refuses fields of [`UNREAD`] that say something: left out, the model would run and be another one.
+fn check_unread(config: &ModelConfig) -> Result<()> {
+    let windowed = config.flag(&["use_sliding_window"], true)?;
+    for (field, neutral) in UNREAD {
+        let Some(value) = config.get(field) else { continue };
+        let off = value.as_bool() == Some(false) || neutral.is_some() && value.as_f64() == neutral;
+        if !off && (windowed || field != "sliding_window") {
+            let number = neutral.map_or(String::new(), |n| format!(" or {n}"));
+            let allowed = format!("null{number}: the automatic policy does not read it");
+            return Err(Error::config(field, value, allowed));
+        }
+    }
+    Ok(())
+}
+
 /// The model's shape: sizes from the configuration, the rest from the names.
 fn shape(
     config: &ModelConfig,
@@ -393,6 +431,7 @@ fn shape(
     layers: usize,
     assumed: &mut Vec<String>,
 ) -> Result<ModelSpec> {
+    check_unread(config)?;
     let name = |slot| slots.iter().find(|(s, _)| *s == slot).map(|(_, n)| n.as_str());
     let bias = |slot| {
         let module = name(slot).and_then(|n| n.split(" + ").next());

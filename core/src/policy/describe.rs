@@ -127,7 +127,7 @@ fn heads(config: &ModelConfig, hidden: usize, even: bool) -> Result<Heads> {
     let width = config.size_opt(&["head_dim"])?;
     let heads = match (width, even) {
         (None, true) => even_heads(config, HEADS, hidden)?.heads,
-        _ => config.size(HEADS)?,
+        _ => head_count(config, HEADS)?,
     };
     let kv_heads = kv_heads(heads, config.size_opt(KV_HEADS)?.unwrap_or(heads))?;
     let width = width.unwrap_or(hidden / heads);
@@ -246,9 +246,7 @@ impl ModelSpec {
     /// Slopes of the linear position bias on every head, their largest exponent `max_bias`, times `factor`.
     pub(crate) fn alibi(&mut self, max_bias: f64, factor: f64) -> Result<()> {
         let heads = self.blocks.first().map_or(0, |b| b.heads.heads);
-        if heads > MAX_HEADS {
-            return Err(Error::config(HEADS.join(" / "), heads, format!("at most {MAX_HEADS}")));
-        }
+        check_heads(HEADS, heads)?;
         let slopes = alibi_slopes(heads, max_bias).into_iter().map(|s| (s * factor) as f32);
         let slopes: std::sync::Arc<[f32]> = slopes.collect();
         self.each(|_, b| b.scores.alibi = Some(slopes.clone()));

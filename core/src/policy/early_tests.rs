@@ -102,6 +102,7 @@ fn hostile_counts_are_refused_before_anything_is_made_of_them() {
         ("mixtral", "num_local_experts", json!(1 << 30)),
         ("qwen2_moe", "num_experts_per_tok", json!(7)),
         ("bloom", "n_head", json!(1u64 << 31)),
+        ("stablelm", "num_attention_heads", json!(1u64 << 31)),
         ("gpt_neo", "attention_layers", json!(["local"])),
         ("exaone4", "layer_types", json!(["odd"])),
         (
@@ -123,6 +124,21 @@ fn hostile_counts_are_refused_before_anything_is_made_of_them() {
         };
         assert!(e.contains("allowed:"), "{name}: {e}");
     }
+}
+
+#[test]
+fn names_by_head_and_repeated_patterns_are_bounded() {
+    let many =
+        Case::load("stablelm").set("num_attention_heads", json!(1 << 16)).set("qk_layernorm", json!(true));
+    let e = many.set("num_key_value_heads", json!(1 << 16)).spec().unwrap_err().to_string();
+    assert!(e.contains("num_attention_heads") && e.contains("norms of their own"), "{e}");
+    let pattern = json!([[["global", "local", "local"], 1u64 << 40], [["local"], 1u64 << 40]]);
+    let neo = Case::load("gpt_neo").set("attention_layers", Value::Null).set("attention_types", pattern);
+    let e = neo.set("num_layers", json!(4096)).spec().unwrap_err().to_string();
+    assert!(e.contains("attention_types") && e.contains("4098 words"), "{e}");
+    let neo = Case::load("gpt_neo").set("attention_layers", Value::Null);
+    let spec = neo.set("attention_types", json!([[["global", "local"], 1]])).spec().unwrap();
+    assert_eq!(spec.blocks.iter().map(|b| b.scores.window.is_some()).collect::<Vec<_>>(), [false, true]);
 }
 
 /// Configurations as they are published, with the fields that they leave out.

@@ -46,8 +46,11 @@ fn local_layers(config: &ModelConfig, layers: usize) -> Result<Vec<bool>> {
     let mut all = Vec::new();
     for pair in config.get("attention_types").and_then(|v| v.as_array()).into_iter().flatten() {
         let (pattern, times) = (words(pair.get(0).ok_or_else(bad)?)?, pair.get(1).and_then(|n| n.as_u64()));
-        // No more than there are layers: a hostile count must not be written out.
-        for _ in 0..times.ok_or_else(bad)?.min(layers as u64) {
+        // One pattern too many is enough to be refused: a hostile count must not be written out.
+        for _ in 0..times.ok_or_else(bad)?.min(layers as u64 + 1) {
+            if all.len() > layers {
+                break;
+            }
             all.extend(&pattern);
         }
     }

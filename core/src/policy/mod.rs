@@ -186,8 +186,22 @@ pub(crate) fn layers(config: &ModelConfig, fields: &[&'static str]) -> Result<us
 /// Experts over all blocks that any model may have; as above.
 const MAX_EXPERTS: usize = 1 << 16;
 
-/// Heads of a model with slopes; as above.
+/// Heads that any block may have; as above.
 const MAX_HEADS: usize = 1 << 16;
+
+/// Refuses more heads than any model has: slopes and norms are listed by head.
+pub(crate) fn check_heads(fields: &[&'static str], heads: usize) -> Result<()> {
+    match heads {
+        0..=MAX_HEADS => Ok(()),
+        _ => Err(Error::config(fields.join(" / "), heads, format!("at most {MAX_HEADS}"))),
+    }
+}
+
+/// Number of heads under the first of several names.
+pub(crate) fn head_count(config: &ModelConfig, fields: &[&'static str]) -> Result<usize> {
+    let heads = config.size(fields)?;
+    check_heads(fields, heads).map(|()| heads)
+}
 
 /// Refuses more experts than any file could hold.
 pub(crate) fn check_experts(experts: usize, layers: usize) -> Result<()> {
@@ -199,7 +213,7 @@ pub(crate) fn check_experts(experts: usize, layers: usize) -> Result<()> {
 
 /// As many key/value heads as query heads, together as wide as the hidden size.
 pub(crate) fn even_heads(config: &ModelConfig, fields: &[&'static str], hidden: usize) -> Result<Heads> {
-    let heads = config.size(fields)?;
+    let heads = head_count(config, fields)?;
     if !hidden.is_multiple_of(heads) {
         return Err(Error::config(fields.join(" / "), heads, format!("a divisor of {hidden}")));
     }

@@ -62,6 +62,12 @@ fn stablelm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, switches)?;
     let bias = config.flag(&["use_qkv_bias"], false)?;
     let own_norms = config.flag(&["qk_layernorm"], false)?;
+    let heads = spec.blocks.first().map_or(0, |b| b.heads.heads);
+    if own_norms && heads * spec.blocks.len() > MAX_HEADS {
+        // Every head of every block has a name of its own.
+        let allowed = format!("at most {} with norms of their own", MAX_HEADS / spec.blocks.len());
+        return Err(Error::config("num_attention_heads", heads, allowed));
+    }
     spec.each(|_, b| {
         b.bias[0] = bias;
         let norm = b.attn_norm.filter(|_| own_norms).map(|norm| NormSpec { bias: false, ..norm });

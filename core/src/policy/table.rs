@@ -215,19 +215,22 @@ impl TablePolicy {
     }
 
     /// The configuration in the words of the family that it is like.
-    fn translated(&self, config: &ModelConfig) -> ModelConfig {
+    ///
+    /// # Errors
+    /// `Config` for a target inside a value that is no object.
+    fn translated(&self, config: &ModelConfig) -> Result<ModelConfig> {
         let mut to = config.clone();
         for (ours, theirs) in &self.table.rename {
             if let Some(value) = config.get(theirs) {
-                to = to.with(ours, value.clone());
+                to = put(&to, "rename", ours, value)?;
             }
         }
         for (field, value) in &self.table.set {
-            if config.get(field).is_none() {
-                to = to.with(field, value.clone());
+            if to.get(field).is_none() {
+                to = put(&to, "set", field, value)?;
             }
         }
-        to.with("model_type", self.like.types[0])
+        Ok(to.with("model_type", self.like.types[0]))
     }
 
     fn change(&self, spec: &mut ModelSpec) {
@@ -297,6 +300,19 @@ impl TablePolicy {
     }
 }
 
+/// A field of a configuration, set for `key` of a table.
+fn put(config: &ModelConfig, key: &str, field: &str, value: &Value) -> Result<ModelConfig> {
+    let changed = config.with(field, value.clone());
+    match changed.get(field).is_some() || value.is_null() {
+        true => Ok(changed),
+        false => Err(Error::config(
+            key,
+            format!("\"{field}\" inside a value that is no object"),
+            "fields of objects",
+        )),
+    }
+}
+
 impl InjectionPolicy for TablePolicy {
     fn name(&self) -> &str {
         &self.table.name
@@ -312,7 +328,7 @@ impl InjectionPolicy for TablePolicy {
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-        let config = self.translated(config);
+        let config = self.translated(config)?;
         let mut spec = (self.like.spec)(&config, catalog)?;
         self.change(&mut spec);
         self.check_rules(&self.bind(&spec, &config, catalog))?;
@@ -320,7 +336,8 @@ impl InjectionPolicy for TablePolicy {
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
-        self.bind(spec, &self.translated(config), catalog)
+        // Without a configuration there are no bindings, and every role is reported open; `spec` has said why.
+        self.translated(config).map_or_else(|_| Vec::new(), |config| self.bind(spec, &config, catalog))
     }
 
     fn ignores(&self, name: &str) -> bool {

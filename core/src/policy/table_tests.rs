@@ -116,6 +116,36 @@ fn tables_are_refused_by_name() {
     assert!(TablePolicy::from_json("{").is_err());
 }
 
+#[test]
+fn defaults_yield_to_renamed_fields_and_reach_into_objects() {
+    let with = |rename: Value, set: Value| {
+        let mut table: Value = serde_json::from_str(acme_table()).unwrap();
+        for (field, more) in [("rename", rename), ("set", set)] {
+            for (key, value) in more.as_object().unwrap() {
+                table[field][key] = value.clone();
+            }
+        }
+        TablePolicy::new(table).unwrap()
+    };
+    let old = Case::load("llama_gqa_llama3").spec().unwrap().ropes[0].clone();
+    let plain = || acme().set("rope_scaling", Value::Null).set("rope_parameters", Value::Null);
+    let nameless = || {
+        let mut case = plain();
+        case.config.as_object_mut().unwrap().remove("rope_theta");
+        case
+    };
+    let own = with(json!({"rope_theta": "base"}), json!({"rope_theta": 10000.0}));
+    let renamed = resolved(&own, &mut nameless().set("base", json!(500.0))).unwrap();
+    let default = resolved(&own, &mut nameless()).unwrap();
+    assert_ne!(renamed.ropes[0], default.ropes[0]);
+    assert_ne!(renamed.ropes[0], old);
+    let mut dotted = with(json!({}), json!({"rope_parameters.rope_theta": 500.0}));
+    assert_eq!(resolved(&dotted, &mut nameless()).unwrap().ropes, renamed.ropes);
+    dotted = with(json!({}), json!({"width.inner": 3}));
+    let text = resolved(&dotted, &mut acme()).unwrap_err().to_string();
+    assert!(text.contains("`set`") && text.contains("width.inner"), "{text}");
+}
+
 /// Under an unknown type, the automatic policy must come to what the family's own policy says.
 #[test]
 fn the_automatic_policy_reads_what_families_say() {
@@ -152,6 +182,17 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
     );
     let mut experts = Case::load("mixtral");
     assert!(matches!(fit(&mut experts), Fit::No(_)));
+    for (field, value, neutral) in [
+        ("embedding_multiplier", json!(12.0), json!(1.0)),
+        ("scale_depth", json!(1.4), Value::Null),
+        ("alibi", json!(true), json!(false)),
+        ("final_logit_softcapping", json!(30.0), json!(0)),
+        ("sliding_window", json!(4096), Value::Null),
+    ] {
+        let mut case = Case::load("llama").set(field, value);
+        assert!(matches!(fit(&mut case), Fit::No(why) if why.contains(field)), "{field}");
+        assert!(matches!(fit(&mut case.set(field, neutral)), Fit::Yes { .. }), "{field}");
+    }
     // A known type is never left to it.
     let mut known = Case::load("llama");
     assert_eq!(known.spec().unwrap().arch, "llama");
@@ -163,6 +204,11 @@ fn deepspeeds_dictionary_names_the_products_that_are_summed() {
     let policy = Automatic::from_injection_policy(&dictionary).unwrap();
     let mut case = Case::load("llama").set("model_type", json!("unheard of"));
     resolved(&policy, &mut case).unwrap();
+    // What a short name ends is told by the module that has it.
+    let short = Automatic::from_injection_policy(&json!({"L": ["mix_out", "shrink"]})).unwrap();
+    let rename = |n: &str| n.replace("o_proj", "mix_out").replace("down_proj", "shrink");
+    let mut renamed = Case::load("llama").set("model_type", json!("unheard of")).renamed(rename);
+    assert_eq!(resolved(&short, &mut renamed).unwrap(), resolved(&policy, &mut case).unwrap());
     let wrong = Automatic::from_injection_policy(&json!({"L": "self_attn.nothing"})).unwrap();
     assert!(resolved(&wrong, &mut case).is_err());
     for bad in [json!([]), json!({}), json!({"L": 3}), json!({"L": [3]})] {

@@ -160,6 +160,9 @@ pub struct ConvertArgs {
     /// The model: a folder, a file, or DeepSpeed's JSON description
     #[arg(value_name = "MODEL")]
     pub model: String,
+    /// Describe an architecture that is not built in, as with --policy of the other commands
+    #[arg(long, value_name = "FILE")]
+    pub policy: Vec<PathBuf>,
     /// Folder to write to; it must be empty or absent
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
@@ -236,11 +239,7 @@ impl ModelArgs {
 
     /// For one sequence at a time, with the policies that were named.
     pub fn options(&self) -> Result<Options, Failure> {
-        let mut registry = Registry::default();
-        for table in &self.policy {
-            registry.register(Arc::new(TablePolicy::read(table)?));
-        }
-        Ok(self.device.options()?.max_seqs(1).registry(registry))
+        Ok(self.device.options()?.max_seqs(1).registry(registry(&self.policy)?))
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.
@@ -300,6 +299,15 @@ impl SamplingArgs {
             seed: self.seed.unwrap_or(fresh),
         }
     }
+}
+
+/// The built-in policies and those of these tables.
+pub fn registry(tables: &[PathBuf]) -> Result<Registry, Failure> {
+    let mut registry = Registry::default();
+    for table in tables {
+        registry.register(Arc::new(TablePolicy::read(table)?));
+    }
+    Ok(registry)
 }
 
 /// A model as users name it; hub ids are looked up in the cache that Hugging Face's programs share.

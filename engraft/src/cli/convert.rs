@@ -1,13 +1,14 @@
 //! `engraft convert`: a model in the own pre-sharded form.
 
 use super::Outcome;
-use super::args::{ConvertArgs, named};
+use super::args::{ConvertArgs, named, registry};
 use super::output::{Loading, bytes, emit, plural};
+use engraft::Error;
 use engraft::core::checkpoint::copy_companions;
 use engraft::core::weights::convert::{ConvertOptions, convert_model};
-use engraft::{Error, Registry};
 
 pub fn run(args: &ConvertArgs) -> Outcome {
+    let registry = registry(&args.policy)?;
     let files = named(&args.model).open()?;
     std::fs::create_dir_all(&args.out).map_err(|e| Error::io(&args.out, e))?;
     let mut inside = std::fs::read_dir(&args.out).map_err(|e| Error::io(&args.out, e))?;
@@ -18,7 +19,7 @@ pub fn run(args: &ConvertArgs) -> Outcome {
     let mut loading = Loading::default();
     let mut progress = |done, total| loading.show(done, total);
     copy_companions(&files, &args.out)?;
-    let done = convert_model(&files, &Registry::default(), &args.out, options, &mut progress)?;
+    let done = convert_model(&files, &registry, &args.out, options, &mut progress)?;
     let ranks = plural(args.tp, "rank");
     emit(&format!("{}: {} operands for {ranks}, {}\n", args.out.display(), done.operands, bytes(done.bytes)))
 }

@@ -8,7 +8,7 @@ use engraft_core::checkpoint::ModelFiles;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Output, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject};
-use engraft_core::policy::Registry;
+use engraft_core::policy::{Family, HeadSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use std::collections::BTreeMap;
@@ -36,6 +36,9 @@ impl Visitor for Serve {
         let model = inject(&backend, &self.files, &self.registry, positions, self.load, &mut self.progress)?;
         // The mapping is not needed any more.
         drop(self.files);
+        // Nothing but whole texts reaches an encoder: its head answers for every token.
+        let tokens = matches!(model.spec.head, HeadSpec::Tokens { .. });
+        self.engine.all_logits |= model.spec.family == Family::Encoder && tokens;
         let engine = Engine::new(backend, model, self.engine)?;
         let spec = &engine.model().spec;
         let info = ModelInfo {

@@ -12,7 +12,7 @@
 //!
 //! `tp` files come partition by partition, all ranks of one partition together, as DeepSpeed writes them.
 
-use super::{Files, MAX_RANKS, parent};
+use super::{Files, MAX_RANKS, Order, parent};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ pub(in crate::checkpoint) struct Description {
     pub files: Files,
     /// Where they lie.
     pub base: PathBuf,
-    /// Order of fused rows, for Megatron's own files.
-    pub version: Option<f64>,
+    /// What is said of the order of fused rows.
+    pub order: Order,
 }
 
 /// Whether an object looks like a description, and not like a model's configuration.
@@ -87,14 +87,13 @@ impl Description {
         };
         let version = match (value.get("version"), kind.as_str()) {
             (None | Some(Value::Null), _) => None,
-            // The others write 1.0 or 0.0 without meaning an order: their fused rows go head by head.
-            (Some(_), "bloom" | "ds_model") => Some(2.0),
+            // The others write 1.0 or 0.0 without meaning an order.
+            (Some(_), "bloom" | "ds_model") => None,
             (Some(v), _) => {
                 Some(v.as_f64().ok_or_else(|| bad(format!("version is {v}; a number is expected")))?)
             }
         };
-        let version = if kind == "megatron" { version } else { Some(2.0) };
-        Ok(Self { files, base, version })
+        Ok(Self { files, base, order: Order { version, megatron: kind == "megatron" } })
     }
 
     /// The folder of a description file.
@@ -173,7 +172,8 @@ mod tests {
         assert_eq!(tp.files.whole, [Path::new("/y/n.pt")]);
         assert_eq!(tp.files.ranks[1], [Path::new("/y/01_00"), Path::new("/y/01_01")]);
         let m = parse(json!({"type": "Megatron", "checkpoints": ["0", "1"], "version": 0})).unwrap();
-        assert_eq!((m.files.ranks.len(), m.version), (2, Some(0.0)));
+        assert_eq!((m.files.ranks.len(), m.order.version), (2, Some(0.0)));
+        assert_eq!(tp.order, Order::default());
     }
 
     #[test]

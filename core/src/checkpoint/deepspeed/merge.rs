@@ -19,8 +19,8 @@ pub(super) enum QkvOrder {
 }
 
 impl QkvOrder {
-    pub(super) fn of(place: &str, version: Option<f64>) -> Result<Self> {
-        match version.unwrap_or(0.0) {
+    pub(super) fn of(place: &str, version: f64) -> Result<Self> {
+        match version {
             0.0 => Ok(QkvOrder::Thirds),
             1.0 | 2.0 | 3.0 => Ok(QkvOrder::Heads),
             v => Err(Error::format(place, format!("checkpoint version is {v}; allowed: 0, 1, 2, 3"))),

@@ -12,9 +12,11 @@
 mod description;
 mod folders;
 mod merge;
+mod order;
 
 pub(super) use description::{Description, is_description};
 pub(super) use folders::{is_deepspeed, is_megatron};
+pub(super) use order::Order;
 
 use super::{Access, folder, storage::Storage, tensors::Tensors};
 use crate::{Error, Result};
@@ -39,10 +41,12 @@ pub(super) struct Opened {
     pub(super) source: Box<dyn super::Source>,
     /// What the files say beside tensors: `checkpoint_version`, `args.num_layers`, ...
     pub(super) facts: Map<String, Value>,
+    /// Version of the order that fused rows were merged by.
+    pub(super) version: f64,
 }
 
-/// Opens all files; `version` overrides what the files say of the order of fused rows.
-pub(super) fn open(place: &str, files: &Files, version: Option<f64>, access: Access) -> Result<Opened> {
+/// Opens all files; `order` is what is known of fused rows before the files are read.
+pub(super) fn open(place: &str, files: &Files, order: Order, access: Access) -> Result<Opened> {
     let count = files.whole.len() + files.ranks.iter().map(Vec::len).sum::<usize>();
     if count > MAX_FILES || count == 0 {
         return Err(Error::format(place, format!("names {count} files; 1 to {MAX_FILES} are allowed")));
@@ -63,11 +67,10 @@ pub(super) fn open(place: &str, files: &Files, version: Option<f64>, access: Acc
         own.append(&mut facts);
         facts = own;
     }
-    let version = version.or_else(|| facts.get("checkpoint_version").and_then(Value::as_f64));
+    let version = order.version(facts.get("checkpoint_version").and_then(Value::as_f64));
     let order = QkvOrder::of(place, version)?;
-    facts.insert("checkpoint_version".into(), version.unwrap_or(0.0).into());
     let source = Box::new(Merged::new(place.to_owned(), whole, ranks, order)?);
-    Ok(Opened { source, facts })
+    Ok(Opened { source, facts, version })
 }
 
 /// Several files as one list of tensors.
@@ -92,7 +95,7 @@ fn join(place: &str, paths: &[PathBuf], access: Access, facts: &mut Map<String, 
 
 /// A configuration from what Megatron's files say of their model (`args`); none if they say nothing.
 pub(super) fn config(facts: &Map<String, Value>) -> Option<Value> {
-    const FIELDS: [(&str, &str); 9] = [
+    const FIELDS: [(&str, &str); 12] = [
         ("hidden_size", "args.hidden_size"),
         ("num_hidden_layers", "args.num_layers"),
         ("num_attention_heads", "args.num_attention_heads"),
@@ -102,6 +105,9 @@ pub(super) fn config(facts: &Map<String, Value>) -> Option<Value> {
         ("layer_norm_epsilon", "args.layernorm_epsilon"),
         ("torch_dtype", "args.params_dtype"),
         ("num_experts", "args.num_experts"),
+        ("topk", "args.topk"),
+        ("mlp_type", "args.mlp_type"),
+        ("expert_interval", "args.expert_interval"),
     ];
     facts.get("args.hidden_size")?;
     let mut config = Map::new();

@@ -246,6 +246,21 @@ fn fact(pickle: &Pickle<'_>, value: Value) -> Option<Json> {
         Value::Bool(b) => Some(Json::Bool(b)),
         Value::Int(n) => Some(Json::from(n)),
         Value::Float(f) => Number::from_f64(f).map(Json::Number),
-        other => pickle.text(other).filter(|t| t.len() <= MAX_TEXT).map(Json::from),
+        other => match pickle.list(other) {
+            Some(list) => same_number(list),
+            None => pickle.text(other).filter(|t| t.len() <= MAX_TEXT).map(Json::from),
+        },
+    }
+}
+
+/// The number that every element of a list is (Megatron writes `num_experts` as a list); none for any other list.
+fn same_number(list: &[Value]) -> Option<Json> {
+    match list.split_first() {
+        Some((Value::Int(first), rest))
+            if rest.len() < MAX_FACTS && rest.iter().all(|v| *v == Value::Int(*first)) =>
+        {
+            Some(Json::from(*first))
+        }
+        _ => None,
     }
 }

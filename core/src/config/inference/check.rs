@@ -177,7 +177,48 @@ fn group_size(t: &Taker, size: Option<usize>) -> Result<u32> {
     Ok(size as u32)
 }
 
-/// Weights only: what DeepSpeed's tables call `quant.weight`.
+/// Refuses codes of activations other than those of [`WeightFormat::W8A8`]: signed bytes around zero.
+fn activation_codes(t: &mut Taker) -> Result<()> {
+    let no = |t: &Taker, name: &str, got: String, allowed: &str| {
+        Err(Error::config(t.spelled(&format!("quant.activation.{name}")), got, allowed))
+    };
+    if let Some(bits) = t.count("quant.activation.num_bits", 1)?.filter(|n| *n != 8) {
+        return no(t, "num_bits", bits.to_string(), "8");
+    }
+    let kinds = [("symmetric", false), ("asymmetric", true)];
+    if t.one_of("quant.activation.q_type", &kinds)? == Some(true) {
+        return no(t, "q_type", "\"asymmetric\"".into(), "\"symmetric\"");
+    }
+    if let Some(groups) = t.count("quant.activation.q_groups", 1)?.filter(|n| *n != 1) {
+        return no(t, "q_groups", groups.to_string(), "1: activations always have blocks of 32");
+    }
+    Ok(())
+}
+
+/// The weights' format with quantized activations: bytes on both sides, or a refusal that names both.
+fn with_activations(t: &Taker, format: Option<WeightFormat>, size: Option<usize>) -> Result<WeightFormat> {
+    let refused = |other: &str, got: String, allowed: &str| {
+        let both = format!("{}` and `{}", t.spelled("quant.activation.enabled"), t.spelled(other));
+        Err(Error::config(both, got, allowed))
+    };
+    match format {
+        Some(WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: false, .. })) => match size {
+            None | Some(0 | 32) => Ok(WeightFormat::W8A8),
+            Some(n) => refused("quant.weight.group_size", format!("true with {n}"), "no size, or 32"),
+        },
+        Some(WeightFormat::Group(Groups { asymmetric: true, .. })) => {
+            refused("quant.weight.q_type", "true with \"asymmetric\"".into(), "\"symmetric\" weights")
+        }
+        Some(other) => refused("quant.weight.num_bits", format!("true with {other}"), "8 bits for both"),
+        None => refused(
+            "quant.enabled",
+            "true without weights".into(),
+            "both true: quantized activations go with weights of 8 bits",
+        ),
+    }
+}
+
+/// What DeepSpeed's tables call `quant`: the weights' format, which says whether activations have one.
 fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
     let on = t.flag("quant.enabled")?;
     let activation = t.flag("quant.activation.enabled")?.unwrap_or(false);
@@ -187,10 +228,8 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
     let kinds = [("symmetric", false), ("asymmetric", true)];
     let asymmetric = t.one_of("quant.weight.q_type", &kinds)?.unwrap_or(false);
     let per_row = t.count("quant.weight.q_groups", 1)?;
-    let size = t.count("quant.weight.group_size", 0)?;
-    for path in ["num_bits", "q_type", "q_groups"] {
-        t.take(&format!("quant.activation.{path}"));
-    }
+    let given_size = t.count("quant.weight.group_size", 0)?;
+    activation_codes(t)?;
     for path in ["quant.weight.quantized_initialization", "quant.weight.post_init_quant"] {
         if let Some(e) = t.take(path)
             && e.value.as_object().is_none_or(|m| !m.is_empty())
@@ -202,10 +241,6 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
     }
     let mode_format = mode(t)?;
     let on = on.unwrap_or(t.spelled.keys().any(|k| k.starts_with("quant.weight."))) && weight;
-    if activation {
-        let allowed = "false: weights are quantized, activations keep their element type";
-        return Err(Error::config(t.spelled("quant.activation.enabled"), true, allowed));
-    }
     if on && !qkv {
         let both = format!("{}` and `{}", t.spelled("quant.qkv.enabled"), t.spelled("quant.enabled"));
         return Err(Error::config(both, "false with true", "both true: all products have one format"));
@@ -214,7 +249,7 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         let allowed = "1 (one group per row); for smaller groups set quant.weight.group_size";
         return Err(Error::config(t.spelled("quant.weight.q_groups"), per_row.unwrap_or(1), allowed));
     }
-    let size = group_size(t, size)?;
+    let size = group_size(t, given_size)?;
     let group = |bits| WeightFormat::Group(Groups { bits, size, asymmetric });
     let format = match (on, bits, dtype) {
         (true, None | Some(8), _) | (false, _, DataType::Int8) => Some(group(GroupBits::Eight)),
@@ -225,6 +260,10 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         (true, Some(4), _) => Some(group(GroupBits::Four)),
         (true, Some(n), _) => return Err(Error::config(t.spelled("quant.weight.num_bits"), n, "8 or 4")),
         (false, ..) => None,
+    };
+    let format = match (activation, format, mode_format) {
+        (false, ..) | (true, None, Some(WeightFormat::W8A8)) => format,
+        (true, ..) => Some(with_activations(t, format, given_size)?),
     };
     match (format, mode_format) {
         (Some(a), Some(b)) if a != b => {

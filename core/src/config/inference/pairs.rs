@@ -2,6 +2,7 @@
 
 use super::check::Taker;
 use super::{BLOCK, CheckpointRef, InferenceConfig, Warning};
+use crate::mem::WeightFormat;
 use crate::{Error, Result};
 
 /// Refuses what cannot work together, and notes what has no effect beside something else.
@@ -57,6 +58,11 @@ fn without_effect(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) {
                 t.spelled(path),
                 "has no effect: the checkpoint says how many experts it has, and of which kind",
             );
+        }
+    }
+    for path in ["quant.activation.num_bits", "quant.activation.q_type", "quant.activation.q_groups"] {
+        if t.given(path) && c.quantize != Some(WeightFormat::W8A8) {
+            warn(warnings, t.spelled(path), "has no effect without `quant.activation.enabled`");
         }
     }
     if t.given("tensor_parallel.tp_grain_size") && c.tp_grain != 64 {

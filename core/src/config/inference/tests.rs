@@ -67,8 +67,12 @@ fn every_name_of_every_field_is_accepted_or_warns_or_is_an_object_of_python() {
             };
             match field.becomes {
                 Becomes::Section => {}
+                // Alone it means nothing that can be done: weights must be quantized, too.
                 Becomes::Value if (field.section, field.name) == ("quant.activation", "enabled") => {
-                    refused(value, &["quant.activation.enabled"]);
+                    refused(value, &["quant.activation.enabled", "quant.enabled"]);
+                }
+                Becomes::Value if (field.section, field.name) == ("quant.activation", "q_type") => {
+                    refused(value, &["quant.activation.q_type", "symmetric"]);
                 }
                 Becomes::Value => drop(result.unwrap_or_else(|e| panic!("{value}: {e}"))),
                 Becomes::Object => refused(value, &[name, "null"]),
@@ -343,6 +347,33 @@ fn what_deepspeed_ignores_works_or_warns() {
     );
     assert_eq!((c.tp_size, c.moe.ep_size, c.moe.kind), (2, 2, MoeKind::Residual));
     assert!(!accepted(json!({"moe": false})).moe.enabled);
+}
+
+#[test]
+fn quantized_activations_go_with_weights_of_eight_bits() {
+    let on = json!({"enabled": true, "num_bits": 8, "q_type": "symmetric", "q_groups": 1});
+    for value in [
+        json!({"quant": {"enabled": true, "activation": on}}),
+        json!({"quant": {"activation": {"enabled": true}, "weight": {"num_bits": 8, "group_size": 32}}}),
+        json!({"dtype": "int8", "quant": {"activation": on}}),
+        json!({"quant": {"activation": on}, "quantization": {"quantization_mode": "w8a8"}}),
+    ] {
+        assert_eq!(accepted(value).quantize, Some(WeightFormat::W8A8));
+    }
+    let refuse = |activation: Value, weight: Value, words: &[&str]| {
+        refused(json!({"quant": {"activation": activation, "weight": weight}}), words);
+    };
+    refuse(json!({"enabled": true, "num_bits": 4}), json!({}), &["quant.activation.num_bits", "4"]);
+    refuse(json!({"q_groups": 2}), json!({}), &["quant.activation.q_groups", "2"]);
+    let both = "quant.activation.enabled` and `quant.weight.";
+    refuse(json!({"enabled": true}), json!({"num_bits": 4}), &[both, "num_bits", "int4"]);
+    refuse(json!({"enabled": true}), json!({"q_type": "asymmetric"}), &[both, "q_type"]);
+    refuse(json!({"enabled": true}), json!({"group_size": 64}), &[both, "group_size", "64"]);
+    refused(
+        json!({"quant": {"enabled": true, "activation": on}, "quantization": {"quantization_mode": "int8"}}),
+        &["quantization_mode", "w8a8 with int8"],
+    );
+    warned(json!({"quant": {"activation": {"num_bits": 8}}}), &["quant.activation.num_bits", "no effect"]);
 }
 
 #[test]
