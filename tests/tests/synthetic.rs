@@ -5,10 +5,14 @@
 // Reason: shared with the tests of GGUF files, which use other parts of it.
 #[allow(dead_code)]
 mod rewritten;
+#[path = "../../core/tests/support/torch.rs"]
+mod torch;
 
 use conformance::golden::Case;
-use rewritten::{Tensor, Tensors, below, golden, logits, same};
+use engraft_core::checkpoint::{Access, open};
+use rewritten::{Tensor, Tensors, below, golden, logits, run, same};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// LLaMA's golden with its names replaced; `fuse` makes what stands in the place of q, k and v.
 fn llama(pairs: &[(&str, &str)]) -> (Case, Value, Tensors) {
@@ -24,8 +28,8 @@ fn fuse(tensors: &mut Tensors, layer: usize, from: [String; 3], to: &str) {
     tensors.insert(name(to), below(&[&parts[0], &parts[1], &parts[2]]));
 }
 
-#[test]
-fn llama_in_metas_form() {
+/// LLaMA's golden in Meta's names, with Meta's parameters.
+fn meta() -> (Case, Value, Tensors) {
     let (case, config, mut tensors) = llama(&[
         ("model.embed_tokens", "tok_embeddings"),
         ("model.layers", "layers"),
@@ -56,7 +60,190 @@ fn llama_in_metas_form() {
         "dim": config["hidden_size"], "n_layers": config["num_hidden_layers"], "n_heads": heads, "vocab_size": -1,
         "norm_eps": config["rms_norm_eps"], "multiple_of": 256, "rope_theta": config["rope_theta"],
     });
+    (case, params, tensors)
+}
+
+#[test]
+fn llama_in_metas_form() {
+    let (case, params, tensors) = meta();
     same("meta", &case, &logits(&case, &params, &tensors), None);
+}
+
+/// What `torch.save` writes of tensors.
+fn saved(tensors: &Tensors) -> Vec<u8> {
+    let keys: Vec<String> = (0..tensors.len()).map(|i| i.to_string()).collect();
+    let shape = |t: &Tensor| -> Vec<i64> { t.shape.iter().map(|d| *d as i64).collect() };
+    let strides = |t: &Tensor| -> Vec<i64> {
+        (1..=t.shape.len()).map(|i| t.shape[i..].iter().product::<usize>() as i64).collect()
+    };
+    let dims: Vec<[Vec<i64>; 2]> = tensors.values().map(|t| [shape(t), strides(t)]).collect();
+    let bytes: Vec<Vec<u8>> = tensors.values().map(|t| torch::floats(t.values.iter().copied())).collect();
+    let listed = tensors.keys().zip(&keys).zip(&dims);
+    let listed: Vec<torch::Tensor<'_>> =
+        listed.map(|((name, key), [shape, strides])| torch::Tensor::f32(name, key, shape, strides)).collect();
+    let pickle = torch::state_dict(torch::Pickler::new(), &listed).end();
+    let storages: Vec<(&str, &[u8])> =
+        keys.iter().map(String::as_str).zip(bytes.iter().map(Vec::as_slice)).collect();
+    torch::archive(&pickle, &storages)
+}
+
+/// One of `ranks` pieces of a tensor's rows.
+fn rows_of(tensor: &Tensor, rank: usize, ranks: usize) -> Tensor {
+    let rows = tensor.shape[0] / ranks;
+    tensor.ordered(&(rank * rows..(rank + 1) * rows).collect::<Vec<usize>>())
+}
+
+/// One of `ranks` pieces of a tensor's columns.
+fn columns_of(tensor: &Tensor, rank: usize, ranks: usize) -> Tensor {
+    rows_of(&tensor.transposed(), rank, ranks).transposed()
+}
+
+/// Writes a folder as Meta publishes it, of one file per rank.
+fn published(folder: &Path, params: &Value, ranks: &[Tensors]) {
+    std::fs::write(folder.join("params.json"), params.to_string()).unwrap();
+    for (rank, tensors) in ranks.iter().enumerate() {
+        std::fs::write(folder.join(format!("consolidated.{rank:02}.pth")), saved(tensors)).unwrap();
+    }
+}
+
+/// One file, and several: the token table is split by columns up to LLaMA 2, by rows from 3 on.
+#[test]
+fn metas_folder_as_published() {
+    let (case, params, tensors) = meta();
+    let by_input = |n: &str| n.contains("attention.wo") || n.contains("feed_forward.w2");
+    let whole = |n: &str| n.contains("norm") || n == "rope.freqs";
+    for (ranks, by_rows) in [(1, true), (2, false), (2, true)] {
+        let piece = |name: &str, tensor: &Tensor, rank| match name {
+            n if whole(n) => tensor.clone(),
+            "tok_embeddings.weight" if !by_rows => columns_of(tensor, rank, ranks),
+            n if by_input(n) => columns_of(tensor, rank, ranks),
+            _ => rows_of(tensor, rank, ranks),
+        };
+        let of_rank =
+            |rank| -> Tensors { tensors.iter().map(|(n, t)| (n.clone(), piece(n, t, rank))).collect() };
+        let cut: Vec<Tensors> = (0..ranks).map(of_rank).collect();
+        let folder = tempfile::tempdir().unwrap();
+        published(folder.path(), &params, &cut);
+        let what = format!("{ranks} files, the token table by rows: {by_rows}");
+        let files = open(folder.path(), Access::Read).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let head = files.source.find("output.weight").unwrap();
+        assert_eq!(head.shape, tensors["output.weight"].shape, "{what}");
+        same(&what, &case, &run(&case, &files), None);
+    }
+}
+
+#[test]
+fn metas_folder_with_a_file_missing_is_refused() {
+    let (_, params, tensors) = meta();
+    let folder = tempfile::tempdir().unwrap();
+    published(folder.path(), &params, &[tensors.clone(), tensors.clone(), tensors]);
+    std::fs::remove_file(folder.path().join("consolidated.01.pth")).unwrap();
+    let e = open(folder.path(), Access::Read).err().unwrap().to_string();
+    assert!(e.contains("several PyTorch files (consolidated.00.pth, consolidated.02.pth)"), "{e}");
+}
+
+/// Small numbers without a pattern that a rotation would keep.
+fn odd(i: usize) -> f32 {
+    ((i * 37 % 23) as f32 - 11.0) / 20.0
+}
+
+/// Heads twice as high: their own rows, for ChatGLM's rotation `in_pairs` (row i of the first half and row i of the second
+/// become neighbours), then as many rows of `more`.
+fn heads_with_more(tensor: &Tensor, width: usize, in_pairs: bool, more: impl Fn(usize) -> f32) -> Tensor {
+    let cols = tensor.cols();
+    let mut values = Vec::with_capacity(2 * tensor.values.len());
+    for head in tensor.values.chunks(width * cols) {
+        for row in 0..width {
+            let from = if in_pairs { row / 2 + row % 2 * width / 2 } else { row };
+            values.extend_from_slice(&head[from * cols..(from + 1) * cols]);
+        }
+        values.extend((0..width * cols).map(&more));
+    }
+    Tensor { shape: [&[2 * tensor.shape[0]], &tensor.shape[1..]].concat(), values }
+}
+
+/// A golden that rotates whole heads, as a ChatGLM: its heads are the first halves, which ChatGLM rotates, of heads twice as
+/// wide. Behind them queries have rows of their own and keys a bias at most, so that all scores of a query grow alike,
+/// which softmax takes away again, unless these columns were rotated, too; values have rows that no output reads.
+fn chatglm(name: &str) -> (Case, Value, Tensors) {
+    let (case, config, old) = golden(name);
+    let number = |field: &str| config[field].as_u64().unwrap() as usize;
+    let (heads, groups, layers) =
+        (number("num_attention_heads"), number("num_key_value_heads"), number("num_hidden_layers"));
+    let width = number("hidden_size") / heads;
+    let pairs = [
+        ("model.embed_tokens", "transformer.embedding.word_embeddings"),
+        ("model.layers", "transformer.encoder.layers"),
+        ("model.norm", "transformer.encoder.final_layernorm"),
+        ("lm_head", "transformer.output_layer"),
+        ("self_attn.", "self_attention."),
+        ("self_attention.o_proj", "self_attention.dense"),
+        ("mlp.down_proj", "mlp.dense_4h_to_h"),
+    ];
+    let mut tensors = Tensors::new();
+    let mut biased = false;
+    for (old, tensor) in old {
+        let name = pairs.iter().fold(old, |n, (from, to)| n.replace(from, to));
+        let bias = tensor.shape.len() == 1;
+        let new = if name.contains("q_proj") {
+            // Wider heads divide scores by the root of twice the width.
+            let mut new = heads_with_more(&tensor, width, true, |i| odd(i) / 10.0);
+            let own = width * tensor.cols();
+            let first = |i: usize| i % (2 * own) < own;
+            new.values.iter_mut().enumerate().filter(|(i, _)| first(*i)).for_each(|(_, v)| {
+                *v *= std::f32::consts::SQRT_2;
+            });
+            new
+        } else if name.contains("k_proj") {
+            biased |= bias;
+            heads_with_more(&tensor, width, true, |i| if bias { odd(i) } else { 0.0 })
+        } else if name.contains("v_proj") {
+            heads_with_more(&tensor, width, false, odd)
+        } else if name.contains("self_attention.dense") {
+            heads_with_more(&tensor.transposed(), width, false, |_| 0.0).transposed()
+        } else {
+            tensor
+        };
+        tensors.insert(name, new);
+    }
+    for layer in 0..layers {
+        let block = format!("transformer.encoder.layers.{layer}.");
+        for part in if biased { &["weight", "bias"][..] } else { &["weight"][..] } {
+            let from = ["q", "k", "v"].map(|p| format!("{block}self_attention.{p}_proj.{part}"));
+            fuse(&mut tensors, layer, from, &format!("{block}self_attention.query_key_value.{part}"));
+        }
+        let [gate, up] =
+            ["gate", "up"].map(|p| tensors.remove(&format!("{block}mlp.{p}_proj.weight")).unwrap());
+        tensors.insert(format!("{block}mlp.dense_h_to_4h.weight"), below(&[&gate, &up]));
+    }
+    let inv_freq = Tensor { shape: vec![width / 2], values: vec![f32::NAN; width / 2] };
+    tensors.insert("transformer.rotary_pos_emb.inv_freq".into(), inv_freq);
+    let config = json!({
+        "model_type": "chatglm", "architectures": ["ChatGLMModel"], "hidden_size": config["hidden_size"],
+        "num_layers": layers, "num_attention_heads": heads, "kv_channels": 2 * width,
+        "multi_query_attention": groups < heads, "multi_query_group_num": groups,
+        "ffn_hidden_size": config["intermediate_size"], "layernorm_epsilon": config["rms_norm_eps"],
+        "rmsnorm": true, "post_layer_norm": true, "padded_vocab_size": config["vocab_size"],
+        "vocab_size": number("vocab_size") - 3, "seq_length": 64, "add_qkv_bias": biased,
+        "add_bias_linear": false, "original_rope": true,
+        "rope_ratio": config["rope_theta"].as_f64().unwrap() / 10_000.0,
+        "apply_residual_connection_post_layernorm": false,
+    });
+    (case, config, tensors)
+}
+
+/// LLaMA's golden has a base of its own (a ratio of 0.17) and as many keys as queries, Qwen 2's two groups and biases.
+#[test]
+fn chatglm_by_llama_and_qwen2() {
+    for (name, ratio, groups) in [("llama", 0.17, 4), ("qwen2", 1.0, 2)] {
+        let (case, config, tensors) = chatglm(name);
+        assert_eq!(
+            (config["rope_ratio"].as_f64(), config["multi_query_group_num"].as_u64()),
+            (Some(ratio), Some(groups))
+        );
+        assert_eq!(config["add_qkv_bias"], name == "qwen2");
+        same(&format!("chatglm of {name}"), &case, &logits(&case, &config, &tensors), None);
+    }
 }
 
 #[test]
@@ -190,7 +377,7 @@ fn megatron_with_experts() {
     for (moe, experts, topk) in [("standard", 1, 1), ("standard", 3, 2), ("residual", 4, 2)] {
         let (case, mut config, dense) = megatron(2);
         let hidden = config["hidden_size"].as_u64().unwrap() as usize;
-        let odd = |n: usize| (0..n).map(|i| ((i * 37 % 23) as f32 - 11.0) / 20.0).collect::<Vec<f32>>();
+        let odd = |n: usize| (0..n).map(odd).collect::<Vec<f32>>();
         let mut tensors = Tensors::new();
         for (name, tensor) in dense {
             let Some((block, rest)) = name.split_once("mlp.") else {

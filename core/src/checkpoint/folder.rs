@@ -2,7 +2,8 @@
 //!
 //! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them, then
 //! `pytorch_model.bin` and its index, then the only other safetensors file or index, the only GGUF file, the only other
-//! file of PyTorch's. Anything ambiguous is an error that lists what is there.
+//! file of PyTorch's, or Meta's `consolidated.00.pth`, `consolidated.01.pth`, ... (one per rank). Anything ambiguous is an
+//! error that lists what is there.
 
 use super::{
     Access, Layout, ModelFiles, Source, TokenizerFiles,
@@ -31,6 +32,8 @@ const INDEX: &str = ".safetensors.index.json";
 const TORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 /// Endings of PyTorch's files.
 const TORCH_ENDS: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
+/// What Meta's models have in the place of `config.json`.
+const PARAMS: &str = "params.json";
 /// What training leaves beside the weights in the same format.
 const NOT_WEIGHTS: [&str; 4] = ["training_args", "optimizer", "scheduler", "rng_state"];
 
@@ -43,6 +46,8 @@ enum Weights {
     Index(PathBuf),
     Gguf(PathBuf),
     Torch(PathBuf),
+    /// Meta's files, one per tensor-parallel rank.
+    Ranks(Vec<PathBuf>),
 }
 
 /// See [`super::open`].
@@ -71,6 +76,10 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
                 let bytes = read(&file, index::MAX_INDEX)?;
                 Ok(Box::new(index::open(path, &file.display().to_string(), &bytes, access)?))
             }),
+            Weights::Ranks(files) => hugging_face(path, path, || {
+                let place = path.display().to_string();
+                Ok(deepspeed::open(&place, &Files::of_ranks(files), None, access)?.source)
+            }),
         };
     }
     let storage = Storage::open(path, access)?;
@@ -92,8 +101,8 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
         }
         _ => Err(Error::format(
             storage.name(),
-            "is not a model that can be read; expected: a folder with config.json and safetensors, a .gguf file, \
-             a .safetensors or PyTorch file beside its config.json, or DeepSpeed's JSON description",
+            "is not a model that can be read; expected: a folder with config.json (or Meta's params.json) and weights, \
+             a .gguf file, a .safetensors or PyTorch file beside its config.json, or DeepSpeed's JSON description",
         )),
     }
 }
@@ -163,6 +172,10 @@ fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weigh
         TORCH_ENDS.iter().any(|end| n.ends_with(end)) && !NOT_WEIGHTS.iter().any(|w| n.starts_with(w))
     };
     let found: Vec<&str> = names.iter().map(String::as_str).filter(weights).collect();
+    let numbered = |(i, n): (usize, &&str)| **n == format!("consolidated.{i:02}.pth");
+    if found.len() > 1 && found.iter().enumerate().all(numbered) {
+        return Ok(Weights::Ranks(found.iter().map(|n| folder.join(n)).collect()));
+    }
     match found[..] {
         [one] => Ok(Weights::Torch(folder.join(one))),
         [] => Err(Error::format(
@@ -288,12 +301,20 @@ fn hugging_face(
     folder: &Path,
     weights: impl FnOnce(&Value) -> Result<Box<dyn Source>>,
 ) -> Result<ModelFiles> {
-    let Some(config) = read_optional(&folder.join("config.json"), json::MAX_CONFIG)? else {
-        let what = "config.json is missing; it must lie beside the weights";
+    let configuration = |name: &'static str| -> Result<Option<(&'static str, Vec<u8>)>> {
+        let found = read_optional(&folder.join(name), json::MAX_CONFIG)?;
+        Ok(found.map(|bytes| (name, bytes)))
+    };
+    let found = match configuration("config.json")? {
+        Some(found) => Some(found),
+        None => configuration(PARAMS)?,
+    };
+    let Some((name, config)) = found else {
+        let what = "config.json is missing; it (or Meta's params.json) must lie beside the weights";
         return Err(Error::format(folder.display().to_string(), what));
     };
     let named = |name: &str| folder.join(name).display().to_string();
-    let config = json::object(&named("config.json"), &config, json::MAX_CONFIG)?;
+    let config = json::object(&named(name), &config, json::MAX_CONFIG)?;
     let generation = match read_optional(&folder.join("generation_config.json"), json::MAX_CONFIG)? {
         Some(bytes) => json::object(&named("generation_config.json"), &bytes, json::MAX_CONFIG)?,
         None => json::empty(),

@@ -60,6 +60,85 @@ fn chatglm_shares_keys_and_rotates_half_of_every_head_in_pairs() {
     assert!(e.contains("is 3; allowed: a divisor of 4"), "{e}");
 }
 
+fn meta() -> Case {
+    case(
+        json!({
+            "dim": 32, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "vocab_size": -1, "multiple_of": 8,
+            "ffn_dim_multiplier": 1.3, "norm_eps": 1e-5
+        }),
+        &[
+            ("tok_embeddings.weight", &[40, 32]),
+            ("rope.freqs", &[4]),
+            ("layers.0.attention_norm.weight", &[32]),
+            ("layers.0.attention.wq.weight", &[32, 32]),
+            ("layers.0.attention.wk.weight", &[16, 32]),
+            ("layers.0.attention.wv.weight", &[16, 32]),
+            ("layers.0.attention.wo.weight", &[32, 32]),
+            ("layers.0.ffn_norm.weight", &[32]),
+            ("layers.0.feed_forward.w1.weight", &[24, 32]),
+            ("layers.0.feed_forward.w2.weight", &[32, 24]),
+            ("layers.0.feed_forward.w3.weight", &[24, 32]),
+            ("norm.weight", &[32]),
+            ("output.weight", &[40, 32]),
+        ],
+    )
+}
+
+#[test]
+fn metas_parameters_of_all_generations() {
+    let mut first = meta();
+    let (spec, found) = first.resolve().unwrap();
+    assert_eq!((found.len(), spec.vocab, spec.max_positions), (spec.roles().len(), 40, 2048));
+    assert_eq!((spec.blocks[0].mlp.inner, spec.blocks[0].heads.kv_heads), (24, 2));
+    let rope = &spec.ropes[0];
+    assert_eq!((rope.style, rope.theta, &rope.scaling), (RopeStyle::Interleaved, 1e4, &RopeScaling::None));
+    let third = || meta().set("rope_theta", json!(500000.0));
+    let spec = third().spec().unwrap();
+    assert_eq!((spec.ropes[0].scaling.clone(), spec.max_positions), (RopeScaling::None, 8192));
+    let scaled = || third().set("use_scaled_rope", json!(true));
+    let of = |factor| RopeScaling::Llama3 { factor, low: 1.0, high: 4.0, original: 8192.0 };
+    let spec = scaled().spec().unwrap();
+    assert_eq!((spec.ropes[0].scaling.clone(), spec.max_positions), (of(8.0), 131_072));
+    assert_eq!(scaled().set("rope_scaling_factor", json!(16)).spec().unwrap().ropes[0].scaling, of(16.0));
+    let e = scaled().set("rope_scaling_factor", json!(0.5)).error();
+    assert!(e.contains("`rope factor` is 0.5; allowed: at least 1"), "{e}");
+    let e = meta().set("use_scaled_rope", json!("yes")).error();
+    assert!(e.contains("`use_scaled_rope` is \"yes\"; allowed: true or false"), "{e}");
+    let mistral = meta().set("sliding_window", json!(16)).spec().unwrap();
+    assert_eq!(mistral.blocks[0].scores.window, Some(16));
+}
+
+/// Gemma 3 from 4B on is published with an image tower: its text part, in the names of both layouts, gives the same model
+/// as a file of the text part alone.
+#[test]
+fn gemma3_with_images_is_its_text_part() {
+    let text = Case::load("gemma3").spec().unwrap();
+    let rename: [fn(&str) -> String; 2] =
+        [|n| format!("language_model.{n}"), |n| n.replace("model.", "model.language_model.")];
+    let towers = [
+        ["vision_tower.", "multi_modal_projector."],
+        ["model.vision_tower.", "model.multi_modal_projector."],
+    ];
+    for (rename, [tower, projector]) in rename.into_iter().zip(towers) {
+        let mut case = Case::load("gemma3").renamed(rename);
+        let config = json!({
+            "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 300,
+            "mm_tokens_per_image": 4, "eos_token_id": [1, 106], "text_config": case.config.take(),
+            "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+        });
+        case.config = config;
+        let text_tensors = case.tensors.len();
+        let mut case = case
+            .add(&format!("{tower}vision_model.embeddings.patch_embedding.bias"), &[8])
+            .add(&format!("{projector}mm_input_projection_weight"), &[8, 64]);
+        let (spec, found) = case.resolve().unwrap();
+        assert_eq!(spec, text);
+        assert_eq!(found.iter().map(|r| r.tensors.len()).sum::<usize>(), text_tensors);
+    }
+    let e = Case::load("gemma3").set("model_type", json!("gemma3")).error();
+    assert!(e.contains("`text_config` is missing"), "{e}");
+}
+
 #[test]
 fn the_larger_baichuan_has_slopes_instead_of_rotation() {
     let base = Case::load("llama").set("model_type", json!("baichuan"));
@@ -187,6 +266,15 @@ fn published_configurations_are_read() {
         "rope_theta": 1000000, "rope_local_base_freq": 10000, "max_position_embeddings": 32768}));
     let bases: Vec<f64> = gemma3.ropes.iter().map(|r| r.theta).collect();
     assert_eq!((bases, gemma3.blocks[4].rope, gemma3.blocks[5].rope), (vec![1e4, 1e6], Some(0), Some(1)));
+    // What the file with images leaves out is as in the library's defaults.
+    let images =
+        spec(json!({"model_type": "gemma3", "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+        "model_type": "gemma3_text", "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}}));
+    let heads = images.blocks[0].heads;
+    assert_eq!((heads.heads, heads.kv_heads, heads.k_dim, images.vocab), (8, 4, 256, 262_208));
+    assert_eq!((images.max_positions, images.ropes[0].scaling.clone()), (131_072, RopeScaling::None));
+    assert_eq!(images.ropes[1].scaling, RopeScaling::Linear { factor: 8.0 });
     let distil =
         spec(json!({"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 768,
         "hidden_dim": 3072, "n_heads": 12, "n_layers": 6, "max_position_embeddings": 512, "vocab_size": 30522,

@@ -2,6 +2,10 @@
 
 use super::describe::{LLAMA_LIKE, Switches, decoder};
 use super::*;
+use serde_json::json;
+
+/// Positions that LLaMA 3 and 3.1 are made for, which the parameters do not say.
+const POSITIONS: [usize; 2] = [8192, 131_072];
 
 /// LLaMA as Meta publishes it: `params.json` in the place of a configuration, rotary pairs side by side.
 #[derive(Debug, Clone, Copy)]
@@ -47,12 +51,21 @@ impl InjectionPolicy for MetaLlama {
         };
         let (vocab, inner) = (rows("tok_embeddings.weight")?, rows("layers.0.feed_forward.w1.weight")?);
         let config = &config.with("vocab_size", vocab).with("intermediate_size", inner);
-        let mut spec = decoder(config, Switches { eps: 1e-5, ..LLAMA_LIKE })?;
+        let scaled = config.flag(&["use_scaled_rope"], false)?;
+        let positions = match (scaled, config.number(&["rope_theta"], 0.0)? >= 500_000.0) {
+            (true, _) => POSITIONS[1],
+            (false, true) => POSITIONS[0],
+            (false, false) => LLAMA_LIKE.positions,
+        };
+        let mut spec = decoder(config, Switches { eps: 1e-5, positions, ..LLAMA_LIKE })?;
         spec.arch = "llama".into();
-        if config.flag(&["use_scaled_rope"], false)? {
-            return Err(Error::config("use_scaled_rope", true, "false, or the file in the library's layout"));
-        }
+        let config = &match scaled {
+            true => config.with("rope_scaling", scaling(config)?),
+            false => config.clone(),
+        };
         spec.rotate(config, catalog, RopeStyle::Interleaved, None)?;
+        // Mistral's first models are published in the same form.
+        spec.slide(config, |_| true)?;
         Ok(spec)
     }
 
@@ -63,4 +76,15 @@ impl InjectionPolicy for MetaLlama {
     fn ignored(&self) -> &[&str] {
         META.ignored
     }
+}
+
+/// LLaMA 3.1's stretched rotation, whose numbers stand in Meta's code and, later on, partly in the parameters.
+fn scaling(config: &ModelConfig) -> Result<serde_json::Value> {
+    Ok(json!({
+        "rope_type": "llama3",
+        "factor": config.positive(&["rope_scaling_factor"], 8.0)?,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": config.positive(&["rope_high_freq_factor"], 4.0)?,
+        "original_max_position_embeddings": POSITIONS[0],
+    }))
 }

@@ -281,6 +281,128 @@ fn bert_heads_go_by_architecture() {
     assert!(bare.resolve().unwrap().0.pooler.is_none());
 }
 
+/// A classifier: the fixture and the class, its labels, the tensors of its head, what old files have beside them, and the
+/// pooler's activation where it has one.
+type Classifier = (&'static str, &'static str, usize, Header, Header, Option<Act>);
+
+/// Names and shapes.
+type Header = &'static [(&'static str, &'static [usize])];
+
+const CLASSIFIERS: [Classifier; 8] = [
+    (
+        "bert",
+        "BertForTokenClassification",
+        3,
+        &[("classifier.weight", &[3, 96]), ("classifier.bias", &[3])],
+        &[("bert.pooler.dense.weight", &[96, 96]), ("bert.pooler.dense.bias", &[96])],
+        None,
+    ),
+    (
+        "roberta",
+        "RobertaForSequenceClassification",
+        3,
+        &[
+            ("classifier.dense.weight", &[96, 96]),
+            ("classifier.dense.bias", &[96]),
+            ("classifier.out_proj.weight", &[3, 96]),
+            ("classifier.out_proj.bias", &[3]),
+        ],
+        &[
+            ("roberta.embeddings.position_ids", &[1, 42]),
+            ("roberta.pooler.dense.weight", &[96, 96]),
+            ("roberta.pooler.dense.bias", &[96]),
+        ],
+        Some(Act::Tanh),
+    ),
+    (
+        "roberta",
+        "XLMRobertaForSequenceClassification",
+        1,
+        &[
+            ("classifier.dense.weight", &[96, 96]),
+            ("classifier.dense.bias", &[96]),
+            ("classifier.out_proj.weight", &[1, 96]),
+            ("classifier.out_proj.bias", &[1]),
+        ],
+        &[],
+        Some(Act::Tanh),
+    ),
+    (
+        "roberta",
+        "RobertaForTokenClassification",
+        3,
+        &[("classifier.weight", &[3, 96]), ("classifier.bias", &[3])],
+        &[("roberta.embeddings.position_ids", &[1, 42])],
+        None,
+    ),
+    (
+        "distilbert",
+        "DistilBertForSequenceClassification",
+        2,
+        &[
+            ("pre_classifier.weight", &[96, 96]),
+            ("pre_classifier.bias", &[96]),
+            ("classifier.weight", &[2, 96]),
+            ("classifier.bias", &[2]),
+        ],
+        &[],
+        Some(Act::Relu),
+    ),
+    (
+        "distilbert",
+        "DistilBertForTokenClassification",
+        3,
+        &[("classifier.weight", &[3, 96]), ("classifier.bias", &[3])],
+        &[],
+        None,
+    ),
+    (
+        "electra",
+        "ElectraForSequenceClassification",
+        3,
+        &[
+            ("classifier.dense.weight", &[64, 64]),
+            ("classifier.dense.bias", &[64]),
+            ("classifier.out_proj.weight", &[3, 64]),
+            ("classifier.out_proj.bias", &[3]),
+        ],
+        &[("electra.embeddings.position_ids", &[1, 33])],
+        Some(Act::Gelu),
+    ),
+    (
+        "electra",
+        "ElectraForTokenClassification",
+        3,
+        &[("classifier.weight", &[3, 64]), ("classifier.bias", &[3])],
+        &[],
+        None,
+    ),
+];
+
+#[test]
+fn classifiers_of_berts_kin_bind_their_heads() {
+    for (name, class, labels, head, beside, act) in CLASSIFIERS {
+        let listed = (0..labels).map(|i| (i.to_string(), json!(format!("LABEL_{i}")))).collect();
+        let case = Case::load(name).set("architectures", json!([class]));
+        let mut case = case.set("id2label", Value::Object(listed));
+        case.tensors.retain(|t| t.name.starts_with(&format!("{name}.")));
+        let encoder = case.tensors.len();
+        let mut case = head.iter().chain(beside).fold(case, |c, (name, shape)| c.add(name, shape));
+        let (spec, found) = case.resolve().unwrap_or_else(|e| panic!("{class}: {e}"));
+        let used = names(&found);
+        assert!(head.iter().all(|(name, _)| used.contains(*name)), "{class}: {used:?}");
+        assert_eq!(used.len(), encoder + head.len(), "{class}");
+        assert_eq!(spec.pooler.and_then(|p| p.act), act, "{class}");
+        match &spec.head {
+            HeadSpec::Labels { count } => assert!(act.is_some() && *count == labels, "{class}"),
+            HeadSpec::Tokens { count, tied: false, bias: true, transform: None, .. } => {
+                assert!(act.is_none() && spec.pooler.is_none() && *count == labels, "{class}");
+            }
+            other => panic!("{class}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn bert_has_gguf_names() {
     let gguf = |n: &str| {

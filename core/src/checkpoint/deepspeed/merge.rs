@@ -88,6 +88,19 @@ const BY_OUTPUT: [&str; 24] = [
 ];
 
 impl Cut {
+    /// The two tables at the ends of Meta's models, by the first rank's tensors: the head is split by rows, the token table
+    /// by columns up to LLaMA 2 and by rows from 3 on, which shows in whether its rows are as long as the head's.
+    fn of_meta(info: &TensorInfo, first: &[TensorInfo]) -> Option<Self> {
+        const TABLES: [&str; 2] = ["tok_embeddings.weight", "output.weight"];
+        let at = TABLES.iter().position(|name| *name == info.name)?;
+        let columns = |name: &str| match first.iter().find(|t| t.name == name)?.shape[..] {
+            [_, columns] => Some(columns),
+            _ => None,
+        };
+        let (table, head) = (columns(TABLES[0])?, columns(TABLES[1])?);
+        Some(if at == 1 || table == head { Cut::Rows } else { Cut::Columns })
+    }
+
     fn of(name: &str, rank: usize, order: QkvOrder) -> Self {
         if rank == 0 {
             return Cut::Same;
@@ -130,8 +143,12 @@ impl Merged {
             if whole.find(&info.name).is_some() {
                 return Err(Error::tensor(&info.name, format!("is both whole and in shards (in {file})")));
             }
-            let cut =
-                if others.is_empty() { Cut::Same } else { Cut::of(&info.name, info.shape.len(), order) };
+            let cut = match others {
+                [] => Cut::Same,
+                _ => {
+                    Cut::of_meta(info, first).unwrap_or_else(|| Cut::of(&info.name, info.shape.len(), order))
+                }
+            };
             let merged = merged(&file, info, others, cut)?;
             let shards = std::iter::once(info).chain(others.iter().filter_map(|t| t.find(&info.name)));
             let mut odd = shards.filter(|t| cut == Cut::Thirds && !t.shape[0].is_multiple_of(3));

@@ -1,10 +1,10 @@
-//! Checkpoints that were written in shards by DeepSpeed and Megatron.
+//! Checkpoints that were written in shards by DeepSpeed, Megatron and Meta.
 //!
-//! Three ways lead in: a JSON description (`description.rs`), a folder with `latest` and one with Megatron's
-//! `latest_checkpointed_iteration.txt` (`folders.rs`). Each names, per tensor-parallel rank that wrote it, the files of
-//! that rank; `merge.rs` presents all of them as one checkpoint of whole tensors, merged when they are asked for. What
-//! degree the model then runs with is decided by the loader, which cuts whole tensors: any stored degree serves any
-//! other.
+//! Four ways lead in: a JSON description (`description.rs`), a folder with `latest`, one with Megatron's
+//! `latest_checkpointed_iteration.txt` (`folders.rs`), and one with Meta's `consolidated.NN.pth` (found by
+//! `folder`). Each names, per tensor-parallel rank that wrote it, the files of that rank; `merge.rs` presents all of
+//! them as one checkpoint of whole tensors, merged when they are asked for. What degree the model then runs with is
+//! decided by the loader, which cuts whole tensors: any stored degree serves any other.
 //!
 //! Not here: names of injected kernels' own parameters (`attn_qkvw`, ...), which only DeepSpeed reads; ZeRO's partitioned
 //! files, which its `zero_to_fp32.py` joins. Both are refused by name.
@@ -34,6 +34,13 @@ const MAX_FILES: usize = 1 << 16;
 pub(super) struct Files {
     whole: Vec<PathBuf>,
     ranks: Vec<Vec<PathBuf>>,
+}
+
+impl Files {
+    /// One file per rank.
+    pub(super) fn of_ranks(paths: Vec<PathBuf>) -> Self {
+        Self { whole: Vec::new(), ranks: paths.into_iter().map(|path| vec![path]).collect() }
+    }
 }
 
 /// What was opened.
