@@ -24,7 +24,8 @@ pub enum Isa {
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// The same, and AVX-512 (F, VL, BW, DQ) for products of several rows.
+    /// The same, and AVX-512 (F, VL, BW, DQ): for products of several rows, and for the plain loops of attention and norms
+    /// ([`wide::run_loops`]).
     Avx512,
 }
 
@@ -69,8 +70,8 @@ pub trait Kernel {
     fn run<V: Lanes>(self);
 }
 
-/// Runs `kernel` compiled for `isa` (AVX-512 counts as AVX2 here) and `madd`. What the processor does not have runs in the
-/// portable form.
+/// Runs `kernel` compiled for `isa` (AVX-512 counts as AVX2 here) and `madd`. Where the processor lacks it, the best below
+/// it runs ([`Isa::here`]): AVX2 where AVX-512 is asked for, or the portable form.
 #[inline]
 pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
@@ -289,7 +290,8 @@ impl<M: MulAdd> Lanes for Portable<M> {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! The AVX2 lanes. Every method is only reached from [`enter`], which has the target features.
+    //! The AVX2 lanes. Every method is only reached from [`enter`], [`enter16`] and `wide::avx512::enter_loops`, which
+    //! have the target features.
     use super::wide::Kernel16;
     use super::{Kernel, Lanes, Madd, MulAdd, PhantomData};
     use std::arch::x86_64::*;
@@ -315,8 +317,8 @@ mod avx2 {
         Avx2(v, PhantomData)
     }
 
-    // SAFETY of this impl: intrinsics of AVX2, FMA and F16C, reached only below `enter` (the module is private and
-    // `Avx2` is named nowhere else); memory as the trait says.
+    // SAFETY of this impl: intrinsics of AVX2, FMA and F16C, reached only below `enter`, `enter16` and
+    // `wide::avx512::enter_loops` (the module is private and `Avx2` is named nowhere else); memory as the trait says.
     impl<M: MulAdd> Lanes for Avx2<M> {
         type M = M;
         #[inline(always)]

@@ -197,12 +197,18 @@ impl Products {
         Ok(Self { blas: blas.clone(), handle, workspace: alloc(WORKSPACE)?, chosen: Vec::new() })
     }
 
-    /// Enqueues a product; false where the library has no kernel for it.
+    /// Whether the library has a kernel for this shape.
     ///
     /// # Errors
     /// `Internal` with the library's status.
-    pub fn run(&mut self, stream: CUstream, shape: Shape, at: Operands) -> Result<bool> {
-        let found = match self.chosen.iter().position(|(s, _)| *s == shape) {
+    pub fn takes(&mut self, shape: Shape) -> Result<bool> {
+        let found = self.find(shape)?;
+        Ok(matches!(self.chosen.get(found), Some((_, Some(_)))))
+    }
+
+    /// Where the choice for a shape stands; makes it when it is first asked for.
+    fn find(&mut self, shape: Shape) -> Result<usize> {
+        Ok(match self.chosen.iter().position(|(s, _)| *s == shape) {
             Some(found) => found,
             None => {
                 let chosen = self.choose(shape)?;
@@ -212,7 +218,15 @@ impl Products {
                 self.chosen.push((shape, chosen));
                 self.chosen.len() - 1
             }
-        };
+        })
+    }
+
+    /// Enqueues a product; false where the library has no kernel for it.
+    ///
+    /// # Errors
+    /// `Internal` with the library's status.
+    pub fn run(&mut self, stream: CUstream, shape: Shape, at: Operands) -> Result<bool> {
+        let found = self.find(shape)?;
         let Some((_, Some(c))) = self.chosen.get(found) else { return Ok(false) };
         let (one, beta) = (1.0f32, if shape.add { 1.0f32 } else { 0.0 });
         // SAFETY: scalars are read before the call returns; addresses are of live memory of these shapes (`Exec` has checked

@@ -5,6 +5,7 @@ use crate::cubins::Target;
 use crate::driver::{self, check};
 use crate::mem::{Pool, lock};
 use crate::modules::{Loads, Modules};
+use crate::trail::Trail;
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
@@ -34,7 +35,7 @@ pub struct CudaConfig {
     /// NVIDIA's cuBLASLt (`libcublasLt.so.12` or newer) for products of many rows in mode `Fast`; none: own kernels alone.
     /// 16-bit weights then take twice their memory.
     pub cublaslt: Option<PathBuf>,
-    /// Wait for every kernel, so that a fault names exactly the one that caused it. Slow.
+    /// Wait for every kernel, so that a fault names exactly the one that caused it; steps are then not captured. Slow.
     pub blocking: bool,
     /// Let no kernel begin before the one before it has ended. Otherwise, on Hopper, its launch and prologue overlap with
     /// that one's end (programmatic dependent launch); no bit depends on it.
@@ -118,6 +119,8 @@ pub struct Cuda {
     /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
     capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
+    /// What the streams have under way.
+    pub(crate) trail: Trail,
 }
 
 // SAFETY: the context is a handle that any thread may make current; the rest is `Send` and `Sync` by itself.
@@ -167,7 +170,8 @@ impl Cuda {
         let caps = Caps {
             device: format!("{} (compute capability {major}.{minor})", listed.name),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
-            graphs: true,
+            // A replay is one call for many kernels: they could not be waited for one by one.
+            graphs: !config.blocking,
             memory_bytes: Some(listed.memory_bytes),
             slab_bytes: None,
         };
@@ -192,6 +196,7 @@ impl Cuda {
             pool: Pool::default(),
             capturing: Mutex::new(0),
             lost: Mutex::default(),
+            trail: Trail::default(),
         }))
     }
 
@@ -284,14 +289,16 @@ impl Cuda {
             return Err(Error::DeviceLost { what: what.clone() });
         }
         // SAFETY: the context lives as long as this.
-        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
+        let code = unsafe { sys::cuCtxSetCurrent(self.context) };
+        check(code, "cuCtxSetCurrent").map_err(|e| self.lose(e))
     }
 
-    /// Keeps in mind that the device is lost, and while what was running.
-    pub(crate) fn lose(&self, error: Error, running: impl FnOnce() -> String) -> Error {
+    /// Keeps in mind that the device is lost, and while what was running: by the names of the first call that met it,
+    /// whichever that is.
+    pub(crate) fn lose(&self, error: Error) -> Error {
         let Error::DeviceLost { what } = error else { return error };
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let what = lost.get_or_insert_with(|| format!("{what}{}", running())).clone();
+        let what = lost.get_or_insert_with(|| format!("{what}{}", self.trail.describe())).clone();
         Error::DeviceLost { what }
     }
 
@@ -308,7 +315,7 @@ impl Cuda {
     fn allocate(&self, bytes: usize) -> Result<CudaMem> {
         self.bind()?;
         let capturing = lock(&self.capturing);
-        self.pool.alloc(bytes, *capturing == 0).map_err(|e| self.lose(e, String::new))
+        self.pool.alloc(bytes, *capturing == 0).map_err(|e| self.lose(e))
     }
 
     /// Allocates a buffer and fills it by `parts`, one after the other.
@@ -325,7 +332,8 @@ impl Cuda {
             }
             let to = mem.address() + at as u64;
             // SAFETY: inside the allocation, by the check above; `part` outlives the wait below.
-            check(unsafe { sys::cuMemcpyHtoD_v2(to, part.as_ptr().cast(), part.len()) }, "a copy")?;
+            let code = unsafe { sys::cuMemcpyHtoD_v2(to, part.as_ptr().cast(), part.len()) };
+            check(code, "a copy").map_err(|e| self.lose(e))?;
             at += part.len();
         }
         self.settle()?;
@@ -339,7 +347,7 @@ impl Cuda {
         if !bytes.is_empty() {
             // SAFETY: the vector has the allocation's size.
             let code = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), mem.address(), bytes.len()) };
-            check(code, "reading a weight").map_err(|e| self.lose(e, String::new))?;
+            check(code, "reading a weight").map_err(|e| self.lose(e))?;
         }
         Ok(bytes)
     }
@@ -347,8 +355,7 @@ impl Cuda {
     /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it.
     fn settle(&self) -> Result<()> {
         // SAFETY: the null stream of the current context.
-        check(unsafe { sys::cuStreamSynchronize(null_mut()) }, "waiting for a copy")
-            .map_err(|e| self.lose(e, String::new))
+        check(unsafe { sys::cuStreamSynchronize(null_mut()) }, "waiting for a copy").map_err(|e| self.lose(e))
     }
 }
 
@@ -382,7 +389,7 @@ impl Backend for Cuda {
         let mem = self.allocate(bytes)?;
         // SAFETY: inside the allocation, which has at least one byte.
         let cleared = unsafe { sys::cuMemsetD8Async(mem.address(), 0, bytes.max(1), null_mut()) };
-        check(cleared, "clearing a buffer")?;
+        check(cleared, "clearing a buffer").map_err(|e| self.lose(e))?;
         self.settle()?;
         Ok(mem)
     }
@@ -405,6 +412,6 @@ impl Backend for Cuda {
         ops::coverage(self.terms, op, signature)
     }
     fn ready(&self, kernels: &[&str]) -> Result<()> {
-        self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e, String::new))
+        self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e))
     }
 }

@@ -24,6 +24,7 @@ mod modules;
 mod ops;
 mod pinned;
 mod stream;
+mod trail;
 mod weight;
 
 pub use device::{Cuda, CudaConfig, Listed, list};

@@ -1,8 +1,7 @@
 //! The queue: launches, copies through pinned memory, capture and replay.
 //!
 //! The driver's stream does not wait for the null stream; whatever goes through that one (allocation, weights) waits for
-//! itself. A capture takes up launches alone. What was launched since the device was last waited for is remembered, so
-//! that a fault, which surfaces later, can say what was running.
+//! itself. A capture takes up launches alone. What was launched since it was last waited for is noted in the device's trail.
 
 use crate::blaslt::{Operands, Products, Shape};
 use crate::device::Cuda;
@@ -12,12 +11,15 @@ use crate::mem::CudaMem;
 use crate::modules::Function;
 use crate::ops::Formed;
 use crate::pinned::{CudaEvent, Pinned, Ring};
+use crate::trail::Running;
 use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUstream_flags_enum, CUstreamCaptureMode_enum};
 use engraft_core::backend::{Backend, Stream};
 use engraft_core::mem::{BufMut, BufRef, DeviceMem, StepShape};
 use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
+use engraft_kernels::params::int8::Codes;
+use engraft_kernels::params::{Elem, MatView};
 use std::ffi::c_void;
 use std::future::Future;
 use std::ptr::null_mut;
@@ -40,42 +42,10 @@ pub struct CudaStream {
     ring: Ring,
     spare: Vec<Pinned>,
     recording: Option<Recording>,
-    trail: Trail,
     /// The largest scratch so far.
     scratch: Option<CudaMem>,
     /// What the last launch left in scratch beside its output.
     formed: Option<Formed>,
-}
-
-/// Kernels launched since the device was last waited for: the newest of each.
-#[derive(Debug, Default)]
-struct Trail(Vec<Arc<Function>>);
-
-impl Trail {
-    /// More kinds of kernels than any model has.
-    const MOST: usize = 64;
-
-    fn push(&mut self, function: &Arc<Function>) {
-        // The newest last. A step has a dozen kinds, found from the end.
-        match self.0.iter().rposition(|f| Arc::ptr_eq(f, function)) {
-            Some(at) => self.0[at..].rotate_left(1),
-            None => {
-                if self.0.len() == Self::MOST {
-                    self.0.remove(0);
-                }
-                self.0.push(function.clone());
-            }
-        }
-    }
-
-    fn describe(&self) -> String {
-        let names: Vec<String> = self.0.iter().map(|f| format!("`{}`", f.entry)).collect();
-        match names.len() {
-            0 => String::new(),
-            1 => format!(" in kernel {}", names[0]),
-            _ => format!(" in one of the kernels that were under way, the newest last: {}", names.join(", ")),
-        }
-    }
 }
 
 /// A read under way.
@@ -88,24 +58,15 @@ pub struct Ticket {
 impl CudaStream {
     pub(crate) fn new(gpu: Arc<Cuda>) -> Result<Self> {
         gpu.bind()?;
+        // Before the stream, which nothing would destroy if this failed.
+        let products = gpu.blaslt.as_ref().map(|blas| Products::new(blas, |bytes| gpu.alloc(bytes)));
+        let products = products.transpose()?;
         let mut raw = null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current; the pointer is to a local.
-        check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate")?;
+        check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate").map_err(|e| gpu.lose(e))?;
         let ring = Ring::new(&gpu);
-        let products = gpu.blaslt.as_ref().map(|blas| Products::new(blas, |bytes| gpu.alloc(bytes)));
-        let products = products.transpose()?;
-        Ok(Self {
-            gpu,
-            raw,
-            ring,
-            spare: Vec::new(),
-            recording: None,
-            trail: Trail::default(),
-            scratch: None,
-            formed: None,
-            products,
-        })
+        Ok(Self { gpu, raw, ring, spare: Vec::new(), recording: None, scratch: None, formed: None, products })
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Cuda> {
@@ -121,7 +82,7 @@ impl CudaStream {
         self.noted(check(code, "a copy"))?;
         let end = self.record()?;
         self.wait()?;
-        begin.until_us(&end)
+        self.noted(begin.until_us(&end))
     }
 
     /// Keeps memory that no view owns alive as long as the step that is being captured, if one is.
@@ -131,8 +92,10 @@ impl CudaStream {
         }
     }
 
-    /// Address of scratch for kernels that follow each other: what one leaves there is the next one's to overwrite.
+    /// Address of scratch for kernels that follow each other: what one leaves there is the next one's to overwrite, and
+    /// forgotten here.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64> {
+        self.formed = None;
         let mem = match self.scratch.take() {
             Some(mem) if mem.bytes() >= bytes => mem,
             // What is given up may be in use still: its memory is given out again only after a wait.
@@ -144,17 +107,33 @@ impl CudaStream {
         Ok(address)
     }
 
-    /// Notes what the launch just made left in scratch: until the next launch, copy, or end of a recording.
+    /// Notes what the launch just made left in scratch: until the next launch, copy, wait, use of scratch, or end of a
+    /// recording.
     pub(crate) fn remember(&mut self, formed: Formed) {
         self.formed = Some(formed);
     }
 
-    /// What the last launch left in scratch.
-    pub(crate) fn formed(&self) -> Option<Formed> {
+    /// Codes of these rows, where the last launch left them in scratch.
+    pub(crate) fn formed(&self, rows: MatView, elem: Elem) -> Option<Codes> {
         self.formed
+            .as_ref()
+            .filter(|formed| (formed.of, formed.elem) == (rows, elem))
+            .map(|formed| formed.codes)
     }
 
-    /// A product by cuBLASLt; false where that is not there, has no kernel, or a step is being recorded (those have few rows).
+    /// Whether cuBLASLt would run this product of operands at these addresses; not where it is not there or has no kernel,
+    /// and never inside a recorded step, whatever its rows: a recording counts and names own kernels alone.
+    pub(crate) fn blaslt_takes(&mut self, shape: Shape, x: u64, out: u64) -> Result<bool> {
+        let at = Operands { x, w: 0, out };
+        let (Some(products), None, true) = (&mut self.products, &self.recording, at.aligned()) else {
+            return Ok(false);
+        };
+        self.gpu.bind()?;
+        let takes = products.takes(shape);
+        self.noted(takes)
+    }
+
+    /// A product by cuBLASLt; false where [`CudaStream::blaslt_takes`] says so, or the weight is not aligned.
     pub(crate) fn run_blaslt(&mut self, shape: Shape, at: Operands) -> Result<bool> {
         let (Some(products), None, true) = (&mut self.products, &self.recording, at.aligned()) else {
             return Ok(false);
@@ -162,6 +141,9 @@ impl CudaStream {
         self.formed = None;
         self.gpu.bind()?;
         let ran = products.run(self.raw, shape, at);
+        if !matches!(ran, Ok(false)) {
+            self.gpu.trail.push(self.raw, Running::Library("cublasLtMatmul"));
+        }
         let ran = self.noted(ran)?;
         if ran {
             self.gpu.blaslt_products.fetch_add(1, Ordering::Relaxed);
@@ -179,14 +161,14 @@ impl CudaStream {
         }
         self.formed = None;
         self.gpu.bind()?;
-        let function = self.gpu.modules.function(&launch.entry)?;
+        let function = self.noted(self.gpu.modules.function(&launch.entry))?;
         if function.param_bytes != size_of::<P>() {
             let (got, want) = (size_of::<P>(), function.param_bytes);
             return Err(Error::internal(format!("`{}` takes {want} bytes, given {got}", launch.entry)));
         }
-        function.allow_shared(launch.shared_bytes)?;
+        self.noted(function.allow_shared(launch.shared_bytes))?;
         let code = self.launch(&function, launch, params);
-        self.trail.push(&function);
+        self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
         let outcome = check(code, &launch.entry);
         self.noted(outcome)?;
         match &mut self.recording {
@@ -230,16 +212,18 @@ impl CudaStream {
 
     /// Waits for everything enqueued here.
     fn wait(&mut self) -> Result<()> {
+        // Another stream may write from now on what this one formed something of.
+        self.formed = None;
         // SAFETY: the stream lives.
         let code = unsafe { sys::cuStreamSynchronize(self.raw) };
         self.noted(check(code, "waiting for the device"))?;
-        self.trail.0.clear();
+        self.gpu.trail.clear(self.raw);
         Ok(())
     }
 
     /// Gives a loss of the device the names of what was running.
     fn noted<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.map_err(|e| self.gpu.lose(e, || self.trail.describe()))
+        outcome.map_err(|e| self.gpu.lose(e))
     }
 
     fn not_while_recording(&self, what: &str) -> Result<()> {
@@ -262,6 +246,8 @@ impl CudaStream {
         if out.len() < ticket.bytes {
             return Err(Error::Shape { op: "collect", what: "bytes", got: out.len(), want: ticket.bytes });
         }
+        // As in `wait`.
+        self.formed = None;
         self.gpu.bind()?;
         self.noted(ticket.pinned.event.wait())?;
         // SAFETY: the copy of `bytes` was waited for.
@@ -273,6 +259,8 @@ impl CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
+        // Before the handle may be another stream's.
+        self.gpu.trail.clear(self.raw);
         if self.gpu.bind().is_ok() {
             // SAFETY: created here, destroyed once; the driver lets enqueued work end.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
@@ -310,9 +298,11 @@ impl Stream<Cuda> for CudaStream {
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, CudaMem, T>) -> Result<Ticket> {
         self.not_while_recording("download")?;
+        self.formed = None;
         let (at, bytes) = (src.offset * size_of::<T>(), src.len * size_of::<T>());
         holds("download", src.mem, at + bytes)?;
-        let pinned = self.read_back(bytes)?;
+        let pinned = self.read_back(bytes);
+        let pinned = self.noted(pinned)?;
         if bytes > 0 {
             let from = src.mem.address() + at as u64;
             // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the event.
@@ -338,14 +328,14 @@ impl Stream<Cuda> for CudaStream {
 
     fn record(&mut self) -> Result<CudaEvent> {
         self.not_while_recording("a timestamp")?;
-        let event = CudaEvent::new(&self.gpu, true)?;
-        event.record(self.raw)?;
+        let event = self.noted(CudaEvent::new(&self.gpu, true))?;
+        self.noted(event.record(self.raw))?;
         Ok(event)
     }
 
     fn elapsed_us(&mut self, from: &CudaEvent, to: &CudaEvent) -> Result<f64> {
         self.gpu.bind()?;
-        from.until_us(to)
+        self.noted(from.until_us(to))
     }
 
     fn begin_capture(&mut self) -> Result<()> {
@@ -357,7 +347,7 @@ impl Stream<Cuda> for CudaStream {
         self.gpu.capture_begins();
         // SAFETY: the stream lives and captures nothing yet.
         let code = unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) };
-        if let Err(e) = check(code, "beginning a capture") {
+        if let Err(e) = self.noted(check(code, "beginning a capture")) {
             self.gpu.capture_ends();
             return Err(e);
         }
@@ -377,7 +367,7 @@ impl Stream<Cuda> for CudaStream {
         self.gpu.capture_ends();
         bound?;
         self.noted(check(code, "ending a capture"))?;
-        CudaGraph::new(&self.gpu, graph, recording)
+        self.noted(CudaGraph::new(&self.gpu, graph, recording))
     }
 
     unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
@@ -390,9 +380,14 @@ impl Stream<Cuda> for CudaStream {
         let code = unsafe { sys::cuGraphLaunch(graph.raw(), self.raw) };
         for function in graph.kernels() {
             function.count(1);
-            self.trail.push(function);
+            self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
         }
-        self.noted(check(code, "a replay"))
+        self.noted(check(code, "a replay"))?;
+        // An engine on such a device records nothing (`Caps::graphs`); for whoever does.
+        if self.gpu.blocking() {
+            self.wait()?;
+        }
+        Ok(())
     }
 }
 

@@ -2,10 +2,12 @@
 
 use crate::compile::{compile, load_text};
 use crate::cubins::{Cubins, Target};
+use crate::ops::Formed;
 use crate::{Cuda, CudaConfig, CudaMem, Loads};
 use engraft_core::backend::{Backend, PrimitiveOps, Stream, block_on};
 use engraft_core::mem::{Buf, DeviceMem, Float, Mat};
 use engraft_core::{Error, Result};
+use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::{Elem, MatView, elementwise};
 use soft_cuda::preload::{self, Order};
 use std::path::{Path, PathBuf};
@@ -134,9 +136,7 @@ fn a_fault_ends_one_engine_by_the_name_of_its_kernel_and_no_other() {
     for blocking in [false, true] {
         let (gpu, other) = (Cuda::new(CudaConfig { blocking, ..config() }).unwrap(), open());
         let mut stream = gpu.stream().unwrap();
-        let nowhere = MatView { ptr: 64, pitch: 8, rows: 1, cols: 8 };
-        let p = elementwise::Add { acc: nowhere, x: nowhere, elem: Elem::F32, reserved: 0 };
-        let launched = stream.run(&p.launch(), &p);
+        let launched = add_nowhere(&mut stream);
         let error = launched.and_then(|()| stream.sync()).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, Error::DeviceLost { .. }) && text.contains("elementwise_add_f32"), "{text}");
@@ -145,6 +145,68 @@ fn a_fault_ends_one_engine_by_the_name_of_its_kernel_and_no_other() {
         assert_eq!(stream.sync().unwrap_err().to_string(), text);
         assert_eq!(round_trip(&other, &[1, 2, 3]), [1, 2, 3], "the other engine lives");
     }
+}
+
+#[test]
+fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
+    let gpu = open();
+    let mut stream = gpu.stream().unwrap();
+    let words: Buf<CudaMem, u32> = words(&gpu, 1);
+    for forgets in ["nothing", "a wait", "a use of scratch", "a read"] {
+        let out = gpu.alloc(64).unwrap();
+        let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
+        let codes = Codes::at(stream.scratch(4096).unwrap(), 16, 32);
+        stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
+        assert_ne!(gpu.alloc(64).unwrap().address(), of.ptr, "the rows' address was given out again");
+        match forgets {
+            "nothing" => {}
+            "a wait" => stream.sync().unwrap(),
+            "a use of scratch" => assert_ne!(stream.scratch(8192).unwrap(), 0),
+            _ => drop(stream.download(words.view()).unwrap()),
+        }
+        assert_eq!(stream.formed(of, Elem::F32).is_some(), forgets == "nothing", "{forgets}");
+        assert!(stream.formed(of, Elem::F16).is_none());
+    }
+}
+
+/// Adds where nothing is; the fault may come out only later.
+fn add_nowhere(stream: &mut crate::CudaStream) -> Result<()> {
+    let nowhere = MatView { ptr: 64, pitch: 8, rows: 1, cols: 8 };
+    let p = elementwise::Add { acc: nowhere, x: nowhere, elem: Elem::F32, reserved: 0 };
+    stream.run(&p.launch(), &p)
+}
+
+#[test]
+fn a_fault_that_comes_out_in_an_allocation_or_a_read_names_its_kernel_too() {
+    for reads in [false, true] {
+        let gpu = open();
+        let (kept, spare) = (gpu.alloc(64).unwrap(), gpu.alloc(64).unwrap());
+        let mut stream = gpu.stream().unwrap();
+        // Whether the launch itself says so already is the driver's affair.
+        let _ = add_nowhere(&mut stream);
+        // Memory that was given up makes the next allocation wait for the whole context.
+        drop(spare);
+        let outcome = match reads {
+            true => gpu.read(&kept).map(|_| ()).and_then(|()| gpu.alloc(64).map(|_| ())),
+            false => gpu.alloc(64).map(|_| ()),
+        };
+        let text = outcome.unwrap_err().to_string();
+        assert!(text.contains("elementwise_add_f32"), "{text}");
+        assert_eq!(stream.sync().unwrap_err().to_string(), text);
+    }
+}
+
+#[test]
+fn a_device_that_waits_for_every_kernel_offers_no_captured_steps() {
+    assert!(open().caps().graphs);
+    let gpu = Cuda::new(CudaConfig { blocking: true, ..config() }).unwrap();
+    assert!(!gpu.caps().graphs);
+    // Who records by hand still waits after each replay, and the words name what ran.
+    let mut stream = gpu.stream().unwrap();
+    let graph = stream.capture(add_nowhere).unwrap();
+    // SAFETY: nothing is alive at the address, which is the test: the driver reports it.
+    let text = unsafe { stream.replay(&graph) }.unwrap_err().to_string();
+    assert!(text.contains("elementwise_add_f32"), "{text}");
 }
 
 #[test]

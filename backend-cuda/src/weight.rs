@@ -4,7 +4,8 @@
 //! Which of the first two a product takes depends on the activations' type, which is not known when a weight is loaded.
 //! So a weight is stored as it comes and packed when a product first asks for that (in the first step), 16-bit and integer
 //! weights for tensor cores, f32 weights with the outputs of a warp side by side, those of `w8a8` with codes and scales apart;
-//! the stored form then goes, unless a launch has used it: a captured step may know its address.
+//! the stored form then goes, unless a launch has used it: a captured step may know its address. So the table of a model
+//! that multiplies by it, too (tied embeddings), lies there in both forms once its head packs.
 
 use crate::{Cuda, CudaMem};
 use engraft_core::backend::{HostWeight, WeightUse};
@@ -26,7 +27,7 @@ enum Form {
     Vector(CudaMem),
 }
 
-/// A matrix: as stored, packed for tensor cores, or both.
+/// A matrix: as stored, packed in one [`Order`], or both.
 #[derive(Debug)]
 pub(crate) struct Rows {
     /// Outputs; of experts those of all.
@@ -261,9 +262,6 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
     };
     let (grain, integers) = (format.grain(grain), format == WeightFormat::W8A8);
-    if integers {
-        gpu.note_integers();
-    }
     let missing = integers && matches!(used_for, WeightUse::Experts { .. });
     let Some(stored) = format_of(format).filter(|_| !missing) else {
         return Err(Error::Unsupported {
@@ -279,6 +277,9 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
     let mem = gpu.alloc_filled(parts.iter().map(|part| part.as_ref()), bytes)?;
     tracing::trace!(name, rows, cols, %format, "prepared");
     let row_bytes = format.bytes(1, cols);
+    if integers {
+        gpu.note_integers();
+    }
     let forms = Mutex::new(Forms { stored: Some(mem), ..Forms::default() });
     let packed = Rows { rows, cols, grain, format: stored, gated, integers, row_bytes, group, forms };
     Ok(CudaWeight(Form::Rows(Arc::new(packed))))

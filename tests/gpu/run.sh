@@ -5,7 +5,8 @@
 #   tests/gpu/run.sh FOLDER [NAME]   where there is a GPU: runs them, writes bench/runs/<date>-<machine>/
 #
 # NAME is the backend: `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU
-# (the CUDA lane runs it so). ENGRAFT_RUNS is another folder than bench/runs.
+# (the CUDA lane runs it so). ENGRAFT_RUNS is another folder than bench/runs. The programs read goldens and expectations
+# from `tests` below the folder that they are started in, which is this checkout's root (ENGRAFT_TESTS: elsewhere).
 # Needs nothing but the driver. Each part leaves its output, its exit status and its time, whatever the others did.
 set -uo pipefail
 cd "$(dirname "$0")/../.."

@@ -4,7 +4,8 @@
 //! What is absent otherwise is skipped, and the run says so.
 //!
 //! `cuda:soft` is the software driver; a process has one driver, so it is used only where it is named, and then instead
-//! of a real one. `cuda:soft:reverse` and `cuda:soft:random7` run the warps and blocks of kernels in another order.
+//! of a real one. `cuda:soft:reverse` and `cuda:soft:random7` run the warps and blocks of kernels in another order. Of a real
+//! driver's devices the first is tested, or those that are named (`cuda:1`).
 
 use crate::laws::Lab;
 use engraft_core::backend::Backend;
@@ -14,10 +15,19 @@ use engraft_cpu::{Cpu, CpuConfig, Isa};
 use engraft_cuda::{Cuda, CudaConfig};
 use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use soft_cuda::preload::{self, Schedule};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The variable of test programs.
 pub const REQUIRE: &str = "ENGRAFT_REQUIRE";
+
+/// The folder `tests` of the project: where `ENGRAFT_TESTS` says, below the current folder (programs that were built
+/// elsewhere), or where this was built.
+pub fn folder() -> PathBuf {
+    let named = std::env::var_os("ENGRAFT_TESTS").filter(|named| !named.is_empty()).map(PathBuf::from);
+    let below = || Some(PathBuf::from("tests")).filter(|here| here.join("golden").is_dir());
+    named.or_else(below).unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).into())
+}
 
 /// Is shown a backend that is there.
 pub trait LabVisitor {
@@ -115,12 +125,25 @@ pub fn cuda_with(name: &str, config: CudaConfig) -> Result<Arc<Cuda>> {
         soft.set_checks(preload::Checks::default()).map_err(refused)?;
         return Cuda::new(CudaConfig { driver: Some(soft.path().into()), ..config });
     }
-    let device = match name.split_once(':') {
-        None if name == "cuda" => 0,
-        Some(("cuda", index)) => index.parse().map_err(|_| unknown())?,
-        _ => return Err(unknown()),
-    };
+    let device = index(name).ok_or_else(unknown)?;
     Cuda::new(CudaConfig { device, ..config })
+}
+
+/// The number of a real driver's device.
+fn index(name: &str) -> Option<usize> {
+    match name.split_once(':') {
+        None => (name == "cuda").then_some(0),
+        Some(("cuda", index)) => index.parse().ok(),
+        Some(_) => None,
+    }
+}
+
+/// Of so many devices of a real driver those that are named, or the first.
+fn real(required: &str, devices: usize) -> Vec<String> {
+    let there = |name: &&str| index(name).is_some_and(|at| at < devices);
+    let named: Vec<String> = required.split(',').map(str::trim).filter(there).map(str::to_string).collect();
+    let first = (named.is_empty() && devices > 0).then(|| "cuda".to_string());
+    named.into_iter().chain(first).collect()
 }
 
 /// The CUDA devices to test, by name: the software driver's where the run names it, else those of a real driver.
@@ -134,9 +157,7 @@ pub fn cuda_names() -> Vec<String> {
         .collect();
     match soft.is_empty() {
         false => soft,
-        true => engraft_cuda::list(None)
-            .map(|all| all.iter().take(1).map(|_| "cuda".into()).collect())
-            .unwrap_or_default(),
+        true => real(&required, engraft_cuda::list(None).map_or(0, |all| all.len())),
     }
 }
 
@@ -210,7 +231,7 @@ pub fn absent() -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{missing, soft_schedule};
+    use super::{folder, missing, real, soft_schedule};
     use soft_cuda::preload::Schedule;
 
     #[test]
@@ -222,6 +243,22 @@ mod tests {
         let here = ["llvmpipe".to_string()];
         assert_eq!(missing("wgpu,wgpu:LLVM,wgpu:radeon", &here, none), ["wgpu:radeon"]);
         assert!(missing("cuda:soft", none, &["cuda:soft".to_string()]).is_empty());
+    }
+
+    #[test]
+    fn devices_of_a_real_driver_are_tested_by_their_names() {
+        assert_eq!(real("", 2), ["cuda"]);
+        assert_eq!(real("cuda", 1), ["cuda"]);
+        assert_eq!(real("cpu, cuda:1", 2), ["cuda:1"]);
+        assert_eq!(real("cuda,cuda:1,wgpu", 2), ["cuda", "cuda:1"]);
+        // What is not there is missing, not replaced.
+        assert_eq!(missing("cuda:1", &[], &real("cuda:1", 1)), ["cuda:1"]);
+        assert!(real("cuda:1", 0).is_empty());
+    }
+
+    #[test]
+    fn the_goldens_are_found() {
+        assert!(folder().join("golden/llama").is_dir(), "{}", folder().display());
     }
 
     #[test]

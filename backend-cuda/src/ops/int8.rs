@@ -1,8 +1,9 @@
 //! Products of `w8a8`: few rows are quantized as they are multiplied, many before that.
 //!
 //! Where a norm stands directly before the product, it has stored its rows as bytes, too: the stream remembers what its last
-//! launch formed, and forgets it with the next one, so nothing can have changed the rows in between. A norm does not know
-//! who reads it; it does so for many rows on a device that holds weights in `w8a8`.
+//! launch formed, and forgets it with its next launch, copy or wait. So this stream has not changed the rows in between;
+//! another one may only after a wait; and their memory is held meanwhile, so the address is not given to other rows. A
+//! norm does not know who reads it; it does so for many rows on a device that holds weights in `w8a8`.
 
 use crate::weight::word;
 use crate::{CudaMem, CudaStream};
@@ -14,10 +15,12 @@ use engraft_kernels::params::linear::Linear;
 use engraft_kernels::params::{Elem, MatView};
 
 /// Rows that the stream's last launch stored as bytes, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Formed {
     /// The rows.
     pub of: MatView,
+    /// Their memory: while this is here nobody else gets the address.
+    pub _mem: CudaMem,
     /// Their element type.
     pub elem: Elem,
     /// Their codes and scales.
@@ -42,9 +45,8 @@ pub(super) fn run(stream: &mut CudaStream, linear: Linear) -> Result<()> {
     if x.rows < DENSE_FROM {
         return stream.run(&int8::launch_few(&linear), &linear);
     }
-    let formed = stream.formed().filter(|formed| (formed.of, formed.elem) == (x, x_elem));
-    let codes = match formed {
-        Some(formed) => formed.codes,
+    let codes = match stream.formed(x, x_elem) {
+        Some(codes) => codes,
         None => {
             let to = room(stream, x.rows, x.cols)?;
             let quantize = Quantize { x, to, x_elem, reserved: 0 };

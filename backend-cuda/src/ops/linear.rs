@@ -14,7 +14,7 @@ use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Activation, Elem, Format, WeightView, gemm, linear as strict};
 use std::ffi::c_void;
 
-/// Rows from which on a product is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
+/// Rows above which a product is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
 const BLASLT_ABOVE: usize = 128;
 
 /// What follows the product.
@@ -123,7 +123,6 @@ fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
     if call.bias != 0 || x.rows <= BLASLT_ABOVE || !same {
         return Ok(false);
     }
-    let w = call.w.view(stream.gpu())?.ptr;
     let (k, n) = (call.w.cols, call.w.rows);
     let shape = Shape {
         rows: x.rows,
@@ -135,7 +134,13 @@ fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
         out: out.dtype,
         add,
     };
-    stream.run_blaslt(shape, Operands { x: matrix(x)?.ptr, w, out: matrix(out)?.ptr })
+    let (x, out) = (matrix(x)?.ptr, matrix(out)?.ptr);
+    // The weight as stored may have to be made, to stay beside the packed one: only for a product that takes it.
+    if !stream.blaslt_takes(shape, x, out)? {
+        return Ok(false);
+    }
+    let w = call.w.view(stream.gpu())?.ptr;
+    stream.run_blaslt(shape, Operands { x, w, out })
 }
 
 fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: bool) -> Result<()> {

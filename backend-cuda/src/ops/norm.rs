@@ -73,7 +73,7 @@ fn run(
     };
     stream.run(&p.launch(), &p)?;
     if codes != Codes::NONE {
-        stream.remember(Formed { of: p.out, elem: p.elem, codes });
+        stream.remember(Formed { of: p.out, _mem: out.mem.clone(), elem: p.elem, codes });
     }
     Ok(())
 }

@@ -78,7 +78,8 @@ pub(super) fn product(terms: Terms, p: ProductOf) -> Product {
     }
 }
 
-fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated: bool) -> Option<String> {
+fn product_name(terms: Terms, op: Op, signature: &Signature, weight: WeightFormat) -> Option<String> {
+    let gated = op == Op::GatedLinear;
     let format = format_of(weight)?;
     let group = match weight {
         WeightFormat::Group(groups) => groups.group(signature.inner),
@@ -100,7 +101,8 @@ fn product_name(terms: Terms, signature: &Signature, weight: WeightFormat, gated
             if boxed {
                 name.push_str(&format!(" | gemmw_*_{rest}"));
             }
-            if blaslt {
+            // What else follows a product it cannot do. A bias neither, but that is not in a signature.
+            if blaslt && matches!(op, Op::Linear | Op::LinearAdd) {
                 name.push_str(" | cublasLtMatmul");
             }
             name
@@ -195,10 +197,9 @@ fn name(terms: Terms, op: Op, signature: &Signature) -> Option<String> {
     let dtype = signature.dtype;
     Some(match op {
         Op::Embed | Op::EmbedAdd => format!("embed_rows_{}", format_of(signature.weight?)?.name()),
-        Op::Linear | Op::LinearAct | Op::LinearAdd => {
-            return product_name(terms, signature, signature.weight?, false);
+        Op::Linear | Op::LinearAct | Op::LinearAdd | Op::GatedLinear => {
+            return product_name(terms, op, signature, signature.weight?);
         }
-        Op::GatedLinear => return product_name(terms, signature, signature.weight?, true),
         // The default reduces over a group of one and calls `add_norm`.
         Op::Norm | Op::AddNorm | Op::ReduceAddNorm => norm_name(terms.mode, dtype, signature.outer),
         Op::HeadNorm => norm_name(terms.mode, dtype, signature.inner),
@@ -259,10 +260,11 @@ mod tests {
 
     #[test]
     fn hopper_alone_has_kernels_of_its_own_in_fast_mode() {
-        let name = |terms, weight| {
+        let of = |op, terms, weight| {
             let signature = Signature { dtype: Float::Bf16, weight: Some(weight), inner: 64, outer: 128 };
-            coverage(terms, Op::Linear, &signature)
+            coverage(terms, op, &signature)
         };
+        let name = |terms, weight| of(Op::Linear, terms, weight);
         let native = |name: &str| Coverage::Native(name.into());
         let fast = Terms { mode: Mode::Fast, ..LARGE };
         let bf16 = WeightFormat::Plain(Float::Bf16);
@@ -274,6 +276,10 @@ mod tests {
         assert_eq!(name(Terms { hopper: false, ..fast }, bf16), native("gemm_*_bf16"));
         let both = Terms { hopper: false, blaslt: true, ..fast };
         assert_eq!(name(both, bf16), native("gemm_*_bf16 | cublasLtMatmul"));
+        assert_eq!(of(Op::LinearAdd, both, bf16), native("gemm_*_bf16 | cublasLtMatmul"));
+        assert_eq!(of(Op::LinearAct, both, bf16), native("gemm_*_bf16"));
+        let gated = of(Op::GatedLinear, both, bf16);
+        assert!(matches!(&gated, Coverage::Native(n) if !n.contains("cublasLt")), "{gated:?}");
         assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), native("gemmq_*_bf16_int8"));
         assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), native("gemmq_*_bf16_int5a"));
         for op in [Op::Attend, Op::AttendDense] {

@@ -158,6 +158,11 @@ impl<B: Backend> Engine<B> {
         self.graphs.captured()
     }
 
+    /// Sizes of the decode buckets whose capture failed, and why: their steps run op by op.
+    pub fn refused_graphs(&self) -> Vec<(usize, &str)> {
+        self.graphs.refused()
+    }
+
     /// Measures ops from the next step on (steps then run eagerly), or stops.
     pub fn set_profiling(&mut self, on: bool) {
         self.profile = on.then(Profile::default);

@@ -23,9 +23,7 @@ impl<B: Backend> Engine<B> {
         }
         self.admit()?;
         let shape = self.shape();
-        if self.replayable(&shape) {
-            self.run_bucket(shape)?;
-        } else {
+        if !(self.replayable(&shape) && self.run_bucket(shape)?) {
             self.run_eager(shape)?;
         }
         self.host.tables.settle();
@@ -89,12 +87,16 @@ impl<B: Backend> Engine<B> {
             && self.host.batch.slices.iter().all(plain)
     }
 
-    fn run_bucket(&mut self, shape: StepShape) -> Result<()> {
+    /// Runs a step by its bucket; false, with nothing run, where that could not be captured.
+    fn run_bucket(&mut self, shape: StepShape) -> Result<bool> {
         let keys = self.config.max_context;
         let Self { graphs, backend, host, requests, device, stream, comm, model, .. } = self;
         let Some(bucket) = graphs.bucket(backend, shape.seqs, keys)? else {
             return Err(lost("a bucket for this batch"));
         };
+        if bucket.refused.is_some() {
+            return Ok(false);
+        }
         fill(&mut bucket.step.begin(bucket.shape)?, host, requests, model)?;
         let (words, to) = bucket.step.upload_parts();
         stream.upload(words, to)?;
@@ -102,15 +104,16 @@ impl<B: Backend> Engine<B> {
         if bucket.graph.is_none() {
             let (view, plan) = (bucket.step.view(), &bucket.plan);
             let stride = host.tables.stride();
-            let graph = stream.capture(|s| {
+            let captured = stream.capture(|s| {
                 let mut x = Exec::new(s, comm);
                 forward(&mut x, model, device, view, plan, stride, None)
-            })?;
-            bucket.graph = Some(graph);
+            });
+            if !bucket.keep(captured)? {
+                return Ok(false);
+            }
         }
         // SAFETY: the engine owns everything the bucket was captured with; see the head of `graph`.
-        unsafe { bucket.replay(stream)? };
-        Ok(())
+        unsafe { bucket.replay(stream) }
     }
 
     fn run_eager(&mut self, shape: StepShape) -> Result<()> {

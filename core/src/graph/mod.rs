@@ -1,15 +1,16 @@
 //! Captured decode steps by batch size, together with the step buffers they touch.
 //!
 //! A decode step of `n` sequences runs in the smallest bucket that holds it: exact up to 8, then in growing steps. Rows
-//! beyond `n` are padding that writes nothing. A bucket is captured when it is first used, replayed ever after.
+//! beyond `n` are padding that writes nothing. A bucket is captured when it is first used, replayed ever after. Where a
+//! capture fails, its reason is kept, and steps of that bucket run op by op: slower, under the same promise about bits.
 //!
 //! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and operands are
 //! owned by the engine that owns this set, are allocated once and live as long. Nothing hands them out to be moved or
 //! freed.
 
-use crate::Result;
 use crate::backend::{Backend, Stream};
 use crate::mem::{Buf, StepBuffers, StepShape};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 /// A captured step with the buffers that change from step to step.
@@ -22,6 +23,8 @@ pub struct Bucket<B: Backend> {
     pub plan: B::AttnPlan,
     /// The recorded step, once captured.
     pub graph: Option<B::Graph>,
+    /// Why this bucket cannot be captured, once that was tried in vain.
+    pub refused: Option<String>,
 }
 
 impl<B: Backend> Bucket<B> {
@@ -30,7 +33,26 @@ impl<B: Backend> Bucket<B> {
         let shape = StepShape { tokens: rows, seqs: rows, rows, patches: rows, max_query: 1, max_keys };
         let words = shape.words();
         let step = StepBuffers::new(Buf::new(backend.alloc(words * 4)?, words)?);
-        Ok(Self { shape, step, plan: backend.attention_plan(shape)?, graph: None })
+        Ok(Self { shape, step, plan: backend.attention_plan(shape)?, graph: None, refused: None })
+    }
+
+    /// Takes in what capturing gave; whether there is something to replay.
+    ///
+    /// # Errors
+    /// `DeviceLost` alone: any other failure is kept as the reason why this bucket runs op by op.
+    pub fn keep(&mut self, captured: Result<B::Graph>) -> Result<bool> {
+        match captured {
+            Ok(graph) => self.graph = Some(graph),
+            Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
+            Err(e) => {
+                let sequences = self.shape.seqs;
+                tracing::warn!(
+                    "a decode step of {sequences} sequences cannot be captured and runs op by op: {e}"
+                );
+                self.refused = Some(e.to_string());
+            }
+        }
+        Ok(self.graph.is_some())
     }
 
     /// Replays the captured step.
@@ -76,6 +98,12 @@ impl<B: Backend> GraphSet<B> {
     pub fn captured(&self) -> Vec<usize> {
         let captured = |b: &Option<Bucket<B>>| b.as_ref().is_some_and(|b| b.graph.is_some());
         self.sizes.iter().zip(&self.buckets).filter(|(_, b)| captured(b)).map(|(s, _)| *s).collect()
+    }
+
+    /// Sizes of the buckets that could not be captured, and why.
+    pub fn refused(&self) -> Vec<(usize, &str)> {
+        let all = self.sizes.iter().zip(&self.buckets);
+        all.filter_map(|(size, b)| Some((*size, b.as_ref()?.refused.as_deref()?))).collect()
     }
 }
 

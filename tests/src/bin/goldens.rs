@@ -6,7 +6,7 @@
 //! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
 
 use clap::{Parser, ValueEnum};
-use conformance::backends::{cuda, wgpu};
+use conformance::backends::{cuda, folder, wgpu};
 use conformance::golden::{
     Expectations, Launches, Outcome, Report, Types, complaints, find, judge, open_with, since,
 };
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
 type Count<'a> = Option<&'a dyn Fn() -> Launches>;
 
 fn run(flags: &Flags) -> Result<Counts> {
-    let file = |name: &str| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/expectations")).join(name);
+    let file = |name: &str| folder().join("expectations").join(name);
     // What the engine cannot run yet is the same on every backend.
     let expect = Expectations::read(&file("cpu.json"))?;
     match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {

@@ -5,12 +5,12 @@
 
 use crate::bugs::Bug;
 use conformance::dice::{from_bytes, to_bytes};
-use engraft_core::Result;
 use engraft_core::backend::{
     Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo, Stream, block_on,
 };
 use engraft_core::mem::{Buf, BufMut, BufRef, GroupBits, Groups, MatRef, StepShape, WeightFormat};
 use engraft_core::numerics::Numerics;
+use engraft_core::{Error, Result};
 use engraft_cpu::{Cpu, CpuGraph, CpuMem, CpuPlan, CpuStream, CpuWeight};
 use std::future::Future;
 use std::sync::Arc;
@@ -21,12 +21,26 @@ pub struct Broken {
     cpu: Arc<Cpu>,
     bug: Option<Bug>,
     calls: AtomicUsize,
+    /// Captures that fail, from the first on.
+    refusals: AtomicUsize,
 }
 
 impl Broken {
     /// Plants a bug.
     pub fn new(cpu: &Arc<Cpu>, bug: Option<Bug>) -> Arc<Self> {
-        Arc::new(Self { cpu: cpu.clone(), bug, calls: AtomicUsize::new(0) })
+        let (calls, refusals) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { cpu: cpu.clone(), bug, calls, refusals })
+    }
+
+    /// One without a bug whose first `refusals` captures fail when they are instantiated.
+    pub fn that_refuses(cpu: &Arc<Cpu>, refusals: usize) -> Arc<Self> {
+        let calls = AtomicUsize::new(0);
+        Arc::new(Self { cpu: cpu.clone(), bug: None, calls, refusals: AtomicUsize::new(refusals) })
+    }
+
+    /// Captures that are still to fail.
+    pub fn refusals_left(&self) -> usize {
+        self.refusals.load(Ordering::Relaxed)
     }
 }
 
@@ -240,7 +254,12 @@ impl Stream<Broken> for BrokenStream {
     }
     fn end_capture(&mut self) -> Result<CpuGraph> {
         self.recording = false;
-        self.inner.end_capture()
+        let graph = self.inner.end_capture()?;
+        let left = &self.backend.refusals;
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+            Ok(_) => Err(Error::internal("a planted refusal")),
+            Err(_) => Ok(graph),
+        }
     }
     unsafe fn replay(&mut self, graph: &CpuGraph) -> Result<()> {
         // SAFETY: the caller's promise is the inner stream's.

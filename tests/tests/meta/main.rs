@@ -8,6 +8,7 @@
 
 mod backend;
 mod bugs;
+mod captures;
 mod ops;
 
 use backend::Broken;

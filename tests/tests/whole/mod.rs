@@ -1,6 +1,7 @@
 //! Whole models on a device, bit for bit: what both GPU backends are held to (`cuda.rs`, `wgpu.rs`). The CPU, with more
 //! cases and twins, has its own test (`models.rs`).
 
+use conformance::backends::folder;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
@@ -28,7 +29,7 @@ pub fn config() -> EngineConfig {
 
 /// The folder of a golden.
 pub fn golden(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)
+    folder().join("golden").join(case)
 }
 
 /// An engine for the model in `dir`.

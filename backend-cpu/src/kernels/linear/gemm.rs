@@ -305,7 +305,7 @@ impl Kernel for Last<'_> {
 
 /// One pass of a tile over a piece of k.
 struct Pass<'a> {
-    /// Where the outputs will lie, and bytes from row to row: they are asked for while the sums are made.
+    /// Where the outputs will lie (null: not yet), and bytes from row to row: they are asked for while the sums are made.
     ask: (*const u8, usize),
     x: *const f32,
     /// Of one panel twice the same.
@@ -333,10 +333,13 @@ macro_rules! by_rows {
 impl Kernel16 for Pass<'_> {
     #[inline(always)]
     fn run<W: Lanes16>(self) {
-        for r in 0..self.rows {
-            let row = self.ask.0.wrapping_add(r * self.ask.1);
-            W::prefetch(row);
-            W::prefetch(row.wrapping_add(64));
+        // Null: this pass does not end the sums.
+        if !self.ask.0.is_null() {
+            for r in 0..self.rows {
+                let row = self.ask.0.wrapping_add(r * self.ask.1);
+                W::prefetch(row);
+                W::prefetch(row.wrapping_add(64));
+            }
         }
         match self.count {
             1 => by_rows!(self, W, 1, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
