@@ -295,6 +295,13 @@ impl InjectionPolicy for Automatic {
         }
     }
 
+    fn why(&self, config: &ModelConfig) -> String {
+        let (kind, class) = (config.model_type(), config.architecture());
+        format!(
+            "no family fits model_type \"{kind}\", architecture \"{class}\": tensors are placed by their names"
+        )
+    }
+
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         let found = self.read(config, catalog)?;
         for assumed in &found.assumed {

@@ -150,6 +150,9 @@ pub struct PlanArgs {
     pub path: Option<String>,
     #[command(flatten)]
     pub model: ModelArgs,
+    /// Also list which tensors of the checkpoint fill each operand, and how they are fused and cut (JSON always does)
+    #[arg(long)]
+    pub tensors: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -14,5 +14,9 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if args.json {
         return json(&serde_json::to_value(plan).map_err(|e| Error::internal(e.to_string()))?);
     }
-    emit(&format!("{plan}\n"))
+    emit(&format!("{plan}\n"))?;
+    match plan.origin.as_ref().filter(|_| args.tensors) {
+        Some(origin) => emit(&format!("\n{origin}\n")),
+        None => Ok(()),
+    }
 }
