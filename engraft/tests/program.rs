@@ -200,6 +200,37 @@ fn an_unknown_architecture_runs_by_a_table() {
 }
 
 #[test]
+fn a_deepspeed_configuration_is_taken_as_a_file() {
+    let dir = folder("configured");
+    let file = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
+    let want = stdout(&engraft(&run));
+
+    let plain = file("plain.json", r#"{"dtype": "fp32", "replace_with_kernel_inject": true}"#);
+    assert_eq!(stdout(&engraft(&["plan", "--config", &plain])), stdout(&engraft(&["plan"])));
+    let half = file("half.toml", "dtype = 'bf16'\nreplace_with_kernel_inject = true\n");
+    let plan = stdout(&engraft(&["plan", "--config", &half]));
+    assert!(plan.contains("activations bf16"), "{plan}");
+
+    let demo = manifest().join("demo-model");
+    let own = serde_json::json!({
+        "dtype": "fp32", "replace_with_kernel_inject": true, "checkpoint": demo.to_str().unwrap(),
+    });
+    let own = file("own.json", &own.to_string());
+    assert_eq!(stdout(&engraft(&[&run[..], &["--config", &own]].concat())), want);
+    misused(&["plan", "--config", &own, "--model", demo.to_str().unwrap()], &["`checkpoint`", "give one"]);
+    misused(&["plan", "--config", &plain, "--dtype", "f16"], &["cannot be used with", "--dtype"]);
+    misused(&["bench", "--config", &plain], &["bench takes no --config"]);
+    let typo = file("typo.json", r#"{"max_out_token": 64}"#);
+    fails(&["plan", "--config", &typo], &["max_out_token"]);
+    fails(&["plan", "--config", "/no/such/ds.json"], &["/no/such/ds.json"]);
+}
+
+#[test]
 fn broken_models_fail_with_one_line() {
     fails(&["generate", "--prompt", "x", "--model", "/no/such/model"], &["/no/such/model"]);
     fails(&["plan", "--model", "/no/such/model.gguf"], &["/no/such/model.gguf"]);

@@ -335,9 +335,9 @@ impl TablePolicy {
     fn check_rules(&self, bindings: &[Binding]) -> Result<()> {
         for binding in bindings.iter().filter(|b| b.role.part == Part::Weight) {
             let names = binding.sources.iter().flat_map(|s| &s.names);
-            let rule = self.rules.iter().find(|rule| names.clone().any(|n| rule.regex.is_match(n)));
-            let Some(rule) = rule else { continue };
-            if !rule.cut.allows(binding.role.slot, binding.shard) {
+            // Of every name the first rule that fits: q, k and v may have one each.
+            let mut rules = names.filter_map(|name| self.rules.iter().find(|rule| rule.regex.is_match(name)));
+            if let Some(rule) = rules.find(|rule| !rule.cut.allows(binding.role.slot, binding.shard)) {
                 let own = match binding.shard {
                     Shard::Columns { .. } | Shard::Vocab => "outputs",
                     Shard::Rows { .. } => "inputs",

@@ -146,6 +146,7 @@ fn a_tp_plan_is_taken_as_hugging_face_writes_it() {
         ("layers.1.mlp.down_proj", "colwise", "inputs for layer 1 down.weight"),
         ("layers.*.mlp.*", "colwise", "inputs for layer 0 down.weight"),
         ("embed_tokens", "replicate", "outputs for token_embed.weight"),
+        ("layers.*.self_attn.v_proj", "row", "outputs for layer 0 qkv.weight"),
         ("lm_head", "packed_rowwise", "outputs for head.weight"),
     ] {
         let e = plan(json!({pattern: word})).unwrap_err().to_string();
