@@ -6,7 +6,7 @@
 //! of different lengths run in one batch; sentence vectors are the mean over their tokens.
 
 use engraft::core::checkpoint::{TokenizerFiles, open_bytes};
-use engraft::{EncoderInput, Options, Result};
+use engraft::{Options, Pooling, Result};
 use serde_json::{Map, json};
 
 const HIDDEN: usize = 32;
@@ -28,24 +28,18 @@ fn main() -> Result<()> {
     let engine = Options::new().start(files)?;
     println!("{}: {} layers, hidden {}", engine.info().arch, engine.info().layers, engine.info().hidden);
 
-    let text = |ids: &[u32]| EncoderInput { ids: ids.to_vec(), kinds: Vec::new() };
-    let texts = vec![text(&[2, 17, 45, 3]), text(&[2, 17, 45, 9, 3]), text(&[2, 88, 61, 70, 12, 54, 3])];
-    let vectors: Vec<Vec<f32>> = engine.encode(texts, false)?.iter().map(|e| mean(&e.hidden[0])).collect();
+    let texts: [Vec<u32>; 3] = [vec![2, 17, 45, 3], vec![2, 17, 45, 9, 3], vec![2, 88, 61, 70, 12, 54, 3]];
+    // Of length 1, so that a product is a cosine. `encode` gives the hidden states themselves.
+    let vectors = engine.embed(texts, Pooling::Mean, true)?;
     for (i, a) in vectors.iter().enumerate() {
-        let row: Vec<String> = vectors.iter().map(|b| format!("{:6.3}", cosine(a, b))).collect();
+        let row: Vec<String> = vectors.iter().map(|b| format!("{:6.3}", dot(a, b))).collect();
         println!("text {i} is like the others by {}", row.join(" "));
     }
     Ok(())
 }
 
-fn mean(states: &[f32]) -> Vec<f32> {
-    let rows = states.len() / HIDDEN;
-    (0..HIDDEN).map(|c| states.iter().skip(c).step_by(HIDDEN).sum::<f32>() / rows as f32).collect()
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f32>();
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
 /// Names and shapes of a BERT, as published.

@@ -13,7 +13,9 @@ use crate::Options;
 use crate::backends::with_backend;
 use crate::options::Progress;
 use engraft_core::checkpoint::ModelFiles;
-use engraft_core::engine::{Captured, Encoded, EncoderInput, Finish, Request};
+use engraft_core::engine::{
+    Captured, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pooling, Request,
+};
 use engraft_core::inject::InjectionPlan;
 use engraft_core::policy::Family;
 use engraft_core::{Error, Result};
@@ -63,10 +65,17 @@ pub enum Event {
     Finished(Finish),
 }
 
+/// One result per text, image or sequence.
+type Reply<T> = Sender<Result<Vec<T>>>;
+
 enum Command {
     Submit { key: u64, request: Request, events: Sender<Told> },
     Cancel { key: u64 },
-    Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Sender<Result<Vec<Encoded>>> },
+    Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Reply<Encoded> },
+    EncodeImages { images: Vec<Vec<f32>>, all_layers: bool, reply: Reply<Encoded> },
+    Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
+    Embed { texts: Vec<EncoderInput>, pooling: Pooling, normalise: bool, reply: Reply<Vec<f32>> },
+    Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
 }
 
 /// A running engine; clones share it.
@@ -104,8 +113,59 @@ impl EngineHandle {
     /// # Errors
     /// `Unsupported` for decoders; `Request` (numbered by text) for empty or too long texts.
     pub fn encode(&self, texts: Vec<EncoderInput>, all_layers: bool) -> Result<Vec<Encoded>> {
+        self.ask(|reply| Command::Encode { texts, all_layers, reply })
+    }
+
+    /// Encodes images, each `[channels, side, side]` normalised pixels, by models that read them.
+    ///
+    /// # Errors
+    /// `Unsupported` for models of texts; `Request` (numbered by image) for another number of pixels than the model's.
+    pub fn encode_images(&self, images: Vec<Vec<f32>>, all_layers: bool) -> Result<Vec<Encoded>> {
+        self.ask(|reply| Command::EncodeImages { images, all_layers, reply })
+    }
+
+    /// Runs sequences of token ids (or encoder's texts) of any lengths once, drawing nothing, and returns the hidden
+    /// states and logits that `want` names. It runs alone: after the requests that were handed in before it.
+    ///
+    /// # Errors
+    /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
+    /// not there; `Config` for logits of tokens without [`Options::all_logits`].
+    pub fn forward<T: Into<EncoderInput>>(
+        &self,
+        sequences: impl IntoIterator<Item = T>,
+        want: ForwardWant,
+    ) -> Result<Vec<Forwarded>> {
+        let texts = sequences.into_iter().map(Into::into).collect();
+        self.ask(|reply| Command::Forward { texts, want, reply })
+    }
+
+    /// One vector per sequence: its last hidden states pooled, of length 1 where `normalise` asks for it.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::forward`]; `Unsupported` for the pooler of a model that has none.
+    pub fn embed<T: Into<EncoderInput>>(
+        &self,
+        sequences: impl IntoIterator<Item = T>,
+        pooling: Pooling,
+        normalise: bool,
+    ) -> Result<Vec<Vec<f32>>> {
+        let texts = sequences.into_iter().map(Into::into).collect();
+        self.ask(|reply| Command::Embed { texts, pooling, normalise, reply })
+    }
+
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::forward`]; `Unsupported` for encoders.
+    pub fn score(&self, sequences: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>> {
+        self.ask(|reply| Command::Score { sequences, reply })
+    }
+
+    /// Sends a command and waits for its reply.
+    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<Vec<T>> {
         let (reply, received) = channel();
-        let _ = self.commands.send(Command::Encode { texts, all_layers, reply });
+        // A thread that is gone drops `reply`, and `recv` says so.
+        let _ = self.commands.send(command(reply));
         received.recv().unwrap_or_else(|_| Err(gone()))
     }
 }

@@ -37,7 +37,9 @@ mod text;
 pub use engraft_core as core;
 pub use engraft_core::config::EngineConfig;
 pub use engraft_core::config::inference::{InferenceConfig, RawConfig, Warning};
-pub use engraft_core::engine::{Encoded, EncoderInput, Finish, Request};
+pub use engraft_core::engine::{
+    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pick, Pooling, Request,
+};
 pub use engraft_core::inject::InjectionPlan;
 pub use engraft_core::mem::{Float, WeightFormat};
 pub use engraft_core::policy::Registry;

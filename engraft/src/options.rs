@@ -136,6 +136,13 @@ impl Options {
         self
     }
 
+    /// Keeps room for the logits of every token of a step, which [`EngineHandle::score`] and logits of
+    /// [`EngineHandle::forward`] need; off, only those of last tokens have room.
+    pub fn all_logits(mut self, on: bool) -> Self {
+        self.engine.all_logits = on;
+        self
+    }
+
     /// All sizes of the engine at once.
     pub fn engine(mut self, config: EngineConfig) -> Self {
         self.engine = config;

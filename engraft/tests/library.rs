@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use engraft::{
-    EncoderInput, EngineHandle, Error, Event, Finish, GenerateOptions, Generator, Message, Options, Request,
-    TextFinish, TextGenerator, TextStream,
+    EncoderInput, EngineHandle, Error, Event, Finish, ForwardWant, GenerateOptions, Generator, Message,
+    Options, Pick, Pooling, Request, TextFinish, TextGenerator, TextStream,
 };
 use std::thread;
 
@@ -144,4 +144,104 @@ fn pieces_put_together_are_the_text() {
     assert!(pieces.len() > 10 && pieces.iter().all(|p| !p.is_empty()));
     let whole = model.generate("python3-requests: ", &options).unwrap().text().unwrap();
     assert_eq!(pieces.concat(), whole);
+}
+
+fn with_all_logits() -> EngineHandle {
+    Options::new().all_logits(true).start(engraft::ModelSource::Demo).unwrap()
+}
+
+#[test]
+fn forward_gives_the_states_and_logits_that_are_asked_for() {
+    let handle = with_all_logits();
+    let prompts: [Vec<u32>; 2] = [vec![1, 2, 3], vec![4, 5, 6, 7, 8]];
+    let want = ForwardWant { hidden: Pick::Some(vec![5, 0]), logits: Pick::Some(vec![0, 2]) };
+    // Requests are under way: what runs alone waits for them, and they are not disturbed.
+    let mut before = handle.submit(request(&[9, 8, 7], 12));
+    assert!(matches!(before.next(), Some(Ok(Event::Token(_)))));
+    let all = handle.forward(prompts.clone(), want).unwrap();
+    assert_eq!(before.filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 11);
+    for (prompt, got) in prompts.iter().zip(&all) {
+        assert_eq!(got.hidden.len(), 2);
+        assert!(got.hidden.iter().all(|rows| rows.len() == prompt.len() * 128));
+        assert_eq!(got.logits.len(), 2 * 2048);
+    }
+    // The same as a request keeps for itself.
+    let keep = engraft::core::engine::Want { logits: true, hidden: true };
+    let events: Vec<Event> =
+        handle.submit(Request { want: keep, ..request(&prompts[0], 0) }).collect::<Result<_, _>>().unwrap();
+    let Event::Captured(kept) = &events[0] else { panic!("{events:?}") };
+    assert!(all[0].logits[..2048] == kept.logits[..2048] && all[0].logits[2048..] == kept.logits[2 * 2048..]);
+    assert!(all[0].hidden[0] == kept.hidden[5] && all[0].hidden[1] == kept.hidden[0]);
+
+    let beyond = ForwardWant { hidden: Pick::Some(vec![6]), logits: Pick::None };
+    let text = handle.forward(prompts, beyond).unwrap_err().to_string();
+    assert!(text.contains("layer 6"), "{text}");
+    let small = engraft::demo().unwrap();
+    let logits = ForwardWant { hidden: Pick::None, logits: Pick::Last };
+    let text = small.handle().forward([vec![1, 2]], logits).unwrap_err().to_string();
+    assert!(text.contains("all_logits"), "{text}");
+}
+
+#[test]
+fn embeddings_are_pooled_states() {
+    let model = engraft::demo().unwrap();
+    let handle = model.handle();
+    let prompts: [Vec<u32>; 2] = [vec![1, 2, 3], vec![4, 5, 6, 7, 8]];
+    let last = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+    let states = handle.forward(prompts.clone(), last).unwrap();
+    let of = |pooling, normalise| handle.embed(prompts.clone(), pooling, normalise).unwrap();
+    let (firsts, lasts, means) =
+        (of(Pooling::First, false), of(Pooling::Last, false), of(Pooling::Mean, false));
+    for (i, one) in states.iter().enumerate() {
+        let rows = &one.hidden[0];
+        assert!(firsts[i] == rows[..128] && lasts[i] == rows[rows.len() - 128..]);
+        for (c, mean) in means[i].iter().enumerate() {
+            let column: Vec<f32> = rows.iter().skip(c).step_by(128).copied().collect();
+            let want = column.iter().sum::<f32>() / column.len() as f32;
+            assert!((mean - want).abs() <= 1e-4 * want.abs().max(1.0), "{mean} for {want}");
+        }
+    }
+    for row in of(Pooling::Mean, true) {
+        let length: f32 = row.iter().map(|v| v * v).sum();
+        assert!((length - 1.0).abs() < 1e-4, "{length}");
+    }
+    assert!(matches!(handle.embed(prompts.clone(), Pooling::Model, true), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn scores_are_log_probabilities_of_what_follows() {
+    let handle = with_all_logits();
+    let sequences = vec![vec![5, 6, 7], vec![1, 2, 3, 4]];
+    let scores = handle.score(sequences.clone()).unwrap();
+    let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
+    let all = handle.forward(sequences.clone(), want).unwrap();
+    for ((ids, scores), one) in sequences.iter().zip(&scores).zip(&all) {
+        assert_eq!(scores.len(), ids.len() - 1);
+        for (t, score) in scores.iter().enumerate() {
+            let row = &one.logits[t * 2048..(t + 1) * 2048];
+            let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
+            let want = f64::from(row[ids[t + 1] as usize]) - sum.ln();
+            assert!((f64::from(*score) - want).abs() < 1e-4, "{score} for {want}");
+        }
+    }
+    assert!(matches!(handle.score(vec![vec![]]), Err(Error::Request { id: 0, .. })));
+}
+
+#[test]
+fn images_are_encoded_by_models_that_read_them() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/clip_vision");
+    let handle = Options::new().start(engraft::ModelSource::Path(folder)).unwrap();
+    let image = |shift: usize| (0..3 * 24 * 24).map(|i| ((i + shift) % 7) as f32 / 7.0).collect::<Vec<f32>>();
+    let both = handle.encode_images(vec![image(0), image(3)], true).unwrap();
+    assert_eq!(both.len(), 2);
+    for one in &both {
+        // A row for the class token and one per square, of what enters and of two layers.
+        assert!(one.hidden.len() == 3 && one.hidden.iter().all(|rows| rows.len() == 10 * 64));
+        assert_eq!(one.pooled.len(), 24);
+    }
+    assert!(both[1] == handle.encode_images(vec![image(3)], true).unwrap()[0], "alone");
+    let text = handle.encode_images(vec![vec![0.0; 5]], false).unwrap_err().to_string();
+    assert!(text.contains("5 values"), "{text}");
+    let demo = engraft::demo().unwrap();
+    assert!(matches!(demo.handle().encode_images(vec![image(0)], false), Err(Error::Unsupported { .. })));
 }

@@ -193,7 +193,8 @@ fn an_unknown_architecture_runs_by_a_table() {
     let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
     assert_eq!(stdout(&engraft(&[&run[..], &by_table[..]].concat())), want);
     let plan = stdout(&engraft(&[&["plan"][..], &by_table[..]].concat()));
-    assert!(plan.contains("acme"), "{plan}");
+    let why = "policy acme: a table given by the user describes model_type \"acme\", like llama";
+    assert!(plan.contains(why), "{plan}");
     let out = folder("acme-converted");
     let out = out.to_str().unwrap();
     let said = stdout(&engraft(&["convert", model, "--out", out, "--policy", table]));
@@ -203,6 +204,37 @@ fn an_unknown_architecture_runs_by_a_table() {
     fails(&["plan", "--model", model, "--policy", "table.yaml"], &["table.yaml", ".json or .toml"]);
     fails(&["convert", model, "--out", out, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
     fails(&["plan", "--model", model, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
+}
+
+#[test]
+fn a_deepspeed_configuration_is_taken_as_a_file() {
+    let dir = folder("configured");
+    let file = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
+    let want = stdout(&engraft(&run));
+
+    let plain = file("plain.json", r#"{"dtype": "fp32", "replace_with_kernel_inject": true}"#);
+    assert_eq!(stdout(&engraft(&["plan", "--config", &plain])), stdout(&engraft(&["plan"])));
+    let half = file("half.toml", "dtype = 'bf16'\nreplace_with_kernel_inject = true\n");
+    let plan = stdout(&engraft(&["plan", "--config", &half]));
+    assert!(plan.contains("activations bf16"), "{plan}");
+
+    let demo = manifest().join("demo-model");
+    let own = serde_json::json!({
+        "dtype": "fp32", "replace_with_kernel_inject": true, "checkpoint": demo.to_str().unwrap(),
+    });
+    let own = file("own.json", &own.to_string());
+    assert_eq!(stdout(&engraft(&[&run[..], &["--config", &own]].concat())), want);
+    misused(&["plan", "--config", &own, "--model", demo.to_str().unwrap()], &["`checkpoint`", "give one"]);
+    misused(&["plan", "--config", &plain, "--dtype", "f16"], &["cannot be used with", "--dtype"]);
+    misused(&["bench", "--config", &plain], &["bench takes no --config"]);
+    let typo = file("typo.json", r#"{"max_out_token": 64}"#);
+    fails(&["plan", "--config", &typo], &["max_out_token"]);
+    fails(&["plan", "--config", "/no/such/ds.json"], &["/no/such/ds.json"]);
 }
 
 #[test]
@@ -280,9 +312,30 @@ fn the_demo_models_plan() {
     assert_eq!(got, want, "if this is meant: cargo run -- plan > engraft/tests/snapshots/plan-demo.txt");
     let plan = json(&["plan", "--json"]);
     assert_eq!(plan["arch"], "llama");
+    assert_eq!(plan["origin"]["policy"], "llama");
+    let filled = plan["origin"]["filled"].as_array().unwrap();
+    let down = filled.iter().find(|f| f["operand"] == "down.weight" && f["layer"] == 3).unwrap();
+    assert_eq!(down["tensors"], serde_json::json!(["model.layers.3.mlp.down_proj.weight"]));
+    assert_eq!(down["cut"], "row, grains of 64");
     assert!(
         plan["rows"].as_array().unwrap().iter().all(|r| r["kernel"].is_string() != r["composed"].is_string())
     );
+}
+
+#[test]
+fn the_plan_lists_tensors_when_asked() {
+    let short = stdout(&engraft(&["plan"]));
+    let long = stdout(&engraft(&["plan", "--tensors"]));
+    let list = long.strip_prefix(&short).expect("the list stands below the plan");
+    let line = |operand: &str| list.lines().find(|l| l.contains(operand)).unwrap_or_else(|| panic!("{list}"));
+    let attention = "model.layers.{}.self_attn";
+    let want = format!(
+        "<- {attention}.q_proj.weight + {attention}.k_proj.weight + {attention}.v_proj.weight; column, units of 32"
+    );
+    let got = line("qkv.weight");
+    assert!(got.starts_with("0-4 ") && got.ends_with(&want), "{got}");
+    assert!(line("mlp_norm.weight").ends_with("post_attention_layernorm.weight; replicated"), "{list}");
+    assert!(line("token_embed.weight").contains("<- model.embed_tokens.weight; column"), "{list}");
 }
 
 #[test]

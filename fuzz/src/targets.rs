@@ -196,6 +196,7 @@ impl Target {
                     "\"pattern\":",
                     "\"cut\":",
                     "rowwise",
+                    "\"tp_plan\":",
                     "(a{9}){9}{9}",
                     "\\\\p{L}",
                     "(?i)",

@@ -76,9 +76,9 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
                 let bytes = read(&file, index::MAX_INDEX)?;
                 Ok(Box::new(index::open(path, &file.display().to_string(), &bytes, access)?))
             }),
-            Weights::Ranks(files) => hugging_face(path, path, || {
+            Weights::Ranks(files) => hugging_face(path, path, |_| {
                 let place = path.display().to_string();
-                Ok(deepspeed::open(&place, &Files::of_ranks(files), None, access)?.source)
+                Ok(deepspeed::open(&place, &Files::of_ranks(files), Order::default(), access)?.source)
             }),
         };
     }

@@ -16,6 +16,13 @@ pub struct EncoderInput {
     pub kinds: Vec<u32>,
 }
 
+impl From<Vec<u32>> for EncoderInput {
+    /// A text without token types.
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, kinds: Vec::new() }
+    }
+}
+
 /// What an encoder says of one text; absent parts are empty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Encoded {

@@ -132,8 +132,7 @@ impl<B: Backend> Engine<B> {
     /// requests are under way.
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
-        let texts: Vec<EncoderInput> =
-            sequences.into_iter().map(|ids| EncoderInput { ids, kinds: Vec::new() }).collect();
+        let texts: Vec<EncoderInput> = sequences.into_iter().map(EncoderInput::from).collect();
         self.forward_texts(&texts, want)
     }
 
@@ -196,7 +195,13 @@ impl<B: Backend> Engine<B> {
                 }
             }
         }
-        self.run()?;
+        if let Err(error) = self.run() {
+            // Nobody knows these requests: left behind, they would fail every step to come.
+            for id in ids {
+                self.cancel(id)?;
+            }
+            return Err(error);
+        }
         let kept = ids.into_iter().map(|id| self.take_captured(id).unwrap_or_default());
         Ok(kept.map(|k| Encoded { hidden: k.hidden, logits: k.logits, pooled: Vec::new() }).collect())
     }

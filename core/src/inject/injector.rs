@@ -4,7 +4,7 @@ use super::{build, check, describe};
 use crate::backend::Backend;
 use crate::checkpoint::ModelFiles;
 use crate::model::{MakeBlock, Model, Own, OwnBlock};
-use crate::policy::{Catalog, ModelSpec, Registry, resolve};
+use crate::policy::{Catalog, ModelSpec, Origin, Registry, resolve};
 use crate::weights::{LoadOptions, load};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -52,6 +52,7 @@ impl<'a, B: Backend> Injector<'a, B> {
         let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, progress)?;
         let positions = self.positions.min(spec.max_positions);
         let mut model = build(backend, spec, operands, positions)?;
+        model.origin = Some(Origin::new(policy.as_ref(), &config, &resolved));
         self.graft(backend, &mut model)?;
         Ok(model)
     }

@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Coverage, Op, Prepared, Signature};
 use crate::mem::{Float, WeightFormat};
 use crate::model::Model;
-use crate::policy::{Family, HeadSpec, Placement};
+use crate::policy::{Family, HeadSpec, Origin, Placement};
 use std::fmt;
 
 /// One slot of the plan.
@@ -44,6 +44,8 @@ pub struct InjectionPlan {
     pub rows: Vec<PlanRow>,
     /// What the policy assumed beyond what the checkpoint says.
     pub assumed: Vec<String>,
+    /// The policy, why it was chosen, and the tensors that fill each operand; none for a model built without a checkpoint.
+    pub origin: Option<Origin>,
 }
 
 impl InjectionPlan {
@@ -144,6 +146,7 @@ impl InjectionPlan {
             dtype,
             rows: p.rows,
             assumed: spec.assumed.clone(),
+            origin: model.origin.clone(),
         }
     }
 
@@ -243,6 +246,9 @@ impl fmt::Display for InjectionPlan {
     /// A table; consecutive layers with the same rows are shown once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}, activations {}", self.arch, self.backend, self.dtype)?;
+        if let Some(Origin { policy, why, .. }) = &self.origin {
+            writeln!(f, "policy {policy}: {why}")?;
+        }
         for assumed in &self.assumed {
             writeln!(f, "assumed: {assumed}")?;
         }
@@ -350,6 +356,7 @@ mod tests {
             dtype: Float::F32,
             rows,
             assumed: Vec::new(),
+            origin: None,
         };
         let text = plan.to_string();
         assert!(text.contains("missing: no kernel reads Q9"), "{text}");

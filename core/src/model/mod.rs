@@ -26,7 +26,7 @@ pub use scratch::Scratch;
 use crate::backend::{Backend, Exec, Linear, NormCall, Prepared, Table};
 use crate::kv::PagedKv;
 use crate::mem::{MatRef, StepView};
-use crate::policy::{ModelSpec, NormSpec, Placement, RopeScaling};
+use crate::policy::{ModelSpec, NormSpec, Origin, Placement, RopeScaling};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -86,6 +86,8 @@ pub struct Model<B: Backend> {
     pub project_out: Option<Linear<B::Weight>>,
     /// What reads the last hidden state.
     pub head: Head<B::Weight>,
+    /// The policy and the tensors behind it, of models that were read from a checkpoint.
+    pub origin: Option<Origin>,
     /// A user's own blocks by layer; empty where there are none.
     own: Vec<Option<Own<B>>>,
 }
@@ -101,7 +103,7 @@ impl<B: Backend> Model<B> {
         project_out: Option<Linear<B::Weight>>,
         head: Head<B::Weight>,
     ) -> Self {
-        Self { spec, embed, ropes, blocks, final_norm, project_out, head, own: Vec::new() }
+        Self { spec, embed, ropes, blocks, final_norm, project_out, head, origin: None, own: Vec::new() }
     }
 
     /// One step: the hidden states of all token rows, then the head on the wanted rows.

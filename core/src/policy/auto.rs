@@ -318,6 +318,16 @@ impl InjectionPolicy for Automatic {
         }
     }
 
+    fn why(&self, config: &ModelConfig) -> String {
+        let (kind, class) = (config.model_type(), config.architecture());
+        let summed = match self.row_parallel[..] {
+            [] => String::new(),
+            _ => format!(", products that are summed by injection_policy ({})", self.row_parallel.join(", ")),
+        };
+        let none = format!("no family fits model_type \"{kind}\", architecture \"{class}\"");
+        format!("{none}: tensors are placed by their names{summed}")
+    }
+
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         let found = self.read(config, catalog)?;
         for assumed in &found.assumed {

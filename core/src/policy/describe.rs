@@ -47,6 +47,10 @@ impl InjectionPolicy for Described {
         fit_by_type(config, self.types)
     }
 
+    fn why(&self, config: &ModelConfig) -> String {
+        format!("it is the family of model_type \"{}\"", config.model_type())
+    }
+
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         Ok(ModelSpec { arch: self.name.into(), ..(self.spec)(config, catalog)? })
     }

@@ -42,6 +42,10 @@ impl InjectionPolicy for MetaLlama {
         Fit::No("no `dim` and `n_layers`, or no `tok_embeddings`".into())
     }
 
+    fn why(&self, _: &ModelConfig) -> String {
+        "the configuration has `dim` and `n_layers`, the file `tok_embeddings`".into()
+    }
+
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         // Rows that the parameters leave open (-1) or give by a rule of their own are those of the tensors.
         let rows = |name: &str| {

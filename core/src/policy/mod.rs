@@ -34,6 +34,7 @@ mod moe;
 mod mpt;
 mod names;
 mod opt;
+mod origin;
 mod phi;
 mod post_norm;
 mod qwen;
@@ -78,6 +79,7 @@ pub use moe::MIXTRAL;
 pub use mpt::MPT;
 pub use names::{Names, QkvLayout};
 pub use opt::OPT;
+pub use origin::{Filled, Origin};
 pub use phi::{PHI, PHI3};
 pub use post_norm::{EXAONE4, OLMO2};
 pub use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE};
@@ -145,6 +147,10 @@ pub trait InjectionPolicy: Send + Sync {
     fn name(&self) -> &str;
     /// Whether this policy describes the model.
     fn fit(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Fit;
+    /// Why it was chosen, once it was; for reports.
+    fn why(&self, config: &ModelConfig) -> String {
+        format!("it fits model_type \"{}\"", config.model_type())
+    }
     /// The model's shape.
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec>;
     /// Which tensors fill which roles.

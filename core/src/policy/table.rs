@@ -26,7 +26,7 @@ pub struct TablePolicy {
     like: Described,
     names: OwnedNames,
     ignored: Vec<String>,
-    rules: Vec<(Regex, Rule)>,
+    rules: Vec<Asked>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -64,6 +64,9 @@ struct Table {
     /// How tensors are cut for tensor parallelism: a regular expression and a word.
     #[serde(default)]
     partition: Vec<Rule>,
+    /// The same as Hugging Face writes it: module pattern and word.
+    #[serde(default)]
+    tp_plan: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -112,26 +115,96 @@ struct Rule {
     cut: String,
 }
 
+/// A rule that was checked.
+#[derive(Debug, Clone)]
+struct Asked {
+    /// Over whole tensor names.
+    regex: Regex,
+    /// Where it stands, as the user wrote it.
+    field: &'static str,
+    pattern: String,
+    word: String,
+    cut: Cut,
+}
+
 /// What a rule asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Outputs,
+    /// Outputs that every rank gathers: as good as having the whole on every rank.
+    Gathered,
     Inputs,
     Whole,
+    /// A word about a module, not about its tensors.
+    Any,
 }
 
-impl Rule {
-    fn cut(&self) -> Result<Cut> {
-        Ok(match self.cut.as_str() {
-            "column" | "colwise" | "colwise_rep" | "colwise_gather_output" => Cut::Outputs,
-            "row" | "rowwise" => Cut::Inputs,
-            "replicated" | "skip" | "replicated_with_grad_allreduce" => Cut::Whole,
-            other => {
-                let known = "column, row, replicated, colwise, colwise_rep, colwise_gather_output, rowwise, \
-                             replicated_with_grad_allreduce";
-                return Err(Error::config("partition.cut", format!("\"{other}\""), known));
-            }
+/// The words that a rule may use.
+const CUTS: [(Cut, &[&str]); 5] = [
+    (
+        Cut::Outputs,
+        &[
+            "column",
+            "colwise",
+            "packed_colwise",
+            "local_colwise",
+            "embedding_rowwise",
+            "vocab_parallel_rowwise",
+        ],
+    ),
+    (Cut::Gathered, &["colwise_rep", "colwise_gather_output"]),
+    (
+        Cut::Inputs,
+        &["row", "rowwise", "rowwise_rep", "rowwise_split_input", "packed_rowwise", "local_rowwise"],
+    ),
+    (Cut::Whole, &["replicated", "replicate", "skip", "replicated_with_grad_allreduce", "sequence_parallel"]),
+    (Cut::Any, &["local", "gather", "ep_router", "grouped_gemm", "moe_tp_experts"]),
+];
+
+impl Cut {
+    fn read(field: &str, word: &str) -> Result<Self> {
+        let found = CUTS.iter().find(|(_, words)| words.contains(&word));
+        found.map(|(cut, _)| *cut).ok_or_else(|| {
+            let known: Vec<&str> = CUTS.iter().flat_map(|(_, words)| words.iter().copied()).collect();
+            Error::config(field, format!("\"{word}\""), known.join(", "))
         })
+    }
+
+    /// Whether an operand of `slot` that the engine cuts as `shard` is what the rule asks for.
+    fn allows(self, slot: Slot, shard: Shard) -> bool {
+        // To a table of embeddings, Hugging Face's `rowwise` means its rows, which are the vocabulary.
+        let table = slot == Slot::TokenEmbed && self == Cut::Inputs;
+        match shard {
+            Shard::Columns { .. } | Shard::Vocab => {
+                matches!(self, Cut::Outputs | Cut::Gathered | Cut::Any) || table
+            }
+            Shard::Rows { .. } => matches!(self, Cut::Inputs | Cut::Any),
+            Shard::Replicated => matches!(self, Cut::Whole | Cut::Gathered | Cut::Any),
+        }
+    }
+}
+
+impl Asked {
+    fn new(field: &'static str, pattern: &str, expression: &str, word: &str) -> Result<Self> {
+        let cut = Cut::read(field, word)?;
+        let regex = RegexBuilder::new(&format!("^(?:{expression})$"))
+            .size_limit(PATTERN_BYTES)
+            .dfa_size_limit(PATTERN_BYTES)
+            .build()
+            .map_err(|e| Error::config(field.replace(".cut", ".pattern"), pattern, e.to_string()))?;
+        Ok(Self { regex, field, pattern: pattern.into(), word: word.into(), cut })
+    }
+
+    fn rule(rule: &Rule) -> Result<Self> {
+        Self::new("partition.cut", &rule.pattern, &rule.pattern, &rule.cut)
+    }
+
+    /// An entry of a `tp_plan`: `*` is one part of a module's name, and `model.` may stand before it.
+    fn module(pattern: &str, word: &str) -> Result<Self> {
+        let name = pattern.strip_prefix("model.").unwrap_or(pattern);
+        let parts: Vec<String> = name.split('*').map(regex::escape).collect();
+        let expression = format!(r"(?:model\.)?{}\.(?:weight|bias)", parts.join("[^.]+"));
+        Self::new("tp_plan", pattern, &expression, word)
     }
 }
 
@@ -196,21 +269,13 @@ impl TablePolicy {
         };
         let mut ignored = owned(like.names.ignored);
         ignored.extend(table.ignored.iter().cloned());
-        if table.partition.len() > MOST_RULES {
-            let found = format!("{} rules", table.partition.len());
-            return Err(Error::config("partition", found, format!("at most {MOST_RULES}")));
+        for (field, count) in [("partition", table.partition.len()), ("tp_plan", table.tp_plan.len())] {
+            if count > MOST_RULES {
+                return Err(Error::config(field, format!("{count} rules"), format!("at most {MOST_RULES}")));
+            }
         }
-        let rules = table.partition.iter().map(|rule| {
-            rule.cut()?;
-            let whole = format!("^(?:{})$", rule.pattern);
-            let regex = RegexBuilder::new(&whole)
-                .size_limit(PATTERN_BYTES)
-                .dfa_size_limit(PATTERN_BYTES)
-                .build()
-                .map_err(|e| Error::config("partition.pattern", &rule.pattern, e.to_string()))?;
-            Ok((regex, rule.clone()))
-        });
-        let rules = rules.collect::<Result<_>>()?;
+        let modules = table.tp_plan.iter().map(|(pattern, word)| Asked::module(pattern, word));
+        let rules = table.partition.iter().map(Asked::rule).chain(modules).collect::<Result<_>>()?;
         Ok(Self { table, like, names, ignored, rules })
     }
 
@@ -273,16 +338,16 @@ impl TablePolicy {
     fn check_rules(&self, bindings: &[Binding]) -> Result<()> {
         for binding in bindings.iter().filter(|b| b.role.part == Part::Weight) {
             let names = binding.sources.iter().flat_map(|s| &s.names);
-            let rule = self.rules.iter().find(|(regex, _)| names.clone().any(|n| regex.is_match(n)));
-            let Some((_, rule)) = rule else { continue };
-            let own = match binding.shard {
-                Shard::Columns { .. } | Shard::Vocab => Cut::Outputs,
-                Shard::Rows { .. } => Cut::Inputs,
-                Shard::Replicated => Cut::Whole,
-            };
-            if rule.cut()? != own {
-                let allowed = format!("{own:?} for {} (`{}`)", binding.role, rule.pattern).to_lowercase();
-                return Err(Error::config("partition.cut", format!("\"{}\"", rule.cut), allowed));
+            // Of every name the first rule that fits: q, k and v may have one each.
+            let mut rules = names.filter_map(|name| self.rules.iter().find(|rule| rule.regex.is_match(name)));
+            if let Some(rule) = rules.find(|rule| !rule.cut.allows(binding.role.slot, binding.shard)) {
+                let own = match binding.shard {
+                    Shard::Columns { .. } | Shard::Vocab => "outputs",
+                    Shard::Rows { .. } => "inputs",
+                    Shard::Replicated => "whole",
+                };
+                let allowed = format!("{own} for {} (`{}`)", binding.role, rule.pattern);
+                return Err(Error::config(rule.field, format!("\"{}\"", rule.word), allowed));
             }
         }
         Ok(())
@@ -325,6 +390,11 @@ impl InjectionPolicy for TablePolicy {
             Fit::Yes { .. } => Fit::Yes { specificity: 20 },
             no => no,
         }
+    }
+
+    fn why(&self, config: &ModelConfig) -> String {
+        let (own, like) = (config.model_type(), &self.table.like);
+        format!("a table given by the user describes model_type \"{own}\", like {like}")
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {

@@ -146,6 +146,54 @@ fn defaults_yield_to_renamed_fields_and_reach_into_objects() {
     assert!(text.contains("`set`") && text.contains("width.inner"), "{text}");
 }
 
+#[test]
+fn a_tp_plan_is_taken_as_hugging_face_writes_it() {
+    let plan = |entries: Value| {
+        let table = json!({"name": "own", "model_types": ["llama"], "like": "llama", "tp_plan": entries});
+        let policy = TablePolicy::new(table)?;
+        resolved(&policy, &mut Case::load("llama"))
+    };
+    // As LLaMA's configuration class has it, with what newer releases and `lm_head` add.
+    let whole = json!({
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "packed_colwise",
+        "model.layers.*.self_attn.o_proj": "rowwise",
+        "layers.*.mlp.gate_proj": "colwise",
+        "layers.*.mlp.up_proj": "colwise",
+        "layers.*.mlp.down_proj": "rowwise_rep",
+        "layers.*.mlp": "gather",
+        "layers.*.input_layernorm": "sequence_parallel",
+        "embed_tokens": "rowwise",
+        "norm": "replicated_with_grad_allreduce",
+        "lm_head": "colwise_rep",
+    });
+    assert_eq!(plan(whole).unwrap().arch, "own");
+    // Every pattern reaches its tensors: the other word is refused with the field, the word and the operand.
+    for (pattern, word, allowed) in [
+        ("layers.*.self_attn.q_proj", "rowwise", "outputs for layer 0 qkv.weight"),
+        ("model.layers.*.mlp.down_proj", "colwise", "inputs for layer 0 down.weight"),
+        ("layers.1.mlp.down_proj", "colwise", "inputs for layer 1 down.weight"),
+        ("layers.*.mlp.*", "colwise", "inputs for layer 0 down.weight"),
+        ("embed_tokens", "replicate", "outputs for token_embed.weight"),
+        ("layers.*.self_attn.v_proj", "row", "outputs for layer 0 qkv.weight"),
+        ("lm_head", "packed_rowwise", "outputs for head.weight"),
+    ] {
+        let e = plan(json!({pattern: word})).unwrap_err().to_string();
+        assert!(e.contains(&format!("`tp_plan` is \"{word}\"; allowed: {allowed} (`{pattern}`)")), "{e}");
+    }
+    // A star is one part of a name, and a dot is a dot.
+    for pattern in
+        ["*.down_proj", "layers.*.down_proj", "layers.*.mlp.down_proj.weight", "layers.*.mlp_down_proj"]
+    {
+        plan(json!({pattern: "colwise"})).unwrap();
+    }
+    let e = plan(json!({"layers.*.mlp.up_proj": "diagonal"})).unwrap_err().to_string();
+    assert!(e.contains("`tp_plan` is \"diagonal\"; allowed: column, colwise"), "{e}");
+    let many: serde_json::Map<String, Value> = (0..65).map(|i| (format!("m{i}"), json!("colwise"))).collect();
+    assert!(plan(Value::Object(many)).unwrap_err().to_string().contains("`tp_plan` is 65 rules"));
+}
+
 /// Under an unknown type, the automatic policy must come to what the family's own policy says.
 #[test]
 fn the_automatic_policy_reads_what_families_say() {

@@ -1,11 +1,13 @@
 //! All flags, and how they become options of the library.
 
-use super::output::Loading;
+use super::output::{Loading, note};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use engraft::backends::{self, BackendName};
 use engraft::core::numerics::Mode;
 use engraft::core::policy::TablePolicy;
-use engraft::{Float, ModelSource, Options, Registry, SamplingParams, TextGenerator, WeightFormat};
+use engraft::{
+    Float, ModelSource, Options, RawConfig, Registry, SamplingParams, TextGenerator, WeightFormat,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,6 +49,10 @@ pub struct ModelArgs {
     /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several times)
     #[arg(long, value_name = "FILE")]
     pub policy: Vec<PathBuf>,
+    /// Take element type, sizes, quantization, policy and checkpoint from a DeepSpeed configuration, .json or .toml; it
+    /// stands in the place of --dtype and --quantize
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dtype", "quantize"])]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     pub device: DeviceArgs,
 }
@@ -150,6 +156,9 @@ pub struct PlanArgs {
     pub path: Option<String>,
     #[command(flatten)]
     pub model: ModelArgs,
+    /// Also list which tensors of the checkpoint fill each operand, and how they are fused and cut (JSON always does)
+    #[arg(long)]
+    pub tensors: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -230,23 +239,35 @@ pub struct WriteShapeArgs {
 impl ModelArgs {
     /// Whether the embedded model is meant.
     pub fn is_demo(&self) -> bool {
-        self.model.is_none()
+        self.model.is_none() && self.config.is_none()
     }
 
-    pub fn source(&self) -> ModelSource {
-        self.model.as_deref().map_or(ModelSource::Demo, named)
-    }
-
-    /// For one sequence at a time, with the policies that were named.
-    pub fn options(&self) -> Result<Options, Failure> {
-        Ok(self.device.options()?.max_seqs(1).registry(registry(&self.policy)?))
+    /// The model, `path` or that of the flags, and how to open it: for one sequence at a time, with the policies that
+    /// were named.
+    pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
+        let mut options = self.device.options()?.registry(registry(&self.policy)?);
+        let mut source = path.or(self.model.as_deref()).map(named);
+        if let Some(file) = &self.config {
+            let (config, warnings) = RawConfig::new().file(file)?.check()?;
+            warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+            options = options.config(&config)?;
+            source = match (source, config.checkpoint.is_some()) {
+                (Some(_), true) => {
+                    let both = "a model is named on the command line and by `checkpoint` in";
+                    return Err(Failure::Usage(format!("{both} {}: give one", file.display())));
+                }
+                (None, true) => ModelSource::configured(&config)?,
+                (source, false) => source,
+            };
+        }
+        Ok((source.unwrap_or(ModelSource::Demo), options.max_seqs(1)))
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.
     pub fn open(&self) -> Result<TextGenerator, Failure> {
         let mut loading = Loading::default();
-        let options = self.options()?;
-        Ok(options.progress(move |done, total| loading.show(done, total)).open(self.source())?)
+        let (source, options) = self.read(None)?;
+        Ok(options.progress(move |done, total| loading.show(done, total)).open(source)?)
     }
 }
 

@@ -1,18 +1,21 @@
 //! `engraft plan`: the injection plan of a model.
 
 use super::Outcome;
-use super::args::{PlanArgs, named};
+use super::args::PlanArgs;
 use super::output::{emit, json};
 use engraft::Error;
 
 pub fn run(args: &PlanArgs) -> Outcome {
-    let source = args.path.as_deref().map_or_else(|| args.model.source(), named);
+    let (source, options) = args.model.read(args.path.as_deref())?;
     let mut loading = super::output::Loading::default();
-    let options = args.model.options()?;
     let handle = options.progress(move |done, total| loading.show(done, total)).start(source)?;
     let plan = &handle.info().plan;
     if args.json {
         return json(&serde_json::to_value(plan).map_err(|e| Error::internal(e.to_string()))?);
     }
-    emit(&format!("{plan}\n"))
+    emit(&format!("{plan}\n"))?;
+    match plan.origin.as_ref().filter(|_| args.tensors) {
+        Some(origin) => emit(&format!("\n{origin}\n")),
+        None => Ok(()),
+    }
 }

@@ -1,6 +1,6 @@
 //! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while not.
 
-use super::{Command, Event, ModelInfo, Told};
+use super::{Command, Event, ModelInfo, Reply, Told};
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
@@ -11,7 +11,7 @@ use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::policy::{Family, HeadSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
@@ -55,7 +55,8 @@ impl Visitor for Serve {
             plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), engine.config().dtype),
         };
         if self.ready.send(Ok(info)).is_ok() {
-            Desk { engine, clients: BTreeMap::new(), broken: None }.serve(&self.inbox);
+            Desk { engine, clients: BTreeMap::new(), later: VecDeque::new(), broken: None }
+                .serve(&self.inbox);
         }
         Ok(())
     }
@@ -83,6 +84,8 @@ struct Desk<B: Backend> {
     engine: Engine<B>,
     /// By the engine's number of the request.
     clients: BTreeMap<u64, Client>,
+    /// Commands in their order, from the first on that must wait until the engine is idle.
+    later: VecDeque<Command>,
     /// Why no request can be served any more.
     broken: Option<String>,
 }
@@ -92,6 +95,7 @@ impl<B: Backend> Desk<B> {
     fn serve(mut self, inbox: &Receiver<Command>) {
         let mut outputs = Vec::new();
         loop {
+            self.catch_up();
             if self.engine.is_idle() {
                 match inbox.recv() {
                     Ok(command) => self.obey(command),
@@ -112,10 +116,37 @@ impl<B: Backend> Desk<B> {
         }
     }
 
+    /// Takes a command in its turn; only cancelling is done at once.
     fn obey(&mut self, command: Command) {
+        match command {
+            Command::Cancel { .. } => self.execute(command),
+            other => {
+                self.later.push_back(other);
+                self.catch_up();
+            }
+        }
+    }
+
+    /// Executes what waits, up to a command that must have the engine for itself while requests are under way: what came
+    /// after it waits too, so that it has its turn.
+    fn catch_up(&mut self) {
+        while let Some(command) = self.later.front() {
+            let alone =
+                matches!(command, Command::Forward { .. } | Command::Embed { .. } | Command::Score { .. });
+            if alone && !self.engine.is_idle() {
+                return;
+            }
+            if let Some(command) = self.later.pop_front() {
+                self.execute(command);
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Submit { key, request, events } => self.submit(key, request, events),
             Command::Cancel { key } => {
+                self.later.retain(|c| !matches!(c, Command::Submit { key: waiting, .. } if *waiting == key));
                 let found = self.clients.iter().find(|(_, c)| c.key == key).map(|(id, _)| *id);
                 if let Some(id) = found {
                     self.clients.remove(&id);
@@ -123,13 +154,31 @@ impl<B: Backend> Desk<B> {
                 }
             }
             Command::Encode { texts, all_layers, reply } => {
-                let result = match &self.broken {
-                    None => self.engine.encode(&texts, all_layers),
-                    Some(what) => Err(Error::DeviceLost { what: what.clone() }),
-                };
-                let _ = reply.send(result);
+                self.answer(&reply, |engine| engine.encode(&texts, all_layers));
+            }
+            Command::EncodeImages { images, all_layers, reply } => {
+                let images: Vec<&[f32]> = images.iter().map(Vec::as_slice).collect();
+                self.answer(&reply, |engine| engine.encode_images(&images, all_layers));
+            }
+            Command::Forward { texts, want, reply } => {
+                self.answer(&reply, |engine| engine.forward_texts(&texts, &want));
+            }
+            Command::Embed { texts, pooling, normalise, reply } => {
+                self.answer(&reply, |engine| engine.embed(&texts, pooling, normalise));
+            }
+            Command::Score { sequences, reply } => {
+                self.answer(&reply, |engine| engine.score(&sequences));
             }
         }
+    }
+
+    /// Sends what the engine makes of whole inputs; whoever asked may be gone.
+    fn answer<T>(&mut self, reply: &Reply<T>, work: impl FnOnce(&mut Engine<B>) -> Result<Vec<T>>) {
+        let result = match &self.broken {
+            None => work(&mut self.engine),
+            Some(what) => Err(Error::DeviceLost { what: what.clone() }),
+        };
+        let _ = reply.send(result);
     }
 
     fn submit(&mut self, key: u64, request: Request, events: Sender<Told>) {

@@ -86,6 +86,7 @@ mod tests {
             dtype: Float::F32,
             rows: kernels.iter().map(row).collect(),
             assumed: Vec::new(),
+            origin: None,
         }
     }
 

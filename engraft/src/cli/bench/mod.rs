@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub fn run(args: &BenchArgs) -> Outcome {
+    if args.model.config.is_some() {
+        return Err(Failure::Usage("bench takes no --config: name --dtype and --quantize".into()));
+    }
     let folder = args.shape.map(|_| Folder::new()).transpose()?;
     let model = match (args.shape, &folder, &args.model.model) {
         (Some(shape), Some(folder), _) => Some(written(args, shape, &folder.0)?),
