@@ -1,7 +1,6 @@
 //! Whole models on CUDA: the laws, bit for bit; in reference mode the CPU's bits, logits and hidden states; the tokens that
 //! the CPU draws; replayed steps against eager ones, with padded rows and on tensor cores; plans without a composed slot;
-//! kernels that are compiled once. Faults and what they leave alone are in
-//! the backend's own tests.
+//! kernels that are compiled once. Faults and what they leave alone are in the backend's own tests.
 //!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing runs, and each
 //! test says so.
