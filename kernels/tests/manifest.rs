@@ -51,6 +51,35 @@ fn every_entry_stands_alone_and_waits_for_the_launches_before_it() {
     }
 }
 
+/// A product or an attention that a compiler, or a change, took off the tensor cores would be right and slow.
+#[test]
+fn kernels_for_tensor_cores_use_them() {
+    let (everyone, hopper) = ("mma.sync", "wgmma.mma_async");
+    let mut found = 0;
+    for module in MODULES {
+        for entry in entries(module.ptx) {
+            let wanted = match module.stem {
+                "gemm" | "gemmq" => everyone,
+                "flash" if !entry.starts_with("flash_merge_") => everyone,
+                "int8" if entry == "int8_dense" => everyone,
+                "gemmw" | "flashw" => hopper,
+                _ => continue,
+            };
+            let text = single(module.ptx, entry).unwrap();
+            assert!(text.contains(wanted), "{entry} for {} has no {wanted}", module.arch);
+            found += 1;
+        }
+    }
+    // An entry of another name would go by unseen.
+    assert_eq!(found, 2 * (12 + 36 + 20 + 1) + 4 + 4);
+    // What entries share has none, or every text would.
+    let merge = MODULES
+        .iter()
+        .find(|module| module.stem == "flash")
+        .and_then(|module| single(module.ptx, "flash_merge_bf16"));
+    assert!(!merge.unwrap().contains(everyone));
+}
+
 #[test]
 fn entries_say_which_source_they_are_in() {
     for module in MODULES {

@@ -1,6 +1,6 @@
 //! Whole models on CUDA: the laws, bit for bit; in reference mode the CPU's bits, logits and hidden states; the tokens that
-//! the CPU draws; plans without a composed slot; kernels that are compiled once. Faults and what they leave alone are in
-//! the backend's own tests.
+//! the CPU draws; replayed steps against eager ones, with padded rows and on tensor cores; plans without a composed slot;
+//! kernels that are compiled once. Faults and what they leave alone are in the backend's own tests.
 //!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing runs, and each
 //! test says so.
@@ -18,11 +18,12 @@ use conformance::{budget, compare};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Request, Want};
+use engraft_core::engine::{Encoded, EncoderInput, Engine, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
 use engraft_core::policy::Registry;
+use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_cuda::{Cuda, CudaConfig, Loads};
@@ -33,7 +34,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use whole::{CASES, golden, laws, open};
+use whole::{CASES, config, golden, laws, open, run, same};
 
 /// The devices to test; the run fails where one that it asks for is not there.
 fn here() -> Vec<String> {
@@ -149,17 +150,27 @@ fn wide_heads(dtype: Float) -> ModelFiles {
     open_bytes(&serde_json::to_vec(&config).unwrap(), None, Cow::Owned(file), tokenizer).unwrap()
 }
 
+/// An engine for it.
+fn wide<B: Backend>(
+    backend: &Arc<B>,
+    dtype: Float,
+    quantize: Option<WeightFormat>,
+    config: EngineConfig,
+) -> Engine<B> {
+    let (files, options) = (wide_heads(dtype), LoadOptions { quantize, ..LoadOptions::default() });
+    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 96, ..config };
+    Engine::new(backend.clone(), model, config).unwrap()
+}
+
 /// An engine for it, and the logits of three prompts of 50 tokens, all in one step.
 fn logits<B: Backend>(
     backend: &Arc<B>,
     dtype: Float,
     quantize: Option<WeightFormat>,
 ) -> (Engine<B>, Vec<f32>) {
-    let (files, options) = (wide_heads(dtype), LoadOptions { quantize, ..LoadOptions::default() });
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 64, ..EngineConfig::default() };
-    let config = EngineConfig { all_logits: true, ..config };
-    let mut engine = Engine::new(backend.clone(), model, config).unwrap();
+    let config = EngineConfig { all_logits: true, ..EngineConfig::default() };
+    let mut engine = wide(backend, dtype, quantize, config);
     let want = Want { logits: true, hidden: false };
     let ask = |p: u32| Request {
         prompt: (0..50).map(|i| 3 + (p * 31 + i * 17) % 90).collect(),
@@ -207,6 +218,105 @@ fn fast_takes_the_kernels_of_hopper_for_many_rows() {
             assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
         }
     }
+}
+
+/// The tokens of prompts of these lengths, all at once, and the sizes of the decode steps that were captured.
+fn drawn<B: Backend>(
+    mut engine: Engine<B>,
+    lengths: &[usize],
+    sampling: SamplingParams,
+) -> (Vec<Vec<u32>>, Vec<usize>) {
+    let vocab = engine.model().spec.vocab;
+    let mut ids = Vec::new();
+    for (p, n) in lengths.iter().enumerate() {
+        let prompt = (0..*n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect();
+        ids.push(engine.put(Request { prompt, max_new_tokens: 5, sampling, ..Request::default() }).unwrap());
+    }
+    let tokens = engine.run().unwrap();
+    (ids.iter().map(|id| tokens[id].clone()).collect(), engine.captured_graphs())
+}
+
+/// Holds replayed decode steps, which run in a bucket of this size, to eager ones. What is drawn at this temperature hangs on
+/// all logits, what is drawn next on all keys and values.
+fn replays<B: Backend>(
+    what: &str,
+    lengths: &[usize],
+    bucket: usize,
+    engine: impl Fn(EngineConfig) -> Engine<B>,
+) {
+    let hot = SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() };
+    for sampling in [SamplingParams::default(), hot] {
+        let run = |graphs: bool| {
+            let config = EngineConfig { graphs, max_seqs: 12, ..EngineConfig::default() };
+            drawn(engine(config), lengths, sampling)
+        };
+        let ((replayed, captured), (eager, none)) = (run(true), run(false));
+        assert!(captured == [bucket] && none.is_empty(), "{what}: {captured:?} and {none:?} captured");
+        assert_eq!(replayed, eager, "{what}: replayed against eager");
+    }
+}
+
+#[test]
+fn the_default_mode_attends_on_tensor_cores_and_replays_what_it_runs() {
+    let here = here();
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
+    for name in &here {
+        for dtype in [Float::Bf16, Float::F16] {
+            let gpu = cuda(name, Mode::Invariant).unwrap();
+            let ran = launches(&gpu, &cpu, dtype);
+            let times = |entry: String| ran.get(&entry).copied().unwrap_or(0);
+            assert_eq!(times(format!("flash_whole_{dtype}_64")), 1, "{ran:?}");
+            // One sequence grows beyond a chunk of 64 keys.
+            replays(&format!("{name}, {dtype}"), &[50, 1, 62], 3, |c| wide(&gpu, dtype, None, c));
+            let split = gpu.launches().get(&format!("flash_split_{dtype}_64")).copied().unwrap_or(0);
+            // Four runs, each with at least four decode steps.
+            assert!(split >= 16, "{split} launches");
+        }
+    }
+}
+
+/// Nine sequences decode in a bucket of twelve: the rows between write nothing.
+#[test]
+fn padded_rows_of_a_bucket_change_nothing() {
+    let lengths = [5, 1, 17, 2, 9, 16, 3, 15, 7];
+    for name in &here() {
+        let strict = cuda(name, Mode::Reference).unwrap();
+        replays(&format!("{name}, llama"), &lengths, 12, |config| {
+            open(&strict, &golden("llama"), EngineConfig { max_context: 32, ..config })
+        });
+        let usual = cuda(name, Mode::Invariant).unwrap();
+        let dtype = Float::Bf16;
+        replays(&format!("{name}, {dtype}"), &lengths, 12, |config| wide(&usual, dtype, None, config));
+    }
+}
+
+#[test]
+fn encoders_have_the_cpus_bits() {
+    let here = here();
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
+    for name in &here {
+        let gpu = cuda(name, Mode::Reference).unwrap();
+        for dtype in [Float::F32, Float::Bf16] {
+            let got = encoded(&gpu, dtype);
+            assert!(got.iter().all(|bits| !bits.is_empty()) && got.len() == 3);
+            assert!(got == encoded(&cpu, dtype), "{name}, {dtype}: BERT's bits are not the CPU's");
+        }
+    }
+}
+
+/// Every bit of what BERT says of three texts: hidden states of all layers, logits, pooled rows.
+fn encoded<B: Backend>(backend: &Arc<B>, dtype: Float) -> Vec<Vec<u32>> {
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+    let mut engine = open(backend, &golden("bert"), config);
+    let vocab = engine.model().spec.vocab;
+    let text = |(p, n): (usize, usize)| EncoderInput {
+        ids: (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect(),
+        kinds: (0..n).map(|i| u32::from(2 * i > n)).collect(),
+    };
+    let texts: Vec<EncoderInput> = [5, 1, 17].into_iter().enumerate().map(text).collect();
+    let all = engine.encode(&texts, true).unwrap();
+    let values = |e: Encoded| [e.hidden.concat(), e.logits, e.pooled].concat();
+    all.into_iter().map(|e| values(e).iter().map(|v| v.to_bits()).collect()).collect()
 }
 
 #[test]
@@ -317,6 +427,13 @@ fn models_keep_the_laws_and_equal_the_cpu() {
             laws(&strict, &cpu, case, Float::F32);
         }
         laws(&strict, &cpu, CASES[0], Float::Bf16);
+        let (dtype, greedy) = (Float::F16, SamplingParams::default());
+        let usual = EngineConfig { dtype, kv_dtype: dtype, ..config() };
+        let [got, want] = [
+            run(&strict, CASES[1], usual.clone(), greedy, true),
+            run(&cpu, CASES[1], usual.clone(), greedy, true),
+        ];
+        same("f16: the device against the CPU", &got, &want, true);
         let invariant = cuda(name, Mode::Invariant).unwrap();
         laws(&invariant, &cpu, CASES[0], Float::F32);
         laws(&invariant, &cpu, CASES[0], Float::Bf16);

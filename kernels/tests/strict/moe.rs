@@ -106,7 +106,7 @@ fn check_experts(experts: &[u32], k: usize, formats: usize) {
                 y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect::<Vec<_>>()
             })
             .collect();
-        Machine::once(|gpu| {
+        Machine::each(|gpu| {
             let out = gpu.matrix(&vec![0.0; slots * n], n, elem, n + 1, 0);
             let p = ExpertLinear {
                 x: gpu.dense(&x, k, elem),

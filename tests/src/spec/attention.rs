@@ -53,6 +53,12 @@ fn lays(dice: &mut Dice) -> [Lay; 4] {
     std::array::from_fn(|_| Lay::random(dice))
 }
 
+/// Heads as tensor cores take them, with several queries to a key: a third of the seeds, by turn.
+fn for_tensor_cores(dice: &Dice) -> Option<Heads> {
+    let (group, width) = dice.turn(&[None, Some((4, 64)), None, None, Some((2, 128)), None])?;
+    Some(Heads { heads: group, kv_heads: 1, k_dim: width, v_dim: width })
+}
+
 fn heads(dice: &mut Dice) -> Heads {
     let (kv_heads, group) = (dice.pick(&[1, 2, 3]), dice.pick(&[1, 2, 4]));
     let k_dim = dice.pick(&[1, 8, 16, 33, 64]);
@@ -72,13 +78,21 @@ fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
 }
 
 fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
-    let heads = heads(dice);
+    let wide = for_tensor_cores(dice);
+    let heads = wide.unwrap_or_else(|| heads(dice));
     let causal = if dense { dice.once_in(2) } else { !dice.once_in(6) };
     let scores = scores(dice, heads, causal);
-    let kv_dtype = if !dense && dice.once_in(3) { Float::Bf16 } else { dtype };
-    let seqs = (0..dice.pick(&[1, 2, 3, 5]))
+    // They take keys of the queries' type alone.
+    let kv_dtype = if !dense && wide.is_none() && dice.once_in(3) { Float::Bf16 } else { dtype };
+    // Wide heads are many multiplications: fewer rows of them.
+    let (counts, lengths): (&[usize], &[usize]) = match wide {
+        Some(_) if dense => (&[1, 2], &[1, 31, 33, 64, 65]),
+        Some(_) => (&[1, 2], &[1, 33, 64, 65, 130, 300]),
+        None => (&[1, 2, 3, 5], &[0, 1, 2, 5, 31, 33, 64, 65, 130, 300]),
+    };
+    let seqs = (0..dice.pick(counts))
         .map(|_| {
-            let len = dice.pick(&[0, 1, 2, 5, 31, 33, 64, 65, 130, 300]);
+            let len = dice.pick(lengths);
             let queries = if dense { len } else { dice.pick(&[0, 1, 1, 2, 7, 40]).min(len) };
             Seq {
                 queries,
