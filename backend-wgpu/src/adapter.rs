@@ -136,7 +136,9 @@ pub(crate) async fn choose(part: Option<&str>, software: bool) -> Result<(wgpu::
 
 fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> {
     let named = |l: &Listed| {
-        part.is_none_or(|p| l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase()))
+        part.is_none_or(|p| {
+            l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase())
+        })
     };
     let allowed = |l: &Listed| software || part.is_some() || l.kind != AdapterKind::Software;
     listed.iter().position(|l| named(l) && allowed(l)).ok_or_else(|| {
@@ -178,7 +180,10 @@ mod tests {
         assert_eq!(pick(&all, Some("LLVMpipe"), false).unwrap(), 1);
         assert_eq!(pick(&all[1..], None, true).unwrap(), 0);
         let three = [one("RTX", AdapterKind::Discrete), all[0].clone(), all[1].clone()];
-        assert_eq!(["integrated", "discrete", "software"].map(|p| pick(&three, Some(p), false).unwrap()), [1, 0, 2]);
+        assert_eq!(
+            ["integrated", "discrete", "software"].map(|p| pick(&three, Some(p), false).unwrap()),
+            [1, 0, 2]
+        );
         let refused = pick(&all[1..], None, false).unwrap_err().to_string();
         assert!(refused.contains("llvmpipe") && refused.contains("software"), "{refused}");
         let unknown = pick(&all, Some("radeon"), true).unwrap_err().to_string();

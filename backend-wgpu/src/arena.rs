@@ -53,7 +53,8 @@ impl Arena {
     /// Writes what differs from what lies there: steps repeat themselves but for a few words. Bytes written.
     pub fn flush(&mut self, queue: &wgpu::Queue) -> u64 {
         let same = |(at, slot): &(usize, &[u8])| self.there.get(*at..at + Self::STRIDE) == Some(*slot);
-        let mut slots = self.host.chunks_exact(Self::STRIDE).enumerate().map(|(i, s)| (i * Self::STRIDE, s)).peekable();
+        let mut slots =
+            self.host.chunks_exact(Self::STRIDE).enumerate().map(|(i, s)| (i * Self::STRIDE, s)).peekable();
         let mut written = 0;
         while let Some((from, slot)) = slots.next() {
             if same(&(from, slot)) {

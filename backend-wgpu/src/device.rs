@@ -369,7 +369,8 @@ fn watch(device: &wgpu::Device) -> Faults {
         });
     }));
     let sink = faults.clone();
-    device.set_device_lost_callback(move |reason, what| sink.set(Fault::Lost(format!("{what} ({reason:?})"))));
+    device
+        .set_device_lost_callback(move |reason, what| sink.set(Fault::Lost(format!("{what} ({reason:?})"))));
     faults
 }
 
@@ -504,6 +505,10 @@ mod tests {
         }
         let whole = stream.elapsed_us(&events[0], &events[599]).unwrap();
         assert!((whole - sum).abs() <= 1e-6 * whole.max(1.0), "{whole} {sum}");
-        println!("{}: by the {} clock, {whole:.1} us", gpu.name(), if of_device { "device's" } else { "host's" });
+        println!(
+            "{}: by the {} clock, {whole:.1} us",
+            gpu.name(),
+            if of_device { "device's" } else { "host's" }
+        );
     }
 }

@@ -202,7 +202,8 @@ mod tests {
         };
         let kernel = Kernel::all(1)[0];
         let broken = "@compute @workgroup_size(1) fn main() { nothing(); }".to_string();
-        let text = super::compile_text(&gpu, kernel, gpu.pipelines.dialect.carrier, broken).unwrap_err().to_string();
+        let text =
+            super::compile_text(&gpu, kernel, gpu.pipelines.dialect.carrier, broken).unwrap_err().to_string();
         assert!(text.contains(&kernel.label()) && text.contains("nothing"), "{text}");
         // The device goes on.
         let mut stream = WgpuStream::new(gpu.clone()).unwrap();

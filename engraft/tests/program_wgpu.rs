@@ -24,7 +24,8 @@ fn stderr(output: &Output) -> String {
 }
 
 fn generate(driver: Option<&str>, backend: &str) -> Output {
-    let args = ["generate", "--prompt", "This package provides", "--max-new-tokens", "6", "--temperature", "0"];
+    let args =
+        ["generate", "--prompt", "This package provides", "--max-new-tokens", "6", "--temperature", "0"];
     engraft(driver, &[&args[..], &["--backend", backend]].concat())
 }
 

@@ -166,7 +166,9 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
             quant::group::encode(form, cols, &dice.values(rows * cols, 1.0, Float::F32), &mut bytes);
             bytes
         }
-        WeightFormat::Plain(Float::F32) => bytemuck::cast_slice(&dice.values(rows * cols, 1.0, Float::F32)).to_vec(),
+        WeightFormat::Plain(Float::F32) => {
+            bytemuck::cast_slice(&dice.values(rows * cols, 1.0, Float::F32)).to_vec()
+        }
         _ => {
             let mut bytes: Vec<u8> = (0..format.bytes(rows, cols)).map(|_| dice.bits() as u8).collect();
             let (each, scales): (usize, &[usize]) = match format {
@@ -390,7 +392,8 @@ fn required_adapters_are_strict() {
         assert_eq!(gpu.numerics().mode, Mode::Reference, "{name}: {:?}", gpu.arithmetic());
         let greedy = SamplingParams::default();
         for case in ["llama", "gpt2", "opt"] {
-            let [got, want] = [run(&gpu, case, config(), greedy, true), run(&cpu, case, config(), greedy, true)];
+            let [got, want] =
+                [run(&gpu, case, config(), greedy, true), run(&cpu, case, config(), greedy, true)];
             same(&format!("{name}: {case}, strict"), &got, &want, true);
         }
         println!("{name}: the CPU's bits in three families");
