@@ -20,7 +20,7 @@ pub struct Arithmetic {
     pub division: bool,
     /// Square root.
     pub square_root: bool,
-    /// Guarded products and sums are rounded one by one, in order.
+    /// Guarded products and sums, and chains of them, are rounded one by one, in order.
     pub order: bool,
     /// exp, tanh and erf.
     pub functions: bool,
@@ -38,7 +38,9 @@ impl Arithmetic {
 /// Pairs that are tried.
 const PAIRS: usize = 4096;
 /// Results per pair.
-const RESULTS: usize = 8;
+const RESULTS: usize = 9;
+/// Products of a chain.
+const CHAIN: usize = 8;
 
 /// Runs the probe kernel and compares.
 pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
@@ -129,8 +131,10 @@ fn pairs() -> Vec<f32> {
 
 fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
     let mut same = [true; RESULTS];
-    for (pair, got) in pairs.as_chunks::<2>().0.iter().zip(got.as_chunks::<RESULTS>().0) {
+    let pairs = pairs.as_chunks::<2>().0;
+    for (i, (pair, got)) in pairs.iter().zip(got.as_chunks::<RESULTS>().0).enumerate() {
         let [a, b] = *pair;
+        let chain = (0..CHAIN).map(|k| pairs[(i + k) % pairs.len()]).fold(0.0, |acc, [a, b]| a * b + acc);
         let want = [
             a / b,
             a.abs().sqrt(),
@@ -140,14 +144,15 @@ fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
             math::tanh::<SeparateMadd>(b),
             math::erf::<SeparateMadd>(b),
             a * 7.888_609e-31 * 1.323_488_9e-23,
+            chain,
         ];
         for ((same, got), want) in same.iter_mut().zip(got).zip(want) {
             *same &= got.to_bits() == want.to_bits();
         }
     }
-    let [division, square_root, product, sum, exp, tanh, erf, subnormals] = same;
+    let [division, square_root, product, sum, exp, tanh, erf, subnormals, chain] = same;
     let functions = exp && tanh && erf;
-    Arithmetic { division, square_root, order: product && sum, functions, subnormals }
+    Arithmetic { division, square_root, order: product && sum && chain, functions, subnormals }
 }
 
 #[cfg(test)]
@@ -188,6 +193,7 @@ mod tests {
             math::tanh::<SeparateMadd>(7.0),
             math::erf::<SeparateMadd>(7.0),
             3.0f32 * 7.888_609e-31 * 1.323_488_9e-23,
+            168.0,
         ];
         let all = judge(&pairs, &right);
         assert!(all.strict() && all.subnormals);
