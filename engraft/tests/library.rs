@@ -7,6 +7,8 @@ use engraft::{
     EncoderInput, EngineHandle, Error, Event, Finish, ForwardWant, GenerateOptions, Generator, Message,
     Options, Pick, Pooling, Request, TextFinish, TextGenerator, TextStream,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 fn request(prompt: &[u32], draw: usize) -> Request {
@@ -104,6 +106,16 @@ fn wrong_requests_are_told_and_others_go_on() {
 }
 
 /// Heads that answer for every token of a text do so without being asked for.
+#[test]
+fn impossible_sizes_are_refused_before_a_weight_is_read() {
+    let read = Arc::new(AtomicBool::new(false));
+    let seen = read.clone();
+    let options = Options::new().max_seqs(0).progress(move |_, _| seen.store(true, Ordering::Relaxed));
+    let text = options.start(engraft::ModelSource::Demo).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("`max_seqs` is 0"), "{text}");
+    assert!(!read.load(Ordering::Relaxed));
+}
+
 #[test]
 fn encoders_with_a_head_for_tokens_give_their_logits() {
     for case in ["bert", "electra"] {

@@ -1,5 +1,6 @@
 //! Sizes of an engine.
 
+use crate::backend::Backend;
 use crate::mem::Float;
 use crate::{Error, Result};
 
@@ -47,8 +48,26 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Refuses impossible sizes; cuts `max_context` to what the model can do.
-    pub fn check(mut self, model_positions: usize) -> Result<Self> {
+    /// What can be refused before a model is loaded: sizes that no model can have, element types that the backend lacks.
+    ///
+    /// # Errors
+    /// `Config`, naming the field, its value and what is allowed.
+    pub fn possible<B: Backend>(&self, backend: &B) -> Result<()> {
+        self.sizes()?;
+        for (field, dtype) in [("dtype", self.dtype), ("kv_dtype", self.kv_dtype)] {
+            if !backend.caps().dtypes.contains(&dtype) {
+                let allowed: Vec<&str> = backend.caps().dtypes.iter().map(|d| d.name()).collect();
+                return Err(Error::config(
+                    field,
+                    dtype,
+                    format!("{} on {}", allowed.join(", "), backend.name()),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn sizes(&self) -> Result<()> {
         let positive = [
             ("max_seqs", self.max_seqs, 1 << 16),
             ("max_step_tokens", self.max_step_tokens, 1 << 20),
@@ -63,6 +82,12 @@ impl EngineConfig {
         if self.kv_pages == Some(0) {
             return Err(Error::config("kv_pages", 0, "at least 1"));
         }
+        Ok(())
+    }
+
+    /// Refuses impossible sizes; cuts `max_context` to what the model can do.
+    pub fn check(mut self, model_positions: usize) -> Result<Self> {
+        self.sizes()?;
         self.max_context = self.max_context.min(model_positions);
         // Write slots are i32: page * page_size + offset.
         let most = i32::MAX as usize / self.page_size;

@@ -12,18 +12,9 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Config` for impossible sizes or an element type that the backend lacks, `OutOfMemory` from allocations.
     pub fn new(backend: Arc<B>, model: Model<B>, config: EngineConfig) -> Result<Self> {
+        config.possible(backend.as_ref())?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
         let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
-        for (field, dtype) in [("dtype", config.dtype), ("kv_dtype", config.kv_dtype)] {
-            if !backend.caps().dtypes.contains(&dtype) {
-                let allowed: Vec<&str> = backend.caps().dtypes.iter().map(|d| d.name()).collect();
-                return Err(Error::config(
-                    field,
-                    dtype,
-                    format!("{} on {}", allowed.join(", "), backend.name()),
-                ));
-            }
-        }
         let plan = InjectionPlan::new(backend.as_ref(), &model, config.dtype);
         let kernels: Vec<&str> = plan.rows.iter().filter_map(|row| row.kernel.as_deref()).collect();
         backend.ready(&kernels)?;

@@ -30,6 +30,8 @@ impl Visitor for Serve {
     type Output = ();
 
     fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
+        // Before anything is read.
+        self.engine.possible(backend.as_ref())?;
         let positions = self.engine.max_context;
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
