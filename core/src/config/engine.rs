@@ -19,6 +19,8 @@ pub struct EngineConfig {
     pub page_size: usize,
     /// Longest sequence, prompt and continuation; cut to the model's own limit.
     pub max_context: usize,
+    /// Positions that a sequence must have at least: a model that cannot is refused.
+    pub min_context: usize,
     /// KV pages; none: enough for `max_seqs` sequences of `max_context`.
     pub kv_pages: Option<usize>,
     /// Capture decode steps and replay them, where the backend can.
@@ -39,6 +41,7 @@ impl Default for EngineConfig {
             max_step_tokens: 512,
             page_size: 16,
             max_context: 4096,
+            min_context: 1,
             kv_pages: None,
             graphs: true,
             all_logits: false,
@@ -89,6 +92,10 @@ impl EngineConfig {
     pub fn check(mut self, model_positions: usize) -> Result<Self> {
         self.sizes()?;
         self.max_context = self.max_context.min(model_positions);
+        if self.min_context > self.max_context {
+            let allowed = format!("at most {}: max_context, and what the model can do", self.max_context);
+            return Err(Error::config("min_context", self.min_context, allowed));
+        }
         // Write slots are i32: page * page_size + offset.
         let most = i32::MAX as usize / self.page_size;
         let pages = self.kv_pages.unwrap_or(self.max_seqs.saturating_mul(self.pages_per_seq()));

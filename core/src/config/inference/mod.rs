@@ -168,6 +168,7 @@ impl InferenceConfig {
             dtype,
             kv_dtype: dtype,
             max_context: self.max_out_tokens,
+            min_context: self.min_out_tokens,
             graphs: self.graphs,
             ..base
         };

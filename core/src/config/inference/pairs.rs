@@ -65,6 +65,18 @@ fn without_effect(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) {
             warn(warnings, t.spelled(path), "has no effect without `quant.activation.enabled`");
         }
     }
+    if t.given("moe.enabled") && !c.moe.enabled {
+        let what = "has no effect: the checkpoint says whether it has experts";
+        warn(warnings, t.spelled("moe.enabled"), what);
+    }
+    if let Some(state) = c.state.as_ref().filter(|state| state.kv_blocks.is_none()) {
+        let what = format!(
+            "is not `allocate`: keys and values of {} sequences of {} positions are allocated at once; `allocate` with a \
+             size takes less",
+            state.max_ragged_sequence_count, c.max_out_tokens
+        );
+        warn(warnings, t.spelled("state_manager.memory_config.mode"), &what);
+    }
     if t.given("tensor_parallel.tp_grain_size") && c.tp_grain != 64 {
         let what = "has no effect: shares follow heads, and the leaves of sums in whole 64s";
         warn(warnings, t.spelled("tensor_parallel.tp_grain_size"), what);

@@ -285,6 +285,15 @@ fn combinations_that_cannot_work_name_both_sides() {
         json!({"quant": {"enabled": true}, "quantization": {"quantization_mode": "int4"}}),
         &["quant.enabled", "quantization.quantization_mode"],
     );
+    warned(json!({"moe": false}), &["moe", "has no effect: the checkpoint says whether it has experts"]);
+    warned(
+        json!({"state_manager": {"max_context": 4096}}),
+        &["state_manager.memory_config.mode", "512 sequences of 4096 positions"],
+    );
+    let room = accepted(json!({"min_tokens": 300})).engine();
+    assert!(room.clone().check(300).is_ok());
+    let text = room.check(299).unwrap_err().to_string();
+    assert!(text.contains("`min_context` is 300; allowed: at most 299"), "{text}");
     refused(
         json!({"manager": {"max_ragged_sequence_count": 9, "max_tracked_sequences": 8}}),
         &["manager.max_ragged_sequence_count", "manager.max_tracked_sequences"],
