@@ -291,14 +291,25 @@ fn rotary_heads_have_an_even_width() {
 }
 
 #[test]
+fn more_heads_than_any_model_has_are_refused_by_the_field() {
+    refused(
+        "llama",
+        |d| d.config["num_attention_heads"] = json!(1u64 << 31),
+        &["num_attention_heads", "at most 65536"],
+    );
+}
+
+#[test]
 fn sizes_that_only_fail_together_are_refused() {
     let most = json!(1u64 << 31);
+    // As many heads as any model may have.
+    let heads = json!(1u64 << 16);
     for (model, fields) in [
         (
             "llama",
             vec![
-                ("num_attention_heads", most.clone()),
-                ("num_key_value_heads", most.clone()),
+                ("num_attention_heads", heads.clone()),
+                ("num_key_value_heads", heads.clone()),
                 ("head_dim", most.clone()),
             ],
         ),
