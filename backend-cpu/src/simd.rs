@@ -25,7 +25,7 @@ pub enum Isa {
     /// AVX2 with FMA and F16C.
     Avx2,
     /// The same, and AVX-512 (F, VL, BW, DQ): for products of several rows, and for the plain loops of attention and norms
-    /// ([`wide::run_loops`]).
+    /// (`wide::run_loops`).
     Avx512,
 }
 

@@ -163,6 +163,8 @@ pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
     }
 }
 
+/// The error for a backend that this build was made without.
+#[cfg(not(all(feature = "cpu", feature = "cuda", feature = "wgpu")))]
 fn absent(name: &BackendName) -> Error {
     let all = [("cpu", cpu::AVAILABLE), ("cuda", cuda::AVAILABLE), ("wgpu", wgpu::AVAILABLE)];
     let have: Vec<&str> = all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();

@@ -65,10 +65,6 @@ fn without_effect(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) {
             warn(warnings, t.spelled(path), "has no effect without `quant.activation.enabled`");
         }
     }
-    if t.given("moe.enabled") && !c.moe.enabled {
-        let what = "has no effect: the checkpoint says whether it has experts";
-        warn(warnings, t.spelled("moe.enabled"), what);
-    }
     if let Some(state) = c.state.as_ref().filter(|state| state.kv_blocks.is_none()) {
         let what = format!(
             "is not `allocate`: keys and values of {} sequences of {} positions are allocated at once; `allocate` with a \

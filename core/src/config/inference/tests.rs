@@ -285,7 +285,6 @@ fn combinations_that_cannot_work_name_both_sides() {
         json!({"quant": {"enabled": true}, "quantization": {"quantization_mode": "int4"}}),
         &["quant.enabled", "quantization.quantization_mode"],
     );
-    warned(json!({"moe": false}), &["moe", "has no effect: the checkpoint says whether it has experts"]);
     warned(
         json!({"state_manager": {"max_context": 4096}}),
         &["state_manager.memory_config.mode", "512 sequences of 4096 positions"],
