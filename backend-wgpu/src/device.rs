@@ -418,7 +418,7 @@ impl Backend for Wgpu {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::adapter::AdapterKind;
     use engraft_core::backend::Stream;
@@ -459,7 +459,7 @@ mod tests {
     }
 
     /// Adapters that a test may open; the lanes ask for them by ENGRAFT_REQUIRE.
-    fn opened() -> Option<Arc<Wgpu>> {
+    pub fn opened() -> Option<Arc<Wgpu>> {
         let required = std::env::var("ENGRAFT_REQUIRE").ok();
         let adapter = required.as_deref().and_then(|name| name.strip_prefix("wgpu:")).map(str::to_string);
         match Wgpu::new(WgpuConfig { adapter, software: true, ..WgpuConfig::default() }) {

@@ -4,7 +4,7 @@
 //! `pipelines` compiles kernels of `engraft-shaders` once; `command` is one dispatch with everything it touches;
 //! `stream` runs dispatches, or records them (the software graph), `arena` holds their parameters where these cannot be
 //! immediates, `clock` is its timestamps; `weight` packs; `probe` finds out what the driver
-//! does to arithmetic and so which promise about bits can be kept; `ops` ties the backend contract to kernels.
+//! does to arithmetic and so which promise about bits can be kept; `limits` measures what it can do at most; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards against
 //! reassociation. Where that is the contract's order (`ops::select` decides) and the driver's division and square root are
@@ -16,6 +16,7 @@ mod arena;
 mod clock;
 mod command;
 mod device;
+mod limits;
 mod mem;
 mod ops;
 mod pipelines;

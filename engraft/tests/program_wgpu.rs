@@ -66,3 +66,25 @@ fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
     let unknown = engraft(None, &["plan", "--backend", "wgpu:no such adapter"]);
     assert!(!unknown.status.success() && stderr(&unknown).contains("adapters here"), "{}", stderr(&unknown));
 }
+
+#[test]
+fn bench_measures_an_adapter_beside_its_own_limits() {
+    let Some(backend) = adapter() else {
+        println!("left out: no adapter on this machine");
+        return;
+    };
+    let sizes = ["--prompt", "4", "--decode", "4", "--repeat", "1", "--json"];
+    let bench = ["bench", "--shape", "tiny", "--backend", &backend];
+    let output = stdout(&engraft(None, &[&bench[..], &sizes].concat()));
+    let report: serde_json::Value = serde_json::from_str(&output).unwrap();
+    let figure = |v: &serde_json::Value| v.as_f64().filter(|x| x.is_finite() && *x > 0.0).unwrap();
+    figure(&report["limits"]["read_gb_per_second"]);
+    figure(&report["limits"]["fma_gflop_per_second"]);
+    figure(&report["batches"][0]["decode_tokens_per_second"]);
+    // Kept or refused, never silently another.
+    let strict = engraft(None, &["plan", "--mode", "reference", "--backend", &backend]);
+    assert!(strict.status.success() || stderr(&strict).contains("mode reference"), "{}", stderr(&strict));
+    let refused = engraft(None, &["generate", "--prompt", "a", "--mode", "reference"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("cuda or wgpu"), "{}", stderr(&refused));
+}

@@ -1,5 +1,5 @@
 //! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`,
-//! `table`, `template`, `all`: mutates small valid files and reads them through the public API.
+//! `table`, `template`, `model`, `all`: mutates small valid files and reads them through the public API.
 //!
 //! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice the input
 //! plus 16 MiB. Its input is then saved to `artifacts/` and the program ends with status 1; `fuzz <target> FILE` runs
@@ -10,6 +10,7 @@
 
 #[path = "../../core/tests/support/meter.rs"]
 mod meter;
+mod model;
 mod mutate;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
@@ -33,8 +34,7 @@ static METER: meter::Meter = meter::Meter;
 const CASE_LIMIT: Duration = Duration::from_secs(2);
 const MEMORY_SLACK: usize = 16 << 20;
 const LEAST_CASES: u64 = 1000;
-const USAGE: &str =
-    "usage: fuzz <safetensors|gguf|torch|json|config|table|template|all> [--seconds N] [--seed N] [FILE]";
+const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|model|all> [--seconds N] [--seed N] [FILE]";
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;

@@ -1,10 +1,11 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::{samples, torch};
+use crate::{model, samples, torch};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
     config::{ModelConfig, inference::RawConfig},
+    inject::describe,
     policy::{Catalog, InjectionPolicy, TablePolicy, resolve},
     quant::plain,
     text::ChatTemplate,
@@ -261,6 +262,48 @@ impl Target {
                 text_header: false,
                 body: read_template,
             },
+            Target {
+                name: "model",
+                seeds: model::seeds,
+                words: &[
+                    "\"model_type\": ",
+                    "\"num_hidden_layers\": ",
+                    "\"num_attention_heads\": ",
+                    "\"num_key_value_heads\": ",
+                    "\"hidden_size\": ",
+                    "\"head_dim\": ",
+                    "\"rope_theta\": ",
+                    "\"rope_scaling\": {",
+                    "\"rope_type\": \"yarn\"",
+                    "\"partial_rotary_factor\": ",
+                    "\"sliding_window\": ",
+                    "\"num_experts_per_tok\": ",
+                    "\"layer_types\": [",
+                    "\"tie_word_embeddings\": ",
+                    "\"hidden_act\": \"relu\"",
+                    "null",
+                    "true",
+                    "false",
+                    "[",
+                    "]",
+                    "{",
+                    "}",
+                    "1e999",
+                    "1e-300",
+                    "-1",
+                    "18446744073709551615",
+                    ",",
+                    ": ",
+                    "\n",
+                    ".weight F32 ",
+                    ".bias F32 64",
+                    "x",
+                    "64x64",
+                    "0x0",
+                ],
+                text_header: true,
+                body: model::read,
+            },
         ];
         if name == "all" {
             return Some(all);
@@ -424,14 +467,16 @@ fn read_template(input: Vec<u8>) -> bool {
     std::str::from_utf8(&input).is_ok_and(|text| ChatTemplate::new(text, Some("<s>"), None).is_ok())
 }
 
+/// Reads a file to the end, tokens too, and lets a policy describe its model.
 fn read_gguf(input: Vec<u8>) -> bool {
     if let Ok(header) = gguf::parse("m.gguf", &input) {
         let lists = header.metadata.iter().map(|(key, value)| key.len() + value.to_string().len());
         assert!(lists.sum::<usize>() < usize::MAX);
     }
-    checkpoint::open_gguf_bytes("m.gguf", input.into()).is_ok_and(|model| {
-        touch(&*model.source);
-        if let TokenizerFiles::Gguf(tokenizer) = &model.tokenizer {
+    checkpoint::open_gguf_bytes("m.gguf", input.into()).is_ok_and(|file| {
+        touch(&*file.source);
+        let _ = describe(&file, &model::REGISTRY);
+        if let TokenizerFiles::Gguf(tokenizer) = &file.tokenizer {
             assert_eq!(tokenizer.tokens.iter().count(), tokenizer.tokens.len(), "every token is readable");
         }
         true

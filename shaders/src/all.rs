@@ -1,11 +1,12 @@
 //! The closed set: every variant that the backend may ask for, so that tests see the same set.
 
-use crate::{Attention, Elem, Elementwise, Kernel, Kv, Moe, Norm, Packing, Reduce, Rows, Sample};
+use crate::{Attention, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing, Reduce, Rows, Sample};
 
 impl Kernel {
     /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
     pub fn all(columns: u32) -> Vec<Kernel> {
         let mut all = vec![Kernel::Probe, Kernel::Lanes];
+        all.extend([Limit::Read, Limit::Multiply].map(Kernel::Limit));
         for weight in Packing::ALL {
             for out in Elem::ALL {
                 all.extend([false, true].map(|add| Kernel::Embed { weight, out, add }));

@@ -88,6 +88,8 @@ pub enum Kernel {
     Probe,
     /// How a workgroup falls into subgroups.
     Lanes,
+    /// What this device can do at most.
+    Limit(Limit),
 }
 
 /// How a workgroup's invocations bring a sum together.
@@ -181,6 +183,15 @@ pub enum Sample {
     Draw,
 }
 
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Limit {
+    /// Memory read.
+    Read,
+    /// Multiply-adds.
+    Multiply,
+}
+
 /// How a binding is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -213,6 +224,7 @@ impl Kernel {
             Kernel::Sample(..) => "sample",
             Kernel::Probe => "probe",
             Kernel::Lanes => "lanes",
+            Kernel::Limit(_) => "limit",
         }
     }
 
@@ -292,6 +304,7 @@ impl Kernel {
             Kernel::Sample(how, x) => format!("sample_{}_{}", lower(&how), x.name()),
             Kernel::Probe => "probe".into(),
             Kernel::Lanes => "lanes".into(),
+            Kernel::Limit(how) => format!("limit_{}", lower(&how)),
         }
     }
 
@@ -323,7 +336,8 @@ impl Kernel {
             Kernel::Sample(Sample::Argmax, _) => &[R, W],
             Kernel::Sample(Sample::Draw, _) => &[R, R, R, R, W, W],
             Kernel::Probe => &[R, W],
-            Kernel::Lanes => &[W],
+            Kernel::Lanes | Kernel::Limit(Limit::Multiply) => &[W],
+            Kernel::Limit(Limit::Read) => &[R, W],
         }
     }
 
@@ -560,6 +574,7 @@ impl Kernel {
                 "seen_words",
             ],
             Kernel::Probe | Kernel::Lanes => &["count"],
+            Kernel::Limit(_) => &["count", "invocations"],
         }
     }
 }

@@ -15,7 +15,7 @@ mod all;
 mod kernel;
 mod render;
 
-pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Moe, Norm, Reduce, Rows, Sample};
+pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Limit, Moe, Norm, Reduce, Rows, Sample};
 pub use render::{RenderError, source};
 
 /// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.

@@ -1,11 +1,12 @@
 //! From a kernel to its text.
 
 use crate::{
-    ATTENTION_SLOTS, Attention, Dialect, Elem, Elementwise, Kernel, Kv, Moe, Norm, Packing, Rows, Sample,
+    ATTENTION_SLOTS, Attention, Dialect, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing, Rows,
+    Sample,
 };
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 22] = [
+const TEMPLATES: [(&str, &str); 23] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
@@ -28,6 +29,7 @@ const TEMPLATES: [(&str, &str); 22] = [
     ("sample.wgsl", include_str!("../wgsl/sample.wgsl")),
     ("probe.wgsl", include_str!("../wgsl/probe.wgsl")),
     ("lanes.wgsl", include_str!("../wgsl/lanes.wgsl")),
+    ("limit.wgsl", include_str!("../wgsl/limit.wgsl")),
 ];
 
 /// A template that could not be rendered: a bug of this package.
@@ -162,6 +164,8 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
             };
             context! { how, x => elem(x) }
         }
+        Kernel::Limit(Limit::Read) => context! { how => "read" },
+        Kernel::Limit(Limit::Multiply) => context! { how => "multiply" },
         Kernel::Probe | Kernel::Lanes => Value::from(()),
     }
 }

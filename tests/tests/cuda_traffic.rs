@@ -13,34 +13,30 @@
 
 use conformance::backends::{self, cuda, cuda_names};
 use engraft_core::backend::{Linear, Prepared};
-use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
+use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
 use engraft_core::inject::inject;
-use engraft_core::mem::{DeviceMem, Float, WeightFormat};
+use engraft_core::mem::{DeviceMem, Float, Stored, WeightFormat};
 use engraft_core::model::Norm;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use engraft_cuda::{Cuda, CudaWeight};
-use half::bf16;
-use safetensors::tensor::{Dtype, TensorView, serialize};
-use serde_json::json;
 use soft_cuda::preload::{self, Moved, SoftCuda};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
+
+#[path = "../../engraft/src/cli/bench/shape.rs"]
+#[allow(dead_code, reason = "the program reads formats from its command line")]
+mod shape;
 
 /// How often a byte may be read.
 const MOST: f64 = 1.05;
 
-// A LLaMA of hidden size 512 and two layers.
-const HIDDEN: usize = 512;
-const LAYERS: usize = 2;
-const HEADS: usize = 8;
-const KV_HEADS: usize = 2;
-const INNER: usize = 1408;
-const VOCAB: usize = 1024;
+/// As `engraft bench --shape` names it: a LLaMA of hidden size 512 and two layers.
+const SHAPE: &str = "narrow";
 
 /// Prompts of eight sequences: within a chunk of keys, at its end, just behind it, and of several spans.
 const PROMPTS: [usize; 8] = [300, 1, 17, 64, 65, 33, 5, 128];
@@ -48,60 +44,10 @@ const PROMPTS: [usize; 8] = [300, 1, 17, 64, 65, 33, 5, 128];
 /// Eight sequences for quantized weights: what keys and values cost is known from the others.
 const SHORT: [usize; 8] = [2, 1, 3, 2, 1, 4, 2, 3];
 
-/// Random bf16 values of a tensor, of variance 1 / `cols`.
-fn values(seed: usize, count: usize, cols: usize) -> Vec<u8> {
-    let (scale, mut state) = ((3.0 / cols as f32).sqrt(), seed as u64 + 1);
-    let mut next = || {
-        // Knuth's constants; the high bits are what is used.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).flat_map(|_| bf16::from_f32(next() * scale).to_le_bytes()).collect()
-}
-
-/// The checkpoint, in memory.
-fn checkpoint() -> ModelFiles {
-    let kv = HIDDEN / HEADS * KV_HEADS;
-    let matrix = |name: &str, rows: usize, cols: usize| (format!("{name}.weight"), vec![rows, cols]);
-    let mut shapes = vec![
-        matrix("model.embed_tokens", VOCAB, HIDDEN),
-        matrix("lm_head", VOCAB, HIDDEN),
-        ("model.norm.weight".into(), vec![HIDDEN]),
-    ];
-    for layer in 0..LAYERS {
-        let name = |part: &str| format!("model.layers.{layer}.{part}");
-        shapes.push((name("input_layernorm.weight"), vec![HIDDEN]));
-        shapes.push((name("post_attention_layernorm.weight"), vec![HIDDEN]));
-        for (part, rows, cols) in [
-            ("self_attn.q_proj", HIDDEN, HIDDEN),
-            ("self_attn.k_proj", kv, HIDDEN),
-            ("self_attn.v_proj", kv, HIDDEN),
-            ("self_attn.o_proj", HIDDEN, HIDDEN),
-            ("mlp.gate_proj", INNER, HIDDEN),
-            ("mlp.up_proj", INNER, HIDDEN),
-            ("mlp.down_proj", HIDDEN, INNER),
-        ] {
-            shapes.push(matrix(&name(part), rows, cols));
-        }
-    }
-    let tensor = |(i, (name, shape)): (usize, (String, Vec<usize>))| {
-        let bytes = match shape.len() {
-            1 => bf16::ONE.to_le_bytes().repeat(HIDDEN),
-            _ => values(i, shape.iter().product(), shape[1]),
-        };
-        (name, shape, bytes)
-    };
-    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = shapes.into_iter().enumerate().map(tensor).collect();
-    let views = tensors.iter().map(|(n, s, b)| (n, TensorView::new(Dtype::BF16, s.clone(), b).unwrap()));
-    let file = serialize(views, None).unwrap();
-    let config = json!({
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": HIDDEN,
-        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-        "intermediate_size": INNER, "vocab_size": VOCAB, "tie_word_embeddings": false, "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "max_position_embeddings": 512,
-    });
-    let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
-    open_bytes(&serde_json::to_vec(&config).unwrap(), None, Cow::Owned(file), tokenizer).unwrap()
+/// The shape in bf16.
+fn checkpoint(folder: &Path) -> ModelFiles {
+    let written = shape::shape(SHAPE).unwrap().write(Stored::Bf16, folder).unwrap();
+    open(&written, Access::default()).unwrap()
 }
 
 fn engine(gpu: &Arc<Cuda>, files: &ModelFiles, quantize: Option<WeightFormat>) -> Engine<Cuda> {
@@ -169,8 +115,9 @@ fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
 /// live positions of that step.
 fn measured_step(engine: &mut Engine<Cuda>, soft: &SoftCuda, prompts: &[usize]) -> u64 {
     let mut lengths = BTreeMap::new();
+    let vocab = engine.model().spec.vocab;
     for (p, n) in prompts.iter().enumerate() {
-        let prompt = (0..*n).map(|i| ((p * 31 + i) * 7919 % VOCAB) as u32).collect();
+        let prompt = (0..*n).map(|i| ((p * 31 + i) * 7919 % vocab) as u32).collect();
         let id = engine.put(Request { prompt, max_new_tokens: 24, ..Request::default() }).unwrap();
         lengths.insert(id, (*n as u64, 0));
     }
@@ -212,7 +159,7 @@ impl Line {
 
 /// What is wrong with the reads of weights.
 fn judge_weights(engine: &Engine<Cuda>, soft: &SoftCuda, rows: u64, quantized: bool) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let (mut wrong, hidden) = (Vec::new(), engine.model().spec.hidden);
     let read = |address: u64, bytes: u64| soft.traffic(address, bytes).unwrap().read;
     println!("{:<28} {:>9} {:>9} {:>7} {:>7}", "buffer", "bytes", "read", "warps", "caches");
     let (mut all, mut bytes) = (0, 0);
@@ -227,7 +174,7 @@ fn judge_weights(engine: &Engine<Cuda>, soft: &SoftCuda, rows: u64, quantized: b
             Kind::Scales(_) => (1.0, MOST),
             Kind::Vector => (1.0, 2.0 * rows as f64),
             // A row of the table for each row of the step.
-            Kind::Table => (0.0, (rows * HIDDEN as u64 * 2) as f64 / line.bytes as f64 * MOST),
+            Kind::Table => (0.0, (rows * hidden as u64 * 2) as f64 / line.bytes as f64 * MOST),
         };
         // Fewer bytes than there are: then the count, or the list of buffers, is wrong.
         if warps > most || caches < least {
@@ -278,7 +225,8 @@ fn a_decode_step_reads_everything_once() {
         println!("skipped: only a software driver counts bytes; {}=cuda:soft asks for it", backends::REQUIRE);
         return;
     };
-    let (gpu, files) = (cuda(name, Mode::Invariant).unwrap(), checkpoint());
+    let folder = tempfile::tempdir().unwrap();
+    let (gpu, files) = (cuda(name, Mode::Invariant).unwrap(), checkpoint(folder.path()));
     let soft = preload::load().unwrap();
     let quantized = |name: &str| Some(name.parse::<WeightFormat>().unwrap());
     let runs: [(&str, Option<WeightFormat>, &[usize]); 4] = [
@@ -290,7 +238,7 @@ fn a_decode_step_reads_everything_once() {
     for (format, quantize, prompts) in runs {
         let (mut engine, rows) = (engine(&gpu, &files, quantize), prompts.len());
         let positions = measured_step(&mut engine, soft, prompts);
-        println!("\n{format}, Invariant, {rows} rows, {positions} live positions");
+        println!("\nshape {SHAPE} in {format}, Invariant, {rows} rows, {positions} live positions");
         let mut wrong = judge_weights(&engine, soft, rows as u64, quantize.is_some());
         if quantize.is_none() {
             wrong.extend(judge_kv(&engine, soft, positions));

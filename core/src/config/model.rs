@@ -87,6 +87,15 @@ impl ModelConfig {
         }
     }
 
+    /// A whole number from 0 on with a default: a token's id, a layer's number.
+    pub fn index(&self, fields: &[&'static str], default: usize) -> Result<usize> {
+        let Some((field, value)) = self.first(fields) else { return Ok(default) };
+        match value.as_u64() {
+            Some(n) if n <= MAX_SIZE => Ok(n as usize),
+            _ => Err(Error::config(field, value, format!("a whole number from 0 to {MAX_SIZE}"))),
+        }
+    }
+
     /// A finite number that may be absent.
     pub fn number_opt(&self, fields: &[&'static str]) -> Result<Option<f64>> {
         let Some((field, value)) = self.first(fields) else { return Ok(None) };

@@ -102,7 +102,7 @@ fn bert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 fn roberta(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = shared(config, catalog, ROBERTA_NAMES)?;
     // Positions are counted from the padding token's number on.
-    let offset = config.number(&["pad_token_id"], 1.0)? as usize + 1;
+    let offset = config.index(&["pad_token_id"], 1)? + 1;
     let rows = spec.max_positions;
     if offset >= rows {
         return Err(Error::config("pad_token_id", offset - 1, format!("below {}", rows.saturating_sub(1))));

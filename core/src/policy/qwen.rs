@@ -30,7 +30,7 @@ fn windows(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
         return Ok(());
     }
     // Zero is a valid number of layers without a window.
-    let plain = config.number(&["max_window_layers"], 28.0)? as usize;
+    let plain = config.index(&["max_window_layers"], 28)?;
     spec.slide(config, |i| i >= plain)
 }
 

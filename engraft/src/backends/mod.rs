@@ -41,7 +41,7 @@ pub enum BackendName {
     /// `cuda` or `cuda:1`.
     Cuda(CudaName),
     /// `wgpu`, or `wgpu:` and a part of an adapter's name.
-    Wgpu(String),
+    Wgpu(WgpuName),
 }
 
 /// A CUDA device as users name it.
@@ -74,6 +74,30 @@ impl From<CudaName> for BackendName {
     }
 }
 
+/// A wgpu adapter as users name it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WgpuName {
+    /// A part of its name; none: the strongest one that is hardware.
+    pub adapter: Option<String>,
+    /// What is promised about bits.
+    pub mode: Mode,
+}
+
+impl std::fmt::Display for WgpuName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.adapter {
+            None => f.write_str("wgpu"),
+            Some(part) => write!(f, "wgpu:{part}"),
+        }
+    }
+}
+
+impl From<WgpuName> for BackendName {
+    fn from(name: WgpuName) -> Self {
+        BackendName::Wgpu(name)
+    }
+}
+
 /// The names that exist, for messages.
 pub const KNOWN: &str = "cpu, cuda, cuda:<index>, wgpu, wgpu:<part of an adapter's name>";
 
@@ -89,8 +113,10 @@ impl FromStr for BackendName {
                 Ok(index) => Ok(BackendName::Cuda(CudaName { index, ..CudaName::default() })),
                 Err(_) => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
             },
-            ("wgpu", None) => Ok(BackendName::Wgpu(text.into())),
-            ("wgpu", Some(part)) if !part.is_empty() => Ok(BackendName::Wgpu(text.into())),
+            ("wgpu", None) => Ok(WgpuName::default().into()),
+            ("wgpu", Some(part)) if !part.is_empty() => {
+                Ok(WgpuName { adapter: Some(part.into()), ..WgpuName::default() }.into())
+            }
             _ => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
         }
     }
@@ -101,7 +127,7 @@ impl std::fmt::Display for BackendName {
         match self {
             BackendName::Cpu => f.write_str("cpu"),
             BackendName::Cuda(name) => name.fmt(f),
-            BackendName::Wgpu(name) => f.write_str(name),
+            BackendName::Wgpu(name) => name.fmt(f),
         }
     }
 }
@@ -159,7 +185,7 @@ pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
     match name {
         BackendName::Cpu => cpu::limits(threads),
         BackendName::Cuda(device) => cuda::limits(device),
-        BackendName::Wgpu(_) => wgpu::limits(name),
+        BackendName::Wgpu(adapter) => wgpu::limits(adapter),
     }
 }
 
@@ -183,10 +209,10 @@ mod tests {
     fn names() {
         assert_eq!("cpu".parse::<BackendName>().unwrap(), BackendName::Cpu);
         assert_eq!("cuda:1".parse::<BackendName>().unwrap().to_string(), "cuda:1");
-        assert_eq!(
-            "wgpu:llvmpipe".parse::<BackendName>().unwrap(),
-            BackendName::Wgpu("wgpu:llvmpipe".into())
-        );
+        let adapter = Some("llvmpipe".to_string());
+        let named = BackendName::from(WgpuName { adapter, ..WgpuName::default() });
+        assert_eq!("wgpu:llvmpipe".parse::<BackendName>().unwrap(), named);
+        assert_eq!(named.to_string(), "wgpu:llvmpipe");
         for bad in ["", "CPU", "cpu:0", "cuda:", "cuda:x", "wgpu:", "tpu"] {
             let text = bad.parse::<BackendName>().unwrap_err().to_string();
             assert!(text.contains("wgpu") && text.contains(bad), "{text}");

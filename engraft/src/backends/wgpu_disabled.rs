@@ -1,16 +1,16 @@
 //! A build without the wgpu backend.
 
-use super::{BackendName, Limits, Visitor, absent};
+use super::{Limits, Visitor, WgpuName, absent};
 use engraft_core::Result;
 
 pub const AVAILABLE: bool = false;
 
-pub fn visit<V: Visitor>(name: &str, _visitor: V) -> Result<V::Output> {
-    Err(absent(&BackendName::Wgpu(name.into())))
+pub fn visit<V: Visitor>(name: &WgpuName, _visitor: V) -> Result<V::Output> {
+    Err(absent(&name.clone().into()))
 }
 
-pub fn limits(name: &BackendName) -> Result<Limits> {
-    Err(absent(name))
+pub fn limits(name: &WgpuName) -> Result<Limits> {
+    Err(absent(&name.clone().into()))
 }
 
 pub fn adapters() -> Vec<String> {

@@ -1,24 +1,40 @@
 //! The wgpu backend is compiled in.
 
-use super::{BackendName, Visitor};
-use engraft_core::Result;
+use super::{Limits, Visitor, WgpuName};
+use engraft_core::backend::Backend;
+use engraft_core::numerics::Mode;
+use engraft_core::{Error, Result};
 use engraft_wgpu::{Wgpu, WgpuConfig, list};
+use std::sync::Arc;
 
 pub const AVAILABLE: bool = true;
 
-/// Runs `visitor` on the adapter that `name` (`wgpu`, `wgpu:part`) means.
-pub fn visit<V: Visitor>(name: &str, visitor: V) -> Result<V::Output> {
-    let adapter = name.split_once(':').map(|(_, part)| part.to_string());
-    visitor.visit(Wgpu::new(WgpuConfig { adapter, ..WgpuConfig::default() })?)
+/// Runs `visitor` on the adapter that `name` means.
+pub fn visit<V: Visitor>(name: &WgpuName, visitor: V) -> Result<V::Output> {
+    visitor.visit(open(name)?)
 }
 
-/// Nothing says what an adapter could do at most.
-pub fn limits(name: &BackendName) -> Result<super::Limits> {
-    Err(engraft_core::Error::Unsupported {
-        op: "measuring limits".into(),
-        backend: name.to_string(),
-        reason: "adapters do not state them".into(),
-    })
+/// Measured reads and multiply-adds.
+pub fn limits(name: &WgpuName) -> Result<Limits> {
+    let (read_gbs, fma_gflops) = open(name)?.measure_limits()?;
+    Ok(Limits { read_gbs, fma_gflops })
+}
+
+/// The adapter, if it keeps the promise that was asked for.
+fn open(name: &WgpuName) -> Result<Arc<Wgpu>> {
+    let WgpuName { adapter, mode } = name.clone();
+    let gpu = Wgpu::new(WgpuConfig { adapter, mode, ..WgpuConfig::default() })?;
+    if mode == Mode::Reference && gpu.numerics().mode != Mode::Reference {
+        return Err(Error::Unsupported {
+            op: "mode reference".into(),
+            backend: gpu.name().into(),
+            reason: format!(
+                "the driver's arithmetic is not the CPU's: {:?}; it promises invariant",
+                gpu.arithmetic()
+            ),
+        });
+    }
+    Ok(gpu)
 }
 
 /// Adapters for people, the strongest first.

@@ -69,7 +69,8 @@ pub struct DeviceArgs {
     /// cuda: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's cache folder
     #[arg(long, value_name = "FOLDER")]
     pub kernel_cache: Option<PathBuf>,
-    /// cuda: what is promised about bits: reference (the CPU's), invariant (the same whatever the batch; the default), fast
+    /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the batch; the default),
+    /// fast
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
     /// cuda: take products of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with --mode fast
@@ -194,7 +195,7 @@ pub struct DoctorArgs {
 pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Random weights of a named shape: tiny, S, M, llama-1b, llama-8b
+    /// Random weights of a named shape: tiny, narrow, S, M, llama-1b, llama-8b
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = super::bench::shape)]
     pub shape: Option<super::bench::Shape>,
     /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
@@ -277,22 +278,25 @@ impl DeviceArgs {
         let of_cuda = [
             ("--cuda-driver", self.cuda_driver.is_some()),
             ("--kernel-cache", self.kernel_cache.is_some()),
-            ("--mode", self.mode.is_some()),
             ("--cublaslt", self.cublaslt.is_some()),
         ];
-        match self.backend.clone() {
-            BackendName::Cuda(mut name) => {
-                name.driver.clone_from(&self.cuda_driver);
-                name.kernel_cache = self.kernel_cache();
-                name.mode = self.mode.unwrap_or_default();
-                name.cublaslt.clone_from(&self.cublaslt);
-                Ok(name.into())
+        let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+        let mut name = self.backend.clone();
+        match (&mut name, given) {
+            (BackendName::Cuda(cuda), _) => {
+                cuda.driver.clone_from(&self.cuda_driver);
+                cuda.kernel_cache = self.kernel_cache();
+                cuda.mode = self.mode.unwrap_or_default();
+                cuda.cublaslt.clone_from(&self.cublaslt);
             }
-            name => match of_cuda.iter().find(|(_, given)| *given) {
-                Some((flag, _)) => Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
-                None => Ok(name),
-            },
+            (_, Some(flag)) => return Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
+            (BackendName::Wgpu(wgpu), None) => wgpu.mode = self.mode.unwrap_or_default(),
+            (_, None) if self.mode.is_some() => {
+                return Err(Failure::Usage("--mode goes with --backend cuda or wgpu".into()));
+            }
+            (_, None) => {}
         }
+        Ok(name)
     }
 
     fn kernel_cache(&self) -> Option<PathBuf> {

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::args::DoctorArgs;
 use super::output::{bytes, emit, json};
-use engraft::backends::{BackendName, CudaName, adapters, cuda_devices};
+use engraft::backends::{BackendName, CudaName, WgpuName, adapters, cuda_devices};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,7 +108,7 @@ fn cuda() -> bool {
 
 /// Whether this build has the wgpu backend.
 fn wgpu() -> bool {
-    BackendName::Wgpu("wgpu".into()).compiled_in()
+    BackendName::Wgpu(WgpuName::default()).compiled_in()
 }
 
 fn verdict(features: &[&str]) -> String {

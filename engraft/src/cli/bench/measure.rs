@@ -22,6 +22,8 @@ const DECODE_PROMPT: usize = 128;
 pub struct Job {
     /// None: the embedded model.
     pub model: Option<PathBuf>,
+    /// Policies that are asked.
+    pub registry: Registry,
     pub dtype: Float,
     pub quantize: Option<WeightFormat>,
     pub backend: BackendName,
@@ -128,10 +130,9 @@ impl Job {
         let files = self.files()?;
         let most = self.batches.iter().copied().max().unwrap_or(1);
         let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let registry = Registry::default();
         let load = LoadOptions { quantize: self.quantize, ..LoadOptions::default() };
         let decoded = self.prompt.max(DECODE_PROMPT) + self.decode + 1;
-        let model = inject(backend, &files, &registry, decoded, load, &mut |_, _| {})?;
+        let model = inject(backend, &files, &self.registry, decoded, load, &mut |_, _| {})?;
         drop(files);
         let (context, flags) = match model.spec.family {
             Family::Decoder => (decoded, "--prompt and --decode that fit"),

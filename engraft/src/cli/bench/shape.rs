@@ -1,11 +1,11 @@
 //! Random weights of a named shape, written to a file, so that loading is real loading.
 //!
 //! Plain element types become a folder with safetensors under LLaMA's published names, block formats a GGUF file. The
-//! file is written tensor by tensor. Values are uniform with variance 1 / inputs, so that activations stay in range.
+//! file is written tensor by tensor. Values are uniform with variance 1 / inputs, so that activations stay in range. The
+//! conformance suite includes this file, to count what a decode step of a named shape reads.
 
-use engraft::core::mem::{Block, Stored};
-use engraft::core::quant;
-use engraft::{Error, Result};
+use engraft_core::mem::{Block, Stored};
+use engraft_core::{Error, Result, quant};
 use half::{bf16, f16};
 use serde_json::json;
 use std::fs::File;
@@ -25,8 +25,19 @@ pub struct Shape {
     tied: bool,
 }
 
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     Shape { name: "tiny", hidden: 64, layers: 2, heads: 4, kv_heads: 2, inner: 128, vocab: 256, tied: true },
+    // What the conformance suite counts a step's bytes at.
+    Shape {
+        name: "narrow",
+        hidden: 512,
+        layers: 2,
+        heads: 8,
+        kv_heads: 2,
+        inner: 1408,
+        vocab: 1024,
+        tied: false,
+    },
     Shape { name: "S", hidden: 288, layers: 6, heads: 6, kv_heads: 6, inner: 768, vocab: 32000, tied: true },
     Shape {
         name: "M",
