@@ -3,6 +3,7 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use engraft::core::engine::{Layers, Want};
 use engraft::{
     EncoderInput, EngineHandle, Error, Event, Finish, ForwardWant, GenerateOptions, Generator, Message,
     Options, Pick, Pooling, Request, TextFinish, TextGenerator, TextStream,
@@ -139,7 +140,7 @@ fn a_prompt_alone_is_run_without_drawing() {
 fn captured_logits_come_before_the_end() {
     let config = engraft::EngineConfig { all_logits: true, max_seqs: 1, ..Default::default() };
     let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
-    let want = engraft::core::engine::Want { logits: true, hidden: true };
+    let want = Want { logits: true, hidden: Layers::All };
     let events: Vec<Event> =
         handle.submit(Request { want, ..request(&[1, 2, 3], 2) }).collect::<Result<_, _>>().unwrap();
     let Event::Captured(kept) = &events[events.len() - 2] else { panic!("{events:?}") };
@@ -178,12 +179,18 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
         assert_eq!(got.logits.len(), 2 * 2048);
     }
     // The same as a request keeps for itself.
-    let keep = engraft::core::engine::Want { logits: true, hidden: true };
+    let keep = Want { logits: true, hidden: Layers::All };
     let events: Vec<Event> =
         handle.submit(Request { want: keep, ..request(&prompts[0], 0) }).collect::<Result<_, _>>().unwrap();
     let Event::Captured(kept) = &events[0] else { panic!("{events:?}") };
     assert!(all[0].logits[..2048] == kept.logits[..2048] && all[0].logits[2048..] == kept.logits[2 * 2048..]);
     assert!(all[0].hidden[0] == kept.hidden[5] && all[0].hidden[1] == kept.hidden[0]);
+    // The last alone is read back alone.
+    let keep = Want { logits: false, hidden: Layers::Last };
+    let events: Vec<Event> =
+        handle.submit(Request { want: keep, ..request(&prompts[0], 0) }).collect::<Result<_, _>>().unwrap();
+    let Event::Captured(last) = &events[0] else { panic!("{events:?}") };
+    assert!(last.hidden.len() == 1 && last.hidden[0] == kept.hidden[5] && last.logits.is_empty());
 
     let beyond = ForwardWant { hidden: Pick::Some(vec![6]), logits: Pick::None };
     let text = handle.forward(prompts, beyond).unwrap_err().to_string();

@@ -171,7 +171,7 @@ fn logits<B: Backend>(
 ) -> (Engine<B>, Vec<f32>) {
     let config = EngineConfig { all_logits: true, ..EngineConfig::default() };
     let mut engine = wide(backend, dtype, quantize, config);
-    let want = Want { logits: true, hidden: false };
+    let want = Want { logits: true, ..Want::default() };
     let ask = |p: u32| Request {
         prompt: (0..50).map(|i| 3 + (p * 31 + i * 17) % 90).collect(),
         max_new_tokens: 1,

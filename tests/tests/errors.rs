@@ -447,7 +447,7 @@ fn bad_requests_are_refused_and_the_engine_goes_on() {
         Request { sampling: params, ..request(&[1]) }
     };
     let long: Vec<u32> = vec![3; 65];
-    let want = Want { logits: true, hidden: false };
+    let want = Want { logits: true, ..Want::default() };
     let bad: Vec<(&str, Request, &[&str])> = vec![
         ("empty", request(&[]), &["prompt is empty", "at least one token"]),
         ("long", request(&long), &["prompt has 65 tokens", "64"]),

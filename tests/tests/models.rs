@@ -9,7 +9,7 @@ use conformance::golden::{Expectations, Outcome, Types, find, judge};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Captured, EncoderInput, Engine, Request, Want};
+use engraft_core::engine::{Captured, EncoderInput, Engine, Layers, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
@@ -94,7 +94,7 @@ fn request(prompt: &[u32], sampling: SamplingParams) -> Request {
         prompt: prompt.to_vec(),
         max_new_tokens: 8,
         sampling,
-        want: Want { logits: true, hidden: true },
+        want: Want { logits: true, hidden: Layers::All },
         ..Request::default()
     }
 }

@@ -54,7 +54,7 @@ fn check(model: &Path, golden: &Path, tolerance: f64) {
         let request = Request {
             prompt: ids.clone(),
             max_new_tokens: greedy.len(),
-            want: Want { logits: true, hidden: false },
+            want: Want { logits: true, ..Want::default() },
             ..Request::default()
         };
         let number_of = engine.put(request).unwrap();

@@ -12,7 +12,7 @@ use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
 use described::{Rows, Tensors, attend, close, product, rms, rotated, widened, write};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Batch, Captured, Engine, ForwardWant, Pick, Request, Want};
+use engraft_core::engine::{Batch, Captured, Engine, ForwardWant, Layers, Pick, Request, Want};
 use engraft_core::mem::Float;
 use engraft_core::numerics::{Madd, Mode};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -175,7 +175,7 @@ fn run(dir: &Path, config: EngineConfig, order: &[usize], at_once: bool) -> Run 
     let mut engine: Engine<Cpu> = whole::open(&cpu(Madd::Fused), dir, config);
     let (mut ids, mut drawn) = (BTreeMap::new(), BTreeMap::new());
     for p in order {
-        let want = Want { logits: true, hidden: true };
+        let want = Want { logits: true, hidden: Layers::All };
         let prompt = prompts()[*p].clone();
         let request = Request { prompt, max_new_tokens: 8, want, ..Request::default() };
         ids.insert(*p, engine.put(request).unwrap());

@@ -9,17 +9,17 @@ use crate::mem::{Mat, MatRef};
 pub struct Captured {
     /// Rows of logits one after the other: every prompt token, then every drawn token but the last.
     pub logits: Vec<f32>,
-    /// Per layer (0: what enters the first block) the rows of every position.
+    /// The rows of every position, of each layer that was asked for ([`super::Layers`]; 0 of all: what enters the first block).
     pub hidden: Vec<Vec<f32>>,
 }
 
 impl Captured {
-    /// Adds rows of hidden state `layer`.
-    pub(super) fn add_hidden(&mut self, layer: usize, rows: &[f32]) {
-        if self.hidden.len() <= layer {
-            self.hidden.resize(layer + 1, Vec::new());
+    /// Adds rows to hidden state `place` of those that are kept.
+    pub(super) fn add_hidden(&mut self, place: usize, rows: &[f32]) {
+        if self.hidden.len() <= place {
+            self.hidden.resize(place + 1, Vec::new());
         }
-        self.hidden[layer].extend_from_slice(rows);
+        self.hidden[place].extend_from_slice(rows);
     }
 }
 

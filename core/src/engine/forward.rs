@@ -178,7 +178,12 @@ impl<B: Backend> Engine<B> {
                 reason: "requests are under way: forward runs alone".into(),
             });
         }
-        let keep = Want { logits: want.logits != Pick::None, hidden: want.hidden != Pick::None };
+        let hidden = match want.hidden {
+            Pick::None => Layers::None,
+            Pick::Last => Layers::Last,
+            Pick::Some(_) | Pick::All => Layers::All,
+        };
+        let keep = Want { logits: want.logits != Pick::None, hidden };
         let mut ids = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
             let request = Request { prompt: text.ids.clone(), want: keep, ..Default::default() };

@@ -15,7 +15,7 @@ mod step;
 pub use capture::Captured;
 pub use encode::{Encoded, EncoderInput};
 pub use forward::{Batch, ForwardWant, Forwarded, Pick, Pooling};
-pub use request::{Finish, Output, Request, Want};
+pub use request::{Finish, Layers, Output, Request, Want};
 
 use crate::backend::{Backend, Stream};
 use crate::config::EngineConfig;

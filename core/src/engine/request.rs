@@ -5,13 +5,37 @@ use crate::policy::{Family, ModelSpec};
 use crate::sample::SamplingParams;
 use crate::{Error, Result};
 
+/// Whose hidden states are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layers {
+    /// Nobody's.
+    #[default]
+    None,
+    /// What the head reads: one matrix.
+    Last,
+    /// Every layer's, and what enters the first block: a matrix more than there are layers.
+    All,
+}
+
+impl Layers {
+    /// The place of hidden state `layer` (0: what enters the first block) among those that are kept; `last` is the number of
+    /// blocks.
+    pub(super) fn place(self, layer: usize, last: usize) -> Option<usize> {
+        match self {
+            Layers::None => None,
+            Layers::Last => (layer == last).then_some(0),
+            Layers::All => Some(layer),
+        }
+    }
+}
+
 /// What a request wants to keep besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Want {
     /// Logits of every prompt token (needs [`EngineConfig::all_logits`]) and every drawn token.
     pub logits: bool,
-    /// Hidden states of every position, for every layer.
-    pub hidden: bool,
+    /// Hidden states of every position, of these layers.
+    pub hidden: Layers,
 }
 
 /// A prompt to continue.

@@ -118,20 +118,23 @@ impl<B: Backend> Engine<B> {
 
     fn run_eager(&mut self, shape: StepShape) -> Result<()> {
         let mut probe = self.new_probe();
-        let wants_hidden = self.requests.values().any(|l| l.want.hidden);
+        let wants_hidden = self.requests.values().any(|l| l.want.hidden != Layers::None);
         if wants_hidden {
             self.make_wide()?;
         }
         let Self { host, requests, device, eager, stream, comm, model, captured, .. } = self;
-        let Eager { step, plan, wide } = eager;
+        let (Eager { step, plan, wide }, last) = (eager, model.blocks.len());
         fill(&mut step.begin(shape)?, host, requests, model)?;
         let (words, to) = step.upload_parts();
         stream.upload(words, to)?;
         stream.plan_attention(shape, plan)?;
         let mut tap = |stream: &mut B::Stream, layer: usize, rows: MatRef<'_, B::Mem>| {
+            if requests.values().all(|l| l.want.hidden.place(layer, last).is_none()) {
+                return Ok(());
+            }
             let wide = wide.as_mut().ok_or_else(|| lost("the buffer for hidden states"))?;
             let values = read_f32::<B>(stream, wide, rows)?;
-            keep_hidden(host, requests, captured, layer, &values, rows.cols);
+            keep_hidden(host, requests, captured, (layer, last), &values, rows.cols);
             Ok(())
         };
         let mut x = Exec { stream, comm, probe: probe.as_mut() };
@@ -221,12 +224,12 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Gives the rows of a hidden state to the requests that asked for them.
+/// Gives the rows of a hidden state, `layer` of so many blocks, to the requests that asked for them.
 fn keep_hidden(
     host: &HostState,
     requests: &BTreeMap<u64, Live>,
     captured: &mut BTreeMap<u64, Captured>,
-    layer: usize,
+    (layer, last): (usize, usize),
     values: &[f32],
     cols: usize,
 ) {
@@ -234,9 +237,9 @@ fn keep_hidden(
     for slice in &host.batch.slices {
         let id = host.scheduler.running()[slice.index].id;
         let end = from + slice.len * cols;
-        let wants = requests.get(&id).is_some_and(|l| l.want.hidden);
-        if let (true, Some(kept)) = (wants, captured.get_mut(&id)) {
-            kept.add_hidden(layer, &values[from..end]);
+        let place = requests.get(&id).and_then(|l| l.want.hidden.place(layer, last));
+        if let (Some(place), Some(kept)) = (place, captured.get_mut(&id)) {
+            kept.add_hidden(place, &values[from..end]);
         }
         from = end;
     }

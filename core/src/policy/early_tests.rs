@@ -192,6 +192,8 @@ fn hostile_counts_are_refused_before_anything_is_made_of_them() {
         ("codegen", "n_head", json!(6)),
         ("phi", "partial_rotary_factor", json!(1.5)),
         ("roberta", "pad_token_id", json!(41)),
+        ("roberta", "pad_token_id", json!(u64::MAX - 31)),
+        ("roberta", "pad_token_id", json!(1.5)),
         ("clip_vision", "patch_size", json!(25)),
         ("albert", "inner_group_num", json!(2)),
         ("mpt", "attn_config", json!({"clip_qkv": 6.0})),

@@ -3,7 +3,7 @@
 use super::args::GenerateArgs;
 use super::output::{bold, bytes, count, dim, emit, fresh_seed, json, mutter, note, summary};
 use super::{Failure, Outcome};
-use engraft::{Error, GenerateOptions, Generator, SamplingParams, TextGenerator, TextStream};
+use engraft::{Error, Float, GenerateOptions, Generator, SamplingParams, TextGenerator, TextStream};
 use serde_json::json;
 use std::io::{IsTerminal, Read, stderr, stdin, stdout};
 use std::path::Path;
@@ -73,6 +73,9 @@ pub(super) fn introduce(model: &TextGenerator, demo: bool) {
         info.device,
         info.load_seconds
     )));
+    if !demo && info.plan.backend.starts_with("cuda") && info.plan.dtype == Float::F32 {
+        note(&dim("activations are f32, which tensor cores do not multiply; --dtype bf16 or f16 takes them"));
+    }
 }
 
 fn report(

@@ -5,7 +5,7 @@ use crate::budget;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, Request, Want};
+use engraft_core::engine::{EncoderInput, Engine, Layers, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::policy::Registry;
@@ -211,7 +211,7 @@ fn causal_batch<B: Backend>(
     let mut ids = Vec::new();
     for i in order {
         let prompt = prompts.get(*i).map(|p| p.ids.clone()).unwrap_or_default();
-        let want = Want { logits: true, hidden: true };
+        let want = Want { logits: true, hidden: Layers::All };
         ids.push(engine.put(Request { prompt, max_new_tokens: DRAWN, want, ..Default::default() })?);
     }
     let drawn = engine.run()?;

@@ -5,7 +5,7 @@ use conformance::backends::folder;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Captured, Engine, Request, Want};
+use engraft_core::engine::{Captured, Engine, Layers, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
@@ -53,7 +53,7 @@ pub fn run<B: Backend>(
     let mut ids = Vec::new();
     for (p, n) in [5usize, 1, 17].into_iter().enumerate() {
         let prompt = (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect();
-        let want = Want { logits: keep, hidden: keep };
+        let want = Want { logits: keep, hidden: if keep { Layers::All } else { Layers::None } };
         let request = Request { prompt, max_new_tokens: 6, sampling, want, ..Request::default() };
         ids.push(engine.put(request).unwrap());
     }
