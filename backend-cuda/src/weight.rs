@@ -131,7 +131,7 @@ fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
     };
     let (mut codes, mut scales) = (vec![0u8; code_bytes], vec![0u8; scale_bytes]);
     let done = match order {
-        Order::Tensor(layout) => layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales),
+        Order::Tensor(layout) => layout.pack_all(threads(codes.len()), &file, &mut codes, &mut scales),
         Order::Columns(columns) => columns.pack(&file, &mut codes),
         Order::Bytes(bytes) => bytes.pack(&file, &mut codes),
     };
@@ -144,6 +144,12 @@ fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
         false => Some(gpu.alloc_filled([scales.as_slice()], scales.len())?),
     };
     Ok(Packed { order, codes, scales })
+}
+
+/// Threads that pack so many bytes: placing values goes at the speed of a core, not of memory.
+fn threads(bytes: usize) -> usize {
+    const WORTH_A_THREAD: usize = 1 << 20;
+    std::thread::available_parallelism().map_or(1, usize::from).min(bytes / WORTH_A_THREAD)
 }
 
 fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {

@@ -237,6 +237,30 @@ impl Layout {
         true
     }
 
+    /// Packs a whole weight on `threads` threads; which of them takes a tile makes no difference. False as [`Layout::pack`].
+    #[must_use]
+    pub fn pack_all(&self, threads: usize, file: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
+        let all = 0..self.tiles();
+        if threads <= 1 || !self.fits(&all, file.len(), codes.len(), scales.len()) {
+            return self.pack(all, file, codes, scales);
+        }
+        let share = all.len().div_ceil(threads);
+        let mut rest = scales;
+        std::thread::scope(|scope| {
+            let parts = codes.chunks_mut(share * self.tile_bytes()).enumerate();
+            let running: Vec<_> = parts
+                .map(|(i, codes)| {
+                    let tiles = i * share..((i + 1) * share).min(all.end);
+                    let (scales, others) =
+                        std::mem::take(&mut rest).split_at_mut(tiles.len() * self.tile_scale_bytes());
+                    rest = others;
+                    scope.spawn(move || self.pack(tiles, file, codes, scales))
+                })
+                .collect();
+            running.into_iter().all(|part| part.join().unwrap_or(false))
+        })
+    }
+
     /// The inverse of [`Layout::pack`] over all tiles. False when the lengths do not go together.
     #[must_use]
     pub fn unpack(&self, codes: &[u8], scales: &[u8], file: &mut [u8]) -> bool {

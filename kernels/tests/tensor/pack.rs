@@ -42,7 +42,13 @@ proptest! {
         prop_assert!(layout.pack(cut..layout.tiles(), &w.file, b, d));
         let mut back = vec![0xff; w.file.len()];
         prop_assert!(layout.unpack(&codes, &scales, &mut back));
-        prop_assert_eq!(back, w.file);
+        prop_assert_eq!(&back, &w.file);
+        for threads in [0, 1, 2, 3, 7] {
+            let (mut all, mut of_all) = (vec![2; codes.len()], vec![2; scales.len()]);
+            prop_assert!(layout.pack_all(threads, &w.file, &mut all, &mut of_all));
+            prop_assert!(all == codes && of_all == scales, "{} threads", threads);
+            prop_assert!(!layout.pack_all(threads, &w.file[1..], &mut all, &mut of_all));
+        }
     }
 }
 
