@@ -19,10 +19,13 @@ pub struct Resolved<'a> {
     pub tensors: Vec<&'a TensorInfo>,
 }
 
+/// Products of a block, however they are fused: from hidden states to heads and back, to the MLP and back.
+const PRODUCTS: usize = 4;
+
 /// Finds the tensors of every role of `spec`, in the order of [`ModelSpec::roles`].
 ///
 /// # Errors
-/// `Binding`, listing names: a role bound twice, bound but not the model's, or left open; a source without a tensor
+/// `Config` for more layers than the file's tensors can be. `Binding`, listing names: a role bound twice, bound but not the model's, or left open; a source without a tensor
 /// or with several; a tensor left over. `Tensor`: a shape that is not the model's (tables are never padded).
 pub fn resolve<'a>(
     policy: &dyn InjectionPolicy,
@@ -34,6 +37,14 @@ pub fn resolve<'a>(
         true => Ok(()),
         false => Err(Error::Binding { policy: policy.name().to_string(), what: what.to_string(), names }),
     };
+    // Every block has four products at least: a number of layers that the file cannot hold is told as such, not as a list of
+    // thousands of names.
+    let own = (0..spec.blocks.len()).filter(|l| spec.owner(*l) == *l).count();
+    let most = catalog.tensors().len() / PRODUCTS;
+    if own > most {
+        let allowed = format!("at most {most}, since the file has {} tensors", catalog.tensors().len());
+        return Err(Error::config("layers", own, allowed));
+    }
     let bindings = policy.bindings(spec, config, catalog);
     let roles = spec.roles();
     let (twice, foreign, open) = match_roles(&bindings, &roles);

@@ -24,6 +24,11 @@ const DEPTH: usize = 200;
 const MAX_OUTPUT: usize = 64 << 20;
 /// Lines, and bytes of a line, that a template may have: the template engine counts both in 16 bits.
 const MOST_LINES: usize = 60_000;
+/// Bytes that a template may have, several times the longest that is published.
+const MOST_BYTES: usize = 256 << 10;
+/// Bytes outside of strings that a tag may have: the template engine's time for an expression grows with the square of its
+/// terms.
+const MOST_TAG: usize = 4096;
 const NAME: &str = "chat_template";
 
 /// One message of a conversation.
@@ -54,12 +59,19 @@ impl ChatTemplate {
     /// Compiles `source`; `bos_token` and `eos_token` are the spellings that the template may print.
     ///
     /// # Errors
-    /// [`Error::Text`] with the line where the syntax breaks, or for too many or too long lines.
+    /// [`Error::Text`] with the line where the syntax breaks, or for too many or too long lines, too long a tag, too long a
+    /// text.
     pub fn new(source: &str, bos_token: Option<&str>, eos_token: Option<&str>) -> Result<Self> {
         let (lines, longest) = source.split('\n').fold((0, 0), |(n, most), l| (n + 1, most.max(l.len())));
         if lines.max(longest) > MOST_LINES {
             let found = format!("a chat template of {lines} lines, the longest of {longest} bytes");
             return Err(Error::text(format!("{found}; at most {MOST_LINES} of each are allowed")));
+        }
+        let (bytes, tag) = (source.len(), longest_tag(source));
+        if bytes > MOST_BYTES || tag > MOST_TAG {
+            let found =
+                format!("a chat template of {bytes} bytes, its longest tag of {tag} without its strings");
+            return Err(Error::text(format!("{found}; at most {MOST_BYTES} and {MOST_TAG} are allowed")));
         }
         let mut environment = Environment::new();
         let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -115,6 +127,49 @@ impl ChatTemplate {
         template.render_captured_to(Serde(&variables), &mut out).map_err(|e| explain(&e))?;
         String::from_utf8(out.0).map_err(|e| Error::internal(format!("chat template output: {e}")))
     }
+}
+
+/// Bytes of the longest tag, its strings not counted. What is in doubt counts as part of a tag.
+fn longest_tag(source: &str) -> usize {
+    let (mut at, mut longest) = (0, 0);
+    while let Some(open) = source[at..].find('{') {
+        let begin = at + open + 2;
+        match source.as_bytes().get(begin - 1) {
+            Some(b'#') => at = source[begin..].find("#}").map_or(source.len(), |end| begin + end + 2),
+            Some(b'{' | b'%') => {
+                let (length, end) = tag(&source.as_bytes()[begin..]);
+                longest = longest.max(length);
+                at = begin + end;
+                let words = source[begin..at].trim_matches(|c: char| c.is_whitespace() || "-+%}".contains(c));
+                if words == "raw" {
+                    at = source[at..].find("endraw").map_or(source.len(), |end| at + end);
+                }
+            }
+            _ => at = begin - 1,
+        }
+    }
+    longest
+}
+
+/// The length of a tag outside of its strings, and where it ends.
+fn tag(bytes: &[u8]) -> (usize, usize) {
+    let (mut at, mut length, mut depth, mut quote) = (0, 0, 0usize, None);
+    while let Some(byte) = bytes.get(at) {
+        let ends = bytes.get(at + 1) == Some(&b'}') && depth == 0;
+        match (quote, byte) {
+            (Some(_), b'\\') => at += 1,
+            (Some(q), _) if q == byte => quote = None,
+            (Some(_), _) => {}
+            (None, b'%' | b'}') if ends => return (length, at + 2),
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (None, b'(' | b'[' | b'{') => depth += 1,
+            (None, b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            (None, _) => {}
+        }
+        length += usize::from(quote.is_none());
+        at += 1;
+    }
+    (length, bytes.len())
 }
 
 /// A buffer that refuses to grow beyond [`MAX_OUTPUT`].

@@ -94,3 +94,19 @@ fn hostile_templates_end() {
     let blocks = "{% if true %}".repeat(100_000);
     assert!(render(&blocks, None).is_err());
 }
+
+#[test]
+fn long_tags_are_refused_and_long_strings_are_not() {
+    let new = |source: &str| ChatTemplate::new(source, None, None);
+    let terms = " %t".repeat(16_000);
+    for hidden in ["", "{% raw %}{{ ' {% endraw %}", "{# ' #}", "{{ {'a': {'b': 1}} }}", "{{ '\\'' }}", "{"] {
+        let text = new(&format!("{hidden}{{% if a{terms} %}}{{% endif %}}")).unwrap_err().to_string();
+        assert!(text.contains("longest tag") && text.contains("4096"), "{hidden}: {text}");
+    }
+    let inside = new(&format!("{{{{ {{'a': {{'b': 1}}}}[0{terms}] }}}}")).unwrap_err().to_string();
+    assert!(inside.contains("longest tag"), "{inside}");
+    let words = "word ".repeat(4000);
+    assert!(new(&format!("{{{{ '{words}%}} }}}} \\' {words}' }}}}")).is_ok());
+    let text = new(&"word\n".repeat(54_000)).unwrap_err().to_string();
+    assert!(text.contains("270000 bytes"), "{text}");
+}
