@@ -4,7 +4,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use engraft_core::mem::{Float, Stored, WeightFormat};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::{Heads, NormKind, Scores};
+use engraft_core::params::{Heads, NormKind, Scores};
 use engraft_cpu::kernels::attention::attend_dense;
 use engraft_cpu::kernels::linear::{Epilogue, Layout, Packed, linear};
 use engraft_cpu::kernels::norm::{Norm, norm};

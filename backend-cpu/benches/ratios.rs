@@ -7,7 +7,7 @@
 use engraft_core::kv::KvLayout;
 use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 use engraft_cpu::kernels::attention::{Pages, attend_paged};
 use engraft_cpu::kernels::kv::{Slab, slab_bytes};
 use engraft_cpu::kernels::linear::{After, Epilogue, Layout, Packed, linear};

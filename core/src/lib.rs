@@ -26,7 +26,7 @@ pub mod math;
 pub mod mem;
 pub mod model;
 pub mod numerics;
-pub mod ops;
+pub mod params;
 pub mod policy;
 pub mod profile;
 pub mod quant;

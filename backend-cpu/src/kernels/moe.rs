@@ -8,7 +8,7 @@ use crate::sum;
 use engraft_core::Result;
 use engraft_core::math::{self, MulAdd};
 use engraft_core::numerics::leaf_bounds;
-use engraft_core::ops::{Router, RouterScore};
+use engraft_core::params::{Router, RouterScore};
 
 /// Words that chunks write disjoint parts of.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use crate::sum;
 use engraft_core::Result;
 use engraft_core::math::{self, MulAdd};
 use engraft_core::numerics::{LEAVES, leaf_bounds, tree};
-use engraft_core::ops::NormKind;
+use engraft_core::params::NormKind;
 
 /// A norm's parameters on the host.
 #[derive(Debug, Clone, Copy)]

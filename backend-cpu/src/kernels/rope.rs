@@ -4,7 +4,7 @@ use super::{Floats, Machine, RowsMut, over};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 use engraft_core::math::MulAdd;
-use engraft_core::ops::RopeStyle;
+use engraft_core::params::RopeStyle;
 
 /// Tables of angles: `cos` and `sin` `[positions, pairs]`.
 #[derive(Debug, Clone, Copy)]

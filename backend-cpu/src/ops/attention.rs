@@ -6,7 +6,7 @@ use crate::mem::{Rows, Words};
 use crate::{CpuMem, CpuPlan, CpuStream};
 use engraft_core::backend::{AttnCall, KvView};
 use engraft_core::mem::{BufRef, MatMut, MatRef, StepShape};
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 use engraft_core::{Error, Result};
 
 /// A step must fit the bounds its schedule was made for.

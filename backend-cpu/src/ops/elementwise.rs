@@ -6,7 +6,7 @@ use crate::mem::{Rows, Words};
 use crate::{CpuMem, CpuStream};
 use engraft_core::Result;
 use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef};
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 
 pub(super) fn add(stream: &mut CpuStream, acc: MatMut<'_, CpuMem>, x: MatRef<'_, CpuMem>) -> Result<()> {
     let (acc, x) = (Rows::from(acc), Rows::from(x));

@@ -19,7 +19,7 @@ use crate::mem::Rows;
 use crate::simd::Isa;
 use engraft_core::backend::{Coverage, Op, Signature};
 use engraft_core::mem::WeightFormat;
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 
 use crate::kernels;
 pub(crate) use moe::ExpertScratch;

@@ -7,7 +7,7 @@ use crate::{CpuMem, CpuStream, CpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::{Groups, RouteMut};
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::Router;
+use engraft_core::params::Router;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows of the slots of one expert side by side; grows to the largest step and stays.

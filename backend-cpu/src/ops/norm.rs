@@ -6,7 +6,7 @@ use crate::{CpuMem, CpuStream, CpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::NormCall;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::NormKind;
+use engraft_core::params::NormKind;
 use std::sync::Arc;
 
 /// A norm that keeps its weights alive.

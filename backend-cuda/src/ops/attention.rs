@@ -7,7 +7,7 @@ use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream};
 use engraft_core::backend::{AttnCall, KvView};
 use engraft_core::mem::{BufRef, Float, MatMut, MatRef};
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
 use engraft_kernels::params::{attention as kernel, flash, kv as paged};

@@ -4,7 +4,7 @@ use super::{activation, elem, matrix};
 use crate::{CudaMem, CudaStream};
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 use engraft_kernels::params::elementwise as kernel;
 
 pub(super) fn add(stream: &mut CudaStream, acc: MatMut<'_, CudaMem>, x: MatRef<'_, CudaMem>) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::weight::word;
 use crate::{CudaMem, CudaStream, CudaWeight};
 use engraft_core::backend::{KvLayout, KvView, NormCall, QkvCall, Table};
 use engraft_core::mem::{BufRef, MatMut, MatRef};
-use engraft_core::ops::{NormKind, RopeStyle};
+use engraft_core::params::{NormKind, RopeStyle};
 use engraft_core::{Error, Result};
 use engraft_kernels::params::kv as kernel;
 

@@ -9,7 +9,7 @@ use crate::{CudaMem, CudaStream, CudaWeight};
 use cudarc::driver::sys;
 use engraft_core::Result;
 use engraft_core::mem::{Float, MatMut, MatRef};
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Activation, Elem, Format, WeightView, gemm, linear as strict};
 use std::ffi::c_void;

@@ -24,7 +24,7 @@ pub(crate) use select::{Terms, coverage};
 use crate::CudaMem;
 use crate::weight::word;
 use engraft_core::mem::{BufRef, DeviceMem, Float, MatRef};
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use engraft_kernels::params::{Activation, Elem, MatView};
 

@@ -6,7 +6,7 @@ use crate::{CudaMem, CudaStream, CudaWeight};
 use engraft_core::Result;
 use engraft_core::backend::{Groups, RouteMut};
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::{Router, RouterScore};
+use engraft_core::params::{Router, RouterScore};
 use engraft_kernels::params::moe as kernel;
 
 pub(super) fn route(

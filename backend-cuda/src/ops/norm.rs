@@ -7,7 +7,7 @@ use crate::{CudaMem, CudaStream, CudaWeight};
 use engraft_core::Result;
 use engraft_core::backend::NormCall;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::NormKind;
+use engraft_core::params::NormKind;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::{MatView, norm as kernel};
 

@@ -6,7 +6,7 @@ use crate::{CudaMem, CudaStream};
 use engraft_core::Result;
 use engraft_core::backend::RopeView;
 use engraft_core::mem::{BufRef, MatMut};
-use engraft_core::ops::RopeStyle;
+use engraft_core::params::RopeStyle;
 use engraft_kernels::params::rope as kernel;
 
 pub(super) fn rope(

@@ -6,7 +6,7 @@ use crate::device::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::backend::{AttnCall, KvView};
 use engraft_core::mem::{BufRef, MatMut, MatRef};
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Attention, Kernel};
 use std::sync::{Mutex, PoisonError};

@@ -5,7 +5,7 @@ use crate::command::{Call, elem, groups, matrix, word};
 use crate::{WgpuMem, WgpuStream};
 use engraft_core::Result;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 use engraft_shaders::{Elementwise, Kernel};
 
 pub(super) fn add(stream: &mut WgpuStream, acc: MatMut<'_, WgpuMem>, x: MatRef<'_, WgpuMem>) -> Result<()> {

@@ -21,7 +21,7 @@ pub(crate) use select::Select;
 
 use crate::command::elem;
 use engraft_core::backend::{Coverage, Op, Signature};
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 
 /// Invocations of a workgroup of kernels that go over elements.

@@ -9,7 +9,7 @@ use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::{Groups, RouteMut};
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::{Router, RouterScore};
+use engraft_core::params::{Router, RouterScore};
 use engraft_shaders::{Elem, Kernel, Moe, PANEL};
 
 pub(super) fn route(

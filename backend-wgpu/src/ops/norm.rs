@@ -5,7 +5,7 @@ use crate::{WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::NormCall;
 use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::ops::NormKind;
+use engraft_core::params::NormKind;
 use engraft_shaders::{Kernel, Norm};
 
 /// Flags of `moments.wgsl`.

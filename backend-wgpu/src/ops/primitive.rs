@@ -7,7 +7,7 @@ use engraft_core::backend::{
     AttnCall, Groups, KvView, NormCall, PrimitiveOps, RopeView, RouteMut, SampleCall, Table,
 };
 use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef, StepShape};
-use engraft_core::ops::{Heads, Router, Scores};
+use engraft_core::params::{Heads, Router, Scores};
 
 impl PrimitiveOps<Wgpu> for WgpuStream {
     fn embed(&mut self, ids: BufRef<'_, M, u32>, table: &W, out: MatMut<'_, M>) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::{KvView, NormCall, QkvCall, RopeView};
 use engraft_core::mem::{BufRef, MatMut};
-use engraft_core::ops::RopeStyle;
+use engraft_core::params::RopeStyle;
 use engraft_shaders::Kernel;
 
 pub(super) fn rope(

@@ -12,7 +12,7 @@ use crate::{AdapterKind, Listed, WgpuConfig};
 use engraft_core::backend::{Op, Signature};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::Heads;
+use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Reduce};
 

@@ -2,7 +2,7 @@
 
 use crate::kv::Table;
 use crate::mem::{BufMut, BufRef, MatMut, StepView};
-use crate::ops::{Heads, NormKind, RopeStyle, Scores};
+use crate::params::{Heads, NormKind, RopeStyle, Scores};
 use crate::sample::SampleRow;
 
 /// A norm with its weights.

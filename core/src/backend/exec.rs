@@ -8,7 +8,7 @@ use super::{
     RouteMut, SampleCall, Stream,
 };
 use crate::mem::{BufMut, BufRef, DeviceMem, MatMut, MatRef};
-use crate::ops::{Act, Heads, Router, Scores};
+use crate::params::{Act, Heads, Router, Scores};
 use crate::profile::Probe;
 use crate::{Error, Result};
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::mem::{BufMut, BufRef, MatMut, MatRef};
-use crate::ops::{Act, Heads, Router, Scores};
+use crate::params::{Act, Heads, Router, Scores};
 use std::future::Future;
 
 /// A backend that never uses a fused kernel.

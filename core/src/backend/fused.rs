@@ -6,7 +6,7 @@
 use super::{Backend, Communicator, KvView, NormCall, PrimitiveOps, QkvCall, composed};
 use crate::Result;
 use crate::mem::{BufRef, MatMut, MatRef};
-use crate::ops::Act;
+use crate::params::Act;
 
 /// Fused ops over `B`'s memory and weights.
 pub trait FusedOps<B: Backend<Stream = Self>>: PrimitiveOps<B> + Sized {

@@ -2,7 +2,7 @@
 
 use super::{AttnCall, Backend, Groups, KvView, NormCall, RopeView, RouteMut, SampleCall, Table};
 use crate::mem::{BufMut, BufRef, MatMut, MatRef, StepShape};
-use crate::ops::{Act, Heads, Router, Scores};
+use crate::params::{Act, Heads, Router, Scores};
 use crate::{Error, Result};
 
 /// What a backend answers that has no kernel for an op that only some families need.

@@ -138,11 +138,11 @@ impl ModelConfig {
     }
 
     /// An activation by its published name, with a default.
-    pub fn act(&self, fields: &[&'static str], default: crate::ops::Act) -> Result<crate::ops::Act> {
+    pub fn act(&self, fields: &[&'static str], default: crate::params::Act) -> Result<crate::params::Act> {
         let (Some((field, _)), Some(name)) = (self.first(fields), self.text_opt(fields)?) else {
             return Ok(default);
         };
-        crate::ops::Act::from_name(name).ok_or_else(|| {
+        crate::params::Act::from_name(name).ok_or_else(|| {
             let known = "relu, silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, tanh";
             Error::config(field, format!("\"{name}\""), known)
         })

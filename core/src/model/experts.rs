@@ -7,7 +7,7 @@ use super::Scratch;
 use super::block::From;
 use crate::backend::{Backend, Exec, Groups, Linear, RouteMut};
 use crate::mem::{Buf, DeviceMem, Float, Mat};
-use crate::ops::{Router, RouterScore};
+use crate::params::{Router, RouterScore};
 use crate::policy::{BlockSpec, Join, ModelSpec, MoeSpec};
 use crate::{Error, Result};
 

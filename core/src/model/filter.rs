@@ -8,7 +8,7 @@
 use super::block::From;
 use super::{Norm, Scratch, StepInputs};
 use crate::backend::{Backend, Exec, Linear};
-use crate::ops::Heads;
+use crate::params::Heads;
 use crate::{Error, Result};
 
 /// A filter with its operands, and the product of those that it does not feed. See

@@ -2,7 +2,7 @@
 
 use super::{Norm, Scratch, StepInputs};
 use crate::backend::{Backend, Exec, Linear, LinearRef, Prepared};
-use crate::ops::Act;
+use crate::params::Act;
 use crate::policy::HeadSpec;
 use crate::{Error, Result};
 

@@ -4,7 +4,7 @@
 use crate::Result;
 use crate::backend::RopeView;
 use crate::mem::{Buf, DeviceMem};
-use crate::ops::RopeStyle;
+use crate::params::RopeStyle;
 use crate::policy::{RopeScaling, RopeSpec};
 use std::f64::consts::PI;
 

@@ -2,7 +2,7 @@
 
 use super::task::{Task, first_token, kinds, narrow, set_task, task};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 const ALBERT_NAMES: Names<'_> = Names {
     prefixes: &["albert.", ""],

@@ -9,7 +9,7 @@
 use super::describe::{GPT_LIKE, LLAMA_LIKE, Switches, decoder};
 use super::names::OwnedNames;
 use super::*;
-use crate::ops::NormKind;
+use crate::params::NormKind;
 use std::collections::BTreeMap;
 
 /// The automatic policy.

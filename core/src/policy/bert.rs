@@ -7,7 +7,7 @@
 use super::describe::{Described, concat, encoder};
 use super::task::{BERT_LIKE, Task, first_token, kinds, set_task, task};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 const NAMES: Names<'_> = Names {
     prefixes: &["bert.", ""],

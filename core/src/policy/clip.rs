@@ -4,7 +4,7 @@
 
 use super::describe::{GPT_LIKE, Switches, decoder};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// A tower of CLIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! Not here: names (`names`), rotary settings (`rope`).
 
 use super::*;
-use crate::ops::{Act, NormKind};
+use crate::params::{Act, NormKind};
 
 const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model", "n_embed", "dim"];
 const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];

@@ -3,7 +3,7 @@
 use super::describe::{Described, concat, encoder};
 use super::task::{BERT_LIKE, Task, first_token, set_task, task};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `model_type` distilbert.
 pub const DISTILBERT: Described = Described {

@@ -3,7 +3,7 @@
 use super::describe::{Described, concat};
 use super::task::{Task, first_token, kinds, narrow, set_task, task};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `model_type` electra.
 pub const ELECTRA: Described = Described {

@@ -3,7 +3,7 @@
 
 use super::describe::{Described, GPT_LIKE, Switches, decoder, kv_heads};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `model_type` falcon and the names of its first releases.
 pub const FALCON: Described = Described {

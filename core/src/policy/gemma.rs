@@ -6,7 +6,7 @@
 use super::describe::{Described, LLAMA_LIKE, Switches, concat, decoder};
 use super::llama::NAMES;
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// Names of 2 and 3: four norms.
 const SANDWICH: Names<'_> = Names {

@@ -3,7 +3,7 @@
 
 use super::describe::{Described, GPT_LIKE, Switches, decoder};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `model_type` gpt_neox.
 pub const GPT_NEOX: Described = Described {

@@ -7,7 +7,7 @@
 
 use super::describe::{Described, GPT_LIKE, decoder};
 use super::*;
-use crate::ops::{Router, RouterScore};
+use crate::params::{Router, RouterScore};
 
 /// `model_type` megatron_gpt.
 pub const MEGATRON: Described = Described {

@@ -97,7 +97,7 @@ pub use yuan::YUAN;
 
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
-use crate::ops::{Heads, RopeStyle};
+use crate::params::{Heads, RopeStyle};
 use crate::{Error, Result};
 
 /// Whether a policy fits a model.

@@ -6,7 +6,7 @@
 use super::describe::Described;
 use super::llama::{IGNORED, NAMES, llama, pairs};
 use super::*;
-use crate::ops::{Router, RouterScore};
+use crate::params::{Router, RouterScore};
 
 /// Qwen's names: dense and routed blocks, shared experts.
 pub(super) const MOE_NAMES: Names<'_> = Names {

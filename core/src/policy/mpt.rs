@@ -2,7 +2,7 @@
 
 use super::describe::{Described, GPT_LIKE, Switches, concat, decoder};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `model_type` mpt.
 pub const MPT: Described = Described {

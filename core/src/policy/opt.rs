@@ -6,7 +6,7 @@
 
 use super::describe::{Described, GPT_LIKE, Switches, concat, decoder};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `model_type` opt.
 pub const OPT: Described = Described {

@@ -7,7 +7,7 @@ use super::describe::{Described, concat};
 use super::llama::{NAMES, llama};
 use super::moe::{MOE_NAMES, routed};
 use super::*;
-use crate::ops::RouterScore;
+use crate::params::RouterScore;
 
 /// `model_type` qwen2.
 pub const QWEN2: Described =

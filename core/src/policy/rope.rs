@@ -3,7 +3,7 @@
 use super::Catalog;
 use super::spec::{RopeScaling, RopeSpec};
 use crate::config::ModelConfig;
-use crate::ops::RopeStyle;
+use crate::params::RopeStyle;
 use crate::{Error, Result};
 
 /// Reads the rotary settings of a model whose heads rotate `columns` columns.

@@ -3,7 +3,7 @@
 //! Plain values. What a value means for operands (which roles exist, their shapes) is in `roles`; what it means for a
 //! step is in `model`. A family that needs a word that is not here adds it here first.
 
-use crate::ops::{Act, Heads, NormKind, RopeStyle, Router, Scores};
+use crate::params::{Act, Heads, NormKind, RopeStyle, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use super::describe::{Described, GPT_LIKE, LLAMA_LIKE, Switches, concat, decoder};
 use super::llama::NAMES;
 use super::*;
-use crate::ops::NormKind;
+use crate::params::NormKind;
 
 /// `model_type` stablelm.
 pub const STABLELM: Described = Described {

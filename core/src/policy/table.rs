@@ -8,7 +8,7 @@ use super::describe::Described;
 use super::names::OwnedNames;
 use super::registry::FAMILIES;
 use super::*;
-use crate::ops::NormKind;
+use crate::params::NormKind;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 use serde_json::{Map, Value};

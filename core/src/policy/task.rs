@@ -3,7 +3,7 @@
 
 use super::describe::{GPT_LIKE, Switches, encoder};
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 
 /// An encoder's switches.
 pub(super) const BERT_LIKE: Switches =

@@ -2,7 +2,7 @@
 //! `name dtype dims` per tensor.
 
 use super::*;
-use crate::ops::Act;
+use crate::params::Act;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 use crate::budget;
 use crate::compare::Want;
 use crate::spec::attention::{Case, Seq};
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 
 /// One query head over all keys of its sequence.
 struct Head<'a> {

@@ -5,7 +5,7 @@ use crate::budget;
 use crate::compare::Want;
 use crate::dice::round;
 use crate::spec::elementwise::Case;
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 
 /// An activation in f64.
 pub fn act(act: Act, x: f64) -> f64 {

@@ -8,7 +8,7 @@ use crate::dice::round;
 use crate::spec::linear::Case;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 
 /// Values and slack of the product, row by row.
 pub struct Product {

@@ -6,7 +6,7 @@ use crate::compare::Want;
 use crate::dice::round;
 use crate::spec::moe::{CombineCase, ExpertCase, RouteCase};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::RouterScore;
+use engraft_core::params::RouterScore;
 
 /// Bounds of the experts' slots, then the slots of expert 0, of expert 1, ...
 pub fn groups(experts: &[u32], count: usize) -> Vec<u32> {

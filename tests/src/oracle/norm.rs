@@ -4,7 +4,7 @@ use super::added;
 use crate::budget;
 use crate::compare::Want;
 use crate::spec::norm::{Case, NormSet};
-use engraft_core::ops::NormKind;
+use engraft_core::params::NormKind;
 
 /// One normed row with its slack.
 pub fn row(x: &[f32], set: &NormSet) -> (Vec<f64>, Vec<f64>) {

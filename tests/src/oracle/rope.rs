@@ -6,7 +6,7 @@ use crate::compare::Want;
 use crate::dice::round;
 use crate::spec::norm::NormSet;
 use crate::spec::rope::{Angles, QkvCase, RopeCase};
-use engraft_core::ops::RopeStyle;
+use engraft_core::params::RopeStyle;
 
 /// Values with the error that they already carry.
 type Carried = (Vec<f64>, Vec<f64>);

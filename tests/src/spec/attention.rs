@@ -14,7 +14,7 @@ use engraft_core::Result;
 use engraft_core::backend::{AttnCall, Backend, KvLayout, PrimitiveOps, Stream, Table};
 use engraft_core::mem::{Float, SKIP, StepBuffers, StepShape};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 use std::sync::Arc;
 
 /// One sequence.

@@ -10,7 +10,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, PrimitiveOps};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 
 /// One or two matrices.
 #[derive(Debug, Clone)]

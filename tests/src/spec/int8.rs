@@ -10,7 +10,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, WeightUse};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::Act;
+use engraft_core::params::Act;
 use half::f16;
 
 /// What follows the product.

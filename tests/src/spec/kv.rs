@@ -13,7 +13,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, KvLayout, KvView, PrimitiveOps, Table};
 use engraft_core::mem::{Float, SKIP};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::Heads;
+use engraft_core::params::Heads;
 
 /// A slab: its layout, and what it holds at first.
 #[derive(Debug, Clone, Copy)]

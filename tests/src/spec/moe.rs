@@ -12,7 +12,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, Groups, PrimitiveOps, RouteMut, WeightUse};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::{Router, RouterScore};
+use engraft_core::params::{Router, RouterScore};
 
 /// Logits of experts.
 #[derive(Debug, Clone)]

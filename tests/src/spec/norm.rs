@@ -10,7 +10,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, FusedOps, NormCall, PrimitiveOps};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
-use engraft_core::ops::NormKind;
+use engraft_core::params::NormKind;
 
 /// A norm with host operands.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, QkvCall, RopeView};
 use engraft_core::mem::{Buf, Float, StepBuffers, StepShape};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::{Heads, RopeStyle};
+use engraft_core::params::{Heads, RopeStyle};
 
 /// A rotary table.
 #[derive(Debug, Clone)]

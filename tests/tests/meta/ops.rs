@@ -9,7 +9,7 @@ use engraft_core::backend::{
     Solo, Table,
 };
 use engraft_core::mem::{BufMut, BufRef, Float, MatMut, MatRef, SKIP, StepShape};
-use engraft_core::ops::{Act, Heads, RopeStyle, Router, Scores};
+use engraft_core::params::{Act, Heads, RopeStyle, Router, Scores};
 use engraft_cpu::{CpuMem, CpuPlan, CpuWeight};
 
 type In<'a> = MatRef<'a, CpuMem>;

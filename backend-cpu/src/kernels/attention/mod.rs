@@ -31,7 +31,7 @@ pub use paged::{Pages, attend_paged};
 use super::{Floats, Machine, Rows, RowsMut};
 use crate::simd::{self, Kernel, wide};
 use engraft_core::mem::Float;
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 use engraft_core::{Error, Result};
 use tile::Tile;
 

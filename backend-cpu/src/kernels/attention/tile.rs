@@ -4,7 +4,7 @@ use super::super::{Rows, RowsMut};
 use super::{CHUNK, Run, row_floats};
 use crate::simd::{Lanes, WIDTH};
 use engraft_core::math::{self, MulAdd};
-use engraft_core::ops::{Heads, Scores};
+use engraft_core::params::{Heads, Scores};
 
 /// Rows that share one load of keys.
 const SHARE: usize = 4;

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::backend::{Backend, PrimitiveOps};
 use crate::mem::{MatMut, MatRef};
-use crate::ops::Act;
+use crate::params::Act;
 
 /// `out = x w^T + bias; out = act(out)`.
 pub fn linear_act<B: Backend>(

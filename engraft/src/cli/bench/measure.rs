@@ -287,7 +287,7 @@ fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
 
 /// Operations of one query per key, all layers: two for the score and two for the sum, per column and head.
 fn attention(spec: &ModelSpec) -> f64 {
-    let layer = |h: &engraft::core::ops::Heads| 2.0 * (h.heads * (h.k_dim + h.v_dim)) as f64;
+    let layer = |h: &engraft::core::params::Heads| 2.0 * (h.heads * (h.k_dim + h.v_dim)) as f64;
     spec.blocks.iter().map(|b| layer(&b.heads)).sum()
 }
 
