@@ -1,11 +1,12 @@
-//! Single kernels under criterion, for before-and-after comparisons: linear at 1, 8 and 512 rows, norm, attention.
+//! Single kernels under criterion, for before-and-after comparisons: linear at 1, 8 and 512 rows, norm,
+//! attention.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engraft_core::mem::{Float, Stored, WeightFormat};
 use engraft_core::numerics::Madd;
 use engraft_core::params::{Heads, NormKind, Scores};
-use engraft_cpu::kernels::attention::attend_dense;
+use engraft_cpu::kernels::attention::{DenseKeys, Queries, attend_dense};
 use engraft_cpu::kernels::linear::{Epilogue, Layout, Packed, linear};
 use engraft_cpu::kernels::norm::{Norm, norm};
 use engraft_cpu::kernels::{Machine, Rows, RowsMut};
@@ -15,7 +16,8 @@ fn kernels(c: &mut Criterion) {
     let (n, k) = (2304, 768);
     let raw: Vec<u8> = (0..n * k).flat_map(|i| ((i % 17) as f32 - 8.0).to_le_bytes()).collect();
     let f32s = WeightFormat::Plain(Float::F32);
-    let w = Packed::pack(&m.pool, f32s, Stored::F32, &raw, n, k, 1, Layout::Plain).unwrap();
+    let w =
+        Packed::new(f32s, n, k, 1, Layout::Plain).and_then(|p| p.filled(&m.pool, Stored::F32, &raw)).unwrap();
     let x = vec![0.5f32; 512 * k];
     let mut y = vec![0f32; 512 * n];
     for t in [1usize, 8, 512] {
@@ -32,10 +34,9 @@ fn kernels(c: &mut Criterion) {
         c.bench_function(&format!("rms norm {t}x{k}"), |b| {
             b.iter(|| {
                 // SAFETY: as above.
-                let yv = unsafe { RowsMut::of(&mut y[..t * k], k) };
+                let (xv, yv) = unsafe { (Rows::of(&x[..t * k], k), RowsMut::of(&mut y[..t * k], k)) };
                 let (kind, weight) = (NormKind::Rms, Some(&weight[..]));
-                norm(&m, yv, None, k, Norm { kind, weight, bias: None, eps: 1e-5, plus_one: false }, yv)
-                    .unwrap();
+                norm(&m, xv, k, Norm { kind, weight, bias: None, eps: 1e-5, plus_one: false }, yv).unwrap();
             });
         });
     }
@@ -45,7 +46,8 @@ fn kernels(c: &mut Criterion) {
         b.iter(|| {
             // SAFETY: as above.
             let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y[..512 * k], k)) };
-            attend_dense(&m, xv, xv, xv, &[0, 512], heads, &scores, yv).unwrap();
+            let queries = Queries { q: xv, heads, scores: &scores };
+            attend_dense(&m, queries, DenseKeys { k: xv, v: xv, bounds: &[0, 512] }, yv).unwrap();
         });
     });
 }

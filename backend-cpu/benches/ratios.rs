@@ -1,14 +1,14 @@
 //! Kernels as shares of what the machine can do, both measured in turns within one run.
 //!
-//! `cargo bench -p engraft-cpu --bench ratios -- [threads] [rounds] [format]`. The shapes are model M's (dim 768, 12 layers, ffn 2048,
-//! vocabulary 32000), every layer with weights of its own, so that decode really reads memory. Best and median of rounds.
+//! `cargo bench -p engraft-cpu --bench ratios -- [threads] [rounds] [format]`. The shapes are model M's (dim
+//! 768, 12 layers, ffn 2048, vocabulary 32000), every layer with weights of its own, so that decode really
+//! reads memory. Best and median of rounds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use engraft_core::kv::KvLayout;
-use engraft_core::mem::{Block, Float, Stored, WeightFormat};
+use engraft_core::mem::{Block, Float, KvLayout, Stored, WeightFormat};
 use engraft_core::numerics::Madd;
 use engraft_core::params::{Heads, Scores};
-use engraft_cpu::kernels::attention::{Pages, attend_paged};
+use engraft_cpu::kernels::attention::{Pages, Queries, attend_paged};
 use engraft_cpu::kernels::kv::{Slab, slab_bytes};
 use engraft_cpu::kernels::linear::{After, Epilogue, Layout, Packed, linear};
 use engraft_cpu::kernels::{Activation, AlignedBytes, Machine, Rows, RowsMut};
@@ -40,7 +40,8 @@ fn random(bytes: usize, format: WeightFormat) -> Vec<u8> {
     v
 }
 
-/// Seconds: this thread's time on a processor where it is the only one (a busy machine then spoils less), else the wall's.
+/// Seconds: this thread's time on a processor where it is the only one (a busy machine then spoils less),
+/// else the wall's.
 fn clock(m: &Machine) -> f64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let on_cpu = std::fs::read_to_string("/proc/thread-self/schedstat")
@@ -65,7 +66,8 @@ impl Model {
         let mut pack = |n: usize, k: usize, layout| {
             let raw = random(format.bytes(n, k), format);
             let t = Instant::now();
-            let p = Packed::pack(&m.pool, format, stored, &raw, n, k, 1, layout).unwrap();
+            let p =
+                Packed::new(format, n, k, 1, layout).and_then(|p| p.filled(&m.pool, stored, &raw)).unwrap();
             spent += t.elapsed().as_secs_f64();
             p
         };
@@ -188,7 +190,7 @@ fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
                     let bounds = [0, t as u32];
                     let pages =
                         Pages { bounds: &bounds, table_rows: &[0], lens: &[512], pages: &table, stride: 32 };
-                    attend_paged(m, qv, slab, pages, heads, &scores, yv).unwrap();
+                    attend_paged(m, Queries { q: qv, heads, scores: &scores }, slab, pages, yv).unwrap();
                 }
                 clock(m) - start
             })

@@ -1,29 +1,35 @@
 //! The CPU backend: the bit-accurate reference of the numerics contract, and fast enough to use.
 //!
-//! `sum` states the order of every reduction; `simd` compiles each kernel for every instruction set and both forms of
-//! multiply-add with the same bits; `kernels` holds the arithmetic on plain rows; `ops` ties it to the backend
-//! contract; `stream` runs ops at once or records them for replay; `pool` is the fork-join pool; `limits` measures
-//! what the machine could do.
+//! `sum` states the order of every reduction; `simd` compiles each kernel for every instruction set and both
+//! forms of multiply-add with the same bits; `kernels` holds the arithmetic on plain rows; `ops` ties it to
+//! the backend contract, `select` has the keys of kernels; `stream` runs ops at once or records them for
+//! replay; `pool` is the fork-join pool; `limits` measures what the machine could do.
 
 pub mod kernels;
 pub mod limits;
 mod mem;
 mod ops;
 mod pool;
+mod select;
 mod simd;
 mod stream;
 pub mod sum;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;
 mod weight;
 
 pub use mem::CpuMem;
 pub use pool::Pool;
+pub use select::CpuKernel;
 pub use simd::Isa;
 pub use stream::{CpuGraph, CpuPlan, CpuStream};
 pub use weight::CpuWeight;
 
-use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
-use engraft_core::mem::{Float, StepShape};
+use engraft_core::backend::{Backend, Caps, Coverage, Solo};
+use engraft_core::mem::{Device, Float, HostWeight, KvLayout, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::ops::Signature;
 use engraft_core::{Error, Result};
 use kernels::Machine;
 use std::sync::Arc;
@@ -95,11 +101,20 @@ impl Cpu {
     }
 }
 
-impl Backend for Cpu {
+impl Device for Cpu {
     type Mem = CpuMem;
     type Weight = CpuWeight;
-    type Graph = CpuGraph;
     type AttnPlan = CpuPlan;
+
+    fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
+        kernels::kv::slab_bytes(layout)
+    }
+}
+
+impl Backend for Cpu {
+    type Device = Cpu;
+    type Kernel = CpuKernel;
+    type Graph = CpuGraph;
     type Stream = CpuStream;
     type Comm = Solo;
 
@@ -124,13 +139,10 @@ impl Backend for Cpu {
     fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CpuWeight> {
         weight::prepare(self, weight)
     }
-    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
-        kernels::kv::slab_bytes(layout)
-    }
     fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {
         Ok(CpuPlan { bound })
     }
-    fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(op, signature, self.machine.isa)
+    fn coverage(&self, signature: &Signature) -> Coverage<CpuKernel> {
+        ops::select(signature, self.machine.isa).into()
     }
 }

@@ -1,6 +1,8 @@
-//! What this machine can do at most: read bandwidth and multiply-add peak, measured with the backend's own threads.
+//! What this machine can do at most: read bandwidth and multiply-add peak, measured with the backend's own
+//! threads.
 //!
-//! `engraft bench` gives its figures as shares of these, measured in the same run, so that a noisy neighbour spoils both.
+//! `engraft bench` gives its figures as shares of these, measured in the same run, so that a noisy neighbour
+//! spoils both.
 
 use crate::kernels::{AlignedBytes, Machine};
 use crate::simd::wide::{self, Kernel16, Lanes16};
@@ -76,7 +78,8 @@ fn fma(machine: &Machine) -> Result<f64> {
     impl Kernel16 for Chains {
         #[inline(always)]
         fn run<W: Lanes16>(self) {
-            // As many registers as a tile of products has; more chains than the processor has multiply-adds in flight.
+            // As many registers as a tile of products has; more chains than the processor has multiply-adds
+            // in flight.
             if W::TILE.panels > 1 { chains::<W, 12>() } else { chains::<W, 6>() }
         }
     }

@@ -1,25 +1,36 @@
-//! Host memory as device memory: reference-counted, 64-byte aligned, written behind shared references.
+//! Host memory as device memory: reference-counted, written behind shared references.
 //!
-//! A recorded step keeps clones of what it touches, so its memory lives as long as the recording. Data races are ruled
-//! out one level up: one stream runs its ops one after the other, and an op's kernels write disjoint parts.
+//! A recorded step keeps what it touches alive by shares of it. Data races are ruled out one level up: views
+//! to write borrow their owner exclusively, a stream runs its ops one after the other, and an op's kernels
+//! write disjoint parts.
 
 use engraft_core::mem::{BufMut, BufRef, DeviceMem, Float, MatMut, MatRef};
 use engraft_core::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Every allocation begins at a cache line.
+/// Every own allocation begins at a cache line.
 const ALIGN: usize = 64;
 
-/// One allocation; clones share it.
-#[derive(Debug, Clone)]
+/// One allocation. Not `Clone`: who owns a `CpuMem` owns its bytes.
+#[derive(Debug)]
 pub struct CpuMem(Arc<Block>);
 
-#[derive(Debug)]
 struct Block {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
+    owner: Owner,
+}
+
+/// Who frees a block.
+enum Owner {
+    /// The block itself.
+    Heap(Layout),
+    /// Whatever this is, when it is dropped.
+    Other { _keep: Box<dyn Any + Send + Sync> },
 }
 
 // SAFETY: the block is plain bytes; who may touch them when is the stream's affair (see the module's head).
@@ -27,10 +38,18 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Block").field("start", &self.start).field("bytes", &self.bytes).finish()
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `CpuMem::new`, freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if let Owner::Heap(layout) = self.owner {
+            // SAFETY: allocated with this layout in `CpuMem::new`, freed once.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
     }
 }
 
@@ -44,7 +63,32 @@ impl CpuMem {
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(|_| refuse())?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refuse)?;
-        Ok(Self(Arc::new(Block { start, layout })))
+        Ok(Self(Arc::new(Block { start, bytes, owner: Owner::Heap(layout) })))
+    }
+
+    /// Memory that something else owns: `keep` is dropped with the last use of the memory.
+    ///
+    /// # Safety
+    /// - `start` is aligned to 4 bytes, and the `bytes` from there on are initialised, readable and writable
+    ///   for as long as `keep` lives.
+    /// - Nothing else reads or writes them while a view of this memory is borrowed for writing, nor writes
+    ///   them while one is borrowed for reading.
+    pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, keep: Box<dyn Any + Send + Sync>) -> Self {
+        Self(Arc::new(Block { start, bytes, owner: Owner::Other { _keep: keep } }))
+    }
+
+    /// A second owner of the same bytes, for tests that look at memory from outside.
+    ///
+    /// # Safety
+    /// While a view of one is borrowed for writing, no view of the other is used: neither by an op, nor by an
+    /// upload or download, nor by [`CpuMem::start`], on any thread.
+    pub unsafe fn alias(&self) -> Self {
+        self.share()
+    }
+
+    /// Keeps the memory alive for an op or a recording.
+    pub(crate) fn share(&self) -> Self {
+        Self(self.0.clone())
     }
 
     /// First byte.
@@ -55,13 +99,13 @@ impl CpuMem {
 
 impl DeviceMem for CpuMem {
     fn bytes(&self) -> usize {
-        self.0.layout.size()
+        self.0.bytes
     }
 }
 
 /// A matrix that keeps its memory alive: what kernels and recordings hold.
-#[derive(Debug, Clone)]
-pub struct Rows {
+#[derive(Debug)]
+pub(crate) struct Rows {
     mem: CpuMem,
     offset: usize,
     /// Rows.
@@ -76,8 +120,8 @@ pub struct Rows {
 
 impl From<MatRef<'_, CpuMem>> for Rows {
     fn from(m: MatRef<'_, CpuMem>) -> Self {
-        let MatRef { mem, offset, rows, cols, pitch, dtype } = m;
-        Self { mem: mem.clone(), offset, rows, cols, pitch, dtype }
+        let mem = m.mem().share();
+        Self { mem, offset: m.offset(), rows: m.rows(), cols: m.cols(), pitch: m.pitch(), dtype: m.dtype() }
     }
 }
 
@@ -88,42 +132,46 @@ impl From<MatMut<'_, CpuMem>> for Rows {
 }
 
 impl Rows {
-    /// Address of row `r`'s first element; `Exec` has checked that all rows lie inside the allocation.
-    pub fn row(&self, r: usize) -> *mut u8 {
+    /// Address of row `r`'s first element; a view that exists lies inside its allocation.
+    pub(crate) fn row(&self, r: usize) -> *mut u8 {
         let at = (self.offset + r * self.pitch) * self.dtype.bytes();
         debug_assert!(at <= self.mem.bytes());
-        // SAFETY: inside the allocation, by the check named above.
+        // SAFETY: inside the allocation, for `r` below `rows` and for row 0 of none.
         unsafe { self.mem.start().add(at) }
     }
 }
 
 /// A typed buffer that keeps its memory alive.
-#[derive(Debug, Clone)]
-pub struct Words<T> {
+#[derive(Debug)]
+pub(crate) struct Words<T> {
     mem: CpuMem,
     offset: usize,
-    /// Elements.
-    pub len: usize,
-    element: std::marker::PhantomData<fn() -> T>,
+    len: usize,
+    element: PhantomData<fn() -> T>,
 }
 
 impl<T> From<BufRef<'_, CpuMem, T>> for Words<T> {
     fn from(b: BufRef<'_, CpuMem, T>) -> Self {
-        Self { mem: b.mem.clone(), offset: b.offset, len: b.len, element: std::marker::PhantomData }
+        Self { mem: b.mem().share(), offset: b.offset(), len: b.len(), element: PhantomData }
     }
 }
 
 impl<T> From<BufMut<'_, CpuMem, T>> for Words<T> {
     fn from(b: BufMut<'_, CpuMem, T>) -> Self {
-        Self::from(b.as_ref())
+        Self::from(b.into_ref())
     }
 }
 
 impl<T: bytemuck::Pod> Words<T> {
+    /// What ops take has elements of 4 bytes and no stricter alignment than memory has
+    /// ([`CpuMem::from_raw`]).
+    const ALIGNED: () = assert!(align_of::<T>() <= 4);
+
     /// First element.
-    pub fn start(&self) -> *mut T {
+    pub(crate) fn start(&self) -> *mut T {
+        let () = Self::ALIGNED;
         debug_assert!((self.offset + self.len) * size_of::<T>() <= self.mem.bytes());
-        // SAFETY: owners check at construction that their elements lie inside the allocation.
+        // SAFETY: a view that exists lies inside its allocation.
         unsafe { self.mem.start().cast::<T>().add(self.offset) }
     }
 
@@ -131,8 +179,8 @@ impl<T: bytemuck::Pod> Words<T> {
     ///
     /// # Safety
     /// Nothing writes them meanwhile: the stream runs one op at a time.
-    pub unsafe fn slice(&self) -> &[T] {
-        // SAFETY: inside the allocation, 64-byte aligned plus whole elements, initialised; the caller rules out writers.
+    pub(crate) unsafe fn slice(&self) -> &[T] {
+        // SAFETY: inside the allocation, aligned, initialised; the caller rules out writers.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
@@ -140,8 +188,9 @@ impl<T: bytemuck::Pod> Words<T> {
     ///
     /// # Safety
     /// Nothing else touches them meanwhile.
-    #[allow(clippy::mut_from_ref)] // Reason: the view came from an exclusive borrow; the allocation is shared bytes.
-    pub unsafe fn slice_mut(&self) -> &mut [T] {
+    // Reason: the view came from an exclusive borrow; the allocation is shared bytes.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn slice_mut(&self) -> &mut [T] {
         // SAFETY: as in `slice`; the caller rules out any other access.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }

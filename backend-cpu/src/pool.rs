@@ -1,10 +1,11 @@
 //! A fork-join pool: the caller and N - 1 workers share out numbered chunks of one job.
 //!
 //! Invariants. A job allocates nothing. Chunks are claimed by one atomic counter that also carries the job's
-//! generation and size, so a worker that comes late (its core was taken by another process) claims nothing and nobody
-//! waits for it: the caller only waits for chunks that were claimed. Whoever waits spins for a bounded time
-//! ([`SPIN`]) and then sleeps on a condition variable; an idle pool costs nothing. A panic in a chunk becomes the error
-//! of that job. A second thread that calls `run` during a job runs its own chunks alone.
+//! generation and size, so a worker that comes late (its core was taken by another process) claims nothing
+//! and nobody waits for it: the caller only waits for chunks that were claimed. Whoever waits spins for a
+//! bounded time ([`SPIN`]) and then sleeps on a condition variable; an idle pool costs nothing. A panic in a
+//! chunk becomes the error of that job. A second thread that calls `run` during a job runs its own chunks
+//! alone.
 //!
 //! Not here: what a chunk does, and scratch memory (`kernels::Machine`).
 
@@ -16,7 +17,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a waiting thread spins before it sleeps: a little more than the gap between two ops of a decode step.
+/// How long a waiting thread spins before it sleeps: a little more than the gap between two ops of a decode
+/// step.
 pub const SPIN: Duration = Duration::from_micros(40);
 
 /// Bits of the counter's fields: `[generation | chunks | next chunk]`.
@@ -49,8 +51,8 @@ struct Shared {
     finished: (Mutex<()>, Condvar),
 }
 
-// SAFETY: `job` is written only by the thread that holds `Pool::turn` while no chunk is claimed, and read only by
-// holders of a claimed chunk; the counter orders the two.
+// SAFETY: `job` is written only by the thread that holds `Pool::turn` while no chunk is claimed, and read
+// only by holders of a claimed chunk; the counter orders the two.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -108,7 +110,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `f(chunk, thread)` once for every `chunk < chunks`, in any order, on threads `0..self.threads()`.
+    /// Calls `f(chunk, thread)` once for every `chunk < chunks`, in any order, on threads
+    /// `0..self.threads()`.
     ///
     /// Returns when all calls have returned. Errors: a chunk panicked (the others still ran).
     pub fn run<F: Fn(usize, usize) + Sync>(&self, chunks: usize, f: F) -> Result<()> {

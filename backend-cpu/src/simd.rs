@@ -1,11 +1,12 @@
 //! Eight lanes of f32, twice: plain arrays, and AVX2 registers with the same bits.
 //!
-//! A kernel is a struct that implements [`Kernel`]: one `#[inline(always)]` body, generic over [`Lanes`]. [`run`] compiles it
-//! four times (portable or AVX2, fused or separate multiply-add) and picks one at run time; inside the AVX2 instance
-//! everything is inlined into a function with the target features, so plain loops vectorise there as well.
+//! A kernel is a struct that implements [`Kernel`]: one `#[inline(always)]` body, generic over [`Lanes`].
+//! [`run`] compiles it four times (portable or AVX2, fused or separate multiply-add) and picks one at run
+//! time; inside the AVX2 instance everything is inlined into a function with the target features, so plain
+//! loops vectorise there as well.
 //!
-//! Invariant: every operation here is exact or correctly rounded, so all instruction sets give the same bits, always;
-//! tests hold this for each operation and for each kernel. Lanes are outputs, never terms of one sum.
+//! Invariant: every operation here is exact or correctly rounded, so all instruction sets give the same bits,
+//! always; tests hold this for each operation and for each kernel. Lanes are outputs, never terms of one sum.
 
 pub mod wide;
 
@@ -24,8 +25,8 @@ pub enum Isa {
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// The same, and AVX-512 (F, VL, BW, DQ): for products of several rows, and for the plain loops of attention and norms
-    /// (`wide::run_loops`).
+    /// The same, and AVX-512 (F, VL, BW, DQ): for products of several rows, and for the plain loops of
+    /// attention and norms (`wide::run_loops`).
     Avx512,
 }
 
@@ -70,8 +71,8 @@ pub trait Kernel {
     fn run<V: Lanes>(self);
 }
 
-/// Runs `kernel` compiled for `isa` (AVX-512 counts as AVX2 here) and `madd`. Where the processor lacks it, the best below
-/// it runs ([`Isa::here`]): AVX2 where AVX-512 is asked for, or the portable form.
+/// Runs `kernel` compiled for `isa` (AVX-512 counts as AVX2 here) and `madd`. Where the processor lacks it,
+/// the best below it runs ([`Isa::here`]): AVX2 where AVX-512 is asked for, or the portable form.
 #[inline]
 pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
@@ -94,7 +95,8 @@ pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
 /// Eight f32 lanes with one form of multiply-add.
 ///
 /// # Safety of the loads and stores
-/// Each reads or writes exactly 8 elements (of the width in its name) at the pointer, which needs no alignment.
+/// Each reads or writes exactly 8 elements (of the width in its name) at the pointer, which needs no
+/// alignment.
 #[allow(clippy::missing_safety_doc)]
 pub trait Lanes: Copy + 'static {
     /// The form of multiply-add, for scalar code beside the vectors.
@@ -125,8 +127,8 @@ pub trait Lanes: Copy + 'static {
     fn add(self, b: Self) -> Self;
     /// Lane-wise product.
     fn mul(self, b: Self) -> Self;
-    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each) with 16 columns,
-    /// `w` being `[8][16][4]` bytes.
+    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each) with
+    /// 16 columns, `w` being `[8][16][4]` bytes.
     unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R];
     /// Lane i of row j becomes lane j of row i.
     fn transpose(rows: [Self; WIDTH]) -> [Self; WIDTH];
@@ -138,9 +140,10 @@ pub trait Lanes: Copy + 'static {
 #[derive(Clone, Copy)]
 pub struct Portable<M>([f32; WIDTH], PhantomData<M>);
 
-/// What the portable lanes do in many instructions stays out of line on processors that have [`avx2`] instead: there
-/// the portable form is the fallback of old machines, and the unrolled kernels would repeat these hundreds of times
-/// (they took most of this crate's compile time). Elsewhere it is inlined and vectorised.
+/// What the portable lanes do in many instructions stays out of line on processors that have [`avx2`]
+/// instead: there the portable form is the fallback of old machines, and the unrolled kernels would repeat
+/// these hundreds of times (they took most of this crate's compile time). Elsewhere it is inlined and
+/// vectorised.
 mod many {
     use super::{WIDTH, bf16, f16};
 
@@ -191,7 +194,8 @@ mod many {
 }
 
 impl<M> Portable<M> {
-    /// Written out: `array::from_fn` passes through layers that the optimiser leaves as calls in large kernels.
+    /// Written out: `array::from_fn` passes through layers that the optimiser leaves as calls in large
+    /// kernels.
     #[inline(always)]
     fn each(f: impl Fn(usize) -> f32) -> Self {
         Portable([f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)], PhantomData)
@@ -290,9 +294,8 @@ impl<M: MulAdd> Lanes for Portable<M> {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! The AVX2 lanes. Every method is only reached from [`enter`], [`enter16`] and `wide::avx512::enter_loops`, which
-    //! have the target features.
-    use super::wide::Kernel16;
+    //! The AVX2 lanes. Every method is only reached from [`enter`], `wide::avx512::enter_pairs` and
+    //! `wide::avx512::enter_loops`, which have the target features.
     use super::{Kernel, Lanes, Madd, MulAdd, PhantomData};
     use std::arch::x86_64::*;
 
@@ -306,19 +309,14 @@ mod avx2 {
         kernel.run::<Avx2<M>>();
     }
 
-    /// The same on pairs.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn enter16<M: MulAdd, K: Kernel16>(kernel: K) {
-        kernel.run::<[Avx2<M>; 2]>();
-    }
-
     #[inline(always)]
     fn wrap<M>(v: __m256) -> Avx2<M> {
         Avx2(v, PhantomData)
     }
 
-    // SAFETY of this impl: intrinsics of AVX2, FMA and F16C, reached only below `enter`, `enter16` and
-    // `wide::avx512::enter_loops` (the module is private and `Avx2` is named nowhere else); memory as the trait says.
+    // SAFETY of this impl: intrinsics of AVX2, FMA and F16C, reached only below `enter`,
+    // `wide::avx512::enter_pairs` and `wide::avx512::enter_loops` (the module is private and `Avx2` is named
+    // nowhere else); memory as the trait says.
     impl<M: MulAdd> Lanes for Avx2<M> {
         type M = M;
         #[inline(always)]
@@ -391,7 +389,8 @@ mod avx2 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, p: *mut u16) {
-            // SAFETY: as above. Round to nearest even by integers; a NaN keeps its top bits and becomes quiet.
+            // SAFETY: as above. Round to nearest even by integers; a NaN keeps its top bits and becomes
+            // quiet.
             unsafe {
                 let bits = _mm256_castps_si256(self.0);
                 let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -435,8 +434,8 @@ mod avx2 {
                     for (r, row) in x.iter().enumerate() {
                         let four = _mm256_set1_epi32(row.cast::<i32>().add(quad).read_unaligned());
                         for (sum, column) in sums[r].iter_mut().zip(columns) {
-                            // One factor is unsigned: |w| and x with the sign of w. Two products stay within 16 bits,
-                            // 2 * 128 * 127, since x has no -128.
+                            // One factor is unsigned: |w| and x with the sign of w. Two products stay within
+                            // 16 bits, 2 * 128 * 127, since x has no -128.
                             let twos =
                                 _mm256_maddubs_epi16(_mm256_abs_epi8(column), _mm256_sign_epi8(four, column));
                             *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(twos, ones));

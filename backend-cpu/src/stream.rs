@@ -1,13 +1,13 @@
 //! The CPU's queue: an op runs when it is enqueued, or is recorded.
 //!
-//! A recording is a list of ops, each holding its memory and weights alive. Replay runs the list: what changes from
-//! step to step is read from memory then, exactly as on a device, so the rule that nothing of it may sit in host-side
-//! arguments is tested here from the first day.
+//! A recording is a list of ops, each holding its memory and weights alive. Replay runs the list: what
+//! changes from step to step is read from memory then, exactly as on a device, so the rule that nothing of it
+//! may sit in host-side arguments is tested here from the first day.
 
 use crate::{Cpu, CpuMem};
 use bytemuck::Pod;
 use engraft_core::backend::Stream;
-use engraft_core::mem::{BufMut, BufRef, DeviceMem, StepShape};
+use engraft_core::mem::{BufMut, BufRef, StepShape};
 use engraft_core::{Error, Result};
 use std::future::Future;
 use std::sync::Arc;
@@ -42,22 +42,38 @@ pub struct CpuPlan {
 pub struct CpuStream {
     cpu: Arc<Cpu>,
     recording: Option<Vec<Recorded>>,
+    /// Buffers of reads that were collected, for later ones: a step allocates nothing once they are as large
+    /// as its reads.
+    spare: Vec<Vec<u8>>,
 }
 
-/// A read under way: the bytes as they were when it was enqueued lie where they lay.
+/// Reads that a step has under way at most; buffers beyond them are freed.
+const SPARE: usize = 8;
+
+/// A read under way: the bytes as they were when it was enqueued.
 pub struct Ticket {
-    mem: CpuMem,
-    offset: usize,
-    bytes: usize,
+    bytes: Vec<u8>,
+}
+
+#[cfg(test)]
+impl Ticket {
+    /// Where the bytes lie.
+    pub(crate) fn start(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
 }
 
 impl CpuStream {
     pub(crate) fn new(cpu: Arc<Cpu>) -> Self {
-        Self { cpu, recording: None }
+        Self { cpu, recording: None, spare: Vec::with_capacity(SPARE) }
+    }
+
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpu
     }
 
     /// Runs an op, or records it.
-    pub(crate) fn run(&mut self, op: impl Fn(&Cpu) -> Result<()> + 'static) -> Result<()> {
+    pub(crate) fn enqueue(&mut self, op: impl Fn(&Cpu) -> Result<()> + 'static) -> Result<()> {
         match &mut self.recording {
             Some(ops) => {
                 ops.push(Box::new(op));
@@ -73,6 +89,19 @@ impl CpuStream {
             None => Ok(()),
         }
     }
+
+    /// An empty buffer: the smallest spare one with room for `bytes`, else any.
+    fn buffer(&mut self, bytes: usize) -> Vec<u8> {
+        let fits = |b: &(usize, usize)| b.1 >= bytes;
+        let sizes = self.spare.iter().map(Vec::capacity).enumerate();
+        let best = sizes.filter(fits).min_by_key(|(_, size)| *size).map(|(i, _)| i);
+        let mut buffer = match best {
+            Some(i) => self.spare.swap_remove(i),
+            None => self.spare.pop().unwrap_or_default(),
+        };
+        buffer.clear();
+        buffer
+    }
 }
 
 impl Stream<Cpu> for CpuStream {
@@ -81,13 +110,14 @@ impl Stream<Cpu> for CpuStream {
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CpuMem, T>) -> Result<()> {
         self.not_while_recording("upload")?;
-        if src.len() > dst.len {
-            return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len });
+        if src.len() > dst.len() {
+            return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len() });
         }
-        let bytes: &[u8] = bytemuck::cast_slice(src);
-        // SAFETY: `dst` lies inside its allocation and holds at least `src`; nothing else runs on this stream.
+        let (bytes, dst): (&[u8], _) = (bytemuck::cast_slice(src), dst.into_ref());
+        // SAFETY: a view that exists lies inside its allocation, and this one has room for `src`; it was
+        // borrowed to write, so nothing else touches these bytes.
         unsafe {
-            let to = dst.mem.start().add(dst.offset * size_of::<T>());
+            let to = dst.mem().start().add(dst.offset() * size_of::<T>());
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
         Ok(())
@@ -95,31 +125,37 @@ impl Stream<Cpu> for CpuStream {
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, CpuMem, T>) -> Result<Ticket> {
         self.not_while_recording("download")?;
-        let (offset, bytes) = (src.offset * size_of::<T>(), src.len * size_of::<T>());
-        if offset + bytes > src.mem.bytes() {
-            return Err(Error::Shape {
-                op: "download",
-                what: "bytes",
-                got: src.mem.bytes(),
-                want: offset + bytes,
-            });
-        }
-        Ok(Ticket { mem: src.mem.clone(), offset, bytes })
+        let mut bytes = self.buffer(src.len() * size_of::<T>());
+        // SAFETY: a view that exists lies inside its allocation; while it is borrowed nothing writes there.
+        bytes.extend_from_slice(unsafe {
+            let from = src.mem().start().add(src.offset() * size_of::<T>());
+            std::slice::from_raw_parts(from, src.len() * size_of::<T>())
+        });
+        Ok(Ticket { bytes })
     }
 
     fn collect<T: Pod>(&mut self, ticket: Ticket, out: &mut [T]) -> impl Future<Output = Result<()>> {
         let out: &mut [u8] = bytemuck::cast_slice_mut(out);
-        let outcome = if out.len() < ticket.bytes {
-            Err(Error::Shape { op: "collect", what: "bytes", got: out.len(), want: ticket.bytes })
-        } else {
-            // SAFETY: checked against the allocation when the read was enqueued.
-            unsafe {
-                let from = ticket.mem.start().add(ticket.offset);
-                std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), ticket.bytes);
+        let Ticket { bytes } = ticket;
+        let outcome = match out.get_mut(..bytes.len()) {
+            Some(front) => {
+                front.copy_from_slice(&bytes);
+                Ok(())
             }
-            Ok(())
+            None => Err(Error::Shape { op: "collect", what: "bytes", got: out.len(), want: bytes.len() }),
         };
+        if self.spare.len() < SPARE {
+            self.spare.push(bytes);
+        }
         std::future::ready(outcome)
+    }
+
+    /// A step must fit the bounds that its schedule was made for; there is nothing else to plan.
+    fn plan_attention(&mut self, shape: StepShape, plan: &mut CpuPlan) -> Result<()> {
+        if shape.fits(&plan.bound) {
+            return Ok(());
+        }
+        Err(Error::internal(format!("a step of {shape:?} in a schedule for {:?}", plan.bound)))
     }
 
     fn submit(&mut self) -> Result<()> {

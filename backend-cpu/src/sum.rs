@@ -1,14 +1,15 @@
 //! The summation order of the reference backend, in scalar code that can be read.
 //!
-//! Every kernel of this package is tested bit for bit against these functions, and they are the contract's own words:
+//! Every kernel of this package is tested bit for bit against these functions, and they are the contract's
+//! own words:
 //!
 //! 1. A sum over K is cut into 8 leaves at `leaf_bounds(K, grain)` (`engraft_core::numerics`).
-//! 2. A leaf is **one chain** in ascending k from +0: multiply-adds for products (in the form in force, fused or
-//!    separate), plain additions for sums.
+//! 2. A leaf is **one chain** in ascending k from +0: multiply-adds for products (in the form in force, fused
+//!    or separate), plain additions for sums.
 //! 3. The 8 leaf sums are added by the balanced tree `((0+1)+(2+3)) + ((4+5)+(6+7))`; an empty leaf is +0.
 //!
-//! The order knows K and the grain, and nothing of rows, tiles, threads or ranks. Kernels get speed by doing many
-//! outputs at once, never by splitting a chain.
+//! The order knows K and the grain, and nothing of rows, tiles, threads or ranks. Kernels get speed by doing
+//! many outputs at once, never by splitting a chain.
 
 use engraft_core::math::MulAdd;
 use engraft_core::numerics::{LEAVES, tree};
@@ -37,7 +38,8 @@ pub fn square_sum_ref<M: MulAdd>(x: &[f32], bounds: &Bounds) -> f32 {
     leaves(bounds, |acc, k| M::madd(x[k], x[k], acc))
 }
 
-/// The order of [`sum_ref`] at speed: the 8 chains advance side by side. `term(acc, k)` extends a chain by index k.
+/// The order of [`sum_ref`] at speed: the 8 chains advance side by side. `term(acc, k)` extends a chain by
+/// index k.
 #[inline(always)]
 pub fn row_sum(bounds: &Bounds, term: impl Fn(f32, usize) -> f32) -> f32 {
     let common = (0..LEAVES).map(|l| bounds[l + 1] - bounds[l]).min().unwrap_or(0);

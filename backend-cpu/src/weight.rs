@@ -2,19 +2,28 @@
 
 use crate::Cpu;
 use crate::kernels::linear::{Layout, Packed};
-use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::WeightFormat;
+use engraft_core::mem::{HostWeight, Weight, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::{Error, Result, quant};
+use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A prepared weight; clones share it, so that recorded steps keep it alive.
-#[derive(Debug, Clone)]
-pub struct CpuWeight(pub(crate) Form);
+/// A prepared weight.
+#[derive(Debug)]
+pub struct CpuWeight {
+    info: WeightInfo,
+    form: Form,
+}
 
-/// How a weight lies in memory.
+impl Weight for CpuWeight {
+    fn info(&self) -> &WeightInfo {
+        &self.info
+    }
+}
+
+/// How a weight lies in memory; clones share it, so that recorded steps keep it alive.
 #[derive(Debug, Clone)]
 pub(crate) enum Form {
-    /// Panels of 16 outputs: products, and tied embeddings, whose rows are read back out of the panels.
+    /// Panels of 16 outputs: matmuls, and tied embeddings, whose rows are read back out of the panels.
     Panels(Arc<Packed>),
     /// The panels of every expert.
     Experts(Arc<[Packed]>),
@@ -42,17 +51,22 @@ impl Table {
 }
 
 impl CpuWeight {
-    /// The panels of a product's weight.
+    /// Where it lies.
+    pub(crate) fn form(&self) -> &Form {
+        &self.form
+    }
+
+    /// The panels of a matmul's weight.
     pub(crate) fn panels(&self) -> Result<Arc<Packed>> {
-        match &self.0 {
+        match &self.form {
             Form::Panels(packed) => Ok(packed.clone()),
-            other => Err(wrong("a product's weight", other)),
+            other => Err(wrong("a matmul's weight", other)),
         }
     }
 
     /// The panels of every expert.
     pub(crate) fn experts(&self) -> Result<Arc<[Packed]>> {
-        match &self.0 {
+        match &self.form {
             Form::Experts(packed) => Ok(packed.clone()),
             other => Err(wrong("the weight of experts", other)),
         }
@@ -60,7 +74,7 @@ impl CpuWeight {
 
     /// The values of a norm or bias.
     pub(crate) fn vector(&self) -> Result<Arc<[f32]>> {
-        match &self.0 {
+        match &self.form {
             Form::Vector(values) => Ok(values.clone()),
             other => Err(wrong("a vector", other)),
         }
@@ -69,7 +83,7 @@ impl CpuWeight {
 
 fn wrong(wanted: &str, found: &Form) -> Error {
     let found = match found {
-        Form::Panels(_) => "packed for a product",
+        Form::Panels(_) => "packed for a matmul",
         Form::Experts(_) => "packed for experts",
         Form::Table(_) => "packed as a table",
         Form::Vector(_) => "packed as a vector",
@@ -79,7 +93,8 @@ fn wrong(wanted: &str, found: &Form) -> Error {
 
 /// Packs a host weight for its use.
 pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
-    let HostWeight { rows, cols, format, used_for, parts, name } = weight;
+    let (info, parts) = weight.into_parts();
+    let WeightInfo { rows, cols, format, used_for, .. } = info;
     let form = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0; rows * cols];
@@ -87,23 +102,23 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
             Form::Vector(values.into())
         }
         WeightUse::Embedding => Form::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
-        WeightUse::Linear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Plain, &parts)?,
-        WeightUse::Experts { count, grain } => experts(cpu, format, (rows, cols), count, grain, &parts)?,
-        WeightUse::GatedLinear { grain } => panels(cpu, format, (rows, cols), grain, Layout::Gate, &parts)?,
-        WeightUse::EmbeddingAndLinear => panels(cpu, format, (rows, cols), 1, Layout::Plain, &parts)?,
+        WeightUse::Linear { grain } => panels(cpu, &info, grain, Layout::Plain, &parts)?,
+        WeightUse::Experts { count, grain } => experts(cpu, &info, count, grain, &parts)?,
+        WeightUse::GatedLinear { grain } => panels(cpu, &info, grain, Layout::Gate, &parts)?,
+        WeightUse::EmbeddingAndLinear => panels(cpu, &info, 1, Layout::Plain, &parts)?,
     };
-    tracing::trace!(name, rows, cols, %format, "prepared");
-    Ok(CpuWeight(form))
+    tracing::trace!(name = info.name, rows, cols, %format, "prepared");
+    Ok(CpuWeight { info, form })
 }
 
 fn panels(
     cpu: &Cpu,
-    format: WeightFormat,
-    (rows, cols): (usize, usize),
+    info: &WeightInfo,
     grain: usize,
     layout: Layout,
-    parts: &[std::borrow::Cow<'_, [u8]>],
+    parts: &[Cow<'_, [u8]>],
 ) -> Result<Form> {
+    let WeightInfo { rows, cols, format, .. } = *info;
     let mut packed = Packed::new(format, rows, cols, grain, layout)?;
     let row_bytes = format.bytes(1, cols).max(1);
     let mut row = 0;
@@ -121,15 +136,13 @@ fn panels(
 /// One set of panels per expert; a part may end anywhere.
 fn experts(
     cpu: &Cpu,
-    format: WeightFormat,
-    (rows, cols): (usize, usize),
+    info: &WeightInfo,
     count: usize,
     grain: usize,
-    parts: &[std::borrow::Cow<'_, [u8]>],
+    parts: &[Cow<'_, [u8]>],
 ) -> Result<Form> {
-    if count == 0 || !rows.is_multiple_of(count) {
-        return Err(Error::Shape { op: "prepare_weight", what: "experts", got: count, want: rows });
-    }
+    let WeightInfo { rows, cols, format, .. } = *info;
+    // `HostWeight` has seen to it that there are experts and that they share the rows evenly.
     let each = rows / count;
     let packed = (0..count).map(|_| Packed::new(format, each, cols, grain, Layout::Plain));
     let mut packed = packed.collect::<Result<Vec<Packed>>>()?;

@@ -1,16 +1,21 @@
-//! One device in a context of its own, as the backend that the engine sees.
+//! One device in a context of its own: how it is opened, its memory, and what its streams share. As the backend that the
+//! engine sees it stands in `backend.rs`.
 
+use crate::CudaMem;
 use crate::blaslt::BlasLt;
 use crate::cubins::Target;
 use crate::driver::{self, check};
+use crate::kernel::BLASLT;
 use crate::mem::{Pool, lock};
 use crate::modules::{Loads, Modules};
+use crate::slopes::Slopes;
+use crate::terms::Terms;
 use crate::trail::Trail;
-use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, ops, weight};
+use crate::turns::Turns;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
-use engraft_core::backend::{Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo};
-use engraft_core::mem::{DeviceMem, Float, StepShape};
-use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::backend::Caps;
+use engraft_core::mem::{DeviceMem, Float};
+use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -99,19 +104,53 @@ pub fn list(driver: Option<&Path>) -> Result<Vec<Listed>> {
         .collect()
 }
 
+/// The device that is asked for, where it can run the kernels in the way that is asked for.
+fn chosen(config: &CudaConfig) -> Result<Listed> {
+    let all = list(config.driver.as_deref())?;
+    let name = format!("cuda:{}", config.device);
+    let Some(listed) = all.get(config.device).cloned() else {
+        let allowed = format!("cuda to cuda:{}", all.len().saturating_sub(1));
+        return Err(Error::config("backend", format!("\"{name}\""), allowed));
+    };
+    if let (Some(path), Mode::Reference | Mode::Invariant) = (&config.cublaslt, config.mode) {
+        let allowed = "mode Fast: the order of its sums is its own";
+        return Err(Error::config("cublaslt", path.display(), allowed));
+    }
+    if listed.capability < OLDEST {
+        let (major, minor) = listed.capability;
+        let reason =
+            format!("{} has compute capability {major}.{minor}; 8.0 or newer is needed", listed.name);
+        return Err(Error::Unsupported { op: "opening a device".into(), backend: name, reason });
+    }
+    Ok(listed)
+}
+
+/// A context of its own, and how much shared memory a block may have there.
+fn context(ordinal: usize) -> Result<(sys::CUcontext, u32)> {
+    let (mut device, mut shared, mut context) = (0, 0, null_mut());
+    let room = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
+    unsafe {
+        check(sys::cuDeviceGet(&mut device, ordinal as i32), "cuDeviceGet")?;
+        check(sys::cuDeviceGetAttribute(&mut shared, room, device), "cuDeviceGetAttribute")?;
+        check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?;
+    }
+    Ok((context, shared.max(0) as u32))
+}
+
 /// A CUDA device as a backend.
 #[derive(Debug)]
 pub struct Cuda {
-    name: String,
-    caps: Caps,
-    terms: ops::Terms,
+    pub(crate) name: String,
+    pub(crate) caps: Caps,
+    terms: Terms,
     blocking: bool,
     in_order: bool,
     listed: Listed,
     context: sys::CUcontext,
     pool: Pool,
     pub(crate) modules: Modules,
-    pub(crate) slopes: ops::Slopes,
+    pub(crate) slopes: Slopes,
     pub(crate) blaslt: Option<Arc<BlasLt>>,
     pub(crate) blaslt_products: AtomicU64,
     /// Whether a weight in `w8a8` has come.
@@ -121,6 +160,8 @@ pub struct Cuda {
     lost: Mutex<Option<String>>,
     /// What the streams have under way.
     pub(crate) trail: Trail,
+    /// Their order among each other.
+    pub(crate) turns: Turns,
 }
 
 // SAFETY: the context is a handle that any thread may make current; the rest is `Send` and `Sync` by itself.
@@ -134,38 +175,11 @@ impl Cuda {
     /// # Errors
     /// `Unsupported` without a driver, or for a device older than Ampere; `Config` for a number that no device has.
     pub fn new(config: CudaConfig) -> Result<Arc<Self>> {
-        let all = list(config.driver.as_deref())?;
-        let Some(listed) = all.get(config.device).cloned() else {
-            let allowed = format!("cuda to cuda:{}", all.len().saturating_sub(1));
-            return Err(Error::config("backend", format!("\"cuda:{}\"", config.device), allowed));
-        };
-        if let (Some(path), Mode::Reference | Mode::Invariant) = (&config.cublaslt, config.mode) {
-            let allowed = "mode Fast: the order of its sums is its own";
-            return Err(Error::config("cublaslt", path.display(), allowed));
-        }
+        let listed = chosen(&config)?;
         let blaslt = config.cublaslt.as_deref().map(BlasLt::open).transpose()?;
-        let name = format!("cuda:{}", config.device);
-        if listed.capability < OLDEST {
-            let (major, minor) = listed.capability;
-            return Err(Error::Unsupported {
-                op: "opening a device".into(),
-                backend: name,
-                reason: format!(
-                    "{} has compute capability {major}.{minor}; 8.0 or newer is needed",
-                    listed.name
-                ),
-            });
-        }
         let version = driver::version()?;
         let target = Target { device: listed.name.clone(), capability: listed.capability, driver: version };
-        let (mut device, mut shared, mut context) = (0, 0, null_mut());
-        let room = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
-        unsafe {
-            check(sys::cuDeviceGet(&mut device, config.device as i32), "cuDeviceGet")?;
-            check(sys::cuDeviceGetAttribute(&mut shared, room, device), "cuDeviceGetAttribute")?;
-            check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?;
-        }
+        let (context, shared_bytes) = context(config.device)?;
         let (major, minor) = listed.capability;
         let caps = Caps {
             device: format!("{} (compute capability {major}.{minor})", listed.name),
@@ -176,18 +190,18 @@ impl Cuda {
             slab_bytes: None,
         };
         Ok(Arc::new(Self {
-            name,
+            name: format!("cuda:{}", config.device),
             caps,
-            terms: ops::Terms {
+            terms: Terms {
                 mode: config.mode,
-                shared_bytes: shared.max(0) as u32,
+                shared_bytes,
                 hopper: listed.capability == (9, 0),
                 blaslt: blaslt.is_some(),
             },
             blocking: config.blocking,
             in_order: config.in_order,
             modules: Modules::new(target, config.kernel_cache),
-            slopes: ops::Slopes::default(),
+            slopes: Slopes::default(),
             blaslt,
             blaslt_products: AtomicU64::new(0),
             integers: AtomicBool::new(false),
@@ -197,6 +211,7 @@ impl Cuda {
             capturing: Mutex::new(0),
             lost: Mutex::default(),
             trail: Trail::default(),
+            turns: Turns::default(),
         }))
     }
 
@@ -210,7 +225,7 @@ impl Cuda {
         let mut all = self.modules.launches();
         let products = self.blaslt_products.load(Ordering::Relaxed);
         if products > 0 {
-            all.insert("cublasLtMatmul".into(), products);
+            all.insert(BLASLT.into(), products);
         }
         all
     }
@@ -220,31 +235,7 @@ impl Cuda {
         self.modules.loads()
     }
 
-    /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
-    /// both count), measured now, and 10^9 f32 operations per second by its clock and number of units (a multiply-add is
-    /// two), as the driver states them.
-    ///
-    /// # Errors
-    /// `OutOfMemory` where there is no room for two buffers of a 64th of the memory, at most 1 GiB each.
-    pub fn limits(self: &Arc<Self>) -> Result<(f64, f64)> {
-        const PASSES: usize = 5;
-        let bytes = (self.listed.memory_bytes / 64).min(1 << 30) as usize;
-        let (from, to, mut stream) = (self.alloc(bytes)?, self.alloc(bytes)?, self.stream()?);
-        let mut best = 0.0f64;
-        for _ in 0..PASSES {
-            let us = stream.timed_copy(&from, &to)?;
-            best = best.max(2.0 * bytes as f64 / us.max(1e-3) / 1e3);
-        }
-        let (units, khz) = (
-            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
-        );
-        // f32 multiply-adds per unit and clock: 64 on 8.0, 128 on all later ones.
-        let lanes = if self.listed.capability == (8, 0) { 64.0 } else { 128.0 };
-        Ok((best, f64::from(units) * lanes * 2.0 * f64::from(khz) / 1e6))
-    }
-
-    fn attribute(&self, attribute: Attribute) -> Result<i32> {
+    pub(crate) fn attribute(&self, attribute: Attribute) -> Result<i32> {
         self.bind()?;
         let (mut device, mut value) = (0, 0);
         // SAFETY: the context is current; pointers are to locals.
@@ -266,13 +257,8 @@ impl Cuda {
     }
 
     /// What chooses kernels.
-    pub(crate) fn terms(&self) -> ops::Terms {
+    pub(crate) fn terms(&self) -> Terms {
         self.terms
-    }
-
-    /// The promise about bits.
-    pub(crate) fn mode(&self) -> Mode {
-        self.terms.mode
     }
 
     pub(crate) fn blocking(&self) -> bool {
@@ -312,10 +298,21 @@ impl Cuda {
         *lock(&self.capturing) -= 1;
     }
 
-    fn allocate(&self, bytes: usize) -> Result<CudaMem> {
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<CudaMem> {
         self.bind()?;
         let capturing = lock(&self.capturing);
         self.pool.alloc(bytes, *capturing == 0).map_err(|e| self.lose(e))
+    }
+
+    /// Address of memory that this device gave out.
+    ///
+    /// # Errors
+    /// `Internal` for another device's: its address means nothing here.
+    pub(crate) fn address(&self, mem: &CudaMem) -> Result<u64> {
+        match self.pool.owns(mem) {
+            true => Ok(mem.address()),
+            false => Err(Error::internal(format!("memory of another device on {}", self.name))),
+        }
     }
 
     /// Allocates a buffer and fills it by `parts`, one after the other.
@@ -353,7 +350,7 @@ impl Cuda {
     }
 
     /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it.
-    fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         // SAFETY: the null stream of the current context.
         check(unsafe { sys::cuStreamSynchronize(null_mut()) }, "waiting for a copy").map_err(|e| self.lose(e))
     }
@@ -361,57 +358,9 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // Streams, graphs, events and pinned memory hold this alive, so they are gone. Modules and memory go with the
-        // context.
+        // Streams, graphs, their events and pinned memory hold this alive, so they are gone. Modules, memory and the event
+        // of [`Turns`] go with the context.
         // SAFETY: created here, destroyed once.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
-    }
-}
-
-impl Backend for Cuda {
-    type Mem = CudaMem;
-    type Weight = CudaWeight;
-    type Graph = CudaGraph;
-    type AttnPlan = CudaPlan;
-    type Stream = CudaStream;
-    type Comm = Solo;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn caps(&self) -> &Caps {
-        &self.caps
-    }
-    fn numerics(&self) -> Numerics {
-        Numerics { mode: self.terms.mode, madd: Madd::Fused }
-    }
-    fn alloc(&self, bytes: usize) -> Result<CudaMem> {
-        let mem = self.allocate(bytes)?;
-        // SAFETY: inside the allocation, which has at least one byte.
-        let cleared = unsafe { sys::cuMemsetD8Async(mem.address(), 0, bytes.max(1), null_mut()) };
-        check(cleared, "clearing a buffer").map_err(|e| self.lose(e))?;
-        self.settle()?;
-        Ok(mem)
-    }
-    fn stream(self: &Arc<Self>) -> Result<CudaStream> {
-        CudaStream::new(self.clone())
-    }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        Ok(Solo)
-    }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CudaWeight> {
-        weight::prepare(self, weight)
-    }
-    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
-        ops::slab_bytes(layout)
-    }
-    fn attention_plan(&self, bound: StepShape) -> Result<CudaPlan> {
-        Ok(CudaPlan { bound })
-    }
-    fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        ops::coverage(self.terms, op, signature)
-    }
-    fn ready(&self, kernels: &[&str]) -> Result<()> {
-        self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e))
     }
 }

@@ -42,6 +42,11 @@ impl CudaGraph {
         Ok(Self { exec, kernels, _kept: kept, gpu: gpu.clone() })
     }
 
+    /// Whether it was recorded on this device.
+    pub(crate) fn is_of(&self, gpu: &Arc<Cuda>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+
     pub(crate) fn raw(&self) -> sys::CUgraphExec {
         self.exec
     }

@@ -3,8 +3,9 @@
 //! `driver` is the thin layer over the bindings: it looks for a driver before the first call and turns every code into
 //! an error; `device` opens one device in a context of its own; `mem` is device memory and its pool; `modules` loads
 //! kernels of `engraft-kernels`, those of a plan ahead, others when they are first asked for; `compile` has the driver's
-//! compiler make them, `cubins` keeps what it made; `stream` launches, copies and captures; `graph` is a
-//! captured step; `weight` packs; `ops` ties the backend contract to kernels.
+//! compiler make them, `cubins` keeps what it made; `stream` launches, copies and captures; `turns` has
+//! streams follow each other; `graph` is a captured step; `weight` packs; `kernel` is the key of a kernel, as plans name it;
+//! `ops` ties the backend contract to kernels.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and
 //! replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is here fills its
@@ -13,22 +14,29 @@
 //! A device that was lost (an illegal address, a fault of the hardware) stays lost for its engine: each later call says
 //! which kernels were on their way. Contexts are not shared, so other engines live on.
 
+mod backend;
 mod blaslt;
 mod compile;
 mod cubins;
 mod device;
 mod driver;
+mod formed;
 mod graph;
+mod kernel;
 mod mem;
 mod modules;
 mod ops;
 mod pinned;
+mod slopes;
 mod stream;
+mod terms;
 mod trail;
+mod turns;
 mod weight;
 
 pub use device::{Cuda, CudaConfig, Listed, list};
 pub use graph::CudaGraph;
+pub use kernel::Kernel;
 pub use mem::CudaMem;
 pub use modules::Loads;
 pub use stream::{CudaPlan, CudaStream};

@@ -1,9 +1,15 @@
 //! Device memory: owners that any thread may drop, and the pool that their memory goes back to.
 //!
 //! Dropping the last owner of a block tells nobody but the pool: work that still uses the block may be on its way. The
-//! pool gives memory out again, or back to the driver, only after the whole context has been waited for. It does so when
-//! something is allocated, which no step does. Blocks are reused for requests of exactly their size (an engine that is
-//! closed and opened again), so the checks of a software driver see the sizes that were asked for.
+//! pool gives memory out again, or back to the driver, only after the whole context has been waited for, and work that knows
+//! an address is enqueued while its owner is borrowed: what was dropped before the wait is used by nothing behind it. The
+//! wait happens when something is allocated, which no step does, and not while a stream captures, which waiting would end:
+//! until then what was dropped stays where it is. A captured step holds the scratch that it knows; that everything else
+//! lives is the promise of whoever replays it. Blocks are reused for requests of exactly their size (an engine that is closed
+//! and opened again), so the checks of a software driver see the sizes that were asked for.
+//!
+//! An allocation has one owner as far as others can tell: [`CudaMem`] is no `Clone`, inside the package it is shared where
+//! something has to live on. It knows its pool, and a device takes memory of its own pool alone.
 
 use crate::driver::check;
 use cudarc::driver::sys;
@@ -14,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes that may lie idle in a pool.
 const MOST_IDLE: usize = 256 << 20;
 
-/// One allocation; clones share it.
-#[derive(Debug, Clone)]
+/// One allocation.
+#[derive(Debug)]
 pub struct CudaMem(Arc<Block>);
 
 #[derive(Debug)]
@@ -35,6 +41,19 @@ impl CudaMem {
     /// Device address of the first byte: for kernels, and for whoever measures what they read.
     pub fn address(&self) -> u64 {
         self.0.address
+    }
+
+    /// Another owner of the same allocation, which lives as long as one of them.
+    pub(crate) fn share(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    /// The same allocation once more: for tests of what the contract forbids.
+    ///
+    /// # Safety
+    /// No view to write of one is in use together with a view of the other.
+    pub unsafe fn alias(&self) -> Self {
+        self.share()
     }
 }
 
@@ -56,6 +75,11 @@ pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
+    /// Whether this pool gave an allocation out.
+    pub fn owns(&self, mem: &CudaMem) -> bool {
+        Arc::ptr_eq(&self.dropped, &mem.0.dropped)
+    }
+
     /// Allocates, without clearing. `wait` tells whether the context may be waited for now (not while capturing).
     pub fn alloc(&self, bytes: usize, wait: bool) -> Result<CudaMem> {
         let mut idle = lock(&self.idle);

@@ -1,4 +1,4 @@
-//! Kernels by name. A source has many variants of which a model uses one or two, so entries are compiled one by one: those
+//! Kernels by entry. A source has many variants of which a model uses one or two, so entries are compiled one by one: those
 //! that a model's plan names side by side when its engine is made, any other when it is first launched.
 //!
 //! With a folder for compiled kernels (`cubins`) an entry is compiled once per device and driver, and read ever after.
@@ -6,6 +6,7 @@
 use crate::compile::{c_string, compile, load_image, load_text};
 use crate::cubins::{Cubins, Target};
 use crate::driver::check;
+use crate::kernel::Kernel;
 use crate::mem::lock;
 use cudarc::driver::sys::{self, CUfunction_attribute_enum};
 use engraft_core::{Error, Result};
@@ -101,24 +102,22 @@ impl Modules {
         Ok(lock(&self.functions).entry(entry.into()).or_insert(function).clone())
     }
 
-    /// Loads every entry that one of these names means and that is not there yet, side by side. `bind` makes the context
-    /// current on a thread.
+    /// Loads every entry that one of these kernels may launch and that is not there yet, side by side. `bind` makes the
+    /// context current on a thread.
     ///
     /// # Errors
     /// The first entry's that cannot be loaded.
-    pub fn ready(&self, names: &[&str], bind: impl Fn() -> Result<()> + Sync) -> Result<()> {
-        let names: BTreeSet<&str> = names.iter().copied().collect();
-        let mut wanted: BTreeSet<&'static str> =
-            names.iter().flat_map(|name| engraft_kernels::named(name, self.capability)).collect();
+    pub fn ready(&self, kernels: &[Kernel], bind: impl Fn() -> Result<()> + Sync) -> Result<()> {
+        let mut wanted: BTreeSet<String> = kernels.iter().flat_map(Kernel::entries).collect();
         let functions = lock(&self.functions);
-        wanted.retain(|entry| !functions.contains_key(*entry));
+        wanted.retain(|entry| !functions.contains_key(entry));
         drop(functions);
         if wanted.is_empty() {
             return Ok(());
         }
-        let each = |entry: &&str| bind().and_then(|()| self.function(entry).map(drop));
+        let each = |entry: &String| bind().and_then(|()| self.function(entry).map(drop));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted: Vec<&str> = wanted.into_iter().collect();
+        let wanted: Vec<String> = wanted.into_iter().collect();
         // Threads of their own, gone afterwards: none stays behind with a context that may end.
         match rayon::ThreadPoolBuilder::new().num_threads(cores.min(wanted.len())).build() {
             Ok(threads) => threads.install(|| wanted.par_iter().try_for_each(each)),

@@ -79,6 +79,19 @@ impl Pinned {
         Ok(Self { start: start.cast(), bytes, event, gpu: gpu.clone() })
     }
 
+    /// Whether it belongs to this device.
+    pub fn is_of(&self, gpu: &Arc<Cuda>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+
+    /// Puts the event behind the copy that was just enqueued, or waits for it.
+    pub fn mark(&self, stream: CUstream) -> Result<()> {
+        self.event.record(stream).inspect_err(|_| {
+            // SAFETY: the stream lives.
+            let _ = unsafe { sys::cuStreamSynchronize(stream) };
+        })
+    }
+
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -151,7 +164,7 @@ impl Ring {
             // SAFETY: the caller has checked that the destination holds `from`; the slot lives until its event.
             let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to, slot.start().cast(), part.len(), stream) };
             check(code, "an upload")?;
-            slot.event.record(stream)?;
+            slot.mark(stream)?;
         }
         Ok(())
     }

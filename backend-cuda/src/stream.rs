@@ -1,15 +1,16 @@
 //! The queue: launches, copies through pinned memory, capture and replay.
 //!
 //! The driver's stream does not wait for the null stream; whatever goes through that one (allocation, weights) waits for
-//! itself. A capture takes up launches alone. What was launched since it was last waited for is noted in the device's trail.
+//! itself. Whatever is enqueued here follows what other streams of the device have enqueued ([`crate::turns`]). A capture takes
+//! up launches alone. What was launched since it was last waited for is noted in the device's trail.
 
 use crate::blaslt::{Operands, Products, Shape};
 use crate::device::Cuda;
 use crate::driver::check;
+use crate::formed::Formed;
 use crate::graph::{CudaGraph, Recording};
 use crate::mem::CudaMem;
 use crate::modules::Function;
-use crate::ops::Formed;
 use crate::pinned::{CudaEvent, Pinned, Ring};
 use crate::trail::Running;
 use bytemuck::Pod;
@@ -76,9 +77,12 @@ impl CudaStream {
     /// Microseconds that a copy of a whole buffer takes.
     pub(crate) fn timed_copy(&mut self, from: &CudaMem, to: &CudaMem) -> Result<f64> {
         let (bytes, begin) = (from.bytes().min(to.bytes()), self.record()?);
+        let (from, to) = (self.gpu.address(from)?, self.gpu.address(to)?);
         self.formed = None;
-        // SAFETY: inside both allocations, which outlive the wait below.
-        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
+        let code = self.in_turn(|| {
+            // SAFETY: inside both allocations, which outlive the wait below.
+            unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) }
+        })?;
         self.noted(check(code, "a copy"))?;
         let end = self.record()?;
         self.wait()?;
@@ -88,7 +92,7 @@ impl CudaStream {
     /// Keeps memory that no view owns alive as long as the step that is being captured, if one is.
     pub(crate) fn keep(&mut self, mem: &CudaMem) {
         if let Some(recording) = &mut self.recording {
-            recording.kept.push(mem.clone());
+            recording.kept.push(mem.share());
         }
     }
 
@@ -99,7 +103,11 @@ impl CudaStream {
         let mem = match self.scratch.take() {
             Some(mem) if mem.bytes() >= bytes => mem,
             // What is given up may be in use still: its memory is given out again only after a wait.
-            _ => self.gpu.alloc(bytes.next_power_of_two())?,
+            _ => {
+                let room = bytes.checked_next_power_of_two();
+                let what = || Error::OutOfMemory { what: "scratch".into(), wanted: bytes as u64, free: 0 };
+                self.gpu.alloc(room.ok_or_else(what)?)?
+            }
         };
         self.keep(&mem);
         let address = mem.address();
@@ -113,12 +121,21 @@ impl CudaStream {
         self.formed = Some(formed);
     }
 
-    /// Codes of these rows, where the last launch left them in scratch.
+    /// Codes of these rows, where the last launch left them in scratch and no other stream has enqueued anything since.
     pub(crate) fn formed(&self, rows: MatView, elem: Elem) -> Option<Codes> {
         self.formed
             .as_ref()
             .filter(|formed| (formed.of, formed.elem) == (rows, elem))
+            .filter(|_| self.recording.is_some() || self.gpu.turns.is_last(self.raw))
             .map(|formed| formed.codes)
+    }
+
+    /// Enqueues `work` behind that of other streams; a recording takes it up as it is, and waits when it is replayed.
+    fn in_turn<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        match self.recording {
+            Some(_) => Ok(work()),
+            None => self.noted(self.gpu.turns.enqueue(self.raw, work)),
+        }
     }
 
     /// Whether cuBLASLt would run this product of operands at these addresses; not where it is not there or has no kernel,
@@ -140,7 +157,8 @@ impl CudaStream {
         };
         self.formed = None;
         self.gpu.bind()?;
-        let ran = products.run(self.raw, shape, at);
+        let turn = self.gpu.turns.enqueue(self.raw, || products.run(self.raw, shape, at));
+        let ran = turn.and_then(|ran| ran);
         if !matches!(ran, Ok(false)) {
             self.gpu.trail.push(self.raw, Running::Library("cublasLtMatmul"));
         }
@@ -155,7 +173,7 @@ impl CudaStream {
     }
 
     /// Launches a kernel with its parameters, or records that.
-    pub(crate) fn run<P: Pod>(&mut self, launch: &Launch, params: &P) -> Result<()> {
+    pub(crate) fn launch<P: Pod>(&mut self, launch: &Launch, params: &P) -> Result<()> {
         if launch.is_empty() {
             return Ok(());
         }
@@ -167,7 +185,7 @@ impl CudaStream {
             return Err(Error::internal(format!("`{}` takes {want} bytes, given {got}", launch.entry)));
         }
         self.noted(function.allow_shared(launch.shared_bytes))?;
-        let code = self.launch(&function, launch, params);
+        let code = self.in_turn(|| self.enqueue(&function, launch, params))?;
         self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
         let outcome = check(code, &launch.entry);
         self.noted(outcome)?;
@@ -183,7 +201,7 @@ impl CudaStream {
         Ok(())
     }
 
-    fn launch<P: Pod>(&self, function: &Function, launch: &Launch, params: &P) -> sys::CUresult {
+    fn enqueue<P: Pod>(&self, function: &Function, launch: &Launch, params: &P) -> sys::CUresult {
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         // The only attribute: this launch may begin before the one before it has ended.
         let overlap = function.waits && !self.gpu.in_order();
@@ -205,8 +223,8 @@ impl CudaStream {
         };
         let mut args = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function belongs to the current context and takes one struct of this size, which the driver copies
-        // before it returns; what the addresses inside point to is the caller's affair (views of live memory, checked
-        // by `Exec`). A kernel that may overlap waits for its predecessors before it touches memory.
+        // before it returns; what the addresses inside point to is the caller's affair (views, which lie inside memory that
+        // lives). A kernel that may overlap waits for its predecessors before it touches memory.
         unsafe { sys::cuLaunchKernelEx(&config, function.raw, args.as_mut_ptr(), null_mut()) }
     }
 
@@ -252,7 +270,10 @@ impl CudaStream {
         self.noted(ticket.pinned.event.wait())?;
         // SAFETY: the copy of `bytes` was waited for.
         unsafe { ticket.pinned.read(&mut out[..ticket.bytes]) };
-        self.spare.push(ticket.pinned);
+        // One that another device's stream made goes with it.
+        if ticket.pinned.is_of(&self.gpu) {
+            self.spare.push(ticket.pinned);
+        }
         Ok(())
     }
 }
@@ -262,20 +283,17 @@ impl Drop for CudaStream {
         // Before the handle may be another stream's.
         self.gpu.trail.clear(self.raw);
         if self.gpu.bind().is_ok() {
+            if self.gpu.turns.leave(self.raw).is_err() {
+                // SAFETY: the stream lives.
+                let _ = unsafe { sys::cuStreamSynchronize(self.raw) };
+                self.gpu.turns.forget(self.raw);
+            }
             // SAFETY: created here, destroyed once; the driver lets enqueued work end.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
         if self.recording.is_some() {
             self.gpu.capture_ends();
         }
-    }
-}
-
-/// Whether an allocation has the bytes of a view.
-fn holds(op: &'static str, mem: &CudaMem, bytes: usize) -> Result<()> {
-    match bytes <= mem.bytes() {
-        true => Ok(()),
-        false => Err(Error::Shape { op, what: "bytes", got: bytes, want: mem.bytes() }),
     }
 }
 
@@ -286,35 +304,41 @@ impl Stream<Cuda> for CudaStream {
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CudaMem, T>) -> Result<()> {
         self.not_while_recording("upload")?;
         self.formed = None;
-        if src.len() > dst.len {
-            return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len });
+        if src.len() > dst.len() {
+            return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len() });
         }
-        let at = dst.offset * size_of::<T>();
-        holds("upload", dst.mem, at + size_of_val(src))?;
-        let to = dst.mem.address() + at as u64;
-        let outcome = self.ring.upload(self.raw, bytemuck::cast_slice(src), to);
-        self.noted(outcome)
+        let to = self.buffer_mut(&dst)?;
+        let Self { ring, raw, gpu, .. } = self;
+        let turn = gpu.turns.enqueue(*raw, || ring.upload(*raw, bytemuck::cast_slice(src), to));
+        self.noted(turn.and_then(|uploaded| uploaded))
     }
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, CudaMem, T>) -> Result<Ticket> {
         self.not_while_recording("download")?;
         self.formed = None;
-        let (at, bytes) = (src.offset * size_of::<T>(), src.len * size_of::<T>());
-        holds("download", src.mem, at + bytes)?;
+        let (from, bytes) = (self.buffer(src)?, src.len() * size_of::<T>());
         let pinned = self.read_back(bytes);
         let pinned = self.noted(pinned)?;
         if bytes > 0 {
-            let from = src.mem.address() + at as u64;
-            // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the event.
-            let code = unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.start().cast(), from, bytes, self.raw) };
+            let code = self.in_turn(|| {
+                // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the event.
+                unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.start().cast(), from, bytes, self.raw) }
+            })?;
             self.noted(check(code, "a download"))?;
         }
-        self.noted(pinned.event.record(self.raw))?;
+        self.noted(pinned.mark(self.raw))?;
         Ok(Ticket { pinned, bytes })
     }
 
     fn collect<T: Pod>(&mut self, ticket: Ticket, out: &mut [T]) -> impl Future<Output = Result<()>> {
         std::future::ready(self.finish(ticket, bytemuck::cast_slice_mut(out)))
+    }
+
+    fn plan_attention(&mut self, shape: StepShape, plan: &mut CudaPlan) -> Result<()> {
+        match shape.fits(&plan.bound) {
+            true => Ok(()),
+            false => Err(Error::internal(format!("a step of {shape:?} in a schedule for {:?}", plan.bound))),
+        }
     }
 
     fn submit(&mut self) -> Result<()> {
@@ -344,6 +368,7 @@ impl Stream<Cuda> for CudaStream {
         // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither touches this
         // stream.
         let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+        self.noted(self.gpu.turns.leave(self.raw))?;
         self.gpu.capture_begins();
         // SAFETY: the stream lives and captures nothing yet.
         let code = unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) };
@@ -373,11 +398,16 @@ impl Stream<Cuda> for CudaStream {
     unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
         self.not_while_recording("a replay")?;
         self.formed = None;
+        if !graph.is_of(&self.gpu) {
+            return Err(Error::internal("a step that was recorded on another device"));
+        }
         if graph.is_empty() {
             return Ok(());
         }
-        // SAFETY: both live; what the kernels touch is alive by the caller's promise.
-        let code = unsafe { sys::cuGraphLaunch(graph.raw(), self.raw) };
+        let code = self.in_turn(|| {
+            // SAFETY: both live; what the kernels touch is alive by the caller's promise.
+            unsafe { sys::cuGraphLaunch(graph.raw(), self.raw) }
+        })?;
         for function in graph.kernels() {
             function.count(1);
             self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
@@ -388,13 +418,5 @@ impl Stream<Cuda> for CudaStream {
             self.wait()?;
         }
         Ok(())
-    }
-}
-
-/// A step must fit the bounds its schedule was made for.
-pub(crate) fn plan(shape: StepShape, plan: &mut CudaPlan) -> Result<()> {
-    match shape.fits(&plan.bound) {
-        true => Ok(()),
-        false => Err(Error::internal(format!("a step of {shape:?} in a schedule for {:?}", plan.bound))),
     }
 }

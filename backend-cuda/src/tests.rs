@@ -2,11 +2,13 @@
 
 use crate::compile::{compile, load_text};
 use crate::cubins::{Cubins, Target};
-use crate::ops::Formed;
-use crate::{Cuda, CudaConfig, CudaMem, Loads};
-use engraft_core::backend::{Backend, PrimitiveOps, Stream, block_on};
+use crate::formed::Formed;
+use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads};
+use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{Buf, DeviceMem, Float, Mat};
+use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
+use engraft_kernels::pack::Form;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::{Elem, MatView, elementwise};
 use soft_cuda::preload::{self, Order};
@@ -48,7 +50,7 @@ fn double(
     y: &Mat<CudaMem>,
     times: usize,
 ) -> Result<()> {
-    (0..times).try_for_each(|_| stream.add(x.view_mut(1), y.view(1)))
+    (0..times).try_for_each(|_| stream.run(Checked::new(Add { acc: x.view_mut(1)?, x: y.view(1)? })?))
 }
 
 fn floats(gpu: &Cuda, n: usize) -> Mat<CudaMem> {
@@ -56,7 +58,7 @@ fn floats(gpu: &Cuda, n: usize) -> Mat<CudaMem> {
 }
 
 fn read(stream: &mut crate::CudaStream, x: &Mat<CudaMem>) -> Vec<f32> {
-    let ticket = stream.download(x.view(1).as_f32().unwrap()).unwrap();
+    let ticket = stream.download(x.view(1).unwrap().as_f32().unwrap()).unwrap();
     let mut out = vec![0.0; x.cols()];
     block_on(stream.collect(ticket, &mut out)).unwrap();
     out
@@ -101,8 +103,8 @@ fn a_captured_step_runs_when_it_is_replayed_and_is_counted() {
     let gpu = open();
     let (mut x, mut y) = (floats(&gpu, 9), floats(&gpu, 9));
     let mut stream = gpu.stream().unwrap();
-    stream.upload(&[1.0f32; 9], x.view_mut(1).into_f32().unwrap()).unwrap();
-    stream.upload(&[2.0f32; 9], y.view_mut(1).into_f32().unwrap()).unwrap();
+    stream.upload(&[1.0f32; 9], x.view_mut(1).unwrap().into_f32().unwrap()).unwrap();
+    stream.upload(&[2.0f32; 9], y.view_mut(1).unwrap().into_f32().unwrap()).unwrap();
     let graph = stream.capture(|s| double(s, &mut x, &y, 3)).unwrap();
     assert_eq!(graph.len(), 3);
     assert_eq!(read(&mut stream, &x), [1.0; 9], "recording runs nothing");
@@ -152,10 +154,12 @@ fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
     let gpu = open();
     let mut stream = gpu.stream().unwrap();
     let words: Buf<CudaMem, u32> = words(&gpu, 1);
+    let (mut x, y) = (floats(&gpu, 9), floats(&gpu, 9));
     for forgets in ["nothing", "a wait", "a use of scratch", "a read"] {
         let out = gpu.alloc(64).unwrap();
         let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
         let codes = Codes::at(stream.scratch(4096).unwrap(), 16, 32);
+        double(&mut stream, &mut x, &y, 1).unwrap();
         stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
         assert_ne!(gpu.alloc(64).unwrap().address(), of.ptr, "the rows' address was given out again");
         match forgets {
@@ -173,7 +177,7 @@ fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
 fn add_nowhere(stream: &mut crate::CudaStream) -> Result<()> {
     let nowhere = MatView { ptr: 64, pitch: 8, rows: 1, cols: 8 };
     let p = elementwise::Add { acc: nowhere, x: nowhere, elem: Elem::F32, reserved: 0 };
-    stream.run(&p.launch(), &p)
+    stream.launch(&p.launch(), &p)
 }
 
 #[test]
@@ -209,6 +213,73 @@ fn a_device_that_waits_for_every_kernel_offers_no_captured_steps() {
     assert!(text.contains("elementwise_add_f32"), "{text}");
 }
 
+/// Sums go through uploads, launches, replays and a stream that comes and goes.
+#[test]
+fn streams_of_a_device_follow_each_other() {
+    let gpu = open();
+    let soft = preload::load().unwrap();
+    for order in Order::all(3) {
+        soft.set_order(order).unwrap();
+        let (mut x, mut y) = (floats(&gpu, 300), floats(&gpu, 300));
+        let mut streams = [gpu.stream().unwrap(), gpu.stream().unwrap(), gpu.stream().unwrap()];
+        let graph = streams[2].capture(|s| double(s, &mut x, &y, 2)).unwrap();
+        let mut want = 0.0;
+        for round in 0..7u8 {
+            let [a, b, c] = &mut streams;
+            let add = f32::from(round) + 1.0;
+            a.upload(&[add; 300], y.view_mut(1).unwrap().into_f32().unwrap()).unwrap();
+            double(b, &mut x, &y, 1).unwrap();
+            // SAFETY: x and y live.
+            unsafe { c.replay(&graph).unwrap() };
+            // One that comes and goes.
+            double(&mut gpu.stream().unwrap(), &mut x, &y, 1).unwrap();
+            want += 4.0 * add;
+            // Recording puts nothing between, and does not end the order.
+            let unused = a.capture(|s| double(s, &mut x, &y, 1)).unwrap();
+            assert_eq!(unused.len(), 1);
+            assert_eq!(read(if round % 2 == 0 { a } else { b }, &x), [want; 300], "round {round}, {order:?}");
+        }
+    }
+}
+
+#[test]
+fn what_one_stream_formed_is_forgotten_when_another_enqueues_something() {
+    let gpu = open();
+    let (mut stream, mut other) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+    let (mut x, y) = (floats(&gpu, 9), floats(&gpu, 9));
+    for others in [0, 1] {
+        double(&mut stream, &mut x, &y, 1).unwrap();
+        let out = gpu.alloc(64).unwrap();
+        let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
+        let codes = Codes::at(64, 16, 32);
+        stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
+        double(&mut other, &mut x, &y, others).unwrap();
+        assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
+    }
+}
+
+#[test]
+fn memory_steps_and_weights_of_another_device_are_refused() {
+    let (gpu, other) = (open(), open());
+    let mut stream = gpu.stream().unwrap();
+    let (mut mine, mut theirs) = (floats(&gpu, 9), floats(&other, 9));
+    for refused in [double(&mut stream, &mut mine, &theirs, 1), double(&mut stream, &mut theirs, &mine, 1)] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("another device"), "{text}");
+    }
+    let buffer = words(&other, 5);
+    assert!(stream.download(buffer.view()).is_err());
+    let graph = other.stream().unwrap().capture(|s| double(s, &mut theirs, &floats(&other, 9), 1)).unwrap();
+    // SAFETY: nothing runs.
+    let text = unsafe { stream.replay(&graph) }.unwrap_err().to_string();
+    assert!(text.contains("another device"), "{text}");
+    // A read of another device's ends where it is collected, and its buffer is not kept.
+    let ticket = other.stream().unwrap().download(buffer.view()).unwrap();
+    let mut out = [1u32; 5];
+    block_on(stream.collect(ticket, &mut out)).unwrap();
+    assert_eq!(out, [0; 5]);
+}
+
 #[test]
 fn what_cannot_be_had_is_refused_with_numbers() {
     let gpu = open();
@@ -226,18 +297,22 @@ fn what_cannot_be_had_is_refused_with_numbers() {
         elem: Elem::F32,
         reserved: 0,
     };
-    let wrong = stream.run(&add.launch(), &p).unwrap_err().to_string();
+    let wrong = stream.launch(&add.launch(), &p).unwrap_err().to_string();
     assert!(wrong.contains("elementwise_add_f32") && wrong.contains("24"), "{wrong}");
 }
 
-/// Kernels as a plan names them: three, one and six.
-const NAMES: [&str; 3] = ["elementwise_add_*", "rows_patch", "gemm_*_bf16"];
-const ENTRIES: u64 = 10;
+/// Kernels of a plan: one, one and six.
+const KERNELS: [Kernel; 3] = [
+    Kernel::Entry("elementwise_add_f32"),
+    Kernel::Entry("rows_patch"),
+    Kernel::Tensor { form: Form::Plain, elem: Elem::BF16, boxed: false, blaslt: false },
+];
+const ENTRIES: u64 = 8;
 
-/// A device whose kernels of [`NAMES`] are ready, and the file of one of them.
+/// A device whose kernels of [`KERNELS`] are ready, and the file of one of them.
 fn ready(folder: &Path) -> (Arc<Cuda>, PathBuf) {
     let gpu = Cuda::new(CudaConfig { kernel_cache: Some(folder.into()), ..config() }).unwrap();
-    gpu.ready(&NAMES).unwrap();
+    gpu.ready(&KERNELS).unwrap();
     let files = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path());
     let of_add = |p: &PathBuf| p.file_name().unwrap().to_str().unwrap().starts_with("elementwise_add_f32-");
     let found: Vec<PathBuf> = files.filter(of_add).collect();
@@ -251,7 +326,7 @@ fn a_second_start_compiles_nothing_unless_a_file_is_damaged() {
     let loads = |gpu: &Cuda| (gpu.loads().compiled, gpu.loads().read);
     let (first, file) = ready(folder.path());
     assert_eq!(loads(&first), (ENTRIES, 0));
-    first.ready(&NAMES).unwrap();
+    first.ready(&KERNELS).unwrap();
     assert_eq!(loads(&first), (ENTRIES, 0), "what is there is not loaded again");
     let whole = std::fs::read(&file).unwrap();
     let (second, _) = ready(folder.path());
@@ -277,7 +352,7 @@ fn a_second_start_compiles_nothing_unless_a_file_is_damaged() {
     // What was read computes.
     let mut stream = second.stream().unwrap();
     let (mut x, y) = (floats(&second, 5), floats(&second, 5));
-    stream.upload(&[3.0f32; 5], x.view_mut(1).into_f32().unwrap()).unwrap();
+    stream.upload(&[3.0f32; 5], x.view_mut(1).unwrap().into_f32().unwrap()).unwrap();
     double(&mut stream, &mut x, &y, 1).unwrap();
     assert_eq!(read(&mut stream, &x), [3.0; 5]);
     assert_eq!(loads(&second), (0, ENTRIES));
@@ -288,9 +363,10 @@ fn kernels_are_ready_without_a_folder_and_with_one_that_cannot_be() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for kernel_cache in [None, Some(file.path().join("kernels"))] {
         let gpu = Cuda::new(CudaConfig { kernel_cache, ..config() }).unwrap();
-        gpu.ready(&["no_such_kernel", ""]).unwrap();
+        let text = gpu.ready(&[Kernel::Entry("rows_nothing")]).unwrap_err().to_string();
+        assert!(text.contains("rows_nothing"), "{text}");
         assert_eq!(gpu.loads(), Loads::default());
-        gpu.ready(&NAMES).unwrap();
+        gpu.ready(&KERNELS).unwrap();
         assert_eq!(gpu.loads(), Loads { compiled: ENTRIES, read: 0 });
     }
 }

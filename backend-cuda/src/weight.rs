@@ -8,22 +8,26 @@
 //! that multiplies by it, too (tied embeddings), lies there in both forms once its head packs.
 
 use crate::{Cuda, CudaMem};
-use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
+use engraft_core::mem::{
+    Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Weight, WeightFormat, WeightInfo, WeightUse,
+};
 use engraft_core::{Error, Result, quant};
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Format, WeightView};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-/// A prepared weight; clones share it.
-#[derive(Debug, Clone)]
-pub struct CudaWeight(Form);
+/// A prepared weight.
+#[derive(Debug)]
+pub struct CudaWeight {
+    info: WeightInfo,
+    form: Form,
+}
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Form {
-    Rows(Arc<Rows>),
+    Rows(Rows),
     Vector(CudaMem),
 }
 
@@ -40,8 +44,6 @@ pub(crate) struct Rows {
     pub format: Format,
     /// Whether the outputs are used in pairs.
     pub gated: bool,
-    /// Whether activations are quantized (`w8a8`, stored as Q8_0).
-    pub integers: bool,
     row_bytes: usize,
     group: usize,
     forms: Mutex<Forms>,
@@ -67,7 +69,7 @@ pub(crate) enum Order {
 }
 
 /// Codes and scales in an order.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Packed {
     order: Order,
     codes: CudaMem,
@@ -78,15 +80,15 @@ impl Rows {
     /// As the strict kernels and look-ups see it.
     pub fn view(&self, gpu: &Cuda) -> Result<WeightView> {
         let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
-        let stored = match (&forms.stored, &forms.packed) {
-            (Some(stored), _) => stored.clone(),
+        let stored = match (forms.stored.take(), &forms.packed) {
+            (Some(stored), _) => stored,
             (None, Some(packed)) => unpack(gpu, packed)?,
             (None, None) => return Err(Error::internal("a weight without a form")),
         };
-        forms.stored = Some(stored.clone());
+        let ptr = gpu.address(forms.stored.insert(stored))?;
         forms.stored_used = true;
         Ok(WeightView {
-            ptr: stored.address(),
+            ptr,
             row_bytes: self.row_bytes as u64,
             rows: word(self.rows)?,
             cols: word(self.cols)?,
@@ -109,12 +111,8 @@ impl Rows {
         let Some(packed) = forms.packed.as_ref().filter(|packed| packed.order == order) else {
             return Err(Error::internal("a weight was not packed, or in another order"));
         };
-        Ok((packed.codes.address(), packed.scales.as_ref().map_or(0, CudaMem::address)))
-    }
-
-    /// Values of a group in the file.
-    pub fn group(&self) -> usize {
-        self.group
+        let scales = packed.scales.as_ref().map_or(Ok(0), |scales| gpu.address(scales))?;
+        Ok((gpu.address(&packed.codes)?, scales))
     }
 }
 
@@ -176,12 +174,19 @@ fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
     gpu.alloc_filled([file.as_slice()], file.len())
 }
 
+impl Weight for CudaWeight {
+    fn info(&self) -> &WeightInfo {
+        &self.info
+    }
+}
+
 impl CudaWeight {
-    /// The buffers that it lies in now, with a name for each: `stored` (as in the file), `packed` (as products take it),
-    /// `scales` (beside it), `vector`. A first step in another element type, or a look-up, may add a form.
-    pub fn buffers(&self) -> Vec<(&'static str, CudaMem)> {
-        match &self.0 {
-            Form::Vector(mem) => vec![("vector", mem.clone())],
+    /// Where it lies now, as `(name, address, bytes)`: `stored` (as in the file), `packed` (as products take it), `scales`
+    /// (beside it), `vector`. A first step in another element type, or a look-up, may add a form.
+    pub fn buffers(&self) -> Vec<(&'static str, u64, usize)> {
+        let lies = |name, mem: &CudaMem| (name, mem.address(), mem.bytes());
+        match &self.form {
+            Form::Vector(mem) => vec![lies("vector", mem)],
             Form::Rows(rows) => {
                 let forms = rows.forms.lock().unwrap_or_else(PoisonError::into_inner);
                 let packed = forms.packed.as_ref();
@@ -190,14 +195,14 @@ impl CudaWeight {
                     ("packed", packed.map(|p| &p.codes)),
                     ("scales", packed.and_then(|p| p.scales.as_ref())),
                 ];
-                all.into_iter().filter_map(|(name, mem)| Some((name, mem?.clone()))).collect()
+                all.into_iter().filter_map(|(name, mem)| Some(lies(name, mem?))).collect()
             }
         }
     }
 
     /// The rows of a product's weight or a table.
     pub(crate) fn rows(&self) -> Result<&Rows> {
-        match &self.0 {
+        match &self.form {
             Form::Rows(rows) => Ok(rows),
             Form::Vector(_) => {
                 Err(Error::internal("a product's weight was wanted, the weight is packed as a vector"))
@@ -206,9 +211,9 @@ impl CudaWeight {
     }
 
     /// Address of the f32 values of a norm or bias.
-    pub(crate) fn vector(&self) -> Result<u64> {
-        match &self.0 {
-            Form::Vector(mem) => Ok(mem.address()),
+    pub(crate) fn vector(&self, gpu: &Cuda) -> Result<u64> {
+        match &self.form {
+            Form::Vector(mem) => gpu.address(mem),
             Form::Rows(_) => Err(Error::internal("a vector was wanted, the weight is packed in rows")),
         }
     }
@@ -250,18 +255,15 @@ pub(crate) fn format_of(format: WeightFormat) -> Option<Format> {
 
 /// Packs a host weight for its use.
 pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> {
-    let HostWeight { rows, cols, format, used_for, parts, name } = weight;
-    let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    let want = format.bytes(rows, cols);
-    if bytes != want {
-        return Err(Error::Shape { op: "prepare_weight", what: "bytes", got: bytes, want });
-    }
+    let (info, parts) = weight.into_parts();
+    let WeightInfo { rows, cols, format, used_for, .. } = info;
     let (grain, gated) = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0f32; rows * cols];
             quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
             let bytes: &[u8] = bytemuck::cast_slice(&values);
-            return Ok(CudaWeight(Form::Vector(gpu.alloc_filled([bytes], bytes.len())?)));
+            let form = Form::Vector(gpu.alloc_filled([bytes], bytes.len())?);
+            return Ok(CudaWeight { info, form });
         }
         WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
         WeightUse::GatedLinear { grain } => (grain.max(1), true),
@@ -273,20 +275,20 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
         return Err(Error::Unsupported {
             op: "prepare_weight".into(),
             backend: "cuda".into(),
-            reason: format!("`{name}` in format {format}"),
+            reason: format!("`{}` in format {format}", info.name),
         });
     };
     let group = match format {
         WeightFormat::Group(groups) => groups.group(cols),
         _ => 0,
     };
-    let mem = gpu.alloc_filled(parts.iter().map(|part| part.as_ref()), bytes)?;
-    tracing::trace!(name, rows, cols, %format, "prepared");
-    let row_bytes = format.bytes(1, cols);
+    let mem = gpu.alloc_filled(parts.iter().map(|part| part.as_ref()), info.bytes())?;
+    tracing::trace!(info.name, rows, cols, %format, "prepared");
     if integers {
         gpu.note_integers();
     }
     let forms = Mutex::new(Forms { stored: Some(mem), ..Forms::default() });
-    let packed = Rows { rows, cols, grain, format: stored, gated, integers, row_bytes, group, forms };
-    Ok(CudaWeight(Form::Rows(Arc::new(packed))))
+    let row_bytes = format.bytes(1, cols);
+    let form = Form::Rows(Rows { rows, cols, grain, format: stored, gated, row_bytes, group, forms });
+    Ok(CudaWeight { info, form })
 }

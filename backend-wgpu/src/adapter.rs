@@ -1,8 +1,8 @@
 //! Adapters: what this machine has, and which one a name means.
 //!
-//! Without a name the strongest hardware adapter is taken; software adapters (drivers that run on the CPU) only when a
-//! part of their name is given or the caller allows them. The name of a kind (`integrated`: the one that saves power) means
-//! the first of that kind. Nothing is opened here.
+//! Without a name the strongest hardware adapter is taken; software adapters (drivers that run on the CPU)
+//! only when a part of their name is given or the caller allows them. The name of a kind (`integrated`: the
+//! one that saves power) means the first of that kind. Nothing is opened here.
 
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
@@ -90,7 +90,8 @@ async fn adapters(saves_power: bool) -> Vec<wgpu::Adapter> {
         | wgpu::Backends::METAL
         | wgpu::Backends::DX12
         | wgpu::Backends::BROWSER_WEBGPU;
-    // Debug flags would load validation layers where they are installed; those of old distributions refuse naga's output.
+    // Debug flags would load validation layers where they are installed; those of old distributions refuse
+    // naga's output.
     what.flags = wgpu::InstanceFlags::empty();
     let instance = wgpu::Instance::new(what);
     if IN_BROWSER {

@@ -1,8 +1,9 @@
 //! Parameters where they cannot be immediates (browsers): one slot of a uniform buffer per dispatch.
 
-use crate::Wgpu;
+use crate::device::Gpu;
 
 /// Parameters of the dispatches of one submit, where there are no immediates.
+#[derive(Debug)]
 pub(crate) struct Arena {
     buffer: wgpu::Buffer,
     pub group: wgpu::BindGroup,
@@ -15,7 +16,7 @@ impl Arena {
     const STRIDE: usize = 256;
     const SLOTS: usize = 1024;
 
-    pub fn new(gpu: &Wgpu) -> Self {
+    pub fn new(gpu: &Gpu) -> Self {
         let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("parameters"),
             size: (Self::STRIDE * Self::SLOTS) as u64,

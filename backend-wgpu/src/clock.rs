@@ -1,9 +1,11 @@
-//! Points in a stream's time: the device's own clock where encoders may write it, else the host's behind a wait.
+//! Points in a stream's time: the device's own clock where encoders may write it, else the host's behind a
+//! wait.
 //!
-//! A timestamp is a place in a set of queries. A set is read as a whole when a time between two of its places is first asked
-//! for, and takes no more then. Writing one ends the compute pass, so what is measured runs in passes of its own.
+//! A timestamp is a place in a set of queries. A set is read as a whole when a time between two of its places
+//! is first asked for, and takes no more then. Writing one ends the compute pass, so what is measured runs in
+//! passes of its own.
 
-use crate::Wgpu;
+use crate::device::Gpu;
 use engraft_core::{Error, Result};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +38,7 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    fn new(gpu: &Wgpu) -> Self {
+    fn new(gpu: &Gpu) -> Self {
         let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
             label: Some("timestamps"),
             ty: wgpu::QueryType::Timestamp,
@@ -117,12 +119,12 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub fn new(gpu: &Wgpu) -> Self {
+    pub fn new(gpu: &Gpu) -> Self {
         Self { of_device: gpu.device.features().contains(NEEDED), open: None }
     }
 
     /// Writes a timestamp; none where encoders cannot.
-    pub fn stamp(&mut self, gpu: &Wgpu, encoder: &mut wgpu::CommandEncoder) -> Option<WgpuEvent> {
+    pub fn stamp(&mut self, gpu: &Gpu, encoder: &mut wgpu::CommandEncoder) -> Option<WgpuEvent> {
         if !self.of_device {
             return None;
         }

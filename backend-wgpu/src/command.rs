@@ -1,13 +1,15 @@
 //! One dispatch: a kernel, what it binds, its parameters, its grid.
 //!
-//! Ops describe a [`Call`]; the stream turns it into a [`Dispatch`] (bind groups are cached by the buffers they hold) and
-//! encodes or records it. Offsets and sizes of views are parameters: a binding spans its whole buffer, or, where a
-//! buffer is larger than the device lets a binding be, the window that the view needs.
+//! Ops describe a [`Call`]; the stream turns it into a [`Dispatch`] (bind groups are cached by the buffers
+//! they hold) and encodes or records it. Offsets and sizes of views are parameters: a binding spans its whole
+//! buffer, or, where a buffer is larger than the device lets a binding be, the window that the view needs.
 
-use crate::device::Limits;
-use crate::pipelines::Pipeline;
-use crate::{Wgpu, WgpuMem};
-use engraft_core::mem::{BufRef, DeviceMem, Float, MatRef};
+use crate::WgpuMem;
+use crate::device::Gpu;
+use crate::limits::{Limits, MIB};
+use crate::pipelines::{Pipeline, Pipelines};
+use engraft_core::mem::{BufRef, Float, MatRef};
+use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Elem, Kernel, PARAM_WORDS};
 use std::collections::HashMap;
@@ -45,7 +47,7 @@ impl<'a> Slot<'a> {
 }
 
 fn too_large(limits: &Limits, size: u64, what: &str) -> Error {
-    let mib = |n: u64| n.div_ceil(1 << 20);
+    let mib = |n: u64| n.div_ceil(MIB);
     Error::Unsupported {
         op: format!("binding {} MiB of {what}", mib(size)),
         backend: "wgpu".into(),
@@ -77,13 +79,13 @@ fn place<'a>(
 
 /// Binds a matrix.
 pub(crate) fn matrix<'a>(limits: &Limits, m: MatRef<'a, WgpuMem>, what: &str) -> Result<Place<'a>> {
-    let count = if m.rows == 0 { 0 } else { (m.rows - 1) * m.pitch + m.cols };
-    place(limits, m.mem, m.offset, count, m.dtype.bytes(), what)
+    let count = if m.rows() == 0 { 0 } else { (m.rows() - 1) * m.pitch() + m.cols() };
+    place(limits, m.mem(), m.offset(), count, m.dtype().bytes(), what)
 }
 
 /// Binds a buffer of typed elements; the offset is in elements.
 pub(crate) fn buffer<'a, T>(limits: &Limits, b: BufRef<'a, WgpuMem, T>, what: &str) -> Result<Place<'a>> {
-    place(limits, b.mem, b.offset, b.len, size_of::<T>(), what)
+    place(limits, b.mem(), b.offset(), b.len(), size_of::<T>(), what)
 }
 
 /// A number as a parameter.
@@ -100,6 +102,25 @@ pub(crate) fn elem(dtype: Float) -> Elem {
     }
 }
 
+/// The number by which shaders know an activation (`act_of` in `math.wgsl`).
+pub(crate) fn activation(act: Act) -> Result<u32> {
+    Ok(match act {
+        Act::Relu => 0,
+        Act::Silu => 1,
+        Act::Gelu => 2,
+        Act::GeluTanh => 3,
+        Act::QuickGelu => 4,
+        Act::Tanh => 5,
+        other => {
+            return Err(Error::Unsupported {
+                op: format!("activation {other:?}"),
+                backend: "wgpu".into(),
+                reason: "no kernel".into(),
+            });
+        }
+    })
+}
+
 /// What an op wants done.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
@@ -110,6 +131,9 @@ pub(crate) struct Call<'a> {
     /// Workgroups.
     pub grid: [u32; 3],
 }
+
+/// Invocations of a workgroup of kernels that go over elements.
+pub(crate) const FLAT: usize = 256;
 
 /// Workgroups of `size` for `total` items; kernels stride over what is beyond the limit.
 pub(crate) fn groups(limits: &Limits, total: usize, size: usize) -> [u32; 3] {
@@ -141,9 +165,9 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Binds a call.
-    pub fn dispatch(&mut self, gpu: &Wgpu, call: &Call<'_>) -> Result<Dispatch> {
-        let pipeline = gpu.pipelines.get(gpu, call.kernel)?;
-        if call.words.len() + 1 != pipeline.words || call.slots.len() != call.kernel.bindings().len() {
+    pub fn dispatch(&mut self, gpu: &Gpu, pipelines: &Pipelines, call: &Call<'_>) -> Result<Dispatch> {
+        let pipeline = pipelines.get(gpu, call.kernel)?;
+        if call.words.len() + 1 != pipeline.words || call.slots.len() != pipeline.bindings {
             return Err(Error::internal(format!(
                 "{}: {} parameters and {} bindings given",
                 call.kernel.label(),
@@ -157,7 +181,7 @@ impl Groups {
         Ok(Dispatch { pipeline, group, words, grid: call.grid })
     }
 
-    fn group(&mut self, gpu: &Wgpu, pipeline: &Pipeline, call: &Call<'_>) -> wgpu::BindGroup {
+    fn group(&mut self, gpu: &Gpu, pipeline: &Pipeline, call: &Call<'_>) -> wgpu::BindGroup {
         let mut key = GroupKey { kernel: pipeline.kernel, bound: [(0, 0, 0); BINDINGS] };
         for (bound, slot) in key.bound.iter_mut().zip(call.slots) {
             *bound = (slot.mem.id(), slot.offset, slot.size);
@@ -189,7 +213,7 @@ impl Groups {
     }
 
     /// Forgets groups that hold buffers which are gone.
-    pub fn bury(&mut self, gpu: &Wgpu) {
+    pub fn bury(&mut self, gpu: &Gpu) {
         gpu.graveyard.drain_into(&mut self.dead);
         if !self.dead.is_empty() {
             let dead = std::mem::take(&mut self.dead);
@@ -198,12 +222,4 @@ impl Groups {
             self.dead.clear();
         }
     }
-}
-
-/// Bytes of a view's memory that must exist; a defence behind `Exec`'s checks.
-pub(crate) fn holds(op: &'static str, mem: &WgpuMem, want: usize) -> Result<()> {
-    if mem.bytes() < want {
-        return Err(Error::Shape { op, what: "bytes", got: mem.bytes(), want });
-    }
-    Ok(())
 }

@@ -1,34 +1,55 @@
 //! The wgpu backend: Vulkan, Metal, DX12 and, compiled to wasm32, WebGPU.
 //!
-//! `adapter` lists and chooses adapters; `device` opens one and turns its faults into errors; `mem` is buffers;
-//! `pipelines` compiles kernels of `engraft-shaders` once; `command` is one dispatch with everything it touches;
-//! `stream` runs dispatches, or records them (the software graph), `arena` holds their parameters where these cannot be
-//! immediates, `clock` is its timestamps; `weight` packs; `probe` finds out what the driver
-//! does to arithmetic and so which promise about bits can be kept; `limits` measures what it can do at most; `ops` ties the backend contract to kernels.
+//! From the bottom up, each file knowing those before it alone: `config`, `adapter` (lists and chooses),
+//! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `weight` packs; `kernel`
+//! and `select` (which variant of a kernel runs); `pipelines` compiles kernels of `engraft-shaders` once;
+//! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
+//! immediates; `encoding` is the open command buffer; `scores` are small buffers that attention reads;
+//! `backend` is what a device's streams share; `clock`, `readback` and `stream` are one rank's queue, or its
+//! recording (the software graph); `ops` ties ops to kernels; `probe` finds out what the driver does to
+//! arithmetic and so which promise about bits can be kept; `measure` what the device can do at most; `open`
+//! puts it all together.
 //!
-//! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards against
-//! reassociation. Where that is the contract's order (`ops::select` decides) and the driver's division and square root are
-//! correctly rounded, the bits are the CPU's; elsewhere they do not depend on the batch, the chunks or the pages.
-//! One pass and one submit per step: ops only encode, `download` and `sync` hand over.
+//! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
+//! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and
+//! square root are correctly rounded, the bits are the CPU's; elsewhere they do not depend on the batch, the
+//! chunks or the pages. One pass and one submit per step: ops only encode, `download` and `sync` hand over.
 
 mod adapter;
 mod arena;
+mod arithmetic;
+mod backend;
 mod clock;
 mod command;
+mod config;
 mod device;
+mod encoding;
+mod faults;
+mod kernel;
 mod limits;
+mod measure;
 mod mem;
+mod open;
 mod ops;
 mod pipelines;
 mod probe;
+mod readback;
+mod scores;
+mod select;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};
+pub use arithmetic::Arithmetic;
+pub use backend::{Wgpu, WgpuPlan};
 pub use clock::WgpuEvent;
-pub use device::{Counters, Wgpu, WgpuConfig};
+pub use config::WgpuConfig;
+pub use device::Counters;
 pub use engraft_shaders::Reduce;
+pub use kernel::WgpuKernel;
 pub use mem::WgpuMem;
-pub use probe::Arithmetic;
-pub use stream::{WgpuGraph, WgpuPlan, WgpuStream};
+pub use readback::Ticket;
+pub use stream::{WgpuGraph, WgpuStream};
 pub use weight::WgpuWeight;

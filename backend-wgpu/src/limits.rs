@@ -1,99 +1,65 @@
-//! What an adapter can do at most, measured: the figures that those of models stand beside.
+//! What a device allows, as far as it matters here.
 
-use crate::adapter::AdapterKind;
-use crate::command::{Call, Slot};
-use crate::{Wgpu, WgpuStream};
-use engraft_core::Result;
-use engraft_core::backend::{Backend, Stream};
-use engraft_shaders::{Kernel, Limit};
-use std::sync::Arc;
+use engraft_core::{Error, Result};
 
-/// Invocations that share the work: enough for the largest GPU.
-const INVOCATIONS: u32 = 1 << 18;
-/// Invocations of a workgroup.
-const GROUP: u32 = 256;
-/// Bytes of a vector that is read at once.
-const VECTOR: u64 = 16;
-/// Operations of an invocation's round: eight chains of four products and sums.
-const ROUND: u64 = 64;
-/// Rounds of an invocation in one dispatch, and where the CPU plays the device.
-const ROUNDS: (u32, u32) = (1024, 16);
-/// Bytes that are read, more than caches hold, and where the CPU plays the device.
-const BYTES: (u64, u64) = (256 << 20, 64 << 20);
-/// What a measurement takes at least, so that handing over does not count.
-const LEAST_US: f64 = 5_000.0;
-/// Dispatches of a measurement at most.
-const MOST: usize = 1 << 10;
-/// Measurements; the fastest counts.
-const PASSES: usize = 3;
+/// Mebibytes.
+pub(crate) const MIB: u64 = 1 << 20;
 
-impl Wgpu {
-    /// Measures 10^9 bytes read per second and 10^9 operations of f32 multiply-adds per second (a multiply-add counts as two).
-    ///
-    /// # Errors
-    /// `OutOfMemory` where the buffer that is read does not fit; `DeviceLost`.
-    pub fn measure_limits(self: &Arc<Self>) -> Result<(f64, f64)> {
-        let software = self.adapter().kind == AdapterKind::Software;
-        let (bytes, rounds) = if software { (BYTES.1, ROUNDS.1) } else { (BYTES.0, ROUNDS.0) };
-        let bytes = bytes.min(self.limits.binding).min(self.limits.buffer) / VECTOR * VECTOR;
-        let (data, results) = (self.alloc(bytes as usize)?, self.alloc(INVOCATIONS as usize * 4)?);
-        let [data, results] = [
-            Slot::whole(&self.limits, &data, "what is read")?,
-            Slot::whole(&self.limits, &results, "results")?,
-        ];
-        let grid = [INVOCATIONS / GROUP, 1, 1];
-        let vectors = (bytes / VECTOR) as u32;
-        let read = Call {
-            kernel: Kernel::Limit(Limit::Read),
-            slots: &[data, results],
-            words: &[vectors, INVOCATIONS],
-            grid,
-        };
-        let words = &[rounds, INVOCATIONS];
-        let multiply = Call { kernel: Kernel::Limit(Limit::Multiply), slots: &[results], words, grid };
-        let operations = ROUND * u64::from(rounds) * u64::from(INVOCATIONS);
-        let mut stream = WgpuStream::new(self.clone())?;
-        Ok((
-            bytes as f64 / fastest(&mut stream, &read)? / 1e3,
-            operations as f64 / fastest(&mut stream, &multiply)? / 1e3,
-        ))
+/// Limits of an opened device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes that one storage binding may span.
+    pub binding: u64,
+    /// Bytes of one buffer.
+    pub buffer: u64,
+    /// Workgroups in one dimension of a dispatch.
+    pub groups: u32,
+}
+
+impl From<&wgpu::Limits> for Limits {
+    fn from(have: &wgpu::Limits) -> Self {
+        Self {
+            binding: have.max_storage_buffer_binding_size,
+            buffer: have.max_buffer_size,
+            groups: have.max_compute_workgroups_per_dimension,
+        }
     }
 }
 
-/// Microseconds of a dispatch, of the fastest measurement.
-fn fastest(stream: &mut WgpuStream, call: &Call<'_>) -> Result<f64> {
-    // Compiles, and lets buffers be cleared.
-    stream.run(call)?;
-    stream.sync()?;
-    let (mut dispatches, mut passes, mut best) = (1, 0, f64::INFINITY);
-    while passes < PASSES {
-        let from = stream.record()?;
-        for _ in 0..dispatches {
-            stream.run(call)?;
-        }
-        let to = stream.record()?;
-        let us = stream.elapsed_us(&from, &to)?;
-        match us < LEAST_US && dispatches < MOST {
-            true => dispatches *= 2,
-            false => {
-                passes += 1;
-                best = best.min(us / dispatches as f64);
-            }
+/// Kernels are written for the least that WebGPU promises; anything below is refused by name.
+///
+/// # Errors
+/// `Unsupported` naming the limit.
+pub(crate) fn check(adapter: &str, have: &wgpu::Limits) -> Result<()> {
+    let needs = [
+        ("max_compute_invocations_per_workgroup", u64::from(have.max_compute_invocations_per_workgroup), 256),
+        ("max_compute_workgroup_size_x", u64::from(have.max_compute_workgroup_size_x), 256),
+        ("max_compute_workgroup_storage_size", u64::from(have.max_compute_workgroup_storage_size), 16 << 10),
+        ("max_storage_buffers_per_shader_stage", u64::from(have.max_storage_buffers_per_shader_stage), 8),
+        ("max_storage_buffer_binding_size", have.max_storage_buffer_binding_size, 16 * MIB),
+    ];
+    for (limit, got, want) in needs {
+        if got < want {
+            return Err(Error::Unsupported {
+                op: "opening an adapter".into(),
+                backend: format!("wgpu:{adapter}"),
+                reason: format!("{limit} is {got}, at least {want} is needed"),
+            });
         }
     }
-    Ok(best)
+    Ok(())
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use crate::device::tests::opened;
+    use super::*;
 
     #[test]
-    fn limits_are_what_a_machine_can_have() {
-        let Some(gpu) = opened() else { return };
-        let (read, multiply) = gpu.measure_limits().unwrap();
-        println!("{}: {read:.1} GB/s read, {multiply:.1} GFLOP/s", gpu.adapter().name);
-        assert!((0.1..1e5).contains(&read) && (0.1..1e7).contains(&multiply), "{read} {multiply}");
+    fn an_adapter_that_is_too_small_is_refused_by_its_limit() {
+        let have = wgpu::Limits { max_compute_workgroup_storage_size: 8 << 10, ..wgpu::Limits::defaults() };
+        let text = check("tiny", &have).unwrap_err().to_string();
+        assert!(text.contains("max_compute_workgroup_storage_size is 8192"), "{text}");
+        assert!(check("tiny", &wgpu::Limits::defaults()).is_ok());
     }
 }

@@ -1,7 +1,8 @@
 //! Buffers as device memory.
 //!
-//! A clone shares the buffer. When the last one goes, its number is handed to the streams, which drop the bind groups
-//! that were cached with it. Sizes are rounded up to 16 bytes, so that kernels may read whole vectors at the end.
+//! Nobody else can have two owners of a buffer; the crate shares it with bind groups and caches. When the
+//! last one goes, its number is handed to the device's open command buffer, which drops the bind groups that
+//! were cached with it. Sizes are rounded up to 16 bytes, so that kernels may read whole vectors at the end.
 
 use engraft_core::mem::DeviceMem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,8 @@ impl Graveyard {
     }
 }
 
-/// One buffer; clones share it.
-#[derive(Debug, Clone)]
+/// One buffer.
+#[derive(Debug)]
 pub struct WgpuMem(Arc<Block>);
 
 #[derive(Debug)]
@@ -42,6 +43,20 @@ impl Drop for Block {
 impl WgpuMem {
     pub(crate) fn new(buffer: wgpu::Buffer, bytes: usize, id: u64, graveyard: Graveyard) -> Self {
         Self(Arc::new(Block { buffer, bytes, id, graveyard }))
+    }
+
+    /// A second handle, for what this crate keeps beside the owner: nothing is written through it that the
+    /// owner's views would not write.
+    pub(crate) fn share(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    /// A second owner of the same buffer, for tests of operands that share memory.
+    ///
+    /// # Safety
+    /// No op gets a view to write of one owner together with a view of the other.
+    pub unsafe fn alias(&self) -> Self {
+        self.share()
     }
 
     pub(crate) fn buffer(&self) -> &wgpu::Buffer {

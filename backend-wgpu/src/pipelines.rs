@@ -1,10 +1,10 @@
 //! Kernels compiled once per device.
 
-use crate::Wgpu;
 use crate::adapter::IN_BROWSER;
+use crate::device::Gpu;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
-use engraft_shaders::{Access, Carrier, Dialect, Kernel};
+use engraft_shaders::{Access, Carrier, Dialect, Kernel, Source};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +14,8 @@ pub(crate) struct Pipeline {
     pub kernel: Kernel,
     pub compiled: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
+    /// Storage bindings.
+    pub bindings: usize,
     /// Words of parameters, the leading zero counted.
     pub words: usize,
 }
@@ -34,7 +36,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// `Unsupported` naming the kernel when the driver does not take it.
-    pub fn get(&self, gpu: &Wgpu, kernel: Kernel) -> Result<Arc<Pipeline>> {
+    pub fn get(&self, gpu: &Gpu, kernel: Kernel) -> Result<Arc<Pipeline>> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = compiled.get(&kernel) {
             return Ok(found.clone());
@@ -62,25 +64,19 @@ pub(crate) fn arena_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     })
 }
 
-fn compile(gpu: &Wgpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
-    let text = engraft_shaders::source(&kernel, dialect)
-        .map_err(|e| Error::internal(format!("shader {}: {e}", kernel.label())))?;
-    compile_text(gpu, kernel, dialect.carrier, text)
+fn compile(gpu: &Gpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
+    let source = engraft_shaders::source(&kernel, dialect).map_err(|e| Error::internal(e.to_string()))?;
+    compile_source(gpu, kernel, dialect.carrier, source)
 }
 
 /// The error for a kernel that something on the way to the device refuses.
-fn refused(gpu: &Wgpu, label: &str, reason: String) -> Error {
-    let backend = engraft_core::backend::Backend::name(gpu).to_string();
-    Error::Unsupported { op: format!("shader {label}"), backend, reason }
+fn refused(gpu: &Gpu, label: &str, reason: String) -> Error {
+    Error::Unsupported { op: format!("shader {label}"), backend: gpu.name.clone(), reason }
 }
 
-fn compile_text(gpu: &Wgpu, kernel: Kernel, carrier: Carrier, text: String) -> Result<Pipeline> {
-    let (label, device) = (kernel.label(), &gpu.device);
-    // The front end complains as validation, a driver as an internal error. In browsers `faults` hears of both, later.
-    let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
-        .map(|filter| (!IN_BROWSER).then(|| device.push_error_scope(filter)));
-    let entries: Vec<_> = kernel
-        .bindings()
+/// The layout of a kernel's storage bindings.
+fn storage_layout(device: &wgpu::Device, label: &str, bindings: &[Access]) -> wgpu::BindGroupLayout {
+    let entries: Vec<_> = bindings
         .iter()
         .enumerate()
         .map(|(i, access)| wgpu::BindGroupLayoutEntry {
@@ -94,11 +90,18 @@ fn compile_text(gpu: &Wgpu, kernel: Kernel, carrier: Carrier, text: String) -> R
             count: None,
         })
         .collect();
-    let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-        label: Some(&label),
-        entries: &entries,
-    });
-    let words = kernel.fields().len() + 1;
+    device
+        .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(label), entries: &entries })
+}
+
+fn compile_source(gpu: &Gpu, kernel: Kernel, carrier: Carrier, source: Source) -> Result<Pipeline> {
+    let (label, device) = (kernel.label(), &gpu.device);
+    let Source { text, bindings, words } = source;
+    // The front end complains as validation, a driver as an internal error. In browsers `faults` hears of
+    // both, later.
+    let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
+        .map(|filter| (!IN_BROWSER).then(|| device.push_error_scope(filter)));
+    let layout = storage_layout(device, &label, &bindings);
     let arena = (carrier == Carrier::Uniform).then(|| arena_layout(device));
     let groups: &[_] = if arena.is_some() { &[Some(&layout), arena.as_ref()] } else { &[Some(&layout)] };
     let whole = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -106,6 +109,7 @@ fn compile_text(gpu: &Wgpu, kernel: Kernel, carrier: Carrier, text: String) -> R
         bind_group_layouts: groups,
         immediate_size: if carrier == Carrier::Immediate { 4 * words as u32 } else { 0 },
     });
+    // Checked: every access is kept inside its binding by the shader itself, whatever the data say.
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
         label: Some(&label),
         source: wgpu::ShaderSource::Wgsl(text.into()),
@@ -134,79 +138,86 @@ fn compile_text(gpu: &Wgpu, kernel: Kernel, carrier: Carrier, text: String) -> R
     })?;
     gpu.tally.count(|c| c.made += 1);
     tracing::debug!(label, "compiled");
-    Ok(Pipeline { kernel, compiled, layout, words })
+    Ok(Pipeline { kernel, compiled, layout, bindings: bindings.len(), words })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
+    use super::compile_source;
     use crate::command::{Call, Slot};
+    use crate::tests::opened;
     use crate::{Wgpu, WgpuConfig, WgpuStream};
-    use engraft_core::backend::{Backend, Stream};
-    use engraft_shaders::{Kernel, Reduce};
+    use engraft_core::backend::Stream;
+    use engraft_shaders::{Elem, Kernel, Reduce, Source, source};
     use std::time::Instant;
+
+    /// Other packings differ in their decoders alone, which whole matmuls test; `linear` compiles slowly.
+    const LEFT_OUT: [&str; 12] = [
+        "f16",
+        "q2",
+        "q3",
+        "q4",
+        "q5",
+        "q6",
+        "q8",
+        "w8a8",
+        "_x8",
+        "_x4_s",
+        "gated_linear_act",
+        "c1_subgroups",
+    ];
 
     /// One kernel of every kind, in f32: drivers compile when a kernel first runs, here with nothing to do.
     #[test]
     fn kernels_run_with_nothing_to_do() {
-        let config = WgpuConfig { software: true, ..WgpuConfig::default() };
-        let with_subgroups = WgpuConfig { reduce: Some(Reduce::Subgroups), ..config.clone() };
-        let gpu = match Wgpu::new(with_subgroups).or_else(|_| Wgpu::new(config)) {
-            Ok(gpu) => gpu,
-            Err(e) => {
-                let required = std::env::var("ENGRAFT_REQUIRE").unwrap_or_default();
-                assert!(!required.contains("wgpu"), "{e}");
-                println!("skipped: {e}");
-                return;
-            }
-        };
+        let with_subgroups =
+            WgpuConfig { software: true, reduce: Some(Reduce::Subgroups), ..WgpuConfig::default() };
+        let Some(gpu) = Wgpu::new(with_subgroups).ok().or_else(opened) else { return };
         let subgroups = gpu.select.subgroups();
-        let mut stream = WgpuStream::new(gpu.clone()).unwrap();
-        let buffers: Vec<_> = (0..8).map(|_| gpu.alloc(1024).unwrap()).collect();
-        // Other packings differ in their decoders alone, which whole products test; `linear` compiles slowly.
-        let left_out = [
-            "f16",
-            "q2",
-            "q3",
-            "q4",
-            "q5",
-            "q6",
-            "q8",
-            "w8a8",
-            "_x8",
-            "_x4_s",
-            "gated_linear_act",
-            "c1_subgroups",
-        ];
+        let mut stream = WgpuStream::new(gpu.clone());
+        let buffers: Vec<_> = (0..8).map(|_| gpu.gpu.alloc("a test", 1024).unwrap()).collect();
         let f32_only =
-            |k: &Kernel| (subgroups || !k.subgroups()) && !left_out.iter().any(|t| k.label().contains(t));
+            |k: &Kernel| (subgroups || !k.subgroups()) && !LEFT_OUT.iter().any(|t| k.label().contains(t));
         for kernel in Kernel::all(1).into_iter().filter(f32_only) {
             let start = Instant::now();
-            let slots: Vec<_> = buffers[..kernel.bindings().len()]
+            let said = source(&kernel, gpu.pipelines.dialect).unwrap();
+            let slots: Vec<_> = buffers[..said.bindings.len()]
                 .iter()
-                .map(|b| Slot::whole(&gpu.limits, b, "a test").unwrap())
+                .map(|b| Slot::whole(gpu.limits(), b, "a test").unwrap())
                 .collect();
-            let words = vec![0; kernel.fields().len()];
-            stream.run(&Call { kernel, slots: &slots, words: &words, grid: [1, 1, 1] }).unwrap();
+            let words = vec![0; said.words - 1];
+            stream.call(&Call { kernel, slots: &slots, words: &words, grid: [1, 1, 1] }).unwrap();
             stream.sync().unwrap();
             println!("{:>8.0} ms {}", start.elapsed().as_secs_f64() * 1e3, kernel.label());
         }
     }
+
     #[test]
     fn a_shader_that_is_refused_is_named() {
-        let required = std::env::var("ENGRAFT_REQUIRE").unwrap_or_default();
-        let Ok(gpu) = Wgpu::new(WgpuConfig { software: true, ..WgpuConfig::default() }) else {
-            assert!(!required.contains("wgpu"), "no adapter");
-            println!("skipped: no adapter on this machine");
-            return;
-        };
-        let kernel = Kernel::all(1)[0];
-        let broken = "@compute @workgroup_size(1) fn main() { nothing(); }".to_string();
-        let text =
-            super::compile_text(&gpu, kernel, gpu.pipelines.dialect.carrier, broken).unwrap_err().to_string();
+        let Some(gpu) = opened() else { return };
+        let kernel = Kernel::Sample;
+        let text = "@compute @workgroup_size(1) fn main() { nothing(); }".to_string();
+        let broken = Source { text, bindings: Vec::new(), words: 1 };
+        let refused = compile_source(&gpu.gpu, kernel, gpu.pipelines.dialect.carrier, broken);
+        let text = refused.unwrap_err().to_string();
         assert!(text.contains(&kernel.label()) && text.contains("nothing"), "{text}");
         // The device goes on.
-        let mut stream = WgpuStream::new(gpu.clone()).unwrap();
+        let mut stream = WgpuStream::new(gpu.clone());
         stream.sync().unwrap();
+    }
+
+    /// A call that brings other parameters or bindings than its template has is refused, not run.
+    #[test]
+    fn a_call_that_does_not_fit_its_template_is_refused() {
+        let Some(gpu) = opened() else { return };
+        let mut stream = WgpuStream::new(gpu.clone());
+        let mem = gpu.gpu.alloc("a test", 64).unwrap();
+        let slot = Slot::whole(gpu.limits(), &mem, "a test").unwrap();
+        let kernel = Kernel::Rows("patch", Elem::F32);
+        for (slots, words) in [(&[slot][..], &[0; 4][..]), (&[slot; 2], &[0; 3])] {
+            let refused = stream.call(&Call { kernel, slots, words, grid: [1, 1, 1] }).unwrap_err();
+            assert!(refused.to_string().contains("rows_patch_f32"), "{refused}");
+        }
     }
 }

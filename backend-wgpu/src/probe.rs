@@ -1,39 +1,19 @@
 //! What a driver does to arithmetic, found out when a device is opened.
 //!
-//! WGSL promises correctly rounded sums and products only, and lets a compiler reassociate. The kernels guard against
-//! the latter; here it is checked that the guards hold, and whether division, square root and the functions made of
-//! them give the host's bits. Only then does the backend claim the contract's order bit for bit (`Mode::Reference`).
+//! WGSL promises correctly rounded sums and products only, and lets a compiler reassociate. The kernels guard
+//! against the latter; here it is checked that the guards hold, and whether division, square root and the
+//! functions made of them give the host's bits. Only then does the backend claim the contract's order bit for
+//! bit (`Mode::Reference`).
 
+use crate::arithmetic::Arithmetic;
 use crate::command::{Call, Slot, groups};
 use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Stream};
+use engraft_core::backend::Stream;
 use engraft_core::math::{self, SeparateMadd};
 use engraft_core::mem::Buf;
 use engraft_shaders::{Elem, Elementwise, Kernel};
 use std::sync::Arc;
-
-/// Which operations give the host's bits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arithmetic {
-    /// Division.
-    pub division: bool,
-    /// Square root.
-    pub square_root: bool,
-    /// Guarded products and sums, and chains of them, are rounded one by one, in order.
-    pub order: bool,
-    /// exp, tanh and erf.
-    pub functions: bool,
-    /// Numbers below 2^-126 are kept, not flushed.
-    pub subnormals: bool,
-}
-
-impl Arithmetic {
-    /// Whether the contract's order is kept bit for bit; results below 2^-126 count as zero there.
-    pub fn strict(&self) -> bool {
-        self.division && self.square_root && self.order && self.functions
-    }
-}
 
 /// Pairs that are tried.
 const PAIRS: usize = 4096;
@@ -45,15 +25,15 @@ const CHAIN: usize = 8;
 /// Runs the probe kernel and compares.
 pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
     let pairs = pairs();
-    let input = gpu.alloc_filled("the probe", bytemuck::cast_slice(&pairs))?;
+    let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(&pairs))?;
     let mut got = vec![0f32; PAIRS * RESULTS];
-    let output: Buf<_, f32> = Buf::new(gpu.alloc(got.len() * 4)?, got.len())?;
-    let mut stream = WgpuStream::new(gpu.clone())?;
-    let limits = gpu.limits;
+    let output: Buf<_, f32> = Buf::new(gpu.gpu.alloc("the probe", got.len() * 4)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone());
+    let limits = *gpu.limits();
     let slots =
-        [Slot::whole(&limits, &input, "the probe")?, Slot::whole(&limits, output.view().mem, "the probe")?];
+        [Slot::whole(&limits, &input, "the probe")?, Slot::whole(&limits, output.view().mem(), "the probe")?];
     let grid = groups(&limits, PAIRS, 64);
-    stream.run(&Call { kernel: Kernel::Probe, slots: &slots, words: &[PAIRS as u32], grid })?;
+    stream.call(&Call { kernel: Kernel::Probe, slots: &slots, words: &[PAIRS as u32], grid })?;
     let ticket = stream.download(output.view())?;
     stream.collect(ticket, &mut got).await?;
     Ok(judge(&pairs, &got))
@@ -62,15 +42,15 @@ pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
 /// Invocations of the workgroup that is looked at, and words that each writes.
 const LANES: (usize, usize) = (256, 4);
 
-/// Why subgroups cannot be used though the adapter offers them: WGSL promises neither that they are full nor how wide
-/// they are.
+/// Why subgroups cannot be used though the adapter offers them: WGSL promises neither that they are full nor
+/// how wide they are.
 pub(crate) async fn subgroups(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
     let mut got = vec![0u32; LANES.0 * LANES.1];
-    let output: Buf<_, u32> = Buf::new(gpu.alloc(got.len() * 4)?, got.len())?;
-    let mut stream = WgpuStream::new(gpu.clone())?;
-    let slots = [Slot::whole(&gpu.limits, output.view().mem, "the probe")?];
+    let output: Buf<_, u32> = Buf::new(gpu.gpu.alloc("the probe", got.len() * 4)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone());
+    let slots = [Slot::whole(gpu.limits(), output.view().mem(), "the probe")?];
     let words = [LANES.0 as u32];
-    stream.run(&Call { kernel: Kernel::Lanes, slots: &slots, words: &words, grid: [1, 1, 1] })?;
+    stream.call(&Call { kernel: Kernel::Lanes, slots: &slots, words: &words, grid: [1, 1, 1] })?;
     let ticket = stream.download(output.view())?;
     stream.collect(ticket, &mut got).await?;
     Ok(unusable(&got))
@@ -91,20 +71,21 @@ fn unusable(got: &[u32]) -> Option<String> {
 /// Rows and columns of a matrix of all halves.
 const ALL_HALVES: (u32, u32) = (256, 256);
 
-/// Why f16 as a type of the driver's shaders cannot be used: every half must come back from f32 as it was, subnormals too.
+/// Why f16 as a type of the driver's shaders cannot be used: every half must come back from f32 as it was,
+/// subnormals too.
 pub(crate) async fn halves(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
     let all: Vec<u16> = (0..=u16::MAX).collect();
-    let input = gpu.alloc_filled("the probe", bytemuck::cast_slice(&all))?;
+    let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(&all))?;
     let mut got = vec![0u16; all.len()];
-    let output: Buf<_, u16> = Buf::new(gpu.alloc(got.len() * 2)?, got.len())?;
-    let mut stream = WgpuStream::new(gpu.clone())?;
-    let limits = gpu.limits;
+    let output: Buf<_, u16> = Buf::new(gpu.gpu.alloc("the probe", got.len() * 2)?, got.len())?;
+    let mut stream = WgpuStream::new(gpu.clone());
+    let limits = *gpu.limits();
     let slots =
-        [Slot::whole(&limits, &input, "the probe")?, Slot::whole(&limits, output.view().mem, "the probe")?];
+        [Slot::whole(&limits, &input, "the probe")?, Slot::whole(&limits, output.view().mem(), "the probe")?];
     let kernel = Kernel::Elementwise(Elementwise::Convert, Elem::F16, Elem::F16);
     let (rows, cols) = ALL_HALVES;
     let words = [rows, cols, 0, cols, 0, cols, 0];
-    stream.run(&Call { kernel, slots: &slots, words: &words, grid: groups(&limits, all.len(), 256) })?;
+    stream.call(&Call { kernel, slots: &slots, words: &words, grid: groups(&limits, all.len(), 256) })?;
     let ticket = stream.download(output.view())?;
     stream.collect(ticket, &mut got).await?;
     Ok(changed(&got).map(|(was, is)| format!("the driver turns the half {was:#06x} into {is:#06x}")))

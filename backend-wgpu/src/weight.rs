@@ -1,31 +1,37 @@
 //! Prepared weights: panels of 32 outputs in planes, split into bindings, and vectors.
 //!
-//! The layout is the shaders' (`wgsl/packed.wgsl`): `[panel][unit along k][output]`, scales of blocks in a plane of their
-//! own. Gate weights alternate gate and up panels; experts have panels of their own, one after the other. A weight that is
-//! larger than a binding may be becomes several chunks of whole panels, each with a dispatch of its own.
+//! The layout is the shaders' (`wgsl/packed.wgsl`): `[panel][unit along k][output]`, scales of blocks in a
+//! plane of their own. Gate weights alternate gate and up panels; experts have panels of their own, one after
+//! the other. A weight that is larger than a binding may be becomes several chunks of whole panels, each with
+//! a dispatch of its own.
 
-use crate::{Wgpu, WgpuMem};
-use engraft_core::backend::{HostWeight, WeightUse};
-use engraft_core::mem::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
+use crate::WgpuMem;
+use crate::device::Gpu;
+use engraft_core::mem::{
+    Block, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo, WeightUse,
+};
 use engraft_core::{Error, Result, quant};
 use engraft_shaders::{PANEL, Packing};
 use std::borrow::Cow;
-use std::sync::Arc;
 
-/// A prepared weight; clones share it.
-#[derive(Debug, Clone)]
-pub struct WgpuWeight(Form);
-
-#[derive(Debug, Clone)]
-enum Form {
-    Panels(Arc<Panels>),
-    Vector(Arc<Vector>),
+/// A prepared weight.
+#[derive(Debug)]
+pub struct WgpuWeight {
+    info: WeightInfo,
+    form: Form,
 }
 
-/// f32 values: norms and biases.
 #[derive(Debug)]
-pub(crate) struct Vector {
-    pub mem: WgpuMem,
+enum Form {
+    Panels(Panels),
+    /// f32 values: norms and biases.
+    Vector(WgpuMem),
+}
+
+impl Weight for WgpuWeight {
+    fn info(&self) -> &WeightInfo {
+        &self.info
+    }
 }
 
 /// A matrix in panels.
@@ -88,23 +94,22 @@ impl Panels {
 
 impl WgpuWeight {
     pub(crate) fn panels(&self) -> Result<&Panels> {
-        match &self.0 {
-            Form::Panels(p) => Ok(p),
-            Form::Vector(_) => {
-                Err(Error::internal("a product's weight was wanted, the weight is packed as a vector"))
-            }
+        match &self.form {
+            Form::Panels(panels) => Ok(panels),
+            Form::Vector(_) => Err(Error::internal(format!("`{}` is packed as a vector", self.info.name))),
         }
     }
 
     pub(crate) fn vector(&self) -> Result<&WgpuMem> {
-        match &self.0 {
-            Form::Vector(v) => Ok(&v.mem),
-            Form::Panels(_) => Err(Error::internal("a vector was wanted, the weight is packed in panels")),
+        match &self.form {
+            Form::Vector(mem) => Ok(mem),
+            Form::Panels(_) => Err(Error::internal(format!("`{}` is packed in panels", self.info.name))),
         }
     }
 }
 
-/// How a format is stored here, and how many values of a row of `cols` share a scale; none: no shader reads it.
+/// How a format is stored here, and how many values of a row of `cols` share a scale; none: no shader reads
+/// it.
 fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
     Some(match format {
         WeightFormat::Plain(Float::F32) => (Packing::F32, Block::VALUES),
@@ -144,34 +149,41 @@ pub(crate) fn unreadable(format: WeightFormat) -> Option<String> {
     packing(format, Block::LARGE).is_none().then(|| format!("no shader reads {format}"))
 }
 
-fn vector(gpu: &Wgpu, weight: &HostWeight<'_>) -> Result<WgpuWeight> {
-    let stored = match weight.format {
+fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Form> {
+    let stored = match info.format {
         WeightFormat::Plain(float) => Stored::from(float),
         WeightFormat::Block(block) => Stored::Block(block),
         other => return Err(Error::internal(format!("a vector in {other}"))),
     };
-    let mut values = vec![0.0f32; weight.rows * weight.cols];
-    quant::plain::to_f32(stored, &weight.parts.concat(), &mut values)?;
-    let mem = gpu.alloc_filled(weight.name, bytemuck::cast_slice(&values))?;
-    Ok(WgpuWeight(Form::Vector(Arc::new(Vector { mem }))))
+    let mut values = vec![0.0f32; info.cols];
+    quant::plain::to_f32(stored, &parts.concat(), &mut values)?;
+    Ok(Form::Vector(gpu.alloc_filled(&info.name, bytemuck::cast_slice(&values))?))
 }
 
 /// Packs a host weight for its use.
-pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
-    let (grain, gate, experts) = match weight.used_for {
-        WeightUse::Vector => return vector(gpu, &weight),
-        WeightUse::Linear { grain } => (grain, false, 0),
-        WeightUse::GatedLinear { grain } => (grain, true, 0),
-        WeightUse::Experts { count, grain } => (grain, false, count.max(1)),
-        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false, 0),
+pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
+    let (info, parts) = weight.into_parts();
+    let form = match info.used_for {
+        WeightUse::Vector => vector(gpu, &info, &parts)?,
+        WeightUse::Linear { grain } => panels(gpu, &info, &parts, (grain, false, 0))?,
+        WeightUse::GatedLinear { grain } => panels(gpu, &info, &parts, (grain, true, 0))?,
+        WeightUse::Experts { count, grain } => panels(gpu, &info, &parts, (grain, false, count.max(1)))?,
+        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => panels(gpu, &info, &parts, (1, false, 0))?,
     };
-    let HostWeight { rows, cols, format, parts, name, .. } = weight;
-    let (packing, block) = packing(format, cols).ok_or_else(|| Error::Unsupported {
-        op: format!("weight `{name}`"),
-        backend: "wgpu".into(),
-        reason: format!("no shader reads {format}"),
-    })?;
-    let source = Source::new(&parts, rows, format.bytes(1, cols))?;
+    Ok(WgpuWeight { info, form })
+}
+
+fn panels(
+    gpu: &Gpu,
+    info: &WeightInfo,
+    parts: &[Cow<'_, [u8]>],
+    (grain, gate, experts): (usize, bool, usize),
+) -> Result<Form> {
+    let WeightInfo { rows, cols, format, ref name, .. } = *info;
+    let unsupported = |op: String, reason: String| Error::Unsupported { op, backend: "wgpu".into(), reason };
+    let (packing, block) = packing(format, cols)
+        .ok_or_else(|| unsupported(format!("weight `{name}`"), format!("no shader reads {format}")))?;
+    let source = Source::new(parts, rows, format.bytes(1, cols))?;
     let (grain, chunks) = (format.grain(grain).max(1), Vec::new());
     let mut panels = Panels { rows, cols, grain, packing, block, gate, experts, chunks };
     let halves = if gate { 2 } else { 1 };
@@ -180,11 +192,8 @@ pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> 
     let most = gpu.limits.binding.min(gpu.limits.buffer) as usize / 4;
     let per_chunk = most / (code_words.max(scale_words) * halves).max(1);
     if per_chunk == 0 {
-        return Err(Error::Unsupported {
-            op: format!("weight `{name}` with {cols} inputs"),
-            backend: "wgpu".into(),
-            reason: format!("the adapter's max_storage_buffer_binding_size is {}", gpu.limits.binding),
-        });
+        let reason = format!("the adapter's max_storage_buffer_binding_size is {}", gpu.limits.binding);
+        return Err(unsupported(format!("weight `{name}` with {cols} inputs"), reason));
     }
     let all = (panels.per_expert() * experts.max(1)).max(1);
     for first in (0..all).step_by(per_chunk) {
@@ -201,11 +210,10 @@ pub(crate) fn prepare(gpu: &Wgpu, weight: HostWeight<'_>) -> Result<WgpuWeight> 
         }
         let codes = gpu.alloc_filled(name, bytemuck::cast_slice(&codes))?;
         let scales = (!scales.is_empty()).then(|| gpu.alloc_filled(name, bytemuck::cast_slice(&scales)));
-        let scales = scales.transpose()?;
-        panels.chunks.push(Chunk { codes, scales, first, count });
+        panels.chunks.push(Chunk { codes, scales: scales.transpose()?, first, count });
     }
     tracing::trace!(name, rows, cols, %format, chunks = panels.chunks.len(), "prepared");
-    Ok(WgpuWeight(Form::Panels(Arc::new(panels))))
+    Ok(Form::Panels(panels))
 }
 
 /// Rows of a weight that comes in parts of whole rows.

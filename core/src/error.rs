@@ -76,6 +76,28 @@ pub enum Error {
         /// Expected.
         want: usize,
     },
+    /// Element type or packing of an op's operand is not the one that goes with the others.
+    #[error("{op}: {what} is {got}, expected {want}")]
+    Type {
+        /// The op.
+        op: &'static str,
+        /// The operand.
+        what: &'static str,
+        /// Found.
+        got: &'static str,
+        /// Expected.
+        want: &'static str,
+    },
+    /// The architecture of the model has no such thing.
+    #[error("{op} is not possible with {arch}: {reason}")]
+    Architecture {
+        /// The op or feature.
+        op: String,
+        /// The architecture.
+        arch: String,
+        /// Why, and where possible what would help.
+        reason: String,
+    },
     /// The backend has no way to do this.
     #[error("{op} is not supported by the {backend} backend: {reason}")]
     Unsupported {
@@ -118,26 +140,6 @@ pub enum Error {
     #[error("{what}")]
     Text {
         /// What is wrong.
-        what: String,
-    },
-    /// A non-finite value appeared where the scan was asked for.
-    #[error("{op}: non-finite value at row {row}, column {col}")]
-    NonFinite {
-        /// The op whose output it is.
-        op: &'static str,
-        /// Row.
-        row: usize,
-        /// Column.
-        col: usize,
-    },
-    /// A rank of the group failed.
-    #[error("rank {rank} of {world}: {what}")]
-    Comm {
-        /// The rank.
-        rank: usize,
-        /// Ranks in the group.
-        world: usize,
-        /// What happened.
         what: String,
     },
     /// The device is gone or in an error state; this engine cannot go on.

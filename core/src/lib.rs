@@ -4,15 +4,16 @@
 //!
 //! ```text
 //! config -> checkpoint -> policy -> weights (fuse, shard, quantize) -> inject -> model
-//!                                                                        |
-//! requests -> text -> schedule -> kv -> engine.step -> graph? -> backend ops <-+
-//!                                          |                         |
-//!                                          +-------- sample <--------+ -> tokens -> text
+//!                                                                                  |
+//! requests -> text -> schedule -> kv -> engine.step -> graph? -> ops -> backend <--+
+//!                                            |                             |
+//!                                            +-------- sample <------------+ -> tokens -> text
 //! ```
 //!
-//! Imports follow the arrows (a test reads the `use` lines): `schedule` and `kv` never see a backend, `policy` never
-//! sees a tensor, `backend` never sees a model. No backend lives here, no HTTP, no async runtime, no thread: what a
-//! backend is, [`backend`] says; `engraft-cpu` is the first one.
+//! Imports go down (a test follows every path to the file that defines it): `ops` never sees a backend,
+//! `backend` never sees a model, `schedule` and `kv` see neither, `policy` never sees a tensor's bytes. No
+//! backend lives here, no HTTP, no async runtime, no thread: what a backend is, [`backend`] says; `engraft-cpu`
+//! is the first one.
 
 pub mod backend;
 pub mod checkpoint;
@@ -26,6 +27,7 @@ pub mod math;
 pub mod mem;
 pub mod model;
 pub mod numerics;
+pub mod ops;
 pub mod params;
 pub mod policy;
 pub mod profile;

@@ -5,10 +5,10 @@
 //! Which of the demo model's layers could it do without? Each is left out once, and the text that is left is shown. The
 //! code below names no backend: it runs on every one.
 
-use engraft::core::backend::{Backend, Exec};
 use engraft::core::engine::{Engine, Request};
 use engraft::core::inject::Injector;
-use engraft::core::model::{OwnBlock, Place};
+use engraft::core::mem::Device;
+use engraft::core::model::{Exec, OwnBlock, Place};
 use engraft::core::weights::LoadOptions;
 use engraft::{EngineConfig, Registry, Result, demo_files};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -16,8 +16,8 @@ use engraft_cpu::{Cpu, CpuConfig};
 /// Hands the residual stream on as it came. `place.standard(x)` would run the layer that was there.
 struct LeftOut;
 
-impl<B: Backend> OwnBlock<B> for LeftOut {
-    fn forward(&self, _: &mut Exec<'_, B>, _: Place<'_, B>) -> Result<()> {
+impl<D: Device> OwnBlock<D> for LeftOut {
+    fn forward(&self, _: &mut Exec<'_, D>, _: Place<'_, '_, D>) -> Result<()> {
         Ok(())
     }
 }

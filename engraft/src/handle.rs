@@ -7,76 +7,22 @@
 //! and frees its pages within a step; the thread sleeps on the channel while nothing runs, and ends when the last
 //! handle and the last stream are gone.
 
+mod message;
 mod serve;
 
-use crate::Options;
+pub use message::{Event, ModelInfo};
+
 use crate::backends::with_backend;
-use crate::options::Progress;
+use crate::options::{Options, Progress};
 use engraft_core::checkpoint::ModelFiles;
-use engraft_core::engine::{
-    Captured, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pooling, Request,
-};
-use engraft_core::inject::InjectionPlan;
-use engraft_core::policy::Family;
+use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Pooling, Request};
 use engraft_core::{Error, Result};
+use message::{Command, Reply, Told, gone};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// What is known of a running model.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ModelInfo {
-    /// The path it was opened by.
-    pub name: String,
-    /// The family: `llama`.
-    pub arch: String,
-    /// Whether it continues text (or encodes it).
-    pub family: Family,
-    /// Elements of all tensors.
-    pub parameters: u64,
-    /// Tokens of the vocabulary.
-    pub vocab: usize,
-    /// Columns of the hidden state.
-    pub hidden: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Longest sequence, prompt and continuation.
-    pub max_context: usize,
-    /// The device, for people.
-    pub device: String,
-    /// Seconds from opening the files to being ready.
-    pub load_seconds: f64,
-    /// How every slot runs.
-    pub plan: InjectionPlan,
-}
-
-/// Something that happened to a request.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Event {
-    /// A token was drawn.
-    Token(u32),
-    /// What the request's [`engraft_core::engine::Want`] asked to keep; comes before `Finished`.
-    Captured(Box<Captured>),
-    /// The last event.
-    Finished(Finish),
-}
-
-/// One result per text, image or sequence.
-type Reply<T> = Sender<Result<Vec<T>>>;
-
-enum Command {
-    Submit { key: u64, request: Request, events: Sender<Told> },
-    Cancel { key: u64 },
-    Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Reply<Encoded> },
-    EncodeImages { images: Vec<Vec<f32>>, all_layers: bool, reply: Reply<Encoded> },
-    Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
-    Embed { texts: Vec<EncoderInput>, pooling: Pooling, normalise: bool, reply: Reply<Vec<f32>> },
-    Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
-}
 
 /// A running engine; clones share it.
 #[derive(Clone)]
@@ -111,7 +57,7 @@ impl EngineHandle {
     /// Encodes texts (models without a causal direction) and waits for the result.
     ///
     /// # Errors
-    /// `Unsupported` for decoders; `Request` (numbered by text) for empty or too long texts.
+    /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts.
     pub fn encode(&self, texts: Vec<EncoderInput>, all_layers: bool) -> Result<Vec<Encoded>> {
         self.ask(|reply| Command::Encode { texts, all_layers, reply })
     }
@@ -119,7 +65,7 @@ impl EngineHandle {
     /// Encodes images, each `[channels, side, side]` normalised pixels, by models that read them.
     ///
     /// # Errors
-    /// `Unsupported` for models of texts; `Request` (numbered by image) for another number of pixels than the model's.
+    /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than the model's.
     pub fn encode_images(&self, images: Vec<Vec<f32>>, all_layers: bool) -> Result<Vec<Encoded>> {
         self.ask(|reply| Command::EncodeImages { images, all_layers, reply })
     }
@@ -142,7 +88,7 @@ impl EngineHandle {
     /// One vector per sequence: its last hidden states pooled, of length 1 where `normalise` asks for it.
     ///
     /// # Errors
-    /// As [`EngineHandle::forward`]; `Unsupported` for the pooler of a model that has none.
+    /// As [`EngineHandle::forward`]; `Architecture` for the pooler of a model that has none.
     pub fn embed<T: Into<EncoderInput>>(
         &self,
         sequences: impl IntoIterator<Item = T>,
@@ -156,7 +102,7 @@ impl EngineHandle {
     /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
     ///
     /// # Errors
-    /// As [`EngineHandle::forward`]; `Unsupported` for encoders.
+    /// As [`EngineHandle::forward`]; `Architecture` for encoders.
     pub fn score(&self, sequences: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>> {
         self.ask(|reply| Command::Score { sequences, reply })
     }
@@ -179,18 +125,6 @@ pub struct Tokens {
     open: bool,
     began: Instant,
     last: Instant,
-}
-
-/// An event on its way, with the time at which the engine sent it: whoever reads may be late.
-struct Told {
-    at: Instant,
-    event: Result<Event>,
-}
-
-impl Told {
-    fn now(event: Result<Event>) -> Self {
-        Self { at: Instant::now(), event }
-    }
 }
 
 impl Tokens {
@@ -221,10 +155,6 @@ impl Drop for Tokens {
             let _ = self.commands.send(Command::Cancel { key: self.key });
         }
     }
-}
-
-fn gone() -> Error {
-    Error::internal("the engine's thread has ended")
 }
 
 /// A model that is being loaded on its thread.

@@ -29,6 +29,7 @@ mod handle;
 mod hub;
 #[path = "hub/cache.rs"]
 mod hub_cache;
+mod open;
 mod options;
 mod source;
 mod stream;
@@ -71,7 +72,12 @@ pub fn demo() -> Result<TextGenerator> {
     Options::new().open(ModelSource::Demo)
 }
 
-/// The Rust blocks of `docs/from_deepspeed.md` run as documentation tests.
+/// The Rust blocks of the first page run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct FirstPage;
+
+/// And those of `docs/from_deepspeed.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from_deepspeed.md")]
 pub struct FromDeepSpeed;

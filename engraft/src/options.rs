@@ -1,11 +1,7 @@
 //! How a model is opened.
 
 use crate::backends::BackendName;
-use crate::handle::{EngineHandle, Start};
-use crate::source::ModelSource;
-use crate::text;
-use crate::{Error, Float, Registry, Result, TextGenerator};
-use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
+use crate::{Error, Float, Registry, Result};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::inference::InferenceConfig;
 use engraft_core::mem::WeightFormat;
@@ -136,8 +132,10 @@ impl Options {
         self
     }
 
-    /// Keeps room for the logits of every token of a step, which [`EngineHandle::score`] and logits of
-    /// [`EngineHandle::forward`] need; off, only those of last tokens have room.
+    /// Keeps room for the logits of every token of a step, which
+    /// [`EngineHandle::score`](crate::EngineHandle::score) and logits of
+    /// [`EngineHandle::forward`](crate::EngineHandle::forward) need; off, only those of last tokens have
+    /// room.
     pub fn all_logits(mut self, on: bool) -> Self {
         self.engine.all_logits = on;
         self
@@ -159,40 +157,5 @@ impl Options {
     pub fn progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> Self {
         self.progress = Some(Box::new(progress));
         self
-    }
-
-    /// Opens a model for text.
-    ///
-    /// # Errors
-    /// Unreadable or broken files, a model that no policy knows, no tokenizer, a backend that this build lacks, no
-    /// memory: each as an [`crate::Error`] that names it.
-    pub fn open(self, model: impl Into<ModelSource>) -> Result<TextGenerator> {
-        let mut files = model.into().open()?;
-        let tokenizer = std::mem::replace(&mut files.tokenizer, no_tokenizer());
-        let generation = std::mem::take(&mut files.generation);
-        let config = files.config.clone();
-        let name = files.path.display().to_string();
-        // The tokenizer is built while the engine's thread reads the weights.
-        let starting = Start::spawn(files, self)?;
-        let voice = text::Voice::new(&name, tokenizer, &config, &generation);
-        let handle = starting.wait()?;
-        Ok(TextGenerator::new(handle, voice?))
-    }
-
-    /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.
-    ///
-    /// # Errors
-    /// As [`Options::open`], but for the tokenizer.
-    pub fn start(self, model: impl Into<ModelSource>) -> Result<EngineHandle> {
-        let files: ModelFiles = model.into().open()?;
-        Start::spawn(files, self)?.wait()
-    }
-}
-
-fn no_tokenizer() -> TokenizerFiles {
-    TokenizerFiles::HuggingFace {
-        tokenizer_json: None,
-        tokenizer_config: serde_json::Value::Null,
-        chat_template: None,
     }
 }

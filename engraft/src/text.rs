@@ -1,9 +1,9 @@
 //! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be sampled.
 
-use engraft_core::checkpoint::{TokenizerFiles, gguf};
+use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
 use engraft_core::sample::SamplingParams;
-use engraft_core::text::{ChatTemplate, GgufVocab, Tokenizer};
+use engraft_core::text::{ChatTemplate, Tokenizer};
 use engraft_core::{Error, Result};
 use serde_json::Value;
 
@@ -59,27 +59,6 @@ pub fn tokenizer(name: &str, files: TokenizerFiles) -> Result<Tokenizer> {
         TokenizerFiles::Gguf(found) if found.model.is_empty() => {
             Err(Error::text(format!("{name} has no tokenizer in its metadata")))
         }
-        TokenizerFiles::Gguf(found) => Tokenizer::from_gguf(&vocab(*found)),
-    }
-}
-
-/// The metadata's lists in the form that the text stage builds from.
-fn vocab(found: gguf::Tokenizer) -> GgufVocab {
-    let strings = |list: &gguf::Strings| list.iter().map(str::to_owned).collect();
-    GgufVocab {
-        tokens: strings(&found.tokens),
-        merges: strings(&found.merges),
-        model: found.model,
-        pre: found.pre.unwrap_or_default(),
-        scores: found.scores,
-        token_type: found.token_type,
-        bos: found.bos,
-        eos: found.eos,
-        unk: found.unknown,
-        pad: found.padding,
-        add_bos: found.add_bos,
-        add_eos: found.add_eos,
-        add_space_prefix: found.add_space_prefix,
-        chat_template: found.chat_template,
+        TokenizerFiles::Gguf(found) => Tokenizer::from_gguf(&(*found).into()),
     }
 }

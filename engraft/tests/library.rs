@@ -100,7 +100,7 @@ fn wrong_requests_are_told_and_others_go_on() {
     }
     assert_eq!(good.by_ref().filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 20);
     let text = EncoderInput { ids: vec![1], kinds: Vec::new() };
-    assert!(matches!(handle.encode(vec![text], false), Err(Error::Unsupported { .. })));
+    assert!(matches!(handle.encode(vec![text], false), Err(Error::Architecture { .. })));
     let options = GenerateOptions::new();
     assert!(matches!(model.chat(&[Message::new("user", "hi")], &options), Err(Error::Text { .. })));
     assert!(matches!(model.generate("a", &options.stop("")), Err(Error::Config { .. })));
@@ -224,7 +224,7 @@ fn embeddings_are_pooled_states() {
         let length: f32 = row.iter().map(|v| v * v).sum();
         assert!((length - 1.0).abs() < 1e-4, "{length}");
     }
-    assert!(matches!(handle.embed(prompts.clone(), Pooling::Model, true), Err(Error::Unsupported { .. })));
+    assert!(matches!(handle.embed(prompts.clone(), Pooling::Model, true), Err(Error::Architecture { .. })));
 }
 
 #[test]
@@ -262,5 +262,5 @@ fn images_are_encoded_by_models_that_read_them() {
     let text = handle.encode_images(vec![vec![0.0; 5]], false).unwrap_err().to_string();
     assert!(text.contains("5 values"), "{text}");
     let demo = engraft::demo().unwrap();
-    assert!(matches!(demo.handle().encode_images(vec![image(0)], false), Err(Error::Unsupported { .. })));
+    assert!(matches!(demo.handle().encode_images(vec![image(0)], false), Err(Error::Architecture { .. })));
 }

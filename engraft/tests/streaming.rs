@@ -8,6 +8,7 @@ mod meter;
 
 use engraft::core::checkpoint::{self, Access};
 use engraft::core::inject::describe;
+use engraft::core::mem::Weight;
 use engraft::core::policy::{Catalog, Registry, resolve};
 use engraft::core::weights::convert::{ConvertOptions, convert_model};
 use engraft::core::weights::{LoadOptions, load};
@@ -64,7 +65,7 @@ fn streams(shape: &str, least: u64, slack: f64, world: usize) {
             })
             .unwrap()
         });
-        let model: usize = operands.prepared.values().map(|p| p.bytes()).sum();
+        let model: usize = operands.prepared.values().map(|w| w.info().bytes()).sum();
         drop(operands);
         let beside = peak - left;
         assert!(

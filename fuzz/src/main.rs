@@ -17,6 +17,7 @@ mod samples;
 mod targets;
 #[path = "../../core/tests/support/torch.rs"]
 mod torch;
+mod words;
 
 use mutate::Random;
 use std::{

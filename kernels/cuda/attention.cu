@@ -49,12 +49,12 @@ struct Paged {
     u64 bounds;
     u64 table_rows;
     u64 kv_lens;
-    u64 pages;
+    PageTable table;
     Split split;
-    u32 table_stride;
     u32 seqs;
     u32 heads;
     u32 elem;
+    u32 reserved;
 };
 
 struct Dense {
@@ -82,8 +82,9 @@ struct Row {
     u32 hi;
 };
 
-// The last sequence that begins at or before a token's row, and the keys lo..hi that the row sees.
-DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, u32 token) {
+// The last sequence that begins at or before a token's row, and the keys lo..hi that the row sees. Sequences end at `rows` and
+// have at most `room` keys, whatever bounds and lengths say.
+DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, u32 token, u32 rows, u32 room) {
     u32 lo = 0, hi = seqs;
     // While every sequence has one row, its number is the row's.
     if (token < seqs && bounds[token] == token && bounds[token + 1] > token) {
@@ -101,13 +102,14 @@ DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, 
     Row row;
     row.seq = lo;
     row.first = bounds[lo];
-    u32 end = bounds[lo + 1];
+    u32 end = least(bounds[lo + 1], rows);
     row.is_in = token >= row.first && token < end;
-    u32 len = lens ? lens[lo] : end - row.first;
-    row.position = len - (end - token);
-    row.hi = s.flags & CAUSAL ? least(row.position + 1, len) : len;
-    row.lo = 0;
-    if (s.flags & WINDOW) row.lo = least(row.position + 1 - least(s.window, row.position + 1), row.hi);
+    u32 len = least(lens ? lens[lo] : end - row.first, room);
+    // The position behind the row's; 0 where there are fewer keys than queries.
+    u32 next = most(len + token + 1, end) - end;
+    row.position = next - 1;
+    row.hi = s.flags & CAUSAL ? least(next, len) : len;
+    row.lo = s.flags & WINDOW ? least(next - least(s.window, next), row.hi) : 0;
     return row;
 }
 
@@ -315,26 +317,35 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     if (!SPLIT && writes) finish(all, any, out, token, head, v_dim, elem);
 }
 
+// Where a row stands in its pages: as far as there are pages and, in a split walk, scratch.
+DEVICE Row place(const Paged &p, u32 token) {
+    u32 room = p.split.parts ? least(p.table.keys, p.split.chunks * CHUNK) : p.table.keys;
+    return place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token, p.q.rows,
+                 room);
+}
+
 template <u32 COLUMNS, bool SPLIT, typename T>
 DEVICE void paged(const Paged &p) {
     begin();
     u32 token = blockIdx.x;
     const KvView &kv = p.kv;
-    Row row = place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token);
+    Row row = place(p, token);
     if (!row.is_in) return;
     u32 kv_head = blockIdx.y / over(p.heads / kv.kv_heads, blockDim.y);
     u32 entry = reinterpret_cast<const u32 *>(p.table_rows)[row.seq];
-    const u32 *pages = reinterpret_cast<const u32 *>(p.pages) + (u64)entry * p.table_stride;
     walk_keys<COLUMNS, SPLIT>(p.q, p.out, p.scores, p.split, row, token, p.heads, kv.kv_heads, kv.k_dim, kv.v_dim, p.elem,
                               reinterpret_cast<const T *>(kv.keys), kv.k_dim, reinterpret_cast<const T *>(kv.values), kv.v_dim,
-                              [=](u32 j) { return (pages[j / kv.page_size] * kv.kv_heads + kv_head) * kv.page_size + j % kv.page_size; });
+                              [=](u32 j) {
+                                  u32 page = page_of(kv, p.table, entry, j);
+                                  return (page * kv.kv_heads + kv_head) * kv.page_size + j % kv.page_size;
+                              });
 }
 
 template <u32 COLUMNS, typename T>
 DEVICE void dense(const Dense &p) {
     begin();
     u32 token = blockIdx.x;
-    Row row = place(reinterpret_cast<const u32 *>(p.bounds), nullptr, p.seqs, p.scores, token);
+    Row row = place(reinterpret_cast<const u32 *>(p.bounds), nullptr, p.seqs, p.scores, token, p.k.rows, p.k.rows);
     if (!row.is_in) return;
     u32 kv_head = blockIdx.y / over(p.heads / p.kv_heads, blockDim.y);
     u32 first = row.first;
@@ -351,7 +362,7 @@ DEVICE void merged(const Paged &p) {
     __shared__ float keeps[CHUNK], takes[CHUNK], sums[CHUNK], tops[2];
     begin();
     u32 token = blockIdx.x, head = blockIdx.y, v_dim = p.kv.v_dim, t = threadIdx.x;
-    Row row = place(reinterpret_cast<const u32 *>(p.bounds), reinterpret_cast<const u32 *>(p.kv_lens), p.seqs, p.scores, token);
+    Row row = place(p, token);
     if (!row.is_in) return;
     Result<COLUMNS> all;
     bool any = false;

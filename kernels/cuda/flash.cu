@@ -31,7 +31,7 @@
 // per row and span; `whole` reads keys and values once per 64 rows, from L2.
 #include "flash.cuh"
 
-constexpr u32 SPAN = 256, WARPS = 4, THREADS = WARPS * 32;
+constexpr u32 WARPS = 4, THREADS = WARPS * 32;
 
 extern __shared__ __align__(128) u8 memory[];
 
@@ -74,8 +74,7 @@ struct Tiles {
         u32 position = chunk + threadIdx.x / 32 * 16 + threadIdx.x % 16;
         if (position < lo || position >= hi) return ~0u;
         if (p.kv.page_size == 0) return seq.first + position;
-        u32 entry = reinterpret_cast<const u32 *>(p.table_rows)[s] * p.table_stride + position / p.kv.page_size;
-        u32 page = reinterpret_cast<const u32 *>(p.pages)[entry];
+        u32 page = page_of(p.kv, p.table, reinterpret_cast<const u32 *>(p.table_rows)[s], position);
         return (page * p.kv.kv_heads + kv_head) * p.kv.page_size + position % p.kv.page_size;
     }
 

@@ -4,7 +4,8 @@
 #include "paged.cuh"
 #include "tensor.cuh"
 
-constexpr u32 CHUNK = 64;
+// Keys of a chunk, of a span.
+constexpr u32 CHUNK = 64, SPAN = 256;
 constexpr u32 CAUSAL = 1, WINDOW = 2, CAPPED = 4;
 constexpr float LOWEST = -3.40282347e38f;
 constexpr float LOG2E = 1.44269504088896340736f;
@@ -28,10 +29,9 @@ struct Flash {
     u64 bounds;
     u64 table_rows;
     u64 kv_lens;
-    u64 pages;
+    PageTable table;
     // [seqs, heads, few, spans, 2 + v_dim] f32.
     u64 parts;
-    u32 table_stride;
     u32 seqs;
     u32 heads;
     u32 elem;
@@ -39,7 +39,6 @@ struct Flash {
     u32 spans;
     // Tiles of 16 rows that few queries of a group fill.
     u32 tiles;
-    u32 reserved;
 };
 
 DEVICE float exp_fast(float x) {
@@ -48,14 +47,17 @@ DEVICE float exp_fast(float x) {
     return r;
 }
 
-// A sequence's part of the step.
+// A sequence's part of the step: rows that q has, keys that there are pages and (where any sequence is split) scratch for,
+// whatever bounds and lengths say.
 struct Seq {
     u32 first, queries, len;
 };
 DEVICE Seq sequence(const Flash &p, u32 s) {
     const u32 *bounds = reinterpret_cast<const u32 *>(p.bounds);
-    u32 first = bounds[s], queries = bounds[s + 1] - first;
-    return Seq{first, queries, p.kv_lens ? reinterpret_cast<const u32 *>(p.kv_lens)[s] : queries};
+    u32 first = least(bounds[s], p.q.rows), queries = most(least(bounds[s + 1], p.q.rows), first) - first;
+    if (!p.kv_lens) return Seq{first, queries, queries};
+    u32 len = least(reinterpret_cast<const u32 *>(p.kv_lens)[s], p.table.keys);
+    return Seq{first, queries, p.few ? least(len, p.spans * SPAN) : len};
 }
 
 // A row of work: where it stands and the keys lo..hi that it sees.
@@ -63,10 +65,11 @@ struct Row {
     u32 query, position, lo, hi;
 };
 DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
-    Row row{query, seq.len - seq.queries + query, 0, 0};
-    row.hi = p.scores.flags & CAUSAL ? least(row.position + 1, seq.len) : seq.len;
-    if (p.scores.flags & WINDOW) row.lo = least(row.position + 1 - least(p.scores.window, row.position + 1), row.hi);
-    return row;
+    // The position behind the row's; 0 where there are fewer keys than queries.
+    u32 next = most(seq.len + query + 1, seq.queries) - seq.queries;
+    u32 hi = p.scores.flags & CAUSAL ? least(next, seq.len) : seq.len;
+    u32 lo = p.scores.flags & WINDOW ? least(next - least(p.scores.window, next), hi) : 0;
+    return Row{query, next - 1, lo, hi};
 }
 
 // From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST. Returns in `top`

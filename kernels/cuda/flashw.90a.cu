@@ -76,8 +76,7 @@ struct Block {
     DEVICE u32 row_number(u32 position) const {
         if (position < lo || position >= hi) return ~0u;
         if (p.kv.page_size == 0) return seq.first + position;
-        u32 entry = reinterpret_cast<const u32 *>(p.table_rows)[s] * p.table_stride + position / p.kv.page_size;
-        u32 page = reinterpret_cast<const u32 *>(p.pages)[entry];
+        u32 page = page_of(p.kv, p.table, reinterpret_cast<const u32 *>(p.table_rows)[s], position);
         return (page * p.kv.kv_heads + kv_head) * p.kv.page_size + position % p.kv.page_size;
     }
 

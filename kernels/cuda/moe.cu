@@ -147,12 +147,14 @@ DEVICE void experts(const ExpertLinear &p) {
     __shared__ u32 place[3];
     begin();
     const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, slots = p.out.rows;
     // Which expert has tile blockIdx.x: experts' tiles lie one after the other.
     if (threadIdx.x < 32) {
         u32 before = 0, found = 0xffffffffu, from = 0, to = 0;
         for (u32 e = 0; e < p.count && found == 0xffffffffu; e += 32) {
-            u32 a = e + lane < p.count ? bounds[e + lane] : 0, b = e + lane < p.count ? bounds[e + lane + 1] : 0;
+            // Bounds beyond the slots count as their number.
+            u32 a = e + lane < p.count ? least(bounds[e + lane], slots) : 0;
+            u32 b = e + lane < p.count ? most(least(bounds[e + lane + 1], slots), a) : a;
             u32 tiles = over(b - a, ROWS), sum = tiles;
 #pragma unroll
             for (u32 span = 1; span < 32; span *= 2) {
@@ -178,17 +180,19 @@ DEVICE void experts(const ExpertLinear &p) {
     __syncthreads();
     u32 expert = place[0], from = place[1];
     if (expert == 0xffffffffu) return;
-    u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = p.out.rows / p.x.rows;
+    if (from >= place[2]) return;
+    u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = slots / p.x.rows;
     u64 begin = (u64)expert * outputs;
     u32 first = blockIdx.y * TILE_OUTPUTS, n = first + lane;
-    product<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return order[from + i] / per_row; }, begin + first,
+    product<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return least(order[from + i], slots - 1) / per_row; }, begin + first,
                begin + outputs, shared);
     __syncthreads();
     for (u32 r = warp; r < count; r += 8) {
-        if (n < outputs) {
+        u32 slot = order[from + r];
+        if (n < outputs && slot < slots) {
             float y = shared.whole(r, lane);
             if (p.bias) y = add(y, reinterpret_cast<const float *>(p.bias)[begin + n]);
-            store_any(p.out.ptr, (u64)order[from + r] * p.out.pitch + n, p.elem, y);
+            store_any(p.out.ptr, (u64)slot * p.out.pitch + n, p.elem, y);
         }
     }
 }

@@ -16,6 +16,23 @@ struct KvView {
     u32 elem;
 };
 
+// The page table, [rows, stride] page numbers. `keys`: positions that a row has pages for (0: there is no page, or no row);
+// whoever looks for a page asks for none beyond.
+struct PageTable {
+    u64 numbers;
+    u32 rows;
+    u32 stride;
+    u32 keys;
+    u32 reserved;
+};
+
+// The page of a position below `keys`. Numbers of rows and pages come from device memory: those beyond the table or the slab
+// count as the last one, so nothing outside is read.
+DEVICE u32 page_of(const KvView &kv, const PageTable &table, u32 row, u32 position) {
+    u64 entry = (u64)least(row, table.rows - 1) * table.stride + position / kv.page_size;
+    return least(reinterpret_cast<const u32 *>(table.numbers)[entry], kv.pages - 1);
+}
+
 // Element index of d = 0 of a key, of a value.
 DEVICE u64 key_index(const KvView &kv, u32 page, u32 head, u32 offset) {
     return (((u64)page * kv.kv_heads + head) * kv.page_size + offset) * kv.k_dim;

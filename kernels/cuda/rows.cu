@@ -3,8 +3,10 @@
 //   gather  out[r] = x[rows[r]], bits as they are; a row number beyond x gives zeros
 //   patch   dst[index] = value for every (index, value); indices beyond dst do nothing; of several the last counts
 //   seen    one row of the seen bits cleared, then the bits of ids set
+//   feed    ids[t] = last[feeds[t]]; a row beyond last leaves the id
 //
-// Launch: gather: a thread takes 16 bytes (or an element) of a row; patch: a thread per pair; seen: one block of 1024.
+// Launch: gather: a thread takes 16 bytes (or an element) of a row; patch: a thread per pair; seen: one block of 1024; feed: a
+// thread per id.
 #include "device.cuh"
 
 struct Gather {
@@ -72,4 +74,20 @@ extern "C" __global__ void __launch_bounds__(1024) rows_seen(const __grid_consta
         u32 id = ids[i];
         if (id / 32 < p.words) atomicOr(seen + id / 32, 1u << id % 32);
     }
+}
+
+struct Feed {
+    u64 feeds;
+    u64 last;
+    u64 ids;
+    u32 count;
+    u32 rows;
+};
+
+extern "C" __global__ void __launch_bounds__(256) rows_feed(const __grid_constant__ Feed p) {
+    begin();
+    u32 t = blockIdx.x * blockDim.x + threadIdx.x;
+    if (t >= p.count) return;
+    u32 row = reinterpret_cast<const u32 *>(p.feeds)[t];
+    if (row < p.rows) reinterpret_cast<u32 *>(p.ids)[t] = reinterpret_cast<const u32 *>(p.last)[row];
 }

@@ -1,4 +1,4 @@
-// From a row of logits to a token: engraft_core::sample::reference, bit for bit; and the largest column of a row.
+// From a row of logits to a token: engraft_core::sample::reference, bit for bit.
 //
 // Weights are integers of at most 2^30, so sums have no order: no sort, no fixed reduction. A block of 1024 threads serves a
 // row of logits [vocab] f32 in a handful of passes over it (from L2: 512 KB for 128 k tokens, about 5 microseconds each):
@@ -21,13 +21,6 @@ constexpr u32 TOP_P_OFF = 1 << 24;
 // Ascending keys of -infinity and of the largest finite number.
 constexpr u32 LOWEST = 0x007fffff;
 constexpr u32 LARGEST = 0xff7fffff;
-
-struct Argmax {
-    MatView x;
-    u64 out;
-    u32 elem;
-    u32 reserved;
-};
 
 struct Sample {
     MatView logits;
@@ -71,35 +64,6 @@ DEVICE u64 largest(u64 v, u64 *room) {
 
 // (key, index) as one number whose largest is the largest key and, among equals, the lowest index.
 DEVICE u64 pair(u32 key, u32 index) { return (u64)key << 32 | (u32)~index; }
-
-template <typename T>
-DEVICE void argmax(const Argmax &p) {
-    __shared__ u64 room[WARPS + 1];
-    begin();
-    for (u32 r = blockIdx.x; r < p.x.rows; r += gridDim.x) {
-        const T *row = row_of<T>(p.x, r);
-        // All -infinity (or NaN): column 0.
-        u64 best = pair(LOWEST, 0);
-        constexpr u32 N = Wide<T>::N;
-        bool wide = aligned<T>(p.x);
-        for (u32 c = threadIdx.x * N; c < p.x.cols; c += blockDim.x * N) {
-            if (wide && c + N <= p.x.cols) {
-                float v[N];
-                load_wide(row + c, v);
-#pragma unroll
-                for (u32 i = 0; i < N; i++) best = most(best, pair(ascending(v[i]), c + i));
-            } else {
-                for (u32 i = c; i < least(c + N, p.x.cols); i++) best = most(best, pair(ascending(widen(row[i])), i));
-            }
-        }
-        best = largest(best, room);
-        if (threadIdx.x == 0) reinterpret_cast<u32 *>(p.out)[r] = ~(u32)best;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(1024) sample_argmax_f32(const __grid_constant__ Argmax p) { argmax<float>(p); }
-extern "C" __global__ void __launch_bounds__(1024) sample_argmax_f16(const __grid_constant__ Argmax p) { argmax<f16>(p); }
-extern "C" __global__ void __launch_bounds__(1024) sample_argmax_bf16(const __grid_constant__ Argmax p) { argmax<bf16>(p); }
 
 // What a row of the sampling table says (engraft_core::sample::SampleRow).
 struct Row {
@@ -293,13 +257,16 @@ DEVICE u64 rank_few(Shared &s, const Logits &logits, u32 vocab, Search at) {
         u64 key = ranking(place, i);
         if (w > 0 && at.takes(logits, place, key)) {
             u32 n = atomicAdd(&s.listed, 1u);
-            s.keys[n] = key;
-            s.weights[n] = w;
+            // More than were counted where another row draws into the same seen bits meanwhile.
+            if (n < LISTED) {
+                s.keys[n] = key;
+                s.weights[n] = w;
+            }
         }
     }
     __syncthreads();
     u64 found = 0;
-    u32 n = s.listed;
+    u32 n = least(s.listed, LISTED);
     for (u32 i = t; i < n; i += blockDim.x) {
         u64 key = s.keys[i], tokens = at.tokens, weight = at.weight;
         for (u32 j = 0; j < n; j++) {

@@ -87,24 +87,6 @@ pub fn entries(ptx: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Entries that a name means, as reports write it (`*` stands for any letters, ` | ` between names for either), in the text
-/// that a device of this compute capability runs; none where there is no such source.
-pub fn named(name: &str, capability: (i32, i32)) -> impl Iterator<Item = &'static str> {
-    name.split(" | ").flat_map(move |name| {
-        let text = module(stem_of(name), capability).map_or("", |module| module.ptx);
-        entries(text).filter(move |entry| means(name, entry))
-    })
-}
-
-fn means(name: &str, entry: &str) -> bool {
-    match name.split_once('*') {
-        None => name == entry,
-        Some((before, after)) => entry.strip_prefix(before).is_some_and(|rest| {
-            (0..=rest.len()).any(|at| rest.get(at..).is_some_and(|rest| means(after, rest)))
-        }),
-    }
-}
-
 /// Bytes of the parameter struct of an entry, as compiled; none where the text has no such entry.
 pub fn param_bytes(ptx: &str, entry: &str) -> Option<usize> {
     let head = ptx.find(&format!(".entry {entry}("))?;

@@ -3,11 +3,16 @@
 #![allow(clippy::unwrap_used)]
 
 use bytemuck::Zeroable;
+use engraft_kernels::pack::Form;
 use engraft_kernels::params::kv::KvView;
-use engraft_kernels::params::{Elem, Format, MatView, attention, flash, gemm};
-use engraft_kernels::{Launch, MODULES, entries, named, param_bytes, single, waits_for_others};
+use engraft_kernels::params::{
+    Elem, Format, MatView, attention, elementwise, embed, flash, gemm, int8, kv, linear, moe, norm, rope,
+    rows, sample,
+};
+use engraft_kernels::{Launch, MODULES, entries, param_bytes, single, waits_for_others};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 fn hash(text: &str) -> String {
@@ -89,22 +94,57 @@ fn entries_say_which_source_they_are_in() {
     }
 }
 
-#[test]
-fn a_name_means_the_entries_that_fit_it() {
-    let all = |name: &str| named(name, (9, 0)).collect::<Vec<_>>();
-    assert_eq!(all("rows_patch"), ["rows_patch"]);
-    let products = ["n8", "n16", "n32", "n64", "small", "wide"].map(|cut| format!("gemm_{cut}_bf16"));
-    assert_eq!(all("gemm_*_bf16"), products);
-    let hopper = ["gemmw_n128_bf16", "gemmw_n256_bf16"].map(String::from);
-    assert_eq!(all("gemm_*_bf16 | gemmw_*_bf16"), [&products[..], &hopper[..]].concat());
-    assert_eq!(named("gemm_*_bf16 | gemmw_*_bf16", (8, 0)).collect::<Vec<_>>(), products);
-    assert_eq!(all("linear_strict*_f32"), ["linear_strict_f32", "linear_strict_many_f32"]);
-    assert_eq!(all("linear_columns*_f32"), ["linear_columns_f32", "linear_columns_many_f32"]);
-    assert_eq!(all("attention_dense_whole_f16_*").len(), 2);
-    for nothing in ["rows_patc", "gemm_*_f8", "nothing_*", "", "*"] {
-        assert!(all(nothing).is_empty(), "{nothing}");
+/// Every entry that a launch can name.
+fn named() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut add = |entries: &[&str]| all.extend(entries.iter().map(|entry| entry.to_string()));
+    add(&[kv::Append::ENTRY, kv::Read::ENTRY, sample::Sample::ENTRY]);
+    add(&rows::ENTRIES);
+    add(&[moe::Route::ENTRY, moe::Group::ENTRY]);
+    add(&kv::Copy::ENTRIES);
+    add(&linear::Linear::COLUMNS);
+    add(&int8::ENTRIES);
+    for elem in Elem::ALL {
+        add(&[kv::Turned::entry(elem), rope::Rope::entry(elem), moe::Combine::entry(elem)]);
+        add(&[elementwise::Add::entry(elem), elementwise::Activate::entry(elem)]);
+        add(&[elementwise::Gate::entry(elem), elementwise::Scale::entry(elem)]);
+        add(&Elem::ALL.map(|to| elementwise::Convert::entry(elem, to)));
+        add(rows::Gather::entries(elem));
+        for (width, strict) in [(512, false), (512, true), (513, false), (513, true)] {
+            add(&[norm::Norm::entry(elem, width, strict)]);
+        }
+        for v_dim in [128, 129] {
+            add(&attention::Paged::entries(elem, v_dim));
+            add(&[attention::Dense::entry(elem, v_dim)]);
+        }
     }
-    assert_eq!(named("rows_patch", (7, 5)).count(), 0);
+    for format in Format::ALL {
+        add(&[embed::Embed::entry(format)]);
+        add(&linear::Linear::entries(format).chain(moe::ExpertLinear::entries(format)).collect::<Vec<_>>());
+    }
+    for elem in [Elem::F16, Elem::BF16] {
+        all.extend(flash::WIDTHS.iter().flat_map(|width| flash::entries(elem, *width, true, true)));
+        all.extend(gemm::boxed_entries(elem));
+        for offset in [false, true] {
+            for form in
+                [Form::Plain, Form::Bytes { offset }, Form::Nibbles { offset }, Form::Fives { offset }]
+            {
+                all.extend(gemm::entries(form, elem));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
+    let compiled: BTreeSet<String> =
+        MODULES.iter().flat_map(|module| entries(module.ptx)).map(String::from).collect();
+    let named = named();
+    assert_eq!(named.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "named alone");
+    assert_eq!(compiled.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "compiled alone");
+    assert_eq!(gemm::name(Form::Plain, Elem::F16), "gemm_*_f16");
+    assert_eq!(gemm::name(Form::Fives { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
 }
 
 /// Shared memory of a launch, dynamic and static, on the worst architecture.

@@ -14,3 +14,5 @@ mod pack;
 mod weights;
 #[path = "tensor/wide.rs"]
 mod wide;
+#[path = "tensor/wild.rs"]
+mod wild;

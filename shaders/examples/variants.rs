@@ -13,7 +13,7 @@ fn main() -> Result<(), RenderError> {
             [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
         let others = [Dialect { f16: true, dot: false, ..uniform }, Dialect { dot: false, ..uniform }];
         for dialect in [plain, uniform].into_iter().chain(others) {
-            let text = source(&kernel, dialect)?;
+            let text = source(&kernel, dialect)?.text;
             if dialect.f16 && !text.starts_with("enable f16;") || !dialect.dot && !kernel.of_bytes() {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! The closed set: every variant that the backend may ask for, so that tests see the same set.
 
-use crate::{Attention, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing, Reduce, Rows, Sample};
+use crate::{Attention, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing, Reduce, moves};
 
 impl Kernel {
     /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
@@ -8,67 +8,84 @@ impl Kernel {
         let mut all = vec![Kernel::Probe, Kernel::Lanes];
         all.extend([Limit::Read, Limit::Multiply].map(Kernel::Limit));
         for weight in Packing::ALL {
-            for out in Elem::ALL {
-                all.extend([false, true].map(|add| Kernel::Embed { weight, out, add }));
-                for (x, rows) in Elem::ALL.into_iter().flat_map(|x| [1, 4, 8].map(|r| (x, r))) {
-                    // Rows that are bytes already have lost their type, and begin where they begin.
-                    let bytes = weight == Packing::W8A8;
-                    if x != out && out != Elem::F32 && !bytes || bytes && x != Elem::F32 {
-                        continue;
-                    }
-                    for bits in 0..8 {
-                        let [gate, act, vector] = [1, 2, 4].map(|bit| bits & bit != 0);
-                        if !(bytes && vector) {
-                            all.push(Kernel::Linear { weight, x, out, rows, gate, vector, act });
-                        }
-                        // The same bit for another question.
-                        let subgroups = vector;
-                        if rows < 8 && !bytes {
-                            all.push(Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups });
-                        }
-                    }
-                }
-            }
+            of_weight(&mut all, weight);
         }
         for (weight, x) in Packing::ALL.into_iter().flat_map(|w| Elem::ALL.map(|x| (w, x))) {
             for (rows, vector) in [1, 4, 8].into_iter().flat_map(|r| [(r, false), (r, true)]) {
-                if vector && weight == Packing::W8A8 {
-                    continue;
+                if !(vector && weight == Packing::W8A8) {
+                    all.push(Kernel::Experts { weight, x, rows, vector });
                 }
-                all.push(Kernel::Experts { weight, x, rows, vector });
             }
         }
         all.extend([Moe::Route, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
         for x in Elem::ALL {
-            all.push(Kernel::Moe(Moe::Combine, x));
-            for reduce in Reduce::ALL {
-                all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
-            }
-            use Elementwise::{Activate, Add, Convert, Gate, Scale};
-            all.extend([Add, Activate, Gate, Scale].map(|how| Kernel::Elementwise(how, x, x)));
-            all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
-            all.extend([Kernel::Quantize(x), Kernel::Rope(x)]);
-            all.push(Kernel::Rows(Rows::Gather, x));
-            all.push(Kernel::Kv(Kv::Copy, x, x));
+            of_element(&mut all, x);
             for kv in Elem::ALL {
-                all.push(Kernel::RopeAppend(x, kv));
-                all.extend(Reduce::ALL.map(|reduce| Kernel::RopeAppendNorm(x, kv, reduce)));
-                all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
-                for (columns, bits) in (1..=columns).flat_map(|c| [0, 1, 2, 3].map(|bits| (c, bits))) {
-                    let (capped, subgroups) = (bits & 1 != 0, bits & 2 != 0);
-                    for dense in [false, true].into_iter().filter(|dense| !dense || kv == x) {
-                        let how = Attention { dense, columns, capped, subgroups };
-                        all.push(Kernel::Attention(how, x, kv));
-                    }
-                    if !subgroups {
-                        all.push(Kernel::AttentionTile(columns, capped, x, kv));
-                    }
+                of_slab(&mut all, x, kv, columns);
+            }
+        }
+        for found in moves() {
+            let types = if found.of_elements { &Elem::ALL[..] } else { &[Elem::F32] };
+            all.extend(types.iter().map(|x| Kernel::Rows(found.name, *x)));
+        }
+        all.push(Kernel::Sample);
+        all
+    }
+}
+
+/// Look-ups and matmuls, but for those of experts.
+fn of_weight(all: &mut Vec<Kernel>, weight: Packing) {
+    for out in Elem::ALL {
+        all.extend([false, true].map(|add| Kernel::Embed { weight, out, add }));
+        for (x, rows) in Elem::ALL.into_iter().flat_map(|x| [1, 4, 8].map(|r| (x, r))) {
+            // Rows that are bytes already have lost their type, and begin where they begin.
+            let bytes = weight == Packing::W8A8;
+            if x != out && out != Elem::F32 && !bytes || bytes && x != Elem::F32 {
+                continue;
+            }
+            for bits in 0..8 {
+                let [gate, act, vector] = [1, 2, 4].map(|bit| bits & bit != 0);
+                if !(bytes && vector) {
+                    all.push(Kernel::Linear { weight, x, out, rows, gate, vector, act });
+                }
+                // The same bit for another question.
+                let subgroups = vector;
+                if rows < 8 && !bytes {
+                    all.push(Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups });
                 }
             }
-            all.push(Kernel::Sample(Sample::Argmax, x));
         }
-        all.extend([Rows::Patch, Rows::MarkSeen].map(|how| Kernel::Rows(how, Elem::F32)));
-        all.push(Kernel::Sample(Sample::Draw, Elem::F32));
-        all
+    }
+}
+
+/// Rows of one element type.
+fn of_element(all: &mut Vec<Kernel>, x: Elem) {
+    use Elementwise::{Activate, Add, Convert, Gate, Scale};
+    all.extend([
+        Kernel::Moe(Moe::Combine, x),
+        Kernel::Quantize(x),
+        Kernel::Rope(x),
+        Kernel::Kv(Kv::Copy, x, x),
+    ]);
+    for reduce in Reduce::ALL {
+        all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
+    }
+    all.extend([Add, Activate, Gate, Scale].map(|how| Kernel::Elementwise(how, x, x)));
+    all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
+}
+
+/// Rows of one element type and a slab of another.
+fn of_slab(all: &mut Vec<Kernel>, x: Elem, kv: Elem, columns: u32) {
+    all.push(Kernel::RopeAppend(x, kv));
+    all.extend(Reduce::ALL.map(|reduce| Kernel::RopeAppendNorm(x, kv, reduce)));
+    all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
+    for (columns, bits) in (1..=columns).flat_map(|c| [0, 1, 2, 3].map(|bits| (c, bits))) {
+        let (capped, subgroups) = (bits & 1 != 0, bits & 2 != 0);
+        for dense in [false, true].into_iter().filter(|dense| !dense || kv == x) {
+            all.push(Kernel::Attention(Attention { dense, columns, capped, subgroups }, x, kv));
+        }
+        if !subgroups {
+            all.push(Kernel::AttentionTile(columns, capped, x, kv));
+        }
     }
 }

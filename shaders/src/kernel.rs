@@ -1,4 +1,4 @@
-//! The kernels: each variant says what its template needs and what a dispatch has to bring.
+//! The kernels: each is one variant of one template.
 
 use crate::{Elem, Packing};
 
@@ -14,7 +14,7 @@ pub enum Kernel {
         /// Added to what the output holds.
         add: bool,
     },
-    /// A product with its epilogue.
+    /// A matmul with its epilogue.
     Linear {
         /// Of the weight.
         weight: Packing,
@@ -31,7 +31,8 @@ pub enum Kernel {
         /// An activation follows; of a gate weight `act(g) * u`, else `[g | u]`.
         act: bool,
     },
-    /// A product of few rows in the wide order, with its epilogue; input rows begin at multiples of four elements.
+    /// A matmul of few rows in the wide order, with its epilogue; input rows begin at multiples of four
+    /// elements.
     LinearLanes {
         /// Of the weight.
         weight: Packing,
@@ -48,7 +49,7 @@ pub enum Kernel {
         /// Parts of a sum meet within subgroups.
         subgroups: bool,
     },
-    /// Every slot's product with its expert's weight; one row: looked up slot by slot, else by groups.
+    /// Every slot's matmul with its expert's weight; one row: looked up slot by slot, else by groups.
     Experts {
         /// Of the weight.
         weight: Packing,
@@ -77,13 +78,14 @@ pub enum Kernel {
     Kv(Kv, Elem, Elem),
     /// Attention: queries and outputs, keys and values.
     Attention(Attention, Elem, Elem),
-    /// Attention over pages for `ATTENTION_SLOTS` queries that read the same keys: units of value columns, whether scores are
-    /// capped; queries and outputs, keys and values.
+    /// Attention over pages for `ATTENTION_SLOTS` queries that read the same keys: units of value columns,
+    /// whether scores are capped; queries and outputs, keys and values.
     AttentionTile(u32, bool, Elem, Elem),
-    /// Words and rows moved.
-    Rows(Rows, Elem),
+    /// Words and rows moved: a macro of `rows.wgsl` by its name ([`crate::moves`]), of this element type
+    /// where it has one.
+    Rows(&'static str, Elem),
     /// From logits to tokens.
-    Sample(Sample, Elem),
+    Sample,
     /// Arithmetic as this device does it.
     Probe,
     /// How a workgroup falls into subgroups.
@@ -117,46 +119,48 @@ impl Reduce {
     }
 }
 
-/// Where a norm reads and writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the names are those of the ops.
-pub enum Norm {
-    Alone,
-    Add,
-    Heads,
+/// Entries of a template by the names that it compares `how` with.
+macro_rules! entries {
+    ($(#[$meta:meta])* $enum:ident: $($entry:ident = $name:literal),+) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)] // Reason: the names are those of the ops.
+        pub enum $enum {
+            $($entry),+
+        }
+
+        impl $enum {
+            /// Name in templates and labels.
+            pub const fn name(self) -> &'static str {
+                match self { $($enum::$entry => $name),+ }
+            }
+        }
+    };
 }
 
-/// What is done to an element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the names are those of the ops.
-pub enum Elementwise {
-    Add,
-    Activate,
-    Gate,
-    Scale,
-    Convert,
+entries! {
+    /// Where a norm reads and writes.
+    Norm: Alone = "alone", Add = "add", Heads = "heads"
+}
+entries! {
+    /// What is done to an element.
+    Elementwise: Add = "add", Activate = "activate", Gate = "gate", Scale = "scale", Convert = "convert"
+}
+entries! {
+    /// What is done with experts; `Group` is the second half of `route`.
+    Moe: Route = "route", Group = "group", Combine = "combine"
+}
+entries! {
+    /// What is done to a slab.
+    Kv: Append = "append", Copy = "copy", Read = "read"
+}
+entries! {
+    /// What is measured: memory read, multiply-adds.
+    Limit: Read = "read", Multiply = "multiply"
 }
 
-/// What is done with experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the names are those of the ops; `Group` is the second half of `route`.
-pub enum Moe {
-    Route,
-    Group,
-    Combine,
-}
-
-/// What is done to a slab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the names are those of the ops.
-pub enum Kv {
-    Append,
-    Copy,
-    Read,
-}
-
-/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped, whether the
-/// largest score is found within subgroups.
+/// Where keys lie, how many value columns (in units of 64) an invocation carries, whether scores are capped,
+/// whether the largest score is found within subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // Reason: see above.
 pub struct Attention {
@@ -165,43 +169,6 @@ pub struct Attention {
     pub capped: bool,
     pub subgroups: bool,
 }
-
-/// What is moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the names are those of the ops.
-pub enum Rows {
-    Gather,
-    Patch,
-    MarkSeen,
-}
-
-/// What is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the names are those of the ops.
-pub enum Sample {
-    Argmax,
-    Draw,
-}
-
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Limit {
-    /// Memory read.
-    Read,
-    /// Multiply-adds.
-    Multiply,
-}
-
-/// How a binding is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// `var<storage, read>`.
-    Read,
-    /// `var<storage, read_write>`.
-    Write,
-}
-
-use Access::{Read as R, Write as W};
 
 impl Kernel {
     /// The template's name.
@@ -221,7 +188,7 @@ impl Kernel {
             Kernel::Attention(..) => "attention",
             Kernel::AttentionTile(..) => "attention_tile",
             Kernel::Rows(..) => "rows",
-            Kernel::Sample(..) => "sample",
+            Kernel::Sample => "sample",
             Kernel::Probe => "probe",
             Kernel::Lanes => "lanes",
             Kernel::Limit(_) => "limit",
@@ -250,331 +217,51 @@ impl Kernel {
 
     /// A name for reports and error messages.
     pub fn label(&self) -> String {
-        let lower = |v: &dyn std::fmt::Debug| format!("{v:?}").to_lowercase();
+        let stem = self.stem();
         match *self {
             Kernel::Embed { weight, out, add } => {
                 format!("embed{}_{}_{}", if add { "_add" } else { "" }, weight.name(), out.name())
             }
-            Kernel::Linear { weight, x, out, rows, gate, vector, act } => format!(
-                "{}linear{}_{}_{}_{}_x{rows}{}",
-                if gate { "gated_" } else { "" },
-                if act { "_act" } else { "" },
-                weight.name(),
-                x.name(),
-                out.name(),
-                if vector { "_v" } else { "" }
-            ),
+            Kernel::Linear { weight, x, out, rows, gate, vector, act } => {
+                let vector = if vector { "_v" } else { "" };
+                format!("{}_x{rows}{vector}", linear_label((gate, act), weight, x, out))
+            }
+            Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
+                let lanes = if subgroups { "subgroups" } else { "shared" };
+                format!("{}_x{rows}_{lanes}", linear_label((gate, act), weight, x, out))
+            }
             Kernel::Experts { weight, x, rows, vector } => {
                 let v = if vector { "_v" } else { "" };
                 format!("expert_linear_{}_{}_x{rows}{v}", weight.name(), x.name())
             }
-            Kernel::Moe(how, x) => format!("moe_{}_{}", lower(&how), x.name()),
-            Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => format!(
-                "{}linear{}_{}_{}_{}_x{rows}_{}",
-                if gate { "gated_" } else { "" },
-                if act { "_act" } else { "" },
-                weight.name(),
-                x.name(),
-                out.name(),
-                if subgroups { "subgroups" } else { "shared" }
-            ),
-            Kernel::Quantize(x) => format!("quantize_{}", x.name()),
-            Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", lower(&how), x.name(), reduce.name()),
-            Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", lower(&how), x.name(), out.name()),
-            Kernel::Rope(x) => format!("rope_{}", x.name()),
+            Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", how.name(), x.name(), reduce.name()),
+            Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", how.name(), x.name(), out.name()),
             Kernel::RopeAppend(x, kv) => format!("rope_append_{}_{}", x.name(), kv.name()),
             Kernel::RopeAppendNorm(x, kv, reduce) => {
                 format!("rope_append_norm_{}_{}_{}", x.name(), kv.name(), reduce.name())
             }
-            Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", lower(&how), x.name(), kv.name()),
-            Kernel::Attention(how, x, kv) => format!(
-                "attention_{}{}_{}_{}_c{}{}",
-                if how.dense { "dense" } else { "paged" },
-                if how.capped { "_capped" } else { "" },
-                x.name(),
-                kv.name(),
-                how.columns,
-                if how.subgroups { "_subgroups" } else { "" }
-            ),
+            Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", how.name(), x.name(), kv.name()),
+            Kernel::Attention(how, x, kv) => {
+                let Attention { dense, columns, capped, subgroups } = how;
+                let keys = if dense { "dense" } else { "paged" };
+                let capped = if capped { "_capped" } else { "" };
+                let largest = if subgroups { "_subgroups" } else { "" };
+                format!("attention_{keys}{capped}_{}_{}_c{columns}{largest}", x.name(), kv.name())
+            }
             Kernel::AttentionTile(columns, capped, x, kv) => {
                 let capped = if capped { "_capped" } else { "" };
                 format!("attention_tile{capped}_{}_{}_c{columns}", x.name(), kv.name())
             }
-            Kernel::Rows(how, x) => format!("rows_{}_{}", lower(&how), x.name()),
-            Kernel::Sample(how, x) => format!("sample_{}_{}", lower(&how), x.name()),
-            Kernel::Probe => "probe".into(),
-            Kernel::Lanes => "lanes".into(),
-            Kernel::Limit(how) => format!("limit_{}", lower(&how)),
+            Kernel::Moe(how, x) => format!("moe_{}_{}", how.name(), x.name()),
+            Kernel::Rows(how, x) => format!("rows_{how}_{}", x.name()),
+            Kernel::Quantize(x) | Kernel::Rope(x) => format!("{stem}_{}", x.name()),
+            Kernel::Limit(how) => format!("limit_{}", how.name()),
+            Kernel::Sample | Kernel::Probe | Kernel::Lanes => stem.into(),
         }
     }
+}
 
-    /// Storage bindings of group 0, in order.
-    pub fn bindings(&self) -> &'static [Access] {
-        match self {
-            Kernel::Embed { .. } => &[R, R, R, W],
-            Kernel::Linear { .. } | Kernel::LinearLanes { .. } => &[R, R, R, R, W],
-            Kernel::Experts { .. } => &[R, R, R, R, W, R],
-            Kernel::Moe(Moe::Route, _) => &[R, W, W],
-            Kernel::Moe(Moe::Group, _) => &[R, W],
-            Kernel::Moe(Moe::Combine, _) => &[R, R, W],
-            Kernel::Quantize(_) => &[R, W],
-            Kernel::Norm(Norm::Alone, ..) => &[R, R, W, R],
-            Kernel::Norm(Norm::Add, ..) => &[R, R, W, R, W],
-            Kernel::Norm(Norm::Heads, ..) => &[R, R, W],
-            Kernel::Elementwise(Elementwise::Activate | Elementwise::Scale, ..) => &[W],
-            Kernel::Elementwise(..) => &[R, W],
-            Kernel::Rope(_) => &[W, R, R],
-            Kernel::RopeAppend(..) => &[W, R, R, R, W, W],
-            Kernel::RopeAppendNorm(..) => &[W, R, R, R, W, W, R, R],
-            Kernel::Kv(Kv::Append, ..) => &[R, R, R, W, W],
-            Kernel::Kv(Kv::Copy, ..) => &[R, W, W],
-            Kernel::Kv(Kv::Read, ..) => &[R, R, R, W, W],
-            Kernel::Attention(Attention { dense: true, .. }, ..) => &[R, R, R, R, R, W],
-            Kernel::Attention(..) | Kernel::AttentionTile(..) => &[R, R, R, R, R, W, R],
-            Kernel::Rows(Rows::Gather, _) => &[R, R, W],
-            Kernel::Rows(..) => &[R, W],
-            Kernel::Sample(Sample::Argmax, _) => &[R, W],
-            Kernel::Sample(Sample::Draw, _) => &[R, R, R, R, W, W],
-            Kernel::Probe => &[R, W],
-            Kernel::Lanes | Kernel::Limit(Limit::Multiply) => &[W],
-            Kernel::Limit(Limit::Read) => &[R, W],
-        }
-    }
-
-    /// Parameters after the leading zero, in order; `eps`, `factor`, `cap` and `inverse` are f32, all others are
-    /// u32.
-    pub fn fields(&self) -> &'static [&'static str] {
-        match self {
-            Kernel::Embed { .. } => &[
-                "tokens",
-                "cols",
-                "ids_offset",
-                "out_offset",
-                "out_pitch",
-                "first_row",
-                "end_row",
-                "all_rows",
-                "block",
-            ],
-            Kernel::Linear { .. } | Kernel::LinearLanes { .. } => &[
-                "rows",
-                "cols",
-                "grain",
-                "x_offset",
-                "x_pitch",
-                "out_offset",
-                "out_pitch",
-                "first_out",
-                "end_out",
-                "inner",
-                "flags",
-                "add",
-                "act",
-                "block",
-            ],
-            Kernel::Experts { .. } => &[
-                "rows",
-                "cols",
-                "grain",
-                "x_offset",
-                "x_pitch",
-                "out_offset",
-                "out_pitch",
-                "inner",
-                "has_bias",
-                "block",
-                "per_row",
-                "which_offset",
-                "count",
-                "first_panel",
-                "end_panel",
-            ],
-            Kernel::Moe(Moe::Route, _) => &[
-                "tokens",
-                "experts",
-                "top_k",
-                "flags",
-                "factor",
-                "x_offset",
-                "x_pitch",
-                "experts_offset",
-                "weights_offset",
-                "weights_pitch",
-            ],
-            Kernel::Moe(Moe::Group, _) => &["slots", "count", "experts_offset", "groups_offset"],
-            Kernel::Moe(Moe::Combine, _) => &[
-                "rows",
-                "cols",
-                "top_k",
-                "add",
-                "y_offset",
-                "y_pitch",
-                "weights_offset",
-                "weights_pitch",
-                "out_offset",
-                "out_pitch",
-            ],
-            Kernel::Quantize(_) => &["rows", "blocks", "x_offset", "x_pitch"],
-            Kernel::Norm(..) => &[
-                "rows",
-                "parts",
-                "width",
-                "x_offset",
-                "x_pitch",
-                "out_offset",
-                "out_pitch",
-                "add_offset",
-                "add_pitch",
-                "flags",
-                "eps",
-            ],
-            Kernel::Elementwise(Elementwise::Scale, ..) => {
-                &["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]
-            }
-            Kernel::Elementwise(..) => {
-                &["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"]
-            }
-            Kernel::Rope(_) => &[
-                "tokens",
-                "heads",
-                "width",
-                "pairs",
-                "x_offset",
-                "x_pitch",
-                "positions_offset",
-                "table_offset",
-                "table_positions",
-                "interleaved",
-            ],
-            Kernel::RopeAppend(..) => &[
-                "tokens",
-                "heads",
-                "kv_heads",
-                "k_dim",
-                "v_dim",
-                "pairs",
-                "x_offset",
-                "x_pitch",
-                "positions_offset",
-                "table_offset",
-                "table_positions",
-                "interleaved",
-                "slots_offset",
-                "page_size",
-                "pages",
-            ],
-            Kernel::RopeAppendNorm(..) => &[
-                "tokens",
-                "heads",
-                "kv_heads",
-                "dims",
-                "pairs",
-                "x_offset",
-                "x_pitch",
-                "positions_offset",
-                "table_offset",
-                "table_positions",
-                "flags",
-                "eps",
-                "slots_offset",
-                "page_size",
-                "pages",
-            ],
-            Kernel::Kv(Kv::Append, ..) => &[
-                "tokens",
-                "kv_heads",
-                "k_dim",
-                "v_dim",
-                "page_size",
-                "pages",
-                "k_offset",
-                "k_pitch",
-                "v_offset",
-                "v_pitch",
-                "slots_offset",
-            ],
-            Kernel::Kv(Kv::Copy, ..) => &["pairs", "pairs_offset", "page_keys", "page_values", "pages"],
-            Kernel::Kv(Kv::Read, ..) => &[
-                "tokens",
-                "kv_heads",
-                "k_dim",
-                "v_dim",
-                "page_size",
-                "pages_offset",
-                "k_offset",
-                "k_pitch",
-                "v_offset",
-                "v_pitch",
-            ],
-            Kernel::Attention(Attention { dense: true, .. }, ..) => &[
-                "tokens",
-                "seqs",
-                "dims",
-                "heads",
-                "q_offset",
-                "q_pitch",
-                "out_offset",
-                "out_pitch",
-                "bounds_offset",
-                "k_offset",
-                "k_pitch",
-                "v_offset",
-                "v_pitch",
-            ],
-            Kernel::AttentionTile(..) => &[
-                "tokens",
-                "seqs",
-                "dims",
-                "heads",
-                "q_offset",
-                "q_pitch",
-                "out_offset",
-                "out_pitch",
-                "bounds_offset",
-                "rows_offset",
-                "lens_offset",
-                "table_offset",
-                "table_stride",
-                "page_size",
-                "tile_heads",
-            ],
-            Kernel::Attention(..) => &[
-                "tokens",
-                "seqs",
-                "dims",
-                "heads",
-                "q_offset",
-                "q_pitch",
-                "out_offset",
-                "out_pitch",
-                "bounds_offset",
-                "rows_offset",
-                "lens_offset",
-                "table_offset",
-                "table_stride",
-                "page_size",
-            ],
-            Kernel::Rows(Rows::Gather, _) => {
-                &["rows", "cols", "x_rows", "x_offset", "x_pitch", "rows_offset", "out_offset", "out_pitch"]
-            }
-            Kernel::Rows(Rows::Patch, _) => &["pairs", "pairs_offset", "table_offset", "len"],
-            Kernel::Rows(Rows::MarkSeen, _) => &["ids", "ids_offset", "seen_offset", "words"],
-            Kernel::Sample(Sample::Argmax, _) => &["rows", "cols", "x_offset", "x_pitch", "out_offset"],
-            Kernel::Sample(Sample::Draw, _) => &[
-                "rows",
-                "cols",
-                "x_offset",
-                "x_pitch",
-                "out_offset",
-                "table_offset",
-                "table_rows",
-                "slots_offset",
-                "positions_offset",
-                "seen_offset",
-                "seen_words",
-            ],
-            Kernel::Probe | Kernel::Lanes => &["count"],
-            Kernel::Limit(_) => &["count", "invocations"],
-        }
-    }
+fn linear_label((gate, act): (bool, bool), weight: Packing, x: Elem, out: Elem) -> String {
+    let (gated, act) = (if gate { "gated_" } else { "" }, if act { "_act" } else { "" });
+    format!("{gated}linear{act}_{}_{}_{}", weight.name(), x.name(), out.name())
 }

@@ -1,22 +1,23 @@
-//! The WGSL of the wgpu backend: templates, the closed set of their variants, and how each is bound.
+//! The WGSL of the wgpu backend: templates, and the closed set of their variants.
 //!
-//! A [`Kernel`] names one variant of one template `wgsl/<stem>.wgsl`; [`source`] renders it (minijinja puts in
-//! element types, weight decoders and tile sizes), [`Kernel::bindings`] and [`Kernel::fields`] say what a dispatch has
-//! to bring. Numbers that only change from call to call are parameters, not variants.
+//! A [`Kernel`] names one variant of one template `wgsl/<stem>.wgsl`; [`source`] renders it (minijinja puts
+//! in element types, weight decoders and tile sizes). The template is the one place that says what a dispatch
+//! has to bring: [`Source`] reads bindings and parameters out of the text. Numbers that only change from call
+//! to call are parameters, not variants. Of `rows.wgsl` every macro is a kernel.
 //!
-//! Parameters are one struct of at most 16 words, whose first is always zero (the guard, see `wgsl/prelude.wgsl`). They
-//! travel as immediates, or, where an implementation has none, in a uniform arena: [`Carrier`]. What holds for all kernels
-//! of a device is its [`Dialect`].
+//! Parameters are one struct of at most 16 words, whose first is always zero (the guard, see
+//! `wgsl/prelude.wgsl`). They travel as immediates, or, where an implementation has none, in a uniform arena:
+//! [`Carrier`]. What holds for all kernels of a device is its [`Dialect`].
 //!
-//! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by naga in the
-//! tests; what a kernel computes is tested by the conformance suite.
+//! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by
+//! naga in the tests; what a kernel computes is tested by the conformance suite.
 
 mod all;
 mod kernel;
 mod render;
 
-pub use kernel::{Access, Attention, Elementwise, Kernel, Kv, Limit, Moe, Norm, Reduce, Rows, Sample};
-pub use render::{RenderError, source};
+pub use kernel::{Attention, Elementwise, Kernel, Kv, Limit, Moe, Norm, Reduce};
+pub use render::{Access, Move, RenderError, Source, moves, source};
 
 /// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,9 +174,11 @@ impl Carrier {
 pub struct Dialect {
     /// How parameters reach a kernel.
     pub carrier: Carrier,
-    /// The device's shaders know the type f16; otherwise halves are unpacked from words by hand. The bits are the same.
+    /// The device's shaders know the type f16; otherwise halves are unpacked from words by hand. The bits are
+    /// the same.
     pub f16: bool,
-    /// Products of four bytes by one instruction (`dot4I8Packed`); otherwise byte by byte. The integers are the same.
+    /// Products of four bytes by one instruction (`dot4I8Packed`); otherwise byte by byte. The integers are
+    /// the same.
     pub dot: bool,
 }
 

@@ -1,16 +1,13 @@
-//! From a kernel to its text.
+//! From a kernel to its text, and from the text to what a dispatch has to bring.
 
-use crate::{
-    ATTENTION_SLOTS, Attention, Dialect, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing, Rows,
-    Sample,
-};
+use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, Packing};
 use minijinja::{Environment, Value, context};
 
 const TEMPLATES: [(&str, &str); 23] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
-    ("product.wgsl", include_str!("../wgsl/product.wgsl")),
+    ("matmul.wgsl", include_str!("../wgsl/matmul.wgsl")),
     ("embed.wgsl", include_str!("../wgsl/embed.wgsl")),
     ("linear.wgsl", include_str!("../wgsl/linear.wgsl")),
     ("linear_lanes.wgsl", include_str!("../wgsl/linear_lanes.wgsl")),
@@ -49,24 +46,96 @@ impl std::fmt::Display for RenderError {
 
 impl std::error::Error for RenderError {}
 
-/// The WGSL of `kernel` as `dialect` has it. Kernels with subgroups lack the line `enable subgroups;`, which the standard
-/// demands and naga refuses.
+/// How a binding is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    Write,
+}
+
+/// A kernel's text, and what it says a dispatch has to bring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// WGSL.
+    pub text: String,
+    /// Storage bindings of group 0, in order.
+    pub bindings: Vec<Access>,
+    /// Words of the parameters, the leading zero among them.
+    pub words: usize,
+}
+
+impl Source {
+    /// Reads bindings and parameters out of `text`; none where its bindings are not numbered from 0 on.
+    fn of(text: String) -> Option<Self> {
+        const BINDING: &str = "@group(0) @binding(";
+        let mut found: Vec<(usize, Access)> = Vec::new();
+        for line in text.lines().filter_map(|line| line.strip_prefix(BINDING)) {
+            let (number, rest) = line.split_once(") var<storage, ")?;
+            let (access, _) = rest.split_once('>')?;
+            let access = if access == "read" { Access::Read } else { Access::Write };
+            found.push((number.parse().ok()?, access));
+        }
+        found.sort_by_key(|(number, _)| *number);
+        if found.iter().enumerate().any(|(i, (number, _))| i != *number) {
+            return None;
+        }
+        let fields = text.split_once("struct Params {")?.1.split_once('}')?.0;
+        let words = fields.lines().filter(|line| line.contains(':')).count();
+        let bindings = found.into_iter().map(|(_, access)| access).collect();
+        Some(Self { text, bindings, words })
+    }
+}
+
+/// The WGSL of `kernel` as `dialect` has it. Kernels with subgroups lack the line `enable subgroups;`, which
+/// the standard demands and naga refuses.
 ///
 /// # Errors
 /// When the template is broken; the tests of this package render every kernel.
-pub fn source(kernel: &Kernel, dialect: Dialect) -> Result<String, RenderError> {
-    let fail = |e: minijinja::Error| RenderError { kernel: kernel.label(), what: format!("{e:#}") };
-    let mut env = Environment::new();
-    let stem = format!("{}.wgsl", kernel.stem());
-    add(&mut env, &stem).map_err(fail)?;
-    let template = env.get_template(&stem).map_err(fail)?;
-    let shared = context! { carrier => dialect.carrier.name(), fields => kernel.fields().to_vec(), dot => dialect.dot };
-    let text = template.render(context! { ..options(kernel, dialect.f16), ..shared }).map_err(fail)?;
+pub fn source(kernel: &Kernel, dialect: Dialect) -> Result<Source, RenderError> {
+    let fail = |what: String| RenderError { kernel: kernel.label(), what };
+    let text = rendered(kernel, dialect).map_err(|e| fail(format!("{e:#}")))?;
     // The type's name stands in a kernel that touches halves, and only with the dialect that knows it.
-    Ok(if text.contains("f16>") { format!("enable f16;\n{text}") } else { text })
+    let text = if text.contains("f16>") { format!("enable f16;\n{text}") } else { text };
+    Source::of(text).ok_or_else(|| fail("bindings with gaps, or no parameters".into()))
 }
 
-/// Adds a template and those that it imports: parsing all of them for every kernel takes longer than rendering.
+fn rendered(kernel: &Kernel, dialect: Dialect) -> Result<String, minijinja::Error> {
+    let mut env = Environment::new();
+    let stem = format!("{}.wgsl", kernel.stem());
+    add(&mut env, &stem)?;
+    let template = env.get_template(&stem)?;
+    let shared = context! { carrier => dialect.carrier.name(), dot => dialect.dot };
+    let context = context! { ..options(kernel, dialect.f16), ..shared };
+    let Kernel::Rows(name, x) = *kernel else { return template.render(context) };
+    let x = [Value::from(elem(x, dialect.f16))];
+    let of_words = moves().any(|found| found == Move { name, of_elements: false });
+    let arguments = if of_words { &[] } else { &x[..] };
+    template.render_captured(context)?.with_state_mut(|state| state.call_macro(name, arguments))
+}
+
+/// A macro of `rows.wgsl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether there is one per element type; else it moves words.
+    pub of_elements: bool,
+}
+
+/// The kernels of `rows.wgsl`, as the template has them.
+pub fn moves() -> impl Iterator<Item = Move> {
+    const ROWS: &str = include_str!("../wgsl/rows.wgsl");
+    let heads = ROWS.split("{%- macro ").skip(1).filter_map(|rest| rest.split_once(')'));
+    heads.filter_map(|(head, _)| {
+        let (name, arguments) = head.split_once('(')?;
+        Some(Move { name, of_elements: !arguments.is_empty() })
+    })
+}
+
+/// Adds a template and those that it imports: parsing all of them for every kernel takes longer than
+/// rendering.
 fn add(env: &mut Environment<'static>, name: &str) -> Result<(), minijinja::Error> {
     let Some((name, text)) = TEMPLATES.into_iter().find(|(known, _)| *known == name) else {
         return Ok(());
@@ -79,69 +148,28 @@ fn add(env: &mut Environment<'static>, name: &str) -> Result<(), minijinja::Erro
     })
 }
 
-/// What the template of `kernel` asks for; `h16` is an f16 by its own type.
+/// An element type's name in templates; `h16` is an f16 by its own type.
+fn elem(e: Elem, f16: bool) -> &'static str {
+    if f16 && e == Elem::F16 { "h16" } else { e.name() }
+}
+
+/// What the template of `kernel` asks for.
 fn options(kernel: &Kernel, f16: bool) -> Value {
-    let elem = |e: Elem| if f16 && e == Elem::F16 { "h16" } else { e.name() };
-    let packing = |w: Packing| match w {
-        Packing::F16 if f16 => "h16",
-        Packing::W8A8 => Packing::Q8_0.name(),
-        _ => w.name(),
-    };
+    let elem = |e: Elem| elem(e, f16);
     match *kernel {
-        Kernel::Embed { weight, out, add } => context! { weight => packing(weight), out => elem(out), add },
-        Kernel::Linear { weight, x, out, rows, gate, vector, act } => {
-            let bytes = weight == Packing::W8A8;
-            context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, vector, act, bytes }
-        }
-        Kernel::Experts { weight, x, rows, vector } => {
-            let experts = if rows == 1 { "slot" } else { "group" };
-            let (x, halves) = (elem(x), context! { gate => false, act => false, experts });
-            let bytes = weight == Packing::W8A8;
-            context! { weight => packing(weight), x, out => x, rows, vector, bytes, ..halves }
-        }
-        Kernel::Moe(how, x) => {
-            let how = match how {
-                Moe::Route => "route",
-                Moe::Group => "group",
-                Moe::Combine => "combine",
-            };
-            context! { how, x => elem(x) }
-        }
-        Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
-            context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, act, subgroups }
-        }
+        Kernel::Moe(how, x) => context! { how => how.name(), x => elem(x) },
         Kernel::Norm(how, x, reduce) => {
-            let how = match how {
-                Norm::Alone => "alone",
-                Norm::Add => "add",
-                Norm::Heads => "heads",
-            };
-            context! { how, x => elem(x), reduce => reduce.name() }
+            context! { how => how.name(), x => elem(x), reduce => reduce.name() }
         }
         Kernel::Elementwise(how, x, out) => {
-            let how = match how {
-                Elementwise::Add => "add",
-                Elementwise::Activate => "activate",
-                Elementwise::Gate => "gate",
-                Elementwise::Scale => "scale",
-                Elementwise::Convert => "convert",
-            };
-            context! { how, x => elem(x), out => elem(out) }
+            context! { how => how.name(), x => elem(x), out => elem(out) }
         }
-        Kernel::Quantize(x) => context! { x => elem(x) },
-        Kernel::Rope(x) => context! { x => elem(x) },
+        Kernel::Quantize(x) | Kernel::Rope(x) => context! { x => elem(x) },
         Kernel::RopeAppend(x, kv) => context! { x => elem(x), kv => elem(kv) },
         Kernel::RopeAppendNorm(x, kv, reduce) => {
             context! { x => elem(x), kv => elem(kv), reduce => reduce.name() }
         }
-        Kernel::Kv(how, x, kv) => {
-            let how = match how {
-                Kv::Append => "append",
-                Kv::Copy => "copy",
-                Kv::Read => "read",
-            };
-            context! { how, x => elem(x), kv => elem(kv) }
-        }
+        Kernel::Kv(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
         Kernel::Attention(how, x, kv) => {
             let Attention { dense, columns, capped, subgroups } = how;
             context! { dense, columns, capped, subgroups, x => elem(x), kv => elem(kv) }
@@ -149,23 +177,37 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
         Kernel::AttentionTile(columns, capped, x, kv) => {
             context! { slots => ATTENTION_SLOTS, columns, capped, x => elem(x), kv => elem(kv) }
         }
-        Kernel::Rows(how, x) => {
-            let how = match how {
-                Rows::Gather => "gather",
-                Rows::Patch => "patch",
-                Rows::MarkSeen => "mark_seen",
-            };
-            context! { how, x => elem(x) }
+        Kernel::Limit(how) => context! { how => how.name() },
+        Kernel::Rows(..) | Kernel::Sample | Kernel::Probe | Kernel::Lanes => Value::from(()),
+        Kernel::Embed { .. }
+        | Kernel::Linear { .. }
+        | Kernel::LinearLanes { .. }
+        | Kernel::Experts { .. } => of_weight(kernel, f16),
+    }
+}
+
+/// The same for kernels that read a packed weight.
+fn of_weight(kernel: &Kernel, f16: bool) -> Value {
+    let elem = |e: Elem| elem(e, f16);
+    let packing = |w: Packing| match w {
+        Packing::F16 if f16 => "h16",
+        Packing::W8A8 => Packing::Q8_0.name(),
+        _ => w.name(),
+    };
+    let bytes = kernel.of_bytes();
+    match *kernel {
+        Kernel::Embed { weight, out, add } => context! { weight => packing(weight), out => elem(out), add },
+        Kernel::Linear { weight, x, out, rows, gate, vector, act } => {
+            context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, vector, act, bytes }
         }
-        Kernel::Sample(how, x) => {
-            let how = match how {
-                Sample::Argmax => "argmax",
-                Sample::Draw => "draw",
-            };
-            context! { how, x => elem(x) }
+        Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
+            context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, act, subgroups }
         }
-        Kernel::Limit(Limit::Read) => context! { how => "read" },
-        Kernel::Limit(Limit::Multiply) => context! { how => "multiply" },
-        Kernel::Probe | Kernel::Lanes => Value::from(()),
+        Kernel::Experts { weight, x, rows, vector } => {
+            let experts = if rows == 1 { "slot" } else { "group" };
+            let (x, halves) = (elem(x), context! { gate => false, act => false, experts });
+            context! { weight => packing(weight), x, out => x, rows, vector, bytes, ..halves }
+        }
+        _ => Value::from(()),
     }
 }

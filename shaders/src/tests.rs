@@ -8,8 +8,8 @@ use naga::{AddressSpace, StorageAccess};
 /// Value columns that the variants under test carry.
 const COLUMNS: u32 = 8;
 
-/// Every dialect in which the kernel has a text of its own; halves by their type as native devices take them, in the example
-/// `variants` as browsers do.
+/// Every dialect in which the kernel has a text of its own; halves by their type as native devices take them,
+/// in the example `variants` as browsers do.
 fn dialects(kernel: &Kernel) -> Vec<Dialect> {
     let [plain, uniform] =
         [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
@@ -24,10 +24,9 @@ fn dialects(kernel: &Kernel) -> Vec<Dialect> {
     all
 }
 
-fn module(kernel: &Kernel, dialect: Dialect) -> naga::Module {
-    let text = source(kernel, dialect).unwrap();
+fn module(kernel: &Kernel, dialect: Dialect, text: &str) -> naga::Module {
     let fail = |what: String| -> ! { panic!("{} ({dialect:?}): {what}\n{text}", kernel.label()) };
-    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| fail(e.emit_to_string(&text)));
+    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     if dialect.f16 {
         capabilities |= Capabilities::SHADER_FLOAT16;
@@ -39,39 +38,62 @@ fn module(kernel: &Kernel, dialect: Dialect) -> naga::Module {
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(subgroups);
     if let Err(e) = validator.validate(&module) {
-        fail(e.emit_to_string(&text));
+        fail(e.emit_to_string(text));
     }
     module
 }
 
+/// The reading of the text that backends bind by, beside naga's.
 #[test]
-fn every_variant_is_valid_portable_and_binds_what_it_says() {
+fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
     for kernel in Kernel::all(COLUMNS) {
         for dialect in dialects(&kernel) {
-            let module = module(&kernel, dialect);
-            portable(&kernel, &module);
+            let said = source(&kernel, dialect).unwrap();
+            let module = module(&kernel, dialect, &said.text);
+            portable(&kernel, &said, &module);
             let mut found = Vec::new();
+            let mut words = None;
             for (_, global) in module.global_variables.iter() {
-                let Some(binding) = global.binding else { continue };
-                if let AddressSpace::Storage { access } = global.space {
-                    let access = match access.contains(StorageAccess::STORE) {
-                        true => Access::Write,
-                        false => Access::Read,
-                    };
-                    found.push((binding.group, binding.binding, access));
+                match global.space {
+                    AddressSpace::Storage { access } => {
+                        let access = match access.contains(StorageAccess::STORE) {
+                            true => Access::Write,
+                            false => Access::Read,
+                        };
+                        let binding = global.binding.unwrap();
+                        assert_eq!(binding.group, 0, "{}", kernel.label());
+                        found.push((binding.binding as usize, access));
+                    }
+                    AddressSpace::Immediate | AddressSpace::Uniform => {
+                        words = Some(module.types[global.ty].inner.size(module.to_ctx()) as usize / 4);
+                    }
+                    _ => {}
                 }
             }
-            found.sort_by_key(|f| f.1);
-            let want: Vec<_> = kernel.bindings().iter().enumerate().map(|(i, a)| (0, i as u32, *a)).collect();
+            found.sort_by_key(|f| f.0);
+            let want: Vec<_> = said.bindings.iter().copied().enumerate().collect();
             assert_eq!(found, want, "{}", kernel.label());
+            assert_eq!(words, Some(said.words), "{}", kernel.label());
         }
     }
 }
 
+/// What moves rows is found in the template: nothing else names it.
+#[test]
+fn moves_are_the_macros_of_their_template() {
+    let found: Vec<Move> = moves().collect();
+    for (name, of_elements) in [("gather", true), ("patch", false), ("mark_seen", false)] {
+        assert!(found.contains(&Move { name, of_elements }), "{name}: {found:?}");
+    }
+    let dialect = Dialect { carrier: Carrier::Uniform, f16: false, dot: true };
+    let refused = source(&Kernel::Rows("nothing", Elem::F32), dialect).unwrap_err().to_string();
+    assert!(refused.contains("rows_nothing_f32"), "{refused}");
+}
+
 /// What the least device that WebGPU promises can do.
-fn portable(kernel: &Kernel, module: &naga::Module) {
-    assert!(kernel.bindings().len() <= 8, "{}", kernel.label());
-    assert!(kernel.fields().len() < PARAM_WORDS, "{}", kernel.label());
+fn portable(kernel: &Kernel, said: &Source, module: &naga::Module) {
+    assert!(said.bindings.len() <= 8, "{}", kernel.label());
+    assert!(said.words <= PARAM_WORDS, "{}", kernel.label());
     let size = module.entry_points[0].workgroup_size;
     assert!(size.iter().product::<u32>() <= 256, "{}", kernel.label());
     let shared = module

@@ -1,12 +1,21 @@
 {#- Attention over pages, or over plain rows (`dense`), in the order of docs/numerics.md, 3.
 
-A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation v forms the score of key v;
-then it carries value columns v, v + 64, ... through the chunk. Every sum is one ascending chain. Keys lie side by side, so
-a score needs no exchange; the largest score, which has no order, is found within subgroups where there are any
-(`subgroups`): the bits are the same. -#}
+A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation v forms the score of
+key v; then it carries value columns v, v + 64, ... through the chunk. Every sum is one ascending chain. Keys
+lie side by side, so a score needs no exchange; the largest score, which has no order, is found within
+subgroups where there are any (`subgroups`): the bits are the same.
+
+Bounds and lengths that no step has are cut to the rows and pages that there are, so that loops end; only
+rows that a workgroup takes by its own number are written. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{%- set places = ["k_offset", "k_pitch", "v_offset", "v_pitch"] if dense else [
+    "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
+] %}
+{{ it.params(carrier, [
+    "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
+    "bounds_offset",
+] + places) }}
 {{ math.functions() }}
 {{ it.reads(0, "q", x) }}
 {{ it.reads(1, "keys", kv) }}
@@ -67,7 +76,7 @@ fn main(
     for (var token = group.x; token < p.tokens; token += groups.x) {
         let seq = sequence_of(token);
         let first = sequences[p.bounds_offset + seq];
-        let end = sequences[p.bounds_offset + seq + 1u];
+        let end = min(sequences[p.bounds_offset + seq + 1u], p.tokens);
         if (token < first || token >= end) {
             continue;
         }
@@ -75,7 +84,7 @@ fn main(
         let len = end - first;
         let position = token - first;
 {%- else %}
-        let len = sequences[p.lens_offset + seq];
+        let len = min(sequences[p.lens_offset + seq], p.table_stride * p.page_size);
         let position = len - (end - token);
         let row = p.table_offset + sequences[p.rows_offset + seq] * p.table_stride;
 {%- endif %}

@@ -1,12 +1,17 @@
-{#- Attention over pages for several queries that read the same keys: consecutive rows of a sequence, heads that share keys and
-values (`p.tile_heads` of them), {{ slots }} in all. Each keeps the chains of `attention.wgsl`, chunk by chunk in the same order, so
-the bits are the same; a key and a value are read once for all of them.
+{#- Attention over pages for several queries that read the same keys: consecutive rows of a sequence, heads
+that share keys and values (`p.tile_heads` of them), {{ slots }} in all. Each keeps the chains of
+`attention.wgsl`, chunk by chunk in the same order, so the bits are the same; a key and a value are read once
+for all of them.
 
-A workgroup takes a tile of rows for some heads. Where the tile's rows belong to several sequences it goes through them one
-after the other. -#}
+A workgroup takes a tile of rows for some heads. Where the tile's rows belong to several sequences it goes
+through them one after the other. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
+    "bounds_offset", "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
+    "tile_heads",
+]) }}
 {{ math.functions() }}
 {{ it.reads(0, "q", x) }}
 {{ it.reads(1, "keys", kv) }}
@@ -43,8 +48,8 @@ fn sequence_of(token: u32) -> u32 {
     return lo;
 }
 
-// From the first key that the query at `position` sees to behind the last, of `len`; an empty range behind all for a slot
-// without a query.
+// From the first key that the query at `position` sees to behind the last, of `len`; an empty range behind
+// all for a slot without a query.
 fn seen(position: u32, len: u32, flags: u32, used: bool) -> vec2<u32> {
     if (!used) {
         return vec2<u32>(0u, 0u);
@@ -83,13 +88,13 @@ fn main(
         while (token < tile_end) {
             let seq = sequence_of(token);
             let first = sequences[p.bounds_offset + seq];
-            let end = sequences[p.bounds_offset + seq + 1u];
+            let end = min(sequences[p.bounds_offset + seq + 1u], p.tokens);
             if (token < first || token >= end) {
                 token += 1u;
                 continue;
             }
             let stop = min(tile_end, end);
-            let len = sequences[p.lens_offset + seq];
+            let len = min(sequences[p.lens_offset + seq], p.table_stride * p.page_size);
             let row = p.table_offset + sequences[p.rows_offset + seq] * p.table_stride;
 {%- for s in range(slots) %}
             let row{{ s }} = token + {{ s }}u / p.tile_heads;

@@ -1,7 +1,11 @@
 {#- Element by element: sum, activation, gated activation, scale and cap, conversion. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{%- if how == "scale" %}
+{{ it.params(carrier, ["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]) }}
+{%- else %}
+{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"]) }}
+{%- endif %}
 {%- if how in ["activate", "gate", "scale"] %}
 {{ math.functions() }}
 {%- endif %}

@@ -1,7 +1,10 @@
 {#- Rows of a table by id, out of packed panels; `add`: added to what the output holds. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "tokens", "cols", "ids_offset", "out_offset", "out_pitch", "first_row", "end_row", "all_rows",
+    "block",
+]) }}
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> ids: array<u32>;
 {{ it.writes(3, "out", out) }}
@@ -13,7 +16,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let token = i / p.cols;
         let k = i % p.cols;
         let row = ids[p.ids_offset + token];
-        // A table that spans several bindings is read in as many calls; the first also answers for unknown ids.
+        // A table that spans several bindings is read in as many calls; the first also answers for unknown
+        // ids.
         let here = row >= p.first_row && row < p.end_row;
         let nowhere = p.first_row == 0u && row >= p.all_rows;
         if (!here && !nowhere) {

@@ -1,20 +1,28 @@
 {#- Paged keys and values: append, copy, read.
 
-A page of the key slab is `[kv_head][d][position]`, of the value slab `[kv_head][position][d]`: scores run over
-positions side by side, outputs over value columns. -#}
+A page of the key slab is `[kv_head][d][position]`, of the value slab `[kv_head][position][d]`: scores run
+over positions side by side, outputs over value columns. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
 {%- if how == "append" %}
+{{ it.params(carrier, [
+    "tokens", "kv_heads", "k_dim", "v_dim", "page_size", "pages", "k_offset", "k_pitch", "v_offset",
+    "v_pitch", "slots_offset",
+]) }}
 {{ it.reads(0, "k", x) }}
 {{ it.reads(1, "v", x) }}
 @group(0) @binding(2) var<storage, read> slots: array<i32>;
 {{ it.writes(3, "keys", kv) }}
 {{ it.writes(4, "values", kv) }}
 {%- elif how == "copy" %}
+{{ it.params(carrier, ["pairs", "pairs_offset", "page_keys", "page_values", "pages"]) }}
 @group(0) @binding(0) var<storage, read> pairs: array<u32>;
 {{ it.writes_bits(1, "keys", kv) }}
 {{ it.writes_bits(2, "values", kv) }}
 {%- else %}
+{{ it.params(carrier, [
+    "tokens", "kv_heads", "k_dim", "v_dim", "page_size", "pages", "k_offset", "k_pitch", "v_offset",
+    "v_pitch", "pages_offset",
+]) }}
 @group(0) @binding(0) var<storage, read> pages: array<u32>;
 {{ it.reads(1, "keys", kv) }}
 {{ it.reads(2, "values", kv) }}
@@ -74,6 +82,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         }
 {%- else %}
         let page = pages[p.pages_offset + row / p.page_size];
+        if (page >= p.pages) {
+            continue;
+        }
         let offset = row % p.page_size;
         if (d < p.k_dim) {
             k_put(p.k_offset + row * p.k_pitch + head * p.k_dim + d, keys_at(key_index(page, head, offset, d)));

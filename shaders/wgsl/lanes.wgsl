@@ -1,8 +1,8 @@
-{#- How a workgroup of 256 falls into subgroups: an invocation writes to the place of its number that number (from 1 on), the
-width, and the numbers of its partners at distance 1 and at half the width. Places left empty, or partners that are not
-there, show that the variants for subgroups cannot be used. -#}
+{#- How a workgroup of 256 falls into subgroups: an invocation writes to the place of its number that
+number (from 1 on), the width, and the numbers of its partners at distance 1 and at half the width. Places
+left empty, or partners that are not there, show that the variants for subgroups cannot be used. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, ["count"]) }}
 @group(0) @binding(0) var<storage, read_write> results: array<u32>;
 
 @compute @workgroup_size(256)

@@ -1,8 +1,9 @@
-{#- What a device can do at most, for measurements beside models: `read` takes `count` vectors of 16 bytes in, invocation after
-invocation side by side; `multiply` runs `count` rounds of eight chains of four multiply-adds, 64 operations a round, which a
-driver may fuse. Each of `invocations` writes a word, so that nothing can be left out. -#}
+{#- What a device can do at most, for measurements beside models: `read` takes `count` vectors of 16 bytes
+in, invocation after invocation side by side; `multiply` runs `count` rounds of eight chains of four
+multiply-adds, 64 operations a round, which a driver may fuse. Each of `invocations` writes a word, so
+that nothing can be left out. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, ["count", "invocations"]) }}
 {%- if how == "read" %}
 @group(0) @binding(0) var<storage, read> data: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> results: array<u32>;

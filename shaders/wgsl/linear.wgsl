@@ -1,21 +1,28 @@
-{#- `out = x w^T + bias`, then nothing, an activation, a sum with what the output holds, or (gate weights) `act(g) * u`.
+{#- `out = x w^T + bias`, then nothing, an activation, a sum with what the output holds, or (gate weights)
+`act(g) * u`.
 
-A workgroup makes 32 outputs of a few rows: invocation (leaf, output) runs one leaf's chain per row, the leaves meet
-in workgroup memory and are added by the tree. So the order depends on k and the grain alone. With the flag `WIDE` a leaf is
-four chains, one after the other: the order of `linear_lanes.wgsl`, which serves few rows.
+A workgroup makes 32 outputs of a few rows: invocation (leaf, output) runs one leaf's chain per row, the
+leaves meet in workgroup memory and are added by the tree. So the order depends on k and the grain alone. With
+the flag `WIDE` a leaf is four chains, one after the other: the order of `linear_lanes.wgsl`, which serves few
+rows.
 
 `bytes`: the input's rows are bytes, each block's products are summed as integers (docs/numerics.md, 4).
 
-`experts`: rows are slots (pairs of a token and an expert), each multiplied with its expert's panels. `slot`: a workgroup
-takes one slot after the other and looks up its expert; `group`: it takes tiles of the slots of expert `group.z`. -#}
+`experts`: rows are slots (pairs of a token and an expert), each multiplied with its expert's panels.
+`slot`: a workgroup takes one slot after the other and looks up its expert; `group`: it takes tiles of the
+slots of expert `group.z`. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
-{%- import "product.wgsl" as product -%}
+{%- import "matmul.wgsl" as matmul -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{%- set of_experts = [
+    "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "inner", "has_bias",
+    "block", "per_row", "which_offset", "count", "first_panel", "end_panel",
+] %}
+{{ it.params(carrier, of_experts if experts else matmul.fields) }}
 {{ it.leaves() }}
 {%- if not experts %}
-{{ product.parts() }}
+{{ matmul.parts() }}
 {%- endif %}
 {%- if act %}
 {{ math.functions() }}
@@ -23,9 +30,9 @@ takes one slot after the other and looks up its expert; `group`: it takes tiles 
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 {%- if bytes %}
-{{ product.byte_inputs(3, dot) }}
+{{ matmul.byte_inputs(3, dot) }}
 {%- else %}
-{{ product.inputs(3, x, vector) }}
+{{ matmul.inputs(3, x, vector) }}
 {%- endif %}
 {{ it.writes(4, "out", out) }}
 {%- if experts == "slot" %}
@@ -80,8 +87,9 @@ fn main(
     if (first < p.first_panel || first >= p.end_panel) {
         return;
     }
-    let begin = which[p.which_offset + expert];
-    let end = which[p.which_offset + expert + 1u];
+    // Groups that no routing wrote must not lead beyond the rows.
+    let end = min(which[p.which_offset + expert + 1u], p.rows);
+    let begin = min(which[p.which_offset + expert], end);
     let order = p.which_offset + p.count + 1u;
     for (var tile = group.y; begin + tile * ROWS < end; tile += groups.y) {
 {%- for r in range(rows) %}
@@ -106,7 +114,7 @@ fn main(
 {%- if experts %}
             var k = leaf_from;
             let to_k = leaf_to;
-            {{ product.byte_chain(rows) if bytes else product.chain(weight, rows, vector) }}
+            {{ matmul.byte_chain(rows) if bytes else matmul.chain(weight, rows, vector) }}
 {%- else %}
 {%- for r in range(rows) %}
             var low{{ r }} = 0.0;
@@ -118,7 +126,7 @@ fn main(
 {%- endfor %}
                 var k = part_start(leaf_from, leaf_to, part, parts);
                 let to_k = part_start(leaf_from, leaf_to, part + 1u, parts);
-                {{ product.byte_chain(rows) if bytes else product.chain(weight, rows, vector) }}
+                {{ matmul.byte_chain(rows) if bytes else matmul.chain(weight, rows, vector) }}
                 switch (part) {
                     case 0u: {
 {%- for r in range(rows) %}
@@ -151,9 +159,15 @@ fn main(
         workgroupBarrier();
 {%- if experts %}
         let n = group.x * 32u + lane;
-        if (leaf < ROWS && {{ "n < p.inner" if experts == "slot" else "begin + tile * ROWS + leaf < end && n < p.inner" }}) {
+{%- if experts == "slot" %}
+        let row = tile;
+{%- else %}
+        // Read where there is one only; beyond the rows otherwise.
+        let slot = begin + tile * ROWS + leaf;
+        let row = select(p.rows, which[order + min(slot, end - 1u)], slot < end);
+{%- endif %}
+        if (leaf < ROWS && row < p.rows && n < p.inner) {
             let at = leaf * 32u + lane;
-            let row = {{ "tile" if experts == "slot" else "which[order + begin + tile * ROWS + leaf]" }};
             let to = p.out_offset + row * p.out_pitch + n;
             var y = sum_of(0u, at);
 {%- else %}
@@ -167,7 +181,7 @@ fn main(
 {%- if gate %}
             var up = sum_of(1u, at);
 {%- endif %}
-            {{- product.finish(gate, act, experts) }}
+            {{- matmul.finish(gate, act, experts) }}
         }
         workgroupBarrier();
     }

@@ -1,22 +1,22 @@
-{#- The products of `linear.wgsl` for few rows, in the wide order (`parts` in product.wgsl): where a row alone would leave a
-GPU idle, a sum is cut over 32 invocations instead of 8.
+{#- The matmuls of `linear.wgsl` for few rows, in the wide order (`parts` in matmul.wgsl): where a row alone
+would leave a GPU idle, a sum is cut over 32 invocations instead of 8.
 
-A workgroup makes 8 outputs: of invocation v the lowest three bits are the output, so that neighbours read neighbours, the
-next two the part of a leaf, the upper three the leaf. Parts meet within subgroups as far as these reach (from 16 wide on),
-leaves in workgroup memory. -#}
+A workgroup makes 8 outputs: of invocation v the lowest three bits are the output, so that neighbours read
+neighbours, the next two the part of a leaf, the upper three the leaf. Parts meet within subgroups as far
+as these reach (from 16 wide on), leaves in workgroup memory. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
-{%- import "product.wgsl" as product -%}
+{%- import "matmul.wgsl" as matmul -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, matmul.fields) }}
 {{ it.leaves() }}
-{{ product.parts() }}
+{{ matmul.parts() }}
 {%- if act %}
 {{ math.functions() }}
 {%- endif %}
 {{ packed.weight(0, weight) }}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
-{{ product.inputs(3, x, true) }}
+{{ matmul.inputs(3, x, true) }}
 {{ it.writes(4, "out", out) }}
 {%- set halves = 2 if gate else 1 %}
 
@@ -60,7 +60,7 @@ fn main(
 {%- for r in range(rows) %}
             var acc{{ r }} = 0.0;
 {%- endfor %}
-            {{ product.chain(weight, rows, true) }}
+            {{ matmul.chain(weight, rows, true) }}
 {%- for r in range(rows) %}
             acc{{ r }} = og(acc{{ r }});
 {%- endfor %}
@@ -81,7 +81,7 @@ fn main(
 {%- if gate %}
             var up = sum_of(1u, v);
 {%- endif %}
-            {{- product.finish(gate, act, false) }}
+            {{- matmul.finish(gate, act, false) }}
         }
         workgroupBarrier();
     }

@@ -39,8 +39,8 @@ fn magnitude(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) & 0x7fffffffu);
 }
 
-// tanh and erf in two halves, what goes into the exponential and what is made of it: an activation then needs one
-// exponential whichever it is, which drivers compile several times faster.
+// tanh and erf in two halves, what goes into the exponential and what is made of it: an activation then needs
+// one exponential whichever it is, which drivers compile several times faster.
 fn tanh_power(x: f32) -> f32 {
     let b = magnitude(x);
     let a = select(b, 10.0, b > 10.0);

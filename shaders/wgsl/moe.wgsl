@@ -1,11 +1,15 @@
 {#- Experts: choosing them (`route`), sorting slots by expert (`group`), adding up what they gave (`combine`).
 
-A slot is one of the pairs of a token and an expert, `token * top_k + choice`. Logits are compared as integers: NaN counts as
-the smallest number, and the two zeros are equal, whatever a driver does with them. -#}
+A slot is one of the pairs of a token and an expert, `token * top_k + choice`. Logits are compared as
+integers: NaN counts as the smallest number, and the two zeros are equal, whatever a driver does with
+them. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
 {%- if how == "route" %}
+{{ it.params(carrier, [
+    "tokens", "experts", "top_k", "flags", "factor", "x_offset", "x_pitch", "experts_offset",
+    "weights_offset", "weights_pitch",
+]) }}
 {{ it.leaves() }}
 {{ math.functions() }}
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
@@ -109,6 +113,7 @@ fn main(
     }
 }
 {%- elif how == "group" %}
+{{ it.params(carrier, ["slots", "count", "experts_offset", "groups_offset"]) }}
 @group(0) @binding(0) var<storage, read> experts: array<u32>;
 @group(0) @binding(1) var<storage, read_write> groups_out: array<u32>;
 
@@ -131,6 +136,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     }
 }
 {%- else %}
+{{ it.params(carrier, [
+    "rows", "cols", "top_k", "add", "y_offset", "y_pitch", "weights_offset", "weights_pitch",
+    "out_offset", "out_pitch",
+]) }}
 {{ it.reads(0, "y", x) }}
 @group(0) @binding(1) var<storage, read> weights: array<f32>;
 {{ it.writes(2, "out", x) }}

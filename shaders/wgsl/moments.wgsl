@@ -1,4 +1,5 @@
-{#- Mean and reciprocal deviation of `n` elements by a workgroup of 64, in the contract's order or the wide one. -#}
+{#- Mean and reciprocal deviation of `n` elements by a workgroup of 64, in the contract's order or the
+wide one. -#}
 {%- import "prelude.wgsl" as it -%}
 
 {#- What `moments` needs outside `main`. -#}
@@ -20,7 +21,8 @@ fn of_leaves() -> f32 {
 {%- endif %}
 {%- endmacro -%}
 
-{#- `mean` (0 of an RMS norm) and `r`, of the elements that `element` names by `c`, with `p.flags` and `p.eps`. -#}
+{#- `mean` (0 of an RMS norm) and `r`, of the elements that `element` names by `c`, with `p.flags` and
+`p.eps`. -#}
 {%- macro moments(element, wide, subgroups) %}
 var mean = 0.0;
 if ((p.flags & RMS) == 0u) {

@@ -3,10 +3,14 @@
 One workgroup norms one part of a row, and all invocations write. Sums by `reduce`:
 
 - `leaves`: eight invocations hold a leaf each, the contract's order (docs/numerics.md, 1);
-- `shared`, `subgroups`: all 64 sum the elements v, v + 64, ... and meet (`meet` in the prelude). Both give the same bits. -#}
+- `shared`, `subgroups`: all 64 sum the elements v, v + 64, ... and meet (`meet` in the prelude). Both
+  give the same bits. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "moments.wgsl" as moments -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "rows", "parts", "width", "x_offset", "x_pitch", "out_offset", "out_pitch", "add_offset",
+    "add_pitch", "flags", "eps",
+]) }}
 {%- set wide = reduce != "leaves" %}
 {%- set subgroups = reduce == "subgroups" %}
 @group(0) @binding(0) var<storage, read> weight: array<f32>;

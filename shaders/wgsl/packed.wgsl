@@ -1,15 +1,16 @@
 {#- Packed weights: panels of 32 outputs, `[panel][unit along k][output]`, so that neighbours read neighbours.
 
-A unit holds 4 values of one output in ascending k (f32: four words, f16, h16 where shaders know that type, and bf16: two, 8-bit codes: one) or 8 (codes of up
-to 6 bits: the low four in one word). What a block of values shares lies in a plane of its own, `[panel][block][word][output]`:
+A unit holds 4 values of one output in ascending k (f32: four words, f16, h16 where shaders know that type,
+and bf16: two, 8-bit codes: one) or 8 (codes of up to 6 bits: the low four in one word). What a block of
+values shares lies in a plane of its own, `[panel][block][word][output]`:
 
-- forms of GGUF with 32 values and the own integer forms (`p.block` values): d in the low, m in the high half of the first
-  word; fifth bits follow as a second word;
-- K forms, 256 values: d and e in the first word, sixteen bytes of the parts' small scales in four, then fifth bits (q5_k: a
-  word for each 32 values) or fifth and sixth bits (q6_k: a word for each 16).
+- forms of GGUF with 32 values and the own integer forms (`p.block` values): d in the low, m in the high half
+  of the first word; fifth bits follow as a second word;
+- K forms, 256 values: d and e in the first word, sixteen bytes of the parts' small scales in four, then fifth
+  bits (q5_k: a word for each 32 values) or fifth and sixth bits (q6_k: a word for each 16).
 
-Values are decoded as `engraft_core::quant` does: products of scale and code are exact, the minimum is added in one
-rounding. -#}
+Values are decoded as `engraft_core::quant` does: products of scale and code are exact, the minimum is
+added in one rounding. -#}
 {%- macro weight(slot, format) -%}
 @group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "h16": "vec4<f16>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
 @group(0) @binding({{ slot + 1 }}) var<storage, read> scales: array<u32>;

@@ -1,7 +1,11 @@
 {#- What every kernel begins with: parameters, the guard, elements of 16 bits.
 
-The guard `og` makes a value opaque: an exclusive or with a parameter that is always zero. A compiler that may
-reassociate or contract cannot see through it, so a product stays a product and a sum a sum (docs/numerics.md, 2). -#}
+`params(carrier, fields)`: the template that calls it is the one place that names a kernel's parameters;
+`eps`, `factor`, `cap` and `inverse` are f32, all others u32.
+
+The guard `og` makes a value opaque: an exclusive or with a parameter that is always zero. A compiler that
+may reassociate or contract cannot see through it, so a product stays a product and a sum a sum
+(docs/numerics.md, 2). -#}
 {%- macro params(carrier, fields) -%}
 struct Params {
     zero: u32,
@@ -68,7 +72,8 @@ fn f16_bits(v: f32) -> u32 {
 }
 {%- endmacro -%}
 
-{#- A matrix or slab of floats to read: `name_at(i)`. An element `h16` is an f16 where shaders know that type. -#}
+{#- A matrix or slab of floats to read: `name_at(i)`. An element `h16` is an f16 where shaders know that
+type. -#}
 {%- macro reads(slot, name, elem) -%}
 {%- if elem == "f32" %}
 @group(0) @binding({{ slot }}) var<storage, read> {{ name }}: array<f32>;
@@ -88,8 +93,9 @@ fn {{ name }}_at(i: u32) -> f32 {
 {%- endif %}
 {%- endmacro -%}
 
-{#- A matrix or slab of floats to read and write: `name_at(i)`, `name_put(i, v)`. Two elements of 16 bits share a word,
-and neighbours may belong to other invocations: clearing and setting one's own half touches nothing else. -#}
+{#- A matrix or slab of floats to read and write: `name_at(i)`, `name_put(i, v)`. Two elements of 16 bits
+share a word, and neighbours may belong to other invocations: clearing and setting one's own half touches
+nothing else. -#}
 {%- macro writes(slot, name, elem) -%}
 {%- if elem == "f32" %}
 @group(0) @binding({{ slot }}) var<storage, read_write> {{ name }}: array<f32>;
@@ -179,7 +185,8 @@ fn {{ name }}_put(i: u32, value: u32) {
 {%- endif %}
 {%- endmacro -%}
 
-{#- Leaves of a sum: where leaf `l` of `k` terms begins (core's `numerics::leaf_bounds`), and the tree over 8. -#}
+{#- Leaves of a sum: where leaf `l` of `k` terms begins (core's `numerics::leaf_bounds`), and the tree
+over 8. -#}
 {%- macro leaves() -%}
 fn leaf_start(k: u32, grain: u32, l: u32) -> u32 {
     if (l >= 8u) {
@@ -203,8 +210,9 @@ fn tree(a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32) -> f32 {
 }
 {%- endmacro -%}
 
-{#- The parameters of `main` that number a workgroup's invocations, and the numbers made of them: `v`, and `size`, the
-invocations of a subgroup. Nothing says which of the local indices share a subgroup, so with subgroups they are not used. -#}
+{#- The parameters of `main` that number a workgroup's invocations, and the numbers made of them: `v`, and
+`size`, the invocations of a subgroup. Nothing says which of the local indices share a subgroup, so with
+subgroups they are not used. -#}
 {%- macro numbering(subgroups) -%}
 {%- if subgroups -%}
 @builtin(subgroup_id) subgroup: u32,
@@ -220,9 +228,10 @@ invocations of a subgroup. Nothing says which of the local indices share a subgr
 {%- endif %}
 {%- endmacro -%}
 
-{#- `values` (names of variables) of invocations whose numbers differ in one of the bits `bits` meet, bit by bit, and every
-one gets the sum: the order depends on the numbers alone, not on the width of subgroups. Bits within a subgroup are
-exchanged directly, the others through `swap`, workgroup memory of `stride` words per value. -#}
+{#- `values` (names of variables) of invocations whose numbers differ in one of the bits `bits` meet, bit
+by bit, and every one gets the sum: the order depends on the numbers alone, not on the width of subgroups.
+Bits within a subgroup are exchanged directly, the others through `swap`, workgroup memory of `stride`
+words per value. -#}
 {%- macro meet(values, bits, stride, subgroups) -%}
 {%- for bit in bits %}
 {%- if subgroups %}

@@ -1,10 +1,12 @@
-{#- Arithmetic as this device does it, on `count` pairs (a, b): results are compared with the host's, bit for bit.
+{#- Arithmetic as this device does it, on `count` pairs (a, b): results are compared with the host's, bit for
+bit.
 
-Nine words per pair: a / b, sqrt |a|, a b + a, (a + b) - a, exp, tanh and erf of b, a product below 2^-126, and the chain of
-eight products from this pair on, as sums over k are: a compiler may unroll it, and must not turn it into a tree. -#}
+Nine words per pair: a / b, sqrt |a|, a b + a, (a + b) - a, exp, tanh and erf of b, a product below
+2^-126, and the chain of eight products from this pair on, as sums over k are: a compiler may unroll it,
+and must not turn it into a tree. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, ["count"]) }}
 {{ math.functions() }}
 @group(0) @binding(0) var<storage, read> pairs: array<f32>;
 @group(0) @binding(1) var<storage, read_write> results: array<f32>;

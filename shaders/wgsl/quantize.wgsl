@@ -1,7 +1,7 @@
-{#- Rows to bytes: `engraft_core::quant::activation`, step by step. One invocation takes a block of 32 values and writes 8 words
-of codes and the scale. -#}
+{#- Rows to bytes: `engraft_core::quant::activation`, step by step. One invocation takes a block of 32
+values and writes 8 words of codes and the scale. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, ["rows", "blocks", "x_offset", "x_pitch"]) }}
 {{ it.reads(0, "x", x) }}
 @group(0) @binding(1) var<storage, read_write> out: array<u32>;
 

@@ -1,6 +1,9 @@
 {#- Rotary embedding in place: `a' = a cos - b sin`, `b' = b cos + a sin` for every pair of every head. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "tokens", "heads", "width", "pairs", "x_offset", "x_pitch", "positions_offset", "table_offset",
+    "table_positions", "interleaved",
+]) }}
 {{ it.writes(0, "x", x) }}
 @group(0) @binding(1) var<storage, read> positions: array<u32>;
 @group(0) @binding(2) var<storage, read> angles: array<f32>;

@@ -1,10 +1,15 @@
-{#- Between the fused q | k | v product and attention, in one go: rotates queries and keys in place, and writes keys and values
-into their pages. One invocation owns a pair of a head, an element of a key behind its pairs, or an element of a value.
-Rounding is that of `rope.wgsl` followed by `kv.wgsl`: a rotated key is rounded to the rows' type before it is stored.
+{#- Between the fused q | k | v matmul and attention, in one go: rotates queries and keys in place, and
+writes keys and values into their pages. One invocation owns a pair of a head, an element of a key behind its
+pairs, or an element of a value. Rounding is that of `rope.wgsl` followed by `kv.wgsl`: a rotated key is
+rounded to the rows' type before it is stored.
 
 Bytes moved: 2 (q + k) read and written + v read + k + v written, per row. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "tokens", "heads", "kv_heads", "k_dim", "v_dim", "pairs", "x_offset", "x_pitch",
+    "positions_offset", "table_offset", "table_positions", "interleaved", "slots_offset", "page_size",
+    "pages",
+]) }}
 {{ it.writes(0, "x", x) }}
 @group(0) @binding(1) var<storage, read> positions: array<u32>;
 @group(0) @binding(2) var<storage, read> angles: array<f32>;

@@ -1,10 +1,15 @@
-{#- `rope_append.wgsl` for models that norm every query and key head first: norm, rotation and pages in one go.
+{#- `rope_append.wgsl` for models that norm every query and key head first: norm, rotation and pages in one
+go.
 
-A workgroup takes a head of a row, holds it in workgroup memory, and does what `norm.wgsl` (over heads), `rope.wgsl` and `kv.wgsl`
-do one after the other: it is rounded to the rows' type after the norm and after the rotation. -#}
+A workgroup takes a head of a row, holds it in workgroup memory, and does what `norm.wgsl` (over heads),
+`rope.wgsl` and `kv.wgsl` do one after the other: it is rounded to the rows' type after the norm and after
+the rotation. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "moments.wgsl" as moments -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "tokens", "heads", "kv_heads", "dims", "pairs", "x_offset", "x_pitch", "positions_offset",
+    "table_offset", "table_positions", "flags", "eps", "slots_offset", "page_size", "pages",
+]) }}
 {%- set wide = reduce != "leaves" %}
 {%- set subgroups = reduce == "subgroups" %}
 {{ it.writes(0, "x", x) }}

@@ -1,7 +1,10 @@
-{#- Words and rows moved: rows gathered, a table patched, seen bits set. -#}
+{#- Rows and words moved: each macro is the kernel of that name, with `x` one per element type. -#}
 {%- import "prelude.wgsl" as it -%}
-{{ it.params(carrier, fields) }}
-{%- if how == "gather" %}
+
+{%- macro gather(x) -%}
+{{ it.params(carrier, [
+    "rows", "cols", "x_rows", "x_offset", "x_pitch", "rows_offset", "out_offset", "out_pitch",
+]) }}
 {{ it.reads_bits(0, "x", x) }}
 @group(0) @binding(1) var<storage, read> rows: array<u32>;
 {{ it.writes_bits(2, "out", x) }}
@@ -20,7 +23,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         out_put(p.out_offset + r * p.out_pitch + c, v);
     }
 }
-{%- elif how == "patch" %}
+{%- endmacro -%}
+
+{%- macro patch() -%}
+{{ it.params(carrier, ["pairs", "pairs_offset", "table_offset", "len"]) }}
 @group(0) @binding(0) var<storage, read> pairs: array<u32>;
 @group(0) @binding(1) var<storage, read_write> table: array<u32>;
 
@@ -41,7 +47,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         }
     }
 }
-{%- else %}
+{%- endmacro -%}
+
+{%- macro mark_seen() -%}
+{{ it.params(carrier, ["ids", "ids_offset", "seen_offset", "words"]) }}
 @group(0) @binding(0) var<storage, read> ids: array<u32>;
 @group(0) @binding(1) var<storage, read_write> seen: array<atomic<u32>>;
 
@@ -59,4 +68,21 @@ fn main(@builtin(local_invocation_index) t: u32) {
         }
     }
 }
-{%- endif %}
+{%- endmacro -%}
+
+{%- macro feed_tokens() -%}
+{{ it.params(carrier, ["tokens", "feeds_offset", "last_offset", "last_rows", "ids_offset"]) }}
+@group(0) @binding(0) var<storage, read> feeds: array<u32>;
+@group(0) @binding(1) var<storage, read> last: array<u32>;
+@group(0) @binding(2) var<storage, read_write> ids: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    for (var t = id.x; t < p.tokens; t += groups.x * 64u) {
+        let row = feeds[p.feeds_offset + t];
+        if (row < p.last_rows) {
+            ids[p.ids_offset + t] = last[p.last_offset + row];
+        }
+    }
+}
+{%- endmacro -%}

@@ -1,13 +1,16 @@
 {#- From a row of logits to a token: `engraft_core::sample::reference`, bit for bit.
 
-Weights are integers below 2^30, so sums have no order. They are kept as two words; products with thresholds take three.
-The worst-ranked token that top-k and top-p keep is found digit by digit (8 bits of the 64-bit ranking key at a time):
-per digit the tokens' number and weight are counted in 256 bins. -#}
+Weights are integers below 2^30, so sums have no order. They are kept as two words; products with
+thresholds take three. The worst-ranked token that top-k and top-p keep is found digit by digit (8 bits of
+the 64-bit ranking key at a time): per digit the tokens' number and weight are counted in 256 bins. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{{ it.params(carrier, fields) }}
+{{ it.params(carrier, [
+    "rows", "cols", "x_offset", "x_pitch", "out_offset", "table_offset", "table_rows", "slots_offset",
+    "positions_offset", "seen_offset", "seen_words", "seen_rows",
+]) }}
 {{ math.functions() }}
-{{ it.reads(0, "logits", x) }}
+{{ it.reads(0, "logits", "f32") }}
 
 const NEGATIVE_INFINITY = 0xff800000u;
 
@@ -47,34 +50,6 @@ fn best_of(t: u32, key: u32, index: u32) -> vec2<u32> {
     let best = vec2<u32>(workgroupUniformLoad(&best_key[0]), workgroupUniformLoad(&best_index[0]));
     return best;
 }
-{%- if how == "argmax" %}
-@group(0) @binding(1) var<storage, read_write> out: array<u32>;
-
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) t: u32,
-) {
-    for (var r = group.x; r < p.rows; r += groups.x) {
-        let base = p.x_offset + r * p.x_pitch;
-        // All -infinity (or NaN): column 0.
-        var key = LOWEST;
-        var index = 0u;
-        for (var i = t; i < p.cols; i += 256u) {
-            let k = ascending(logits_at(base + i));
-            if (k > key) {
-                key = k;
-                index = i;
-            }
-        }
-        let best = best_of(t, key, index);
-        if (t == 0u) {
-            out[p.out_offset + r] = best.y;
-        }
-    }
-}
-{%- else %}
 @group(0) @binding(1) var<storage, read> table: array<u32>;
 @group(0) @binding(2) var<storage, read> slots: array<u32>;
 @group(0) @binding(3) var<storage, read> positions: array<u32>;
@@ -218,8 +193,9 @@ fn kept(rank: u32, index: u32, last: vec2<u32>) -> bool {
     return rank < last.x || (rank == last.x && index <= last.y);
 }
 
-// The key of the last token that is kept: the k-th (`count` > 0), or the last one before which less than the share
-// `top_p` of `total` lies. Only tokens at or before `last` of weight above 0 take part; without any, `last`.
+// The key of the last token that is kept: the k-th (`count` > 0), or the last one before which less than the
+// share `top_p` of `total` lies. Only tokens at or before `last` of weight above 0 take part; without any,
+// `last`.
 fn last_kept(
     t: u32,
     row: Row,
@@ -328,9 +304,11 @@ fn main(
             continue;
         }
         let at = p.table_offset + slot * ROW_WORDS;
+        // A row of seen bits that is not there counts as none.
+        let seen_row = select(-1, bitcast<i32>(table[at + 11u]), table[at + 11u] < p.seen_rows);
         let row = Row(
             bitcast<f32>(table[at]), bitcast<f32>(table[at + 1u]), bitcast<f32>(table[at + 2u]),
-            table[at + 3u], table[at + 4u], table[at + 5u], bitcast<i32>(table[at + 11u]),
+            table[at + 3u], table[at + 4u], table[at + 5u], seen_row,
         );
         let base = p.x_offset + r * p.x_pitch;
         let greedy = (table[at] & 0x7fffffffu) == 0u;
@@ -418,4 +396,3 @@ fn main(
         storageBarrier();
     }
 }
-{%- endif %}

@@ -1,13 +1,14 @@
 //! What can be tested on this machine, and what the run was told to require.
 //!
-//! `ENGRAFT_REQUIRE` is a list such as `cuda:soft,wgpu:llvmpipe`: what it names must be there, or the run fails.
-//! What is absent otherwise is skipped, and the run says so.
+//! `ENGRAFT_REQUIRE` is a list such as `cuda:soft,wgpu:llvmpipe`: what it names must be there, or the run
+//! fails. What is absent otherwise is skipped, and the run says so.
 //!
-//! `cuda:soft` is the software driver; a process has one driver, so it is used only where it is named, and then instead
-//! of a real one. `cuda:soft:reverse` and `cuda:soft:random7` run the warps and blocks of kernels in another order. Of a real
-//! driver's devices the first is tested, or those that are named (`cuda:1`).
+//! `cuda:soft` is the software driver; a process has one driver, so it is used only where it is named, and
+//! then instead of a real one. `cuda:soft:reverse` and `cuda:soft:random7` run the warps and blocks of
+//! kernels in another order. Of a real driver's devices the first is tested, or those that are named
+//! (`cuda:1`).
 
-use crate::laws::Lab;
+use crate::laws::{Lab, TWIN};
 use engraft_core::backend::Backend;
 use engraft_core::numerics::{Madd, Mode};
 use engraft_core::{Error, Result};
@@ -21,8 +22,8 @@ use std::sync::Arc;
 /// The variable of test programs.
 pub const REQUIRE: &str = "ENGRAFT_REQUIRE";
 
-/// The folder `tests` of the project: where `ENGRAFT_TESTS` says, below the current folder (programs that were built
-/// elsewhere), or where this was built.
+/// The folder `tests` of the project: where `ENGRAFT_TESTS` says, below the current folder (programs that
+/// were built elsewhere), or where this was built.
 pub fn folder() -> PathBuf {
     let named = std::env::var_os("ENGRAFT_TESTS").filter(|named| !named.is_empty()).map(PathBuf::from);
     let below = || Some(PathBuf::from("tests")).filter(|here| here.join("golden").is_dir());
@@ -39,14 +40,15 @@ fn cpu(threads: usize, madd: Madd, isa: Option<Isa>) -> Result<Arc<Cpu>> {
     Cpu::new(CpuConfig { threads, madd, isa })
 }
 
-/// The CPU in one form of multiply-add: one thread and the best instructions, with everything that must equal it.
+/// The CPU in one form of multiply-add: one thread and the best instructions, with everything that must equal
+/// it.
 pub fn cpu_lab(madd: Madd) -> Result<Lab<Cpu>> {
     let name = match madd {
         Madd::Fused => "cpu",
         Madd::Separate => "cpu-separate",
     };
     let mut twins = vec![
-        ("2 threads against 1", cpu(2, madd, None)?),
+        (TWIN, cpu(2, madd, None)?),
         ("5 threads against 1", cpu(5, madd, None)?),
         ("portable against the best instructions", cpu(1, madd, Some(Isa::Portable))?),
     ];
@@ -86,7 +88,8 @@ pub fn concerns(lab: &str, op: &str) -> bool {
         || ["linear", "linear_act", "gated_linear", "linear_add"].contains(&op)
 }
 
-/// The order of warps and blocks that a name such as `cuda:soft:reverse` asks for; none where it is no such name.
+/// The order of warps and blocks that a name such as `cuda:soft:reverse` asks for; none where it is no such
+/// name.
 fn soft_schedule(name: &str) -> Option<Schedule> {
     let rest = name.strip_prefix("cuda:soft")?;
     match rest.strip_prefix(':') {
@@ -98,8 +101,8 @@ fn soft_schedule(name: &str) -> Option<Schedule> {
     }
 }
 
-/// A CUDA device by name: `cuda`, `cuda:1`, or the software driver's (`cuda:soft`, `cuda:soft:reverse`, ...), which Cargo
-/// built beside this program. Every check of the software driver is on.
+/// A CUDA device by name: `cuda`, `cuda:1`, or the software driver's (`cuda:soft`, `cuda:soft:reverse`, ...),
+/// which Cargo built beside this program. Every check of the software driver is on.
 ///
 /// # Errors
 /// `Config` for another name; `Unsupported` where the driver is not there.
@@ -146,7 +149,8 @@ fn real(required: &str, devices: usize) -> Vec<String> {
     named.into_iter().chain(first).collect()
 }
 
-/// The CUDA devices to test, by name: the software driver's where the run names it, else those of a real driver.
+/// The CUDA devices to test, by name: the software driver's where the run names it, else those of a real
+/// driver.
 pub fn cuda_names() -> Vec<String> {
     let required = std::env::var(REQUIRE).unwrap_or_default();
     let soft: Vec<String> = required
@@ -194,8 +198,9 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
     Ok(())
 }
 
-/// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer; so does the second adapter, which
-/// is there for its compiler. Packed formats have a shader each, and a test of their own for adapters (`wgpu.rs`).
+/// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer; so does the
+/// second adapter, which is there for its compiler. Packed formats have a shader each, and a test of their
+/// own for adapters (`wgpu.rs`).
 pub fn seeds(lab: &str, packed: bool) -> u64 {
     match lab {
         adapter if packed && adapter.starts_with("wgpu") => 3,
@@ -205,8 +210,8 @@ pub fn seeds(lab: &str, packed: bool) -> u64 {
     }
 }
 
-/// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is, `wgpu` is any
-/// adapter, `wgpu:part` one whose name has that part.
+/// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is,
+/// `wgpu` is any adapter, `wgpu:part` one whose name has that part.
 pub fn missing(required: &str, here: &[String], cuda: &[String]) -> Vec<String> {
     let there = |name: &str| match name.split_once(':') {
         _ if cuda.iter().any(|c| c == name) => true,

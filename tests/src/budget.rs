@@ -1,9 +1,10 @@
 //! Every tolerance of the suite, each with its derivation. Loosening one needs a note in the CHANGELOG.
 //!
-//! A comparison passes when `|got - want| <= slack + half_ulp(want)`: `want` comes from an f64 oracle, `half_ulp` is what
-//! the one rounding to the output's element type costs, and `slack` is what f32 arithmetic may cost before it. Slack is
-//! always computed from the *condition of the case* (sums of magnitudes), never from a fixed relative error: a sum that
-//! cancels may lose all its digits in correct code, and a sum that does not may lose hardly any.
+//! A comparison passes when `|got - want| <= slack + half_ulp(want)`: `want` comes from an f64 oracle,
+//! `half_ulp` is what the one rounding to the output's element type costs, and `slack` is what f32 arithmetic
+//! may cost before it. Slack is always computed from the *condition of the case* (sums of magnitudes), never
+//! from a fixed relative error: a sum that cancels may lose all its digits in correct code, and a sum that
+//! does not may lose hardly any.
 
 use engraft_core::mem::Float;
 
@@ -12,11 +13,12 @@ pub const U: f64 = 1.0 / (1u64 << 24) as f64;
 
 /// Sums of products: `|error| <= C_SUM * U * sum|a_i b_i|`.
 ///
-/// The worst case grows with the chain's length; over 4000 random vectors per K in 64..=16384 the error of a serial f32
-/// sum never exceeded 4.3 of these units, that of 32 lanes 1.0. 8 leaves lie between.
+/// The worst case grows with the chain's length; over 4000 random vectors per K in 64..=16384 the error of a
+/// serial f32 sum never exceeded 4.3 of these units, that of 32 lanes 1.0. 8 leaves lie between.
 pub const C_SUM: f64 = 8.0;
 
-/// Goldens in f32: the reference's own f32 run is within 2.5e-6 of the f64 one, a wrong constant is orders outside.
+/// Goldens in f32: the reference's own f32 run is within 2.5e-6 of the f64 one, a wrong constant is orders
+/// outside.
 pub const GOLDEN_F32: f64 = 2e-5;
 /// Goldens with f16 activations and KV: a few dozen roundings of 2^-11.
 pub const GOLDEN_F16: f64 = 2e-2;
@@ -24,7 +26,8 @@ pub const GOLDEN_F16: f64 = 2e-2;
 pub const GOLDEN_BF16: f64 = 5e-2;
 
 /// Trained models, see the table in `golden/real/README.md`: the reference's f32 logits are off by up to 6e-5
-/// (SmolLM2, values to 36) and 1.2e-5 (the two small models, values to 19); other orders of summation stay within.
+/// (SmolLM2, values to 36) and 1.2e-5 (the two small models, values to 19); other orders of summation stay
+/// within.
 pub const REAL_SMOLLM2: f64 = 5e-4;
 /// See [`REAL_SMOLLM2`].
 pub const REAL_SMALL: f64 = 1e-4;
@@ -54,9 +57,10 @@ pub fn sum(condition: f64) -> f64 {
     C_SUM * U * condition
 }
 
-/// Activation `act(x) = value`, x exact: the docstrings of `core::math` promise at most 4 ulp for tanh, erf and
-/// sigmoid each (2 U per ulp at worst), QuickGELU at most 8 U of x, and the GELUs add 1 to a value near -1 before they multiply by x: an absolute
-/// error of the size of x. One product each on top. Results below 2^-126 may be flushed.
+/// Activation `act(x) = value`, x exact: the docstrings of `core::math` promise at most 4 ulp for tanh, erf
+/// and sigmoid each (2 U per ulp at worst), QuickGELU at most 8 U of x, and the GELUs add 1 to a value near
+/// -1 before they multiply by x: an absolute error of the size of x. One product each on top. Results below
+/// 2^-126 may be flushed.
 pub fn activation(x: f64, value: f64) -> f64 {
     8.0 * U * value.abs() + 8.0 * U * x.abs().min(8.0) + f64::from(f32::MIN_POSITIVE)
 }
@@ -64,16 +68,16 @@ pub fn activation(x: f64, value: f64) -> f64 {
 /// Largest slope of any activation (GELU's 1.129, SiLU's 1.100): how errors of the argument pass on.
 pub const ACT_SLOPE: f64 = 1.13;
 
-/// A router's weight: exponential or sigmoid (4 ulp, 8 U) of an argument whose difference from the largest of `count`
-/// logits, `spread`, rounds once; a sum of at most `count` such scores, whose error is theirs and that of the chain; a
-/// division and a product. Scores below 2^-126 of the largest may be flushed.
+/// A router's weight: exponential or sigmoid (4 ulp, 8 U) of an argument whose difference from the largest of
+/// `count` logits, `spread`, rounds once; a sum of at most `count` such scores, whose error is theirs and
+/// that of the chain; a division and a product. Scores below 2^-126 of the largest may be flushed.
 pub fn routed(weight: f64, spread: f64, count: usize, scale: f64) -> f64 {
     let chain = (count as f64).min(C_SUM * 8.0);
     (2.0 * spread + 2.0 * 8.0 + chain + 4.0) * U * weight.abs() + scale * f64::from(f32::MIN_POSITIVE)
 }
 
-/// `cap * tanh(y / cap)` of `y = factor * x`, which rounds once: the reciprocal and the product round, tanh is within 4
-/// ulp (8 U), its slope is at most 1, the last product rounds.
+/// `cap * tanh(y / cap)` of `y = factor * x`, which rounds once: the reciprocal and the product round, tanh
+/// is within 4 ulp (8 U), its slope is at most 1, the last product rounds.
 pub fn capped(y: f64, value: f64) -> f64 {
     3.0 * U * y.abs() + 10.0 * U * value.abs() + f64::from(f32::MIN_POSITIVE)
 }
@@ -83,16 +87,18 @@ pub fn product(a: f64, ea: f64, b: f64, eb: f64) -> f64 {
     a.abs() * eb + b.abs() * ea + ea * eb + 2.0 * U * (a * b).abs()
 }
 
-/// RMS norm of a value that becomes `y`: the mean square has relative error `C_SUM U`, its root half of it; root,
-/// reciprocal, two products and the addition of eps round once each (5 U).
+/// RMS norm of a value that becomes `y`: the mean square has relative error `C_SUM U`, its root half of it;
+/// root, reciprocal, two products and the addition of eps round once each (5 U).
 pub fn rms(y: f64) -> f64 {
     (C_SUM / 2.0 + 6.0) * U * y.abs()
 }
 
-/// Layer norm of one value: `c` its distance from the mean, `r = 1 / sqrt(var + eps)`, `w` its weight, `y` the result.
+/// Layer norm of one value: `c` its distance from the mean, `r = 1 / sqrt(var + eps)`, `w` its weight, `y`
+/// the result.
 ///
-/// The mean is off by `d = C_SUM U mean|x|`, which shifts every distance; the variance feels it only as `d^2`, because
-/// distances add up to zero. The rest is as in [`rms`], and the bias is added with one rounding.
+/// The mean is off by `d = C_SUM U mean|x|`, which shifts every distance; the variance feels it only as
+/// `d^2`, because distances add up to zero. The rest is as in [`rms`], and the bias is added with one
+/// rounding.
 pub fn layer(c: f64, r: f64, w: f64, y: f64, mean_abs: f64) -> f64 {
     let d = C_SUM * U * mean_abs;
     let shifted = (d + U * c.abs()) * r * w.abs();
@@ -107,11 +113,12 @@ pub fn rotation(xc: f64, ys: f64) -> f64 {
 
 /// Attention: `scores_off` is the largest error of a score, `weighted = sum_j p_j |v_j|`.
 ///
-/// A score that is off by e changes its weight by a factor e^e; numerator and denominator both feel it (2 e). The
-/// exponential (1 ulp), rescaling when the maximum moves (one product per chunk), both sums and the division are 16 more.
+/// A score that is off by e changes its weight by a factor e^e; numerator and denominator both feel it (2 e).
+/// The exponential (1 ulp), rescaling when the maximum moves (one product per chunk), both sums and the
+/// division are 16 more.
 ///
-/// `reach` is the sum of `|v|` over visible keys: a weight below 2^-126 of the largest counts as zero (contract 5), at
-/// most once in its chunk and once in the merge.
+/// `reach` is the sum of `|v|` over visible keys: a weight below 2^-126 of the largest counts as zero
+/// (contract 5), at most once in its chunk and once in the merge.
 pub fn attention(scores_off: f64, weighted: f64, reach: f64) -> f64 {
     (2.0 * scores_off + (2.0 * C_SUM + 16.0) * U) * weighted + 2.0 * libm::ldexp(reach, -126)
 }

@@ -1,7 +1,8 @@
 //! One verdict for all comparisons: where the worst element is and how far outside (or inside) its budget.
 //!
-//! Non-finite values never slip through: a comparison with NaN is false, so the question asked here is whether a value
-//! is *inside* its budget, never whether it is outside; where a finite value is wanted, anything else fails.
+//! Non-finite values never slip through: a comparison with NaN is false, so the question asked here is
+//! whether a value is *inside* its budget, never whether it is outside; where a finite value is wanted,
+//! anything else fails.
 
 use crate::budget::half_ulp;
 use engraft_core::mem::Float;
@@ -93,8 +94,8 @@ impl Worst {
     }
 }
 
-/// Error of one element in units of its budget; infinite for NaN, for infinities that are not wanted, and for any
-/// difference where none is allowed.
+/// Error of one element in units of its budget; infinite for NaN, for infinities that are not wanted, and for
+/// any difference where none is allowed.
 pub fn units(got: f64, want: f64, allowed: f64) -> f64 {
     if got == want {
         return 0.0;

@@ -1,12 +1,14 @@
-//! A backend with an open stream, and the few things that running a case needs: uploads, weights, reads, and the choice
-//! between running ops at once and recording them first.
+//! A backend with an open stream, and the few things that running a case needs: uploads, weights, reads, and
+//! the choice between running ops at once and recording them first.
 
 use crate::compare::{Data, Output};
 use crate::poison::{Grid, Lay, POISON, Placed};
 use bytemuck::Pod;
 use engraft_core::Result;
-use engraft_core::backend::{Backend, HostWeight, Stream, WeightUse, block_on};
-use engraft_core::mem::{Buf, Float, WeightFormat};
+use engraft_core::backend::{Backend, Communicator, Mem, Stream, Weight, block_on};
+use engraft_core::mem::{Buf, Float, HostWeight, MatMut, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::model::{Exec, Executor};
+use engraft_core::ops::{Checked, Op, Run};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -19,6 +21,24 @@ pub struct Device<B: Backend> {
     /// The group.
     pub comm: B::Comm,
     record: bool,
+}
+
+/// The executor of a case: stream and group, without observers.
+struct Queue<'a, B: Backend> {
+    stream: &'a mut B::Stream,
+    comm: &'a mut B::Comm,
+}
+
+impl<B: Backend> Run<B::Device> for Queue<'_, B> {
+    fn run(&mut self, op: Checked<'_, B::Device>) -> Result<()> {
+        self.stream.run(op)
+    }
+}
+
+impl<B: Backend> Executor<B::Device> for Queue<'_, B> {
+    fn all_reduce(&mut self, x: MatMut<'_, Mem<B>>) -> Result<()> {
+        self.comm.all_reduce(self.stream, x)
+    }
 }
 
 /// A weight of a case: bytes in `format`, `[rows, cols]`.
@@ -40,43 +60,46 @@ impl<B: Backend> Device<B> {
         Ok(Self { backend: backend.clone(), stream: backend.stream()?, comm: backend.solo()?, record })
     }
 
-    /// Runs ops: at once, or recorded and then replayed once.
-    pub fn launch(&mut self, body: impl FnOnce(&mut B::Stream, &mut B::Comm) -> Result<()>) -> Result<()> {
+    /// Runs ops through the checked door of model code: at once, or recorded and then replayed once.
+    pub fn launch(&mut self, body: impl FnOnce(&mut Exec<'_, B::Device>) -> Result<()>) -> Result<()> {
         let Self { stream, comm, record, .. } = self;
         if !*record {
-            body(stream, comm)?;
+            body(&mut Exec::new(&mut Queue::<B> { stream, comm }))?;
             return stream.sync();
         }
-        let graph = stream.capture(|s| body(s, comm))?;
+        let graph = stream.capture(|stream| body(&mut Exec::new(&mut Queue::<B> { stream, comm })))?;
         // SAFETY: the buffers that `body` touched are owned by its caller and outlive this call.
         unsafe { stream.replay(&graph)? };
         stream.sync()
     }
 
+    /// Runs an op that a case needs beside those that it is about: at once, never recorded.
+    pub fn run<'o>(&mut self, op: impl Into<Op<'o, B::Device>>) -> Result<()> {
+        self.stream.run(Checked::new(op)?)
+    }
+
     /// Uploads a matrix.
-    pub fn grid(&mut self, grid: &Grid) -> Result<Placed<B::Mem>> {
-        let shape = (grid.rows, grid.cols);
-        Placed::new(&self.backend, &mut self.stream, shape, grid.dtype, grid.lay, Some(&grid.values))
+    pub fn grid(&mut self, grid: &Grid) -> Result<Placed<Mem<B>>> {
+        Placed::new(self.backend.as_ref(), &mut self.stream, grid.layout(), Some(&grid.values))
     }
 
     /// An output full of poison.
-    pub fn output(&mut self, rows: usize, cols: usize, dtype: Float, lay: Lay) -> Result<Placed<B::Mem>> {
-        Placed::new(&self.backend, &mut self.stream, (rows, cols), dtype, lay, None)
+    pub fn output(&mut self, rows: usize, cols: usize, dtype: Float, lay: Lay) -> Result<Placed<Mem<B>>> {
+        Placed::new(self.backend.as_ref(), &mut self.stream, lay.of(rows, cols, dtype), None)
     }
 
     /// Reads all rows of an output.
-    pub fn read(&mut self, placed: &Placed<B::Mem>, name: &'static str) -> Result<Output> {
-        let rows = placed.view().rows;
-        self.read_rows(placed, name, rows)
+    pub fn read(&mut self, placed: &Placed<Mem<B>>, name: &'static str) -> Result<Output> {
+        self.read_rows(placed, name, placed.rows())
     }
 
     /// Reads the first `live` rows of an output; the others must be untouched.
-    pub fn read_rows(&mut self, placed: &Placed<B::Mem>, name: &'static str, live: usize) -> Result<Output> {
+    pub fn read_rows(&mut self, placed: &Placed<Mem<B>>, name: &'static str, live: usize) -> Result<Output> {
         placed.read::<B>(&mut self.stream, name, live)
     }
 
-    /// A buffer of `values`, with a guard word behind it when they are words.
-    pub fn buffer<T: Pod>(&mut self, values: &[T]) -> Result<Buf<B::Mem, T>> {
+    /// A buffer of `values`.
+    pub fn buffer<T: Pod>(&mut self, values: &[T]) -> Result<Buf<Mem<B>, T>> {
         let bytes = size_of_val(values).max(4);
         let mut buffer = Buf::new(self.backend.alloc(bytes)?, values.len())?;
         if !values.is_empty() {
@@ -86,12 +109,12 @@ impl<B: Backend> Device<B> {
     }
 
     /// Words to be written, each one poison.
-    pub fn words(&mut self, len: usize) -> Result<Buf<B::Mem, u32>> {
+    pub fn words(&mut self, len: usize) -> Result<Buf<Mem<B>, u32>> {
         self.buffer(&vec![POISON; len])
     }
 
     /// Reads words.
-    pub fn read_words(&mut self, words: &Buf<B::Mem, u32>, name: &'static str) -> Result<Output> {
+    pub fn read_words(&mut self, words: &Buf<Mem<B>, u32>, name: &'static str) -> Result<Output> {
         let mut host = vec![0; words.len()];
         let ticket = self.stream.download(words.view())?;
         block_on(self.stream.collect(ticket, &mut host))?;
@@ -99,18 +122,18 @@ impl<B: Backend> Device<B> {
     }
 
     /// Packs a weight, handed over in one part or (two rows or more) in two.
-    pub fn weight(&mut self, matrix: &Matrix, used_for: WeightUse, parts: usize) -> Result<B::Weight> {
+    pub fn weight(&mut self, matrix: &Matrix, used_for: WeightUse, parts: usize) -> Result<Weight<B>> {
         let Matrix { rows, cols, format, bytes } = matrix;
         let row = format.bytes(1, *cols);
         let first = if parts > 1 { rows / 2 } else { 0 };
         let halves = [&bytes[..first * row], &bytes[first * row..]];
         let parts = halves.into_iter().filter(|p| !p.is_empty()).map(Cow::Borrowed).collect();
-        let (rows, cols, format) = (*rows, *cols, *format);
-        self.backend.prepare_weight(HostWeight { name: "case", rows, cols, format, used_for, parts })
+        let info = WeightInfo { name: "case".into(), rows: *rows, cols: *cols, format: *format, used_for };
+        self.backend.prepare_weight(HostWeight::new(info, parts)?)
     }
 
     /// Packs a vector (bias, norm weight).
-    pub fn vector(&mut self, values: &[f32]) -> Result<B::Weight> {
+    pub fn vector(&mut self, values: &[f32]) -> Result<Weight<B>> {
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let format = WeightFormat::Plain(Float::F32);
         let matrix = Matrix { rows: 1, cols: values.len(), format, bytes };
@@ -118,7 +141,7 @@ impl<B: Backend> Device<B> {
     }
 
     /// Packs an optional vector.
-    pub fn vector_opt(&mut self, values: Option<&Vec<f32>>) -> Result<Option<B::Weight>> {
+    pub fn vector_opt(&mut self, values: Option<&Vec<f32>>) -> Result<Option<Weight<B>>> {
         values.map(|v| self.vector(v)).transpose()
     }
 }

@@ -45,7 +45,8 @@ impl Dice {
         items[(self.seed % items.len() as u64) as usize]
     }
 
-    /// The same, beginning with number `first` (counted around): runs of few seeds that begin apart get all of them together.
+    /// The same, beginning with number `first` (counted around): runs of few seeds that begin apart get all
+    /// of them together.
     pub fn turn_from<T: Copy>(&self, first: usize, items: &[T]) -> T {
         items[((self.seed % items.len() as u64) as usize + first) % items.len()]
     }

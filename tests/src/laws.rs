@@ -22,6 +22,28 @@ use engraft_core::numerics::Mode;
 use std::fmt;
 use std::sync::Arc;
 
+/// The run itself: a stray write fails it.
+pub const RUN: &str = "run";
+/// See the module's table.
+pub const ORACLE: &str = "oracle";
+/// See the module's table.
+pub const STRICT: &str = "strict order";
+/// See the module's table.
+pub const COMPOSED: &str = "fused against composed";
+/// See the module's table.
+pub const TWICE: &str = "run twice";
+/// See the module's table.
+pub const ALONE: &str = "alone against in a batch";
+/// See the module's table.
+pub const RELAID: &str = "laid out otherwise";
+/// See the module's table.
+pub const REPLAY: &str = "recorded and replayed";
+/// The first twin of the CPU's labs.
+pub const TWIN: &str = "2 threads against 1";
+
+/// Every comparison.
+pub const COMPARISONS: [&str; 9] = [RUN, ORACLE, STRICT, COMPOSED, TWICE, ALONE, RELAID, REPLAY, TWIN];
+
 /// What is tested: a backend, and instances of it that must give the same bits.
 pub struct Lab<B: Backend> {
     /// Name in reports.
@@ -143,16 +165,16 @@ pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u
     let mut referee = Referee { report, backend: &lab.name, op: spec.name(), dtype, seed };
     let subject = &lab.subject;
     let numerics = subject.numerics();
-    let Some(first) = referee.outputs("run", run(spec, subject, &case, false)) else { return };
-    referee.wants("oracle", &first, &spec.oracle(&case, numerics.madd));
+    let Some(first) = referee.outputs(RUN, run(spec, subject, &case, false)) else { return };
+    referee.wants(ORACLE, &first, &spec.oracle(&case, numerics.madd));
     if let (Mode::Reference, Some(want)) = (numerics.mode, spec.strict(&case, numerics.madd)) {
-        referee.wants("strict order", &first, &want);
+        referee.wants(STRICT, &first, &want);
     }
     if spec.fused() {
         let composed = Arc::new(Composed::new(subject.clone()));
-        referee.same("fused against composed", run(spec, &composed, &case, false), &first);
+        referee.same(COMPOSED, run(spec, &composed, &case, false), &first);
     }
-    referee.same("run twice", run(spec, subject, &case, false), &first);
+    referee.same(TWICE, run(spec, subject, &case, false), &first);
     if let Some((part, ranges)) = spec.alone(&case, &mut dice) {
         // Outputs without a range hold state of the whole batch and are not compared.
         let cut: Vec<Output> = first.iter().zip(ranges).map(|(o, r)| o.part(r)).collect();
@@ -160,13 +182,13 @@ pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u
             outputs.truncate(cut.len());
             outputs
         });
-        referee.same("alone against in a batch", alone, &cut);
+        referee.same(ALONE, alone, &cut);
     }
     if let Some(relaid) = spec.relaid(&case, &mut dice) {
-        referee.same("laid out otherwise", run(spec, subject, &relaid, false), &first);
+        referee.same(RELAID, run(spec, subject, &relaid, false), &first);
     }
     if subject.caps().graphs {
-        referee.same("recorded and replayed", run(spec, subject, &case, true), &first);
+        referee.same(REPLAY, run(spec, subject, &case, true), &first);
     }
     for (label, twin) in &lab.twins {
         referee.same(label, run(spec, twin, &case, false), &first);

@@ -1,17 +1,23 @@
-//! Ops as data: what a case of an op is, how it runs, what it should give, which laws hold. One list drives the
-//! conformance tests and the meta tests, so that neither can forget an op.
+//! Ops as data: what a case of an op is, how it runs, what it should give, which laws hold. One list drives
+//! the conformance tests, the meta tests and the hostile views, so that none can forget an op. What a stem
+//! has stands in its spec file: its ops (`each`), the bugs that are planted in them (`BUGS`), the changes
+//! that they may take (`LAWFUL`).
 
+use crate::bug::Bug;
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
+use crate::lawful::Lawful;
 use crate::spec;
 use engraft_core::Result;
 use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
+use engraft_core::ops::OpKind;
 use std::ops::Range;
 
-/// A case cut out of another one, with the rows of each of the other's outputs that it must reproduce bit for bit.
+/// A case cut out of another one, with the rows of each of the other's outputs that it must reproduce bit for
+/// bit.
 pub type Part<C> = (C, Vec<Range<usize>>);
 
 /// One op.
@@ -19,15 +25,19 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     /// Host data of one call.
     type Case: Clone;
 
-    /// Name, as the trait method is called.
-    fn name(&self) -> &'static str;
+    /// The op.
+    fn kind(&self) -> OpKind;
+    /// Name in reports: the op's, where it has no other cases.
+    fn name(&self) -> &'static str {
+        self.kind().name()
+    }
     /// Whether its weights are in formats that take a kernel each: drivers compile all of them.
     fn packed(&self) -> bool {
         false
     }
-    /// Whether it has a composed default to be compared with.
+    /// Whether it has a composed form to be compared with.
     fn fused(&self) -> bool {
-        false
+        self.kind().is_fused()
     }
     /// Element types of activations that it takes.
     fn dtypes(&self) -> &'static [Float] {
@@ -39,7 +49,8 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Self::Case) -> Result<Vec<Output>>;
     /// What it should give, by f64 or integers and without cleverness.
     fn oracle(&self, case: &Self::Case, madd: Madd) -> Vec<Want>;
-    /// The contract's own order in scalar f32, where it is stated to the last bit; for backends in reference mode.
+    /// The contract's own order in scalar f32, where it is stated to the last bit; for backends in reference
+    /// mode.
     fn strict(&self, _case: &Self::Case, _madd: Madd) -> Option<Vec<Want>> {
         None
     }
@@ -59,41 +70,24 @@ pub trait Visitor {
     fn visit<S: OpSpec>(&mut self, spec: S);
 }
 
-/// Shows every op of the contract to `visitor`.
-pub fn each(visitor: &mut impl Visitor) {
-    use spec::*;
-    visitor.visit(norm::Norm);
-    visitor.visit(norm::AddNorm);
-    visitor.visit(norm::ReduceAddNorm);
-    visitor.visit(norm::HeadNorm);
-    visitor.visit(linear::Linear);
-    visitor.visit(linear::LinearAct);
-    visitor.visit(linear::GatedLinear);
-    visitor.visit(linear::LinearAdd);
-    visitor.visit(int8::LinearW8A8);
-    visitor.visit(embed::Embed);
-    visitor.visit(embed::EmbedAdd);
-    visitor.visit(packed::Packed(linear::Linear));
-    visitor.visit(packed::Packed(linear::GatedLinear));
-    visitor.visit(packed::Packed(embed::Embed));
-    visitor.visit(packed::Packed(moe::ExpertLinear));
-    visitor.visit(elementwise::Add);
-    visitor.visit(elementwise::Activate);
-    visitor.visit(elementwise::Gate);
-    visitor.visit(elementwise::Scale);
-    visitor.visit(elementwise::Convert);
-    visitor.visit(moe::Route);
-    visitor.visit(moe::ExpertLinear);
-    visitor.visit(moe::Combine);
-    visitor.visit(rope::Rope);
-    visitor.visit(rope::QkvRopeAppend);
-    visitor.visit(kv::KvAppend);
-    visitor.visit(kv::KvCopyPages);
-    visitor.visit(attention::Attend);
-    visitor.visit(attention::AttendDense);
-    visitor.visit(rows::GatherRows);
-    visitor.visit(rows::Patch);
-    visitor.visit(rows::MarkSeen);
-    visitor.visit(sample::Argmax);
-    visitor.visit(sample::Sample);
+/// One line per spec file of `spec`.
+macro_rules! stems {
+    ($($stem:ident),+ $(,)?) => {
+        /// Shows every op of the contract to `visitor`.
+        pub fn each(visitor: &mut impl Visitor) {
+            $(spec::$stem::each(visitor);)+
+        }
+
+        /// Every planted bug.
+        pub fn bugs() -> impl Iterator<Item = &'static Bug> {
+            [$(spec::$stem::BUGS),+].into_iter().flatten()
+        }
+
+        /// Every rule about changes of operands that an op may take.
+        pub fn lawful() -> impl Iterator<Item = &'static Lawful> {
+            [$(spec::$stem::LAWFUL),+].into_iter().flatten()
+        }
+    };
 }
+
+stems!(norm, linear, int8, embed, packed, elementwise, moe, rope, kv, attention, rows, sample);

@@ -1,5 +1,5 @@
-//! What stands on whole inputs: `forward` ragged and padded, embeddings, scores, labels, against the reference's
-//! numbers, and refusals by name.
+//! What stands on whole inputs: `forward` ragged and padded, embeddings, scores, labels, against the
+//! reference's numbers, and refusals by name.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::golden::{Case, open};
@@ -143,6 +143,6 @@ fn what_cannot_be_done_is_refused_by_name() {
     engine.put(Request { prompt: vec![5], max_new_tokens: 2, ..Request::default() }).unwrap();
     assert!(error(&mut engine, &[vec![5]], all()).contains("requests are under way"));
     let (mut encoder, _) = golden("bert_model");
-    assert!(encoder.score(&[vec![5, 6]]).unwrap_err().to_string().contains("score is not supported"));
+    assert!(encoder.score(&[vec![5, 6]]).unwrap_err().to_string().contains("score is not possible with"));
     assert!(encoder.encode_images(&[&[0.0]], false).unwrap_err().to_string().contains("reads texts"));
 }

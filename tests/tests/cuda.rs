@@ -1,9 +1,10 @@
-//! Whole models on CUDA: the laws, bit for bit; in reference mode the CPU's bits, logits and hidden states; the tokens that
-//! the CPU draws; replayed steps against eager ones, with padded rows and on tensor cores; plans without a composed slot;
-//! kernels that are compiled once. Faults and what they leave alone are in the backend's own tests.
+//! Whole models on CUDA: the laws, bit for bit; in reference mode the CPU's bits, logits and hidden states;
+//! the tokens that the CPU draws; replayed steps against eager ones, with padded rows and on tensor cores;
+//! plans without a composed slot; kernels that are compiled once. Faults and what they leave alone are in the
+//! backend's own tests.
 //!
-//! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing runs, and each
-//! test says so.
+//! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing
+//! runs, and each test says so.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod whole;
@@ -55,7 +56,7 @@ fn every_slot_of_the_four_families_is_native() {
                     let config =
                         EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
                     let engine = open(&gpu, &golden(case), config);
-                    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype);
+                    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype).unwrap();
                     let what = format!("{case}, {dtype}, {mode:?}");
                     assert!(
                         plan.rows.len() > 6 * engine.model().blocks.len(),
@@ -193,7 +194,8 @@ fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u
     let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
     assert!(f64::from(off) <= budget::golden(dtype), "{dtype}: off by {off:e}");
     println!("{dtype}: off by {off:e}");
-    let (plan, ran) = (InjectionPlan::new(gpu.as_ref(), engine.model(), dtype), gpu.launches());
+    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype).unwrap();
+    let ran = gpu.launches();
     let complaints = complaints(&plan, &ran);
     assert!(complaints.is_empty(), "{complaints:?}");
     ran
@@ -236,8 +238,8 @@ fn drawn<B: Backend>(
     (ids.iter().map(|id| tokens[id].clone()).collect(), engine.captured_graphs())
 }
 
-/// Holds replayed decode steps, which run in a bucket of this size, to eager ones. What is drawn at this temperature hangs on
-/// all logits, what is drawn next on all keys and values.
+/// Holds replayed decode steps, which run in a bucket of this size, to eager ones. What is drawn at this
+/// temperature hangs on all logits, what is drawn next on all keys and values.
 fn replays<B: Backend>(
     what: &str,
     lengths: &[usize],
@@ -330,11 +332,12 @@ fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
         let want = logits(&cpu, Float::Bf16, w8a8).1;
         assert!(got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits()), "{name}");
         let ran = gpu.launches();
-        let complaints = complaints(&InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16), &ran);
+        let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16).unwrap();
+        let complaints = complaints(&plan, &ran);
         assert!(complaints.is_empty(), "{complaints:?}");
         let times = |entry: &str| ran.get(entry).copied().unwrap_or(0);
-        // Queries to values, outputs, gate and up, down; the head. Before outputs and down there is no norm, before the
-        // head rows are gathered.
+        // Queries to values, outputs, gate and up, down; the head. Before outputs and down there is no norm,
+        // before the head rows are gathered.
         let (products, quantized) = (times("int8_dense"), times("int8_rows"));
         println!("{name}: {products} products, rows quantized apart for {quantized}");
         assert_eq!((products, quantized), (5, 3), "{ran:?}");

@@ -1,24 +1,25 @@
-//! What a decode step reads on CUDA, counted by the software driver: every weight and every live key and value once.
+//! What a decode step reads on CUDA, counted by the software driver: every weight and every live key and
+//! value once.
 //!
-//! A decode step is bound by memory, so bytes are its time. The machine under the software driver counts the sectors (32
-//! bytes) that each warp instruction touches: the traffic of a GPU without caches, the harshest count. A matrix may be
-//! read at most 1.05 times at it, and so may keys and values; all weights together, too. Vectors of norms (a thousandth of
-//! the bytes) are read once a row, by a block each, and a sector in two halves: 2 times for a row, the second half from the
-//! L1 cache, other rows from L2. Scales of quantized weights are read with their codes, a row's by each of its sum's eight
-//! leaves. The table of the embedding is looked up, so its rows alone are counted. Beside it stands
-//! what caches that never miss twice would fetch.
+//! A decode step is bound by memory, so bytes are its time. The machine under the software driver counts the
+//! sectors (32 bytes) that each warp instruction touches: the traffic of a GPU without caches, the harshest
+//! count. A matrix may be read at most 1.05 times at it, and so may keys and values; all weights together,
+//! too. Vectors of norms (a thousandth of the bytes) are read once a row, by a block each, and a sector in
+//! two halves: 2 times for a row, the second half from the L1 cache, other rows from L2. Scales of quantized
+//! weights are read with their codes, a row's by each of its sum's eight leaves. The table of the embedding
+//! is looked up, so its rows alone are counted. Beside it stands what caches that never miss twice would
+//! fetch.
 //!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs it; a real driver counts nothing, and the test says so.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::backends::{self, cuda, cuda_names};
-use engraft_core::backend::{Linear, Prepared};
 use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
 use engraft_core::inject::inject;
-use engraft_core::mem::{DeviceMem, Float, Stored, WeightFormat};
-use engraft_core::model::Norm;
+use engraft_core::mem::{DeviceMem, Float, Stored, Weight, WeightFormat};
+use engraft_core::model::{Norm, Projection};
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
@@ -78,29 +79,28 @@ struct Buffer {
 /// Every buffer of every weight, as they lie now.
 fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
     let mut all = Vec::new();
-    let mut add = |name: &str, kind: Kind, weight: &Prepared<CudaWeight>| {
-        let lying = weight.raw.buffers();
+    let mut add = |name: &str, kind: Kind, weight: &CudaWeight| {
+        let lying = weight.buffers();
         assert!(!lying.is_empty(), "{name} lies nowhere");
-        for (form, mem) in lying {
-            let (address, bytes) = (mem.address(), mem.bytes() as u64);
-            let kind = match weight.format {
+        for (form, address, bytes) in lying {
+            let kind = match weight.info().format {
                 WeightFormat::Group(groups) if form == "scales" => Kind::Scales(groups.size),
                 _ => kind,
             };
-            all.push(Buffer { name: format!("{name} {form}"), kind, address, bytes });
+            all.push(Buffer { name: format!("{name} {form}"), kind, address, bytes: bytes as u64 });
         }
     };
     let model = engine.model();
     add("token_embed", Kind::Table, model.embed.tokens.as_ref().unwrap());
     for (i, block) in model.blocks.iter().enumerate() {
         let mlp = block.mlp.as_ref().unwrap();
-        let products: [(&str, &Linear<CudaWeight>); 4] =
+        let projections: [(&str, &Projection<Cuda>); 4] =
             [("qkv", &block.qkv), ("attn_out", &block.attn_out), ("up", &mlp.up), ("down", &mlp.down)];
-        for (name, linear) in products {
+        for (name, linear) in projections {
             assert!(linear.bias.is_none());
             add(&format!("layer {i} {name}"), Kind::Matrix, &linear.weight);
         }
-        let norms: [(&str, &Option<Norm<CudaWeight>>); 2] =
+        let norms: [(&str, &Option<Norm<Cuda>>); 2] =
             [("attn_norm", &block.attn_norm), ("mlp_norm", &block.mlp_norm)];
         for (name, norm) in norms {
             add(&format!("layer {i} {name}"), Kind::Vector, &norm.as_ref().unwrap().weight);
@@ -111,8 +111,8 @@ fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
     all
 }
 
-/// Prefills these prompts, takes decode steps until all have had one (it is captured then), and measures the next. Gives the
-/// live positions of that step.
+/// Prefills these prompts, takes decode steps until all have had one (it is captured then), and measures the
+/// next. Gives the live positions of that step.
 fn measured_step(engine: &mut Engine<Cuda>, soft: &SoftCuda, prompts: &[usize]) -> u64 {
     let mut lengths = BTreeMap::new();
     let vocab = engine.model().spec.vocab;
@@ -200,8 +200,8 @@ fn judge_kv(engine: &Engine<Cuda>, soft: &SoftCuda, positions: u64) -> Vec<Strin
     let kv = engine.kv();
     for layer in 0..kv.len() {
         let view = kv.layer(layer).unwrap();
-        let layout = view.layout;
-        for (name, slab, width) in [("keys", view.k, layout.k_dim), ("values", view.v, layout.v_dim)] {
+        let layout = view.layout();
+        for (name, slab, width) in [("keys", view.k(), layout.k_dim), ("values", view.v(), layout.v_dim)] {
             let live = positions * (layout.kv_heads * width * layout.dtype.bytes()) as u64;
             let name = format!("layer {layer} {name}, live");
             let line = Line { name, bytes: live, read: read(slab.address(), slab.bytes() as u64) };
@@ -245,7 +245,11 @@ fn a_decode_step_reads_everything_once() {
         }
         if let Some(format) = quantize {
             let block = &engine.model().blocks[0];
-            assert_eq!(block.qkv.weight.format, format, "weights are not in the format to be measured");
+            assert_eq!(
+                block.qkv.weight.info().format,
+                format,
+                "weights are not in the format to be measured"
+            );
         }
         println!("{:<28} {:>8} {:>10} {:>10}", "kernel", "launches", "read", "written");
         for k in soft.kernels().unwrap() {

@@ -1,8 +1,9 @@
-//! Bad input at the level of models and of the engine: every mistake is an error that names the thing, the value found
-//! and what is allowed; nothing panics, and an engine that refused a request serves the next one.
+//! Bad input at the level of models and of the engine: every mistake is an error that names the thing, the
+//! value found and what is allowed; nothing panics, and an engine that refused a request serves the next one.
 //!
-//! The broken models are goldens with one thing changed, written to a folder of their own. Hostile bytes inside files
-//! are the business of `core/tests/hostile.rs` and of the fuzz targets; here they only go through a whole load once.
+//! The broken models are goldens with one thing changed, written to a folder of their own. Hostile bytes
+//! inside files are the business of `core/tests/hostile.rs` and of the fuzz targets; here they only go
+//! through a whole load once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -273,8 +274,8 @@ fn impossible_fields_of_a_configuration_are_named_with_value_and_range() {
     }
 }
 
-/// Sizes that each pass their check but whose products would overflow, divide to 0 or ask for absurd memory: the first
-/// tensor that cannot have them is named, and nothing was allocated by then.
+/// Sizes that each pass their check but whose products would overflow, divide to 0 or ask for absurd memory:
+/// the first tensor that cannot have them is named, and nothing was allocated by then.
 #[test]
 fn rotary_heads_have_an_even_width() {
     for (heads, width) in [(1000, json!(null)), (4, json!(15))] {
@@ -355,7 +356,8 @@ fn truncated_weights_are_refused_at_every_length() {
     says("no folder", load(&folder.0.join("nowhere"), Access::Read), &["nowhere"]);
 }
 
-/// Every flip either still gives a model or an error of the user's; the last bit of the header is as good as the first.
+/// Every flip either still gives a model or an error of the user's; the last bit of the header is as good as
+/// the first.
 #[test]
 fn flipped_bits_of_header_and_configuration_never_panic() {
     let draft = Draft::of("gpt2");

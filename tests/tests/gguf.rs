@@ -1,5 +1,6 @@
-//! GGUF files of every family that llama.cpp's converters write and that has a golden here: the golden is rewritten as those
-//! converters do (names, row orders, norms plus one, experts stacked, metadata) and must give its own numbers.
+//! GGUF files of every family that llama.cpp's converters write and that has a golden here: the golden is
+//! rewritten as those converters do (names, row orders, norms plus one, experts stacked, metadata) and must
+//! give its own numbers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 // Reason: shared with the tests of families without goldens, which use other parts of it.
@@ -98,7 +99,8 @@ impl Form {
         self
     }
 
-    /// A fused q|k|v whose groups of query heads have their key and value behind them, as all q, all k, all v.
+    /// A fused q|k|v whose groups of query heads have their key and value behind them, as all q, all k, all
+    /// v.
     fn ungrouped(self, groups: usize) -> Self {
         let (heads, _) = self.heads();
         let per = heads / groups;
@@ -261,7 +263,8 @@ fn gemma_with_the_one_in_its_norms() {
     let (case, gemma) = form("gemma2", "gemma2");
     let number = |name: &str| gemma.config[name].as_f64().unwrap();
     let caps = ["attn_logit_softcapping", "final_logit_softcapping"].map(number);
-    // GGUF has no field for the scale of scores, which is that of the heads' width: the queries take the difference.
+    // GGUF has no field for the scale of scores, which is that of the heads' width: the queries take the
+    // difference.
     let factor = (number("head_dim") / number("query_pre_attn_scalar")).sqrt() as f32;
     let gemma = gemma.also(&FOUR).change("norm", one);
     let gemma = gemma.change("attn_q.", |t| t.values.iter_mut().for_each(|v| *v *= factor));

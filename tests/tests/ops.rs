@@ -1,7 +1,7 @@
 //! Every op of the contract on every backend that is there: one trial per backend, op and element type.
 //!
-//! `cargo test -p conformance --test ops -- cpu::linear` runs a part. Cases are numbered by seed and are the same on
-//! every machine.
+//! `cargo test -p conformance --test ops -- cpu::linear` runs a part. Cases are numbered by seed and are the
+//! same on every machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::backends::{self, LabVisitor};

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Exec, HostWeight, Linear, Prepared, WeightUse};
+use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, EncoderInput, Engine, ForwardWant, Forwarded, Pick, Request};
 use engraft_core::inject::{InjectionPlan, Injector};
-use engraft_core::mem::{Float, WeightFormat};
-use engraft_core::model::{OwnBlock, Place};
+use engraft_core::mem::{Device, Float, HostWeight, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::model::{Exec, OwnBlock, Place};
+use engraft_core::ops::{Add, Linear};
 use engraft_core::policy::{ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
@@ -16,13 +17,13 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-type Made<B> = Result<Option<Box<dyn OwnBlock<B>>>>;
+type Made<B> = Result<Option<Box<dyn OwnBlock<<B as Backend>::Device>>>>;
 
 /// The block as it is.
 struct Wrapped;
 
-impl<B: Backend> OwnBlock<B> for Wrapped {
-    fn forward(&self, x: &mut Exec<'_, B>, mut place: Place<'_, B>) -> Result<()> {
+impl<D: Device> OwnBlock<D> for Wrapped {
+    fn forward(&self, x: &mut Exec<'_, D>, mut place: Place<'_, '_, D>) -> Result<()> {
         place.standard(x)
     }
 }
@@ -30,21 +31,21 @@ impl<B: Backend> OwnBlock<B> for Wrapped {
 /// No block at all: the residual stream goes on as it came.
 struct LeftOut;
 
-impl<B: Backend> OwnBlock<B> for LeftOut {
-    fn forward(&self, _: &mut Exec<'_, B>, _: Place<'_, B>) -> Result<()> {
+impl<D: Device> OwnBlock<D> for LeftOut {
+    fn forward(&self, _: &mut Exec<'_, D>, _: Place<'_, '_, D>) -> Result<()> {
         Ok(())
     }
 }
 
-/// What the block gives, plus a product of it with a matrix of its own.
-struct Adapted<B: Backend>(Linear<B::Weight>);
+/// What the block gives, plus a matmul of it with a matrix of its own.
+struct Adapted<D: Device>(D::Weight);
 
-impl<B: Backend> OwnBlock<B> for Adapted<B> {
-    fn forward(&self, x: &mut Exec<'_, B>, mut place: Place<'_, B>) -> Result<()> {
+impl<D: Device> OwnBlock<D> for Adapted<D> {
+    fn forward(&self, x: &mut Exec<'_, D>, mut place: Place<'_, '_, D>) -> Result<()> {
         place.standard(x)?;
         let (tokens, s) = (place.tokens, place.scratch);
-        x.linear(s.residual.view(tokens), self.0.view(), s.partial.view_mut(tokens))?;
-        x.add(s.residual.view_mut(tokens), s.partial.view(tokens))
+        x.run(Linear::new(s.residual.view(tokens)?, &self.0, None, s.partial.view_mut(tokens)?))?;
+        x.run(Add { acc: s.residual.view_mut(tokens)?, x: s.partial.view(tokens)? })
     }
 }
 
@@ -53,16 +54,15 @@ fn adapter<B: Backend>(backend: &Arc<B>, spec: &ModelSpec, factor: f32) -> Made<
     let n = spec.hidden;
     let entry = |i: usize| if i.is_multiple_of(n + 1) { factor } else { 0.0 };
     let bytes: Vec<u8> = (0..n * n).flat_map(|i| entry(i).to_le_bytes()).collect();
-    let weight = HostWeight {
-        name: "adapter",
+    let info = WeightInfo {
+        name: "adapter".into(),
         rows: n,
         cols: n,
         format: WeightFormat::Plain(Float::F32),
         used_for: WeightUse::Linear { grain: 1 },
-        parts: vec![Cow::Owned(bytes)],
     };
-    let weight = Prepared::new(backend.as_ref(), weight)?;
-    Ok(Some(Box::new(Adapted::<B>(Linear { weight, bias: None }))))
+    let weight = backend.prepare_weight(HostWeight::new(info, vec![Cow::Owned(bytes)])?)?;
+    Ok(Some(Box::new(Adapted::<B::Device>(weight))))
 }
 
 fn files(case: &str) -> ModelFiles {
@@ -170,7 +170,7 @@ fn the_plan_names_own_blocks() {
         });
     })
     .unwrap();
-    let plan = InjectionPlan::new(engine.backend().as_ref(), engine.model(), Float::F32);
+    let plan = InjectionPlan::new(engine.backend().as_ref(), engine.model(), Float::F32).unwrap();
     let own: Vec<_> = plan.rows.iter().filter(|r| r.op == "own").collect();
     assert_eq!(own.len(), 1);
     assert_eq!((own[0].layer, own[0].kernel.as_deref()), (Some(1), Some("wrapped")));

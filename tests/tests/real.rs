@@ -1,6 +1,7 @@
-//! Trained models against the reference implementation: the demo model always; stories260K, SmolLM2 and MiniLM where their
-//! weights lie in `tests/golden/real-weights/` (`stories260k/`, `SmolLM2-135M-Instruct.Q4_1.gguf`, `all-MiniLM-L6-v2/`), with
-//! a printed line where they do not. How to get them: `tests/golden/README.md`.
+//! Trained models against the reference implementation: the demo model always; stories260K, SmolLM2 and
+//! MiniLM where their weights lie in `tests/golden/real-weights/` (`stories260k/`,
+//! `SmolLM2-135M-Instruct.Q4_1.gguf`, `all-MiniLM-L6-v2/`), with a printed line where they do not. How to get
+//! them: `tests/golden/README.md`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use engraft_core::checkpoint::{self, Access};

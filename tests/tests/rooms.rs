@@ -6,11 +6,74 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "rooms/arrows.rs"]
+mod arrows;
+#[path = "rooms/lengths.rs"]
+mod lengths;
+#[path = "rooms/tokens.rs"]
+mod tokens;
+#[path = "rooms/tree.rs"]
+mod tree;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use tree::World;
 
 /// The longest file, in lines.
 const LONGEST: usize = 600;
+/// The longest function, in lines.
+const LONGEST_FUNCTION: usize = 60;
+
+/// Crates that users run, by the name that others import, and their root files.
+const PRODUCT: [(&str, &str); 8] = [
+    ("engraft_core", "core/src/lib.rs"),
+    ("engraft_cpu", "backend-cpu/src/lib.rs"),
+    ("engraft_kernels", "kernels/src/lib.rs"),
+    ("engraft_cuda", "backend-cuda/src/lib.rs"),
+    ("engraft_shaders", "shaders/src/lib.rs"),
+    ("engraft_wgpu", "backend-wgpu/src/lib.rs"),
+    ("engraft", "engraft/src/lib.rs"),
+    ("the program", "engraft/src/main.rs"),
+];
+
+/// The rooms of `core`, from the bottom up: each may import those before it.
+const ROOMS: [&str; 21] = [
+    "error",
+    "numerics",
+    "math",
+    "params",
+    "mem",
+    "quant",
+    "kv",
+    "sample",
+    "schedule",
+    "ops",
+    "backend",
+    "checkpoint",
+    "config",
+    "policy",
+    "profile",
+    "weights",
+    "model",
+    "inject",
+    "graph",
+    "engine",
+    "text",
+];
+
+/// What a room must not see although it stands higher: what a model is does not depend on what runs it, nor
+/// the other way round.
+const STRANGERS: [(&str, &[&str]); 3] = [
+    ("checkpoint", &["kv", "schedule", "ops", "backend"]),
+    ("config", &["kv", "schedule", "ops", "backend"]),
+    ("policy", &["kv", "schedule", "ops", "backend"]),
+];
+
+/// What a backend is never told of.
+const ABOVE_BACKENDS: [&str; 9] =
+    ["engine", "model", "policy", "schedule", "weights", "inject", "graph", "checkpoint", "config"];
 
 /// One file of the repository.
 struct Source {
@@ -92,16 +155,10 @@ fn code(text: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// Names right behind the crate's root: `b` of `crate::b::c`, `b` and `d` of `crate::{b::c, d}`.
-///
-/// `crate_name` is `crate` or another crate's name. `depth`: how many `super`s lead from the file to the root.
-fn rooms(text: &str, crate_name: &str, depth: usize) -> Vec<String> {
+/// Names right behind a crate's: `b` of `a::b::c`, `b` and `d` of `a::{b::c, d}`.
+fn behind(text: &str, crate_name: &str) -> Vec<String> {
     let flat: String = code(text).iter().flat_map(|(_, l)| [l.trim(), " "]).collect();
-    let mut starts: Vec<usize> = after(&flat, &format!("{crate_name}::"));
-    if crate_name == "crate" {
-        starts.extend(after(&flat, &"super::".repeat(depth)));
-    }
-    starts.iter().flat_map(|at| first_names(&flat[*at..])).collect()
+    after(&flat, &format!("{crate_name}::")).iter().flat_map(|at| first_names(&flat[*at..])).collect()
 }
 
 /// Ends of the places where `path` stands as a whole path's beginning.
@@ -137,64 +194,113 @@ fn first_names(rest: &str) -> Vec<String> {
     names
 }
 
-/// `super`s from a file of `core/src` up to the root: 1 for `kv/mod.rs`, 2 for `kv/pool.rs`.
-fn depth(name: &str) -> usize {
-    let inside = name.trim_start_matches("core/src/");
-    inside.split('/').count() - usize::from(inside.ends_with("/mod.rs"))
+fn none(rule: &str, broken: Vec<String>) {
+    assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
 }
 
-/// No file below `from` (files in `spared` apart) may name one of `rooms_named`.
-fn forbid(from: &str, crate_name: &str, rooms_named: &[&str], spared: &[(&str, &str)]) -> Vec<String> {
-    let mut broken = Vec::new();
-    for s in library(&[from]) {
-        for room in rooms(&s.text, crate_name, depth(&s.name)) {
-            let free = spared.iter().any(|(file, r)| s.name == *file && room == *r);
-            // A glob could bring in anything.
-            if (rooms_named.contains(&room.as_str()) || room == "*") && !free {
-                broken.push(format!("{} imports {crate_name}::{room}", s.name));
+/// All of the product's crates, as far as they are not test code.
+static WORLD: LazyLock<World> = LazyLock::new(|| {
+    let mut world = World::default();
+    let text = |file: &str| fs::read_to_string(root().join(file)).ok();
+    PRODUCT.iter().for_each(|(name, file)| world.read(name, file, &text));
+    world
+});
+
+/// The folder of a crate's sources.
+fn folder(root_file: &str) -> String {
+    root_file.trim_end_matches("lib.rs").trim_end_matches("main.rs").to_owned()
+}
+
+/// The room of a file of `core`; none for its root.
+fn room(file: &str) -> Option<&str> {
+    let first = file.strip_prefix("core/src/")?.split('/').next()?.trim_end_matches(".rs");
+    (first != "lib").then_some(first)
+}
+
+/// Whether a file is the head of the folder that another one lies in: it gathers what lies below it (an enum of all ops, the
+/// trait that all of them make up), and what lies below it may use what it defines.
+fn gathers(head: &str, file: &str) -> bool {
+    let folder = head.strip_suffix("mod.rs").or_else(|| head.strip_suffix("lib.rs"));
+    folder.is_some_and(|folder| file.starts_with(folder))
+}
+
+/// Files that import each other in a circle, each circle with the arrows in it; what a head gathers is no import.
+fn circles(world: &World) -> Vec<String> {
+    let (mut arrows, _) = world.arrows();
+    arrows.retain(|(from, to), _| !gathers(&world.files[*from], &world.files[*to]));
+    let mut found = Vec::new();
+    for circle in arrows::circles(world.files.len(), &arrows) {
+        found.push(format!("{} files:", circle.len()));
+        for ((from, to), names) in &arrows {
+            if circle.contains(from) && circle.contains(to) {
+                let names = Vec::from_iter(names.iter().map(String::as_str)).join(", ");
+                found.push(format!("  {} -> {}: {names}", world.files[*from], world.files[*to]));
             }
+        }
+    }
+    found
+}
+
+/// Arrows that go up, or to a stranger, or from a backend to what it is never told of.
+fn against_the_order(world: &World) -> Vec<String> {
+    let height = |room: &str| ROOMS.iter().position(|r| *r == room);
+    let stranger = |a: &str, b: &str| STRANGERS.iter().any(|(room, never)| *room == a && never.contains(&b));
+    let mut broken = Vec::new();
+    for ((from, to), names) in &world.arrows().0 {
+        let (from, to) = (world.files[*from].as_str(), world.files[*to].as_str());
+        let Some(target) = room(to) else { continue };
+        let wrong = match room(from) {
+            Some(own) => own != target && (height(own) <= height(target) || stranger(own, target)),
+            None => from.starts_with("backend-") && ABOVE_BACKENDS.contains(&target),
+        };
+        if wrong {
+            let names = Vec::from_iter(names.iter().map(String::as_str)).join(", ");
+            broken.push(format!("{from} -> {to}: {names}"));
         }
     }
     broken
 }
 
-fn none(rule: &str, broken: Vec<String>) {
-    assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
+#[test]
+fn the_reader_reaches_every_file_and_every_path() {
+    let mut broken = WORLD.arrows().1;
+    for s in library(&PRODUCT.map(|(_, file)| folder(file)).each_ref().map(String::as_str)) {
+        if !WORLD.files.contains(&s.name) {
+            broken.push(format!("{} is in no `mod` tree", s.name));
+        }
+    }
+    none("imports are followed to the file that defines a name", broken);
 }
 
 #[test]
-fn the_scheduler_and_the_pages_know_no_backend() {
-    let up = ["backend", "model", "engine", "policy", "weights", "inject", "graph", "profile"];
-    let broken = [forbid("core/src/schedule/", "crate", &up, &[]), forbid("core/src/kv/", "crate", &up, &[])];
-    none("schedule and kv stand below backends and models", broken.concat());
+fn no_files_import_each_other_in_a_circle() {
+    none("files have an order: what two need lies in one below both", circles(&WORLD));
 }
 
 #[test]
-fn policies_describe_and_touch_nothing() {
-    let up = ["backend", "weights", "model", "engine", "inject", "kv", "schedule", "graph", "profile"];
-    let mut broken = forbid("core/src/policy/", "crate", &up, &[]);
-    for s in library(&["core/src/policy/"]) {
-        let flat: String = code(&s.text).iter().map(|(_, l)| l.trim()).collect();
-        let names = after(&flat, "crate::checkpoint::").into_iter().flat_map(|at| first_names(&flat[at..]));
-        broken
-            .extend(names.filter(|n| n != "TensorInfo").map(|n| format!("{} uses checkpoint::{n}", s.name)));
-        // A group `crate::{checkpoint::..}` would hide what it takes.
-        let grouped =
-            flat.match_indices("checkpoint::").count() != flat.match_indices("crate::checkpoint::").count();
-        broken.extend(grouped.then(|| format!("{} names checkpoint without `crate::` before it", s.name)));
+fn imports_go_down() {
+    let mut broken: Vec<String> = WORLD
+        .files
+        .iter()
+        .filter_map(|file| room(file))
+        .filter(|room| !ROOMS.contains(room))
+        .map(|room| format!("core's room {room} has no place in the order"))
+        .collect();
+    broken.dedup();
+    broken.extend(against_the_order(&WORLD));
+    none("rooms have an order, and backends see ops, memory and pages", broken);
+}
+
+#[test]
+fn policies_see_headers_and_no_bytes() {
+    let mut broken = Vec::new();
+    for ((from, to), names) in &WORLD.arrows().0 {
+        let (from, to) = (&WORLD.files[*from], &WORLD.files[*to]);
+        if room(from) == Some("policy") && room(to) == Some("checkpoint") {
+            broken.extend(names.iter().filter(|n| *n != "TensorInfo").map(|n| format!("{from} uses {n}")));
+        }
     }
     none("policies only see configurations and the headers of tensors", broken);
-}
-
-#[test]
-fn backends_know_no_models() {
-    let up = ["model", "engine", "policy", "weights", "inject", "schedule", "graph", "checkpoint"];
-    let timing = [("core/src/backend/exec.rs", "profile")];
-    let core = forbid("core/src/backend/", "crate", &[&up[..], &["profile"]].concat(), &timing);
-    let above = ["engine", "model", "policy", "schedule", "weights", "inject"];
-    let own = |from: &str| forbid(from, "engraft_core", &above, &[]);
-    let backends = [core, own("backend-cpu/src/"), own("backend-cuda/src/"), own("backend-wgpu/src/")];
-    none("a backend sees ops, memory and pages", backends.concat());
 }
 
 #[test]
@@ -207,7 +313,7 @@ fn core_has_no_threads_and_no_environment() {
                 names.iter().filter(|n| line.contains(**n)).map(|n| format!("{}:{number}: {n}", s.name)),
             );
         }
-        let std_rooms = rooms(&s.text, "std", 0).into_iter().filter(|r| r == "thread" || r == "env");
+        let std_rooms = behind(&s.text, "std").into_iter().filter(|r| r == "thread" || r == "env");
         broken.extend(std_rooms.map(|r| format!("{} imports std::{r}", s.name)));
     }
     none("core runs wherever its caller runs it", broken);
@@ -226,20 +332,31 @@ fn files_are_short() {
     none("at most 600 lines, or the head says why not", broken);
 }
 
-/// What families share, and not a family: everything else in the folder is one.
-const NO_FAMILY: [&str; 15] = [
-    "auto", "binding", "describe", "gguf", "mod", "moe", "names", "registry", "resolve", "roles", "rope",
-    "spec", "table", "task", "tests",
-];
+/// Functions of a file that are too long.
+fn long_functions(name: &str, text: &str) -> Vec<String> {
+    let functions = lengths::functions(text).into_iter();
+    let long = functions.filter(|(_, first, last)| last + 1 - first > LONGEST_FUNCTION);
+    long.map(|(own, first, last)| format!("{name}:{first}: {own} has {} lines", last + 1 - first)).collect()
+}
+
+#[test]
+fn functions_are_short() {
+    let all = sources(&[".rs"]);
+    let own = all.iter().filter(|s| !is_test(&s.name) || s.name.starts_with("fuzz/src/"));
+    none(
+        "at most 60 lines from `fn` to its brace",
+        own.flat_map(|s| long_functions(&s.name, &s.text)).collect(),
+    );
+}
 
 #[test]
 fn a_family_is_a_short_table() {
-    let all = library(&["core/src/policy/"]);
+    let all = library(&["core/src/policy/families/"]);
     let stem = |name: &str| Path::new(name).file_stem().unwrap().to_string_lossy().into_owned();
     let mut lengths: Vec<(usize, String)> = all
         .iter()
         .map(|s| (s.text.lines().take_while(|l| !l.contains("#[cfg(test)]")).count(), stem(&s.name)))
-        .filter(|(_, stem)| !NO_FAMILY.contains(&stem.as_str()) && !stem.ends_with("_tests"))
+        .filter(|(_, stem)| stem != "mod")
         .collect();
     lengths.sort();
     assert!(lengths.len() >= 20, "{lengths:?}");
@@ -250,6 +367,29 @@ fn a_family_is_a_short_table() {
         lengths.last()
     );
     assert!(*median <= 80, "{name}: {median} lines");
+}
+
+/// Rust on a page is included by a documentation test, all of it.
+#[test]
+fn rust_on_pages_is_compiled() {
+    let mut included = Vec::new();
+    for s in sources(&[".rs"]) {
+        let folder = s.name.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let quoted = s.text.split("#[doc = include_str!(\"").skip(1).filter_map(|rest| rest.split_once('"'));
+        included.extend(quoted.map(|(path, _)| tree::joined(folder, path)));
+    }
+    let mut broken = Vec::new();
+    for page in sources(&[".md"]).iter().filter(|p| !p.name.contains('/') || p.name.starts_with("docs/")) {
+        let fences = page.text.lines().filter_map(|l| l.strip_prefix("```"));
+        // What is quoted from a file is held by `docs.rs`.
+        let code = fences.filter(|kind| kind.starts_with("rust") && !kind.contains(" file="));
+        let rust: Vec<&str> = code.collect();
+        if !rust.is_empty() && !included.contains(&page.name) {
+            broken.push(format!("{} is in no `#[doc = include_str!(..)]`", page.name));
+        }
+        broken.extend(rust.iter().filter(|k| k.contains("ignore")).map(|k| format!("{}: {k}", page.name)));
+    }
+    none("examples work", broken);
 }
 
 /// `docs/deepspeed_defects.md` names tests that are there.
@@ -324,23 +464,98 @@ fn no_path_of_a_machine_is_written_down() {
     none("the project builds anywhere", broken);
 }
 
-/// The reader itself: a rule that sees nothing would hold for everything.
+/// The readers themselves: a rule that sees nothing would hold for everything.
 #[test]
-fn the_reader_sees_what_the_rules_forbid() {
-    let text = "//! crate::engine\nuse crate::{\n    Error, backend::{Stream, x},\n    kv,\n};\nfn f() { crate::model::g(super::super::graph::h); }\n\
-                #[cfg(test)]\n#[allow(x)]\nmod tests {\n    use crate::weights;\n    fn y() {\n    }\n}\nuse super::policy;\n#[cfg(test)]\nmod t;\nuse crate::inject;\n";
-    let mut seen = rooms(text, "crate", 2);
-    seen.sort();
-    assert_eq!(seen, ["Error", "backend", "graph", "inject", "kv", "model"]);
-    assert_eq!(rooms("use super::policy::P;", "crate", 1), ["policy"]);
-    assert_eq!(rooms("use engraft_core::{mem::{A, B}, schedule};", "engraft_core", 1), ["mem", "schedule"]);
-    assert_eq!(
-        (depth("core/src/kv/mod.rs"), depth("core/src/kv/pool.rs"), depth("core/src/math.rs")),
-        (1, 2, 1)
-    );
+fn the_text_reader_sees_what_the_rules_forbid() {
+    let text = "//! std::env\nuse std::{\n    env, fs::{File, x},\n    thread,\n};\nfn f() { std::process::exit(g(a::std::b)); }\n\
+                #[cfg(test)]\n#[allow(x)]\nmod tests {\n    use std::sync;\n    fn y() {\n    }\n}\n#[cfg(test)]\nmod t;\nuse std::net;\n";
+    assert_eq!(behind(text, "std"), ["env", "fs", "thread", "process", "net"]);
     assert!(
         is_test("core/src/policy/tests.rs")
             && is_test("tests/src/lib.rs")
             && !is_test("core/src/mem/view.rs")
     );
+}
+
+/// Crates that break rules in every way that a name can be written.
+fn planted() -> World {
+    let files = BTreeMap::from([
+        (
+            "core/src/lib.rs",
+            "pub mod mem;\npub mod kv;\npub mod engine;\npub mod odd;\npub use mem::View as Seen;",
+        ),
+        ("core/src/mem/mod.rs", "mod view;\nmod tests;\npub use view::{View, make};\npub struct Own;"),
+        (
+            "core/src/mem/view.rs",
+            "pub struct View;\npub fn make() {}\n#[cfg(test)]\nmod tests { use crate::engine::Engine; }",
+        ),
+        ("core/src/mem/tests.rs", "use std::fmt;\nfn f() { let _ = fmt::Error; }"),
+        // A glob, a path in a macro, a value, an attribute.
+        (
+            "core/src/kv.rs",
+            "use crate::mem::*;\nfn f() { vec![crate::engine::go(make())]; }\n#[arg(parser = super::odd::read)]\nstruct S;",
+        ),
+        // Through the root's re-export, through `super`, through a macro of its own.
+        (
+            "core/src/engine.rs",
+            "use crate::Seen;\nuse super::kv as pages;\npub struct Engine(Seen, pages::S);\npub fn go() {}",
+        ),
+        ("core/src/odd.rs", "#[path = \"strange.rs\"]\nmod own;\npub fn read() { own::one() }"),
+        ("core/src/strange.rs", "pub fn one() { super::read(); super::nothing(); }"),
+        (
+            "backend-x/src/lib.rs",
+            "use engraft_core::{engine, mem::View, Seen};\nfn f(_: View, _: Seen) { engine::go() }",
+        ),
+    ]);
+    let mut world = World::default();
+    let text = |file: &str| files.get(file).map(|text| (*text).to_owned());
+    world.read("engraft_core", "core/src/lib.rs", &text);
+    world.read("engraft_x", "backend-x/src/lib.rs", &text);
+    world
+}
+
+#[test]
+fn the_reader_of_imports_follows_every_path() {
+    let world = planted();
+    let (arrows, lost) = world.arrows();
+    let name = |file: usize| world.files[file].trim_end_matches(".rs").replace("core/src/", "");
+    let mut seen: Vec<String> = arrows
+        .iter()
+        .flat_map(|((from, to), names)| names.iter().map(|n| format!("{} {n} {}", name(*from), name(*to))))
+        .collect();
+    let mut want = vec![
+        "kv make mem/view",
+        "kv go engine",
+        "kv read odd",
+        "engine View mem/view",
+        "engine S kv",
+        "odd one strange",
+        "strange read odd",
+        "backend-x/src/lib View mem/view",
+        "backend-x/src/lib go engine",
+    ];
+    seen.sort();
+    want.sort();
+    assert_eq!(seen, want);
+    assert_eq!(lost, ["core/src/strange.rs names super::nothing"]);
+    assert_eq!(circles(&world).iter().filter(|line| line.starts_with("2 files")).count(), 2);
+    let order = against_the_order(&world);
+    assert!(order.contains(&"core/src/kv.rs -> core/src/engine.rs: go".to_owned()), "{order:?}");
+    assert!(order.contains(&"backend-x/src/lib.rs -> core/src/engine.rs: go".to_owned()), "{order:?}");
+    assert!(!order.iter().any(|o| o.starts_with("core/src/engine.rs -> core/src/kv.rs")), "{order:?}");
+}
+
+#[test]
+fn long_functions_are_found_wherever_they_stand() {
+    let body = "    x();\n".repeat(59);
+    let text = format!(
+        "fn exact() {{\n{}}}\n#[inline]\nfn plain() {{\n{body}}}\nimpl A {{\nfn method(\n) {{\n{body}}}\n}}\n\
+         m! {{ fn within() {{\n{body}}} }}\ntrait T {{ fn default() {{\n{body}}} fn none(); }}\n\
+         #[cfg(test)]\nmod tests {{ fn t() {{\n{body}}} }}\n#[test]\nfn t() {{\n{body}}}\n",
+        "    x();\n".repeat(58)
+    );
+    let found = long_functions("a.rs", &text);
+    let names: Vec<&str> = found.iter().filter_map(|f| f.split(' ').nth(1)).collect();
+    assert_eq!(names, ["plain", "method", "within", "default"], "{found:?}");
+    assert_eq!(found[0], "a.rs:62: plain has 61 lines");
 }

@@ -1,5 +1,5 @@
-//! StableLM's largest form, whose query and key heads have norms with values of their own and whose parts stand side by
-//! side, has no golden: random weights against its published description in f64.
+//! StableLM's largest form, whose query and key heads have norms with values of their own and whose parts
+//! stand side by side, has no golden: random weights against its published description in f64.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 // Reason: shared with other tests, which use more of them.

@@ -1,5 +1,5 @@
-//! Families that have no golden: a golden of a relative is rewritten into their form (names, row orders, fusions, experts
-//! that are copies), and must give the relative's numbers.
+//! Families that have no golden: a golden of a relative is rewritten into their form (names, row orders,
+//! fusions, experts that are copies), and must give the relative's numbers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 // Reason: shared with the tests of GGUF files, which use other parts of it.
@@ -147,8 +147,8 @@ fn odd(i: usize) -> f32 {
     ((i * 37 % 23) as f32 - 11.0) / 20.0
 }
 
-/// Heads twice as high: their own rows, for ChatGLM's rotation `in_pairs` (row i of the first half and row i of the second
-/// become neighbours), then as many rows of `more`.
+/// Heads twice as high: their own rows, for ChatGLM's rotation `in_pairs` (row i of the first half and row i
+/// of the second become neighbours), then as many rows of `more`.
 fn heads_with_more(tensor: &Tensor, width: usize, in_pairs: bool, more: impl Fn(usize) -> f32) -> Tensor {
     let cols = tensor.cols();
     let mut values = Vec::with_capacity(2 * tensor.values.len());
@@ -162,9 +162,33 @@ fn heads_with_more(tensor: &Tensor, width: usize, in_pairs: bool, more: impl Fn(
     Tensor { shape: [&[2 * tensor.shape[0]], &tensor.shape[1..]].concat(), values }
 }
 
-/// A golden that rotates whole heads, as a ChatGLM: its heads are the first halves, which ChatGLM rotates, of heads twice as
-/// wide. Behind them queries have rows of their own and keys a bias at most, so that all scores of a query grow alike,
-/// which softmax takes away again, unless these columns were rotated, too; values have rows that no output reads.
+/// An operand of attention with twice as many columns per head; others as they are.
+fn widened(name: &str, tensor: Tensor, width: usize) -> Tensor {
+    let bias = tensor.shape.len() == 1;
+    if name.contains("q_proj") {
+        // Wider heads divide scores by the root of twice the width.
+        let mut new = heads_with_more(&tensor, width, true, |i| odd(i) / 10.0);
+        let own = width * tensor.cols();
+        let first = |i: usize| i % (2 * own) < own;
+        new.values.iter_mut().enumerate().filter(|(i, _)| first(*i)).for_each(|(_, v)| {
+            *v *= std::f32::consts::SQRT_2;
+        });
+        new
+    } else if name.contains("k_proj") {
+        heads_with_more(&tensor, width, true, |i| if bias { odd(i) } else { 0.0 })
+    } else if name.contains("v_proj") {
+        heads_with_more(&tensor, width, false, odd)
+    } else if name.contains("self_attention.dense") {
+        heads_with_more(&tensor.transposed(), width, false, |_| 0.0).transposed()
+    } else {
+        tensor
+    }
+}
+
+/// A golden that rotates whole heads, as a ChatGLM: its heads are the first halves, which ChatGLM rotates, of
+/// heads twice as wide. Behind them queries have rows of their own and keys a bias at most, so that all
+/// scores of a query grow alike, which softmax takes away again, unless these columns were rotated, too;
+/// values have rows that no output reads.
 fn chatglm(name: &str) -> (Case, Value, Tensors) {
     let (case, config, old) = golden(name);
     let number = |field: &str| config[field].as_u64().unwrap() as usize;
@@ -185,25 +209,8 @@ fn chatglm(name: &str) -> (Case, Value, Tensors) {
     for (old, tensor) in old {
         let name = pairs.iter().fold(old, |n, (from, to)| n.replace(from, to));
         let bias = tensor.shape.len() == 1;
-        let new = if name.contains("q_proj") {
-            // Wider heads divide scores by the root of twice the width.
-            let mut new = heads_with_more(&tensor, width, true, |i| odd(i) / 10.0);
-            let own = width * tensor.cols();
-            let first = |i: usize| i % (2 * own) < own;
-            new.values.iter_mut().enumerate().filter(|(i, _)| first(*i)).for_each(|(_, v)| {
-                *v *= std::f32::consts::SQRT_2;
-            });
-            new
-        } else if name.contains("k_proj") {
-            biased |= bias;
-            heads_with_more(&tensor, width, true, |i| if bias { odd(i) } else { 0.0 })
-        } else if name.contains("v_proj") {
-            heads_with_more(&tensor, width, false, odd)
-        } else if name.contains("self_attention.dense") {
-            heads_with_more(&tensor.transposed(), width, false, |_| 0.0).transposed()
-        } else {
-            tensor
-        };
+        biased |= bias && name.contains("k_proj");
+        let new = widened(&name, tensor, width);
         tensors.insert(name, new);
     }
     for layer in 0..layers {
@@ -232,7 +239,8 @@ fn chatglm(name: &str) -> (Case, Value, Tensors) {
     (case, config, tensors)
 }
 
-/// LLaMA's golden has a base of its own (a ratio of 0.17) and as many keys as queries, Qwen 2's two groups and biases.
+/// LLaMA's golden has a base of its own (a ratio of 0.17) and as many keys as queries, Qwen 2's two groups
+/// and biases.
 #[test]
 fn chatglm_by_llama_and_qwen2() {
     for (name, ratio, groups) in [("llama", 0.17, 4), ("qwen2", 1.0, 2)] {
@@ -337,7 +345,8 @@ fn megatron(version: usize) -> (Case, Value, Tensors) {
         if old.contains("c_attn") {
             let (rows, cols) = (tensor.shape[0], tensor.cols());
             let (hidden, width) = (rows / 3, rows / 3 / heads);
-            // This golden scales scores by the layer's number; Megatron does not: the queries take the factor.
+            // This golden scales scores by the layer's number; Megatron does not: the queries take the
+            // factor.
             let layer: usize = old.split('.').nth(2).unwrap().parse().unwrap();
             tensor.values[..hidden * cols].iter_mut().for_each(|v| *v /= (layer + 1) as f32);
             let order: Vec<usize> = match version {
@@ -370,8 +379,8 @@ fn megatron_in_all_row_orders() {
     }
 }
 
-/// Experts that are all alike give what one dense part gives, whoever is chosen, as their weights add up to one; in the
-/// residual form so do the two coefficients.
+/// Experts that are all alike give what one dense part gives, whoever is chosen, as their weights add up to
+/// one; in the residual form so do the two coefficients.
 #[test]
 fn megatron_with_experts() {
     for (moe, experts, topk) in [("standard", 1, 1), ("standard", 3, 2), ("residual", 4, 2)] {

@@ -1,5 +1,5 @@
-//! Whole models on every adapter of this machine: the laws, bit for bit, the CPU's bits where the adapter's arithmetic
-//! allows that promise, the tokens that the CPU draws, and what a decode step costs the host.
+//! Whole models on every adapter of this machine: the laws, bit for bit, the CPU's bits where the adapter's
+//! arithmetic allows that promise, the tokens that the CPU draws, and what a decode step costs the host.
 //!
 //! Without an adapter nothing runs, and the test says so; `ENGRAFT_REQUIRE=wgpu` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -12,13 +12,14 @@ use conformance::device::{Device, Matrix};
 use conformance::dice::Dice;
 use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
-use engraft_core::backend::{Backend, Coverage, Groups, Op, PrimitiveOps, Signature, WeightUse};
+use engraft_core::backend::{Backend, Coverage};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
 use engraft_core::inject::inject;
-use engraft_core::mem::{Block, Float, WeightFormat};
+use engraft_core::mem::{Block, Float, WeightFormat, WeightUse};
 use engraft_core::numerics::{Madd, Mode};
+use engraft_core::ops::{Convert, Embed, ExpertLinear, Groups, Linear, NormOpKind, Signature};
 use engraft_core::policy::Registry;
 use engraft_core::quant;
 use engraft_core::sample::SamplingParams;
@@ -31,7 +32,8 @@ use std::path::Path;
 use std::sync::Arc;
 use whole::{CASES, config, golden, laws, open, run, same};
 
-/// Counts what this thread allocates: drivers have threads of their own. Where it is asked to it notes who did.
+/// Counts what this thread allocates: drivers have threads of their own. Where it is asked to it notes who
+/// did.
 struct Counting;
 
 thread_local! {
@@ -40,12 +42,14 @@ thread_local! {
     static NOTES: RefCell<Vec<Vec<usize>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes the stack: addresses alone, and not by the standard library, whose lock wgpu may hold (it takes stacks, too).
+/// Notes the stack: addresses alone, and not by the standard library, whose lock wgpu may hold (it takes
+/// stacks, too).
 fn note() {
     // A note allocates, too, and must not note that.
     if NOTING.try_with(|on| on.replace(false)) == Ok(true) {
         let mut stack = Vec::new();
-        // SAFETY: the unwinder is safe on every thread; the lock that is left out is for symbols on other systems.
+        // SAFETY: the unwinder is safe on every thread; the lock that is left out is for symbols on other
+        // systems.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 stack.push(frame.ip() as usize);
@@ -94,7 +98,8 @@ fn who_allocates(f: impl FnOnce()) -> (usize, Vec<String>) {
                 let name = symbol.name().map_or(String::new(), |name| name.to_string());
                 let file = symbol.filename().map_or(String::new(), |file| file.display().to_string());
                 text.push_str(&format!("  {name} {file}\n"));
-                // By name where only that is known; by file where it was inlined. This program is a crate called `wgpu`, too.
+                // By name where only that is known; by file where it was inlined. This program is a crate
+                // called `wgpu`, too.
                 let name = name.trim_start_matches(['<', '&']);
                 of_wgpu |= file.contains("/wgpu-")
                     || ["wgpu::api::", "wgpu_core::", "wgpu_hal::"].iter().any(|part| name.starts_with(part));
@@ -107,7 +112,8 @@ fn who_allocates(f: impl FnOnce()) -> (usize, Vec<String>) {
     (notes.len(), own)
 }
 
-/// What a decode step costs the host: one submit, an upload within the bound, nothing made on the device.
+/// What a decode step costs the host: one submit, an upload within the bound, nothing made on the
+/// device.
 fn costs(gpu: &Arc<Wgpu>, model: &Path, sequences: u32) {
     let config = EngineConfig { max_context: 64, ..EngineConfig::default() };
     let mut engine = open(gpu, model, config);
@@ -188,8 +194,8 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Ma
     Matrix { rows, cols, format, bytes }
 }
 
-/// Products of one and of several rows, rows looked up, and experts' products.
-fn products<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
+/// Matmuls of one and of several rows, rows looked up, and experts' matmuls.
+fn matmuls<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
     let dice = &mut Dice::new(7);
     let cols = if format.block().is_some() { 512 } else { 200 };
     let mut dev = Device::new(backend, false).unwrap();
@@ -208,12 +214,13 @@ fn products<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
         dev.output(rows, cols, Float::F32, Lay::default()).unwrap()
     });
     let [alone, several, looked_up, by_expert] = &mut out;
-    dev.launch(|s, _| {
-        s.linear(one.view(), &w, None, alone.view_mut())?;
-        s.linear(x.view(), &w, None, several.view_mut())?;
-        s.embed(ids.view(), &w, looked_up.view_mut())?;
+    dev.launch(|to| {
+        to.run(Linear::new(one.view()?, &w, None, alone.view_mut()?))?;
+        to.run(Linear::new(x.view()?, &w, None, several.view_mut()?))?;
+        to.run(Embed { ids: ids.view(), table: &w, add: None, out: looked_up.view_mut()? })?;
         let groups = Groups { experts: experts.view(), groups: groups.view(), count: 3 };
-        s.expert_linear(x.view(), &of_experts, None, groups, by_expert.view_mut())
+        let (x, out) = (x.view()?, by_expert.view_mut()?);
+        to.run(ExpertLinear { x, weight: &of_experts, bias: None, groups, out })
     })
     .unwrap();
     out.iter().map(|o| dev.read(o, "out").unwrap()).collect()
@@ -221,13 +228,12 @@ fn products<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
 
 /// Where the adapter promises no bits: to about 2^-13 of the largest value.
 fn near(want: &Output) -> Want {
-    let Data::Floats { values, .. } = &want.data else { panic!("products are floats") };
+    let Data::Floats { values, .. } = &want.data else { panic!("matmuls give floats") };
     let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
     let slack = vec![f64::from(largest) / 8192.0; values.len()];
     Want::Near { values: values.iter().map(|v| f64::from(*v)).collect(), slack }
 }
 
-/// The formats of quantized weights that `ops` leaves out: a driver compiles every shader of every format.
 /// All adapters here; fails where one that is asked for is missing.
 fn adapters() -> Vec<String> {
     let missing = backends::missing_here();
@@ -235,6 +241,7 @@ fn adapters() -> Vec<String> {
     backends::adapters()
 }
 
+/// The formats of quantized weights that `ops` leaves out: a driver compiles every shader of every format.
 #[test]
 fn weights_of_every_packed_format_give_the_cpus_bits() {
     let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
@@ -244,7 +251,7 @@ fn weights_of_every_packed_format_give_the_cpus_bits() {
     for name in adapters() {
         let gpu = wgpu(Some(&name), false).unwrap();
         for format in &formats {
-            let (got, want) = (products(&gpu, *format), products(&cpu, *format));
+            let (got, want) = (matmuls(&gpu, *format), matmuls(&cpu, *format));
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                 let worst = match gpu.numerics().mode {
                     Mode::Reference => same_bits(got, want),
@@ -258,7 +265,7 @@ fn weights_of_every_packed_format_give_the_cpus_bits() {
         let (adapter, bytes_by_hand) = (Some(name.clone()), true);
         let by_hand = WgpuConfig { adapter, software: true, bytes_by_hand, ..WgpuConfig::default() };
         let by_hand = Wgpu::new(by_hand).unwrap();
-        let (a, b) = (products(&gpu, WeightFormat::W8A8), products(&by_hand, WeightFormat::W8A8));
+        let (a, b) = (matmuls(&gpu, WeightFormat::W8A8), matmuls(&by_hand, WeightFormat::W8A8));
         for (a, b) in a.iter().zip(&b) {
             let worst = same_bits(a, b);
             assert!(worst.is_none(), "{name}: four bytes at a time and one by one: {worst:?}");
@@ -278,21 +285,22 @@ fn halves<B: Backend>(backend: &Arc<B>) -> Vec<Output> {
     let wide = dev.grid(&grid(middles, Float::F32)).unwrap();
     let [mut widened, mut rounded] =
         [Float::F32, Float::F16].map(|to| dev.output(256, 248, to, Lay::default()).unwrap());
-    dev.launch(|s, _| {
-        s.convert(narrow.view(), widened.view_mut())?;
-        s.convert(wide.view(), rounded.view_mut())
+    dev.launch(|to| {
+        to.run(Convert { x: narrow.view()?, out: widened.view_mut()? })?;
+        to.run(Convert { x: wide.view()?, out: rounded.view_mut()? })
     })
     .unwrap();
     vec![dev.read(&widened, "widened").unwrap(), dev.read(&rounded, "rounded").unwrap()]
 }
 
-/// Halves by their own type, where shaders know it, are those that are unpacked by hand; reports say which it is.
+/// Halves by their own type, where shaders know it, are those that are unpacked by hand; reports say which it
+/// is.
 #[test]
 fn halves_are_the_same_by_type_and_by_hand() {
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
-    let signature = Signature { dtype: Float::F16, ..Signature::default() };
-    let reported = |gpu: &Wgpu| match gpu.coverage(Op::Norm, &signature) {
-        Coverage::Native(kernel) => kernel,
+    let signature = Signature::new(NormOpKind::Norm.into(), Float::F16, 64, 64);
+    let reported = |gpu: &Wgpu| match gpu.coverage(&signature) {
+        Coverage::Native(kernel) => kernel.to_string(),
         other => panic!("{other:?}"),
     };
     for name in adapters() {
@@ -355,13 +363,14 @@ fn weights_that_no_binding_holds_are_cut_and_keep_their_bits() {
     for name in adapters() {
         let config = WgpuConfig { adapter: Some(name.clone()), software: true, ..WgpuConfig::default() };
         let whole = Wgpu::new(config.clone()).unwrap();
-        // Panels of 32 outputs: by 224 inputs in f32 28,672 bytes, by 512 in bytes 16,384. Two do not go into one binding.
+        // Panels of 32 outputs: by 224 inputs in f32 28,672 bytes, by 512 in bytes 16,384. Two do not go into
+        // one binding.
         for (format, bytes) in [("f32", 30 << 10), ("q8_0", 20 << 10)] {
             let format = format.parse().unwrap();
             let cut = Wgpu::new(WgpuConfig { binding_bytes: Some(bytes), ..config.clone() }).unwrap();
             let made = [&whole, &cut].map(|gpu| {
                 let before = gpu.counters().dispatches;
-                let out = products(gpu, format);
+                let out = matmuls(gpu, format);
                 (out, gpu.counters().dispatches - before)
             });
             let [(a, few), (b, many)] = made;

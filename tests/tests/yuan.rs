@@ -1,5 +1,6 @@
-//! Yuan 2.0 has no golden: a checkpoint of random weights against its published description, written down here in f64,
-//! token by token and without a cache; then the laws, since its blocks keep more of every position than keys and values.
+//! Yuan 2.0 has no golden: a checkpoint of random weights against its published description, written down
+//! here in f64, token by token and without a cache; then the laws, since its blocks keep more of every
+//! position than keys and values.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 // Reason: shared with other tests, which use more of them.

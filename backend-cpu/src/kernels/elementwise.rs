@@ -1,6 +1,6 @@
-//! Element by element: sum, activation, gated activation, conversion; rows gathered; the largest column.
+//! Element by element: sum, activation, gated activation, conversion.
 
-use super::{Activation, Floats, Machine, Rows, RowsMut, over};
+use super::{Activation, Floats, Machine, Rows, RowsMut, over, same, same_shape};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::{Result, math};
 
@@ -16,6 +16,7 @@ enum Step {
 
 /// `acc += x`.
 pub fn add(machine: &Machine, acc: RowsMut, x: Rows) -> Result<()> {
+    same_shape("add", x, acc.as_rows())?;
     each_row(machine, acc.as_rows(), acc, Step::Add(x))
 }
 
@@ -31,15 +32,21 @@ pub fn scale(machine: &Machine, x: RowsMut, factor: f32, cap: Option<f32>) -> Re
 
 /// `out = act(g) * u` of `[g | u]`, rounded once.
 pub fn gate(machine: &Machine, gate_up: Rows, act: Activation, out: RowsMut) -> Result<()> {
+    same("gate", "rows", out.rows, gate_up.rows)?;
+    same("gate", "columns of gate and up", gate_up.cols, out.cols.saturating_mul(2))?;
     each_row(machine, gate_up, out, Step::Gate(act))
 }
 
 /// `out = x`, rounded to `out`'s element type.
 pub fn convert(machine: &Machine, x: Rows, out: RowsMut) -> Result<()> {
+    same_shape("convert", out.as_rows(), x)?;
     each_row(machine, x, out, Step::Convert)
 }
 
 fn each_row(machine: &Machine, x: Rows, out: RowsMut, step: Step) -> Result<()> {
+    if x.is_empty() {
+        return Ok(());
+    }
     let rows = (8192 / x.cols.max(1)).clamp(1, 64);
     let per_thread = 2 * x.cols.next_multiple_of(16);
     machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
@@ -63,7 +70,7 @@ impl Kernel for Part {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let cols = self.x.cols;
-        // SAFETY: two rows of scratch; views were sized by the caller.
+        // SAFETY: two rows of scratch; the views go together, `each_row`'s callers have checked that.
         unsafe {
             let (row, other) = (self.scratch.at(0), self.scratch.at(cols.next_multiple_of(16)));
             let values = std::slice::from_raw_parts_mut(row, cols);
@@ -98,41 +105,6 @@ impl Kernel for Part {
     }
 }
 
-/// `out[i] = x[rows[i]]`, bytes copied; a row number beyond `x` gives zeros.
-pub fn gather_rows(x: Rows, rows: &[u32], out: RowsMut) {
-    let bytes = x.cols * x.dtype.bytes();
-    for (i, row) in rows.iter().enumerate().take(out.rows) {
-        // SAFETY: both views have `cols` elements of one type in a row; `gather_rows` of `Exec` checked that.
-        unsafe {
-            match (*row as usize) < x.rows {
-                true => std::ptr::copy_nonoverlapping(x.row(*row as usize), out.row(i), bytes),
-                false => std::ptr::write_bytes(out.row(i), 0, bytes),
-            }
-        }
-    }
-}
-
-/// Column of the largest value of every row; ties go to the lowest, NaN is never the largest.
-pub fn argmax(machine: &Machine, x: Rows, out: &mut [u32]) -> Result<()> {
-    machine.with_scratch(x.cols.next_multiple_of(16), |scratch| {
-        for (r, out) in out.iter_mut().enumerate().take(x.rows) {
-            // SAFETY: one row of scratch.
-            let values = unsafe {
-                x.widen::<simd::Portable<engraft_core::math::FusedMadd>>(r, 0, x.cols, scratch.at(0));
-                std::slice::from_raw_parts(scratch.at(0), x.cols)
-            };
-            let mut best = (0, f32::NEG_INFINITY);
-            for (i, v) in values.iter().enumerate() {
-                if *v > best.1 {
-                    best = (i, *v);
-                }
-            }
-            *out = best.0 as u32;
-        }
-        Ok(())
-    })
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -155,14 +127,5 @@ mod tests {
                 .collect();
             assert_eq!(bits(&out), bits(&want));
         }
-    }
-
-    #[test]
-    fn argmax_takes_the_lowest_of_ties_and_never_nan() {
-        let x = [1.0, 3.0, 3.0, f32::NAN, f32::NAN, f32::NAN, f32::NAN, -1.0];
-        let mut out = [9; 2];
-        // SAFETY: the array outlives the call.
-        argmax(&machines(Madd::Fused)[0], unsafe { Rows::of(&x, 4) }, &mut out).unwrap();
-        assert_eq!(out, [1, 3]);
     }
 }

@@ -1,27 +1,36 @@
 //! Rows of a table by id: `out = table[id]`, or `out = round(out + round(table[id]))`.
 
 use super::linear::Packed;
-use super::{Floats, Machine, RowsMut, round_in_place};
+use super::{Floats, Machine, RowsMut, round_in_place, same};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 
-/// Looks rows up; `read(row, out)` widens a row of the table. An id beyond `rows` counts as a row of zeros.
-pub fn embed(
-    machine: &Machine,
-    ids: &[u32],
-    rows: usize,
-    out: RowsMut,
-    add: bool,
-    read: &dyn Fn(usize, &mut [f32]) -> Result<()>,
-) -> Result<()> {
+/// A table whose rows are read one at a time.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Widens a row that exists into as many values as there are columns.
+    pub read: &'a dyn Fn(usize, &mut [f32]) -> Result<()>,
+}
+
+/// Looks rows up, or adds them with `add`. An id beyond the table counts as a row of zeros.
+pub fn embed(machine: &Machine, ids: &[u32], table: Table<'_>, add: bool, out: RowsMut) -> Result<()> {
     let cols = out.cols;
+    same("embed", "rows", ids.len(), out.rows)?;
+    same("embed", "columns", cols, table.cols)?;
+    if out.as_rows().is_empty() {
+        return Ok(());
+    }
     let padded = cols.next_multiple_of(16);
     machine.with_scratch(2 * padded, |scratch| {
-        for (r, id) in ids.iter().enumerate().take(out.rows) {
+        for (r, id) in ids.iter().enumerate() {
             // SAFETY: two rows of scratch.
             let row = unsafe { std::slice::from_raw_parts_mut(scratch.at(0), cols) };
-            match (*id as usize) < rows {
-                true => read(*id as usize, row)?,
+            match (*id as usize) < table.rows {
+                true => (table.read)(*id as usize, row)?,
                 false => row.fill(0.0),
             }
             // SAFETY: the second row.
@@ -44,7 +53,7 @@ impl Kernel for Write<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let cols = self.out.cols;
-        // SAFETY: a row of scratch; the view was sized by the caller.
+        // SAFETY: a row of scratch; row `r` of the view exists, `embed` has checked that.
         unsafe {
             if self.add {
                 round_in_place::<V>(self.row, self.out.dtype);

@@ -1,12 +1,12 @@
 //! Paged keys and values: append, copy, read.
 //!
-//! A page of the key slab is `[kv_head][d][position]`, of the value slab `[kv_head][position][d]`: scores vectorise over
-//! positions, outputs over value columns. Slabs end in [`PAD`] bytes that vector loads may touch.
+//! A page of the key slab is `[kv_head][d][position]`, of the value slab `[kv_head][position][d]`: scores
+//! vectorise over positions, outputs over value columns. Slabs end in [`PAD`] bytes that vector loads may
+//! touch: they belong to the slab.
 
-use super::{Machine, Rows, RowsMut, over};
+use super::{Machine, Rows, RowsMut, over, product, same};
 use engraft_core::Result;
-use engraft_core::kv::KvLayout;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvLayout};
 
 /// Bytes behind a slab that loads may read and nobody uses.
 pub const PAD: usize = 128;
@@ -22,11 +22,11 @@ pub fn slab_bytes(layout: &KvLayout) -> (usize, usize) {
 pub struct Slab {
     k: *mut u8,
     v: *mut u8,
-    /// Shape.
-    pub layout: KvLayout,
+    pub(super) layout: KvLayout,
 }
 
-// SAFETY: pointers only; who may touch the slabs when is the stream's affair, and kernels write disjoint slots.
+// SAFETY: pointers only; who may touch the slabs when is the stream's affair, and kernels write disjoint
+// slots.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -35,27 +35,23 @@ impl Slab {
     /// Slabs of [`slab_bytes`].
     ///
     /// # Safety
-    /// They are that large and stay alive while the slab is used.
+    /// They are that large, aligned to their element, and stay alive while the slab is used; nobody else
+    /// writes them meanwhile, nor reads them while a kernel writes.
     pub unsafe fn new(k: *mut u8, v: *mut u8, layout: KvLayout) -> Slab {
         Slab { k, v, layout }
     }
 
-    /// Element `(d = 0, offset)` of a page's keys.
+    /// Elements `(d = 0, offset)` of a page's keys and `(offset, d = 0)` of its values; none where there are
+    /// no such.
     #[inline(always)]
-    pub fn key(&self, page: usize, head: usize, offset: usize) -> *mut u8 {
+    pub(super) fn at(&self, page: usize, head: usize, offset: usize) -> Option<(*mut u8, *mut u8)> {
         let l = &self.layout;
-        assert!(page < l.pages && head < l.kv_heads && offset < l.page_size, "page {page} of {}", l.pages);
-        let at = (page * l.kv_heads + head) * l.k_dim * l.page_size + offset;
-        self.k.wrapping_add(at * l.dtype.bytes())
-    }
-
-    /// Element `(offset, d = 0)` of a page's values.
-    #[inline(always)]
-    pub fn value(&self, page: usize, head: usize, offset: usize) -> *mut u8 {
-        let l = &self.layout;
-        assert!(page < l.pages && head < l.kv_heads && offset < l.page_size, "page {page} of {}", l.pages);
-        let at = ((page * l.kv_heads + head) * l.page_size + offset) * l.v_dim;
-        self.v.wrapping_add(at * l.dtype.bytes())
+        if page >= l.pages || head >= l.kv_heads || offset >= l.page_size {
+            return None;
+        }
+        let head = page * l.kv_heads + head;
+        let (k, v) = (head * l.k_dim * l.page_size + offset, (head * l.page_size + offset) * l.v_dim);
+        Some((self.k.wrapping_add(k * l.dtype.bytes()), self.v.wrapping_add(v * l.dtype.bytes())))
     }
 
     fn page_bytes(&self) -> (usize, usize) {
@@ -64,23 +60,26 @@ impl Slab {
     }
 }
 
-/// Copies `count` elements, each rounded from `from`'s type to `to`'s.
+/// Elements of one type.
+#[derive(Clone, Copy)]
+struct Place {
+    start: *mut u8,
+    dtype: Float,
+    /// Elements from one to the next.
+    stride: usize,
+}
+
+/// Copies `count` elements, each rounded to the type of `to`.
 ///
 /// # Safety
-/// `from` has `count` elements in sequence; `to` has them `stride` elements apart.
-unsafe fn scatter(
-    from: *const u8,
-    from_dtype: Float,
-    to: *mut u8,
-    to_dtype: Float,
-    stride: usize,
-    count: usize,
-) {
+/// Both have so many elements; those of `to` belong to the caller.
+#[inline(always)]
+unsafe fn scatter(from: Place, to: Place, count: usize) {
     for i in 0..count {
         // SAFETY: the caller's promise.
         unsafe {
-            let value = load(from, from_dtype, i);
-            store(to, to_dtype, i * stride, value);
+            let value = load(from.start, from.dtype, i * from.stride);
+            store(to.start, to.dtype, i * to.stride, value);
         }
     }
 }
@@ -109,11 +108,19 @@ unsafe fn store(p: *mut u8, dtype: Float, i: usize, value: f32) {
     }
 }
 
-/// Writes row `t` of k and v to `slots[t]`; negative slots are skipped. Slots are distinct, heads are shared out.
-///
-/// Errors: a slot beyond the slab (as a failed assertion).
+/// Rows of keys and of values for a slab.
+fn rows_fit(op: &'static str, k: Rows, v: Rows, l: KvLayout) -> Result<()> {
+    same(op, "rows of v", v.rows, k.rows)?;
+    product(op, "columns of k", k.cols, l.kv_heads, l.k_dim)?;
+    product(op, "columns of v", v.cols, l.kv_heads, l.v_dim)
+}
+
+/// Writes row `t` of k and v to `slots[t]`; negative slots and slots beyond the slab are skipped. Heads are
+/// shared out.
 pub fn append(machine: &Machine, k: Rows, v: Rows, slots: &[i32], slab: Slab) -> Result<()> {
     let l = slab.layout;
+    rows_fit("kv_append", k, v, l)?;
+    same("kv_append", "slots", slots.len(), k.rows)?;
     // One row is written faster than a thread wakes.
     let heads = if slots.len() < 8 { l.kv_heads } else { 1 };
     over(machine, l.kv_heads, heads, |heads, _| append_heads(k, v, slots, slab, heads))
@@ -123,52 +130,55 @@ fn append_heads(k: Rows, v: Rows, slots: &[i32], slab: Slab, heads: std::ops::Ra
     let l = slab.layout;
     for (t, slot) in slots.iter().enumerate() {
         let Ok(slot) = usize::try_from(*slot) else { continue };
-        let (page, offset) = (slot / l.page_size, slot % l.page_size);
         for head in heads.clone() {
-            // SAFETY: `key` and `value` assert that the slot exists; rows have kv_heads * dim elements.
+            let Some((to_k, to_v)) = slab.at(slot / l.page_size, head, slot % l.page_size) else { break };
+            let place = |start, dtype, stride| Place { start, dtype, stride };
+            // SAFETY: rows have kv_heads * dim elements; the slot exists, and this head of it belongs to this
+            // call.
             unsafe {
-                let from = k.row(t).add(head * l.k_dim * k.dtype.bytes());
-                scatter(from, k.dtype, slab.key(page, head, offset), l.dtype, l.page_size, l.k_dim);
-                let from = v.row(t).add(head * l.v_dim * v.dtype.bytes());
-                scatter(from, v.dtype, slab.value(page, head, offset), l.dtype, 1, l.v_dim);
+                let from = k.row(t).add(head * l.k_dim * k.dtype.bytes()).cast_mut();
+                scatter(place(from, k.dtype, 1), place(to_k, l.dtype, l.page_size), l.k_dim);
+                let from = v.row(t).add(head * l.v_dim * v.dtype.bytes()).cast_mut();
+                scatter(place(from, v.dtype, 1), place(to_v, l.dtype, 1), l.v_dim);
             }
         }
     }
 }
 
-/// Copies whole pages, `[from, to, from, to, ...]`.
+/// Copies whole pages, `[from, to, from, to, ...]`; pairs of equal pages or with a page beyond the slab do
+/// nothing.
 pub fn copy_pages(pairs: &[u32], slab: Slab) {
     let (k_bytes, v_bytes) = slab.page_bytes();
-    for pair in pairs.chunks_exact(2) {
-        let (from, to) = (pair[0] as usize, pair[1] as usize);
-        if from != to {
-            // SAFETY: `key` and `value` assert that the pages exist; distinct pages do not overlap.
+    for [from, to] in pairs.as_chunks().0 {
+        let place = |page: &u32| slab.at(*page as usize, 0, 0);
+        if let (true, Some((from_k, from_v)), Some((to_k, to_v))) = (from != to, place(from), place(to)) {
+            // SAFETY: both pages exist, whole; distinct pages do not overlap.
             unsafe {
-                std::ptr::copy_nonoverlapping(slab.key(from, 0, 0), slab.key(to, 0, 0), k_bytes);
-                std::ptr::copy_nonoverlapping(slab.value(from, 0, 0), slab.value(to, 0, 0), v_bytes);
+                std::ptr::copy_nonoverlapping(from_k, to_k, k_bytes);
+                std::ptr::copy_nonoverlapping(from_v, to_v, v_bytes);
             }
         }
     }
 }
 
-/// Reads positions `0..out_k.rows` of a page-table row as plain rows.
-pub fn read(slab: Slab, pages: &[u32], out_k: RowsMut, out_v: RowsMut) {
+/// Reads positions `0..out_k.rows` of a page-table row as plain rows; those in no page of the slab are not
+/// written.
+pub fn read(slab: Slab, pages: &[u32], out_k: RowsMut, out_v: RowsMut) -> Result<()> {
     let l = slab.layout;
+    rows_fit("kv_read", out_k.as_rows(), out_v.as_rows(), l)?;
     for position in 0..out_k.rows {
-        let (page, offset) = (pages[position / l.page_size] as usize, position % l.page_size);
+        let Some(page) = pages.get(position / l.page_size) else { break };
         for head in 0..l.kv_heads {
-            let (k, v) = (slab.key(page, head, offset), slab.value(page, head, offset));
-            for d in 0..l.k_dim {
-                // SAFETY: as in `append`.
-                unsafe {
-                    let value = load(k, l.dtype, d * l.page_size);
-                    store(out_k.row(position), out_k.dtype, head * l.k_dim + d, value);
-                }
-            }
-            for d in 0..l.v_dim {
-                // SAFETY: as in `append`.
-                unsafe { store(out_v.row(position), out_v.dtype, head * l.v_dim + d, load(v, l.dtype, d)) };
+            let Some((k, v)) = slab.at(*page as usize, head, position % l.page_size) else { break };
+            let place = |start, dtype, stride| Place { start, dtype, stride };
+            // SAFETY: as in `append_heads`, the other way round.
+            unsafe {
+                let to = out_k.row(position).add(head * l.k_dim * out_k.dtype.bytes());
+                scatter(place(k, l.dtype, l.page_size), place(to, out_k.dtype, 1), l.k_dim);
+                let to = out_v.row(position).add(head * l.v_dim * out_v.dtype.bytes());
+                scatter(place(v, l.dtype, 1), place(to, out_v.dtype, 1), l.v_dim);
             }
         }
     }
+    Ok(())
 }

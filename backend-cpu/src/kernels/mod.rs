@@ -1,28 +1,32 @@
 //! The arithmetic of the backend, on plain memory.
 //!
-//! One file per stem. Every kernel takes a [`Machine`] (threads, instruction set, multiply-add form, scratch) and views
-//! ([`Rows`], [`RowsMut`]: 2-D, unit inner stride, row pitch, run-time dtype), computes in f32 and rounds once on
-//! output. Calls are validated by the layer above; kernels still assert what memory safety needs, and report an
-//! assertion that fails in a worker as an error.
+//! One file per stem. Every kernel takes a [`Machine`] (threads, instruction set, multiply-add form, scratch)
+//! and views ([`Rows`], [`RowsMut`]: 2-D, unit inner stride, row pitch, run-time dtype), computes in f32 and
+//! rounds once on output. A view is safe to use once it exists, so every kernel that can be called checks,
+//! once per call, that its operands go together; numbers that it finds in its operands (ids, slots, pages,
+//! bounds) are checked where they are used. No load or store touches an element beyond a row, not even within
+//! a vector, and none needs more alignment than its element's.
 //!
-//! Invariant: bits depend on operands and on the multiply-add form, and on nothing else; work is split over outputs.
-//! After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
+//! Invariant: bits depend on operands and on the multiply-add form, and on nothing else; work is split over
+//! outputs. After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
 
 pub mod attention;
 pub mod elementwise;
 pub mod embed;
+pub mod experts;
 pub mod kv;
 pub mod linear;
 pub mod moe;
 pub mod norm;
 pub mod rope;
+pub mod rows;
 
 use crate::pool::Pool;
 use crate::simd::{Isa, Lanes};
-use engraft_core::Result;
 use engraft_core::math::{self, MulAdd};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
+use engraft_core::{Error, Result};
 use std::sync::{Mutex, PoisonError};
 
 /// Threads, instruction set, multiply-add form and scratch memory: what every kernel runs on.
@@ -85,19 +89,22 @@ impl Floats {
     }
 }
 
-/// Zeroed bytes aligned to 64; large ones straight from the system on huge pages, and untouched until written.
+/// Zeroed bytes aligned to 64; large ones straight from the system on huge pages, and untouched until
+/// written.
 #[derive(Debug)]
-pub enum AlignedBytes {
-    /// On the heap.
+pub struct AlignedBytes(Store);
+
+#[derive(Debug)]
+enum Store {
+    /// On the heap, so many bytes of the lines.
     Heap(Vec<Line>, usize),
-    /// Mapped.
     Map(memmap2::MmapMut),
 }
 
 /// One cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-pub struct Line(#[allow(dead_code)] [u8; 64]);
+struct Line(#[allow(dead_code)] [u8; 64]);
 
 impl AlignedBytes {
     /// From this size on memory is mapped.
@@ -111,16 +118,16 @@ impl AlignedBytes {
             // Only a hint: without huge pages everything works, with more TLB misses.
             #[cfg(target_os = "linux")]
             let _ = map.advise(memmap2::Advice::HugePage);
-            return AlignedBytes::Map(map);
+            return AlignedBytes(Store::Map(map));
         }
-        AlignedBytes::Heap(vec![Line([0; 64]); len.div_ceil(64)], len)
+        AlignedBytes(Store::Heap(vec![Line([0; 64]); len.div_ceil(64)], len))
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        match self {
-            AlignedBytes::Heap(_, len) => *len,
-            AlignedBytes::Map(m) => m.len(),
+        match &self.0 {
+            Store::Heap(_, len) => *len,
+            Store::Map(m) => m.len(),
         }
     }
 
@@ -131,17 +138,17 @@ impl AlignedBytes {
 
     /// First byte.
     pub fn as_ptr(&self) -> *const u8 {
-        match self {
-            AlignedBytes::Heap(v, _) => v.as_ptr().cast(),
-            AlignedBytes::Map(m) => m.as_ptr(),
+        match &self.0 {
+            Store::Heap(v, _) => v.as_ptr().cast(),
+            Store::Map(m) => m.as_ptr(),
         }
     }
 
     /// First byte, to write.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        match self {
-            AlignedBytes::Heap(v, _) => v.as_mut_ptr().cast(),
-            AlignedBytes::Map(m) => m.as_mut_ptr(),
+        match &mut self.0 {
+            Store::Heap(v, _) => v.as_mut_ptr().cast(),
+            Store::Map(m) => m.as_mut_ptr(),
         }
     }
 }
@@ -151,13 +158,13 @@ impl AlignedBytes {
 pub struct Rows {
     ptr: *const u8,
     /// Element type.
-    pub dtype: Float,
+    pub(crate) dtype: Float,
     /// Rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Elements of a row.
-    pub cols: usize,
+    pub(crate) cols: usize,
     /// Elements from one row to the next.
-    pub pitch: usize,
+    pub(crate) pitch: usize,
 }
 
 /// A written view `[rows, cols]`.
@@ -165,16 +172,17 @@ pub struct Rows {
 pub struct RowsMut {
     ptr: *mut u8,
     /// Element type.
-    pub dtype: Float,
+    pub(crate) dtype: Float,
     /// Rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Elements of a row.
-    pub cols: usize,
+    pub(crate) cols: usize,
     /// Elements from one row to the next.
-    pub pitch: usize,
+    pub(crate) pitch: usize,
 }
 
-// SAFETY: plain views; whoever makes one promises that the memory outlives and admits its use by the kernels' threads.
+// SAFETY: plain views; whoever makes one promises that the memory outlives and admits its use by the kernels'
+// threads.
 unsafe impl Send for Rows {}
 // SAFETY: as above.
 unsafe impl Sync for Rows {}
@@ -184,11 +192,18 @@ unsafe impl Send for RowsMut {}
 unsafe impl Sync for RowsMut {}
 
 impl Rows {
+    /// Whether there are no elements; a matrix without rows may have more columns than memory, and the other
+    /// way round.
+    fn is_empty(&self) -> bool {
+        self.rows == 0 || self.cols == 0
+    }
+
     /// A view of memory.
     ///
     /// # Safety
-    /// While kernels use the view, `[rows, cols]` at `pitch` is readable, aligned to its element, and written by nobody
-    /// else (a kernel's own output may be the same view where the kernel says so).
+    /// As long as the view or a copy of it is handed to kernels, `[rows, cols]` at `pitch` is readable,
+    /// initialised, aligned to its element, and written by nobody meanwhile (a kernel's own output may be the
+    /// same memory where the kernel says so).
     pub unsafe fn new(ptr: *const u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> Rows {
         Rows { ptr, dtype, rows, cols, pitch }
     }
@@ -222,7 +237,9 @@ impl RowsMut {
     /// A view of memory.
     ///
     /// # Safety
-    /// While kernels use the view, `[rows, cols]` at `pitch` is writable, aligned to its element, and used by nobody else.
+    /// As long as the view or a copy of it is handed to kernels, `[rows, cols]` at `pitch` is writable,
+    /// initialised and aligned to its element; no two kernels run on it at a time, and nobody else uses it
+    /// while one does.
     pub unsafe fn new(ptr: *mut u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RowsMut {
         RowsMut { ptr, dtype, rows, cols, pitch }
     }
@@ -237,7 +254,7 @@ impl RowsMut {
     }
 
     /// The same memory, to read.
-    pub fn as_rows(&self) -> Rows {
+    pub(crate) fn as_rows(&self) -> Rows {
         Rows { ptr: self.ptr, dtype: self.dtype, rows: self.rows, cols: self.cols, pitch: self.pitch }
     }
 
@@ -399,6 +416,33 @@ impl Activation {
             Activation::Tanh => each(v, math::tanh::<M>),
             Activation::Sigmoid => each(v, math::sigmoid::<M>),
         }
+    }
+}
+
+/// Two sizes of operands that go together.
+fn same(op: &'static str, what: &'static str, got: usize, want: usize) -> Result<()> {
+    if got == want { Ok(()) } else { Err(Error::Shape { op, what, got, want }) }
+}
+
+/// A size that is the product of two others, which may be too large for a number.
+fn product(op: &'static str, what: &'static str, got: usize, a: usize, b: usize) -> Result<()> {
+    match a.checked_mul(b) {
+        Some(want) => same(op, what, got, want),
+        None => Err(Error::Shape { op, what, got, want: usize::MAX }),
+    }
+}
+
+/// Two matrices of one shape.
+fn same_shape(op: &'static str, got: Rows, want: Rows) -> Result<()> {
+    same(op, "rows", got.rows, want.rows)?;
+    same(op, "columns", got.cols, want.cols)
+}
+
+/// Parts of `width` columns, without a rest.
+fn whole_parts(op: &'static str, cols: usize, width: usize) -> Result<()> {
+    match cols.checked_rem(width) {
+        Some(rest) => same(op, "columns beyond whole parts", rest, 0),
+        None => Err(Error::Shape { op, what: "columns of a part", got: 0, want: 1 }),
     }
 }
 

@@ -1,14 +1,15 @@
-//! Experts: choosing them, and adding up what they gave. Their products are `linear`'s, expert by expert (`ops/moe.rs`).
+//! Experts: choosing them, and adding up what they gave. Their matmuls are in `experts`.
 //!
-//! Invariant: a token's experts, weights and sum depend on its own rows alone; slots are grouped in ascending order.
+//! Invariant: a token's experts, weights and sum depend on its own rows alone; slots are grouped in ascending
+//! order.
 
-use super::{Floats, Machine, Rows, RowsMut, over};
+use super::{Floats, Machine, Rows, RowsMut, over, same};
 use crate::simd::{self, Kernel, Lanes};
 use crate::sum;
-use engraft_core::Result;
 use engraft_core::math::{self, MulAdd};
 use engraft_core::numerics::leaf_bounds;
 use engraft_core::params::{Router, RouterScore};
+use engraft_core::{Error, Result};
 
 /// Words that chunks write disjoint parts of.
 #[derive(Clone, Copy)]
@@ -27,16 +28,30 @@ impl Words {
     }
 }
 
-/// Chooses experts: logits `[tokens, experts]` f32; experts `[tokens * top_k]`, weights `[tokens, top_k]` f32.
-pub fn route(
-    machine: &Machine,
-    logits: Rows,
-    router: &Router,
-    experts: &mut [u32],
-    weights: RowsMut,
-) -> Result<()> {
-    assert!(experts.len() == logits.rows * router.top_k && logits.cols == router.experts);
-    let (per_thread, router) = (2 * router.experts.next_multiple_of(16), *router);
+/// What routing gives.
+pub struct Routed<'a> {
+    /// `[tokens * top_k]`.
+    pub experts: &'a mut [u32],
+    /// `[tokens, top_k]` f32.
+    pub weights: RowsMut,
+}
+
+/// Chooses experts: logits `[tokens, experts]` f32.
+pub fn route(machine: &Machine, logits: Rows, router: &Router, out: Routed<'_>) -> Result<()> {
+    let (Routed { experts, weights }, router) = (out, *router);
+    same("route", "columns of the logits", logits.cols, router.experts)?;
+    same("route", "rows of the weights", weights.rows, logits.rows)?;
+    same("route", "columns of the weights", weights.cols, router.top_k)?;
+    let slots = logits.rows.saturating_mul(router.top_k);
+    same("route", "slots", experts.len(), slots)?;
+    let most = router.experts.min(Router::MAX_TOP_K);
+    if router.top_k > most {
+        return Err(Error::Shape { op: "route", what: "chosen experts", got: router.top_k, want: most });
+    }
+    if logits.is_empty() {
+        return Ok(());
+    }
+    let per_thread = 2 * router.experts.next_multiple_of(16);
     let experts = Words(experts.as_mut_ptr());
     let step = (4096 / router.experts.max(1)).clamp(1, 64);
     machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
@@ -102,7 +117,7 @@ fn choose(logits: &[f32], chosen: &mut [u32]) {
     chosen.sort_unstable();
 }
 
-/// Weights of the chosen: see `PrimitiveOps::route`.
+/// Weights of the chosen: see `engraft_core::ops::Route`.
 #[inline(always)]
 fn weigh<M: MulAdd>(router: &Router, logits: &[f32], scores: &mut [f32], chosen: &[u32], out: &mut [f32]) {
     match router.score {
@@ -126,8 +141,9 @@ fn weigh<M: MulAdd>(router: &Router, logits: &[f32], scores: &mut [f32], chosen:
     }
 }
 
-/// Slots by expert: `groups` holds `count + 1` bounds, then the slots of expert 0, of expert 1, ..., each ascending.
-pub fn group(experts: &[u32], count: usize, groups: &mut [u32]) {
+/// Slots by expert: `groups` holds `count + 1` bounds, then the slots of expert 0, of expert 1, ..., each
+/// ascending. All of `experts` are below `count`, and `groups` has room.
+pub(crate) fn group(experts: &[u32], count: usize, groups: &mut [u32]) {
     let (bounds, order) = groups.split_at_mut(count + 1);
     bounds.fill(0);
     for e in experts {
@@ -146,8 +162,16 @@ pub fn group(experts: &[u32], count: usize, groups: &mut [u32]) {
     bounds[0] = 0;
 }
 
-/// `out[t] = sum_j weights[t, j] * y[t * k + j]`, a chain from zero in ascending j, added to `out[t]` where asked.
+/// `out[t] = sum_j weights[t, j] * y[t * k + j]`, a chain from zero in ascending j, added to `out[t]` where
+/// asked.
 pub fn combine(machine: &Machine, y: Rows, weights: Rows, add: bool, out: RowsMut) -> Result<()> {
+    same("combine", "rows of the weights", weights.rows, out.rows)?;
+    same("combine", "columns", y.cols, out.cols)?;
+    let slots = out.rows.saturating_mul(weights.cols);
+    same("combine", "slots", y.rows, slots)?;
+    if out.as_rows().is_empty() {
+        return Ok(());
+    }
     let per_thread = 3 * out.cols.next_multiple_of(16);
     let step = (8192 / y.cols.max(1)).clamp(1, 64);
     machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
@@ -174,7 +198,7 @@ impl Kernel for Combine {
         let (cols, k) = (self.out.cols, self.weights.cols);
         let pitch = cols.next_multiple_of(16);
         let mut w = [0f32; 1];
-        // SAFETY: three rows of scratch; views were sized by the caller.
+        // SAFETY: three rows of scratch; `combine` has checked that the views go together.
         unsafe {
             let (y, old) = (self.scratch.at(0), self.scratch.at(pitch));
             let acc = std::slice::from_raw_parts_mut(self.scratch.at(2 * pitch), cols);

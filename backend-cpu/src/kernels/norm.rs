@@ -7,7 +7,7 @@
 //!
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
 
-use super::{Floats, Machine, Rows, RowsMut, over};
+use super::{Floats, Machine, Rows, RowsMut, over, same, same_shape, whole_parts};
 use crate::simd::{Kernel, Lanes, wide};
 use crate::sum;
 use engraft_core::Result;
@@ -30,17 +30,35 @@ pub struct Norm<'a> {
     pub plus_one: bool,
 }
 
-/// `out = norm(x)`, after `x = round(x + add)` where `add` is given: all `[rows, cols]`; `width` divides `cols` and is
-/// normed separately (the head width, or `cols`). `out` may be the memory of `x`.
-pub fn norm(
+/// `out = norm(x)`: both `[rows, cols]`; every `width` columns are normed separately (the head width, or
+/// `cols`). `out` may be the memory of `x`.
+pub fn norm(machine: &Machine, x: Rows, width: usize, norm: Norm<'_>, out: RowsMut) -> Result<()> {
+    each_row(machine, (x, None), width, norm, out)
+}
+
+/// `residual = round(residual + x); out = norm(residual)`: all `[rows, cols]`.
+pub fn add_norm(machine: &Machine, residual: RowsMut, x: Rows, norm: Norm<'_>, out: RowsMut) -> Result<()> {
+    same_shape("add_norm", x, residual.as_rows())?;
+    each_row(machine, (residual.as_rows(), Some((x, residual))), x.cols, norm, out)
+}
+
+/// Norms x, behind a sum that is stored where one is given.
+fn each_row(
     machine: &Machine,
-    x: RowsMut,
-    add: Option<Rows>,
+    (x, add): (Rows, Option<(Rows, RowsMut)>),
     width: usize,
     norm: Norm<'_>,
     out: RowsMut,
 ) -> Result<()> {
     let (rows, cols) = (x.rows, x.cols);
+    same_shape("norm", out.as_rows(), x)?;
+    for vector in [norm.weight, norm.bias].into_iter().flatten() {
+        same("norm", "length of a norm's vector", vector.len(), width)?;
+    }
+    if x.is_empty() {
+        return Ok(());
+    }
+    whole_parts("norm", cols, width)?;
     // A few rows a chunk: a row of a small model is done in less time than a thread needs to wake.
     let step = (8192 / cols.max(1)).clamp(1, 64);
     let per_thread = 2 * cols.next_multiple_of(16);
@@ -54,8 +72,9 @@ pub fn norm(
 }
 
 struct Part<'a> {
-    x: RowsMut,
-    add: Option<Rows>,
+    x: Rows,
+    /// What is added, and where the sum goes.
+    add: Option<(Rows, RowsMut)>,
     width: usize,
     norm: Norm<'a>,
     out: RowsMut,
@@ -67,18 +86,18 @@ impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let cols = self.x.cols;
-        // SAFETY: two rows of scratch; views were sized by the caller.
+        // SAFETY: two rows of scratch; `each_row` has checked that the views go together.
         unsafe {
             let (row, other) = (self.scratch.at(0), self.scratch.at(cols.next_multiple_of(16)));
             let values = std::slice::from_raw_parts_mut(row, cols);
             for r in self.range {
-                self.x.as_rows().widen::<V>(r, 0, cols, row);
-                if let Some(add) = self.add {
+                self.x.widen::<V>(r, 0, cols, row);
+                if let Some((add, sum)) = self.add {
                     add.widen::<V>(r, 0, cols, other);
                     let other = std::slice::from_raw_parts(other, cols);
                     values.iter_mut().zip(other).for_each(|(v, o)| *v += o);
-                    self.x.narrow::<V>(r, 0, cols, row);
-                    self.x.as_rows().widen::<V>(r, 0, cols, row);
+                    sum.narrow::<V>(r, 0, cols, row);
+                    self.x.widen::<V>(r, 0, cols, row);
                 }
                 for part in values.chunks_exact_mut(self.width) {
                     norm_row::<V::M>(part, &self.norm);
@@ -183,7 +202,7 @@ mod tests {
                         // SAFETY: the vectors outlive the call.
                         unsafe {
                             let (rv, yv) = (RowsMut::of(&mut r, cols), Rows::of(&y, cols));
-                            norm(&machine, rv, Some(yv), cols, n, RowsMut::of(&mut out, cols)).unwrap();
+                            add_norm(&machine, rv, yv, n, RowsMut::of(&mut out, cols)).unwrap();
                         }
                         assert_eq!(bits(&out), bits(&want), "{cols} {kind:?} {madd:?}");
                         assert_eq!(bits(&r), bits(&added));

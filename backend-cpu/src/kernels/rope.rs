@@ -1,10 +1,11 @@
-//! Rotary embedding in place: `a' = madd(a, cos, -(b * sin))`, `b' = madd(b, cos, a * sin)` for every pair `(a, b)`.
+//! Rotary embedding in place: `a' = madd(a, cos, -(b * sin))`, `b' = madd(b, cos, a * sin)` for every pair
+//! `(a, b)`.
 
-use super::{Floats, Machine, RowsMut, over};
+use super::{Floats, Machine, RowsMut, over, same, whole_parts};
 use crate::simd::{self, Kernel, Lanes};
-use engraft_core::Result;
 use engraft_core::math::MulAdd;
 use engraft_core::params::RopeStyle;
+use engraft_core::{Error, Result};
 
 /// Tables of angles: `cos` and `sin` `[positions, pairs]`.
 #[derive(Debug, Clone, Copy)]
@@ -19,9 +20,18 @@ pub struct Angles<'a> {
     pub style: RopeStyle,
 }
 
-/// Rotates every head of `x` `[tokens, heads * width]` by the angles of its row's position.
-///
-/// Errors: a position beyond the table (as a worker's failed assertion).
+impl<'a> Angles<'a> {
+    /// Cosines and sines of a position, if the table has it.
+    #[inline(always)]
+    fn at(&self, position: u32) -> Option<(&'a [f32], &'a [f32])> {
+        let from = (position as usize).checked_mul(self.pairs)?;
+        let to = from.checked_add(self.pairs)?;
+        Some((self.cos.get(from..to)?, self.sin.get(from..to)?))
+    }
+}
+
+/// Rotates every head of `x` `[tokens, heads * width]` by the angles of its row's position; the row of a
+/// position beyond the table does not turn.
 pub fn rope(
     machine: &Machine,
     x: RowsMut,
@@ -29,6 +39,14 @@ pub fn rope(
     positions: &[u32],
     angles: Angles<'_>,
 ) -> Result<()> {
+    same("rope", "positions", positions.len(), x.rows)?;
+    if x.as_rows().is_empty() {
+        return Ok(());
+    }
+    whole_parts("rope", x.cols, width)?;
+    if angles.pairs > width / 2 {
+        return Err(Error::Shape { op: "rope", what: "pairs of a head", got: angles.pairs, want: width / 2 });
+    }
     let step = (4096 / x.cols.max(1)).clamp(1, 64);
     let per_thread = x.cols.next_multiple_of(16);
     machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
@@ -52,11 +70,10 @@ struct Part<'a> {
 impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let (cols, pairs) = (self.x.cols, self.angles.pairs);
+        let cols = self.x.cols;
         for r in self.range.clone() {
-            let at = self.positions[r] as usize * pairs;
-            let (cos, sin) = (&self.angles.cos[at..at + pairs], &self.angles.sin[at..at + pairs]);
-            // SAFETY: a row of scratch; the view was sized by the caller.
+            let Some((cos, sin)) = self.angles.at(self.positions[r]) else { continue };
+            // SAFETY: a row of scratch, and rows of the view.
             unsafe {
                 let row = self.scratch.at(0);
                 self.x.as_rows().widen::<V>(r, 0, cols, row);

@@ -1,62 +1,54 @@
 //! Attention over pages and over plain rows.
 
 use super::kv::Held;
-use crate::kernels::attention::{self as kernel, Pages};
+use crate::kernels::attention::{self as kernel, DenseKeys, Pages, Queries};
 use crate::mem::{Rows, Words};
-use crate::{CpuMem, CpuPlan, CpuStream};
-use engraft_core::backend::{AttnCall, KvView};
-use engraft_core::mem::{BufRef, MatMut, MatRef, StepShape};
-use engraft_core::params::{Heads, Scores};
-use engraft_core::{Error, Result};
+use crate::select::Choice;
+use crate::simd::Isa;
+use crate::{Cpu, CpuStream};
+use engraft_core::Result;
+use engraft_core::ops::{Attend, AttendDense, AttentionOp, Signature};
 
-/// A step must fit the bounds its schedule was made for.
-pub(super) fn plan(shape: StepShape, plan: &mut CpuPlan) -> Result<()> {
-    if shape.fits(&plan.bound) {
-        return Ok(());
+/// Groups of heads have a largest size.
+pub(super) fn select(signature: &Signature, isa: Isa) -> Choice {
+    match signature.heads.as_ref().map(kernel::group) {
+        Some(None) => Choice::Missing(kernel::LARGEST_GROUP),
+        _ => Choice::sixteen(signature, isa),
     }
-    Err(Error::internal(format!("a step of {shape:?} in a schedule for {:?}", plan.bound)))
 }
 
-pub(super) fn attend(
-    stream: &mut CpuStream,
-    q: MatRef<'_, CpuMem>,
-    kv: KvView<'_, CpuMem>,
-    call: AttnCall<'_, CpuMem>,
-    out: MatMut<'_, CpuMem>,
-) -> Result<()> {
-    let (q, held, out) = (Rows::from(q), Held::new(kv)?, Rows::from(out));
-    let (bounds, lens) = (Words::from(call.step.bounds), Words::from(call.step.kv_lens));
-    let (table_rows, pages) = (Words::from(call.step.table_rows), Words::from(call.table.pages));
-    let (stride, heads, scores) = (call.table.stride, call.heads, call.scores.clone());
-    stream.run(move |cpu| {
+pub(super) fn run(stream: &mut CpuStream, op: AttentionOp<'_, Cpu>) -> Result<()> {
+    match op {
+        AttentionOp::Attend(op) => attend(stream, op),
+        AttentionOp::AttendDense(op) => attend_dense(stream, op),
+    }
+}
+
+fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
+    let Attend { plan: _, q, kv, heads, scores, seqs, table, out } = op;
+    let (q, held, out, scores) = (Rows::from(q), Held::from(kv), Rows::from(out), scores.clone());
+    let (bounds, lens) = (Words::from(seqs.bounds), Words::from(seqs.kv_lens));
+    let (table_rows, pages) = (Words::from(seqs.table_rows), Words::from(table.pages));
+    let stride = table.stride;
+    stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time.
         let pages = unsafe {
-            Pages {
-                bounds: bounds.slice(),
-                table_rows: table_rows.slice(),
-                lens: lens.slice(),
-                pages: pages.slice(),
-                stride,
-            }
+            let (bounds, table_rows) = (bounds.slice(), table_rows.slice());
+            Pages { bounds, table_rows, lens: lens.slice(), pages: pages.slice(), stride }
         };
-        kernel::attend_paged(cpu.machine(), q.read(), held.slab(), pages, heads, &scores, out.write())
+        let queries = Queries { q: q.read(), heads, scores: &scores };
+        kernel::attend_paged(cpu.machine(), queries, held.slab(), pages, out.write())
     })
 }
 
-pub(super) fn attend_dense(
-    stream: &mut CpuStream,
-    qkv: [MatRef<'_, CpuMem>; 3],
-    bounds: BufRef<'_, CpuMem, u32>,
-    heads: Heads,
-    scores: &Scores,
-    out: MatMut<'_, CpuMem>,
-) -> Result<()> {
-    let ([q, k, v], bounds) = (qkv.map(Rows::from), Words::from(bounds));
+fn attend_dense(stream: &mut CpuStream, op: AttendDense<'_, Cpu>) -> Result<()> {
+    let AttendDense { q, k, v, bounds, max_rows: _, heads, scores, out } = op;
+    let ([q, k, v], bounds) = ([q, k, v].map(Rows::from), Words::from(bounds));
     let (scores, out) = (scores.clone(), Rows::from(out));
-    stream.run(move |cpu| {
+    stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time.
-        let bounds = unsafe { bounds.slice() };
-        let (q, k, v) = (q.read(), k.read(), v.read());
-        kernel::attend_dense(cpu.machine(), q, k, v, bounds, heads, &scores, out.write())
+        let keys = DenseKeys { k: k.read(), v: v.read(), bounds: unsafe { bounds.slice() } };
+        let queries = Queries { q: q.read(), heads, scores: &scores };
+        kernel::attend_dense(cpu.machine(), queries, keys, out.write())
     })
 }

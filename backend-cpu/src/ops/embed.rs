@@ -1,33 +1,32 @@
 //! Row look-up, alone or added.
 
+use crate::kernels::embed::{self as kernel, Table};
 use crate::mem::{Rows, Words};
 use crate::weight::Form;
-use crate::{CpuMem, CpuStream, CpuWeight, kernels};
-use engraft_core::mem::{BufRef, MatMut};
+use crate::{Cpu, CpuStream};
+use engraft_core::ops::Embed;
 use engraft_core::{Error, Result};
 
-pub(super) fn embed(
-    stream: &mut CpuStream,
-    ids: BufRef<'_, CpuMem, u32>,
-    table: &CpuWeight,
-    out: MatMut<'_, CpuMem>,
-    add: bool,
-) -> Result<()> {
-    let (ids, table, out) = (Words::from(ids), table.clone(), Rows::from(out));
-    stream.run(move |cpu| {
+pub(super) fn run(stream: &mut CpuStream, op: Embed<'_, Cpu>) -> Result<()> {
+    let Embed { ids, table, add, out } = op;
+    let (ids, table, out) = (Words::from(ids), table.form().clone(), Rows::from(out));
+    let add = add.is_some();
+    stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time.
-        let ids = unsafe { ids.slice() };
-        match &table.0 {
+        let (ids, machine) = (unsafe { ids.slice() }, cpu.machine());
+        match &table {
             Form::Panels(packed) => {
-                kernels::embed::embed(cpu.machine(), ids, packed.rows(), out.write(), add, &|row, to| {
-                    kernels::embed::unpack(cpu.machine(), packed, row, to);
+                let read = |row, to: &mut [f32]| {
+                    kernel::unpack(machine, packed, row, to);
                     Ok(())
-                })
+                };
+                let table = Table { rows: packed.rows(), cols: packed.cols(), read: &read };
+                kernel::embed(machine, ids, table, add, out.write())
             }
-            Form::Table(table) => {
-                kernels::embed::embed(cpu.machine(), ids, table.rows, out.write(), add, &|row, to| {
-                    table.row(row, &mut to[..table.cols])
-                })
+            Form::Table(stored) => {
+                let read = |row, to: &mut [f32]| stored.row(row, to);
+                let table = Table { rows: stored.rows, cols: stored.cols, read: &read };
+                kernel::embed(machine, ids, table, add, out.write())
             }
             Form::Experts(_) | Form::Vector(_) => Err(Error::internal("an embedding was not packed as one")),
         }

@@ -1,15 +1,19 @@
-//! Products with their epilogues.
+//! Matmuls with their epilogues.
 
+use super::activation;
 use crate::kernels::Activation;
-use crate::kernels::linear::{After, Epilogue, linear as product};
+use crate::kernels::linear::{After, Epilogue, linear as kernel};
 use crate::mem::Rows;
-use crate::{CpuMem, CpuStream, CpuWeight};
+use crate::select::Choice;
+use crate::simd::Isa;
+use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
-use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::mem::WeightFormat;
+use engraft_core::ops::{Linear, Signature, Then};
 
-/// What follows the product.
+/// What follows the matmul.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Then {
+enum Follows {
     Nothing,
     Activate(Activation),
     Gate(Activation),
@@ -17,23 +21,31 @@ pub(super) enum Then {
     AddTo,
 }
 
-pub(super) fn linear(
-    stream: &mut CpuStream,
-    x: MatRef<'_, CpuMem>,
-    w: &CpuWeight,
-    bias: Option<&CpuWeight>,
-    then: Then,
-    out: MatMut<'_, CpuMem>,
-) -> Result<()> {
-    let (x, w, out) = (Rows::from(x), w.panels()?, Rows::from(out));
+/// Matmuls of bytes have no form for AVX-512.
+pub(super) fn select(signature: &Signature, isa: Isa) -> Choice {
+    match signature.weight {
+        Some(WeightFormat::W8A8) => Choice::eight(signature, isa),
+        _ => Choice::sixteen(signature, isa),
+    }
+}
+
+pub(super) fn run(stream: &mut CpuStream, op: Linear<'_, Cpu>) -> Result<()> {
+    let Linear { x, weight, bias, then, out } = op;
+    let then = match then {
+        Then::Nothing => Follows::Nothing,
+        Then::Act(act) => Follows::Activate(activation(act)?),
+        Then::Gate { act, .. } => Follows::Gate(activation(act)?),
+        Then::Add { .. } => Follows::AddTo,
+    };
+    let (x, w, out) = (Rows::from(x), weight.panels()?, Rows::from(out));
     let bias = bias.map(CpuWeight::vector).transpose()?;
-    stream.run(move |cpu| {
+    stream.enqueue(move |cpu| {
         let after = match then {
-            Then::Nothing => After::Nothing,
-            Then::Activate(act) => After::Activate(act),
-            Then::Gate(act) => After::Gate(act),
-            Then::AddTo => After::Add(out.read()),
+            Follows::Nothing => After::Nothing,
+            Follows::Activate(act) => After::Activate(act),
+            Follows::Gate(act) => After::Gate(act),
+            Follows::AddTo => After::Add(out.read()),
         };
-        product(cpu.machine(), x.read(), &w, out.write(), &Epilogue { bias: bias.as_deref(), after })
+        kernel(cpu.machine(), x.read(), &w, out.write(), &Epilogue { bias: bias.as_deref(), after })
     })
 }

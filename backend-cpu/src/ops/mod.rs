@@ -1,77 +1,89 @@
-//! The backend contract on top of the kernels: each op turns views into memory-holding descriptors and hands a closure
-//! to the stream, which runs or records it.
+//! The backend contract on top of the kernels: each op turns views into memory-holding descriptors and hands
+//! a closure to the stream, which runs or records it.
 //!
-//! One file per stem. What changes per step (ids, positions, slots, lengths) is read from memory inside the closure.
+//! One file per stem. What changes per step (ids, positions, slots, lengths) is read from memory inside the
+//! closure.
 
 mod attention;
 mod elementwise;
 mod embed;
-mod fused;
 mod kv;
 mod linear;
 mod moe;
 mod norm;
-mod primitive;
 mod rope;
+mod rows;
 mod sample;
 
-use crate::mem::Rows;
-use crate::simd::Isa;
-use engraft_core::backend::{Coverage, Op, Signature};
-use engraft_core::mem::WeightFormat;
-use engraft_core::params::Act;
-
 use crate::kernels;
+use crate::mem::Rows;
+use crate::select::Choice;
+use crate::simd::Isa;
+use crate::{Cpu, CpuStream};
+use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
+use engraft_core::params::Act;
+use engraft_core::{Error, Result};
+
 pub(crate) use moe::ExpertScratch;
 pub(crate) use sample::SampleScratch;
 
-/// How an op runs here. Native ops are those that `primitive` and `fused` implement; what `fused` leaves to its
-/// composed default says why.
-pub(crate) fn coverage(op: Op, signature: &Signature, isa: Isa) -> Coverage {
-    let kernel = match op {
-        // The default reduces over a group of one and calls `add_norm`, which is native.
-        Op::ReduceAddNorm => Op::AddNorm.name(),
-        Op::QkvRopeAppend => {
-            return Coverage::Composed("q, k and v rows stay in cache between norm, rope and append".into());
+/// How an op runs here: the one choice behind what is reported and what is done.
+pub(crate) fn select(signature: &Signature, isa: Isa) -> Choice {
+    match signature.op {
+        OpKind::Linear(_) => linear::select(signature, isa),
+        OpKind::Norm(_) => Choice::sixteen(signature, isa),
+        OpKind::Moe(kind) => moe::select(kind, signature, isa),
+        OpKind::Rope(kind) => rope::select(kind, signature, isa),
+        OpKind::Attention(_) => attention::select(signature, isa),
+        OpKind::Embed(_) | OpKind::Elementwise(_) | OpKind::Kv(_) | OpKind::Rows(_) | OpKind::Sample(_) => {
+            Choice::eight(signature, isa)
         }
-        other => other.name(),
-    };
-    // What AVX-512 was worth another compilation for; see `simd::wide`.
-    let wide = match op {
-        Op::Linear | Op::LinearAct | Op::LinearAdd | Op::GatedLinear | Op::ExpertLinear => {
-            signature.weight != Some(WeightFormat::W8A8)
+    }
+}
+
+impl Run<Cpu> for CpuStream {
+    fn run(&mut self, op: Checked<'_, Cpu>) -> Result<()> {
+        match select(&op.op().signature(), self.cpu().machine().isa) {
+            Choice::Kernel(_) => {}
+            Choice::Composed(_) => return op.compose(self),
+            Choice::Missing(reason) => return Err(unsupported(op.op().kind().name(), reason)),
         }
-        Op::Norm | Op::AddNorm | Op::ReduceAddNorm | Op::HeadNorm | Op::Attend | Op::AttendDense => true,
-        _ => false,
-    };
-    let isa = match (isa, wide) {
-        (Isa::Avx512, false) => Isa::Avx2,
-        (isa, _) => isa,
-    };
-    let isa = isa.name();
-    Coverage::Native(match signature.weight {
-        Some(format) => format!("{kernel}_{}_{isa}", format.name().to_lowercase()),
-        None => format!("{kernel}_{}_{isa}", signature.dtype),
-    })
+        match op.into_op() {
+            Op::Embed(op) => embed::run(self, op),
+            Op::Linear(op) => linear::run(self, op),
+            Op::Norm(op) => norm::run(self, op),
+            Op::Elementwise(op) => elementwise::run(self, op),
+            Op::Moe(op) => moe::run(self, op),
+            Op::Rope(op) => rope::run(self, op),
+            Op::Kv(op) => kv::run(self, op),
+            Op::Attention(op) => attention::run(self, op),
+            Op::Rows(op) => rows::run(self, op),
+            Op::Sample(op) => sample::run(self, op),
+        }
+    }
+}
+
+fn unsupported(op: impl Into<String>, reason: &str) -> Error {
+    Error::Unsupported { op: op.into(), backend: "cpu".into(), reason: reason.into() }
 }
 
 impl Rows {
     /// A kernel's view to read.
-    pub(crate) fn read(&self) -> kernels::Rows {
-        // SAFETY: `Exec` has checked that all rows lie inside the allocation, which this descriptor keeps alive; the
-        // stream runs one op at a time.
+    fn read(&self) -> kernels::Rows {
+        // SAFETY: a view that exists lies inside its allocation, which this descriptor keeps alive; whoever
+        // ran the op has borrowed it, or promised as much for a replay.
         unsafe { kernels::Rows::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
     }
 
     /// A kernel's view to write.
-    pub(crate) fn write(&self) -> kernels::RowsMut {
-        // SAFETY: as in `read`; the op's output came from an exclusive borrow.
+    fn write(&self) -> kernels::RowsMut {
+        // SAFETY: as in `read`; what an op writes was borrowed exclusively.
         unsafe { kernels::RowsMut::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
     }
 }
 
 /// The kernel's name of an activation.
-pub(crate) fn activation(act: Act) -> engraft_core::Result<kernels::Activation> {
+fn activation(act: Act) -> Result<kernels::Activation> {
     use kernels::Activation as A;
     Ok(match act {
         Act::Relu => A::Relu,
@@ -80,12 +92,6 @@ pub(crate) fn activation(act: Act) -> engraft_core::Result<kernels::Activation> 
         Act::GeluTanh => A::GeluTanh,
         Act::QuickGelu => A::QuickGelu,
         Act::Tanh => A::Tanh,
-        other => {
-            return Err(engraft_core::Error::Unsupported {
-                op: format!("activation {other:?}"),
-                backend: "cpu".into(),
-                reason: "no kernel".into(),
-            });
-        }
+        other => return Err(unsupported(format!("activation {other:?}"), "no kernel")),
     })
 }

@@ -1,16 +1,14 @@
 //! Norms.
 
-use crate::kernels::norm::{Norm, norm as kernel};
+use crate::kernels::norm::{Norm as View, add_norm, norm};
 use crate::mem::Rows;
-use crate::{CpuMem, CpuStream, CpuWeight};
+use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
-use engraft_core::backend::NormCall;
-use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::ops::{AddNorm, HeadNorm, Norm, NormOp, NormWeights};
 use engraft_core::params::NormKind;
 use std::sync::Arc;
 
 /// A norm that keeps its weights alive.
-#[derive(Clone)]
 struct Held {
     kind: NormKind,
     eps: f32,
@@ -20,59 +18,34 @@ struct Held {
 }
 
 impl Held {
-    fn new(call: NormCall<'_, CpuWeight>) -> Result<Self> {
-        Ok(Self {
-            kind: call.kind,
-            eps: call.eps,
-            plus_one: call.plus_one,
-            weight: call.weight.map(CpuWeight::vector).transpose()?,
-            bias: call.bias.map(CpuWeight::vector).transpose()?,
-        })
+    fn new(norm: NormWeights<'_, Cpu>) -> Result<Self> {
+        let NormWeights { kind, eps, weight, bias, plus_one } = norm;
+        let weight = weight.map(CpuWeight::vector).transpose()?;
+        Ok(Self { kind, eps, plus_one, weight, bias: bias.map(CpuWeight::vector).transpose()? })
     }
 
-    fn view(&self) -> Norm<'_> {
-        Norm {
-            kind: self.kind,
-            eps: self.eps,
-            weight: self.weight.as_deref(),
-            bias: self.bias.as_deref(),
-            plus_one: self.plus_one,
+    fn view(&self) -> View<'_> {
+        let (weight, bias) = (self.weight.as_deref(), self.bias.as_deref());
+        View { kind: self.kind, eps: self.eps, weight, bias, plus_one: self.plus_one }
+    }
+}
+
+pub(super) fn run(stream: &mut CpuStream, op: NormOp<'_, Cpu>) -> Result<()> {
+    match op {
+        NormOp::Norm(Norm { x, norm: weights, out }) => {
+            let (x, held, out) = (Rows::from(x), Held::new(weights)?, Rows::from(out));
+            stream.enqueue(move |cpu| norm(cpu.machine(), x.read(), x.cols, held.view(), out.write()))
+        }
+        NormOp::HeadNorm(HeadNorm { x, width, norm: weights }) => {
+            let (x, held) = (Rows::from(x), Held::new(weights)?);
+            stream.enqueue(move |cpu| norm(cpu.machine(), x.read(), width, held.view(), x.write()))
+        }
+        NormOp::AddNorm(AddNorm { residual, x, norm, out }) => {
+            let (residual, x) = (Rows::from(residual), Rows::from(x));
+            let (held, out) = (Held::new(norm)?, Rows::from(out));
+            stream.enqueue(move |cpu| {
+                add_norm(cpu.machine(), residual.write(), x.read(), held.view(), out.write())
+            })
         }
     }
-}
-
-pub(super) fn norm(
-    stream: &mut CpuStream,
-    x: MatRef<'_, CpuMem>,
-    call: NormCall<'_, CpuWeight>,
-    out: MatMut<'_, CpuMem>,
-) -> Result<()> {
-    let (x, held, out) = (Rows::from(x), Held::new(call)?, Rows::from(out));
-    // Without a sum to store, the kernel only reads x.
-    stream.run(move |cpu| kernel(cpu.machine(), x.write(), None, x.cols, held.view(), out.write()))
-}
-
-pub(super) fn head_norm(
-    stream: &mut CpuStream,
-    x: MatMut<'_, CpuMem>,
-    width: usize,
-    call: NormCall<'_, CpuWeight>,
-) -> Result<()> {
-    let (x, held) = (Rows::from(x), Held::new(call)?);
-    stream.run(move |cpu| kernel(cpu.machine(), x.write(), None, width, held.view(), x.write()))
-}
-
-pub(super) fn add_norm(
-    stream: &mut CpuStream,
-    residual: MatMut<'_, CpuMem>,
-    x: MatRef<'_, CpuMem>,
-    call: NormCall<'_, CpuWeight>,
-    out: MatMut<'_, CpuMem>,
-) -> Result<()> {
-    let (residual, x) = (Rows::from(residual), Rows::from(x));
-    let (held, out) = (Held::new(call)?, Rows::from(out));
-    stream.run(move |cpu| {
-        let width = residual.cols;
-        kernel(cpu.machine(), residual.write(), Some(x.read()), width, held.view(), out.write())
-    })
 }

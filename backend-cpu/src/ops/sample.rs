@@ -1,75 +1,70 @@
 //! Sampling by the shared rule, with this backend's form of `exp`.
 
 use crate::mem::{Rows, Words};
-use crate::{CpuMem, CpuStream};
-use engraft_core::Error;
+use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::backend::SampleCall;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
-use engraft_core::mem::{BufMut, BufRef, Float, MatRef};
 use engraft_core::numerics::Madd;
-use engraft_core::sample::{self, Scratch};
-use std::sync::Mutex;
+use engraft_core::ops::Sample;
+use engraft_core::sample::{self, SampleRow, Scratch};
+use std::sync::{Mutex, PoisonError};
 
 /// Scratch that grows to the largest vocabulary seen and stays.
 pub(crate) type SampleScratch = Mutex<Scratch>;
 
-pub(super) fn mark_seen(
-    stream: &mut CpuStream,
-    ids: BufRef<'_, CpuMem, u32>,
-    slot: usize,
-    words: usize,
-    seen: BufMut<'_, CpuMem, u32>,
-) -> Result<()> {
-    let (ids, seen) = (Words::from(ids), Words::from(seen.slice(slot * words..(slot + 1) * words)?));
-    stream.run(move |_| {
-        // SAFETY: the stream runs one op at a time; the two buffers are different allocations.
-        let (ids, seen) = unsafe { (ids.slice(), seen.slice_mut()) };
-        seen.fill(0);
-        for id in ids {
-            sample::mark_seen(seen, *id);
-        }
+/// A sampling that keeps its memory alive.
+struct Held {
+    logits: Rows,
+    table: Words<SampleRow>,
+    slots: Words<u32>,
+    positions: Words<u32>,
+    seen: Words<u32>,
+    seen_words: usize,
+    out: Words<u32>,
+}
+
+pub(super) fn run(stream: &mut CpuStream, op: Sample<'_, Cpu>) -> Result<()> {
+    let Sample { logits, table, slots, positions, seen, seen_words, out } = op;
+    let (logits, table, out) = (Rows::from(logits), Words::from(table), Words::from(out));
+    let (slots, positions, seen) = (Words::from(slots), Words::from(positions), Words::from(seen));
+    let held = Held { logits, table, slots, positions, seen, seen_words, out };
+    stream.enqueue(move |cpu| {
+        held.run(cpu);
         Ok(())
     })
 }
 
-pub(super) fn sample(
-    stream: &mut CpuStream,
-    logits: MatRef<'_, CpuMem>,
-    call: SampleCall<'_, CpuMem>,
-    out: BufMut<'_, CpuMem, u32>,
-) -> Result<()> {
-    if logits.dtype != Float::F32 {
-        return Err(Error::internal(format!("{} logits sampled", logits.dtype)));
-    }
-    let (logits, out, table) = (Rows::from(logits), Words::from(out), Words::from(call.table));
-    let (slots, positions) = (Words::from(call.slots), Words::from(call.positions));
-    let (seen, words) = (Words::from(call.seen), call.seen_words);
-    stream.run(move |cpu| {
+impl Held {
+    fn run(&self, cpu: &Cpu) {
         let exp = match cpu.machine().madd {
             Madd::Fused => exp::<FusedMadd>,
             Madd::Separate => exp::<SeparateMadd>,
         };
-        let mut scratch = cpu.sample_scratch().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut scratch = cpu.sample_scratch().lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the stream runs one op at a time; outputs and inputs are different allocations.
-        let (out, seen, table) = unsafe { (out.slice_mut(), seen.slice_mut(), table.slice()) };
+        let (out, seen, table) = unsafe { (self.out.slice_mut(), self.seen.slice_mut(), self.table.slice()) };
         // SAFETY: as above.
-        let (slots, positions) = unsafe { (slots.slice(), positions.slice()) };
-        for (r, out) in out.iter_mut().enumerate().take(logits.rows) {
-            let Some(mut row) = table.get(slots[r] as usize).copied() else {
+        let (slots, positions) = unsafe { (self.slots.slice(), self.positions.slice()) };
+        for (r, ((out, slot), position)) in out.iter_mut().zip(slots).zip(positions).enumerate() {
+            let Some(mut row) = table.get(*slot as usize).copied() else {
                 *out = u32::MAX;
                 continue;
             };
-            row.position = positions[r];
-            // SAFETY: a row of f32 logits, checked above and by `Exec`.
-            let values = unsafe { std::slice::from_raw_parts(logits.row(r).cast::<f32>(), logits.cols) };
-            let bits = usize::try_from(row.seen_slot).ok();
-            let bits = bits.and_then(|s| seen.get_mut(s * words..(s + 1) * words));
+            row.position = *position;
+            // SAFETY: row `r` of f32 logits: the op's check has seen type and number of rows.
+            let values =
+                unsafe { std::slice::from_raw_parts(self.logits.row(r).cast::<f32>(), self.logits.cols) };
+            let bits = self.bits_of(&row, seen);
             *out = sample::sample_row(values, bits.as_deref(), &row, exp, &mut scratch);
             if let Some(bits) = bits {
                 sample::mark_seen(bits, *out);
             }
         }
-        Ok(())
-    })
+    }
+
+    /// The row's bits of tokens already seen; none where it names no row that exists.
+    fn bits_of<'s>(&self, row: &SampleRow, seen: &'s mut [u32]) -> Option<&'s mut [u32]> {
+        let start = usize::try_from(row.seen_slot).ok()?.checked_mul(self.seen_words)?;
+        seen.get_mut(start..start.checked_add(self.seen_words)?)
+    }
 }

@@ -1,8 +1,10 @@
-//! Sixteen lanes of f32, the columns of one panel: a pair of vectors, or one AVX-512 register with the same bits.
+//! Sixteen lanes of f32, the columns of one panel: a pair of vectors, or one AVX-512 register with the same
+//! bits.
 //!
-//! For products of several rows, where the processor is the limit and not memory: [`run`] compiles a [`Kernel16`] once more
-//! for AVX-512, with a larger register tile, [`Tile`], and [`run_loops`] a kernel of eight lanes whose time goes into plain
-//! loops, which the compiler then cuts into sixteen. All else gains too little from it to be compiled a third time.
+//! For products of several rows, where the processor is the limit and not memory: [`run`] compiles a
+//! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], and [`run_loops`] a kernel of
+//! eight lanes whose time goes into plain loops, which the compiler then cuts into sixteen. All else gains
+//! too little from it to be compiled a third time.
 
 use super::{Isa, Kernel, Lanes, Portable};
 use engraft_core::math::{FusedMadd, SeparateMadd};
@@ -19,7 +21,8 @@ pub struct Tile {
 
 /// Twelve of 16 registers of 8 lanes.
 const PAIRS: Tile = Tile { rows: 6, panels: 1 };
-/// Twenty-eight of 32 registers of 16 lanes: two loads of weights then serve 14 rows, whose values come straight from memory.
+/// Twenty-eight of 32 registers of 16 lanes: two loads of weights then serve 14 rows, whose values come
+/// straight from memory.
 const REGISTERS: Tile = Tile { rows: 14, panels: 2 };
 
 /// The tile of what [`run`] makes of an instruction set.
@@ -36,7 +39,8 @@ pub trait Kernel16 {
     fn run<W: Lanes16>(self);
 }
 
-/// Runs `kernel` compiled for `isa` and `madd`; what the processor does not have falls back as in [`super::run`].
+/// Runs `kernel` compiled for `isa` and `madd`; what the processor does not have falls back as in
+/// [`super::run`].
 #[inline]
 pub fn run<K: Kernel16>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
@@ -51,8 +55,8 @@ pub fn run<K: Kernel16>(isa: Isa, madd: Madd, kernel: K) {
         // SAFETY: as above.
         Isa::Avx2 => unsafe {
             return match madd {
-                Madd::Fused => super::avx2::enter16::<FusedMadd, K>(kernel),
-                Madd::Separate => super::avx2::enter16::<SeparateMadd, K>(kernel),
+                Madd::Fused => avx512::enter_pairs::<FusedMadd, K>(kernel),
+                Madd::Separate => avx512::enter_pairs::<SeparateMadd, K>(kernel),
             };
         },
         Isa::Portable => {}
@@ -137,7 +141,8 @@ impl<V: Lanes> Lanes16 for [V; 2] {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    //! One register. Every method is only reached from [`enter`], which has the target features.
+    //! One register. Every method is only reached from [`enter`], which has the target features. The other
+    //! two ways in are for the AVX2 lanes.
     use super::super::avx2::Avx2;
     use super::{Kernel, Kernel16, Lanes16, REGISTERS, Tile};
     use engraft_core::math::MulAdd;
@@ -155,14 +160,20 @@ mod avx512 {
         kernel.run::<Avx512<M>>();
     }
 
+    /// Runs the kernel on pairs of eight lanes.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn enter_pairs<M: MulAdd, K: Kernel16>(kernel: K) {
+        kernel.run::<[Avx2<M>; 2]>();
+    }
+
     /// Runs a kernel of eight lanes with the features on.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
     pub fn enter_loops<M: MulAdd, K: Kernel>(kernel: K) {
         kernel.run::<Avx2<M>>();
     }
 
-    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` (the module is private and `Avx512` is named
-    // nowhere else); memory as the trait says.
+    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` (the module is private and
+    // `Avx512` is named nowhere else); memory as the trait says.
     impl<M: MulAdd> Lanes16 for Avx512<M> {
         const TILE: Tile = REGISTERS;
         #[inline(always)]

@@ -1,95 +1,89 @@
 //! Attention over pages and over plain rows.
 
+use super::Terms;
+use super::elem;
 use super::kv::slabs;
-use super::select::{Attention, attention};
-use super::{buffer, elem, matrix};
+use super::select::{self, Attention, widths};
 use crate::weight::word;
-use crate::{Cuda, CudaMem, CudaStream};
-use engraft_core::backend::{AttnCall, KvView};
-use engraft_core::mem::{BufRef, Float, MatMut, MatRef};
-use engraft_core::params::{Heads, Scores};
+use crate::{Cuda, CudaMem, CudaStream, Kernel};
+use engraft_core::mem::{KvRef, Table};
+use engraft_core::ops::{Attend, AttendDense, AttentionOp, AttentionOpKind, Signature};
+use engraft_core::params::Scores;
 use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
-use engraft_kernels::params::{attention as kernel, flash, kv as paged};
-use std::sync::{Arc, Mutex, PoisonError};
+use engraft_kernels::params::{attention as strict, flash, kv as paged};
 
-/// Slopes of position biases on the device, one small buffer for each set that a model uses.
-#[derive(Debug, Default)]
-pub(crate) struct Slopes(Mutex<Vec<(Arc<[f32]>, CudaMem)>>);
+/// Which kernel.
+pub(super) fn kernel(
+    terms: Terms,
+    op: AttentionOpKind,
+    signature: &Signature,
+) -> std::result::Result<Kernel, String> {
+    let ((k_dim, v_dim), q, is_paged) = (widths(signature), elem(signature.x), op == AttentionOpKind::Attend);
+    Ok(match (select::attention(terms, signature)?, is_paged) {
+        (Attention::Tensor { hopper }, paged) => Kernel::Flash { elem: q, width: k_dim, paged, hopper },
+        (Attention::Strict, true) => {
+            Kernel::StrictPaged { kv: elem(signature.kv.unwrap_or(signature.x)), v_dim }
+        }
+        (Attention::Strict, false) => Kernel::StrictDense { elem: q, v_dim },
+    })
+}
 
-impl Slopes {
-    fn get(&self, gpu: &Cuda, slopes: &Arc<[f32]>) -> Result<CudaMem> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, mem)) = made.iter().find(|(s, _)| s == slopes) {
-            return Ok(mem.clone());
-        }
-        let mem = gpu.alloc_filled([bytemuck::cast_slice(slopes)], size_of_val(&slopes[..]))?;
-        // Models have a handful; a caller that never repeats itself must not fill memory. Captured steps keep theirs.
-        if made.len() >= 64 {
-            made.remove(0);
-        }
-        made.push((slopes.clone(), mem.clone()));
-        Ok(mem)
+pub(super) fn run(stream: &mut CudaStream, op: AttentionOp<'_, Cuda>, signature: &Signature) -> Result<()> {
+    let chosen = select::attention(stream.gpu().terms(), signature).map_err(|reason| Error::Unsupported {
+        op: signature.op.to_string(),
+        backend: "cuda".into(),
+        reason,
+    })?;
+    match op {
+        AttentionOp::Attend(op) if op.q.rows() == 0 || op.seqs.kv_lens.is_empty() => Ok(()),
+        AttentionOp::Attend(op) => match chosen {
+            Attention::Strict => attend_strict(stream, &op),
+            Attention::Tensor { hopper } => attend_tensor(stream, &op, hopper),
+        },
+        AttentionOp::AttendDense(op) if op.q.rows() == 0 || op.bounds.len() < 2 => Ok(()),
+        AttentionOp::AttendDense(op) => match chosen {
+            Attention::Strict => dense_strict(stream, &op),
+            Attention::Tensor { hopper } => dense_tensor(stream, &op, hopper),
+        },
     }
 }
 
-fn scores_of(stream: &mut CudaStream, scores: &Scores) -> Result<kernel::Scores> {
+/// Gives the memory of the slopes, too: it is to live until the launch that reads them has been made.
+fn scores_of(stream: &mut CudaStream, scores: &Scores) -> Result<(strict::Scores, Option<CudaMem>)> {
     let slopes = match &scores.alibi {
-        None => 0,
+        None => None,
         Some(slopes) => {
             let gpu = stream.gpu().clone();
-            let mem = gpu.slopes.get(&gpu, slopes)?;
+            let fill = |slopes: &[f32]| gpu.alloc_filled([bytemuck::cast_slice(slopes)], size_of_val(slopes));
+            let mem = gpu.slopes.get(slopes, fill)?;
             stream.keep(&mem);
-            mem.address()
+            Some(mem)
         }
     };
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
-    Ok(kernel::Scores {
-        slopes,
+    let numbers = strict::Scores {
+        slopes: slopes.as_ref().map_or(0, CudaMem::address),
         scale: scores.scale,
         cap: scores.soft_cap.unwrap_or(1.0),
         window: scores.window.unwrap_or(0),
-        flags: flag(scores.causal, kernel::Scores::CAUSAL)
-            | flag(scores.window.is_some(), kernel::Scores::WINDOW)
-            | flag(scores.soft_cap.is_some(), kernel::Scores::CAPPED),
-    })
+        flags: flag(scores.causal, strict::Scores::CAUSAL)
+            | flag(scores.window.is_some(), strict::Scores::WINDOW)
+            | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED),
+    };
+    Ok((numbers, slopes))
 }
 
-/// The kernel for these types and widths on the stream's device.
-fn kernel_of(stream: &CudaStream, q: Float, kv: Float, heads: &Heads) -> Result<Attention> {
-    attention(stream.gpu().terms(), q, kv, (heads.k_dim, heads.v_dim)).map_err(|reason| Error::Unsupported {
-        op: "attend".into(),
-        backend: "cuda".into(),
-        reason,
-    })
-}
-
-/// How the walk over the keys is cut, with scratch for its parts where it is.
-fn split_of(stream: &mut CudaStream, tokens: usize, heads: &Heads, max_keys: usize) -> Result<kernel::Split> {
-    let (tokens, max_keys, v_dim) = (word(tokens)?, word(max_keys)?, word(heads.v_dim)?);
-    let kv_heads = word(heads.kv_heads)?;
-    if kernel::Split::plan(tokens, kv_heads, max_keys, 1).parts == 0 {
-        return Ok(kernel::Split::default());
-    }
-    let bytes = kernel::Split::bytes(tokens, word(heads.heads)?, max_keys, v_dim);
-    let parts = stream.scratch(bytes as usize)?;
-    Ok(kernel::Split::plan(tokens, kv_heads, max_keys, parts))
-}
-
-pub(super) fn attend(
-    stream: &mut CudaStream,
-    q: MatRef<'_, CudaMem>,
-    kv: KvView<'_, CudaMem>,
-    call: AttnCall<'_, CudaMem>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    if q.rows == 0 || call.step.kv_lens.len == 0 {
-        return Ok(());
-    }
-    match kernel_of(stream, q.dtype, kv.layout.dtype, &call.heads)? {
-        Attention::Strict => attend_strict(stream, q, kv, &call, out),
-        Attention::Tensor { hopper } => attend_tensor(stream, q, kv, &call, hopper, out),
-    }
+/// Slabs and page table. Kernels number rows of slabs in 32 bits.
+fn pages_of(
+    stream: &CudaStream,
+    kv: KvRef<'_, CudaMem>,
+    table: Table<'_, CudaMem>,
+) -> Result<(paged::KvView, paged::PageTable)> {
+    word(kv.layout().slots() * kv.layout().kv_heads)?;
+    let (slabs, stride) = (slabs(stream, kv)?, word(table.stride)?);
+    let rows = word(table.pages.len() / table.stride.max(1))?;
+    Ok((slabs, paged::PageTable::new(stream.buffer(table.pages)?, rows, stride, &slabs)))
 }
 
 /// Most queries of a sequence whose walk over the keys is split over blocks. No bit depends on it.
@@ -101,139 +95,116 @@ fn few(seqs: usize, max_query: usize) -> usize {
 
 /// The launch for sequences of up to so many queries.
 fn whole(p: &flash::Flash, max_queries: usize, hopper: bool) -> Result<Launch> {
-    let max_queries = word(max_queries)?;
+    // No sequence has more queries than there are.
+    let max_queries = word(max_queries.min(p.q.rows as usize))?;
     let own = if hopper { p.whole_on_hopper(max_queries) } else { None };
     Ok(own.unwrap_or_else(|| p.whole(max_queries)))
 }
 
-fn attend_tensor(
-    stream: &mut CudaStream,
-    q: MatRef<'_, CudaMem>,
-    kv: KvView<'_, CudaMem>,
-    call: &AttnCall<'_, CudaMem>,
-    hopper: bool,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (heads, step) = (call.heads, call.step);
-    let few = few(step.kv_lens.len, step.shape.max_query);
+fn attend_tensor(stream: &mut CudaStream, op: &Attend<'_, Cuda>, hopper: bool) -> Result<()> {
+    let (seqs, (kv, table)) = (op.seqs, pages_of(stream, op.kv, op.table)?);
+    let few = few(seqs.kv_lens.len(), seqs.max_query);
+    let (scores, _slopes) = scores_of(stream, op.scores)?;
     let p = flash::Flash {
-        q: matrix(q)?,
-        out: matrix(out.as_ref())?,
-        kv: slabs(kv)?,
-        scores: scores_of(stream, call.scores)?,
-        bounds: buffer(step.bounds)?,
-        table_rows: buffer(step.table_rows)?,
-        kv_lens: buffer(step.kv_lens)?,
-        pages: buffer(call.table.pages)?,
-        table_stride: word(call.table.stride)?,
-        seqs: word(step.kv_lens.len)?,
-        heads: word(heads.heads)?,
-        elem: elem(q.dtype),
+        q: stream.matrix(op.q)?,
+        out: stream.matrix_mut(&op.out)?,
+        kv,
+        table,
+        scores,
+        bounds: stream.buffer(seqs.bounds)?,
+        table_rows: stream.buffer(seqs.table_rows)?,
+        kv_lens: stream.buffer(seqs.kv_lens)?,
+        seqs: word(seqs.kv_lens.len())?,
+        heads: word(op.heads.heads)?,
+        elem: elem(op.q.dtype()),
         ..bytemuck::Zeroable::zeroed()
     };
-    let mut p = p.with_few(word(few)?, word(step.shape.max_keys)?);
+    // Nor more keys than a row of the table has pages for.
+    let mut p = p.with_few(word(few)?, word(seqs.max_keys.min(table.keys as usize))?);
     p.parts = stream.scratch(p.parts_bytes() as usize)?;
-    if step.shape.max_query > few {
-        stream.run(&whole(&p, step.shape.max_query, hopper)?, &p)?;
+    if seqs.max_query > few {
+        stream.launch(&whole(&p, seqs.max_query, hopper)?, &p)?;
     }
-    stream.run(&p.split(), &p)?;
-    p.merge().map_or(Ok(()), |merge| stream.run(&merge, &p))
+    stream.launch(&p.split(), &p)?;
+    p.merge().map_or(Ok(()), |merge| stream.launch(&merge, &p))
 }
 
-fn attend_strict(
-    stream: &mut CudaStream,
-    q: MatRef<'_, CudaMem>,
-    kv: KvView<'_, CudaMem>,
-    call: &AttnCall<'_, CudaMem>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (heads, step) = (call.heads, call.step);
-    let p = kernel::Paged {
-        q: matrix(q)?,
-        out: matrix(out.as_ref())?,
-        kv: slabs(kv)?,
-        scores: scores_of(stream, call.scores)?,
-        bounds: buffer(step.bounds)?,
-        table_rows: buffer(step.table_rows)?,
-        kv_lens: buffer(step.kv_lens)?,
-        pages: buffer(call.table.pages)?,
-        split: split_of(stream, q.rows, &heads, step.shape.max_keys)?,
-        table_stride: word(call.table.stride)?,
-        seqs: word(step.kv_lens.len)?,
-        heads: word(heads.heads)?,
-        elem: elem(q.dtype),
+/// How the walk over the keys is cut, with scratch for its parts where it is.
+fn split_of(stream: &mut CudaStream, op: &Attend<'_, Cuda>, most_keys: u32) -> Result<strict::Split> {
+    let max_keys = word(op.seqs.max_keys.min(most_keys as usize))?;
+    let (tokens, v_dim, kv_heads) = (word(op.q.rows())?, word(op.heads.v_dim)?, word(op.heads.kv_heads)?);
+    if strict::Split::plan(tokens, kv_heads, max_keys, 1).parts == 0 {
+        return Ok(strict::Split::default());
+    }
+    let bytes = strict::Split::bytes(tokens, word(op.heads.heads)?, max_keys, v_dim);
+    let parts = stream.scratch(bytes as usize)?;
+    Ok(strict::Split::plan(tokens, kv_heads, max_keys, parts))
+}
+
+fn attend_strict(stream: &mut CudaStream, op: &Attend<'_, Cuda>) -> Result<()> {
+    let (seqs, (kv, table)) = (op.seqs, pages_of(stream, op.kv, op.table)?);
+    let (scores, _slopes) = scores_of(stream, op.scores)?;
+    let p = strict::Paged {
+        q: stream.matrix(op.q)?,
+        out: stream.matrix_mut(&op.out)?,
+        kv,
+        scores,
+        bounds: stream.buffer(seqs.bounds)?,
+        table_rows: stream.buffer(seqs.table_rows)?,
+        kv_lens: stream.buffer(seqs.kv_lens)?,
+        table,
+        split: split_of(stream, op, table.keys)?,
+        seqs: word(seqs.kv_lens.len())?,
+        heads: word(op.heads.heads)?,
+        elem: elem(op.q.dtype()),
+        reserved: 0,
     };
-    stream.run(&p.launch(), &p)?;
-    p.merge().map_or(Ok(()), |merge| stream.run(&merge, &p))
+    stream.launch(&p.launch(), &p)?;
+    p.merge().map_or(Ok(()), |merge| stream.launch(&merge, &p))
 }
 
-/// Attention without pages.
-pub(super) struct Plain<'a> {
-    pub q: MatRef<'a, CudaMem>,
-    pub k: MatRef<'a, CudaMem>,
-    pub v: MatRef<'a, CudaMem>,
-    pub bounds: BufRef<'a, CudaMem, u32>,
-    /// Most rows of a sequence.
-    pub max_rows: usize,
-    pub heads: Heads,
-    pub scores: &'a Scores,
-}
-
-pub(super) fn attend_dense(stream: &mut CudaStream, call: Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
-    if call.q.rows == 0 || call.bounds.len < 2 {
-        return Ok(());
-    }
-    match kernel_of(stream, call.q.dtype, call.k.dtype, &call.heads)? {
-        Attention::Strict => dense_strict(stream, &call, out),
-        Attention::Tensor { hopper } => dense_tensor(stream, &call, hopper, out),
-    }
-}
-
-fn dense_tensor(
-    stream: &mut CudaStream,
-    call: &Plain<'_>,
-    hopper: bool,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (k, v, heads) = (matrix(call.k)?, matrix(call.v)?, call.heads);
+fn dense_tensor(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>, hopper: bool) -> Result<()> {
+    let (k, v, heads) = (stream.matrix(op.k)?, stream.matrix(op.v)?, op.heads);
+    let (scores, _slopes) = scores_of(stream, op.scores)?;
     let p = flash::Flash {
-        q: matrix(call.q)?,
-        out: matrix(out.as_ref())?,
+        q: stream.matrix(op.q)?,
+        out: stream.matrix_mut(&op.out)?,
         kv: paged::KvView {
             keys: k.ptr,
             values: v.ptr,
             kv_heads: word(heads.kv_heads)?,
             k_dim: word(heads.k_dim)?,
             v_dim: word(heads.v_dim)?,
-            elem: elem(call.k.dtype),
+            elem: elem(op.k.dtype()),
             ..paged::KvView::default()
         },
         k_pitch: k.pitch,
         v_pitch: v.pitch,
-        scores: scores_of(stream, call.scores)?,
-        bounds: buffer(call.bounds)?,
-        seqs: word(call.bounds.len - 1)?,
+        scores,
+        bounds: stream.buffer(op.bounds)?,
+        seqs: word(op.bounds.len() - 1)?,
         heads: word(heads.heads)?,
-        elem: elem(call.q.dtype),
+        elem: elem(op.q.dtype()),
         ..bytemuck::Zeroable::zeroed()
     };
-    stream.run(&whole(&p, call.max_rows, hopper)?, &p)
+    stream.launch(&whole(&p, op.max_rows, hopper)?, &p)
 }
 
-fn dense_strict(stream: &mut CudaStream, call: &Plain<'_>, out: MatMut<'_, CudaMem>) -> Result<()> {
-    let p = kernel::Dense {
-        q: matrix(call.q)?,
-        out: matrix(out.as_ref())?,
-        k: matrix(call.k)?,
-        v: matrix(call.v)?,
-        scores: scores_of(stream, call.scores)?,
-        bounds: buffer(call.bounds)?,
-        seqs: word(call.bounds.len - 1)?,
-        heads: word(call.heads.heads)?,
-        kv_heads: word(call.heads.kv_heads)?,
-        k_dim: word(call.heads.k_dim)?,
-        v_dim: word(call.heads.v_dim)?,
-        elem: elem(call.q.dtype),
+fn dense_strict(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>) -> Result<()> {
+    let (scores, _slopes) = scores_of(stream, op.scores)?;
+    let p = strict::Dense {
+        q: stream.matrix(op.q)?,
+        out: stream.matrix_mut(&op.out)?,
+        k: stream.matrix(op.k)?,
+        v: stream.matrix(op.v)?,
+        scores,
+        bounds: stream.buffer(op.bounds)?,
+        seqs: word(op.bounds.len() - 1)?,
+        heads: word(op.heads.heads)?,
+        kv_heads: word(op.heads.kv_heads)?,
+        k_dim: word(op.heads.k_dim)?,
+        v_dim: word(op.heads.v_dim)?,
+        elem: elem(op.q.dtype()),
     };
-    stream.run(&p.launch(), &p)
+    stream.launch(&p.launch(), &p)
 }

@@ -1,58 +1,54 @@
 //! Sums, activations, gates, scaling, conversion.
 
-use super::{activation, elem, matrix};
-use crate::{CudaMem, CudaStream};
+use super::{activation, elem};
+use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::params::Act;
-use engraft_kernels::params::elementwise as kernel;
+use engraft_core::ops::{ElementwiseOp, ElementwiseOpKind as Kind, Signature};
+use engraft_kernels::params::elementwise as kernels;
 
-pub(super) fn add(stream: &mut CudaStream, acc: MatMut<'_, CudaMem>, x: MatRef<'_, CudaMem>) -> Result<()> {
-    let acc = acc.as_ref();
-    let p = kernel::Add { acc: matrix(acc)?, x: matrix(x)?, elem: elem(acc.dtype), reserved: 0 };
-    stream.run(&p.launch(), &p)
+/// Which kernel.
+pub(super) fn kernel(op: Kind, signature: &Signature) -> Kernel {
+    let (x, out) = (elem(signature.x), elem(signature.out));
+    Kernel::Entry(match op {
+        Kind::Add => kernels::Add::entry(x),
+        Kind::Activate => kernels::Activate::entry(x),
+        Kind::Gate => kernels::Gate::entry(x),
+        Kind::Scale => kernels::Scale::entry(x),
+        Kind::Convert => kernels::Convert::entry(x, out),
+    })
 }
 
-pub(super) fn activate(stream: &mut CudaStream, x: MatMut<'_, CudaMem>, act: Act) -> Result<()> {
-    let x = x.as_ref();
-    let p = kernel::Activate { x: matrix(x)?, elem: elem(x.dtype), act: activation(act)? };
-    stream.run(&p.launch(), &p)
-}
-
-pub(super) fn gate(
-    stream: &mut CudaStream,
-    gate_up: MatRef<'_, CudaMem>,
-    act: Act,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (gate_up, out, elem) = (matrix(gate_up)?, matrix(out.as_ref())?, elem(gate_up.dtype));
-    let p = kernel::Gate { gate_up, out, elem, act: activation(act)? };
-    stream.run(&p.launch(), &p)
-}
-
-pub(super) fn scale(
-    stream: &mut CudaStream,
-    x: MatMut<'_, CudaMem>,
-    factor: f32,
-    cap: Option<f32>,
-) -> Result<()> {
-    let x = x.as_ref();
-    let p = kernel::Scale {
-        x: matrix(x)?,
-        elem: elem(x.dtype),
-        factor,
-        capped: u32::from(cap.is_some()),
-        cap: cap.unwrap_or(1.0),
-    };
-    stream.run(&p.launch(), &p)
-}
-
-pub(super) fn convert(
-    stream: &mut CudaStream,
-    x: MatRef<'_, CudaMem>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let out = out.as_ref();
-    let p = kernel::Convert { x: matrix(x)?, out: matrix(out)?, from: elem(x.dtype), to: elem(out.dtype) };
-    stream.run(&p.launch(), &p)
+pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Result<()> {
+    match op {
+        ElementwiseOp::Add(op) => {
+            let (acc, x) = (stream.matrix_mut(&op.acc)?, stream.matrix(op.x)?);
+            let p = kernels::Add { acc, x, elem: elem(op.x.dtype()), reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Activate(op) => {
+            let (x, act) = (stream.matrix_mut(&op.x)?, activation(op.act)?);
+            let p = kernels::Activate { x, elem: elem(op.x.dtype()), act };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Gate(op) => {
+            let (gate_up, out) = (stream.matrix(op.gate_up)?, stream.matrix_mut(&op.out)?);
+            let p = kernels::Gate { gate_up, out, elem: elem(op.out.dtype()), act: activation(op.act)? };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Scale(op) => {
+            let p = kernels::Scale {
+                x: stream.matrix_mut(&op.x)?,
+                elem: elem(op.x.dtype()),
+                factor: op.factor,
+                capped: u32::from(op.cap.is_some()),
+                cap: op.cap.unwrap_or(1.0),
+            };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Convert(op) => {
+            let (x, out) = (stream.matrix(op.x)?, stream.matrix_mut(&op.out)?);
+            let p = kernels::Convert { x, out, from: elem(op.x.dtype()), to: elem(op.out.dtype()) };
+            stream.launch(&p.launch(), &p)
+        }
+    }
 }

@@ -1,25 +1,24 @@
 //! Row look-up, alone or added.
 
-use super::{buffer, elem, matrix};
-use crate::{CudaMem, CudaStream, CudaWeight};
+use super::{elem, format};
+use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::mem::{BufRef, MatMut};
-use engraft_kernels::params::embed as kernel;
+use engraft_core::ops::{Embed, Signature};
+use engraft_kernels::params::embed as kernels;
 
-pub(super) fn embed(
-    stream: &mut CudaStream,
-    ids: BufRef<'_, CudaMem, u32>,
-    table: &CudaWeight,
-    out: MatMut<'_, CudaMem>,
-    add: bool,
-) -> Result<()> {
-    let (table, out) = (table.rows()?, out.as_ref());
-    let p = kernel::Embed {
-        ids: buffer(ids)?,
+/// Which kernel.
+pub(super) fn kernel(signature: &Signature) -> std::result::Result<Kernel, String> {
+    Ok(Kernel::Entry(kernels::Embed::entry(format(signature)?)))
+}
+
+pub(super) fn run(stream: &mut CudaStream, op: Embed<'_, Cuda>) -> Result<()> {
+    let (table, out) = (op.table.rows()?, op.out);
+    let p = kernels::Embed {
+        ids: stream.buffer(op.ids)?,
         table: table.view(stream.gpu())?,
-        out: matrix(out)?,
-        elem: elem(out.dtype),
-        add: u32::from(add),
+        out: stream.matrix_mut(&out)?,
+        elem: elem(out.dtype()),
+        add: u32::from(op.add.is_some()),
     };
-    stream.run(&p.launch(table.format), &p)
+    stream.launch(&p.launch(table.format), &p)
 }

@@ -1,8 +1,8 @@
 //! Products of `w8a8`: few rows are quantized as they are multiplied, many before that.
 //!
 //! Where a norm stands directly before the product, it has stored its rows as bytes, too: the stream remembers what its last
-//! launch formed, and forgets it with its next launch, copy or wait. So this stream has not changed the rows in between;
-//! another one may only after a wait; and their memory is held meanwhile, so the address is not given to other rows. A
+//! launch formed, and forgets it with its next launch, copy or wait, and once another stream enqueues something. So nobody
+//! has changed the rows in between; and their memory is held meanwhile, so the address is not given to other rows. A
 //! norm does not know who reads it; it does so for many rows on a device that holds weights in `w8a8`.
 
 use crate::weight::word;
@@ -12,25 +12,11 @@ use engraft_core::mem::MatRef;
 use engraft_core::quant::activation::SPAN;
 use engraft_kernels::params::int8::{self, Codes, DENSE_FROM, Dense, Quantize};
 use engraft_kernels::params::linear::Linear;
-use engraft_kernels::params::{Elem, MatView};
-
-/// Rows that the stream's last launch stored as bytes, too.
-#[derive(Debug)]
-pub(crate) struct Formed {
-    /// The rows.
-    pub of: MatView,
-    /// Their memory: while this is here nobody else gets the address.
-    pub _mem: CudaMem,
-    /// Their element type.
-    pub elem: Elem,
-    /// Their codes and scales.
-    pub codes: Codes,
-}
 
 /// Where a norm of whole rows puts their bytes; none where no product would take them.
 pub(super) fn room_behind_a_norm(stream: &mut CudaStream, x: MatRef<'_, CudaMem>) -> Result<Codes> {
-    let (rows, cols) = (word(x.rows)?, word(x.cols)?);
-    match rows >= DENSE_FROM && x.cols.is_multiple_of(SPAN) && stream.gpu().holds_integers() {
+    let (rows, cols) = (word(x.rows())?, word(x.cols())?);
+    match rows >= DENSE_FROM && x.cols().is_multiple_of(SPAN) && stream.gpu().holds_integers() {
         true => room(stream, rows, cols),
         false => Ok(Codes::NONE),
     }
@@ -43,17 +29,17 @@ fn room(stream: &mut CudaStream, rows: u32, cols: u32) -> Result<Codes> {
 pub(super) fn run(stream: &mut CudaStream, linear: Linear) -> Result<()> {
     let (x, x_elem) = (linear.x, linear.x_elem);
     if x.rows < DENSE_FROM {
-        return stream.run(&int8::launch_few(&linear), &linear);
+        return stream.launch(&int8::launch_few(&linear), &linear);
     }
     let codes = match stream.formed(x, x_elem) {
         Some(codes) => codes,
         None => {
             let to = room(stream, x.rows, x.cols)?;
             let quantize = Quantize { x, to, x_elem, reserved: 0 };
-            stream.run(&quantize.launch(), &quantize)?;
+            stream.launch(&quantize.launch(), &quantize)?;
             to
         }
     };
     let dense = Dense { linear, x: codes };
-    stream.run(&dense.launch(), &dense)
+    stream.launch(&dense.launch(), &dense)
 }

@@ -1,79 +1,82 @@
-//! Products with their epilogues.
+//! Matmuls with their epilogues.
 
-use super::select::{Product, ProductOf, product};
-use super::{activation, elem, int8, matrix};
+use super::select::{Product, product};
+use super::{Terms, activation, elem, int8};
 use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
 use crate::weight::{Order, Rows, word};
-use crate::{CudaMem, CudaStream, CudaWeight};
+use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use cudarc::driver::sys;
-use engraft_core::Result;
-use engraft_core::mem::{Float, MatMut, MatRef};
+use engraft_core::mem::MatRef;
+use engraft_core::ops::{Linear, Signature, Then};
 use engraft_core::params::Act;
+use engraft_core::{Error, Result};
 use engraft_kernels::pack::Layout;
-use engraft_kernels::params::{Activation, Elem, Format, WeightView, gemm, linear as strict};
+use engraft_kernels::params::{Activation, Elem, MatView, WeightView, gemm, linear as strict};
 use std::ffi::c_void;
 
-/// Rows above which a product is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
+/// Rows above which a matmul is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
 const BLASLT_ABOVE: usize = 128;
 
-/// What follows the product.
+/// Which kernel.
+pub(super) fn kernel(terms: Terms, signature: &Signature) -> std::result::Result<Kernel, String> {
+    Ok(product(terms, signature)?.kernel(signature))
+}
+
+/// What follows the matmul.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Then {
-    /// Nothing.
+enum Epilogue {
     Nothing,
-    /// An activation.
     Activate(Act),
-    /// A sum with what the output holds.
     AddTo,
-    /// `act(gate) * up` of weight rows `[gate | up]`.
     Gate(Act),
 }
 
-/// Operands of a product.
+/// Operands of a matmul.
 struct Call<'a> {
     x: MatRef<'a, CudaMem>,
+    x_at: MatView,
     w: &'a Rows,
+    /// Address of its f32 values; 0: none.
     bias: u64,
-    then: Then,
+    then: Epilogue,
     out: MatRef<'a, CudaMem>,
+    out_at: MatView,
 }
 
-pub(super) fn linear(
-    stream: &mut CudaStream,
-    x: MatRef<'_, CudaMem>,
-    w: &CudaWeight,
-    bias: Option<&CudaWeight>,
-    then: Then,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (w, out) = (w.rows()?, out.as_ref());
-    let call = Call { x, w, bias: bias.map_or(Ok(0), CudaWeight::vector)?, then, out };
-    let of = ProductOf {
-        x: x.dtype,
-        out: out.dtype,
-        format: w.format,
-        group: w.group(),
-        rows: w.rows,
-        cols: w.cols,
-        gated: w.gated,
-        integers: w.integers,
+pub(super) fn run(stream: &mut CudaStream, op: Linear<'_, Cuda>, signature: &Signature) -> Result<()> {
+    let then = match op.then {
+        Then::Nothing => Epilogue::Nothing,
+        Then::Act(act) => Epilogue::Activate(act),
+        Then::Add { .. } => Epilogue::AddTo,
+        Then::Gate { act, .. } => Epilogue::Gate(act),
     };
-    match product(stream.gpu().terms(), of) {
-        Product::Strict => {
+    let (x, out) = (op.x, op.out.as_ref());
+    let (x_at, out_at, bias) = (stream.matrix(x)?, stream.matrix(out)?, stream.vector(op.bias)?);
+    let call = Call { x, x_at, w: op.weight.rows()?, bias, then, out, out_at };
+    let chosen = product(stream.gpu().terms(), signature).map_err(|reason| Error::Unsupported {
+        op: signature.op.to_string(),
+        backend: "cuda".into(),
+        reason,
+    })?;
+    match chosen {
+        Product::Strict(format) => {
             let p = in_order(&call, call.w.view(stream.gpu())?)?;
-            stream.run(&p.launch(call.w.format), &p)
+            stream.launch(&p.launch(format), &p)
         }
         Product::Columns(columns) => {
             let p = in_order(&call, packed(stream, &call, Order::Columns(columns), columns.tile_bytes())?)?;
-            stream.run(&p.launch_columns(), &p)
+            stream.launch(&p.launch_columns(), &p)
         }
         Product::Integers(bytes) => {
             let p = in_order(&call, packed(stream, &call, Order::Bytes(bytes), 0)?)?;
             int8::run(stream, p)
         }
         Product::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
-        Product::Tensor { layout, boxed, .. } => run_tensor(stream, &call, &layout, boxed),
+        Product::Tensor { mut layout, boxed, .. } => {
+            layout.gated = call.w.gated;
+            run_tensor(stream, &call, &layout, boxed)
+        }
     }
 }
 
@@ -92,50 +95,43 @@ fn packed(stream: &CudaStream, call: &Call<'_>, order: Order, row_bytes: usize) 
 /// Parameters of the kernels that keep the contract's order.
 fn in_order(call: &Call<'_>, weight: WeightView) -> Result<strict::Linear> {
     let (then, act) = match call.then {
-        Then::Nothing => (strict::Then::NOTHING, Activation::NONE),
-        Then::Activate(act) => (strict::Then::ACTIVATE, activation(act)?),
-        Then::AddTo => (strict::Then::ADD, Activation::NONE),
-        Then::Gate(act) => (strict::Then::GATE, activation(act)?),
+        Epilogue::Nothing => (strict::Then::NOTHING, Activation::NONE),
+        Epilogue::Activate(act) => (strict::Then::ACTIVATE, activation(act)?),
+        Epilogue::AddTo => (strict::Then::ADD, Activation::NONE),
+        Epilogue::Gate(act) => (strict::Then::GATE, activation(act)?),
     };
     Ok(strict::Linear {
-        x: matrix(call.x)?,
+        x: call.x_at,
         weight,
-        out: matrix(call.out)?,
+        out: call.out_at,
         bias: call.bias,
         grain: word(call.w.grain)?,
-        x_elem: elem(call.x.dtype),
-        out_elem: elem(call.out.dtype),
+        x_elem: elem(call.x.dtype()),
+        out_elem: elem(call.out.dtype()),
         then,
         act,
         reserved: 0,
     })
 }
 
-/// By cuBLASLt, where it can say this product: many rows, no bias, nothing behind it but a sum.
+/// By cuBLASLt, where there are many rows and it takes them; its choice has made sure that it can say the op.
 fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
-    let add = match call.then {
-        Then::Nothing => false,
-        Then::AddTo => true,
-        Then::Activate(_) | Then::Gate(_) => return Ok(false),
-    };
     let (x, out) = (call.x, call.out);
-    let same = matches!((x.dtype, call.w.format), (Float::F16, Format::F16) | (Float::Bf16, Format::Bf16));
-    if call.bias != 0 || x.rows <= BLASLT_ABOVE || !same {
+    if x.rows() <= BLASLT_ABOVE {
         return Ok(false);
     }
-    let (k, n) = (call.w.cols, call.w.rows);
     let shape = Shape {
-        rows: x.rows,
-        k,
-        n,
-        x_pitch: x.pitch,
-        out_pitch: out.pitch,
-        elem: x.dtype,
-        out: out.dtype,
-        add,
+        rows: x.rows(),
+        k: call.w.cols,
+        n: call.w.rows,
+        x_pitch: x.pitch(),
+        out_pitch: out.pitch(),
+        elem: x.dtype(),
+        out: out.dtype(),
+        add: matches!(call.then, Epilogue::AddTo),
     };
-    let (x, out) = (matrix(x)?.ptr, matrix(out)?.ptr);
-    // The weight as stored may have to be made, to stay beside the packed one: only for a product that takes it.
+    let (x, out) = (call.x_at.ptr, call.out_at.ptr);
+    // The weight as stored may have to be made, to stay beside the packed one: only for a matmul that takes it.
     if !stream.blaslt_takes(shape, x, out)? {
         return Ok(false);
     }
@@ -145,22 +141,22 @@ fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
 
 fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: bool) -> Result<()> {
     let then = match call.then {
-        Then::Nothing => gemm::Then::Nothing,
-        Then::Activate(act) => gemm::Then::Act(activation(act)?),
-        Then::AddTo => gemm::Then::Add,
-        Then::Gate(act) => gemm::Then::Gate(activation(act)?),
+        Epilogue::Nothing => gemm::Then::Nothing,
+        Epilogue::Activate(act) => gemm::Then::Act(activation(act)?),
+        Epilogue::AddTo => gemm::Then::Add,
+        Epilogue::Gate(act) => gemm::Then::Gate(activation(act)?),
     };
     let (weight, scales) = call.w.packed(stream.gpu(), Order::Tensor(*layout))?;
-    let (x, out) = (call.x.dtype, call.out.dtype);
+    let (x, out) = (call.x.dtype(), call.out.dtype());
     let mut p = gemm::Gemm::new(layout, call.w.grain, elem(x), elem(out), then);
-    (p.x, p.out) = (matrix(call.x)?, matrix(call.out)?);
+    (p.x, p.out) = (call.x_at, call.out_at);
     (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
     match p.boxed().filter(|_| boxed) {
         Some(mut boxed) => {
             boxed.params.map = encode(&boxed.map)?;
-            stream.run(&boxed.launch, &boxed.params)
+            stream.launch(&boxed.launch, &boxed.params)
         }
-        None => stream.run(&p.launch(), &p),
+        None => stream.launch(&p.launch(), &p),
     }
 }
 

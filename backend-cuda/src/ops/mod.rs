@@ -1,32 +1,79 @@
 //! The backend contract on top of the kernels: each op fills a kernel's parameters from views and hands them to the
-//! stream. One file per stem.
+//! stream. One file per stem has its ops and which kernel each of them takes; [`select`] has the choices that depend on
+//! more than element types.
 
 mod attention;
 mod elementwise;
 mod embed;
-mod fused;
 mod int8;
 mod kv;
 mod linear;
 mod moe;
 mod norm;
-mod primitive;
 mod rope;
 mod rows;
 mod sample;
 mod select;
 
-pub(crate) use attention::Slopes;
-pub(crate) use int8::Formed;
 pub(crate) use kv::slab_bytes;
-pub(crate) use select::{Terms, coverage};
 
-use crate::CudaMem;
-use crate::weight::word;
-use engraft_core::mem::{BufRef, DeviceMem, Float, MatRef};
+use crate::terms::Terms;
+use crate::weight::{format_of, word};
+use crate::{Cuda, CudaMem, CudaStream, CudaWeight, Kernel};
+use engraft_core::backend::Coverage;
+use engraft_core::mem::{BufMut, BufRef, Float, MatMut, MatRef};
+use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
-use engraft_kernels::params::{Activation, Elem, MatView};
+use engraft_kernels::params::{Activation, Elem, Format, MatView};
+
+impl Run<Cuda> for CudaStream {
+    fn run(&mut self, op: Checked<'_, Cuda>) -> Result<()> {
+        let signature = op.op().signature();
+        match op.into_op() {
+            Op::Embed(op) => embed::run(self, op),
+            Op::Linear(op) => linear::run(self, op, &signature),
+            Op::Norm(op) => norm::run(self, op),
+            Op::Elementwise(op) => elementwise::run(self, op),
+            Op::Moe(op) => moe::run(self, op),
+            Op::Rope(op) => rope::run(self, op),
+            Op::Kv(op) => kv::run(self, op),
+            Op::Attention(op) => attention::run(self, op, &signature),
+            Op::Rows(op) => rows::run(self, op),
+            Op::Sample(op) => sample::run(self, op),
+        }
+    }
+}
+
+/// How an op runs here.
+pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> {
+    let kernel = match signature.op {
+        OpKind::Embed(_) => embed::kernel(signature),
+        OpKind::Linear(_) => linear::kernel(terms, signature),
+        OpKind::Norm(op) => Ok(norm::kernel(terms, op, signature)),
+        OpKind::Elementwise(op) => Ok(elementwise::kernel(op, signature)),
+        OpKind::Moe(op) => moe::kernel(op, signature),
+        OpKind::Rope(op) => Ok(rope::kernel(op, signature)),
+        OpKind::Kv(op) => Ok(kv::kernel(op)),
+        OpKind::Attention(op) => attention::kernel(terms, op, signature),
+        OpKind::Rows(op) => Ok(rows::kernel(op, signature)),
+        OpKind::Sample(_) => Ok(sample::kernel()),
+    };
+    kernel.map_or_else(Coverage::Missing, Coverage::Native)
+}
+
+/// The kernels' number of a signature's weight format.
+///
+/// # Errors
+/// Why there is none.
+fn format(signature: &Signature) -> std::result::Result<Format, String> {
+    signature.weight.and_then(format_of).ok_or_else(|| no_format(signature))
+}
+
+fn no_format(signature: &Signature) -> String {
+    let format = signature.weight.map_or("none".into(), |format| format.to_string());
+    format!("no kernel for {} with weights in format {format}", signature.op)
+}
 
 /// The kernels' number of an element type.
 fn elem(dtype: Float) -> Elem {
@@ -56,30 +103,35 @@ fn activation(act: Act) -> Result<Activation> {
     })
 }
 
-/// A matrix as kernels see it. `Exec` has checked that it lies inside its memory; that is checked once more, since a
-/// wrong address ends the context.
-fn matrix(m: MatRef<'_, CudaMem>) -> Result<MatView> {
-    let last = m.rows.saturating_sub(1) * m.pitch + m.cols;
-    if m.rows > 0 {
-        holds(m.mem, (m.offset + last) * m.dtype.bytes())?;
+/// What kernels see of operands. Views lie inside their memory; whose memory that is they do not know.
+impl CudaStream {
+    /// A matrix to read.
+    fn matrix(&self, m: MatRef<'_, CudaMem>) -> Result<MatView> {
+        Ok(MatView {
+            ptr: self.gpu().address(m.mem())? + (m.offset() * m.dtype().bytes()) as u64,
+            pitch: m.pitch() as u64,
+            rows: word(m.rows())?,
+            cols: word(m.cols())?,
+        })
     }
-    Ok(MatView {
-        ptr: m.mem.address() + (m.offset * m.dtype.bytes()) as u64,
-        pitch: m.pitch as u64,
-        rows: word(m.rows)?,
-        cols: word(m.cols)?,
-    })
-}
 
-/// Address of a buffer's first element.
-fn buffer<T>(b: BufRef<'_, CudaMem, T>) -> Result<u64> {
-    holds(b.mem, (b.offset + b.len) * size_of::<T>())?;
-    Ok(b.mem.address() + (b.offset * size_of::<T>()) as u64)
-}
+    /// A matrix to write.
+    fn matrix_mut(&self, m: &MatMut<'_, CudaMem>) -> Result<MatView> {
+        self.matrix(m.as_ref())
+    }
 
-fn holds(mem: &CudaMem, bytes: usize) -> Result<()> {
-    match bytes <= mem.bytes() {
-        true => Ok(()),
-        false => Err(Error::Shape { op: "kernel", what: "bytes", got: bytes, want: mem.bytes() }),
+    /// Address of the first element of a buffer to read.
+    pub(crate) fn buffer<T>(&self, b: BufRef<'_, CudaMem, T>) -> Result<u64> {
+        Ok(self.gpu().address(b.mem())? + (b.offset() * size_of::<T>()) as u64)
+    }
+
+    /// Address of the first element of a buffer to write.
+    pub(crate) fn buffer_mut<T>(&self, b: &BufMut<'_, CudaMem, T>) -> Result<u64> {
+        self.buffer(b.as_ref())
+    }
+
+    /// Address of the f32 values of a bias or a norm's weight; 0: none.
+    fn vector(&self, weight: Option<&CudaWeight>) -> Result<u64> {
+        weight.map_or(Ok(0), |weight| weight.vector(self.gpu()))
     }
 }

@@ -1,67 +1,71 @@
-//! Experts: routing, their products, their sum.
+//! Experts: routing, their matmuls, their sum.
 
-use super::{buffer, elem, matrix};
+use super::{elem, format, no_format};
 use crate::weight::word;
-use crate::{CudaMem, CudaStream, CudaWeight};
+use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::backend::{Groups, RouteMut};
-use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::params::{Router, RouterScore};
-use engraft_kernels::params::moe as kernel;
+use engraft_core::mem::WeightFormat;
+use engraft_core::ops::{ExpertLinear, MoeOp, MoeOpKind, Route, Signature};
+use engraft_core::params::RouterScore;
+use engraft_kernels::params::moe as kernels;
 
-pub(super) fn route(
-    stream: &mut CudaStream,
-    logits: MatRef<'_, CudaMem>,
-    router: &Router,
-    out: RouteMut<'_, CudaMem>,
-) -> Result<()> {
-    let (experts, slots) = (buffer(out.experts.as_ref())?, word(out.experts.len)?);
-    let p = kernel::Route {
-        logits: matrix(logits)?,
-        weights: matrix(out.weights.as_ref())?,
+/// Which kernel.
+pub(super) fn kernel(op: MoeOpKind, signature: &Signature) -> std::result::Result<Kernel, String> {
+    Ok(match op {
+        MoeOpKind::Route => {
+            let entries = &[kernels::Route::ENTRY, kernels::Group::ENTRY];
+            Kernel::Several { name: kernels::Route::ENTRY, entries }
+        }
+        MoeOpKind::ExpertLinear if signature.weight == Some(WeightFormat::W8A8) => {
+            return Err(no_format(signature));
+        }
+        MoeOpKind::ExpertLinear => Kernel::Experts(format(signature)?),
+        MoeOpKind::Combine => Kernel::Entry(kernels::Combine::entry(elem(signature.x))),
+    })
+}
+
+pub(super) fn run(stream: &mut CudaStream, op: MoeOp<'_, Cuda>) -> Result<()> {
+    match op {
+        MoeOp::Route(op) => route(stream, op),
+        MoeOp::ExpertLinear(op) => expert_linear(stream, op),
+        MoeOp::Combine(op) => {
+            let (y, weights) = (stream.matrix(op.y)?, stream.matrix(op.weights)?);
+            let (out, add) = (stream.matrix_mut(&op.out)?, u32::from(op.add));
+            let p = kernels::Combine { y, weights, out, elem: elem(op.y.dtype()), add };
+            stream.launch(&p.launch(), &p)
+        }
+    }
+}
+
+fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
+    let (router, slots) = (op.router, word(op.experts.len())?);
+    let (experts, groups) = (stream.buffer_mut(&op.experts)?, stream.buffer_mut(&op.groups)?);
+    let p = kernels::Route {
+        logits: stream.matrix(op.logits)?,
+        weights: stream.matrix_mut(&op.weights)?,
         experts,
         top_k: word(router.top_k)?,
         sigmoid: u32::from(router.score == RouterScore::Sigmoid),
         renormalise: u32::from(router.renormalise),
         scale: router.scale,
     };
-    stream.run(&p.launch(), &p)?;
-    let p =
-        kernel::Group { experts, groups: buffer(out.groups.as_ref())?, count: word(router.experts)?, slots };
-    stream.run(&p.launch(), &p)
+    stream.launch(&p.launch(), &p)?;
+    let p = kernels::Group { experts, groups, count: word(router.experts)?, slots };
+    stream.launch(&p.launch(), &p)
 }
 
-pub(super) fn expert_linear(
-    stream: &mut CudaStream,
-    x: MatRef<'_, CudaMem>,
-    w: &CudaWeight,
-    bias: Option<&CudaWeight>,
-    groups: Groups<'_, CudaMem>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let w = w.rows()?;
-    let p = kernel::ExpertLinear {
-        x: matrix(x)?,
+fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<()> {
+    let w = op.weight.rows()?;
+    let p = kernels::ExpertLinear {
+        x: stream.matrix(op.x)?,
         weight: w.view(stream.gpu())?,
-        out: matrix(out.as_ref())?,
-        bias: bias.map_or(Ok(0), CudaWeight::vector)?,
-        groups: buffer(groups.groups)?,
-        count: word(groups.count)?,
+        out: stream.matrix_mut(&op.out)?,
+        bias: stream.vector(op.bias)?,
+        groups: stream.buffer(op.groups.groups)?,
+        count: word(op.groups.count)?,
         grain: word(w.grain)?,
-        elem: elem(x.dtype),
+        elem: elem(op.x.dtype()),
         reserved: 0,
     };
-    stream.run(&p.launch(w.format), &p)
-}
-
-pub(super) fn combine(
-    stream: &mut CudaStream,
-    y: MatRef<'_, CudaMem>,
-    weights: MatRef<'_, CudaMem>,
-    add: bool,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (y_at, weights, out) = (matrix(y)?, matrix(weights)?, matrix(out.as_ref())?);
-    let p = kernel::Combine { y: y_at, weights, out, elem: elem(y.dtype), add: u32::from(add) };
-    stream.run(&p.launch(), &p)
+    stream.launch(&p.launch(w.format), &p)
 }

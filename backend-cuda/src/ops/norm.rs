@@ -1,79 +1,84 @@
 //! Norms: of rows, behind a residual sum, of heads.
 
-use super::select::norm_is_strict;
-use super::{Formed, elem, int8, matrix};
+use super::{Terms, elem, int8};
+use crate::formed::Formed;
 use crate::weight::word;
-use crate::{CudaMem, CudaStream, CudaWeight};
+use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::backend::NormCall;
-use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::mem::MatRef;
+use engraft_core::numerics::Mode;
+use engraft_core::ops::{NormOp, NormOpKind, NormWeights, Signature};
 use engraft_core::params::NormKind;
 use engraft_kernels::params::int8::Codes;
-use engraft_kernels::params::{MatView, norm as kernel};
+use engraft_kernels::params::{MatView, norm as kernels};
 
-pub(super) fn norm(
-    stream: &mut CudaStream,
-    x: MatRef<'_, CudaMem>,
-    call: NormCall<'_, CudaWeight>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    run(stream, x, None, x.cols, call, out.as_ref())
+/// Whether a norm keeps the contract's order.
+fn is_strict(terms: Terms) -> bool {
+    terms.mode == Mode::Reference
 }
 
-pub(super) fn head_norm(
-    stream: &mut CudaStream,
-    x: MatMut<'_, CudaMem>,
+/// Which kernel.
+pub(super) fn kernel(terms: Terms, op: NormOpKind, signature: &Signature) -> Kernel {
+    let width = match op {
+        NormOpKind::Norm | NormOpKind::AddNorm => signature.outer,
+        NormOpKind::HeadNorm => signature.inner,
+    };
+    let width = u32::try_from(width).unwrap_or(u32::MAX);
+    Kernel::Entry(kernels::Norm::entry(elem(signature.x), width, is_strict(terms)))
+}
+
+pub(super) fn run(stream: &mut CudaStream, op: NormOp<'_, Cuda>) -> Result<()> {
+    match op {
+        NormOp::Norm(op) => {
+            let width = op.x.cols();
+            parts(stream, Parts { x: op.x, add: None, width, norm: op.norm, out: op.out.as_ref() })
+        }
+        NormOp::AddNorm(op) => {
+            let (x, width) = (op.residual.as_ref(), op.residual.cols());
+            parts(stream, Parts { x, add: Some(op.x), width, norm: op.norm, out: op.out.as_ref() })
+        }
+        NormOp::HeadNorm(op) => {
+            let x = op.x.as_ref();
+            parts(stream, Parts { x, add: None, width: op.width, norm: op.norm, out: x })
+        }
+    }
+}
+
+/// Norms of parts of rows: `out = norm(x)`, behind `x += add`.
+struct Parts<'a> {
+    x: MatRef<'a, CudaMem>,
+    add: Option<MatRef<'a, CudaMem>>,
+    /// Columns of a part.
     width: usize,
-    call: NormCall<'_, CudaWeight>,
-) -> Result<()> {
-    let x = x.as_ref();
-    run(stream, x, None, width, call, x)
+    norm: NormWeights<'a, Cuda>,
+    out: MatRef<'a, CudaMem>,
 }
 
-pub(super) fn add_norm(
-    stream: &mut CudaStream,
-    residual: MatMut<'_, CudaMem>,
-    x: MatRef<'_, CudaMem>,
-    call: NormCall<'_, CudaWeight>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let residual = residual.as_ref();
-    run(stream, residual, Some(x), residual.cols, call, out.as_ref())
-}
-
-fn run(
-    stream: &mut CudaStream,
-    x: MatRef<'_, CudaMem>,
-    add: Option<MatRef<'_, CudaMem>>,
-    width: usize,
-    call: NormCall<'_, CudaWeight>,
-    out: MatRef<'_, CudaMem>,
-) -> Result<()> {
-    let vector = |w: Option<&CudaWeight>| w.map_or(Ok(0), CudaWeight::vector);
-    let strict = norm_is_strict(stream.gpu().mode());
-    let codes = match width == x.cols {
+fn parts(stream: &mut CudaStream, of: Parts<'_>) -> Result<()> {
+    let Parts { x, add, width, norm, out } = of;
+    let codes = match width == x.cols() {
         true => int8::room_behind_a_norm(stream, x)?,
         false => Codes::NONE,
     };
-    let p = kernel::Norm {
-        x: matrix(x)?,
-        add: add.map_or(Ok(MatView::NONE), matrix)?,
-        out: matrix(out)?,
-        weight: vector(call.weight)?,
-        bias: vector(call.bias)?,
+    let p = kernels::Norm {
+        x: stream.matrix(x)?,
+        add: add.map_or(Ok(MatView::NONE), |add| stream.matrix(add))?,
+        out: stream.matrix(out)?,
+        weight: stream.vector(norm.weight)?,
+        bias: stream.vector(norm.bias)?,
         width: word(width)?,
-        parts: word(x.cols / width.max(1))?,
-        eps: call.eps,
-        layer: u32::from(call.kind == NormKind::Layer),
-        plus_one: u32::from(call.plus_one),
-        elem: elem(x.dtype),
-        strict: u32::from(strict),
+        parts: word(x.cols() / width.max(1))?,
+        eps: norm.eps,
+        layer: u32::from(norm.kind == NormKind::Layer),
+        plus_one: u32::from(norm.plus_one),
+        elem: elem(x.dtype()),
+        strict: u32::from(is_strict(stream.gpu().terms())),
         reserved: 0,
         codes,
     };
-    stream.run(&p.launch(), &p)?;
+    stream.launch(&p.launch(), &p)?;
     if codes != Codes::NONE {
-        stream.remember(Formed { of: p.out, _mem: out.mem.clone(), elem: p.elem, codes });
+        stream.remember(Formed { of: p.out, _mem: out.mem().share(), elem: p.elem, codes });
     }
     Ok(())
 }

@@ -1,32 +1,77 @@
-//! Rotary embedding.
+//! Rotary embedding, alone and between the fused q|k|v matmul and attention.
 
-use super::{buffer, elem, matrix};
+use super::elem;
+use super::kv::slabs;
 use crate::weight::word;
-use crate::{CudaMem, CudaStream};
+use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::backend::RopeView;
-use engraft_core::mem::{BufRef, MatMut};
-use engraft_core::params::RopeStyle;
-use engraft_kernels::params::rope as kernel;
+use engraft_core::ops::{NormWeights, QkvRopeAppend, Rope, RopeOp, RopeOpKind, Signature};
+use engraft_core::params::{NormKind, RopeStyle};
+use engraft_kernels::params::{kv, rope};
 
-pub(super) fn rope(
-    stream: &mut CudaStream,
-    x: MatMut<'_, CudaMem>,
-    width: usize,
-    positions: BufRef<'_, CudaMem, u32>,
-    rope: RopeView<'_, CudaMem>,
-) -> Result<()> {
-    let x = x.as_ref();
-    let p = kernel::Rope {
-        x: matrix(x)?,
-        positions: buffer(positions)?,
-        table: buffer(rope.table)?,
-        table_positions: word(rope.positions)?,
-        pairs: word(rope.pairs)?,
-        heads: word(x.cols / width.max(1))?,
-        width: word(width)?,
-        interleaved: u32::from(rope.style == RopeStyle::Interleaved),
-        elem: elem(x.dtype),
+/// Which kernel.
+pub(super) fn kernel(op: RopeOpKind, signature: &Signature) -> Kernel {
+    Kernel::Entry(match op {
+        RopeOpKind::Rope => rope::Rope::entry(elem(signature.x)),
+        RopeOpKind::QkvRopeAppend => kv::Turned::entry(elem(signature.x)),
+    })
+}
+
+pub(super) fn run(stream: &mut CudaStream, op: RopeOp<'_, Cuda>) -> Result<()> {
+    match op {
+        RopeOp::Rope(op) => alone(stream, op),
+        RopeOp::QkvRopeAppend(op) => turned(stream, op),
+    }
+}
+
+fn alone(stream: &mut CudaStream, op: Rope<'_, Cuda>) -> Result<()> {
+    let p = rope::Rope {
+        x: stream.matrix_mut(&op.x)?,
+        positions: stream.buffer(op.positions)?,
+        table: stream.buffer(op.rope.table)?,
+        table_positions: word(op.rope.positions)?,
+        pairs: word(op.rope.pairs)?,
+        heads: word(op.x.cols() / op.width.max(1))?,
+        width: word(op.width)?,
+        interleaved: u32::from(op.rope.style == RopeStyle::Interleaved),
+        elem: elem(op.x.dtype()),
     };
-    stream.run(&p.launch(), &p)
+    stream.launch(&p.launch(), &p)
+}
+
+fn head_norm(stream: &CudaStream, norm: Option<NormWeights<'_, Cuda>>) -> Result<kv::HeadNorm> {
+    let Some(norm) = norm else { return Ok(kv::HeadNorm::default()) };
+    let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
+    Ok(kv::HeadNorm {
+        weight: stream.vector(norm.weight)?,
+        bias: stream.vector(norm.bias)?,
+        eps: norm.eps,
+        flags: kv::HeadNorm::NORM
+            | flag(norm.kind == NormKind::Layer, kv::HeadNorm::LAYER)
+            | flag(norm.plus_one, kv::HeadNorm::PLUS_ONE),
+    })
+}
+
+/// Norms, rotation and append in one launch.
+fn turned(stream: &mut CudaStream, op: QkvRopeAppend<'_, Cuda>) -> Result<()> {
+    let mut p = kv::Turned {
+        qkv: stream.matrix_mut(&op.qkv)?,
+        kv: slabs(stream, op.kv.as_ref())?,
+        q_norm: head_norm(stream, op.q_norm)?,
+        k_norm: head_norm(stream, op.k_norm)?,
+        table: 0,
+        positions: stream.buffer(op.positions)?,
+        slots: stream.buffer(op.slots)?,
+        table_positions: 0,
+        pairs: 0,
+        interleaved: 0,
+        heads: word(op.heads.heads)?,
+        elem: elem(op.qkv.dtype()),
+        reserved: 0,
+    };
+    if let Some(rope) = op.rope {
+        (p.table, p.table_positions) = (stream.buffer(rope.table)?, word(rope.positions)?);
+        (p.pairs, p.interleaved) = (word(rope.pairs)?, u32::from(rope.style == RopeStyle::Interleaved));
+    }
+    stream.launch(&p.launch(), &p)
 }

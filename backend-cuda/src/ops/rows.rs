@@ -1,50 +1,50 @@
-//! Rows and words moved about.
+//! Rows and words moved.
 
-use super::{buffer, elem, matrix};
+use super::elem;
 use crate::weight::word;
-use crate::{CudaMem, CudaStream};
+use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef};
-use engraft_kernels::params::rows as kernel;
+use engraft_core::ops::{RowsOp, RowsOpKind, Signature};
+use engraft_kernels::params::rows as kernels;
 
-pub(super) fn gather(
-    stream: &mut CudaStream,
-    x: MatRef<'_, CudaMem>,
-    rows: BufRef<'_, CudaMem, u32>,
-    out: MatMut<'_, CudaMem>,
-) -> Result<()> {
-    let (x_at, out, rows) = (matrix(x)?, matrix(out.as_ref())?, buffer(rows)?);
-    let p = kernel::Gather { x: x_at, out, rows, elem: elem(x.dtype), reserved: 0 };
-    stream.run(&p.launch(), &p)
+/// Which kernel.
+pub(super) fn kernel(op: RowsOpKind, signature: &Signature) -> Kernel {
+    match op {
+        RowsOpKind::GatherRows => {
+            Kernel::Several { name: "rows_gather_*", entries: kernels::Gather::entries(elem(signature.x)) }
+        }
+        RowsOpKind::Patch => Kernel::Entry(kernels::Patch::ENTRY),
+        RowsOpKind::MarkSeen => Kernel::Entry(kernels::Seen::ENTRY),
+        RowsOpKind::FeedTokens => Kernel::Entry(kernels::Feed::ENTRY),
+    }
 }
 
-pub(super) fn patch(
-    stream: &mut CudaStream,
-    pairs: BufRef<'_, CudaMem, u32>,
-    dst: BufMut<'_, CudaMem, u32>,
-) -> Result<()> {
-    let p = kernel::Patch {
-        pairs: buffer(pairs)?,
-        dst: buffer(dst.as_ref())?,
-        count: word(pairs.len / 2)?,
-        len: word(dst.len)?,
-    };
-    stream.run(&p.launch(), &p)
-}
-
-pub(super) fn mark_seen(
-    stream: &mut CudaStream,
-    ids: BufRef<'_, CudaMem, u32>,
-    slot: usize,
-    words: usize,
-    seen: BufMut<'_, CudaMem, u32>,
-) -> Result<()> {
-    let row = seen.slice(slot * words..(slot + 1) * words)?;
-    let p = kernel::Seen {
-        ids: buffer(ids)?,
-        seen: buffer(row.as_ref())?,
-        count: word(ids.len)?,
-        words: word(words)?,
-    };
-    stream.run(&p.launch(), &p)
+pub(super) fn run(stream: &mut CudaStream, op: RowsOp<'_, Cuda>) -> Result<()> {
+    match op {
+        RowsOp::GatherRows(op) => {
+            let (x, out) = (stream.matrix(op.x)?, stream.matrix_mut(&op.out)?);
+            let (rows, elem) = (stream.buffer(op.rows)?, elem(op.x.dtype()));
+            let p = kernels::Gather { x, out, rows, elem, reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
+        RowsOp::Patch(op) => {
+            let (pairs, dst) = (stream.buffer(op.pairs)?, stream.buffer_mut(&op.dst)?);
+            let (count, len) = (word(op.pairs.len() / 2)?, word(op.dst.len())?);
+            let p = kernels::Patch { pairs, dst, count, len };
+            stream.launch(&p.launch(), &p)
+        }
+        RowsOp::MarkSeen(op) => {
+            let (ids, count, words) = (stream.buffer(op.ids)?, word(op.ids.len())?, word(op.words)?);
+            let bounds = op.bounds();
+            let seen = stream.buffer_mut(&op.seen.slice(bounds)?)?;
+            let p = kernels::Seen { ids, seen, count, words };
+            stream.launch(&p.launch(), &p)
+        }
+        RowsOp::FeedTokens(op) => {
+            let (feeds, last) = (stream.buffer(op.feeds)?, stream.buffer(op.last)?);
+            let (count, rows) = (word(op.feeds.len())?, word(op.last.len())?);
+            let p = kernels::Feed { feeds, last, ids: stream.buffer_mut(&op.ids)?, count, rows };
+            stream.launch(&p.launch(), &p)
+        }
+    }
 }

@@ -1,83 +1,74 @@
 //! Element by element.
 
-use super::{FLAT, activation};
-use crate::command::{Call, elem, groups, matrix, word};
-use crate::{WgpuMem, WgpuStream};
+use crate::command::{Call, FLAT, activation, elem, groups, matrix, word};
+use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
-use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::params::Act;
-use engraft_shaders::{Elementwise, Kernel};
+use engraft_core::mem::MatRef;
+use engraft_core::ops::{ElementwiseOp, Scale};
+use engraft_shaders::{Elementwise as Entry, Kernel};
 
-pub(super) fn add(stream: &mut WgpuStream, acc: MatMut<'_, WgpuMem>, x: MatRef<'_, WgpuMem>) -> Result<()> {
-    each(stream, Elementwise::Add, x, acc.as_ref(), 0)
+pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Result<()> {
+    match op {
+        ElementwiseOp::Add(op) => each(stream, Entry::Add, op.x, op.acc.as_ref(), 0),
+        ElementwiseOp::Activate(op) => {
+            let x = op.x.as_ref();
+            each(stream, Entry::Activate, x, x, activation(op.act)?)
+        }
+        ElementwiseOp::Gate(op) => {
+            each(stream, Entry::Gate, op.gate_up, op.out.as_ref(), activation(op.act)?)
+        }
+        ElementwiseOp::Scale(op) => scale(stream, op),
+        ElementwiseOp::Convert(op) => each(stream, Entry::Convert, op.x, op.out.as_ref(), 0),
+    }
 }
 
-pub(super) fn activate(stream: &mut WgpuStream, x: MatMut<'_, WgpuMem>, act: Act) -> Result<()> {
-    let x = x.as_ref();
-    each(stream, Elementwise::Activate, x, x, activation(act)?)
-}
-
-pub(super) fn scale(
-    stream: &mut WgpuStream,
-    x: MatMut<'_, WgpuMem>,
-    factor: f32,
-    cap: Option<f32>,
-) -> Result<()> {
-    let x = x.as_ref();
-    if x.rows * x.cols == 0 {
+fn scale(stream: &mut WgpuStream, op: Scale<'_, Wgpu>) -> Result<()> {
+    let Scale { x, factor, cap } = op;
+    let (x, limits) = (x.as_ref(), *stream.gpu().limits());
+    if x.rows() * x.cols() == 0 {
         return Ok(());
     }
-    let limits = stream.gpu().limits;
     let at = matrix(&limits, x, "activations")?;
     let most = cap.unwrap_or(1.0);
     let words = [
-        word(x.rows)?,
-        word(x.cols)?,
+        word(x.rows())?,
+        word(x.cols())?,
         at.offset,
-        word(x.pitch)?,
+        word(x.pitch())?,
         factor.to_bits(),
         u32::from(cap.is_some()),
         most.to_bits(),
         (1.0 / most).to_bits(),
     ];
-    let kernel = Kernel::Elementwise(Elementwise::Scale, elem(x.dtype), elem(x.dtype));
-    let grid = groups(&limits, x.rows * x.cols, FLAT);
-    stream.run(&Call { kernel, slots: &[at.slot], words: &words, grid })
-}
-
-pub(super) fn gate(
-    stream: &mut WgpuStream,
-    gate_up: MatRef<'_, WgpuMem>,
-    act: Act,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    each(stream, Elementwise::Gate, gate_up, out.as_ref(), activation(act)?)
-}
-
-pub(super) fn convert(
-    stream: &mut WgpuStream,
-    x: MatRef<'_, WgpuMem>,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    each(stream, Elementwise::Convert, x, out.as_ref(), 0)
+    let kernel = Kernel::Elementwise(Entry::Scale, elem(x.dtype()), elem(x.dtype()));
+    let grid = groups(&limits, x.rows() * x.cols(), FLAT);
+    stream.call(&Call { kernel, slots: &[at.slot], words: &words, grid })
 }
 
 fn each(
     stream: &mut WgpuStream,
-    how: Elementwise,
+    how: Entry,
     x: MatRef<'_, WgpuMem>,
     out: MatRef<'_, WgpuMem>,
     act: u32,
 ) -> Result<()> {
-    if out.rows * out.cols == 0 {
+    let total = out.rows() * out.cols();
+    if total == 0 {
         return Ok(());
     }
-    let limits = stream.gpu().limits;
+    let limits = *stream.gpu().limits();
     let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
-    let words =
-        [word(out.rows)?, word(out.cols)?, from.offset, word(x.pitch)?, to.offset, word(out.pitch)?, act];
+    let words = [
+        word(out.rows())?,
+        word(out.cols())?,
+        from.offset,
+        word(x.pitch())?,
+        to.offset,
+        word(out.pitch())?,
+        act,
+    ];
     let both = [from.slot, to.slot];
-    let slots = if how == Elementwise::Activate { &both[1..] } else { &both[..] };
-    let kernel = Kernel::Elementwise(how, elem(x.dtype), elem(out.dtype));
-    stream.run(&Call { kernel, slots, words: &words, grid: groups(&limits, out.rows * out.cols, FLAT) })
+    let slots = if how == Entry::Activate { &both[1..] } else { &both[..] };
+    let kernel = Kernel::Elementwise(how, elem(x.dtype()), elem(out.dtype()));
+    stream.call(&Call { kernel, slots, words: &words, grid: groups(&limits, total, FLAT) })
 }

@@ -1,117 +1,94 @@
 //! Paged keys and values.
 
-use super::FLAT;
-use crate::command::{Call, Slot, buffer, elem, groups, holds, matrix, word};
-use crate::device::Limits;
-use crate::{WgpuMem, WgpuStream};
-use engraft_core::backend::{KvLayout, KvView, Table};
-use engraft_core::mem::{BufRef, MatMut, MatRef};
-use engraft_core::{Error, Result};
-use engraft_shaders::{Kernel, Kv};
+use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
+use crate::limits::Limits;
+use crate::{Wgpu, WgpuMem, WgpuStream};
+use engraft_core::Result;
+use engraft_core::mem::{KvLayout, KvRef, MatRef};
+use engraft_core::ops::{KvAppend, KvCopyPages, KvOp, KvRead};
+use engraft_shaders::{Kernel, Kv as Entry};
 
-/// Bytes of the key and the value slab.
-pub(crate) fn slab_bytes(layout: &KvLayout) -> (usize, usize) {
-    let elements = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
-    (elements * layout.k_dim, elements * layout.v_dim)
+pub(super) fn run(stream: &mut WgpuStream, op: KvOp<'_, Wgpu>) -> Result<()> {
+    match op {
+        KvOp::KvAppend(op) => append(stream, op),
+        KvOp::KvCopyPages(op) => copy_pages(stream, op),
+        KvOp::KvRead(op) => read(stream, op),
+    }
 }
 
 /// Binds both slabs.
-pub(super) fn slabs<'a>(limits: &Limits, kv: KvView<'a, WgpuMem>) -> Result<[Slot<'a>; 2]> {
-    let (k, v) = slab_bytes(&kv.layout);
-    holds("kv slab", kv.k, k)?;
-    holds("kv slab", kv.v, v)?;
-    Ok([Slot::whole(limits, kv.k, "a layer's keys")?, Slot::whole(limits, kv.v, "a layer's values")?])
+pub(super) fn slabs<'a>(limits: &Limits, kv: KvRef<'a, WgpuMem>) -> Result<[Slot<'a>; 2]> {
+    Ok([Slot::whole(limits, kv.k(), "a layer's keys")?, Slot::whole(limits, kv.v(), "a layer's values")?])
 }
 
-pub(super) fn append(
-    stream: &mut WgpuStream,
-    k: MatRef<'_, WgpuMem>,
-    v: MatRef<'_, WgpuMem>,
-    slots: BufRef<'_, WgpuMem, i32>,
-    kv: KvView<'_, WgpuMem>,
-) -> Result<()> {
-    let (limits, l) = (stream.gpu().limits, kv.layout);
-    if k.dtype != v.dtype {
-        return Err(Error::internal(format!("{} keys with {} values", k.dtype, v.dtype)));
-    }
-    let total = k.rows * l.kv_heads * (l.k_dim + l.v_dim);
-    if total == 0 {
-        return Ok(());
-    }
-    let (k_at, v_at) = (matrix(&limits, k, "keys")?, matrix(&limits, v, "values")?);
-    let slots_at = buffer(&limits, slots, "write slots")?;
-    let [keys, values] = slabs(&limits, kv)?;
-    let words = [
-        word(k.rows)?,
+/// Parameters of rows on their way into pages or out of them.
+fn row_words(
+    l: KvLayout,
+    [k, v]: [MatRef<'_, WgpuMem>; 2],
+    [k_at, v_at]: [Place<'_>; 2],
+    by: Place<'_>,
+) -> Result<[u32; 11]> {
+    Ok([
+        word(k.rows())?,
         word(l.kv_heads)?,
         word(l.k_dim)?,
         word(l.v_dim)?,
         word(l.page_size)?,
         word(l.pages)?,
         k_at.offset,
-        word(k.pitch)?,
+        word(k.pitch())?,
         v_at.offset,
-        word(v.pitch)?,
-        slots_at.offset,
-    ];
-    let bound = [k_at.slot, v_at.slot, slots_at.slot, keys, values];
-    let kernel = Kernel::Kv(Kv::Append, elem(k.dtype), elem(l.dtype));
-    stream.run(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
+        word(v.pitch())?,
+        by.offset,
+    ])
 }
 
-pub(super) fn copy_pages(
-    stream: &mut WgpuStream,
-    pairs: BufRef<'_, WgpuMem, u32>,
-    kv: KvView<'_, WgpuMem>,
-) -> Result<()> {
-    let (limits, l) = (stream.gpu().limits, kv.layout);
-    let per = l.kv_heads * l.page_size;
-    if pairs.len < 2 || per == 0 {
-        return Ok(());
-    }
-    let pairs_at = buffer(&limits, pairs, "pairs of pages")?;
-    let [keys, values] = slabs(&limits, kv)?;
-    let words =
-        [word(pairs.len / 2)?, pairs_at.offset, word(per * l.k_dim)?, word(per * l.v_dim)?, word(l.pages)?];
-    let kernel = Kernel::Kv(Kv::Copy, elem(l.dtype), elem(l.dtype));
-    let grid = groups(&limits, per * (l.k_dim + l.v_dim), FLAT);
-    stream.run(&Call { kernel, slots: &[pairs_at.slot, keys, values], words: &words, grid })
-}
-
-pub(super) fn read(
-    stream: &mut WgpuStream,
-    kv: KvView<'_, WgpuMem>,
-    table: Table<'_, WgpuMem>,
-    row: usize,
-    out_k: MatMut<'_, WgpuMem>,
-    out_v: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    let (limits, l) = (stream.gpu().limits, kv.layout);
-    let (k, v) = (out_k.as_ref(), out_v.as_ref());
-    let total = k.rows * l.kv_heads * (l.k_dim + l.v_dim);
+fn append(stream: &mut WgpuStream, op: KvAppend<'_, Wgpu>) -> Result<()> {
+    let KvAppend { k, v, slots, kv } = op;
+    let (limits, l) = (*stream.gpu().limits(), kv.layout());
+    let total = k.rows() * l.kv_heads * (l.k_dim + l.v_dim);
     if total == 0 {
         return Ok(());
     }
-    if k.dtype != v.dtype {
-        return Err(Error::internal(format!("{} keys with {} values", k.dtype, v.dtype)));
+    let (k_at, v_at) = (matrix(&limits, k, "keys")?, matrix(&limits, v, "values")?);
+    let slots = buffer(&limits, slots, "write slots")?;
+    let [keys, values] = slabs(&limits, kv.as_ref())?;
+    let words = row_words(l, [k, v], [k_at, v_at], slots)?;
+    let bound = [k_at.slot, v_at.slot, slots.slot, keys, values];
+    let kernel = Kernel::Kv(Entry::Append, elem(k.dtype()), elem(l.dtype));
+    stream.call(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
+}
+
+fn copy_pages(stream: &mut WgpuStream, op: KvCopyPages<'_, Wgpu>) -> Result<()> {
+    let KvCopyPages { pairs, kv } = op;
+    let (limits, l) = (*stream.gpu().limits(), kv.layout());
+    let per = l.kv_heads * l.page_size;
+    if pairs.len() < 2 || per == 0 {
+        return Ok(());
+    }
+    let pairs_at = buffer(&limits, pairs, "pairs of pages")?;
+    let [keys, values] = slabs(&limits, kv.as_ref())?;
+    let words =
+        [word(pairs.len() / 2)?, pairs_at.offset, word(per * l.k_dim)?, word(per * l.v_dim)?, word(l.pages)?];
+    let kernel = Kernel::Kv(Entry::Copy, elem(l.dtype), elem(l.dtype));
+    let grid = groups(&limits, per * (l.k_dim + l.v_dim), FLAT);
+    stream.call(&Call { kernel, slots: &[pairs_at.slot, keys, values], words: &words, grid })
+}
+
+fn read(stream: &mut WgpuStream, op: KvRead<'_, Wgpu>) -> Result<()> {
+    let KvRead { kv, table, row, k, v } = op;
+    let (limits, l) = (*stream.gpu().limits(), kv.layout());
+    let (k, v) = (k.as_ref(), v.as_ref());
+    let total = k.rows() * l.kv_heads * (l.k_dim + l.v_dim);
+    if total == 0 {
+        return Ok(());
     }
     let pages = table.pages.slice(row * table.stride..(row + 1) * table.stride)?;
     let pages = buffer(&limits, pages, "a page table")?;
     let (k_at, v_at) = (matrix(&limits, k, "keys")?, matrix(&limits, v, "values")?);
     let [keys, values] = slabs(&limits, kv)?;
-    let words = [
-        word(k.rows)?,
-        word(l.kv_heads)?,
-        word(l.k_dim)?,
-        word(l.v_dim)?,
-        word(l.page_size)?,
-        pages.offset,
-        k_at.offset,
-        word(k.pitch)?,
-        v_at.offset,
-        word(v.pitch)?,
-    ];
+    let words = row_words(l, [k, v], [k_at, v_at], pages)?;
     let bound = [pages.slot, keys, values, k_at.slot, v_at.slot];
-    let kernel = Kernel::Kv(Kv::Read, elem(k.dtype), elem(l.dtype));
-    stream.run(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
+    let kernel = Kernel::Kv(Entry::Read, elem(k.dtype()), elem(l.dtype));
+    stream.call(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
 }

@@ -1,27 +1,18 @@
-//! Products with their epilogues.
+//! Matmuls with what follows them.
 
-use super::select::Product;
-use crate::command::{Call, Place, Slot, elem, groups, matrix, word};
-use crate::device::Limits;
+use crate::command::{Call, Place, Slot, activation, elem, groups, matrix, word};
+use crate::kernel::Variant;
+use crate::limits::Limits;
+use crate::select::Matmul;
 use crate::weight::Panels;
-use crate::{WgpuMem, WgpuStream, WgpuWeight};
+use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
-use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::mem::MatRef;
+use engraft_core::ops::{Linear, Then};
 use engraft_core::quant::activation::SPAN as QUANTIZED;
 use engraft_shaders::{BLOCK_WORDS, Elem, Kernel, Packing};
 
-/// What follows the product.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Then {
-    /// Nothing; a gate weight gives `[gate | up]`.
-    Nothing,
-    /// An activation; of a gate weight `act(g) * u`.
-    Activate(u32),
-    /// A sum with what the output holds.
-    AddTo,
-}
-
-/// Rows that a product reads: the caller's, or the bytes that were made of them (`quantize.wgsl`).
+/// Rows that a matmul reads: the caller's, or the bytes that were made of them (`quantize.wgsl`).
 pub(super) struct Input<'a> {
     x: MatRef<'a, WgpuMem>,
     /// Memory of the stream, good until the next op.
@@ -34,39 +25,39 @@ impl<'a> Input<'a> {
         if w.packing != Packing::W8A8 {
             return Ok(Self { x, bytes: None });
         }
-        let (limits, blocks) = (stream.gpu().limits, x.cols.div_ceil(QUANTIZED));
-        let bytes = stream.scratch(x.rows * blocks * BLOCK_WORDS * 4)?;
+        let (limits, blocks) = (*stream.gpu().limits(), x.cols().div_ceil(QUANTIZED));
+        let bytes = stream.scratch(x.rows() * blocks * BLOCK_WORDS * 4)?;
         let from = matrix(&limits, x, "activations")?;
-        let words = [word(x.rows)?, word(blocks)?, from.offset, word(x.pitch)?];
+        let words = [word(x.rows())?, word(blocks)?, from.offset, word(x.pitch())?];
         let slots = [from.slot, Slot::whole(&limits, &bytes, "quantized rows")?];
-        let (kernel, grid) = (Kernel::Quantize(elem(x.dtype)), groups(&limits, x.rows * blocks, 64));
-        stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
+        let (kernel, grid) = (Kernel::Quantize(elem(x.dtype())), groups(&limits, x.rows() * blocks, 64));
+        stream.call(&Call { kernel, slots: &slots, words: &words, grid })?;
         Ok(Self { x, bytes: Some(bytes) })
     }
 
     /// Where the rows lie, and words or elements from one to the next.
     pub fn place(&self, limits: &Limits) -> Result<(Place<'_>, usize)> {
         match &self.bytes {
-            None => Ok((matrix(limits, self.x, "activations")?, self.x.pitch)),
+            None => Ok((matrix(limits, self.x, "activations")?, self.x.pitch())),
             Some(bytes) => {
                 let place = Place { slot: Slot::whole(limits, bytes, "quantized rows")?, offset: 0 };
-                Ok((place, self.x.cols.div_ceil(QUANTIZED) * BLOCK_WORDS))
+                Ok((place, self.x.cols().div_ceil(QUANTIZED) * BLOCK_WORDS))
             }
         }
     }
 
     /// Whether rows begin at multiples of four elements.
     pub fn aligned(&self) -> bool {
-        self.bytes.is_none() && self.x.offset.is_multiple_of(4) && self.x.pitch.is_multiple_of(4)
+        self.bytes.is_none() && self.x.offset().is_multiple_of(4) && self.x.pitch().is_multiple_of(4)
     }
 }
 
 /// Workgroups of a panel where sums are cut over lanes.
 const LANES_PER_PANEL: usize = 4;
 
-/// The kernel of a product, rows of its tiles, whether it takes the wide order, its workgroups per panel.
-fn variant(
-    product: Product,
+/// The kernel of a matmul, rows of its tiles, whether it takes the wide order, its workgroups per panel.
+fn kernel(
+    matmul: Matmul,
     w: &Panels,
     input: &Input<'_>,
     out: MatRef<'_, WgpuMem>,
@@ -74,75 +65,66 @@ fn variant(
 ) -> (Kernel, u32, bool, usize) {
     let (weight, gate, vector) = (w.packing, w.gate, input.aligned());
     // Bytes have lost the type of what they were made of.
-    let x = if input.bytes.is_some() { Elem::F32 } else { elem(input.x.dtype) };
-    let out = elem(out.dtype);
-    match product {
-        Product::Tiles { rows, wide } => {
+    let x = if input.bytes.is_some() { Elem::F32 } else { elem(input.x.dtype()) };
+    let out = elem(out.dtype());
+    match matmul {
+        Matmul::Tiles { rows, wide } => {
             (Kernel::Linear { weight, x, out, rows, gate, vector, act }, rows, wide, 1)
         }
-        Product::Lanes { rows, subgroups } => {
+        Matmul::Lanes { rows, subgroups } => {
             (Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups }, rows, true, LANES_PER_PANEL)
         }
     }
 }
 
-pub(super) fn linear(
-    stream: &mut WgpuStream,
-    x: MatRef<'_, WgpuMem>,
-    w: &WgpuWeight,
-    bias: Option<&WgpuWeight>,
-    then: Then,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    let (w, gpu) = (w.panels()?, stream.gpu().clone());
-    let (limits, out) = (gpu.limits, out.as_ref());
-    if out.rows * out.cols == 0 {
+pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Variant) -> Result<()> {
+    let Linear { x, weight, bias, then, out } = op;
+    let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
+    let limits = gpu.limits();
+    if out.rows() * out.cols() == 0 {
         return Ok(());
     }
-    let to = matrix(&limits, out, "activations")?;
-    let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
-    let input = Input::new(stream, w, x)?;
-    let (from, x_pitch) = input.place(&limits)?;
-    let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
-    let product = match input.bytes {
-        Some(_) => gpu.select.product_of_bytes(x.rows),
-        None => gpu.select.product(x.rows, input.aligned(), fits),
-    };
-    let (kernel, rows, wide, per_panel) = variant(product, w, &input, out, matches!(then, Then::Activate(_)));
+    // An activation behind a gate weight is that of the gate.
     let (add, act) = match then {
-        Then::Nothing => (0, 0),
-        Then::Activate(act) => (0, act),
-        Then::AddTo => (1, 0),
+        Then::Nothing => (0, None),
+        Then::Act(act) | Then::Gate { act, .. } => (0, Some(activation(act)?)),
+        Then::Add { .. } => (1, None),
     };
+    let to = matrix(limits, out, "activations")?;
+    let bias_mem = bias.map_or(Ok(gpu.nothing()), WgpuWeight::vector)?;
+    let input = Input::new(stream, w, x)?;
+    let (from, x_pitch) = input.place(limits)?;
+    let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
+    let matmul = gpu.select.matmul(variant, x.rows(), input.aligned(), fits);
+    let (kernel, rows, wide, per_panel) = kernel(matmul, w, &input, out, act.is_some());
     for chunk in &w.chunks {
         let outputs = w.range(chunk);
         let words = [
-            word(x.rows)?,
+            word(x.rows())?,
             word(w.cols)?,
             word(w.grain)?,
             from.offset,
             word(x_pitch)?,
             to.offset,
-            word(out.pitch)?,
+            word(out.pitch())?,
             word(outputs.start)?,
             word(outputs.end)?,
             word(w.outputs())?,
             u32::from(bias.is_some()) | u32::from(wide) << 1,
             add,
-            act,
+            act.unwrap_or(0),
             word(w.block)?,
         ];
-        let scales = chunk.scales.as_ref().map_or_else(|| gpu.nothing(), Ok)?;
         let slots = [
-            Slot::whole(&limits, &chunk.codes, "a weight")?,
-            Slot::whole(&limits, scales, "a weight's scales")?,
-            Slot::whole(&limits, bias_mem, "a bias")?,
+            Slot::whole(limits, &chunk.codes, "a weight")?,
+            Slot::whole(limits, chunk.scales.as_ref().unwrap_or(gpu.nothing()), "a weight's scales")?,
+            Slot::whole(limits, bias_mem, "a bias")?,
             from.slot,
             to.slot,
         ];
-        let tiles = x.rows.div_ceil(rows as usize).min(limits.groups as usize);
+        let tiles = x.rows().div_ceil(rows as usize).min(limits.groups as usize);
         let grid = [word(chunk.count * per_panel)?, word(tiles)?, 1];
-        stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
+        stream.call(&Call { kernel, slots: &slots, words: &words, grid })?;
     }
     Ok(())
 }

@@ -1,136 +1,131 @@
-//! Experts: routing, their products, their sum.
+//! Experts: routing, their matmuls, their sum.
 //!
-//! Which expert a slot goes to is known on the device alone. Few slots look their expert up one by one; many are taken in
-//! tiles by expert, so that a weight that was read serves several rows. No bit depends on which way is taken.
+//! Which expert a slot goes to is known on the device alone. Few slots look their expert up one by one; many
+//! are taken in tiles by expert, so that a weight that was read serves several rows. No bit depends on which
+//! way is taken.
 
-use super::{FLAT, linear};
-use crate::command::{Call, Slot, buffer, elem, groups, matrix, word};
-use crate::{WgpuMem, WgpuStream, WgpuWeight};
+use super::linear;
+use crate::command::{Call, FLAT, Slot, buffer, elem, groups, matrix, word};
+use crate::{Wgpu, WgpuStream, WgpuWeight};
 use engraft_core::Result;
-use engraft_core::backend::{Groups, RouteMut};
-use engraft_core::mem::{MatMut, MatRef};
-use engraft_core::params::{Router, RouterScore};
-use engraft_shaders::{Elem, Kernel, Moe, PANEL};
+use engraft_core::ops::{Combine, ExpertLinear, MoeOp, Route};
+use engraft_core::params::RouterScore;
+use engraft_shaders::{Elem, Kernel, Moe as Entry, PANEL};
 
-pub(super) fn route(
-    stream: &mut WgpuStream,
-    logits: MatRef<'_, WgpuMem>,
-    router: &Router,
-    out: RouteMut<'_, WgpuMem>,
-) -> Result<()> {
-    if logits.rows == 0 {
+pub(super) fn run(stream: &mut WgpuStream, op: MoeOp<'_, Wgpu>) -> Result<()> {
+    match op {
+        MoeOp::Route(op) => route(stream, op),
+        MoeOp::ExpertLinear(op) => expert_linear(stream, op),
+        MoeOp::Combine(op) => combine(stream, op),
+    }
+}
+
+fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
+    let Route { logits, router, experts, weights, groups: grouped } = op;
+    if logits.rows() == 0 {
         return Ok(());
     }
-    let limits = stream.gpu().limits;
-    let weights = out.weights.as_ref();
+    let (limits, weights) = (*stream.gpu().limits(), weights.as_ref());
     let (from, to) = (matrix(&limits, logits, "logits")?, matrix(&limits, weights, "experts' weights")?);
-    let experts = buffer(&limits, out.experts.as_ref(), "experts")?;
-    let grouped = buffer(&limits, out.groups.as_ref(), "slots by expert")?;
+    let experts = buffer(&limits, experts.as_ref(), "experts")?;
+    let grouped = buffer(&limits, grouped.as_ref(), "slots by expert")?;
     let flags = u32::from(router.score == RouterScore::Sigmoid) | u32::from(router.renormalise) << 1;
     let words = [
-        word(logits.rows)?,
+        word(logits.rows())?,
         word(router.experts)?,
         word(router.top_k)?,
         flags,
         router.scale.to_bits(),
         from.offset,
-        word(logits.pitch)?,
+        word(logits.pitch())?,
         experts.offset,
         to.offset,
-        word(weights.pitch)?,
+        word(weights.pitch())?,
     ];
-    let (kernel, slots) = (Kernel::Moe(Moe::Route, Elem::F32), [from.slot, experts.slot, to.slot]);
-    stream.run(&Call { kernel, slots: &slots, words: &words, grid: groups(&limits, logits.rows, 1) })?;
-    let words = [word(logits.rows * router.top_k)?, word(router.experts)?, experts.offset, grouped.offset];
-    let (kernel, slots) = (Kernel::Moe(Moe::Group, Elem::F32), [experts.slot, grouped.slot]);
-    stream.run(&Call { kernel, slots: &slots, words: &words, grid: groups(&limits, router.experts + 1, 64) })
+    let (kernel, slots) = (Kernel::Moe(Entry::Route, Elem::F32), [from.slot, experts.slot, to.slot]);
+    let grid = groups(&limits, logits.rows(), 1);
+    stream.call(&Call { kernel, slots: &slots, words: &words, grid })?;
+    let slots = logits.rows() * router.top_k;
+    let words = [word(slots)?, word(router.experts)?, experts.offset, grouped.offset];
+    let (kernel, slots) = (Kernel::Moe(Entry::Group, Elem::F32), [experts.slot, grouped.slot]);
+    let grid = groups(&limits, router.experts + 1, 64);
+    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
 }
 
-pub(super) fn expert_linear(
-    stream: &mut WgpuStream,
-    x: MatRef<'_, WgpuMem>,
-    w: &WgpuWeight,
-    bias: Option<&WgpuWeight>,
-    by: Groups<'_, WgpuMem>,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    let (w, gpu, out) = (w.panels()?, stream.gpu().clone(), out.as_ref());
-    let limits = gpu.limits;
-    if out.rows * out.cols == 0 || x.rows == 0 {
+fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<()> {
+    let ExpertLinear { x, weight, bias, groups: by, out } = op;
+    let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
+    let limits = gpu.limits();
+    if out.rows() * out.cols() == 0 || x.rows() == 0 {
         return Ok(());
     }
-    let to = matrix(&limits, out, "activations")?;
+    let to = matrix(limits, out, "activations")?;
     let input = linear::Input::new(stream, w, x)?;
-    let (from, x_pitch) = input.place(&limits)?;
-    let bias_mem = bias.map_or_else(|| gpu.nothing(), WgpuWeight::vector)?;
+    let (from, x_pitch) = input.place(limits)?;
+    let bias_mem = bias.map_or(Ok(gpu.nothing()), WgpuWeight::vector)?;
     // Slots that an expert has on average.
-    let share = out.rows.div_ceil(by.count.max(1));
+    let share = out.rows().div_ceil(by.count.max(1));
     let rows = gpu.select.tile_rows(share);
     let (which, tiles, experts) = match rows {
-        1 => (buffer(&limits, by.experts, "experts")?, out.rows, 1),
-        _ => (buffer(&limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), by.count),
+        1 => (buffer(limits, by.experts, "experts")?, out.rows(), 1),
+        _ => (buffer(limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), by.count),
     };
     let tiles = tiles.min(limits.groups as usize);
-    let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype), rows, vector: input.aligned() };
+    let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype()), rows, vector: input.aligned() };
     for chunk in &w.chunks {
         let words = [
-            word(out.rows)?,
+            word(out.rows())?,
             word(w.cols)?,
             word(w.grain)?,
             from.offset,
             word(x_pitch)?,
             to.offset,
-            word(out.pitch)?,
+            word(out.pitch())?,
             word(w.outputs())?,
             u32::from(bias.is_some()),
             word(w.block)?,
-            word(out.rows / x.rows)?,
+            word(out.rows() / x.rows())?,
             which.offset,
             word(by.count)?,
             word(chunk.first)?,
             word(chunk.first + chunk.count)?,
         ];
-        let scales = chunk.scales.as_ref().map_or_else(|| gpu.nothing(), Ok)?;
         let slots = [
-            Slot::whole(&limits, &chunk.codes, "a weight")?,
-            Slot::whole(&limits, scales, "a weight's scales")?,
-            Slot::whole(&limits, bias_mem, "a bias")?,
+            Slot::whole(limits, &chunk.codes, "a weight")?,
+            Slot::whole(limits, chunk.scales.as_ref().unwrap_or(gpu.nothing()), "a weight's scales")?,
+            Slot::whole(limits, bias_mem, "a bias")?,
             from.slot,
             to.slot,
             which.slot,
         ];
         let grid = [word(w.outputs().div_ceil(PANEL))?, word(tiles)?, word(experts)?];
-        stream.run(&Call { kernel, slots: &slots, words: &words, grid })?;
+        stream.call(&Call { kernel, slots: &slots, words: &words, grid })?;
     }
     Ok(())
 }
 
-pub(super) fn combine(
-    stream: &mut WgpuStream,
-    y: MatRef<'_, WgpuMem>,
-    weights: MatRef<'_, WgpuMem>,
-    add: bool,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    let (limits, out) = (stream.gpu().limits, out.as_ref());
-    if out.rows * out.cols == 0 {
+fn combine(stream: &mut WgpuStream, op: Combine<'_, Wgpu>) -> Result<()> {
+    let Combine { y, weights, add, out } = op;
+    let (limits, out) = (*stream.gpu().limits(), out.as_ref());
+    let total = out.rows() * out.cols();
+    if total == 0 {
         return Ok(());
     }
     let place = |m| matrix(&limits, m, "activations");
     let (from, by, to) = (place(y)?, place(weights)?, place(out)?);
     let words = [
-        word(out.rows)?,
-        word(out.cols)?,
-        word(weights.cols)?,
+        word(out.rows())?,
+        word(out.cols())?,
+        word(weights.cols())?,
         u32::from(add),
         from.offset,
-        word(y.pitch)?,
+        word(y.pitch())?,
         by.offset,
-        word(weights.pitch)?,
+        word(weights.pitch())?,
         to.offset,
-        word(out.pitch)?,
+        word(out.pitch())?,
     ];
-    let kernel = Kernel::Moe(Moe::Combine, elem(out.dtype));
-    let (slots, grid) = ([from.slot, by.slot, to.slot], groups(&limits, out.rows * out.cols, FLAT));
-    stream.run(&Call { kernel, slots: &slots, words: &words, grid })
+    let kernel = Kernel::Moe(Entry::Combine, elem(out.dtype()));
+    let (slots, grid) = ([from.slot, by.slot, to.slot], groups(&limits, total, FLAT));
+    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
 }

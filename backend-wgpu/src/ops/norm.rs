@@ -1,96 +1,91 @@
 //! Norms.
 
 use crate::command::{Call, Slot, elem, groups, matrix, word};
-use crate::{WgpuMem, WgpuStream, WgpuWeight};
+use crate::kernel::Variant;
+use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
-use engraft_core::backend::NormCall;
-use engraft_core::mem::{MatMut, MatRef};
+use engraft_core::mem::MatRef;
+use engraft_core::ops::{AddNorm, HeadNorm, Norm, NormOp, NormWeights};
 use engraft_core::params::NormKind;
-use engraft_shaders::{Kernel, Norm};
+use engraft_shaders::{Kernel, Norm as Entry, Reduce};
+
+pub(super) fn run(stream: &mut WgpuStream, op: NormOp<'_, Wgpu>, variant: Variant) -> Result<()> {
+    let reduce = variant.sums();
+    match op {
+        NormOp::Norm(Norm { x, norm, out }) => {
+            let rows = Rows { x, addend: None, width: x.cols(), out: out.as_ref() };
+            launch(stream, (Entry::Alone, reduce), rows, norm)
+        }
+        NormOp::AddNorm(AddNorm { residual, x, norm, out }) => {
+            let sum = residual.as_ref();
+            let rows = Rows { x: sum, addend: Some(x), width: sum.cols(), out: out.as_ref() };
+            launch(stream, (Entry::Add, reduce), rows, norm)
+        }
+        NormOp::HeadNorm(op) => heads(stream, op, reduce),
+    }
+}
+
+/// Norms of heads, also on the way into pages.
+pub(super) fn heads(stream: &mut WgpuStream, op: HeadNorm<'_, Wgpu>, reduce: Reduce) -> Result<()> {
+    let x = op.x.as_ref();
+    launch(stream, (Entry::Heads, reduce), Rows { x, addend: None, width: op.width, out: x }, op.norm)
+}
 
 /// Flags of `moments.wgsl`.
-pub(super) fn flags(call: &NormCall<'_, WgpuWeight>) -> u32 {
+pub(super) fn flags(norm: &NormWeights<'_, Wgpu>) -> u32 {
     let of = |yes: bool, bit: u32| if yes { bit } else { 0 };
-    let plus_one = call.plus_one && call.bias.is_none();
-    of(call.kind == NormKind::Rms, 1)
-        | of(call.weight.is_some(), 2)
-        | of(call.bias.is_some(), 4)
+    let plus_one = norm.plus_one && norm.bias.is_none();
+    of(norm.kind == NormKind::Rms, 1)
+        | of(norm.weight.is_some(), 2)
+        | of(norm.bias.is_some(), 4)
         | of(plus_one, 8)
 }
 
-pub(super) fn norm(
-    stream: &mut WgpuStream,
-    x: MatRef<'_, WgpuMem>,
-    call: NormCall<'_, WgpuWeight>,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    run(stream, Norm::Alone, x, None, x.cols, call, out.as_ref())
-}
-
-pub(super) fn head_norm(
-    stream: &mut WgpuStream,
-    x: MatMut<'_, WgpuMem>,
+/// What is normed.
+struct Rows<'a> {
+    x: MatRef<'a, WgpuMem>,
+    addend: Option<MatRef<'a, WgpuMem>>,
     width: usize,
-    call: NormCall<'_, WgpuWeight>,
-) -> Result<()> {
-    let x = x.as_ref();
-    run(stream, Norm::Heads, x, None, width, call, x)
+    out: MatRef<'a, WgpuMem>,
 }
 
-pub(super) fn add_norm(
+fn launch(
     stream: &mut WgpuStream,
-    residual: MatMut<'_, WgpuMem>,
-    x: MatRef<'_, WgpuMem>,
-    call: NormCall<'_, WgpuWeight>,
-    out: MatMut<'_, WgpuMem>,
+    (how, reduce): (Entry, Reduce),
+    rows: Rows<'_>,
+    norm: NormWeights<'_, Wgpu>,
 ) -> Result<()> {
-    let residual = residual.as_ref();
-    run(stream, Norm::Add, residual, Some(x), residual.cols, call, out.as_ref())
-}
-
-fn run(
-    stream: &mut WgpuStream,
-    how: Norm,
-    x: MatRef<'_, WgpuMem>,
-    addend: Option<MatRef<'_, WgpuMem>>,
-    width: usize,
-    call: NormCall<'_, WgpuWeight>,
-    out: MatRef<'_, WgpuMem>,
-) -> Result<()> {
-    if x.rows * x.cols == 0 {
+    let Rows { x, addend, width, out } = rows;
+    if x.rows() * x.cols() == 0 {
         return Ok(());
     }
     let gpu = stream.gpu().clone();
-    let limits = gpu.limits;
-    let vector = |w: Option<&WgpuWeight>| w.map_or_else(|| gpu.nothing().cloned(), |w| w.vector().cloned());
-    let (weight, bias) = (vector(call.weight)?, vector(call.bias)?);
-    let place = |m| matrix(&limits, m, "activations");
+    let limits = gpu.limits();
+    let vector = |w: Option<&WgpuWeight>| w.map_or(Ok(gpu.nothing()), WgpuWeight::vector).map(WgpuMem::share);
+    let (weight, bias) = (vector(norm.weight)?, vector(norm.bias)?);
+    let place = |m| matrix(limits, m, "activations");
     let (from, to, other) = (place(x)?, place(out)?, addend.map(place).transpose()?);
-    let parts = x.cols / width.max(1);
+    let parts = x.cols() / width.max(1);
     let words = [
-        word(x.rows)?,
+        word(x.rows())?,
         word(parts)?,
         word(width)?,
         from.offset,
-        word(x.pitch)?,
+        word(x.pitch())?,
         to.offset,
-        word(out.pitch)?,
+        word(out.pitch())?,
         other.map_or(0, |o| o.offset),
-        word(addend.map_or(0, |a| a.pitch))?,
-        flags(&call),
-        call.eps.to_bits(),
+        word(addend.map_or(0, |a| a.pitch()))?,
+        flags(&norm),
+        norm.eps.to_bits(),
     ];
-    let (weight, bias) = (Slot::whole(&limits, &weight, "a norm")?, Slot::whole(&limits, &bias, "a norm")?);
-    let grid = groups(&limits, x.rows * parts, 1);
-    let kernel = Kernel::Norm(how, elem(x.dtype), gpu.select.norm());
+    let (weight, bias) = (Slot::whole(limits, &weight, "a norm")?, Slot::whole(limits, &bias, "a norm")?);
+    let grid = groups(limits, x.rows() * parts, 1);
+    let kernel = Kernel::Norm(how, elem(x.dtype()), reduce);
+    let mut call = |slots: &[Slot<'_>]| stream.call(&Call { kernel, slots, words: &words, grid });
     match (how, other) {
-        (Norm::Add, Some(other)) => {
-            let slots = [weight, bias, to.slot, other.slot, from.slot];
-            stream.run(&Call { kernel, slots: &slots, words: &words, grid })
-        }
-        (Norm::Heads, _) => {
-            stream.run(&Call { kernel, slots: &[weight, bias, to.slot], words: &words, grid })
-        }
-        _ => stream.run(&Call { kernel, slots: &[weight, bias, to.slot, from.slot], words: &words, grid }),
+        (Entry::Add, Some(other)) => call(&[weight, bias, to.slot, other.slot, from.slot]),
+        (Entry::Heads, _) => call(&[weight, bias, to.slot]),
+        _ => call(&[weight, bias, to.slot, from.slot]),
     }
 }

@@ -1,66 +1,76 @@
-//! Words and rows moved.
+//! Rows and words moved: the macros of `rows.wgsl`.
 
-use super::FLAT;
-use crate::command::{Call, buffer, elem, groups, matrix, word};
-use crate::{WgpuMem, WgpuStream};
+use crate::command::{Call, FLAT, buffer, elem, groups, matrix, word};
+use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
-use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef};
-use engraft_shaders::{Elem, Kernel, Rows};
+use engraft_core::ops::{FeedTokens, GatherRows, MarkSeen, Patch, RowsOp};
+use engraft_shaders::{Elem, Kernel};
 
-pub(super) fn gather(
-    stream: &mut WgpuStream,
-    x: MatRef<'_, WgpuMem>,
-    rows: BufRef<'_, WgpuMem, u32>,
-    out: MatMut<'_, WgpuMem>,
-) -> Result<()> {
-    let (limits, out) = (stream.gpu().limits, out.as_ref());
-    if out.rows * out.cols == 0 {
+pub(super) fn run(stream: &mut WgpuStream, op: RowsOp<'_, Wgpu>) -> Result<()> {
+    match op {
+        RowsOp::GatherRows(op) => gather(stream, op),
+        RowsOp::Patch(op) => patch(stream, op),
+        RowsOp::MarkSeen(op) => mark_seen(stream, op),
+        RowsOp::FeedTokens(op) => feed_tokens(stream, op),
+    }
+}
+
+/// A kernel that moves words.
+const fn of_words(name: &'static str) -> Kernel {
+    Kernel::Rows(name, Elem::F32)
+}
+
+fn gather(stream: &mut WgpuStream, op: GatherRows<'_, Wgpu>) -> Result<()> {
+    let GatherRows { x, rows, out } = op;
+    let (limits, out) = (*stream.gpu().limits(), out.as_ref());
+    if out.rows() * out.cols() == 0 {
         return Ok(());
     }
     let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
     let rows = buffer(&limits, rows, "row numbers")?;
     let words = [
-        word(out.rows)?,
-        word(out.cols)?,
-        word(x.rows)?,
+        word(out.rows())?,
+        word(out.cols())?,
+        word(x.rows())?,
         from.offset,
-        word(x.pitch)?,
+        word(x.pitch())?,
         rows.offset,
         to.offset,
-        word(out.pitch)?,
+        word(out.pitch())?,
     ];
-    let kernel = Kernel::Rows(Rows::Gather, elem(x.dtype));
-    let grid = groups(&limits, out.rows * out.cols, FLAT);
-    stream.run(&Call { kernel, slots: &[from.slot, rows.slot, to.slot], words: &words, grid })
+    let kernel = Kernel::Rows("gather", elem(x.dtype()));
+    let grid = groups(&limits, out.rows() * out.cols(), FLAT);
+    stream.call(&Call { kernel, slots: &[from.slot, rows.slot, to.slot], words: &words, grid })
 }
 
-pub(super) fn patch(
-    stream: &mut WgpuStream,
-    pairs: BufRef<'_, WgpuMem, u32>,
-    table: BufMut<'_, WgpuMem, u32>,
-) -> Result<()> {
-    let (limits, count) = (stream.gpu().limits, pairs.len / 2);
+fn patch(stream: &mut WgpuStream, op: Patch<'_, Wgpu>) -> Result<()> {
+    let (limits, dst, count) = (*stream.gpu().limits(), op.dst.as_ref(), op.pairs.len() / 2);
     if count == 0 {
         return Ok(());
     }
-    let (from, to) = (buffer(&limits, pairs, "changes")?, buffer(&limits, table.as_ref(), "a table")?);
-    let words = [word(count)?, from.offset, to.offset, word(table.len)?];
-    let kernel = Kernel::Rows(Rows::Patch, Elem::F32);
+    let (from, to) = (buffer(&limits, op.pairs, "changes")?, buffer(&limits, dst, "a table")?);
+    let words = [word(count)?, from.offset, to.offset, word(dst.len())?];
     let grid = groups(&limits, count, 64);
-    stream.run(&Call { kernel, slots: &[from.slot, to.slot], words: &words, grid })
+    stream.call(&Call { kernel: of_words("patch"), slots: &[from.slot, to.slot], words: &words, grid })
 }
 
-pub(super) fn mark_seen(
-    stream: &mut WgpuStream,
-    ids: BufRef<'_, WgpuMem, u32>,
-    slot: usize,
-    words: usize,
-    seen: BufMut<'_, WgpuMem, u32>,
-) -> Result<()> {
-    let limits = stream.gpu().limits;
-    let row = seen.slice(slot * words..(slot + 1) * words)?;
-    let (from, to) = (buffer(&limits, ids, "token ids")?, buffer(&limits, row.as_ref(), "seen tokens")?);
-    let words = [word(ids.len)?, from.offset, to.offset, word(words)?];
-    let kernel = Kernel::Rows(Rows::MarkSeen, Elem::F32);
-    stream.run(&Call { kernel, slots: &[from.slot, to.slot], words: &words, grid: [1, 1, 1] })
+fn mark_seen(stream: &mut WgpuStream, op: MarkSeen<'_, Wgpu>) -> Result<()> {
+    let (limits, row) = (*stream.gpu().limits(), op.bounds());
+    let row = op.seen.as_ref().slice(row)?;
+    let (from, to) = (buffer(&limits, op.ids, "token ids")?, buffer(&limits, row, "seen tokens")?);
+    let words = [word(op.ids.len())?, from.offset, to.offset, word(row.len())?];
+    let slots = [from.slot, to.slot];
+    stream.call(&Call { kernel: of_words("mark_seen"), slots: &slots, words: &words, grid: [1, 1, 1] })
+}
+
+fn feed_tokens(stream: &mut WgpuStream, op: FeedTokens<'_, Wgpu>) -> Result<()> {
+    let (limits, ids, count) = (*stream.gpu().limits(), op.ids.as_ref(), op.feeds.len());
+    if count == 0 {
+        return Ok(());
+    }
+    let feeds = buffer(&limits, op.feeds, "rows of sampled tokens")?;
+    let (last, to) = (buffer(&limits, op.last, "sampled tokens")?, buffer(&limits, ids, "token ids")?);
+    let words = [word(count)?, feeds.offset, last.offset, word(op.last.len())?, to.offset];
+    let (slots, grid) = ([feeds.slot, last.slot, to.slot], groups(&limits, count, 64));
+    stream.call(&Call { kernel: of_words("feed_tokens"), slots: &slots, words: &words, grid })
 }

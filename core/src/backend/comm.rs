@@ -1,9 +1,9 @@
 //! Collectives: one communicator per rank; each call takes the stream, so it is an op like any other and can be
 //! captured.
 
-use super::Backend;
+use super::{Backend, Mem};
 use crate::Result;
-use crate::mem::{BufMut, MatMut, MatRef};
+use crate::mem::MatMut;
 
 /// The group that this rank belongs to.
 pub trait Communicator<B: Backend> {
@@ -12,16 +12,5 @@ pub trait Communicator<B: Backend> {
     /// Ranks in the group.
     fn world(&self) -> usize;
     /// `x = sum over ranks of x`, in the order of the leaf tree: `[rows, cols]`.
-    fn all_reduce(&mut self, stream: &mut B::Stream, x: MatMut<'_, B::Mem>) -> Result<()>;
-    /// Columns of all ranks side by side, by rank: x `[rows, cols]`, out `[rows, world * cols]`.
-    fn all_gather(
-        &mut self,
-        stream: &mut B::Stream,
-        x: MatRef<'_, B::Mem>,
-        out: MatMut<'_, B::Mem>,
-    ) -> Result<()>;
-    /// Rank `root`'s words to all.
-    fn broadcast(&mut self, stream: &mut B::Stream, x: BufMut<'_, B::Mem, u32>, root: usize) -> Result<()>;
-    /// Waits for all ranks.
-    fn barrier(&mut self, stream: &mut B::Stream) -> Result<()>;
+    fn all_reduce(&mut self, stream: &mut B::Stream, x: MatMut<'_, Mem<B>>) -> Result<()>;
 }

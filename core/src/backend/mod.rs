@@ -1,61 +1,60 @@
 //! The backend contract.
 //!
-//! **Who validates.** Model code calls ops through [`Exec`] alone; it checks shapes and element types once. A backend
-//! receives calls that go together and stays thin. What only the device knows (lost, out of memory) is an error of
-//! the call, or of the next [`Stream::sync`] for faults that surface later; never silence.
+//! **Who validates.** A backend is reached by [`Stream`]s alone, and they run [`Checked`](crate::ops::Checked) ops alone,
+//! which only the core's check makes: operands lie inside their memory and go together, and no two views to write share
+//! memory. A backend stays thin. What only the device knows (lost, out of memory) is an error of the call, or of the next
+//! [`Stream::sync`] for faults that surface later; never silence.
 //!
-//! **Order.** A [`Stream`] runs its ops as if one after the other. Nothing else synchronises: ops only enqueue.
+//! **Order.** A [`Stream`] runs its ops as if one after the other. Nothing else synchronises: ops only enqueue. Streams of
+//! one backend never race: work on one that follows work on another in the program follows it on the device.
 //!
 //! **What changes per step lives in device buffers** ([`crate::mem::StepBuffers`], page tables, sampling tables),
 //! never in host-side arguments, so that every decode step can be captured and replayed.
 //!
-//! **Allocation.** Outputs are out-parameters. A step allocates nothing on the host after warm-up, nor on the device.
+//! **Allocation.** Outputs are operands. A step allocates nothing on the host after warm-up, nor on the device.
 //!
-//! **Fused ops have composed defaults**: free functions in [`composed`], one file per stem. A backend overrides what
-//! it has a kernel for. `coverage` and the op's body share one `select` inside the backend, so the report cannot lie;
-//! a fallback always carries its reason. `Composed<B>` runs any backend with all defaults.
+//! **Fused ops have composed forms** ([`crate::ops`]). A backend has a kernel for some of them and composes the others.
+//! [`Backend::coverage`] and the op's body share one choice of kernel inside the backend, so the report cannot lie; a
+//! composed form always carries its reason. [`Composed`] runs any backend with composed forms alone.
 //!
 //! **Threads.** Streams, graphs and communicators stay on their thread (one rank = one thread). The outside holds a
 //! channel.
 //!
 //! **Numbers.** `docs/numerics.md`: an op reads its inputs in their element type, computes in f32 and rounds once.
 
-mod calls;
 mod comm;
-pub mod composed;
-mod exec;
-mod forced;
-mod fused;
-mod primitive;
+mod composed;
 mod solo;
 mod stream;
-mod weight;
 
-pub use crate::kv::{KvLayout, KvView, Table};
-pub use calls::{AttnCall, Groups, NormCall, QkvCall, RopeView, RouteMut, SampleCall};
 pub use comm::Communicator;
-pub use exec::{Exec, Linear, LinearRef};
-pub use forced::Composed;
-pub use fused::FusedOps;
-pub use primitive::PrimitiveOps;
+pub use composed::{Composed, ComposedComm, ComposedStream};
 pub use solo::Solo;
 pub use stream::{Stream, block_on};
-pub use weight::{HostWeight, Prepared, WeightUse};
 
-use crate::mem::{DeviceMem, Float, StepShape, WeightFormat};
-use crate::{Result, numerics::Numerics};
+use crate::Result;
+use crate::mem::{Device, Float, HostWeight, StepShape};
+use crate::numerics::Numerics;
+use crate::ops::Signature;
+use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
+
+/// Memory of a backend's device.
+pub type Mem<B> = <<B as Backend>::Device as Device>::Mem;
+/// A prepared weight of a backend's device.
+pub type Weight<B> = <<B as Backend>::Device as Device>::Weight;
+/// An attention schedule of a backend's device.
+pub type AttnPlan<B> = <<B as Backend>::Device as Device>::AttnPlan;
 
 /// A device and what it can do; everything that runs on it goes through one of its streams.
 pub trait Backend: Sized + Send + Sync + 'static {
-    /// One allocation.
-    type Mem: DeviceMem;
-    /// A packed weight; its layout is the backend's secret.
-    type Weight: Send + Sync + 'static;
+    /// The types that ops carry; of a wrapper those of what it wraps.
+    type Device: Device;
+    /// The key of a kernel: what [`Backend::coverage`] answers and [`Backend::ready`] takes; shown in plans.
+    type Kernel: fmt::Display + fmt::Debug + Clone + Eq + Hash + Send + Sync;
     /// A recorded step.
     type Graph;
-    /// The schedule of one step's attention, shared by all layers.
-    type AttnPlan;
     /// The ordered queue of work.
     type Stream: Stream<Self>;
     /// Collectives of this backend's ranks.
@@ -68,25 +67,23 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// The promise about bits that this instance keeps.
     fn numerics(&self) -> Numerics;
     /// Allocates `bytes`, zeroed.
-    fn alloc(&self, bytes: usize) -> Result<Self::Mem>;
+    fn alloc(&self, bytes: usize) -> Result<Mem<Self>>;
     /// Opens a stream.
     fn stream(self: &Arc<Self>) -> Result<Self::Stream>;
     /// A communicator of one rank.
     fn solo(self: &Arc<Self>) -> Result<Self::Comm>;
     /// Packs a host weight `[rows, cols]` for its use.
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<Self::Weight>;
-    /// Host bytes that an allocation for a KV slab needs: layouts may pad. `(k, v)` of one layer.
-    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize);
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<Weight<Self>>;
     /// An attention schedule for steps up to `bound`.
-    fn attention_plan(&self, bound: StepShape) -> Result<Self::AttnPlan>;
+    fn attention_plan(&self, bound: StepShape) -> Result<AttnPlan<Self>>;
     /// How an op with this signature would run.
-    fn coverage(&self, op: Op, signature: &Signature) -> Coverage;
-    /// Makes kernels ready by the names that [`Backend::coverage`] gave, all at once, so that the first steps need not wait
-    /// for one after the other. What is not named is made ready when it is first used; doing nothing is right, too.
+    fn coverage(&self, signature: &Signature) -> Coverage<Self::Kernel>;
+    /// Makes kernels ready, all at once, so that the first steps need not wait for one after the other. What is not among
+    /// them is made ready when it is first used; doing nothing is right, too.
     ///
     /// # Errors
     /// Those that the kernels' first use would have.
-    fn ready(&self, _kernels: &[&str]) -> Result<()> {
+    fn ready(&self, _kernels: &[Self::Kernel]) -> Result<()> {
         Ok(())
     }
 }
@@ -106,98 +103,12 @@ pub struct Caps {
     pub slab_bytes: Option<u64>,
 }
 
-/// The ops, by stem, for coverage and profiles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-#[allow(missing_docs)] // Reason: the names are those of the trait methods, documented there.
-pub enum Op {
-    Embed,
-    Linear,
-    Norm,
-    Add,
-    Activate,
-    Gate,
-    Scale,
-    Route,
-    ExpertLinear,
-    Combine,
-    HeadNorm,
-    Rope,
-    KvAppend,
-    KvCopyPages,
-    Attend,
-    AttendDense,
-    GatherRows,
-    Convert,
-    Patch,
-    MarkSeen,
-    Argmax,
-    Sample,
-    EmbedAdd,
-    AddNorm,
-    LinearAct,
-    GatedLinear,
-    LinearAdd,
-    QkvRopeAppend,
-    ReduceAddNorm,
-}
-
-impl Op {
-    /// The method's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Op::Embed => "embed",
-            Op::Linear => "linear",
-            Op::Norm => "norm",
-            Op::Add => "add",
-            Op::Activate => "activate",
-            Op::Gate => "gate",
-            Op::Scale => "scale",
-            Op::Route => "route",
-            Op::ExpertLinear => "expert_linear",
-            Op::Combine => "combine",
-            Op::HeadNorm => "head_norm",
-            Op::Rope => "rope",
-            Op::KvAppend => "kv_append",
-            Op::KvCopyPages => "kv_copy_pages",
-            Op::Attend => "attend",
-            Op::AttendDense => "attend_dense",
-            Op::GatherRows => "gather_rows",
-            Op::Convert => "convert",
-            Op::Patch => "patch",
-            Op::MarkSeen => "mark_seen",
-            Op::Argmax => "argmax",
-            Op::Sample => "sample",
-            Op::EmbedAdd => "embed_add",
-            Op::AddNorm => "add_norm",
-            Op::LinearAct => "linear_act",
-            Op::GatedLinear => "gated_linear",
-            Op::LinearAdd => "linear_add",
-            Op::QkvRopeAppend => "qkv_rope_append",
-            Op::ReduceAddNorm => "reduce_add_norm",
-        }
-    }
-}
-
-/// What an op's kernel choice depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Signature {
-    /// Element type of the activations.
-    pub dtype: Float,
-    /// Format of the weight, if the op has one.
-    pub weight: Option<WeightFormat>,
-    /// Inner size (K of a linear, head width of attention).
-    pub inner: usize,
-    /// Outer size (N of a linear, columns of a norm).
-    pub outer: usize,
-}
-
 /// How an op runs on a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Coverage {
+pub enum Coverage<K> {
     /// By this kernel.
-    Native(String),
-    /// By its composed default, for this reason.
+    Native(K),
+    /// By its composed form, for this reason.
     Composed(String),
     /// Not at all, for this reason: a model that needs it is refused before its weights are read.
     Missing(String),

@@ -1,26 +1,32 @@
 //! The ordered queue of work: transfers, events, capture.
 
-use super::{Backend, FusedOps, PrimitiveOps};
-use crate::mem::{BufMut, BufRef};
+use super::{AttnPlan, Backend, Mem};
+use crate::mem::{BufMut, BufRef, StepShape};
+use crate::ops::Run;
 use crate::{Error, Result};
 use bytemuck::Pod;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// An ordered queue of work on a backend. Not `Send` in general; one rank keeps it.
-pub trait Stream<B: Backend<Stream = Self>>: PrimitiveOps<B> + FusedOps<B> + Sized {
+/// An ordered queue of work on a backend; ops go into it by [`Run::run`]. Not `Send` in general; one rank keeps it.
+pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// A point in the queue.
     type Event;
     /// An asynchronous read under way.
     type Ticket;
 
     /// Copies host data to the front of `dst`, in order; `src` may be reused when this returns.
-    fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, B::Mem, T>) -> Result<()>;
+    fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, Mem<B>, T>) -> Result<()>;
     /// Starts reading `src` as it will be at this point of the queue.
-    fn download<T: Pod>(&mut self, src: BufRef<'_, B::Mem, T>) -> Result<Self::Ticket>;
+    fn download<T: Pod>(&mut self, src: BufRef<'_, Mem<B>, T>) -> Result<Self::Ticket>;
     /// Waits for a read and copies it to the front of `out`.
     fn collect<T: Pod>(&mut self, ticket: Self::Ticket, out: &mut [T]) -> impl Future<Output = Result<()>>;
+    /// Schedules this step's attention, outside any captured region.
+    ///
+    /// # Errors
+    /// `Internal` for a step beyond the bounds that `plan` was made for.
+    fn plan_attention(&mut self, shape: StepShape, plan: &mut AttnPlan<B>) -> Result<()>;
     /// Hands enqueued work to the device, where that is a separate act.
     fn submit(&mut self) -> Result<()>;
     /// Waits until all is done; asynchronous faults surface here.

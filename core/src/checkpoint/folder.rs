@@ -7,12 +7,12 @@
 
 use super::{
     Access, Layout, ModelFiles, Source, TokenizerFiles,
+    contents::pytorch,
     deepspeed::{self, Description, Files, Order},
     gguf, index, json,
     ready::{MANIFEST, Ready},
     safetensors,
     storage::Storage,
-    tensors::{Placed, Tensors},
     torch,
 };
 use crate::{Error, Result};
@@ -259,7 +259,7 @@ fn sharded(
                     layout: Layout::HuggingFace,
                     config,
                     generation: json::empty(),
-                    tokenizer: tokenizer_files("", None, None, None)?,
+                    tokenizer: TokenizerFiles::named("", None, None, None)?,
                     source: opened.source,
                 },
                 // Says that config.json is missing.
@@ -273,26 +273,6 @@ fn sharded(
         config.insert("checkpoint_version".into(), version.into());
     }
     Ok(model)
-}
-
-/// A model in one PyTorch file.
-pub(super) fn pytorch(storage: Storage) -> Result<Tensors> {
-    let placed = torch::read(&storage, 0)?.tensors;
-    Tensors::new(storage.name().to_owned(), vec![storage], placed)
-}
-
-/// The tensors of one opened file of either format, as shard number `shard`.
-pub(super) fn place(storage: &Storage, shard: usize) -> Result<Vec<Placed>> {
-    contents(storage, shard).map(|c| c.tensors)
-}
-
-/// As [`place`], with what the file says beside tensors.
-pub(super) fn contents(storage: &Storage, shard: usize) -> Result<torch::Contents> {
-    if torch::is_torch(&storage.range(0, storage.len().min(64))?) {
-        return torch::read(storage, shard);
-    }
-    let tensors = safetensors::place(storage, shard)?;
-    Ok(torch::Contents { tensors, facts: serde_json::Map::new() })
 }
 
 /// Configuration and tokenizer of a folder, and the weights that `weights` opens, knowing the configuration.
@@ -326,7 +306,7 @@ fn hugging_face(
         ),
         None => None,
     };
-    let tokenizer = tokenizer_files(
+    let tokenizer = TokenizerFiles::named(
         &named(""),
         read_optional(&folder.join("tokenizer.json"), MAX_TOKENIZER)?,
         read_optional(&folder.join("tokenizer_config.json"), json::MAX_CONFIG)?.as_deref(),
@@ -341,43 +321,6 @@ fn hugging_face(
         tokenizer,
         source,
     })
-}
-
-/// Puts a tokenizer's files together; `place` is put before file names in messages.
-pub(super) fn tokenizer_files(
-    place: &str,
-    tokenizer_json: Option<Vec<u8>>,
-    tokenizer_config: Option<&[u8]>,
-    chat_template: Option<String>,
-) -> Result<TokenizerFiles> {
-    let file = format!("{place}tokenizer_config.json");
-    let tokenizer_config = match tokenizer_config {
-        Some(bytes) => json::object(&file, bytes, json::MAX_CONFIG)?,
-        None => json::empty(),
-    };
-    let chat_template = match chat_template {
-        Some(text) => Some(text),
-        None => template(&file, &tokenizer_config)?,
-    };
-    Ok(TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template })
-}
-
-/// `chat_template` is a string, or a list of `{name, template}` of which "default" is meant.
-fn template(file: &str, config: &Value) -> Result<Option<String>> {
-    match config.get("chat_template") {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(Value::Array(list)) => Ok(list
-            .iter()
-            .find(|item| item.get("name").and_then(Value::as_str) == Some("default"))
-            .and_then(|item| item.get("template"))
-            .and_then(Value::as_str)
-            .map(str::to_owned)),
-        Some(_) => Err(Error::format(
-            file,
-            "chat_template must be a string or a list of objects with name and template",
-        )),
-    }
 }
 
 fn read_optional(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {

@@ -5,7 +5,7 @@
 //! other files.
 
 use super::{
-    Access,
+    Access, contents,
     storage::Storage,
     tensors::{Placed, Tensors},
 };
@@ -78,7 +78,7 @@ pub(super) fn open(folder: &Path, file: &str, bytes: &[u8], access: Access) -> R
             return Err(Error::format(file, what));
         }
         let storage = Storage::open(&path, access)?;
-        let mut found = super::folder::place(&storage, number)?;
+        let mut found = contents::place(&storage, number)?;
         found.sort_by(|a, b| a.info.name.cmp(&b.info.name));
         for (name, _) in index.tensors.iter().filter(|(_, s)| *s == number) {
             if found.binary_search_by(|p| p.info.name.cmp(name)).is_err() {

@@ -11,7 +11,10 @@
 //! Tensor bytes are mapped, read on demand or embedded in the program; only headers and tokenizers are kept in memory.
 //! Bytes have no alignment: readers must not cast them to wider types.
 
+mod access;
+mod contents;
 mod deepspeed;
+mod files;
 mod folder;
 pub mod gguf;
 pub mod index;
@@ -21,165 +24,20 @@ mod json;
 mod mapping;
 pub mod ready;
 pub mod safetensors;
+mod source;
 mod storage;
 mod tensors;
 mod torch;
 
+pub use access::Access;
+pub use files::{Layout, ModelFiles, TokenizerFiles};
+pub use source::{Source, TensorInfo};
+
 use crate::Result;
-use crate::mem::{Stored, WeightFormat};
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
 };
-
-/// One tensor of a checkpoint, as its header describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Name in the file.
-    pub name: String,
-    /// Dimensions, outermost first (`[rows, cols]` as in PyTorch; GGUF's order is reversed to this).
-    pub shape: Vec<usize>,
-    /// Element type.
-    pub stored: Stored,
-}
-
-impl TensorInfo {
-    /// Number of elements; `open` has checked that it does not overflow.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
-    }
-}
-
-/// The tensors of one checkpoint: names, shapes and bytes.
-pub trait Source: Send + Sync {
-    /// The file or folder, for messages.
-    fn file(&self) -> &str;
-
-    /// All tensors, sorted by name.
-    fn tensors(&self) -> &[TensorInfo];
-
-    /// The tensor of this name, by binary search.
-    fn find(&self, name: &str) -> Option<&TensorInfo> {
-        let tensors = self.tensors();
-        tensors.binary_search_by(|t| t.name.as_str().cmp(name)).ok().map(|i| &tensors[i])
-    }
-
-    /// The tensor's bytes as stored, without alignment: borrowed when mapped or embedded, else read now.
-    ///
-    /// # Errors
-    /// `Error::Tensor` for an unknown name, `Error::Io` if reading fails.
-    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>>;
-
-    /// The caller is done with this tensor: its mapped pages may leave memory. They come back by themselves if
-    /// `bytes` is used again. Nothing happens where there is no mapping.
-    fn release(&self, name: &str);
-
-    /// Bytes of all tensors together.
-    fn total_bytes(&self) -> u64;
-
-    /// The operand of a role as every rank of a converted model has it ([`ready`]); none where there are tensors to
-    /// make it from.
-    ///
-    /// # Errors
-    /// `Error::Tensor` for a role that a converted model lacks, `Error::Io` if reading fails.
-    fn ready(&self, role: &str) -> Result<Option<Vec<ready::ReadyOperand<'_>>>> {
-        let _ = role;
-        Ok(None)
-    }
-
-    /// The format of [`Source::ready`]'s operand, without reading it.
-    fn ready_format(&self, role: &str) -> Option<WeightFormat> {
-        let _ = role;
-        None
-    }
-
-    /// The caller is done with this operand.
-    fn release_ready(&self, role: &str) {
-        let _ = role;
-    }
-}
-
-/// How tensor bytes are reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// The files are mapped; pages are read when touched. Only in builds with the feature `mmap`. A file that another
-    /// process truncates while it is mapped ends the program (SIGBUS): use [`Access::Read`] where that can happen.
-    Map,
-    /// Each tensor is read into memory when it is asked for.
-    Read,
-}
-
-impl Default for Access {
-    /// `Map` where the build has it.
-    fn default() -> Self {
-        if mapping::AVAILABLE { Access::Map } else { Access::Read }
-    }
-}
-
-/// Whose conventions names and row orders follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// Hugging Face transformers.
-    HuggingFace,
-    /// llama.cpp: own tensor names, and permuted q and k rows in Llama models.
-    Gguf,
-}
-
-/// Everything found of one model, tensors unread.
-pub struct ModelFiles {
-    /// What `open` was given.
-    pub path: PathBuf,
-    /// Whose conventions the names follow.
-    pub layout: Layout,
-    /// `config.json`, or its equivalent made from GGUF metadata.
-    pub config: serde_json::Value,
-    /// `generation_config.json`; an empty object if there is none.
-    pub generation: serde_json::Value,
-    /// What the text stage builds a tokenizer from.
-    pub tokenizer: TokenizerFiles,
-    /// The tensors.
-    pub source: Box<dyn Source>,
-}
-
-impl std::fmt::Debug for ModelFiles {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelFiles")
-            .field("path", &self.path)
-            .field("layout", &self.layout)
-            .field("tensors", &self.source.tensors().len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// The tokenizer as found, not yet built.
-#[derive(Debug, Clone)]
-pub enum TokenizerFiles {
-    /// Files of the Hugging Face form.
-    HuggingFace {
-        /// `tokenizer.json`, if there is one.
-        tokenizer_json: Option<Vec<u8>>,
-        /// `tokenizer_config.json`; an empty object if there is none.
-        tokenizer_config: serde_json::Value,
-        /// `chat_template.jinja`, else the (default) template of `tokenizer_config.json`.
-        chat_template: Option<String>,
-    },
-    /// The tokenizer part of GGUF metadata.
-    Gguf(Box<gguf::Tokenizer>),
-}
-
-impl TokenizerFiles {
-    /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
-    ///
-    /// # Errors
-    /// `Error::Format` if `tokenizer_config` is not a JSON object or its chat template has an unknown form.
-    pub fn from_bytes(
-        tokenizer_json: Option<Vec<u8>>,
-        tokenizer_config: Option<&[u8]>,
-        chat_template: Option<String>,
-    ) -> Result<Self> {
-        folder::tokenizer_files("", tokenizer_json, tokenizer_config, chat_template)
-    }
-}
 
 /// Opens a model: a folder (`config.json` beside safetensors or PyTorch files, single or with an index; a
 /// converted model; DeepSpeed's with `latest`; Megatron's with its iteration), a `.gguf` file, one `.safetensors` or PyTorch file beside a
@@ -256,7 +114,7 @@ pub fn open_torch_bytes(
 ) -> Result<ModelFiles> {
     let config = json::object("config.json", config, json::MAX_CONFIG)?;
     let file = "pytorch_model.bin";
-    let source = Box::new(folder::pytorch(storage::Storage::memory(file, weights))?);
+    let source = Box::new(contents::pytorch(storage::Storage::memory(file, weights))?);
     let generation = json::empty();
     Ok(ModelFiles { path: file.into(), layout: Layout::HuggingFace, config, generation, tokenizer, source })
 }

@@ -20,6 +20,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use super::source::ReadyOperand;
+
 /// The file that makes a folder one of this form.
 pub const MANIFEST: &str = "engraft.json";
 /// Largest manifest.
@@ -28,19 +30,6 @@ pub const MAX_MANIFEST: usize = 64 << 20;
 const VERSION: u64 = 1;
 /// Longest dimension.
 const MAX_DIM: u64 = 1 << 40;
-
-/// One operand of one rank: rows of one format.
-#[derive(Debug)]
-pub struct ReadyOperand<'a> {
-    /// Rows (of a vector: 1).
-    pub rows: usize,
-    /// Columns.
-    pub cols: usize,
-    /// Format of the bytes.
-    pub format: WeightFormat,
-    /// The bytes in the format's file layout.
-    pub bytes: Cow<'a, [u8]>,
-}
 
 /// Shape and format of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

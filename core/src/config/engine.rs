@@ -1,6 +1,5 @@
 //! Sizes of an engine.
 
-use crate::backend::Backend;
 use crate::mem::Float;
 use crate::{Error, Result};
 
@@ -51,20 +50,17 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// What can be refused before a model is loaded: sizes that no model can have, element types that the backend lacks.
+    /// What can be refused before a model is loaded: sizes that no model can have, element types that are not among those
+    /// of the backend.
     ///
     /// # Errors
     /// `Config`, naming the field, its value and what is allowed.
-    pub fn possible<B: Backend>(&self, backend: &B) -> Result<()> {
+    pub fn possible(&self, backend: &str, dtypes: &[Float]) -> Result<()> {
         self.sizes()?;
         for (field, dtype) in [("dtype", self.dtype), ("kv_dtype", self.kv_dtype)] {
-            if !backend.caps().dtypes.contains(&dtype) {
-                let allowed: Vec<&str> = backend.caps().dtypes.iter().map(|d| d.name()).collect();
-                return Err(Error::config(
-                    field,
-                    dtype,
-                    format!("{} on {}", allowed.join(", "), backend.name()),
-                ));
+            if !dtypes.contains(&dtype) {
+                let allowed: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+                return Err(Error::config(field, dtype, format!("{} on {backend}", allowed.join(", "))));
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! Logits and hidden states kept for requests that asked for them.
 
 use crate::Result;
-use crate::backend::{Backend, PrimitiveOps, Stream, block_on};
+use crate::backend::{Backend, Mem, Stream, block_on};
 use crate::mem::{Mat, MatRef};
+use crate::ops::{Checked, Convert, Run};
 
 /// What a request asked to keep.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,13 +27,13 @@ impl Captured {
 /// Reads a matrix as f32 through `wide`, waiting for the stream.
 pub(super) fn read_f32<B: Backend>(
     stream: &mut B::Stream,
-    wide: &mut Mat<B::Mem>,
-    from: MatRef<'_, B::Mem>,
+    wide: &mut Mat<Mem<B>>,
+    from: MatRef<'_, Mem<B>>,
 ) -> Result<Vec<f32>> {
-    let mut to = wide.shaped_mut(from.rows, from.cols)?;
-    stream.convert(from, to.reborrow())?;
-    let ticket = stream.download(to.as_ref().as_f32()?)?;
-    let mut values = vec![0.0; from.rows * from.cols];
+    let (rows, cols) = (from.rows(), from.cols());
+    stream.run(Checked::new(Convert { x: from, out: wide.shaped_mut(rows, cols)? })?)?;
+    let ticket = stream.download(wide.shaped(rows, cols)?.as_f32()?)?;
+    let mut values = vec![0.0; rows * cols];
     block_on(stream.collect(ticket, &mut values))?;
     Ok(values)
 }

@@ -1,10 +1,12 @@
 //! Encoders: whole texts or images in, hidden states, pooled rows and head outputs out; no KV cache.
 
 use super::capture::read_f32;
+use super::executor::StreamExecutor;
 use super::*;
-use crate::backend::{Exec, PrimitiveOps, Table, block_on};
-use crate::mem::{Float, MatRef, SKIP, StepShape};
-use crate::model::StepInputs;
+use crate::backend::block_on;
+use crate::mem::{MatRef, SKIP, StepShape};
+use crate::model::Exec;
+use crate::ops::{Checked, Convert, Run};
 use crate::policy::{Family, HeadSpec, PatchSpec, PoolFrom};
 
 /// One text of an encoder batch.
@@ -38,12 +40,12 @@ impl<B: Backend> Engine<B> {
     /// Encodes texts in steps of as many as fit; `all_layers` keeps every layer's hidden states.
     ///
     /// # Errors
-    /// `Unsupported` for decoders; `Request` (numbered by text) for empty or too long texts, ids beyond a table.
+    /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts, ids beyond a table.
     pub fn encode(&mut self, texts: &[EncoderInput], all_layers: bool) -> Result<Vec<Encoded>> {
         let spec = &self.model.spec;
         let no = |reason: &str| {
-            let (op, backend) = ("encode".into(), spec.arch.clone());
-            Err(Error::Unsupported { op, backend, reason: reason.into() })
+            let (op, arch) = ("encode".into(), spec.arch.clone());
+            Err(Error::Architecture { op, arch, reason: reason.into() })
         };
         match (spec.family, spec.embed.patches) {
             (Family::Decoder, _) => return no("this model is a decoder: put requests"),
@@ -60,14 +62,14 @@ impl<B: Backend> Engine<B> {
     /// have a row for the class token, then one per square, row by row.
     ///
     /// # Errors
-    /// `Unsupported` for models of texts; `Request` (numbered by image) for another number of pixels than the model's,
+    /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than the model's,
     /// or an engine whose steps cannot hold an image.
     pub fn encode_images(&mut self, images: &[&[f32]], all_layers: bool) -> Result<Vec<Encoded>> {
         let spec = &self.model.spec;
         let Some(patches) = spec.embed.patches else {
-            return Err(Error::Unsupported {
+            return Err(Error::Architecture {
                 op: "encode_images".into(),
-                backend: spec.arch.clone(),
+                arch: spec.arch.clone(),
                 reason: "this model reads texts".into(),
             });
         };
@@ -115,15 +117,14 @@ impl<B: Backend> Engine<B> {
 
     /// Puts rows of pixels where the embedding reads them.
     fn upload_squares(&mut self, squares: &[Vec<f32>]) -> Result<()> {
-        let Self { device, stream, .. } = self;
-        let (Some(pixels), Some(to)) = (&mut device.scratch.pixels, &mut device.scratch.squares) else {
+        let Self { state, stream, .. } = self;
+        let (Some(pixels), Some(to)) = (&mut state.scratch.pixels, &mut state.scratch.squares) else {
             return Ok(());
         };
         let all = squares.concat();
         let rows = all.len() / pixels.cols();
-        stream.upload(&all, pixels.view_mut(rows).into_f32()?)?;
-        debug_assert!(pixels.dtype() == Float::F32);
-        stream.convert(pixels.view(rows), to.view_mut(rows))
+        stream.upload(&all, pixels.view_mut(rows)?.into_f32()?)?;
+        stream.run(Checked::new(Convert { x: pixels.view(rows)?, out: to.view_mut(rows)? })?)
     }
 
     fn check_text(&self, id: u64, text: &EncoderInput) -> Result<()> {
@@ -191,9 +192,9 @@ impl<B: Backend> Engine<B> {
         let mut results = vec![Encoded::default(); texts.len()];
         let mut probe = self.new_probe();
         let layers = self.model.blocks.len();
-        let Self { device, eager, stream, comm, model, .. } = self;
+        let Self { state, eager, stream, comm, model, .. } = self;
         let Eager { step, plan, wide } = eager;
-        let mut tap = |stream: &mut B::Stream, layer: usize, hidden: MatRef<'_, B::Mem>| {
+        let mut tap = |stream: &mut B::Stream, layer: usize, hidden: MatRef<'_, Mem<B>>| {
             if !all_layers && layer < layers {
                 return Ok(());
             }
@@ -201,17 +202,14 @@ impl<B: Backend> Engine<B> {
             let values = read_f32::<B>(stream, wide, hidden)?;
             let mut from = 0;
             for (text, result) in texts.iter().zip(&mut results) {
-                let end = from + text.ids.len() * hidden.cols;
+                let end = from + text.ids.len() * hidden.cols();
                 result.hidden.push(values[from..end].to_vec());
                 from = end;
             }
             Ok(())
         };
-        let view = step.view();
-        let table = Table { pages: device.table.view(), stride: 1 };
-        let inputs = StepInputs { view, kv: &device.kv, table, plan };
-        let mut x = Exec { stream, comm, probe: probe.as_mut() };
-        model.forward(&mut x, &inputs, &mut device.scratch, Some(&mut tap))?;
+        let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap: Some(&mut tap) };
+        model.step(&mut Exec::new(&mut live), state, step.view()?, plan)?;
         self.read_heads(&rows, shape.rows, &mut results)?;
         if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
             self.stream.sync()?;
@@ -246,15 +244,15 @@ impl<B: Backend> Engine<B> {
         if total == 0 {
             return Ok(());
         }
-        let Self { device, stream, eager, .. } = self;
-        if let Some(logits) = &device.scratch.logits {
+        let Self { state, stream, eager, .. } = self;
+        if let Some(logits) = &state.scratch.logits {
             let mut values = vec![0.0; total * logits.cols()];
-            let ticket = stream.download(logits.view(total).as_f32()?)?;
+            let ticket = stream.download(logits.view(total)?.as_f32()?)?;
             block_on(stream.collect(ticket, &mut values))?;
             share(&values, logits.cols(), rows, results.iter_mut().map(|r| &mut r.logits));
         }
-        if let (Some(pooled), Some(wide)) = (&device.scratch.pooled, &mut eager.wide) {
-            let values = read_f32::<B>(stream, wide, pooled.view(total))?;
+        if let (Some(pooled), Some(wide)) = (&state.scratch.pooled, &mut eager.wide) {
+            let values = read_f32::<B>(stream, wide, pooled.view(total)?)?;
             share(&values, pooled.cols(), rows, results.iter_mut().map(|r| &mut r.pooled));
         }
         Ok(())

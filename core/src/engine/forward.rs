@@ -128,7 +128,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
-    /// not there; `Config` for logits of tokens in an engine without [`EngineConfig::all_logits`]; `Unsupported` while
+    /// not there; `Config` for logits of tokens in an engine without [`EngineConfig::all_logits`]; `Architecture` while
     /// requests are under way.
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
@@ -172,9 +172,9 @@ impl<B: Backend> Engine<B> {
     /// A decoder's prompts, nothing drawn.
     fn run_prompts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Encoded>> {
         if !self.is_idle() {
-            return Err(Error::Unsupported {
+            return Err(Error::Architecture {
                 op: "forward".into(),
-                backend: self.model.spec.arch.clone(),
+                arch: self.model.spec.arch.clone(),
                 reason: "requests are under way: forward runs alone".into(),
             });
         }
@@ -214,7 +214,7 @@ impl<B: Backend> Engine<B> {
     /// One row per text: the last hidden states pooled, of length 1 where `normalise` asks for it.
     ///
     /// # Errors
-    /// As [`Engine::forward`]; `Unsupported` for the pooler of a model that has none.
+    /// As [`Engine::forward`]; `Architecture` for the pooler of a model that has none.
     pub fn embed(
         &mut self,
         texts: &[EncoderInput],
@@ -222,9 +222,9 @@ impl<B: Backend> Engine<B> {
         normalise: bool,
     ) -> Result<Vec<Vec<f32>>> {
         if pooling == Pooling::Model && self.model.spec.pooler.is_none() {
-            return Err(Error::Unsupported {
+            return Err(Error::Architecture {
                 op: "embed".into(),
-                backend: self.model.spec.arch.clone(),
+                arch: self.model.spec.arch.clone(),
                 reason: "this model has no pooler: choose mean, first or last".into(),
             });
         }
@@ -236,12 +236,12 @@ impl<B: Backend> Engine<B> {
     /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
     ///
     /// # Errors
-    /// As [`Engine::forward`]; `Unsupported` for encoders.
+    /// As [`Engine::forward`]; `Architecture` for encoders.
     pub fn score(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
         if self.model.spec.family != Family::Decoder {
-            return Err(Error::Unsupported {
+            return Err(Error::Architecture {
                 op: "score".into(),
-                backend: self.model.spec.arch.clone(),
+                arch: self.model.spec.arch.clone(),
                 reason: "an encoder does not continue texts".into(),
             });
         }

@@ -8,6 +8,8 @@
 mod build;
 mod capture;
 mod encode;
+mod executor;
+mod fork;
 mod forward;
 mod request;
 mod step;
@@ -17,14 +19,13 @@ pub use encode::{Encoded, EncoderInput};
 pub use forward::{Batch, ForwardWant, Forwarded, Pick, Pooling};
 pub use request::{Finish, Layers, Output, Request, Want};
 
-use crate::backend::{Backend, Stream};
+use crate::backend::{AttnPlan, Backend, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;
 use crate::kv::{PagePool, PageTables, PagedKv};
 use crate::mem::{Buf, Mat, StepBuffers};
-use crate::model::{Model, Scratch};
+use crate::model::{Model, State};
 use crate::profile::{Probe, Profile};
-use crate::sample::SampleRow;
 use crate::schedule::{Scheduler, Sequence, StepBatch};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -33,12 +34,12 @@ use std::sync::Arc;
 /// A model that runs on a backend.
 pub struct Engine<B: Backend> {
     backend: Arc<B>,
-    model: Model<B>,
+    model: Model<B::Device>,
     config: EngineConfig,
     stream: B::Stream,
     comm: B::Comm,
     host: HostState,
-    device: DeviceState<B>,
+    state: State<Mem<B>>,
     eager: Eager<B>,
     graphs: GraphSet<B>,
     requests: BTreeMap<u64, Live>,
@@ -57,24 +58,12 @@ struct HostState {
     ended: Vec<usize>,
 }
 
-/// Device memory that lives as long as the engine.
-struct DeviceState<B: Backend> {
-    kv: PagedKv<B::Mem>,
-    table: Buf<B::Mem, u32>,
-    sample_table: Buf<B::Mem, SampleRow>,
-    seen: Buf<B::Mem, u32>,
-    seen_words: usize,
-    prompt: Buf<B::Mem, u32>,
-    tokens: Buf<B::Mem, u32>,
-    scratch: Scratch<B::Mem>,
-}
-
 /// Buffers of steps that run op by op.
 struct Eager<B: Backend> {
-    step: StepBuffers<B::Mem>,
-    plan: B::AttnPlan,
+    step: StepBuffers<Mem<B>>,
+    plan: AttnPlan<B>,
     /// f32 copies of hidden states; made when first asked for.
-    wide: Option<Mat<B::Mem>>,
+    wide: Option<Mat<Mem<B>>>,
 }
 
 /// What the engine keeps of a request besides its sequence.
@@ -90,7 +79,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary; `Config` for
-    /// sampling parameters out of range; `KvFull` when the pool could never hold it; `Unsupported` for encoders.
+    /// sampling parameters out of range; `KvFull` when the pool could never hold it; `Architecture` for encoders.
     pub fn put(&mut self, request: Request) -> Result<u64> {
         let id = self.next_id;
         request.check(id, &self.model.spec, &self.config)?;
@@ -129,8 +118,8 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Keys and values of all layers, for whoever measures what a step reads.
-    pub fn kv(&self) -> &PagedKv<B::Mem> {
-        &self.device.kv
+    pub fn kv(&self) -> &PagedKv<Mem<B>> {
+        &self.state.kv
     }
 
     /// What a finished request asked to keep.
@@ -139,7 +128,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The model.
-    pub fn model(&self) -> &Model<B> {
+    pub fn model(&self) -> &Model<B::Device> {
         &self.model
     }
 

@@ -60,9 +60,9 @@ impl Request {
     pub(super) fn check(&self, id: u64, spec: &ModelSpec, config: &EngineConfig) -> Result<()> {
         let no = |what: String| Err(Error::Request { id, what });
         if spec.family != Family::Decoder {
-            return Err(Error::Unsupported {
+            return Err(Error::Architecture {
                 op: "generation".into(),
-                backend: spec.arch.clone(),
+                arch: spec.arch.clone(),
                 reason: "this model is an encoder: use encode".into(),
             });
         }

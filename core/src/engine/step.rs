@@ -1,11 +1,12 @@
 //! One step: plan, fill, upload, run or replay, draw, read back.
 
 use super::capture::read_f32;
+use super::executor::{StreamExecutor, Tap};
 use super::*;
-use crate::backend::{Exec, PrimitiveOps, SampleCall, Table, block_on};
-use crate::mem::{Float, Mat, MatRef, StepFill, StepShape, StepView};
-use crate::model::StepInputs;
-use crate::policy::Family;
+use crate::backend::block_on;
+use crate::mem::{Device, Float, Mat, MatRef, StepFill, StepShape};
+use crate::model::Exec;
+use crate::ops::{Checked, MarkSeen, Run};
 
 impl<B: Backend> Engine<B> {
     /// Runs one step and replaces `out` by what it did; waits for the device.
@@ -27,7 +28,7 @@ impl<B: Backend> Engine<B> {
             self.run_eager(shape)?;
         }
         self.host.tables.settle();
-        let ticket = self.stream.download(self.device.tokens.view().slice(0..shape.rows)?)?;
+        let ticket = self.stream.download(self.state.tokens.view().slice(0..shape.rows)?)?;
         self.stream.submit()?;
         self.stream.collect(ticket, &mut self.host.tokens[..shape.rows]).await?;
         self.apply(out)
@@ -35,19 +36,25 @@ impl<B: Backend> Engine<B> {
 
     /// Tells the device how to sample for sequences that just entered.
     fn admit(&mut self) -> Result<()> {
-        for at in &self.host.batch.admitted {
-            let seq = self.host.scheduler.running().get(*at).ok_or_else(|| lost("an admitted sequence"))?;
-            let live = self.requests.get(&seq.id).ok_or_else(|| lost("an admitted request"))?;
-            let row = seq.row as usize;
-            let penalised = live.sampling.repetition_penalty != 1.0;
-            let sample = live.sampling.row(live.stream, 0, 0, if penalised { row as i32 } else { -1 });
-            self.stream.upload(&[sample], self.device.sample_table.view_mut().slice(row..row + 1)?)?;
-            if penalised {
-                self.stream.upload(&seq.tokens, self.device.prompt.view_mut())?;
-                let ids = self.device.prompt.view().slice(0..seq.tokens.len())?;
-                let (words, seen) = (self.device.seen_words, self.device.seen.view_mut());
-                self.stream.mark_seen(ids, row, words, seen)?;
-            }
+        for i in 0..self.host.batch.admitted.len() {
+            self.tell_sampling(self.host.batch.admitted[i])?;
+        }
+        Ok(())
+    }
+
+    /// Tells the device how to sample for the running sequence at `index`.
+    pub(super) fn tell_sampling(&mut self, index: usize) -> Result<()> {
+        let seq = self.host.scheduler.running().get(index).ok_or_else(|| lost("an admitted sequence"))?;
+        let live = self.requests.get(&seq.id).ok_or_else(|| lost("an admitted request"))?;
+        let row = seq.row as usize;
+        let penalised = live.sampling.repetition_penalty != 1.0;
+        let sample = live.sampling.row(live.stream, 0, 0, if penalised { row as i32 } else { -1 });
+        self.stream.upload(&[sample], self.state.sample_table.view_mut().slice(row..row + 1)?)?;
+        if penalised {
+            self.stream.upload(&seq.tokens, self.state.prompt.view_mut())?;
+            let ids = self.state.prompt.view().slice(0..seq.tokens.len())?;
+            let (words, seen) = (self.state.seen_words, self.state.seen.view_mut());
+            self.stream.run(Checked::new(MarkSeen { ids, slot: row, words, seen })?)?;
         }
         Ok(())
     }
@@ -90,7 +97,7 @@ impl<B: Backend> Engine<B> {
     /// Runs a step by its bucket; false, with nothing run, where that could not be captured.
     fn run_bucket(&mut self, shape: StepShape) -> Result<bool> {
         let keys = self.config.max_context;
-        let Self { graphs, backend, host, requests, device, stream, comm, model, .. } = self;
+        let Self { graphs, backend, host, requests, state, stream, comm, model, .. } = self;
         let Some(bucket) = graphs.bucket(backend, shape.seqs, keys)? else {
             return Err(lost("a bucket for this batch"));
         };
@@ -102,11 +109,10 @@ impl<B: Backend> Engine<B> {
         stream.upload(words, to)?;
         stream.plan_attention(bucket.shape, &mut bucket.plan)?;
         if bucket.graph.is_none() {
-            let (view, plan) = (bucket.step.view(), &bucket.plan);
-            let stride = host.tables.stride();
-            let captured = stream.capture(|s| {
-                let mut x = Exec::new(s, comm);
-                forward(&mut x, model, device, view, plan, stride, None)
+            let (view, plan) = (bucket.step.view()?, &bucket.plan);
+            let captured = stream.capture(|stream| {
+                let mut live = StreamExecutor::<B>::new(stream, comm);
+                model.step(&mut Exec::new(&mut live), state, view, plan)
             });
             if !bucket.keep(captured)? {
                 return Ok(false);
@@ -122,24 +128,24 @@ impl<B: Backend> Engine<B> {
         if wants_hidden {
             self.make_wide()?;
         }
-        let Self { host, requests, device, eager, stream, comm, model, captured, .. } = self;
+        let Self { host, requests, state, eager, stream, comm, model, captured, .. } = self;
         let (Eager { step, plan, wide }, last) = (eager, model.blocks.len());
         fill(&mut step.begin(shape)?, host, requests, model)?;
         let (words, to) = step.upload_parts();
         stream.upload(words, to)?;
         stream.plan_attention(shape, plan)?;
-        let mut tap = |stream: &mut B::Stream, layer: usize, rows: MatRef<'_, B::Mem>| {
+        let mut tap = |stream: &mut B::Stream, layer: usize, rows: MatRef<'_, Mem<B>>| {
             if requests.values().all(|l| l.want.hidden.place(layer, last).is_none()) {
                 return Ok(());
             }
             let wide = wide.as_mut().ok_or_else(|| lost("the buffer for hidden states"))?;
             let values = read_f32::<B>(stream, wide, rows)?;
-            keep_hidden(host, requests, captured, (layer, last), &values, rows.cols);
+            keep_hidden(host, requests, captured, (layer, last), &values, rows.cols());
             Ok(())
         };
-        let mut x = Exec { stream, comm, probe: probe.as_mut() };
-        let tap: Option<crate::model::Tap<'_, B>> = if wants_hidden { Some(&mut tap) } else { None };
-        forward(&mut x, model, device, step.view(), plan, host.tables.stride(), tap)?;
+        let tap: Option<Tap<'_, B>> = if wants_hidden { Some(&mut tap) } else { None };
+        let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap };
+        model.step(&mut Exec::new(&mut live), state, step.view()?, plan)?;
         self.keep_logits(shape)?;
         if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
             self.stream.sync()?;
@@ -162,13 +168,13 @@ impl<B: Backend> Engine<B> {
     /// Copies logits to the requests that asked for them.
     fn keep_logits(&mut self, shape: StepShape) -> Result<()> {
         let (Some(logits), true) =
-            (&self.device.scratch.logits, self.requests.values().any(|l| l.want.logits))
+            (&self.state.scratch.logits, self.requests.values().any(|l| l.want.logits))
         else {
             return Ok(());
         };
         let cols = logits.cols();
         let mut values = vec![0.0; shape.rows * cols];
-        let ticket = self.stream.download(logits.view(shape.rows).as_f32()?)?;
+        let ticket = self.stream.download(logits.view(shape.rows)?.as_f32()?)?;
         block_on(self.stream.collect(ticket, &mut values))?;
         let mut from = 0;
         for slice in &self.host.batch.slices {
@@ -246,11 +252,11 @@ fn keep_hidden(
 }
 
 /// Writes a batch into a step's host image.
-fn fill<B: Backend>(
+fn fill<D: Device>(
     fill: &mut StepFill<'_>,
     host: &HostState,
     requests: &BTreeMap<u64, Live>,
-    model: &Model<B>,
+    model: &Model<D>,
 ) -> Result<()> {
     let (mut token, mut want) = (0, 0);
     for (s, slice) in host.batch.slices.iter().enumerate() {
@@ -279,33 +285,4 @@ fn fill<B: Backend>(
         fill.patch(i, *index, *page);
     }
     Ok(())
-}
-
-/// What a step enqueues: page-table changes, the model, the draw.
-fn forward<B: Backend>(
-    x: &mut Exec<'_, B>,
-    model: &Model<B>,
-    device: &mut DeviceState<B>,
-    view: StepView<'_, B::Mem>,
-    plan: &B::AttnPlan,
-    stride: usize,
-    tap: Option<crate::model::Tap<'_, B>>,
-) -> Result<()> {
-    x.patch(view.patches, device.table.view_mut())?;
-    let inputs =
-        StepInputs { view, kv: &device.kv, table: Table { pages: device.table.view(), stride }, plan };
-    model.forward(x, &inputs, &mut device.scratch, tap)?;
-    let rows = view.shape.rows;
-    let Some(logits) = &device.scratch.logits else { return Ok(()) };
-    if rows == 0 || model.spec.family != Family::Decoder {
-        return Ok(());
-    }
-    let call = SampleCall {
-        table: device.sample_table.view(),
-        slots: view.sample_slots,
-        positions: view.sample_positions,
-        seen: device.seen.view_mut(),
-        seen_words: device.seen_words,
-    };
-    x.sample(logits.view(rows), call, device.tokens.view_mut().slice(0..rows)?)
 }

@@ -8,7 +8,7 @@
 //! owned by the engine that owns this set, are allocated once and live as long. Nothing hands them out to be moved or
 //! freed.
 
-use crate::backend::{Backend, Stream};
+use crate::backend::{AttnPlan, Backend, Mem, Stream};
 use crate::mem::{Buf, StepBuffers, StepShape};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ pub struct Bucket<B: Backend> {
     /// Sizes; every step of this bucket is laid out with exactly these.
     pub shape: StepShape,
     /// Ids, positions, slots, ...
-    pub step: StepBuffers<B::Mem>,
+    pub step: StepBuffers<Mem<B>>,
     /// Attention schedule.
-    pub plan: B::AttnPlan,
+    pub plan: AttnPlan<B>,
     /// The recorded step, once captured.
     pub graph: Option<B::Graph>,
     /// Why this bucket cannot be captured, once that was tried in vain.

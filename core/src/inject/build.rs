@@ -1,11 +1,14 @@
 //! From operands by role to a model.
 
-use crate::backend::{Backend, Linear, Prepared, Stream};
-use crate::mem::Buf;
+use crate::backend::{Backend, Mem, Stream};
+use crate::mem::{Buf, Device};
 use crate::model::{
-    Block, Embedding, Experts, Filter, Head, Mlp, Model, Norm, Pooler, RopeTable, Transform, angles,
+    Block, Embedding, Experts, Filter, Head, HeadNorms, Mlp, Model, Norm, Parts, Pooler, Projection,
+    RopeTable, Transform, angles,
 };
-use crate::policy::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot};
+use crate::policy::{
+    BlockSpec, FilterSpec, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot,
+};
 use crate::weights::Operands;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -15,19 +18,18 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// `Binding` when a role is open or an operand is left over.
-pub fn build<B: Backend>(
-    backend: &Arc<B>,
+pub fn build<D: Device>(
     spec: ModelSpec,
-    mut operands: Operands<B::Weight>,
-    positions: usize,
-) -> Result<Model<B>> {
-    let mut taker = Taker { left: operands.prepared, arch: spec.arch.clone() };
+    operands: Operands<D::Weight>,
+    ropes: Vec<RopeTable<D::Mem>>,
+) -> Result<Model<D>> {
+    let mut taker = Taker { left: operands.prepared, per_head: operands.per_head, arch: spec.arch.clone() };
     let embed = embedding(&spec, &mut taker)?;
-    let mut blocks: Vec<Arc<Block<B::Weight>>> = Vec::with_capacity(spec.blocks.len());
+    let mut blocks: Vec<Arc<Block<D>>> = Vec::with_capacity(spec.blocks.len());
     for (layer, block) in spec.blocks.iter().enumerate() {
         let built = match blocks.get(spec.owner(layer)) {
             Some(owner) => owner.clone(),
-            None => Arc::new(build_block(layer, block, &mut taker, &mut operands.per_head)?),
+            None => Arc::new(build_block(layer, block, &mut taker)?),
         };
         blocks.push(built);
     }
@@ -38,36 +40,36 @@ pub fn build<B: Backend>(
     };
     let head = build_head(&spec, &mut taker)?;
     taker.finish()?;
-    let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
-    Ok(Model::new(spec, embed, ropes, blocks, final_norm, project_out, head))
+    Ok(Model::new(Parts { spec, embed, ropes, blocks, final_norm, project_out, head }))
 }
 
 /// Hands operands out, each once.
-struct Taker<W> {
-    left: BTreeMap<Role, Prepared<W>>,
+struct Taker<D: Device> {
+    left: BTreeMap<Role, D::Weight>,
+    per_head: BTreeMap<Role, Vec<D::Weight>>,
     arch: String,
 }
 
-impl<W> Taker<W> {
+impl<D: Device> Taker<D> {
     fn error(&self, what: &str, names: Vec<String>) -> Error {
         Error::Binding { policy: self.arch.clone(), what: what.into(), names }
     }
 
-    fn take(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Result<Prepared<W>> {
+    fn take(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Result<D::Weight> {
         let role = Role { layer, slot, part };
         self.left.remove(&role).ok_or_else(|| self.error("an operand is missing", vec![role.to_string()]))
     }
 
-    fn take_opt(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Option<Prepared<W>> {
+    fn take_opt(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Option<D::Weight> {
         self.left.remove(&Role { layer, slot, part })
     }
 
-    fn linear(&mut self, layer: Option<usize>, slot: Slot) -> Result<Linear<W>> {
+    fn linear(&mut self, layer: Option<usize>, slot: Slot) -> Result<Projection<D>> {
         let weight = self.take(layer, slot, Part::Weight)?;
-        Ok(Linear { weight, bias: self.take_opt(layer, slot, Part::Bias) })
+        Ok(Projection { weight, bias: self.take_opt(layer, slot, Part::Bias) })
     }
 
-    fn norm(&mut self, spec: NormSpec, layer: Option<usize>, slot: Slot) -> Result<Norm<W>> {
+    fn norm(&mut self, spec: NormSpec, layer: Option<usize>, slot: Slot) -> Result<Norm<D>> {
         let weight = self.take(layer, slot, Part::Weight)?;
         let bias = if spec.bias { Some(self.take(layer, slot, Part::Bias)?) } else { None };
         Ok(Norm { spec, weight, bias })
@@ -78,7 +80,7 @@ impl<W> Taker<W> {
         spec: Option<NormSpec>,
         layer: Option<usize>,
         slot: Slot,
-    ) -> Result<Option<Norm<W>>> {
+    ) -> Result<Option<Norm<D>>> {
         spec.map(|spec| self.norm(spec, layer, slot)).transpose()
     }
 
@@ -91,7 +93,7 @@ impl<W> Taker<W> {
     }
 }
 
-fn embedding<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Embedding<W>> {
+fn embedding<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Embedding<D>> {
     Ok(Embedding {
         spec: spec.embed.clone(),
         tokens: match spec.embed.patches {
@@ -109,39 +111,13 @@ fn embedding<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Embedding<W>> {
     })
 }
 
-fn build_block<W>(
-    layer: usize,
-    spec: &BlockSpec,
-    t: &mut Taker<W>,
-    per_head: &mut BTreeMap<Role, Vec<Prepared<W>>>,
-) -> Result<Block<W>> {
+fn build_block<D: Device>(layer: usize, spec: &BlockSpec, t: &mut Taker<D>) -> Result<Block<D>> {
     let l = Some(layer);
     Ok(Block {
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
-        filter: match spec.filter {
-            None => None,
-            Some(filter) => Some(Filter {
-                first: t.linear(l, Slot::FilterIn)?,
-                second: t.linear(l, Slot::FilterOut)?,
-                norm: t.norm(filter.norm, l, Slot::FilterNorm)?,
-                value: t.linear(l, Slot::Value)?,
-            }),
-        },
+        filter: spec.filter.map(|filter| build_filter(filter, l, t)).transpose()?,
         qkv: t.linear(l, Slot::Qkv)?,
-        qk_norm: match spec.qk_norm {
-            None => None,
-            Some(QkNorm { norm, span: QkSpan::OwnHead }) => {
-                let mut heads = |slot| {
-                    let weights = per_head.remove(&Role::block(layer, slot, Part::Weight));
-                    let norms = weights.into_iter().flatten();
-                    norms.map(|weight| Norm { spec: norm, weight, bias: None }).collect()
-                };
-                Some((heads(Slot::QNorm), heads(Slot::KNorm)))
-            }
-            Some(QkNorm { norm, .. }) => {
-                Some((vec![t.norm(norm, l, Slot::QNorm)?], vec![t.norm(norm, l, Slot::KNorm)?]))
-            }
-        },
+        qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
         attn_out: t.linear(l, Slot::AttnOut)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,
@@ -149,25 +125,51 @@ fn build_block<W>(
             0 => None,
             _ => Some(Mlp { up: t.linear(l, Slot::Up)?, down: t.linear(l, Slot::Down)? }),
         },
-        experts: match spec.moe {
-            None => None,
-            Some(moe) => Some(Experts {
-                spec: moe,
-                router: t.linear(l, Slot::Router)?,
-                up: t.linear(l, Slot::ExpertUp)?,
-                down: t.linear(l, Slot::ExpertDown)?,
-                join: match moe.join {
-                    Join::Add => None,
-                    _ => Some(t.linear(l, Slot::Join)?),
-                },
-            }),
-        },
+        experts: spec.moe.map(|moe| build_experts(moe, l, t)).transpose()?,
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
         spec: spec.clone(),
     })
 }
 
-fn build_head<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Head<W>> {
+fn build_filter<D: Device>(spec: FilterSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Filter<D>> {
+    Ok(Filter {
+        first: t.linear(l, Slot::FilterIn)?,
+        second: t.linear(l, Slot::FilterOut)?,
+        norm: t.norm(spec.norm, l, Slot::FilterNorm)?,
+        value: t.linear(l, Slot::Value)?,
+    })
+}
+
+fn build_head_norms<D: Device>(
+    QkNorm { norm, span }: QkNorm,
+    layer: usize,
+    t: &mut Taker<D>,
+) -> Result<(HeadNorms<D>, HeadNorms<D>)> {
+    let mut norms = |slot| match span {
+        QkSpan::OwnHead => {
+            let weights = t.per_head.remove(&Role::block(layer, slot, Part::Weight));
+            let norms = weights.into_iter().flatten();
+            Ok(norms.map(|weight| Norm { spec: norm, weight, bias: None }).collect())
+        }
+        _ => Ok::<_, Error>(vec![t.norm(norm, Some(layer), slot)?]),
+    };
+    Ok((norms(Slot::QNorm)?, norms(Slot::KNorm)?))
+}
+
+fn build_experts<D: Device>(spec: MoeSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Experts<D>> {
+    Ok(Experts {
+        spec,
+        router: t.linear(l, Slot::Router)?,
+        up: t.linear(l, Slot::ExpertUp)?,
+        down: t.linear(l, Slot::ExpertDown)?,
+        join: match spec.join {
+            Join::Add => None,
+            _ => Some(t.linear(l, Slot::Join)?),
+        },
+    })
+}
+
+fn build_head<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Head<D>> {
     let pooler = match spec.pooler {
         None => None,
         Some(pool) => Some(Pooler {
@@ -193,12 +195,13 @@ fn build_head<W>(spec: &ModelSpec, t: &mut Taker<W>) -> Result<Head<W>> {
     Ok(Head { spec: spec.head, pooler, transform, weight, bias: t.take_opt(None, Slot::Head, Part::Bias) })
 }
 
-fn build_ropes<B: Backend>(
+/// The rotary tables of a model, filled.
+pub(super) fn build_ropes<B: Backend>(
     backend: &Arc<B>,
     spec: &ModelSpec,
     factors: Option<&[f32]>,
     positions: usize,
-) -> Result<Vec<RopeTable<B::Mem>>> {
+) -> Result<Vec<RopeTable<Mem<B>>>> {
     let mut stream = backend.stream()?;
     let mut tables = Vec::new();
     for rope in &spec.ropes {

@@ -1,13 +1,20 @@
 //! Reading a model, with blocks of one's own in it.
 
-use super::{build, check, describe};
+use super::build::{build, build_ropes};
+use super::{check, describe};
 use crate::backend::Backend;
 use crate::checkpoint::ModelFiles;
-use crate::model::{MakeBlock, Model, Own, OwnBlock};
+use crate::model::{Model, Own, OwnBlock};
+use crate::ops::Signature;
 use crate::policy::{Catalog, ModelSpec, Origin, Registry, resolve};
 use crate::weights::{LoadOptions, load};
 use crate::{Error, Result};
 use std::sync::Arc;
+
+/// Looks at a layer of a model and gives the block that takes its place, or none; prepares its weights with the backend.
+pub type MakeBlock<B> = dyn Fn(&Arc<B>, &ModelSpec, usize) -> Result<Option<Box<dyn OwnBlock<<B as Backend>::Device>>>>
+    + Send
+    + Sync;
 
 /// Reads checkpoints into models of a backend.
 pub struct Injector<'a, B: Backend> {
@@ -26,7 +33,10 @@ impl<'a, B: Backend> Injector<'a, B> {
     /// Offers blocks of one's own: `make` is asked about every layer of a model, after its weights are read.
     pub fn register<F>(&mut self, name: &str, make: F) -> &mut Self
     where
-        F: Fn(&Arc<B>, &ModelSpec, usize) -> Result<Option<Box<dyn OwnBlock<B>>>> + Send + Sync + 'static,
+        F: Fn(&Arc<B>, &ModelSpec, usize) -> Result<Option<Box<dyn OwnBlock<B::Device>>>>
+            + Send
+            + Sync
+            + 'static,
     {
         self.makers.push((name.to_string(), Box::new(make)));
         self
@@ -43,22 +53,23 @@ impl<'a, B: Backend> Injector<'a, B> {
         backend: &Arc<B>,
         files: &ModelFiles,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Model<B>> {
+    ) -> Result<Model<B::Device>> {
         let (spec, policy, config) = describe(files, self.registry)?;
         let catalog = Catalog::new(files.source.tensors());
         let resolved = resolve(policy.as_ref(), &spec, &config, catalog)?;
-        let (source, coverage) = (files.source.as_ref(), |op, s: &_| backend.coverage(op, s));
+        let (source, coverage) = (files.source.as_ref(), |s: &Signature| backend.coverage(s));
         check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
         let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, progress)?;
         let positions = self.positions.min(spec.max_positions);
-        let mut model = build(backend, spec, operands, positions)?;
+        let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
+        let mut model = build(spec, operands, ropes)?;
         model.origin = Some(Origin::new(policy.as_ref(), &config, &resolved));
         self.graft(backend, &mut model)?;
         Ok(model)
     }
 
     /// Puts own blocks in their places.
-    fn graft(&self, backend: &Arc<B>, model: &mut Model<B>) -> Result<()> {
+    fn graft(&self, backend: &Arc<B>, model: &mut Model<B::Device>) -> Result<()> {
         for (name, make) in &self.makers {
             let mut taken = false;
             for layer in 0..model.blocks.len() {

@@ -2,13 +2,14 @@
 
 mod build;
 mod check;
+mod dry;
 mod injector;
 mod plan;
+mod survey;
 
-pub use build::build;
 pub use check::check;
-pub use injector::Injector;
-pub use plan::{InjectionPlan, PlanRow};
+pub use injector::{Injector, MakeBlock};
+pub use plan::{InjectionPlan, PlanRow, kernels};
 
 use crate::Result;
 use crate::backend::Backend;
@@ -32,7 +33,7 @@ pub fn inject<B: Backend>(
     positions: usize,
     options: LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Model<B>> {
+) -> Result<Model<B::Device>> {
     Injector::new(registry, positions, options).inject(backend, files, progress)
 }
 

@@ -1,19 +1,22 @@
-//! The visible result of injection: per layer and slot the op, how it runs and why, format, bytes.
+//! The visible result of injection: every op of a step, how it runs and why, with operand, format and bytes. A dry run of the
+//! model's own `forward`, so that what it says is what runs.
 
-use crate::backend::{Backend, Coverage, Op, Prepared, Signature};
-use crate::mem::{Float, WeightFormat};
-use crate::model::Model;
-use crate::policy::{Family, HeadSpec, Origin, Placement};
+use super::survey::{Seen, survey};
+use crate::Result;
+use crate::backend::{Backend, Coverage};
+use crate::mem::{Float, WeightUse};
+use crate::model::{Model, Sizes, State};
+use crate::policy::Origin;
 use std::fmt;
 
-/// One slot of the plan.
+/// One op of the plan.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct PlanRow {
     /// The block; none outside.
     pub layer: Option<usize>,
-    /// The slot.
+    /// The operand that it reads as a weight; of other ops their name.
     pub slot: String,
-    /// The op that runs there.
+    /// The op.
     pub op: &'static str,
     /// The kernel, when the backend has one of its own.
     pub kernel: Option<String>,
@@ -27,8 +30,8 @@ pub struct PlanRow {
     pub format: Option<&'static str>,
     /// The operand's bytes.
     pub bytes: usize,
-    /// How tensor parallelism cuts the operand.
-    pub shard: &'static str,
+    /// How tensor parallelism shards the operand: `column`, `row`, `replicated`.
+    pub shard: String,
 }
 
 /// How a model runs on a backend.
@@ -40,7 +43,7 @@ pub struct InjectionPlan {
     pub backend: String,
     /// Element type of activations.
     pub dtype: Float,
-    /// Slots in the order in which they run.
+    /// Ops in the order in which they run.
     pub rows: Vec<PlanRow>,
     /// What the policy assumed beyond what the checkpoint says.
     pub assumed: Vec<String>,
@@ -49,105 +52,29 @@ pub struct InjectionPlan {
 }
 
 impl InjectionPlan {
-    /// The plan of a model; `coverage` of the very backend that runs it.
-    pub fn new<B: Backend>(backend: &B, model: &Model<B>, dtype: Float) -> Self {
-        let mut p = Planner { backend, dtype, layer: None, again: false, rows: Vec::new() };
-        let spec = &model.spec;
-        if let Some(tokens) = &model.embed.tokens {
-            p.weight("token_embed", Op::Embed, tokens, "vocab");
-        }
-        if let Some(patches) = &model.embed.patches {
-            p.weight("patch_embed", Op::Linear, &patches.weight, "replicated");
-        }
-        if let Some(project) = &model.embed.project {
-            p.weight("project_in", Op::Linear, &project.weight, "replicated");
-        }
-        for (name, table) in [("kind_embed", &model.embed.kinds), ("position_embed", &model.embed.positions)]
-        {
-            if let Some(table) = table {
-                p.weight(name, Op::EmbedAdd, table, "replicated");
+    /// The plan of a model: a dry run of its own step, every op with how the very backend that runs it would run it.
+    ///
+    /// # Errors
+    /// Those of the model's `forward`, and of the backend where it has no room for one token.
+    pub fn new<B: Backend>(backend: &B, model: &Model<B::Device>, dtype: Float) -> Result<Self> {
+        let mut rows = Vec::new();
+        let mut layer = None;
+        for seen in ops(backend, model, dtype, dtype)? {
+            if seen.layer != layer {
+                layer = seen.layer;
+                let own = layer.and_then(|layer| model.own_block(layer));
+                rows.extend(own.map(|name| PlanRow::own(layer, name)));
             }
+            rows.push(PlanRow::new(&seen, backend.coverage(&seen.signature), model.origin.as_ref()));
         }
-        for (i, block) in model.blocks.iter().enumerate() {
-            p.layer = Some(i);
-            p.again = spec.owner(i) != i;
-            if let Some(name) = model.own_block(i) {
-                p.own(name);
-            }
-            let heads = block.spec.heads;
-            if let Some(filter) = &block.filter {
-                p.op("filter_keep", Op::KvAppend, spec.hidden, 1);
-                p.op("filter_before", Op::GatherRows, spec.hidden, spec.hidden);
-                p.weight("filter_in", Op::Linear, &filter.first.weight, "replicated");
-                p.weight("filter_out", Op::Linear, &filter.second.weight, "replicated");
-                p.op("filter_norm", Op::AddNorm, spec.hidden, spec.hidden);
-                p.weight("value", Op::Linear, &filter.value.weight, "columns");
-            }
-            p.weight("qkv", Op::Linear, &block.qkv.weight, "columns");
-            if spec.ropes.is_empty() && spec.family == Family::Encoder {
-                p.op("attention", Op::AttendDense, heads.k_dim, heads.heads);
-            } else {
-                p.op("qkv_rope_append", Op::QkvRopeAppend, heads.k_dim, heads.heads);
-                p.op("attention", Op::Attend, heads.k_dim, heads.heads);
-            }
-            p.weight("attn_out", Op::Linear, &block.attn_out.weight, "rows");
-            let parallel = spec.placement == Placement::Parallel;
-            if !parallel {
-                p.meet(block.attn_post.is_some(), spec.hidden);
-            }
-            if let Some(mlp) = &block.mlp {
-                let up = if block.spec.mlp.gated { Op::GatedLinear } else { Op::LinearAct };
-                p.weight("up", up, &mlp.up.weight, "columns");
-                let down = if parallel { Op::LinearAdd } else { Op::Linear };
-                p.weight("down", down, &mlp.down.weight, "rows");
-            }
-            if let Some(experts) = &block.experts {
-                p.weight("router", Op::Linear, &experts.router.weight, "replicated");
-                p.op("route", Op::Route, experts.spec.router.top_k, experts.spec.router.experts);
-                p.weight("expert_up", Op::ExpertLinear, &experts.up.weight, "columns");
-                p.weight("expert_down", Op::ExpertLinear, &experts.down.weight, "rows");
-                p.op("combine", Op::Combine, experts.spec.router.top_k, spec.hidden);
-                if let Some(join) = &experts.join {
-                    p.weight("join", Op::Linear, &join.weight, "replicated");
-                }
-            }
-            p.meet(block.mlp_post.is_some(), spec.hidden);
-        }
-        (p.layer, p.again) = (None, false);
-        if let Some(project) = &model.project_out {
-            p.weight("project_out", Op::Linear, &project.weight, "replicated");
-        }
-        if let Some(dense) = model.head.pooler.as_ref().and_then(|p| p.dense.as_ref()) {
-            p.weight("pooler", Op::LinearAct, &dense.weight, "replicated");
-        }
-        if let Some(transform) = &model.head.transform {
-            p.weight("head_dense", Op::LinearAct, &transform.dense.weight, "replicated");
-        }
-        match (&model.head.weight, &model.embed.tokens, spec.logit_cols()) {
-            (Some(weight), ..) => p.weight("head", Op::Linear, weight, "vocab"),
-            (None, Some(tokens), 1..) => {
-                p.weight("head (tied)", Op::Linear, tokens, "vocab");
-                if let Some(row) = p.rows.last_mut() {
-                    // Counted where the table stands.
-                    row.bytes = 0;
-                }
-            }
-            _ => {}
-        }
-        if matches!(spec.head, HeadSpec::Tokens { scale, cap, .. } if scale != 1.0 || cap.is_some()) {
-            p.op("cap", Op::Scale, spec.logit_cols(), 1);
-        }
-        if spec.family == Family::Decoder {
-            p.op("sample", Op::Sample, spec.vocab, 1);
-        }
-        Self {
-            arch: spec.arch.clone(),
+        Ok(Self {
+            arch: model.spec.arch.clone(),
             backend: backend.name().into(),
             dtype,
-            rows: p.rows,
-            assumed: spec.assumed.clone(),
+            rows,
+            assumed: model.spec.assumed.clone(),
             origin: model.origin.clone(),
-        }
+        })
     }
 
     /// Bytes of all operands in the plan.
@@ -166,42 +93,97 @@ impl InjectionPlan {
     }
 }
 
-struct Planner<'a, B> {
-    backend: &'a B,
+/// The ops of one step on a backend's own memory.
+fn ops<B: Backend>(
+    backend: &B,
+    model: &Model<B::Device>,
     dtype: Float,
-    layer: Option<usize>,
-    /// The operands are an earlier block's, and counted there.
-    again: bool,
-    rows: Vec<PlanRow>,
+    kv_dtype: Float,
+) -> Result<Vec<Seen>> {
+    let (sizes, alloc) = (Sizes::smallest(dtype, kv_dtype), |bytes| backend.alloc(bytes));
+    let state = State::new::<B::Device>(&model.spec, &sizes, &alloc, &|_| Ok(()))?;
+    survey(model, state, &sizes, &alloc, &backend.attention_plan(sizes.step)?)
 }
 
-impl<B: Backend> Planner<'_, B> {
-    fn push(&mut self, slot: &str, op: Op, signature: Signature) -> &mut PlanRow {
-        let (kernel, composed, missing) = match self.backend.coverage(op, &signature) {
-            Coverage::Native(kernel) => (Some(kernel), None, None),
+/// The kernels of a model's step, each once.
+///
+/// # Errors
+/// As [`InjectionPlan::new`].
+pub fn kernels<B: Backend>(
+    backend: &B,
+    model: &Model<B::Device>,
+    dtype: Float,
+    kv_dtype: Float,
+) -> Result<Vec<B::Kernel>> {
+    let mut all = Vec::new();
+    for seen in ops(backend, model, dtype, kv_dtype)? {
+        if let Coverage::Native(kernel) = backend.coverage(&seen.signature)
+            && !all.contains(&kernel)
+        {
+            all.push(kernel);
+        }
+    }
+    Ok(all)
+}
+
+/// How tensor parallelism shards the operand `qkv.weight`: `column`, `row` or `replicated`; empty for a model built without
+/// a checkpoint.
+fn shard_of(origin: Option<&Origin>, operand: &str) -> String {
+    let filled = origin.and_then(|origin| origin.filled.iter().find(|one| one.operand == operand));
+    let cut = filled.map_or("", |one| one.cut.as_str());
+    cut.split(',').next().unwrap_or_default().to_string()
+}
+
+/// `qkv.weight` of `layer 3 qkv.weight`.
+fn without_layer(name: &str) -> &str {
+    match name.strip_prefix("layer ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, operand)) => operand,
+        None => name,
+    }
+}
+
+impl PlanRow {
+    fn new<K: fmt::Display>(seen: &Seen, coverage: Coverage<K>, origin: Option<&Origin>) -> Self {
+        let op = seen.signature.op.name();
+        let (kernel, composed, missing) = match coverage {
+            Coverage::Native(kernel) => (Some(kernel.to_string()), None, None),
             Coverage::Composed(reason) => (None, Some(reason), None),
             Coverage::Missing(reason) => (None, None, Some(reason)),
         };
-        self.rows.push(PlanRow {
-            layer: self.layer,
-            slot: slot.to_string(),
-            op: op.name(),
+        let plain = Self {
+            layer: seen.layer,
+            slot: op.to_string(),
+            op,
             kernel,
             composed,
             missing,
             shape: None,
             format: None,
             bytes: 0,
-            shard: "",
-        });
-        let last = self.rows.len() - 1;
-        &mut self.rows[last]
+            shard: String::new(),
+        };
+        let Some(weight) = &seen.weight else { return plain };
+        let info = &weight.info;
+        let operand = without_layer(&info.name);
+        let slot = match (info.used_for, weight.first) {
+            (WeightUse::EmbeddingAndLinear, false) => "head (tied)",
+            _ => operand.trim_end_matches(".weight"),
+        };
+        Self {
+            slot: slot.to_string(),
+            shape: Some([info.rows, info.cols]),
+            format: Some(info.format.name()),
+            // Counted where it is read first.
+            bytes: if weight.first { info.bytes() } else { 0 },
+            shard: shard_of(origin, operand),
+            ..plain
+        }
     }
 
-    /// A user's own block; the rows below it are what it may run and what it was given.
-    fn own(&mut self, name: &str) {
-        self.rows.push(PlanRow {
-            layer: self.layer,
+    /// A user's own block; the rows below it are what it runs.
+    fn own(layer: Option<usize>, name: &str) -> Self {
+        Self {
+            layer,
             slot: "block".into(),
             op: "own",
             kernel: Some(name.to_string()),
@@ -210,35 +192,8 @@ impl<B: Backend> Planner<'_, B> {
             shape: None,
             format: None,
             bytes: 0,
-            shard: "",
-        });
-    }
-
-    fn op(&mut self, slot: &str, op: Op, inner: usize, outer: usize) {
-        let signature = Signature { dtype: self.dtype, weight: None, inner, outer };
-        self.push(slot, op, signature);
-    }
-
-    /// What follows a part of a block: the sum with the residual stream and a norm, or (where the part itself is
-    /// normed) a norm before.
-    fn meet(&mut self, normed: bool, hidden: usize) {
-        if normed {
-            self.op("post_norm", Op::Norm, hidden, hidden);
-            self.op("add_norm", Op::AddNorm, hidden, hidden);
-        } else {
-            self.op("add_norm", Op::ReduceAddNorm, hidden, hidden);
+            shard: String::new(),
         }
-    }
-
-    fn weight(&mut self, slot: &str, op: Op, w: &Prepared<B::Weight>, shard: &'static str) {
-        let weight: Option<WeightFormat> = Some(w.format);
-        let signature = Signature { dtype: self.dtype, weight, inner: w.cols, outer: w.rows };
-        let bytes = if self.again { 0 } else { w.bytes() };
-        let row = self.push(slot, op, signature);
-        row.shape = Some([w.rows, w.cols]);
-        row.format = Some(w.format.name());
-        row.bytes = bytes;
-        row.shard = shard;
     }
 }
 
@@ -347,7 +302,7 @@ mod tests {
             shape: None,
             format: None,
             bytes: 0,
-            shard: "",
+            shard: String::new(),
         };
         let rows = vec![row(Some("linear_f32"), None), row(None, Some("no kernel reads Q9"))];
         let plan = InjectionPlan {

@@ -3,12 +3,10 @@
 //! [`PagePool`] counts references; [`PageTables`] maps a sequence's positions to pages and records the changes that
 //! the device's copy has not seen yet; [`PagedKv`] owns the slabs. No backend here: slabs are generic over memory.
 
-mod layout;
 mod pool;
 mod slab;
 mod table;
 
-pub use layout::{KvLayout, KvView, Table};
 pub use pool::PagePool;
 pub use slab::PagedKv;
 pub use table::PageTables;

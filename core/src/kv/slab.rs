@@ -1,8 +1,6 @@
 //! The slabs: one pair of allocations per layer.
 
-use super::{KvLayout, KvView};
-
-type Slab<M> = (M, M, KvLayout);
+use crate::mem::{KvMut, KvRef, Slab};
 
 /// Keys and values of all layers, and what blocks with a filter keep of every position beside them.
 #[derive(Debug)]
@@ -12,13 +10,13 @@ pub struct PagedKv<M> {
 }
 
 impl<M> PagedKv<M> {
-    /// Takes a `(k, v, layout)` per layer.
-    pub fn new(layers: Vec<(M, M, KvLayout)>) -> Self {
+    /// Takes the slab of every layer; none for encoders.
+    pub fn new(layers: Vec<Slab<M>>) -> Self {
         Self { layers, filters: Vec::new() }
     }
 
     /// The same with what layers' filters keep, a slot for every slot of the keys and values.
-    pub fn with_filters(self, filters: Vec<Option<(M, M, KvLayout)>>) -> Self {
+    pub fn with_filters(self, filters: Vec<Option<Slab<M>>>) -> Self {
         Self { filters, ..self }
     }
 
@@ -32,17 +30,23 @@ impl<M> PagedKv<M> {
         self.layers.is_empty()
     }
 
-    /// One layer's slab.
-    pub fn layer(&self, layer: usize) -> Option<KvView<'_, M>> {
-        self.layers.get(layer).map(view)
+    /// One layer's slab, to read.
+    pub fn layer(&self, layer: usize) -> Option<KvRef<'_, M>> {
+        self.layers.get(layer).map(Slab::view)
     }
 
-    /// What one layer's filter keeps: its input as keys, what its first product gave as values.
-    pub fn filter(&self, layer: usize) -> Option<KvView<'_, M>> {
-        self.filters.get(layer)?.as_ref().map(view)
+    /// One layer's slab, to write.
+    pub fn layer_mut(&mut self, layer: usize) -> Option<KvMut<'_, M>> {
+        self.layers.get_mut(layer).map(Slab::view_mut)
     }
-}
 
-fn view<M>((k, v, layout): &Slab<M>) -> KvView<'_, M> {
-    KvView { k, v, layout: *layout }
+    /// What one layer's filter keeps, to read: its input as keys, what its first matmul gave as values.
+    pub fn filter(&self, layer: usize) -> Option<KvRef<'_, M>> {
+        self.filters.get(layer)?.as_ref().map(Slab::view)
+    }
+
+    /// The same, to write.
+    pub fn filter_mut(&mut self, layer: usize) -> Option<KvMut<'_, M>> {
+        self.filters.get_mut(layer)?.as_mut().map(Slab::view_mut)
+    }
 }

@@ -42,6 +42,44 @@ impl PageTables {
         self.free_rows.pop()
     }
 
+    /// Takes a row that reads the first `positions` positions of another one: full pages are shared, the last one, where it
+    /// is not full, is a new page. The row, and the page `(from, to)` that is to be copied.
+    ///
+    /// # Errors
+    /// `KvFull` when there is no row or no page left; nothing has changed then.
+    pub fn fork(
+        &mut self,
+        from: u32,
+        positions: usize,
+        pool: &mut PagePool,
+    ) -> Result<(u32, Option<(u32, u32)>)> {
+        let full = Error::KvFull { wanted: 1, free: pool.free(), total: pool.total() };
+        let Some(row) = self.free_rows.last().copied() else { return Err(full) };
+        let shared = positions / self.page_size;
+        let last = self.rows[from as usize]
+            .get(shared)
+            .filter(|_| !positions.is_multiple_of(self.page_size))
+            .copied();
+        let copy = last.map(|last| pool.take().map(|new| (last, new))).transpose()?;
+        self.free_rows.pop();
+        for entry in 0..shared {
+            let page = self.rows[from as usize][entry];
+            pool.share(page)?;
+            self.push(row, page);
+        }
+        if let Some((_, new)) = copy {
+            self.push(row, new);
+        }
+        Ok((row, copy))
+    }
+
+    /// Appends a page to a row, and notes that for the device.
+    fn push(&mut self, row: u32, page: u32) {
+        let entry = self.rows[row as usize].len();
+        self.rows[row as usize].push(page);
+        self.changes.push(((row as usize * self.stride + entry) as u32, page));
+    }
+
     /// Gives a row and its pages back.
     pub fn close(&mut self, row: u32, pool: &mut PagePool) -> Result<()> {
         for page in self.rows[row as usize].drain(..) {
@@ -65,10 +103,9 @@ impl PageTables {
         if missing > pool.free() {
             return Err(Error::KvFull { wanted: missing, free: pool.free(), total: pool.total() });
         }
-        for entry in have..have + missing {
+        for _ in 0..missing {
             let page = pool.take()?;
-            self.rows[row as usize].push(page);
-            self.changes.push(((row as usize * self.stride + entry) as u32, page));
+            self.push(row, page);
         }
         Ok(())
     }
@@ -123,5 +160,31 @@ mod tests {
         assert!(tables.pages(other).is_empty(), "all or nothing");
         tables.close(row, &mut pool).unwrap();
         assert_eq!(pool.free(), 4);
+    }
+
+    #[test]
+    fn a_fork_shares_full_pages_and_owns_the_last_one() {
+        let mut pool = PagePool::new(4, None);
+        let mut tables = PageTables::new(3, 3, 4);
+        let row = tables.open().unwrap();
+        tables.grow(row, 6, &mut pool).unwrap();
+        tables.settle();
+        let (fork, copy) = tables.fork(row, 6, &mut pool).unwrap();
+        assert_eq!((tables.pages(fork), copy), (&[0, 2][..], Some((1, 2))));
+        assert_eq!((tables.changes(), pool.owners(0)), (&[(3, 0), (4, 2)][..], 2));
+        // Of full pages nothing is copied.
+        let (third, copy) = tables.fork(row, 4, &mut pool).unwrap();
+        assert_eq!((tables.pages(third), copy, pool.free()), (&[0][..], None, 1));
+        assert!(matches!(tables.fork(row, 6, &mut pool), Err(Error::KvFull { .. })), "no row is left");
+        for row in [row, fork, third] {
+            tables.close(row, &mut pool).unwrap();
+        }
+        assert_eq!(pool.free(), 4);
+        let row = tables.open().unwrap();
+        tables.grow(row, 12, &mut pool).unwrap();
+        let other = tables.open().unwrap();
+        tables.grow(other, 2, &mut pool).unwrap();
+        assert!(matches!(tables.fork(row, 11, &mut pool), Err(Error::KvFull { .. })), "no page is left");
+        assert_eq!(pool.owners(0) + pool.owners(1), 2, "nothing was shared");
     }
 }

@@ -317,7 +317,9 @@ impl WeightFormat {
     pub fn grain(self, grain: usize) -> usize {
         match self {
             // The least common multiple with 32, a power of two.
-            WeightFormat::W8A8 => grain.max(1) * (Block::VALUES >> grain.max(1).trailing_zeros().min(5)),
+            WeightFormat::W8A8 => {
+                grain.max(1).saturating_mul(Block::VALUES >> grain.max(1).trailing_zeros().min(5))
+            }
             _ => grain,
         }
     }

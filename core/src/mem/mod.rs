@@ -1,17 +1,27 @@
-//! Memory as the engine sees it: allocations of a backend, typed views, matrices, and the buffers of a step.
+//! Memory as the engine sees it: allocations of a backend, typed views, matrices, slabs, weights, and the buffers of a
+//! step.
 //!
-//! Everything here is generic over the *memory type* `M` (one device allocation), never over the backend: a wrapper
-//! backend with the same memory then needs no casts. Device memory is written behind `&M` (a device orders its own
-//! work); exclusivity is kept by the view types, which borrow their owner mutably.
+//! Everything here is generic over the *memory type* `M` (one device allocation), or over the [`Device`] whose types ops
+//! carry, never over the backend: a wrapper backend with the same memory then needs no casts. Device memory is written
+//! behind `&M` (a device orders its own work); exclusivity is kept by the view types, which borrow their owner mutably.
 //!
 //! - [`Buf`]: a typed 1-D buffer (`u32` ids, `i32` slots, ...). Integers are typed because confusing slots with
 //!   positions is the commonest bug of a paged cache.
 //! - [`Mat`]: `[rows, cols]`, unit inner stride, row pitch, element type as a run-time tag.
+//! - [`Slab`]: keys and values of a layer in pages.
 //! - [`StepBuffers`]: everything that changes from step to step, in one device buffer filled by one upload.
+mod device;
 pub mod dtype;
+mod kv_layout;
+mod slab;
 mod step;
 mod view;
+mod weight;
 
+pub use device::{Device, DeviceMem, Weight};
 pub use dtype::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
+pub use kv_layout::KvLayout;
+pub use slab::{KvMut, KvRef, Slab, Table};
 pub use step::{NO_ROW, SKIP, StepBuffers, StepFill, StepShape, StepView};
-pub use view::{Buf, BufMut, BufRef, DeviceMem, Mat, MatMut, MatRef};
+pub use view::{Buf, BufMut, BufRef, Mat, MatLayout, MatMut, MatRef};
+pub use weight::{HostWeight, WeightInfo, WeightUse};

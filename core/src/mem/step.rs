@@ -20,7 +20,8 @@
 //! | `sample_positions` | rows | position of the token to draw |
 //! | `patches` | 2 x patches | `(index, page)` to write into the page table, index [`NO_ROW`] for none |
 
-use super::view::{Buf, BufRef, DeviceMem};
+use super::DeviceMem;
+use super::view::{Buf, BufRef};
 use crate::{Error, Result};
 
 /// Write slot of a token that writes nothing.
@@ -127,24 +128,27 @@ impl<M: DeviceMem> StepBuffers<M> {
     }
 
     /// Typed views of all parts.
-    pub fn view(&self) -> StepView<'_, M> {
-        let s = self.shape.starts();
-        let end = self.shape.words();
-        StepView {
+    ///
+    /// # Errors
+    /// None where a step was laid out.
+    pub fn view(&self) -> Result<StepView<'_, M>> {
+        let (s, all) = (self.shape.starts(), self.device.view());
+        let words = |part: usize| all.of_allocation(s[part]..s[part + 1]);
+        Ok(StepView {
             shape: self.shape,
-            ids: self.device.part_as(s[0]..s[1]),
-            positions: self.device.part_as(s[1]..s[2]),
-            slots: self.device.part_as(s[2]..s[3]),
-            kinds: self.device.part_as(s[3]..s[4]),
-            before: self.device.part_as(s[4]..s[5]),
-            bounds: self.device.part_as(s[5]..s[6]),
-            table_rows: self.device.part_as(s[6]..s[7]),
-            kv_lens: self.device.part_as(s[7]..s[8]),
-            wanted: self.device.part_as(s[8]..s[9]),
-            sample_slots: self.device.part_as(s[9]..s[10]),
-            sample_positions: self.device.part_as(s[10]..s[11]),
-            patches: self.device.part_as(s[11]..end),
-        }
+            ids: words(0)?,
+            positions: words(1)?,
+            slots: all.of_allocation(s[2]..s[3])?,
+            kinds: words(3)?,
+            before: words(4)?,
+            bounds: words(5)?,
+            table_rows: words(6)?,
+            kv_lens: words(7)?,
+            wanted: words(8)?,
+            sample_slots: words(9)?,
+            sample_positions: words(10)?,
+            patches: all.of_allocation(s[11]..self.shape.words())?,
+        })
     }
 }
 

@@ -1,36 +1,36 @@
 //! From ids or pixels to the residual stream: tokens, projection, token types, positions, norm.
 
-use super::{Norm, Scratch, StepInputs};
-use crate::backend::{Backend, Exec, Linear, Prepared};
+use super::{Exec, Norm, Projection, Scratch, StepInputs};
+use crate::mem::Device;
+use crate::ops::{self, Convert, Embed, Scale};
 use crate::policy::{EmbedSpec, Project};
 use crate::{Error, Result};
 
 /// Tables of the embedding.
-#[derive(Debug)]
-pub struct Embedding<W> {
+pub struct Embedding<D: Device> {
     /// Its description.
     pub spec: EmbedSpec,
     /// `[vocab, width]`; none where squares of pixels take its place.
-    pub tokens: Option<Prepared<W>>,
+    pub tokens: Option<D::Weight>,
     /// `[hidden, values of a square]`.
-    pub patches: Option<Linear<W>>,
+    pub patches: Option<Projection<D>>,
     /// From width to hidden.
-    pub project: Option<Linear<W>>,
+    pub project: Option<Projection<D>>,
     /// `[kinds, columns of the sum]`.
-    pub kinds: Option<Prepared<W>>,
+    pub kinds: Option<D::Weight>,
     /// `[positions, columns of the sum]`, row 0 for position 0.
-    pub positions: Option<Prepared<W>>,
+    pub positions: Option<D::Weight>,
     /// Norm over the sum.
-    pub norm: Option<Norm<W>>,
+    pub norm: Option<Norm<D>>,
 }
 
-impl<W> Embedding<W> {
+impl<D: Device> Embedding<D> {
     /// Leaves the sum in `residual`.
-    pub(super) fn forward<B: Backend<Weight = W>>(
+    pub(super) fn forward(
         &self,
-        x: &mut Exec<'_, B>,
-        step: &StepInputs<'_, B>,
-        s: &mut Scratch<B::Mem>,
+        x: &mut Exec<'_, D>,
+        step: &StepInputs<'_, D>,
+        s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let tokens = step.view.shape.tokens;
         match (&self.project, self.spec.project) {
@@ -48,7 +48,7 @@ impl<W> Embedding<W> {
                 let narrow = std::mem::replace(&mut s.residual, full);
                 done?;
                 let rows = narrow.shaped(tokens, self.spec.width)?;
-                x.linear(rows, project.view(), s.residual.view_mut(tokens))?;
+                x.run(project.linear(rows, s.residual.view_mut(tokens)?))?;
                 s.wide = Some(narrow);
                 if order == Project::Tokens { self.sum(x, step, s) } else { Ok(()) }
             }
@@ -56,32 +56,23 @@ impl<W> Embedding<W> {
     }
 
     /// Token rows, or squares of pixels, scaled.
-    fn rows<B: Backend<Weight = W>>(
-        &self,
-        x: &mut Exec<'_, B>,
-        step: &StepInputs<'_, B>,
-        s: &mut Scratch<B::Mem>,
-    ) -> Result<()> {
+    fn rows(&self, x: &mut Exec<'_, D>, step: &StepInputs<'_, D>, s: &mut Scratch<D::Mem>) -> Result<()> {
         let (tokens, width) = (step.view.shape.tokens, self.spec.width);
         if let Some(patches) = &self.patches {
             let Some(squares) = &mut s.squares else { return Err(Error::internal("no room for pixels")) };
-            return x.linear(squares.view(tokens), patches.view(), s.residual.view_mut(tokens));
+            return x.run(patches.linear(squares.view(tokens)?, s.residual.view_mut(tokens)?));
         }
         let Some(table) = &self.tokens else { return Err(Error::internal("no token table")) };
-        x.embed(step.view.ids, table, s.residual.shaped_mut(tokens, width)?)?;
+        let out = s.residual.shaped_mut(tokens, width)?;
+        x.run(Embed { ids: step.view.ids, table, add: None, out })?;
         match self.spec.scale {
-            Some(factor) => x.scale(s.residual.shaped_mut(tokens, width)?, factor, None),
+            Some(factor) => x.run(Scale { x: s.residual.shaped_mut(tokens, width)?, factor, cap: None }),
             None => Ok(()),
         }
     }
 
     /// Token types, positions, norm.
-    fn sum<B: Backend<Weight = W>>(
-        &self,
-        x: &mut Exec<'_, B>,
-        step: &StepInputs<'_, B>,
-        s: &mut Scratch<B::Mem>,
-    ) -> Result<()> {
+    fn sum(&self, x: &mut Exec<'_, D>, step: &StepInputs<'_, D>, s: &mut Scratch<D::Mem>) -> Result<()> {
         let (view, tokens) = (step.view, step.view.shape.tokens);
         let sum_width = match self.spec.project {
             Project::Sum => self.spec.width,
@@ -89,15 +80,15 @@ impl<W> Embedding<W> {
         };
         for (table, ids) in [(&self.kinds, view.kinds), (&self.positions, view.positions)] {
             if let Some(table) = table {
-                let scratch = s.partial.shaped_mut(tokens, sum_width)?;
-                x.embed_add(ids, table, scratch, s.residual.shaped_mut(tokens, sum_width)?)?;
+                let add = Some(s.partial.shaped_mut(tokens, sum_width)?);
+                x.run(Embed { ids, table, add, out: s.residual.shaped_mut(tokens, sum_width)? })?;
             }
         }
         if let Some(norm) = &self.norm {
-            let normed = s.normed.shaped_mut(tokens, sum_width)?;
-            x.norm(s.residual.shaped(tokens, sum_width)?, norm.call(), normed)?;
+            let (sum, out) = (s.residual.shaped(tokens, sum_width)?, s.normed.shaped_mut(tokens, sum_width)?);
+            x.run(ops::Norm { x: sum, norm: norm.weights(), out })?;
             let normed = s.normed.shaped(tokens, sum_width)?;
-            x.convert(normed, s.residual.shaped_mut(tokens, sum_width)?)?;
+            x.run(Convert { x: normed, out: s.residual.shaped_mut(tokens, sum_width)? })?;
         }
         Ok(())
     }

@@ -1,76 +1,64 @@
 //! From hidden states of the wanted rows to logits, labels or pooled rows.
 
-use super::{Norm, Scratch, StepInputs};
-use crate::backend::{Backend, Exec, Linear, LinearRef, Prepared};
+use super::scratch::HiddenIn;
+use super::{Exec, Norm, Projection, Scratch, StepInputs};
+use crate::mem::Device;
+use crate::ops::{self, Convert, GatherRows, Linear, Scale};
 use crate::params::Act;
 use crate::policy::HeadSpec;
 use crate::{Error, Result};
 
-/// Which buffer holds the last hidden state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HiddenIn {
-    /// `residual`.
-    Residual,
-    /// `normed`.
-    Normed,
-    /// `wide`, after a projection.
-    Wide,
-}
-
 /// What makes a pooled row.
-#[derive(Debug)]
-pub struct Pooler<W> {
+pub struct Pooler<D: Device> {
     /// Norm of the row.
-    pub norm: Option<Norm<W>>,
+    pub norm: Option<Norm<D>>,
     /// Dense layer.
-    pub dense: Option<Linear<W>>,
+    pub dense: Option<Projection<D>>,
     /// What follows it.
     pub act: Option<Act>,
 }
 
 /// What comes before a head's product: `norm(act(dense(row)))`.
-#[derive(Debug)]
-pub struct Transform<W> {
+pub struct Transform<D: Device> {
     /// Dense layer.
-    pub dense: Linear<W>,
+    pub dense: Projection<D>,
     /// What follows it.
     pub act: Act,
     /// And the norm.
-    pub norm: Option<Norm<W>>,
+    pub norm: Option<Norm<D>>,
 }
 
 /// The head's operands.
-#[derive(Debug)]
-pub struct Head<W> {
+pub struct Head<D: Device> {
     /// Its description.
     pub spec: HeadSpec,
     /// Pooled rows.
-    pub pooler: Option<Pooler<W>>,
+    pub pooler: Option<Pooler<D>>,
     /// Of masked heads.
-    pub transform: Option<Transform<W>>,
+    pub transform: Option<Transform<D>>,
     /// The product; none borrows the token table.
-    pub weight: Option<Prepared<W>>,
+    pub weight: Option<D::Weight>,
     /// Its bias.
-    pub bias: Option<Prepared<W>>,
+    pub bias: Option<D::Weight>,
 }
 
-impl<W> Head<W> {
+impl<D: Device> Head<D> {
     /// Leaves logits in `logits` and pooled rows in `pooled`.
-    pub(super) fn forward<B: Backend<Weight = W>>(
+    pub(super) fn forward(
         &self,
-        x: &mut Exec<'_, B>,
-        step: &StepInputs<'_, B>,
-        tokens_table: Option<&Prepared<W>>,
+        x: &mut Exec<'_, D>,
+        step: &StepInputs<'_, D>,
+        tokens_table: Option<&D::Weight>,
         hidden: HiddenIn,
-        s: &mut Scratch<B::Mem>,
+        s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let (tokens, rows) = (step.view.shape.tokens, step.view.shape.rows);
         if rows == 0 || (self.spec == HeadSpec::None && self.pooler.is_none()) {
             return Ok(());
         }
         let width = s.head_width;
-        let from = s.hidden_of(hidden, tokens, width);
-        x.gather_rows(from.0, step.view.wanted, from.1.shaped_mut(rows, width)?)?;
+        let from = s.hidden_of(hidden, tokens, width)?;
+        x.run(GatherRows { x: from.0, rows: step.view.wanted, out: from.1.shaped_mut(rows, width)? })?;
         self.pool(x, rows, s)?;
         let input = self.transformed(x, rows, s)?;
         let HeadSpec::Tokens { scale, cap, .. } = self.spec else {
@@ -83,64 +71,52 @@ impl<W> Head<W> {
         let weight = self.weight.as_ref().or(tokens_table);
         let weight = weight.ok_or_else(|| Error::internal("a head without a weight"))?;
         let input = s.head_in.shaped(rows, input)?;
-        x.linear(input, LinearRef { weight, bias: self.bias.as_ref() }, logits.view_mut(rows))?;
+        x.run(Linear::new(input, weight, self.bias.as_ref(), logits.view_mut(rows)?))?;
         match (scale, cap) {
             (1.0, None) => Ok(()),
-            _ => x.scale(logits.view_mut(rows), scale, cap),
+            _ => x.run(Scale { x: logits.view_mut(rows)?, factor: scale, cap }),
         }
     }
 
     /// Leaves the transformed rows in `head_in` and says how wide they are.
-    fn transformed<B: Backend<Weight = W>>(
-        &self,
-        x: &mut Exec<'_, B>,
-        rows: usize,
-        s: &mut Scratch<B::Mem>,
-    ) -> Result<usize> {
+    fn transformed(&self, x: &mut Exec<'_, D>, rows: usize, s: &mut Scratch<D::Mem>) -> Result<usize> {
         let full = s.head_width;
         let Some(Transform { dense, act, norm }) = &self.transform else { return Ok(full) };
-        let width = dense.weight.rows;
+        let width = dense.outputs();
         let Some(other) = &mut s.head_other else { return Err(Error::internal("no scratch for the head")) };
-        x.linear_act(s.head_in.shaped(rows, full)?, dense.view(), *act, other.shaped_mut(rows, width)?)?;
+        let out = other.shaped_mut(rows, width)?;
+        x.run(dense.linear(s.head_in.shaped(rows, full)?, out).act(*act))?;
         let (from, to) = (other.shaped(rows, width)?, s.head_in.shaped_mut(rows, width)?);
         match norm {
-            Some(norm) => x.norm(from, norm.call(), to)?,
-            None => x.convert(from, to)?,
+            Some(norm) => x.run(ops::Norm { x: from, norm: norm.weights(), out: to })?,
+            None => x.run(Convert { x: from, out: to })?,
         }
         Ok(width)
     }
 
-    fn pool<B: Backend<Weight = W>>(
-        &self,
-        x: &mut Exec<'_, B>,
-        rows: usize,
-        s: &mut Scratch<B::Mem>,
-    ) -> Result<()> {
+    fn pool(&self, x: &mut Exec<'_, D>, rows: usize, s: &mut Scratch<D::Mem>) -> Result<()> {
         let (Some(pooler), Some(pooled)) = (&self.pooler, &mut s.pooled) else { return Ok(()) };
         let mut row = s.head_in.shaped(rows, s.head_width)?;
         if let Some(norm) = &pooler.norm {
             let Some(other) = &mut s.head_other else {
                 return Err(Error::internal("no scratch for the head"));
             };
-            x.norm(row, norm.call(), other.shaped_mut(rows, s.head_width)?)?;
+            let out = other.shaped_mut(rows, s.head_width)?;
+            x.run(ops::Norm { x: row, norm: norm.weights(), out })?;
             row = other.shaped(rows, s.head_width)?;
         }
+        let out = pooled.view_mut(rows)?;
         match (&pooler.dense, pooler.act) {
-            (Some(dense), Some(act)) => x.linear_act(row, dense.view(), act, pooled.view_mut(rows)),
-            (Some(dense), None) => x.linear(row, dense.view(), pooled.view_mut(rows)),
-            (None, _) => x.convert(row, pooled.view_mut(rows)),
+            (Some(dense), Some(act)) => x.run(dense.linear(row, out).act(act)),
+            (Some(dense), None) => x.run(dense.linear(row, out)),
+            (None, _) => x.run(Convert { x: row, out }),
         }
     }
 
-    fn labels<B: Backend<Weight = W>>(
-        &self,
-        x: &mut Exec<'_, B>,
-        rows: usize,
-        s: &mut Scratch<B::Mem>,
-    ) -> Result<()> {
+    fn labels(&self, x: &mut Exec<'_, D>, rows: usize, s: &mut Scratch<D::Mem>) -> Result<()> {
         let (Some(pooled), Some(logits), Some(weight)) = (&s.pooled, &mut s.logits, &self.weight) else {
             return Err(Error::internal("labels without a pooled row"));
         };
-        x.linear(pooled.view(rows), LinearRef { weight, bias: self.bias.as_ref() }, logits.view_mut(rows))
+        x.run(Linear::new(pooled.view(rows)?, weight, self.bias.as_ref(), logits.view_mut(rows)?))
     }
 }

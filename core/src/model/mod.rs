@@ -6,165 +6,203 @@
 
 mod block;
 mod embed;
+mod exec;
+mod expert_scratch;
 mod experts;
 mod filter;
 mod head;
+mod input;
 mod own;
 mod rope;
 mod scratch;
+mod state;
 
 pub use block::{Block, HeadNorms, Mlp};
 pub use embed::Embedding;
+pub use exec::{Exec, Executor};
 pub use experts::Experts;
 pub use filter::Filter;
 pub use head::{Head, Pooler, Transform};
 pub(crate) use own::Own;
-pub use own::{MakeBlock, OwnBlock, Place};
-pub use rope::{RopeTable, angles};
+pub use own::{OwnBlock, Place};
+pub use rope::{RopeTable, angles, table_len};
 pub use scratch::Scratch;
+pub use state::{Sizes, State};
 
-use crate::backend::{Backend, Exec, Linear, NormCall, Prepared, Table};
 use crate::kv::PagedKv;
-use crate::mem::{MatRef, StepView};
+use crate::mem::{Device, MatMut, MatRef, StepView, Table, Weight};
+use crate::ops::{self, Linear, NormWeights};
 use crate::policy::{ModelSpec, NormSpec, Origin, Placement, RopeScaling};
 use crate::{Error, Result};
+use block::At;
 use std::sync::Arc;
 
+/// A weight with its bias.
+pub struct Projection<D: Device> {
+    /// `[n, k]`.
+    pub weight: D::Weight,
+    /// `[n]`.
+    pub bias: Option<D::Weight>,
+}
+
+impl<D: Device> Projection<D> {
+    /// `out = x w^T + bias`: x `[rows, k]`, out `[rows, n]`.
+    pub fn linear<'a>(&'a self, x: MatRef<'a, D::Mem>, out: MatMut<'a, D::Mem>) -> Linear<'a, D> {
+        Linear::new(x, &self.weight, self.bias.as_ref(), out)
+    }
+
+    /// Columns that it gives.
+    pub fn outputs(&self) -> usize {
+        self.weight.info().rows
+    }
+}
+
 /// A norm with its operands.
-#[derive(Debug)]
-pub struct Norm<W> {
+pub struct Norm<D: Device> {
     /// Which norm.
     pub spec: NormSpec,
     /// `[1, cols]`.
-    pub weight: Prepared<W>,
+    pub weight: D::Weight,
     /// `[1, cols]`.
-    pub bias: Option<Prepared<W>>,
+    pub bias: Option<D::Weight>,
 }
 
-impl<W> Norm<W> {
+impl<D: Device> Norm<D> {
     /// What ops take.
-    pub fn call(&self) -> NormCall<'_, W> {
-        NormCall {
+    pub fn weights(&self) -> NormWeights<'_, D> {
+        NormWeights {
             kind: self.spec.kind,
             eps: self.spec.eps,
-            weight: Some(&self.weight.raw),
-            bias: self.bias.as_ref().map(|b| &b.raw),
+            weight: Some(&self.weight),
+            bias: self.bias.as_ref(),
             plus_one: self.spec.plus_one,
         }
     }
 }
 
-/// Device data that a step reads besides operands.
-pub struct StepInputs<'a, B: Backend> {
+/// Device data that a step reads besides operands, and the pages that it writes.
+pub struct StepInputs<'a, D: Device> {
     /// Ids, positions, bounds, ...
-    pub view: StepView<'a, B::Mem>,
+    pub view: StepView<'a, D::Mem>,
     /// The slabs; empty for encoders.
-    pub kv: &'a PagedKv<B::Mem>,
+    pub kv: &'a mut PagedKv<D::Mem>,
     /// Pages of sequences.
-    pub table: Table<'a, B::Mem>,
+    pub table: Table<'a, D::Mem>,
     /// Attention schedule.
-    pub plan: &'a B::AttnPlan,
+    pub plan: &'a D::AttnPlan,
 }
 
-/// Sees hidden state `i` (0: what enters the first block) of every token row, in an eager step.
-pub type Tap<'a, B> =
-    &'a mut dyn FnMut(&mut <B as Backend>::Stream, usize, MatRef<'_, <B as Backend>::Mem>) -> Result<()>;
-
-/// A model ready to run on `B`.
-pub struct Model<B: Backend> {
+/// A model ready to run on a kind of device.
+pub struct Model<D: Device> {
     /// Its description.
     pub spec: ModelSpec,
     /// From ids to the residual stream.
-    pub embed: Embedding<B::Weight>,
+    pub embed: Embedding<D>,
     /// Rotary tables that blocks refer to.
-    pub ropes: Vec<RopeTable<B::Mem>>,
+    pub ropes: Vec<RopeTable<D::Mem>>,
     /// The blocks; one that has another's operands is that one.
-    pub blocks: Vec<Arc<Block<B::Weight>>>,
+    pub blocks: Vec<Arc<Block<D>>>,
     /// Norm after the last block.
-    pub final_norm: Option<Norm<B::Weight>>,
+    pub final_norm: Option<Norm<D>>,
     /// Projection of the last hidden state.
-    pub project_out: Option<Linear<B::Weight>>,
+    pub project_out: Option<Projection<D>>,
     /// What reads the last hidden state.
-    pub head: Head<B::Weight>,
+    pub head: Head<D>,
     /// The policy and the tensors behind it, of models that were read from a checkpoint.
     pub origin: Option<Origin>,
     /// A user's own blocks by layer; empty where there are none.
-    own: Vec<Option<Own<B>>>,
+    own: Vec<Option<Own<D>>>,
 }
 
-impl<B: Backend> Model<B> {
+/// The parts of a [`Model`]: see its fields.
+#[allow(missing_docs)] // Reason: the names are those of the model's fields.
+pub struct Parts<D: Device> {
+    pub spec: ModelSpec,
+    pub embed: Embedding<D>,
+    pub ropes: Vec<RopeTable<D::Mem>>,
+    pub blocks: Vec<Arc<Block<D>>>,
+    pub final_norm: Option<Norm<D>>,
+    pub project_out: Option<Projection<D>>,
+    pub head: Head<D>,
+}
+
+impl<D: Device> Model<D> {
     /// A model of its parts, every block the engine's.
-    pub fn new(
-        spec: ModelSpec,
-        embed: Embedding<B::Weight>,
-        ropes: Vec<RopeTable<B::Mem>>,
-        blocks: Vec<Arc<Block<B::Weight>>>,
-        final_norm: Option<Norm<B::Weight>>,
-        project_out: Option<Linear<B::Weight>>,
-        head: Head<B::Weight>,
-    ) -> Self {
+    pub fn new(parts: Parts<D>) -> Self {
+        let Parts { spec, embed, ropes, blocks, final_norm, project_out, head } = parts;
         Self { spec, embed, ropes, blocks, final_norm, project_out, head, origin: None, own: Vec::new() }
     }
 
     /// One step: the hidden states of all token rows, then the head on the wanted rows.
     ///
     /// Logits end up in `scratch.logits` `[rows, vocab]` f32, pooled rows in `scratch.pooled`.
+    ///
+    /// # Errors
+    /// What its ops raise.
     pub fn forward(
         &self,
-        x: &mut Exec<'_, B>,
-        step: &StepInputs<'_, B>,
-        scratch: &mut Scratch<B::Mem>,
-        mut tap: Option<Tap<'_, B>>,
+        x: &mut Exec<'_, D>,
+        step: &mut StepInputs<'_, D>,
+        scratch: &mut Scratch<D::Mem>,
     ) -> Result<()> {
-        let tokens = step.view.shape.tokens;
-        let last = self.blocks.len();
-        enter(x, None);
+        let (tokens, placement) = (step.view.shape.tokens, self.spec.placement);
+        x.enter(None);
         self.embed.forward(x, step, scratch)?;
-        if let Some(tap) = &mut tap {
-            tap(x.stream, 0, scratch.residual.view(tokens))?;
-        }
-        let first = self.blocks.first().and_then(|b| b.attn_norm.as_ref());
-        if let (true, Some(first)) = (self.spec.placement != Placement::Post, first) {
-            let (r, h) = (&scratch.residual, &mut scratch.normed);
-            x.norm(r.view(tokens), first.call(), h.view_mut(tokens))?;
-        }
+        x.hidden(0, scratch.residual.view(tokens)?)?;
+        self.norm_before(0, x, tokens, scratch)?;
         for (i, block) in self.blocks.iter().enumerate() {
-            enter(x, Some(i));
+            x.enter(Some(i));
             let rope = block.spec.rope.and_then(|r| self.ropes.get(r)).map(RopeTable::view);
-            let next = match self.blocks.get(i + 1) {
-                Some(next) => next.attn_norm.as_ref(),
-                None => self.final_norm.as_ref(),
-            };
             match self.own.get(i).and_then(Option::as_ref) {
-                None => block.forward(x, step, i, self.spec.placement, rope, next, scratch)?,
+                None => {
+                    let at = At { layer: i, placement, rope };
+                    block.forward(x, step, at, self.norm_of(i + 1), scratch)?;
+                }
                 Some(own) => {
-                    let placement = self.spec.placement;
-                    own.block
-                        .forward(x, Place { layer: i, tokens, block, step, rope, scratch, placement })?;
-                    if let (true, Some(next)) = (placement != Placement::Post, next) {
-                        let (r, h) = (&scratch.residual, &mut scratch.normed);
-                        x.norm(r.view(tokens), next.call(), h.view_mut(tokens))?;
-                    }
+                    let place = Place { layer: i, tokens, block, step, rope, scratch, placement };
+                    own.block.forward(x, place)?;
+                    self.norm_before(i + 1, x, tokens, scratch)?;
                 }
             }
-            if let (Some(tap), true) = (&mut tap, i + 1 < last) {
-                tap(x.stream, i + 1, scratch.residual.view(tokens))?;
+            if i + 1 < self.blocks.len() {
+                x.hidden(i + 1, scratch.residual.view(tokens)?)?;
             }
         }
-        enter(x, None);
+        x.enter(None);
         self.finish(x, tokens, scratch)?;
-        if let Some(tap) = &mut tap {
-            tap(x.stream, last, self.hidden(scratch, tokens))?;
+        let place = self.hidden_place();
+        x.hidden(self.blocks.len(), scratch.hidden(place, tokens, self.spec.out_width())?)?;
+        self.head.forward(x, step, self.embed.tokens.as_ref(), place, scratch)
+    }
+
+    /// The norm that block `layer` begins with; behind the last block the model's.
+    fn norm_of(&self, layer: usize) -> Option<&Norm<D>> {
+        match self.blocks.get(layer) {
+            Some(block) => block.attn_norm.as_ref(),
+            None => self.final_norm.as_ref(),
         }
-        let hidden_in = self.hidden_place();
-        self.head.forward(x, step, self.embed.tokens.as_ref(), hidden_in, scratch)
+    }
+
+    /// Leaves in `normed` what block `layer` begins with, where no op before it did.
+    fn norm_before(
+        &self,
+        layer: usize,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        scratch: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        // Without blocks the last norm is `finish`'s.
+        match self.norm_of(layer).filter(|_| !self.blocks.is_empty()) {
+            Some(norm) if self.spec.placement != Placement::Post => norm_residual(x, norm, tokens, scratch),
+            _ => Ok(()),
+        }
     }
 
     /// Puts an own block in the place of a layer's.
     ///
     /// # Errors
     /// `Config`, naming both, where another one has that place.
-    pub(crate) fn graft(&mut self, layer: usize, own: Own<B>) -> Result<()> {
+    pub(crate) fn graft(&mut self, layer: usize, own: Own<D>) -> Result<()> {
         self.own.resize_with(self.blocks.len(), || None);
         let Some(place) = self.own.get_mut(layer) else { return Err(Error::internal("no such layer")) };
         if let Some(other) = place {
@@ -182,21 +220,20 @@ impl<B: Backend> Model<B> {
     }
 
     /// What follows the last block and is not part of the head.
-    fn finish(&self, x: &mut Exec<'_, B>, tokens: usize, scratch: &mut Scratch<B::Mem>) -> Result<()> {
+    fn finish(&self, x: &mut Exec<'_, D>, tokens: usize, scratch: &mut Scratch<D::Mem>) -> Result<()> {
         let pending = self.spec.placement == Placement::Post || self.blocks.is_empty();
         if let (true, Some(norm)) = (pending, &self.final_norm) {
-            let (r, h) = (&scratch.residual, &mut scratch.normed);
-            x.norm(r.view(tokens), norm.call(), h.view_mut(tokens))?;
+            norm_residual(x, norm, tokens, scratch)?;
         }
         let Some(project) = &self.project_out else { return Ok(()) };
         let from = match self.final_norm {
-            Some(_) => scratch.normed.view(tokens),
-            None => scratch.residual.view(tokens),
+            Some(_) => scratch.normed.view(tokens)?,
+            None => scratch.residual.view(tokens)?,
         };
         let Some(wide) = &mut scratch.wide else {
             return Err(Error::internal("no projection scratch"));
         };
-        x.linear(from, project.view(), wide.shaped_mut(tokens, self.spec.out_width())?)
+        x.run(project.linear(from, wide.shaped_mut(tokens, self.spec.out_width())?))
     }
 
     /// For prompts of `tokens` tokens: how far their rows of the rotary tables lie behind those of shorter prompts.
@@ -208,23 +245,22 @@ impl<B: Backend> Model<B> {
         shifts.max().unwrap_or(0)
     }
 
-    fn hidden_place(&self) -> head::HiddenIn {
+    fn hidden_place(&self) -> scratch::HiddenIn {
         match (&self.project_out, &self.final_norm) {
-            (Some(_), _) => head::HiddenIn::Wide,
-            (None, Some(_)) => head::HiddenIn::Normed,
-            (None, None) => head::HiddenIn::Residual,
+            (Some(_), _) => scratch::HiddenIn::Wide,
+            (None, Some(_)) => scratch::HiddenIn::Normed,
+            (None, None) => scratch::HiddenIn::Residual,
         }
-    }
-
-    /// The last hidden state of a finished step.
-    fn hidden<'s>(&self, scratch: &'s Scratch<B::Mem>, tokens: usize) -> MatRef<'s, B::Mem> {
-        scratch.hidden(self.hidden_place(), tokens, self.spec.out_width())
     }
 }
 
-/// Tells the profiler which block comes.
-fn enter<B: Backend>(x: &mut Exec<'_, B>, layer: Option<usize>) {
-    if let Some(probe) = &mut x.probe {
-        probe.enter(layer);
-    }
+/// `normed = norm(residual)`.
+fn norm_residual<D: Device>(
+    x: &mut Exec<'_, D>,
+    norm: &Norm<D>,
+    tokens: usize,
+    scratch: &mut Scratch<D::Mem>,
+) -> Result<()> {
+    let (residual, out) = (scratch.residual.view(tokens)?, scratch.normed.view_mut(tokens)?);
+    x.run(ops::Norm { x: residual, norm: norm.weights(), out })
 }

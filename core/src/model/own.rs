@@ -9,53 +9,54 @@
 //! changes per step comes from device buffers (`step`), since steps may be recorded and replayed: numbers that the host
 //! computes are frozen into a recording.
 
-use super::{Block, Scratch, StepInputs};
+use super::block::At;
+use super::{Block, Exec, Scratch, StepInputs};
 use crate::Result;
-use crate::backend::{Backend, Exec, RopeView};
-use crate::policy::{ModelSpec, Placement};
-use std::sync::Arc;
+use crate::mem::Device;
+use crate::ops::RopeView;
+use crate::policy::Placement;
 
 /// Takes the place of a block.
-pub trait OwnBlock<B: Backend> {
+pub trait OwnBlock<D: Device> {
     /// `residual = f(residual)` `[tokens, hidden]`, in the element type of activations.
     ///
     /// # Errors
     /// What its ops raise.
-    fn forward(&self, x: &mut Exec<'_, B>, place: Place<'_, B>) -> Result<()>;
+    fn forward(&self, x: &mut Exec<'_, D>, place: Place<'_, '_, D>) -> Result<()>;
 }
 
-/// Looks at a layer of a model and gives the block that takes its place, or none; prepares its weights with the backend.
-pub type MakeBlock<B> =
-    dyn Fn(&Arc<B>, &ModelSpec, usize) -> Result<Option<Box<dyn OwnBlock<B>>>> + Send + Sync;
-
 /// Where an own block runs.
-pub struct Place<'a, B: Backend> {
+pub struct Place<'a, 's, D: Device> {
     /// Which layer.
     pub layer: usize,
     /// Rows of this step.
     pub tokens: usize,
     /// The block that would have run.
-    pub block: &'a Block<B::Weight>,
+    pub block: &'a Block<D>,
     /// Positions, bounds, pages.
-    pub step: &'a StepInputs<'a, B>,
+    pub step: &'a mut StepInputs<'s, D>,
     /// The rotary table of this layer.
-    pub rope: Option<RopeView<'a, B::Mem>>,
+    pub rope: Option<RopeView<'a, D::Mem>>,
     /// The residual stream, and buffers that nobody else needs while this block runs.
-    pub scratch: &'a mut Scratch<B::Mem>,
+    pub scratch: &'a mut Scratch<D::Mem>,
     pub(super) placement: Placement,
 }
 
-impl<B: Backend> Place<'_, B> {
+impl<D: Device> Place<'_, '_, D> {
     /// Runs the block that would have run.
-    pub fn standard(&mut self, x: &mut Exec<'_, B>) -> Result<()> {
-        self.block.forward(x, self.step, self.layer, self.placement, self.rope, None, self.scratch)
+    ///
+    /// # Errors
+    /// What its ops raise.
+    pub fn standard(&mut self, x: &mut Exec<'_, D>) -> Result<()> {
+        let at = At { layer: self.layer, placement: self.placement, rope: self.rope };
+        self.block.forward(x, self.step, at, None, self.scratch)
     }
 }
 
 /// An own block of a model.
-pub(crate) struct Own<B: Backend> {
+pub(crate) struct Own<D: Device> {
     /// As it was registered.
     pub name: String,
     /// What runs.
-    pub block: Box<dyn OwnBlock<B>>,
+    pub block: Box<dyn OwnBlock<D>>,
 }

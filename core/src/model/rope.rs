@@ -2,8 +2,8 @@
 //! device.
 
 use crate::Result;
-use crate::backend::RopeView;
 use crate::mem::{Buf, DeviceMem};
+use crate::ops::RopeView;
 use crate::params::RopeStyle;
 use crate::policy::{RopeScaling, RopeSpec};
 use std::f64::consts::PI;
@@ -23,7 +23,7 @@ pub struct RopeTable<M> {
 impl<M: DeviceMem> RopeTable<M> {
     /// Takes what [`angles`] gave for `reach` positions.
     pub fn new(table: Buf<M, f32>, reach: usize, spec: &RopeSpec) -> Self {
-        let positions = reach * if matches!(spec.scaling, RopeScaling::Long { .. }) { 2 } else { 1 };
+        let positions = rows(spec, reach);
         Self { table, positions, reach, pairs: spec.columns / 2, style: spec.style }
     }
 
@@ -36,6 +36,16 @@ impl<M: DeviceMem> RopeTable<M> {
     pub fn view(&self) -> RopeView<'_, M> {
         RopeView { table: self.table.view(), positions: self.positions, pairs: self.pairs, style: self.style }
     }
+}
+
+/// Rows of the table for so many positions: twice as many where there are two lists of divisors.
+fn rows(spec: &RopeSpec, positions: usize) -> usize {
+    positions * if matches!(spec.scaling, RopeScaling::Long { .. }) { 2 } else { 1 }
+}
+
+/// Values of the table for so many positions: what [`angles`] gives.
+pub fn table_len(spec: &RopeSpec, positions: usize) -> usize {
+    2 * rows(spec, positions) * (spec.columns / 2)
 }
 
 /// `cos` then `sin`, `[2, rows, pairs]`: `cos(p * f_i) * attention_factor`, rounded once from f64. Rows are positions;

@@ -1,10 +1,20 @@
 //! The buffers between ops: allocated once, large enough for the largest step, reused by every step and graph.
 
-use super::experts::ExpertScratch;
-use super::head::HiddenIn;
+use super::expert_scratch::ExpertScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, ModelSpec, Project};
 use crate::{Error, Result};
+
+/// Which buffer holds the last hidden state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HiddenIn {
+    /// `residual`.
+    Residual,
+    /// `normed`.
+    Normed,
+    /// `wide`, after a projection.
+    Wide,
+}
 
 /// Named matrices of a step; rows are tokens unless said otherwise.
 #[derive(Debug)]
@@ -108,12 +118,9 @@ impl<M: DeviceMem> Scratch<M> {
     }
 
     /// The last hidden state `[tokens, width]`.
-    pub(super) fn hidden(&self, place: HiddenIn, tokens: usize, width: usize) -> MatRef<'_, M> {
+    pub(super) fn hidden(&self, place: HiddenIn, tokens: usize, width: usize) -> Result<MatRef<'_, M>> {
         match (place, &self.wide) {
-            (HiddenIn::Wide, Some(wide)) => {
-                let all = wide.view(0);
-                MatRef { rows: tokens, cols: width, pitch: width, ..all }
-            }
+            (HiddenIn::Wide, Some(wide)) => wide.shaped(tokens, width),
             (HiddenIn::Residual, _) => self.residual.view(tokens),
             _ => self.normed.view(tokens),
         }
@@ -125,16 +132,13 @@ impl<M: DeviceMem> Scratch<M> {
         place: HiddenIn,
         tokens: usize,
         width: usize,
-    ) -> (MatRef<'_, M>, &mut Mat<M>) {
+    ) -> Result<(MatRef<'_, M>, &mut Mat<M>)> {
         let Self { residual, normed, wide, head_in, .. } = self;
         let from = match (place, wide) {
-            (HiddenIn::Wide, Some(wide)) => {
-                let all = wide.view(0);
-                MatRef { rows: tokens, cols: width, pitch: width, ..all }
-            }
-            (HiddenIn::Residual, _) => residual.view(tokens),
-            _ => normed.view(tokens),
+            (HiddenIn::Wide, Some(wide)) => wide.shaped(tokens, width)?,
+            (HiddenIn::Residual, _) => residual.view(tokens)?,
+            _ => normed.view(tokens)?,
         };
-        (from, head_in)
+        Ok((from, head_in))
     }
 }

@@ -450,16 +450,13 @@ fn shape(
     let gated = name(Slot::Up).is_some_and(|n| n.contains(" + ") || n.ends_with("gate_up_proj"));
     let norm_bias = bias(Slot::AttnNorm);
     let norm = if norm_bias { NormKind::Layer } else { NormKind::Rms };
-    assumed.push(format!(
-        "norms are {norm:?} norms, because they have {} bias",
-        if norm_bias { "a" } else { "no" }
-    ));
+    let has = if norm_bias { "a" } else { "no" };
+    assumed.push(format!("norms are {norm:?} norms, because they have {has} bias"));
     let base = if gated { LLAMA_LIKE } else { GPT_LIKE };
     let parallel = name(Slot::MlpNorm).is_none();
     if parallel {
-        assumed.push(
-            "attention and the feed-forward part stand side by side, because a block has one norm".into(),
-        );
+        let why = "attention and the feed-forward part stand side by side, because a block has one norm";
+        assumed.push(why.into());
     }
     let switches = Switches {
         norm,
@@ -470,21 +467,16 @@ fn shape(
     };
     let mut spec = decoder(config, switches)?;
     if spec.blocks.len() != layers {
-        return Err(refusal(
-            &format!("{} blocks configured, {layers} in the file", spec.blocks.len()),
-            Vec::new(),
-        ));
+        let what = format!("{} blocks configured, {layers} in the file", spec.blocks.len());
+        return Err(refusal(&what, Vec::new()));
     }
     let qk = name(Slot::QNorm).is_some() && name(Slot::KNorm).is_some();
     spec.each(|_, b| {
         b.mlp_norm = b.mlp_norm.filter(|_| !parallel);
         b.qk_norm = b.attn_norm.filter(|_| qk).map(|norm| QkNorm { norm, span: QkSpan::Head });
     });
-    if let (HeadSpec::Tokens { tied, bias, .. }, Some(head)) = (&mut spec.head, name(Slot::Head)) {
-        let module = head.trim_start_matches('/');
-        *tied = config.flag(&["tie_word_embeddings"], false)?
-            || catalog.find(&format!("{module}.weight")).is_none();
-        *bias = catalog.find(&format!("{module}.bias")).is_some();
+    if let Some(head) = name(Slot::Head) {
+        read_head(config, catalog, head, &mut spec.head)?;
     }
     spec.embed.norm = spec.final_norm.filter(|_| name(Slot::EmbedNorm).is_some());
     if name(Slot::FinalNorm).is_none() {
@@ -500,4 +492,15 @@ fn shape(
     assumed.push(format!("the feed-forward part uses {:?}", spec.blocks.first().map(|b| b.mlp.act)));
     spec.arch = "automatic".into();
     Ok(spec)
+}
+
+/// Whether the head shares the embedding's rows and has a bias, by the tensors of its module.
+fn read_head(config: &ModelConfig, catalog: Catalog<'_>, module: &str, head: &mut HeadSpec) -> Result<()> {
+    if let HeadSpec::Tokens { tied, bias, .. } = head {
+        let module = module.trim_start_matches('/');
+        *tied = config.flag(&["tie_word_embeddings"], false)?
+            || catalog.find(&format!("{module}.weight")).is_none();
+        *bias = catalog.find(&format!("{module}.bias")).is_some();
+    }
+    Ok(())
 }

@@ -4,47 +4,24 @@
 //! names, describes the model as a [`ModelSpec`], and binds names to roles. It is a description: it never touches a
 //! tensor and knows no backend. One generic loader ([`crate::weights`]) reads, fuses, shards and prepares for all.
 //!
-//! One architecture family, one file. Adding one: `docs/add_a_policy.md`.
+//! One architecture family, one file, in `families`. Adding one: `docs/add_a_policy.md`.
 
-mod albert;
 mod auto;
-mod baichuan;
-mod bert;
 mod binding;
-mod bloom;
-mod chatglm;
-mod clip;
 mod describe;
-mod distilbert;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod early_tests;
-mod electra;
-mod falcon;
-mod gemma;
+mod families;
 mod gguf;
-mod gpt2;
-mod gpt_neo;
-mod gpt_neox;
-mod gptj;
-mod llama;
-mod megatron;
-mod meta;
 mod moe;
-mod mpt;
 mod names;
-mod opt;
 mod origin;
-mod phi;
-mod post_norm;
-mod qwen;
-mod qwen1;
 mod registry;
 mod resolve;
 mod roles;
 mod rope;
 mod spec;
-mod stablelm;
 mod table;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -53,37 +30,18 @@ mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests;
-mod yuan;
 
-pub use albert::Albert;
 pub use auto::Automatic;
-pub use baichuan::BAICHUAN;
-pub use bert::{BERT, ROBERTA};
 pub use binding::{Binding, Part, Role, RowOrder, Shard, Slot, TensorSource, glob};
-pub use bloom::BLOOM;
-pub use chatglm::CHATGLM;
-pub use clip::Clip;
 pub use describe::Described;
-pub use distilbert::DISTILBERT;
-pub use electra::ELECTRA;
-pub use falcon::FALCON;
-pub use gemma::{GEMMA, GEMMA2, GEMMA3};
-pub use gpt_neo::GPT_NEO;
-pub use gpt_neox::GPT_NEOX;
-pub use gpt2::{GPT_BIGCODE, GPT2};
-pub use gptj::{CODEGEN, GPTJ};
-pub use llama::{LLAMA, MISTRAL};
-pub use megatron::MEGATRON;
-pub use meta::MetaLlama;
-pub use moe::MIXTRAL;
-pub use mpt::MPT;
+pub use families::{
+    Albert, BAICHUAN, BERT, BLOOM, CHATGLM, CODEGEN, Clip, DISTILBERT, ELECTRA, EXAONE4, FALCON, GEMMA,
+    GEMMA2, GEMMA3, GPT_BIGCODE, GPT_NEO, GPT_NEOX, GPT2, GPTJ, LLAMA, MEGATRON, MISTRAL, MIXTRAL, MPT,
+    MetaLlama, OLMO2, OPT, PHI, PHI3, QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, ROBERTA, STABLELM,
+    STARCODER2, YUAN,
+};
 pub use names::{Names, QkvLayout};
-pub use opt::OPT;
 pub use origin::{Filled, Origin};
-pub use phi::{PHI, PHI3};
-pub use post_norm::{EXAONE4, OLMO2};
-pub use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE};
-pub use qwen1::QWEN;
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use spec::{
@@ -91,9 +49,7 @@ pub use spec::{
     ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolFrom, PoolSpec, Project, QkNorm, QkSpan,
     RopeScaling, RopeSpec,
 };
-pub use stablelm::{STABLELM, STARCODER2};
 pub use table::TablePolicy;
-pub use yuan::YUAN;
 
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;

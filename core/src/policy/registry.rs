@@ -1,49 +1,10 @@
 //! An explicit list of policies.
 
+use super::families::FAMILIES;
 use super::*;
-
 use crate::config::ModelConfig;
 use crate::{Error, Result};
 use std::sync::Arc;
-
-/// The families that are described by tables.
-pub(super) const FAMILIES: [Described; 35] = [
-    LLAMA,
-    MISTRAL,
-    OLMO2,
-    EXAONE4,
-    QWEN2,
-    QWEN3,
-    QWEN2_MOE,
-    QWEN3_MOE,
-    MIXTRAL,
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    PHI,
-    PHI3,
-    STABLELM,
-    STARCODER2,
-    GPT2,
-    GPT_BIGCODE,
-    GPT_NEO,
-    GPTJ,
-    CODEGEN,
-    GPT_NEOX,
-    BLOOM,
-    MPT,
-    FALCON,
-    OPT,
-    BERT,
-    ROBERTA,
-    DISTILBERT,
-    ELECTRA,
-    QWEN,
-    BAICHUAN,
-    CHATGLM,
-    MEGATRON,
-    YUAN,
-];
 
 /// The policies that are asked, in order; users add their own.
 #[derive(Clone)]

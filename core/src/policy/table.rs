@@ -5,8 +5,8 @@
 //! from here into the same [`Described`] families that the engine brings along.
 
 use super::describe::Described;
+use super::families::FAMILIES;
 use super::names::OwnedNames;
-use super::registry::FAMILIES;
 use super::*;
 use crate::params::NormKind;
 use regex::{Regex, RegexBuilder};

@@ -5,7 +5,8 @@
 //! (a replayed step has no ops to put events between) and allocates; production steps run without.
 
 use crate::Result;
-use crate::backend::{Backend, Op, Stream};
+use crate::backend::{Backend, Stream};
+use crate::ops::OpKind;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ use std::fmt::Write as _;
 #[derive(Debug)]
 pub struct Probe<E> {
     layer: Option<usize>,
-    spans: Vec<(Op, Option<usize>, E, E)>,
+    spans: Vec<(OpKind, Option<usize>, E, E)>,
 }
 
 impl<E> Default for Probe<E> {
@@ -28,7 +29,7 @@ impl<E> Probe<E> {
         self.layer = layer;
     }
 
-    pub(crate) fn push(&mut self, op: Op, from: E, to: E) {
+    pub(crate) fn push(&mut self, op: OpKind, from: E, to: E) {
         self.spans.push((op, self.layer, from, to));
     }
 
@@ -55,7 +56,7 @@ impl<E> Probe<E> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     /// The op.
-    pub op: Op,
+    pub op: OpKind,
     /// Its layer; none for embedding, head and sampling.
     pub layer: Option<usize>,
     /// Start, microseconds after the first op's.
@@ -86,8 +87,8 @@ impl Profile {
     }
 
     /// Total microseconds and calls per op, the longest first.
-    pub fn by_op(&self) -> Vec<(Op, f64, usize)> {
-        let mut sums: BTreeMap<Op, (f64, usize)> = BTreeMap::new();
+    pub fn by_op(&self) -> Vec<(OpKind, f64, usize)> {
+        let mut sums: BTreeMap<OpKind, (f64, usize)> = BTreeMap::new();
         for s in &self.spans {
             let entry = sums.entry(s.op).or_default();
             entry.0 += s.us;
@@ -136,22 +137,26 @@ impl Profile {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::ops::{EmbedOpKind, LinearOpKind};
 
-    fn span(op: Op, layer: Option<usize>, start_us: f64, us: f64) -> Span {
-        Span { op, layer, start_us, us }
+    fn span(op: impl Into<OpKind>, layer: Option<usize>, start_us: f64, us: f64) -> Span {
+        Span { op: op.into(), layer, start_us, us }
     }
 
     #[test]
     fn sums_by_op_and_layer_and_a_trace_that_parses() {
         let p = Profile {
             spans: vec![
-                span(Op::Embed, None, 0.0, 1.0),
-                span(Op::Linear, Some(0), 1.0, 4.0),
-                span(Op::Linear, Some(1), 5.0, 6.0),
+                span(EmbedOpKind::Embed, None, 0.0, 1.0),
+                span(LinearOpKind::Linear, Some(0), 1.0, 4.0),
+                span(LinearOpKind::Linear, Some(1), 5.0, 6.0),
             ],
             steps_ms: vec![],
         };
-        assert_eq!(p.by_op(), vec![(Op::Linear, 10.0, 2), (Op::Embed, 1.0, 1)]);
+        assert_eq!(
+            p.by_op(),
+            vec![(LinearOpKind::Linear.into(), 10.0, 2), (EmbedOpKind::Embed.into(), 1.0, 1)]
+        );
         assert_eq!(p.by_layer(), vec![(None, 1.0), (Some(0), 4.0), (Some(1), 6.0)]);
         assert_eq!(p.total_us(), 11.0);
         let trace: serde_json::Value = serde_json::from_str(&p.chrome_trace()).unwrap();

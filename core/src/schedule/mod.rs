@@ -136,6 +136,34 @@ impl Scheduler {
         }
     }
 
+    /// Lets the running sequence at `index` go on a second time as request `id`, which becomes the last running one. Full
+    /// pages are shared. The page `(from, to)` that the caller has to copy before the next step; none where the last page
+    /// is full.
+    ///
+    /// # Errors
+    /// `KvFull` where there is no room for its worst case or for another sequence; nothing has changed then.
+    pub fn fork(
+        &mut self,
+        index: usize,
+        id: u64,
+        tables: &mut PageTables,
+        pool: &mut PagePool,
+    ) -> Result<Option<(u32, u32)>> {
+        let Some(seq) = self.running.get(index) else { return Err(Error::internal("a fork of no sequence")) };
+        let worst = tables.pages_for(seq.limit);
+        let full = Error::KvFull { wanted: worst, free: pool.free(), total: pool.total() };
+        if self.running.len() >= self.max_seqs || self.reserved + worst > pool.total() {
+            return Err(full);
+        }
+        let (row, copy) = tables.fork(seq.row, seq.done, pool)?;
+        let mut tokens = seq.tokens.clone();
+        tokens.reserve_exact(seq.limit.saturating_sub(tokens.len()));
+        let fork = Sequence { id, tokens, row, ..seq.clone() };
+        self.reserved += worst;
+        self.running.push(fork);
+        Ok(copy)
+    }
+
     /// Ends the running sequence at `index` and frees its pages. The last one takes its index.
     pub fn finish(&mut self, index: usize, tables: &mut PageTables, pool: &mut PagePool) -> Result<Sequence> {
         let seq = self.running.swap_remove(index);

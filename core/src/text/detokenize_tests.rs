@@ -1,10 +1,11 @@
 //! Laws of streaming: pieces make the whole, characters stay whole, and the reference decoder agrees.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::*;
+use super::super::stages::{byte_token, compile, visible_to_byte};
+use super::super::tokenizer::Tokenizer;
 use crate::text::tokenizer::tests::{CASES, golden, oracle, raw_json};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::LazyLock;
 
 /// Ours and the reference's tokenizer of every golden, read once.
@@ -21,7 +22,7 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], special: bool) -> Vec<String> {
 /// Runs of byte tokens that are no UTF-8 are the one place where we and the reference differ.
 fn byte_runs_are_valid(tokenizer: &Tokenizer, ids: &[u32], special: bool) -> bool {
     let mut run = Vec::new();
-    let pieces = ids.iter().filter_map(|&id| tokenizer.piece(id, !special));
+    let pieces = ids.iter().filter_map(|&id| tokenizer.vocabulary().piece(id, !special));
     for piece in pieces.chain([String::new()]) {
         match byte_token(&piece) {
             Some(byte) => run.push(byte),
@@ -59,7 +60,7 @@ proptest! {
                     Chunk::Text(text) => tokenizer.encode(text, false).unwrap(),
                     // The byte tokens of `llama` come from texts; random ones are nearly never valid.
                     Chunk::Ids(ids) if *case == "llama" => {
-                        ids.iter().copied().filter(|&id| tokenizer.piece(id, false).is_none_or(|p| byte_token(&p).is_none())).collect()
+                        ids.iter().copied().filter(|&id| tokenizer.vocabulary().piece(id, false).is_none_or(|p| byte_token(&p).is_none())).collect()
                     }
                     Chunk::Ids(ids) => ids.clone(),
                 })

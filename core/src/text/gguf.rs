@@ -3,7 +3,8 @@
 //! GGUF keeps the vocabulary as lists and names the rest: which of three algorithms, and for byte-level BPE which way
 //! of splitting text before merging. Here the lists become the same kind of model that a `tokenizer.json` gives, so
 //! everything after this is one path. The lists are untrusted: lengths must agree, ids must be in range, merges must
-//! name tokens. Reading the file is `checkpoint`'s business; it fills a [`GgufVocab`].
+//! name tokens. Reading the file is `checkpoint`'s business; a
+//! [`GgufVocab`] is made from what it found.
 
 use std::collections::HashMap;
 
@@ -13,6 +14,7 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::tokenizer::{Marks, Tokenizer};
+use crate::checkpoint::gguf::{Strings, Tokenizer as Metadata};
 use crate::{Error, Result};
 
 /// The metadata under `tokenizer.` of a GGUF file, key by key.
@@ -48,6 +50,28 @@ pub struct GgufVocab {
     pub chat_template: Option<String>,
 }
 
+impl From<Metadata> for GgufVocab {
+    fn from(found: Metadata) -> Self {
+        let strings = |list: &Strings| list.iter().map(str::to_owned).collect();
+        GgufVocab {
+            tokens: strings(&found.tokens),
+            merges: strings(&found.merges),
+            model: found.model,
+            pre: found.pre.unwrap_or_default(),
+            scores: found.scores,
+            token_type: found.token_type,
+            bos: found.bos,
+            eos: found.eos,
+            unk: found.unknown,
+            pad: found.padding,
+            add_bos: found.add_bos,
+            add_eos: found.add_eos,
+            add_space_prefix: found.add_space_prefix,
+            chat_template: found.chat_template,
+        }
+    }
+}
+
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
@@ -76,7 +100,7 @@ impl Tokenizer {
     /// Builds the tokenizer that a GGUF file describes.
     ///
     /// # Errors
-    /// [`Error::Format`] if the lists do not agree, [`Error::Unsupported`] for an unknown model or split.
+    /// [`Error::Format`] if the lists do not agree, [`Error::Text`] for an unknown model or split.
     pub fn from_gguf(vocab: &GgufVocab) -> Result<Self> {
         check(vocab)?;
         let mut model = match vocab.model.as_str() {
@@ -122,11 +146,7 @@ fn broken(what: impl std::fmt::Display) -> Error {
 }
 
 fn unsupported(field: &str, got: &str, known: &str) -> Error {
-    Error::Unsupported {
-        op: format!("tokenizer.ggml.{field} `{got}`"),
-        backend: "text".into(),
-        reason: format!("known are {known}"),
-    }
+    Error::text(format!("tokenizer.ggml.{field} is `{got}`; known are {known}"))
 }
 
 fn check(vocab: &GgufVocab) -> Result<()> {

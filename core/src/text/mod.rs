@@ -9,9 +9,11 @@
 mod clock;
 pub mod detokenize;
 pub mod gguf;
+mod stages;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+mod vocabulary;
 
 pub use detokenize::Detokenizer;
 pub use gguf::GgufVocab;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::detokenize::{Detokenizer, Stage, compile};
+use super::detokenize::Detokenizer;
+use super::stages::{Stage, compile};
+use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
 /// A tokenizer; cheap to clone and to share between threads.
@@ -18,13 +20,12 @@ use crate::{Error, Result};
 pub struct Tokenizer(Arc<Inner>);
 
 struct Inner {
-    model: tokenizers::Tokenizer,
+    vocabulary: Arc<Vocabulary>,
     decoder: Result<Vec<Stage>, String>,
     bos: Option<String>,
     eos: Option<String>,
     eos_ids: Vec<u32>,
     chat_template: Option<String>,
-    twins: HashMap<u32, String>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -70,13 +71,12 @@ impl Tokenizer {
             serde_json::to_value(model.get_decoder()).map_err(|e| Error::internal(e.to_string()))?;
         let Marks { bos, eos, eos_ids, chat_template, twins } = marks;
         Ok(Tokenizer(Arc::new(Inner {
-            model,
+            vocabulary: Arc::new(Vocabulary { model, twins }),
             decoder: compile(&decoder),
             bos,
             eos,
             eos_ids,
             chat_template,
-            twins,
         })))
     }
 
@@ -85,7 +85,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Text`] if the model cannot express the text (no unknown token) or a split expression gives up.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encode = || self.0.model.encode_fast(text, add_special).map_err(|e| e.to_string());
+        let encode = || self.0.vocabulary.model.encode_fast(text, add_special).map_err(|e| e.to_string());
         let encoding = guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -96,7 +96,7 @@ impl Tokenizer {
     /// [`Error::Text`] if a decoder that only the reference implementation knows fails.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         if self.0.decoder.is_err() {
-            let decode = || self.0.model.decode(ids, skip_special).map_err(|e| e.to_string());
+            let decode = || self.0.vocabulary.model.decode(ids, skip_special).map_err(|e| e.to_string());
             return guarded(decode).map_err(|what| Error::text(format!("decode: {what}")));
         }
         let mut stream = self.detokenizer(skip_special);
@@ -119,24 +119,22 @@ impl Tokenizer {
     }
 
     fn detokenizer(&self, skip_special: bool) -> Detokenizer {
-        Detokenizer::new(self.clone(), self.0.decoder.clone(), skip_special)
+        Detokenizer::new(self.0.vocabulary.clone(), self.0.decoder.clone(), skip_special)
     }
 
-    /// The vocabulary's spelling of `id`, none for unknown ids and, if `skip_special`, for special ones.
-    pub(super) fn piece(&self, id: u32, skip_special: bool) -> Option<String> {
-        let token = self.0.model.id_to_token(id).or_else(|| self.0.twins.get(&id).cloned())?;
-        let special = skip_special && self.0.model.get_added_vocabulary().is_special_token(&token);
-        (!special).then_some(token)
+    #[cfg(test)]
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.0.vocabulary
     }
 
     /// The id of a token by its spelling in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.0.model.token_to_id(token)
+        self.0.vocabulary.model.token_to_id(token)
     }
 
     /// Tokens known, added ones included. The model's logits may be wider (padded).
     pub fn vocab_size(&self) -> usize {
-        self.0.model.get_vocab_size(true)
+        self.0.vocabulary.size()
     }
 
     /// Ids that end a text as far as the tokenizer's files say; `generation_config.json` may know more.

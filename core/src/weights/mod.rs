@@ -16,10 +16,10 @@ mod shard;
 pub use rows::Rows;
 pub use shard::{rank_rows, shard_sizes};
 
-use crate::backend::{Backend, HostWeight, Prepared, WeightUse};
+use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
 use crate::config::inference::InferenceConfig;
-use crate::mem::{Float, Stored, WeightFormat};
+use crate::mem::{Float, HostWeight, Stored, WeightFormat, WeightInfo, WeightUse};
 use crate::policy::{Binding, ModelSpec, QkSpan, Resolved, Role, Shard, Slot};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -51,9 +51,9 @@ impl Default for LoadOptions {
 /// Operands of a model by role.
 pub struct Operands<W> {
     /// Prepared weights.
-    pub prepared: BTreeMap<Role, Prepared<W>>,
+    pub prepared: BTreeMap<Role, W>,
     /// Norms of queries and keys with values of their own for every head: a vector per head.
-    pub per_head: BTreeMap<Role, Vec<Prepared<W>>>,
+    pub per_head: BTreeMap<Role, Vec<W>>,
     /// Divisors of rotary frequencies, when the checkpoint stores them.
     pub rope_factors: Option<Vec<f32>>,
 }
@@ -75,7 +75,7 @@ pub fn load<B: Backend>(
     resolved: &[Resolved<'_>],
     options: LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Operands<B::Weight>> {
+) -> Result<Operands<Weight<B>>> {
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
     let mut operands = Operands { prepared: BTreeMap::new(), per_head: BTreeMap::new(), rope_factors: None };
@@ -105,7 +105,7 @@ pub fn load<B: Backend>(
 }
 
 /// The width of a head whose norm has values of its own.
-fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
+pub(crate) fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
     let block = spec.blocks.get(role.layer?)?;
     let own = block.qk_norm?.span == QkSpan::OwnHead && matches!(role.slot, Slot::QNorm | Slot::KNorm);
     own.then_some(block.heads.k_dim)
@@ -116,16 +116,17 @@ fn prepare<B: Backend>(
     spec: &ModelSpec,
     binding: &Binding,
     rows: Rows<'_>,
-) -> Result<Prepared<B::Weight>> {
+) -> Result<Weight<B>> {
     let role = binding.role;
     let used_for = use_of(spec, binding);
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
-    let name = role.to_string();
     let Rows { rows: count, cols, format, parts, .. } = rows;
-    Prepared::new(backend, HostWeight { name: &name, rows: count, cols, format, used_for, parts })
+    let info = WeightInfo { name: role.to_string(), rows: count, cols, format, used_for };
+    backend.prepare_weight(HostWeight::new(info, parts)?)
 }
 
-fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
+/// What an operand is used for.
+pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
     let role = binding.role;
     if role.is_vector() {
         return WeightUse::Vector;

@@ -1,9 +1,8 @@
 //! A build without the CPU backend.
 
-use super::{BackendName, Limits, Visitor, absent};
+use super::name::{BackendName, absent};
+use super::visit::{Limits, Visitor};
 use engraft_core::Result;
-
-pub const AVAILABLE: bool = false;
 
 pub fn visit<V: Visitor>(_threads: usize, _visitor: V) -> Result<V::Output> {
     Err(absent(&BackendName::Cpu))

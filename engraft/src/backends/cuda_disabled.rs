@@ -1,9 +1,8 @@
 //! A build without the CUDA backend.
 
-use super::{CudaName, Limits, Visitor, absent};
+use super::name::{CudaName, absent};
+use super::visit::{Limits, Visitor};
 use engraft_core::Result;
-
-pub const AVAILABLE: bool = false;
 
 pub fn visit<V: Visitor>(name: &CudaName, _visitor: V) -> Result<V::Output> {
     Err(absent(&name.clone().into()))

@@ -1,11 +1,10 @@
 //! The CUDA backend is compiled in.
 
-use super::{CudaName, Limits, Visitor};
+use super::name::CudaName;
+use super::visit::{Limits, Visitor};
 use engraft_core::Result;
 use engraft_cuda::{Cuda, CudaConfig, list};
 use std::sync::Arc;
-
-pub const AVAILABLE: bool = true;
 
 /// Runs `visitor` on the device that `name` means.
 pub fn visit<V: Visitor>(name: &CudaName, visitor: V) -> Result<V::Output> {

@@ -10,138 +10,16 @@ mod cpu;
 #[cfg_attr(feature = "cuda", path = "cuda_enabled.rs")]
 #[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
 mod cuda;
+mod name;
+mod visit;
 #[cfg_attr(feature = "wgpu", path = "wgpu_enabled.rs")]
 #[cfg_attr(not(feature = "wgpu"), path = "wgpu_disabled.rs")]
 mod wgpu;
 
-use engraft_core::backend::Backend;
-use engraft_core::numerics::Mode;
-use engraft_core::{Error, Result};
-use std::path::PathBuf;
-use std::str::FromStr;
-use std::sync::Arc;
+pub use name::{BackendName, CudaName, KNOWN, WgpuName};
+pub use visit::{Limits, Visitor};
 
-/// Code that runs with any backend.
-pub trait Visitor {
-    /// What it gives back.
-    type Output;
-    /// Runs with `backend`.
-    ///
-    /// # Errors
-    /// Its own.
-    fn visit<B: Backend>(self, backend: Arc<B>) -> Result<Self::Output>;
-}
-
-/// A backend as users name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BackendName {
-    /// `cpu`.
-    Cpu,
-    /// `cuda` or `cuda:1`.
-    Cuda(CudaName),
-    /// `wgpu`, or `wgpu:` and a part of an adapter's name.
-    Wgpu(WgpuName),
-}
-
-/// A CUDA device as users name it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CudaName {
-    /// From 0.
-    pub index: u16,
-    /// Another driver library than the system's.
-    pub driver: Option<PathBuf>,
-    /// Folder that keeps compiled kernels from start to start; none: every start compiles.
-    pub kernel_cache: Option<PathBuf>,
-    /// What is promised about bits.
-    pub mode: Mode,
-    /// NVIDIA's cuBLASLt for products of many rows in mode `Fast`.
-    pub cublaslt: Option<PathBuf>,
-}
-
-impl std::fmt::Display for CudaName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.index {
-            0 => f.write_str("cuda"),
-            index => write!(f, "cuda:{index}"),
-        }
-    }
-}
-
-impl From<CudaName> for BackendName {
-    fn from(name: CudaName) -> Self {
-        BackendName::Cuda(name)
-    }
-}
-
-/// A wgpu adapter as users name it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WgpuName {
-    /// A part of its name; none: the strongest one that is hardware.
-    pub adapter: Option<String>,
-    /// What is promised about bits.
-    pub mode: Mode,
-}
-
-impl std::fmt::Display for WgpuName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.adapter {
-            None => f.write_str("wgpu"),
-            Some(part) => write!(f, "wgpu:{part}"),
-        }
-    }
-}
-
-impl From<WgpuName> for BackendName {
-    fn from(name: WgpuName) -> Self {
-        BackendName::Wgpu(name)
-    }
-}
-
-/// The names that exist, for messages.
-pub const KNOWN: &str = "cpu, cuda, cuda:<index>, wgpu, wgpu:<part of an adapter's name>";
-
-impl FromStr for BackendName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let (kind, which) = text.split_once(':').map_or((text, None), |(kind, which)| (kind, Some(which)));
-        match (kind, which) {
-            ("cpu", None) => Ok(BackendName::Cpu),
-            ("cuda", None) => Ok(BackendName::Cuda(CudaName::default())),
-            ("cuda", Some(n)) => match n.parse() {
-                Ok(index) => Ok(BackendName::Cuda(CudaName { index, ..CudaName::default() })),
-                Err(_) => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
-            },
-            ("wgpu", None) => Ok(WgpuName::default().into()),
-            ("wgpu", Some(part)) if !part.is_empty() => {
-                Ok(WgpuName { adapter: Some(part.into()), ..WgpuName::default() }.into())
-            }
-            _ => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
-        }
-    }
-}
-
-impl std::fmt::Display for BackendName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            BackendName::Cpu => f.write_str("cpu"),
-            BackendName::Cuda(name) => name.fmt(f),
-            BackendName::Wgpu(name) => name.fmt(f),
-        }
-    }
-}
-
-impl BackendName {
-    /// Whether this build can run it.
-    pub fn compiled_in(&self) -> bool {
-        match self {
-            BackendName::Cpu => cpu::AVAILABLE,
-            BackendName::Cuda(_) => cuda::AVAILABLE,
-            BackendName::Wgpu(_) => wgpu::AVAILABLE,
-        }
-    }
-}
+use engraft_core::Result;
 
 /// Starts the named backend (`threads` 0: one per core) and runs `visitor` with it.
 ///
@@ -168,15 +46,6 @@ pub fn cuda_devices() -> Result<Vec<String>> {
     cuda::devices()
 }
 
-/// What a device can do at most.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// 10^9 bytes of memory read per second.
-    pub read_gbs: f64,
-    /// 10^9 floating-point operations per second; a multiply-add counts as two.
-    pub fma_gflops: f64,
-}
-
 /// Measures the named backend's limits now; takes a moment and half a gigabyte.
 ///
 /// # Errors
@@ -186,36 +55,5 @@ pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
         BackendName::Cpu => cpu::limits(threads),
         BackendName::Cuda(device) => cuda::limits(device),
         BackendName::Wgpu(adapter) => wgpu::limits(adapter),
-    }
-}
-
-/// The error for a backend that this build was made without.
-#[cfg(not(all(feature = "cpu", feature = "cuda", feature = "wgpu")))]
-fn absent(name: &BackendName) -> Error {
-    let all = [("cpu", cpu::AVAILABLE), ("cuda", cuda::AVAILABLE), ("wgpu", wgpu::AVAILABLE)];
-    let have: Vec<&str> = all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
-    let have = if have.is_empty() { "nothing".into() } else { have.join(", ") };
-    let kind = name.to_string();
-    let kind = kind.split(':').next().unwrap_or_default();
-    Error::config("backend", format!("\"{name}\""), format!("{have}; this build has no {kind} backend"))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        assert_eq!("cpu".parse::<BackendName>().unwrap(), BackendName::Cpu);
-        assert_eq!("cuda:1".parse::<BackendName>().unwrap().to_string(), "cuda:1");
-        let adapter = Some("llvmpipe".to_string());
-        let named = BackendName::from(WgpuName { adapter, ..WgpuName::default() });
-        assert_eq!("wgpu:llvmpipe".parse::<BackendName>().unwrap(), named);
-        assert_eq!(named.to_string(), "wgpu:llvmpipe");
-        for bad in ["", "CPU", "cpu:0", "cuda:", "cuda:x", "wgpu:", "tpu"] {
-            let text = bad.parse::<BackendName>().unwrap_err().to_string();
-            assert!(text.contains("wgpu") && text.contains(bad), "{text}");
-        }
     }
 }

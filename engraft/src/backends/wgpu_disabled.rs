@@ -1,9 +1,8 @@
 //! A build without the wgpu backend.
 
-use super::{Limits, Visitor, WgpuName, absent};
+use super::name::{WgpuName, absent};
+use super::visit::{Limits, Visitor};
 use engraft_core::Result;
-
-pub const AVAILABLE: bool = false;
 
 pub fn visit<V: Visitor>(name: &WgpuName, _visitor: V) -> Result<V::Output> {
     Err(absent(&name.clone().into()))

@@ -1,13 +1,12 @@
 //! The wgpu backend is compiled in.
 
-use super::{Limits, Visitor, WgpuName};
+use super::name::WgpuName;
+use super::visit::{Limits, Visitor};
 use engraft_core::backend::Backend;
 use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use engraft_wgpu::{Wgpu, WgpuConfig, list};
 use std::sync::Arc;
-
-pub const AVAILABLE: bool = true;
 
 /// Runs `visitor` on the adapter that `name` means.
 pub fn visit<V: Visitor>(name: &WgpuName, visitor: V) -> Result<V::Output> {

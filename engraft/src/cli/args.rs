@@ -11,7 +11,7 @@ use engraft::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Run pretrained transformers. Without --model, a small embedded demo model answers.
 #[derive(Debug, Parser)]

@@ -5,9 +5,9 @@
 //! standard error. A model without a chat template is no reason to leave: it continues what is typed.
 
 use super::args::ChatArgs;
+use super::failure::{Failure, Outcome};
 use super::generate::introduce;
 use super::output::{bold, dim, emit, fresh_seed, mutter, note, summary};
-use super::{Failure, Outcome};
 use engraft::{Error, GenerateOptions, Generator, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};

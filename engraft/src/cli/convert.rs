@@ -1,7 +1,7 @@
 //! `engraft convert`: a model in the own pre-sharded form.
 
-use super::Outcome;
 use super::args::{ConvertArgs, named, registry};
+use super::failure::Outcome;
 use super::output::{Loading, bytes, emit, plural};
 use engraft::Error;
 use engraft::core::checkpoint::copy_companions;

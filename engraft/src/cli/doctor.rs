@@ -1,10 +1,10 @@
 //! `engraft doctor`: what this build and this machine have. Looks only; loads no library and measures nothing.
 
-use super::Outcome;
 use super::args::DoctorArgs;
+use super::failure::Outcome;
 use super::output::{bytes, emit, json};
 use engraft::backends::{BackendName, CudaName, WgpuName, adapters, cuda_devices};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,39 +26,79 @@ const FOLDERS: [&str; 8] = [
     "/usr/lib/wsl/lib",
 ];
 
+/// What was found on this machine.
+struct Findings {
+    features: Vec<&'static str>,
+    threads: usize,
+    /// Bytes of memory, all and available.
+    memory: (Option<u64>, Option<u64>),
+    /// Where each of [`LIBRARIES`] lies.
+    libraries: Vec<Option<PathBuf>>,
+}
+
 pub fn run(args: &DoctorArgs) -> Outcome {
-    let features = cpu_features();
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let (total, free) = memory();
     let cache = linker_cache();
-    let found: Vec<_> = LIBRARIES.iter().map(|(file, ..)| find(file, &cache)).collect();
-    if args.json {
-        let libraries = LIBRARIES.iter().zip(&found).map(|((file, serves, install), path)| {
-            json!({"file": file, "for": serves, "path": path, "install": install})
-        });
-        return json(&json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": cuda(), "wgpu": wgpu()},
-            "cuda_devices": cuda_devices().unwrap_or_default(),
-            "adapters": adapters(),
-            "hub": cfg!(feature = "hub"),
-            "cpu": {"model": cpu_model(), "threads": threads, "features": features, "arch": std::env::consts::ARCH},
-            "memory": {"total_bytes": total, "available_bytes": free},
-            "libraries": libraries.collect::<Vec<_>>(),
-        }));
-    }
-    let mut text = format!(
-        "engraft {} on {} {}\n\n",
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH
-    );
+    let found = Findings {
+        features: cpu_features(),
+        threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        memory: memory(),
+        libraries: LIBRARIES.iter().map(|(file, ..)| find(file, &cache)).collect(),
+    };
+    if args.json { json(&as_json(&found)) } else { emit(&as_text(&found)) }
+}
+
+fn as_json(found: &Findings) -> Value {
+    let libraries = LIBRARIES.iter().zip(&found.libraries).map(|((file, serves, install), path)| {
+        json!({"file": file, "for": serves, "path": path, "install": install})
+    });
+    let (total, free) = found.memory;
+    let cpu = json!({
+        "model": cpu_model(),
+        "threads": found.threads,
+        "features": found.features,
+        "arch": std::env::consts::ARCH,
+    });
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": cuda(), "wgpu": wgpu()},
+        "cuda_devices": cuda_devices().unwrap_or_default(),
+        "adapters": adapters(),
+        "hub": cfg!(feature = "hub"),
+        "cpu": cpu,
+        "memory": {"total_bytes": total, "available_bytes": free},
+        "libraries": libraries.collect::<Vec<_>>(),
+    })
+}
+
+fn as_text(found: &Findings) -> String {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    let mut text = format!("engraft {} on {os} {arch}\n\n", env!("CARGO_PKG_VERSION"));
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
-    let built: Vec<&str> = [("cpu", BackendName::Cpu.compiled_in()), ("cuda", cuda()), ("wgpu", wgpu())]
-        .iter()
-        .filter(|b| b.1)
-        .map(|b| b.0)
-        .collect();
+    backends_as_text(&mut line);
+    let hub = if cfg!(feature = "hub") { "yes: --model org/name" } else { "no (build with --features hub)" };
+    line("hub", hub.into());
+    line("cpu", format!("{}, {} threads", cpu_model(), found.threads));
+    let none = "no vector instructions that are used";
+    line("", if found.features.is_empty() { none.into() } else { found.features.join(" ") });
+    let memory = |n: Option<u64>| n.map_or("unknown".to_string(), bytes);
+    line("memory", format!("{}, {} available", memory(found.memory.0), memory(found.memory.1)));
+    for ((file, serves, install), path) in LIBRARIES.iter().zip(&found.libraries) {
+        let name = if *file == LIBRARIES[0].0 { "libraries" } else { "" };
+        let where_from = match path {
+            Some(path) => format!("{file} ({serves}): {}", path.display()),
+            None => format!("{file} ({serves}): not found; it comes with {install}"),
+        };
+        line(name, where_from);
+    }
+    text.push('\n');
+    text.push_str(&verdict(&found.features));
+    text
+}
+
+/// What this build has, and which devices it finds for it.
+fn backends_as_text(line: &mut dyn FnMut(&str, String)) {
+    let all = [("cpu", BackendName::Cpu.compiled_in()), ("cuda", cuda()), ("wgpu", wgpu())];
+    let built: Vec<&str> = all.iter().filter(|b| b.1).map(|b| b.0).collect();
     line("backends", if built.is_empty() { "none".into() } else { built.join(", ") });
     for (name, there) in [("cuda", cuda()), ("wgpu", wgpu())] {
         if !there {
@@ -75,30 +115,6 @@ pub fn run(args: &DoctorArgs) -> Outcome {
     if wgpu() && adapters().is_empty() {
         line("adapters", "none found: wgpu needs a Vulkan loader and driver".into());
     }
-    line(
-        "hub",
-        if cfg!(feature = "hub") { "yes: --model org/name" } else { "no (build with --features hub)" }.into(),
-    );
-    line("cpu", format!("{}, {threads} threads", cpu_model()));
-    line(
-        "",
-        if features.is_empty() { "no vector instructions that are used".into() } else { features.join(" ") },
-    );
-    let memory = |n: Option<u64>| n.map_or("unknown".to_string(), bytes);
-    line("memory", format!("{}, {} available", memory(total), memory(free)));
-    for ((file, serves, install), path) in LIBRARIES.iter().zip(&found) {
-        let name = if *file == LIBRARIES[0].0 { "libraries" } else { "" };
-        line(
-            name,
-            match path {
-                Some(path) => format!("{file} ({serves}): {}", path.display()),
-                None => format!("{file} ({serves}): not found; it comes with {install}"),
-            },
-        );
-    }
-    text.push('\n');
-    text.push_str(&verdict(&features));
-    emit(&text)
 }
 
 /// Whether this build has the CUDA backend.

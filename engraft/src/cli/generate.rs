@@ -1,8 +1,8 @@
 //! `engraft generate`: one prompt, one continuation.
 
 use super::args::GenerateArgs;
+use super::failure::{Failure, Outcome};
 use super::output::{bold, bytes, count, dim, emit, fresh_seed, json, mutter, note, summary};
-use super::{Failure, Outcome};
 use engraft::{Error, Float, GenerateOptions, Generator, SamplingParams, TextGenerator, TextStream};
 use serde_json::json;
 use std::io::{IsTerminal, Read, stderr, stdin, stdout};

@@ -1,13 +1,14 @@
 //! The program: arguments in, the library's calls, people's text out.
 //!
 //! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns a
-//! [`Failure`]; only this file turns one into text and an exit status.
+//! [`Failure`] (`failure.rs`); only this file turns one into text and an exit status.
 
 mod args;
 mod bench;
 mod chat;
 mod convert;
 mod doctor;
+mod failure;
 mod generate;
 mod output;
 mod plan;
@@ -15,25 +16,9 @@ mod plan;
 use args::Command;
 use clap::Parser;
 use engraft::Error;
+use failure::Failure;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
-
-/// Why a command failed.
-pub(crate) enum Failure {
-    /// The command line makes no sense: exit status 2.
-    Usage(String),
-    /// All else: exit status 1.
-    Run(Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Run(error)
-    }
-}
-
-/// Result of a command.
-pub(crate) type Outcome = Result<(), Failure>;
 
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {

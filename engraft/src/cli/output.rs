@@ -2,7 +2,7 @@
 //!
 //! Colours and bars only where a terminal reads them.
 
-use super::Outcome;
+use super::failure::{Failure, Outcome};
 use engraft::{Error, Stats};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
@@ -63,7 +63,7 @@ pub fn json(value: &serde_json::Value) -> Outcome {
     emit(&format!("{value}\n"))
 }
 
-fn stdout_error(source: io::Error) -> super::Failure {
+fn stdout_error(source: io::Error) -> Failure {
     Error::io("standard output", source).into()
 }
 

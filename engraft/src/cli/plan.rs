@@ -1,7 +1,7 @@
 //! `engraft plan`: the injection plan of a model.
 
-use super::Outcome;
 use super::args::PlanArgs;
+use super::failure::Outcome;
 use super::output::{emit, json};
 use engraft::Error;
 

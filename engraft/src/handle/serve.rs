@@ -1,6 +1,6 @@
 //! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while not.
 
-use super::{Command, Event, ModelInfo, Reply, Told};
+use super::message::{Command, Event, ModelInfo, Reply, Told};
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
@@ -31,7 +31,7 @@ impl Visitor for Serve {
 
     fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
         // Before anything is read.
-        self.engine.possible(backend.as_ref())?;
+        self.engine.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = self.engine.max_context;
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
@@ -54,7 +54,7 @@ impl Visitor for Serve {
             max_context: engine.config().max_context,
             device: engine.backend().caps().device.clone(),
             load_seconds: 0.0,
-            plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), engine.config().dtype),
+            plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), engine.config().dtype)?,
         };
         if self.ready.send(Ok(info)).is_ok() {
             Desk { engine, clients: BTreeMap::new(), later: VecDeque::new(), broken: None }

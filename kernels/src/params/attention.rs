@@ -1,6 +1,6 @@
 //! Strict attention, over pages and over plain rows: `cuda/attention.cu`.
 
-use super::kv::KvView;
+use super::kv::{KvView, PageTable};
 use super::{Elem, MatView, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
@@ -67,8 +67,8 @@ pub struct Split {
 impl Split {
     /// Bytes of `parts`.
     pub fn bytes(tokens: u32, heads: u32, max_keys: u32, v_dim: u32) -> u64 {
-        let chunks = u64::from(max_keys.div_ceil(CHUNK));
-        u64::from(tokens) * u64::from(heads) * chunks * u64::from(v_dim + 2) * 4
+        let sizes = [heads, max_keys.div_ceil(CHUNK), v_dim.saturating_add(2), 4];
+        sizes.iter().fold(u64::from(tokens), |all, size| all.saturating_mul(u64::from(*size)))
     }
 
     /// How a step of `tokens` rows of up to `max_keys` keys is split (no bit depends on it); none where rows and heads fill
@@ -120,23 +120,23 @@ pub struct Paged {
     pub table_rows: u64,
     /// `[seqs]` u32: keys, this step's included.
     pub kv_lens: u64,
-    /// `[rows, table_stride]` u32: the page table.
-    pub pages: u64,
+    /// The page table.
+    pub table: PageTable,
     /// Whether chunks go over blocks.
     pub split: Split,
-    /// Entries of a row of the page table.
-    pub table_stride: u32,
     /// Sequences.
     pub seqs: u32,
     /// Query heads.
     pub heads: u32,
     /// Element type of `q` and `out`.
     pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Paged {
-    /// The walk; where it is split, [`Paged::merge`] follows.
-    pub fn launch(&self) -> Launch {
+    /// The entries for keys and values of this type and values of this width: whole walks, split ones, their merge.
+    pub fn entries(kv_elem: Elem, v_dim: u32) -> [&'static str; 3] {
         const WHOLE: [[&str; 2]; 3] = [
             ["attention_paged_whole_f32_128", "attention_paged_whole_f32_512"],
             ["attention_paged_whole_f16_128", "attention_paged_whole_f16_512"],
@@ -147,8 +147,15 @@ impl Paged {
             ["attention_paged_split_f16_128", "attention_paged_split_f16_512"],
             ["attention_paged_split_bf16_128", "attention_paged_split_bf16_512"],
         ];
-        let entries = if self.split.parts == 0 { WHOLE } else { SPLIT };
-        let entry = entries[self.kv.elem.index()][columns(self.kv.v_dim)];
+        const MERGE: [&str; 2] = ["attention_merge_128", "attention_merge_512"];
+        let (elem, columns) = (kv_elem.index(), columns(v_dim));
+        [WHOLE[elem][columns], SPLIT[elem][columns], MERGE[columns]]
+    }
+
+    /// The walk; where it is split, [`Paged::merge`] follows.
+    pub fn launch(&self) -> Launch {
+        let [whole, split, _] = Self::entries(self.kv.elem, self.kv.v_dim);
+        let entry = if self.split.parts == 0 { whole } else { split };
         let (y, heads, shared) = heads_of(self.heads, self.kv.kv_heads, self.kv.k_dim, self.kv.elem);
         let z = match self.split.parts {
             0 => 1,
@@ -160,7 +167,7 @@ impl Paged {
 
     /// The second launch of a split walk.
     pub fn merge(&self) -> Option<Launch> {
-        let entry = ["attention_merge_128", "attention_merge_512"][columns(self.kv.v_dim)];
+        let [.., entry] = Self::entries(self.kv.elem, self.kv.v_dim);
         let rows = if self.seqs == 0 { 0 } else { self.q.rows };
         (self.split.parts != 0).then(|| launch(entry, [rows, self.heads, 1], [64, 1, 1]))
     }
@@ -197,14 +204,19 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// One launch.
-    pub fn launch(&self) -> Launch {
+    /// The entry for operands of this type and values of this width.
+    pub fn entry(elem: Elem, v_dim: u32) -> &'static str {
         const WHOLE: [[&str; 2]; 3] = [
             ["attention_dense_whole_f32_128", "attention_dense_whole_f32_512"],
             ["attention_dense_whole_f16_128", "attention_dense_whole_f16_512"],
             ["attention_dense_whole_bf16_128", "attention_dense_whole_bf16_512"],
         ];
-        let entry = WHOLE[self.elem.index()][columns(self.v_dim)];
+        WHOLE[elem.index()][columns(v_dim)]
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = Self::entry(self.elem, self.v_dim);
         let (y, heads, shared) = heads_of(self.heads, self.kv_heads, self.k_dim, self.elem);
         let rows = if self.seqs == 0 { 0 } else { self.q.rows };
         Launch { shared_bytes: shared, ..launch(entry, [rows, y, 1], [64, heads, 1]) }

@@ -24,10 +24,14 @@ pub struct Add {
 }
 
 impl Add {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_add_f32", "elementwise_add_f16", "elementwise_add_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        let entry =
-            by_elem(self.elem, ["elementwise_add_f32", "elementwise_add_f16", "elementwise_add_bf16"]);
+        let entry = Self::entry(self.elem);
         over_rows(entry, self.acc.rows, self.acc.cols, wide(self.elem))
     }
 }
@@ -45,12 +49,14 @@ pub struct Activate {
 }
 
 impl Activate {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_activate_f32", "elementwise_activate_f16", "elementwise_activate_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        let entry = by_elem(
-            self.elem,
-            ["elementwise_activate_f32", "elementwise_activate_f16", "elementwise_activate_bf16"],
-        );
+        let entry = Self::entry(self.elem);
         over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
     }
 }
@@ -70,10 +76,14 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_gate_f32", "elementwise_gate_f16", "elementwise_gate_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        let entry =
-            by_elem(self.elem, ["elementwise_gate_f32", "elementwise_gate_f16", "elementwise_gate_bf16"]);
+        let entry = Self::entry(self.elem);
         over_rows(entry, self.out.rows, self.out.cols, wide(self.elem))
     }
 }
@@ -95,10 +105,14 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_scale_f32", "elementwise_scale_f16", "elementwise_scale_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        let entry =
-            by_elem(self.elem, ["elementwise_scale_f32", "elementwise_scale_f16", "elementwise_scale_bf16"]);
+        let entry = Self::entry(self.elem);
         over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
     }
 }
@@ -118,19 +132,24 @@ pub struct Convert {
 }
 
 impl Convert {
-    /// One launch.
-    pub fn launch(&self) -> Launch {
+    /// The entry from one element type to another.
+    pub fn entry(from: Elem, to: Elem) -> &'static str {
         let f32s =
             ["elementwise_convert_f32_f32", "elementwise_convert_f32_f16", "elementwise_convert_f32_bf16"];
         let f16s =
             ["elementwise_convert_f16_f32", "elementwise_convert_f16_f16", "elementwise_convert_f16_bf16"];
         let bf16s =
             ["elementwise_convert_bf16_f32", "elementwise_convert_bf16_f16", "elementwise_convert_bf16_bf16"];
-        let entries = match self.from {
+        let entries = match from {
             Elem::F32 => f32s,
             Elem::F16 => f16s,
             _ => bf16s,
         };
-        over_rows(by_elem(self.to, entries), self.x.rows, self.x.cols, 8)
+        by_elem(to, entries)
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        over_rows(Self::entry(self.from, self.to), self.x.rows, self.x.cols, 8)
     }
 }

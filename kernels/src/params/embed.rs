@@ -21,8 +21,13 @@ pub struct Embed {
 }
 
 impl Embed {
+    /// The entry for a table of this format.
+    pub fn entry(format: Format) -> &'static str {
+        by_format!("embed_rows_", format)
+    }
+
     /// One launch, for a table of this format.
     pub fn launch(&self, format: Format) -> Launch {
-        over_rows(by_format!("embed_rows_", format), self.out.rows, self.out.cols, 8)
+        over_rows(Self::entry(format), self.out.rows, self.out.cols, 8)
     }
 }

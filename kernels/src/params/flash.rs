@@ -3,7 +3,7 @@
 //! Mode `Invariant`: a row's bits do not depend on which kernel takes its sequence, on the chunking or on the paging.
 
 use super::attention::Scores;
-use super::kv::KvView;
+use super::kv::{KvView, PageTable};
 use super::{Elem, MatView, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
@@ -71,12 +71,10 @@ pub struct Flash {
     pub table_rows: u64,
     /// `[seqs]` u32: keys, this step's included; 0: as many as queries.
     pub kv_lens: u64,
-    /// `[rows, table_stride]` u32: the page table; not read without pages.
-    pub pages: u64,
+    /// The page table; not read without pages.
+    pub table: PageTable,
     /// Scratch of [`Flash::parts_bytes`], where `few` is not 0.
     pub parts: u64,
-    /// Entries of a row of the page table.
-    pub table_stride: u32,
     /// Sequences.
     pub seqs: u32,
     /// Query heads.
@@ -89,8 +87,32 @@ pub struct Flash {
     pub spans: u32,
     /// Tiles of 16 (query, head of a group) pairs that `few` queries fill; [`Flash::with_few`] knows it.
     pub tiles: u32,
-    /// Zero.
-    pub reserved: u32,
+}
+
+/// The entry of a kernel for operands of this type and heads of this width.
+fn entry(kernel: &str, elem: Elem, width: u32) -> String {
+    format!("flash_{kernel}_{}_{width}", elem.name())
+}
+
+fn hopper_entry(elem: Elem, width: u32) -> String {
+    format!("flashw_whole_{}_{width}", elem.name())
+}
+
+fn merge_entry(elem: Elem) -> String {
+    format!("flash_merge_{}", elem.name())
+}
+
+/// The entries for operands of this type and heads of this width: with pages all three, without them whole sequences alone;
+/// with `hopper` its own beside them, where it has one.
+pub fn entries(elem: Elem, width: u32, pages: bool, hopper: bool) -> Vec<String> {
+    let mut all = vec![entry("whole", elem, width)];
+    if pages {
+        all.extend([entry("split", elem, width), merge_entry(elem)]);
+    }
+    if hopper && has_hopper(width) {
+        all.push(hopper_entry(elem, width));
+    }
+    all
 }
 
 impl Flash {
@@ -100,15 +122,15 @@ impl Flash {
         Flash {
             few,
             spans: max_keys.div_ceil(SPAN).max(1),
-            tiles: (few * group).div_ceil(SPLIT_ROWS).max(1),
+            tiles: few.saturating_mul(group).div_ceil(SPLIT_ROWS).max(1),
             ..self
         }
     }
 
     /// Bytes of `parts` for these numbers.
     pub fn parts_bytes(&self) -> u64 {
-        let rows = u64::from(self.seqs) * u64::from(self.heads) * u64::from(self.few);
-        rows * u64::from(self.spans) * (u64::from(self.kv.v_dim) + 2) * 4
+        let sizes = [self.heads, self.few, self.spans, self.kv.v_dim.saturating_add(2), 4];
+        sizes.iter().fold(u64::from(self.seqs), |all, size| all.saturating_mul(u64::from(*size)))
     }
 
     /// Blocks of value columns.
@@ -122,8 +144,8 @@ impl Flash {
         rows * k + 2 * CHUNK * (k + v)
     }
 
-    fn launch(&self, entry: &str, grid: [u32; 3], rows: u32) -> Launch {
-        let entry = format!("flash_{entry}_{}_{}", self.elem.name(), self.kv.k_dim);
+    fn launch(&self, kernel: &str, grid: [u32; 3], rows: u32) -> Launch {
+        let entry = entry(kernel, self.elem, self.kv.k_dim);
         Launch { shared_bytes: self.shared(rows), ..launch(&entry, grid, [THREADS, 1, 1]) }
     }
 
@@ -132,7 +154,11 @@ impl Flash {
         let group = self.heads / self.kv.kv_heads.max(1);
         self.launch(
             "whole",
-            [(max_queries * group).div_ceil(WHOLE_ROWS), self.kv.kv_heads * self.halves(), self.seqs],
+            [
+                max_queries.saturating_mul(group).div_ceil(WHOLE_ROWS),
+                self.kv.kv_heads * self.halves(),
+                self.seqs,
+            ],
             WHOLE_ROWS,
         )
     }
@@ -142,8 +168,8 @@ impl Flash {
     pub fn whole_on_hopper(&self, max_queries: u32) -> Option<Launch> {
         let width = self.kv.k_dim;
         let group = self.heads / self.kv.kv_heads.max(1);
-        let entry = format!("flashw_whole_{}_{width}", self.elem.name());
-        let grid = [(max_queries * group).div_ceil(HOPPER_ROWS), self.kv.kv_heads, self.seqs];
+        let entry = hopper_entry(self.elem, width);
+        let grid = [max_queries.saturating_mul(group).div_ceil(HOPPER_ROWS), self.kv.kv_heads, self.seqs];
         // Queries and four stages of keys and values, two barriers a stage, room to begin at a multiple of 1024.
         let shared_bytes = 10 * (CHUNK * width * 2) + 64 + 1024;
         has_hopper(width).then(|| Launch { shared_bytes, ..launch(&entry, grid, [384, 1, 1]) })
@@ -157,7 +183,7 @@ impl Flash {
 
     /// Joins what [`Flash::split`] left; after it. None where no sequence can have two spans.
     pub fn merge(&self) -> Option<Launch> {
-        let entry = format!("flash_merge_{}", self.elem.name());
+        let entry = merge_entry(self.elem);
         (self.spans > 1 && self.few > 0)
             .then(|| launch(&entry, [self.heads, self.few, self.seqs], [THREADS, 1, 1]))
     }

@@ -101,6 +101,41 @@ pub fn supports(
     }
 }
 
+/// Numbers of rows of the tiles of the kernels, smallest first.
+const PLAIN_CUTS: [&str; 6] = ["n8", "n16", "n32", "n64", "small", "wide"];
+const PACKED_CUTS: [&str; 3] = ["n8", "n32", "wide"];
+
+/// The entry of a kernel, by its tile.
+fn entry(form: u32, cut: &str, elem: Elem) -> String {
+    match form {
+        0 => format!("gemm_{cut}_{}", elem.name()),
+        form => format!("gemmq_{cut}_{}_{}", elem.name(), NAMES[form.min(6) as usize]),
+    }
+}
+
+/// The entries of weights of this form: one per tile, that of a launch by its rows.
+pub fn entries(form: Form, elem: Elem) -> impl Iterator<Item = String> {
+    let cuts: &[&str] = if form == Form::Plain { &PLAIN_CUTS } else { &PACKED_CUTS };
+    cuts.iter().map(move |cut| entry(number(form), cut, elem))
+}
+
+/// The name that stands for all of [`entries`] in reports: `gemmq_*_bf16_int8`.
+pub fn name(form: Form, elem: Elem) -> String {
+    entry(number(form), "*", elem)
+}
+
+/// Rows of a block of Hopper's kernels.
+const BOXED_ROWS: [u32; 2] = [128, 256];
+
+fn boxed_entry(rows: u32, elem: Elem) -> String {
+    format!("gemmw_n{rows}_{}", elem.name())
+}
+
+/// The entries of Hopper's kernels.
+pub fn boxed_entries(elem: Elem) -> [String; 2] {
+    BOXED_ROWS.map(|rows| boxed_entry(rows, elem))
+}
+
 /// First unit of every leaf of a sum over `k`, and the end: the contract's halving in grains of whole units. A grain that is
 /// no multiple of 64 counts as 64.
 pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
@@ -235,7 +270,7 @@ impl Gemm {
 
     /// The launches of both of Hopper's kernels, for any number of rows.
     pub fn boxed_choices(&self) -> [BoxedLaunch; 2] {
-        [128, 256].map(|rows| self.boxed_by(rows))
+        BOXED_ROWS.map(|rows| self.boxed_by(rows))
     }
 
     fn boxed_by(&self, rows: u32) -> BoxedLaunch {
@@ -249,7 +284,7 @@ impl Gemm {
             elem: self.elem,
         };
         let launch = Launch {
-            entry: format!("gemmw_n{rows}_{}", self.elem.name()),
+            entry: boxed_entry(rows, self.elem),
             grid: [blocks, 1, 1],
             block: [288, 1, 1],
             // The ring, two barriers a stage, room to begin at a multiple of 1024.
@@ -259,11 +294,7 @@ impl Gemm {
     }
 
     fn launch_by(&self, cut: &Cut) -> Launch {
-        let elem = self.elem.name();
-        let entry = match self.form {
-            0 => format!("gemm_{}_{elem}", cut.name),
-            form => format!("gemmq_{}_{elem}_{}", cut.name, NAMES[form.min(6) as usize]),
-        };
+        let entry = entry(self.form, cut.name, self.elem);
         let grid = [self.n.div_ceil(16).div_ceil(cut.tiles), self.x.rows.div_ceil(cut.rows), 1];
         Launch { entry, grid, block: [cut.threads, 1, 1], shared_bytes: cut.shared }
     }
@@ -292,17 +323,17 @@ impl Gemm {
         };
         match self.form {
             0 => vec![
-                skinny("n8", 8, 1, 8, 8),
-                skinny("n16", 8, 1, 16, 6),
-                skinny("n32", 4, 2, 32, 6),
-                skinny("n64", 4, 2, 64, 4),
-                dense("small", 4, 4, 64, 4),
-                dense("wide", 8, 8, 128, 3),
+                skinny(PLAIN_CUTS[0], 8, 1, 8, 8),
+                skinny(PLAIN_CUTS[1], 8, 1, 16, 6),
+                skinny(PLAIN_CUTS[2], 4, 2, 32, 6),
+                skinny(PLAIN_CUTS[3], 4, 2, 64, 4),
+                dense(PLAIN_CUTS[4], 4, 4, 64, 4),
+                dense(PLAIN_CUTS[5], 8, 8, 128, 3),
             ],
             _ => vec![
-                skinny("n8", 8, 1, 8, if halves == 2 { 6 } else { 8 }),
-                skinny("n32", 4, 2, 32, if halves == 2 { 4 } else { 6 }),
-                dense("wide", 8, 8, 64, 4),
+                skinny(PACKED_CUTS[0], 8, 1, 8, if halves == 2 { 6 } else { 8 }),
+                skinny(PACKED_CUTS[1], 4, 2, 32, if halves == 2 { 4 } else { 6 }),
+                dense(PACKED_CUTS[2], 8, 8, 64, 4),
             ],
         }
     }

@@ -7,6 +7,8 @@ use bytemuck::{Pod, Zeroable};
 
 /// Rows from which on a product goes through quantized rows and tensor cores.
 pub const DENSE_FROM: u32 = 16;
+/// The entries: few rows; many, first quantized, then multiplied.
+pub const ENTRIES: [&str; 3] = ["int8_few", "int8_rows", "int8_dense"];
 /// Values that share a scale.
 const SPAN: u32 = 32;
 /// Bytes of the ring of `int8_dense`.
@@ -54,7 +56,7 @@ pub struct Quantize {
 impl Quantize {
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch("int8_rows", [self.x.rows, 1, 1], [256, 1, 1])
+        launch(ENTRIES[1], [self.x.rows, 1, 1], [256, 1, 1])
     }
 }
 
@@ -73,11 +75,11 @@ impl Dense {
     pub fn launch(&self) -> Launch {
         let outputs = if self.linear.then == Then::GATE { 64 } else { 128 };
         let grid = [self.linear.out.cols.div_ceil(outputs), self.linear.x.rows.div_ceil(64), 1];
-        Launch { shared_bytes: RING, ..launch("int8_dense", grid, [256, 1, 1]) }
+        Launch { shared_bytes: RING, ..launch(ENTRIES[2], grid, [256, 1, 1]) }
     }
 }
 
 /// One launch that quantizes the rows of `x` itself, for fewer than [`DENSE_FROM`]; the weight as [`crate::bytes::Bytes`].
 pub fn launch_few(p: &Linear) -> Launch {
-    launch("int8_few", [p.x.rows.div_ceil(4), p.out.cols.div_ceil(32), 1], [256, 1, 1])
+    launch(ENTRIES[0], [p.x.rows.div_ceil(4), p.out.cols.div_ceil(32), 1], [256, 1, 1])
 }

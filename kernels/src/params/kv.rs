@@ -44,6 +44,36 @@ impl KvView {
     }
 }
 
+/// The page table, and how far a row of it may be followed.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct PageTable {
+    /// `[rows, stride]` u32: page numbers.
+    pub numbers: u64,
+    /// Rows.
+    pub rows: u32,
+    /// Entries of a row.
+    pub stride: u32,
+    /// Positions that a row has pages for; no kernel looks for one beyond. 0 where there is no page or no row.
+    pub keys: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl PageTable {
+    /// Most positions that kernels count to.
+    const MOST_KEYS: u64 = 1 << 31;
+
+    /// `[rows, stride]` numbers of pages of these slabs.
+    pub fn new(numbers: u64, rows: u32, stride: u32, kv: &KvView) -> PageTable {
+        let keys = match rows == 0 || kv.pages == 0 {
+            true => 0,
+            false => (u64::from(stride) * u64::from(kv.page_size)).min(Self::MOST_KEYS) as u32,
+        };
+        PageTable { numbers, rows, stride, keys, reserved: 0 }
+    }
+}
+
 /// Writes rows of k and v to their slots.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -63,9 +93,12 @@ pub struct Append {
 }
 
 impl Append {
+    /// The entry.
+    pub const ENTRY: &str = "kv_append";
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        over_rows("kv_append", self.k.rows, self.kv.columns(), self.kv.unit())
+        over_rows(Self::ENTRY, self.k.rows, self.kv.columns(), self.kv.unit())
     }
 }
 
@@ -88,9 +121,12 @@ pub struct Read {
 }
 
 impl Read {
+    /// The entry.
+    pub const ENTRY: &str = "kv_read";
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        over_rows("kv_read", self.k.rows, self.kv.columns(), self.kv.unit())
+        over_rows(Self::ENTRY, self.k.rows, self.kv.columns(), self.kv.unit())
     }
 }
 
@@ -109,12 +145,15 @@ pub struct Copy {
 }
 
 impl Copy {
+    /// The entries: by 16 bytes where pages allow that, else by 2.
+    pub const ENTRIES: [&str; 2] = ["kv_copy_wide", "kv_copy_narrow"];
+
     /// One launch.
     pub fn launch(&self) -> Launch {
         let one = KvView { pages: 1, ..self.kv };
         let (k, v) = one.slab_bytes();
         let wide = (k | v | self.kv.keys | self.kv.values).is_multiple_of(16);
-        let (entry, bytes) = if wide { ("kv_copy_wide", 16) } else { ("kv_copy_narrow", 2) };
+        let (entry, bytes) = if wide { (Self::ENTRIES[0], 16) } else { (Self::ENTRIES[1], 2) };
         let units = if self.count == 0 { 0 } else { (k + v) / bytes };
         launch(entry, [units.div_ceil(256) as u32, 1, 1], [256, 1, 1])
     }
@@ -176,10 +215,15 @@ pub struct Turned {
 }
 
 impl Turned {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["kv_turned_f32", "kv_turned_f16", "kv_turned_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
         const WARPS: u32 = 4;
-        let entry = by_elem(self.elem, ["kv_turned_f32", "kv_turned_f16", "kv_turned_bf16"]);
+        let entry = Self::entry(self.elem);
         let heads = self.heads + 2 * self.kv.kv_heads;
         let grid = [heads.div_ceil(WARPS), self.qkv.rows.min(MOST_BLOCKS), 1];
         let shared_bytes = WARPS * self.kv.k_dim.max(self.kv.v_dim) * 4;

@@ -50,6 +50,14 @@ pub struct Linear {
 const MANY: u32 = 8;
 
 impl Linear {
+    /// The entries for f32 weights packed as [`crate::columns::Columns`]: few rows, many.
+    pub const COLUMNS: [&str; 2] = ["linear_columns_f32", "linear_columns_many_f32"];
+
+    /// The entries for a weight of this format in file order.
+    pub fn entries(format: Format) -> impl Iterator<Item = &'static str> {
+        std::iter::once(by_format!("linear_strict_", format)).chain(many(format))
+    }
+
     /// One launch, for a weight of this format.
     pub fn launch(&self, format: Format) -> Launch {
         let (entry, rows) = match many(format) {
@@ -63,8 +71,8 @@ impl Linear {
     /// One launch, for an f32 weight packed as [`crate::columns::Columns`]; a row of the view is a tile.
     pub fn launch_columns(&self) -> Launch {
         let (entry, rows) = match self.x.rows >= MANY {
-            true => ("linear_columns_many_f32", 16),
-            false => ("linear_columns_f32", 4),
+            true => (Self::COLUMNS[1], 16),
+            false => (Self::COLUMNS[0], 4),
         };
         let grid = [self.x.rows.div_ceil(rows), self.out.cols.div_ceil(32), 1];
         launch(entry, grid, [256, 1, 1])

@@ -28,9 +28,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// The entry.
+    pub const ENTRY: &str = "moe_route";
+
     /// One launch; [`Group`] follows.
     pub fn launch(&self) -> Launch {
-        launch("moe_route", [self.logits.rows.div_ceil(4), 1, 1], [128, 1, 1])
+        launch(Self::ENTRY, [self.logits.rows.div_ceil(4), 1, 1], [128, 1, 1])
     }
 }
 
@@ -49,9 +52,12 @@ pub struct Group {
 }
 
 impl Group {
+    /// The entry.
+    pub const ENTRY: &str = "moe_group";
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch("moe_group", [self.count, 1, 1], [32, 1, 1])
+        launch(Self::ENTRY, [self.count, 1, 1], [32, 1, 1])
     }
 }
 
@@ -80,6 +86,11 @@ pub struct ExpertLinear {
 }
 
 impl ExpertLinear {
+    /// The entries for a weight of this format.
+    pub fn entries(format: Format) -> impl Iterator<Item = &'static str> {
+        std::iter::once(by_format!("moe_linear_", format)).chain(many(format))
+    }
+
     /// One launch, for a weight of this format. The grid has room for every way in which slots may fall on experts.
     pub fn launch(&self, format: Format) -> Launch {
         let slots = self.out.rows;
@@ -119,9 +130,13 @@ pub struct Combine {
 }
 
 impl Combine {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["moe_combine_f32", "moe_combine_f16", "moe_combine_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        let entry = by_elem(self.elem, ["moe_combine_f32", "moe_combine_f16", "moe_combine_bf16"]);
-        over_rows(entry, self.out.rows, self.out.cols, 16 / self.elem.bytes())
+        over_rows(Self::entry(self.elem), self.out.rows, self.out.cols, 16 / self.elem.bytes())
     }
 }

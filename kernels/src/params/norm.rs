@@ -40,27 +40,27 @@ pub struct Norm {
     pub codes: Codes,
 }
 
+/// Widest part that one warp norms.
+const NARROW: u32 = 512;
+
 impl Norm {
+    /// The entry for parts of `width` columns; `strict` as the field.
+    pub fn entry(elem: Elem, width: u32, strict: bool) -> &'static str {
+        let entries = match (strict, width <= NARROW) {
+            (true, false) => ["norm_strict_wide_f32", "norm_strict_wide_f16", "norm_strict_wide_bf16"],
+            (_, true) => ["norm_strict_narrow_f32", "norm_strict_narrow_f16", "norm_strict_narrow_bf16"],
+            (false, false) => ["norm_fast_wide_f32", "norm_fast_wide_f16", "norm_fast_wide_bf16"],
+        };
+        by_elem(elem, entries)
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        /// Widest part that one warp norms.
-        const NARROW: u32 = 512;
         /// Warps of a block of narrow parts.
         const WARPS: u64 = 4;
         let parts = u64::from(self.x.rows) * u64::from(self.parts);
         let narrow = self.width <= NARROW;
-        let entry = match (self.strict != 0, narrow) {
-            (true, false) => {
-                by_elem(self.elem, ["norm_strict_wide_f32", "norm_strict_wide_f16", "norm_strict_wide_bf16"])
-            }
-            (_, true) => by_elem(
-                self.elem,
-                ["norm_strict_narrow_f32", "norm_strict_narrow_f16", "norm_strict_narrow_bf16"],
-            ),
-            (false, false) => {
-                by_elem(self.elem, ["norm_fast_wide_f32", "norm_fast_wide_f16", "norm_fast_wide_bf16"])
-            }
-        };
+        let entry = Self::entry(self.elem, self.width, self.strict != 0);
         let (blocks, threads) = if narrow { (parts.div_ceil(WARPS), 128) } else { (parts, 256) };
         launch(entry, [blocks.min(1 << 20) as u32, 1, 1], [threads, 1, 1])
     }

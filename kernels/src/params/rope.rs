@@ -29,9 +29,13 @@ pub struct Rope {
 }
 
 impl Rope {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["rope_heads_f32", "rope_heads_f16", "rope_heads_bf16"])
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        let entry = by_elem(self.elem, ["rope_heads_f32", "rope_heads_f16", "rope_heads_bf16"]);
-        over_rows(entry, self.x.rows, self.heads * self.pairs, 1)
+        over_rows(Self::entry(self.elem), self.x.rows, self.heads * self.pairs, 1)
     }
 }

@@ -4,6 +4,9 @@ use super::{Elem, MatView, launch, over_rows};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
+/// The entries that move words; those that move rows are [`Gather::entries`].
+pub const ENTRIES: [&str; 3] = [Patch::ENTRY, Seen::ENTRY, Feed::ENTRY];
+
 /// `out[r] = x[rows[r]]`; a row number beyond `x` gives zeros.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -21,16 +24,22 @@ pub struct Gather {
 }
 
 impl Gather {
+    /// The entries for this element type: by 16 bytes where rows allow that, else by elements.
+    pub const fn entries(elem: Elem) -> &'static [&'static str; 2] {
+        match elem.bytes() {
+            4 => &["rows_gather_wide", "rows_gather_words"],
+            _ => &["rows_gather_wide", "rows_gather_halves"],
+        }
+    }
+
     /// One launch.
     pub fn launch(&self) -> Launch {
         let size = u64::from(self.elem.bytes());
         let ends =
             self.x.ptr | self.out.ptr | ((self.x.pitch | self.out.pitch | u64::from(self.out.cols)) * size);
-        let (entry, unit) = match (ends.is_multiple_of(16), size) {
-            (true, _) => ("rows_gather_wide", 16 / self.elem.bytes()),
-            (false, 4) => ("rows_gather_words", 1),
-            (false, _) => ("rows_gather_halves", 1),
-        };
+        let [wide, single] = Self::entries(self.elem);
+        let (entry, unit) =
+            if ends.is_multiple_of(16) { (wide, 16 / self.elem.bytes()) } else { (single, 1) };
         over_rows(entry, self.out.rows, self.out.cols, unit)
     }
 }
@@ -50,9 +59,12 @@ pub struct Patch {
 }
 
 impl Patch {
+    /// The entry.
+    pub const ENTRY: &str = "rows_patch";
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch("rows_patch", [self.count.div_ceil(256), 1, 1], [256, 1, 1])
+        launch(Self::ENTRY, [self.count.div_ceil(256), 1, 1], [256, 1, 1])
     }
 }
 
@@ -71,8 +83,37 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The entry.
+    pub const ENTRY: &str = "rows_seen";
+
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch("rows_seen", [1, 1, 1], [1024, 1, 1])
+        launch(Self::ENTRY, [1, 1, 1], [1024, 1, 1])
+    }
+}
+
+/// `ids[t] = last[feeds[t]]`; a row beyond `last` leaves the id.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Feed {
+    /// `[count]` u32.
+    pub feeds: u64,
+    /// `[rows]` u32.
+    pub last: u64,
+    /// `[count]` u32.
+    pub ids: u64,
+    /// Ids.
+    pub count: u32,
+    /// Words of `last`.
+    pub rows: u32,
+}
+
+impl Feed {
+    /// The entry.
+    pub const ENTRY: &str = "rows_feed";
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        launch(Self::ENTRY, [self.count.div_ceil(256), 1, 1], [256, 1, 1])
     }
 }

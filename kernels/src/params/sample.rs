@@ -1,31 +1,8 @@
-//! Sampling and the largest column: `cuda/sample.cu`.
+//! Sampling: `cuda/sample.cu`.
 
-use super::{Elem, MatView, by_elem, launch};
+use super::{MatView, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
-
-/// `out[r]` = column of the largest value of row `r`; ties go to the lowest, NaN is never the largest.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct Argmax {
-    /// `[rows, cols]`.
-    pub x: MatView,
-    /// `[rows]` u32.
-    pub out: u64,
-    /// Element type of `x`.
-    pub elem: Elem,
-    /// Zero.
-    pub reserved: u32,
-}
-
-impl Argmax {
-    /// One launch.
-    pub fn launch(&self) -> Launch {
-        let entry = by_elem(self.elem, ["sample_argmax_f32", "sample_argmax_f16", "sample_argmax_bf16"]);
-        let threads = self.x.cols.div_ceil(8).next_power_of_two().clamp(32, 1024);
-        launch(entry, [self.x.rows, 1, 1], [threads, 1, 1])
-    }
-}
 
 /// Draws `out[r]` from row `r` of logits; rows without a slot give `u32::MAX`.
 #[repr(C)]
@@ -54,9 +31,12 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// The entry.
+    pub const ENTRY: &str = "sample_draw";
+
     /// One launch.
     pub fn launch(&self) -> Launch {
         let threads = self.logits.cols.min(1024).next_power_of_two().clamp(256, 1024);
-        launch("sample_draw", [self.logits.rows, 1, 1], [threads, 1, 1])
+        launch(Self::ENTRY, [self.logits.rows, 1, 1], [threads, 1, 1])
     }
 }

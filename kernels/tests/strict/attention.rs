@@ -5,6 +5,7 @@ use crate::machine::{Machine, encode, numbers, rounded, same};
 use engraft_core::math::{FusedMadd, exp, tanh};
 use engraft_kernels::params::Elem;
 use engraft_kernels::params::attention::{CHUNK, Dense, Paged, Scores, Split};
+use engraft_kernels::params::kv::PageTable;
 
 /// One query row against keys and values `[keys, dim]` of its head, not yet rounded.
 fn model(
@@ -159,12 +160,12 @@ fn check_paged(
                 bounds: gpu.put(&bounds),
                 table_rows: gpu.put(&rows),
                 kv_lens: gpu.put(&lens),
-                pages: gpu.put(&table),
+                table: PageTable::new(gpu.put(&table), seqs.len() as u32, stride as u32, &kv),
                 split,
-                table_stride: stride as u32,
                 seqs: seqs.len() as u32,
                 heads: heads as u32,
                 elem,
+                reserved: 0,
             };
             gpu.run(&p, &p.launch());
             if let Some(merge) = p.merge() {

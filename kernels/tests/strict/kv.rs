@@ -23,13 +23,12 @@ pub fn slabs(
     kv
 }
 
-/// Turns the heads of a row.
+/// Turns the heads of a row by the angles of position `at` of `positions`.
 fn turn(
     row: &mut [f32],
     width: usize,
     table: &[f32],
-    at: usize,
-    positions: usize,
+    (at, positions): (usize, usize),
     pairs: usize,
     interleaved: bool,
     elem: Elem,
@@ -56,7 +55,7 @@ fn heads_turn_and_the_rest_stays() {
             let mut want = rounded(&x, elem);
             for (row, at) in want.chunks_mut(heads * width).zip(positions) {
                 if at < 7 {
-                    turn(row, width, &table, at as usize, 7, pairs, interleaved, elem);
+                    turn(row, width, &table, (at as usize, 7), pairs, interleaved, elem);
                 }
             }
             Machine::each(|gpu| {
@@ -150,7 +149,7 @@ fn the_fused_form_equals_its_parts() {
                         turned.copy_from_slice(&rounded(&all, elem));
                     }
                     if with_rope {
-                        turn(turned, k_dim, &table, at as usize, 9, pairs, interleaved, elem);
+                        turn(turned, k_dim, &table, (at as usize, 9), pairs, interleaved, elem);
                     }
                 }
                 Machine::each(|gpu| {

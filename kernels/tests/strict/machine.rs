@@ -63,6 +63,15 @@ impl Machine {
 
     /// Launches a kernel; anything wrong with it ends the test.
     pub fn run<P: Pod>(&mut self, params: &P, launch: &Launch) {
+        self.run_with(params, launch, Options::default());
+    }
+
+    /// The same where blocks may write the same place, which then means nothing.
+    pub fn run_wild<P: Pod>(&mut self, params: &P, launch: &Launch) {
+        self.run_with(params, launch, Options { global_races: false, ..Options::default() });
+    }
+
+    fn run_with<P: Pod>(&mut self, params: &P, launch: &Launch, options: Options) {
         assert!(!launch.is_empty(), "an empty launch of {}", launch.entry);
         // One of the schedules takes the other text.
         let arch = if self.schedule == Schedule::Reverse { "compute_90a" } else { "compute_80" };
@@ -72,7 +81,7 @@ impl Machine {
         let instance = Instance::load(module.clone(), &mut self.memory, 0).unwrap();
         let mut call = ptx_vm::Launch::new(launch.grid, launch.block).with_params(params);
         call.dynamic_shared = launch.shared_bytes;
-        let options = Options { schedule: self.schedule, ..Options::default() };
+        let options = Options { schedule: self.schedule, ..options };
         ptx_vm::launch(&instance, &launch.entry, &call, &mut self.memory, &options).unwrap();
     }
 

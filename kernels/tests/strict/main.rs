@@ -15,3 +15,4 @@ mod moe;
 mod norm;
 mod rows;
 mod sample;
+mod wild;

@@ -5,7 +5,7 @@ use crate::machine::{Device, Dice, Type, U, schedules};
 use engraft_kernels::params::MatView;
 use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, supports};
-use engraft_kernels::params::kv::KvView;
+use engraft_kernels::params::kv::{KvView, PageTable};
 use ptx_vm::Options;
 
 const OLD: f32 = 0.375;
@@ -138,10 +138,10 @@ impl Heads {
         let lens: Vec<u32> = asks.iter().map(|a| a.len as u32).collect();
         let rows: Vec<u32> = (0..asks.len() as u32).collect();
         let mut p: Flash = bytemuck::Zeroable::zeroed();
-        (p.kv, p.table_stride) = (kv, stride as u32);
+        p.kv = kv;
         p.kv_lens = device.put(&words(&lens));
         p.table_rows = device.put(&words(&rows));
-        p.pages = device.put(&words(&table));
+        p.table = PageTable::new(device.put(&words(&table)), asks.len() as u32, stride as u32, &kv);
         self.finish(&mut device, p, asks, how)
     }
 

@@ -1,7 +1,7 @@
 //! `goldens --backend cpu DIR...`: every golden directory below the given ones, through the real engine.
 //!
-//! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan calls native ran
-//! something else, or nothing.
+//! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan
+//! calls native ran something else, or nothing.
 //!
 //! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
 
@@ -216,7 +216,10 @@ fn hold_to_plan<B: Backend>(
             return;
         }
     };
-    let found = complaints(&InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype), ran);
+    let found = match InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype) {
+        Ok(plan) => complaints(&plan, ran),
+        Err(e) => vec![format!("no plan: {e}")],
+    };
     if !found.is_empty() {
         (report.outcome, report.reason) = (Outcome::Failed, found.join("; "));
     }

@@ -1,5 +1,5 @@
-//! The plan held to what ran: every slot that it calls native has launched its kernel, and no product, norm, look-up or
-//! attention ran by a kernel that the plan does not name.
+//! The plan held to what ran: every slot that it calls native has launched its kernel, and no product, norm,
+//! look-up or attention ran by a kernel that the plan does not name.
 
 use engraft_core::inject::InjectionPlan;
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 /// Kernels by name, and how often each ran.
 pub type Launches = BTreeMap<String, u64>;
 
-/// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between (gathering rows,
-/// converting logits, sorting slots by expert).
+/// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between
+/// (gathering rows, converting logits, sorting slots by expert).
 const PLANNED: [&str; 10] = [
     "attention_paged_",
     "attention_dense_",
@@ -22,8 +22,8 @@ const PLANNED: [&str; 10] = [
     "moe_linear_",
 ];
 
-/// The same for what other families run in slots of other names, too (norms of heads, sums beside experts, rotations apart).
-/// These are held to it where nothing is composed.
+/// The same for what other families run in slots of other names, too (norms of heads, sums beside experts,
+/// rotations apart). These are held to it where nothing is composed.
 const PLANNED_IN_PLAIN: [&str; 7] = [
     "elementwise_activate_",
     "elementwise_add_",
@@ -99,7 +99,7 @@ mod tests {
             shape: None,
             format: None,
             bytes: 0,
-            shard: "",
+            shard: String::new(),
         };
         InjectionPlan {
             arch: "Some".into(),

@@ -1,7 +1,8 @@
 //! Whole models against outputs of the reference implementation.
 //!
-//! `case` reads a golden directory, `run` puts it through the real engine and compares every tensor, `expect` knows
-//! which cases may be skipped and why, `judge` puts the three together. What the directories hold: `golden/README.md`.
+//! `case` reads a golden directory, `run` puts it through the real engine and compares every tensor, `expect`
+//! knows which cases may be skipped and why, `judge` puts the three together. What the directories hold:
+//! `golden/README.md`.
 
 mod case;
 mod clip;

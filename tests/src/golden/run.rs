@@ -1,4 +1,5 @@
-//! One golden through the real engine: every prompt alone, then all in one ragged batch, then by replayed steps.
+//! One golden through the real engine: every prompt alone, then all in one ragged batch, then by replayed
+//! steps.
 
 use super::case::{Case, Prompt, Tensor};
 use crate::budget;
@@ -60,7 +61,8 @@ impl Verdict {
         Self { worst, greedy: Some(greedy), ..Self::new(Float::F32) }
     }
 
-    /// Whether every tensor is within its tolerance, and (in f32, where that is demanded) every greedy token right.
+    /// Whether every tensor is within its tolerance, and (in f32, where that is demanded) every greedy token
+    /// right.
     pub fn passes(&self, dtype: Float) -> bool {
         let tokens = dtype != Float::F32 || self.greedy.is_none_or(|g| g.same == g.all);
         self.worst <= 1.0 && tokens

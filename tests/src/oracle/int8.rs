@@ -1,4 +1,5 @@
-//! Products of quantized activations: codes and scales by their definition, sums of integers, what follows as for any product.
+//! Products of quantized activations: codes and scales by their definition, sums of integers, what follows as
+//! for any product.
 
 use super::linear::Product;
 use super::order;
@@ -24,7 +25,8 @@ fn quantized(row: &[f32]) -> Vec<(f32, Vec<i64>)> {
     row.chunks(SPAN).map(block).collect()
 }
 
-/// Scales and codes of the weight's rows: in these blocks every value is a whole multiple of the first two bytes' f16.
+/// Scales and codes of the weight's rows: in these blocks every value is a whole multiple of the first two
+/// bytes' f16.
 fn stored(case: &Case) -> Vec<Vec<(f32, Vec<i64>)>> {
     let size = 2 + SPAN;
     let block = |raw: &[u8]| {

@@ -2,7 +2,7 @@
 
 use crate::compare::Want;
 use crate::dice::round;
-use crate::spec::kv::{AppendCase, CopyCase};
+use crate::spec::kv::{AppendCase, CopyCase, ReadCase};
 
 /// `kv_append`: keys and values of every slot.
 pub fn append(case: &AppendCase) -> Vec<Want> {
@@ -10,7 +10,7 @@ pub fn append(case: &AppendCase) -> Vec<Want> {
     let mut k: Vec<f32> = case.slab.keys().iter().map(|v| *v as f32).collect();
     let mut v = case.slab.values();
     for (t, slot) in case.slots.iter().enumerate() {
-        let Ok(slot) = usize::try_from(*slot) else { continue };
+        let Some(slot) = case.slab.slot(*slot) else { continue };
         for (to, from) in [(&mut k, &case.k), (&mut v, &case.v)] {
             for (i, x) in from.row(t).iter().enumerate() {
                 to[slot * from.cols + i] = round(*x, layout.dtype);
@@ -26,7 +26,8 @@ pub fn copy(case: &CopyCase) -> Vec<Want> {
     let mut k: Vec<f32> = case.slab.keys().iter().map(|v| *v as f32).collect();
     let mut v = case.slab.values();
     let cols = [layout.kv_heads * layout.k_dim, layout.kv_heads * layout.v_dim];
-    for pair in case.pairs.chunks(2) {
+    let there = |pair: &&[u32]| pair.iter().all(|page| (*page as usize) < layout.pages);
+    for pair in case.pairs.chunks(2).filter(there) {
         for (rows, cols) in [&mut k, &mut v].into_iter().zip(cols) {
             let page = layout.page_size * cols;
             let from = pair[0] as usize * page;
@@ -34,4 +35,20 @@ pub fn copy(case: &CopyCase) -> Vec<Want> {
         }
     }
     vec![Want::Exact(k), Want::Exact(v)]
+}
+
+/// `kv_read`: position `p` is row `p % page_size` of page `p / page_size` of the table's row.
+pub fn read(case: &ReadCase) -> Vec<Want> {
+    let layout = case.slab.layout;
+    let k: Vec<f32> = case.slab.keys().iter().map(|v| *v as f32).collect();
+    let cols = [layout.kv_heads * layout.k_dim, layout.kv_heads * layout.v_dim];
+    let read = |all: Vec<f32>, cols: usize| {
+        let slot = |p: usize| {
+            let page = case.table[case.row * case.stride + p / layout.page_size] as usize;
+            page * layout.page_size + p % layout.page_size
+        };
+        let rows = (0..case.positions).flat_map(|p| all[slot(p) * cols..][..cols].to_vec());
+        Want::Exact(rows.collect())
+    };
+    vec![read(k, cols[0]), read(case.slab.values(), cols[1])]
 }

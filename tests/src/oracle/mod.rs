@@ -1,7 +1,9 @@
-//! What ops should give, in f64 and integers, written as plainly as possible and without a look at any backend.
+//! What ops should give, in f64 and integers, written as plainly as possible and without a look at any
+//! backend.
 
 pub mod attention;
 pub mod elementwise;
+pub mod embed;
 pub mod int8;
 pub mod kv;
 pub mod linear;
@@ -9,6 +11,7 @@ pub mod moe;
 pub mod norm;
 pub mod order;
 pub mod rope;
+pub mod rows;
 pub mod sample;
 pub mod weight;
 

@@ -1,4 +1,5 @@
-//! The contract's summation order, written once more and independently: what `linear` must equal to the last bit.
+//! The contract's summation order, written once more and independently: what `linear` must equal to the last
+//! bit.
 
 use engraft_core::numerics::{Madd, leaf_bounds};
 
@@ -13,7 +14,8 @@ pub fn madd(form: Madd, a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
-/// `sum_k x[k] w[k]`: 8 leaves, each one ascending chain from +0, then pairs of leaves, pairs of pairs, the two halves.
+/// `sum_k x[k] w[k]`: 8 leaves, each one ascending chain from +0, then pairs of leaves, pairs of pairs, the
+/// two halves.
 pub fn dot(form: Madd, x: &[f32], w: &[f32], grain: usize) -> f32 {
     let bounds = leaf_bounds(x.len(), grain);
     let mut sums = Vec::new();

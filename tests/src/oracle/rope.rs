@@ -1,4 +1,4 @@
-//! Rotation of heads, and all that happens between the fused q|k|v product and attention.
+//! Rotation of heads, and all that happens between the fused q|k|v matmul and attention.
 
 use super::norm;
 use crate::budget;
@@ -11,9 +11,12 @@ use engraft_core::params::RopeStyle;
 /// Values with the error that they already carry.
 type Carried = (Vec<f64>, Vec<f64>);
 
-/// Turns one head in place by the angles of `position`.
+/// Turns one head in place by the angles of `position`; one beyond the table turns nothing.
 fn turn(head: &mut [f64], off: &mut [f64], angles: &Angles, position: u32) {
     let pairs = angles.pairs;
+    if position as usize >= angles.positions {
+        return;
+    }
     for i in 0..pairs {
         let (a, b) = match angles.style {
             RopeStyle::Half => (i, i + pairs),
@@ -81,7 +84,7 @@ pub fn qkv(case: &QkvCase) -> Vec<Want> {
         }
         values.extend(row[k_end..].iter().map(|v| f64::from(*v)));
         slack.resize(values.len(), 0.0);
-        if let Ok(slot) = usize::try_from(case.slots[t]) {
+        if let Some(slot) = case.slab.slot(case.slots[t]) {
             for i in 0..h.k_cols() {
                 let at = from + q_end + i;
                 k[slot * h.k_cols() + i] = values[at];

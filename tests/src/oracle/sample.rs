@@ -3,7 +3,6 @@
 use crate::compare::Want;
 use crate::spec::sample::Case;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
-use engraft_core::mem::NO_ROW;
 use engraft_core::numerics::Madd;
 use engraft_core::sample::SampleRow;
 use engraft_core::sample::philox::draw_bits;
@@ -20,11 +19,10 @@ pub fn sample(case: &Case, madd: Madd) -> Vec<Want> {
     let words = vocab.div_ceil(32);
     let (mut tokens, mut seen) = (Vec::new(), case.seen.clone());
     for (r, slot) in case.slots.iter().enumerate() {
-        if *slot == NO_ROW {
+        let Some(row) = case.table.get(*slot as usize).copied() else {
             tokens.push(u32::MAX);
             continue;
-        }
-        let row = case.table[*slot as usize];
+        };
         let is_seen = |t: usize| {
             row.seen_slot >= 0 && case.seen[row.seen_slot as usize * words + t / 32] >> (t % 32) & 1 == 1
         };

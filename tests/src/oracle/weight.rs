@@ -61,8 +61,8 @@ fn decode(block: Block, raw: &[u8]) -> Vec<f32> {
     (0..block.values()).map(value).collect()
 }
 
-/// Value `j` of a K form: its code put together from single bits of the block, whose places are written down here as
-/// (first bit of the code's low part, width, first bit of its high part).
+/// Value `j` of a K form: its code put together from single bits of the block, whose places are written down
+/// here as (first bit of the code's low part, width, first bit of its high part).
 fn large(block: Block, raw: &[u8], j: usize) -> f32 {
     let half = |at| from_bytes(raw, at, Float::F16);
     let bits = |first: usize, count: usize| -> i32 {

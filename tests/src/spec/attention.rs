@@ -1,21 +1,33 @@
 //! `attend` over pages and `attend_dense` over plain rows, with every mask and bias.
 //!
-//! Pages are handed out in random order, and every slot that no sequence owns holds NaN: stale keys of other requests
-//! must not leak in, not even multiplied by zero. Rows of `out` beyond the last sequence must stay untouched.
+//! Pages are handed out in random order, and every slot that no sequence owns holds NaN: stale keys of other
+//! requests must not leak in, not even multiplied by zero. Rows of `out` beyond the last sequence must stay
+//! untouched.
 
-use super::kv::{Slab, SlabCase};
+use super::kv::SlabCase;
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
+use crate::lawful::{Field, Lawful};
+use crate::laws::{ALONE, ORACLE};
 use crate::oracle::attention as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{AttnCall, Backend, KvLayout, PrimitiveOps, Stream, Table};
-use engraft_core::mem::{Float, SKIP, StepBuffers, StepShape};
+use engraft_core::backend::{Backend, Mem, Stream};
+use engraft_core::mem::{Float, KvLayout, SKIP, Slab, StepBuffers, StepShape, Table};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, AttentionOp, AttentionOpKind, Op, OpKind, Sequences};
 use engraft_core::params::{Heads, Scores};
+use engraft_cpu::Cpu;
 use std::sync::Arc;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Attend);
+    visitor.visit(AttendDense);
+}
 
 /// One sequence.
 #[derive(Debug, Clone)]
@@ -121,6 +133,34 @@ impl Case {
         self.seqs.iter().map(|s| s.queries).sum()
     }
 
+    /// Sizes of the step.
+    fn shape(&self) -> StepShape {
+        StepShape {
+            tokens: self.rows() + self.padding,
+            seqs: self.seqs.len() + self.padding,
+            max_query: self.seqs.iter().map(|s| s.queries).max().unwrap_or(0),
+            max_keys: self.seqs.iter().map(|s| s.len).max().unwrap_or(0),
+            ..Default::default()
+        }
+    }
+
+    /// The step's buffer on the device.
+    fn step<B: Backend>(&self, dev: &mut Device<B>, shape: StepShape) -> Result<StepBuffers<Mem<B>>> {
+        let mut step = StepBuffers::new(dev.words(shape.words())?);
+        let mut fill = step.begin(shape)?;
+        let mut end = 0;
+        for (s, seq) in self.seqs.iter().enumerate() {
+            for i in 0..seq.queries {
+                fill.token(end + i, 0, (seq.len - seq.queries + i) as u32, SKIP, 0);
+            }
+            end += seq.queries;
+            fill.seq(s, end, s as u32, seq.len as u32);
+        }
+        let (words, to) = step.upload_parts();
+        dev.stream.upload(words, to)?;
+        Ok(step)
+    }
+
     /// One column block of all sequences as a matrix; padding rows hold zeros.
     fn stacked(&self, part: impl Fn(&Seq) -> &[f32], cols: usize, padding: usize, lay: usize) -> Grid {
         let mut values: Vec<f32> = self.seqs.iter().flat_map(|s| part(s).to_vec()).collect();
@@ -129,7 +169,7 @@ impl Case {
     }
 
     /// The slab with every sequence in its pages, and the table `[seqs, stride]`.
-    fn slab<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Slab<B::Mem>, Vec<u32>, usize)> {
+    fn slab<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Slab<Mem<B>>, Vec<u32>, usize)> {
         let size = self.page_size;
         let stride = self.seqs.iter().map(|s| s.len.div_ceil(size)).max().unwrap_or(0).max(1);
         let pages = self.seqs.iter().map(|s| s.len.div_ceil(size)).sum::<usize>() + 2;
@@ -186,8 +226,8 @@ pub struct Attend;
 
 impl OpSpec for Attend {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "attend"
+    fn kind(&self) -> OpKind {
+        AttentionOpKind::Attend.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, false)
@@ -195,33 +235,23 @@ impl OpSpec for Attend {
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (slab, table, stride) = case.slab(dev)?;
         let table = dev.buffer(&table)?;
-        let shape = StepShape {
-            tokens: case.rows() + case.padding,
-            seqs: case.seqs.len() + case.padding,
-            max_query: case.seqs.iter().map(|s| s.queries).max().unwrap_or(0),
-            max_keys: case.seqs.iter().map(|s| s.len).max().unwrap_or(0),
-            ..Default::default()
-        };
-        let mut step = StepBuffers::new(dev.words(shape.words())?);
-        let mut fill = step.begin(shape)?;
-        let mut end = 0;
-        for (s, seq) in case.seqs.iter().enumerate() {
-            for i in 0..seq.queries {
-                fill.token(end + i, 0, (seq.len - seq.queries + i) as u32, SKIP, 0);
-            }
-            end += seq.queries;
-            fill.seq(s, end, s as u32, seq.len as u32);
-        }
-        let (words, to) = step.upload_parts();
-        dev.stream.upload(words, to)?;
+        let shape = case.shape();
+        let step = case.step(dev, shape)?;
         let mut plan = dev.backend.attention_plan(shape)?;
         dev.stream.plan_attention(shape, &mut plan)?;
         let q = dev.grid(&case.stacked(|s| &s.q, case.heads.q_cols(), case.padding, 0))?;
         let mut out = dev.output(shape.tokens, case.heads.out_cols(), case.dtype, case.lays[3])?;
-        dev.launch(|s, _| {
-            let table = Table { pages: table.view(), stride };
-            let call = AttnCall { heads: case.heads, scores: &case.scores, step: step.view(), table };
-            s.attend(&plan, q.view(), slab.view(), call, out.view_mut())
+        dev.launch(|to| {
+            to.run(ops::Attend {
+                plan: &plan,
+                q: q.view()?,
+                kv: slab.view(),
+                heads: case.heads,
+                scores: &case.scores,
+                seqs: Sequences::from(step.view()?),
+                table: Table { pages: table.view(), stride },
+                out: out.view_mut()?,
+            })
         })?;
         Ok(vec![dev.read_rows(&out, "out", case.rows())?])
     }
@@ -243,8 +273,8 @@ pub struct AttendDense;
 
 impl OpSpec for AttendDense {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "attend_dense"
+    fn kind(&self) -> OpKind {
+        AttentionOpKind::AttendDense.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, true)
@@ -261,9 +291,17 @@ impl OpSpec for AttendDense {
         let bounds = dev.buffer(&bounds)?;
         let longest = case.seqs.iter().map(|s| s.len).max().unwrap_or(0);
         let mut out = dev.output(case.rows(), h.out_cols(), case.dtype, case.lays[3])?;
-        dev.launch(|s, _| {
-            let (q, k, v) = (q.view(), k.view(), v.view());
-            s.attend_dense(q, k, v, bounds.view(), longest, h, &case.scores, out.view_mut())
+        dev.launch(|to| {
+            to.run(ops::AttendDense {
+                q: q.view()?,
+                k: k.view()?,
+                v: v.view()?,
+                bounds: bounds.view(),
+                max_rows: longest,
+                heads: h,
+                scores: &case.scores,
+                out: out.view_mut()?,
+            })
         })?;
         Ok(vec![dev.read(&out, "out")?])
     }
@@ -277,3 +315,76 @@ impl OpSpec for AttendDense {
         Some(Case { lays: lays(dice), ..case.clone() })
     }
 }
+
+/// Planted in attention.
+pub const BUGS: &[Bug] = &[
+    Bug::new("AttendScaleOnePercent", "attend", ORACLE, scale_one_percent),
+    Bug::new("AttendIgnoresWindow", "attend", ORACLE, ignores_window),
+    Bug::new("AttendNotCausal", "attend", ORACLE, not_causal),
+    Bug::new("AttendIgnoresSlopes", "attend", ORACLE, ignores_slopes),
+    Bug::new("AttendIgnoresCap", "attend", ORACLE, ignores_cap),
+    Bug::new("AttendBitsDependOnBatch", "attend", ALONE, bits_depend_on_batch),
+    Bug::new("DenseWindowOneWider", "attend_dense", ORACLE, window_one_wider),
+];
+
+/// Attention over pages with other scores.
+fn scored(s: &mut Strike<'_>, op: Op<'_, Cpu>, wrong: impl Fn(&mut Scores)) -> Result<()> {
+    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
+    let mut scores = op.scores.clone();
+    wrong(&mut scores);
+    s.run(ops::Attend { scores: &scores, ..op })
+}
+
+fn scale_one_percent(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    scored(s, op, |scores| scores.scale *= 1.01)
+}
+
+fn ignores_window(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    scored(s, op, |scores| scores.window = None)
+}
+
+fn not_causal(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    scored(s, op, |scores| scores.causal = false)
+}
+
+fn ignores_slopes(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    scored(s, op, |scores| scores.alibi = None)
+}
+
+fn ignores_cap(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    scored(s, op, |scores| scores.soft_cap = None)
+}
+
+fn bits_depend_on_batch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
+    let (mut out, bounds) = (s.spot(op.out.as_ref())?, s.words(op.seqs.bounds)?);
+    s.run(op)?;
+    // More than one sequence; the rows behind the last bound are nobody's.
+    match bounds.last() {
+        Some(live) if bounds.len() > 2 => s.nudge(&mut out, *live as usize),
+        _ => Ok(()),
+    }
+}
+
+fn window_one_wider(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
+    let mut scores = op.scores.clone();
+    scores.window = scores.window.map(|w| w + 1);
+    s.run(ops::AttendDense { scores: &scores, ..op })
+}
+
+/// Sequences and pages are named by data, which may be anything.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("attend", "kv", Field::Pages, "pages beyond the slab give rows that mean nothing"),
+    Lawful::new("attend", "kv", Field::PageSize, "pages of another size"),
+    Lawful::new("attend", "kv", Field::KvDtype, "keys and values are read from any type"),
+    Lawful::new("attend", "table", Field::Len, "any whole rows"),
+    Lawful::new("attend", "stride", Field::Size, "rows of another length that fill the table"),
+    Lawful::new("attend", "schedule", Field::Size, "another step's: rows that it leaves out mean nothing"),
+    Lawful::new("attend", "most queries", Field::Size, "launches are sized by it, memory is not"),
+    Lawful::new("attend", "most keys", Field::Size, "launches are sized by it, memory is not"),
+    Lawful::new("attend", "slopes", Field::Size, "as many as heads, where there were none"),
+    Lawful::new("attend_dense", "slopes", Field::Size, "as many as heads, where there were none"),
+    Lawful::new("attend_dense", "most rows", Field::Size, "launches are sized by it, memory is not"),
+    Lawful::new("attend_dense", "bounds", Field::Len, "any number of sequences"),
+];

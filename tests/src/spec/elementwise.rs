@@ -1,16 +1,31 @@
 //! `add`, `activate`, `gate`, `scale`, `convert`.
 
+use super::linear::other_act;
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
-use crate::dice::Dice;
+use crate::dice::{Dice, round};
+use crate::lawful::{Field, Lawful};
+use crate::laws::{ORACLE, TWICE};
 use crate::oracle::elementwise as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, PrimitiveOps};
+use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, ElementwiseOp, ElementwiseOpKind, Op, OpKind};
 use engraft_core::params::Act;
+use engraft_cpu::Cpu;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Add);
+    visitor.visit(Activate);
+    visitor.visit(Gate);
+    visitor.visit(Scale);
+    visitor.visit(Convert);
+}
 
 /// One or two matrices.
 #[derive(Debug, Clone)]
@@ -60,8 +75,8 @@ pub struct Add;
 
 impl OpSpec for Add {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "add"
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Add.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.scale(dtype);
@@ -69,7 +84,7 @@ impl OpSpec for Add {
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (mut acc, x) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
-        dev.launch(|s, _| s.add(acc.view_mut(), x.view()))?;
+        dev.launch(|to| to.run(ops::Add { acc: acc.view_mut()?, x: x.view()? }))?;
         Ok(vec![dev.read(&acc, "acc")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -89,8 +104,8 @@ pub struct Activate;
 
 impl OpSpec for Activate {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "activate"
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Activate.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-4, 0.3, 1.0, 4.0, 40.0]);
@@ -98,7 +113,7 @@ impl OpSpec for Activate {
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let mut x = dev.grid(&case.x)?;
-        dev.launch(|s, _| s.activate(x.view_mut(), case.act))?;
+        dev.launch(|to| to.run(ops::Activate { x: x.view_mut()?, act: case.act }))?;
         Ok(vec![dev.read(&x, "x")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -118,8 +133,8 @@ pub struct Gate;
 
 impl OpSpec for Gate {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "gate"
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Gate.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-3, 0.3, 1.0, 4.0]);
@@ -128,7 +143,7 @@ impl OpSpec for Gate {
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let x = dev.grid(&case.x)?;
         let mut out = dev.output(case.x.rows, case.x.cols / 2, case.x.dtype, case.lay)?;
-        dev.launch(|s, _| s.gate(x.view(), case.act, out.view_mut()))?;
+        dev.launch(|to| to.run(ops::Gate { gate_up: x.view()?, act: case.act, out: out.view_mut()? }))?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -148,8 +163,8 @@ pub struct Scale;
 
 impl OpSpec for Scale {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "scale"
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Scale.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-4, 0.3, 1.0, 4.0, 40.0]);
@@ -157,7 +172,8 @@ impl OpSpec for Scale {
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let mut x = dev.grid(&case.x)?;
-        dev.launch(|s, _| s.scale(x.view_mut(), case.factor, case.cap))?;
+        let (factor, cap) = (case.factor, case.cap);
+        dev.launch(|to| to.run(ops::Scale { x: x.view_mut()?, factor, cap }))?;
         Ok(vec![dev.read(&x, "x")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -177,8 +193,8 @@ pub struct Convert;
 
 impl OpSpec for Convert {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "convert"
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Convert.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         // 1e4 with its spikes crosses the largest f16, 1e-6 reaches into f16's subnormals.
@@ -188,7 +204,7 @@ impl OpSpec for Convert {
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let x = dev.grid(&case.x)?;
         let mut out = dev.output(case.x.rows, case.x.cols, case.out, case.lay)?;
-        dev.launch(|s, _| s.convert(x.view(), out.view_mut()))?;
+        dev.launch(|to| to.run(ops::Convert { x: x.view()?, out: out.view_mut()? }))?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -201,3 +217,80 @@ impl OpSpec for Convert {
         relaid(case, dice)
     }
 }
+
+/// Planted in ops of single elements.
+pub const BUGS: &[Bug] = &[
+    Bug::new("AddsTwice", "add", ORACLE, adds_twice),
+    Bug::new("ActivateSkipsLastRow", "activate", ORACLE, skips_last_row),
+    Bug::new("GateWrongActivation", "gate", ORACLE, wrong_activation),
+    Bug::new("GateBitsChangeFromCallToCall", "gate", TWICE, bits_change_from_call_to_call),
+    Bug::new("ScaleForgetsCap", "scale", ORACLE, forgets_cap),
+    Bug::new("ConvertTruncates", "convert", ORACLE, truncates),
+];
+
+fn adds_twice(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Add(ops::Add { mut acc, x })) = op else { return s.run(op) };
+    s.run(ops::Add { acc: acc.reborrow(), x })?;
+    s.run(ops::Add { acc, x })
+}
+
+fn skips_last_row(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Activate(ops::Activate { x, act })) = op else { return s.run(op) };
+    let rows = x.rows();
+    s.run(ops::Activate { x: x.row_range(0..rows - 1)?, act })
+}
+
+fn wrong_activation(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Gate(op)) = op else { return s.run(op) };
+    s.run(ops::Gate { act: other_act(op.act), ..op })
+}
+
+fn bits_change_from_call_to_call(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Gate(op)) = op else { return s.run(op) };
+    let out = s.spot(op.out.as_ref())?;
+    s.run(op)?;
+    if s.second_call() { s.nudge_all(out) } else { Ok(()) }
+}
+
+fn forgets_cap(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Scale(op)) = op else { return s.run(op) };
+    s.run(ops::Scale { cap: None, ..op })
+}
+
+fn truncates(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Convert(op)) = op else { return s.run(op) };
+    let (x, mut out, dtype) = (s.spot(op.x)?, s.spot(op.out.as_ref())?, op.out.dtype());
+    s.run(op)?;
+    if dtype == Float::F32 {
+        return Ok(());
+    }
+    let truncated: Vec<f32> = s.values(&x)?.iter().map(|v| towards_zero(*v, dtype)).collect();
+    s.store(&mut out, &truncated)
+}
+
+/// `v` in a 16-bit type, rounded towards zero.
+fn towards_zero(v: f32, dtype: Float) -> f32 {
+    let nearest = round(v, dtype);
+    if nearest.abs() <= v.abs() {
+        return nearest;
+    }
+    let step = |bits: u16| bits - 1;
+    match dtype {
+        Float::F16 => half::f16::from_bits(step(half::f16::from_f32(nearest).to_bits())).to_f32(),
+        _ => half::bf16::from_bits(step(half::bf16::from_f32(nearest).to_bits())).to_f32(),
+    }
+}
+
+/// What is changed in place may be any matrix.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("activate", "x", Field::Rows, "in place"),
+    Lawful::new("activate", "x", Field::Cols, "in place"),
+    Lawful::new("activate", "x", Field::Transposed, "in place"),
+    Lawful::new("activate", "x", Field::Dtype, "in place"),
+    Lawful::new("scale", "x", Field::Rows, "in place"),
+    Lawful::new("scale", "x", Field::Cols, "in place"),
+    Lawful::new("scale", "x", Field::Transposed, "in place"),
+    Lawful::new("scale", "x", Field::Dtype, "in place"),
+    Lawful::new("convert", "x", Field::Dtype, "from any type"),
+    Lawful::new("convert", "out", Field::Dtype, "to any type"),
+];

@@ -2,25 +2,38 @@
 
 use super::packed::PackedCases;
 use super::weight::{self, FORMATS};
+use crate::bug::{Bug, Plant, Strike};
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
-use crate::dice::{Dice, round};
-use crate::oracle::{added, weight as decoded};
+use crate::dice::Dice;
+use crate::lawful::{Field, Lawful};
+use crate::laws::{ORACLE, REPLAY};
+use crate::oracle::embed as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, WeightUse};
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::backend::{Backend, Weight};
+use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, EmbedOpKind, Op, OpKind};
+use engraft_cpu::Cpu;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Embed);
+    visitor.visit(EmbedAdd);
+}
 
 /// A look-up.
 #[derive(Debug, Clone)]
 pub struct Case {
-    ids: Vec<u32>,
-    table: Matrix,
-    tied: bool,
+    /// `[tokens]`.
+    pub ids: Vec<u32>,
+    /// `[vocab, cols]`.
+    pub table: Matrix,
     /// What is added to, and the output's type and place.
-    acc: Grid,
+    pub acc: Grid,
+    tied: bool,
 }
 
 impl Case {
@@ -44,17 +57,7 @@ impl Case {
         Self { ids, table, tied: dice.once_in(2), acc: Grid::random(dice, tokens, cols, dtype, 1.0) }
     }
 
-    fn looked_up(&self) -> Vec<f32> {
-        let values = decoded::values(&self.table);
-        let cols = self.table.cols;
-        let row = |id: &u32| match values.chunks(cols).nth(*id as usize) {
-            Some(row) => row.iter().map(|v| round(*v, self.acc.dtype)).collect(),
-            None => vec![0.0; cols],
-        };
-        self.ids.iter().flat_map(row).collect()
-    }
-
-    fn weight<B: Backend>(&self, dev: &mut Device<B>) -> Result<B::Weight> {
+    fn weight<B: Backend>(&self, dev: &mut Device<B>) -> Result<Weight<B>> {
         let used_for = if self.tied { WeightUse::EmbeddingAndLinear } else { WeightUse::Embedding };
         dev.weight(&self.table, used_for, 1)
     }
@@ -75,8 +78,8 @@ pub struct Embed;
 
 impl OpSpec for Embed {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "embed"
+    fn kind(&self) -> OpKind {
+        EmbedOpKind::Embed.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         Case::draw(dtype, dice)
@@ -85,11 +88,13 @@ impl OpSpec for Embed {
         let (table, ids) = (case.weight(dev)?, dev.buffer(&case.ids)?);
         let Grid { rows, cols, dtype, lay, .. } = case.acc;
         let mut out = dev.output(rows, cols, dtype, lay)?;
-        dev.launch(|s, _| s.embed(ids.view(), &table, out.view_mut()))?;
+        dev.launch(|to| {
+            to.run(ops::Embed { ids: ids.view(), table: &table, add: None, out: out.view_mut()? })
+        })?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
-        vec![Want::Exact(case.looked_up())]
+        vec![oracle::embed(case)]
     }
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         case.alone(dice)
@@ -112,11 +117,8 @@ pub struct EmbedAdd;
 
 impl OpSpec for EmbedAdd {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "embed_add"
-    }
-    fn fused(&self) -> bool {
-        true
+    fn kind(&self) -> OpKind {
+        EmbedOpKind::EmbedAdd.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         Case::draw(dtype, dice)
@@ -125,13 +127,14 @@ impl OpSpec for EmbedAdd {
         let (table, ids) = (case.weight(dev)?, dev.buffer(&case.ids)?);
         let mut acc = dev.grid(&case.acc)?;
         let mut scratch = dev.output(case.acc.rows, case.acc.cols, case.acc.dtype, Lay::default())?;
-        dev.launch(|s, _| s.embed_add(ids.view(), &table, scratch.view_mut(), acc.view_mut()))?;
+        dev.launch(|to| {
+            let (add, out) = (Some(scratch.view_mut()?), acc.view_mut()?);
+            to.run(ops::Embed { ids: ids.view(), table: &table, add, out })
+        })?;
         Ok(vec![dev.read(&acc, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
-        let rows = case.looked_up();
-        let sums = case.acc.values.iter().zip(&rows).map(|(a, v)| added(*a, *v, case.acc.dtype));
-        vec![Want::Exact(sums.collect())]
+        vec![oracle::embed_add(case)]
     }
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         case.alone(dice)
@@ -140,3 +143,42 @@ impl OpSpec for EmbedAdd {
         case.relaid(dice)
     }
 }
+
+/// Planted in look-ups.
+pub const BUGS: &[Bug] = &[
+    Bug::new("EmbedNextId", "embed", ORACLE, next_id),
+    Bug {
+        name: "EmbedIsNotRecorded",
+        spec: "embed",
+        caught_by: REPLAY,
+        plant: Plant::Recording(is_not_recorded),
+    },
+    Bug::new("EmbedAddOverwrites", "embed_add", ORACLE, overwrites),
+];
+
+fn next_id(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Embed(op @ ops::Embed { add: None, .. }) = op else { return s.run(op) };
+    let next = s.changed(op.ids, |id| id + 1)?;
+    s.run(ops::Embed { ids: next.view(), ..op })
+}
+
+fn is_not_recorded(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    match op {
+        Op::Embed(ops::Embed { add: None, .. }) => Ok(()),
+        other => s.run(other),
+    }
+}
+
+fn overwrites(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Embed(op) = op else { return s.run(op) };
+    s.run(ops::Embed { add: None, ..op })
+}
+
+/// A table may have any rows of these columns.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("embed", "table", Field::WeightRows, "ids beyond the table give zeros"),
+    Lawful::new("embed", "table", Field::WeightUse, "tied tables are looked up, too"),
+    Lawful::new("embed", "out", Field::Dtype, "rows are rounded to any type"),
+    Lawful::new("embed_add", "table", Field::WeightRows, "ids beyond the table give zeros"),
+    Lawful::new("embed_add", "table", Field::WeightUse, "tied tables are looked up, too"),
+];

@@ -1,19 +1,38 @@
-//! Products with quantized activations (`w8a8`), with everything that may follow a product.
+//! Matmuls with quantized activations (`w8a8`), with everything that may follow a matmul.
 
+use super::linear;
+use crate::bug::Bug;
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
 use crate::dice::Dice;
+use crate::lawful::Lawful;
+use crate::laws::{ORACLE, STRICT};
 use crate::oracle::int8 as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, WeightUse};
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::backend::Backend;
+use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, LinearOpKind, OpKind};
 use engraft_core::params::Act;
 use half::f16;
 
-/// What follows the product.
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(LinearW8A8);
+}
+
+/// Planted in matmuls, whatever the weight.
+pub const BUGS: &[Bug] = &[
+    Bug::new("LinearDropsBias", "linear_w8a8", ORACLE, linear::drops_bias),
+    Bug::new("LinearLastBit", "linear_w8a8", STRICT, linear::last_bit),
+];
+
+/// Those of the ops of `linear`.
+pub const LAWFUL: &[Lawful] = &[];
+
+/// What follows the matmul.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Then {
     /// Nothing.
@@ -26,7 +45,7 @@ pub enum Then {
     Add,
 }
 
-/// A product.
+/// A matmul.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// `[rows, k]`, k whole blocks of 32.
@@ -65,6 +84,9 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize) -> Matrix {
 
 impl OpSpec for LinearW8A8 {
     type Case = Case;
+    fn kind(&self) -> OpKind {
+        LinearOpKind::Linear.into()
+    }
     fn name(&self) -> &'static str {
         "linear_w8a8"
     }
@@ -121,12 +143,14 @@ impl OpSpec for LinearW8A8 {
             }
             _ => dev.output(rows, cols, case.out, case.lay)?,
         };
-        let (x, bias) = (x.view(), bias.as_ref());
-        dev.launch(|s, _| match case.then {
-            Then::Nothing => s.linear(x, &w, bias, out.view_mut()),
-            Then::Activate(act) => s.linear_act(x, &w, bias, act, out.view_mut()),
-            Then::Gate(act) => s.gated_linear(x, &w, bias, act, scratch.view_mut(), out.view_mut()),
-            Then::Add => s.linear_add(x, &w, bias, scratch.view_mut(), out.view_mut()),
+        dev.launch(|to| {
+            let y = ops::Linear::new(x.view()?, &w, bias.as_ref(), out.view_mut()?);
+            to.run(match case.then {
+                Then::Nothing => y,
+                Then::Activate(act) => y.act(act),
+                Then::Gate(act) => y.gate(act, scratch.view_mut()?),
+                Then::Add => y.add_to(scratch.view_mut()?),
+            })
         })?;
         Ok(vec![dev.read(&out, "out")?])
     }

@@ -2,19 +2,32 @@
 
 use super::packed::PackedCases;
 use super::weight::{self, FORMATS};
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
 use crate::dice::Dice;
+use crate::lawful::{Field, Lawful};
+use crate::laws::{ORACLE, RUN, STRICT, TWIN};
 use crate::oracle::linear as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, WeightUse};
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::backend::{Backend, Weight};
+use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, LinearOpKind, Op, OpKind, Then};
 use engraft_core::params::Act;
+use engraft_cpu::Cpu;
 
-/// A product and what follows it.
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Linear);
+    visitor.visit(LinearAct);
+    visitor.visit(GatedLinear);
+    visitor.visit(LinearAdd);
+}
+
+/// A matmul and what follows it.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// `[rows, k]`.
@@ -40,8 +53,8 @@ pub struct Case {
 
 const INNER: [usize; 12] = [1, 2, 7, 31, 33, 63, 65, 111, 128, 160, 300, 989];
 
-/// Formats come by turn. A software driver gets six seeds, fewer than there are formats: ops begin apart (`first`), and so do
-/// element types, so that together they see all of them.
+/// Formats come by turn. A software driver gets six seeds, fewer than there are formats: ops begin apart
+/// (`first`), and so do element types, so that together they see all of them.
 fn draw(dtype: Float, dice: &mut Dice, first: usize, tame: bool, even: bool) -> Case {
     let format = dice.turn_from(first + dtype as usize, &FORMATS);
     let k = weight::columns(format, dice.pick(&INNER));
@@ -72,7 +85,7 @@ fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usiz
     }
 }
 
-/// What a library of products is offered: many rows, a weight of x's own type, no bias.
+/// What a library of matmuls is offered: many rows, a weight of x's own type, no bias.
 pub fn many(dtype: Float, dice: &mut Dice) -> Case {
     let (k, n) = (dice.pick(&[16, 64, 112, 320]), dice.pick(&[8, 48, 72, 136]));
     let drawn = case(dtype, dice, false, WeightFormat::Plain(dtype), n, k);
@@ -95,7 +108,7 @@ fn relaid(case: &Case, dice: &mut Dice) -> Option<Case> {
 }
 
 impl Case {
-    fn weights<B: Backend>(&self, dev: &mut Device<B>) -> Result<(B::Weight, Option<B::Weight>)> {
+    fn weights<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Weight<B>, Option<Weight<B>>)> {
         // A tied table has no grain of its own: it multiplies with grain 1.
         let used_for = match self.tied && self.grain == 1 {
             true => WeightUse::EmbeddingAndLinear,
@@ -108,7 +121,7 @@ impl Case {
         &self,
         dev: &mut Device<B>,
         used_for: WeightUse,
-    ) -> Result<(B::Weight, Option<B::Weight>)> {
+    ) -> Result<(Weight<B>, Option<Weight<B>>)> {
         Ok((dev.weight(&self.w, used_for, self.parts)?, dev.vector_opt(self.bias.as_ref())?))
     }
 }
@@ -119,8 +132,8 @@ pub struct Linear;
 
 impl OpSpec for Linear {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "linear"
+    fn kind(&self) -> OpKind {
+        LinearOpKind::Linear.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let mut case = draw(dtype, dice, 0, false, false);
@@ -133,7 +146,7 @@ impl OpSpec for Linear {
         let (w, bias) = case.weights(dev)?;
         let x = dev.grid(&case.x)?;
         let mut out = dev.output(case.x.rows, case.w.rows, case.out, case.lay)?;
-        dev.launch(|s, _| s.linear(x.view(), &w, bias.as_ref(), out.view_mut()))?;
+        dev.launch(|to| to.run(ops::Linear::new(x.view()?, &w, bias.as_ref(), out.view_mut()?)))?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -156,11 +169,8 @@ pub struct LinearAct;
 
 impl OpSpec for LinearAct {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "linear_act"
-    }
-    fn fused(&self) -> bool {
-        true
+    fn kind(&self) -> OpKind {
+        LinearOpKind::LinearAct.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 2, true, false)
@@ -169,7 +179,9 @@ impl OpSpec for LinearAct {
         let (w, bias) = case.weights(dev)?;
         let x = dev.grid(&case.x)?;
         let mut out = dev.output(case.x.rows, case.w.rows, case.out, case.lay)?;
-        dev.launch(|s, _| s.linear_act(x.view(), &w, bias.as_ref(), case.act, out.view_mut()))?;
+        dev.launch(|to| {
+            to.run(ops::Linear::new(x.view()?, &w, bias.as_ref(), out.view_mut()?).act(case.act))
+        })?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -189,11 +201,8 @@ pub struct GatedLinear;
 
 impl OpSpec for GatedLinear {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "gated_linear"
-    }
-    fn fused(&self) -> bool {
-        true
+    fn kind(&self) -> OpKind {
+        LinearOpKind::GatedLinear.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 4, true, true)
@@ -203,8 +212,9 @@ impl OpSpec for GatedLinear {
         let x = dev.grid(&case.x)?;
         let mut scratch = dev.output(case.x.rows, case.w.rows, case.out, Lay::default())?;
         let mut out = dev.output(case.x.rows, case.w.rows / 2, case.out, case.lay)?;
-        dev.launch(|s, _| {
-            s.gated_linear(x.view(), &w, bias.as_ref(), case.act, scratch.view_mut(), out.view_mut())
+        dev.launch(|to| {
+            let y = ops::Linear::new(x.view()?, &w, bias.as_ref(), out.view_mut()?);
+            to.run(y.gate(case.act, scratch.view_mut()?))
         })?;
         Ok(vec![dev.read(&out, "out")?])
     }
@@ -225,11 +235,8 @@ pub struct LinearAdd;
 
 impl OpSpec for LinearAdd {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "linear_add"
-    }
-    fn fused(&self) -> bool {
-        true
+    fn kind(&self) -> OpKind {
+        LinearOpKind::LinearAdd.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 6, false, false)
@@ -242,8 +249,9 @@ impl OpSpec for LinearAdd {
         let residual = case.residual.clone();
         let residual = Grid { rows, cols: n, dtype: case.out, values: residual, lay: case.lay };
         let mut residual = dev.grid(&residual)?;
-        dev.launch(|s, _| {
-            s.linear_add(x.view(), &w, bias.as_ref(), scratch.view_mut(), residual.view_mut())
+        dev.launch(|to| {
+            let y = ops::Linear::new(x.view()?, &w, bias.as_ref(), residual.view_mut()?);
+            to.run(y.add_to(scratch.view_mut()?))
         })?;
         Ok(vec![dev.read(&residual, "residual")?])
     }
@@ -276,3 +284,151 @@ impl PackedCases for GatedLinear {
         case(dtype, dice, true, format, n, k)
     }
 }
+
+/// Planted in matmuls.
+pub const BUGS: &[Bug] = &[
+    Bug::new("LinearDropsBias", "linear", ORACLE, drops_bias),
+    Bug::new("LinearRowsShifted", "linear", ORACLE, rows_shifted),
+    Bug::new("LinearLastColumnUnwritten", "linear", ORACLE, last_column_unwritten),
+    Bug::new("LinearOneNan", "linear", ORACLE, one_nan),
+    Bug::new("LinearWritesBeyondRow", "linear", RUN, writes_beyond_row),
+    Bug::new("LinearLastBit", "linear", STRICT, last_bit),
+    Bug::new("LinearBitsDependOnThreads", "linear", TWIN, bits_depend_on_threads),
+    Bug::new("LinearActTwice", "linear_act", ORACLE, acts_twice),
+    Bug::new("GatedLinearWrongActivation", "gated_linear", ORACLE, wrong_gate),
+    Bug::new("LinearAddDropsBias", "linear_add", ORACLE, add_drops_bias),
+];
+
+/// A matmul with nothing behind it, or the op as it is.
+#[allow(clippy::result_large_err)] // Reason: no error: the op goes on to the stream.
+fn plain<'a>(op: Op<'a, Cpu>) -> std::result::Result<ops::Linear<'a, Cpu>, Op<'a, Cpu>> {
+    match op {
+        Op::Linear(op) if matches!(op.then, Then::Nothing) => Ok(op),
+        other => Err(other),
+    }
+}
+
+/// Drops the bias of a matmul.
+pub fn drops_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    match plain(op) {
+        Ok(op) => s.run(ops::Linear { bias: None, ..op }),
+        Err(other) => s.run(other),
+    }
+}
+
+fn rows_shifted(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let op = match plain(op) {
+        Ok(op) => op,
+        Err(other) => return s.run(other),
+    };
+    let (mut out, cols) = (s.spot(op.out.as_ref())?, op.out.cols());
+    s.run(op)?;
+    let mut values = s.values(&out)?;
+    values.rotate_left(cols);
+    s.store(&mut out, &values)
+}
+
+fn last_column_unwritten(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let op = match plain(op) {
+        Ok(op) => op,
+        Err(other) => return s.run(other),
+    };
+    let (mut out, rows, cols) = (s.spot(op.out.as_ref())?, op.out.rows(), op.out.cols());
+    let before = s.values(&out)?;
+    s.run(op)?;
+    for r in 0..rows {
+        s.set(&mut out, r, cols - 1, before[r * cols + cols - 1])?;
+    }
+    Ok(())
+}
+
+/// Writes one value beside what a matmul writes.
+fn one_value(
+    s: &mut Strike<'_>,
+    op: Op<'_, Cpu>,
+    at: impl Fn(usize, usize) -> (usize, usize),
+    value: f32,
+) -> Result<()> {
+    let op = match plain(op) {
+        Ok(op) => op,
+        Err(other) => return s.run(other),
+    };
+    let (mut out, (r, c)) = (s.spot(op.out.as_ref())?, at(op.out.rows(), op.out.cols()));
+    s.run(op)?;
+    s.set(&mut out, r, c, value)
+}
+
+fn one_nan(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    one_value(s, op, |rows, cols| (rows / 2, cols / 2), f32::NAN)
+}
+
+fn writes_beyond_row(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    one_value(s, op, |rows, cols| (rows - 1, cols), 0.0)
+}
+
+/// Flips a bit of every row of a matmul.
+pub fn last_bit(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let op = match plain(op) {
+        Ok(op) => op,
+        Err(other) => return s.run(other),
+    };
+    let out = s.spot(op.out.as_ref())?;
+    s.run(op)?;
+    s.nudge_all(out)
+}
+
+fn bits_depend_on_threads(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    if s.threads > 1 { last_bit(s, op) } else { s.run(op) }
+}
+
+fn acts_twice(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Linear(ops::Linear { x, weight, bias, then: Then::Act(act), mut out }) = op else {
+        return s.run(op);
+    };
+    s.run(ops::Linear::new(x, weight, bias, out.reborrow()).act(act))?;
+    s.run(ops::Activate { x: out, act })
+}
+
+fn wrong_gate(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Linear(mut op) = op else { return s.run(op) };
+    if let Then::Gate { act, .. } = &mut op.then {
+        *act = other_act(*act);
+    }
+    s.run(op)
+}
+
+/// SiLU for others, ReLU for SiLU.
+pub fn other_act(act: Act) -> Act {
+    if act == Act::Silu { Act::Relu } else { Act::Silu }
+}
+
+fn add_drops_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Linear(mut op) = op else { return s.run(op) };
+    if matches!(op.then, Then::Add { .. }) {
+        op.bias = None;
+    }
+    s.run(op)
+}
+
+/// Weights of one shape serve each other, where nothing but their use tells them apart.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("linear", "weight", Field::WeightUse, "gate and up, and tied tables, are multiplied, too"),
+    Lawful::new("linear", "x", Field::Dtype, "an output in f32 takes any x"),
+    Lawful::new("linear", "out", Field::Dtype, "f32 takes any x"),
+    Lawful::new(
+        "linear_act",
+        "weight",
+        Field::WeightUse,
+        "gate and up, and tied tables, are multiplied, too",
+    ),
+    Lawful::new("linear_act", "x", Field::Dtype, "an output in f32 takes any x"),
+    Lawful::new("linear_act", "out", Field::Dtype, "f32 takes any x"),
+    Lawful::new("gated_linear", "x", Field::Dtype, "an output in f32 takes any x"),
+    Lawful::new(
+        "linear_add",
+        "weight",
+        Field::WeightUse,
+        "gate and up, and tied tables, are multiplied, too",
+    ),
+    Lawful::new("linear_add", "x", Field::Dtype, "an output in f32 takes any x"),
+];

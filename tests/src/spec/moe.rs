@@ -1,18 +1,30 @@
-//! `route`, `expert_linear` and `combine`: choosing experts, their products, their sum.
+//! `route`, `expert_linear` and `combine`: choosing experts, their matmuls, their sum.
 
 use super::packed::PackedCases;
 use super::weight::{self, FORMATS};
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::{Device, Matrix};
 use crate::dice::Dice;
+use crate::lawful::{Field, Lawful};
+use crate::laws::{ORACLE, STRICT};
 use crate::oracle::moe as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Groups, PrimitiveOps, RouteMut, WeightUse};
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::backend::Backend;
+use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, Groups, MoeOp, MoeOpKind, Op, OpKind};
 use engraft_core::params::{Router, RouterScore};
+use engraft_cpu::Cpu;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Route);
+    visitor.visit(ExpertLinear);
+    visitor.visit(Combine);
+}
 
 /// Logits of experts.
 #[derive(Debug, Clone)]
@@ -30,8 +42,8 @@ pub struct Route;
 
 impl OpSpec for Route {
     type Case = RouteCase;
-    fn name(&self) -> &'static str {
-        "route"
+    fn kind(&self) -> OpKind {
+        MoeOpKind::Route.into()
     }
     fn dtypes(&self) -> &'static [Float] {
         &[Float::F32]
@@ -61,13 +73,10 @@ impl OpSpec for Route {
         let mut weights = dev.output(tokens, k, Float::F32, case.lay)?;
         let (mut experts, mut groups) =
             (dev.words(tokens * k)?, dev.words(case.router.experts + 1 + tokens * k)?);
-        dev.launch(|s, _| {
-            let out = RouteMut {
-                experts: experts.view_mut(),
-                weights: weights.view_mut(),
-                groups: groups.view_mut(),
-            };
-            s.route(logits.view(), &case.router, out)
+        dev.launch(|to| {
+            let (logits, router, weights) = (logits.view()?, case.router, weights.view_mut()?);
+            let (experts, groups) = (experts.view_mut(), groups.view_mut());
+            to.run(ops::Route { logits, router, experts, weights, groups })
         })?;
         let mut chosen = dev.read_words(&experts, "experts")?;
         chosen.rows = tokens;
@@ -156,8 +165,8 @@ pub struct ExpertLinear;
 
 impl OpSpec for ExpertLinear {
     type Case = ExpertCase;
-    fn name(&self) -> &'static str {
-        "expert_linear"
+    fn kind(&self) -> OpKind {
+        MoeOpKind::ExpertLinear.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> ExpertCase {
         let format = dice.pick(&FORMATS);
@@ -170,9 +179,10 @@ impl OpSpec for ExpertLinear {
         let (x, experts) = (dev.grid(&case.x)?, dev.buffer(&case.experts)?);
         let groups = dev.buffer(&oracle::groups(&case.experts, case.count))?;
         let mut out = dev.output(case.experts.len(), case.w.rows / case.count, case.x.dtype, case.lay)?;
-        dev.launch(|s, _| {
+        dev.launch(|to| {
             let groups = Groups { experts: experts.view(), groups: groups.view(), count: case.count };
-            s.expert_linear(x.view(), &w, bias.as_ref(), groups, out.view_mut())
+            let (x, bias, out) = (x.view()?, bias.as_ref(), out.view_mut()?);
+            to.run(ops::ExpertLinear { x, weight: &w, bias, groups, out })
         })?;
         Ok(vec![dev.read(&out, "out")?])
     }
@@ -215,8 +225,8 @@ pub struct Combine;
 
 impl OpSpec for Combine {
     type Case = CombineCase;
-    fn name(&self) -> &'static str {
-        "combine"
+    fn kind(&self) -> OpKind {
+        MoeOpKind::Combine.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> CombineCase {
         let (tokens, top_k, cols) = (dice.rows(), dice.pick(&[1, 2, 3, 8]), dice.size());
@@ -234,7 +244,10 @@ impl OpSpec for Combine {
             true => dev.grid(&case.out)?,
             false => dev.output(case.out.rows, case.out.cols, case.out.dtype, case.out.lay)?,
         };
-        dev.launch(|s, _| s.combine(y.view(), weights.view(), case.add, out.view_mut()))?;
+        let add = case.add;
+        dev.launch(|to| {
+            to.run(ops::Combine { y: y.view()?, weights: weights.view()?, add, out: out.view_mut()? })
+        })?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &CombineCase, _: Madd) -> Vec<Want> {
@@ -254,3 +267,52 @@ impl OpSpec for Combine {
         Some(case)
     }
 }
+
+/// Planted in what concerns experts.
+pub const BUGS: &[Bug] = &[
+    Bug::new("RouteNextExpert", "route", ORACLE, next_expert),
+    Bug::new("RouteForgetsScale", "route", ORACLE, forgets_scale),
+    Bug::new("ExpertLinearDropsBias", "expert_linear", ORACLE, drops_bias),
+    Bug::new("ExpertLinearLastBit", "expert_linear", STRICT, last_bit),
+    Bug::new("CombineOverwrites", "combine", ORACLE, overwrites),
+];
+
+fn next_expert(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
+    let ops::Route { logits, router, weights, groups, .. } = op;
+    s.run(ops::Route { logits, router, experts: op.experts.reborrow(), weights, groups })?;
+    let experts: Vec<u32> = s.words(op.experts.as_ref())?;
+    let next: Vec<u32> = experts.iter().map(|e| (e + 1) % router.experts as u32).collect();
+    s.upload(&next, op.experts)
+}
+
+fn forgets_scale(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
+    op.router.scale = 1.0;
+    s.run(op)
+}
+
+fn drops_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::ExpertLinear(op)) = op else { return s.run(op) };
+    s.run(ops::ExpertLinear { bias: None, ..op })
+}
+
+fn last_bit(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::ExpertLinear(op)) = op else { return s.run(op) };
+    let out = s.spot(op.out.as_ref())?;
+    s.run(op)?;
+    s.nudge_all(out)
+}
+
+fn overwrites(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Combine(op)) = op else { return s.run(op) };
+    s.run(ops::Combine { add: false, ..op })
+}
+
+/// Rows may be those of slots or of tokens.
+pub const LAWFUL: &[Lawful] = &[Lawful::new(
+    "expert_linear",
+    "x",
+    Field::Rows,
+    "a row per slot, per token, or per as many slots as divide them",
+)];

@@ -1,16 +1,29 @@
 //! RMS and layer norms: of rows, of heads, after an addition, after a reduction over ranks.
 
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
+use crate::lawful::{Field, Lawful};
+use crate::laws::{COMPOSED, ORACLE, RELAID};
 use crate::oracle::norm as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, FusedOps, NormCall, PrimitiveOps};
-use engraft_core::mem::Float;
+use engraft_core::backend::Backend;
+use engraft_core::mem::{self, Float};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, NormOp, NormOpKind, NormWeights, Op, OpKind};
 use engraft_core::params::NormKind;
+use engraft_cpu::Cpu;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Norm);
+    visitor.visit(AddNorm);
+    visitor.visit(ReduceAddNorm);
+    visitor.visit(HeadNorm);
+}
 
 /// A norm with host operands.
 #[derive(Debug, Clone)]
@@ -46,19 +59,18 @@ impl NormSet {
     }
 
     /// Packs weight and bias.
-    pub fn operands<B: Backend>(&self, dev: &mut Device<B>) -> Result<Operands<B::Weight>> {
+    pub fn operands<B: Backend>(&self, dev: &mut Device<B>) -> Result<Operands<B::Device>> {
         Ok(Operands(dev.vector_opt(self.weight.as_ref())?, dev.vector_opt(self.bias.as_ref())?))
     }
 }
 
 /// Packed weight and bias.
-#[derive(Debug)]
-pub struct Operands<W>(Option<W>, Option<W>);
+pub struct Operands<D: mem::Device>(Option<D::Weight>, Option<D::Weight>);
 
-impl<W> Operands<W> {
+impl<D: mem::Device> Operands<D> {
     /// What ops take.
-    pub fn call(&self, set: &NormSet) -> NormCall<'_, W> {
-        NormCall {
+    pub fn weights(&self, set: &NormSet) -> NormWeights<'_, D> {
+        NormWeights {
             kind: set.kind,
             eps: set.eps,
             weight: self.0.as_ref(),
@@ -113,8 +125,8 @@ pub struct Norm;
 
 impl OpSpec for Norm {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "norm"
+    fn kind(&self) -> OpKind {
+        NormOpKind::Norm.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 1)
@@ -123,7 +135,8 @@ impl OpSpec for Norm {
         let operands = case.set.operands(dev)?;
         let x = dev.grid(&case.x)?;
         let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
-        dev.launch(|s, _| s.norm(x.view(), operands.call(&case.set), out.view_mut()))?;
+        let norm = operands.weights(&case.set);
+        dev.launch(|to| to.run(ops::Norm { x: x.view()?, norm, out: out.view_mut()? }))?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -143,8 +156,8 @@ pub struct HeadNorm;
 
 impl OpSpec for HeadNorm {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "head_norm"
+    fn kind(&self) -> OpKind {
+        NormOpKind::HeadNorm.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let heads = dice.pick(&[1, 2, 3, 7]);
@@ -153,7 +166,8 @@ impl OpSpec for HeadNorm {
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let operands = case.set.operands(dev)?;
         let mut x = dev.grid(&case.x)?;
-        dev.launch(|s, _| s.head_norm(x.view_mut(), case.width, operands.call(&case.set)))?;
+        let (width, norm) = (case.width, operands.weights(&case.set));
+        dev.launch(|to| to.run(ops::HeadNorm { x: x.view_mut()?, width, norm }))?;
         Ok(vec![dev.read(&x, "x")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -173,11 +187,8 @@ pub struct AddNorm;
 
 impl OpSpec for AddNorm {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "add_norm"
-    }
-    fn fused(&self) -> bool {
-        true
+    fn kind(&self) -> OpKind {
+        NormOpKind::AddNorm.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 1)
@@ -186,8 +197,10 @@ impl OpSpec for AddNorm {
         let operands = case.set.operands(dev)?;
         let (mut residual, x) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
         let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
-        dev.launch(|s, _| {
-            s.add_norm(residual.view_mut(), x.view(), operands.call(&case.set), out.view_mut())
+        let norm = operands.weights(&case.set);
+        dev.launch(|to| {
+            let (residual, x, out) = (residual.view_mut()?, x.view()?, out.view_mut()?);
+            to.run(ops::AddNorm { residual, x, norm, out })
         })?;
         Ok(vec![dev.read(&residual, "residual")?, dev.read(&out, "out")?])
     }
@@ -208,11 +221,11 @@ pub struct ReduceAddNorm;
 
 impl OpSpec for ReduceAddNorm {
     type Case = Case;
+    fn kind(&self) -> OpKind {
+        NormOpKind::AddNorm.into()
+    }
     fn name(&self) -> &'static str {
         "reduce_add_norm"
-    }
-    fn fused(&self) -> bool {
-        true
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 1)
@@ -221,9 +234,9 @@ impl OpSpec for ReduceAddNorm {
         let operands = case.set.operands(dev)?;
         let (mut residual, mut partial) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
         let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
-        dev.launch(|s, comm| {
-            let norm = operands.call(&case.set);
-            s.reduce_add_norm(comm, residual.view_mut(), partial.view_mut(), norm, out.view_mut())
+        let norm = operands.weights(&case.set);
+        dev.launch(|to| {
+            to.reduce_add_norm(residual.view_mut()?, partial.view_mut()?, norm, out.view_mut()?)
         })?;
         Ok(vec![dev.read(&residual, "residual")?, dev.read(&out, "out")?])
     }
@@ -237,3 +250,69 @@ impl OpSpec for ReduceAddNorm {
         relaid(case, dice)
     }
 }
+
+/// Planted in norms.
+pub const BUGS: &[Bug] = &[
+    Bug::new("NormEpsilonTimes100", "norm", ORACLE, epsilon_times_100),
+    Bug::new("NormDropsBias", "norm", ORACLE, drops_bias),
+    Bug::new("NormBitsDependOnPitch", "norm", RELAID, bits_depend_on_pitch),
+    Bug::new("HeadNormForgetsPlusOne", "head_norm", ORACLE, forgets_plus_one),
+    Bug::new("AddNormKeepsOldResidual", "add_norm", ORACLE, keeps_old_residual),
+    Bug::new("AddNormLastBit", "add_norm", COMPOSED, last_bit),
+    Bug::new("ReduceAddNormDropsWeight", "reduce_add_norm", ORACLE, drops_weight),
+];
+
+fn epsilon_times_100(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::Norm(mut op)) = op else { return s.run(op) };
+    op.norm.eps *= 100.0;
+    s.run(op)
+}
+
+fn drops_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::Norm(mut op)) = op else { return s.run(op) };
+    op.norm.bias = None;
+    s.run(op)
+}
+
+fn bits_depend_on_pitch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::Norm(op)) = op else { return s.run(op) };
+    let (out, has_gaps) = (s.spot(op.out.as_ref())?, op.out.pitch() > op.out.cols());
+    s.run(op)?;
+    if has_gaps { s.nudge_all(out) } else { Ok(()) }
+}
+
+fn forgets_plus_one(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::HeadNorm(mut op)) = op else { return s.run(op) };
+    op.norm.plus_one = false;
+    s.run(op)
+}
+
+fn keeps_old_residual(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::AddNorm(op)) = op else { return s.run(op) };
+    let mut residual = s.spot(op.residual.as_ref())?;
+    let old = s.values(&residual)?;
+    s.run(op)?;
+    s.store(&mut residual, &old)
+}
+
+fn last_bit(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::AddNorm(op)) = op else { return s.run(op) };
+    let out = s.spot(op.out.as_ref())?;
+    s.run(op)?;
+    s.nudge_all(out)
+}
+
+fn drops_weight(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::AddNorm(mut op)) = op else { return s.run(op) };
+    op.norm.weight = None;
+    s.run(op)
+}
+
+/// Heads are normed in place, each by itself: how many there are, and of what type, is free.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("head_norm", "x", Field::Rows, "rows are normed by themselves"),
+    Lawful::new("head_norm", "x", Field::Cols, "any number of whole parts"),
+    Lawful::new("head_norm", "x", Field::Transposed, "any number of whole parts"),
+    Lawful::new("head_norm", "x", Field::Dtype, "in place"),
+    Lawful::new("head_norm", "width", Field::Size, "a divisor of the columns, where no weight has a width"),
+];

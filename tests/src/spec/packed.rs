@@ -1,15 +1,29 @@
-//! `linear`, `gated_linear`, `embed` and `expert_linear` from the formats that cost most to decode: the K forms and the own
-//! integer formats, with tail groups. Each op's own spec runs the cases and says what they should give; here they are drawn.
+//! `linear`, `gated_linear`, `embed` and `expert_linear` from the formats that cost most to decode: the K
+//! forms and the own integer formats, with tail groups. Each op's own spec runs the cases and says what they
+//! should give; here they are drawn.
 
 use super::weight::{self, PACKED};
+use super::{embed, linear, moe};
+use crate::bug::{Bug, Plant};
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
-use crate::registry::{OpSpec, Part};
+use crate::lawful::Lawful;
+use crate::laws::{ORACLE, STRICT};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::Backend;
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::mem::{Float, GroupBits, Groups, WeightFormat, WeightInfo};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::OpKind;
+
+/// Shows the ops that have cases here.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Packed(linear::Linear));
+    visitor.visit(Packed(linear::GatedLinear));
+    visitor.visit(Packed(embed::Embed));
+    visitor.visit(Packed(moe::ExpertLinear));
+}
 
 /// An op that has cases of packed weights.
 pub trait PackedCases: OpSpec {
@@ -25,6 +39,9 @@ pub struct Packed<S>(pub S);
 
 impl<S: PackedCases> OpSpec for Packed<S> {
     type Case = S::Case;
+    fn kind(&self) -> OpKind {
+        self.0.kind()
+    }
     fn name(&self) -> &'static str {
         S::NAME
     }
@@ -59,3 +76,71 @@ impl<S: PackedCases> OpSpec for Packed<S> {
         self.0.relaid(case, dice)
     }
 }
+
+/// Planted in what reads packed weights.
+pub const BUGS: &[Bug] = &[
+    bug("TailGroupTakesScaleBefore", "linear_packed", STRICT, tail_group_takes_scale_before),
+    bug("LargeBlocksFirstScaleOff", "gated_linear_packed", ORACLE, first_scale_off),
+    bug("OffsetsOfGroupsForgotten", "embed_packed", ORACLE, offsets_forgotten),
+    bug("NibblesSwapped", "expert_linear_packed", ORACLE, nibbles_swapped),
+];
+
+const fn bug(
+    name: &'static str,
+    spec: &'static str,
+    caught_by: &'static str,
+    wrong: fn(&WeightInfo, &mut [u8]),
+) -> Bug {
+    Bug { name, spec, caught_by, plant: Plant::Weights(wrong) }
+}
+
+/// Every row of a weight of groups, by its form and the bytes of a whole group.
+fn rows_of_groups(info: &WeightInfo, bytes: &mut [u8], each: impl Fn(Groups, usize, &mut [u8])) {
+    let WeightFormat::Group(form) = info.format else { return };
+    let whole = form.group_bytes(form.group(info.cols));
+    bytes.chunks_mut(form.row_bytes(info.cols)).for_each(|row| each(form, whole, row));
+}
+
+fn offsets_forgotten(info: &WeightInfo, bytes: &mut [u8]) {
+    rows_of_groups(info, bytes, |form, whole, row| {
+        if form.asymmetric {
+            row.chunks_mut(whole).for_each(|group| group[2..4].fill(0));
+        }
+    });
+}
+
+fn nibbles_swapped(info: &WeightInfo, bytes: &mut [u8]) {
+    rows_of_groups(info, bytes, |form, whole, row| {
+        if form.bits == GroupBits::Four {
+            let codes = row.chunks_mut(whole).flat_map(|group| &mut group[form.head()..]);
+            codes.for_each(|pair| *pair = pair.rotate_left(4));
+        }
+    });
+}
+
+fn tail_group_takes_scale_before(info: &WeightInfo, bytes: &mut [u8]) {
+    rows_of_groups(info, bytes, |form, whole, row| {
+        let tail = info.cols / form.group(info.cols) * whole;
+        if tail >= whole && tail < row.len() {
+            row.copy_within(tail - whole..tail - whole + 2, tail);
+        }
+    });
+}
+
+fn first_scale_off(info: &WeightInfo, bytes: &mut [u8]) {
+    let WeightFormat::Block(block) = info.format else { return };
+    if !block.is_large() {
+        return;
+    }
+    // In every K form one of these bytes holds small scales, the others parts of codes.
+    for raw in bytes.chunks_mut(block.bytes()) {
+        for at in [4, 104, 192] {
+            if let Some(byte) = raw.get_mut(at) {
+                *byte ^= 0b10;
+            }
+        }
+    }
+}
+
+/// Those of the ops themselves.
+pub const LAWFUL: &[Lawful] = &[];

@@ -1,18 +1,29 @@
 //! `rope`, and `qkv_rope_append`: norms, rotation and append in one.
 
-use super::kv::{SlabCase, distinct_slots};
+use super::kv::{self, SlabCase, distinct_slots};
 use super::norm::NormSet;
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::{Dice, round};
+use crate::lawful::{Field, Lawful};
+use crate::laws::ORACLE;
 use crate::oracle::rope as oracle;
 use crate::poison::{Grid, Lay};
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, FusedOps, PrimitiveOps, QkvCall, RopeView};
+use engraft_core::backend::{Backend, Stream};
 use engraft_core::mem::{Buf, Float, StepBuffers, StepShape};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, Op, OpKind, RopeOp, RopeOpKind, RopeView};
 use engraft_core::params::{Heads, RopeStyle};
+use engraft_cpu::Cpu;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Rope);
+    visitor.visit(QkvRopeAppend);
+}
 
 /// A rotary table.
 #[derive(Debug, Clone)]
@@ -34,6 +45,14 @@ impl Angles {
         let cos = angles.iter().map(|a| libm::cos(*a) as f32);
         let table = cos.chain(angles.iter().map(|a| libm::sin(*a) as f32)).collect();
         Self { table, positions, pairs, style: dice.pick(&[RopeStyle::Half, RopeStyle::Interleaved]) }
+    }
+
+    /// A position of the table, now and then one beyond it: its row does not turn.
+    fn position(&self, dice: &mut Dice) -> u32 {
+        match dice.once_in(9) {
+            true => dice.pick(&[self.positions as u32, self.positions as u32 + 3, u32::MAX]),
+            false => dice.below(self.positions) as u32,
+        }
     }
 
     fn view<'a, M: engraft_core::mem::DeviceMem>(&self, table: &'a Buf<M, f32>) -> RopeView<'a, M> {
@@ -60,13 +79,13 @@ pub struct Rope;
 
 impl OpSpec for Rope {
     type Case = RopeCase;
-    fn name(&self) -> &'static str {
-        "rope"
+    fn kind(&self) -> OpKind {
+        RopeOpKind::Rope.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> RopeCase {
         let (tokens, heads, width) = (dice.rows(), dice.pick(&[1, 2, 3, 7]), dice.pick(&[2, 6, 16, 33, 64]));
         let angles = Angles::random(dice, width);
-        let positions = (0..tokens).map(|_| dice.below(angles.positions) as u32).collect();
+        let positions = (0..tokens).map(|_| angles.position(dice)).collect();
         let scale = dice.scale(dtype);
         RopeCase { x: Grid::random(dice, tokens, heads * width, dtype, scale), width, positions, angles }
     }
@@ -74,7 +93,8 @@ impl OpSpec for Rope {
         let (mut x, positions) = (dev.grid(&case.x)?, dev.buffer(&case.positions)?);
         let table = dev.buffer(&case.angles.table)?;
         let rope = case.angles.view(&table);
-        dev.launch(|s, _| s.rope(x.view_mut(), case.width, positions.view(), rope))?;
+        let (width, positions) = (case.width, positions.view());
+        dev.launch(|to| to.run(ops::Rope { x: x.view_mut()?, width, positions, rope }))?;
         Ok(vec![dev.read(&x, "x")?])
     }
     fn oracle(&self, case: &RopeCase, _: Madd) -> Vec<Want> {
@@ -90,7 +110,7 @@ impl OpSpec for Rope {
     }
 }
 
-/// A fused product on its way into the cache.
+/// A fused matmul's output on its way into the cache.
 #[derive(Debug, Clone)]
 pub struct QkvCase {
     /// Heads.
@@ -117,11 +137,8 @@ pub struct QkvRopeAppend;
 
 impl OpSpec for QkvRopeAppend {
     type Case = QkvCase;
-    fn name(&self) -> &'static str {
-        "qkv_rope_append"
-    }
-    fn fused(&self) -> bool {
-        true
+    fn kind(&self) -> OpKind {
+        RopeOpKind::QkvRopeAppend.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> QkvCase {
         let (kv_heads, group) = (dice.pick(&[1, 2, 3]), dice.pick(&[1, 2, 5]));
@@ -132,7 +149,7 @@ impl OpSpec for QkvRopeAppend {
         let slab = SlabCase::random(dice, heads, tokens, kv_dtype);
         let angles = (!dice.once_in(4)).then(|| Angles::random(dice, k_dim));
         let normed = dice.once_in(3);
-        let range = angles.as_ref().map_or(100, |a| a.positions);
+        let positions = (0..tokens).map(|_| angles.as_ref().map_or(7, |a| a.position(dice))).collect();
         let mut qkv = Grid::random(dice, tokens, heads.qkv_cols(), dtype, 1.0);
         // Values go through two types: keep them representable in both.
         qkv.values.iter_mut().for_each(|v| *v = round(*v, dtype));
@@ -141,7 +158,7 @@ impl OpSpec for QkvRopeAppend {
             qkv,
             q_norm: normed.then(|| NormSet::random(dice, k_dim)),
             k_norm: normed.then(|| NormSet::random(dice, k_dim)),
-            positions: (0..tokens).map(|_| dice.below(range) as u32).collect(),
+            positions,
             slots: distinct_slots(dice, tokens, &slab),
             angles,
             slab,
@@ -156,24 +173,27 @@ impl OpSpec for QkvRopeAppend {
             fill.token(t, 0, case.positions[t], case.slots[t], 0);
         }
         let (words, to) = step.upload_parts();
-        engraft_core::backend::Stream::upload(&mut dev.stream, words, to)?;
-        let none = NormSet::none();
-        let q_norm = case.q_norm.as_ref().unwrap_or(&none).operands(dev)?;
-        let k_norm = case.k_norm.as_ref().unwrap_or(&none).operands(dev)?;
+        dev.stream.upload(words, to)?;
+        let [q_norm, k_norm] =
+            [&case.q_norm, &case.k_norm].map(|set| set.as_ref().map(|set| set.operands(dev)));
+        let (q_norm, k_norm) = (q_norm.transpose()?, k_norm.transpose()?);
         let table = dev.buffer(&case.angles.as_ref().map_or(vec![0.0], |a| a.table.clone()))?;
-        let slab = case.slab.place(dev)?;
+        let mut slab = case.slab.place(dev)?;
         let mut qkv = dev.grid(&case.qkv)?;
-        dev.launch(|s, _| {
-            let call = QkvCall {
+        dev.launch(|to| {
+            let step = step.view()?;
+            to.run(ops::QkvRopeAppend {
+                qkv: qkv.view_mut()?,
                 heads: case.heads,
-                q_norm: case.q_norm.as_ref().map(|n| q_norm.call(n)),
-                k_norm: case.k_norm.as_ref().map(|n| k_norm.call(n)),
+                q_norm: q_norm.as_ref().zip(case.q_norm.as_ref()).map(|(w, set)| w.weights(set)),
+                k_norm: k_norm.as_ref().zip(case.k_norm.as_ref()).map(|(w, set)| w.weights(set)),
                 rope: case.angles.as_ref().map(|a| a.view(&table)),
-                step: step.view(),
-            };
-            s.qkv_rope_append(qkv.view_mut(), call, slab.view())
+                positions: step.positions,
+                slots: step.slots,
+                kv: slab.view_mut(),
+            })
         })?;
-        let [k, v] = slab.read_all(dev)?;
+        let [k, v] = kv::read_all(dev, &slab)?;
         Ok(vec![dev.read(&qkv, "qkv")?, k, v])
     }
     fn oracle(&self, case: &QkvCase, _: Madd) -> Vec<Want> {
@@ -188,3 +208,56 @@ impl OpSpec for QkvRopeAppend {
         Some(QkvCase { qkv: Grid { lay: Lay::random(dice), ..case.qkv.clone() }, ..case.clone() })
     }
 }
+
+/// Planted in rotations.
+pub const BUGS: &[Bug] = &[
+    Bug::new("RopeNextPosition", "rope", ORACLE, next_position),
+    Bug::new("RopeSkipsLastToken", "rope", ORACLE, skips_last_token),
+    Bug::new("RopeOtherStyle", "rope", ORACLE, other_style),
+    Bug::new("QkvDropsKeyNorm", "qkv_rope_append", ORACLE, drops_key_norm),
+    Bug::new("QkvDropsRotation", "qkv_rope_append", ORACLE, drops_rotation),
+];
+
+fn next_position(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Rope(RopeOp::Rope(op)) = op else { return s.run(op) };
+    let count = op.rope.positions as u32;
+    let next = s.changed(op.positions, |p| p.wrapping_add(1) % count)?;
+    s.run(ops::Rope { positions: next.view(), ..op })
+}
+
+fn skips_last_token(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Rope(RopeOp::Rope(op)) = op else { return s.run(op) };
+    let rows = 0..op.x.rows() - 1;
+    let (x, positions) = (op.x.row_range(rows.clone())?, op.positions.slice(rows)?);
+    s.run(ops::Rope { x, positions, ..op })
+}
+
+fn other_style(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Rope(RopeOp::Rope(mut op)) = op else { return s.run(op) };
+    op.rope.style = match op.rope.style {
+        RopeStyle::Half => RopeStyle::Interleaved,
+        RopeStyle::Interleaved => RopeStyle::Half,
+    };
+    s.run(op)
+}
+
+fn drops_key_norm(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Rope(RopeOp::QkvRopeAppend(op)) = op else { return s.run(op) };
+    s.run(ops::QkvRopeAppend { k_norm: None, ..op })
+}
+
+fn drops_rotation(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Rope(RopeOp::QkvRopeAppend(op)) = op else { return s.run(op) };
+    s.run(ops::QkvRopeAppend { rope: None, ..op })
+}
+
+/// Heads turn in place; a slab may have any pages.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("rope", "x", Field::Cols, "any number of whole heads"),
+    Lawful::new("rope", "x", Field::Dtype, "in place"),
+    Lawful::new("rope", "width", Field::Size, "a divisor of the columns with room for the pairs"),
+    Lawful::new("qkv_rope_append", "qkv", Field::Dtype, "in place"),
+    Lawful::new("qkv_rope_append", "kv", Field::Pages, "slots beyond the slab write nothing"),
+    Lawful::new("qkv_rope_append", "kv", Field::PageSize, "slots beyond the slab write nothing"),
+    Lawful::new("qkv_rope_append", "kv", Field::KvDtype, "keys and values are rounded to any type"),
+];

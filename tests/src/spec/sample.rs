@@ -1,16 +1,26 @@
-//! `argmax` and `sample`: tokens must be these very tokens.
+//! `sample`: tokens must be these very tokens.
 
+use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
+use crate::lawful::{Field, Lawful};
+use crate::laws::ORACLE;
 use crate::oracle::sample as oracle;
 use crate::poison::Grid;
-use crate::registry::{OpSpec, Part};
+use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, PrimitiveOps, SampleCall};
+use engraft_core::backend::Backend;
 use engraft_core::mem::{Float, NO_ROW};
 use engraft_core::numerics::Madd;
+use engraft_core::ops::{self, Op, OpKind, SampleOpKind};
 use engraft_core::sample::{SampleRow, SamplingParams};
+use engraft_cpu::Cpu;
+
+/// Shows the ops of this stem.
+pub fn each(visitor: &mut impl Visitor) {
+    visitor.visit(Sample);
+}
 
 /// Rows of logits with equal maxima now and then.
 fn logits(dice: &mut Dice, rows: usize, vocab: usize, dtype: Float) -> Grid {
@@ -26,34 +36,6 @@ fn logits(dice: &mut Dice, rows: usize, vocab: usize, dtype: Float) -> Grid {
         }
     }
     grid
-}
-
-/// `argmax`.
-#[derive(Debug, Clone, Copy)]
-pub struct Argmax;
-
-impl OpSpec for Argmax {
-    type Case = Grid;
-    fn name(&self) -> &'static str {
-        "argmax"
-    }
-    fn sample(&self, dtype: Float, dice: &mut Dice) -> Grid {
-        let (rows, vocab) = (dice.rows(), dice.pick(&[1usize, 2, 31, 33, 111, 1000]));
-        logits(dice, rows, vocab, dtype)
-    }
-    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Grid) -> Result<Vec<Output>> {
-        let x = dev.grid(case)?;
-        let mut out = dev.words(case.rows)?;
-        dev.launch(|s, _| s.argmax(x.view(), out.view_mut()))?;
-        Ok(vec![dev.read_words(&out, "tokens")?])
-    }
-    fn oracle(&self, case: &Grid, _: Madd) -> Vec<Want> {
-        vec![Want::Words((0..case.rows).map(|r| oracle::first_largest(case.row(r))).collect())]
-    }
-    fn alone(&self, case: &Grid, dice: &mut Dice) -> Option<Part<Grid>> {
-        let r = dice.below(case.rows);
-        Some((case.only(r), vec![r..r + 1]))
-    }
 }
 
 /// Logits, parameters, tokens seen.
@@ -88,8 +70,8 @@ pub struct Sample;
 
 impl OpSpec for Sample {
     type Case = Case;
-    fn name(&self) -> &'static str {
-        "sample"
+    fn kind(&self) -> OpKind {
+        SampleOpKind::Sample.into()
     }
     fn dtypes(&self) -> &'static [Float] {
         &[Float::F32]
@@ -104,7 +86,11 @@ impl OpSpec for Sample {
             })
             .collect();
         let order = dice.shuffled(slots);
-        let slots_of = order[..rows].iter().map(|s| if dice.once_in(8) { NO_ROW } else { *s as u32 });
+        let slots_of = order[..rows].iter().map(|s| match dice.below(12) {
+            0 => NO_ROW,
+            1 => (slots + dice.below(3)) as u32,
+            _ => *s as u32,
+        });
         let slots_of = slots_of.collect();
         Case {
             logits: logits(dice, rows, vocab, Float::F32),
@@ -122,15 +108,17 @@ impl OpSpec for Sample {
         let (table, slots) = (dev.buffer(&case.table)?, dev.buffer(&case.slots)?);
         let (positions, mut seen) = (dev.buffer(&case.positions)?, dev.buffer(&case.seen)?);
         let mut out = dev.words(case.logits.rows)?;
-        dev.launch(|s, _| {
-            let call = SampleCall {
+        let seen_words = case.logits.cols.div_ceil(32);
+        dev.launch(|to| {
+            to.run(ops::Sample {
+                logits: logits.view()?,
                 table: table.view(),
                 slots: slots.view(),
                 positions: positions.view(),
                 seen: seen.view_mut(),
-                seen_words: case.logits.cols.div_ceil(32),
-            };
-            s.sample(logits.view(), call, out.view_mut())
+                seen_words,
+                out: out.view_mut(),
+            })
         })?;
         Ok(vec![dev.read_words(&out, "tokens")?, dev.read_words(&seen, "seen")?])
     }
@@ -151,3 +139,30 @@ fn live_bits(vocab: usize, word: usize) -> u32 {
         rest => (1 << rest) - 1,
     }
 }
+
+/// Planted in sampling.
+pub const BUGS: &[Bug] = &[
+    Bug::new("SampleNextPosition", "sample", ORACLE, next_position),
+    Bug::new("SampleForgetsToMark", "sample", ORACLE, forgets_to_mark),
+];
+
+fn next_position(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Sample(op) = op else { return s.run(op) };
+    let next = s.changed(op.positions, |p| p + 1)?;
+    s.run(ops::Sample { positions: next.view(), ..op })
+}
+
+fn forgets_to_mark(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Sample(op) = op else { return s.run(op) };
+    let ops::Sample { logits, table, slots, positions, mut seen, seen_words, out } = op;
+    let old = s.words(seen.as_ref())?;
+    s.run(ops::Sample { logits, table, slots, positions, seen: seen.reborrow(), seen_words, out })?;
+    s.upload(&old, seen)
+}
+
+/// Parameters and bits are named by data.
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new("sample", "logits", Field::Cols, "a vocabulary with as many words of bits"),
+    Lawful::new("sample", "table", Field::Len, "slots beyond it sample nothing"),
+    Lawful::new("sample", "seen", Field::Len, "rows of bits beyond it are neither read nor marked"),
+];

@@ -17,8 +17,8 @@ pub const FORMATS: [WeightFormat; 8] = [
     WeightFormat::Block(Block::Q8_0),
 ];
 
-/// The K forms and the own integer formats: they cost most to decode, and drivers most to compile, so they have cases of
-/// their own (`packed`). Neighbours differ most, for runs of few cases.
+/// The K forms and the own integer formats: they cost most to decode, and drivers most to compile, so they
+/// have cases of their own (`packed`). Neighbours differ most, for runs of few cases.
 pub const PACKED: [WeightFormat; 12] = [
     WeightFormat::Block(Block::Q4K),
     own(GroupBits::Four, 64, true),

@@ -1,17 +1,16 @@
 //! `Broken`: the CPU with one planted bug.
 //!
-//! Every op, fused ones included, goes to the CPU's own kernel; the bug alters an argument before or memory after.
-//! Bugs stay away from recordings (memory is not touched then), except the one that is about them.
+//! Every op, fused ones included, goes through the bug (`conformance::bug`), which runs it by the CPU,
+//! rightly or not. Bugs stay away from recordings (memory is not touched then), except those that are about
+//! them.
 
-use crate::bugs::Bug;
-use conformance::dice::{from_bytes, to_bytes};
-use engraft_core::backend::{
-    Backend, Caps, Coverage, HostWeight, KvLayout, Op, Signature, Solo, Stream, block_on,
-};
-use engraft_core::mem::{Buf, BufMut, BufRef, GroupBits, Groups, MatRef, StepShape, WeightFormat};
+use conformance::bug::{Bug, Plant, Strike};
+use engraft_core::backend::{Backend, Caps, Coverage, Solo, Stream};
+use engraft_core::mem::{BufMut, BufRef, HostWeight, StepShape};
 use engraft_core::numerics::Numerics;
+use engraft_core::ops::{Checked, Run, Signature};
 use engraft_core::{Error, Result};
-use engraft_cpu::{Cpu, CpuGraph, CpuMem, CpuPlan, CpuStream, CpuWeight};
+use engraft_cpu::{Cpu, CpuGraph, CpuKernel, CpuMem, CpuPlan, CpuStream, CpuWeight};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,10 +44,9 @@ impl Broken {
 }
 
 impl Backend for Broken {
-    type Mem = CpuMem;
-    type Weight = CpuWeight;
+    type Device = Cpu;
+    type Kernel = CpuKernel;
     type Graph = CpuGraph;
-    type AttnPlan = CpuPlan;
     type Stream = BrokenStream;
     type Comm = Solo;
 
@@ -71,151 +69,37 @@ impl Backend for Broken {
         self.cpu.solo()
     }
     fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CpuWeight> {
-        match (self.bug, weight.format) {
-            (Some(bug), WeightFormat::Group(form)) => {
-                let bytes = bad_groups(bug, form, weight.cols, weight.parts.concat());
-                self.cpu.prepare_weight(HostWeight { parts: vec![bytes.into()], ..weight })
-            }
-            (Some(Bug::LargeBlocksFirstScaleOff), WeightFormat::Block(block)) if block.is_large() => {
-                let mut bytes = weight.parts.concat();
-                // In every K form one of these bytes holds small scales, the others parts of codes.
-                bytes
-                    .chunks_mut(block.bytes())
-                    .for_each(|raw| [4, 104, 192].into_iter().for_each(|at| flip(raw, at)));
-                self.cpu.prepare_weight(HostWeight { parts: vec![bytes.into()], ..weight })
-            }
-            _ => self.cpu.prepare_weight(weight),
-        }
-    }
-    fn kv_bytes(&self, layout: &KvLayout) -> (usize, usize) {
-        self.cpu.kv_bytes(layout)
+        let Some(Bug { plant: Plant::Weights(wrong), .. }) = self.bug else {
+            return self.cpu.prepare_weight(weight);
+        };
+        let (info, parts) = weight.into_parts();
+        let mut bytes = parts.concat();
+        wrong(&info, &mut bytes);
+        self.cpu.prepare_weight(HostWeight::new(info, vec![bytes.into()])?)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {
         self.cpu.attention_plan(bound)
     }
-    fn coverage(&self, op: Op, signature: &Signature) -> Coverage {
-        self.cpu.coverage(op, signature)
+    fn coverage(&self, signature: &Signature) -> Coverage<CpuKernel> {
+        self.cpu.coverage(signature)
     }
 }
 
-fn flip(raw: &mut [u8], at: usize) {
-    if let Some(byte) = raw.get_mut(at) {
-        *byte ^= 0b10;
-    }
-}
-
-/// Rows of groups as a wrong kernel would read them.
-fn bad_groups(bug: Bug, form: Groups, cols: usize, mut bytes: Vec<u8>) -> Vec<u8> {
-    let (head, size) = (form.head(), form.group(cols));
-    let (whole, tail) = (form.group_bytes(size), cols / size * form.group_bytes(size));
-    for row in bytes.chunks_mut(form.row_bytes(cols)) {
-        match bug {
-            Bug::OffsetsOfGroupsForgotten if form.asymmetric => {
-                row.chunks_mut(whole).for_each(|group| group[2..4].fill(0));
-            }
-            Bug::NibblesSwapped if form.bits == GroupBits::Four => row
-                .chunks_mut(whole)
-                .flat_map(|group| &mut group[head..])
-                .for_each(|pair| *pair = pair.rotate_left(4)),
-            Bug::TailGroupTakesScaleBefore if tail >= whole && tail < row.len() => {
-                row.copy_within(tail - whole..tail - whole + 2, tail);
-            }
-            _ => {}
-        }
-    }
-    bytes
-}
-
-/// The stream of [`Broken`]; its ops are in `ops.rs`.
+/// The stream of [`Broken`].
 pub struct BrokenStream {
-    pub inner: CpuStream,
-    pub recording: bool,
+    inner: CpuStream,
+    recording: bool,
     backend: Arc<Broken>,
 }
 
-impl BrokenStream {
-    /// Whether this bug is to strike now.
-    pub fn is(&self, bug: Bug) -> bool {
-        self.backend.bug == Some(bug) && !self.recording
-    }
-
-    /// Whether this bug is to strike while something is recorded.
-    pub fn is_recording(&self, bug: Bug) -> bool {
-        self.backend.bug == Some(bug) && self.recording
-    }
-
-    /// Whether several threads compute.
-    pub fn is_threaded(&self) -> bool {
-        self.backend.cpu.machine().pool.threads() > 1
-    }
-
-    /// Counts calls over all streams of the backend: true for every second one.
-    pub fn second_call(&self) -> bool {
-        self.backend.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1
-    }
-
-    /// Copies words to the host.
-    pub fn words<T: bytemuck::Pod>(&mut self, words: BufRef<'_, CpuMem, T>) -> Result<Vec<T>> {
-        let mut host = vec![T::zeroed(); words.len];
-        let ticket = self.inner.download(words)?;
-        block_on(self.inner.collect(ticket, &mut host))?;
-        Ok(host)
-    }
-
-    /// A new buffer with these words.
-    pub fn buffer<T: bytemuck::Pod>(&mut self, words: &[T]) -> Result<Buf<CpuMem, T>> {
-        let mut buffer = Buf::new(CpuMem::new(size_of_val(words))?, words.len())?;
-        self.inner.upload(words, buffer.view_mut())?;
-        Ok(buffer)
-    }
-
-    /// A copy of a buffer with every word changed.
-    pub fn changed<T: bytemuck::Pod>(
-        &mut self,
-        words: BufRef<'_, CpuMem, T>,
-        change: impl Fn(T) -> T,
-    ) -> Result<Buf<CpuMem, T>> {
-        let host: Vec<T> = self.words(words)?.into_iter().map(change).collect();
-        self.buffer(&host)
-    }
-
-    fn bytes(&mut self, m: MatRef<'_, CpuMem>) -> Result<Buf<CpuMem, u8>> {
-        Buf::new(m.mem.clone(), engraft_core::mem::DeviceMem::bytes(m.mem))
-    }
-
-    /// Overwrites element `(r, c)`; `c` may lie beyond the row.
-    pub fn set(&mut self, m: MatRef<'_, CpuMem>, r: usize, c: usize, value: f32) -> Result<()> {
-        let mut all = self.bytes(m)?;
-        let at = (m.offset + r * m.pitch + c) * m.dtype.bytes();
-        let image = to_bytes(&[value], m.dtype);
-        self.inner.upload(&image, all.view_mut().slice(at..at + image.len())?)
-    }
-
-    /// A matrix row by row.
-    pub fn values(&mut self, m: MatRef<'_, CpuMem>) -> Result<Vec<f32>> {
-        let all = self.bytes(m)?;
-        let all = self.words(all.view())?;
-        let at = |i: usize| (m.offset + i / m.cols * m.pitch + i % m.cols) * m.dtype.bytes();
-        Ok((0..m.rows * m.cols).map(|i| from_bytes(&all, at(i), m.dtype)).collect())
-    }
-
-    /// Overwrites a matrix.
-    pub fn store(&mut self, m: MatRef<'_, CpuMem>, values: &[f32]) -> Result<()> {
-        for (i, value) in values.iter().enumerate() {
-            self.set(m, i / m.cols, i % m.cols, *value)?;
-        }
-        Ok(())
-    }
-
-    /// Flips the lowest bit of the first element of rows `0..rows`.
-    pub fn nudge(&mut self, m: MatRef<'_, CpuMem>, rows: usize) -> Result<()> {
-        let mut all = self.bytes(m)?;
-        for r in 0..rows {
-            let at = (m.offset + r * m.pitch) * m.dtype.bytes();
-            let low = self.words(all.view().slice(at..at + 1)?)?[0];
-            self.inner.upload(&[low ^ 1], all.view_mut().slice(at..at + 1)?)?;
-        }
-        Ok(())
+impl Run<Cpu> for BrokenStream {
+    fn run(&mut self, op: Checked<'_, Cpu>) -> Result<()> {
+        let wrong = match (self.backend.bug.map(|bug| bug.plant), self.recording) {
+            (Some(Plant::Ops(wrong)), false) | (Some(Plant::Recording(wrong)), true) => wrong,
+            _ => return self.inner.run(op),
+        };
+        let threads = self.backend.cpu.machine().pool.threads();
+        wrong(&mut Strike::new(&mut self.inner, &self.backend.calls, threads), op.into_op())
     }
 }
 
@@ -235,6 +119,9 @@ impl Stream<Broken> for BrokenStream {
         out: &mut [T],
     ) -> impl Future<Output = Result<()>> {
         self.inner.collect(ticket, out)
+    }
+    fn plan_attention(&mut self, shape: StepShape, plan: &mut CpuPlan) -> Result<()> {
+        self.inner.plan_attention(shape, plan)
     }
     fn submit(&mut self) -> Result<()> {
         self.inner.submit()

@@ -1,4 +1,5 @@
-//! A capture that fails costs time, not the answer: the engine keeps the reason and runs those steps op by op.
+//! A capture that fails costs time, not the answer: the engine keeps the reason and runs those steps op by
+//! op.
 
 use crate::backend::Broken;
 use conformance::backends::folder;

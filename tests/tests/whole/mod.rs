@@ -1,5 +1,5 @@
-//! Whole models on a device, bit for bit: what both GPU backends are held to (`cuda.rs`, `wgpu.rs`). The CPU, with more
-//! cases and twins, has its own test (`models.rs`).
+//! Whole models on a device, bit for bit: what both GPU backends are held to (`cuda.rs`, `wgpu.rs`). The CPU,
+//! with more cases and twins, has its own test (`models.rs`).
 
 use conformance::backends::folder;
 use engraft_core::backend::Backend;
@@ -76,7 +76,8 @@ pub fn same(what: &str, got: &Run, want: &Run, kept: bool) {
     }
 }
 
-/// Chunks, pages, recorded steps: the same bits; in reference mode those of the CPU in the same form of multiply-add, too.
+/// Chunks, pages, recorded steps: the same bits; in reference mode those of the CPU in the same form of
+/// multiply-add, too.
 pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) {
     let greedy = SamplingParams::default();
     let usual = EngineConfig { dtype, kv_dtype: dtype, ..config() };

@@ -4,19 +4,39 @@ use super::*;
 use crate::simd::{Lanes, WIDTH};
 use engraft_core::mem::Float;
 
-/// Attention without pages: sequence `s` has rows `bounds[s]..bounds[s + 1]` of q, k and v.
+/// Keys and values of all sequences, one after the other: sequence `s` has rows `bounds[s]..bounds[s + 1]` of
+/// q, k and v.
+#[derive(Debug, Clone, Copy)]
+pub struct DenseKeys<'a> {
+    /// `[tokens, kv_heads * k_dim]`.
+    pub k: Rows,
+    /// `[tokens, kv_heads * v_dim]`.
+    pub v: Rows,
+    /// `[seqs + 1]`.
+    pub bounds: &'a [u32],
+}
+
+/// Attention without pages: out `[tokens, heads * v_dim]`.
+///
+/// # Errors
+/// `Shape` and `Internal` for bounds that do not ascend or end beyond the rows.
 pub fn attend_dense(
     machine: &Machine,
-    q: Rows,
-    k: Rows,
-    v: Rows,
-    bounds: &[u32],
-    heads: Heads,
-    scores: &Scores,
+    queries: Queries<'_>,
+    keys: DenseKeys<'_>,
     out: RowsMut,
 ) -> Result<()> {
-    let keys = Dense { k, v, bounds, heads };
-    attend(machine, &Call { q, out, keys: &keys, heads, scores })
+    const OP: &str = "attend_dense";
+    let (DenseKeys { k, v, bounds }, heads) = (keys, queries.heads);
+    let group = check_queries(OP, &queries, out)?;
+    // Numbers, since there are no fewer query heads.
+    same(OP, "rows of k", k.rows, queries.q.rows)?;
+    same(OP, "rows of v", v.rows, queries.q.rows)?;
+    same(OP, "columns of k", k.cols, heads.kv_heads * heads.k_dim)?;
+    same(OP, "columns of v", v.cols, heads.kv_heads * heads.v_dim)?;
+    check_bounds(OP, bounds, queries.q.rows)?;
+    let keys = Dense { k, v, bounds, heads, group };
+    attend(machine, &Call { queries, group, out, keys: &keys })
 }
 
 struct Dense<'a> {
@@ -24,6 +44,7 @@ struct Dense<'a> {
     v: Rows,
     bounds: &'a [u32],
     heads: Heads,
+    group: usize,
 }
 
 impl Dense<'_> {
@@ -51,33 +72,25 @@ impl Keys for Dense<'_> {
         self.bounds.len().saturating_sub(1)
     }
 
-    fn rows(&self, seq: usize) -> (usize, usize, usize) {
+    fn extent(&self, seq: usize) -> Extent {
         let (from, to) = (self.bounds[seq] as usize, self.bounds[seq + 1] as usize);
-        (from, to - from, to - from)
+        Extent { first: from, rows: to - from, keys: to - from }
     }
 
     fn block_rows(&self) -> usize {
         // A text of 64 words is one block: its keys are turned once.
-        (4 * CHUNK / (self.heads.heads / self.heads.kv_heads)).clamp(1, CHUNK)
+        (4 * CHUNK / self.group).clamp(1, CHUNK)
     }
 
     #[inline(always)]
-    unsafe fn runs<V: Lanes>(
-        &self,
-        seq: usize,
-        head: usize,
-        chunk: usize,
-        from: usize,
-        to: usize,
-        scratch: *mut f32,
-        runs: &mut [Run; CHUNK],
-    ) -> usize {
+    unsafe fn runs<V: Lanes>(&self, span: Span, scratch: *mut f32, runs: &mut [Run; CHUNK]) -> Option<usize> {
+        let Span { seq, head, chunk, from, to } = span;
         let Heads { k_dim, v_dim, .. } = self.heads;
         let first = self.bounds[seq] as usize;
         let v_stride = Self::v_stride(&self.heads);
         let k_stride = Self::k_stride(&self.heads);
-        // SAFETY: the parts of the scratch that `scratch()` asked for; rows lie inside k and v. Whole vectors of positions
-        // and of a key's values are turned; what is beyond them is never looked at.
+        // SAFETY: the parts of the scratch that `scratch()` asked for; rows lie inside k and v. Whole vectors
+        // of positions and of a key's values are turned; what is beyond them is never looked at.
         unsafe {
             let keys = scratch;
             let values = keys.add(k_stride * CHUNK);
@@ -109,6 +122,6 @@ impl Keys for Dense<'_> {
                 v_stride,
             };
         }
-        1
+        Some(1)
     }
 }

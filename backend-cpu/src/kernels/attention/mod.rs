@@ -1,6 +1,7 @@
 //! Attention, over pages and over plain rows, with one arithmetic.
 //!
-//! Keys are walked in chunks of 64 absolute positions, ascending. Within a chunk, over the keys that a query row sees:
+//! Keys are walked in chunks of 64 absolute positions, ascending. Within a chunk, over the keys that a query
+//! row sees:
 //!
 //! ```text
 //! s_j = (chain over d of madd(q_d, k_jd, acc)) * scale     soft cap: s = cap * tanh(s * (1 / cap))
@@ -8,14 +9,15 @@
 //! m = max s_j    e_j = exp(s_j - m)    l = chain of l + e_j    o_d = chain of madd(e_j, v_jd, o_d)
 //! ```
 //!
-//! The first chunk is taken as it is; later ones are merged: `M' = max(M, m)`, `a = exp(M - M')`, `b = exp(m - M')`,
-//! `L = madd(L, a, l * b)`, `O = madd(O, a, o * b)`. At the end `O / L`; a row that sees nothing is zero. All chains start
-//! at +0 and ascend. So neither the batch nor chunked prefill nor paging nor page order can change a bit.
+//! The first chunk is taken as it is; later ones are merged: `M' = max(M, m)`, `a = exp(M - M')`,
+//! `b = exp(m - M')`, `L = madd(L, a, l * b)`, `O = madd(O, a, o * b)`. At the end `O / L`; a row that sees
+//! nothing is zero. All chains start at +0 and ascend. So neither the batch nor chunked prefill nor paging nor
+//! page order can change a bit.
 //!
-//! A chunk's keys come as *runs*: consecutive positions whose keys lie transposed (`[d][position]`) and whose values lie
-//! as rows. Lanes run over positions for scores and over value columns for outputs, so a lane is one chain. Vector loads
-//! of scores may read past a run; slabs are padded for that ([`super::kv::PAD`]), and such lanes are overwritten or
-//! ignored.
+//! A chunk's keys come as *runs*: consecutive positions whose keys lie transposed (`[d][position]`) and whose
+//! values lie as rows. Lanes run over positions for scores and over value columns for outputs, so a lane is
+//! one chain. Vector loads of scores may read past a run; slabs are padded for that ([`super::kv::PAD`]), and
+//! such lanes are overwritten or ignored.
 //!
 //! Work is split over (sequence, key/value head, block of query rows).
 
@@ -25,38 +27,56 @@ mod paged;
 mod tests;
 mod tile;
 
-pub use dense::attend_dense;
+pub use dense::{DenseKeys, attend_dense};
 pub use paged::{Pages, attend_paged};
+pub use tile::CHUNK;
 
-use super::{Floats, Machine, Rows, RowsMut};
+use super::{Floats, Machine, Rows, RowsMut, product, same};
 use crate::simd::{self, Kernel, wide};
 use engraft_core::mem::Float;
 use engraft_core::params::{Heads, Scores};
 use engraft_core::{Error, Result};
-use tile::Tile;
+use tile::{Run, Tile, row_floats};
 
-/// Positions of a chunk.
-pub const CHUNK: usize = 64;
-/// Consecutive positions of a chunk that lie together.
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    /// First position, from the chunk's start.
-    at: usize,
-    /// Positions.
-    len: usize,
-    /// Keys: element `(d, i)` at `d * k_stride + i`.
-    k: *const u8,
-    /// Elements from one `d` to the next.
-    k_stride: usize,
-    /// Values: element `(i, d)` at `i * v_stride + d`.
-    v: *const u8,
-    /// Elements from one position to the next.
-    v_stride: usize,
+/// Why there is no kernel for some heads.
+pub const LARGEST_GROUP: &str = "at most 256 query heads may share a key head";
+
+/// Query heads that share a key head; none where they are too many for a tile, or share unevenly.
+pub fn group(heads: &Heads) -> Option<usize> {
+    let group = heads.heads.checked_div(heads.kv_heads)?;
+    ((1..=tile::MOST).contains(&group) && group * heads.kv_heads == heads.heads).then_some(group)
 }
 
-impl Run {
-    const NONE: Run =
-        Run { at: 0, len: 0, k: std::ptr::null(), k_stride: 0, v: std::ptr::null(), v_stride: 0 };
+/// Queries, and what they see of their keys.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// `[tokens, heads * k_dim]`.
+    pub q: Rows,
+    /// Heads.
+    pub heads: Heads,
+    /// Scores and masks.
+    pub scores: &'a Scores,
+}
+
+/// Part of a chunk: positions `from..to`, in the chunk that begins at `chunk`, of one sequence and head.
+#[derive(Clone, Copy)]
+struct Span {
+    seq: usize,
+    head: usize,
+    chunk: usize,
+    from: usize,
+    to: usize,
+}
+
+/// The rows and keys of a sequence.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// First query row.
+    first: usize,
+    /// Query rows.
+    rows: usize,
+    /// Keys, at least as many as query rows.
+    keys: usize,
 }
 
 /// Where the keys of a sequence lie.
@@ -67,60 +87,80 @@ trait Keys: Sync {
     fn scratch(&self, heads: &Heads) -> usize;
     /// Query rows of one work item: a tile holds them for every head of a group.
     fn block_rows(&self) -> usize;
-    /// Runs of positions `from..to` (within one chunk that begins at `chunk`) of sequence `seq`, head `head`.
+    /// Runs that cover a span; none where it has no keys.
     ///
     /// # Safety
-    /// `scratch` has the floats asked for and belongs to this thread.
+    /// The span lies within its sequence's keys; `scratch` has the floats asked for and belongs to this
+    /// thread.
     unsafe fn runs<V: simd::Lanes>(
         &self,
-        seq: usize,
-        head: usize,
-        chunk: usize,
-        from: usize,
-        to: usize,
+        span: Span,
         scratch: *mut f32,
         runs: &mut [Run; CHUNK],
-    ) -> usize;
-    /// `(first query row, rows, keys)` of a sequence.
-    fn rows(&self, seq: usize) -> (usize, usize, usize);
+    ) -> Option<usize>;
+    /// Rows and keys of a sequence.
+    fn extent(&self, seq: usize) -> Extent;
     /// Sequences.
     fn seqs(&self) -> usize;
 }
 
 /// What all work items share.
 struct Call<'a, K> {
-    q: Rows,
+    queries: Queries<'a>,
+    group: usize,
     out: RowsMut,
     keys: &'a K,
-    heads: Heads,
-    scores: &'a Scores,
 }
 
-/// Floats per row of a tile: q, scores, output.
-fn row_floats(heads: &Heads) -> usize {
-    heads.k_dim.next_multiple_of(8) + (CHUNK + 8) + heads.v_dim.next_multiple_of(8)
+/// Query rows `bounds[s]..bounds[s + 1]` of sequence `s` lie among `rows`, and no row belongs to two
+/// sequences.
+fn check_bounds(op: &'static str, bounds: &[u32], rows: usize) -> Result<()> {
+    if !bounds.is_sorted() {
+        return Err(Error::internal(format!("{op}: bounds of sequences that do not ascend")));
+    }
+    let end = bounds.last().map_or(0, |end| *end as usize);
+    if end > rows {
+        return Err(Error::Shape { op, what: "the last bound", got: end, want: rows });
+    }
+    Ok(())
+}
+
+/// Queries and outputs of these heads; the size of a group.
+fn check_queries(op: &'static str, queries: &Queries<'_>, out: RowsMut) -> Result<usize> {
+    let Queries { q, heads, scores } = queries;
+    let Some(group) = group(heads) else {
+        return Err(Error::Unsupported {
+            op: op.into(),
+            backend: "cpu".into(),
+            reason: format!("{} heads over {} key heads: {LARGEST_GROUP}", heads.heads, heads.kv_heads),
+        });
+    };
+    same(op, "rows of the output", out.rows, q.rows)?;
+    product(op, "columns of q", q.cols, heads.heads, heads.k_dim)?;
+    product(op, "columns of the output", out.cols, heads.heads, heads.v_dim)?;
+    if let Some(slopes) = &scores.alibi {
+        same(op, "slopes", slopes.len(), heads.heads)?;
+    }
+    Ok(group)
 }
 
 fn attend<K: Keys>(machine: &Machine, call: &Call<'_, K>) -> Result<()> {
-    let group = call.heads.heads / call.heads.kv_heads;
-    if group > tile::MOST {
-        return Err(Error::Unsupported {
-            op: "attend".into(),
-            backend: "cpu".into(),
-            reason: format!("{group} query heads share a key head; at most {} are possible", tile::MOST),
-        });
-    }
+    let (heads, group) = (&call.queries.heads, call.group);
     let block_rows = call.keys.block_rows();
+    let blocks_of = |seq| call.keys.extent(seq).rows.div_ceil(block_rows);
+    let items: usize = (0..call.keys.seqs()).map(blocks_of).sum();
+    if items == 0 {
+        return Ok(());
+    }
     // A tile's rows are (query row, head of the group) pairs; the scratch of a thread holds one tile.
-    let per_thread = (block_rows * group) * row_floats(&call.heads) + call.keys.scratch(&call.heads) + 64;
-    let items: usize = (0..call.keys.seqs()).map(|s| call.keys.rows(s).1.div_ceil(block_rows)).sum();
+    let per_thread = (block_rows * group) * row_floats(heads) + call.keys.scratch(heads) + 64;
     let threads = machine.pool.threads();
     machine.with_scratch(per_thread * threads, |scratch| {
-        machine.pool.run(items * call.heads.kv_heads, |item, thread| {
-            let (mut block, head) = (item / call.heads.kv_heads, item % call.heads.kv_heads);
+        machine.pool.run(items * heads.kv_heads, |item, thread| {
+            let (mut block, head) = (item / heads.kv_heads, item % heads.kv_heads);
             let mut seq = 0;
             loop {
-                let blocks = call.keys.rows(seq).1.div_ceil(block_rows);
+                let blocks = blocks_of(seq);
                 if block < blocks {
                     break;
                 }
@@ -158,13 +198,13 @@ impl<K: Keys> Kernel for Item<'_, K> {
 impl<K: Keys> Item<'_, K> {
     #[inline(always)]
     fn walk<V: simd::Lanes, E: tile::Element>(&self) {
-        let Call { q, out, keys, heads, scores } = *self.call;
-        let (first, rows, len) = keys.rows(self.seq);
+        let Call { queries: Queries { q, heads, scores }, group, out, keys } = *self.call;
+        let Extent { first, rows, keys: len } = keys.extent(self.seq);
         let block_rows = keys.block_rows();
         let from = self.block * block_rows;
         let count = (rows - from).min(block_rows);
-        let group = heads.heads / heads.kv_heads;
-        // SAFETY: `attend` sized the scratch for block_rows * group rows and the keys' own.
+        // SAFETY: the callers of `attend` have checked that queries, keys and outputs go together; it sized
+        // the scratch for block_rows * group rows and the keys' own.
         unsafe {
             let own = self.scratch.at(0);
             let key_scratch = own.add(block_rows * group * row_floats(&heads));
@@ -177,8 +217,10 @@ impl<K: Keys> Item<'_, K> {
             let mut runs = [Run::NONE; CHUNK];
             while chunk < hi {
                 let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
-                let n = keys.runs::<V>(self.seq, self.head, chunk, a, b, key_scratch, &mut runs);
-                tile.chunk::<V, E>(chunk, &runs[..n]);
+                let span = Span { seq: self.seq, head: self.head, chunk, from: a, to: b };
+                if let Some(n) = keys.runs::<V>(span, key_scratch, &mut runs) {
+                    tile.chunk::<V, E>(chunk, &runs[..n]);
+                }
                 chunk += CHUNK;
             }
             tile.store::<V>(out, first + from, self.head);

@@ -5,19 +5,20 @@ use super::super::kv::{Slab, append, slab_bytes};
 use super::super::testing::{bits, machines, values};
 use super::*;
 use crate::kernels::AlignedBytes;
-use engraft_core::kv::KvLayout;
 use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};
+use engraft_core::mem::KvLayout;
 use engraft_core::numerics::Madd;
 
-/// One query row and head, scalar: `k(j)`, `v(j)` are rows of the head.
+/// A key or a value of the head, by position.
+type Row<'a> = &'a dyn Fn(usize) -> Vec<f32>;
+
+/// One query row and head, scalar; there are `len` keys, and `width` columns of values.
 fn row_ref<M: MulAdd>(
     q: &[f32],
-    position: usize,
-    len: usize,
+    (position, len): (usize, usize),
     head: usize,
     scores: &Scores,
-    k: &dyn Fn(usize) -> Vec<f32>,
-    v: &dyn Fn(usize) -> Vec<f32>,
+    (k, v): (Row<'_>, Row<'_>),
     width: usize,
 ) -> Vec<f32> {
     let hi = if scores.causal { (position + 1).min(len) } else { len };
@@ -113,7 +114,8 @@ fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f3
                     Madd::Fused => row_ref::<FusedMadd>,
                     Madd::Separate => row_ref::<SeparateMadd>,
                 };
-                out.extend(of(qh, len - rows + i, *len, head, &case.scores, &key, &value, h.v_dim));
+                let place = (len - rows + i, *len);
+                out.extend(of(qh, place, head, &case.scores, (&key, &value), h.v_dim));
             }
             row += 1;
         }
@@ -173,7 +175,8 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
                         stride,
                     };
                     let (q, o) = (Rows::of(&q, h.q_cols()), RowsMut::of(&mut out, h.out_cols()));
-                    attend_paged(&machine, q, slab, p, h, &case.scores, o).unwrap();
+                    let queries = Queries { q, heads: h, scores: &case.scores };
+                    attend_paged(&machine, queries, slab, p, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "page size {page_size} {madd:?} {h:?}");
             }
@@ -202,7 +205,8 @@ fn plain_rows_give_the_reference_bits() {
                 unsafe {
                     let (q, o) = (Rows::of(&q, h.q_cols()), RowsMut::of(&mut out, h.out_cols()));
                     let (k, v) = (Rows::of(&k, h.k_cols()), Rows::of(&v, h.v_cols()));
-                    attend_dense(&machine, q, k, v, &bounds, h, &case.scores, o).unwrap();
+                    let queries = Queries { q, heads: h, scores: &case.scores };
+                    attend_dense(&machine, queries, DenseKeys { k, v, bounds: &bounds }, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "{madd:?} {h:?}");
             }

@@ -1,10 +1,38 @@
 //! A block of query rows of one group of heads, walking chunks of keys.
 
 use super::super::{Rows, RowsMut};
-use super::{CHUNK, Run, row_floats};
 use crate::simd::{Lanes, WIDTH};
 use engraft_core::math::{self, MulAdd};
 use engraft_core::params::{Heads, Scores};
+
+/// Positions of a chunk.
+pub const CHUNK: usize = 64;
+/// Consecutive positions of a chunk that lie together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// First position, from the chunk's start.
+    pub at: usize,
+    /// Positions.
+    pub len: usize,
+    /// Keys: element `(d, i)` at `d * k_stride + i`.
+    pub k: *const u8,
+    /// Elements from one `d` to the next.
+    pub k_stride: usize,
+    /// Values: element `(i, d)` at `i * v_stride + d`.
+    pub v: *const u8,
+    /// Elements from one position to the next.
+    pub v_stride: usize,
+}
+
+impl Run {
+    pub const NONE: Run =
+        Run { at: 0, len: 0, k: std::ptr::null(), k_stride: 0, v: std::ptr::null(), v_stride: 0 };
+}
+
+/// Floats per row of a tile: q, scores, output.
+pub(super) fn row_floats(heads: &Heads) -> usize {
+    heads.k_dim.next_multiple_of(8) + (CHUNK + 8) + heads.v_dim.next_multiple_of(8)
+}
 
 /// Rows that share one load of keys.
 const SHARE: usize = 4;
@@ -196,8 +224,9 @@ impl<'a> Tile<'a> {
         for run in runs {
             let mut i = 0;
             while i < run.len {
-                // SAFETY: loads of keys may pass the run's end by less than 8 (16) elements: slabs are padded; scores
-                // have room for 8 more than a chunk, and two vectors are taken only where both begin inside.
+                // SAFETY: loads of keys may pass the run's end by less than 8 (16) elements: slabs are
+                // padded; scores have room for 8 more than a chunk, and two vectors are taken only where both
+                // begin inside.
                 unsafe {
                     if i + WIDTH < run.len {
                         self.dot_vectors::<V, E, R, 2>(row, run, i);

@@ -4,7 +4,7 @@
 //! be cut anywhere in k without a change of bits. [`fold`] is the tree over the 8 leaves as a binary counter: leaf l is
 //! added to as many waiting sums as l has trailing ones.
 
-use super::format::{SPAN, Source, Wide};
+use super::panel::{SPAN, Source, Wide};
 use crate::simd::Lanes;
 use crate::simd::wide::Lanes16;
 

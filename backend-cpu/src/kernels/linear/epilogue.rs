@@ -4,7 +4,7 @@
 //! composed ops would have stored it. `y1 = round(sum + bias)`, then one of: nothing; `round(act(y1))`;
 //! `round(residual + y1)`; and for gate weights `round(act(gate1) * up1)`.
 
-use super::format::PANEL;
+use super::panel::PANEL;
 use crate::kernels::{Activation, Rows, RowsMut, round_in_place};
 use crate::simd::Lanes;
 

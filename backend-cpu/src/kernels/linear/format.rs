@@ -7,47 +7,11 @@
 //! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded once in
 //! both forms of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree bit for bit.
 
-use super::int8;
+use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
 use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::quant;
 use half::f16;
-
-/// Output columns of a panel.
-pub const PANEL: usize = 16;
-/// Values of k that share a scale in block formats.
-pub const SPAN: usize = Block::VALUES;
-
-/// Two vectors: the 16 columns of a panel.
-pub type Wide<V> = [V; 2];
-
-/// How to read a panel.
-///
-/// # Safety of the methods
-/// `panel` points to a whole panel of this format that covers k (and k + 1 for `pair`, with k even).
-#[allow(clippy::missing_safety_doc)]
-pub trait Source: Copy + 'static {
-    /// What 32 consecutive k share, in registers.
-    type Scales<V: Lanes>: Copy;
-    /// Whether scales exist: then loops stop at multiples of 32.
-    const BLOCKED: bool;
-    /// Whether a pair of k fills two cache lines (what prefetching wants to know).
-    const WIDE: bool;
-    /// Bytes of a panel over `k` values.
-    fn panel_bytes(k: usize) -> usize;
-    /// About where the weights at k lie in a panel.
-    fn offset(k: usize) -> usize;
-    /// The scales at k.
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Self::Scales<V>;
-    /// The 16 weights at k.
-    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &Self::Scales<V>) -> Wide<V>;
-    /// The weights at even k and at k + 1.
-    #[inline(always)]
-    unsafe fn pair<V: Lanes>(panel: *const u8, k: usize, s: &Self::Scales<V>) -> [Wide<V>; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { [Self::one(panel, k, s), Self::one(panel, k + 1, s)] }
-    }
-}
 
 /// f32 panels.
 #[derive(Clone, Copy)]
@@ -186,79 +150,6 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
             ]
         }
     }
-}
-
-/// Calls `$f::<S>` style code with the source type of a format bound to `$S`.
-macro_rules! with_source {
-    ($format:expr, $S:ident => $body:expr, else $other:expr) => {{
-        use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
-        use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
-        use $crate::kernels::linear::group::BytesOffset;
-        use $crate::kernels::linear::large::{BytesMin, BytesOnly, Nibbles4};
-        match $format {
-            WeightFormat::Plain(Float::F32) => {
-                type $S = PlainF32;
-                $body
-            }
-            WeightFormat::Plain(Float::F16) => {
-                type $S = PlainF16;
-                $body
-            }
-            WeightFormat::Plain(Float::Bf16) => {
-                type $S = PlainBf16;
-                $body
-            }
-            WeightFormat::Block(Block::Q8_0)
-            | WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: false, .. }) => {
-                type $S = Bytes8;
-                $body
-            }
-            WeightFormat::Block(Block::Q4_0)
-            | WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: false, .. }) => {
-                type $S = Nibbles<8, false, false>;
-                $body
-            }
-            WeightFormat::Block(Block::Q4_1)
-            | WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: true, .. }) => {
-                type $S = Nibbles<0, true, false>;
-                $body
-            }
-            WeightFormat::Block(Block::Q5_0) => {
-                type $S = Nibbles<16, false, true>;
-                $body
-            }
-            WeightFormat::Block(Block::Q5_1) => {
-                type $S = Nibbles<0, true, true>;
-                $body
-            }
-            WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: true, .. }) => {
-                type $S = BytesOffset;
-                $body
-            }
-            WeightFormat::Block(Block::Q4K) => {
-                type $S = Nibbles4;
-                $body
-            }
-            WeightFormat::Block(Block::Q2K | Block::Q5K) => {
-                type $S = BytesMin;
-                $body
-            }
-            WeightFormat::Block(Block::Q3K | Block::Q6K) => {
-                type $S = BytesOnly;
-                $body
-            }
-            _ => $other,
-        }
-    }};
-}
-pub(crate) use with_source;
-
-/// Bytes of a panel, `None` for a format that has no panels here.
-pub fn panel_bytes(format: WeightFormat, k: usize) -> Option<usize> {
-    if format == WeightFormat::W8A8 {
-        return int8::panel_bytes(k);
-    }
-    with_source!(format, S => Some(<S as Source>::panel_bytes(k)), else None)
 }
 
 /// Bytes of one row of `k` values as files store it.

@@ -1,14 +1,16 @@
 //! Several rows: register tiles, of 6 rows by one panel or, with AVX-512, of 14 rows by two.
 //!
-//! x is packed once per call as tiles `[k][rows of the tile]`. A work item is a block of row tiles (its x fits the
-//! second-level cache) and some units of panels. A tile runs through all of k while its panels pass by from the second-level
-//! cache, or, where the weights are not f32 or k is long, through one [`Piece`] after the other, which all tiles of the
-//! block share; what has not come to the end of its leaf waits in a stash, which continues the chain without a rounding.
+//! x is packed once per call as tiles `[k][rows of the tile]`. A work item is a block of row tiles (its x
+//! fits the second-level cache) and some units of panels. A tile runs through all of k while its panels pass
+//! by from the second-level cache, or, where the weights are not f32 or k is long, through one [`Piece`]
+//! after the other, which all tiles of the block share; what has not come to the end of its leaf waits in a
+//! stash, which continues the chain without a rounding.
 
 use super::chain::{LEVELS, decode, fold};
 use super::epilogue::Finish;
-use super::format::{PANEL, with_source};
 use super::pack::Packed;
+use super::panel::PANEL;
+use super::select::with_source;
 use crate::kernels::{Floats, Machine, Rows};
 use crate::simd::wide::{self, Kernel16, Lanes16, Tile};
 use crate::simd::{self, Kernel, Lanes, WIDTH};
@@ -113,7 +115,8 @@ impl Kernel for PackRows {
 /// Writes `n` columns of `rows` rows, one behind the other.
 ///
 /// # Safety
-/// Rows have [`TURN`] floats; `out` has `n * rows`, and [`TURN`] more if there is `room`, which are written later.
+/// Rows have [`TURN`] floats; `out` has `n * rows`, and [`TURN`] more if there is `room`, which are written
+/// later.
 #[inline(always)]
 unsafe fn turn<V: Lanes>(from: &[*const f32; TURN], rows: usize, n: usize, out: *mut f32, room: bool) {
     let mut columns = [[0f32; TURN]; TURN];
@@ -223,8 +226,8 @@ impl Gemm<'_> {
             for (i, tile) in self.tiles.clone().enumerate() {
                 let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
                 let (rows, size) = (r1 - r0, self.tiling.accumulators());
-                // SAFETY: the packed rows of the tile, its part of the stash, and the panels cover what a pass reads and
-                // writes; the outputs belong to this item.
+                // SAFETY: the packed rows of the tile, its part of the stash, and the panels cover what a
+                // pass reads and writes; the outputs belong to this item.
                 unsafe {
                     let running = self.stash.at(i * self.tiling.keeps());
                     let waiting = running.add(size);
@@ -305,7 +308,8 @@ impl Kernel for Last<'_> {
 
 /// One pass of a tile over a piece of k.
 struct Pass<'a> {
-    /// Where the outputs will lie (null: not yet), and bytes from row to row: they are asked for while the sums are made.
+    /// Where the outputs will lie (null: not yet), and bytes from row to row: they are asked for while the
+    /// sums are made.
     ask: (*const u8, usize),
     x: *const f32,
     /// Of one panel twice the same.

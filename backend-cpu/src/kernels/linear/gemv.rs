@@ -1,12 +1,13 @@
 //! One row: as many memory streams as panels in flight.
 //!
-//! Four panels advance together, 8 accumulators, leaf by leaf; the weights pass through the core once, which is all
-//! the work there is. Small formats spend their time on widening, large ones wait for memory.
+//! Four panels advance together, 8 accumulators, leaf by leaf; the weights pass through the core once, which
+//! is all the work there is. Small formats spend their time on widening, large ones wait for memory.
 
 use super::chain::{LEVELS, fold, panels};
 use super::epilogue::Finish;
-use super::format::{PANEL, Source, Wide, with_source};
 use super::pack::Packed;
+use super::panel::{PANEL, Source, Wide};
+use super::select::with_source;
 use crate::kernels::Floats;
 use crate::simd::{Kernel, Lanes};
 use std::ops::Range;
@@ -30,7 +31,8 @@ impl Kernel for Gemv<'_> {
         let per = self.w.panels_per_unit();
         let mut sums = [0f32; STREAMS * PANEL];
         while p < self.range.end {
-            // The format is looked at once per group, so that what follows compiles once and not once per format.
+            // The format is looked at once per group, so that what follows compiles once and not once per
+            // format.
             with_source!(self.w.format, S => self.group::<V, S>(p, &mut sums), else {});
             let some = STREAMS.min(self.range.end - p);
             for unit in 0..some / per {

@@ -4,7 +4,7 @@
 //!
 //! int8 is read as Q8_0, int4 as Q4_0, int4 with offsets as Q4_1; only int8 with offsets has panels of its own.
 
-use super::format::{PANEL, SPAN, Source, Wide};
+use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
 use engraft_core::mem::{GroupBits, Groups};
 use engraft_core::quant::group::code;

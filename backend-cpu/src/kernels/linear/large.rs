@@ -8,7 +8,7 @@
 //! `d s` and `e t` are exact in f32, and so is `(d s) q`; the minimum is subtracted with one rounding in either form of
 //! multiply-add. Invariant: `one` and `pair` equal `engraft_core::quant::large`.
 
-use super::format::{PANEL, SPAN, Source, Wide};
+use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
 use engraft_core::mem::Block;
 use engraft_core::quant::large::{code, scale_codes, zero};

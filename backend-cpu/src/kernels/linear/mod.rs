@@ -1,13 +1,15 @@
 //! `linear`: `y[t, n] = round(tree over leaves of chains of x[t, k] w[n, k])`, with its epilogues.
 //!
-//! `pack` puts weights into panels of 16 output columns, `format` reads them, `chain` holds the inner loops, `gemv` is one
-//! row, `gemm` several, `int8` both for quantized activations, `epilogue` what happens before the result is written. Work is
-//! split over blocks of 16 outputs and blocks of rows, never across a sum, so bits are equal for all row counts, threads,
-//! tiles and instruction sets: those of `sum::dot_ref`; of `w8a8` those of `int8`'s head.
+//! From the bottom up: `panel` is 16 output columns of a weight, `format`, `group`, `large` and `w8a8` read
+//! and fill panels, `select` picks one of them, `pack` puts weights into panels. `chain` holds the inner
+//! loops, `epilogue` what happens before a result is written. On top, `gemv` is one row, `gemm` several,
+//! `int8` both for quantized activations. Work is split over blocks of 16 outputs and blocks of rows, never
+//! across a sum, so bits are equal for all row counts, threads, tiles and instruction sets: those of
+//! `sum::dot_ref`; of `w8a8` those of `int8`'s head.
 
 mod chain;
 mod epilogue;
-pub(crate) mod format;
+mod format;
 mod gemm;
 mod gemv;
 mod group;
@@ -17,8 +19,11 @@ mod pack;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod packed_tests;
+mod panel;
+mod select;
 #[cfg(test)]
 mod tests;
+mod w8a8;
 
 pub use epilogue::{After, Epilogue};
 pub use pack::{Layout, Packed};
@@ -33,13 +38,15 @@ use gemv::{Gemv, STREAMS};
 
 /// `y = epilogue(x w^T)`: x `[tokens, k]`, w `[n, k]`, y `[tokens, n]` (gate: `[tokens, n / 2]`).
 ///
-/// A weight in gate layout serves all epilogues; without the gate its halves stand side by side, `[gate | up]`.
-/// y may be the memory of the epilogue's residual, not that of x. Errors: shapes that do not go together.
+/// A weight in gate layout serves all epilogues; without the gate its halves stand side by side, `[gate |
+/// up]`. y may be the memory of the epilogue's residual, not that of x. Errors: shapes that do not go
+/// together.
 pub fn linear(machine: &Machine, x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
     check(x, w, y, epilogue)?;
     let finish = Finish { y, epilogue: *epilogue, halves: w.panels_per_unit() };
     match x.rows {
         0 => Ok(()),
+        _ if y.cols == 0 => Ok(()),
         _ if w.format == WeightFormat::W8A8 => int8::linear(machine, x, w, finish),
         1 => one_row(machine, x, w, finish),
         _ => many_rows(machine, x, w, finish),

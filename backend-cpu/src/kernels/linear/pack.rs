@@ -9,8 +9,9 @@
 //! 2p holds 16 gate rows and panel 2p + 1 the 16 value rows that belong to them, so that one work item has both.
 //! Invariant: columns beyond the last row are zero weights.
 
-use super::format::{self, PANEL, SPAN, Source, with_source};
-use super::{group, int8, large};
+use super::panel::{PANEL, SPAN, Source};
+use super::select::{self, with_source};
+use super::{format, group, large, w8a8};
 use crate::kernels::AlignedBytes;
 use crate::pool::Pool;
 use crate::simd::Lanes;
@@ -72,7 +73,7 @@ impl Packed {
         }
         let panels = (n / halves).div_ceil(PANEL) * halves;
         let small = k.checked_mul(64).is_some();
-        let panel_bytes = small.then(|| format::panel_bytes(format, k)).flatten();
+        let panel_bytes = small.then(|| select::panel_bytes(format, k)).flatten();
         let total = panel_bytes.and_then(|b| b.checked_mul(panels));
         let (Some(panel_bytes), Some(total)) = (panel_bytes, total) else {
             return Err(Error::Unsupported {
@@ -85,20 +86,10 @@ impl Packed {
         Ok(Packed { format, n, k, bounds: leaf_bounds(k, format.grain(grain)), layout, panel_bytes, data })
     }
 
-    /// A whole weight in one call: [`Packed::new`] and [`Packed::fill`].
-    pub fn pack(
-        pool: &Pool,
-        format: WeightFormat,
-        stored: Stored,
-        bytes: &[u8],
-        n: usize,
-        k: usize,
-        grain: usize,
-        layout: Layout,
-    ) -> Result<Packed> {
-        let mut p = Packed::new(format, n, k, grain, layout)?;
-        p.fill(pool, stored, 0..n, bytes)?;
-        Ok(p)
+    /// A whole weight in one call: as [`Packed::fill`] with all rows.
+    pub fn filled(mut self, pool: &Pool, stored: Stored, bytes: &[u8]) -> Result<Packed> {
+        self.fill(pool, stored, 0..self.n, bytes)?;
+        Ok(self)
     }
 
     /// Format of the panels.
@@ -243,6 +234,7 @@ impl Packed {
         dst: *mut u8,
         cols: Range<usize>,
     ) {
+        let rows = cols.clone().zip(src.chunks_exact(row_bytes.max(1)));
         // SAFETY: `src` holds the rows, `dst` the panel; both lengths follow from n, k and the format.
         unsafe {
             match (self.format, source) {
@@ -254,7 +246,7 @@ impl Packed {
                 }
                 (WeightFormat::Plain(f), WeightFormat::Group(g)) => {
                     let mut values = vec![0.0; self.k];
-                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                    for (j, row) in rows {
                         quant::group::decode(g, self.k, row, &mut values);
                         for (k, v) in values.iter().enumerate() {
                             put(f, dst, k * PANEL + j, *v);
@@ -262,43 +254,37 @@ impl Packed {
                     }
                 }
                 (WeightFormat::Plain(f), s) => {
-                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
+                    for (j, row) in rows {
                         for k in 0..self.k {
                             put(f, dst, k * PANEL + j, format::value(s, row, k));
                         }
                     }
                 }
-                (WeightFormat::W8A8, _) => {
+                _ => {
                     let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
-                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
-                        int8::pack(row, panel, j);
-                    }
+                    rows.for_each(|(j, row)| self.spread(row, panel, j));
                 }
-                (WeightFormat::Block(b), _) if b.is_large() => {
-                    let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
-                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
-                        for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
-                            large::pack(b, block, panel, i, j);
-                        }
-                    }
-                }
-                (WeightFormat::Group(g), _) => {
-                    let panel = std::slice::from_raw_parts_mut(dst, self.panel_bytes);
-                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
-                        group::pack(g, self.k, row, panel, j);
-                    }
-                }
-                (WeightFormat::Block(b), _) => {
-                    for (j, row) in cols.zip(src.chunks_exact(row_bytes.max(1))) {
-                        for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
-                            let size = self.panel_bytes / self.k.div_ceil(SPAN);
-                            let out = std::slice::from_raw_parts_mut(dst.add(i * size), size);
-                            pack_block(b, block, out, j);
-                        }
-                    }
-                }
-                _ => {}
             }
+        }
+    }
+
+    /// Spreads a stored row of the weight's own block or group format over column `j` of a panel.
+    fn spread(&self, row: &[u8], panel: &mut [u8], j: usize) {
+        match self.format {
+            WeightFormat::W8A8 => w8a8::pack(row, panel, j),
+            WeightFormat::Block(b) if b.is_large() => {
+                for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
+                    large::pack(b, block, panel, i, j);
+                }
+            }
+            WeightFormat::Group(g) => group::pack(g, self.k, row, panel, j),
+            WeightFormat::Block(b) => {
+                let size = self.panel_bytes / self.k.div_ceil(SPAN).max(1);
+                for (block, out) in row.chunks_exact(b.bytes()).zip(panel.chunks_exact_mut(size.max(1))) {
+                    pack_block(b, block, out, j);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -313,7 +299,7 @@ impl Packed {
         if self.format == WeightFormat::W8A8 {
             // SAFETY: a whole panel of this weight.
             let panel = unsafe { std::slice::from_raw_parts(panel, self.panel_bytes) };
-            return int8::unpack(panel, col, out);
+            return w8a8::unpack(panel, col, out);
         }
         with_source!(self.format, S => {
             let mut both = [0f32; PANEL];

@@ -71,7 +71,9 @@ fn every_format_and_shape_equals_the_reference() {
                 let raw = rows(format, n, k);
                 let w = weights(format, &raw, n, k);
                 for m in &machines {
-                    let p = Packed::pack(&m.pool, format, source, &raw, n, k, grain, Layout::Plain).unwrap();
+                    let p = Packed::new(format, n, k, grain, Layout::Plain)
+                        .and_then(|p| p.filled(&m.pool, source, &raw))
+                        .unwrap();
                     for t in [1, 2, 3, 5, 7, 8, 19] {
                         let x = values(t * k, t as u64);
                         let mut y = vec![f32::NAN; t * n];
@@ -100,7 +102,9 @@ fn long_sums_cross_pieces_and_row_blocks() {
         let raw = rows(*format, n, k);
         let w = if *source == Stored::F32 { w.clone() } else { weights(*format, &raw, n, k) };
         let WeightFormat::Plain(f) = *format else { panic!("plain") };
-        let p = Packed::pack(&m.pool, *format, *source, &stored(&w, f), n, k, 1, Layout::Plain).unwrap();
+        let p = Packed::new(*format, n, k, 1, Layout::Plain)
+            .and_then(|p| p.filled(&m.pool, *source, &stored(&w, f)))
+            .unwrap();
         for m in machines(Madd::Fused) {
             let mut y = vec![0f32; t * n];
             // SAFETY: the slices outlive the call.
@@ -162,9 +166,9 @@ fn epilogues_of<M: MulAdd>() {
                     let (layout, out) =
                         if after == "gate" { (Layout::Gate, n / 2) } else { (Layout::Plain, n) };
                     let f32w = WeightFormat::Plain(Float::F32);
-                    let p =
-                        Packed::pack(&m.pool, f32w, Stored::F32, &stored(&w, Float::F32), n, k, 1, layout)
-                            .unwrap();
+                    let p = Packed::new(f32w, n, k, 1, layout)
+                        .and_then(|p| p.filled(&m.pool, Stored::F32, &stored(&w, Float::F32)))
+                        .unwrap();
                     let res = stored(&values(t * out, 6), dtype);
                     let mut ys = aligned(&res);
                     // SAFETY: both outlive the call; the residual is the output, which `Add` allows.
@@ -215,7 +219,8 @@ fn filling_in_ranges_equals_one_call_and_rows_read_back() {
             for r in [30..61, 0..1, 1..30, 61..74] {
                 p.fill(&m.pool, source, r.clone(), &raw[r.start * size..r.end * size]).unwrap();
             }
-            let whole = Packed::pack(&m.pool, format, source, &raw, n, k, 1, layout).unwrap();
+            let whole =
+                Packed::new(format, n, k, 1, layout).and_then(|p| p.filled(&m.pool, source, &raw)).unwrap();
             let w = weights(format, &raw, n, k);
             for r in 0..n {
                 let (mut a, mut b) = (vec![0f32; k], vec![0f32; k]);
@@ -236,7 +241,8 @@ fn sources_convert_to_plain_formats() {
         let raw = rows(format, n, k);
         let w = weights(format, &raw, n, k);
         let to = WeightFormat::Plain(Float::F32);
-        let p = Packed::pack(&m.pool, to, source, &raw, n, k, 1, Layout::Plain).unwrap();
+        let p =
+            Packed::new(to, n, k, 1, Layout::Plain).and_then(|p| p.filled(&m.pool, source, &raw)).unwrap();
         let mut x = vec![0f32; k];
         x[3] = 1.0;
         let mut y = vec![0f32; n];

@@ -12,7 +12,8 @@
 //!
 //! `tp` files come partition by partition, all ranks of one partition together, as DeepSpeed writes them.
 
-use super::{Files, MAX_RANKS, Order, parent};
+use super::files::{Files, MAX_RANKS, parent};
+use super::order::Order;
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! `latest_checkpointed_iteration.txt` holds a number N (or "release"); shards are
 //! `iter_N/mp_rank_XX/model_optim_rng.pt` (older: `model_rng.pt`).
 
-use super::Files;
+use super::files::Files;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -10,38 +10,24 @@
 //! files, which its `zero_to_fp32.py` joins. Both are refused by name.
 
 mod description;
+mod files;
 mod folders;
 mod merge;
 mod order;
 
 pub(super) use description::{Description, is_description};
+pub(super) use files::Files;
 pub(super) use folders::{is_deepspeed, is_megatron};
 pub(super) use order::Order;
 
-use super::{Access, folder, storage::Storage, tensors::Tensors};
+use super::{Access, contents, storage::Storage, tensors::Tensors};
 use crate::{Error, Result};
 use merge::{Merged, QkvOrder};
 use serde_json::{Map, Value};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// Largest tensor-parallel degree that a description may claim.
-const MAX_RANKS: usize = 1024;
 /// Most files of a checkpoint.
 const MAX_FILES: usize = 1 << 16;
-
-/// The files of a checkpoint: those that hold whole tensors, and those of each rank that hold shards.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Files {
-    whole: Vec<PathBuf>,
-    ranks: Vec<Vec<PathBuf>>,
-}
-
-impl Files {
-    /// One file per rank.
-    pub(super) fn of_ranks(paths: Vec<PathBuf>) -> Self {
-        Self { whole: Vec::new(), ranks: paths.into_iter().map(|path| vec![path]).collect() }
-    }
-}
 
 /// What was opened.
 pub(super) struct Opened {
@@ -85,7 +71,7 @@ fn join(place: &str, paths: &[PathBuf], access: Access, facts: &mut Map<String, 
     let (mut storages, mut placed) = (Vec::new(), Vec::new());
     for (number, path) in paths.iter().enumerate() {
         let storage = Storage::open(path, access)?;
-        let mut contents = folder::contents(&storage, number)?;
+        let mut contents = contents::contents(&storage, number)?;
         placed.append(&mut contents.tensors);
         contents.facts.append(facts);
         *facts = contents.facts;
@@ -126,12 +112,4 @@ pub(super) fn config(facts: &Map<String, Value>) -> Option<Value> {
         }
     }
     Some(Value::Object(config))
-}
-
-/// The folder of a path; `.` for a bare file name.
-fn parent(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }

@@ -1,21 +1,23 @@
 //! GGUF, llama.cpp's file format: metadata pairs, tensor descriptions, then aligned tensor data.
 //!
-//! Here: versions 2 and 3, little-endian, one file per model, plain elements, the five block formats of 32 values and
-//! the five K formats.
-//! `reader.rs` walks the bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs`
-//! translates the rest to the words of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
+//! Here: versions 2 and 3, little-endian, one file per model, plain elements, the five block formats of 32
+//! values and the five K formats. `format.rs` has the format's numbers and our bounds, `reader.rs` walks the
+//! bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs` translates the
+//! rest to the words of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
 //! Memory stays below twice the file plus a constant: lists keep the file's own packed form, and a count is compared
 //! with the bytes that are left before anything is allocated by it.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod config;
+mod format;
 mod metadata;
 mod reader;
 mod tokenizer;
 pub mod write;
 
 pub use config::config;
+pub use format::{MAGIC, MAX_ALIGNMENT, MAX_ARRAY, MAX_KEY, MAX_PAIRS, MAX_RANK, MAX_STRING, MAX_TENSORS};
 pub use metadata::{Array, Kind, Metadata, Numbers, Strings, Value};
 pub use tokenizer::Tokenizer;
 
@@ -24,29 +26,10 @@ use super::{
     storage::Storage,
     tensors::{Placed, Tensors},
 };
-use crate::{
-    Error, Result,
-    mem::{Block, Stored},
-};
+use crate::{Error, Result, mem::Stored};
+use format::stored;
 use reader::{Reader, Stop};
 use std::path::PathBuf;
-
-/// First four bytes of a file.
-pub const MAGIC: &[u8] = b"GGUF";
-/// Most tensors in one file.
-pub const MAX_TENSORS: u64 = 1 << 16;
-/// Most metadata pairs.
-pub const MAX_PAIRS: u64 = 1 << 14;
-/// Longest key, tensor names included.
-pub const MAX_KEY: u64 = 1 << 16;
-/// Longest string value.
-pub const MAX_STRING: u64 = 1 << 24;
-/// Most elements of a list; lists do not nest.
-pub const MAX_ARRAY: u64 = 1 << 24;
-/// Most dimensions of a tensor.
-pub const MAX_RANK: u32 = 4;
-/// Largest `general.alignment`.
-pub const MAX_ALIGNMENT: u64 = 1 << 20;
 
 /// What a file says about itself, tensors unread.
 #[derive(Debug, Clone)]
@@ -273,58 +256,4 @@ fn distinct(tensors: &[Tensor]) -> Result<(), Stop> {
         Some(pair) => Err(Stop::Tensor(pair[0].info.name.clone(), "appears twice".into())),
         None => Ok(()),
     }
-}
-
-/// ggml's number of a type; `write` needs the way back.
-const TYPES: &[(u32, Stored)] = &[
-    (0, Stored::F32),
-    (1, Stored::F16),
-    (2, Stored::Block(Block::Q4_0)),
-    (3, Stored::Block(Block::Q4_1)),
-    (6, Stored::Block(Block::Q5_0)),
-    (7, Stored::Block(Block::Q5_1)),
-    (8, Stored::Block(Block::Q8_0)),
-    (10, Stored::Block(Block::Q2K)),
-    (11, Stored::Block(Block::Q3K)),
-    (12, Stored::Block(Block::Q4K)),
-    (13, Stored::Block(Block::Q5K)),
-    (14, Stored::Block(Block::Q6K)),
-    (24, Stored::I8),
-    (25, Stored::I16),
-    (26, Stored::I32),
-    (27, Stored::I64),
-    (28, Stored::F64),
-    (30, Stored::Bf16),
-];
-
-/// Types that exist and cannot be read, for the message.
-const UNREAD: &[(u32, &str)] = &[
-    (4, "Q4_2"),
-    (5, "Q4_3"),
-    (9, "Q8_1"),
-    (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (39, "MXFP4"),
-];
-
-fn stored(kind: u32) -> Result<Stored, String> {
-    if let Some((_, stored)) = TYPES.iter().find(|(n, _)| *n == kind) {
-        return Ok(*stored);
-    }
-    let supported = "supported: F32, F16, BF16, F64, I8, I16, I32, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
-                     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K";
-    Err(match UNREAD.iter().find(|(n, _)| *n == kind) {
-        Some((_, name)) => format!("{name} is not supported yet; {supported}"),
-        None => format!("type number {kind} is unknown; {supported}"),
-    })
 }

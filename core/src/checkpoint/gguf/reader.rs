@@ -1,7 +1,7 @@
 //! A cursor over the front of a GGUF file: takes values off, and says what was being read when it cannot.
 
 use super::{
-    MAX_ARRAY, MAX_STRING,
+    format::{MAX_ARRAY, MAX_STRING},
     metadata::{Array, Kind, Numbers, Strings, Value},
 };
 

@@ -1,7 +1,7 @@
 //! Writes GGUF version 3: for tests, fuzzing and conversion. Everything is held in memory until `finish`.
 
 use super::{
-    MAGIC, TYPES,
+    format::{MAGIC, TYPES},
     metadata::{Array, Value},
 };
 use crate::{Error, Result, mem::Stored};

@@ -2,9 +2,9 @@
 //! the machine, the object, the keys of the storages), then each storage: a count of elements and the elements.
 //! The older tar form is not read.
 
+use super::contents::{Contents, contents};
 use super::pickle::{self, Pickle};
 use super::value::{Node, Value};
-use super::{Contents, contents};
 use crate::checkpoint::storage::Storage;
 use crate::{Error, Result};
 use std::collections::BTreeMap;

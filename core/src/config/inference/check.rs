@@ -1,87 +1,17 @@
 //! The second stage: types and ranges of single settings; `pairs.rs` has the combinations.
 
-use super::raw::{Entry, RawConfig, kind};
+use super::taker::{Entry, MAX_COUNT, Taker, kind};
 use super::{CheckpointRef, DataType, InferenceConfig, MoeConfig, MoeKind, StateConfig, Warning, pairs};
 use crate::mem::{GroupBits, Groups, WeightFormat};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Largest count that any setting may have.
-const MAX_COUNT: u64 = 1 << 30;
-
-/// Takes settings out, by canonical name; errors have the user's spelling.
-pub(super) struct Taker {
+/// Settings by canonical name to a configuration; `warnings` are those that there are already.
+pub(super) fn check(
     entries: BTreeMap<String, Entry>,
-    spelled: BTreeMap<String, String>,
-}
-
-impl Taker {
-    /// How the user spelled a setting that was given.
-    pub(super) fn spelled(&self, path: &str) -> String {
-        self.spelled.get(path).cloned().unwrap_or_else(|| path.to_owned())
-    }
-
-    /// Whether the user gave a setting.
-    pub(super) fn given(&self, path: &str) -> bool {
-        self.spelled.contains_key(path)
-    }
-
-    fn take(&mut self, path: &str) -> Option<Entry> {
-        self.entries.remove(path)
-    }
-
-    fn flag(&mut self, path: &str) -> Result<Option<bool>> {
-        self.take(path)
-            .map(|e| match e.value {
-                Value::Bool(b) => Ok(b),
-                other => Err(Error::config(e.spelled, other, "true or false")),
-            })
-            .transpose()
-    }
-
-    fn count(&mut self, path: &str, least: u64) -> Result<Option<usize>> {
-        self.take(path)
-            .map(|e| {
-                match e.value.as_u64().or(e.value.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as u64)) {
-                    Some(n) if (least..=MAX_COUNT).contains(&n) && e.value.as_f64() >= Some(0.0) => {
-                        Ok(n as usize)
-                    }
-                    _ => Err(Error::config(
-                        e.spelled,
-                        e.value,
-                        format!("a whole number from {least} to {MAX_COUNT}"),
-                    )),
-                }
-            })
-            .transpose()
-    }
-
-    fn text(&mut self, path: &str) -> Result<Option<String>> {
-        self.take(path)
-            .map(|e| match e.value {
-                Value::String(s) => Ok(s),
-                other => Err(Error::config(e.spelled, kind(&other), "a text")),
-            })
-            .transpose()
-    }
-
-    fn one_of<T: Copy>(&mut self, path: &str, all: &[(&str, T)]) -> Result<Option<T>> {
-        let spelled = self.spelled(path);
-        let Some(text) = self.text(path)? else { return Ok(None) };
-        match all.iter().find(|(name, _)| *name == text) {
-            Some((_, value)) => Ok(Some(*value)),
-            None => {
-                let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-                Err(Error::config(spelled, format!("\"{text}\""), names.join(", ")))
-            }
-        }
-    }
-}
-
-/// See [`RawConfig::check`].
-pub(super) fn check(raw: RawConfig) -> Result<(InferenceConfig, Vec<Warning>)> {
-    let RawConfig { entries, warnings, .. } = raw;
+    mut warnings: Vec<Warning>,
+) -> Result<(InferenceConfig, Vec<Warning>)> {
     let spelled = entries.iter().map(|(path, e)| (path.clone(), e.spelled.clone())).collect();
     let mut t = Taker { entries, spelled };
     let mut config = InferenceConfig::default();
@@ -109,7 +39,6 @@ pub(super) fn check(raw: RawConfig) -> Result<(InferenceConfig, Vec<Warning>)> {
     if let Some(path) = t.entries.keys().next() {
         return Err(Error::internal(format!("setting `{path}` has a name and no meaning")));
     }
-    let mut warnings = warnings;
     pairs::check(&t, c, &mut warnings)?;
     Ok((config, warnings))
 }

@@ -7,9 +7,10 @@
 //! together has been refused, naming both, before any file is opened. Legacy settings that mean nothing here come back
 //! as [`Warning`]s.
 //!
-//! `fields.rs` is the table of names, `raw.rs` the first stage, `check.rs` the second, `dtype.rs` the spellings of
-//! element types. Not here: what a setting does ([`InferenceConfig::engine`] hands over to
-//! `EngineConfig`, `LoadOptions::configured` takes the rest).
+//! `fields.rs` is the table of names, `raw.rs` the first stage, `check.rs` the second (`taker.rs` for single
+//! values, `pairs.rs` for combinations), `settings.rs` what comes out, `dtype.rs` the spellings of element
+//! types. Not here: what a setting does ([`InferenceConfig::engine`] hands over to `EngineConfig`,
+//! `LoadOptions::configured` takes the rest).
 //!
 //! Two things differ from DeepSpeed on purpose: the caller's dictionary is never changed, and settings that
 //! DeepSpeed's engines ignore (`quant`, `checkpoint_config`) work.
@@ -19,164 +20,12 @@ mod dtype;
 mod fields;
 mod pairs;
 mod raw;
+mod settings;
+mod taker;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests;
 
 pub use dtype::DataType;
 pub use raw::RawConfig;
-
-use crate::config::EngineConfig;
-use crate::mem::WeightFormat;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-/// A setting that was read and has no effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
-    /// The setting as the user spelled it.
-    pub field: String,
-    /// Why it has no effect, or what to write instead.
-    pub what: String,
-}
-
-impl std::fmt::Display for Warning {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}`: {}", self.field, self.what)
-    }
-}
-
-/// The checkpoint that a configuration names.
-#[derive(Debug, Clone, PartialEq)]
-pub enum CheckpointRef {
-    /// A JSON description, a folder or a file.
-    Path(PathBuf),
-    /// A description in place.
-    Description(serde_json::Value),
-}
-
-/// Standard or residual mixture of experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MoeKind {
-    /// Experts replace the feed-forward part.
-    #[default]
-    Standard,
-    /// Experts are added to it.
-    Residual,
-}
-
-/// Mixture of experts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MoeConfig {
-    /// Whether the model has experts.
-    pub enabled: bool,
-    /// Ranks over which experts are spread.
-    pub ep_size: usize,
-    /// Experts per layer with experts.
-    pub experts: Vec<usize>,
-    /// Standard or residual.
-    pub kind: MoeKind,
-}
-
-/// Sizes of the ragged engine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateConfig {
-    /// Sequences that are known at once.
-    pub max_tracked_sequences: usize,
-    /// Tokens of one step.
-    pub max_ragged_batch_size: usize,
-    /// Sequences of one step.
-    pub max_ragged_sequence_count: usize,
-    /// KV blocks of 128 positions; none: enough for all sequences.
-    pub kv_blocks: Option<usize>,
-}
-
-/// A configuration that has passed all checks.
-#[derive(Debug, Clone, PartialEq)]
-pub struct InferenceConfig {
-    /// Fused kernels; otherwise the composed model.
-    pub kernel_inject: bool,
-    /// Element type; [`DataType::Int8`] is int8 weights under f16 activations.
-    pub dtype: DataType,
-    /// Tensor-parallel degree: 1, 2, 4 or 8.
-    pub tp_size: usize,
-    /// Rows that a rank's share of a feed-forward layer is a multiple of.
-    pub tp_grain: usize,
-    /// Capture decode steps.
-    pub graphs: bool,
-    /// Mixture of experts.
-    pub moe: MoeConfig,
-    /// Format that weights are quantized to while loading.
-    pub quantize: Option<WeightFormat>,
-    /// The checkpoint.
-    pub checkpoint: Option<CheckpointRef>,
-    /// Put before file names of a description.
-    pub base_dir: String,
-    /// Where to write the checkpoint as this engine loads it without transformation.
-    pub save_mp_checkpoint_path: Option<PathBuf>,
-    /// Tensor-parallel degree of the stored checkpoint, where the user states it.
-    pub training_mp_size: Option<usize>,
-    /// Class name to the linears whose output is reduced.
-    pub injection_policy: Option<BTreeMap<String, Vec<String>>>,
-    /// Replaces the checkpoint's `config.json`.
-    pub model_config: Option<serde_json::Value>,
-    /// Longest sequence, prompt and continuation.
-    pub max_out_tokens: usize,
-    /// Refuse to start with room for fewer tokens than this.
-    pub min_out_tokens: usize,
-    /// Sizes of the ragged engine, where the user gives any.
-    pub state: Option<StateConfig>,
-}
-
-impl Default for InferenceConfig {
-    fn default() -> Self {
-        Self {
-            kernel_inject: false,
-            dtype: DataType::F16,
-            tp_size: 1,
-            tp_grain: 64,
-            graphs: false,
-            moe: MoeConfig { enabled: true, ep_size: 1, experts: vec![1], kind: MoeKind::Standard },
-            quantize: None,
-            checkpoint: None,
-            base_dir: String::new(),
-            save_mp_checkpoint_path: None,
-            training_mp_size: None,
-            injection_policy: None,
-            model_config: None,
-            max_out_tokens: 1024,
-            min_out_tokens: 1,
-            state: None,
-        }
-    }
-}
-
-/// Positions of one of DeepSpeed's KV blocks.
-const BLOCK: usize = 128;
-
-impl InferenceConfig {
-    /// Starts from nothing: DeepSpeed's defaults, to be changed by [`RawConfig`]'s setters.
-    pub fn builder() -> RawConfig {
-        RawConfig::new()
-    }
-
-    /// What the engine is built with.
-    pub fn engine(&self) -> EngineConfig {
-        let dtype = self.dtype.activations();
-        let base = EngineConfig::default();
-        let mut engine = EngineConfig {
-            dtype,
-            kv_dtype: dtype,
-            max_context: self.max_out_tokens,
-            min_context: self.min_out_tokens,
-            graphs: self.graphs,
-            ..base
-        };
-        if let Some(state) = &self.state {
-            engine.max_seqs = state.max_ragged_sequence_count;
-            engine.max_step_tokens = state.max_ragged_batch_size;
-            engine.kv_pages = state.kv_blocks.map(|n| n.saturating_mul(BLOCK / engine.page_size));
-        }
-        engine
-    }
-}
+pub use settings::{CheckpointRef, InferenceConfig, MoeConfig, MoeKind, StateConfig, Warning};

@@ -1,7 +1,8 @@
 //! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been opened yet.
 
-use super::check::Taker;
-use super::{BLOCK, CheckpointRef, InferenceConfig, Warning};
+use super::settings::BLOCK;
+use super::taker::Taker;
+use super::{CheckpointRef, InferenceConfig, Warning};
 use crate::mem::WeightFormat;
 use crate::{Error, Result};
 

@@ -1,6 +1,7 @@
 //! The first stage: settings by canonical name, wherever they came from.
 
 use super::fields::{Becomes, find, nearest};
+use super::taker::{Entry, kind};
 use super::{DataType, InferenceConfig, Warning, check};
 use crate::{Error, Result};
 use serde_json::{Map, Value};
@@ -10,23 +11,22 @@ use std::path::Path;
 /// Largest configuration file.
 const MAX_FILE: u64 = 16 << 20;
 
-/// One setting: how it was spelled, where, and its value.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
-    pub spelled: String,
-    pub source: usize,
-    pub value: Value,
-}
-
 /// Settings that have been named, not yet checked.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RawConfig {
-    pub(super) entries: BTreeMap<String, Entry>,
-    pub(super) warnings: Vec<Warning>,
+    entries: BTreeMap<String, Entry>,
+    warnings: Vec<Warning>,
     /// Dictionaries, files and option lists that were read so far; setters are one more.
     sources: usize,
     /// Names that two sources give different values, and the values.
     conflicts: Vec<(String, String)>,
+}
+
+impl InferenceConfig {
+    /// Starts from nothing: DeepSpeed's defaults, to be changed by [`RawConfig`]'s setters.
+    pub fn builder() -> RawConfig {
+        RawConfig::new()
+    }
 }
 
 impl RawConfig {
@@ -176,7 +176,7 @@ impl RawConfig {
             let got = format!("given twice with different values ({})", values.join("; "));
             return Err(Error::config(names.join("`, `"), got, "one value each"));
         }
-        check::check(self)
+        check::check(self.entries, self.warnings)
     }
 
     /// A typed setter wins over nothing and conflicts with everything else, like any other source.
@@ -271,16 +271,4 @@ impl RawConfig {
 fn same(a: &Value, b: &Value) -> bool {
     let dtype = |v: &Value| v.as_str().and_then(|s| s.parse::<DataType>().ok());
     a == b || (a.is_number() && a.as_f64() == b.as_f64()) || (dtype(a).is_some() && dtype(a) == dtype(b))
-}
-
-/// What a value is, for messages.
-pub(super) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::fields::{Becomes, FIELDS};
 use super::*;
-use crate::mem::{Block, Float, GroupBits, Groups};
+use crate::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use serde_json::{Map, Value, json};
 
 fn check(value: Value) -> crate::Result<(InferenceConfig, Vec<Warning>)> {

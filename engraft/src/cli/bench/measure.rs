@@ -105,7 +105,7 @@ impl Visitor for Job {
         let Some((mut engine, parameters)) = last else {
             return Err(Error::config("repeat", 0, "at least 1"));
         };
-        let work = self.work(&engine, parameters);
+        let work = self.work(&engine, parameters)?;
         let profiles = if self.profile { Some(self.profiled(&mut engine)?) } else { None };
         for (_, times) in &mut batches {
             times.steps.sort_by(f64::total_cmp);
@@ -164,7 +164,7 @@ impl Job {
             engine.encode(&texts, false)?;
             seconds.push(began.elapsed().as_secs_f64());
         }
-        Ok(super::median(&mut seconds))
+        Ok(median(&mut seconds))
     }
 
     fn texts<B: Backend>(&self, engine: &Engine<B>, batch: usize) -> Vec<EncoderInput> {
@@ -212,7 +212,7 @@ impl Job {
             filled |= out.len() == batch;
         }
         times.steps.extend(&steps);
-        times.step_s.push(super::median(&mut steps));
+        times.step_s.push(median(&mut steps));
         Ok(())
     }
 
@@ -242,9 +242,9 @@ impl Job {
         Ok((prefill, decode))
     }
 
-    fn work<B: Backend>(&self, engine: &Engine<B>, parameters: u64) -> Work {
+    fn work<B: Backend>(&self, engine: &Engine<B>, parameters: u64) -> Result<Work> {
         let model = engine.model();
-        let plan = InjectionPlan::new(engine.backend().as_ref(), model, self.dtype);
+        let plan = InjectionPlan::new(engine.backend().as_ref(), model, self.dtype)?;
         let (mut body, mut head, mut weight_bytes) = (0.0, 0.0, 0);
         let tied = plan.rows.iter().any(|r| r.slot == "head (tied)");
         for row in &plan.rows {
@@ -266,15 +266,21 @@ impl Job {
         let at = DECODE_PROMPT.min(self.prompt) + self.decode / 2;
         if model.spec.family == Family::Encoder {
             let flops = prompt * (body + attention(&model.spec) * prompt);
-            return Work { parameters, weight_bytes, kv_bytes: 0, prefill_flops: flops, decode_flops: 0.0 };
+            return Ok(Work {
+                parameters,
+                weight_bytes,
+                kv_bytes: 0,
+                prefill_flops: flops,
+                decode_flops: 0.0,
+            });
         }
-        Work {
+        Ok(Work {
             parameters,
             weight_bytes,
             kv_bytes: kv_bytes(engine),
             prefill_flops: prompt * body + head + attention(&model.spec) * prompt * (prompt + 1.0) / 2.0,
             decode_flops: body + head + attention(&model.spec) * at as f64,
-        }
+        })
     }
 }
 
@@ -296,4 +302,14 @@ fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+}
+
+/// The middle of the values, which it sorts; NaN of none.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
 }

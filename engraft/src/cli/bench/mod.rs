@@ -11,13 +11,13 @@ mod shape;
 pub use shape::{Shape, shape, weights};
 
 use super::args::{BenchArgs, WriteShapeArgs, named, registry};
+use super::failure::{Failure, Outcome};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
-use super::{Failure, Outcome};
 use engraft::backends::with_backend;
 use engraft::core::policy::Family;
 use engraft::core::profile::Profile;
 use engraft::{Error, ModelSource};
-use measure::{Job, Report, Times};
+use measure::{Job, Report, Times, median};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,16 +109,6 @@ fn written(args: &BenchArgs, shape: Shape, folder: &Path) -> Result<PathBuf, Fai
         return Err(Error::io(folder, std::io::Error::other("random weights could not be written")).into());
     }
     Ok(shape.model(args.weights, folder))
-}
-
-/// The middle of the values, which it sorts; NaN of none.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
 }
 
 fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -297,7 +287,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         })
         .collect();
     let profile = |p: &Profile| {
-        let op = |(op, us, calls): &(engraft::core::backend::Op, f64, usize)| json!({"op": op.name(), "calls": calls, "microseconds": us});
+        let op = |(op, us, calls): &(engraft::core::ops::OpKind, f64, usize)| json!({"op": op.name(), "calls": calls, "microseconds": us});
         json!({"steps_ms": p.steps_ms(), "by_op": p.by_op().iter().map(op).collect::<Vec<_>>()})
     };
     let profiles = report.profiles.as_ref();

@@ -86,7 +86,7 @@ fn three(d: &mut Held, c: Copy3d, stream: Stream) -> Result {
 }
 
 fn set(d: &mut Held, address: u64, value: u32, element: u32, width: usize, stream: Stream) -> Result {
-    rows(d, address, 0, value, element, width, 1, stream)
+    rows(d, address, 0, value, element, (width, 1), stream)
 }
 
 fn rows(
@@ -95,8 +95,7 @@ fn rows(
     pitch: usize,
     value: u32,
     element: u32,
-    width: usize,
-    height: usize,
+    (width, height): (usize, usize),
     s: Stream,
 ) -> Result {
     let stream = resolve(d, s)?;
@@ -200,26 +199,26 @@ entries! {
     }
     /// Sets rows of bytes.
     live fn cuMemsetD2D8_v2(d, to: u64, pitch: usize, value: u8, width: usize, height: usize) {
-        rows(d, to, pitch, value.into(), 1, width, height, None)
+        rows(d, to, pitch, value.into(), 1, (width, height), None)
     }
     /// Sets rows of bytes, in a stream.
     live fn cuMemsetD2D8Async(d, to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) {
-        rows(d, to, pitch, value.into(), 1, width, height, Some(stream))
+        rows(d, to, pitch, value.into(), 1, (width, height), Some(stream))
     }
     /// Sets rows of 16-bit values.
     live fn cuMemsetD2D16_v2(d, to: u64, pitch: usize, value: u16, width: usize, height: usize) {
-        rows(d, to, pitch, value.into(), 2, width, height, None)
+        rows(d, to, pitch, value.into(), 2, (width, height), None)
     }
     /// Sets rows of 16-bit values, in a stream.
     live fn cuMemsetD2D16Async(d, to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) {
-        rows(d, to, pitch, value.into(), 2, width, height, Some(stream))
+        rows(d, to, pitch, value.into(), 2, (width, height), Some(stream))
     }
     /// Sets rows of 32-bit values.
     live fn cuMemsetD2D32_v2(d, to: u64, pitch: usize, value: u32, width: usize, height: usize) {
-        rows(d, to, pitch, value, 4, width, height, None)
+        rows(d, to, pitch, value, 4, (width, height), None)
     }
     /// Sets rows of 32-bit values, in a stream.
     live fn cuMemsetD2D32Async(d, to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) {
-        rows(d, to, pitch, value, 4, width, height, Some(stream))
+        rows(d, to, pitch, value, 4, (width, height), Some(stream))
     }
 }

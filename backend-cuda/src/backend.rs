@@ -1,0 +1,93 @@
+//! A device as the backend that the engine sees.
+
+use crate::device::Cuda;
+use crate::driver::check;
+use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, Kernel, ops, weight};
+use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
+use engraft_core::Result;
+use engraft_core::backend::{Backend, Caps, Coverage, Solo};
+use engraft_core::mem::{Device, HostWeight, KvLayout, StepShape};
+use engraft_core::numerics::{Madd, Numerics};
+use engraft_core::ops::Signature;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+impl Cuda {
+    /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
+    /// both count), measured now, and 10^9 f32 operations per second by its clock and number of units (a multiply-add is
+    /// two), as the driver states them.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there is no room for two buffers of a 64th of the memory, at most 1 GiB each.
+    pub fn limits(self: &Arc<Self>) -> Result<(f64, f64)> {
+        const PASSES: usize = 5;
+        let bytes = (self.device().memory_bytes / 64).min(1 << 30) as usize;
+        let (from, to, mut stream) = (self.alloc(bytes)?, self.alloc(bytes)?, self.stream()?);
+        let mut best = 0.0f64;
+        for _ in 0..PASSES {
+            let us = stream.timed_copy(&from, &to)?;
+            best = best.max(2.0 * bytes as f64 / us.max(1e-3) / 1e3);
+        }
+        let (units, khz) = (
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        );
+        // f32 multiply-adds per unit and clock: 64 on 8.0, 128 on all later ones.
+        let lanes = if self.device().capability == (8, 0) { 64.0 } else { 128.0 };
+        Ok((best, f64::from(units) * lanes * 2.0 * f64::from(khz) / 1e6))
+    }
+}
+
+impl Device for Cuda {
+    type Mem = CudaMem;
+    type Weight = CudaWeight;
+    type AttnPlan = CudaPlan;
+
+    fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
+        ops::slab_bytes(layout)
+    }
+}
+
+impl Backend for Cuda {
+    type Device = Cuda;
+    type Kernel = Kernel;
+    type Graph = CudaGraph;
+    type Stream = CudaStream;
+    type Comm = Solo;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn numerics(&self) -> Numerics {
+        Numerics { mode: self.terms().mode, madd: Madd::Fused }
+    }
+    fn alloc(&self, bytes: usize) -> Result<CudaMem> {
+        let mem = self.allocate(bytes)?;
+        // SAFETY: inside the allocation, which has at least one byte.
+        let cleared = unsafe { sys::cuMemsetD8Async(mem.address(), 0, bytes.max(1), null_mut()) };
+        check(cleared, "clearing a buffer").map_err(|e| self.lose(e))?;
+        self.settle()?;
+        Ok(mem)
+    }
+    fn stream(self: &Arc<Self>) -> Result<CudaStream> {
+        CudaStream::new(self.clone())
+    }
+    fn solo(self: &Arc<Self>) -> Result<Solo> {
+        Ok(Solo)
+    }
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CudaWeight> {
+        weight::prepare(self, weight)
+    }
+    fn attention_plan(&self, bound: StepShape) -> Result<CudaPlan> {
+        Ok(CudaPlan { bound })
+    }
+    fn coverage(&self, signature: &Signature) -> Coverage<Kernel> {
+        ops::coverage(self.terms(), signature)
+    }
+    fn ready(&self, kernels: &[Kernel]) -> Result<()> {
+        self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e))
+    }
+}

@@ -1,0 +1,16 @@
+//! What the choice of a kernel depends on beside the op.
+
+use engraft_core::numerics::Mode;
+
+/// What a choice depends on beside the op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The promise about bits.
+    pub mode: Mode,
+    /// Shared memory that a block may have on the device, in bytes.
+    pub shared_bytes: u32,
+    /// Whether the device has wgmma and bulk copies (compute capability 9.0).
+    pub hopper: bool,
+    /// Whether cuBLASLt is there.
+    pub blaslt: bool,
+}

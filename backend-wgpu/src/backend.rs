@@ -1,0 +1,130 @@
+//! `Wgpu`: what all streams of a device share. Opening one, and the backend contract, lie in `open`, above
+//! the streams.
+
+use crate::adapter::Listed;
+use crate::arithmetic::Arithmetic;
+use crate::config::WgpuConfig;
+use crate::device::{Counters, Gpu};
+use crate::encoding::Encoding;
+use crate::limits::Limits;
+use crate::pipelines::Pipelines;
+use crate::scores::ScoreBuffers;
+use crate::select::Select;
+use crate::{WgpuMem, WgpuWeight};
+use engraft_core::Result;
+use engraft_core::backend::Caps;
+use engraft_core::mem::{Device, Float, KvLayout, StepShape};
+use engraft_shaders::Dialect;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A GPU (or a driver that plays one) as a backend.
+#[derive(Debug)]
+pub struct Wgpu {
+    listed: Listed,
+    pub(crate) caps: Caps,
+    arithmetic: Arithmetic,
+    pub(crate) select: Select,
+    pub(crate) pipelines: Pipelines,
+    pub(crate) scores: ScoreBuffers,
+    encoding: Mutex<Encoding>,
+    nothing: WgpuMem,
+    pub(crate) gpu: Gpu,
+}
+
+/// Bounds of the steps that an attention schedule serves; grids follow the step's own sizes.
+#[derive(Debug, Clone, Copy)]
+pub struct WgpuPlan {
+    pub(crate) bound: StepShape,
+}
+
+impl Device for Wgpu {
+    type Mem = WgpuMem;
+    type Weight = WgpuWeight;
+    type AttnPlan = WgpuPlan;
+
+    fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
+        let elements = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
+        (elements * layout.k_dim, elements * layout.v_dim)
+    }
+}
+
+impl Wgpu {
+    /// The state of a device whose driver was not looked at yet.
+    pub(crate) fn on(gpu: Gpu, listed: Listed, select: Select, dialect: Dialect) -> Result<Self> {
+        let caps = Caps {
+            device: format!("{} ({}, {})", listed.name, listed.api, listed.driver),
+            dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            graphs: true,
+            memory_bytes: None,
+            slab_bytes: None,
+        };
+        Ok(Self {
+            listed,
+            caps,
+            arithmetic: Arithmetic::default(),
+            select,
+            pipelines: Pipelines::new(dialect),
+            scores: ScoreBuffers::default(),
+            encoding: Mutex::new(Encoding::new(&gpu, dialect.carrier)),
+            nothing: gpu.alloc("nothing", 16)?,
+            gpu,
+        })
+    }
+
+    /// The same once it was: what the driver cannot do after all is taken back, halves by their own type that
+    /// are `inexact`, subgroups that are `unusable`.
+    ///
+    /// # Errors
+    /// `Unsupported` when the configuration named subgroups.
+    pub(crate) fn probed(
+        mut self,
+        config: &WgpuConfig,
+        arithmetic: Arithmetic,
+        inexact: Option<String>,
+        unusable: Option<String>,
+    ) -> Result<Self> {
+        self.arithmetic = arithmetic;
+        // The probe's own buffers are large.
+        let limits = &mut self.gpu.limits;
+        limits.binding = limits.binding.min(config.binding_bytes.unwrap_or(u64::MAX));
+        // Kernels bind a layer's slab whole.
+        self.caps.slab_bytes = Some(limits.binding.min(limits.buffer));
+        if let Some(reason) = inexact {
+            self.select.unpack_by_hand(&reason);
+            self.pipelines = Pipelines::new(Dialect { f16: false, ..self.pipelines.dialect });
+        }
+        if let Some(reason) = unusable {
+            self.select = self.select.without_subgroups(config, &self.gpu.name, &reason)?;
+        }
+        Ok(self)
+    }
+
+    /// The adapter.
+    pub fn adapter(&self) -> &Listed {
+        &self.listed
+    }
+
+    /// What the probe found out when the device was opened.
+    pub fn arithmetic(&self) -> &Arithmetic {
+        &self.arithmetic
+    }
+
+    /// What the device's streams have done so far.
+    pub fn counters(&self) -> Counters {
+        self.gpu.tally.so_far()
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.gpu.limits
+    }
+
+    /// Zeros, bound where an operand is absent.
+    pub(crate) fn nothing(&self) -> &WgpuMem {
+        &self.nothing
+    }
+
+    /// The open command buffer.
+    pub(crate) fn encoding(&self) -> MutexGuard<'_, Encoding> {
+        self.encoding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,91 @@
+//! Opening a device, and the backend contract on top of everything else.
+
+use crate::adapter;
+use crate::config::WgpuConfig;
+use crate::device::{Gpu, carrier};
+use crate::select::Select;
+use crate::{Wgpu, WgpuGraph, WgpuKernel, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, weight};
+use engraft_core::backend::{Backend, Caps, Coverage, Solo, block_on};
+use engraft_core::mem::{HostWeight, StepShape};
+use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::ops::Signature;
+use engraft_core::{Error, Result};
+use engraft_shaders::Dialect;
+use std::sync::Arc;
+
+impl Wgpu {
+    /// Opens an adapter, compiles the probe and finds out what the driver does to arithmetic.
+    ///
+    /// # Errors
+    /// `Unsupported` when no adapter fits the name, or when it is too small (names the limit).
+    pub fn new(config: WgpuConfig) -> Result<Arc<Self>> {
+        block_on(Self::open(config))
+    }
+
+    /// The same where waiting has to be awaited: in the browser.
+    ///
+    /// # Errors
+    /// As [`Wgpu::new`].
+    pub async fn open(config: WgpuConfig) -> Result<Arc<Self>> {
+        let (adapter, listed) = adapter::choose(config.adapter.as_deref(), config.software).await?;
+        let have = adapter.limits();
+        limits::check(&listed.name, &have)?;
+        let carrier = carrier(&adapter, &have, config.uniform_parameters);
+        let select = Select::offered(&config, &listed)?;
+        let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot() };
+        let gpu = Gpu::open(&adapter, &listed, dialect, select.subgroups()).await?;
+        let gpu = Arc::new(Self::on(gpu, listed, select, dialect)?);
+        let arithmetic = probe::run(&gpu).await?;
+        let unusable = match gpu.select.subgroups() {
+            true => probe::subgroups(&gpu).await?,
+            false => None,
+        };
+        let inexact = match gpu.select.f16() {
+            true => probe::halves(&gpu).await?,
+            false => None,
+        };
+        let gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
+        Ok(Arc::new(gpu.probed(&config, arithmetic, inexact, unusable)?))
+    }
+}
+
+impl Backend for Wgpu {
+    type Device = Wgpu;
+    type Kernel = WgpuKernel;
+    type Graph = WgpuGraph;
+    type Stream = WgpuStream;
+    type Comm = Solo;
+
+    fn name(&self) -> &str {
+        &self.gpu.name
+    }
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn numerics(&self) -> Numerics {
+        let reference = self.arithmetic().strict() && self.select.keeps_order();
+        let mode = if reference { Mode::Reference } else { Mode::Invariant };
+        Numerics { mode, madd: Madd::Separate }
+    }
+    fn alloc(&self, bytes: usize) -> Result<WgpuMem> {
+        self.gpu.alloc("a buffer", bytes)
+    }
+    fn stream(self: &Arc<Self>) -> Result<WgpuStream> {
+        Ok(WgpuStream::new(self.clone()))
+    }
+    fn solo(self: &Arc<Self>) -> Result<Solo> {
+        Ok(Solo)
+    }
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<WgpuWeight> {
+        weight::prepare(&self.gpu, weight)
+    }
+    fn attention_plan(&self, bound: StepShape) -> Result<WgpuPlan> {
+        Ok(WgpuPlan { bound })
+    }
+    fn coverage(&self, signature: &Signature) -> Coverage<WgpuKernel> {
+        match self.select.kernel(signature) {
+            Ok(kernel) => Coverage::Native(kernel),
+            Err(reason) => Coverage::Missing(reason),
+        }
+    }
+}

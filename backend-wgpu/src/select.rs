@@ -1,0 +1,348 @@
+//! Which variant of a kernel runs: decided once when a device is opened, asked by the ops and by `coverage`
+//! with the same question, an op's signature.
+//!
+//! Three ways to bring a sum together (`Reduce`): the contract's eight chains, which `Reference` demands; and
+//! the wide order, where a workgroup's invocations meet through workgroup memory or within subgroups. The
+//! last two give the same bits on every device, whatever the width of its subgroups, so the promise of
+//! `Invariant` holds between them, too.
+//!
+//! The wide order needs hundreds of invocations side by side to pay. Drivers that run on the CPU have none to
+//! spare and are given the chains, unless the configuration says otherwise.
+
+use crate::adapter::{AdapterKind, IN_BROWSER, Listed};
+use crate::config::WgpuConfig;
+use crate::kernel::{Variant, WgpuKernel};
+use crate::weight;
+use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::numerics::Mode;
+use engraft_core::ops::{MoeOpKind, OpKind, RopeOpKind, Signature};
+use engraft_core::params::Heads;
+use engraft_core::{Error, Result};
+use engraft_shaders::{ATTENTION_SLOTS, Reduce};
+
+/// The variants of one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Select {
+    /// Of norms and matmuls.
+    reduce: Reduce,
+    /// Whether attention finds its largest score within subgroups; no bit depends on it.
+    attention: bool,
+    software: bool,
+    /// Whether the configuration names a variant: then small cases get what large ones would.
+    eager: bool,
+    /// Whether four bytes are multiplied at a time.
+    dot: bool,
+    /// Why subgroups would be used but are not.
+    reason: Option<String>,
+    /// Why halves are unpacked by hand, if they are.
+    by_hand: Option<String>,
+}
+
+/// How a matmul runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Matmul {
+    /// Tiles of this many rows, in the wide order or the contract's.
+    Tiles {
+        /// Of a tile.
+        rows: u32,
+        /// The wide order.
+        wide: bool,
+    },
+    /// Sums cut over the lanes of a workgroup.
+    Lanes {
+        /// Of a tile.
+        rows: u32,
+        /// Parts meet within subgroups.
+        subgroups: bool,
+    },
+}
+
+/// Workgroups of attention that keep a GPU busy.
+const BUSY_TILES: usize = 128;
+
+/// Columns of a value head at most: invocations of a workgroup, and how many an invocation can carry.
+const WIDEST_VALUES: usize = 64 * 8;
+
+/// Tokens to sample from at most: bins of the search count weights in parts of 10 bits, which more could
+/// overflow.
+const MOST_TOKENS: usize = 1 << 22;
+
+/// Most rows that lanes serve: beyond them tiles keep a GPU busy and read a weight less often.
+const FEW_ROWS: usize = 4;
+
+impl Select {
+    /// What the configuration asks of an adapter, as far as the adapter says that it can.
+    ///
+    /// # Errors
+    /// As [`Select::wanted`]; `Unsupported` when the configuration names what the adapter lacks.
+    pub fn offered(config: &WgpuConfig, listed: &Listed) -> Result<Self> {
+        let mut select = Self::wanted(config, listed.kind)?;
+        if select.subgroups() && listed.subgroups.is_none() {
+            let backend = format!("wgpu:{}", listed.name);
+            select = select.without_subgroups(config, &backend, "the adapter offers none")?;
+        }
+        if config.f16_by_hand {
+            select.unpack_by_hand("as configured");
+        } else if !listed.f16 {
+            select.unpack_by_hand("the adapter has no shader-f16");
+        }
+        Ok(select)
+    }
+
+    /// What the configuration asks of an adapter of this kind, were it able to do everything.
+    ///
+    /// # Errors
+    /// `Config` when a wide order is wanted together with `Reference`.
+    pub fn wanted(config: &WgpuConfig, kind: AdapterKind) -> Result<Self> {
+        let software = kind == AdapterKind::Software;
+        let reduce = match (config.mode, config.reduce) {
+            (Mode::Reference, Some(reduce)) if reduce != Reduce::Leaves => {
+                return Err(Error::config(
+                    "reduce",
+                    format!("{reduce:?} in reference mode"),
+                    "Leaves there, or another mode",
+                ));
+            }
+            (_, Some(reduce)) => reduce,
+            (Mode::Reference, None) => Reduce::Leaves,
+            (_, None) if software => Reduce::Leaves,
+            (_, None) => Reduce::Subgroups,
+        };
+        let attention = match config.reduce {
+            Some(reduce) => reduce == Reduce::Subgroups,
+            None => !software,
+        };
+        // Pages cannot ask whether the browser's shaders know the product of four bytes.
+        let dot = !config.bytes_by_hand && !IN_BROWSER;
+        let eager = config.reduce.is_some();
+        Ok(Self { reduce, attention, software, eager, dot, reason: None, by_hand: None })
+    }
+
+    /// Whether the device has to be opened with subgroups.
+    pub fn subgroups(&self) -> bool {
+        self.attention || self.reduce == Reduce::Subgroups
+    }
+
+    /// The next best without subgroups, which are missing for `reason`.
+    ///
+    /// # Errors
+    /// `Unsupported` when the configuration named subgroups.
+    pub fn without_subgroups(self, config: &WgpuConfig, backend: &str, reason: &str) -> Result<Self> {
+        if config.reduce == Some(Reduce::Subgroups) {
+            return Err(Error::Unsupported {
+                op: "sums within subgroups".into(),
+                backend: backend.to_string(),
+                reason: reason.to_string(),
+            });
+        }
+        let reduce = if self.reduce == Reduce::Subgroups { Reduce::Shared } else { self.reduce };
+        Ok(Self { reduce, attention: false, reason: Some(reason.to_string()), ..self })
+    }
+
+    /// Whether four bytes are multiplied at a time.
+    pub fn dot(&self) -> bool {
+        self.dot
+    }
+
+    /// Halves are unpacked from words, for `reason`.
+    pub fn unpack_by_hand(&mut self, reason: &str) {
+        self.by_hand = Some(reason.to_string());
+    }
+
+    /// Whether shaders read and write halves by their own type.
+    pub fn f16(&self) -> bool {
+        self.by_hand.is_none()
+    }
+
+    /// Whether sums keep the contract's order.
+    pub fn keeps_order(&self) -> bool {
+        self.reduce == Reduce::Leaves
+    }
+
+    /// The variant that an op with this signature runs by.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn choose(&self, signature: &Signature) -> Result<Variant, String> {
+        let Signature { op, weight, heads, inner, .. } = *signature;
+        if let Some(reason) = weight.and_then(weight::unreadable) {
+            return Err(reason);
+        }
+        match op {
+            OpKind::Linear(_) | OpKind::Moe(MoeOpKind::ExpertLinear)
+                if weight == Some(WeightFormat::W8A8) =>
+            {
+                Ok(Variant::Bytes { dot: self.dot })
+            }
+            OpKind::Linear(_) | OpKind::Norm(_) => Ok(Variant::Sums(self.reduce)),
+            OpKind::Rope(RopeOpKind::QkvRopeAppend) => Ok(Variant::OfNorms(self.reduce)),
+            OpKind::Attention(_) => match heads.map_or(Ok(()), heads_fit) {
+                Ok(()) => Ok(Variant::Largest { subgroups: self.attention }),
+                Err(reason) => Err(reason),
+            },
+            OpKind::Sample(_) if inner > MOST_TOKENS => {
+                Err(format!("sampling from {inner} tokens; at most {MOST_TOKENS} are possible"))
+            }
+            _ => Ok(Variant::Plain),
+        }
+    }
+
+    /// The key of that variant, with the reasons why it is not a better one.
+    ///
+    /// # Errors
+    /// As [`Select::choose`].
+    pub fn kernel(&self, signature: &Signature) -> Result<WgpuKernel, String> {
+        let variant = self.choose(signature)?;
+        let Signature { op, x, weight, .. } = *signature;
+        let halves = x == Float::F16 || weight == Some(WeightFormat::Plain(Float::F16));
+        let lanes = self.reason.as_ref().filter(|_| variant.lacks_subgroups());
+        let by_hand = self.by_hand.as_ref().filter(|_| halves);
+        let lanes = lanes.map(|why| format!("no subgroups: {why}"));
+        let by_hand = by_hand.map(|why| format!("f16 by hand: {why}"));
+        Ok(WgpuKernel { op, weight, x, variant, reasons: lanes.into_iter().chain(by_hand).collect() })
+    }
+
+    /// Heads that share keys in a tile of attention, where tiles pay: not on the CPU; there must be enough of
+    /// them, and their slots must find heads of a group or rows of a sequence. No bit depends on it.
+    pub fn tile_heads(&self, rows: usize, sequences: usize, heads: &Heads) -> Option<usize> {
+        let (heads, share) = (heads.heads, heads.heads / heads.kv_heads);
+        let busy = !self.software && rows * heads >= BUSY_TILES * ATTENTION_SLOTS;
+        if !busy && !self.eager {
+            return None;
+        }
+        match share {
+            3.. => Some(4),
+            _ if rows < 2 * sequences => None,
+            2 => Some(2),
+            _ => Some(1),
+        }
+    }
+
+    /// How a matmul of `rows` rows runs, whose rows begin at multiples of four elements or not, in `groups`
+    /// workgroups at most.
+    pub fn matmul(&self, variant: Variant, rows: usize, aligned: bool, groups: bool) -> Matmul {
+        let reduce = variant.sums();
+        let wide = reduce != Reduce::Leaves;
+        if wide && rows <= FEW_ROWS && aligned && groups {
+            let subgroups = reduce == Reduce::Subgroups;
+            return Matmul::Lanes { rows: if rows <= 1 { 1 } else { 4 }, subgroups };
+        }
+        Matmul::Tiles { rows: self.tile_rows(rows), wide }
+    }
+
+    /// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that
+    /// run on the CPU gain nothing beyond 4 and compile twice as long: there the tile of 8 runs only where a
+    /// test names how sums meet.
+    pub fn tile_rows(&self, rows: usize) -> u32 {
+        match rows {
+            0..=1 => 1,
+            2..=4 => 4,
+            _ if self.software && !self.eager => 4,
+            _ => 8,
+        }
+    }
+}
+
+/// Whether attention has room for heads.
+fn heads_fit(heads: Heads) -> Result<(), String> {
+    let most = usize::from(u16::MAX);
+    let Heads { heads, kv_heads, k_dim, v_dim } = heads;
+    if v_dim > WIDEST_VALUES {
+        return Err(format!("value heads of {v_dim} columns; at most {WIDEST_VALUES} are possible"));
+    }
+    match k_dim > most || kv_heads > most || heads / kv_heads.max(1) > most {
+        true => {
+            Err(format!("{heads} heads of {k_dim} columns, {kv_heads} of keys; at most {most} are possible"))
+        }
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use engraft_core::mem::Block;
+    use engraft_core::ops::{AttentionOpKind, LinearOpKind, NormOpKind, SampleOpKind};
+
+    fn config(mode: Mode, reduce: Option<Reduce>) -> WgpuConfig {
+        WgpuConfig { mode, reduce, ..WgpuConfig::default() }
+    }
+
+    fn of(op: impl Into<OpKind>) -> Signature {
+        Signature::new(op.into(), Float::F32, 64, 64)
+    }
+
+    #[test]
+    fn the_mode_and_the_adapter_decide() {
+        let wanted = |mode, kind| Select::wanted(&config(mode, None), kind).unwrap();
+        let variants = |select: &Select| {
+            let choose = |op: OpKind| select.choose(&of(op)).unwrap();
+            [choose(LinearOpKind::Linear.into()), choose(AttentionOpKind::Attend.into())]
+        };
+        let gpu = wanted(Mode::Invariant, AdapterKind::Discrete);
+        let [sums, largest] = variants(&gpu);
+        assert_eq!((sums, largest.largest_in_subgroups()), (Variant::Sums(Reduce::Subgroups), true));
+        assert_eq!(gpu.choose(&of(NormOpKind::Norm)).unwrap(), sums);
+        assert_eq!(gpu.matmul(sums, 1, true, true), Matmul::Lanes { rows: 1, subgroups: true });
+        assert_eq!(gpu.matmul(sums, 3, true, true), Matmul::Lanes { rows: 4, subgroups: true });
+        // The same order for any number of rows and any layout.
+        assert_eq!(gpu.matmul(sums, 3, false, true), Matmul::Tiles { rows: 4, wide: true });
+        assert_eq!(gpu.matmul(sums, 9, true, true), Matmul::Tiles { rows: 8, wide: true });
+        let bytes = Variant::Bytes { dot: true };
+        assert_eq!(gpu.matmul(bytes, 1, true, true), Matmul::Tiles { rows: 1, wide: false });
+        // One sequence decoded, a prompt, a batch decoded with shared keys and without.
+        let tile = |rows, sequences, kv_heads| {
+            gpu.tile_heads(rows, sequences, &Heads { heads: 32, kv_heads, k_dim: 64, v_dim: 64 })
+        };
+        let all = [tile(1, 1, 8), tile(512, 1, 32), tile(64, 64, 4), tile(64, 64, 32)];
+        assert_eq!(all, [None, Some(1), Some(4), None]);
+        let strict = wanted(Mode::Reference, AdapterKind::Discrete);
+        let [sums, largest] = variants(&strict);
+        assert_eq!((sums, largest.largest_in_subgroups()), (Variant::Sums(Reduce::Leaves), true));
+        assert_eq!(strict.matmul(sums, 1, true, true), Matmul::Tiles { rows: 1, wide: false });
+        let software = wanted(Mode::Invariant, AdapterKind::Software);
+        assert!(software.keeps_order() && !software.subgroups());
+        let refused = Select::wanted(&config(Mode::Reference, Some(Reduce::Shared)), AdapterKind::Discrete);
+        assert!(refused.unwrap_err().to_string().contains("Shared in reference mode"));
+    }
+
+    #[test]
+    fn a_fallback_says_why() {
+        let auto = config(Mode::Invariant, None);
+        let gpu = Select::wanted(&auto, AdapterKind::Discrete).unwrap();
+        let name = |select: &Select, signature: Signature| select.kernel(&signature).unwrap().to_string();
+        let (linear, attend) = (of(LinearOpKind::Linear), of(AttentionOpKind::Attend));
+        assert_eq!(name(&gpu, of(NormOpKind::Norm)), "norm_f32_wgsl_subgroups");
+        let plain = gpu.clone().without_subgroups(&auto, "wgpu:x", "the adapter offers none").unwrap();
+        let sums = plain.choose(&linear).unwrap();
+        assert_eq!(plain.matmul(sums, 1, true, true), Matmul::Lanes { rows: 1, subgroups: false });
+        let q4 = Signature { weight: Some(WeightFormat::Block(Block::Q4_0)), ..linear };
+        let why = "(no subgroups: the adapter offers none)";
+        assert_eq!(name(&plain, q4), format!("linear_q4_0_f32_wgsl_shared {why}"));
+        assert_eq!(name(&plain, attend), format!("attend_f32_wgsl {why}"));
+        assert_eq!(name(&plain, of(RopeOpKind::Rope)), "rope_f32_wgsl");
+        assert_eq!(name(&plain, of(RopeOpKind::QkvRopeAppend)), "qkv_rope_append_f32_wgsl");
+        let mut by_hand = gpu;
+        by_hand.unpack_by_hand("the adapter has no shader-f16");
+        let halves = Signature { x: Float::F16, ..of(RopeOpKind::Rope) };
+        assert_eq!(name(&by_hand, halves), "rope_f16_wgsl (f16 by hand: the adapter has no shader-f16)");
+        assert_eq!(name(&by_hand, of(RopeOpKind::Rope)), "rope_f32_wgsl");
+        let bytes = Signature { weight: Some(WeightFormat::W8A8), ..linear };
+        assert_eq!(name(&by_hand, bytes), "linear_w8a8_f32_wgsl_dot4");
+        let forced = config(Mode::Invariant, Some(Reduce::Subgroups));
+        let gpu = Select::wanted(&forced, AdapterKind::Software).unwrap();
+        let refused = gpu.without_subgroups(&forced, "wgpu:x", "the adapter offers none").unwrap_err();
+        assert!(refused.to_string().contains("offers none"));
+    }
+
+    #[test]
+    fn what_has_no_kernel_says_why() {
+        let gpu = Select::wanted(&config(Mode::Invariant, None), AdapterKind::Discrete).unwrap();
+        let heads = Heads { heads: 1, kv_heads: 1, k_dim: 64, v_dim: 513 };
+        let wide = Signature { heads: Some(heads), ..of(AttentionOpKind::Attend) };
+        assert!(gpu.kernel(&wide).unwrap_err().contains("value heads of 513 columns; at most 512"));
+        let many = Signature { inner: MOST_TOKENS + 1, ..of(SampleOpKind::Sample) };
+        assert!(gpu.kernel(&many).unwrap_err().contains("4194305 tokens"));
+    }
+}

@@ -1,0 +1,97 @@
+//! One setting after the other, taken out with its type; errors have the user's spelling.
+
+use crate::{Error, Result};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// One setting: how it was spelled, where, and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub spelled: String,
+    pub source: usize,
+    pub value: Value,
+}
+
+/// Largest count that any setting may have.
+pub(super) const MAX_COUNT: u64 = 1 << 30;
+
+/// Takes settings out, by canonical name; errors have the user's spelling.
+pub(super) struct Taker {
+    pub entries: BTreeMap<String, Entry>,
+    pub spelled: BTreeMap<String, String>,
+}
+
+impl Taker {
+    /// How the user spelled a setting that was given.
+    pub(super) fn spelled(&self, path: &str) -> String {
+        self.spelled.get(path).cloned().unwrap_or_else(|| path.to_owned())
+    }
+
+    /// Whether the user gave a setting.
+    pub(super) fn given(&self, path: &str) -> bool {
+        self.spelled.contains_key(path)
+    }
+
+    pub(super) fn take(&mut self, path: &str) -> Option<Entry> {
+        self.entries.remove(path)
+    }
+
+    pub(super) fn flag(&mut self, path: &str) -> Result<Option<bool>> {
+        self.take(path)
+            .map(|e| match e.value {
+                Value::Bool(b) => Ok(b),
+                other => Err(Error::config(e.spelled, other, "true or false")),
+            })
+            .transpose()
+    }
+
+    pub(super) fn count(&mut self, path: &str, least: u64) -> Result<Option<usize>> {
+        self.take(path)
+            .map(|e| {
+                match e.value.as_u64().or(e.value.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as u64)) {
+                    Some(n) if (least..=MAX_COUNT).contains(&n) && e.value.as_f64() >= Some(0.0) => {
+                        Ok(n as usize)
+                    }
+                    _ => Err(Error::config(
+                        e.spelled,
+                        e.value,
+                        format!("a whole number from {least} to {MAX_COUNT}"),
+                    )),
+                }
+            })
+            .transpose()
+    }
+
+    pub(super) fn text(&mut self, path: &str) -> Result<Option<String>> {
+        self.take(path)
+            .map(|e| match e.value {
+                Value::String(s) => Ok(s),
+                other => Err(Error::config(e.spelled, kind(&other), "a text")),
+            })
+            .transpose()
+    }
+
+    pub(super) fn one_of<T: Copy>(&mut self, path: &str, all: &[(&str, T)]) -> Result<Option<T>> {
+        let spelled = self.spelled(path);
+        let Some(text) = self.text(path)? else { return Ok(None) };
+        match all.iter().find(|(name, _)| *name == text) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => {
+                let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+                Err(Error::config(spelled, format!("\"{text}\""), names.join(", ")))
+            }
+        }
+    }
+}
+
+/// What a value is, for messages.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,79 @@
+//! A dry run: a model's own step, whose ops are looked at and not run. What it sees is the plan, the check before a weight
+//! is read, and the list of kernels to make ready.
+
+use crate::Result;
+use crate::mem::{Buf, Device, MatMut, StepBuffers, Weight, WeightInfo};
+use crate::model::{Exec, Executor, Model, Sizes, State};
+use crate::ops::{Checked, Operand, Run, Signature};
+use std::collections::BTreeSet;
+
+/// An op of a step.
+pub(super) struct Seen {
+    /// Its block; none outside.
+    pub layer: Option<usize>,
+    /// What its kernel depends on.
+    pub signature: Signature,
+    /// The matrix or table that it reads as a weight.
+    pub weight: Option<SeenWeight>,
+}
+
+/// A weight of an op.
+pub(super) struct SeenWeight {
+    /// What it is.
+    pub info: WeightInfo,
+    /// Whether no op before reads it.
+    pub first: bool,
+}
+
+/// Sees the ops of one step of `model` in order; `state` has room for the smallest.
+///
+/// # Errors
+/// Those of the model's own `forward`.
+pub(super) fn survey<D: Device>(
+    model: &Model<D>,
+    mut state: State<D::Mem>,
+    sizes: &Sizes,
+    alloc: &dyn Fn(usize) -> Result<D::Mem>,
+    plan: &D::AttnPlan,
+) -> Result<Vec<Seen>> {
+    let words = sizes.step.words();
+    let mut step = StepBuffers::new(Buf::new(alloc(words * 4)?, words)?);
+    step.begin(sizes.step)?;
+    let mut recorder = Recorder { layer: None, seen: Vec::new(), weights: BTreeSet::new() };
+    model.step(&mut Exec::new(&mut recorder), &mut state, step.view()?, plan)?;
+    Ok(recorder.seen)
+}
+
+struct Recorder {
+    layer: Option<usize>,
+    seen: Vec<Seen>,
+    /// Addresses of the weights seen so far; all are borrowed from the one model that is walked.
+    weights: BTreeSet<usize>,
+}
+
+impl<D: Device> Run<D> for Recorder {
+    fn run(&mut self, op: Checked<'_, D>) -> Result<()> {
+        let mut op = op.into_op();
+        let signature = op.signature();
+        let weight = op.operands().into_iter().find_map(|(_, operand)| match operand {
+            Operand::Weight(weight) => Some(*weight),
+            _ => None,
+        });
+        let weight = weight.filter(|_| signature.weight.is_some()).map(|weight| SeenWeight {
+            info: weight.info().clone(),
+            first: self.weights.insert(std::ptr::from_ref(weight).addr()),
+        });
+        self.seen.push(Seen { layer: self.layer, signature, weight });
+        Ok(())
+    }
+}
+
+impl<D: Device> Executor<D> for Recorder {
+    fn all_reduce(&mut self, _: MatMut<'_, D::Mem>) -> Result<()> {
+        Ok(())
+    }
+
+    fn enter(&mut self, layer: Option<usize>) {
+        self.layer = layer;
+    }
+}

@@ -1,0 +1,64 @@
+//! Buffers of routing and of the experts' matmuls.
+
+use crate::Result;
+use crate::mem::{Buf, DeviceMem, Float, Mat};
+use crate::policy::{BlockSpec, ModelSpec, MoeSpec};
+
+/// Buffers of routing: a slot is a pair of token and chosen expert.
+#[derive(Debug)]
+pub struct ExpertScratch<M> {
+    pub(super) logits: Mat<M>,
+    pub(super) weights: Mat<M>,
+    pub(super) experts: Buf<M, u32>,
+    pub(super) groups: Buf<M, u32>,
+    /// `[slots, gate | up]`.
+    pub(super) up: Mat<M>,
+    /// `[slots, inner]`.
+    pub(super) inner: Mat<M>,
+    /// `[slots, hidden]`.
+    pub(super) out: Mat<M>,
+    /// The experts' sum, where the dense part waits in `partial`: `[tokens, hidden]`.
+    pub(super) sum: Mat<M>,
+    pub(super) join_weights: Mat<M>,
+}
+
+impl<M: DeviceMem> ExpertScratch<M> {
+    /// Buffers for steps of up to `tokens` rows; none for models without experts.
+    pub(super) fn new(
+        spec: &ModelSpec,
+        tokens: usize,
+        dtype: Float,
+        alloc: &mut impl FnMut(usize) -> Result<M>,
+    ) -> Result<Option<Self>> {
+        let most = |f: &dyn Fn(&BlockSpec, &MoeSpec) -> usize| {
+            spec.blocks.iter().filter_map(|b| b.moe.as_ref().map(|m| f(b, m))).max().unwrap_or(0)
+        };
+        let top_k = most(&|_, m| m.router.top_k);
+        if top_k == 0 {
+            return Ok(None);
+        }
+        let (experts, slots) = (most(&|_, m| m.router.experts).max(2), tokens * top_k.max(2));
+        let mut mat = |rows: usize, cols: usize, dtype: Float| {
+            Mat::new(alloc(rows.max(1) * cols.max(1) * dtype.bytes())?, rows.max(1), cols.max(1), dtype)
+        };
+        let up = most(&|b, m| m.inner * (1 + usize::from(b.mlp.gated)));
+        let rows = tokens * top_k;
+        let logits = mat(tokens, experts, Float::F32)?;
+        let weights = mat(tokens, top_k, Float::F32)?;
+        let (up, inner) = (mat(rows, up, dtype)?, mat(rows, most(&|_, m| m.inner), dtype)?);
+        let (out, sum) = (mat(rows, spec.hidden, dtype)?, mat(tokens, spec.hidden, dtype)?);
+        let join_weights = mat(tokens, 2, Float::F32)?;
+        let words = |n: usize, alloc: &mut dyn FnMut(usize) -> Result<M>| Buf::new(alloc(4 * n)?, n);
+        Ok(Some(Self {
+            logits,
+            weights,
+            experts: words(slots.max(1), alloc)?,
+            groups: words(experts + 1 + slots, alloc)?,
+            up,
+            inner,
+            out,
+            sum,
+            join_weights,
+        }))
+    }
+}

@@ -1,0 +1,170 @@
+//! Device memory that a model's steps read and write beside its operands: keys and values, page table, sampling, scratch.
+//!
+//! Allocated once, by whoever runs the model: the engine for real, and with the smallest sizes by the dry runs that only
+//! look at ops.
+
+use super::{Exec, Model, Scratch, StepInputs};
+use crate::Result;
+use crate::kv::PagedKv;
+use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Slab, StepShape, StepView, Table};
+use crate::ops::{Patch, Sample};
+use crate::policy::{Family, FilterSpec, ModelSpec};
+use crate::sample::SampleRow;
+
+/// Sizes of a [`State`].
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// The largest step.
+    pub step: StepShape,
+    /// Sequences at a time.
+    pub seqs: usize,
+    /// Positions of a sequence at most.
+    pub context: usize,
+    /// Pages of keys and values.
+    pub pages: usize,
+    /// Positions of a page.
+    pub page_size: usize,
+    /// Element type of activations.
+    pub dtype: Float,
+    /// Element type of keys and values.
+    pub kv_dtype: Float,
+}
+
+impl Sizes {
+    /// One token of one sequence.
+    pub fn smallest(dtype: Float, kv_dtype: Float) -> Self {
+        let step = StepShape { tokens: 1, seqs: 1, rows: 1, patches: 1, max_query: 1, max_keys: 1 };
+        Self { step, seqs: 1, context: 1, pages: 1, page_size: 1, dtype, kv_dtype }
+    }
+
+    /// Pages of a sequence at most.
+    fn pages_per_seq(&self) -> usize {
+        self.context.div_ceil(self.page_size.max(1)).max(1)
+    }
+}
+
+/// Device memory that lives as long as an engine.
+pub struct State<M> {
+    /// Keys and values.
+    pub kv: PagedKv<M>,
+    /// `[seqs, pages of a sequence]` pages.
+    pub table: Buf<M, u32>,
+    /// Entries of a row of the table.
+    pub stride: usize,
+    /// `[seqs]` sampling parameters.
+    pub sample_table: Buf<M, SampleRow>,
+    /// `[seqs, seen_words]` bits of tokens already seen.
+    pub seen: Buf<M, u32>,
+    /// Words of a row of `seen`.
+    pub seen_words: usize,
+    /// Token ids of one prompt, on their way to `seen`.
+    pub prompt: Buf<M, u32>,
+    /// `[rows]` sampled tokens.
+    pub tokens: Buf<M, u32>,
+    /// Buffers between ops.
+    pub scratch: Scratch<M>,
+}
+
+impl<M: DeviceMem> State<M> {
+    /// Allocates everything; `alloc` takes bytes, `fits` hears the bytes of every slab before one is allocated.
+    ///
+    /// # Errors
+    /// What `alloc` and `fits` raise.
+    pub fn new<D: Device<Mem = M>>(
+        spec: &ModelSpec,
+        sizes: &Sizes,
+        alloc: &dyn Fn(usize) -> Result<M>,
+        fits: &dyn Fn(u64) -> Result<()>,
+    ) -> Result<Self> {
+        let decoder = spec.family == Family::Decoder;
+        let words = |n: usize| Buf::new(alloc(n.max(1) * 4)?, n.max(1));
+        let (stride, seen_words) = (sizes.pages_per_seq(), spec.vocab.div_ceil(32));
+        let kv = match decoder {
+            true => slabs::<D>(spec, sizes, alloc, fits)?,
+            false => PagedKv::new(Vec::new()),
+        };
+        Ok(Self {
+            kv,
+            table: words(sizes.seqs * stride)?,
+            stride,
+            sample_table: Buf::new(alloc(sizes.seqs * size_of::<SampleRow>())?, sizes.seqs)?,
+            seen: words(if decoder { sizes.seqs * seen_words } else { 1 })?,
+            seen_words,
+            prompt: words(sizes.context)?,
+            tokens: words(sizes.step.rows)?,
+            scratch: Scratch::new(spec, sizes.step.tokens, sizes.step.rows, sizes.dtype, alloc)?,
+        })
+    }
+}
+
+/// Slabs of keys and values, and of what filters keep: as many slots, in the element type of activations.
+fn slabs<D: Device>(
+    spec: &ModelSpec,
+    sizes: &Sizes,
+    alloc: &dyn Fn(usize) -> Result<D::Mem>,
+    fits: &dyn Fn(u64) -> Result<()>,
+) -> Result<PagedKv<D::Mem>> {
+    let (mut layers, mut filters) = (Vec::with_capacity(spec.blocks.len()), Vec::new());
+    let slab = |layout: KvLayout| {
+        let (k, v) = Slab::<D::Mem>::bytes::<D>(&layout)?;
+        fits(k.max(v) as u64)?;
+        Slab::new::<D>(alloc(k)?, alloc(v)?, layout)
+    };
+    for block in &spec.blocks {
+        let heads = block.heads;
+        let layout = KvLayout {
+            pages: sizes.pages,
+            page_size: sizes.page_size,
+            kv_heads: heads.kv_heads,
+            k_dim: heads.k_dim,
+            v_dim: heads.v_dim,
+            dtype: sizes.kv_dtype,
+        };
+        layers.push(slab(layout)?);
+        let kept = |filter: FilterSpec| KvLayout {
+            pages: layout.slots(),
+            page_size: 1,
+            kv_heads: 1,
+            k_dim: spec.hidden,
+            v_dim: filter.middle,
+            dtype: sizes.dtype,
+        };
+        filters.push(block.filter.map(|filter| slab(kept(filter))).transpose()?);
+    }
+    Ok(PagedKv::new(layers).with_filters(filters))
+}
+
+impl<D: Device> Model<D> {
+    /// What a step enqueues: page-table changes, the model, the sampler.
+    ///
+    /// # Errors
+    /// What its ops raise.
+    pub fn step(
+        &self,
+        x: &mut Exec<'_, D>,
+        state: &mut State<D::Mem>,
+        view: StepView<'_, D::Mem>,
+        plan: &D::AttnPlan,
+    ) -> Result<()> {
+        if !view.patches.is_empty() {
+            x.run(Patch { pairs: view.patches, dst: state.table.view_mut() })?;
+        }
+        let table = Table { pages: state.table.view(), stride: state.stride };
+        let mut inputs = StepInputs { view, kv: &mut state.kv, table, plan };
+        self.forward(x, &mut inputs, &mut state.scratch)?;
+        let rows = view.shape.rows;
+        let Some(logits) = &state.scratch.logits else { return Ok(()) };
+        if rows == 0 || self.spec.family != Family::Decoder {
+            return Ok(());
+        }
+        x.run(Sample {
+            logits: logits.view(rows)?,
+            table: state.sample_table.view(),
+            slots: view.sample_slots,
+            positions: view.sample_positions,
+            seen: state.seen.view_mut(),
+            seen_words: state.seen_words,
+            out: state.tokens.view_mut().slice(0..rows)?,
+        })
+    }
+}

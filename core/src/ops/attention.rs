@@ -1,0 +1,195 @@
+//! Attention over pages and over plain rows.
+
+use super::check::Check;
+use super::stem::stem;
+use super::{OpKind, Operand, Operands, Rules, Signature};
+use crate::Result;
+use crate::mem::{BufRef, Device, Float, KvRef, MatLayout, MatMut, MatRef, StepView, Table};
+use crate::params::{Heads, Scores};
+
+/// Which query rows belong to which sequence, and how many keys it has.
+#[derive(Debug)]
+pub struct Sequences<'a, M> {
+    /// `[seqs + 1]` query row bounds.
+    pub bounds: BufRef<'a, M, u32>,
+    /// `[seqs]` rows of the page table.
+    pub table_rows: BufRef<'a, M, u32>,
+    /// `[seqs]` keys, this step's included.
+    pub kv_lens: BufRef<'a, M, u32>,
+    /// Most query rows of one sequence: what launches are sized by.
+    pub max_query: usize,
+    /// Most keys of one sequence, likewise.
+    pub max_keys: usize,
+}
+
+impl<M> Clone for Sequences<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for Sequences<'_, M> {}
+
+impl<'a, M> From<StepView<'a, M>> for Sequences<'a, M> {
+    fn from(step: StepView<'a, M>) -> Self {
+        let StepView { bounds, table_rows, kv_lens, shape, .. } = step;
+        Self { bounds, table_rows, kv_lens, max_query: shape.max_query, max_keys: shape.max_keys }
+    }
+}
+
+/// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of sequence `s` has
+/// position `kv_lens[s] - queries + i` and sees what `scores` leaves it; a row that sees nothing is zero. Token rows outside
+/// every sequence are not written. Bounds, lengths, table rows and page numbers out of range give rows that mean nothing,
+/// or an error.
+pub struct Attend<'a, D: Device> {
+    /// This step's schedule.
+    pub plan: &'a D::AttnPlan,
+    /// `[tokens, heads * k_dim]`.
+    pub q: MatRef<'a, D::Mem>,
+    /// Keys and values.
+    pub kv: KvRef<'a, D::Mem>,
+    /// Heads.
+    pub heads: Heads,
+    /// Scores and masks.
+    pub scores: &'a Scores,
+    /// The sequences.
+    pub seqs: Sequences<'a, D::Mem>,
+    /// Their pages.
+    pub table: Table<'a, D::Mem>,
+    /// `[tokens, heads * v_dim]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+/// Attention without pages, for encoders: q, k, v hold all sequences one after the other, sequence `s` in rows
+/// `bounds[s]..bounds[s + 1]`; keys are numbered from 0 in each. Same arithmetic as [`Attend`]. Bounds out of range give rows
+/// that mean nothing, or an error.
+pub struct AttendDense<'a, D: Device> {
+    /// `[tokens, heads * k_dim]`.
+    pub q: MatRef<'a, D::Mem>,
+    /// `[tokens, kv_heads * k_dim]`.
+    pub k: MatRef<'a, D::Mem>,
+    /// `[tokens, kv_heads * v_dim]`.
+    pub v: MatRef<'a, D::Mem>,
+    /// `[seqs + 1]`.
+    pub bounds: BufRef<'a, D::Mem, u32>,
+    /// Most rows of one sequence: what launches are sized by.
+    pub max_rows: usize,
+    /// Heads.
+    pub heads: Heads,
+    /// Scores and masks.
+    pub scores: &'a Scores,
+    /// `[tokens, heads * v_dim]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+stem!(Attention, AttentionOp, AttentionOpKind: Attend = "attend", AttendDense = "attend_dense");
+
+impl<'a, D: Device> AttendDense<'a, D> {
+    /// Over the parts of a fused matrix `[tokens, q | k | v]`.
+    ///
+    /// # Errors
+    /// `Shape` where it has other columns than these heads.
+    pub fn fused(
+        qkv: MatRef<'a, D::Mem>,
+        (bounds, max_rows): (BufRef<'a, D::Mem, u32>, usize),
+        heads: Heads,
+        scores: &'a Scores,
+        out: MatMut<'a, D::Mem>,
+    ) -> Result<Self> {
+        let check = Check(AttentionOpKind::AttendDense.name());
+        check.heads(heads)?;
+        check.same("columns of qkv", qkv.cols(), heads.qkv_cols())?;
+        let (k, v) = (heads.q_cols(), heads.q_cols() + heads.k_cols());
+        let (q, k, v) = (qkv.columns(0..k)?, qkv.columns(k..v)?, qkv.columns(v..heads.qkv_cols())?);
+        Ok(Self { q, k, v, bounds, max_rows, heads, scores, out })
+    }
+}
+
+/// What both have: heads, slopes, queries, outputs.
+fn queries_fit(check: &Check, heads: Heads, scores: &Scores, q: MatLayout, out: MatLayout) -> Result<()> {
+    check.heads(heads)?;
+    check.same("columns of q", q.cols, heads.q_cols())?;
+    check.same("columns of the output", out.cols, heads.out_cols())?;
+    check.same("rows of the output", out.rows, q.rows)?;
+    check.dtype("element type of the output", out.dtype, q.dtype)?;
+    scores.alibi.as_ref().map_or(Ok(()), |slopes| check.same("slopes", slopes.len(), heads.heads))
+}
+
+fn signature(kind: OpKind, q: Float, kv: Float, heads: Heads) -> Signature {
+    Signature { heads: Some(heads), kv: Some(kv), ..Signature::new(kind, q, heads.k_dim, heads.heads) }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
+    fn kind(&self) -> OpKind {
+        AttentionOpKind::Attend.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let (check, h, kv) = (Check(AttentionOpKind::Attend.name()), self.heads, self.kv.layout());
+        queries_fit(&check, h, self.scores, self.q.layout(), self.out.layout())?;
+        check.same("kv heads of the slab", kv.kv_heads, h.kv_heads)?;
+        check.same("key width of the slab", kv.k_dim, h.k_dim)?;
+        check.same("value width of the slab", kv.v_dim, h.v_dim)?;
+        let Sequences { bounds, table_rows, kv_lens, .. } = self.seqs;
+        check.same("bounds", bounds.len(), kv_lens.len().saturating_add(1))?;
+        check.same("table rows", table_rows.len(), kv_lens.len())?;
+        check.at_least("entries of a row of the page table", self.table.stride, 1)?;
+        check.same("entries beyond whole rows", self.table.pages.len() % self.table.stride, 0)
+    }
+
+    fn signature(&self) -> Signature {
+        signature(self.kind(), self.q.dtype(), self.kv.layout().dtype, self.heads)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("q", Operand::Mat(&mut self.q)),
+            ("kv", Operand::Kv(&mut self.kv)),
+            ("heads", Operand::Size(&mut self.heads.heads)),
+            ("kv heads", Operand::Size(&mut self.heads.kv_heads)),
+            ("key width", Operand::Size(&mut self.heads.k_dim)),
+            ("value width", Operand::Size(&mut self.heads.v_dim)),
+            ("bounds", Operand::Words(&mut self.seqs.bounds)),
+            ("table rows", Operand::Words(&mut self.seqs.table_rows)),
+            ("keys", Operand::Words(&mut self.seqs.kv_lens)),
+            ("table", Operand::Words(&mut self.table.pages)),
+            ("stride", Operand::Size(&mut self.table.stride)),
+            ("out", Operand::MatMut(&mut self.out)),
+        ]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
+    fn kind(&self) -> OpKind {
+        AttentionOpKind::AttendDense.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let (check, h, q) = (Check(AttentionOpKind::AttendDense.name()), self.heads, self.q.layout());
+        queries_fit(&check, h, self.scores, q, self.out.layout())?;
+        check.same("rows of k", self.k.rows(), q.rows)?;
+        check.same("rows of v", self.v.rows(), q.rows)?;
+        check.same("columns of k", self.k.cols(), h.k_cols())?;
+        check.same("columns of v", self.v.cols(), h.v_cols())?;
+        check.dtype("element type of k", self.k.dtype(), q.dtype)?;
+        check.dtype("element type of v", self.v.dtype(), q.dtype)?;
+        check.at_least("bounds", self.bounds.len(), 1)
+    }
+
+    fn signature(&self) -> Signature {
+        signature(self.kind(), self.q.dtype(), self.k.dtype(), self.heads)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("q", Operand::Mat(&mut self.q)),
+            ("k", Operand::Mat(&mut self.k)),
+            ("v", Operand::Mat(&mut self.v)),
+            ("bounds", Operand::Words(&mut self.bounds)),
+            ("heads", Operand::Size(&mut self.heads.heads)),
+            ("kv heads", Operand::Size(&mut self.heads.kv_heads)),
+            ("key width", Operand::Size(&mut self.heads.k_dim)),
+            ("value width", Operand::Size(&mut self.heads.v_dim)),
+            ("out", Operand::MatMut(&mut self.out)),
+        ]
+    }
+}

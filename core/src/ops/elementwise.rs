@@ -1,0 +1,160 @@
+//! Element by element: sums, activations, gates, scaling, conversion.
+
+use super::check::Check;
+use super::stem::stem;
+use super::{OpKind, Operand, Operands, Rules, Signature};
+use crate::Result;
+use crate::mem::{Device, MatMut, MatRef};
+use crate::params::Act;
+
+/// `acc += x`: both `[rows, cols]` of one element type.
+pub struct Add<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub acc: MatMut<'a, D::Mem>,
+    /// `[rows, cols]`.
+    pub x: MatRef<'a, D::Mem>,
+}
+
+/// `x = act(x)` in place.
+pub struct Activate<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// The function.
+    pub act: Act,
+}
+
+/// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is rounded to f32 only.
+pub struct Gate<'a, D: Device> {
+    /// `[rows, 2 inner]`.
+    pub gate_up: MatRef<'a, D::Mem>,
+    /// Of the gate.
+    pub act: Act,
+    /// `[rows, inner]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+/// `y = factor * x`, then `cap * tanh(y / cap)` where a cap is given, in place; one rounding at the end.
+pub struct Scale<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// The factor.
+    pub factor: f32,
+    /// The cap.
+    pub cap: Option<f32>,
+}
+
+/// `out = x`, rounded to `out`'s element type: both `[rows, cols]`.
+pub struct Convert<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatRef<'a, D::Mem>,
+    /// `[rows, cols]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+stem!(
+    Elementwise,
+    ElementwiseOp,
+    ElementwiseOpKind: Add = "add",
+    Activate = "activate",
+    Gate = "gate",
+    Scale = "scale",
+    Convert = "convert",
+);
+
+impl<'a, D: Device> Rules<'a, D> for Add<'a, D> {
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Add.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        Check(ElementwiseOpKind::Add.name()).alike(self.acc.layout(), self.x.layout())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![("acc", Operand::MatMut(&mut self.acc)), ("x", Operand::Mat(&mut self.x))]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Activate<'a, D> {
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Activate.into()
+    }
+
+    /// A view that exists is all it needs.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![("x", Operand::MatMut(&mut self.x))]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Gate.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let check = Check(ElementwiseOpKind::Gate.name());
+        check.same("rows", self.out.rows(), self.gate_up.rows())?;
+        check.product("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
+        check.dtype("element type", self.out.dtype(), self.gate_up.dtype())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.out.dtype(), self.gate_up.cols(), self.out.cols())
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![("gate_up", Operand::Mat(&mut self.gate_up)), ("out", Operand::MatMut(&mut self.out))]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Scale<'a, D> {
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Scale.into()
+    }
+
+    /// A view that exists is all it needs.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![("x", Operand::MatMut(&mut self.x))]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Convert<'a, D> {
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Convert.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let check = Check(ElementwiseOpKind::Convert.name());
+        check.same("rows", self.out.rows(), self.x.rows())?;
+        check.same("columns", self.out.cols(), self.x.cols())
+    }
+
+    fn signature(&self) -> Signature {
+        let plain = Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols());
+        Signature { out: self.out.dtype(), ..plain }
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![("x", Operand::Mat(&mut self.x)), ("out", Operand::MatMut(&mut self.out))]
+    }
+}

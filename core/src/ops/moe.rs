@@ -1,0 +1,187 @@
+//! Experts: routing, their matmuls, their sum.
+//!
+//! A *slot* is one of the `tokens * top_k` pairs of token and expert, `token * top_k + choice`.
+
+use super::check::Check;
+use super::stem::stem;
+use super::{OpKind, Operand, Operands, Rules, Signature};
+use crate::Result;
+use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight};
+use crate::params::Router;
+
+/// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts as the
+/// smallest.
+///
+/// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of `docs/numerics.md` (grain 1),
+/// or over the chosen in ascending order where renormalised. Sigmoid: `w = sigmoid(logit)`, divided by the sum of the chosen
+/// where renormalised (by 1 where that is 0). Then times the router's scale.
+pub struct Route<'a, D: Device> {
+    /// `[tokens, experts]` f32.
+    pub logits: MatRef<'a, D::Mem>,
+    /// How.
+    pub router: Router,
+    /// `[tokens * top_k]` the expert of every slot; ascending within a token.
+    pub experts: BufMut<'a, D::Mem, u32>,
+    /// `[tokens, top_k]` f32 weights of the slots.
+    pub weights: MatMut<'a, D::Mem>,
+    /// `[experts + 1]` then `[tokens * top_k]`: the slots of expert `e` are entries `groups[e]..groups[e + 1]` of the second
+    /// part, in ascending order.
+    pub groups: BufMut<'a, D::Mem, u32>,
+}
+
+/// Slots by expert, to read: see [`Route`].
+pub struct Groups<'a, D: Device> {
+    /// `[tokens * top_k]`.
+    pub experts: BufRef<'a, D::Mem, u32>,
+    /// `[count + 1]` then `[tokens * top_k]`.
+    pub groups: BufRef<'a, D::Mem, u32>,
+    /// Experts.
+    pub count: usize,
+}
+
+impl<D: Device> Clone for Groups<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<D: Device> Copy for Groups<'_, D> {}
+
+/// Every slot's matmul with its expert's weight: w holds `[n, k]` of every expert, one after the other
+/// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or, `[slots / top_k,
+/// k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Groups that no [`Route`] wrote give rows that
+/// mean nothing, or leave rows as they were.
+pub struct ExpertLinear<'a, D: Device> {
+    /// `[slots, k]` or `[tokens, k]`.
+    pub x: MatRef<'a, D::Mem>,
+    /// `[experts * n, k]`.
+    pub weight: &'a D::Weight,
+    /// `[experts * n]`.
+    pub bias: Option<&'a D::Weight>,
+    /// Which slots.
+    pub groups: Groups<'a, D>,
+    /// `[slots, n]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+/// `out[t] = sum_j weights[t, j] * y[t * top_k + j]`, one chain of multiply-adds from zero in ascending `j`; with `add`, that
+/// is added to `out[t]`.
+pub struct Combine<'a, D: Device> {
+    /// `[tokens * top_k, n]`.
+    pub y: MatRef<'a, D::Mem>,
+    /// `[tokens, top_k]` f32.
+    pub weights: MatRef<'a, D::Mem>,
+    /// Whether `out` is added to.
+    pub add: bool,
+    /// `[tokens, n]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+stem!(
+    Moe,
+    MoeOp,
+    MoeOpKind: Route = "route",
+    ExpertLinear = "expert_linear",
+    Combine = "combine",
+);
+
+impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
+    fn kind(&self) -> OpKind {
+        MoeOpKind::Route.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let (check, router, rows) = (Check(MoeOpKind::Route.name()), self.router, self.logits.rows());
+        check.same("columns of the logits", self.logits.cols(), router.experts)?;
+        check.at_least("chosen experts", router.top_k, 1)?;
+        check.at_least("experts", router.experts, router.top_k)?;
+        check.at_least("room for chosen experts", Router::MAX_TOP_K, router.top_k)?;
+        check.product("slots", self.experts.len(), &[rows, router.top_k])?;
+        let slots = self.experts.len();
+        check.same("grouped slots", self.groups.len(), router.experts.saturating_add(1 + slots))?;
+        check.same("rows of the weights", self.weights.rows(), rows)?;
+        check.same("columns of the weights", self.weights.cols(), router.top_k)?;
+        check.dtype("element type of the logits", self.logits.dtype(), Float::F32)?;
+        check.dtype("element type of the weights", self.weights.dtype(), Float::F32)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.logits.dtype(), self.router.top_k, self.router.experts)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("logits", Operand::Mat(&mut self.logits)),
+            ("experts", Operand::WordsMut(&mut self.experts)),
+            ("weights", Operand::MatMut(&mut self.weights)),
+            ("groups", Operand::WordsMut(&mut self.groups)),
+            ("experts of the router", Operand::Size(&mut self.router.experts)),
+            ("top_k", Operand::Size(&mut self.router.top_k)),
+        ]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
+    fn kind(&self) -> OpKind {
+        MoeOpKind::ExpertLinear.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let (check, w) = (Check(MoeOpKind::ExpertLinear.name()), self.weight.info());
+        let (slots, count) = (self.out.rows(), self.groups.count);
+        check.experts(self.weight, count)?;
+        check.bias(self.weight, self.bias)?;
+        check.same("columns of x", self.x.cols(), w.cols)?;
+        check.product("rows of all experts", w.rows, &[count, self.out.cols()])?;
+        check.same("slots", self.groups.experts.len(), slots)?;
+        check.same("grouped slots", self.groups.groups.len(), count.saturating_add(1 + slots))?;
+        check.same("slots beyond whole tokens", slots % self.x.rows().max(1), 0)?;
+        check.at_least("rows of x", self.x.rows(), usize::from(slots > 0))?;
+        check.dtype("element type", self.out.dtype(), self.x.dtype())
+    }
+
+    fn signature(&self) -> Signature {
+        let w = self.weight.info();
+        let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
+        Signature { weight: Some(w.format), bias: self.bias.is_some(), ..plain }
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        let mut all = vec![
+            ("x", Operand::Mat(&mut self.x)),
+            ("weight", Operand::Weight(&mut self.weight)),
+            ("experts", Operand::Words(&mut self.groups.experts)),
+            ("groups", Operand::Words(&mut self.groups.groups)),
+            ("count", Operand::Size(&mut self.groups.count)),
+            ("out", Operand::MatMut(&mut self.out)),
+        ];
+        all.extend(self.bias.as_mut().map(|bias| ("bias", Operand::Weight(bias))));
+        all
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Combine<'a, D> {
+    fn kind(&self) -> OpKind {
+        MoeOpKind::Combine.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let check = Check(MoeOpKind::Combine.name());
+        check.same("rows of the weights", self.weights.rows(), self.out.rows())?;
+        check.product("slots", self.y.rows(), &[self.out.rows(), self.weights.cols()])?;
+        check.same("columns", self.y.cols(), self.out.cols())?;
+        check.dtype("element type", self.out.dtype(), self.y.dtype())?;
+        check.dtype("element type of the weights", self.weights.dtype(), Float::F32)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.y.dtype(), self.weights.cols(), self.out.cols())
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("y", Operand::Mat(&mut self.y)),
+            ("weights", Operand::Mat(&mut self.weights)),
+            ("out", Operand::MatMut(&mut self.out)),
+        ]
+    }
+}

@@ -1,0 +1,159 @@
+//! Rows and words moved.
+
+use super::check::Check;
+use super::stem::stem;
+use super::{OpKind, Operand, Operands, Rules, Signature};
+use crate::Result;
+use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef};
+
+/// `out[r] = x[rows[r]]`; a row number beyond `x` gives zeros.
+pub struct GatherRows<'a, D: Device> {
+    /// `[any, cols]`.
+    pub x: MatRef<'a, D::Mem>,
+    /// `[rows]`.
+    pub rows: BufRef<'a, D::Mem, u32>,
+    /// `[rows, cols]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+/// `dst[index] = value` for every `(index, value)` of `pairs`; indices beyond `dst` do nothing, of several for one entry the
+/// last counts.
+pub struct Patch<'a, D: Device> {
+    /// `[2 * pairs]`.
+    pub pairs: BufRef<'a, D::Mem, u32>,
+    /// `[any]`.
+    pub dst: BufMut<'a, D::Mem, u32>,
+}
+
+/// Clears row `slot` of the seen bits and sets those of `ids`, when a request enters; ids beyond the row do nothing.
+pub struct MarkSeen<'a, D: Device> {
+    /// `[any]`.
+    pub ids: BufRef<'a, D::Mem, u32>,
+    /// The row.
+    pub slot: usize,
+    /// Words of a row.
+    pub words: usize,
+    /// `[rows * words]`.
+    pub seen: BufMut<'a, D::Mem, u32>,
+}
+
+/// `ids[t] = last[feeds[t]]`: token ids of a step taken from what the device sampled last, before the host knows it.
+/// [`crate::mem::NO_ROW`], like any row beyond `last`, leaves the id as it was uploaded.
+pub struct FeedTokens<'a, D: Device> {
+    /// `[tokens]` rows of `last`.
+    pub feeds: BufRef<'a, D::Mem, u32>,
+    /// `[any]` the token sampled last in every row of the sampling table.
+    pub last: BufRef<'a, D::Mem, u32>,
+    /// `[tokens]`.
+    pub ids: BufMut<'a, D::Mem, u32>,
+}
+
+stem!(
+    Rows,
+    RowsOp,
+    RowsOpKind: GatherRows = "gather_rows",
+    Patch = "patch",
+    MarkSeen = "mark_seen",
+    FeedTokens = "feed_tokens",
+);
+
+/// Of ops over words, which have no element type.
+fn over_words(kind: RowsOpKind) -> Signature {
+    Signature::new(kind.into(), Float::F32, 1, 1)
+}
+
+impl<'a, D: Device> Rules<'a, D> for GatherRows<'a, D> {
+    fn kind(&self) -> OpKind {
+        RowsOpKind::GatherRows.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let check = Check(RowsOpKind::GatherRows.name());
+        check.same("rows", self.out.rows(), self.rows.len())?;
+        check.same("columns", self.out.cols(), self.x.cols())?;
+        check.dtype("element type", self.out.dtype(), self.x.dtype())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("x", Operand::Mat(&mut self.x)),
+            ("rows", Operand::Words(&mut self.rows)),
+            ("out", Operand::MatMut(&mut self.out)),
+        ]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Patch<'a, D> {
+    fn kind(&self) -> OpKind {
+        RowsOpKind::Patch.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        Check(RowsOpKind::Patch.name()).same("words beyond whole pairs", self.pairs.len() % 2, 0)
+    }
+
+    fn signature(&self) -> Signature {
+        over_words(RowsOpKind::Patch)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![("pairs", Operand::Words(&mut self.pairs)), ("dst", Operand::WordsMut(&mut self.dst))]
+    }
+}
+
+impl<D: Device> MarkSeen<'_, D> {
+    /// Words before the row and behind it; both are numbers once the op is checked.
+    pub fn bounds(&self) -> std::ops::Range<usize> {
+        let start = self.slot.saturating_mul(self.words);
+        start..start.saturating_add(self.words)
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for MarkSeen<'a, D> {
+    fn kind(&self) -> OpKind {
+        RowsOpKind::MarkSeen.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        Check(RowsOpKind::MarkSeen.name()).at_least("words of all rows", self.seen.len(), self.bounds().end)
+    }
+
+    fn signature(&self) -> Signature {
+        over_words(RowsOpKind::MarkSeen)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("ids", Operand::Words(&mut self.ids)),
+            ("slot", Operand::Size(&mut self.slot)),
+            ("words", Operand::Size(&mut self.words)),
+            ("seen", Operand::WordsMut(&mut self.seen)),
+        ]
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for FeedTokens<'a, D> {
+    fn kind(&self) -> OpKind {
+        RowsOpKind::FeedTokens.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        Check(RowsOpKind::FeedTokens.name()).same("token ids", self.ids.len(), self.feeds.len())
+    }
+
+    fn signature(&self) -> Signature {
+        over_words(RowsOpKind::FeedTokens)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("feeds", Operand::Words(&mut self.feeds)),
+            ("last", Operand::Words(&mut self.last)),
+            ("ids", Operand::WordsMut(&mut self.ids)),
+        ]
+    }
+}

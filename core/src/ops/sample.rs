@@ -1,0 +1,67 @@
+//! From logits to tokens.
+
+use super::check::Check;
+use super::stem::kinds;
+use super::{Op, OpKind, Operand, Operands, Rules, Signature};
+use crate::Result;
+use crate::mem::{BufMut, BufRef, Device, Float, MatRef};
+use crate::sample::SampleRow;
+
+/// Samples `out[r]` from row `r` of f32 logits `[rows, vocab]` by the rule of [`crate::sample`]; rows without a slot, or with
+/// one beyond the table, give `u32::MAX`.
+pub struct Sample<'a, D: Device> {
+    /// `[rows, vocab]` f32.
+    pub logits: MatRef<'a, D::Mem>,
+    /// The sampling table `[slots]`: parameters of every live request.
+    pub table: BufRef<'a, D::Mem, SampleRow>,
+    /// `[rows]` per row of logits the row of `table`; [`crate::mem::NO_ROW`] = sample nothing.
+    pub slots: BufRef<'a, D::Mem, u32>,
+    /// `[rows]` positions of the new tokens.
+    pub positions: BufRef<'a, D::Mem, u32>,
+    /// `[slots, seen_words]` bits of tokens already seen, for the repetition penalty; sampled tokens are added.
+    pub seen: BufMut<'a, D::Mem, u32>,
+    /// Words of one row of `seen`: the vocabulary over 32, rounded up.
+    pub seen_words: usize,
+    /// `[rows]`.
+    pub out: BufMut<'a, D::Mem, u32>,
+}
+
+kinds!(Sample, SampleOpKind: Sample = "sample");
+
+impl<'a, D: Device> From<Sample<'a, D>> for Op<'a, D> {
+    fn from(op: Sample<'a, D>) -> Self {
+        Op::Sample(op)
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Sample<'a, D> {
+    fn kind(&self) -> OpKind {
+        SampleOpKind::Sample.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        let (check, rows) = (Check(SampleOpKind::Sample.name()), self.logits.rows());
+        check.same("tokens", self.out.len(), rows)?;
+        check.same("slots", self.slots.len(), rows)?;
+        check.same("positions", self.positions.len(), rows)?;
+        check.at_least("vocabulary", self.logits.cols(), 1)?;
+        check.same("words of seen bits", self.seen_words, self.logits.cols().div_ceil(32))?;
+        check.dtype("element type of the logits", self.logits.dtype(), Float::F32)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.logits.dtype(), self.logits.cols(), 1)
+    }
+
+    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
+        vec![
+            ("logits", Operand::Mat(&mut self.logits)),
+            ("table", Operand::Samples(&mut self.table)),
+            ("slots", Operand::Words(&mut self.slots)),
+            ("positions", Operand::Words(&mut self.positions)),
+            ("seen", Operand::WordsMut(&mut self.seen)),
+            ("seen words", Operand::Size(&mut self.seen_words)),
+            ("out", Operand::WordsMut(&mut self.out)),
+        ]
+    }
+}

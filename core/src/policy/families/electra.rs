@@ -1,0 +1,56 @@
+//! ELECTRA: BERT with a narrow embedding, trained to tell replaced tokens.
+
+use crate::params::Act;
+use crate::policy::describe::{Described, concat};
+use crate::policy::task::{Task, first_token, kinds, narrow, set_task, task};
+use crate::policy::*;
+
+/// `model_type` electra.
+pub const ELECTRA: Described = Described {
+    name: "electra",
+    types: &["electra"],
+    names: Names {
+        prefixes: &["electra.", ""],
+        block: "encoder.layer.{}.",
+        slots: &[
+            (Slot::TokenEmbed, "embeddings.word_embeddings"),
+            (Slot::PositionEmbed, "embeddings.position_embeddings"),
+            (Slot::KindEmbed, "embeddings.token_type_embeddings"),
+            (Slot::EmbedNorm, "embeddings.LayerNorm"),
+            (Slot::ProjectIn, "embeddings_project"),
+            (Slot::Qkv, "attention.self.query + attention.self.key + attention.self.value"),
+            (Slot::AttnOut, "attention.output.dense"),
+            (Slot::AttnNorm, "attention.output.LayerNorm"),
+            (Slot::Up, "intermediate.dense"),
+            (Slot::Down, "output.dense"),
+            (Slot::MlpNorm, "output.LayerNorm"),
+            (Slot::Pooler, "/classifier.dense"),
+            (Slot::HeadDense, "/discriminator_predictions.dense ; /generator_predictions.dense"),
+            (Slot::HeadNorm, "/generator_predictions.LayerNorm"),
+            (
+                Slot::Head,
+                "/discriminator_predictions.dense_prediction ; /generator_lm_head ; /classifier.out_proj ; /classifier",
+            ),
+        ],
+        ignored: &["*position_ids", "generator_lm_head.weight"],
+        transposed: false,
+    },
+    layout: concat,
+    spec: electra,
+};
+
+fn electra(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = narrow(config)?;
+    spec.embed.kinds = kinds(config)?;
+    let task = task(config, Task::Detect)?;
+    let masked = match task {
+        Task::Detect => {
+            let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
+            HeadTransform { act, norm: None, width: spec.hidden }
+        }
+        _ => HeadTransform { act: Act::Gelu, norm: spec.embed.norm, width: spec.embed.width },
+    };
+    let pool = first_token(spec.hidden, Act::Gelu);
+    set_task(config, &mut spec, task, masked, pool)?;
+    Ok(spec)
+}

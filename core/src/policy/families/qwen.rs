@@ -1,0 +1,85 @@
+//! Qwen 2, 2.5 and 3, dense and with experts: LLaMA's blocks with biases on q, k and v (2) or norms over query and key
+//! heads (3).
+//!
+//! Windows are there but off unless `use_sliding_window`, and then only from `max_window_layers` on.
+
+use super::llama::{NAMES, llama};
+use crate::params::RouterScore;
+use crate::policy::describe::{Described, concat};
+use crate::policy::moe::routed;
+use crate::policy::*;
+
+/// Qwen's names: dense and routed blocks, shared experts.
+const MOE_NAMES: Names<'_> = Names {
+    slots: &[
+        (Slot::TokenEmbed, "embed_tokens"),
+        (Slot::AttnNorm, "input_layernorm"),
+        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
+        (Slot::QNorm, "self_attn.q_norm"),
+        (Slot::KNorm, "self_attn.k_norm"),
+        (Slot::AttnOut, "self_attn.o_proj"),
+        (Slot::MlpNorm, "post_attention_layernorm"),
+        (Slot::Up, "mlp.gate_proj + mlp.up_proj ; mlp.shared_expert.gate_proj + mlp.shared_expert.up_proj"),
+        (Slot::Down, "mlp.down_proj ; mlp.shared_expert.down_proj"),
+        (Slot::Router, "mlp.gate"),
+        (Slot::ExpertUp, "mlp.experts.{}.gate_proj + mlp.experts.{}.up_proj"),
+        (Slot::ExpertDown, "mlp.experts.{}.down_proj"),
+        (Slot::Join, "mlp.shared_expert_gate"),
+        (Slot::FinalNorm, "norm"),
+        (Slot::Head, "/lm_head"),
+    ],
+    ..NAMES
+};
+
+/// `model_type` qwen2.
+pub const QWEN2: Described =
+    Described { name: "qwen2", types: &["qwen2"], names: NAMES, layout: concat, spec: qwen2 };
+
+/// `model_type` qwen3.
+pub const QWEN3: Described =
+    Described { name: "qwen3", types: &["qwen3"], names: NAMES, layout: concat, spec: qwen3 };
+
+/// `model_type` qwen2_moe.
+pub const QWEN2_MOE: Described =
+    Described { name: "qwen2_moe", types: &["qwen2_moe"], names: MOE_NAMES, layout: concat, spec: qwen2_moe };
+
+/// `model_type` qwen3_moe.
+pub const QWEN3_MOE: Described =
+    Described { name: "qwen3_moe", types: &["qwen3_moe"], names: MOE_NAMES, layout: concat, spec: qwen3_moe };
+
+fn windows(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
+    if !config.flag(&["use_sliding_window"], false)? {
+        return Ok(());
+    }
+    // Zero is a valid number of layers without a window.
+    let plain = config.index(&["max_window_layers"], 28)?;
+    spec.slide(config, |i| i >= plain)
+}
+
+fn qwen2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = llama(config, catalog)?;
+    let bias = config.flag(&["qkv_bias"], true)?;
+    spec.each(|_, b| b.bias = [bias, false, false, false]);
+    windows(config, &mut spec)?;
+    Ok(spec)
+}
+
+fn qwen3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = llama(config, catalog)?;
+    spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, span: QkSpan::Head }));
+    windows(config, &mut spec)?;
+    Ok(spec)
+}
+
+fn qwen2_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = qwen2(config, catalog)?;
+    let shared = config.size(&["shared_expert_intermediate_size"])?;
+    routed(config, &mut spec, RouterScore::Softmax, false, shared, Join::Gated)?;
+    Ok(spec)
+}
+
+fn qwen3_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = qwen3(config, catalog)?;
+    routed(config, &mut spec, RouterScore::Softmax, false, 0, Join::Add)?;
+    Ok(spec)
+}

@@ -1,0 +1,20 @@
+//! How a command ends when it fails.
+
+use engraft::Error;
+
+/// Why a command failed.
+pub(crate) enum Failure {
+    /// The command line makes no sense: exit status 2.
+    Usage(String),
+    /// All else: exit status 1.
+    Run(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Run(error)
+    }
+}
+
+/// Result of a command.
+pub(crate) type Outcome = Result<(), Failure>;

@@ -1,0 +1,81 @@
+//! What goes through the channel between handles and the engine's thread.
+
+use engraft_core::engine::{
+    Captured, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pooling, Request,
+};
+use engraft_core::inject::InjectionPlan;
+use engraft_core::policy::Family;
+use engraft_core::{Error, Result};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+/// What is known of a running model.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ModelInfo {
+    /// The path it was opened by.
+    pub name: String,
+    /// The family: `llama`.
+    pub arch: String,
+    /// Whether it continues text (or encodes it).
+    pub family: Family,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Columns of the hidden state.
+    pub hidden: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Longest sequence, prompt and continuation.
+    pub max_context: usize,
+    /// The device, for people.
+    pub device: String,
+    /// Seconds from opening the files to being ready.
+    pub load_seconds: f64,
+    /// How every slot runs.
+    pub plan: InjectionPlan,
+}
+
+/// Something that happened to a request.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A token was drawn.
+    Token(u32),
+    /// What the request's [`engraft_core::engine::Want`] asked to keep; comes before `Finished`.
+    Captured(Box<Captured>),
+    /// The last event.
+    Finished(Finish),
+}
+
+/// One result per text, image or sequence.
+pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
+
+/// What a handle asks of the engine's thread.
+pub(super) enum Command {
+    Submit { key: u64, request: Request, events: Sender<Told> },
+    Cancel { key: u64 },
+    Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Reply<Encoded> },
+    EncodeImages { images: Vec<Vec<f32>>, all_layers: bool, reply: Reply<Encoded> },
+    Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
+    Embed { texts: Vec<EncoderInput>, pooling: Pooling, normalise: bool, reply: Reply<Vec<f32>> },
+    Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
+}
+
+/// An event on its way, with the time at which the engine sent it: whoever reads may be late.
+pub(super) struct Told {
+    pub at: Instant,
+    pub event: Result<Event>,
+}
+
+impl Told {
+    pub fn now(event: Result<Event>) -> Self {
+        Self { at: Instant::now(), event }
+    }
+}
+
+/// What is left to say when the thread no longer answers.
+pub(super) fn gone() -> Error {
+    Error::internal("the engine's thread has ended")
+}

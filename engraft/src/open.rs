@@ -1,0 +1,46 @@
+//! From options to a running model.
+
+use crate::generator::TextGenerator;
+use crate::handle::{EngineHandle, Start};
+use crate::options::Options;
+use crate::source::ModelSource;
+use crate::text;
+use engraft_core::Result;
+use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
+
+impl Options {
+    /// Opens a model for text.
+    ///
+    /// # Errors
+    /// Unreadable or broken files, a model that no policy knows, no tokenizer, a backend that this build lacks, no
+    /// memory: each as an [`crate::Error`] that names it.
+    pub fn open(self, model: impl Into<ModelSource>) -> Result<TextGenerator> {
+        let mut files = model.into().open()?;
+        let tokenizer = std::mem::replace(&mut files.tokenizer, no_tokenizer());
+        let generation = std::mem::take(&mut files.generation);
+        let config = files.config.clone();
+        let name = files.path.display().to_string();
+        // The tokenizer is built while the engine's thread reads the weights.
+        let starting = Start::spawn(files, self)?;
+        let voice = text::Voice::new(&name, tokenizer, &config, &generation);
+        let handle = starting.wait()?;
+        Ok(TextGenerator::new(handle, voice?))
+    }
+
+    /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.
+    ///
+    /// # Errors
+    /// As [`Options::open`], but for the tokenizer.
+    pub fn start(self, model: impl Into<ModelSource>) -> Result<EngineHandle> {
+        let files: ModelFiles = model.into().open()?;
+        Start::spawn(files, self)?.wait()
+    }
+}
+
+fn no_tokenizer() -> TokenizerFiles {
+    TokenizerFiles::HuggingFace {
+        tokenizer_json: None,
+        tokenizer_config: serde_json::Value::Null,
+        chat_template: None,
+    }
+}

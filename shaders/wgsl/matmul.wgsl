@@ -1,0 +1,167 @@
+{#- What every matmul is made of: the input, a chain along k, what follows the sum. -#}
+{%- import "prelude.wgsl" as it -%}
+{%- import "packed.wgsl" as packed -%}
+
+{#- Parameters of a matmul that is not of experts. -#}
+{%- set fields = [
+    "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "first_out", "end_out", "inner",
+    "flags", "add", "act", "block",
+] -%}
+
+{#- Parts of leaves. In the contract's order a leaf is one chain; in the wide one it is cut into four of
+whole units of 8 values (the last takes what is left), added as (0 + 1) + (2 + 3). Either way the order
+depends on k and the grain alone. -#}
+{%- macro parts() -%}
+const BIAS = 1u;
+const WIDE = 2u;
+
+fn part_start(from_k: u32, to_k: u32, part: u32, parts: u32) -> u32 {
+    if (part >= parts) {
+        return to_k;
+    }
+    let units = (to_k - from_k) / 8u;
+    return from_k + 8u * min(part * ((units + parts - 1u) / parts), units);
+}
+{%- endmacro -%}
+
+{#- Rows that are bytes (quantize.wgsl): 32 codes in eight words, then their scale. -#}
+{%- macro byte_inputs(slot, dot) -%}
+@group(0) @binding({{ slot }}) var<storage, read> x: array<u32>;
+
+// The sum of the products of four signed bytes, exact.
+fn dot_bytes(a: u32, b: u32) -> i32 {
+{%- if dot %}
+    return dot4I8Packed(a, b);
+{%- else %}
+    let s = bitcast<i32>(a);
+    let t = bitcast<i32>(b);
+    return ((s << 24u) >> 24u) * ((t << 24u) >> 24u) + ((s << 16u) >> 24u) * ((t << 16u) >> 24u)
+        + ((s << 8u) >> 24u) * ((t << 8u) >> 24u) + (s >> 24u) * (t >> 24u);
+{%- endif %}
+}
+{%- endmacro -%}
+
+{#- As `chain`, block by block, of rows that are bytes; leaves end at blocks. -#}
+{%- macro byte_chain(rows) -%}
+while (k < to_k) {
+    let b = k / 32u;
+    let d = unpack2x16float(scales[(panel * ((p.cols + p.block - 1u) / p.block) + b) * 32u + lane]).x;
+    let word = (panel * units + k / UNIT) * 32u + lane;
+{%- for r in range(rows) %}
+    var sum{{ r }} = 0i;
+{%- endfor %}
+    for (var i = 0u; i < 8u; i += 1u) {
+        let w = codes[word + i * 32u];
+{%- for r in range(rows) %}
+        sum{{ r }} += dot_bytes(w, x[x{{ r }} + b * 9u + i]);
+{%- endfor %}
+    }
+{%- for r in range(rows) %}
+    acc{{ r }} = madd(og(bitcast<f32>(x[x{{ r }} + b * 9u + 8u]) * d), f32(sum{{ r }}), acc{{ r }});
+{%- endfor %}
+    k += 32u;
+}
+{%- endmacro -%}
+
+{#- The input, from row to row: `x_at(i)`, and `x_four(i)` where rows begin at multiples of four elements. -#}
+{%- macro inputs(slot, x, vector) -%}
+{%- if vector %}
+// Rows begin at multiples of four elements.
+@group(0) @binding({{ slot }}) var<storage, read> x: array<{{ {"f32": "vec4<f32>", "h16": "vec4<f16>"}[x] or "vec2<u32>" }}>;
+fn x_four(i: u32) -> vec4<f32> {
+{%- if x == "f32" %}
+    return x[i >> 2u];
+{%- elif x == "h16" %}
+    return vec4<f32>(x[i >> 2u]);
+{%- else %}
+    let w = x[i >> 2u];
+    return vec4<f32>(
+        {{ x }}_value(w.x & 0xffffu), {{ x }}_value(w.x >> 16u), {{ x }}_value(w.y & 0xffffu), {{ x }}_value(w.y >> 16u),
+    );
+{%- endif %}
+}
+fn x_at(i: u32) -> f32 {
+    return x_four(i)[i & 3u];
+}
+{%- else %}
+{{ it.reads(slot, "x", x) }}
+{%- endif %}
+{%- endmacro -%}
+
+{#- Chains `acc0`, `acc1`, ... of rows that begin at `x0`, `x1`, ..., with output `lane` of panel `panel`,
+k from `k` to `to_k`. -#}
+{%- macro chain(weight, rows, vector) -%}
+while (k < to_k) {
+{%- if vector %}
+    // Whole units; values one by one before the first and behind the last.
+    if ((k % UNIT) == 0u && k + UNIT <= to_k) {
+        let word = codes[(panel * units + k / UNIT) * 32u + lane];
+{%- if weight == "f32" %}
+        let w0 = word;
+{%- elif weight == "h16" %}
+        let w0 = vec4<f32>(word);
+{%- elif weight in ["f16", "bf16"] %}
+        let w0 = vec4<f32>(
+            {{ weight }}_value(word.x & 0xffffu), {{ weight }}_value(word.x >> 16u),
+            {{ weight }}_value(word.y & 0xffffu), {{ weight }}_value(word.y >> 16u),
+        );
+{%- else %}
+        {{ packed.shared(weight) }}
+{%- for f in range(packed.unit(weight)|int // 4) %}
+        let w{{ f }} = vec4<f32>(
+{%- for e in range(4) %}
+            {{ packed.decoded(weight, (f * 4 + e) ~ "u", "k + " ~ (f * 4 + e) ~ "u") }},
+{%- endfor %}
+        );
+{%- endfor %}
+{%- endif %}
+{%- for f in range(packed.unit(weight)|int // 4) %}
+{%- for r in range(rows) %}
+        {
+            let a = x_four(x{{ r }} + k + {{ f * 4 }}u);
+{%- for e in range(4) %}
+            acc{{ r }} = madd(a[{{ e }}], w{{ f }}[{{ e }}], acc{{ r }});
+{%- endfor %}
+        }
+{%- endfor %}
+{%- endfor %}
+        k += UNIT;
+        continue;
+    }
+{%- endif %}
+    let w = weight_at(panel, lane, k);
+{%- for r in range(rows) %}
+    acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
+{%- endfor %}
+    k += 1u;
+}
+{%- endmacro -%}
+
+{#- From the sum `y` (and `up` of a gate weight) of output `n` to the element `to`. -#}
+{%- macro finish(gate, act, experts) -%}
+{%- if gate %}
+if ({{ "p.has_bias" if experts else "(p.flags & BIAS)" }} != 0u) {
+    y = og(y + bias[n]);
+    up = og(up + bias[p.inner + n]);
+}
+{%- if act %}
+out_put(to, og(act_of(p.act, out_round(y))) * out_round(up));
+{%- else %}
+// As a plain matmul a gate weight gives [gate | up].
+out_put(to, y);
+out_put(to + p.inner, up);
+{%- endif %}
+{%- else %}
+if ({{ "p.has_bias" if experts else "(p.flags & BIAS)" }} != 0u) {
+    y = og(y + bias[{{ "expert * p.inner + n" if experts else "n" }}]);
+}
+{%- if act %}
+y = act_of(p.act, out_round(y));
+{%- elif not experts %}
+if (p.add != 0u) {
+    y = out_at(to) + out_round(y);
+}
+{%- endif %}
+out_put(to, y);
+{%- endif %}
+{%- endmacro -%}
