@@ -166,10 +166,10 @@ fn trials() -> Vec<Trial> {
 fn report() -> Vec<&'static Lawful> {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
     let titles = ["changes", "constructor", "check", "backend", "ran", "data"];
-    println!("\n{:<26} {}", "op", titles.map(|title| format!("{title:>11}")).concat());
+    println!("\n{:<26} {}", "op", titles.map(|title| format!("{title:>12}")).concat());
     for (task, c) in said.counts.iter().filter(|(task, _)| !task.starts_with(PLANT)) {
         let all = [c.changes, c.constructor, c.check, c.backend, c.ran, c.data];
-        println!("{task:<26} {}", all.map(|n| format!("{n:>11}")).concat());
+        println!("{task:<26} {}", all.map(|n| format!("{n:>12}")).concat());
     }
     let idle = |(rule, lawful): (usize, &'static Lawful)| (!said.rules.contains(&rule)).then_some(lawful);
     registry::lawful().enumerate().filter_map(idle).collect()
