@@ -13,9 +13,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 impl Cuda {
-    /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and written bytes
-    /// both count), measured now, and 10^9 f32 operations per second by its clock and number of units (a multiply-add is
-    /// two), as the driver states them.
+    /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and
+    /// written bytes both count), measured now, and 10^9 f32 operations per second by its clock and number of
+    /// units (a multiply-add is two), as the driver states them.
     ///
     /// # Errors
     /// `OutOfMemory` where there is no room for two buffers of a 64th of the memory, at most 1 GiB each.

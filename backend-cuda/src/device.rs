@@ -1,5 +1,5 @@
-//! One device in a context of its own: how it is opened, its memory, and what its streams share. As the backend that the
-//! engine sees it stands in `backend.rs`.
+//! One device in a context of its own: how it is opened, its memory, and what its streams share. As the
+//! backend that the engine sees it stands in `backend.rs`.
 
 use crate::CudaMem;
 use crate::blaslt::BlasLt;
@@ -129,7 +129,8 @@ fn chosen(config: &CudaConfig) -> Result<Listed> {
 fn context(ordinal: usize) -> Result<(sys::CUcontext, u32)> {
     let (mut device, mut shared, mut context) = (0, 0, null_mut());
     let room = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-    // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this one.
+    // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this
+    // one.
     unsafe {
         check(sys::cuDeviceGet(&mut device, ordinal as i32), "cuDeviceGet")?;
         check(sys::cuDeviceGetAttribute(&mut shared, room, device), "cuDeviceGetAttribute")?;
@@ -358,8 +359,8 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // Streams, graphs, their events and pinned memory hold this alive, so they are gone. Modules, memory and the event
-        // of [`Turns`] go with the context.
+        // Streams, graphs, their events and pinned memory hold this alive, so they are gone. Modules, memory
+        // and the event of [`Turns`] go with the context.
         // SAFETY: created here, destroyed once.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
     }

@@ -9,7 +9,8 @@ use std::fmt;
 /// What cuBLASLt's products are counted as.
 pub(crate) const BLASLT: &str = "cublasLtMatmul";
 
-/// A kernel of this backend. Several entries serve most of them: which one a launch takes depends on rows and alignment.
+/// A kernel of this backend. Several entries serve most of them: which one a launch takes depends on rows and
+/// alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kernel {

@@ -4,8 +4,8 @@
 //! an error; `device` opens one device in a context of its own; `mem` is device memory and its pool; `modules` loads
 //! kernels of `engraft-kernels`, those of a plan ahead, others when they are first asked for; `compile` has the driver's
 //! compiler make them, `cubins` keeps what it made; `stream` launches, copies and captures; `turns` has
-//! streams follow each other; `graph` is a captured step; `weight` packs; `kernel` is the key of a kernel, as plans name it;
-//! `ops` ties the backend contract to kernels.
+//! streams follow each other; `graph` is a captured step; `weight` packs; `kernel` is the key of a kernel, as
+//! plans name it; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and
 //! replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is here fills its

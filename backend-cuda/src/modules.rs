@@ -1,5 +1,6 @@
-//! Kernels by entry. A source has many variants of which a model uses one or two, so entries are compiled one by one: those
-//! that a model's plan names side by side when its engine is made, any other when it is first launched.
+//! Kernels by entry. A source has many variants of which a model uses one or two, so entries are compiled one
+//! by one: those that a model's plan names side by side when its engine is made, any other when it is first
+//! launched.
 //!
 //! With a folder for compiled kernels (`cubins`) an entry is compiled once per device and driver, and read ever after.
 
@@ -102,8 +103,8 @@ impl Modules {
         Ok(lock(&self.functions).entry(entry.into()).or_insert(function).clone())
     }
 
-    /// Loads every entry that one of these kernels may launch and that is not there yet, side by side. `bind` makes the
-    /// context current on a thread.
+    /// Loads every entry that one of these kernels may launch and that is not there yet, side by side. `bind`
+    /// makes the context current on a thread.
     ///
     /// # Errors
     /// The first entry's that cannot be loaded.

@@ -4,8 +4,8 @@ use crate::mem::{CudaMem, lock};
 use engraft_core::Result;
 use std::sync::{Arc, Mutex};
 
-/// Sets kept at most. Models have a handful; a caller that never repeats itself must not fill memory. Captured steps keep
-/// theirs.
+/// Sets kept at most. Models have a handful; a caller that never repeats itself must not fill memory.
+/// Captured steps keep theirs.
 const MOST: usize = 64;
 
 /// The sets made so far.

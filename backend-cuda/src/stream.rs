@@ -1,8 +1,9 @@
 //! The queue: launches, copies through pinned memory, capture and replay.
 //!
 //! The driver's stream does not wait for the null stream; whatever goes through that one (allocation, weights) waits for
-//! itself. Whatever is enqueued here follows what other streams of the device have enqueued ([`crate::turns`]). A capture takes
-//! up launches alone. What was launched since it was last waited for is noted in the device's trail.
+//! itself. Whatever is enqueued here follows what other streams of the device have enqueued
+//! ([`crate::turns`]). A capture takes up launches alone. What was launched since it was last waited for is
+//! noted in the device's trail.
 
 use crate::blaslt::{Operands, Products, Shape};
 use crate::device::Cuda;
@@ -121,7 +122,8 @@ impl CudaStream {
         self.formed = Some(formed);
     }
 
-    /// Codes of these rows, where the last launch left them in scratch and no other stream has enqueued anything since.
+    /// Codes of these rows, where the last launch left them in scratch and no other stream has enqueued
+    /// anything since.
     pub(crate) fn formed(&self, rows: MatView, elem: Elem) -> Option<Codes> {
         self.formed
             .as_ref()
@@ -130,7 +132,8 @@ impl CudaStream {
             .map(|formed| formed.codes)
     }
 
-    /// Enqueues `work` behind that of other streams; a recording takes it up as it is, and waits when it is replayed.
+    /// Enqueues `work` behind that of other streams; a recording takes it up as it is, and waits when it is
+    /// replayed.
     fn in_turn<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         match self.recording {
             Some(_) => Ok(work()),
@@ -223,8 +226,9 @@ impl CudaStream {
         };
         let mut args = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function belongs to the current context and takes one struct of this size, which the driver copies
-        // before it returns; what the addresses inside point to is the caller's affair (views, which lie inside memory that
-        // lives). A kernel that may overlap waits for its predecessors before it touches memory.
+        // before it returns; what the addresses inside point to is the caller's affair (views, which lie
+        // inside memory that lives). A kernel that may overlap waits for its predecessors before it touches
+        // memory.
         unsafe { sys::cuLaunchKernelEx(&config, function.raw, args.as_mut_ptr(), null_mut()) }
     }
 
@@ -321,7 +325,8 @@ impl Stream<Cuda> for CudaStream {
         let pinned = self.noted(pinned)?;
         if bytes > 0 {
             let code = self.in_turn(|| {
-                // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the event.
+                // SAFETY: inside the allocation; the destination lives in the ticket, which waits for the
+                // event.
                 unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.start().cast(), from, bytes, self.raw) }
             })?;
             self.noted(check(code, "a download"))?;

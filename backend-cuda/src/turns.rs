@@ -1,11 +1,13 @@
 //! The order of work among the streams of one device.
 //!
-//! A stream runs its work in order by itself. Whatever is enqueued on another stream than the work before it first waits, on
-//! the device, for that work: so whoever uses memory on two streams, one after the other, gets what a single stream would
-//! give. With one stream nothing waits: the last stream is remembered, and one event serves every change. The event may be
-//! recorded anew although a stream still waits for it: a wait is for what was recorded when it was enqueued.
+//! A stream runs its work in order by itself. Whatever is enqueued on another stream than the work before it
+//! first waits, on the device, for that work: so whoever uses memory on two streams, one after the other,
+//! gets what a single stream would give. With one stream nothing waits: the last stream is remembered, and
+//! one event serves every change. The event may be recorded anew although a stream still waits for it: a wait
+//! is for what was recorded when it was enqueued.
 //!
-//! A stream that captures cannot be recorded on, nor one that is gone: both leave the event behind their work.
+//! A stream that captures cannot be recorded on, nor one that is gone: both leave the event behind their
+//! work.
 
 use crate::driver::check;
 use crate::mem::lock;

@@ -181,8 +181,9 @@ impl Weight for CudaWeight {
 }
 
 impl CudaWeight {
-    /// Where it lies now, as `(name, address, bytes)`: `stored` (as in the file), `packed` (as products take it), `scales`
-    /// (beside it), `vector`. A first step in another element type, or a look-up, may add a form.
+    /// Where it lies now, as `(name, address, bytes)`: `stored` (as in the file), `packed` (as products take
+    /// it), `scales` (beside it), `vector`. A first step in another element type, or a look-up, may add a
+    /// form.
     pub fn buffers(&self) -> Vec<(&'static str, u64, usize)> {
         let lies = |name, mem: &CudaMem| (name, mem.address(), mem.bytes());
         match &self.form {

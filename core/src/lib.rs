@@ -12,8 +12,8 @@
 //!
 //! Imports go down (a test follows every path to the file that defines it): `ops` never sees a backend,
 //! `backend` never sees a model, `schedule` and `kv` see neither, `policy` never sees a tensor's bytes. No
-//! backend lives here, no HTTP, no async runtime, no thread: what a backend is, [`backend`] says; `engraft-cpu`
-//! is the first one.
+//! backend lives here, no HTTP, no async runtime, no thread: what a backend is, [`backend`] says;
+//! `engraft-cpu` is the first one.
 
 pub mod backend;
 pub mod checkpoint;

@@ -65,7 +65,8 @@ impl EngineHandle {
     /// Encodes images, each `[channels, side, side]` normalised pixels, by models that read them.
     ///
     /// # Errors
-    /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than the model's.
+    /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
+    /// the model's.
     pub fn encode_images(&self, images: Vec<Vec<f32>>, all_layers: bool) -> Result<Vec<Encoded>> {
         self.ask(|reply| Command::EncodeImages { images, all_layers, reply })
     }

@@ -12,8 +12,8 @@ impl Options {
     /// Opens a model for text.
     ///
     /// # Errors
-    /// Unreadable or broken files, a model that no policy knows, no tokenizer, a backend that this build lacks, no
-    /// memory: each as an [`crate::Error`] that names it.
+    /// Unreadable or broken files, a model that no policy knows, no tokenizer, a backend that this build
+    /// lacks, no memory: each as an [`crate::Error`] that names it.
     pub fn open(self, model: impl Into<ModelSource>) -> Result<TextGenerator> {
         let mut files = model.into().open()?;
         let tokenizer = std::mem::replace(&mut files.tokenizer, no_tokenizer());

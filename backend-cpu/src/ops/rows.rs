@@ -40,7 +40,8 @@ pub(super) fn run(stream: &mut CpuStream, op: RowsOp<'_, Cpu>) -> Result<()> {
         RowsOp::FeedTokens(FeedTokens { feeds, last, ids }) => {
             let (feeds, last, ids) = (Words::from(feeds), Words::from(last), Words::from(ids));
             stream.enqueue(move |_| {
-                // SAFETY: the stream runs one op at a time; what is written is another allocation than what is read.
+                // SAFETY: the stream runs one op at a time; what is written is another allocation than what
+                // is read.
                 let (feeds, last, ids) = unsafe { (feeds.slice(), last.slice(), ids.slice_mut()) };
                 for (id, row) in ids.iter_mut().zip(feeds) {
                     *id = last.get(*row as usize).copied().unwrap_or(*id);

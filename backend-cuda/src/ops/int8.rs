@@ -1,9 +1,10 @@
 //! Products of `w8a8`: few rows are quantized as they are multiplied, many before that.
 //!
 //! Where a norm stands directly before the product, it has stored its rows as bytes, too: the stream remembers what its last
-//! launch formed, and forgets it with its next launch, copy or wait, and once another stream enqueues something. So nobody
-//! has changed the rows in between; and their memory is held meanwhile, so the address is not given to other rows. A
-//! norm does not know who reads it; it does so for many rows on a device that holds weights in `w8a8`.
+//! launch formed, and forgets it with its next launch, copy or wait, and once another stream enqueues
+//! something. So nobody has changed the rows in between; and their memory is held meanwhile, so the address
+//! is not given to other rows. A norm does not know who reads it; it does so for many rows on a device that
+//! holds weights in `w8a8`.
 
 use crate::weight::word;
 use crate::{CudaMem, CudaStream};

@@ -131,7 +131,8 @@ fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
         add: matches!(call.then, Epilogue::AddTo),
     };
     let (x, out) = (call.x_at.ptr, call.out_at.ptr);
-    // The weight as stored may have to be made, to stay beside the packed one: only for a matmul that takes it.
+    // The weight as stored may have to be made, to stay beside the packed one: only for a matmul that takes
+    // it.
     if !stream.blaslt_takes(shape, x, out)? {
         return Ok(false);
     }

@@ -1,4 +1,5 @@
-//! Which kernel a matmul or an attention takes: one choice by the op's signature, which its body and the report both ask.
+//! Which kernel a matmul or an attention takes: one choice by the op's signature, which its body and the
+//! report both ask.
 
 use super::{elem, format};
 use crate::Kernel;
@@ -52,7 +53,8 @@ fn blaslt_says(s: &Signature) -> bool {
     !s.bias && (s.op == alone || s.op == OpKind::Linear(LinearOpKind::LinearAdd))
 }
 
-/// The kernel of a matmul. Whether its weight is gated does not matter: such a weight has an even number of rows.
+/// The kernel of a matmul. Whether its weight is gated does not matter: such a weight has an even number of
+/// rows.
 ///
 /// # Errors
 /// Why there is none.

@@ -1,5 +1,5 @@
-//! `Composed<B>`: any backend with every fused op left to its composed form, so that a whole model runs fused against
-//! composed on the same device.
+//! `Composed<B>`: any backend with every fused op left to its composed form, so that a whole model runs fused
+//! against composed on the same device.
 
 use super::*;
 use crate::mem::{BufMut, BufRef, MatMut};

@@ -1,21 +1,25 @@
 //! The backend contract.
 //!
-//! **Who validates.** A backend is reached by [`Stream`]s alone, and they run [`Checked`](crate::ops::Checked) ops alone,
-//! which only the core's check makes: operands lie inside their memory and go together, and no two views to write share
-//! memory. A backend stays thin. What only the device knows (lost, out of memory) is an error of the call, or of the next
-//! [`Stream::sync`] for faults that surface later; never silence.
+//! **Who validates.** A backend is reached by [`Stream`]s alone, and they run
+//! [`Checked`](crate::ops::Checked) ops alone, which only the core's check makes: operands lie inside their
+//! memory and go together, and no two views to write share memory. A backend stays thin. What only the device
+//! knows (lost, out of memory) is an error of the call, or of the next [`Stream::sync`] for faults that
+//! surface later; never silence.
 //!
-//! **Order.** A [`Stream`] runs its ops as if one after the other. Nothing else synchronises: ops only enqueue. Streams of
-//! one backend never race: work on one that follows work on another in the program follows it on the device.
+//! **Order.** A [`Stream`] runs its ops as if one after the other. Nothing else synchronises: ops only
+//! enqueue. Streams of one backend never race: work on one that follows work on another in the program
+//! follows it on the device.
 //!
 //! **What changes per step lives in device buffers** ([`crate::mem::StepBuffers`], page tables, sampling tables),
 //! never in host-side arguments, so that every decode step can be captured and replayed.
 //!
-//! **Allocation.** Outputs are operands. A step allocates nothing on the host after warm-up, nor on the device.
+//! **Allocation.** Outputs are operands. A step allocates nothing on the host after warm-up, nor on the
+//! device.
 //!
-//! **Fused ops have composed forms** ([`crate::ops`]). A backend has a kernel for some of them and composes the others.
-//! [`Backend::coverage`] and the op's body share one choice of kernel inside the backend, so the report cannot lie; a
-//! composed form always carries its reason. [`Composed`] runs any backend with composed forms alone.
+//! **Fused ops have composed forms** ([`crate::ops`]). A backend has a kernel for some of them and composes
+//! the others. [`Backend::coverage`] and the op's body share one choice of kernel inside the backend, so the
+//! report cannot lie; a composed form always carries its reason. [`Composed`] runs any backend with composed
+//! forms alone.
 //!
 //! **Threads.** Streams, graphs and communicators stay on their thread (one rank = one thread). The outside holds a
 //! channel.
@@ -78,8 +82,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn attention_plan(&self, bound: StepShape) -> Result<AttnPlan<Self>>;
     /// How an op with this signature would run.
     fn coverage(&self, signature: &Signature) -> Coverage<Self::Kernel>;
-    /// Makes kernels ready, all at once, so that the first steps need not wait for one after the other. What is not among
-    /// them is made ready when it is first used; doing nothing is right, too.
+    /// Makes kernels ready, all at once, so that the first steps need not wait for one after the other. What
+    /// is not among them is made ready when it is first used; doing nothing is right, too.
     ///
     /// # Errors
     /// Those that the kernels' first use would have.

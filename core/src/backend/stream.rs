@@ -9,7 +9,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// An ordered queue of work on a backend; ops go into it by [`Run::run`]. Not `Send` in general; one rank keeps it.
+/// An ordered queue of work on a backend; ops go into it by [`Run::run`]. Not `Send` in general; one rank
+/// keeps it.
 pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// A point in the queue.
     type Event;

@@ -5,8 +5,9 @@ use super::mapping::AVAILABLE;
 /// How tensor bytes are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The files are mapped; pages are read when touched. Only in builds with the feature `mmap`. A file that another
-    /// process truncates while it is mapped ends the program (SIGBUS): use [`Access::Read`] where that can happen.
+    /// The files are mapped; pages are read when touched. Only in builds with the feature `mmap`. A file that
+    /// another process truncates while it is mapped ends the program (SIGBUS): use [`Access::Read`] where
+    /// that can happen.
     Map,
     /// Each tensor is read into memory when it is asked for.
     Read,

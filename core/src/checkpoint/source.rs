@@ -55,8 +55,8 @@ pub trait Source: Send + Sync {
     /// `Error::Tensor` for an unknown name, `Error::Io` if reading fails.
     fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>>;
 
-    /// The caller is done with this tensor: its mapped pages may leave memory. They come back by themselves if
-    /// `bytes` is used again. Nothing happens where there is no mapping.
+    /// The caller is done with this tensor: its mapped pages may leave memory. They come back by themselves
+    /// if `bytes` is used again. Nothing happens where there is no mapping.
     fn release(&self, name: &str);
 
     /// Bytes of all tensors together.

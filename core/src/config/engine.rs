@@ -50,8 +50,8 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// What can be refused before a model is loaded: sizes that no model can have, element types that are not among those
-    /// of the backend.
+    /// What can be refused before a model is loaded: sizes that no model can have, element types that are not
+    /// among those of the backend.
     ///
     /// # Errors
     /// `Config`, naming the field, its value and what is allowed.

@@ -40,7 +40,8 @@ impl<B: Backend> Engine<B> {
     /// Encodes texts in steps of as many as fit; `all_layers` keeps every layer's hidden states.
     ///
     /// # Errors
-    /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts, ids beyond a table.
+    /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts, ids beyond a
+    /// table.
     pub fn encode(&mut self, texts: &[EncoderInput], all_layers: bool) -> Result<Vec<Encoded>> {
         let spec = &self.model.spec;
         let no = |reason: &str| {
@@ -62,8 +63,8 @@ impl<B: Backend> Engine<B> {
     /// have a row for the class token, then one per square, row by row.
     ///
     /// # Errors
-    /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than the model's,
-    /// or an engine whose steps cannot hold an image.
+    /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
+    /// the model's, or an engine whose steps cannot hold an image.
     pub fn encode_images(&mut self, images: &[&[f32]], all_layers: bool) -> Result<Vec<Encoded>> {
         let spec = &self.model.spec;
         let Some(patches) = spec.embed.patches else {

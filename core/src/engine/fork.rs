@@ -1,8 +1,8 @@
 //! A running request continued twice, and its cache as plain rows.
 //!
-//! A fork shares the full pages of what it continues and owns a copy of the last one, so that neither sees what the other
-//! writes. It samples by its own parameters from then on: what it gives is, bit for bit, what a request gives whose prompt is
-//! the text so far.
+//! A fork shares the full pages of what it continues and owns a copy of the last one, so that neither sees
+//! what the other writes. It samples by its own parameters from then on: what it gives is, bit for bit, what
+//! a request gives whose prompt is the text so far.
 
 use super::capture::read_f32;
 use super::*;
@@ -12,12 +12,13 @@ use crate::sample::SamplingParams;
 use crate::schedule::Phase;
 
 impl<B: Backend> Engine<B> {
-    /// Continues a running request a second time from where it stands, by other sampling parameters; the new request's
-    /// number. Stop tokens and limits are those of the first one; nothing but tokens is kept of the new one.
+    /// Continues a running request a second time from where it stands, by other sampling parameters; the new
+    /// request's number. Stop tokens and limits are those of the first one; nothing but tokens is kept of the
+    /// new one.
     ///
     /// # Errors
-    /// `Request` for a request that is not running, or whose prompt is still being read; `Config` for sampling parameters
-    /// out of range; `KvFull` where there is no room for another sequence.
+    /// `Request` for a request that is not running, or whose prompt is still being read; `Config` for
+    /// sampling parameters out of range; `KvFull` where there is no room for another sequence.
     pub fn fork(&mut self, id: u64, sampling: SamplingParams, stream: u32) -> Result<u64> {
         sampling.validate()?;
         let no = |what: &str| Error::Request { id, what: what.into() };
@@ -72,8 +73,8 @@ impl<B: Backend> Engine<B> {
         Ok(buffer)
     }
 
-    /// Keys `[positions, kv_heads * k_dim]` and values `[positions, kv_heads * v_dim]` of a running request in one layer, as
-    /// f32, for every position that has been computed.
+    /// Keys `[positions, kv_heads * k_dim]` and values `[positions, kv_heads * v_dim]` of a running request
+    /// in one layer, as f32, for every position that has been computed.
     ///
     /// # Errors
     /// `Request` for a request that is not running; `Config` for a layer that the model lacks.

@@ -73,8 +73,8 @@ impl Batch<'_> {
     /// The sequences without padding.
     ///
     /// # Errors
-    /// `Request`, numbered by sequence: nothing but padding, or a mask with a hole; `Config` for sizes that do not go
-    /// together.
+    /// `Request`, numbered by sequence: nothing but padding, or a mask with a hole; `Config` for sizes that
+    /// do not go together.
     fn sequences(&self) -> Result<Vec<Vec<u32>>> {
         let (ids, mask, width) = match self {
             Batch::Ragged(all) => return Ok(all.to_vec()),
@@ -128,8 +128,8 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
-    /// not there; `Config` for logits of tokens in an engine without [`EngineConfig::all_logits`]; `Architecture` while
-    /// requests are under way.
+    /// not there; `Config` for logits of tokens in an engine without [`EngineConfig::all_logits`];
+    /// `Architecture` while requests are under way.
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
         let texts: Vec<EncoderInput> = sequences.into_iter().map(EncoderInput::from).collect();

@@ -79,7 +79,8 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary; `Config` for
-    /// sampling parameters out of range; `KvFull` when the pool could never hold it; `Architecture` for encoders.
+    /// sampling parameters out of range; `KvFull` when the pool could never hold it; `Architecture` for
+    /// encoders.
     pub fn put(&mut self, request: Request) -> Result<u64> {
         let id = self.next_id;
         request.check(id, &self.model.spec, &self.config)?;

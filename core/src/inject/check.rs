@@ -1,8 +1,9 @@
 //! Whether a backend can run a model at all, asked before a weight is read.
 //!
-//! Only descriptions are looked at: the spec, the bindings, the formats that headers name. A dry run of the model's own
-//! `forward` gives its ops; a backend answers with [`Coverage::Missing`] for what it has no way to run, and the first such
-//! answer refuses the model, by op, operand, backend and reason. What runs and how is the plan's business (`plan.rs`).
+//! Only descriptions are looked at: the spec, the bindings, the formats that headers name. A dry run of the
+//! model's own `forward` gives its ops; a backend answers with [`Coverage::Missing`] for what it has no way
+//! to run, and the first such answer refuses the model, by op, operand, backend and reason. What runs and how
+//! is the plan's business (`plan.rs`).
 
 use super::dry;
 use crate::backend::Coverage;

@@ -1,5 +1,5 @@
-//! A device without memory: models of it are descriptions, made from a checkpoint's headers before a weight is read. Their
-//! `forward` gives the ops that the loaded model will run.
+//! A device without memory: models of it are descriptions, made from a checkpoint's headers before a weight
+//! is read. Their `forward` gives the ops that the loaded model will run.
 
 use super::build::build;
 use super::survey::{Seen, survey};

@@ -11,7 +11,8 @@ use crate::weights::{LoadOptions, load};
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// Looks at a layer of a model and gives the block that takes its place, or none; prepares its weights with the backend.
+/// Looks at a layer of a model and gives the block that takes its place, or none; prepares its weights with
+/// the backend.
 pub type MakeBlock<B> = dyn Fn(&Arc<B>, &ModelSpec, usize) -> Result<Option<Box<dyn OwnBlock<<B as Backend>::Device>>>>
     + Send
     + Sync;

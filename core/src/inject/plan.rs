@@ -1,5 +1,5 @@
-//! The visible result of injection: every op of a step, how it runs and why, with operand, format and bytes. A dry run of the
-//! model's own `forward`, so that what it says is what runs.
+//! The visible result of injection: every op of a step, how it runs and why, with operand, format and bytes.
+//! A dry run of the model's own `forward`, so that what it says is what runs.
 
 use super::survey::{Seen, survey};
 use crate::Result;
@@ -52,7 +52,8 @@ pub struct InjectionPlan {
 }
 
 impl InjectionPlan {
-    /// The plan of a model: a dry run of its own step, every op with how the very backend that runs it would run it.
+    /// The plan of a model: a dry run of its own step, every op with how the very backend that runs it would
+    /// run it.
     ///
     /// # Errors
     /// Those of the model's `forward`, and of the backend where it has no room for one token.
@@ -126,8 +127,8 @@ pub fn kernels<B: Backend>(
     Ok(all)
 }
 
-/// How tensor parallelism shards the operand `qkv.weight`: `column`, `row` or `replicated`; empty for a model built without
-/// a checkpoint.
+/// How tensor parallelism shards the operand `qkv.weight`: `column`, `row` or `replicated`; empty for a model
+/// built without a checkpoint.
 fn shard_of(origin: Option<&Origin>, operand: &str) -> String {
     let filled = origin.and_then(|origin| origin.filled.iter().find(|one| one.operand == operand));
     let cut = filled.map_or("", |one| one.cut.as_str());

@@ -1,5 +1,5 @@
-//! A dry run: a model's own step, whose ops are looked at and not run. What it sees is the plan, the check before a weight
-//! is read, and the list of kernels to make ready.
+//! A dry run: a model's own step, whose ops are looked at and not run. What it sees is the plan, the check
+//! before a weight is read, and the list of kernels to make ready.
 
 use crate::Result;
 use crate::mem::{Buf, Device, MatMut, StepBuffers, Weight, WeightInfo};

@@ -42,8 +42,8 @@ impl PageTables {
         self.free_rows.pop()
     }
 
-    /// Takes a row that reads the first `positions` positions of another one: full pages are shared, the last one, where it
-    /// is not full, is a new page. The row, and the page `(from, to)` that is to be copied.
+    /// Takes a row that reads the first `positions` positions of another one: full pages are shared, the last
+    /// one, where it is not full, is a new page. The row, and the page `(from, to)` that is to be copied.
     ///
     /// # Errors
     /// `KvFull` when there is no row or no page left; nothing has changed then.

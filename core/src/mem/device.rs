@@ -1,4 +1,5 @@
-//! What a kind of device is to the ops that run on it: the types of its memory, weights and attention schedules.
+//! What a kind of device is to the ops that run on it: the types of its memory, weights and attention
+//! schedules.
 //!
 //! Ops carry a [`Device`] and not a backend, so that a backend that wraps another one takes the same ops.
 
@@ -6,8 +7,8 @@ use super::{KvLayout, WeightInfo};
 
 /// One allocation of a backend; its content changes behind a shared reference, in stream order.
 ///
-/// What owns an allocation ([`super::Buf`], [`super::Mat`], [`super::Slab`]) takes it by value: an implementation that
-/// could be cloned by anyone would let two owners write the same memory.
+/// What owns an allocation ([`super::Buf`], [`super::Mat`], [`super::Slab`]) takes it by value: an
+/// implementation that could be cloned by anyone would let two owners write the same memory.
 pub trait DeviceMem: Send + Sync + 'static {
     /// Size in bytes.
     fn bytes(&self) -> usize;
@@ -28,6 +29,7 @@ pub trait Device: Sized + Send + Sync + 'static {
     /// The schedule of one step's attention, shared by all layers.
     type AttnPlan: 'static;
 
-    /// Bytes of the key and the value slab of one layer; layouts may pad. `layout` has been checked for overflow.
+    /// Bytes of the key and the value slab of one layer; layouts may pad. `layout` has been checked for
+    /// overflow.
     fn kv_bytes(layout: &KvLayout) -> (usize, usize);
 }

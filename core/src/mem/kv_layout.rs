@@ -5,8 +5,9 @@ use crate::{Error, Result};
 
 /// Shape of the paged KV of one layer.
 ///
-/// With one head and one position per page both slabs are plain matrices, `[pages, k_dim]` and `[pages, v_dim]`, on every
-/// backend (the op registry holds this): what is appended there may be read by [`super::KvRef::rows`].
+/// With one head and one position per page both slabs are plain matrices, `[pages, k_dim]` and
+/// `[pages, v_dim]`, on every backend (the op registry holds this): what is appended there may be read by
+/// [`super::KvRef::rows`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KvLayout {
     /// Pages in the slab.

@@ -1,9 +1,10 @@
-//! Memory as the engine sees it: allocations of a backend, typed views, matrices, slabs, weights, and the buffers of a
-//! step.
+//! Memory as the engine sees it: allocations of a backend, typed views, matrices, slabs, weights, and the
+//! buffers of a step.
 //!
-//! Everything here is generic over the *memory type* `M` (one device allocation), or over the [`Device`] whose types ops
-//! carry, never over the backend: a wrapper backend with the same memory then needs no casts. Device memory is written
-//! behind `&M` (a device orders its own work); exclusivity is kept by the view types, which borrow their owner mutably.
+//! Everything here is generic over the *memory type* `M` (one device allocation), or over the [`Device`]
+//! whose types ops carry, never over the backend: a wrapper backend with the same memory then needs no casts.
+//! Device memory is written behind `&M` (a device orders its own work); exclusivity is kept by the view
+//! types, which borrow their owner mutably.
 //!
 //! - [`Buf`]: a typed 1-D buffer (`u32` ids, `i32` slots, ...). Integers are typed because confusing slots with
 //!   positions is the commonest bug of a paged cache.

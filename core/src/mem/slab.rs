@@ -1,4 +1,5 @@
-//! Paged keys and values of one layer: their shape, the memory they live in, and views of slab and page table.
+//! Paged keys and values of one layer: their shape, the memory they live in, and views of slab and page
+//! table.
 
 use super::{BufRef, Device, DeviceMem, KvLayout, MatLayout, MatRef};
 use crate::{Error, Result};
@@ -141,7 +142,8 @@ impl<'a, M: DeviceMem> KvMut<'a, M> {
     }
 }
 
-/// Page table: row `r` of `[rows, stride]` lists the pages of a sequence, position `p` lies in entry `p / page_size`.
+/// Page table: row `r` of `[rows, stride]` lists the pages of a sequence, position `p` lies in entry
+/// `p / page_size`.
 #[derive(Debug)]
 pub struct Table<'a, M> {
     /// `[rows * stride]` page numbers.

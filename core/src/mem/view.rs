@@ -1,9 +1,9 @@
 //! Owners and views over device memory: `Buf`, `Mat` and what is borrowed from them.
 //!
-//! A view is a borrowed allocation and a place in it, in elements. Its fields are private and every constructor checks
-//! the place against the allocation, so a view that exists lies inside its memory. A view to write comes from an
-//! exclusive borrow of the owner: two views to write, or one to write and one to read, never share an allocation. What
-//! is left for an op's check is whether its operands go together.
+//! A view is a borrowed allocation and a place in it, in elements. Its fields are private and every
+//! constructor checks the place against the allocation, so a view that exists lies inside its memory. A view
+//! to write comes from an exclusive borrow of the owner: two views to write, or one to write and one to read,
+//! never share an allocation. What is left for an op's check is whether its operands go together.
 
 use super::{DeviceMem, Float};
 use crate::{Error, Result};
@@ -265,7 +265,8 @@ impl<M: DeviceMem> Mat<M> {
         self.shaped_mut(rows, cols)
     }
 
-    /// Scratch that serves several shapes, to read: the first `rows * cols` elements as `[rows, cols]` without gaps.
+    /// Scratch that serves several shapes, to read: the first `rows * cols` elements as `[rows, cols]`
+    /// without gaps.
     ///
     /// # Errors
     /// `Shape` where there are fewer elements.

@@ -63,7 +63,8 @@ pub struct HostWeight<'a> {
 }
 
 impl<'a> HostWeight<'a> {
-    /// `parts` are row ranges one after the other: each holds whole rows, all of them together the whole weight.
+    /// `parts` are row ranges one after the other: each holds whole rows, all of them together the whole
+    /// weight.
     ///
     /// # Errors
     /// `Tensor` naming the weight where rows or bytes do not add up, or experts do not share the rows evenly.

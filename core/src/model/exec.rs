@@ -1,7 +1,8 @@
 //! The door through which model code reaches ops.
 //!
-//! Model code is generic over the [`Device`] whose operands it holds; who runs its ops is an [`Executor`]: the engine's
-//! stream, or a recorder that only looks (the plan, and the check before a weight is read, are such dry runs).
+//! Model code is generic over the [`Device`] whose operands it holds; who runs its ops is an [`Executor`]:
+//! the engine's stream, or a recorder that only looks (the plan, and the check before a weight is read, are
+//! such dry runs).
 
 use crate::Result;
 use crate::mem::{Device, MatMut, MatRef};

@@ -1,9 +1,10 @@
 //! What queries and keys of some blocks read: the attention part's input with the two positions before mixed in.
 //!
-//! A position's filter needs the input of the one before it and what the first matmul gave there. Both are kept like keys
-//! and values: in the same pages, by the same slots. So chunks, pages, batch mates and a sequence that starts again after it
-//! lost its pages change nothing, and no op is needed that other blocks do without: `kv_append` writes the rows,
-//! `gather_rows` reads those before (zeros for the first position), a matmul over both taps is one over twice the columns.
+//! A position's filter needs the input of the one before it and what the first matmul gave there. Both are
+//! kept like keys and values: in the same pages, by the same slots. So chunks, pages, batch mates and a
+//! sequence that starts again after it lost its pages change nothing, and no op is needed that other blocks
+//! do without: `kv_append` writes the rows, `gather_rows` reads those before (zeros for the first position),
+//! a matmul over both taps is one over twice the columns.
 
 use super::input::Input;
 use super::{Exec, Norm, Projection, Scratch, StepInputs};
@@ -26,7 +27,8 @@ pub struct Filter<D: Device> {
 }
 
 impl<D: Device> Filter<D> {
-    /// Leaves `q | k | v` in `scratch.qkv`: v of what `input` names, q and k (by `qk`) of what the filter makes of it.
+    /// Leaves `q | k | v` in `scratch.qkv`: v of what `input` names, q and k (by `qk`) of what the filter
+    /// makes of it.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,

@@ -1,7 +1,8 @@
-//! Device memory that a model's steps read and write beside its operands: keys and values, page table, sampling, scratch.
+//! Device memory that a model's steps read and write beside its operands: keys and values, page table,
+//! sampling, scratch.
 //!
-//! Allocated once, by whoever runs the model: the engine for real, and with the smallest sizes by the dry runs that only
-//! look at ops.
+//! Allocated once, by whoever runs the model: the engine for real, and with the smallest sizes by the dry
+//! runs that only look at ops.
 
 use super::{Exec, Model, Scratch, StepInputs};
 use crate::Result;
@@ -66,7 +67,8 @@ pub struct State<M> {
 }
 
 impl<M: DeviceMem> State<M> {
-    /// Allocates everything; `alloc` takes bytes, `fits` hears the bytes of every slab before one is allocated.
+    /// Allocates everything; `alloc` takes bytes, `fits` hears the bytes of every slab before one is
+    /// allocated.
     ///
     /// # Errors
     /// What `alloc` and `fits` raise.

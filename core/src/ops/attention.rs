@@ -36,10 +36,10 @@ impl<'a, M> From<StepView<'a, M>> for Sequences<'a, M> {
     }
 }
 
-/// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of sequence `s` has
-/// position `kv_lens[s] - queries + i` and sees what `scores` leaves it; a row that sees nothing is zero. Token rows outside
-/// every sequence are not written. Bounds, lengths, table rows and page numbers out of range give rows that mean nothing,
-/// or an error.
+/// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of
+/// sequence `s` has position `kv_lens[s] - queries + i` and sees what `scores` leaves it; a row that sees
+/// nothing is zero. Token rows outside every sequence are not written. Bounds, lengths, table rows and page
+/// numbers out of range give rows that mean nothing, or an error.
 pub struct Attend<'a, D: Device> {
     /// This step's schedule.
     pub plan: &'a D::AttnPlan,
@@ -59,9 +59,9 @@ pub struct Attend<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
-/// Attention without pages, for encoders: q, k, v hold all sequences one after the other, sequence `s` in rows
-/// `bounds[s]..bounds[s + 1]`; keys are numbered from 0 in each. Same arithmetic as [`Attend`]. Bounds out of range give rows
-/// that mean nothing, or an error.
+/// Attention without pages, for encoders: q, k, v hold all sequences one after the other, sequence `s` in
+/// rows `bounds[s]..bounds[s + 1]`; keys are numbered from 0 in each. Same arithmetic as [`Attend`]. Bounds
+/// out of range give rows that mean nothing, or an error.
 pub struct AttendDense<'a, D: Device> {
     /// `[tokens, heads * k_dim]`.
     pub q: MatRef<'a, D::Mem>,

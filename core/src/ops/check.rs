@@ -1,4 +1,5 @@
-//! What checks of ops have in common: comparisons that name the op, the operand, what was found and what is expected.
+//! What checks of ops have in common: comparisons that name the op, the operand, what was found and what is
+//! expected.
 
 use crate::mem::{Float, MatLayout, Weight, WeightInfo, WeightUse};
 use crate::params::Heads;

@@ -23,7 +23,8 @@ pub struct Activate<'a, D: Device> {
     pub act: Act,
 }
 
-/// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is rounded to f32 only.
+/// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is
+/// rounded to f32 only.
 pub struct Gate<'a, D: Device> {
     /// `[rows, 2 inner]`.
     pub gate_up: MatRef<'a, D::Mem>,

@@ -6,8 +6,8 @@ use super::{Add, Op, OpKind, Operand, Operands, Rules, Run, Signature, send};
 use crate::Result;
 use crate::mem::{BufRef, Device, MatMut, Weight};
 
-/// `out[t] = table[ids[t]]`, or `out[t] += table[ids[t]]`: ids `[tokens]`, table `[vocab, cols]`, out `[tokens, cols]`. An
-/// id beyond the table gives a row of zeros.
+/// `out[t] = table[ids[t]]`, or `out[t] += table[ids[t]]`: ids `[tokens]`, table `[vocab, cols]`, out
+/// `[tokens, cols]`. An id beyond the table gives a row of zeros.
 pub struct Embed<'a, D: Device> {
     /// `[tokens]`.
     pub ids: BufRef<'a, D::Mem, u32>,

@@ -6,8 +6,8 @@ use super::{OpKind, Operand, Operands, Rules, Signature};
 use crate::Result;
 use crate::mem::{BufRef, Device, KvLayout, KvMut, KvRef, MatLayout, MatMut, MatRef, Table};
 
-/// Writes k `[tokens, kv_heads * k_dim]` and v `[tokens, kv_heads * v_dim]` to their slots; [`crate::mem::SKIP`] and slots
-/// beyond the slab write nothing.
+/// Writes k `[tokens, kv_heads * k_dim]` and v `[tokens, kv_heads * v_dim]` to their slots;
+/// [`crate::mem::SKIP`] and slots beyond the slab write nothing.
 pub struct KvAppend<'a, D: Device> {
     /// `[tokens, kv_heads * k_dim]`.
     pub k: MatRef<'a, D::Mem>,
@@ -19,8 +19,8 @@ pub struct KvAppend<'a, D: Device> {
     pub kv: KvMut<'a, D::Mem>,
 }
 
-/// Copies whole pages, one pair after the other: `pairs` is `[from, to, from, to, ...]`; a pair of equal numbers, or with a
-/// page beyond the slab, does nothing.
+/// Copies whole pages, one pair after the other: `pairs` is `[from, to, from, to, ...]`; a pair of equal
+/// numbers, or with a page beyond the slab, does nothing.
 pub struct KvCopyPages<'a, D: Device> {
     /// `[2 * pairs]`.
     pub pairs: BufRef<'a, D::Mem, u32>,
@@ -28,8 +28,9 @@ pub struct KvCopyPages<'a, D: Device> {
     pub kv: KvMut<'a, D::Mem>,
 }
 
-/// A sequence's cache as plain rows: positions `0..k.rows` of table row `row`, k `[positions, kv_heads * k_dim]`, v
-/// `[positions, kv_heads * v_dim]`. Rows of positions in a page beyond the slab are not written.
+/// A sequence's cache as plain rows: positions `0..k.rows` of table row `row`, k
+/// `[positions, kv_heads * k_dim]`, v `[positions, kv_heads * v_dim]`. Rows of positions in a page beyond the
+/// slab are not written.
 pub struct KvRead<'a, D: Device> {
     /// The slab.
     pub kv: KvRef<'a, D::Mem>,

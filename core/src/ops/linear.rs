@@ -7,11 +7,11 @@ use crate::Result;
 use crate::mem::{Device, MatMut, MatRef, Weight};
 use crate::params::Act;
 
-/// `y = x w^T + bias`, then what `then` says: x `[rows, k]`, w `[n, k]`, bias `[n]`, out `[rows, n]`; behind a gate w is
-/// `[2 inner, k]` and out `[rows, inner]`. `out` has the element type of `x`, or is f32.
+/// `y = x w^T + bias`, then what `then` says: x `[rows, k]`, w `[n, k]`, bias `[n]`, out `[rows, n]`; behind
+/// a gate w is `[2 inner, k]` and out `[rows, inner]`. `out` has the element type of `x`, or is f32.
 ///
-/// A fused form gives the bits of its composed form, which rounds `y` to the output's type in between, on backends whose
-/// promise is the contract's order.
+/// A fused form gives the bits of its composed form, which rounds `y` to the output's type in between, on
+/// backends whose promise is the contract's order.
 pub struct Linear<'a, D: Device> {
     /// `[rows, k]`.
     pub x: MatRef<'a, D::Mem>,

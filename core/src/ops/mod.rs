@@ -1,17 +1,19 @@
 //! Ops as values: what models ask for and backends run.
 //!
-//! One struct per op, in the file of its stem, with everything that is to be said of it beside it: its name, the check of
-//! its operands, the signature that kernel choice depends on, the operands it reads and writes, and its composed form if
-//! it has one. [`Op`] gathers them by stem. Views lie inside their memory by construction ([`crate::mem`]); an op's check
-//! is whether its operands go together. What passes is a [`Checked`] op, which nothing else can make, and the only thing
-//! that a backend runs.
+//! One struct per op, in the file of its stem, with everything that is to be said of it beside it: its name,
+//! the check of its operands, the signature that kernel choice depends on, the operands it reads and writes,
+//! and its composed form if it has one. [`Op`] gathers them by stem. Views lie inside their memory by
+//! construction ([`crate::mem`]); an op's check is whether its operands go together. What passes is a
+//! [`Checked`] op, which nothing else can make, and the only thing that a backend runs.
 //!
-//! Matrices are `[rows, cols]`. An op reads its inputs in their element type, computes in f32 and rounds once on output;
-//! sums are in the order of `docs/numerics.md`. Outputs are operands. What changes from step to step is read from device
-//! buffers when the op runs, never from a field: a captured op is replayed with the fields that it was captured with.
+//! Matrices are `[rows, cols]`. An op reads its inputs in their element type, computes in f32 and rounds once
+//! on output; sums are in the order of `docs/numerics.md`. Outputs are operands. What changes from step to
+//! step is read from device buffers when the op runs, never from a field: a captured op is replayed with the
+//! fields that it was captured with.
 //!
-//! Data in device buffers (ids, slots, page numbers, bounds) is not checked here: nobody knows it before the op runs. Each
-//! op says what a value out of range does; no value makes a kernel touch memory outside its operands.
+//! Data in device buffers (ids, slots, page numbers, bounds) is not checked here: nobody knows it before the
+//! op runs. Each op says what a value out of range does; no value makes a kernel touch memory outside its
+//! operands.
 //!
 //! Adding an op: `docs/add_an_op.md`.
 
@@ -207,7 +209,8 @@ pub trait Run<D: Device> {
     /// Enqueues an op.
     ///
     /// # Errors
-    /// `Unsupported` where there is no kernel and no composed form; what only the device knows (lost, out of memory).
+    /// `Unsupported` where there is no kernel and no composed form; what only the device knows (lost, out of
+    /// memory).
     fn run(&mut self, op: Checked<'_, D>) -> Result<()>;
 }
 

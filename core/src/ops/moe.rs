@@ -9,12 +9,13 @@ use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight};
 use crate::params::Router;
 
-/// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts as the
-/// smallest.
+/// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts
+/// as the smallest.
 ///
-/// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of `docs/numerics.md` (grain 1),
-/// or over the chosen in ascending order where renormalised. Sigmoid: `w = sigmoid(logit)`, divided by the sum of the chosen
-/// where renormalised (by 1 where that is 0). Then times the router's scale.
+/// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of
+/// `docs/numerics.md` (grain 1), or over the chosen in ascending order where renormalised. Sigmoid:
+/// `w = sigmoid(logit)`, divided by the sum of the chosen where renormalised (by 1 where that is 0). Then
+/// times the router's scale.
 pub struct Route<'a, D: Device> {
     /// `[tokens, experts]` f32.
     pub logits: MatRef<'a, D::Mem>,
@@ -24,8 +25,8 @@ pub struct Route<'a, D: Device> {
     pub experts: BufMut<'a, D::Mem, u32>,
     /// `[tokens, top_k]` f32 weights of the slots.
     pub weights: MatMut<'a, D::Mem>,
-    /// `[experts + 1]` then `[tokens * top_k]`: the slots of expert `e` are entries `groups[e]..groups[e + 1]` of the second
-    /// part, in ascending order.
+    /// `[experts + 1]` then `[tokens * top_k]`: the slots of expert `e` are entries
+    /// `groups[e]..groups[e + 1]` of the second part, in ascending order.
     pub groups: BufMut<'a, D::Mem, u32>,
 }
 
@@ -47,9 +48,9 @@ impl<D: Device> Clone for Groups<'_, D> {
 impl<D: Device> Copy for Groups<'_, D> {}
 
 /// Every slot's matmul with its expert's weight: w holds `[n, k]` of every expert, one after the other
-/// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or, `[slots / top_k,
-/// k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Groups that no [`Route`] wrote give rows that
-/// mean nothing, or leave rows as they were.
+/// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or,
+/// `[slots / top_k, k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Groups that no
+/// [`Route`] wrote give rows that mean nothing, or leave rows as they were.
 pub struct ExpertLinear<'a, D: Device> {
     /// `[slots, k]` or `[tokens, k]`.
     pub x: MatRef<'a, D::Mem>,
@@ -63,8 +64,8 @@ pub struct ExpertLinear<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
-/// `out[t] = sum_j weights[t, j] * y[t * top_k + j]`, one chain of multiply-adds from zero in ascending `j`; with `add`, that
-/// is added to `out[t]`.
+/// `out[t] = sum_j weights[t, j] * y[t * top_k + j]`, one chain of multiply-adds from zero in ascending `j`;
+/// with `add`, that is added to `out[t]`.
 pub struct Combine<'a, D: Device> {
     /// `[tokens * top_k, n]`.
     pub y: MatRef<'a, D::Mem>,

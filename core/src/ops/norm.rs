@@ -56,8 +56,8 @@ pub struct Norm<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
-/// `residual += x; out = norm(residual)`: all `[rows, cols]`. The sum is rounded to the residual's element type before the
-/// norm reads it.
+/// `residual += x; out = norm(residual)`: all `[rows, cols]`. The sum is rounded to the residual's element
+/// type before the norm reads it.
 pub struct AddNorm<'a, D: Device> {
     /// `[rows, cols]`.
     pub residual: MatMut<'a, D::Mem>,

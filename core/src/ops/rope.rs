@@ -35,8 +35,8 @@ impl<M> RopeView<'_, M> {
     }
 }
 
-/// Rotates every head in place: x `[tokens, heads * width]`; row `t` turns by the angles of `positions[t]`. The row of a
-/// position beyond the table does not turn.
+/// Rotates every head in place: x `[tokens, heads * width]`; row `t` turns by the angles of `positions[t]`.
+/// The row of a position beyond the table does not turn.
 pub struct Rope<'a, D: Device> {
     /// `[tokens, heads * width]`.
     pub x: MatMut<'a, D::Mem>,

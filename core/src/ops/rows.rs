@@ -16,8 +16,8 @@ pub struct GatherRows<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
-/// `dst[index] = value` for every `(index, value)` of `pairs`; indices beyond `dst` do nothing, of several for one entry the
-/// last counts.
+/// `dst[index] = value` for every `(index, value)` of `pairs`; indices beyond `dst` do nothing, of several
+/// for one entry the last counts.
 pub struct Patch<'a, D: Device> {
     /// `[2 * pairs]`.
     pub pairs: BufRef<'a, D::Mem, u32>,
@@ -25,7 +25,8 @@ pub struct Patch<'a, D: Device> {
     pub dst: BufMut<'a, D::Mem, u32>,
 }
 
-/// Clears row `slot` of the seen bits and sets those of `ids`, when a request enters; ids beyond the row do nothing.
+/// Clears row `slot` of the seen bits and sets those of `ids`, when a request enters; ids beyond the row do
+/// nothing.
 pub struct MarkSeen<'a, D: Device> {
     /// `[any]`.
     pub ids: BufRef<'a, D::Mem, u32>,
@@ -37,8 +38,8 @@ pub struct MarkSeen<'a, D: Device> {
     pub seen: BufMut<'a, D::Mem, u32>,
 }
 
-/// `ids[t] = last[feeds[t]]`: token ids of a step taken from what the device sampled last, before the host knows it.
-/// [`crate::mem::NO_ROW`], like any row beyond `last`, leaves the id as it was uploaded.
+/// `ids[t] = last[feeds[t]]`: token ids of a step taken from what the device sampled last, before the host
+/// knows it. [`crate::mem::NO_ROW`], like any row beyond `last`, leaves the id as it was uploaded.
 pub struct FeedTokens<'a, D: Device> {
     /// `[tokens]` rows of `last`.
     pub feeds: BufRef<'a, D::Mem, u32>,

@@ -7,8 +7,8 @@ use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatRef};
 use crate::sample::SampleRow;
 
-/// Samples `out[r]` from row `r` of f32 logits `[rows, vocab]` by the rule of [`crate::sample`]; rows without a slot, or with
-/// one beyond the table, give `u32::MAX`.
+/// Samples `out[r]` from row `r` of f32 logits `[rows, vocab]` by the rule of [`crate::sample`]; rows without
+/// a slot, or with one beyond the table, give `u32::MAX`.
 pub struct Sample<'a, D: Device> {
     /// `[rows, vocab]` f32.
     pub logits: MatRef<'a, D::Mem>,
@@ -18,7 +18,8 @@ pub struct Sample<'a, D: Device> {
     pub slots: BufRef<'a, D::Mem, u32>,
     /// `[rows]` positions of the new tokens.
     pub positions: BufRef<'a, D::Mem, u32>,
-    /// `[slots, seen_words]` bits of tokens already seen, for the repetition penalty; sampled tokens are added.
+    /// `[slots, seen_words]` bits of tokens already seen, for the repetition penalty; sampled tokens are
+    /// added.
     pub seen: BufMut<'a, D::Mem, u32>,
     /// Words of one row of `seen`: the vocabulary over 32, rounded up.
     pub seen_words: usize,

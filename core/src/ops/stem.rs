@@ -1,4 +1,5 @@
-//! What the ops of one stem have in common: an enum of them, their kinds with names, and the way into [`super::Op`].
+//! What the ops of one stem have in common: an enum of them, their kinds with names, and the way into
+//! [`super::Op`].
 
 /// `stem!(Stem, Ops, OpKind: Struct = "name", ...)`: the enums of a stem and their dispatch.
 macro_rules! stem {

@@ -136,9 +136,9 @@ impl Scheduler {
         }
     }
 
-    /// Lets the running sequence at `index` go on a second time as request `id`, which becomes the last running one. Full
-    /// pages are shared. The page `(from, to)` that the caller has to copy before the next step; none where the last page
-    /// is full.
+    /// Lets the running sequence at `index` go on a second time as request `id`, which becomes the last
+    /// running one. Full pages are shared. The page `(from, to)` that the caller has to copy before the next
+    /// step; none where the last page is full.
     ///
     /// # Errors
     /// `KvFull` where there is no room for its worst case or for another sequence; nothing has changed then.

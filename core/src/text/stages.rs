@@ -218,7 +218,8 @@ fn may_continue(bytes: &[u8]) -> bool {
 /// The byte that a token like `<0xE2>` stands for.
 pub(super) fn byte_token(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    // `from_str_radix` alone would take `+A`, which the reference also does; no published token looks like that.
+    // `from_str_radix` alone would take `+A`, which the reference also does; no published token looks like
+    // that.
     (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok()).flatten()
 }
 
@@ -237,7 +238,8 @@ fn push_bytes(piece: &str, bytes: &mut Vec<u8>) {
     }
 }
 
-/// GPT-2's alphabet: visible Latin-1 characters are themselves, the 68 other bytes follow from U+0100 in byte order.
+/// GPT-2's alphabet: visible Latin-1 characters are themselves, the 68 other bytes follow from U+0100 in byte
+/// order.
 pub(super) fn visible_to_byte(c: char) -> Option<u8> {
     match u32::from(c) {
         v @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => Some(v as u8),
@@ -260,8 +262,8 @@ fn strip_start<'a>(text: &'a str, content: char, left: &mut usize) -> &'a str {
     rest
 }
 
-/// `text` with the `held` characters before it, but without the last ones (at most `stop`) if they are `content`:
-/// these may be the text's end and are held next.
+/// `text` with the `held` characters before it, but without the last ones (at most `stop`) if they are
+/// `content`: these may be the text's end and are held next.
 fn hold_tail(text: &str, content: char, stop: usize, held: &mut usize) -> String {
     let body = text.trim_end_matches(content);
     let before = if body.is_empty() { 0 } else { std::mem::take(held) };

@@ -135,7 +135,8 @@ pub struct Paged {
 }
 
 impl Paged {
-    /// The entries for keys and values of this type and values of this width: whole walks, split ones, their merge.
+    /// The entries for keys and values of this type and values of this width: whole walks, split ones, their
+    /// merge.
     pub fn entries(kv_elem: Elem, v_dim: u32) -> [&'static str; 3] {
         const WHOLE: [[&str; 2]; 3] = [
             ["attention_paged_whole_f32_128", "attention_paged_whole_f32_512"],

@@ -102,8 +102,8 @@ fn merge_entry(elem: Elem) -> String {
     format!("flash_merge_{}", elem.name())
 }
 
-/// The entries for operands of this type and heads of this width: with pages all three, without them whole sequences alone;
-/// with `hopper` its own beside them, where it has one.
+/// The entries for operands of this type and heads of this width: with pages all three, without them whole
+/// sequences alone; with `hopper` its own beside them, where it has one.
 pub fn entries(elem: Elem, width: u32, pages: bool, hopper: bool) -> Vec<String> {
     let mut all = vec![entry("whole", elem, width)];
     if pages {

@@ -54,7 +54,8 @@ pub struct PageTable {
     pub rows: u32,
     /// Entries of a row.
     pub stride: u32,
-    /// Positions that a row has pages for; no kernel looks for one beyond. 0 where there is no page or no row.
+    /// Positions that a row has pages for; no kernel looks for one beyond. 0 where there is no page or no
+    /// row.
     pub keys: u32,
     /// Zero.
     pub reserved: u32,

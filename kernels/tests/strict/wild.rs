@@ -1,5 +1,5 @@
-//! Values in device buffers that no step would hold: whatever they are, no kernel touches anything outside its operands. The
-//! machine ends a test that does; what comes out means nothing.
+//! Values in device buffers that no step would hold: whatever they are, no kernel touches anything outside
+//! its operands. The machine ends a test that does; what comes out means nothing.
 
 use crate::embed::every_weight;
 use crate::kv::slabs;

@@ -1,5 +1,5 @@
-//! Bounds, lengths and page numbers that no step would hold: no kernel of attention touches anything outside its operands. The
-//! machine ends a test that does; what comes out means nothing.
+//! Bounds, lengths and page numbers that no step would hold: no kernel of attention touches anything outside
+//! its operands. The machine ends a test that does; what comes out means nothing.
 
 use crate::machine::{Device, Dice, Type};
 use engraft_kernels::params::MatView;

@@ -1,7 +1,7 @@
 //! Panels of `w8a8` weights: bytes with one scale per 32 k.
 //!
-//! A panel holds, per block: the scales (f16 x 16), then the bytes `[8][16 outputs][4 k]`, so that one vector has four
-//! consecutive k of 8 outputs, which is what instructions that add four products want.
+//! A panel holds, per block: the scales (f16 x 16), then the bytes `[8][16 outputs][4 k]`, so that one vector
+//! has four consecutive k of 8 outputs, which is what instructions that add four products want.
 
 use super::panel::PANEL;
 use engraft_core::quant::activation::SPAN;

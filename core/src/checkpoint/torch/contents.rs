@@ -63,8 +63,8 @@ fn weights(pickle: &Pickle<'_>) -> Result<Value, String> {
 struct Walk<'p, 'a> {
     pickle: &'p Pickle<'a>,
     found: Vec<(String, &'p Tensor)>,
-    /// Steps and bytes of names that may still be spent: a dictionary that is referred to again and again would
-    /// otherwise unfold without end.
+    /// Steps and bytes of names that may still be spent: a dictionary that is referred to again and again
+    /// would otherwise unfold without end.
     left: usize,
 }
 
@@ -177,7 +177,8 @@ fn fact(pickle: &Pickle<'_>, value: Value) -> Option<Json> {
     }
 }
 
-/// The number that every element of a list is (Megatron writes `num_experts` as a list); none for any other list.
+/// The number that every element of a list is (Megatron writes `num_experts` as a list); none for any other
+/// list.
 fn same_number(list: &[Value]) -> Option<Json> {
     match list.split_first() {
         Some((Value::Int(first), rest))
