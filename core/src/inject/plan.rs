@@ -101,7 +101,8 @@ fn ops<B: Backend>(
     dtype: Float,
     kv_dtype: Float,
 ) -> Result<Vec<Seen>> {
-    let (sizes, alloc) = (Sizes::smallest(dtype, kv_dtype), |bytes| backend.alloc(bytes));
+    let sizes = Sizes::smallest(model.spec.family, dtype, kv_dtype);
+    let alloc = |bytes| backend.alloc(bytes);
     let state = State::new::<B::Device>(&model.spec, &sizes, &alloc, &|_| Ok(()))?;
     survey(model, state, &sizes, &alloc, &backend.attention_plan(sizes.step)?)
 }

@@ -32,9 +32,10 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// One token of one sequence.
-    pub fn smallest(dtype: Float, kv_dtype: Float) -> Self {
-        let step = StepShape { tokens: 1, seqs: 1, rows: 1, patches: 1, max_query: 1, max_keys: 1 };
+    /// One token of one sequence, and for what has pages one of them to enter into the table.
+    pub fn smallest(family: Family, dtype: Float, kv_dtype: Float) -> Self {
+        let patches = usize::from(family == Family::Decoder);
+        let step = StepShape { tokens: 1, seqs: 1, rows: 1, patches, max_query: 1, max_keys: 1 };
         Self { step, seqs: 1, context: 1, pages: 1, page_size: 1, dtype, kv_dtype }
     }
 
