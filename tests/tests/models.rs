@@ -18,6 +18,7 @@ use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig, Isa};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -247,6 +248,28 @@ fn encoders_do_not_see_their_batch_mates() {
         }
         let mut two = engine(&composed, case, EngineConfig { max_context: 32, ..config() });
         assert!(two.encode(&texts(vocab), true).unwrap() == batch, "{case}: composed against fused");
+    }
+}
+
+/// The plan is the step: the ops that it lists, layer by layer, are those that run, and no others.
+#[test]
+fn plans_list_what_runs() {
+    let cpu = usual();
+    for case in DECODERS.into_iter().chain(ENCODERS) {
+        let mut engine = engine(&cpu, case, EngineConfig { max_context: 32, ..config() });
+        let plan = InjectionPlan::new(cpu.as_ref(), engine.model(), Float::F32).unwrap();
+        let planned: BTreeSet<_> = plan.rows.iter().map(|row| (row.layer, row.op)).collect();
+        engine.set_profiling(true);
+        let ids: Vec<u32> = (3..8).collect();
+        if ENCODERS.contains(&case) {
+            engine.encode(&[EncoderInput { ids, kinds: Vec::new() }], true).unwrap();
+        } else {
+            engine.put(Request { prompt: ids, max_new_tokens: 3, ..Request::default() }).unwrap();
+            engine.run().unwrap();
+        }
+        let profile = engine.take_profile().unwrap();
+        let ran: BTreeSet<_> = profile.spans.iter().map(|span| (span.layer, span.op.name())).collect();
+        assert_eq!(planned, ran, "{case}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Element by element: sum, activation, gated activation, conversion.
 
-use super::{Activation, Floats, Machine, Rows, RowsMut, over, same, same_shape};
+use super::{Activation, Floats, Machine, Rows, RowsMut, over_rows, same, same_shape};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::{Result, math};
 
@@ -47,14 +47,8 @@ fn each_row(machine: &Machine, x: Rows, out: RowsMut, step: Step) -> Result<()> 
     if x.is_empty() {
         return Ok(());
     }
-    let rows = (8192 / x.cols.max(1)).clamp(1, 64);
-    let per_thread = 2 * x.cols.next_multiple_of(16);
-    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
-        over(machine, x.rows, rows, |range, thread| {
-            // SAFETY: each thread has its own part.
-            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
-            simd::run(machine.isa, machine.madd, Part { x, out, step, range, scratch });
-        })
+    over_rows(machine, [x.rows, x.cols], 8192, 2, |range, scratch| {
+        simd::run(machine.isa, machine.madd, Part { x, out, step, range, scratch });
     })
 }
 

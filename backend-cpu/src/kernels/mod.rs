@@ -457,6 +457,24 @@ fn over(
     machine.pool.run(n.div_ceil(step), |c, t| f(c * step..((c + 1) * step).min(n), t))
 }
 
+/// `f` over `rows` rows of `cols` columns, about `values` values at a time: a row of a small model is done in
+/// less time than a thread needs to wake. `f` gets scratch of its thread's own, `scratch` padded rows.
+fn over_rows(
+    machine: &Machine,
+    [rows, cols]: [usize; 2],
+    values: usize,
+    scratch: usize,
+    f: impl Fn(std::ops::Range<usize>, Floats) + Sync,
+) -> Result<()> {
+    let per_thread = scratch * cols.next_multiple_of(16);
+    machine.with_scratch(per_thread * machine.pool.threads(), |floats| {
+        over(machine, rows, (values / cols.max(1)).clamp(1, 64), |range, thread| {
+            // SAFETY: a part of what was asked for; each thread has its own.
+            f(range, Floats(unsafe { floats.at(thread * per_thread) }));
+        })
+    })
+}
+
 #[cfg(test)]
 pub(crate) mod testing {
     //! Small random data and machines of all kinds.

@@ -3,7 +3,7 @@
 //! Invariant: a token's experts, weights and sum depend on its own rows alone; slots are grouped in ascending
 //! order.
 
-use super::{Floats, Machine, Rows, RowsMut, over, same};
+use super::{Floats, Machine, Rows, RowsMut, over_rows, same};
 use crate::simd::{self, Kernel, Lanes};
 use crate::sum;
 use engraft_core::math::{self, MulAdd};
@@ -51,15 +51,9 @@ pub fn route(machine: &Machine, logits: Rows, router: &Router, out: Routed<'_>) 
     if logits.is_empty() {
         return Ok(());
     }
-    let per_thread = 2 * router.experts.next_multiple_of(16);
     let experts = Words(experts.as_mut_ptr());
-    let step = (4096 / router.experts.max(1)).clamp(1, 64);
-    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
-        over(machine, logits.rows, step, |range, thread| {
-            // SAFETY: each thread has its own part.
-            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
-            simd::run(machine.isa, machine.madd, Choose { logits, router, experts, weights, range, scratch });
-        })
+    over_rows(machine, [logits.rows, router.experts], 4096, 2, |range, scratch| {
+        simd::run(machine.isa, machine.madd, Choose { logits, router, experts, weights, range, scratch });
     })
 }
 
@@ -172,14 +166,8 @@ pub fn combine(machine: &Machine, y: Rows, weights: Rows, add: bool, out: RowsMu
     if out.as_rows().is_empty() {
         return Ok(());
     }
-    let per_thread = 3 * out.cols.next_multiple_of(16);
-    let step = (8192 / y.cols.max(1)).clamp(1, 64);
-    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
-        over(machine, out.rows, step, |range, thread| {
-            // SAFETY: each thread has its own part.
-            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
-            simd::run(machine.isa, machine.madd, Combine { y, weights, add, out, range, scratch });
-        })
+    over_rows(machine, [out.rows, out.cols], 8192, 3, |range, scratch| {
+        simd::run(machine.isa, machine.madd, Combine { y, weights, add, out, range, scratch });
     })
 }
 

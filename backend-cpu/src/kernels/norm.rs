@@ -7,7 +7,7 @@
 //!
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
 
-use super::{Floats, Machine, Rows, RowsMut, over, same, same_shape, whole_parts};
+use super::{Floats, Machine, Rows, RowsMut, over_rows, same, same_shape, whole_parts};
 use crate::simd::{Kernel, Lanes, wide};
 use crate::sum;
 use engraft_core::Result;
@@ -59,15 +59,8 @@ fn each_row(
         return Ok(());
     }
     whole_parts("norm", cols, width)?;
-    // A few rows a chunk: a row of a small model is done in less time than a thread needs to wake.
-    let step = (8192 / cols.max(1)).clamp(1, 64);
-    let per_thread = 2 * cols.next_multiple_of(16);
-    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
-        over(machine, rows, step, |range, thread| {
-            // SAFETY: each thread has its own part.
-            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
-            wide::run_loops(machine.isa, machine.madd, Part { x, add, width, norm, out, range, scratch });
-        })
+    over_rows(machine, [rows, cols], 8192, 2, |range, scratch| {
+        wide::run_loops(machine.isa, machine.madd, Part { x, add, width, norm, out, range, scratch });
     })
 }
 

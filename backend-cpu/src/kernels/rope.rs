@@ -1,7 +1,7 @@
 //! Rotary embedding in place: `a' = madd(a, cos, -(b * sin))`, `b' = madd(b, cos, a * sin)` for every pair
 //! `(a, b)`.
 
-use super::{Floats, Machine, RowsMut, over, same, whole_parts};
+use super::{Floats, Machine, RowsMut, over_rows, same, whole_parts};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::math::MulAdd;
 use engraft_core::params::RopeStyle;
@@ -47,14 +47,8 @@ pub fn rope(
     if angles.pairs > width / 2 {
         return Err(Error::Shape { op: "rope", what: "pairs of a head", got: angles.pairs, want: width / 2 });
     }
-    let step = (4096 / x.cols.max(1)).clamp(1, 64);
-    let per_thread = x.cols.next_multiple_of(16);
-    machine.with_scratch(per_thread * machine.pool.threads(), |scratch| {
-        over(machine, x.rows, step, |range, thread| {
-            // SAFETY: each thread has its own part.
-            let scratch = Floats(unsafe { scratch.at(thread * per_thread) });
-            simd::run(machine.isa, machine.madd, Part { x, width, positions, angles, range, scratch });
-        })
+    over_rows(machine, [x.rows, x.cols], 4096, 1, |range, scratch| {
+        simd::run(machine.isa, machine.madd, Part { x, width, positions, angles, range, scratch });
     })
 }
 

@@ -3,8 +3,8 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device};
 use crate::model::{
-    Block, Embedding, Experts, Filter, Head, HeadNorms, Mlp, Model, Norm, Parts, Pooler, Projection,
-    RopeTable, Transform, angles,
+    Block, Embedding, Experts, Filter, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection, RopeTable,
+    Transform, angles,
 };
 use crate::policy::{
     BlockSpec, FilterSpec, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot,
@@ -40,7 +40,8 @@ pub fn build<D: Device>(
     };
     let head = build_head(&spec, &mut taker)?;
     taker.finish()?;
-    Ok(Model::new(Parts { spec, embed, ropes, blocks, final_norm, project_out, head }))
+    let (origin, own) = (None, Vec::new());
+    Ok(Model { spec, embed, ropes, blocks, final_norm, project_out, head, origin, own })
 }
 
 /// Hands operands out, each once.

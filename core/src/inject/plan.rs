@@ -152,18 +152,7 @@ impl PlanRow {
             Coverage::Composed(reason) => (None, Some(reason), None),
             Coverage::Missing(reason) => (None, None, Some(reason)),
         };
-        let plain = Self {
-            layer: seen.layer,
-            slot: op.to_string(),
-            op,
-            kernel,
-            composed,
-            missing,
-            shape: None,
-            format: None,
-            bytes: 0,
-            shard: String::new(),
-        };
+        let plain = Self { kernel, composed, missing, ..Self::named(seen.layer, op, op) };
         let Some(weight) = &seen.weight else { return plain };
         let info = &weight.info;
         let operand = without_layer(&info.name);
@@ -184,11 +173,15 @@ impl PlanRow {
 
     /// A user's own block; the rows below it are what it runs.
     fn own(layer: Option<usize>, name: &str) -> Self {
+        Self { kernel: Some(name.to_string()), ..Self::named(layer, "block", "own") }
+    }
+
+    fn named(layer: Option<usize>, slot: &str, op: &'static str) -> Self {
         Self {
             layer,
-            slot: "block".into(),
-            op: "own",
-            kernel: Some(name.to_string()),
+            slot: slot.to_string(),
+            op,
+            kernel: None,
             composed: None,
             missing: None,
             shape: None,

@@ -11,6 +11,20 @@
 //! - [`Mat`]: `[rows, cols]`, unit inner stride, row pitch, element type as a run-time tag.
 //! - [`Slab`]: keys and values of a layer in pages.
 //! - [`StepBuffers`]: everything that changes from step to step, in one device buffer filled by one upload.
+
+/// `copied!([generics] Type)`: copies of a view, whatever is behind it; a derive would ask for `M: Copy`.
+macro_rules! copied {
+    ([$($generics:tt)*] $type:ty) => {
+        impl<$($generics)*> Clone for $type {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<$($generics)*> Copy for $type {}
+    };
+}
+pub(crate) use copied;
+
 mod device;
 pub mod dtype;
 mod kv_layout;

@@ -57,12 +57,7 @@ pub struct KvRef<'a, M> {
     layout: KvLayout,
 }
 
-impl<M> Clone for KvRef<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for KvRef<'_, M> {}
+copied!([M] KvRef<'_, M>);
 
 impl<'a, M> KvRef<'a, M> {
     /// Keys.
@@ -152,9 +147,4 @@ pub struct Table<'a, M> {
     pub stride: usize,
 }
 
-impl<M> Clone for Table<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for Table<'_, M> {}
+copied!([M] Table<'_, M>);

@@ -234,12 +234,7 @@ pub struct StepView<'a, M> {
     pub patches: BufRef<'a, M, u32>,
 }
 
-impl<M> Clone for StepView<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for StepView<'_, M> {}
+copied!([M] StepView<'_, M>);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

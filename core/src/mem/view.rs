@@ -45,7 +45,7 @@ impl<M: DeviceMem, T> Buf<M, T> {
 
     /// The whole buffer, to write.
     pub fn view_mut(&mut self) -> BufMut<'_, M, T> {
-        BufMut { mem: &self.mem, offset: 0, len: self.len, element: PhantomData }
+        BufMut(self.view())
     }
 }
 
@@ -67,12 +67,7 @@ pub struct BufRef<'a, M, T> {
     element: PhantomData<fn() -> T>,
 }
 
-impl<M, T> Clone for BufRef<'_, M, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M, T> Copy for BufRef<'_, M, T> {}
+copied!([M, T] BufRef<'_, M, T>);
 
 impl<'a, M, T> BufRef<'a, M, T> {
     /// The allocation.
@@ -119,27 +114,22 @@ impl<'a, M: DeviceMem, T> BufRef<'a, M, T> {
 
 /// An exclusively borrowed `[len]` buffer.
 #[derive(Debug)]
-pub struct BufMut<'a, M, T> {
-    mem: &'a M,
-    offset: usize,
-    len: usize,
-    element: PhantomData<fn() -> T>,
-}
+pub struct BufMut<'a, M, T>(BufRef<'a, M, T>);
 
 impl<'a, M, T> BufMut<'a, M, T> {
     /// Elements.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_empty()
     }
 
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> BufMut<'_, M, T> {
-        BufMut { mem: self.mem, offset: self.offset, len: self.len, element: PhantomData }
+        BufMut(self.0)
     }
 
     /// A part of it; `range` must lie inside.
@@ -147,13 +137,12 @@ impl<'a, M, T> BufMut<'a, M, T> {
     /// # Errors
     /// `Shape` where it does not.
     pub fn slice(self, range: Range<usize>) -> Result<Self> {
-        check_range("end of a slice", &range, self.len)?;
-        Ok(Self { offset: self.offset + range.start, len: range.len(), ..self })
+        Ok(Self(self.0.slice(range)?))
     }
 
     /// A read-only view.
     pub fn as_ref(&self) -> BufRef<'_, M, T> {
-        BufRef { mem: self.mem, offset: self.offset, len: self.len, element: PhantomData }
+        self.0
     }
 }
 
@@ -163,13 +152,12 @@ impl<'a, M: DeviceMem, T> BufMut<'a, M, T> {
     /// # Errors
     /// `Shape` where they do not lie inside.
     pub fn of_allocation<U>(self, range: Range<usize>) -> Result<BufMut<'a, M, U>> {
-        let BufRef { mem, offset, len, .. } = self.into_ref().of_allocation::<U>(range)?;
-        Ok(BufMut { mem, offset, len, element: PhantomData })
+        Ok(BufMut(self.0.of_allocation(range)?))
     }
 
     /// A read-only view for as long as this one would have lived.
     pub fn into_ref(self) -> BufRef<'a, M, T> {
-        BufRef { mem: self.mem, offset: self.offset, len: self.len, element: PhantomData }
+        self.0
     }
 }
 
@@ -283,8 +271,7 @@ impl<M: DeviceMem> Mat<M> {
     /// # Errors
     /// As [`Mat::shaped`].
     pub fn shaped_mut(&mut self, rows: usize, cols: usize) -> Result<MatMut<'_, M>> {
-        let MatRef { mem, at } = self.shaped(rows, cols)?;
-        Ok(MatMut { mem, at })
+        Ok(MatMut(self.shaped(rows, cols)?))
     }
 }
 
@@ -295,12 +282,7 @@ pub struct MatRef<'a, M> {
     at: MatLayout,
 }
 
-impl<M> Clone for MatRef<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for MatRef<'_, M> {}
+copied!([M] MatRef<'_, M>);
 
 impl<'a, M: DeviceMem> MatRef<'a, M> {
     /// A matrix at `at` in an allocation.
@@ -319,34 +301,9 @@ impl<'a, M> MatRef<'a, M> {
         self.mem
     }
 
-    /// Where it lies.
-    pub fn layout(&self) -> MatLayout {
-        self.at
-    }
-
     /// First element.
     pub fn offset(&self) -> usize {
         self.at.offset
-    }
-
-    /// Rows.
-    pub fn rows(&self) -> usize {
-        self.at.rows
-    }
-
-    /// Columns.
-    pub fn cols(&self) -> usize {
-        self.at.cols
-    }
-
-    /// Elements from one row to the next.
-    pub fn pitch(&self) -> usize {
-        self.at.pitch
-    }
-
-    /// Element type.
-    pub fn dtype(&self) -> Float {
-        self.at.dtype
     }
 
     /// Columns `range` of every row.
@@ -386,10 +343,7 @@ impl<'a, M> MatRef<'a, M> {
 
 /// An exclusively borrowed matrix `[rows, cols]`.
 #[derive(Debug)]
-pub struct MatMut<'a, M> {
-    mem: &'a M,
-    at: MatLayout,
-}
+pub struct MatMut<'a, M>(MatRef<'a, M>);
 
 impl<'a, M: DeviceMem> MatMut<'a, M> {
     /// A matrix at `at` in an allocation.
@@ -397,8 +351,7 @@ impl<'a, M: DeviceMem> MatMut<'a, M> {
     /// # Errors
     /// `Shape` where it does not lie inside.
     pub fn new(mem: &'a mut M, at: MatLayout) -> Result<Self> {
-        at.check(mem)?;
-        Ok(Self { mem, at })
+        Ok(Self(MatRef::new(mem, at)?))
     }
 
     /// The same allocation, which is borrowed as a whole, seen at another place.
@@ -406,50 +359,24 @@ impl<'a, M: DeviceMem> MatMut<'a, M> {
     /// # Errors
     /// `Shape` where that does not lie inside.
     pub fn at(self, at: MatLayout) -> Result<Self> {
-        at.check(self.mem)?;
-        Ok(Self { at, ..self })
+        Ok(Self(MatRef::new(self.0.mem, at)?))
     }
 }
 
 impl<'a, M> MatMut<'a, M> {
-    /// Where it lies.
-    pub fn layout(&self) -> MatLayout {
-        self.at
-    }
-
-    /// Rows.
-    pub fn rows(&self) -> usize {
-        self.at.rows
-    }
-
-    /// Columns.
-    pub fn cols(&self) -> usize {
-        self.at.cols
-    }
-
-    /// Elements from one row to the next.
-    pub fn pitch(&self) -> usize {
-        self.at.pitch
-    }
-
-    /// Element type.
-    pub fn dtype(&self) -> Float {
-        self.at.dtype
-    }
-
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> MatMut<'_, M> {
-        MatMut { mem: self.mem, at: self.at }
+        MatMut(self.0)
     }
 
     /// A read-only view.
     pub fn as_ref(&self) -> MatRef<'_, M> {
-        MatRef { mem: self.mem, at: self.at }
+        self.0
     }
 
     /// A read-only view for as long as this one would have lived.
     pub fn into_ref(self) -> MatRef<'a, M> {
-        MatRef { mem: self.mem, at: self.at }
+        self.0
     }
 
     /// Columns `range` of every row.
@@ -457,8 +384,7 @@ impl<'a, M> MatMut<'a, M> {
     /// # Errors
     /// `Shape` where there are fewer.
     pub fn columns(self, range: Range<usize>) -> Result<Self> {
-        let MatRef { mem, at } = self.into_ref().columns(range)?;
-        Ok(Self { mem, at })
+        Ok(Self(self.0.columns(range)?))
     }
 
     /// Rows `range`.
@@ -466,8 +392,7 @@ impl<'a, M> MatMut<'a, M> {
     /// # Errors
     /// `Shape` where there are fewer.
     pub fn row_range(self, range: Range<usize>) -> Result<Self> {
-        let MatRef { mem, at } = self.into_ref().row_range(range)?;
-        Ok(Self { mem, at })
+        Ok(Self(self.0.row_range(range)?))
     }
 
     /// The elements as a buffer of f32, for writing: f32 rows without gaps only.
@@ -475,10 +400,44 @@ impl<'a, M> MatMut<'a, M> {
     /// # Errors
     /// `Internal` for other matrices.
     pub fn into_f32(self) -> Result<BufMut<'a, M, f32>> {
-        let BufRef { mem, offset, len, element } = self.into_ref().as_f32()?;
-        Ok(BufMut { mem, offset, len, element })
+        Ok(BufMut(self.0.as_f32()?))
     }
 }
+
+/// What a view says of its place.
+macro_rules! place {
+    ($view:ident: $($at:tt).+) => {
+        impl<M> $view<'_, M> {
+            /// Its place.
+            pub fn layout(&self) -> MatLayout {
+                self.$($at).+
+            }
+
+            /// Rows.
+            pub fn rows(&self) -> usize {
+                self.$($at).+.rows
+            }
+
+            /// Columns.
+            pub fn cols(&self) -> usize {
+                self.$($at).+.cols
+            }
+
+            /// Elements from one row to the next.
+            pub fn pitch(&self) -> usize {
+                self.$($at).+.pitch
+            }
+
+            /// Element type.
+            pub fn dtype(&self) -> Float {
+                self.$($at).+.dtype
+            }
+        }
+    };
+}
+
+place!(MatRef: at);
+place!(MatMut: 0.at);
 
 fn check_range(what: &'static str, range: &Range<usize>, limit: usize) -> Result<()> {
     if range.start > range.end || range.end > limit {

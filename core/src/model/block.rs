@@ -3,6 +3,7 @@
 use super::input::Input;
 use super::{Exec, Experts, Filter, Norm, Projection, Scratch, StepInputs};
 use crate::mem::Device;
+use crate::mem::copied;
 use crate::ops::{self, Add, AddNorm, AttendDense, Convert, HeadNorm, QkvRopeAppend, RopeView};
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
@@ -55,12 +56,7 @@ pub(super) struct At<'a, M> {
     pub rope: Option<RopeView<'a, M>>,
 }
 
-impl<M> Clone for At<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for At<'_, M> {}
+copied!([M] At<'_, M>);
 
 impl<D: Device> Block<D> {
     /// Runs the block: reads `residual` (before it `normed`, where the block begins with a norm and is not post-norm),

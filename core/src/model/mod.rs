@@ -111,28 +111,10 @@ pub struct Model<D: Device> {
     /// The policy and the tensors behind it, of models that were read from a checkpoint.
     pub origin: Option<Origin>,
     /// A user's own blocks by layer; empty where there are none.
-    own: Vec<Option<Own<D>>>,
-}
-
-/// The parts of a [`Model`]: see its fields.
-#[allow(missing_docs)] // Reason: the names are those of the model's fields.
-pub struct Parts<D: Device> {
-    pub spec: ModelSpec,
-    pub embed: Embedding<D>,
-    pub ropes: Vec<RopeTable<D::Mem>>,
-    pub blocks: Vec<Arc<Block<D>>>,
-    pub final_norm: Option<Norm<D>>,
-    pub project_out: Option<Projection<D>>,
-    pub head: Head<D>,
+    pub(crate) own: Vec<Option<Own<D>>>,
 }
 
 impl<D: Device> Model<D> {
-    /// A model of its parts, every block the engine's.
-    pub fn new(parts: Parts<D>) -> Self {
-        let Parts { spec, embed, ropes, blocks, final_norm, project_out, head } = parts;
-        Self { spec, embed, ropes, blocks, final_norm, project_out, head, origin: None, own: Vec::new() }
-    }
-
     /// One step: the hidden states of all token rows, then the head on the wanted rows.
     ///
     /// Logits end up in `scratch.logits` `[rows, vocab]` f32, pooled rows in `scratch.pooled`.

@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{OpKind, Operand, Operands, Rules, Signature};
+use super::{OpKind, Rules, Signature, groups, rules};
 use crate::Result;
-use crate::mem::{BufRef, Device, Float, KvRef, MatLayout, MatMut, MatRef, StepView, Table};
+use crate::mem::{BufRef, Device, Float, KvRef, MatLayout, MatMut, MatRef, StepView, Table, copied};
 use crate::params::{Heads, Scores};
 
 /// Which query rows belong to which sequence, and how many keys it has.
@@ -22,12 +22,15 @@ pub struct Sequences<'a, M> {
     pub max_keys: usize,
 }
 
-impl<M> Clone for Sequences<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for Sequences<'_, M> {}
+copied!([M] Sequences<'_, M>);
+
+groups!(Sequences<'a, D::Mem> {
+    bounds: "bounds",
+    table_rows: "table rows",
+    kv_lens: "keys",
+    max_query: "most queries",
+    max_keys: "most keys"
+});
 
 impl<'a, M> From<StepView<'a, M>> for Sequences<'a, M> {
     fn from(step: StepView<'a, M>) -> Self {
@@ -119,13 +122,11 @@ fn signature(kind: OpKind, q: Float, kv: Float, heads: Heads) -> Signature {
 }
 
 impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
-    fn kind(&self) -> OpKind {
-        AttentionOpKind::Attend.into()
-    }
+    rules!(AttentionOpKind::Attend: q, kv, heads, seqs, table, out; plan, scores);
 
-    fn check(&self) -> Result<()> {
-        let (check, h, kv) = (Check(AttentionOpKind::Attend.name()), self.heads, self.kv.layout());
-        queries_fit(&check, h, self.scores, self.q.layout(), self.out.layout())?;
+    fn check(&self, check: &Check) -> Result<()> {
+        let (h, kv) = (self.heads, self.kv.layout());
+        queries_fit(check, h, self.scores, self.q.layout(), self.out.layout())?;
         check.same("kv heads of the slab", kv.kv_heads, h.kv_heads)?;
         check.same("key width of the slab", kv.k_dim, h.k_dim)?;
         check.same("value width of the slab", kv.v_dim, h.v_dim)?;
@@ -139,33 +140,14 @@ impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
     fn signature(&self) -> Signature {
         signature(self.kind(), self.q.dtype(), self.kv.layout().dtype, self.heads)
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("q", Operand::Mat(&mut self.q)),
-            ("kv", Operand::Kv(&mut self.kv)),
-            ("heads", Operand::Size(&mut self.heads.heads)),
-            ("kv heads", Operand::Size(&mut self.heads.kv_heads)),
-            ("key width", Operand::Size(&mut self.heads.k_dim)),
-            ("value width", Operand::Size(&mut self.heads.v_dim)),
-            ("bounds", Operand::Words(&mut self.seqs.bounds)),
-            ("table rows", Operand::Words(&mut self.seqs.table_rows)),
-            ("keys", Operand::Words(&mut self.seqs.kv_lens)),
-            ("table", Operand::Words(&mut self.table.pages)),
-            ("stride", Operand::Size(&mut self.table.stride)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
-    fn kind(&self) -> OpKind {
-        AttentionOpKind::AttendDense.into()
-    }
+    rules!(AttentionOpKind::AttendDense: q, k, v, bounds, max_rows, heads, out; scores);
 
-    fn check(&self) -> Result<()> {
-        let (check, h, q) = (Check(AttentionOpKind::AttendDense.name()), self.heads, self.q.layout());
-        queries_fit(&check, h, self.scores, q, self.out.layout())?;
+    fn check(&self, check: &Check) -> Result<()> {
+        let (h, q) = (self.heads, self.q.layout());
+        queries_fit(check, h, self.scores, q, self.out.layout())?;
         check.same("rows of k", self.k.rows(), q.rows)?;
         check.same("rows of v", self.v.rows(), q.rows)?;
         check.same("columns of k", self.k.cols(), h.k_cols())?;
@@ -177,19 +159,5 @@ impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
 
     fn signature(&self) -> Signature {
         signature(self.kind(), self.q.dtype(), self.k.dtype(), self.heads)
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("q", Operand::Mat(&mut self.q)),
-            ("k", Operand::Mat(&mut self.k)),
-            ("v", Operand::Mat(&mut self.v)),
-            ("bounds", Operand::Words(&mut self.bounds)),
-            ("heads", Operand::Size(&mut self.heads.heads)),
-            ("kv heads", Operand::Size(&mut self.heads.kv_heads)),
-            ("key width", Operand::Size(&mut self.heads.k_dim)),
-            ("value width", Operand::Size(&mut self.heads.v_dim)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ]
     }
 }

@@ -6,7 +6,7 @@ use crate::params::Heads;
 use crate::{Error, Result};
 
 /// Comparisons in the name of an op.
-pub(super) struct Check(pub &'static str);
+pub(crate) struct Check(pub &'static str);
 
 impl Check {
     pub fn same(&self, what: &'static str, got: usize, want: usize) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{OpKind, Operand, Operands, Rules, Signature};
+use super::{Rules, Signature, rules};
 use crate::Result;
 use crate::mem::{Device, MatMut, MatRef};
 use crate::params::Act;
@@ -63,49 +63,34 @@ stem!(
 );
 
 impl<'a, D: Device> Rules<'a, D> for Add<'a, D> {
-    fn kind(&self) -> OpKind {
-        ElementwiseOpKind::Add.into()
-    }
+    rules!(ElementwiseOpKind::Add: acc, x);
 
-    fn check(&self) -> Result<()> {
-        Check(ElementwiseOpKind::Add.name()).alike(self.acc.layout(), self.x.layout())
+    fn check(&self, check: &Check) -> Result<()> {
+        check.alike(self.acc.layout(), self.x.layout())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("acc", Operand::MatMut(&mut self.acc)), ("x", Operand::Mat(&mut self.x))]
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Activate<'a, D> {
-    fn kind(&self) -> OpKind {
-        ElementwiseOpKind::Activate.into()
-    }
+    rules!(ElementwiseOpKind::Activate: x; act);
 
     /// A view that exists is all it needs.
-    fn check(&self) -> Result<()> {
+    fn check(&self, _: &Check) -> Result<()> {
         Ok(())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("x", Operand::MatMut(&mut self.x))]
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
-    fn kind(&self) -> OpKind {
-        ElementwiseOpKind::Gate.into()
-    }
+    rules!(ElementwiseOpKind::Gate: gate_up, out; act);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(ElementwiseOpKind::Gate.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.gate_up.rows())?;
         check.product("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
         check.dtype("element type", self.out.dtype(), self.gate_up.dtype())
@@ -114,48 +99,31 @@ impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.out.dtype(), self.gate_up.cols(), self.out.cols())
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("gate_up", Operand::Mat(&mut self.gate_up)), ("out", Operand::MatMut(&mut self.out))]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Scale<'a, D> {
-    fn kind(&self) -> OpKind {
-        ElementwiseOpKind::Scale.into()
-    }
+    rules!(ElementwiseOpKind::Scale: x; factor, cap);
 
     /// A view that exists is all it needs.
-    fn check(&self) -> Result<()> {
+    fn check(&self, _: &Check) -> Result<()> {
         Ok(())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("x", Operand::MatMut(&mut self.x))]
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Convert<'a, D> {
-    fn kind(&self) -> OpKind {
-        ElementwiseOpKind::Convert.into()
-    }
+    rules!(ElementwiseOpKind::Convert: x, out);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(ElementwiseOpKind::Convert.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.x.rows())?;
         check.same("columns", self.out.cols(), self.x.cols())
     }
 
     fn signature(&self) -> Signature {
-        let plain = Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols());
+        let plain = Signature::of_rows(self.kind(), self.x.layout());
         Signature { out: self.out.dtype(), ..plain }
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("x", Operand::Mat(&mut self.x)), ("out", Operand::MatMut(&mut self.out))]
     }
 }

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::kinds;
-use super::{Add, Op, OpKind, Operand, Operands, Rules, Run, Signature, send};
+use super::{Add, OpKind, Rules, Run, Signature, operands, send};
 use crate::Result;
 use crate::mem::{BufRef, Device, MatMut, Weight};
 
@@ -21,19 +21,12 @@ pub struct Embed<'a, D: Device> {
 
 kinds!(Embed, EmbedOpKind: Embed = "embed", EmbedAdd = "embed_add": fused);
 
-impl<'a, D: Device> From<Embed<'a, D>> for Op<'a, D> {
-    fn from(op: Embed<'a, D>) -> Self {
-        Op::Embed(op)
-    }
-}
-
 impl<'a, D: Device> Rules<'a, D> for Embed<'a, D> {
     fn kind(&self) -> OpKind {
         if self.add.is_some() { EmbedOpKind::EmbedAdd } else { EmbedOpKind::Embed }.into()
     }
 
-    fn check(&self) -> Result<()> {
-        let check = Check(self.kind().name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.table(self.table)?;
         check.same("rows", self.out.rows(), self.ids.len())?;
         check.same("columns", self.out.cols(), self.table.info().cols)?;
@@ -46,15 +39,7 @@ impl<'a, D: Device> Rules<'a, D> for Embed<'a, D> {
         Signature { weight: Some(info.format), ..plain }
     }
 
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = vec![
-            ("ids", Operand::Words(&mut self.ids)),
-            ("table", Operand::Weight(&mut self.table)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ];
-        all.extend(self.add.as_mut().map(|scratch| ("scratch", Operand::MatMut(scratch))));
-        all
-    }
+    operands!(ids, table, out, add);
 
     /// `scratch = table[ids]; out += scratch`.
     fn compose(self, to: &mut dyn Run<D>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{OpKind, Operand, Operands, Rules, Signature};
+use super::{OpKind, Rules, Signature, rules};
 use crate::Result;
 use crate::mem::{BufRef, Device, KvLayout, KvMut, KvRef, MatLayout, MatMut, MatRef, Table};
 
@@ -65,57 +65,37 @@ fn signature(kind: OpKind, x: MatLayout, kv: KvLayout) -> Signature {
 }
 
 impl<'a, D: Device> Rules<'a, D> for KvAppend<'a, D> {
-    fn kind(&self) -> OpKind {
-        KvOpKind::KvAppend.into()
-    }
+    rules!(KvOpKind::KvAppend: k, v, slots, kv);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(KvOpKind::KvAppend.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.same("slots", self.slots.len(), self.k.rows())?;
-        rows_fit(&check, self.k.layout(), self.v.layout(), self.kv.layout())
+        rows_fit(check, self.k.layout(), self.v.layout(), self.kv.layout())
     }
 
     fn signature(&self) -> Signature {
         signature(self.kind(), self.k.layout(), self.kv.layout())
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("k", Operand::Mat(&mut self.k)),
-            ("v", Operand::Mat(&mut self.v)),
-            ("slots", Operand::Slots(&mut self.slots)),
-            ("kv", Operand::KvMut(&mut self.kv)),
-        ]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for KvCopyPages<'a, D> {
-    fn kind(&self) -> OpKind {
-        KvOpKind::KvCopyPages.into()
-    }
+    rules!(KvOpKind::KvCopyPages: pairs, kv);
 
-    fn check(&self) -> Result<()> {
-        Check(KvOpKind::KvCopyPages.name()).same("words beyond whole pairs", self.pairs.len() % 2, 0)
+    fn check(&self, check: &Check) -> Result<()> {
+        check.same("words beyond whole pairs", self.pairs.len() % 2, 0)
     }
 
     fn signature(&self) -> Signature {
         let kv = self.kv.layout();
         Signature { kv: Some(kv.dtype), ..Signature::new(self.kind(), kv.dtype, kv.k_dim, kv.kv_heads) }
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("pairs", Operand::Words(&mut self.pairs)), ("kv", Operand::KvMut(&mut self.kv))]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for KvRead<'a, D> {
-    fn kind(&self) -> OpKind {
-        KvOpKind::KvRead.into()
-    }
+    rules!(KvOpKind::KvRead: kv, table, row, k, v);
 
-    fn check(&self) -> Result<()> {
-        let (check, kv) = (Check(KvOpKind::KvRead.name()), self.kv.layout());
-        rows_fit(&check, self.k.layout(), self.v.layout(), kv)?;
+    fn check(&self, check: &Check) -> Result<()> {
+        let kv = self.kv.layout();
+        rows_fit(check, self.k.layout(), self.v.layout(), kv)?;
         let rows = self.row.checked_add(1).and_then(|rows| rows.checked_mul(self.table.stride));
         check.at_least("entries of the page table", self.table.pages.len(), rows.unwrap_or(usize::MAX))?;
         let positions = self.table.stride.saturating_mul(kv.page_size);
@@ -124,16 +104,5 @@ impl<'a, D: Device> Rules<'a, D> for KvRead<'a, D> {
 
     fn signature(&self) -> Signature {
         signature(self.kind(), self.k.layout(), self.kv.layout())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("kv", Operand::Kv(&mut self.kv)),
-            ("table", Operand::Words(&mut self.table.pages)),
-            ("stride", Operand::Size(&mut self.table.stride)),
-            ("row", Operand::Size(&mut self.row)),
-            ("k", Operand::MatMut(&mut self.k)),
-            ("v", Operand::MatMut(&mut self.v)),
-        ]
     }
 }

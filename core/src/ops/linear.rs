@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::kinds;
-use super::{Activate, Add, Gate, Op, OpKind, Operand, Operands, Rules, Run, Signature, send};
+use super::{Activate, Add, Gate, Listed, OpKind, Operands, Rules, Run, Signature, operands, send};
 use crate::Result;
 use crate::mem::{Device, MatMut, MatRef, Weight};
 use crate::params::Act;
@@ -45,6 +45,14 @@ pub enum Then<'a, D: Device> {
     },
 }
 
+impl<'a, D: Device> Listed<'a, D> for Then<'a, D> {
+    fn list<'o>(&'o mut self, _: &'static str, all: &mut Operands<'o, 'a, D>) {
+        if let Then::Gate { scratch, .. } | Then::Add { scratch } = self {
+            scratch.list("scratch", all);
+        }
+    }
+}
+
 kinds!(
     Linear,
     LinearOpKind: Linear = "linear",
@@ -52,12 +60,6 @@ kinds!(
     GatedLinear = "gated_linear": fused,
     LinearAdd = "linear_add": fused
 );
-
-impl<'a, D: Device> From<Linear<'a, D>> for Op<'a, D> {
-    fn from(op: Linear<'a, D>) -> Self {
-        Op::Linear(op)
-    }
-}
 
 impl<'a, D: Device> Linear<'a, D> {
     /// `out = x w^T + bias`.
@@ -97,8 +99,8 @@ impl<'a, D: Device> Rules<'a, D> for Linear<'a, D> {
         .into()
     }
 
-    fn check(&self) -> Result<()> {
-        let (check, w) = (Check(self.kind().name()), self.weight.info());
+    fn check(&self, check: &Check) -> Result<()> {
+        let w = self.weight.info();
         check.linear(self.weight, self.bias)?;
         check.same("columns of x", self.x.cols(), w.cols)?;
         check.same("rows of the output", self.out.rows(), self.x.rows())?;
@@ -125,21 +127,7 @@ impl<'a, D: Device> Rules<'a, D> for Linear<'a, D> {
         Signature { out: self.out.dtype(), weight: Some(w.format), bias: self.bias.is_some(), ..plain }
     }
 
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = vec![
-            ("x", Operand::Mat(&mut self.x)),
-            ("weight", Operand::Weight(&mut self.weight)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ];
-        all.extend(self.bias.as_mut().map(|bias| ("bias", Operand::Weight(bias))));
-        match &mut self.then {
-            Then::Nothing | Then::Act(_) => {}
-            Then::Gate { scratch, .. } | Then::Add { scratch } => {
-                all.push(("scratch", Operand::MatMut(scratch)));
-            }
-        }
-        all
-    }
+    operands!(x, weight, out, bias, then);
 
     fn compose(self, to: &mut dyn Run<D>) -> Result<()> {
         let Linear { x, weight, bias, then, mut out } = self;

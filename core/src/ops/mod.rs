@@ -25,6 +25,7 @@ mod kv;
 mod linear;
 mod moe;
 mod norm;
+mod operand;
 mod rope;
 mod rows;
 mod sample;
@@ -37,100 +38,71 @@ pub use kv::*;
 pub use linear::*;
 pub use moe::*;
 pub use norm::*;
+pub use operand::{Operand, Operands};
 pub use rope::*;
 pub use rows::*;
 pub use sample::*;
 
-use crate::mem::{BufMut, BufRef, Device, Float, KvMut, KvRef, MatMut, MatRef, WeightFormat};
+use crate::mem::{Device, Float, MatLayout, WeightFormat};
 use crate::params::Heads;
-use crate::sample::SampleRow;
 use crate::{Error, Result};
+use check::Check;
+use operand::{Listed, groups, operands, rules};
+use stem::dispatch;
 
-/// An op with its operands, by stem.
-pub enum Op<'a, D: Device> {
-    /// Row look-up.
-    Embed(Embed<'a, D>),
-    /// A matmul with what follows it.
-    Linear(Linear<'a, D>),
-    /// Norms.
-    Norm(NormOp<'a, D>),
-    /// Element by element.
-    Elementwise(ElementwiseOp<'a, D>),
-    /// Experts.
-    Moe(MoeOp<'a, D>),
-    /// Rotary embedding.
-    Rope(RopeOp<'a, D>),
-    /// Paged keys and values.
-    Kv(KvOp<'a, D>),
-    /// Attention.
-    Attention(AttentionOp<'a, D>),
-    /// Rows and words moved.
-    Rows(RowsOp<'a, D>),
-    /// From logits to tokens.
-    Sample(Sample<'a, D>),
-}
+/// `stems!(Op, OpKind: Stem(Ops, Kinds), ...)`: the ops of all stems, and their kinds.
+macro_rules! stems {
+    ($all:ident, $kinds:ident: $($stem:ident($op:ident, $kind:ident)),+ $(,)?) => {
+        dispatch! {
+            /// An op with its operands, by stem.
+            $all: $($stem($op)),+
+        }
 
-/// Which op, without operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // Reason: the stems are those of `Op`.
-pub enum OpKind {
-    Embed(EmbedOpKind),
-    Linear(LinearOpKind),
-    Norm(NormOpKind),
-    Elementwise(ElementwiseOpKind),
-    Moe(MoeOpKind),
-    Rope(RopeOpKind),
-    Kv(KvOpKind),
-    Attention(AttentionOpKind),
-    Rows(RowsOpKind),
-    Sample(SampleOpKind),
-}
+        $(impl<'a, D: Device> From<$op<'a, D>> for $all<'a, D> {
+            fn from(op: $op<'a, D>) -> Self {
+                Self::$stem(op)
+            }
+        })+
 
-/// One arm per stem: the single place where an op is taken apart by stem in the core.
-macro_rules! each_stem {
-    ($value:expr, $enum:ident, $inner:ident => $then:expr) => {
-        match $value {
-            $enum::Embed($inner) => $then,
-            $enum::Linear($inner) => $then,
-            $enum::Norm($inner) => $then,
-            $enum::Elementwise($inner) => $then,
-            $enum::Moe($inner) => $then,
-            $enum::Rope($inner) => $then,
-            $enum::Kv($inner) => $then,
-            $enum::Attention($inner) => $then,
-            $enum::Rows($inner) => $then,
-            $enum::Sample($inner) => $then,
+        /// Which op, without operands.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)] // Reason: the stems are those of `Op`.
+        pub enum $kinds {
+            $($stem($kind)),+
+        }
+
+        impl $kinds {
+            /// The op's name in plans, profiles and messages: `linear_act`.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$stem(kind) => kind.name()),+ }
+            }
+
+            /// Whether it has a composed form.
+            pub fn is_fused(self) -> bool {
+                match self { $(Self::$stem(kind) => kind.is_fused()),+ }
+            }
+
+            /// Every op.
+            pub fn all() -> impl Iterator<Item = Self> {
+                std::iter::empty()$(.chain($kind::ALL.iter().map(|kind| Self::$stem(*kind))))+
+            }
         }
     };
 }
 
-impl OpKind {
-    /// The op's name in plans, profiles and messages: `linear_act`.
-    pub fn name(self) -> &'static str {
-        each_stem!(self, OpKind, kind => kind.name())
-    }
-
-    /// Whether it has a composed form.
-    pub fn is_fused(self) -> bool {
-        each_stem!(self, OpKind, kind => kind.is_fused())
-    }
-
-    /// Every op.
-    pub fn all() -> impl Iterator<Item = OpKind> {
-        let embed = EmbedOpKind::ALL.iter().map(|k| OpKind::Embed(*k));
-        let linear = LinearOpKind::ALL.iter().map(|k| OpKind::Linear(*k));
-        let norm = NormOpKind::ALL.iter().map(|k| OpKind::Norm(*k));
-        let elementwise = ElementwiseOpKind::ALL.iter().map(|k| OpKind::Elementwise(*k));
-        let moe = MoeOpKind::ALL.iter().map(|k| OpKind::Moe(*k));
-        let rope = RopeOpKind::ALL.iter().map(|k| OpKind::Rope(*k));
-        let kv = KvOpKind::ALL.iter().map(|k| OpKind::Kv(*k));
-        let attention = AttentionOpKind::ALL.iter().map(|k| OpKind::Attention(*k));
-        let rows = RowsOpKind::ALL.iter().map(|k| OpKind::Rows(*k));
-        let sample = SampleOpKind::ALL.iter().map(|k| OpKind::Sample(*k));
-        let first = embed.chain(linear).chain(norm).chain(elementwise).chain(moe);
-        first.chain(rope).chain(kv).chain(attention).chain(rows).chain(sample)
-    }
-}
+stems!(
+    Op, OpKind:
+    Embed(Embed, EmbedOpKind),
+    Linear(Linear, LinearOpKind),
+    Norm(NormOp, NormOpKind),
+    Elementwise(ElementwiseOp, ElementwiseOpKind),
+    Moe(MoeOp, MoeOpKind),
+    Rope(RopeOp, RopeOpKind),
+    Kv(KvOp, KvOpKind),
+    Attention(AttentionOp, AttentionOpKind),
+    Rows(RowsOp, RowsOpKind),
+    Sample(Sample, SampleOpKind),
+);
 
 impl std::fmt::Display for OpKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -166,34 +138,19 @@ impl Signature {
     pub fn new(op: OpKind, x: Float, inner: usize, outer: usize) -> Self {
         Self { op, x, out: x, weight: None, inner, outer, bias: false, heads: None, kv: None }
     }
-}
 
-/// An operand of an op, or one of its sizes, by reference: for tests that perturb each, and for reports.
-#[allow(missing_docs)] // Reason: the names are those of the views.
-pub enum Operand<'o, 'a, D: Device> {
-    Mat(&'o mut MatRef<'a, D::Mem>),
-    MatMut(&'o mut MatMut<'a, D::Mem>),
-    Words(&'o mut BufRef<'a, D::Mem, u32>),
-    Slots(&'o mut BufRef<'a, D::Mem, i32>),
-    Floats(&'o mut BufRef<'a, D::Mem, f32>),
-    Samples(&'o mut BufRef<'a, D::Mem, SampleRow>),
-    WordsMut(&'o mut BufMut<'a, D::Mem, u32>),
-    Kv(&'o mut KvRef<'a, D::Mem>),
-    KvMut(&'o mut KvMut<'a, D::Mem>),
-    Weight(&'o mut &'a D::Weight),
-    /// A size that the host gives.
-    Size(&'o mut usize),
+    /// The signature of an op that takes a matrix row by row.
+    fn of_rows(op: OpKind, x: MatLayout) -> Self {
+        Self::new(op, x.dtype, x.cols, x.cols)
+    }
 }
-
-/// Operands by name.
-pub type Operands<'o, 'a, D> = Vec<(&'static str, Operand<'o, 'a, D>)>;
 
 /// What every op states, beside its struct.
 pub(crate) trait Rules<'a, D: Device>: Sized {
     /// Which op.
     fn kind(&self) -> OpKind;
-    /// Whether the operands go together.
-    fn check(&self) -> Result<()>;
+    /// Whether the operands go together; `check` compares in the op's name.
+    fn check(&self, check: &Check) -> Result<()>;
     /// What its kernel depends on.
     fn signature(&self) -> Signature;
     /// What it reads and writes: views to write are written, all others read.
@@ -222,17 +179,17 @@ fn send<'a, D: Device>(to: &mut dyn Run<D>, op: impl Into<Op<'a, D>>) -> Result<
 impl<'a, D: Device> Op<'a, D> {
     /// Which op.
     pub fn kind(&self) -> OpKind {
-        each_stem!(self, Op, op => op.kind())
+        Rules::kind(self)
     }
 
     /// What its kernel depends on.
     pub fn signature(&self) -> Signature {
-        each_stem!(self, Op, op => op.signature())
+        Rules::signature(self)
     }
 
     /// What it reads and writes, and its sizes: views to write are written, all others read.
     pub fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        each_stem!(self, Op, op => op.operands())
+        Rules::operands(self)
     }
 }
 
@@ -246,7 +203,7 @@ impl<'a, D: Device> Checked<'a, D> {
     /// `Shape` and `Type`, naming op, operand, what was found and what is expected.
     pub fn new(op: impl Into<Op<'a, D>>) -> Result<Self> {
         let op = op.into();
-        each_stem!(&op, Op, op => op.check())?;
+        op.check(&Check(op.kind().name()))?;
         Ok(Self(op))
     }
 
@@ -270,7 +227,7 @@ impl<'a, D: Device> Checked<'a, D> {
     /// # Errors
     /// `Internal` for an op without one, and what the ops raise.
     pub fn compose(self, to: &mut dyn Run<D>) -> Result<()> {
-        each_stem!(self.0, Op, op => op.compose(to))
+        self.0.compose(to)
     }
 }
 

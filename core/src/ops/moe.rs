@@ -4,9 +4,9 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{OpKind, Operand, Operands, Rules, Signature};
+use super::{Rules, Signature, groups, rules};
 use crate::Result;
-use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight};
+use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight, copied};
 use crate::params::Router;
 
 /// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts
@@ -40,12 +40,9 @@ pub struct Groups<'a, D: Device> {
     pub count: usize,
 }
 
-impl<D: Device> Clone for Groups<'_, D> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<D: Device> Copy for Groups<'_, D> {}
+copied!([D: Device] Groups<'_, D>);
+
+groups!(Groups<'a, D> { experts: "experts", groups: "groups", count: "count" });
 
 /// Every slot's matmul with its expert's weight: w holds `[n, k]` of every expert, one after the other
 /// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or,
@@ -86,12 +83,10 @@ stem!(
 );
 
 impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
-    fn kind(&self) -> OpKind {
-        MoeOpKind::Route.into()
-    }
+    rules!(MoeOpKind::Route: logits, experts, weights, groups, router);
 
-    fn check(&self) -> Result<()> {
-        let (check, router, rows) = (Check(MoeOpKind::Route.name()), self.router, self.logits.rows());
+    fn check(&self, check: &Check) -> Result<()> {
+        let (router, rows) = (self.router, self.logits.rows());
         check.same("columns of the logits", self.logits.cols(), router.experts)?;
         check.at_least("chosen experts", router.top_k, 1)?;
         check.at_least("experts", router.experts, router.top_k)?;
@@ -108,26 +103,13 @@ impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.logits.dtype(), self.router.top_k, self.router.experts)
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("logits", Operand::Mat(&mut self.logits)),
-            ("experts", Operand::WordsMut(&mut self.experts)),
-            ("weights", Operand::MatMut(&mut self.weights)),
-            ("groups", Operand::WordsMut(&mut self.groups)),
-            ("experts of the router", Operand::Size(&mut self.router.experts)),
-            ("top_k", Operand::Size(&mut self.router.top_k)),
-        ]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
-    fn kind(&self) -> OpKind {
-        MoeOpKind::ExpertLinear.into()
-    }
+    rules!(MoeOpKind::ExpertLinear: x, weight, groups, out, bias);
 
-    fn check(&self) -> Result<()> {
-        let (check, w) = (Check(MoeOpKind::ExpertLinear.name()), self.weight.info());
+    fn check(&self, check: &Check) -> Result<()> {
+        let w = self.weight.info();
         let (slots, count) = (self.out.rows(), self.groups.count);
         check.experts(self.weight, count)?;
         check.bias(self.weight, self.bias)?;
@@ -145,28 +127,12 @@ impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
         let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
         Signature { weight: Some(w.format), bias: self.bias.is_some(), ..plain }
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = vec![
-            ("x", Operand::Mat(&mut self.x)),
-            ("weight", Operand::Weight(&mut self.weight)),
-            ("experts", Operand::Words(&mut self.groups.experts)),
-            ("groups", Operand::Words(&mut self.groups.groups)),
-            ("count", Operand::Size(&mut self.groups.count)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ];
-        all.extend(self.bias.as_mut().map(|bias| ("bias", Operand::Weight(bias))));
-        all
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Combine<'a, D> {
-    fn kind(&self) -> OpKind {
-        MoeOpKind::Combine.into()
-    }
+    rules!(MoeOpKind::Combine: y, weights, out; add);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(MoeOpKind::Combine.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.same("rows of the weights", self.weights.rows(), self.out.rows())?;
         check.product("slots", self.y.rows(), &[self.out.rows(), self.weights.cols()])?;
         check.same("columns", self.y.cols(), self.out.cols())?;
@@ -176,13 +142,5 @@ impl<'a, D: Device> Rules<'a, D> for Combine<'a, D> {
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.y.dtype(), self.weights.cols(), self.out.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("y", Operand::Mat(&mut self.y)),
-            ("weights", Operand::Mat(&mut self.weights)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ]
     }
 }

@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{Add, OpKind, Operand, Operands, Rules, Run, Signature, send};
+use super::{Add, Rules, Run, Signature, groups, rules, send};
 use crate::Result;
-use crate::mem::{Device, MatMut, MatRef};
+use crate::mem::{Device, MatMut, MatRef, copied};
 use crate::params;
 
 /// A norm with its weights.
@@ -21,12 +21,7 @@ pub struct NormWeights<'a, D: Device> {
     pub plus_one: bool,
 }
 
-impl<D: Device> Clone for NormWeights<'_, D> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<D: Device> Copy for NormWeights<'_, D> {}
+copied!([D: Device] NormWeights<'_, D>);
 
 impl<'a, D: Device> NormWeights<'a, D> {
     /// Weights for parts of `width` values.
@@ -37,14 +32,9 @@ impl<'a, D: Device> NormWeights<'a, D> {
         }
         Ok(())
     }
-
-    /// Its weights, for [`Rules::operands`].
-    pub(super) fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let weight = self.weight.as_mut().map(|w| ("norm", Operand::Weight(w)));
-        let bias = self.bias.as_mut().map(|w| ("norm's bias", Operand::Weight(w)));
-        weight.into_iter().chain(bias).collect()
-    }
 }
+
+groups!(NormWeights<'a, D> { weight: "norm", bias: "norm's bias" });
 
 /// `out = norm(x)` row by row: x, out `[rows, cols]`.
 pub struct Norm<'a, D: Device> {
@@ -82,51 +72,29 @@ pub struct HeadNorm<'a, D: Device> {
 stem!(Norm, NormOp, NormOpKind: Norm = "norm", AddNorm = "add_norm": fused, HeadNorm = "head_norm");
 
 impl<'a, D: Device> Rules<'a, D> for Norm<'a, D> {
-    fn kind(&self) -> OpKind {
-        NormOpKind::Norm.into()
-    }
+    rules!(NormOpKind::Norm: norm, x, out);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(NormOpKind::Norm.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.alike(self.x.layout(), self.out.layout())?;
-        self.norm.check(&check, self.x.cols())
+        self.norm.check(check, self.x.cols())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = self.norm.operands();
-        all.extend([("x", Operand::Mat(&mut self.x)), ("out", Operand::MatMut(&mut self.out))]);
-        all
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 
 impl<'a, D: Device> Rules<'a, D> for AddNorm<'a, D> {
-    fn kind(&self) -> OpKind {
-        NormOpKind::AddNorm.into()
-    }
+    rules!(NormOpKind::AddNorm: norm, residual, x, out);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(NormOpKind::AddNorm.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.alike(self.residual.layout(), self.x.layout())?;
         check.alike(self.residual.layout(), self.out.layout())?;
-        self.norm.check(&check, self.x.cols())
+        self.norm.check(check, self.x.cols())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = self.norm.operands();
-        all.extend([
-            ("residual", Operand::MatMut(&mut self.residual)),
-            ("x", Operand::Mat(&mut self.x)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ]);
-        all
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 
     /// `residual += x; out = norm(residual)`.
@@ -138,24 +106,15 @@ impl<'a, D: Device> Rules<'a, D> for AddNorm<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for HeadNorm<'a, D> {
-    fn kind(&self) -> OpKind {
-        NormOpKind::HeadNorm.into()
-    }
+    rules!(NormOpKind::HeadNorm: norm, x, width);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(NormOpKind::HeadNorm.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.at_least("width of a part", self.width, 1)?;
         check.same("columns beyond whole parts", self.x.cols() % self.width, 0)?;
-        self.norm.check(&check, self.width)
+        self.norm.check(check, self.width)
     }
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.x.dtype(), self.width, self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = self.norm.operands();
-        all.extend([("x", Operand::MatMut(&mut self.x)), ("width", Operand::Size(&mut self.width))]);
-        all
     }
 }

@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{HeadNorm, KvAppend, NormWeights, OpKind, Operand, Operands, Rules, Run, Signature, send};
+use super::{HeadNorm, KvAppend, NormWeights, Rules, Run, Signature, groups, rules, send};
 use crate::Result;
-use crate::mem::{BufRef, Device, KvMut, MatMut};
+use crate::mem::{BufRef, Device, KvMut, MatMut, copied};
 use crate::params::{Heads, RopeStyle};
 
 /// Rotary tables: `cos` and `sin` `[positions, pairs]` f32, one after the other in one buffer.
@@ -20,12 +20,9 @@ pub struct RopeView<'a, M> {
     pub style: RopeStyle,
 }
 
-impl<M> Clone for RopeView<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for RopeView<'_, M> {}
+copied!([M] RopeView<'_, M>);
+
+groups!(RopeView<'a, D::Mem> { table: "table", positions: "positions of the table", pairs: "pairs" });
 
 impl<M> RopeView<'_, M> {
     /// A table for heads of `width` columns.
@@ -71,41 +68,25 @@ pub struct QkvRopeAppend<'a, D: Device> {
 stem!(Rope, RopeOp, RopeOpKind: Rope = "rope", QkvRopeAppend = "qkv_rope_append": fused);
 
 impl<'a, D: Device> Rules<'a, D> for Rope<'a, D> {
-    fn kind(&self) -> OpKind {
-        RopeOpKind::Rope.into()
-    }
+    rules!(RopeOpKind::Rope: x, width, positions, rope);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(RopeOpKind::Rope.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.same("positions", self.positions.len(), self.x.rows())?;
         check.at_least("head width", self.width, 1)?;
         check.same("columns beyond whole heads", self.x.cols() % self.width, 0)?;
-        self.rope.check(&check, self.width)
+        self.rope.check(check, self.width)
     }
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.x.dtype(), self.width, self.x.cols())
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("x", Operand::MatMut(&mut self.x)),
-            ("width", Operand::Size(&mut self.width)),
-            ("positions", Operand::Words(&mut self.positions)),
-            ("table", Operand::Floats(&mut self.rope.table)),
-            ("positions of the table", Operand::Size(&mut self.rope.positions)),
-            ("pairs", Operand::Size(&mut self.rope.pairs)),
-        ]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for QkvRopeAppend<'a, D> {
-    fn kind(&self) -> OpKind {
-        RopeOpKind::QkvRopeAppend.into()
-    }
+    rules!(RopeOpKind::QkvRopeAppend: qkv, positions, slots, kv, heads, rope, q_norm, k_norm);
 
-    fn check(&self) -> Result<()> {
-        let (check, h, kv) = (Check(RopeOpKind::QkvRopeAppend.name()), self.heads, self.kv.layout());
+    fn check(&self, check: &Check) -> Result<()> {
+        let (h, kv) = (self.heads, self.kv.layout());
         check.heads(h)?;
         check.same("columns", self.qkv.cols(), h.qkv_cols())?;
         check.same("positions", self.positions.len(), self.qkv.rows())?;
@@ -114,35 +95,14 @@ impl<'a, D: Device> Rules<'a, D> for QkvRopeAppend<'a, D> {
         check.same("key width of the slab", kv.k_dim, h.k_dim)?;
         check.same("value width of the slab", kv.v_dim, h.v_dim)?;
         for norm in [&self.q_norm, &self.k_norm].into_iter().flatten() {
-            norm.check(&check, h.k_dim)?;
+            norm.check(check, h.k_dim)?;
         }
-        self.rope.as_ref().map_or(Ok(()), |rope| rope.check(&check, h.k_dim))
+        self.rope.as_ref().map_or(Ok(()), |rope| rope.check(check, h.k_dim))
     }
 
     fn signature(&self) -> Signature {
         let plain = Signature::new(self.kind(), self.qkv.dtype(), self.heads.k_dim, self.heads.heads);
         Signature { heads: Some(self.heads), kv: Some(self.kv.layout().dtype), ..plain }
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        let mut all = vec![
-            ("qkv", Operand::MatMut(&mut self.qkv)),
-            ("positions", Operand::Words(&mut self.positions)),
-            ("slots", Operand::Slots(&mut self.slots)),
-            ("kv", Operand::KvMut(&mut self.kv)),
-            ("heads", Operand::Size(&mut self.heads.heads)),
-            ("kv heads", Operand::Size(&mut self.heads.kv_heads)),
-            ("key width", Operand::Size(&mut self.heads.k_dim)),
-            ("value width", Operand::Size(&mut self.heads.v_dim)),
-        ];
-        if let Some(rope) = &mut self.rope {
-            all.push(("table", Operand::Floats(&mut rope.table)));
-            all.push(("positions of the table", Operand::Size(&mut rope.positions)));
-            all.push(("pairs", Operand::Size(&mut rope.pairs)));
-        }
-        let norms = [&mut self.q_norm, &mut self.k_norm].into_iter().flatten();
-        all.extend(norms.flat_map(NormWeights::operands));
-        all
     }
 
     /// One primitive after the other.

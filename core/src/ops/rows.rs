@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{OpKind, Operand, Operands, Rules, Signature};
+use super::{Rules, Signature, rules};
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef};
 
@@ -64,45 +64,28 @@ fn over_words(kind: RowsOpKind) -> Signature {
 }
 
 impl<'a, D: Device> Rules<'a, D> for GatherRows<'a, D> {
-    fn kind(&self) -> OpKind {
-        RowsOpKind::GatherRows.into()
-    }
+    rules!(RowsOpKind::GatherRows: x, rows, out);
 
-    fn check(&self) -> Result<()> {
-        let check = Check(RowsOpKind::GatherRows.name());
+    fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.rows.len())?;
         check.same("columns", self.out.cols(), self.x.cols())?;
         check.dtype("element type", self.out.dtype(), self.x.dtype())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.x.dtype(), self.x.cols(), self.x.cols())
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("x", Operand::Mat(&mut self.x)),
-            ("rows", Operand::Words(&mut self.rows)),
-            ("out", Operand::MatMut(&mut self.out)),
-        ]
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Patch<'a, D> {
-    fn kind(&self) -> OpKind {
-        RowsOpKind::Patch.into()
-    }
+    rules!(RowsOpKind::Patch: pairs, dst);
 
-    fn check(&self) -> Result<()> {
-        Check(RowsOpKind::Patch.name()).same("words beyond whole pairs", self.pairs.len() % 2, 0)
+    fn check(&self, check: &Check) -> Result<()> {
+        check.same("words beyond whole pairs", self.pairs.len() % 2, 0)
     }
 
     fn signature(&self) -> Signature {
         over_words(RowsOpKind::Patch)
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![("pairs", Operand::Words(&mut self.pairs)), ("dst", Operand::WordsMut(&mut self.dst))]
     }
 }
 
@@ -115,46 +98,25 @@ impl<D: Device> MarkSeen<'_, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for MarkSeen<'a, D> {
-    fn kind(&self) -> OpKind {
-        RowsOpKind::MarkSeen.into()
-    }
+    rules!(RowsOpKind::MarkSeen: ids, slot, words, seen);
 
-    fn check(&self) -> Result<()> {
-        Check(RowsOpKind::MarkSeen.name()).at_least("words of all rows", self.seen.len(), self.bounds().end)
+    fn check(&self, check: &Check) -> Result<()> {
+        check.at_least("words of all rows", self.seen.len(), self.bounds().end)
     }
 
     fn signature(&self) -> Signature {
         over_words(RowsOpKind::MarkSeen)
     }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("ids", Operand::Words(&mut self.ids)),
-            ("slot", Operand::Size(&mut self.slot)),
-            ("words", Operand::Size(&mut self.words)),
-            ("seen", Operand::WordsMut(&mut self.seen)),
-        ]
-    }
 }
 
 impl<'a, D: Device> Rules<'a, D> for FeedTokens<'a, D> {
-    fn kind(&self) -> OpKind {
-        RowsOpKind::FeedTokens.into()
-    }
+    rules!(RowsOpKind::FeedTokens: feeds, last, ids);
 
-    fn check(&self) -> Result<()> {
-        Check(RowsOpKind::FeedTokens.name()).same("token ids", self.ids.len(), self.feeds.len())
+    fn check(&self, check: &Check) -> Result<()> {
+        check.same("token ids", self.ids.len(), self.feeds.len())
     }
 
     fn signature(&self) -> Signature {
         over_words(RowsOpKind::FeedTokens)
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("feeds", Operand::Words(&mut self.feeds)),
-            ("last", Operand::Words(&mut self.last)),
-            ("ids", Operand::WordsMut(&mut self.ids)),
-        ]
     }
 }

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::kinds;
-use super::{Op, OpKind, Operand, Operands, Rules, Signature};
+use super::{Rules, Signature, rules};
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatRef};
 use crate::sample::SampleRow;
@@ -29,19 +29,11 @@ pub struct Sample<'a, D: Device> {
 
 kinds!(Sample, SampleOpKind: Sample = "sample");
 
-impl<'a, D: Device> From<Sample<'a, D>> for Op<'a, D> {
-    fn from(op: Sample<'a, D>) -> Self {
-        Op::Sample(op)
-    }
-}
-
 impl<'a, D: Device> Rules<'a, D> for Sample<'a, D> {
-    fn kind(&self) -> OpKind {
-        SampleOpKind::Sample.into()
-    }
+    rules!(SampleOpKind::Sample: logits, table, slots, positions, seen, seen_words, out);
 
-    fn check(&self) -> Result<()> {
-        let (check, rows) = (Check(SampleOpKind::Sample.name()), self.logits.rows());
+    fn check(&self, check: &Check) -> Result<()> {
+        let rows = self.logits.rows();
         check.same("tokens", self.out.len(), rows)?;
         check.same("slots", self.slots.len(), rows)?;
         check.same("positions", self.positions.len(), rows)?;
@@ -52,17 +44,5 @@ impl<'a, D: Device> Rules<'a, D> for Sample<'a, D> {
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.logits.dtype(), self.logits.cols(), 1)
-    }
-
-    fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D> {
-        vec![
-            ("logits", Operand::Mat(&mut self.logits)),
-            ("table", Operand::Samples(&mut self.table)),
-            ("slots", Operand::Words(&mut self.slots)),
-            ("positions", Operand::Words(&mut self.positions)),
-            ("seen", Operand::WordsMut(&mut self.seen)),
-            ("seen words", Operand::Size(&mut self.seen_words)),
-            ("out", Operand::WordsMut(&mut self.out)),
-        ]
     }
 }

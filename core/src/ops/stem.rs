@@ -1,33 +1,43 @@
 //! What the ops of one stem have in common: an enum of them, their kinds with names, and the way into
 //! [`super::Op`].
 
-/// `stem!(Stem, Ops, OpKind: Struct = "name", ...)`: the enums of a stem and their dispatch.
-macro_rules! stem {
-    ($stem:ident, $ops:ident, $kind:ident: $($op:ident = $name:literal $(: $fused:ident)?),+ $(,)?) => {
-        /// The ops of this stem.
+/// `dispatch!(Enum: Variant(Type), ...)`: an enum of things with [`super::Rules`], which has them, too.
+macro_rules! dispatch {
+    ($(#[$doc:meta])* $ops:ident: $($variant:ident($op:ident)),+) => {
+        $(#[$doc])*
         pub enum $ops<'a, D: $crate::mem::Device> {
-            $(#[doc = concat!("See [`", stringify!($op), "`].")] $op($op<'a, D>)),+
+            $(#[doc = concat!("See [`", stringify!($op), "`].")] $variant($op<'a, D>)),+
         }
-
-        $crate::ops::stem::kinds!($stem, $kind: $($op = $name $(: $fused)?),+);
 
         impl<'a, D: $crate::mem::Device> $crate::ops::Rules<'a, D> for $ops<'a, D> {
             fn kind(&self) -> $crate::ops::OpKind {
-                match self { $(Self::$op(op) => op.kind()),+ }
+                match self { $(Self::$variant(op) => op.kind()),+ }
             }
-            fn check(&self) -> $crate::Result<()> {
-                match self { $(Self::$op(op) => op.check()),+ }
+            fn check(&self, check: &$crate::ops::Check) -> $crate::Result<()> {
+                match self { $(Self::$variant(op) => op.check(check)),+ }
             }
             fn signature(&self) -> $crate::ops::Signature {
-                match self { $(Self::$op(op) => op.signature()),+ }
+                match self { $(Self::$variant(op) => op.signature()),+ }
             }
             fn operands<'o>(&'o mut self) -> $crate::ops::Operands<'o, 'a, D> {
-                match self { $(Self::$op(op) => op.operands()),+ }
+                match self { $(Self::$variant(op) => op.operands()),+ }
             }
             fn compose(self, to: &mut dyn $crate::ops::Run<D>) -> $crate::Result<()> {
-                match self { $(Self::$op(op) => op.compose(to)),+ }
+                match self { $(Self::$variant(op) => op.compose(to)),+ }
             }
         }
+    };
+}
+
+/// `stem!(Stem, Ops, OpKind: Struct = "name", ...)`: the enums of a stem and their dispatch.
+macro_rules! stem {
+    ($stem:ident, $ops:ident, $kind:ident: $($op:ident = $name:literal $(: $fused:ident)?),+ $(,)?) => {
+        $crate::ops::stem::dispatch! {
+            /// The ops of this stem.
+            $ops: $($op($op)),+
+        }
+
+        $crate::ops::stem::kinds!($stem, $kind: $($op = $name $(: $fused)?),+);
 
         $(impl<'a, D: $crate::mem::Device> From<$op<'a, D>> for $crate::ops::Op<'a, D> {
             fn from(op: $op<'a, D>) -> Self {
@@ -70,4 +80,4 @@ macro_rules! kinds {
     };
 }
 
-pub(super) use {kinds, stem};
+pub(super) use {dispatch, kinds, stem};

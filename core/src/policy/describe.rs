@@ -38,6 +38,22 @@ pub struct Described {
     pub spec: fn(&ModelConfig, Catalog<'_>) -> Result<ModelSpec>,
 }
 
+impl Described {
+    /// A policy for these values of `model_type`, named after the first; a fused q|k|v lies part after part.
+    pub(super) const fn new(
+        types: &'static [&'static str],
+        names: Names<'static>,
+        spec: fn(&ModelConfig, Catalog<'_>) -> Result<ModelSpec>,
+    ) -> Self {
+        Self { name: types[0], types, names, layout: |_| QkvLayout::Concat, spec }
+    }
+
+    /// The same with another layout of q|k|v.
+    pub(super) const fn layout(self, layout: fn(&ModelConfig) -> QkvLayout) -> Self {
+        Self { layout, ..self }
+    }
+}
+
 impl InjectionPolicy for Described {
     fn name(&self) -> &str {
         self.name
@@ -62,11 +78,6 @@ impl InjectionPolicy for Described {
     fn ignored(&self) -> &[&str] {
         self.names.ignored
     }
-}
-
-/// q, k and v of their own, or one after the other.
-pub(crate) fn concat(_: &ModelConfig) -> QkvLayout {
-    QkvLayout::Concat
 }
 
 /// What most families agree on; where a family differs it changes the [`ModelSpec`] that comes out.

@@ -25,10 +25,18 @@ pub struct Names<'a> {
     pub block: &'a str,
     /// Slot and names.
     pub slots: &'a [(Slot, &'a str)],
+    /// The table that `slots` is laid over: names of the slots that it leaves out.
+    pub base: &'a [(Slot, &'a str)],
     /// Known to be unused: patterns.
     pub ignored: &'a [&'a str],
     /// Whether the products of blocks are stored `[inputs, outputs]`.
     pub transposed: bool,
+}
+
+impl Names<'_> {
+    /// No names; products of blocks are stored `[outputs, inputs]`.
+    pub(super) const NONE: Names<'static> =
+        Names { prefixes: &[""], block: "", slots: &[], base: &[], ignored: &[], transposed: false };
 }
 
 /// How a fused q|k|v lies in the file.
@@ -144,7 +152,7 @@ impl Names<'_> {
 
     /// Per source of a role its spellings.
     pub(super) fn sources(&self, role: Role, catalog: Catalog<'_>, experts: usize) -> Vec<Vec<String>> {
-        let Some((_, forms)) = self.slots.iter().find(|(slot, _)| *slot == role.slot) else {
+        let Some((_, forms)) = self.slots.iter().chain(self.base).find(|(slot, _)| *slot == role.slot) else {
             return Vec::new();
         };
         let mut forms = forms.split(" ; ").map(|form| self.form(form, role, catalog, experts));
@@ -227,8 +235,8 @@ impl OwnedNames {
             prefixes: &prefixes,
             block: &self.block,
             slots: &slots,
-            ignored: &[],
             transposed: self.transposed,
+            ..Names::NONE
         })
     }
 }
@@ -249,8 +257,8 @@ mod tests {
             (Slot::KindEmbed, "=cls"),
             (Slot::ExpertUp, "e.{}.g + e.{}.u"),
         ],
-        ignored: &[],
-        transposed: false,
+        base: &[(Slot::Qkv, "behind the table's own"), (Slot::FinalNorm, "norm")],
+        ..Names::NONE
     };
 
     fn sources(names: &[&str], role: Role) -> Vec<Vec<String>> {
@@ -279,6 +287,7 @@ mod tests {
         let experts = sources(&[], Role::block(1, Slot::ExpertUp, Part::Weight));
         let second: Vec<&str> = experts.iter().map(|s| s[1].as_str()).collect();
         assert_eq!(second, ["h.1.e.0.g.weight", "h.1.e.0.u.weight", "h.1.e.1.g.weight", "h.1.e.1.u.weight"]);
+        assert_eq!(sources(&[], Role::of(Slot::FinalNorm, Part::Weight))[0][0], "m.norm.weight");
         assert!(sources(&[], Role::of(Slot::Pooler, Part::Weight)).is_empty());
     }
 }

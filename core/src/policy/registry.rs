@@ -17,7 +17,7 @@ pub struct Registry {
 impl Default for Registry {
     fn default() -> Self {
         let mut all = Self::empty();
-        FAMILIES.into_iter().for_each(|d| all.register(Arc::new(d)));
+        FAMILIES.iter().for_each(|d| all.register(Arc::new(*d)));
         all.register(Arc::new(Albert));
         all.register(Arc::new(MetaLlama));
         all.register(Arc::new(Clip::Text));

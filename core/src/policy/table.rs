@@ -252,7 +252,7 @@ impl TablePolicy {
             Error::config("like", format!("\"{}\"", table.like), known.join(", "))
         })?;
         let mut slots: BTreeMap<Slot, String> =
-            like.names.slots.iter().map(|(slot, names)| (*slot, names.to_string())).collect();
+            like.names.base.iter().chain(like.names.slots).map(|(slot, n)| (*slot, n.to_string())).collect();
         for (name, names) in &table.names {
             let slot = Slot::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
                 let known: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();

@@ -70,7 +70,7 @@ fn errors_name_the_line() {
     assert!(raised.contains("line 2") && raised.contains("roles must alternate"), "{raised}");
     let raised = text("\n\n{{ messages[0].content.no_such_method() }}");
     assert!(raised.contains("line 3"), "{raised}");
-    assert!(text("{{ strftime_now('%Q') }}").contains("%Q"));
+    assert!(text("{{ strftime_now('%!') }}").contains("%!"));
 }
 
 #[test]

@@ -385,6 +385,6 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("attend", "most keys", Field::Size, "launches are sized by it, memory is not"),
     Lawful::new("attend", "slopes", Field::Size, "as many as heads, where there were none"),
     Lawful::new("attend_dense", "slopes", Field::Size, "as many as heads, where there were none"),
-    Lawful::new("attend_dense", "most rows", Field::Size, "launches are sized by it, memory is not"),
+    Lawful::new("attend_dense", "max_rows", Field::Size, "launches are sized by it, memory is not"),
     Lawful::new("attend_dense", "bounds", Field::Len, "any number of sequences"),
 ];

@@ -279,8 +279,7 @@ pub fn changes<D: Device>(op: &mut Op<'_, D>) -> Vec<Change> {
     all
 }
 
-/// What is no view and no size, but could be wrong: schedules, slopes, and the sizes that launches are sized
-/// by.
+/// What is no view and no size, but could be wrong: schedules and slopes.
 fn unlisted<D: Device>(op: &Op<'_, D>, count: usize, all: &mut Vec<Change>) {
     let mut sizes = |at: usize, operand, from: usize| {
         List { all, index: count + at, operand }.numbers(Field::Size, from, 4, &[false]);
@@ -288,13 +287,10 @@ fn unlisted<D: Device>(op: &Op<'_, D>, count: usize, all: &mut Vec<Change>) {
     match op {
         Op::Attention(AttentionOp::Attend(op)) => {
             sizes(0, PLAN, op.seqs.kv_lens.len());
-            sizes(1, MOST_QUERIES, op.seqs.max_query);
-            sizes(2, MOST_KEYS, op.seqs.max_keys);
-            sizes(3, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
+            sizes(1, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
         }
         Op::Attention(AttentionOp::AttendDense(op)) => {
-            sizes(0, MOST_ROWS, op.max_rows);
-            sizes(1, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
+            sizes(0, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
         }
         _ => {}
     }
@@ -302,11 +298,5 @@ fn unlisted<D: Device>(op: &Op<'_, D>, count: usize, all: &mut Vec<Change>) {
 
 /// The schedule of attention.
 pub const PLAN: &str = "schedule";
-/// A bound of launches.
-pub const MOST_QUERIES: &str = "most queries";
-/// A bound of launches.
-pub const MOST_KEYS: &str = "most keys";
-/// A bound of launches.
-pub const MOST_ROWS: &str = "most rows";
 /// Of linear position biases.
 pub const SLOPES: &str = "slopes";

@@ -1,7 +1,6 @@
 //! Operands moved into memory of their own, one of them changed on the way.
 
-use super::change::{ALL, Change, Value};
-use super::change::{MOST_KEYS, MOST_QUERIES, MOST_ROWS, PLAN, SLOPES};
+use super::change::{ALL, Change, PLAN, SLOPES, Value};
 use super::ground::{Ground, Spans};
 use conformance::dice::Dice;
 use conformance::lawful::Field;
@@ -287,7 +286,7 @@ pub fn move_in<'h, G: Ground>(
         let own = (change.index == index).then_some(change);
         one(operand, home, &all[index], own)?;
     }
-    set_other::<G>(op, last, change);
+    set_other::<G>(op, last);
     Ok(())
 }
 
@@ -360,14 +359,11 @@ fn buffer_mut<'h, M: DeviceMem, T>(
 }
 
 /// Puts what is no operand into its place.
-fn set_other<'h, G: Ground>(op: &mut Op<'h, Kind<G>>, home: &'h mut Home<G>, change: &Change) {
-    match (op, home, change.operand, &change.to) {
-        (Op::Attention(AttentionOp::Attend(op)), Home::Plan(plan), ..) => op.plan = plan,
-        (Op::Attention(AttentionOp::Attend(op)), Home::Scores(scores), ..) => op.scores = scores,
-        (Op::Attention(AttentionOp::AttendDense(op)), Home::Scores(scores), ..) => op.scores = scores,
-        (Op::Attention(AttentionOp::Attend(op)), _, MOST_QUERIES, Value::Number(n)) => op.seqs.max_query = *n,
-        (Op::Attention(AttentionOp::Attend(op)), _, MOST_KEYS, Value::Number(n)) => op.seqs.max_keys = *n,
-        (Op::Attention(AttentionOp::AttendDense(op)), _, MOST_ROWS, Value::Number(n)) => op.max_rows = *n,
+fn set_other<'h, G: Ground>(op: &mut Op<'h, Kind<G>>, home: &'h mut Home<G>) {
+    match (op, home) {
+        (Op::Attention(AttentionOp::Attend(op)), Home::Plan(plan)) => op.plan = plan,
+        (Op::Attention(AttentionOp::Attend(op)), Home::Scores(scores)) => op.scores = scores,
+        (Op::Attention(AttentionOp::AttendDense(op)), Home::Scores(scores)) => op.scores = scores,
         _ => {}
     }
 }

@@ -26,7 +26,7 @@ const ALBERT_NAMES: Names<'_> = Names {
         (Slot::Head, "/predictions.decoder!w, /predictions!b > /predictions.decoder!b ; /classifier"),
     ],
     ignored: &["*position_ids", "predictions.decoder.*", "sop_classifier.*", "albert.pooler.*", "pooler.*"],
-    transposed: false,
+    ..Names::NONE
 };
 
 /// `model_type` albert.

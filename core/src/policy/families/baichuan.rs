@@ -1,30 +1,15 @@
 //! Baichuan 1 and 2: LLaMA's blocks with q, k and v in one tensor. Source: its published configuration and modelling file.
 
 use super::llama::NAMES;
-use crate::policy::describe::{Described, LLAMA_LIKE, concat, decoder};
+use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
 use crate::policy::*;
 
 /// `model_type` baichuan.
-pub const BAICHUAN: Described = Described {
-    name: "baichuan",
-    types: &["baichuan"],
-    names: Names {
-        slots: &[
-            (Slot::TokenEmbed, "embed_tokens"),
-            (Slot::AttnNorm, "input_layernorm"),
-            (Slot::Qkv, "self_attn.W_pack"),
-            (Slot::AttnOut, "self_attn.o_proj"),
-            (Slot::MlpNorm, "post_attention_layernorm"),
-            (Slot::Up, "mlp.gate_proj + mlp.up_proj"),
-            (Slot::Down, "mlp.down_proj"),
-            (Slot::FinalNorm, "norm"),
-            (Slot::Head, "/lm_head"),
-        ],
-        ..NAMES
-    },
-    layout: concat,
-    spec: baichuan,
-};
+pub const BAICHUAN: Described = Described::new(
+    &["baichuan"],
+    Names { slots: &[(Slot::Qkv, "self_attn.W_pack")], base: NAMES.slots, ..NAMES },
+    baichuan,
+);
 
 /// 7B rotates; 13B, whose configuration has no `max_position_embeddings`, has the linear position bias. The second
 /// generation (`z_loss_weight`) normalises the head's rows.

@@ -5,11 +5,11 @@
 //! `architectures`: masked tokens, labels of texts or tokens, or none.
 
 use crate::params::Act;
-use crate::policy::describe::{Described, concat, encoder};
+use crate::policy::describe::{Described, encoder};
 use crate::policy::task::{BERT_LIKE, Task, first_token, kinds, set_task, task};
 use crate::policy::*;
 
-const NAMES: Names<'_> = Names {
+pub(super) const NAMES: Names<'_> = Names {
     prefixes: &["bert.", ""],
     block: "encoder.layer.{}.",
     slots: &[
@@ -39,26 +39,15 @@ const NAMES: Names<'_> = Names {
         "bert.pooler.*",
         "pooler.dense.*",
     ],
-    transposed: false,
+    ..Names::NONE
 };
 
 /// `model_type` bert.
-pub const BERT: Described =
-    Described { name: "bert", types: &["bert"], names: NAMES, layout: concat, spec: bert };
+pub const BERT: Described = Described::new(&["bert"], NAMES, bert);
 
 const ROBERTA_NAMES: Names<'_> = Names {
     prefixes: &["roberta.", ""],
     slots: &[
-        (Slot::TokenEmbed, "embeddings.word_embeddings"),
-        (Slot::PositionEmbed, "embeddings.position_embeddings"),
-        (Slot::KindEmbed, "embeddings.token_type_embeddings"),
-        (Slot::EmbedNorm, "embeddings.LayerNorm"),
-        (Slot::Qkv, "attention.self.query + attention.self.key + attention.self.value"),
-        (Slot::AttnOut, "attention.output.dense"),
-        (Slot::AttnNorm, "attention.output.LayerNorm"),
-        (Slot::Up, "intermediate.dense"),
-        (Slot::Down, "output.dense"),
-        (Slot::MlpNorm, "output.LayerNorm"),
         (Slot::Pooler, "/classifier.dense ; pooler.dense"),
         (Slot::HeadDense, "/lm_head.dense"),
         (Slot::HeadNorm, "/lm_head.layer_norm"),
@@ -67,18 +56,14 @@ const ROBERTA_NAMES: Names<'_> = Names {
             "/lm_head.decoder!w, /lm_head!b > /lm_head.decoder!b ; /classifier.out_proj ; /classifier",
         ),
     ],
+    base: NAMES.slots,
     ignored: &["*position_ids", "lm_head.decoder.*", "roberta.pooler.*", "pooler.dense.*"],
     ..NAMES
 };
 
 /// `model_type` roberta, xlm-roberta, camembert.
-pub const ROBERTA: Described = Described {
-    name: "roberta",
-    types: &["roberta", "xlm-roberta", "camembert"],
-    names: ROBERTA_NAMES,
-    layout: concat,
-    spec: roberta,
-};
+pub const ROBERTA: Described =
+    Described::new(&["roberta", "xlm-roberta", "camembert"], ROBERTA_NAMES, roberta);
 
 /// BERT and RoBERTa: the same but for positions and names.
 fn shared(config: &ModelConfig, catalog: Catalog<'_>, names: Names<'_>) -> Result<ModelSpec> {

@@ -4,10 +4,9 @@ use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` bloom.
-pub const BLOOM: Described = Described {
-    name: "bloom",
-    types: &["bloom"],
-    names: Names {
+pub const BLOOM: Described = Described::new(
+    &["bloom"],
+    Names {
         prefixes: &["transformer.", ""],
         block: "h.{}.",
         slots: &[
@@ -23,12 +22,12 @@ pub const BLOOM: Described = Described {
             (Slot::Head, "/lm_head"),
         ],
         ignored: &["lm_head.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    // GGUF's converter puts q, k and v one after the other.
-    layout: |config| if config.is_gguf() { QkvLayout::Concat } else { QkvLayout::PerHead },
-    spec: bloom,
-};
+    bloom,
+)
+// GGUF's converter puts q, k and v one after the other.
+.layout(|config| if config.is_gguf() { QkvLayout::Concat } else { QkvLayout::PerHead });
 
 fn bloom(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let through = config.flag(&["apply_residual_connection_post_layernorm"], false)?;

@@ -1,14 +1,13 @@
 //! ChatGLM 2 and 3: grouped keys and values in one fused q|k|v, half of every head rotated in neighbouring pairs, gate and up
 //! in one tensor. Source: its published configuration and modelling file.
 
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, concat, decoder, kv_heads};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, kv_heads};
 use crate::policy::*;
 
 /// `model_type` chatglm, of the second generation on.
-pub const CHATGLM: Described = Described {
-    name: "chatglm",
-    types: &["chatglm"],
-    names: Names {
+pub const CHATGLM: Described = Described::new(
+    &["chatglm"],
+    Names {
         prefixes: &["transformer."],
         block: "encoder.layers.{}.",
         slots: &[
@@ -23,11 +22,10 @@ pub const CHATGLM: Described = Described {
             (Slot::Head, "output_layer"),
         ],
         ignored: &["*rotary_pos_emb.inv_freq", "transformer.output_layer.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
-    spec: chatglm,
-};
+    chatglm,
+);
 
 fn chatglm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     for (field, must) in [("rmsnorm", true), ("post_layer_norm", true), ("original_rope", true)] {

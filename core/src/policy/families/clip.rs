@@ -41,7 +41,7 @@ const TEXT: Names<'_> = Names {
         (Slot::Pooler, "/text_projection"),
     ],
     ignored: &["*position_ids", "vision_model.*", "visual_projection.*", "text_projection.*", "logit_scale"],
-    transposed: false,
+    ..Names::NONE
 };
 
 const VISION: Names<'_> = Names {

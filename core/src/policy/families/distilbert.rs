@@ -1,15 +1,14 @@
 //! DistilBERT: BERT with fewer blocks, no token types and no pooler.
 
 use crate::params::Act;
-use crate::policy::describe::{Described, concat, encoder};
+use crate::policy::describe::{Described, encoder};
 use crate::policy::task::{BERT_LIKE, Task, first_token, set_task, task};
 use crate::policy::*;
 
 /// `model_type` distilbert.
-pub const DISTILBERT: Described = Described {
-    name: "distilbert",
-    types: &["distilbert"],
-    names: Names {
+pub const DISTILBERT: Described = Described::new(
+    &["distilbert"],
+    Names {
         prefixes: &["distilbert.", ""],
         block: "transformer.layer.{}.",
         slots: &[
@@ -28,11 +27,10 @@ pub const DISTILBERT: Described = Described {
             (Slot::Head, "/vocab_projector ; /classifier"),
         ],
         ignored: &["*position_ids", "vocab_projector.weight", "vocab_*"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
-    spec: distilbert,
-};
+    distilbert,
+);
 
 fn distilbert(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = encoder(config, BERT_LIKE)?;

@@ -1,29 +1,18 @@
 //! ELECTRA: BERT with a narrow embedding, trained to tell replaced tokens.
 
 use crate::params::Act;
-use crate::policy::describe::{Described, concat};
+use crate::policy::describe::Described;
 use crate::policy::task::{Task, first_token, kinds, narrow, set_task, task};
 use crate::policy::*;
 
 /// `model_type` electra.
-pub const ELECTRA: Described = Described {
-    name: "electra",
-    types: &["electra"],
-    names: Names {
+pub const ELECTRA: Described = Described::new(
+    &["electra"],
+    Names {
         prefixes: &["electra.", ""],
         block: "encoder.layer.{}.",
         slots: &[
-            (Slot::TokenEmbed, "embeddings.word_embeddings"),
-            (Slot::PositionEmbed, "embeddings.position_embeddings"),
-            (Slot::KindEmbed, "embeddings.token_type_embeddings"),
-            (Slot::EmbedNorm, "embeddings.LayerNorm"),
             (Slot::ProjectIn, "embeddings_project"),
-            (Slot::Qkv, "attention.self.query + attention.self.key + attention.self.value"),
-            (Slot::AttnOut, "attention.output.dense"),
-            (Slot::AttnNorm, "attention.output.LayerNorm"),
-            (Slot::Up, "intermediate.dense"),
-            (Slot::Down, "output.dense"),
-            (Slot::MlpNorm, "output.LayerNorm"),
             (Slot::Pooler, "/classifier.dense"),
             (Slot::HeadDense, "/discriminator_predictions.dense ; /generator_predictions.dense"),
             (Slot::HeadNorm, "/generator_predictions.LayerNorm"),
@@ -32,12 +21,12 @@ pub const ELECTRA: Described = Described {
                 "/discriminator_predictions.dense_prediction ; /generator_lm_head ; /classifier.out_proj ; /classifier",
             ),
         ],
+        base: super::bert::NAMES.slots,
         ignored: &["*position_ids", "generator_lm_head.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
-    spec: electra,
-};
+    electra,
+);
 
 fn electra(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = narrow(config)?;

@@ -6,10 +6,9 @@ use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder, kv_heads};
 use crate::policy::*;
 
 /// `model_type` falcon and the names of its first releases.
-pub const FALCON: Described = Described {
-    name: "falcon",
-    types: &["falcon", "RefinedWeb", "RefinedWebModel"],
-    names: Names {
+pub const FALCON: Described = Described::new(
+    &["falcon", "RefinedWeb", "RefinedWebModel"],
+    Names {
         prefixes: &["transformer.", ""],
         block: "h.{}.",
         slots: &[
@@ -24,17 +23,17 @@ pub const FALCON: Described = Described {
             (Slot::Head, "/lm_head"),
         ],
         ignored: &["lm_head.weight", "*rotary_emb.inv_freq"],
-        transposed: false,
-    },
-    // GGUF's converter puts q, k and v one after the other.
-    layout: |config| match kind(config) {
-        _ if config.is_gguf() => QkvLayout::Concat,
-        Ok((true, _)) => QkvLayout::PerKvHead,
-        Ok((false, false)) => QkvLayout::PerHead,
-        _ => QkvLayout::Concat,
+        ..Names::NONE
     },
     spec,
-};
+)
+// GGUF's converter puts q, k and v one after the other.
+.layout(|config| match kind(config) {
+    _ if config.is_gguf() => QkvLayout::Concat,
+    Ok((true, _)) => QkvLayout::PerKvHead,
+    Ok((false, false)) => QkvLayout::PerHead,
+    _ => QkvLayout::Concat,
+});
 
 /// Whether it is the newer architecture, and whether the older one has a single key/value head.
 fn kind(config: &ModelConfig) -> Result<(bool, bool)> {

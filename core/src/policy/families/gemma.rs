@@ -5,42 +5,30 @@
 
 use super::llama::NAMES;
 use crate::params::Act;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// Names of 2 and 3: four norms.
 const SANDWICH: Names<'_> = Names {
     slots: &[
-        (Slot::TokenEmbed, "embed_tokens"),
-        (Slot::AttnNorm, "input_layernorm"),
-        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
-        (Slot::QNorm, "self_attn.q_norm"),
-        (Slot::KNorm, "self_attn.k_norm"),
-        (Slot::AttnOut, "self_attn.o_proj"),
         (Slot::AttnPostNorm, "post_attention_layernorm"),
         (Slot::MlpNorm, "pre_feedforward_layernorm"),
-        (Slot::Up, "mlp.gate_proj + mlp.up_proj"),
-        (Slot::Down, "mlp.down_proj"),
         (Slot::MlpPostNorm, "post_feedforward_layernorm"),
-        (Slot::FinalNorm, "norm"),
-        (Slot::Head, "/lm_head"),
     ],
+    base: NAMES.slots,
     ..NAMES
 };
 
 /// `model_type` gemma.
-pub const GEMMA: Described =
-    Described { name: "gemma", types: &["gemma"], names: NAMES, layout: concat, spec: gemma };
+pub const GEMMA: Described = Described::new(&["gemma"], NAMES, gemma);
 
 /// `model_type` gemma2.
-pub const GEMMA2: Described =
-    Described { name: "gemma2", types: &["gemma2"], names: SANDWICH, layout: concat, spec: gemma2 };
+pub const GEMMA2: Described = Described::new(&["gemma2"], SANDWICH, gemma2);
 
 /// `model_type` gemma3_text, and the text part of gemma3, whose images are left out.
-pub const GEMMA3: Described = Described {
-    name: "gemma3",
-    types: &["gemma3_text", "gemma3"],
-    names: Names {
+pub const GEMMA3: Described = Described::new(
+    &["gemma3", "gemma3_text"],
+    Names {
         ignored: &[
             "*rotary_emb.inv_freq",
             "*.attn_rot_embd",
@@ -54,9 +42,8 @@ pub const GEMMA3: Described = Described {
         ],
         ..SANDWICH
     },
-    layout: concat,
-    spec: gemma3,
-};
+    gemma3,
+);
 
 /// The text part's own configuration; files with images leave out what is as in the library's defaults.
 fn text_part(config: &ModelConfig) -> Result<ModelConfig> {

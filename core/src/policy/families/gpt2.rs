@@ -4,10 +4,10 @@
 //! Forms: `transformer.` prefix or none, with Conv1D weights stored `[inputs, outputs]`; GGUF's names with plain
 //! `[outputs, inputs]` weights. The causal-mask buffers of old files are ignored.
 
-use crate::policy::describe::{Described, GPT_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
-const NAMES: Names<'_> = Names {
+pub(super) const NAMES: Names<'_> = Names {
     prefixes: &["transformer.", ""],
     block: "h.{}.",
     slots: &[
@@ -24,23 +24,20 @@ const NAMES: Names<'_> = Names {
     ],
     ignored: &["*h.*.attn.bias", "*h.*.attn.masked_bias", "lm_head.weight"],
     transposed: true,
+    ..Names::NONE
 };
 
 /// `model_type` gpt2.
-pub const GPT2: Described =
-    Described { name: "gpt2", types: &["gpt2"], names: NAMES, layout: concat, spec: gpt2 };
+pub const GPT2: Described = Described::new(&["gpt2"], NAMES, gpt2);
 
 /// `model_type` gpt_bigcode.
-pub const GPT_BIGCODE: Described = Described {
-    name: "gpt_bigcode",
-    types: &["gpt_bigcode"],
-    names: Names { transposed: false, ..NAMES },
-    layout: |config| match config.flag(&["multi_query"], true) {
-        Ok(false) => QkvLayout::PerHead,
-        _ => QkvLayout::Concat,
-    },
-    spec: bigcode,
-};
+pub const GPT_BIGCODE: Described =
+    Described::new(&["gpt_bigcode"], Names { transposed: false, ..NAMES }, bigcode).layout(|config| {
+        match config.flag(&["multi_query"], true) {
+            Ok(false) => QkvLayout::PerHead,
+            _ => QkvLayout::Concat,
+        }
+    });
 
 fn gpt2(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     refuse(config, "add_cross_attention")?;

@@ -1,33 +1,24 @@
 //! GPT-Neo: GPT-2's blocks with q, k and v apart, unscaled scores, and a window in every other block.
 
-use crate::policy::describe::{Described, GPT_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` gpt_neo.
-pub const GPT_NEO: Described = Described {
-    name: "gpt_neo",
-    types: &["gpt_neo"],
-    names: Names {
+pub const GPT_NEO: Described = Described::new(
+    &["gpt_neo"],
+    Names {
         prefixes: &["transformer.", ""],
         block: "h.{}.",
         slots: &[
-            (Slot::TokenEmbed, "wte"),
-            (Slot::PositionEmbed, "wpe"),
-            (Slot::AttnNorm, "ln_1"),
             (Slot::Qkv, "attn.attention.q_proj + attn.attention.k_proj + attn.attention.v_proj"),
             (Slot::AttnOut, "attn.attention.out_proj"),
-            (Slot::MlpNorm, "ln_2"),
-            (Slot::Up, "mlp.c_fc"),
-            (Slot::Down, "mlp.c_proj"),
-            (Slot::FinalNorm, "ln_f"),
-            (Slot::Head, "/lm_head"),
         ],
+        base: super::gpt2::NAMES.slots,
         ignored: &["*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
-    spec: neo,
-};
+    neo,
+);
 
 /// `attention_layers`, or `attention_types` written out: which blocks are local.
 fn local_layers(config: &ModelConfig, layers: usize) -> Result<Vec<bool>> {

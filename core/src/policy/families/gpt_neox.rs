@@ -6,10 +6,9 @@ use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` gpt_neox.
-pub const GPT_NEOX: Described = Described {
-    name: "gpt_neox",
-    types: &["gpt_neox"],
-    names: Names {
+pub const GPT_NEOX: Described = Described::new(
+    &["gpt_neox"],
+    Names {
         prefixes: &["gpt_neox.", ""],
         block: "layers.{}.",
         slots: &[
@@ -29,12 +28,12 @@ pub const GPT_NEOX: Described = Described {
             "*.attention.rotary_emb.inv_freq",
             "embed_out.weight",
         ],
-        transposed: false,
+        ..Names::NONE
     },
-    // GGUF's converter puts q, k and v one after the other.
-    layout: |config| if config.is_gguf() { QkvLayout::Concat } else { QkvLayout::PerHead },
     spec,
-};
+)
+// GGUF's converter puts q, k and v one after the other.
+.layout(|config| if config.is_gguf() { QkvLayout::Concat } else { QkvLayout::PerHead });
 
 fn spec(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let parallel = config.flag(&["use_parallel_residual"], true)?;

@@ -1,23 +1,19 @@
 //! GPT-J and CodeGen: one LayerNorm before attention and feed-forward part side by side, the first columns of every head
 //! rotated in neighbouring pairs, no biases in attention, one on the head.
 
-use crate::policy::describe::{Described, GPT_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
 const NAMES: Names<'_> = Names {
     prefixes: &["transformer.", ""],
     block: "h.{}.",
     slots: &[
-        (Slot::TokenEmbed, "wte"),
-        (Slot::PositionEmbed, "wpe"),
-        (Slot::AttnNorm, "ln_1"),
         (Slot::Qkv, "attn.q_proj + attn.k_proj + attn.v_proj ; attn.qkv_proj"),
         (Slot::AttnOut, "attn.out_proj"),
         (Slot::Up, "mlp.fc_in"),
         (Slot::Down, "mlp.fc_out"),
-        (Slot::FinalNorm, "ln_f"),
-        (Slot::Head, "/lm_head"),
     ],
+    base: super::gpt2::NAMES.slots,
     ignored: &[
         "*.attn.bias",
         "*.attn.masked_bias",
@@ -25,21 +21,14 @@ const NAMES: Names<'_> = Names {
         "*.attn.embed_positions",
         "lm_head.weight",
     ],
-    transposed: false,
+    ..Names::NONE
 };
 
 /// `model_type` gptj.
-pub const GPTJ: Described =
-    Described { name: "gptj", types: &["gptj"], names: NAMES, layout: concat, spec: gptj };
+pub const GPTJ: Described = Described::new(&["gptj"], NAMES, gptj);
 
 /// `model_type` codegen.
-pub const CODEGEN: Described = Described {
-    name: "codegen",
-    types: &["codegen"],
-    names: NAMES,
-    layout: |_| QkvLayout::Blocks(4),
-    spec: codegen,
-};
+pub const CODEGEN: Described = Described::new(&["codegen"], NAMES, codegen).layout(|_| QkvLayout::Blocks(4));
 
 fn gptj(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let switches = Switches {

@@ -4,7 +4,7 @@
 //! Forms: `model.` prefix or none; GGUF's names with interleaved q and k rows; biases by `attention_bias` and
 //! `mlp_bias`, or because the tensors are there (InternLM in LLaMA's names).
 
-use crate::policy::describe::{Described, LLAMA_LIKE, concat, decoder};
+use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
 use crate::policy::*;
 
 /// Names that most decoders of this kind share.
@@ -25,7 +25,7 @@ pub(super) const NAMES: Names<'_> = Names {
         (Slot::Head, "/lm_head, /model.lm_head, /language_model.lm_head"),
     ],
     ignored: IGNORED,
-    transposed: false,
+    ..Names::NONE
 };
 
 /// Buffers of old files, and heads that share the token table.
@@ -33,12 +33,10 @@ pub(super) const IGNORED: &[&str] =
     &["*rotary_emb.inv_freq", "*.attn_rot_embd", "lm_head.weight", "*.lm_head.weight", "output.weight"];
 
 /// `model_type` llama and internlm.
-pub const LLAMA: Described =
-    Described { name: "llama", types: &["llama", "internlm"], names: NAMES, layout: pairs, spec: llama };
+pub const LLAMA: Described = Described::new(&["llama", "internlm"], NAMES, llama).layout(pairs);
 
 /// `model_type` mistral.
-pub const MISTRAL: Described =
-    Described { name: "mistral", types: &["mistral"], names: NAMES, layout: concat, spec: mistral };
+pub const MISTRAL: Described = Described::new(&["mistral"], NAMES, mistral);
 
 /// GGUF files of LLaMA's own architecture have their rotary pairs side by side.
 pub(super) fn pairs(config: &ModelConfig) -> QkvLayout {

@@ -10,10 +10,7 @@ use crate::policy::describe::{Described, GPT_LIKE, decoder};
 use crate::policy::*;
 
 /// `model_type` megatron_gpt.
-pub const MEGATRON: Described = Described {
-    name: "megatron_gpt",
-    types: &["megatron_gpt", "megatron-gpt"],
-    names: Names {
+pub const MEGATRON: Described = Described::new(&["megatron_gpt", "megatron-gpt"], Names {
         prefixes: &[
             "language_model.encoder.",
             "language_model.transformer.",
@@ -46,15 +43,12 @@ pub const MEGATRON: Described = Described {
             (Slot::Head, "/language_model.output_layer, /lm_head"),
         ],
         ignored: &["lm_head.weight", "*.attention.bias", "*.masked_bias"],
-        transposed: false,
-    },
-    layout: |config| match config.number(&["checkpoint_version"], 3.0) {
+        ..Names::NONE
+    }, spec).layout(|config| match config.number(&["checkpoint_version"], 3.0) {
         Ok(v) if v < 1.0 => QkvLayout::Concat,
         Ok(v) if v < 2.0 => QkvLayout::PerRow,
         _ => QkvLayout::PerHead,
-    },
-    spec,
-};
+    });
 
 fn spec(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let version = config.number(&["checkpoint_version"], 3.0)?;

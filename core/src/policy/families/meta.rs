@@ -26,7 +26,7 @@ const META: Names<'_> = Names {
         (Slot::Head, "output"),
     ],
     ignored: &["*rope.freqs"],
-    transposed: false,
+    ..Names::NONE
 };
 
 impl InjectionPolicy for MetaLlama {

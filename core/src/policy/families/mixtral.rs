@@ -7,29 +7,22 @@ use crate::policy::moe::routed;
 use crate::policy::*;
 
 /// `model_type` mixtral.
-pub const MIXTRAL: Described = Described {
-    name: "mixtral",
-    types: &["mixtral"],
-    names: Names {
+pub const MIXTRAL: Described = Described::new(
+    &["mixtral"],
+    Names {
         slots: &[
-            (Slot::TokenEmbed, "embed_tokens"),
-            (Slot::AttnNorm, "input_layernorm"),
-            (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
-            (Slot::AttnOut, "self_attn.o_proj"),
-            (Slot::MlpNorm, "post_attention_layernorm"),
             (Slot::Router, "block_sparse_moe.gate"),
             (Slot::ExpertUp, "block_sparse_moe.experts.{}.w1 + block_sparse_moe.experts.{}.w3"),
             (Slot::ExpertDown, "block_sparse_moe.experts.{}.w2"),
-            (Slot::FinalNorm, "norm"),
-            (Slot::Head, "/lm_head"),
         ],
+        base: NAMES.slots,
         ignored: IGNORED,
         ..NAMES
     },
-    // In GGUF files it is an architecture of LLaMA's.
-    layout: pairs,
-    spec: mixtral,
-};
+    mixtral,
+)
+// In GGUF files it is an architecture of LLaMA's.
+.layout(pairs);
 
 fn mixtral(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = llama(config, catalog)?;

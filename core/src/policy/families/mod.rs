@@ -28,69 +28,44 @@ mod stablelm;
 mod yuan;
 
 pub use albert::Albert;
-pub use baichuan::BAICHUAN;
-pub use bert::{BERT, ROBERTA};
-pub use bloom::BLOOM;
-pub use chatglm::CHATGLM;
 pub use clip::Clip;
-pub use distilbert::DISTILBERT;
-pub use electra::ELECTRA;
-pub use falcon::FALCON;
-pub use gemma::{GEMMA, GEMMA2, GEMMA3};
-pub use gpt_neo::GPT_NEO;
-pub use gpt_neox::GPT_NEOX;
-pub use gpt2::{GPT_BIGCODE, GPT2};
-pub use gptj::{CODEGEN, GPTJ};
-pub use llama::{LLAMA, MISTRAL};
-pub use megatron::MEGATRON;
 pub use meta::MetaLlama;
-pub use mixtral::MIXTRAL;
-pub use mpt::MPT;
-pub use opt::OPT;
-pub use phi::{PHI, PHI3};
-pub use post_norm::{EXAONE4, OLMO2};
-pub use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE};
-pub use qwen1::QWEN;
-pub use stablelm::{STABLELM, STARCODER2};
-pub use yuan::YUAN;
 
 use crate::policy::describe::Described;
 
-/// The families that are described by tables.
-pub(in crate::policy) const FAMILIES: [Described; 35] = [
-    LLAMA,
-    MISTRAL,
-    OLMO2,
-    EXAONE4,
-    QWEN2,
-    QWEN3,
-    QWEN2_MOE,
-    QWEN3_MOE,
-    MIXTRAL,
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    PHI,
-    PHI3,
-    STABLELM,
-    STARCODER2,
-    GPT2,
-    GPT_BIGCODE,
-    GPT_NEO,
-    GPTJ,
-    CODEGEN,
-    GPT_NEOX,
-    BLOOM,
-    MPT,
-    FALCON,
-    OPT,
-    BERT,
-    ROBERTA,
-    DISTILBERT,
-    ELECTRA,
-    QWEN,
-    BAICHUAN,
-    CHATGLM,
-    MEGATRON,
-    YUAN,
-];
+/// `families!(module: FAMILY, ...; ...)`: exports families, and lists them in the order in which they
+/// are asked.
+macro_rules! families {
+    ($($module:ident: $($family:ident),+);+ $(;)?) => {
+        $(pub use $module::{$($family),+};)+
+
+        /// The families that are described by tables.
+        pub(in crate::policy) const FAMILIES: &[Described] = &[$($($family),+),+];
+    };
+}
+
+families!(
+    llama: LLAMA, MISTRAL;
+    post_norm: OLMO2, EXAONE4;
+    qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
+    mixtral: MIXTRAL;
+    gemma: GEMMA, GEMMA2, GEMMA3;
+    phi: PHI, PHI3;
+    stablelm: STABLELM, STARCODER2;
+    gpt2: GPT2, GPT_BIGCODE;
+    gpt_neo: GPT_NEO;
+    gptj: GPTJ, CODEGEN;
+    gpt_neox: GPT_NEOX;
+    bloom: BLOOM;
+    mpt: MPT;
+    falcon: FALCON;
+    opt: OPT;
+    bert: BERT, ROBERTA;
+    distilbert: DISTILBERT;
+    electra: ELECTRA;
+    qwen1: QWEN;
+    baichuan: BAICHUAN;
+    chatglm: CHATGLM;
+    megatron: MEGATRON;
+    yuan: YUAN;
+);

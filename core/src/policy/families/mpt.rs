@@ -1,14 +1,13 @@
 //! MPT: linear position bias, norms and products without biases, q, k and v in one tensor.
 
 use crate::params::Act;
-use crate::policy::describe::{Described, GPT_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` mpt.
-pub const MPT: Described = Described {
-    name: "mpt",
-    types: &["mpt"],
-    names: Names {
+pub const MPT: Described = Described::new(
+    &["mpt"],
+    Names {
         prefixes: &["transformer.", ""],
         block: "blocks.{}.",
         slots: &[
@@ -23,11 +22,10 @@ pub const MPT: Described = Described {
             (Slot::Head, "/lm_head"),
         ],
         ignored: &["lm_head.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
-    spec: mpt,
-};
+    mpt,
+);
 
 fn mpt(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     for field in ["attn_config.clip_qkv", "attn_config.prefix_lm", "attn_config.qk_ln", "logit_scale"] {

@@ -5,14 +5,13 @@
 //! no final norm.
 
 use crate::params::Act;
-use crate::policy::describe::{Described, GPT_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` opt.
-pub const OPT: Described = Described {
-    name: "opt",
-    types: &["opt"],
-    names: Names {
+pub const OPT: Described = Described::new(
+    &["opt"],
+    Names {
         prefixes: &["model.decoder.", "decoder."],
         block: "layers.{}.",
         slots: &[
@@ -30,11 +29,10 @@ pub const OPT: Described = Described {
             (Slot::Head, "/lm_head"),
         ],
         ignored: &["lm_head.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
     spec,
-};
+);
 
 fn spec(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     if !config.flag(&["layer_norm_elementwise_affine"], true)? {

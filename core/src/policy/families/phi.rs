@@ -2,35 +2,29 @@
 //! everywhere. Phi 3, 3.5 and 4: LLaMA's blocks with fused q|k|v and gate|up, a window, LongRoPE.
 
 use super::llama::NAMES;
-use crate::policy::describe::{Described, GPT_LIKE, LLAMA_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, LLAMA_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` phi.
-pub const PHI: Described = Described {
-    name: "phi",
-    types: &["phi"],
-    names: Names {
+pub const PHI: Described = Described::new(
+    &["phi"],
+    Names {
         slots: &[
-            (Slot::TokenEmbed, "embed_tokens"),
-            (Slot::AttnNorm, "input_layernorm"),
-            (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
             (Slot::QNorm, "self_attn.q_layernorm"),
             (Slot::KNorm, "self_attn.k_layernorm"),
             (Slot::AttnOut, "self_attn.dense"),
             (Slot::Up, "mlp.fc1"),
             (Slot::Down, "mlp.fc2"),
             (Slot::FinalNorm, "final_layernorm"),
-            (Slot::Head, "/lm_head"),
         ],
+        base: NAMES.slots,
         ..NAMES
     },
-    layout: concat,
-    spec: phi,
-};
+    phi,
+);
 
 /// `model_type` phi3.
-pub const PHI3: Described =
-    Described { name: "phi3", types: &["phi3"], names: NAMES, layout: concat, spec: phi3 };
+pub const PHI3: Described = Described::new(&["phi3"], NAMES, phi3);
 
 fn phi(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, Switches { tied: false, placement: Placement::Parallel, ..GPT_LIKE })?;

@@ -2,35 +2,25 @@
 //! over all heads at once). EXAONE 4 rotates only the blocks that have a window.
 
 use super::llama::{NAMES, llama};
-use crate::policy::describe::{Described, concat, sliding_layers};
+use crate::policy::describe::{Described, sliding_layers};
 use crate::policy::*;
 
 /// Names of families that norm what attention gives under the name that LLaMA gives the norm before the feed-forward
 /// part.
 const POST_NAMES: Names<'_> = Names {
     slots: &[
-        (Slot::TokenEmbed, "embed_tokens"),
-        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
-        (Slot::QNorm, "self_attn.q_norm"),
-        (Slot::KNorm, "self_attn.k_norm"),
-        (Slot::AttnOut, "self_attn.o_proj"),
         (Slot::AttnPostNorm, "post_attention_layernorm"),
-        (Slot::Up, "mlp.gate_proj + mlp.up_proj"),
-        (Slot::Down, "mlp.down_proj"),
         (Slot::MlpPostNorm, "post_feedforward_layernorm"),
-        (Slot::FinalNorm, "norm"),
-        (Slot::Head, "/lm_head"),
     ],
+    base: NAMES.slots,
     ..NAMES
 };
 
 /// `model_type` olmo2.
-pub const OLMO2: Described =
-    Described { name: "olmo2", types: &["olmo2"], names: POST_NAMES, layout: concat, spec: olmo2 };
+pub const OLMO2: Described = Described::new(&["olmo2"], POST_NAMES, olmo2);
 
 /// `model_type` exaone4.
-pub const EXAONE4: Described =
-    Described { name: "exaone4", types: &["exaone4"], names: POST_NAMES, layout: concat, spec: exaone4 };
+pub const EXAONE4: Described = Described::new(&["exaone4"], POST_NAMES, exaone4);
 
 /// Norms after both parts instead of before, and over queries and keys.
 fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, span: QkSpan) -> Result<ModelSpec> {

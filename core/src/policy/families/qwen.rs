@@ -5,47 +5,35 @@
 
 use super::llama::{NAMES, llama};
 use crate::params::RouterScore;
-use crate::policy::describe::{Described, concat};
+use crate::policy::describe::Described;
 use crate::policy::moe::routed;
 use crate::policy::*;
 
 /// Qwen's names: dense and routed blocks, shared experts.
 const MOE_NAMES: Names<'_> = Names {
     slots: &[
-        (Slot::TokenEmbed, "embed_tokens"),
-        (Slot::AttnNorm, "input_layernorm"),
-        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
-        (Slot::QNorm, "self_attn.q_norm"),
-        (Slot::KNorm, "self_attn.k_norm"),
-        (Slot::AttnOut, "self_attn.o_proj"),
-        (Slot::MlpNorm, "post_attention_layernorm"),
         (Slot::Up, "mlp.gate_proj + mlp.up_proj ; mlp.shared_expert.gate_proj + mlp.shared_expert.up_proj"),
         (Slot::Down, "mlp.down_proj ; mlp.shared_expert.down_proj"),
         (Slot::Router, "mlp.gate"),
         (Slot::ExpertUp, "mlp.experts.{}.gate_proj + mlp.experts.{}.up_proj"),
         (Slot::ExpertDown, "mlp.experts.{}.down_proj"),
         (Slot::Join, "mlp.shared_expert_gate"),
-        (Slot::FinalNorm, "norm"),
-        (Slot::Head, "/lm_head"),
     ],
+    base: NAMES.slots,
     ..NAMES
 };
 
 /// `model_type` qwen2.
-pub const QWEN2: Described =
-    Described { name: "qwen2", types: &["qwen2"], names: NAMES, layout: concat, spec: qwen2 };
+pub const QWEN2: Described = Described::new(&["qwen2"], NAMES, qwen2);
 
 /// `model_type` qwen3.
-pub const QWEN3: Described =
-    Described { name: "qwen3", types: &["qwen3"], names: NAMES, layout: concat, spec: qwen3 };
+pub const QWEN3: Described = Described::new(&["qwen3"], NAMES, qwen3);
 
 /// `model_type` qwen2_moe.
-pub const QWEN2_MOE: Described =
-    Described { name: "qwen2_moe", types: &["qwen2_moe"], names: MOE_NAMES, layout: concat, spec: qwen2_moe };
+pub const QWEN2_MOE: Described = Described::new(&["qwen2_moe"], MOE_NAMES, qwen2_moe);
 
 /// `model_type` qwen3_moe.
-pub const QWEN3_MOE: Described =
-    Described { name: "qwen3_moe", types: &["qwen3_moe"], names: MOE_NAMES, layout: concat, spec: qwen3_moe };
+pub const QWEN3_MOE: Described = Described::new(&["qwen3_moe"], MOE_NAMES, qwen3_moe);
 
 fn windows(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
     if !config.flag(&["use_sliding_window"], false)? {

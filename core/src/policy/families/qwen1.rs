@@ -1,14 +1,13 @@
 //! Qwen of the first generation: LLaMA's blocks with one fused, biased q|k|v and the activation on the second product.
 //! Source: its published configuration and modelling file.
 
-use crate::policy::describe::{Described, LLAMA_LIKE, concat, decoder};
+use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
 use crate::policy::*;
 
 /// `model_type` qwen.
-pub const QWEN: Described = Described {
-    name: "qwen",
-    types: &["qwen"],
-    names: Names {
+pub const QWEN: Described = Described::new(
+    &["qwen"],
+    Names {
         prefixes: &["transformer.", ""],
         block: "h.{}.",
         slots: &[
@@ -24,11 +23,10 @@ pub const QWEN: Described = Described {
             (Slot::Head, "/lm_head"),
         ],
         ignored: &["*rotary_emb.inv_freq", "*.attn.masked_bias", "lm_head.weight"],
-        transposed: false,
+        ..Names::NONE
     },
-    layout: concat,
-    spec: qwen,
-};
+    qwen,
+);
 
 fn qwen(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, LLAMA_LIKE)?;

@@ -3,57 +3,28 @@
 
 use super::llama::NAMES;
 use crate::params::NormKind;
-use crate::policy::describe::{Described, GPT_LIKE, LLAMA_LIKE, Switches, concat, decoder};
+use crate::policy::describe::{Described, GPT_LIKE, LLAMA_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// `model_type` stablelm.
-pub const STABLELM: Described = Described {
-    name: "stablelm",
-    types: &["stablelm"],
-    names: STABLELM_NAMES,
-    layout: concat,
-    spec: stablelm,
-};
+pub const STABLELM: Described = Described::new(&["stablelm"], STABLELM_NAMES, stablelm);
 
 /// In the largest model every query and key head has a norm with values of its own.
 const STABLELM_NAMES: Names<'_> = Names {
     slots: &[
-        (Slot::TokenEmbed, "embed_tokens"),
-        (Slot::AttnNorm, "input_layernorm"),
-        (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
         (Slot::QNorm, "self_attn.q_layernorm.norms.{}"),
         (Slot::KNorm, "self_attn.k_layernorm.norms.{}"),
-        (Slot::AttnOut, "self_attn.o_proj"),
-        (Slot::MlpNorm, "post_attention_layernorm"),
-        (Slot::Up, "mlp.gate_proj + mlp.up_proj"),
-        (Slot::Down, "mlp.down_proj"),
-        (Slot::FinalNorm, "norm"),
-        (Slot::Head, "/lm_head"),
     ],
+    base: NAMES.slots,
     ..NAMES
 };
 
 /// `model_type` starcoder2.
-pub const STARCODER2: Described = Described {
-    name: "starcoder2",
-    types: &["starcoder2"],
-    names: Names {
-        slots: &[
-            (Slot::TokenEmbed, "embed_tokens"),
-            (Slot::AttnNorm, "input_layernorm"),
-            (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj + self_attn.v_proj"),
-            (Slot::AttnOut, "self_attn.o_proj"),
-            (Slot::MlpNorm, "post_attention_layernorm"),
-            (Slot::Up, "mlp.c_fc"),
-            (Slot::Down, "mlp.c_proj"),
-            (Slot::FinalNorm, "norm"),
-            (Slot::Head, "/lm_head"),
-        ],
-        ..NAMES
-    },
-    layout: concat,
-    spec: starcoder2,
-};
+pub const STARCODER2: Described = Described::new(
+    &["starcoder2"],
+    Names { slots: &[(Slot::Up, "mlp.c_fc"), (Slot::Down, "mlp.c_proj")], base: NAMES.slots, ..NAMES },
+    starcoder2,
+);
 
 fn stablelm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let parallel = config.flag(&["use_parallel_residual"], false)?;

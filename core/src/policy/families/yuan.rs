@@ -6,31 +6,24 @@ use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
 use crate::policy::*;
 
 /// `model_type` yuan.
-pub const YUAN: Described = Described {
-    name: "yuan",
-    types: &["yuan"],
-    names: Names {
+pub const YUAN: Described = Described::new(
+    &["yuan"],
+    Names {
         slots: &[
-            (Slot::TokenEmbed, "embed_tokens"),
-            (Slot::AttnNorm, "input_layernorm"),
             (Slot::FilterIn, "self_attn.lf_gate.conv1"),
             (Slot::FilterOut, "self_attn.lf_gate.conv2"),
             (Slot::FilterNorm, "self_attn.lf_gate.output_layernorm"),
             (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj ; self_attn.get_query_key"),
             (Slot::Value, "self_attn.v_proj"),
-            (Slot::AttnOut, "self_attn.o_proj"),
-            (Slot::MlpNorm, "post_attention_layernorm"),
             (Slot::Up, "mlp.up_proj + mlp.gate_proj"),
-            (Slot::Down, "mlp.down_proj"),
-            (Slot::FinalNorm, "norm"),
-            (Slot::Head, "/lm_head"),
         ],
+        base: NAMES.slots,
         ignored: IGNORED,
         ..NAMES
     },
-    layout: |_| QkvLayout::SharedQk,
-    spec: yuan,
-};
+    yuan,
+)
+.layout(|_| QkvLayout::SharedQk);
 
 /// The filter's norm has an epsilon of its own, which no configuration names.
 fn yuan(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
