@@ -56,7 +56,7 @@ fn every_slot_of_the_four_families_is_native() {
                     let config =
                         EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
                     let engine = open(&gpu, &golden(case), config);
-                    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype).unwrap();
+                    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype, dtype).unwrap();
                     let what = format!("{case}, {dtype}, {mode:?}");
                     assert!(
                         plan.rows.len() > 6 * engine.model().blocks.len(),
@@ -194,7 +194,7 @@ fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u
     let off = got.iter().zip(&want).fold(0.0f32, |m, (g, w)| m.max((g - w).abs())) / most;
     assert!(f64::from(off) <= budget::golden(dtype), "{dtype}: off by {off:e}");
     println!("{dtype}: off by {off:e}");
-    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype).unwrap();
+    let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype, dtype).unwrap();
     let ran = gpu.launches();
     let complaints = complaints(&plan, &ran);
     assert!(complaints.is_empty(), "{complaints:?}");
@@ -332,7 +332,7 @@ fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
         let want = logits(&cpu, Float::Bf16, w8a8).1;
         assert!(got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits()), "{name}");
         let ran = gpu.launches();
-        let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16).unwrap();
+        let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16, Float::Bf16).unwrap();
         let complaints = complaints(&plan, &ran);
         assert!(complaints.is_empty(), "{complaints:?}");
         let times = |entry: &str| ran.get(entry).copied().unwrap_or(0);

@@ -142,6 +142,22 @@ fn a_fork_outlives_what_it_was_forked_from() {
 }
 
 #[test]
+fn forks_that_are_cancelled_before_a_step_leave_nothing_behind() {
+    let cpu = cpu();
+    let whole = alone(&cpu, "llama_gqa_llama3", request(&PROMPT, NEW, greedy()));
+    let mut engine = engine(&cpu, "llama_gqa_llama3", config(4));
+    let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();
+    let mut texts = Texts::new();
+    steps(&mut engine, 3, &mut texts);
+    // More changes of the page table than a step has room for.
+    for _ in 0..50 {
+        let fork = engine.fork(first, greedy(), 0).unwrap();
+        assert!(engine.cancel(fork).unwrap());
+    }
+    assert_eq!(rest(&mut engine, texts)[&first], whole);
+}
+
+#[test]
 fn what_cannot_be_forked_is_refused_by_name() {
     let refused = |outcome: Result<u64>, what: &str| {
         let text = outcome.unwrap_err().to_string();

@@ -11,7 +11,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Captured, EncoderInput, Engine, Layers, Request, Want};
-use engraft_core::inject::{InjectionPlan, inject};
+use engraft_core::inject::{InjectionPlan, inject, kernels};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
 use engraft_core::policy::Registry;
@@ -257,7 +257,7 @@ fn plans_list_what_runs() {
     let cpu = usual();
     for case in DECODERS.into_iter().chain(ENCODERS) {
         let mut engine = engine(&cpu, case, EngineConfig { max_context: 32, ..config() });
-        let plan = InjectionPlan::new(cpu.as_ref(), engine.model(), Float::F32).unwrap();
+        let plan = InjectionPlan::new(cpu.as_ref(), engine.model(), Float::F32, Float::F32).unwrap();
         let planned: BTreeSet<_> = plan.rows.iter().map(|row| (row.layer, row.op)).collect();
         engine.set_profiling(true);
         let ids: Vec<u32> = (3..8).collect();
@@ -273,6 +273,26 @@ fn plans_list_what_runs() {
     }
 }
 
+/// What is made ready before the first step: the parts of ops that are composed are among it.
+#[test]
+fn parts_of_composed_ops_are_made_ready() {
+    let cpu = usual();
+    let composed = Composed::new(cpu.clone());
+    let engine = engine(&cpu, "qwen3", config());
+    let of = |all: Vec<<Cpu as Backend>::Kernel>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let fused = of(kernels(cpu.as_ref(), engine.model(), Float::F32, Float::F32).unwrap());
+    let parts = of(kernels(&composed, engine.model(), Float::F32, Float::F32).unwrap());
+    let named = |all: &[String], part: &str| all.iter().any(|kernel| kernel.starts_with(part));
+    // The CPU itself composes this one.
+    for part in ["head_norm_", "rope_", "kv_append_"] {
+        assert!(named(&fused, part) && named(&parts, part), "{part}: {fused:?} {parts:?}");
+    }
+    for (whole, part) in [("add_norm_", "add_"), ("gated_linear_", "gate_")] {
+        assert!(named(&fused, whole) && !named(&parts, whole), "{whole}: {fused:?} {parts:?}");
+        assert!(named(&parts, part), "{part} is not among {parts:?}");
+    }
+}
+
 /// ALBERT's blocks of a group have the same weights: they are read and kept once.
 #[test]
 fn blocks_of_a_group_are_one_in_memory() {
@@ -284,7 +304,7 @@ fn blocks_of_a_group_are_one_in_memory() {
     assert!(layers > 1 && (0..layers).filter(distinct).count() == 1, "{layers} layers");
     let files = checkpoint::open(&golden("albert"), Access::Map).unwrap();
     let stored: usize = files.source.tensors().iter().map(|t| 4 * t.elements()).sum();
-    let plan = InjectionPlan::new(cpu.as_ref(), model, Float::F32).unwrap();
+    let plan = InjectionPlan::new(cpu.as_ref(), model, Float::F32, Float::F32).unwrap();
     assert!(plan.bytes() <= stored + stored / 4, "{} bytes of a file of {stored}", plan.bytes());
 }
 

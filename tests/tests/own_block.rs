@@ -8,7 +8,7 @@ use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, EncoderInput, Engine, ForwardWant, Forwarded, Pick, Request};
 use engraft_core::inject::{InjectionPlan, Injector};
 use engraft_core::mem::{Device, Float, HostWeight, WeightFormat, WeightInfo, WeightUse};
-use engraft_core::model::{Exec, OwnBlock, Place};
+use engraft_core::model::{Capturable, Exec, OwnBlock, Place};
 use engraft_core::ops::{Add, Linear};
 use engraft_core::policy::{ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
@@ -25,6 +25,11 @@ struct Wrapped;
 impl<D: Device> OwnBlock<D> for Wrapped {
     fn forward(&self, x: &mut Exec<'_, D>, mut place: Place<'_, '_, D>) -> Result<()> {
         place.standard(x)
+    }
+
+    fn capture(&self) -> Option<Capturable> {
+        // SAFETY: its ops are the engine's, with the engine's memory.
+        Some(unsafe { Capturable::promise() })
     }
 }
 
@@ -113,7 +118,7 @@ fn recorded_steps_run_own_blocks_too() {
         let mut engine = engine("llama_gqa_llama3", with).unwrap();
         let request = Request { prompt: IDS.to_vec(), max_new_tokens: 12, ..Request::default() };
         let id = engine.put(request).unwrap();
-        engine.run().unwrap().remove(&id).unwrap()
+        (engine.run().unwrap().remove(&id).unwrap(), engine.captured_graphs())
     };
     let plain = drawn(&|_| ());
     let wrapped = drawn(&|i| {
@@ -126,7 +131,9 @@ fn recorded_steps_run_own_blocks_too() {
         });
     });
     assert_eq!(wrapped, plain);
-    assert_ne!(doubled, plain, "the adapter ran in no step");
+    assert_eq!(plain.1, [1], "steps are recorded");
+    assert_ne!(doubled.0, plain.0, "the adapter ran in no step");
+    assert!(doubled.1.is_empty(), "memory that the engine does not own is in no recording: {:?}", doubled.1);
 }
 
 #[test]
@@ -170,7 +177,7 @@ fn the_plan_names_own_blocks() {
         });
     })
     .unwrap();
-    let plan = InjectionPlan::new(engine.backend().as_ref(), engine.model(), Float::F32).unwrap();
+    let plan = InjectionPlan::new(engine.backend().as_ref(), engine.model(), Float::F32, Float::F32).unwrap();
     let own: Vec<_> = plan.rows.iter().filter(|r| r.op == "own").collect();
     assert_eq!(own.len(), 1);
     assert_eq!((own[0].layer, own[0].kernel.as_deref()), (Some(1), Some("wrapped")));

@@ -307,6 +307,7 @@ fn the_automatic_policy_runs_unknown_models() {
     // This golden scales scores by the layer's number, which no name tells: its queries take the factor.
     let (case, mut config, mut tensors) = golden("gpt2");
     config["model_type"] = "unheard of".into();
+    config["scale_attn_by_inverse_layer_idx"] = false.into();
     for (name, tensor) in &mut tensors {
         if name.contains("attn.c_attn") {
             let layer: usize = name.split('.').nth(2).unwrap().parse().unwrap();

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::kernels::testing::{bits, values};
-use engraft_core::mem::Table;
+use engraft_core::mem::{GroupBits, Table};
 use engraft_core::ops::{
     Attend, AttendDense, Combine, Embed, ExpertLinear, GatherRows, Groups, KvAppend, KvCopyPages, KvRead,
-    MarkSeen, Patch, Rope, RopeView, Route, Sample, Sequences,
+    MarkSeen, Norm, NormWeights, Patch, Rope, RopeView, Route, Sample, Sequences,
 };
-use engraft_core::params::{Heads, RopeStyle, Router, RouterScore, Scores};
+use engraft_core::params::{Heads, NormKind, RopeStyle, Router, RouterScore, Scores};
 use engraft_core::sample::SampleRow;
 
 /// Beyond anything, or just beyond `n`.
@@ -84,6 +84,69 @@ fn keys(b: &mut Bench, slab: &Slab<CpuMem>, table: &[u32]) -> Vec<f32> {
     let table = Table { pages: pages.view(), stride: table.len() };
     b.run(KvRead { kv: slab.view(), table, row: 0, k: k_view, v: v_view }).unwrap();
     b.rows(&k)
+}
+
+/// A device with this memory, and another idea of how much a slab takes.
+struct Smaller;
+
+impl Device for Smaller {
+    type Mem = CpuMem;
+    type Weight = CpuWeight;
+    type AttnPlan = ();
+
+    fn kv_bytes(_: &KvLayout) -> (usize, usize) {
+        (4, 4)
+    }
+}
+
+#[test]
+fn a_slab_made_for_another_device_is_refused() {
+    let mut b = bench();
+    let slab = Slab::<CpuMem>::new::<Smaller>(b.memory(&[0; 4]), b.memory(&[0; 4]), LAYOUT);
+    let mut slab = slab.unwrap();
+    let (k, v) = (b.mat(&values(30, 4), 6, Float::F32), b.mat(&values(50, 5), 10, Float::F32));
+    let (slots, pairs) = (b.buf(&[0, 1, 2, 3, 4]), b.buf(&[0u32, 1]));
+    let append =
+        KvAppend { k: k.view(5).unwrap(), v: v.view(5).unwrap(), slots: slots.view(), kv: slab.view_mut() };
+    let refused = b.run(append).unwrap_err().to_string();
+    assert!(refused.contains("kv_append") && refused.contains("bytes of the kv slab"), "{refused}");
+    let copy = KvCopyPages { pairs: pairs.view(), kv: slab.view_mut() };
+    assert!(b.run(copy).unwrap_err().to_string().contains("bytes of the kv slab"));
+}
+
+#[test]
+fn norms_have_no_bias_that_they_do_not_add() {
+    let mut b = bench();
+    let (x, mut out) = (b.mat(&values(4, 6), 4, Float::F32), b.mat(&[7.0; 4], 4, Float::F32));
+    let vector = b.f32s(&[1.0; 4], 4, WeightUse::Vector);
+    for (kind, plus_one, what) in [
+        (NormKind::Rms, false, "bias of an RMS norm"),
+        (NormKind::Layer, true, "1 + weight in a norm with a bias"),
+    ] {
+        let norm = NormWeights { kind, eps: 1e-5, weight: Some(&vector), bias: Some(&vector), plus_one };
+        let op = Norm { x: x.view(1).unwrap(), norm, out: out.view_mut(1).unwrap() };
+        let refused = b.run(op).unwrap_err().to_string();
+        assert!(refused.contains(what), "{refused}");
+    }
+    assert_eq!(b.rows(&out), [7.0; 4], "nothing was written");
+}
+
+#[test]
+fn groups_that_no_kernel_reads_are_no_weights() {
+    for (size, is_read) in [(0, true), (32, true), (64, true), (5, false), (16, false), (33, false)] {
+        let groups = engraft_core::mem::Groups { bits: GroupBits::Eight, size, asymmetric: false };
+        let format = WeightFormat::Group(groups);
+        let info = WeightInfo {
+            name: "w".into(),
+            rows: 1,
+            cols: 64,
+            format,
+            used_for: WeightUse::Linear { grain: 1 },
+        };
+        let bytes = vec![0; info.bytes()];
+        let made = HostWeight::new(info, vec![bytes.into()]).map(|_| ()).map_err(|e| e.to_string());
+        assert_eq!(made.is_ok(), is_read, "{size}: {made:?}");
+    }
 }
 
 #[test]

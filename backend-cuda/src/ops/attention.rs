@@ -1,15 +1,15 @@
 //! Attention over pages and over plain rows.
 
 use super::Terms;
-use super::elem;
 use super::kv::slabs;
 use super::select::{self, Attention, widths};
+use super::{elem, unsupported};
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
+use engraft_core::Result;
 use engraft_core::mem::{KvRef, Table};
 use engraft_core::ops::{Attend, AttendDense, AttentionOp, AttentionOpKind, Signature};
 use engraft_core::params::Scores;
-use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
 use engraft_kernels::params::{attention as strict, flash, kv as paged};
 
@@ -30,11 +30,8 @@ pub(super) fn kernel(
 }
 
 pub(super) fn run(stream: &mut CudaStream, op: AttentionOp<'_, Cuda>, signature: &Signature) -> Result<()> {
-    let chosen = select::attention(stream.gpu().terms(), signature).map_err(|reason| Error::Unsupported {
-        op: signature.op.to_string(),
-        backend: "cuda".into(),
-        reason,
-    })?;
+    let chosen = select::attention(stream.gpu().terms(), signature)
+        .map_err(|reason| unsupported(signature, reason))?;
     match op {
         AttentionOp::Attend(op) if op.q.rows() == 0 || op.seqs.kv_lens.is_empty() => Ok(()),
         AttentionOp::Attend(op) => match chosen {

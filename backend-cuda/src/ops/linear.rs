@@ -1,16 +1,16 @@
 //! Matmuls with their epilogues.
 
 use super::select::{Product, product};
-use super::{Terms, activation, elem, int8};
+use super::{Terms, activation, elem, int8, unsupported};
 use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
 use crate::weight::{Order, Rows, word};
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use cudarc::driver::sys;
+use engraft_core::Result;
 use engraft_core::mem::MatRef;
 use engraft_core::ops::{Linear, Signature, Then};
 use engraft_core::params::Act;
-use engraft_core::{Error, Result};
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Activation, Elem, MatView, WeightView, gemm, linear as strict};
 use std::ffi::c_void;
@@ -54,11 +54,7 @@ pub(super) fn run(stream: &mut CudaStream, op: Linear<'_, Cuda>, signature: &Sig
     let (x, out) = (op.x, op.out.as_ref());
     let (x_at, out_at, bias) = (stream.matrix(x)?, stream.matrix(out)?, stream.vector(op.bias)?);
     let call = Call { x, x_at, w: op.weight.rows()?, bias, then, out, out_at };
-    let chosen = product(stream.gpu().terms(), signature).map_err(|reason| Error::Unsupported {
-        op: signature.op.to_string(),
-        backend: "cuda".into(),
-        reason,
-    })?;
+    let chosen = product(stream.gpu().terms(), signature).map_err(|reason| unsupported(signature, reason))?;
     match chosen {
         Product::Strict(format) => {
             let p = in_order(&call, call.w.view(stream.gpu())?)?;

@@ -36,7 +36,7 @@ impl Run<Cuda> for CudaStream {
             Op::Norm(op) => norm::run(self, op),
             Op::Elementwise(op) => elementwise::run(self, op),
             Op::Moe(op) => moe::run(self, op),
-            Op::Rope(op) => rope::run(self, op),
+            Op::Rope(op) => rope::run(self, op, &signature),
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op, &signature),
             Op::Rows(op) => rows::run(self, op),
@@ -53,7 +53,7 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
         OpKind::Norm(op) => Ok(norm::kernel(terms, op, signature)),
         OpKind::Elementwise(op) => Ok(elementwise::kernel(op, signature)),
         OpKind::Moe(op) => moe::kernel(op, signature),
-        OpKind::Rope(op) => Ok(rope::kernel(op, signature)),
+        OpKind::Rope(op) => rope::kernel(op, signature),
         OpKind::Kv(op) => Ok(kv::kernel(op)),
         OpKind::Attention(op) => attention::kernel(terms, op, signature),
         OpKind::Rows(op) => Ok(rows::kernel(op, signature)),
@@ -68,6 +68,11 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
 /// Why there is none.
 fn format(signature: &Signature) -> std::result::Result<Format, String> {
     signature.weight.and_then(format_of).ok_or_else(|| no_format(signature))
+}
+
+/// That an op with this signature has no kernel here.
+fn unsupported(signature: &Signature, reason: String) -> Error {
+    Error::Unsupported { op: signature.op.to_string(), backend: "cuda".into(), reason }
 }
 
 fn no_format(signature: &Signature) -> String {

@@ -1,23 +1,33 @@
 //! Rotary embedding, alone and between the fused q|k|v matmul and attention.
 
-use super::elem;
 use super::kv::slabs;
+use super::{elem, unsupported};
 use crate::weight::word;
 use crate::{Cuda, CudaStream, Kernel};
-use engraft_core::Result;
-use engraft_core::ops::{NormWeights, QkvRopeAppend, Rope, RopeOp, RopeOpKind, Signature};
+
+use engraft_core::ops::{NormWeights, OpKind, QkvRopeAppend, Rope, RopeOp, RopeOpKind, Signature};
 use engraft_core::params::{NormKind, RopeStyle};
+use engraft_core::{Error, Result};
 use engraft_kernels::params::{kv, rope};
 
 /// Which kernel.
-pub(super) fn kernel(op: RopeOpKind, signature: &Signature) -> Kernel {
-    Kernel::Entry(match op {
-        RopeOpKind::Rope => rope::Rope::entry(elem(signature.x)),
-        RopeOpKind::QkvRopeAppend => kv::Turned::entry(elem(signature.x)),
-    })
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn kernel(op: RopeOpKind, signature: &Signature) -> std::result::Result<Kernel, String> {
+    let widest = signature.heads.map_or(0, |heads| heads.k_dim.max(heads.v_dim));
+    match op {
+        RopeOpKind::Rope => Ok(Kernel::Entry(rope::Rope::entry(elem(signature.x)))),
+        RopeOpKind::QkvRopeAppend if widest > kv::Turned::WIDEST => {
+            Err(format!("heads of {widest} columns; at most {} are possible", kv::Turned::WIDEST))
+        }
+        RopeOpKind::QkvRopeAppend => Ok(Kernel::Entry(kv::Turned::entry(elem(signature.x)))),
+    }
 }
 
-pub(super) fn run(stream: &mut CudaStream, op: RopeOp<'_, Cuda>) -> Result<()> {
+pub(super) fn run(stream: &mut CudaStream, op: RopeOp<'_, Cuda>, signature: &Signature) -> Result<()> {
+    let OpKind::Rope(kind) = signature.op else { return Err(Error::internal("an op of another stem")) };
+    kernel(kind, signature).map_err(|reason| unsupported(signature, reason))?;
     match op {
         RopeOp::Rope(op) => alone(stream, op),
         RopeOp::QkvRopeAppend(op) => turned(stream, op),

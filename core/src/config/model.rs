@@ -45,6 +45,11 @@ impl ModelConfig {
         (!at.is_null()).then_some(at)
     }
 
+    /// Its fields, not those of nested objects.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.value.as_object().into_iter().flatten()
+    }
+
     /// A nested configuration (`text_config`).
     ///
     /// # Errors

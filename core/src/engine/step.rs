@@ -89,6 +89,7 @@ impl<B: Backend> Engine<B> {
         };
         self.config.graphs
             && self.backend.caps().graphs
+            && self.model.is_capturable()
             && self.profile.is_none()
             && shape.patches <= shape.seqs
             && self.host.batch.slices.iter().all(plain)

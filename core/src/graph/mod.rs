@@ -5,8 +5,9 @@
 //! capture fails, its reason is kept, and steps of that bucket run op by op: slower, under the same promise about bits.
 //!
 //! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and operands are
-//! owned by the engine that owns this set, are allocated once and live as long. Nothing hands them out to be moved or
-//! freed.
+//! owned by the engine that owns this set, are allocated once and live as long. Nobody moves or frees them: blocks of a
+//! user's own, which are lent scratch, keep steps from being captured unless they promise that
+//! ([`Capturable`](crate::model::Capturable)).
 
 use crate::backend::{AttnPlan, Backend, Mem, Stream};
 use crate::mem::{Buf, StepBuffers, StepShape};

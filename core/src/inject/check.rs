@@ -27,7 +27,8 @@ pub fn check<K>(
     options: LoadOptions,
 ) -> Result<()> {
     let mut layered = false;
-    for seen in dry::ops(source, spec, resolved, options, Float::F32)? {
+    let composed = |signature: &Signature| matches!(coverage(signature), Coverage::Composed(_));
+    for seen in dry::ops(source, spec, resolved, options, Float::F32, &composed)? {
         layered |= seen.layer.is_some();
         let Coverage::Missing(reason) = coverage(&seen.signature) else { continue };
         let place = match (&seen.weight, seen.layer) {

@@ -7,6 +7,7 @@ use crate::Result;
 use crate::checkpoint::Source;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightFormat, WeightInfo, WeightUse};
 use crate::model::{Model, RopeTable, Sizes, State, table_len};
+use crate::ops::Signature;
 use crate::policy::{ModelSpec, Resolved, Slot};
 use crate::weights::{LoadOptions, Operands, format_of, head_width, use_of};
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ pub(super) fn ops(
     resolved: &[Resolved<'_>],
     options: LoadOptions,
     dtype: Float,
+    composed: &dyn Fn(&Signature) -> bool,
 ) -> Result<Vec<Seen>> {
     let alloc = |bytes: usize| Ok(DryMem(bytes));
     let rope = |rope| {
@@ -60,7 +62,7 @@ pub(super) fn ops(
     let model: Model<Dry> = build(spec.clone(), operands(source, spec, resolved, options)?, ropes)?;
     let sizes = Sizes::smallest(spec.family, dtype, dtype);
     let state = State::new::<Dry>(spec, &sizes, &alloc, &|_| Ok(()))?;
-    survey(&model, state, &sizes, &alloc, &())
+    survey(&model, state, &sizes, &alloc, &(), composed)
 }
 
 /// Every operand as it will be prepared.

@@ -6,6 +6,7 @@ use crate::Result;
 use crate::backend::{Backend, Coverage};
 use crate::mem::{Float, WeightUse};
 use crate::model::{Model, Sizes, State};
+use crate::ops::Signature;
 use crate::policy::Origin;
 use std::fmt;
 
@@ -52,15 +53,20 @@ pub struct InjectionPlan {
 }
 
 impl InjectionPlan {
-    /// The plan of a model: a dry run of its own step, every op with how the very backend that runs it would
-    /// run it.
+    /// The plan of a model with activations in `dtype` and a cache in `kv_dtype`: a dry run of its own step,
+    /// every op with how the very backend that runs it would run it.
     ///
     /// # Errors
     /// Those of the model's `forward`, and of the backend where it has no room for one token.
-    pub fn new<B: Backend>(backend: &B, model: &Model<B::Device>, dtype: Float) -> Result<Self> {
+    pub fn new<B: Backend>(
+        backend: &B,
+        model: &Model<B::Device>,
+        dtype: Float,
+        kv_dtype: Float,
+    ) -> Result<Self> {
         let mut rows = Vec::new();
         let mut layer = None;
-        for seen in ops(backend, model, dtype, dtype)? {
+        for seen in ops(backend, model, dtype, kv_dtype)?.into_iter().filter(|seen| !seen.part) {
             if seen.layer != layer {
                 layer = seen.layer;
                 let own = layer.and_then(|layer| model.own_block(layer));
@@ -104,10 +110,11 @@ fn ops<B: Backend>(
     let sizes = Sizes::smallest(model.spec.family, dtype, kv_dtype);
     let alloc = |bytes| backend.alloc(bytes);
     let state = State::new::<B::Device>(&model.spec, &sizes, &alloc, &|_| Ok(()))?;
-    survey(model, state, &sizes, &alloc, &backend.attention_plan(sizes.step)?)
+    let composed = |signature: &Signature| matches!(backend.coverage(signature), Coverage::Composed(_));
+    survey(model, state, &sizes, &alloc, &backend.attention_plan(sizes.step)?, &composed)
 }
 
-/// The kernels of a model's step, each once.
+/// The kernels of a model's step, those of composed ops' parts too, each once.
 ///
 /// # Errors
 /// As [`InjectionPlan::new`].

@@ -15,6 +15,8 @@ pub(super) struct Seen {
     pub signature: Signature,
     /// The matrix or table that it reads as a weight.
     pub weight: Option<SeenWeight>,
+    /// Whether it is a part of a composed op, which stands before it.
+    pub part: bool,
 }
 
 /// A weight of an op.
@@ -25,7 +27,8 @@ pub(super) struct SeenWeight {
     pub first: bool,
 }
 
-/// Sees the ops of one step of `model` in order; `state` has room for the smallest.
+/// Sees the ops of one step of `model` in order, behind a composed one its parts; `state` has room for the
+/// smallest.
 ///
 /// # Errors
 /// Those of the model's own `forward`.
@@ -35,23 +38,27 @@ pub(super) fn survey<D: Device>(
     sizes: &Sizes,
     alloc: &dyn Fn(usize) -> Result<D::Mem>,
     plan: &D::AttnPlan,
+    composed: &dyn Fn(&Signature) -> bool,
 ) -> Result<Vec<Seen>> {
     let words = sizes.step.words();
     let mut step = StepBuffers::new(Buf::new(alloc(words * 4)?, words)?);
     step.begin(sizes.step)?;
-    let mut recorder = Recorder { layer: None, seen: Vec::new(), weights: BTreeSet::new() };
+    let mut recorder =
+        Recorder { layer: None, part: false, seen: Vec::new(), weights: BTreeSet::new(), composed };
     model.step(&mut Exec::new(&mut recorder), &mut state, step.view()?, plan)?;
     Ok(recorder.seen)
 }
 
-struct Recorder {
+struct Recorder<'c> {
     layer: Option<usize>,
+    part: bool,
+    composed: &'c dyn Fn(&Signature) -> bool,
     seen: Vec<Seen>,
     /// Addresses of the weights seen so far; all are borrowed from the one model that is walked.
     weights: BTreeSet<usize>,
 }
 
-impl<D: Device> Run<D> for Recorder {
+impl<D: Device> Run<D> for Recorder<'_> {
     fn run(&mut self, op: Checked<'_, D>) -> Result<()> {
         let mut op = op.into_op();
         let signature = op.signature();
@@ -63,12 +70,18 @@ impl<D: Device> Run<D> for Recorder {
             info: weight.info().clone(),
             first: self.weights.insert(std::ptr::from_ref(weight).addr()),
         });
-        self.seen.push(Seen { layer: self.layer, signature, weight });
-        Ok(())
+        self.seen.push(Seen { layer: self.layer, signature, weight, part: self.part });
+        if !signature.op.is_fused() || !(self.composed)(&signature) {
+            return Ok(());
+        }
+        self.part = true;
+        let parts = Checked::new(op)?.compose(self);
+        self.part = false;
+        parts
     }
 }
 
-impl<D: Device> Executor<D> for Recorder {
+impl<D: Device> Executor<D> for Recorder<'_> {
     fn all_reduce(&mut self, _: MatMut<'_, D::Mem>) -> Result<()> {
         Ok(())
     }

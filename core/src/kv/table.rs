@@ -80,8 +80,10 @@ impl PageTables {
         self.changes.push(((row as usize * self.stride + entry) as u32, page));
     }
 
-    /// Gives a row and its pages back.
+    /// Gives a row and its pages back; what the device has not been told of it yet, it need not know.
     pub fn close(&mut self, row: u32, pool: &mut PagePool) -> Result<()> {
+        let first = row as usize * self.stride;
+        self.changes.retain(|(entry, _)| !(first..first + self.stride).contains(&(*entry as usize)));
         for page in self.rows[row as usize].drain(..) {
             pool.release(page)?;
         }
@@ -179,6 +181,7 @@ mod tests {
         for row in [row, fork, third] {
             tables.close(row, &mut pool).unwrap();
         }
+        assert!(tables.changes().is_empty(), "rows that are closed are not told of");
         assert_eq!(pool.free(), 4);
         let row = tables.open().unwrap();
         tables.grow(row, 12, &mut pool).unwrap();

@@ -27,13 +27,9 @@ impl<M: DeviceMem> Slab<M> {
     /// # Errors
     /// `Shape` where they are smaller, and as [`Slab::bytes`].
     pub fn new<D: Device<Mem = M>>(k: M, v: M, layout: KvLayout) -> Result<Self> {
-        let (k_bytes, v_bytes) = Self::bytes::<D>(&layout)?;
-        for (got, want) in [(k.bytes(), k_bytes), (v.bytes(), v_bytes)] {
-            if got < want {
-                return Err(Error::Shape { op: "kv slab", what: "bytes", got, want });
-            }
-        }
-        Ok(Self { k, v, layout })
+        let slab = Self { k, v, layout };
+        slab.view().check::<D>("kv slab")?;
+        Ok(slab)
     }
 }
 
@@ -82,14 +78,24 @@ impl<'a, M: DeviceMem> KvRef<'a, M> {
     /// # Errors
     /// `Shape` where that takes more bytes than there are.
     pub fn at<D: Device<Mem = M>>(self, layout: KvLayout) -> Result<Self> {
-        let (k_bytes, v_bytes) = Slab::<M>::bytes::<D>(&layout)?;
-        match (self.k.bytes() >= k_bytes, self.v.bytes() >= v_bytes) {
-            (true, true) => Ok(Self { layout, ..self }),
-            (false, _) => {
-                Err(Error::Shape { op: "kv slab", what: "bytes", got: self.k.bytes(), want: k_bytes })
+        let other = Self { layout, ..self };
+        other.check::<D>("kv slab")?;
+        Ok(other)
+    }
+
+    /// Whether both slabs hold the shape in the order of `D`. Ops ask again for their own device: a slab may
+    /// have been made for another one with the same memory.
+    ///
+    /// # Errors
+    /// `Shape`, naming `op`, where they do not.
+    pub(crate) fn check<D: Device<Mem = M>>(&self, op: &'static str) -> Result<()> {
+        let (k_bytes, v_bytes) = Slab::<M>::bytes::<D>(&self.layout)?;
+        for (got, want) in [(self.k.bytes(), k_bytes), (self.v.bytes(), v_bytes)] {
+            if got < want {
+                return Err(Error::Shape { op, what: "bytes of the kv slab", got, want });
             }
-            _ => Err(Error::Shape { op: "kv slab", what: "bytes", got: self.v.bytes(), want: v_bytes }),
         }
+        Ok(())
     }
 
     /// Keys and values `[slots, k_dim]`, `[slots, v_dim]` of a layout of one head and one position per page.

@@ -312,7 +312,9 @@ impl<'a, M> MatRef<'a, M> {
     /// `Shape` where there are fewer.
     pub fn columns(self, range: Range<usize>) -> Result<Self> {
         check_range("columns", &range, self.at.cols)?;
-        let at = MatLayout { offset: self.at.offset + range.start, cols: range.len(), ..self.at };
+        // Of no rows the first need not exist.
+        let skipped = if self.at.rows == 0 { 0 } else { range.start };
+        let at = MatLayout { offset: self.at.offset + skipped, cols: range.len(), ..self.at };
         Ok(Self { at, ..self })
     }
 

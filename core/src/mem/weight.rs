@@ -1,6 +1,6 @@
 //! Weights on their way to a backend, and what is known of them afterwards.
 
-use super::WeightFormat;
+use super::{Groups, WeightFormat};
 use crate::{Error, Result};
 use std::borrow::Cow;
 
@@ -72,11 +72,16 @@ impl<'a> HostWeight<'a> {
         let no = |what: String| Err(Error::tensor(&info.name, what));
         let WeightInfo { rows, cols, format, .. } = info;
         // More than memory can hold, also in the widest format.
-        if rows.checked_mul(cols).and_then(|n| n.checked_mul(8)).is_none() {
+        if rows.max(1).checked_mul(cols).and_then(|n| n.checked_mul(8)).is_none() {
             return no(format!("{rows} x {cols} values are more than memory can hold"));
         }
         if let Some(block) = format.block().filter(|block| !cols.is_multiple_of(block.values())) {
             return no(format!("{cols} columns in {format}; blocks of {} are expected", block.values()));
+        }
+        if let WeightFormat::Group(Groups { size, .. }) = format
+            && size % 32 != 0
+        {
+            return no(format!("groups of {size}; multiples of 32 are expected"));
         }
         let row = format.bytes(1, cols);
         if let Some(part) = parts.iter().find(|p| row == 0 || p.len() % row != 0) {

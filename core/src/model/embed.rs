@@ -46,10 +46,11 @@ impl<D: Device> Embedding<D> {
                 let done =
                     done.and_then(|()| if order == Project::Sum { self.sum(x, step, s) } else { Ok(()) });
                 let narrow = std::mem::replace(&mut s.residual, full);
+                // Back before any error: captured steps are replayed with this memory.
+                let narrow = &*s.wide.insert(narrow);
                 done?;
                 let rows = narrow.shaped(tokens, self.spec.width)?;
                 x.run(project.linear(rows, s.residual.view_mut(tokens)?))?;
-                s.wide = Some(narrow);
                 if order == Project::Tokens { self.sum(x, step, s) } else { Ok(()) }
             }
         }

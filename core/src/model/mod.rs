@@ -24,7 +24,7 @@ pub use experts::Experts;
 pub use filter::Filter;
 pub use head::{Head, Pooler, Transform};
 pub(crate) use own::Own;
-pub use own::{OwnBlock, Place};
+pub use own::{Capturable, OwnBlock, Place};
 pub use rope::{RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use state::{Sizes, State};
@@ -199,6 +199,11 @@ impl<D: Device> Model<D> {
     /// The name of the own block that runs in the place of a layer's.
     pub fn own_block(&self, layer: usize) -> Option<&str> {
         self.own.get(layer).and_then(Option::as_ref).map(|own| own.name.as_str())
+    }
+
+    /// Whether its steps may be captured: no block of a user's own stands in the way.
+    pub fn is_capturable(&self) -> bool {
+        self.own.iter().flatten().all(|own| own.block.capture().is_some())
     }
 
     /// What follows the last block and is not part of the head.

@@ -126,6 +126,7 @@ impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, kv) = (self.heads, self.kv.layout());
+        check.slab::<D>(self.kv)?;
         queries_fit(check, h, self.scores, self.q.layout(), self.out.layout())?;
         check.same("kv heads of the slab", kv.kv_heads, h.kv_heads)?;
         check.same("key width of the slab", kv.k_dim, h.k_dim)?;

@@ -1,7 +1,7 @@
 //! What checks of ops have in common: comparisons that name the op, the operand, what was found and what is
 //! expected.
 
-use crate::mem::{Float, MatLayout, Weight, WeightInfo, WeightUse};
+use crate::mem::{Device, Float, KvRef, MatLayout, Weight, WeightInfo, WeightUse};
 use crate::params::Heads;
 use crate::{Error, Result};
 
@@ -37,6 +37,11 @@ impl Check {
         if holds { Ok(()) } else { Err(Error::Type { op: self.0, what, got, want }) }
     }
 
+    /// Something that this op does not have.
+    pub fn absent(&self, what: &'static str, given: bool) -> Result<()> {
+        self.type_name(what, !given, "given", "none")
+    }
+
     /// The same shape and element type.
     pub fn alike(&self, a: MatLayout, b: MatLayout) -> Result<()> {
         self.same("rows", b.rows, a.rows)?;
@@ -61,6 +66,11 @@ impl Check {
         let columns = kv_heads.checked_mul(2).and_then(|n| n.checked_add(heads)?.checked_mul(width));
         self.at_least("columns that are a number", columns.unwrap_or(0), 1)?;
         self.same("heads beyond whole groups", heads % kv_heads, 0)
+    }
+
+    /// A slab that holds its shape in the order of this device.
+    pub fn slab<D: Device>(&self, kv: KvRef<'_, D::Mem>) -> Result<()> {
+        kv.check::<D>(self.0)
     }
 
     /// A weight whose rows are looked up.

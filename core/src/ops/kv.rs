@@ -68,6 +68,7 @@ impl<'a, D: Device> Rules<'a, D> for KvAppend<'a, D> {
     rules!(KvOpKind::KvAppend: k, v, slots, kv);
 
     fn check(&self, check: &Check) -> Result<()> {
+        check.slab::<D>(self.kv.as_ref())?;
         check.same("slots", self.slots.len(), self.k.rows())?;
         rows_fit(check, self.k.layout(), self.v.layout(), self.kv.layout())
     }
@@ -81,6 +82,7 @@ impl<'a, D: Device> Rules<'a, D> for KvCopyPages<'a, D> {
     rules!(KvOpKind::KvCopyPages: pairs, kv);
 
     fn check(&self, check: &Check) -> Result<()> {
+        check.slab::<D>(self.kv.as_ref())?;
         check.same("words beyond whole pairs", self.pairs.len() % 2, 0)
     }
 
@@ -95,6 +97,7 @@ impl<'a, D: Device> Rules<'a, D> for KvRead<'a, D> {
 
     fn check(&self, check: &Check) -> Result<()> {
         let kv = self.kv.layout();
+        check.slab::<D>(self.kv)?;
         rows_fit(check, self.k.layout(), self.v.layout(), kv)?;
         let rows = self.row.checked_add(1).and_then(|rows| rows.checked_mul(self.table.stride));
         check.at_least("entries of the page table", self.table.pages.len(), rows.unwrap_or(usize::MAX))?;

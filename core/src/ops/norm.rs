@@ -30,7 +30,9 @@ impl<'a, D: Device> NormWeights<'a, D> {
         {
             vector.map_or(Ok(()), |vector| check.vector(what, vector, width))?;
         }
-        Ok(())
+        let bias = self.bias.is_some();
+        check.absent("bias of an RMS norm", bias && self.kind == params::NormKind::Rms)?;
+        check.absent("1 + weight in a norm with a bias", bias && self.plus_one)
     }
 }
 

@@ -87,6 +87,7 @@ impl<'a, D: Device> Rules<'a, D> for QkvRopeAppend<'a, D> {
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, kv) = (self.heads, self.kv.layout());
+        check.slab::<D>(self.kv.as_ref())?;
         check.heads(h)?;
         check.same("columns", self.qkv.cols(), h.qkv_cols())?;
         check.same("positions", self.positions.len(), self.qkv.rows())?;

@@ -4,9 +4,11 @@
 //! ends attention and the one that ends the feed-forward part are summed over ranks (known by name, or given by the
 //! user, DeepSpeed's `injection_policy`), all others are cut by outputs. What cannot be read from a file (how a fused q|k|v
 //! lies, whether positions rotate, the kind of a norm) is assumed, and every assumption is listed by
-//! [`Automatic::assumptions`]. A tensor that no rule places is a refusal that names it.
+//! [`Automatic::assumptions`]. A tensor that no rule places is a refusal that names it, and so is a field of the
+//! configuration that is not known (`fields`).
 
 use super::describe::{GPT_LIKE, LLAMA_LIKE, Switches, decoder};
+use super::fields;
 use super::names::OwnedNames;
 use super::*;
 use crate::params::NormKind;
@@ -17,6 +19,8 @@ use std::collections::BTreeMap;
 pub struct Automatic {
     /// Ends of the names of products that are summed over ranks; empty: the built-in ones.
     row_parallel: Vec<String>,
+    /// Fields of the configuration that the user lets pass unread.
+    accepted: Vec<String>,
 }
 
 /// What a part of a block is called, by the last words of its module's name. The first rule that fits counts.
@@ -143,25 +147,6 @@ const OUTSIDE: [(Slot, &[&str]); 5] = [
 const IGNORED: [&str; 6] =
     ["*rotary_emb.inv_freq", "*inv_freq", "*position_ids", "*masked_bias", "*.attn.bias", "*causal_mask"];
 
-/// Fields that change what a model computes and that no rule reads, with the number that changes nothing, if there is
-/// one.
-const UNREAD: [(&str, Option<f64>); 13] = [
-    ("embedding_multiplier", Some(1.0)),
-    ("attention_multiplier", None),
-    ("residual_multiplier", Some(1.0)),
-    ("logits_scaling", Some(1.0)),
-    ("logit_scale", Some(1.0)),
-    ("scale_emb", Some(1.0)),
-    // Divided by the root of the number of blocks, so that not even 1 changes nothing.
-    ("scale_depth", None),
-    ("alibi", Some(0.0)),
-    ("attn_config.alibi", Some(0.0)),
-    ("attn_logit_softcapping", Some(0.0)),
-    ("final_logit_softcapping", Some(0.0)),
-    ("logit_softcapping", Some(0.0)),
-    ("sliding_window", Some(0.0)),
-];
-
 /// What was found.
 struct Found {
     names: OwnedNames,
@@ -201,8 +186,13 @@ impl Automatic {
         row_parallel.iter_mut().for_each(|n| *n = n.trim_start_matches('.').to_string());
         match row_parallel.is_empty() {
             true => Err(bad()),
-            false => Ok(Self { row_parallel }),
+            false => Ok(Self { row_parallel, accepted: Vec::new() }),
         }
+    }
+
+    /// The same, with fields of the configuration that may say what they will: nothing reads them.
+    pub fn accepting(self, fields: impl IntoIterator<Item = String>) -> Self {
+        Self { accepted: self.accepted.into_iter().chain(fields).collect(), ..self }
     }
 
     /// The first of the given ends of names that no module of the file has.
@@ -224,7 +214,6 @@ impl Automatic {
     fn read(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Found> {
         let (prefix, layers, first) =
             blocks(catalog).ok_or_else(|| refusal("no numbered blocks", Vec::new()))?;
-        let mut assumed = Vec::new();
         let mut slots = self.place_block(&first)?;
         let outside = outside(catalog, &prefix)?;
         let has = |slots: &[(Slot, String)], slot| slots.iter().any(|(s, _)| *s == slot);
@@ -234,6 +223,7 @@ impl Automatic {
                 return Err(refusal(&format!("nothing that could be the {}", slot.name()), Vec::new()));
             }
         }
+        let mut assumed = fields::check(config, &self.accepted)?;
         let spec = shape(config, catalog, &slots, &first, layers, &mut assumed)?;
         let fused = slots.iter().find(|(s, _)| *s == Slot::Qkv).map_or("", |(_, n)| n.as_str());
         let layout = match fused.ends_with("query_key_value") {
@@ -417,21 +407,6 @@ fn outside(catalog: Catalog<'_>, prefix: &str) -> Result<Vec<(Slot, String)>> {
     }
 }
 
-/// Refuses fields of [`UNREAD`] that say something: left out, the model would run and be another one.
-fn check_unread(config: &ModelConfig) -> Result<()> {
-    let windowed = config.flag(&["use_sliding_window"], true)?;
-    for (field, neutral) in UNREAD {
-        let Some(value) = config.get(field) else { continue };
-        let off = value.as_bool() == Some(false) || neutral.is_some() && value.as_f64() == neutral;
-        if !off && (windowed || field != "sliding_window") {
-            let number = neutral.map_or(String::new(), |n| format!(" or {n}"));
-            let allowed = format!("null{number}: the automatic policy does not read it");
-            return Err(Error::config(field, value, allowed));
-        }
-    }
-    Ok(())
-}
-
 /// The model's shape: sizes from the configuration, the rest from the names.
 fn shape(
     config: &ModelConfig,
@@ -441,7 +416,6 @@ fn shape(
     layers: usize,
     assumed: &mut Vec<String>,
 ) -> Result<ModelSpec> {
-    check_unread(config)?;
     let name = |slot| slots.iter().find(|(s, _)| *s == slot).map(|(_, n)| n.as_str());
     let bias = |slot| {
         let module = name(slot).and_then(|n| n.split(" + ").next());

@@ -6,15 +6,17 @@
 use super::*;
 use crate::params::{Act, NormKind};
 
-const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model", "n_embed", "dim"];
-const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
-const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads"];
-const LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
-const VOCAB: &[&str] = &["vocab_size", "padded_vocab_size"];
-const POSITIONS: &[&str] = &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"];
-const INNER: &[&str] = &["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"];
-const ACT: &[&str] = &["hidden_activation", "hidden_act", "activation_function", "activation"];
-const EPS: &[&str] = &[
+pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model", "n_embed", "dim"];
+pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
+pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads"];
+pub(super) const LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+pub(super) const VOCAB: &[&str] = &["vocab_size", "padded_vocab_size"];
+pub(super) const POSITIONS: &[&str] =
+    &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"];
+pub(super) const INNER: &[&str] =
+    &["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"];
+pub(super) const ACT: &[&str] = &["hidden_activation", "hidden_act", "activation_function", "activation"];
+pub(super) const EPS: &[&str] = &[
     "rms_norm_eps",
     "layer_norm_eps",
     "layer_norm_epsilon",

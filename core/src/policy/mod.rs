@@ -13,6 +13,7 @@ mod describe;
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod early_tests;
 mod families;
+mod fields;
 mod gguf;
 mod moe;
 mod names;

@@ -12,6 +12,8 @@ pub struct Registry {
     policies: Vec<Arc<dyn InjectionPolicy>>,
     /// What the user says of products, instead of the automatic policy's rules.
     given: Option<Automatic>,
+    /// Fields of the configuration that the automatic policy lets pass unread.
+    accepted: Vec<String>,
 }
 
 impl Default for Registry {
@@ -30,7 +32,7 @@ impl Default for Registry {
 impl Registry {
     /// No policies.
     pub fn empty() -> Self {
-        Self { policies: Vec::new(), given: None }
+        Self { policies: Vec::new(), given: None, accepted: Vec::new() }
     }
 
     /// Adds a policy.
@@ -45,17 +47,30 @@ impl Registry {
     /// # Errors
     /// As [`Automatic::from_injection_policy`].
     pub fn injection_policy(&mut self, dictionary: &serde_json::Value) -> Result<()> {
-        let given = Automatic::from_injection_policy(dictionary)?;
-        self.policies.retain(|p| p.name() != given.name());
-        self.policies.push(Arc::new(given.clone()));
-        self.given = Some(given);
+        self.given = Some(Automatic::from_injection_policy(dictionary)?);
+        self.renew();
         Ok(())
+    }
+
+    /// Lets the automatic policy take a model whose configuration has these fields, which it does not know: what they
+    /// say is not computed. The plan lists them.
+    pub fn accept_unknown(&mut self, fields: impl IntoIterator<Item = String>) {
+        self.accepted.extend(fields);
+        self.renew();
+    }
+
+    /// Registers the automatic policy as it is now wanted.
+    fn renew(&mut self) {
+        let automatic = self.given.clone().unwrap_or_default().accepting(self.accepted.clone());
+        self.policies.retain(|p| p.name() != automatic.name());
+        self.policies.push(Arc::new(automatic));
     }
 
     /// The policy that fits best.
     ///
     /// # Errors
-    /// `Config` for a name of [`Registry::injection_policy`] that no module's name ends with; `NoPolicy` with every
+    /// `Config` for a name of [`Registry::injection_policy`] that no module's name ends with, and for fields of
+    /// [`Registry::accept_unknown`] where a family fits; `NoPolicy` with every
     /// policy's reason when none fits; `Binding` when two fit equally well.
     pub fn choose(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
         if let Some(name) = self.given.as_ref().and_then(|given| given.unmatched(catalog)) {
@@ -90,7 +105,13 @@ impl Registry {
                 ),
                 reasons,
             }),
-            [(_, one)] => Ok(one.clone()),
+            [(_, one)] if self.accepted.is_empty() || one.name() == Automatic::default().name() => {
+                Ok(one.clone())
+            }
+            [(_, one)] => {
+                let allowed = format!("nothing here: policy {} describes the model", one.name());
+                Err(Error::config("accept_unknown", self.accepted.join(", "), allowed))
+            }
             [(_, one), ..] => Err(Error::Binding {
                 policy: one.name().to_string(),
                 what: "several policies fit equally well".into(),

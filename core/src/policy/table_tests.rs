@@ -215,6 +215,7 @@ fn the_automatic_policy_reads_what_families_say() {
 #[test]
 fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() {
     let mut case = Case::load("gpt_neox").set("model_type", json!("unheard of"));
+    case = case.set("use_parallel_residual", json!(false));
     case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let config = ModelConfig::new(case.config.clone()).unwrap();
     let said = Automatic::default().assumptions(&config, Catalog::new(&case.tensors)).unwrap().join("\n");
@@ -236,11 +237,32 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
         ("alibi", json!(true), json!(false)),
         ("final_logit_softcapping", json!(30.0), json!(0)),
         ("sliding_window", json!(4096), Value::Null),
+        ("no_rope_layers", json!([1, 0]), json!([])),
+        (
+            "layer_types",
+            json!(["full_attention", "linear_attention"]),
+            json!(["full_attention", "full_attention"]),
+        ),
+        ("use_parallel_residual", json!(true), json!(false)),
+        ("quantization_config", json!({"bits": 4}), json!({})),
+        ("rope_parameters", json!({"llama_4_scaling_beta": 0.3}), json!({"rope_type": "default"})),
+        ("model_type", json!("glm"), json!("unheard of")),
+        ("a_field_of_tomorrow", json!("on"), json!("")),
     ] {
         let mut case = Case::load("llama").set(field, value);
         assert!(matches!(fit(&mut case), Fit::No(why) if why.contains(field)), "{field}");
         assert!(matches!(fit(&mut case.set(field, neutral)), Fit::Yes { .. }), "{field}");
     }
+    // What a user accepts is let through and listed; what is not there cannot be accepted.
+    let mut case = Case::load("llama").set("no_rope_layers", json!([1, 0])).set("model_type", json!("glm"));
+    let accepting = |fields: &[&str]| Automatic::default().accepting(fields.iter().map(|f| f.to_string()));
+    let spec = resolved(&accepting(&["model_type", "no_rope_layers"]), &mut case).unwrap();
+    assert!(spec.assumed.iter().any(|said| said.contains("no_rope_layers` ([1,0])")), "{:?}", spec.assumed);
+    assert!(
+        resolved(&accepting(&["model_type"]), &mut case).unwrap_err().to_string().contains("no_rope_layers")
+    );
+    let absent = resolved(&accepting(&["hidden_size"]), &mut Case::load("llama")).unwrap_err().to_string();
+    assert!(absent.contains("`accept_unknown` is \"hidden_size\""), "{absent}");
     // A known type is never left to it.
     let mut known = Case::load("llama");
     assert_eq!(known.spec().unwrap().arch, "llama");

@@ -54,7 +54,12 @@ impl Visitor for Serve {
             max_context: engine.config().max_context,
             device: engine.backend().caps().device.clone(),
             load_seconds: 0.0,
-            plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), engine.config().dtype)?,
+            plan: InjectionPlan::new(
+                engine.backend().as_ref(),
+                engine.model(),
+                engine.config().dtype,
+                engine.config().kv_dtype,
+            )?,
         };
         if self.ready.send(Ok(info)).is_ok() {
             Desk { engine, clients: BTreeMap::new(), later: VecDeque::new(), broken: None }

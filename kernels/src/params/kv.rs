@@ -216,6 +216,9 @@ pub struct Turned {
 }
 
 impl Turned {
+    /// Most columns of a head: every warp holds one in shared memory.
+    pub const WIDEST: usize = 2048;
+
     /// The entry for this element type.
     pub fn entry(elem: Elem) -> &'static str {
         by_elem(elem, ["kv_turned_f32", "kv_turned_f16", "kv_turned_bf16"])
@@ -227,7 +230,7 @@ impl Turned {
         let entry = Self::entry(self.elem);
         let heads = self.heads + 2 * self.kv.kv_heads;
         let grid = [heads.div_ceil(WARPS), self.qkv.rows.min(MOST_BLOCKS), 1];
-        let shared_bytes = WARPS * self.kv.k_dim.max(self.kv.v_dim) * 4;
+        let shared_bytes = 4 * WARPS * self.kv.k_dim.max(self.kv.v_dim);
         Launch { shared_bytes, ..launch(entry, grid, [WARPS * 32, 1, 1]) }
     }
 }

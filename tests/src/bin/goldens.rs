@@ -216,7 +216,7 @@ fn hold_to_plan<B: Backend>(
             return;
         }
     };
-    let found = match InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype) {
+    let found = match InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype, dtype) {
         Ok(plan) => complaints(&plan, ran),
         Err(e) => vec![format!("no plan: {e}")],
     };

@@ -244,7 +244,8 @@ impl Job {
 
     fn work<B: Backend>(&self, engine: &Engine<B>, parameters: u64) -> Result<Work> {
         let model = engine.model();
-        let plan = InjectionPlan::new(engine.backend().as_ref(), model, self.dtype)?;
+        let plan =
+            InjectionPlan::new(engine.backend().as_ref(), model, self.dtype, engine.config().kv_dtype)?;
         let (mut body, mut head, mut weight_bytes) = (0.0, 0.0, 0);
         let tied = plan.rows.iter().any(|r| r.slot == "head (tied)");
         for row in &plan.rows {

@@ -1,0 +1,198 @@
+//! What the automatic policy makes of the fields of a configuration.
+//!
+//! A field is read by a rule, or is known to change nothing about the forward pass; any other one that says something
+//! refuses the model. New architectures bring new fields: a model that ran without one would compute something
+//! else, and nobody would notice. A user may accept a field, which is then listed among the assumptions.
+
+use super::describe::{ACT, EPS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, POSITIONS, VOCAB};
+use crate::config::ModelConfig;
+use crate::{Error, Result};
+use serde_json::Value;
+
+/// Fields that rules read: sizes, activation and norm under all their names, head and rotation.
+const READ: &[&[&str]] = &[
+    HIDDEN,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    VOCAB,
+    POSITIONS,
+    INNER,
+    ACT,
+    EPS,
+    &["head_dim", "tie_word_embeddings", "use_sliding_window", "original_max_position_embeddings"],
+    &["rope_theta", "rotary_emb_base", "rope_base", "partial_rotary_factor", "rotary_pct", "rope_pct"],
+];
+
+/// Fields of `rope_scaling` and `rope_parameters` that rules read.
+const ROPE: &[&str] = &[
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "beta_fast",
+    "beta_slow",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "short_factor",
+    "long_factor",
+    "finetuned",
+];
+
+/// Switches whose answer lies in the file: a bias or a norm is there, or it is not.
+const IN_THE_FILE: &[&str] = &[
+    "attention_bias",
+    "attention_out_bias",
+    "bias",
+    "enable_bias",
+    "lm_head_bias",
+    "mlp_bias",
+    "qkv_bias",
+    "use_bias",
+    "use_qkv_bias",
+    "qk_layernorm",
+];
+
+/// Training, generation, labels, storage: nothing about the forward pass. A `*` stands for any letters.
+const HARMLESS: &[&str] = &[
+    "model_type",
+    "architectures",
+    "auto_map",
+    "_name_or_path",
+    "name_or_path",
+    "transformers_version",
+    "engraft_*",
+    "torch_dtype",
+    "dtype",
+    "*_token_id",
+    "*_token_ids",
+    "*_token_index",
+    "*dropout*",
+    "*_pdrop",
+    "*layerdrop",
+    "initializer_*",
+    "init_std",
+    "init_device",
+    "aux_loss_*",
+    "use_cache",
+    "use_flash_attn*",
+    "*attn_implementation*",
+    "attention_softmax_in_fp32",
+    "scale_attention_softmax_in_fp32",
+    "reorder_and_upcast_attn",
+    "layer_norm_elementwise_affine",
+    "gradient_checkpointing",
+    "deterministic_flash_attn",
+    "rescale_prenorm_residual",
+    "num_logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "is_encoder_decoder",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "finetuning_task",
+    "task_specific_params",
+    "summary_*",
+    "classifier_*",
+    "tokenizer_class",
+    "max_length",
+    "min_length",
+    "do_sample",
+    "temperature",
+    "max_window_layers",
+];
+
+/// Values that leave the model as it is.
+const NEUTRAL: &[(&str, f64)] = &[
+    ("embedding_multiplier", 1.0),
+    ("residual_multiplier", 1.0),
+    ("logits_scaling", 1.0),
+    ("logit_scale", 1.0),
+    ("scale_emb", 1.0),
+    ("pretraining_tp", 1.0),
+    ("attn_logit_softcapping", 0.0),
+    ("final_logit_softcapping", 0.0),
+    ("logit_softcapping", 0.0),
+    ("sliding_window", 0.0),
+    ("num_nextn_predict_layers", 0.0),
+    ("num_local_experts", 0.0),
+    ("num_experts", 0.0),
+];
+
+/// Types whose configuration has nothing but known fields, and whose code rotates neighbours instead of halves.
+const ROTATE_NEIGHBOURS: &[&str] = &["cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"];
+
+/// Refuses a configuration with a field that is not known and says something; gives a sentence for each that is
+/// accepted.
+///
+/// # Errors
+/// `Config`, naming the field and its value.
+pub(super) fn check(config: &ModelConfig, accepted: &[String]) -> Result<Vec<String>> {
+    let kind = config.model_type();
+    let other = ROTATE_NEIGHBOURS.contains(&kind).then(|| ("model_type".to_string(), Value::from(kind)));
+    let unknown: Vec<(String, Value)> = other.into_iter().chain(unknown(config)).collect();
+    let is_accepted = |field: &String| accepted.contains(field);
+    if let Some((field, value)) = unknown.iter().find(|(field, _)| !is_accepted(field)) {
+        let allowed = "what the automatic policy knows; accept_unknown lets the field pass unread";
+        return Err(Error::config(field.clone(), value, allowed));
+    }
+    if let Some(field) = accepted.iter().find(|field| !unknown.iter().any(|(name, _)| name == *field)) {
+        let allowed = "a field of the configuration that the automatic policy does not know";
+        return Err(Error::config("accept_unknown", format!("\"{field}\""), allowed));
+    }
+    Ok(unknown
+        .into_iter()
+        .map(|(field, value)| format!("`{field}` ({value}) is accepted and not read"))
+        .collect())
+}
+
+/// Fields that say something which no rule reads.
+fn unknown(config: &ModelConfig) -> impl Iterator<Item = (String, Value)> {
+    let windowed = config.get("use_sliding_window") != Some(&Value::Bool(false));
+    let known = move |field: &str, value: &Value| match field {
+        "sliding_window" if !windowed => true,
+        "layer_types" => every(value, "full_attention"),
+        "scale_attn_weights" => value == &Value::Bool(true),
+        _ => {
+            let listed = |names: &[&str]| names.iter().any(|name| super::glob(name, field));
+            let neutral = NEUTRAL.iter().any(|(name, n)| *name == field && value.as_f64() == Some(*n));
+            neutral || READ.iter().copied().chain([IN_THE_FILE, HARMLESS]).any(listed)
+        }
+    };
+    let mut found = Vec::new();
+    for (field, value) in config.fields() {
+        match (field.as_str(), value) {
+            ("rope_scaling" | "rope_parameters", Value::Object(inner)) => {
+                let unread = inner.iter().filter(|(name, v)| !ROPE.contains(&name.as_str()) && says(v));
+                found.extend(unread.map(|(name, v)| (format!("{field}.{name}"), v.clone())));
+            }
+            (name, _) if known(name, value) || !says(value) => {}
+            _ => found.push((field.clone(), value.clone())),
+        }
+    }
+    found.into_iter()
+}
+
+/// Whether a value is more than nothing.
+fn says(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    }
+}
+
+fn every(value: &Value, word: &str) -> bool {
+    value.as_array().is_some_and(|list| list.iter().all(|one| one.as_str() == Some(word)))
+}
