@@ -18,7 +18,7 @@
 //! parameter: which backend runs is a name in [`Options`]. What is behind the door stands in [`core`], with the
 //! backend as a type parameter, for those who build on it.
 //!
-//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program (`src/main.rs`).
+//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program (`engraft-cli`).
 
 pub mod backends;
 mod demo;
