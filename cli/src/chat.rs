@@ -8,7 +8,7 @@ use super::args::ChatArgs;
 use super::failure::{Failure, Outcome};
 use super::generate::introduce;
 use super::output::{bold, dim, emit, fresh_seed, mutter, note, summary};
-use engraft::{Error, GenerateOptions, Generator, Message, TextGenerator, TextStream};
+use engraft::{Error, GenerateOptions, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use std::io::{BufRead, IsTerminal, stderr, stdin};

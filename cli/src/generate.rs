@@ -3,7 +3,7 @@
 use super::args::GenerateArgs;
 use super::failure::{Failure, Outcome};
 use super::output::{bold, bytes, count, dim, emit, fresh_seed, json, mutter, note, summary};
-use engraft::{Error, Float, GenerateOptions, Generator, SamplingParams, TextGenerator, TextStream};
+use engraft::{Error, Float, GenerateOptions, SamplingParams, TextGenerator, TextStream};
 use serde_json::json;
 use std::io::{IsTerminal, Read, stderr, stdin, stdout};
 use std::path::Path;
