@@ -1,4 +1,4 @@
-//! Lists `ptx/*.ptx` as a table in the crate: which modules there are is what lies in that folder and nothing else, so
+//! Lists `ptx/*.ptx.gz` as a table in the crate: which modules there are is what lies in that folder and nothing else, so
 //! that a new kernel needs no second place.
 
 use std::fmt::Write;
@@ -9,22 +9,22 @@ fn main() -> std::io::Result<()> {
     println!("cargo::rerun-if-changed=ptx");
     let mut names: Vec<String> = std::fs::read_dir(&folder)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".ptx"))
+        .filter(|name| name.ends_with(".ptx.gz"))
         .collect();
     names.sort();
-    let mut table = String::from("&[\n");
+    let mut table = format!("static TABLE: [Module; {}] = [\n", names.len());
     for name in names {
-        // `<stem>.<arch>.ptx`
+        // `<stem>.<arch>.ptx.gz`
         let mut parts = name.split('.');
         let (Some(stem), Some(arch)) = (parts.next(), parts.next()) else { continue };
         let path = folder.join(&name);
         let _ = writeln!(
             table,
-            "    Module {{ stem: {stem:?}, arch: {arch:?}, ptx: include_str!({:?}) }},",
+            "    Module::new({stem:?}, {arch:?}, include_bytes!({:?})),",
             path.display().to_string()
         );
     }
-    table.push(']');
+    table.push_str("];\n");
     let out = std::env::var_os("OUT_DIR").unwrap_or_default();
     std::fs::write(Path::new(&out).join("modules.rs"), table)
 }

@@ -130,7 +130,8 @@ impl Modules {
         let stem = engraft_kernels::stem_of(entry);
         let source = engraft_kernels::module(stem, self.capability)
             .ok_or_else(|| Error::internal(format!("no kernels called `{stem}` for this device")))?;
-        let text = engraft_kernels::single(source.ptx, entry);
+        let all = source.ptx().map_err(|e| Error::internal(e.to_string()))?;
+        let text = engraft_kernels::single(all, entry);
         let param_bytes = text.as_deref().and_then(|text| engraft_kernels::param_bytes(text, entry));
         let (Some(text), Some(param_bytes)) = (text, param_bytes) else {
             return Err(Error::internal(format!("`{stem}` has no entry `{entry}`")));

@@ -340,7 +340,7 @@ fn a_second_start_compiles_nothing_unless_a_file_is_damaged() {
     let (driver, about) = (crate::driver::version().unwrap(), second.device());
     let target = Target { device: about.name.clone(), capability: about.capability, driver };
     let source = engraft_kernels::module("elementwise", about.capability).unwrap();
-    let text = engraft_kernels::single(source.ptx, "elementwise_add_f32").unwrap();
+    let text = engraft_kernels::single(source.ptx().unwrap(), "elementwise_add_f32").unwrap();
     Cubins::new(folder.path().into(), target).keep(
         "elementwise_add_f32",
         &text,

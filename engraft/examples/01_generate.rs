@@ -4,7 +4,7 @@
 //!
 //! The embedded demo model answers; `engraft::open("path/to/model")` takes a folder or a `.gguf` file instead.
 
-use engraft::{GenerateOptions, Generator};
+use engraft::GenerateOptions;
 use std::io::Write;
 
 fn main() -> engraft::Result<()> {

@@ -8,7 +8,7 @@
 use engraft::core::checkpoint::{ModelFiles, Source, TensorInfo};
 use engraft::core::config::ModelConfig;
 use engraft::core::policy::{Binding, Catalog, Fit, InjectionPolicy, LLAMA, ModelSpec};
-use engraft::{GenerateOptions, Generator, Options, Registry, Result, demo_files};
+use engraft::{GenerateOptions, Options, Registry, Result, demo_files};
 use std::borrow::Cow;
 use std::sync::Arc;
 

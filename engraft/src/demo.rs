@@ -15,6 +15,15 @@ const TOKENIZER_CONFIG: &[u8] = include_bytes!("../demo-model/tokenizer_config.j
 ///
 /// # Errors
 /// None for an intact build; those of [`open_bytes`].
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// // Any opened files are a model, also those of an own format.
+/// let model = engraft::Options::new().open(engraft::demo_files()?)?;
+/// assert_eq!(model.info().name, "demo-model");
+/// # Ok(())
+/// # }
+/// ```
 pub fn demo_files() -> Result<ModelFiles> {
     let tokenizer = TokenizerFiles::from_bytes(Some(TOKENIZER.to_vec()), Some(TOKENIZER_CONFIG), None)?;
     let mut files = open_bytes(CONFIG, Some(GENERATION), Cow::Borrowed(WEIGHTS), tokenizer)?;

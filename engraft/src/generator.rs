@@ -7,15 +7,45 @@ use engraft_core::engine::Request;
 use engraft_core::sample::SamplingParams;
 use engraft_core::text::{Message, Tokenizer};
 use engraft_core::{Error, Result};
+use std::hash::{BuildHasher, Hasher};
 
 /// What a text may look like.
+///
+/// What is not given here comes from the model's `generation_config.json`; the seed is a new one for every text.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::GenerateOptions;
+///
+/// let model = engraft::demo()?;
+/// let options = GenerateOptions::new().max_new_tokens(24).temperature(0.8).top_k(40).seed(7).stop("\n\n");
+/// let mut text = model.generate("This package provides", &options)?;
+/// let first = text.text()?;
+/// assert_eq!(text.sampling().temperature, 0.8);
+/// // The same seed gives the same text.
+/// assert_eq!(model.generate("This package provides", &options)?.text()?, first);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GenerateOptions {
     /// Tokens to draw at most.
     pub max_new_tokens: usize,
-    /// How tokens are drawn; none: as the model's `generation_config.json` says, seed 0.
+    /// How tokens are sampled, with its seed; none: as the model's `generation_config.json` says, by a new seed.
     pub sampling: Option<SamplingParams>,
+    /// In place of the temperature that `sampling` or the model has; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// In place of their `top_k`; 0 is off.
+    pub top_k: Option<u32>,
+    /// In place of their `top_p`; 1 is off.
+    pub top_p: Option<f32>,
+    /// In place of their `min_p`; 0 is off.
+    pub min_p: Option<f32>,
+    /// In place of their `repetition_penalty`; 1 is off.
+    pub repetition_penalty: Option<f32>,
+    /// In place of the seed of `sampling`, or of a new one.
+    pub seed: Option<u64>,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
     /// Go on after the model's own end tokens (benchmarks).
@@ -24,12 +54,23 @@ pub struct GenerateOptions {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { max_new_tokens: 128, sampling: None, stop: Vec::new(), ignore_end: false }
+        Self {
+            max_new_tokens: 128,
+            sampling: None,
+            temperature: None,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: None,
+            seed: None,
+            stop: Vec::new(),
+            ignore_end: false,
+        }
     }
 }
 
 impl GenerateOptions {
-    /// At most 128 tokens, drawn as the model wants.
+    /// At most 128 tokens, sampled as the model wants.
     pub fn new() -> Self {
         Self::default()
     }
@@ -40,15 +81,70 @@ impl GenerateOptions {
         self
     }
 
-    /// Always the most probable token.
+    /// Always the most probable token, with no penalty.
     pub fn greedy(self) -> Self {
         self.sampling(SamplingParams::default())
     }
 
-    /// How tokens are drawn.
-    pub fn sampling(mut self, params: SamplingParams) -> Self {
-        self.sampling = Some(params);
+    /// How tokens are sampled, all of it: fields that were set one by one are forgotten.
+    pub fn sampling(self, params: SamplingParams) -> Self {
+        let Self { max_new_tokens, stop, ignore_end, .. } = self;
+        Self { max_new_tokens, stop, ignore_end, sampling: Some(params), ..Self::default() }
+    }
+
+    /// Divides logits; 0 is greedy.
+    pub fn temperature(mut self, temperature: f32) -> Self {
+        self.temperature = Some(temperature);
         self
+    }
+
+    /// Keeps only the `k` best tokens; 0 is off.
+    pub fn top_k(mut self, k: u32) -> Self {
+        self.top_k = Some(k);
+        self
+    }
+
+    /// Keeps the best tokens that reach this share of the probability; 1 is off.
+    pub fn top_p(mut self, share: f32) -> Self {
+        self.top_p = Some(share);
+        self
+    }
+
+    /// Keeps tokens with at least this share of the best one's probability; 0 is off.
+    pub fn min_p(mut self, share: f32) -> Self {
+        self.min_p = Some(share);
+        self
+    }
+
+    /// Makes tokens seen so far less likely; 1 is off.
+    pub fn repetition_penalty(mut self, penalty: f32) -> Self {
+        self.repetition_penalty = Some(penalty);
+        self
+    }
+
+    /// The same seed samples the same text; without one, every text has its own.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Goes on after the model's own end tokens (benchmarks).
+    pub fn ignore_end(mut self, on: bool) -> Self {
+        self.ignore_end = on;
+        self
+    }
+
+    /// What a request is sampled by, where `model` is how the model wants it.
+    fn params(&self, model: SamplingParams) -> SamplingParams {
+        let base = self.sampling.unwrap_or_else(|| SamplingParams { seed: fresh_seed(), ..model });
+        SamplingParams {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
+            seed: self.seed.unwrap_or(base.seed),
+        }
     }
 
     /// Adds a string that ends the text.
@@ -58,13 +154,33 @@ impl GenerateOptions {
     }
 }
 
-/// Something that continues text; object-safe, so that programs can hold any.
+/// A seed that nobody can guess, from the standard library's randomly keyed hasher; of 32 bits, so that every JSON reader
+/// keeps it.
+fn fresh_seed() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
+}
+
+/// Something that continues text; object-safe, so that programs can hold any. [`TextGenerator`] has the same methods
+/// without this trait.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::{GenerateOptions, Generator};
+///
+/// let models: Vec<Box<dyn Generator>> = vec![Box::new(engraft::demo()?)];
+/// let options = GenerateOptions::new().max_new_tokens(4).greedy();
+/// for model in &models {
+///     println!("{}: {}", model.info().name, model.generate("This package", &options)?.text()?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub trait Generator: Send + Sync {
     /// Continues `prompt`.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express, `Config` for options out of range; what is wrong with the request
-    /// itself (too long, no room) comes as the stream's item.
+    /// `Text` for what the tokenizer cannot express, `Config` for options out of range, `Request` for an empty or too long
+    /// prompt, `KvFull` where the cache could never hold it, `Architecture` for encoders.
     fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream>;
 
     /// Answers the last of `messages` by the model's chat template.
@@ -77,7 +193,23 @@ pub trait Generator: Send + Sync {
     fn info(&self) -> &ModelInfo;
 }
 
-/// A model with its text side.
+/// A model with its text side. Threads share it by reference; their requests run as one batch.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::GenerateOptions;
+///
+/// let model = engraft::demo()?;
+/// let options = GenerateOptions::new().max_new_tokens(6).greedy();
+/// let texts: Vec<String> = std::thread::scope(|scope| {
+///     let prompts = ["This package", "A library for"];
+///     let each = prompts.map(|prompt| scope.spawn(|| model.generate(prompt, &options)?.text()));
+///     each.into_iter().map(|thread| thread.join().expect("no panic")).collect::<engraft::Result<_>>()
+/// })?;
+/// assert_eq!(texts.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TextGenerator {
     handle: EngineHandle,
@@ -117,23 +249,42 @@ impl TextGenerator {
         }
         let prompt_tokens = ids.len();
         let stop_ids = if options.ignore_end { Vec::new() } else { self.voice.stop_ids.clone() };
+        let sampling = options.params(self.voice.sampling);
         let tokens = self.handle.submit(Request {
             prompt: ids,
             max_new_tokens: options.max_new_tokens,
-            sampling: options.sampling.unwrap_or(self.voice.sampling),
+            sampling,
             stop_ids: stop_ids.clone(),
             ..Request::default()
-        });
-        TextStream::new(tokens, prompt_tokens, detokenizer, options.stop.clone(), stop_ids)
+        })?;
+        TextStream::new(tokens, sampling, prompt_tokens, detokenizer, options.stop.clone(), stop_ids)
     }
-}
 
-impl Generator for TextGenerator {
-    fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
+    /// Continues `prompt`.
+    ///
+    /// # Errors
+    /// Those of [`Generator::generate`].
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
         self.stream(self.voice.tokenizer.encode(prompt, true)?, options, true)
     }
 
-    fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<TextStream> {
+    /// Answers the last of `messages` by the model's chat template.
+    ///
+    /// # Errors
+    /// Those of [`Generator::chat`].
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{GenerateOptions, Message};
+    ///
+    /// let model = engraft::demo()?;
+    /// let asked = model.chat(&[Message::new("user", "Hello")], &GenerateOptions::new());
+    /// // The demo model only continues text.
+    /// assert!(!model.has_chat_template() && asked.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<TextStream> {
         let Some(template) = &self.voice.template else {
             return Err(Error::text(format!(
                 "{} has no chat template; generate continues plain text",
@@ -145,7 +296,57 @@ impl Generator for TextGenerator {
         self.stream(self.voice.tokenizer.encode(&prompt, false)?, options, false)
     }
 
-    fn info(&self) -> &ModelInfo {
+    /// The model.
+    pub fn info(&self) -> &ModelInfo {
         self.handle.info()
+    }
+}
+
+impl Generator for TextGenerator {
+    fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
+        self.generate(prompt, options)
+    }
+
+    fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<TextStream> {
+        self.chat(messages, options)
+    }
+
+    fn info(&self) -> &ModelInfo {
+        self.info()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_before_the_models_way_and_seeds_are_fresh() {
+        let model = SamplingParams { temperature: 0.7, top_k: 5, ..SamplingParams::default() };
+        let (one, two) = (GenerateOptions::new().params(model), GenerateOptions::new().params(model));
+        assert_eq!((one.temperature, one.top_k), (0.7, 5));
+        assert_ne!(one.seed, two.seed);
+        let own = GenerateOptions::new()
+            .temperature(0.1)
+            .top_k(2)
+            .top_p(0.3)
+            .min_p(0.4)
+            .repetition_penalty(1.5)
+            .seed(6);
+        let all = SamplingParams {
+            temperature: 0.1,
+            top_k: 2,
+            top_p: 0.3,
+            min_p: 0.4,
+            repetition_penalty: 1.5,
+            seed: 6,
+        };
+        assert_eq!(own.params(model), all);
+        // What is given as a whole counts with its seed, and is changed by fields after it alone.
+        assert_eq!(own.clone().greedy().params(model), SamplingParams::default());
+        assert_eq!(
+            GenerateOptions::new().sampling(all).seed(9).params(model),
+            SamplingParams { seed: 9, ..all }
+        );
     }
 }

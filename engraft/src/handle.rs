@@ -3,7 +3,8 @@
 //! An engine stays on one thread (streams and graphs of a device may not move). [`EngineHandle`] is the near end of a
 //! channel to that thread: `Send`, `Clone`, without type parameters. Requests of all clones run as one ragged batch.
 //!
-//! The invariants: a request ends exactly once, with `Finished` or with an error; dropping its [`Tokens`] cancels it
+//! The invariants: what is wrong with a request is said before it is sent; a request that was taken ends exactly once,
+//! with `Finished` or with an error; dropping its [`Tokens`] cancels it
 //! and frees its pages within a step; the thread sleeps on the channel while nothing runs, and ends when the last
 //! handle and the last stream are gone.
 
@@ -14,22 +15,41 @@ pub use message::{Event, ModelInfo};
 
 use crate::backends::with_backend;
 use crate::options::{Options, Progress};
+use crate::wait::wait;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Pooling, Request};
 use engraft_core::{Error, Result};
-use message::{Command, Reply, Told, gone};
+use futures_channel::mpsc::{UnboundedReceiver, unbounded};
+use futures_core::Stream;
+use message::{Command, Ready, Reply, Terms, Told, gone};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{self, Poll, ready};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A running engine; clones share it.
+/// A running engine; clones share it, from any thread.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::{ModelSource, Options, Pooling};
+///
+/// let handle = Options::new().start(ModelSource::Demo)?;
+/// assert_eq!(handle.info().vocab, 2048);
+/// // Token ids in, one vector per sequence out, of length 1.
+/// let vectors = handle.embed([vec![1, 2, 3], vec![4, 5]], Pooling::Mean, true)?;
+/// assert_eq!((vectors.len(), vectors[0].len()), (2, handle.info().hidden));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct EngineHandle {
     commands: Sender<Command>,
     keys: Arc<AtomicU64>,
     info: Arc<ModelInfo>,
+    terms: Arc<Terms>,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -44,14 +64,37 @@ impl EngineHandle {
         &self.info
     }
 
-    /// Hands a request in. Whatever is wrong with it comes as the stream's only item.
-    pub fn submit(&self, request: Request) -> Tokens {
+    /// Hands a request in, without waiting for anything.
+    ///
+    /// # Errors
+    /// `Request`, numbered by this handle, for an empty or too long prompt or token ids beyond the vocabulary; `Config` for
+    /// sampling parameters out of range; `KvFull` when the cache could never hold it; `Architecture` for encoders;
+    /// `Internal` when the engine's thread has ended.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{Event, ModelSource, Options, Request};
+    ///
+    /// let handle = Options::new().start(ModelSource::Demo)?;
+    /// let request = Request { prompt: vec![1, 2, 3], max_new_tokens: 4, ..Request::default() };
+    /// let mut sampled = Vec::new();
+    /// for event in handle.submit(request)? {
+    ///     if let Event::Token(id) = event? {
+    ///         sampled.push(id);
+    ///     }
+    /// }
+    /// assert_eq!(sampled.len(), 4);
+    /// assert!(handle.submit(Request::default()).is_err(), "a prompt is never empty");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit(&self, request: Request) -> Result<Tokens> {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
-        let (began, (events, received)) = (Instant::now(), channel());
-        // A thread that is gone drops `events`, and the stream says so.
-        let _ = self.commands.send(Command::Submit { key, request, events });
+        request.check(key, &self.terms.spec, &self.terms.config)?;
+        let (began, (events, received)) = (Instant::now(), unbounded());
+        self.commands.send(Command::Submit { key, request, events }).map_err(|_| gone())?;
         let commands = self.commands.clone();
-        Tokens { key, events: received, commands, open: true, began, last: began }
+        Ok(Tokens { key, events: received, commands, open: true, began, last: began })
     }
 
     /// Encodes texts (models without a causal direction) and waits for the result.
@@ -118,10 +161,12 @@ impl EngineHandle {
 }
 
 /// The events of one request as they happen; dropping it cancels the request.
+///
+/// Waits in [`Iterator::next`]; [`Tokens::into_stream`] gives the same events to an async runtime.
 #[derive(Debug)]
 pub struct Tokens {
     key: u64,
-    events: Receiver<Told>,
+    events: UnboundedReceiver<Told>,
     commands: Sender<Command>,
     open: bool,
     began: Instant,
@@ -133,6 +178,18 @@ impl Tokens {
     pub fn elapsed(&self) -> Duration {
         self.last - self.began
     }
+
+    /// The next event, or the promise to wake `context`'s task when there is one.
+    pub(crate) fn poll(&mut self, context: &mut task::Context<'_>) -> Poll<Option<Result<Event>>> {
+        if !self.open {
+            return Poll::Ready(None);
+        }
+        let told = ready!(Pin::new(&mut self.events).poll_next(context));
+        let Told { at, event } = told.unwrap_or_else(|| Told::now(Err(gone())));
+        self.last = at;
+        self.open = !matches!(event, Err(_) | Ok(Event::Finished(_)));
+        Poll::Ready(Some(event))
+    }
 }
 
 impl Iterator for Tokens {
@@ -140,13 +197,7 @@ impl Iterator for Tokens {
 
     /// Waits for the next event; none after `Finished` or an error.
     fn next(&mut self) -> Option<Result<Event>> {
-        if !self.open {
-            return None;
-        }
-        let Told { at, event } = self.events.recv().unwrap_or_else(|_| Told::now(Err(gone())));
-        self.last = at;
-        self.open = !matches!(event, Err(_) | Ok(Event::Finished(_)));
-        Some(event)
+        wait(|context| self.poll(context))
     }
 }
 
@@ -160,7 +211,7 @@ impl Drop for Tokens {
 
 /// A model that is being loaded on its thread.
 pub(crate) struct Start {
-    ready: Receiver<Result<ModelInfo>>,
+    ready: Receiver<Result<Ready>>,
     commands: Sender<Command>,
     began: Instant,
 }
@@ -193,8 +244,9 @@ impl Start {
 
     /// Waits until the model is ready.
     pub fn wait(self) -> Result<EngineHandle> {
-        let mut info = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
+        let (mut info, terms) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
-        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info: Arc::new(info) })
+        let (info, terms) = (Arc::new(info), Arc::new(terms));
+        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info, terms })
     }
 }

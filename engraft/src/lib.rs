@@ -2,10 +2,10 @@
 //!
 //! ```
 //! # fn main() -> engraft::Result<()> {
-//! use engraft::{GenerateOptions, Generator};
+//! use engraft::GenerateOptions;
 //!
 //! let model = engraft::demo()?; // or engraft::open("path/to/model")?
-//! let options = GenerateOptions::new().max_new_tokens(24).greedy();
+//! let options = GenerateOptions::new().max_new_tokens(24).temperature(0.7);
 //! for piece in model.generate("This package provides", &options)? {
 //!     print!("{}", piece?);
 //! }
@@ -14,12 +14,14 @@
 //! ```
 //!
 //! This crate is the front door. [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed text,
-//! [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. None of them has a type
+//! [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. What they stream is an iterator
+//! that waits, or ([`TextStream::into_stream`]) a `Stream` for any async runtime. None of them has a type
 //! parameter: which backend runs is a name in [`Options`]. What is behind the door stands in [`core`], with the
 //! backend as a type parameter, for those who build on it.
 //!
-//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program (`src/main.rs`).
+//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program (`engraft-cli`).
 
+mod async_stream;
 pub mod backends;
 mod demo;
 mod generator;
@@ -34,6 +36,7 @@ mod options;
 mod source;
 mod stream;
 mod text;
+mod wait;
 
 pub use engraft_core as core;
 pub use engraft_core::config::EngineConfig;
@@ -48,6 +51,7 @@ pub use engraft_core::sample::SamplingParams;
 pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 pub use engraft_core::{Error, Result};
 
+pub use async_stream::{AsyncTextStream, AsyncTokens};
 pub use demo::demo_files;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
@@ -60,6 +64,12 @@ pub use text::tokenizer;
 ///
 /// # Errors
 /// What [`Options::open`] raises.
+///
+/// ```
+/// // What is wrong with a model is said with its name.
+/// let error = engraft::open("no/such/model").map(drop).unwrap_err();
+/// assert!(error.to_string().contains("no/such/model"));
+/// ```
 pub fn open(model: impl Into<ModelSource>) -> Result<TextGenerator> {
     Options::new().open(model)
 }

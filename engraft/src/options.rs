@@ -15,6 +15,22 @@ pub(crate) type Progress = Box<dyn FnMut(u64, u64) + Send>;
 const DEFAULT_CONTEXT: usize = 8192;
 
 /// How a model is opened and run; finish with [`Options::open`] or [`Options::start`].
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::{Float, ModelSource, Options};
+///
+/// let model = Options::new()
+///     .backend("cpu".parse()?)
+///     .dtype(Float::Bf16)
+///     .quantize(Some("int8:64".parse()?))
+///     .max_seqs(2)
+///     .max_context(256)
+///     .open(ModelSource::Demo)?;
+/// assert_eq!(model.info().max_context, 256);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Options {
     pub(crate) backend: BackendName,
     pub(crate) threads: usize,

@@ -8,6 +8,16 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// A model by the place of its files.
+///
+/// ```
+/// use engraft::ModelSource;
+///
+/// assert!(matches!(ModelSource::parse("models/llama.gguf"), ModelSource::Path(_)));
+/// assert!(matches!(ModelSource::parse("organisation/name"), ModelSource::Hub(_)));
+/// // Wherever a source is asked for, a `&str` or a path will do.
+/// let found: ModelSource = std::path::Path::new("models").into();
+/// assert!(matches!(found, ModelSource::Path(_)));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ModelSource {

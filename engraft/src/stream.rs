@@ -1,12 +1,22 @@
 //! Text as it arrives: tokens through stop ids, the detokenizer and the stop strings.
 
 use crate::handle::{Event, Tokens};
+use crate::wait::wait;
 use engraft_core::engine::Finish;
+use engraft_core::sample::SamplingParams;
 use engraft_core::text::{Detokenizer, StopMatcher};
 use engraft_core::{Error, Result};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Why a text ended.
+///
+/// ```
+/// use engraft::TextFinish;
+///
+/// let ended = TextFinish::StopString("\n".into());
+/// assert_eq!((ended.name(), ended.to_string()), ("stop", "stop string \"\\n\"".to_string()));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TextFinish {
@@ -39,6 +49,18 @@ impl std::fmt::Display for TextFinish {
 }
 
 /// Counts and times of a text, final once its stream has ended.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// let model = engraft::demo()?;
+/// let mut text = model.generate("This package provides", &engraft::GenerateOptions::new().max_new_tokens(5))?;
+/// text.text()?;
+/// let stats = text.stats();
+/// println!("{} tokens at {:.0} per second", stats.tokens.len(), stats.decode_rate());
+/// # assert!(stats.prompt_tokens > 0 && stats.prompt_rate() > 0.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -71,8 +93,26 @@ fn rate(count: usize, seconds: f64) -> f64 {
 }
 
 /// Pieces of text, each whole characters; dropping it cancels the request.
+///
+/// Waits in [`Iterator::next`]; [`TextStream::into_stream`] gives the same pieces to an async runtime.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::{GenerateOptions, TextFinish};
+///
+/// let model = engraft::demo()?;
+/// let options = GenerateOptions::new().max_new_tokens(8).greedy();
+/// let mut text = model.generate("This package provides", &options)?;
+/// let first = text.next().transpose()?;
+/// let rest = text.text()?;
+/// println!("{}{rest}", first.unwrap_or_default());
+/// assert_eq!(text.stats().finish, Some(TextFinish::Length));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TextStream {
+    sampling: SamplingParams,
     tokens: Option<Tokens>,
     detokenizer: Detokenizer,
     stops: StopMatcher,
@@ -85,12 +125,14 @@ pub struct TextStream {
 impl TextStream {
     pub(crate) fn new(
         tokens: Tokens,
+        sampling: SamplingParams,
         prompt_tokens: usize,
         detokenizer: Detokenizer,
         stop_strings: Vec<String>,
         stop_ids: Vec<u32>,
     ) -> Result<Self> {
         Ok(Self {
+            sampling,
             tokens: Some(tokens),
             detokenizer,
             stops: StopMatcher::new(&stop_strings)?,
@@ -104,6 +146,11 @@ impl TextStream {
     /// Counts and times so far.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// How tokens are sampled, with the seed that was taken: the same parameters and prompt give the same text.
+    pub fn sampling(&self) -> SamplingParams {
+        self.sampling
     }
 
     /// Reads to the end and returns the whole rest of the text.
@@ -149,23 +196,39 @@ impl TextStream {
         text
     }
 
-    fn step(&mut self) -> Result<Option<String>> {
-        let Some(tokens) = &mut self.tokens else { return Ok(None) };
-        match tokens.next() {
+    /// The text of an event that came `at` so long after the request.
+    fn piece(&mut self, event: Option<Result<Event>>, at: Duration) -> Result<String> {
+        match event {
             Some(Ok(Event::Token(token))) => {
-                let at = tokens.elapsed();
                 self.count(token, at);
                 if self.stop_ids.contains(&token) {
-                    return Ok(Some(self.rest(TextFinish::EndOfText)));
+                    return Ok(self.rest(TextFinish::EndOfText));
                 }
                 let text = self.detokenizer.push(token)?;
-                Ok(Some(self.take(&text)))
+                Ok(self.take(&text))
             }
-            Some(Ok(Event::Finished(Finish::Length))) => Ok(Some(self.rest(TextFinish::Length))),
-            Some(Ok(Event::Finished(Finish::Stop))) => Ok(Some(self.rest(TextFinish::EndOfText))),
-            Some(Ok(Event::Captured(_))) => Ok(Some(String::new())),
+            Some(Ok(Event::Finished(Finish::Length))) => Ok(self.rest(TextFinish::Length)),
+            Some(Ok(Event::Finished(Finish::Stop))) => Ok(self.rest(TextFinish::EndOfText)),
+            Some(Ok(Event::Captured(_))) => Ok(String::new()),
             Some(Err(error)) => Err(error),
             None => Err(Error::internal("a stream of tokens ended without saying why")),
+        }
+    }
+
+    /// The next piece that is not empty, or the promise to wake `context`'s task when there may be one.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
+        loop {
+            let Some(tokens) = &mut self.tokens else { return Poll::Ready(None) };
+            let event = ready!(tokens.poll(context));
+            let at = tokens.elapsed();
+            match self.piece(event, at) {
+                Ok(piece) if piece.is_empty() => {}
+                Ok(piece) => return Poll::Ready(Some(Ok(piece))),
+                Err(error) => {
+                    self.tokens = None;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
         }
     }
 }
@@ -175,16 +238,6 @@ impl Iterator for TextStream {
 
     /// Waits for the next piece that is not empty.
     fn next(&mut self) -> Option<Result<String>> {
-        loop {
-            match self.step() {
-                Ok(Some(piece)) if piece.is_empty() => {}
-                Ok(Some(piece)) => return Some(Ok(piece)),
-                Ok(None) => return None,
-                Err(error) => {
-                    self.tokens = None;
-                    return Some(Err(error));
-                }
-            }
-        }
+        wait(|context| self.poll(context))
     }
 }

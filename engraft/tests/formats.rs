@@ -5,9 +5,7 @@
 
 use engraft::core::checkpoint::{Access, copy_companions, open};
 use engraft::core::weights::convert::{ConvertOptions, convert_model};
-use engraft::{
-    GenerateOptions, Generator, ModelSource, Options, RawConfig, Registry, TextGenerator, WeightFormat,
-};
+use engraft::{GenerateOptions, ModelSource, Options, RawConfig, Registry, TextGenerator, WeightFormat};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

@@ -5,8 +5,9 @@
 
 use engraft::core::engine::{Layers, Want};
 use engraft::{
-    EncoderInput, EngineHandle, Error, Event, Finish, ForwardWant, GenerateOptions, Generator, Message,
-    Options, Pick, Pooling, Request, TextFinish, TextGenerator, TextStream,
+    AsyncTextStream, AsyncTokens, EncoderInput, EngineHandle, Error, Event, Finish, ForwardWant,
+    GenerateOptions, Generator, Message, Options, Pick, Pooling, Request, TextFinish, TextGenerator,
+    TextStream,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ fn request(prompt: &[u32], draw: usize) -> Request {
 }
 
 fn drawn(handle: &EngineHandle, prompt: &[u32], draw: usize) -> Vec<u32> {
-    let events: Vec<Event> = handle.submit(request(prompt, draw)).collect::<Result<_, _>>().unwrap();
+    let events: Vec<Event> = handle.submit(request(prompt, draw)).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(events.last(), Some(&Event::Finished(Finish::Length)));
     events.iter().filter_map(|e| if let Event::Token(t) = e { Some(*t) } else { None }).collect()
 }
@@ -30,6 +31,8 @@ fn what_users_hold_crosses_threads() {
     sends::<TextGenerator>();
     shares::<TextGenerator>();
     sends::<TextStream>();
+    sends::<AsyncTextStream>();
+    sends::<AsyncTokens>();
     let boxed: Box<dyn Generator> = Box::new(engraft::demo().unwrap());
     assert_eq!(boxed.info().arch, "llama");
 }
@@ -58,7 +61,7 @@ fn a_dropped_stream_gives_its_place_back() {
     // One place, each request wants most of the context: a leak would make the next one wait for ever.
     let handle = Options::new().max_seqs(1).max_context(256).start(engraft::ModelSource::Demo).unwrap();
     for _ in 0..5 {
-        let mut stream = handle.submit(request(&[1, 2, 3], 250));
+        let mut stream = handle.submit(request(&[1, 2, 3], 250)).unwrap();
         assert!(matches!(stream.next(), Some(Ok(Event::Token(_)))));
         drop(stream);
     }
@@ -80,7 +83,7 @@ fn a_stream_outlives_its_generator() {
 fn wrong_requests_are_told_and_others_go_on() {
     let model = engraft::demo().unwrap();
     let handle = model.handle();
-    let mut good = handle.submit(request(&[5, 6], 20));
+    let mut good = handle.submit(request(&[5, 6], 20)).unwrap();
     for (bad, word) in [
         (request(&[], 1), "empty"),
         (request(&[9999], 1), "9999"),
@@ -93,10 +96,8 @@ fn wrong_requests_are_told_and_others_go_on() {
             "top_p",
         ),
     ] {
-        let mut stream = handle.submit(bad);
-        let text = stream.next().unwrap().unwrap_err().to_string();
+        let text = handle.submit(bad).unwrap_err().to_string();
         assert!(text.contains(word), "{text}");
-        assert!(stream.next().is_none());
     }
     assert_eq!(good.by_ref().filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 20);
     let text = EncoderInput { ids: vec![1], kinds: Vec::new() };
@@ -104,6 +105,71 @@ fn wrong_requests_are_told_and_others_go_on() {
     let options = GenerateOptions::new();
     assert!(matches!(model.chat(&[Message::new("user", "hi")], &options), Err(Error::Text { .. })));
     assert!(matches!(model.generate("a", &options.stop("")), Err(Error::Config { .. })));
+}
+
+/// A request that the cache could never hold is refused at once, as every other one that cannot run.
+#[test]
+fn a_request_beyond_the_cache_is_told_before_it_is_queued() {
+    let config =
+        engraft::EngineConfig { max_seqs: 1, max_context: 256, kv_pages: Some(4), ..Default::default() };
+    let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
+    let error = handle.submit(request(&[1; 60], 100)).map(drop).unwrap_err();
+    assert!(matches!(error, Error::KvFull { wanted: 10, total: 4, .. }), "{error}");
+    assert_eq!(drawn(&handle, &[1; 60], 4).len(), 4);
+    let bert = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert");
+    let handle = Options::new().start(bert).unwrap();
+    assert!(matches!(handle.submit(request(&[1], 1)), Err(Error::Architecture { .. })));
+}
+
+/// The text of a stream is that of the iterator; tasks of one thread are served side by side, each woken by its own tokens.
+#[test]
+fn async_streams_give_the_same_text_and_cancel_when_dropped() {
+    use futures::StreamExt;
+    let model = Options::new().max_seqs(2).open(engraft::ModelSource::Demo).unwrap();
+    let options = GenerateOptions::new().greedy().max_new_tokens(40);
+    let prompts = ["This package provides", "python3-requests: ", "A library for"];
+    let stream = |prompt: &str| model.generate(prompt, &options).unwrap().into_stream();
+    let want = prompts.map(|prompt| model.generate(prompt, &options).unwrap().text().unwrap());
+    let got = futures::executor::block_on(futures::future::join_all(
+        prompts.map(|prompt| stream(prompt).map(|piece| piece.unwrap()).collect::<String>()),
+    ));
+    assert_eq!(got, want);
+    // More streams than places: one that is dropped gives its place back, begun or not.
+    futures::executor::block_on(async {
+        for _ in 0..4 {
+            let (mut begun, _waiting) = (stream(prompts[0]), stream(prompts[1]));
+            assert!(begun.next().await.unwrap().is_ok());
+        }
+        let mut whole = stream(prompts[2]);
+        let mut text = String::new();
+        while let Some(piece) = whole.next().await {
+            text.push_str(&piece.unwrap());
+        }
+        assert_eq!(text, want[2]);
+        assert!(whole.stats().finish.is_some() && whole.next().await.is_none());
+    });
+}
+
+/// Without a seed two texts differ; what a text was sampled by gives it again.
+#[test]
+fn a_seed_is_new_unless_it_is_given() {
+    let model = engraft::demo().unwrap();
+    let options = GenerateOptions::new().temperature(1.5).max_new_tokens(30);
+    let texts: Vec<(String, u64)> = (0..3)
+        .map(|_| {
+            let mut stream = model.generate("This package", &options).unwrap();
+            (stream.text().unwrap(), stream.sampling().seed)
+        })
+        .collect();
+    assert!(texts.iter().any(|(text, _)| *text != texts[0].0), "{texts:?}");
+    for (text, seed) in texts {
+        assert_eq!(
+            model.generate("This package", &options.clone().seed(seed)).unwrap().text().unwrap(),
+            text
+        );
+    }
+    let wrong = model.generate("a", &GenerateOptions::new().top_p(0.0)).map(drop).unwrap_err();
+    assert!(wrong.to_string().contains("top_p"), "{wrong}");
 }
 
 /// Heads that answer for every token of a text do so without being asked for.
@@ -132,7 +198,8 @@ fn encoders_with_a_head_for_tokens_give_their_logits() {
 #[test]
 fn a_prompt_alone_is_run_without_drawing() {
     let model = engraft::demo().unwrap();
-    let events: Vec<Event> = model.handle().submit(request(&[1, 2, 3], 0)).collect::<Result<_, _>>().unwrap();
+    let events: Vec<Event> =
+        model.handle().submit(request(&[1, 2, 3], 0)).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(events, [Event::Finished(Finish::Length)]);
 }
 
@@ -142,7 +209,7 @@ fn captured_logits_come_before_the_end() {
     let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
     let want = Want { logits: true, hidden: Layers::All };
     let events: Vec<Event> =
-        handle.submit(Request { want, ..request(&[1, 2, 3], 2) }).collect::<Result<_, _>>().unwrap();
+        handle.submit(Request { want, ..request(&[1, 2, 3], 2) }).unwrap().collect::<Result<_, _>>().unwrap();
     let Event::Captured(kept) = &events[events.len() - 2] else { panic!("{events:?}") };
     assert_eq!(kept.logits.len(), (3 + 1) * 2048);
     assert_eq!(kept.hidden.len(), 6);
@@ -169,7 +236,7 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
     let prompts: [Vec<u32>; 2] = [vec![1, 2, 3], vec![4, 5, 6, 7, 8]];
     let want = ForwardWant { hidden: Pick::Some(vec![5, 0]), logits: Pick::Some(vec![0, 2]) };
     // Requests are under way: what runs alone waits for them, and they are not disturbed.
-    let mut before = handle.submit(request(&[9, 8, 7], 12));
+    let mut before = handle.submit(request(&[9, 8, 7], 12)).unwrap();
     assert!(matches!(before.next(), Some(Ok(Event::Token(_)))));
     let all = handle.forward(prompts.clone(), want).unwrap();
     assert_eq!(before.filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 11);
@@ -180,15 +247,21 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
     }
     // The same as a request keeps for itself.
     let keep = Want { logits: true, hidden: Layers::All };
-    let events: Vec<Event> =
-        handle.submit(Request { want: keep, ..request(&prompts[0], 0) }).collect::<Result<_, _>>().unwrap();
+    let events: Vec<Event> = handle
+        .submit(Request { want: keep, ..request(&prompts[0], 0) })
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
     let Event::Captured(kept) = &events[0] else { panic!("{events:?}") };
     assert!(all[0].logits[..2048] == kept.logits[..2048] && all[0].logits[2048..] == kept.logits[2 * 2048..]);
     assert!(all[0].hidden[0] == kept.hidden[5] && all[0].hidden[1] == kept.hidden[0]);
     // The last alone is read back alone.
     let keep = Want { logits: false, hidden: Layers::Last };
-    let events: Vec<Event> =
-        handle.submit(Request { want: keep, ..request(&prompts[0], 0) }).collect::<Result<_, _>>().unwrap();
+    let events: Vec<Event> = handle
+        .submit(Request { want: keep, ..request(&prompts[0], 0) })
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
     let Event::Captured(last) = &events[0] else { panic!("{events:?}") };
     assert!(last.hidden.len() == 1 && last.hidden[0] == kept.hidden[5] && last.logits.is_empty());
 

@@ -1,10 +1,11 @@
 //! CUDA kernels: their sources, what they were compiled to, and how each is called. No engine types, no driver.
 //!
 //! `cuda/<stem>.cu` are the sources over one own header, without vendor headers. `cargo xtask kernels` compiles them by
-//! a pinned NVRTC to `ptx/<stem>.<arch>.ptx` (`compute_80` for every device from Ampere on; `compute_90a` for Hopper;
+//! a pinned NVRTC to `ptx/<stem>.<arch>.ptx.gz` (`compute_80` for every device from Ampere on; `compute_90a` for Hopper;
 //! a source named `<stem>.90a.cu` only for that) with `ptx/<stem>.json` beside them: one manifest per stem, with the
-//! hashes of the sources, the compiler, and registers, spills and shared memory of every entry. All of it is checked
-//! in; nothing is compiled when this crate is built or used.
+//! hashes of the sources and of the texts, the compiler, and registers, spills and shared memory of every entry. All of
+//! it is checked in; nothing is compiled when this crate is built or used. `zcat` shows a text, [`Module::ptx`]
+//! decompresses it once.
 //!
 //! **How a kernel is called.** An entry is `<stem>_<name>_<variant>(const __grid_constant__ Params p)`: one parameter,
 //! a struct by value. [`params`] has the same struct for the host in `<stem>.rs`, and beside it a function that gives
@@ -19,19 +20,51 @@ pub mod columns;
 pub mod pack;
 pub mod params;
 
+use std::io::{Error, ErrorKind, Read, Result};
+use std::sync::OnceLock;
+
 /// One compiled source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Module {
     /// Name of the source, without ending.
     pub stem: &'static str,
     /// Virtual architecture: `compute_80` or `compute_90a`.
     pub arch: &'static str,
-    /// The text that the driver compiles.
-    pub ptx: &'static str,
+    packed: &'static [u8],
+    text: OnceLock<std::result::Result<String, String>>,
 }
 
+impl Module {
+    const fn new(stem: &'static str, arch: &'static str, packed: &'static [u8]) -> Self {
+        Self { stem, arch, packed, text: OnceLock::new() }
+    }
+
+    /// The text that the driver compiles: the first call decompresses it, later calls share it.
+    ///
+    /// # Errors
+    /// `InvalidData` when the embedded bytes are not what gzip wrote.
+    pub fn ptx(&self) -> Result<&str> {
+        let text = self.text.get_or_init(|| unpack(self.packed).map_err(|e| e.to_string()));
+        text.as_deref().map_err(|why| {
+            Error::new(ErrorKind::InvalidData, format!("PTX of {} for {}: {why}", self.stem, self.arch))
+        })
+    }
+}
+
+/// The text in a `.ptx.gz` file.
+///
+/// # Errors
+/// Bytes that gzip did not write, a checksum that does not fit, or text that is not UTF-8.
+pub fn unpack(packed: &[u8]) -> Result<String> {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(packed).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
 /// Every compiled source, by stem and architecture.
-pub const MODULES: &[Module] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+pub static MODULES: &[Module] = &TABLE;
 
 /// How an entry is launched.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,11 +105,6 @@ pub fn module(stem: &str, capability: (i32, i32)) -> Option<&'static Module> {
         true => find(best).or_else(|| find("compute_80")),
         false => None,
     }
-}
-
-/// Whether `module` has an entry of this name.
-pub fn has_entry(module: &Module, entry: &str) -> bool {
-    entries(module.ptx).any(|name| name == entry)
 }
 
 /// Names of the entries in a PTX text, in its order.

@@ -9,11 +9,15 @@ use engraft_kernels::params::{
     Elem, Format, MatView, attention, elementwise, embed, flash, gemm, int8, kv, linear, moe, norm, rope,
     rows, sample,
 };
-use engraft_kernels::{Launch, MODULES, entries, param_bytes, single, waits_for_others};
+use engraft_kernels::{Launch, MODULES, Module, entries, param_bytes, single, waits_for_others};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::Path;
+
+fn ptx(module: &Module) -> &str {
+    module.ptx().unwrap()
+}
 
 fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -27,9 +31,9 @@ fn sources_and_texts_are_those_of_the_manifest() {
         let path = root.join("ptx").join(format!("{}.json", module.stem));
         let manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         let about = &manifest["modules"][module.arch];
-        assert_eq!(about["sha256"], hash(module.ptx), "{} for {}", module.stem, module.arch);
+        assert_eq!(about["sha256"], hash(ptx(module)), "{} for {}", module.stem, module.arch);
         let listed = about["entries"].as_object().unwrap();
-        let mut here: Vec<&str> = entries(module.ptx).collect();
+        let mut here: Vec<&str> = entries(ptx(module)).collect();
         here.sort_unstable();
         assert_eq!(listed.keys().map(String::as_str).collect::<Vec<_>>(), here);
         for (file, known) in manifest["sources"].as_object().unwrap() {
@@ -43,8 +47,8 @@ fn sources_and_texts_are_those_of_the_manifest() {
 #[test]
 fn every_entry_stands_alone_and_waits_for_the_launches_before_it() {
     for module in MODULES {
-        for entry in entries(module.ptx) {
-            let text = single(module.ptx, entry).unwrap();
+        for entry in entries(ptx(module)) {
+            let text = single(ptx(module), entry).unwrap();
             assert_eq!(entries(&text).collect::<Vec<_>>(), [entry]);
             assert!(param_bytes(&text, entry).unwrap() > 0);
             let waits = waits_for_others(&text);
@@ -52,7 +56,7 @@ fn every_entry_stands_alone_and_waits_for_the_launches_before_it() {
             let parsed = ptx_vm::Module::parse(&text);
             assert!(parsed.is_ok(), "{entry} for {}: {:?}", module.arch, parsed.err());
         }
-        assert!(single(module.ptx, "nothing").is_none());
+        assert!(single(ptx(module), "nothing").is_none());
     }
 }
 
@@ -62,7 +66,7 @@ fn kernels_for_tensor_cores_use_them() {
     let (everyone, hopper) = ("mma.sync", "wgmma.mma_async");
     let mut found = 0;
     for module in MODULES {
-        for entry in entries(module.ptx) {
+        for entry in entries(ptx(module)) {
             let wanted = match module.stem {
                 "gemm" | "gemmq" => everyone,
                 "flash" if !entry.starts_with("flash_merge_") => everyone,
@@ -70,7 +74,7 @@ fn kernels_for_tensor_cores_use_them() {
                 "gemmw" | "flashw" => hopper,
                 _ => continue,
             };
-            let text = single(module.ptx, entry).unwrap();
+            let text = single(ptx(module), entry).unwrap();
             assert!(text.contains(wanted), "{entry} for {} has no {wanted}", module.arch);
             found += 1;
         }
@@ -81,14 +85,14 @@ fn kernels_for_tensor_cores_use_them() {
     let merge = MODULES
         .iter()
         .find(|module| module.stem == "flash")
-        .and_then(|module| single(module.ptx, "flash_merge_bf16"));
+        .and_then(|module| single(ptx(module), "flash_merge_bf16"));
     assert!(!merge.unwrap().contains(everyone));
 }
 
 #[test]
 fn entries_say_which_source_they_are_in() {
     for module in MODULES {
-        for entry in entries(module.ptx) {
+        for entry in entries(ptx(module)) {
             assert_eq!(engraft_kernels::stem_of(entry), module.stem, "{entry}");
         }
     }
@@ -139,7 +143,7 @@ fn named() -> BTreeSet<String> {
 #[test]
 fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
     let compiled: BTreeSet<String> =
-        MODULES.iter().flat_map(|module| entries(module.ptx)).map(String::from).collect();
+        MODULES.iter().flat_map(|module| entries(ptx(module))).map(String::from).collect();
     let named = named();
     assert_eq!(named.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "named alone");
     assert_eq!(compiled.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "compiled alone");
@@ -149,7 +153,7 @@ fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
 
 /// Shared memory of a launch, dynamic and static, on the worst architecture.
 fn shared(launch: &Launch) -> u64 {
-    let of = |module: &&engraft_kernels::Module| module.stem == launch.stem();
+    let of = |module: &&Module| module.stem == launch.stem();
     let each = MODULES.iter().filter(of).map(|module| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx").join(format!("{}.json", module.stem));
         let manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

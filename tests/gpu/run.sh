@@ -19,7 +19,7 @@ build() {
     {
       cargo test --profile gpu --no-run --message-format=json -p conformance --test ops --test cuda
       cargo build --profile gpu --message-format=json -p conformance --bin goldens
-      cargo build --profile gpu --message-format=json -p engraft --features cuda
+      cargo build --profile gpu --message-format=json -p engraft-cli --features cuda
       cargo build --profile gpu --message-format=json -p soft-cuda
     } | grep -o '"\(executable\|filenames\)":\("[^"]*"\|\[[^]]*\]\)' | grep -o '/[^",]*'
   ) || return 1

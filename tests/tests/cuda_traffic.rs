@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-#[path = "../../engraft/src/cli/bench/shape.rs"]
+#[path = "../../cli/src/bench/shape.rs"]
 #[allow(dead_code, reason = "the program reads formats from its command line")]
 mod shape;
 

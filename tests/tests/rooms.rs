@@ -35,7 +35,7 @@ const PRODUCT: [(&str, &str); 8] = [
     ("engraft_shaders", "shaders/src/lib.rs"),
     ("engraft_wgpu", "backend-wgpu/src/lib.rs"),
     ("engraft", "engraft/src/lib.rs"),
-    ("the program", "engraft/src/main.rs"),
+    ("the program", "cli/src/main.rs"),
 ];
 
 /// The rooms of `core`, from the bottom up: each may import those before it.
@@ -433,7 +433,8 @@ fn only_tests_panic() {
 #[test]
 fn every_library_file_says_what_it_is() {
     let mut broken = Vec::new();
-    let folders = ["core", "backend-cpu", "backend-cuda", "backend-wgpu", "kernels", "shaders", "engraft"];
+    let folders =
+        ["core", "backend-cpu", "backend-cuda", "backend-wgpu", "kernels", "shaders", "engraft", "cli"];
     let below = folders.map(|folder| format!("{folder}/src/"));
     for s in library(&below.each_ref().map(String::as_str)) {
         let head: Vec<&str> = s.text.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim).collect();

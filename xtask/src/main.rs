@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Where sources lie.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     "core",
     "backend-cpu",
     "backend-cuda",
@@ -18,6 +18,7 @@ const FOLDERS: [&str; 10] = [
     "backend-wgpu",
     "shaders",
     "engraft",
+    "cli",
     "tests",
     "fuzz",
     "xtask",

@@ -56,8 +56,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Refuses what cannot be served.
-    pub(super) fn check(&self, id: u64, spec: &ModelSpec, config: &EngineConfig) -> Result<()> {
+    /// Refuses what an engine of this model and configuration could never serve; errors number the request `id`.
+    ///
+    /// # Errors
+    /// Those of [`Engine::put`](super::Engine::put).
+    pub fn check(&self, id: u64, spec: &ModelSpec, config: &EngineConfig) -> Result<()> {
         let no = |what: String| Err(Error::Request { id, what });
         if spec.family != Family::Decoder {
             return Err(Error::Architecture {
@@ -79,6 +82,11 @@ impl Request {
         }
         if self.want.logits && !config.all_logits {
             return Err(Error::config("all_logits", false, "true, for requests that want logits"));
+        }
+        let positions = len + self.max_new_tokens.min(config.max_context - len);
+        let (wanted, total) = (positions.div_ceil(config.page_size), config.pool_pages());
+        if wanted > total {
+            return Err(Error::KvFull { wanted, free: total, total });
         }
         Ok(())
     }

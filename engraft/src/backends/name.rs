@@ -10,6 +10,15 @@ const CUDA: bool = cfg!(feature = "cuda");
 const WGPU: bool = cfg!(feature = "wgpu");
 
 /// A backend as users name it.
+///
+/// ```
+/// use engraft::backends::BackendName;
+///
+/// let name: BackendName = "cuda:1".parse()?;
+/// assert_eq!(name.to_string(), "cuda:1");
+/// assert!("tpu".parse::<BackendName>().is_err());
+/// # Ok::<(), engraft::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendName {
@@ -21,8 +30,18 @@ pub enum BackendName {
     Wgpu(WgpuName),
 }
 
-/// A CUDA device as users name it.
+/// A CUDA device as users name it, and how it is used.
+///
+/// ```
+/// use engraft::backends::{BackendName, CudaName};
+///
+/// let mut second = CudaName::default();
+/// second.index = 1;
+/// second.kernel_cache = Some("cache/kernels".into());
+/// assert_eq!(BackendName::from(second).to_string(), "cuda:1");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct CudaName {
     /// From 0.
     pub index: u16,
@@ -51,8 +70,17 @@ impl From<CudaName> for BackendName {
     }
 }
 
-/// A wgpu adapter as users name it.
+/// A wgpu adapter as users name it, and how it is used.
+///
+/// ```
+/// use engraft::backends::{BackendName, WgpuName};
+///
+/// let mut radeon = WgpuName::default();
+/// radeon.adapter = Some("radeon".into());
+/// assert_eq!(BackendName::from(radeon).to_string(), "wgpu:radeon");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct WgpuName {
     /// A part of its name; none: the strongest one that is hardware.
     pub adapter: Option<String>,

@@ -5,6 +5,27 @@ use engraft_core::backend::Backend;
 use std::sync::Arc;
 
 /// Code that runs with any backend.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::backends::{BackendName, Visitor, with_backend};
+/// use engraft::core::backend::Backend;
+/// use std::sync::Arc;
+///
+/// struct Device;
+///
+/// impl Visitor for Device {
+///     type Output = String;
+///
+///     fn visit<B: Backend>(self, backend: Arc<B>) -> engraft::Result<String> {
+///         Ok(backend.caps().device.clone())
+///     }
+/// }
+///
+/// println!("{}", with_backend(&BackendName::Cpu, 1, Device)?);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Visitor {
     /// What it gives back.
     type Output;
@@ -17,6 +38,7 @@ pub trait Visitor {
 
 /// What a device can do at most.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Limits {
     /// 10^9 bytes of memory read per second.
     pub read_gbs: f64,

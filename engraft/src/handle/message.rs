@@ -1,15 +1,29 @@
 //! What goes through the channel between handles and the engine's thread.
 
+use engraft_core::config::EngineConfig;
 use engraft_core::engine::{
     Captured, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pooling, Request,
 };
 use engraft_core::inject::InjectionPlan;
-use engraft_core::policy::Family;
+use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::{Error, Result};
+use futures_channel::mpsc::UnboundedSender;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 /// What is known of a running model.
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// let model = engraft::demo()?;
+/// let info = model.info();
+/// println!("{}: {}, {} layers, {} tokens of context", info.name, info.arch, info.layers, info.max_context);
+/// // How every op runs, as `engraft plan` prints it.
+/// println!("{}", info.plan);
+/// # assert_eq!((info.arch.as_str(), info.layers), ("llama", 5));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ModelInfo {
@@ -37,7 +51,7 @@ pub struct ModelInfo {
     pub plan: InjectionPlan,
 }
 
-/// Something that happened to a request.
+/// Something that happened to a request; [`EngineHandle::submit`](crate::EngineHandle::submit) has an example.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -49,12 +63,22 @@ pub enum Event {
     Finished(Finish),
 }
 
+/// What a request is held against before it goes through the channel.
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub spec: ModelSpec,
+    pub config: EngineConfig,
+}
+
+/// What the thread says once the model is loaded.
+pub(super) type Ready = (ModelInfo, Terms);
+
 /// One result per text, image or sequence.
 pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
 
 /// What a handle asks of the engine's thread.
 pub(super) enum Command {
-    Submit { key: u64, request: Request, events: Sender<Told> },
+    Submit { key: u64, request: Request, events: UnboundedSender<Told> },
     Cancel { key: u64 },
     Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Reply<Encoded> },
     EncodeImages { images: Vec<Vec<f32>>, all_layers: bool, reply: Reply<Encoded> },

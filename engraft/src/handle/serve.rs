@@ -1,6 +1,6 @@
 //! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while not.
 
-use super::message::{Command, Event, ModelInfo, Reply, Told};
+use super::message::{Command, Event, ModelInfo, Ready, Reply, Terms, Told};
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
@@ -11,6 +11,7 @@ use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::policy::{Family, HeadSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
+use futures_channel::mpsc::UnboundedSender;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
@@ -23,7 +24,7 @@ pub(super) struct Serve {
     pub registry: Registry,
     pub progress: Progress,
     pub inbox: Receiver<Command>,
-    pub ready: Sender<Result<ModelInfo>>,
+    pub ready: Sender<Result<Ready>>,
 }
 
 impl Visitor for Serve {
@@ -61,7 +62,8 @@ impl Visitor for Serve {
                 engine.config().kv_dtype,
             )?,
         };
-        if self.ready.send(Ok(info)).is_ok() {
+        let terms = Terms { spec: spec.clone(), config: engine.config().clone() };
+        if self.ready.send(Ok((info, terms))).is_ok() {
             Desk { engine, clients: BTreeMap::new(), later: VecDeque::new(), broken: None }
                 .serve(&self.inbox);
         }
@@ -84,7 +86,7 @@ impl Visitor for Unfused {
 struct Client {
     key: u64,
     want: Want,
-    events: Sender<Told>,
+    events: UnboundedSender<Told>,
 }
 
 struct Desk<B: Backend> {
@@ -188,7 +190,7 @@ impl<B: Backend> Desk<B> {
         let _ = reply.send(result);
     }
 
-    fn submit(&mut self, key: u64, request: Request, events: Sender<Told>) {
+    fn submit(&mut self, key: u64, request: Request, events: UnboundedSender<Told>) {
         let want = request.want;
         let put = match &self.broken {
             None => self.engine.put(request),
@@ -199,7 +201,7 @@ impl<B: Backend> Desk<B> {
                 self.clients.insert(id, Client { key, want, events });
             }
             Err(error) => {
-                let _ = events.send(Told::now(Err(error)));
+                let _ = events.unbounded_send(Told::now(Err(error)));
             }
         }
     }
@@ -208,15 +210,15 @@ impl<B: Backend> Desk<B> {
         let Some(client) = self.clients.get(&output.id) else { return };
         let mut listening = true;
         if let Some(token) = output.token {
-            listening &= client.events.send(Told::now(Ok(Event::Token(token)))).is_ok();
+            listening &= client.events.unbounded_send(Told::now(Ok(Event::Token(token)))).is_ok();
         }
         if let Some(finish) = output.finish {
             if client.want != Want::default()
                 && let Some(kept) = self.engine.take_captured(output.id)
             {
-                let _ = client.events.send(Told::now(Ok(Event::Captured(Box::new(kept)))));
+                let _ = client.events.unbounded_send(Told::now(Ok(Event::Captured(Box::new(kept)))));
             }
-            let _ = client.events.send(Told::now(Ok(Event::Finished(finish))));
+            let _ = client.events.unbounded_send(Told::now(Ok(Event::Finished(finish))));
             self.clients.remove(&output.id);
         } else if !listening {
             self.clients.remove(&output.id);
@@ -240,7 +242,7 @@ impl<B: Backend> Desk<B> {
         let mut first = Some(error);
         for (id, client) in std::mem::take(&mut self.clients) {
             let told = first.take().unwrap_or_else(|| Error::DeviceLost { what: text.clone() });
-            let _ = client.events.send(Told::now(Err(told)));
+            let _ = client.events.unbounded_send(Told::now(Err(told)));
             self.forget(id);
         }
     }

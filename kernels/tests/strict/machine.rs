@@ -14,10 +14,11 @@ pub const SCHEDULES: [Schedule; 3] = [Schedule::Forward, Schedule::Reverse, Sche
 /// Parsed modules, once per program. From the file: a kernel that changes needs no new test program.
 fn parsed(stem: &str, arch: &str) -> Arc<Module> {
     static MODULES: Mutex<BTreeMap<String, Arc<Module>>> = Mutex::new(BTreeMap::new());
-    let path = format!("{}/ptx/{stem}.{arch}.ptx", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/ptx/{stem}.{arch}.ptx.gz", env!("CARGO_MANIFEST_DIR"));
     let mut modules = MODULES.lock().unwrap();
     if !modules.contains_key(&path) {
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let packed = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let text = engraft_kernels::unpack(&packed).unwrap_or_else(|e| panic!("{path}: {e}"));
         modules.insert(path.clone(), Arc::new(Module::parse(&text).unwrap()));
     }
     modules[&path].clone()

@@ -11,8 +11,9 @@ pub fn module(stem: &str, arch: &str) -> Arc<Module> {
     let mut parsed = PARSED.get_or_init(Mutex::default).lock().unwrap();
     let make = || {
         // The file itself, which a test of the manifest holds to be the one that the crate embeds.
-        let path = format!("{}/ptx/{stem}.{arch}.ptx", env!("CARGO_MANIFEST_DIR"));
-        Arc::new(Module::parse(&std::fs::read_to_string(path).unwrap()).unwrap())
+        let path = format!("{}/ptx/{stem}.{arch}.ptx.gz", env!("CARGO_MANIFEST_DIR"));
+        let text = engraft_kernels::unpack(&std::fs::read(path).unwrap()).unwrap();
+        Arc::new(Module::parse(&text).unwrap())
     };
     parsed.entry(format!("{stem} {arch}")).or_insert_with(make).clone()
 }

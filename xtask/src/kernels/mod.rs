@@ -2,12 +2,13 @@
 //!
 //! The compiler is pinned and comes from its Python wheel, installed by `pip` into an ignored folder; nothing of a CUDA
 //! toolkit is needed. Sources are handed over in memory under fixed names, so the text does not depend on the machine.
-//! Every stem has its own manifest, written together with its PTX: two people who work on two kernels never meet in a
-//! file. `--check` writes nothing: it compares bytes, names every stale file, and holds what `ptxas` reports against
-//! `kernels/limits.txt`.
+//! PTX is kept compressed, one file per stem and architecture; every stem has its own manifest in text, written together
+//! with its PTX: two people who work on two kernels never meet in a file. `--check` writes nothing: it compares texts,
+//! names every stale file, and holds what `ptxas` reports against `kernels/limits.txt`.
 
 mod manifest;
 mod nvrtc;
+mod packed;
 mod ptxas;
 mod wheels;
 
@@ -139,7 +140,7 @@ fn run(options: &Options, tools: &Tools) -> Outcome<()> {
         let manifest = stems.entry(source.stem.clone()).or_default();
         manifest.source(&source.file, &source.text, &headers);
         for (arch, (ptx, resources)) in source.arches.iter().zip(modules.by_ref()) {
-            let path = root.join("ptx").join(format!("{}.{arch}.ptx", source.stem));
+            let path = root.join("ptx").join(format!("{}.{arch}.ptx.gz", source.stem));
             place(options.check, &path, &ptx, &mut stale)?;
             manifest.module(arch, &ptx, resources.as_ref());
             over.extend(resources.iter().flat_map(|r| ptxas::over(r, arch, &limits)));
@@ -203,14 +204,18 @@ fn compile(
 
 /// Writes a generated file, or notes that it is not what the sources give.
 fn place(check: bool, path: &Path, text: &str, stale: &mut Vec<String>) -> Outcome<()> {
-    if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
+    let compressed = path.extension().is_some_and(|ending| ending == "gz");
+    let old = if compressed { packed::read(path) } else { read(path) };
+    // The text decides: another version of the encoder may write other bytes for it.
+    if old.is_ok_and(|old| old == text) {
         return Ok(());
     }
     if check {
         stale.push(format!("{} is not what the sources give", path.display()));
         return Ok(());
     }
-    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+    let bytes = if compressed { packed::pack(text)? } else { text.as_bytes().to_vec() };
+    std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// Generated files whose source is gone.
@@ -218,7 +223,7 @@ fn orphans(root: &Path, sources: &[Source]) -> Outcome<Vec<String>> {
     let known = |name: &str| {
         sources.iter().any(|s| {
             name == format!("{}.json", s.stem)
-                || s.arches.iter().any(|arch| name == format!("{}.{arch}.ptx", s.stem))
+                || s.arches.iter().any(|arch| name == format!("{}.{arch}.ptx.gz", s.stem))
         })
     };
     let here = files(&root.join("ptx"), "")?;
@@ -229,5 +234,38 @@ fn report(stale: &[String], over: &[String]) -> Outcome<()> {
     match stale.is_empty() && over.is_empty() {
         true => Ok(()),
         false => Err([stale, over].concat().join("\n")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compressed_file_is_stale_by_its_text() {
+        let path = std::env::temp_dir().join(format!("engraft-place-{}.ptx.gz", std::process::id()));
+        let mut stale = Vec::new();
+        place(true, &path, "one", &mut stale).unwrap();
+        assert_eq!(stale.len(), 1, "an absent file is stale");
+        place(false, &path, "one", &mut stale).unwrap();
+        assert_eq!(packed::read(&path).unwrap(), "one");
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes, packed::pack("one").unwrap(), "equal texts give equal files");
+        // The same text by another encoder: the level is in the header.
+        let mut other = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        std::io::Write::write_all(&mut other, b"one").unwrap();
+        let other = other.finish().unwrap();
+        assert_ne!(other, bytes);
+        std::fs::write(&path, &other).unwrap();
+        place(false, &path, "one", &mut stale).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), other, "a text that has not changed is not written");
+        place(true, &path, "one", &mut stale).unwrap();
+        assert_eq!(stale.len(), 1);
+        place(true, &path, "two", &mut stale).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
+        place(true, &path, "one", &mut stale).unwrap();
+        assert_eq!(stale.len(), 3, "another text and a damaged file are stale");
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,0 +1,120 @@
+//! `engraft generate`: one prompt, one continuation.
+
+use super::args::GenerateArgs;
+use super::failure::{Failure, Outcome};
+use super::output::{bold, bytes, count, dim, emit, fresh_seed, json, mutter, note, summary};
+use engraft::{Error, Float, GenerateOptions, SamplingParams, TextGenerator, TextStream};
+use serde_json::json;
+use std::io::{IsTerminal, Read, stderr, stdin, stdout};
+use std::path::Path;
+
+pub fn run(args: &GenerateArgs) -> Outcome {
+    let prompt = prompt(args)?;
+    let model = args.model.open()?;
+    let sampling = args.sampling.params(model.sampling(), fresh_seed());
+    let mut options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
+    options.stop = args.stop.clone();
+    if args.json {
+        let mut stream = model.generate(&prompt, &options)?;
+        let text = stream.text()?;
+        return json(&report(&model, &prompt, &text, &stream, sampling));
+    }
+    introduce(&model, args.model.is_demo());
+    let mut stream = model.generate(&prompt, &options)?;
+    let on_screen = stdout().is_terminal() && stderr().is_terminal();
+    if on_screen {
+        // The prompt is no part of standard output; on one screen both read as one text.
+        mutter(&bold(&prompt));
+    }
+    let mut ends_line = true;
+    for piece in stream.by_ref() {
+        let piece = piece?;
+        emit(&piece)?;
+        ends_line = piece.ends_with('\n');
+    }
+    if !ends_line && stdout().is_terminal() {
+        note("");
+    }
+    let mut line = summary(stream.stats());
+    if !sampling.is_greedy() {
+        line.push_str(&format!(", seed {}", sampling.seed));
+    }
+    note(&dim(&line));
+    Ok(())
+}
+
+/// The prompt as it was given; a file's last line end is not part of it.
+fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
+    let read = match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) => return Ok(text.clone()),
+        (None, Some(path)) if path == Path::new("-") => {
+            let mut text = String::new();
+            stdin().read_to_string(&mut text).map_err(|e| Error::io("standard input", e)).map(|_| text)
+        }
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|e| Error::io(path, e)),
+        (None, None) => return Err(Failure::Usage("give --prompt or --prompt-file".into())),
+    };
+    let text = read?;
+    let end = text.strip_suffix('\n').map_or(text.as_str(), |t| t.strip_suffix('\r').unwrap_or(t));
+    Ok(end.to_string())
+}
+
+/// One line about who answers.
+pub(super) fn introduce(model: &TextGenerator, demo: bool) {
+    let info = model.info();
+    let file = Path::new(&info.name).file_name().map_or(info.name.as_str().into(), |f| f.to_string_lossy());
+    let name = if demo { "demo model (embedded; --model takes another)".into() } else { file };
+    note(&dim(&format!(
+        "{name}: {}, {} parameters, {} of weights, {} on {}, loaded in {:.2} s",
+        info.arch,
+        count(info.parameters),
+        bytes(info.plan.bytes() as u64),
+        info.plan.backend,
+        info.device,
+        info.load_seconds
+    )));
+    if !demo && info.plan.backend.starts_with("cuda") && info.plan.dtype == Float::F32 {
+        note(&dim("activations are f32, which tensor cores do not multiply; --dtype bf16 or f16 takes them"));
+    }
+}
+
+fn report(
+    model: &TextGenerator,
+    prompt: &str,
+    text: &str,
+    stream: &TextStream,
+    sampling: SamplingParams,
+) -> serde_json::Value {
+    let (info, stats) = (model.info(), stream.stats());
+    json!({
+        "model": info.name,
+        "backend": info.plan.backend,
+        "dtype": info.plan.dtype,
+        "prompt": prompt,
+        "text": text,
+        "tokens": stats.tokens,
+        "prompt_tokens": stats.prompt_tokens,
+        "finish": stats.finish.as_ref().map(|f| f.name()),
+        "ended_by": stats.finish.as_ref().map(|f| f.to_string()),
+        "sampling": {
+            "temperature": shown(sampling.temperature),
+            "top_k": sampling.top_k,
+            "top_p": shown(sampling.top_p),
+            "min_p": shown(sampling.min_p),
+            "repetition_penalty": shown(sampling.repetition_penalty),
+            "seed": sampling.seed,
+        },
+        "timings": {
+            "load_seconds": info.load_seconds,
+            "prompt_seconds": stats.prompt_seconds,
+            "prompt_tokens_per_second": stats.prompt_rate(),
+            "decode_seconds": stats.decode_seconds,
+            "decode_tokens_per_second": stats.decode_rate(),
+        },
+    })
+}
+
+/// The number as it was typed: `0.9`, not the f32's digits in f64.
+fn shown(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(x.into())
+}

@@ -1,0 +1,70 @@
+//! The program `engraft`: arguments in, the library's calls, people's text out.
+//!
+//! What a script reads (a continuation, a table, JSON) goes to standard output, everything else to standard error.
+//! Exit status: 0, 1 for a failure, 2 for wrong usage.
+//!
+//! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns a
+//! [`Failure`] (`failure.rs`); only this file turns one into text and an exit status.
+
+mod args;
+mod bench;
+mod chat;
+mod convert;
+mod doctor;
+mod failure;
+mod generate;
+mod output;
+mod plan;
+
+use args::Command;
+use clap::Parser;
+use engraft::Error;
+use failure::Failure;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    logging();
+    let outcome = match args.command {
+        Command::Generate(args) => generate::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Convert(args) => convert::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::WriteShape(args) => bench::write_shape(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader went away (`engraft generate ... | head`): nothing is wrong.
+        Err(Failure::Run(Error::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(Failure::Run(error)) => {
+            report(&one_line(&error.to_string()));
+            ExitCode::FAILURE
+        }
+        Err(Failure::Usage(text)) => {
+            report(&format!("{}\n\nFor more information, try '--help'.", one_line(&text)));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Warnings, or what `ENGRAFT_LOG` asks for (`debug`, `engraft_core=trace`), to standard error.
+fn logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ENGRAFT_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+}
+
+fn report(text: &str) {
+    // When standard error is closed, the exit status is all that is left.
+    let _ = writeln!(std::io::stderr(), "error: {text}");
+}
+
+/// Whatever a broken file put into a message, it stays one line.
+fn one_line(text: &str) -> String {
+    text.split(['\n', '\r']).map(str::trim).filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ")
+}

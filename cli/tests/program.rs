@@ -1,0 +1,460 @@
+//! The program from outside: what goes to which stream, exit statuses, messages of one line.
+
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const PROMPT: &str = "This package provides";
+
+fn engraft(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_engraft")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn with_input(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(&engraft(args))).unwrap()
+}
+
+/// Status 1, nothing on standard output, one line on standard error that has all of `words`.
+fn fails(args: &[&str], words: &[&str]) {
+    let output = engraft(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{text}");
+    assert_eq!(text.lines().last(), errors.first().copied(), "{text}");
+    for word in words {
+        assert!(errors[0].contains(word), "{word:?} is not in {text}");
+    }
+}
+
+fn misused(args: &[&str], words: &[&str]) {
+    let output = engraft(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    assert!(output.stdout.is_empty());
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text}");
+    }
+}
+
+fn manifest() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A folder that this test alone uses.
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A copy of the demo model's folder.
+fn demo_copy(name: &str) -> PathBuf {
+    let to = folder(name);
+    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(manifest().join("../engraft/demo-model").join(file), to.join(file)).unwrap();
+    }
+    to
+}
+
+#[test]
+fn the_same_seed_prints_the_same_text_and_nothing_else() {
+    let run = |seed: &str| stdout(&engraft(&["generate", "--prompt", PROMPT, "--seed", seed]));
+    let first = run("7");
+    assert_eq!(first, run("7"));
+    assert!(first.len() > 20 && !first.contains(PROMPT) && !first.contains("tokens/s"), "{first}");
+    assert!((8..14).any(|seed| run(&seed.to_string()) != first), "the seed changes nothing");
+    let output = engraft(&["generate", "--prompt", PROMPT, "--seed", "7", "--threads", "1"]);
+    assert_eq!(stdout(&output), first, "the number of threads changes the text");
+    assert!(stderr(&output).contains("tokens/s") && stderr(&output).contains("seed 7"));
+}
+
+#[test]
+fn greedy_text_is_the_reference_implementations() {
+    let golden = manifest().join("../tests/golden/real/demo-model.json");
+    let golden: Value = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
+    let prompts = golden["prompts"].as_array().unwrap();
+    assert!(prompts.len() >= 3);
+    for prompt in prompts {
+        let want = prompt["greedy_ids"].as_array().unwrap();
+        let safe = prompt["greedy_safe_tokens"].as_u64().unwrap() as usize;
+        let text = prompt["text"].as_str().unwrap();
+        let count = want.len().to_string();
+        let got =
+            json(&["generate", "--prompt", text, "--temperature", "0", "--max-new-tokens", &count, "--json"]);
+        assert_eq!(got["prompt_tokens"].as_u64().unwrap() as usize, prompt["ids"].as_array().unwrap().len());
+        assert_eq!(got["tokens"].as_array().unwrap()[..safe], want[..safe], "{text}");
+        if safe == want.len() {
+            assert_eq!(got["text"], prompt["greedy_text"], "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_from_a_file_or_standard_input_is_the_same_prompt() {
+    let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
+    let file = folder("prompt").join("prompt.txt");
+    fs::write(&file, format!("{PROMPT}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(stdout(&engraft(&["generate", "--prompt-file", file, "--temperature", "0"])), want);
+    let piped = with_input(&["generate", "--prompt-file", "-", "--temperature", "0"], PROMPT);
+    assert_eq!(stdout(&piped), want);
+}
+
+#[test]
+fn json_has_text_tokens_finish_and_timings() {
+    let got = json(&["generate", "--prompt", PROMPT, "--seed", "3", "--max-new-tokens", "9", "--json"]);
+    assert_eq!(got["tokens"].as_array().unwrap().len(), 9);
+    assert_eq!((got["finish"].as_str(), got["prompt_tokens"].as_u64()), (Some("length"), Some(4)));
+    assert_eq!(got["sampling"]["seed"], 3);
+    // What the demo model's generation_config.json says.
+    assert_eq!(
+        (got["sampling"]["temperature"].as_f64(), got["sampling"]["top_p"].as_f64()),
+        (Some(0.7), Some(0.9))
+    );
+    assert!(got["timings"]["decode_tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert!(!got["text"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let whole = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
+    let stop = "D-Bus interface";
+    let cut = whole.find(stop).expect("the greedy text has the stop string");
+    let args =
+        ["generate", "--prompt", PROMPT, "--temperature", "0", "--stop", "never", "--stop", stop, "--json"];
+    let got = json(&args);
+    assert_eq!(got["text"].as_str().unwrap(), &whole[..cut]);
+    assert_eq!(got["finish"], "stop");
+    assert!(got["ended_by"].as_str().unwrap().contains(stop));
+}
+
+#[test]
+fn activations_in_16_bits_still_make_text() {
+    for dtype in ["f16", "bf16"] {
+        let text =
+            stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0", "--dtype", dtype]));
+        assert!(text.contains("package"), "{dtype}: {text}");
+    }
+}
+
+#[test]
+fn a_folder_is_the_same_model_as_the_embedded_one() {
+    let model = demo_copy("folder");
+    let model = model.to_str().unwrap();
+    let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
+    assert_eq!(
+        stdout(&engraft(&["generate", "--model", model, "--prompt", PROMPT, "--temperature", "0"])),
+        want
+    );
+}
+
+#[test]
+fn an_unknown_architecture_runs_by_a_table() {
+    let model = demo_copy("acme");
+    let config = fs::read_to_string(model.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["model_type"] = "acme".into();
+    config["architectures"] = serde_json::json!(["AcmeForCausalLM"]);
+    fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let table = model.join("acme.toml");
+    fs::write(&table, "name = 'acme'\nmodel_types = ['acme']\nlike = 'llama'\n").unwrap();
+    let (model, table) = (model.to_str().unwrap(), table.to_str().unwrap());
+    let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
+    let by_table = ["--model", model, "--policy", table];
+    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
+    assert_eq!(stdout(&engraft(&[&run[..], &by_table[..]].concat())), want);
+    let plan = stdout(&engraft(&[&["plan"][..], &by_table[..]].concat()));
+    let why = "policy acme: a table given by the user describes model_type \"acme\", like llama";
+    assert!(plan.contains(why), "{plan}");
+    let out = folder("acme-converted");
+    let out = out.to_str().unwrap();
+    let said = stdout(&engraft(&["convert", model, "--out", out, "--policy", table]));
+    assert!(said.contains("1 rank"), "{said}");
+    let converted = ["--model", out, "--policy", table];
+    assert_eq!(stdout(&engraft(&[&run[..], &converted[..]].concat())), want);
+    fails(&["plan", "--model", model, "--policy", "table.yaml"], &["table.yaml", ".json or .toml"]);
+    fails(&["convert", model, "--out", out, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
+    fails(&["plan", "--model", model, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
+}
+
+#[test]
+fn a_deepspeed_configuration_is_taken_as_a_file() {
+    let dir = folder("configured");
+    let file = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
+    let want = stdout(&engraft(&run));
+
+    let plain = file("plain.json", r#"{"dtype": "fp32", "replace_with_kernel_inject": true}"#);
+    assert_eq!(stdout(&engraft(&["plan", "--config", &plain])), stdout(&engraft(&["plan"])));
+    let half = file("half.toml", "dtype = 'bf16'\nreplace_with_kernel_inject = true\n");
+    let plan = stdout(&engraft(&["plan", "--config", &half]));
+    assert!(plan.contains("activations bf16"), "{plan}");
+
+    let demo = manifest().join("../engraft/demo-model");
+    let own = serde_json::json!({
+        "dtype": "fp32", "replace_with_kernel_inject": true, "checkpoint": demo.to_str().unwrap(),
+    });
+    let own = file("own.json", &own.to_string());
+    assert_eq!(stdout(&engraft(&[&run[..], &["--config", &own]].concat())), want);
+    misused(&["plan", "--config", &own, "--model", demo.to_str().unwrap()], &["`checkpoint`", "give one"]);
+    misused(&["plan", "--config", &plain, "--dtype", "f16"], &["cannot be used with", "--dtype"]);
+    misused(&["bench", "--config", &plain], &["bench takes no --config"]);
+    let typo = file("typo.json", r#"{"max_out_token": 64}"#);
+    fails(&["plan", "--config", &typo], &["max_out_token"]);
+    fails(&["plan", "--config", "/no/such/ds.json"], &["/no/such/ds.json"]);
+}
+
+#[test]
+fn broken_models_fail_with_one_line() {
+    fails(&["generate", "--prompt", "x", "--model", "/no/such/model"], &["/no/such/model"]);
+    fails(&["plan", "--model", "/no/such/model.gguf"], &["/no/such/model.gguf"]);
+
+    let cut = demo_copy("cut");
+    let weights = fs::read(cut.join("model.safetensors")).unwrap();
+    fs::write(cut.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    fails(
+        &["generate", "--prompt", "x", "--model", cut.to_str().unwrap()],
+        &["data_offsets", "the file has"],
+    );
+
+    let unknown = demo_copy("unknown");
+    let config = fs::read_to_string(unknown.join("config.json")).unwrap();
+    fs::write(
+        unknown.join("config.json"),
+        config.replace("\"llama\"", "\"lama\"").replace("\"hidden_size\"", "\"size\""),
+    )
+    .unwrap();
+    fails(&["plan", "--model", unknown.to_str().unwrap()], &["no injection policy", "\"lama\""]);
+
+    let missing = demo_copy("missing");
+    fs::remove_file(missing.join("config.json")).unwrap();
+    fails(&["plan", "--model", missing.to_str().unwrap()], &["config.json"]);
+
+    let mute = demo_copy("mute");
+    fs::remove_file(mute.join("tokenizer.json")).unwrap();
+    fails(&["generate", "--prompt", "x", "--model", mute.to_str().unwrap()], &["tokenizer.json"]);
+
+    let text = folder("text").join("model.gguf");
+    fs::write(&text, "this is no model").unwrap();
+    fails(&["generate", "--prompt", "x", "--model", text.to_str().unwrap()], &["model.gguf", "GGUF"]);
+}
+
+#[test]
+fn requests_that_cannot_be_served_fail_with_one_line() {
+    let long = "package ".repeat(2000);
+    fails(&["generate", "--prompt", &long], &["the prompt has", "512"]);
+    fails(&["generate", "--prompt-file", "/no/such/file"], &["/no/such/file"]);
+    fails(&["generate", "--prompt", "x", "--backend", "cuda:1"], &["cuda:1", "no cuda backend"]);
+    fails(&["generate", "--prompt", "x", "--backend", "wgpu:llvmpipe"], &["no wgpu backend"]);
+}
+
+#[cfg(not(feature = "hub"))]
+#[test]
+fn a_hub_id_says_which_feature_it_needs() {
+    fails(&["generate", "--prompt", "x", "--model", "org/some-model"], &["org/some-model", "`hub`"]);
+}
+
+#[test]
+fn wrong_usage_has_status_2() {
+    misused(&[], &["Usage"]);
+    misused(&["generate"], &["--prompt"]);
+    misused(&["generate", "--prompt", "a", "--prompt-file", "b"], &["cannot be used with"]);
+    misused(&["generate", "--prompt", "a", "--backend", "tpu"], &["tpu", "cpu", "cuda", "wgpu"]);
+    misused(&["generate", "--prompt", "a", "--dtype", "f8"], &["f32, f16, bf16"]);
+    misused(&["generate", "--prompt", "a", "--temperature", "-1"], &["greedy"]);
+    misused(&["generate", "--prompt", "a", "--temperature", "nan"], &["greedy"]);
+    misused(&["generate", "--prompt", "a", "--top-p", "0"], &["allowed"]);
+    misused(&["generate", "--prompt", "a", "--min-p", "1"], &["allowed"]);
+    misused(&["generate", "--prompt", "a", "--stop", ""], &["empty"]);
+    misused(&["bench", "--shape", "huge"], &["tiny", "llama-8b"]);
+    misused(&["bench", "--shape", "S", "--model", "x"], &["cannot be used with"]);
+    misused(&["serve-nothing"], &["serve-nothing"]);
+}
+
+#[test]
+fn the_demo_models_plan() {
+    let want = fs::read_to_string(manifest().join("tests/snapshots/plan-demo.txt")).unwrap();
+    // Kernels are named by the instruction set; the snapshot has the usual one.
+    let got = stdout(&engraft(&["plan"])).replace("_portable", "_avx2").replace("_avx512", "_avx2");
+    assert_eq!(got, want, "if this is meant: cargo run -- plan > cli/tests/snapshots/plan-demo.txt");
+    let plan = json(&["plan", "--json"]);
+    assert_eq!(plan["arch"], "llama");
+    assert_eq!(plan["origin"]["policy"], "llama");
+    let filled = plan["origin"]["filled"].as_array().unwrap();
+    let down = filled.iter().find(|f| f["operand"] == "down.weight" && f["layer"] == 3).unwrap();
+    assert_eq!(down["tensors"], serde_json::json!(["model.layers.3.mlp.down_proj.weight"]));
+    assert_eq!(down["cut"], "row, grains of 64");
+    assert!(
+        plan["rows"].as_array().unwrap().iter().all(|r| r["kernel"].is_string() != r["composed"].is_string())
+    );
+}
+
+#[test]
+fn the_plan_lists_tensors_when_asked() {
+    let short = stdout(&engraft(&["plan"]));
+    let long = stdout(&engraft(&["plan", "--tensors"]));
+    let list = long.strip_prefix(&short).expect("the list stands below the plan");
+    let line = |operand: &str| list.lines().find(|l| l.contains(operand)).unwrap_or_else(|| panic!("{list}"));
+    let attention = "model.layers.{}.self_attn";
+    let want = format!(
+        "<- {attention}.q_proj.weight + {attention}.k_proj.weight + {attention}.v_proj.weight; column, units of 32"
+    );
+    let got = line("qkv.weight");
+    assert!(got.starts_with("0-4 ") && got.ends_with(&want), "{got}");
+    assert!(line("mlp_norm.weight").ends_with("post_attention_layernorm.weight; replicated"), "{list}");
+    assert!(line("token_embed.weight").contains("<- model.embed_tokens.weight; column"), "{list}");
+}
+
+#[test]
+fn chat_without_a_terminal_reads_lines_and_continues_plain_text() {
+    let output = with_input(
+        &["chat", "--temperature", "0"],
+        &format!("/help\n{PROMPT}\n/what\n/retry\n/quit\nnot read\n"),
+    );
+    let (text, notes) = (stdout(&output), stderr(&output));
+    let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
+    assert_eq!(text, format!("{want}{want}"));
+    assert!(notes.contains("no chat template") && notes.contains("/reset"), "{notes}");
+    assert!(notes.contains("/what is no command"), "{notes}");
+}
+
+#[test]
+fn doctor_names_backends_and_libraries() {
+    let text = stdout(&engraft(&["doctor"]));
+    for word in ["backends", "cpu", "libcuda.so.1", "libvulkan.so.1", "memory"] {
+        assert!(text.contains(word), "{text}");
+    }
+    let report = json(&["doctor", "--json"]);
+    assert_eq!(report["backends"]["cpu"], true);
+    assert!(report["cpu"]["threads"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn bench_measures_a_random_shape() {
+    for weights in ["f32", "q8_0"] {
+        let args = [
+            "bench",
+            "--shape",
+            "tiny",
+            "--weights",
+            weights,
+            "--batch",
+            "1,3",
+            "--prompt",
+            "24",
+            "--decode",
+            "6",
+            "--repeat",
+            "1",
+            "--profile",
+            "--json",
+        ];
+        let report = json(&args);
+        let batches = report["batches"].as_array().unwrap();
+        assert_eq!(batches.len(), 2);
+        for batch in batches {
+            assert!(batch["prefill_tokens_per_second"].as_f64().unwrap() > 0.0);
+            assert!(batch["decode_share_of_read"].as_f64().unwrap() > 0.0);
+            assert_eq!(batch["step_seconds"].as_array().unwrap().len(), 1);
+        }
+        assert!(report["limits"]["fma_gflop_per_second"].as_f64().unwrap() > 0.0);
+        assert!(!report["profile"]["decode"]["by_op"].as_array().unwrap().is_empty());
+        // Embedding (tied), two layers of q, k, v, o, gate, up, down: 4 bytes or 34 per 32 values.
+        let values = 256 * 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64);
+        let bytes = if weights == "f32" { values * 4 } else { values / 32 * 34 };
+        assert_eq!(report["weight_bytes_per_step"], bytes);
+    }
+}
+
+#[test]
+fn bench_measures_texts_of_an_encoder() {
+    let bert = manifest().join("../tests/golden/bert");
+    let bert = bert.to_str().unwrap();
+    let args = ["bench", "--model", bert, "--batch", "1,4", "--prompt", "9", "--repeat", "1", "--profile"];
+    let report = json(&[&args[..], &["--json"]].concat());
+    for (batch, size) in report["batches"].as_array().unwrap().iter().zip([1.0, 4.0]) {
+        let seconds = batch["batch_seconds"][0].as_f64().unwrap();
+        assert!((batch["texts_per_second"].as_f64().unwrap() * seconds - size).abs() < 1e-6 * size);
+        assert!(batch["share_of_fma"].as_f64().unwrap() > 0.0 && batch.get("step_seconds").is_none());
+    }
+    let ops = report["profile"]["prefill"]["by_op"].as_array().unwrap();
+    assert!(ops.iter().any(|op| op["op"] == "attend_dense"), "{ops:?}");
+    let text = stdout(&engraft(&args));
+    assert!(text.contains("texts/s") && !text.contains("decode"), "{text}");
+    // More tokens than the model has positions.
+    let long = engraft(&["bench", "--model", bert, "--prompt", "4000"]);
+    let text = String::from_utf8_lossy(&long.stderr);
+    assert!(!long.status.success() && text.contains("4000") && text.contains("--prompt"), "{text}");
+}
+
+#[test]
+fn converting_and_quantizing() {
+    let out = folder("converted");
+    let (out, demo) = (out.to_str().unwrap(), manifest().join("../engraft/demo-model"));
+    let demo = demo.to_str().unwrap();
+    let said = stdout(&engraft(&["convert", demo, "--out", out, "--tp", "2", "--quantize", "int8:64"]));
+    assert!(said.contains("2 ranks") && said.lines().count() == 1, "{said}");
+    let plan = json(&["plan", out, "--json"]).to_string();
+    assert!(plan.contains("int8"), "{plan}");
+    let line = ["generate", "--prompt", PROMPT, "--max-new-tokens", "8", "--temperature", "0"];
+    let direct = stdout(&engraft(&[&line[..], &["--quantize", "int8:64"]].concat()));
+    assert_eq!(stdout(&engraft(&[&line[..], &["--model", out]].concat())), direct);
+    fails(&["convert", demo, "--out", out], &["--out", "empty or new folder"]);
+    fails(&["convert", "absent", "--out", out], &["absent"]);
+    misused(&["convert", demo, "--out", out, "--tp", "3"], &["--tp", "1, 2, 4, 8"]);
+    misused(&["plan", "--quantize", "int8:40"], &["--quantize", "int8:40", "multiple of 32"]);
+}
+
+#[test]
+fn a_hub_id_is_found_in_the_shared_cache() {
+    let cache = folder("hub-cache");
+    let inside = cache.join("models--org--demo/snapshots/0a1b");
+    fs::create_dir_all(cache.join("models--org--demo/refs")).unwrap();
+    fs::create_dir_all(&inside).unwrap();
+    fs::write(cache.join("models--org--demo/refs/main"), "0a1b").unwrap();
+    for file in fs::read_dir(manifest().join("../engraft/demo-model")).unwrap() {
+        let file = file.unwrap().path();
+        fs::copy(&file, inside.join(file.file_name().unwrap())).unwrap();
+    }
+    let run = |id: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+        program.args(["plan", id]).env("HF_HUB_CACHE", &cache);
+        program.stdin(Stdio::null()).output().unwrap()
+    };
+    assert!(stdout(&run("org/demo")).contains("llama"));
+    #[cfg(not(feature = "hub"))]
+    assert!(stderr(&run("org/absent")).contains("cargo feature `hub`"));
+}

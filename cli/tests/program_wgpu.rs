@@ -1,0 +1,90 @@
+//! The program on wgpu: without a driver one sentence says what to install, on an adapter the text is the CPU's.
+//!
+//! `ENGRAFT_REQUIRE=wgpu:<part of a name>` makes a missing adapter a failure; else that part says that it was left out.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Command, Output, Stdio};
+
+fn engraft(driver: Option<&str>, args: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+    if let Some(driver) = driver {
+        program.env("VK_DRIVER_FILES", driver);
+    }
+    program.args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn generate(driver: Option<&str>, backend: &str) -> Output {
+    let args =
+        ["generate", "--prompt", "This package provides", "--max-new-tokens", "6", "--temperature", "0"];
+    engraft(driver, &[&args[..], &["--backend", backend]].concat())
+}
+
+/// The adapter to run on: the one that is asked for, or the first here.
+fn adapter() -> Option<String> {
+    let required = std::env::var("ENGRAFT_REQUIRE").ok().filter(|name| name.starts_with("wgpu"));
+    let first = || Some(engraft::backends::adapters().first()?.split_whitespace().next()?.to_lowercase());
+    required.or_else(|| Some(format!("wgpu:{}", first()?)))
+}
+
+#[test]
+fn without_a_driver_one_sentence_says_what_to_install() {
+    let output = generate(Some("/nonexistent"), "wgpu");
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(output.stdout.is_empty());
+    let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{text}");
+    for words in ["wgpu", "no adapter was found", "libvulkan1"] {
+        assert!(errors[0].contains(words), "{words:?} is not in {text}");
+    }
+}
+
+#[test]
+fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
+    let Some(backend) = adapter() else {
+        println!("left out: no adapter on this machine");
+        return;
+    };
+    let cpu = stdout(&generate(None, "cpu"));
+    assert!(!cpu.trim().is_empty());
+    assert_eq!(stdout(&generate(None, &backend)), cpu);
+    let name = backend.split_once(':').map_or("", |(_, part)| part);
+    let doctor = stdout(&engraft(None, &["doctor"]));
+    assert!(doctor.to_lowercase().contains(name), "{doctor}");
+    let plan = stdout(&engraft(None, &["plan", "--backend", &backend]));
+    assert!(plan.contains("linear") && !plan.contains("missing"), "{plan}");
+    let unknown = engraft(None, &["plan", "--backend", "wgpu:no such adapter"]);
+    assert!(!unknown.status.success() && stderr(&unknown).contains("adapters here"), "{}", stderr(&unknown));
+}
+
+#[test]
+fn bench_measures_an_adapter_beside_its_own_limits() {
+    let Some(backend) = adapter() else {
+        println!("left out: no adapter on this machine");
+        return;
+    };
+    let sizes = ["--prompt", "4", "--decode", "4", "--repeat", "1", "--json"];
+    let bench = ["bench", "--shape", "tiny", "--backend", &backend];
+    let output = stdout(&engraft(None, &[&bench[..], &sizes].concat()));
+    let report: serde_json::Value = serde_json::from_str(&output).unwrap();
+    let figure = |v: &serde_json::Value| v.as_f64().filter(|x| x.is_finite() && *x > 0.0).unwrap();
+    figure(&report["limits"]["read_gb_per_second"]);
+    figure(&report["limits"]["fma_gflop_per_second"]);
+    figure(&report["batches"][0]["decode_tokens_per_second"]);
+    // Kept or refused, never silently another.
+    let strict = engraft(None, &["plan", "--mode", "reference", "--backend", &backend]);
+    assert!(strict.status.success() || stderr(&strict).contains("mode reference"), "{}", stderr(&strict));
+    let refused = engraft(None, &["generate", "--prompt", "a", "--mode", "reference"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("cuda or wgpu"), "{}", stderr(&refused));
+}

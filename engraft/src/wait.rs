@@ -1,0 +1,26 @@
+//! Waiting on a thread for what an async task would be woken for.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls until there is a value; this thread sleeps meanwhile. Works inside of any runtime, which it blocks.
+pub(crate) fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match poll(&mut context) {
+            Poll::Ready(value) => return value,
+            // A wake-up between the poll and this makes it return at once; one without a reason polls once more.
+            Poll::Pending => thread::park(),
+        }
+    }
+}
