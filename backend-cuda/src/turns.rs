@@ -87,6 +87,13 @@ impl Turns {
         Ok(work())
     }
 
+    /// Puts the event behind all work that was enqueued so far, if there was any.
+    pub fn behind(&self) -> Result<Option<sys::CUevent>> {
+        let mut state = lock(&self.0);
+        state.mark()?;
+        Ok(state.event.filter(|_| state.last == Last::Marked))
+    }
+
     /// Whether nobody else has enqueued anything since `stream` did.
     pub fn is_last(&self, stream: CUstream) -> bool {
         lock(&self.0).last == Last::Of(stream)
