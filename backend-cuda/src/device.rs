@@ -8,11 +8,11 @@ use crate::driver::{self, check};
 use crate::kernel::BLASLT;
 use crate::mem::{Pool, lock};
 use crate::modules::{Loads, Modules};
+use crate::packing::Packing;
 use crate::slopes::Slopes;
 use crate::terms::Terms;
 use crate::trail::Trail;
 use crate::turns::Turns;
-use crate::wait;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::Caps;
 use engraft_core::mem::{DeviceMem, Float};
@@ -61,6 +61,9 @@ pub struct Listed {
     /// Bytes of memory.
     pub memory_bytes: u64,
 }
+
+/// How long a wait may take unless the device is opened with another limit.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// The oldest devices that the kernels run on (Ampere).
 const OLDEST: (i32, i32) = (8, 0);
@@ -159,6 +162,7 @@ pub struct Cuda {
     pub(crate) slopes: Slopes,
     pub(crate) blaslt: Option<Arc<BlasLt>>,
     pub(crate) blaslt_products: AtomicU64,
+    pub(crate) packing: Packing,
     /// Whether a weight in `w8a8` has come.
     integers: AtomicBool,
     /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
@@ -208,11 +212,12 @@ impl Cuda {
             },
             blocking: config.blocking,
             in_order: config.in_order,
-            wait_limit: config.wait_limit.unwrap_or(wait::LIMIT),
+            wait_limit: config.wait_limit.unwrap_or(WAIT_LIMIT),
             modules: Modules::new(target, config.kernel_cache, shared_bytes),
             slopes: Slopes::default(),
             blaslt,
             blaslt_products: AtomicU64::new(0),
+            packing: Packing::default(),
             integers: AtomicBool::new(false),
             listed,
             context,

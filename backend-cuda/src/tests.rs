@@ -3,15 +3,16 @@
 use crate::compile::{compile, load_text};
 use crate::cubins::{Cubins, Target};
 use crate::formed::Formed;
+use crate::weight::Order;
 use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads};
 use engraft_core::backend::{Backend, Stream, block_on};
-use engraft_core::mem::{Buf, DeviceMem, Float, Mat};
+use engraft_core::mem::{Buf, DeviceMem, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
 use engraft_kernels::pack::Form;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::kv::KvView;
-use engraft_kernels::params::{Elem, MatView, elementwise, flash};
+use engraft_kernels::params::{Elem, Format, MatView, elementwise, flash, gemm};
 use soft_cuda::preload::{self, Linker, Order};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -210,9 +211,10 @@ fn a_kernel_that_does_not_end_is_an_error_of_whoever_waits() {
 fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
     let gpu = open();
     let mut stream = gpu.stream().unwrap();
-    let words: Buf<CudaMem, u32> = words(&gpu, 1);
+    let mut words: Buf<CudaMem, u32> = words(&gpu, 1);
     let (mut x, y) = (floats(&gpu, 9), floats(&gpu, 9));
-    for forgets in ["nothing", "a wait", "a use of scratch", "a read"] {
+    let graph = stream.capture(|s| double(s, &mut x, &y, 1)).unwrap();
+    for forgets in ["nothing", "a wait", "a use of scratch", "a read", "an upload", "a replay", "a launch"] {
         let out = gpu.alloc(64).unwrap();
         let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
         let codes = Codes::at(stream.scratch(4096).unwrap(), 16, 32);
@@ -223,10 +225,54 @@ fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
             "nothing" => {}
             "a wait" => stream.sync().unwrap(),
             "a use of scratch" => assert_ne!(stream.scratch(8192).unwrap(), 0),
-            _ => drop(stream.download(words.view()).unwrap()),
+            "a read" => drop(stream.download(words.view()).unwrap()),
+            "an upload" => stream.upload(&[1u32], words.view_mut()).unwrap(),
+            // SAFETY: x and y live.
+            "a replay" => unsafe { stream.replay(&graph) }.unwrap(),
+            _ => double(&mut stream, &mut x, &y, 1).unwrap(),
         }
         assert_eq!(stream.formed(of, Elem::F32).is_some(), forgets == "nothing", "{forgets}");
         assert!(stream.formed(of, Elem::F16).is_none());
+    }
+}
+
+#[test]
+fn scratch_that_a_captured_step_knows_is_given_to_nobody_else() {
+    let gpu = open();
+    let mut stream = gpu.stream().unwrap();
+    stream.begin_capture().unwrap();
+    let known = stream.scratch(4096).unwrap();
+    let view = MatView { ptr: known, pitch: 8, rows: 1, cols: 8 };
+    let p = elementwise::Add { acc: view, x: view, elem: Elem::F32, reserved: 0 };
+    stream.launch(&p.launch(), &p).unwrap();
+    let graph = stream.end_capture().unwrap();
+    // The stream takes larger scratch: of the first only the graph is left.
+    assert_ne!(stream.scratch(8192).unwrap(), known);
+    let others: Vec<CudaMem> = (0..4).map(|_| gpu.alloc(4096).unwrap()).collect();
+    assert!(others.iter().all(|mem| mem.address() != known), "scratch of a captured step was given out");
+    drop((graph, others));
+    let freed: Vec<CudaMem> = (0..6).map(|_| gpu.alloc(4096).unwrap()).collect();
+    assert!(freed.iter().any(|mem| mem.address() == known), "it is kept no longer than its graph");
+}
+
+#[test]
+fn a_stored_weight_whose_address_is_known_stays_when_it_is_packed() {
+    let gpu = open();
+    let layout = gemm::supports(Elem::BF16, Elem::BF16, Format::Bf16, 0, 32, 64, false).unwrap();
+    for looked_up in [true, false] {
+        let used_for = WeightUse::EmbeddingAndLinear;
+        let format = WeightFormat::Plain(Float::Bf16);
+        let info = WeightInfo { name: "tied".into(), rows: 32, cols: 64, format, used_for };
+        let host = HostWeight::new(info, vec![vec![0u8; 32 * 64 * 2].into()]).unwrap();
+        let weight = gpu.prepare_weight(host).unwrap();
+        let rows = weight.rows().unwrap();
+        let known = looked_up.then(|| rows.view(&gpu).unwrap().ptr);
+        rows.packed(&gpu, Order::Tensor(layout)).unwrap();
+        let lies: Vec<(&str, u64)> = weight.buffers().iter().map(|(name, at, _)| (*name, *at)).collect();
+        let stored = lies.iter().find(|(name, _)| *name == "stored").map(|(_, at)| *at);
+        assert_eq!(stored, known, "{lies:?}");
+        assert!(lies.iter().any(|(name, _)| *name == "packed"), "{lies:?}");
+        assert!(gpu.packing() > Duration::ZERO);
     }
 }
 
@@ -311,6 +357,10 @@ fn what_one_stream_formed_is_forgotten_when_another_enqueues_something() {
         let codes = Codes::at(64, 16, 32);
         stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
         double(&mut other, &mut x, &y, others).unwrap();
+        assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
+        // An allocation that waits for all work enqueues nothing.
+        drop(gpu.alloc(4096).unwrap());
+        drop(gpu.alloc(128).unwrap());
         assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
     }
 }

@@ -87,11 +87,14 @@ impl Turns {
         Ok(work())
     }
 
-    /// Puts the event behind all work that was enqueued so far, if there was any.
+    /// The event, behind all work that was enqueued so far, if there was any. The last stream stays the last.
     pub fn behind(&self) -> Result<Option<sys::CUevent>> {
         let mut state = lock(&self.0);
+        let last = state.last;
         state.mark()?;
-        Ok(state.event.filter(|_| state.last == Last::Marked))
+        let event = state.event.filter(|_| state.last == Last::Marked);
+        state.last = last;
+        Ok(event)
     }
 
     /// Whether nobody else has enqueued anything since `stream` did.

@@ -9,8 +9,6 @@ use cudarc::driver::sys::{CUresult, CUstream, cuStreamQuery};
 use engraft_core::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// How long a wait may take unless a device is opened with another limit.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// Waits shorter than this keep a core busy: most steps end sooner, and sleeping costs more than is left.
 const BUSY: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(100);
