@@ -11,6 +11,7 @@ use engraft_core::numerics::{Madd, Numerics};
 use engraft_core::ops::Signature;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Cuda {
     /// What the device can do at most: 10^9 bytes moved per second by a copy inside its memory (read and
@@ -89,5 +90,8 @@ impl Backend for Cuda {
     }
     fn ready(&self, kernels: &[Kernel]) -> Result<()> {
         self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e))
+    }
+    fn packing(&self) -> Duration {
+        self.packing.so_far()
     }
 }

@@ -5,7 +5,7 @@
 //! refusal is in the error.
 
 use crate::driver::check;
-use cudarc::driver::sys::{self, CUjit_option_enum};
+use cudarc::driver::sys::{self, CUjit_option_enum, CUjit_target_enum};
 use engraft_core::{Error, Result};
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -13,19 +13,19 @@ use std::ptr::null_mut;
 /// Where the compiler writes what is wrong, as the options of its calls.
 struct Log {
     text: Vec<u8>,
-    options: [CUjit_option_enum; 2],
-    values: [*mut c_void; 2],
+    options: Vec<CUjit_option_enum>,
+    values: Vec<*mut c_void>,
 }
 
 impl Log {
     fn new() -> Self {
         let mut text = vec![0u8; 8 << 10];
-        let options = [
+        let options = vec![
             CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
             CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         ];
         // The second value is a number that travels in a pointer: so the interface wants it.
-        let values = [text.as_mut_ptr().cast(), text.len() as *mut c_void];
+        let values = vec![text.as_mut_ptr().cast(), text.len() as *mut c_void];
         Self { text, options, values }
     }
 
@@ -75,9 +75,18 @@ impl Drop for Link {
     }
 }
 
-/// Compiles to an image for the current context's device.
-pub(crate) fn compile(entry: &str, ptx: &str) -> Result<Vec<u8>> {
+/// The architecture with a device's own features, where it has one that texts here are written for.
+pub(crate) fn own_target(capability: (i32, i32)) -> Option<CUjit_target_enum> {
+    (capability == (9, 0)).then_some(CUjit_target_enum::CU_TARGET_COMPUTE_90A)
+}
+
+/// Compiles to an image for the current context's device, for the architecture that the driver or `target` names.
+pub(crate) fn compile(entry: &str, ptx: &str, target: Option<CUjit_target_enum>) -> Result<Vec<u8>> {
     let (text, name, mut log) = (c_string(ptx)?, c_string(entry)?, Log::new());
+    if let Some(target) = target {
+        log.options.push(CUjit_option_enum::CU_JIT_TARGET);
+        log.values.push(target as usize as *mut c_void);
+    }
     let mut state = null_mut();
     // SAFETY: options and values have `count` entries and, like the log, outlive the state, which goes first.
     let code = unsafe {

@@ -8,6 +8,7 @@ use crate::driver::{self, check};
 use crate::kernel::BLASLT;
 use crate::mem::{Pool, lock};
 use crate::modules::{Loads, Modules};
+use crate::packing::Packing;
 use crate::slopes::Slopes;
 use crate::terms::Terms;
 use crate::trail::Trail;
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// How a device is opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct CudaConfig {
     /// Let no kernel begin before the one before it has ended. Otherwise, on Hopper, its launch and prologue overlap with
     /// that one's end (programmatic dependent launch); no bit depends on it.
     pub in_order: bool,
+    /// How long one wait for the device may take before the device counts as lost; none: two minutes.
+    pub wait_limit: Option<Duration>,
 }
 
 /// A device as `engraft doctor` shows it.
@@ -57,6 +61,9 @@ pub struct Listed {
     /// Bytes of memory.
     pub memory_bytes: u64,
 }
+
+/// How long a wait may take unless the device is opened with another limit.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// The oldest devices that the kernels run on (Ampere).
 const OLDEST: (i32, i32) = (8, 0);
@@ -147,6 +154,7 @@ pub struct Cuda {
     terms: Terms,
     blocking: bool,
     in_order: bool,
+    wait_limit: Duration,
     listed: Listed,
     context: sys::CUcontext,
     pool: Pool,
@@ -154,11 +162,14 @@ pub struct Cuda {
     pub(crate) slopes: Slopes,
     pub(crate) blaslt: Option<Arc<BlasLt>>,
     pub(crate) blaslt_products: AtomicU64,
+    pub(crate) packing: Packing,
     /// Whether a weight in `w8a8` has come.
     integers: AtomicBool,
     /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
     capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
+    /// Whether work was waited for in vain.
+    hangs: AtomicBool,
     /// What the streams have under way.
     pub(crate) trail: Trail,
     /// Their order among each other.
@@ -201,16 +212,19 @@ impl Cuda {
             },
             blocking: config.blocking,
             in_order: config.in_order,
-            modules: Modules::new(target, config.kernel_cache),
+            wait_limit: config.wait_limit.unwrap_or(WAIT_LIMIT),
+            modules: Modules::new(target, config.kernel_cache, shared_bytes),
             slopes: Slopes::default(),
             blaslt,
             blaslt_products: AtomicU64::new(0),
+            packing: Packing::default(),
             integers: AtomicBool::new(false),
             listed,
             context,
             pool: Pool::default(),
             capturing: Mutex::new(0),
             lost: Mutex::default(),
+            hangs: AtomicBool::new(false),
             trail: Trail::default(),
             turns: Turns::default(),
         }))
@@ -270,6 +284,11 @@ impl Cuda {
         self.in_order
     }
 
+    /// How long one wait may take.
+    pub(crate) fn wait_limit(&self) -> Duration {
+        self.wait_limit
+    }
+
     /// Makes the context this thread's current one, unless the device is lost.
     pub(crate) fn bind(&self) -> Result<()> {
         if let Some(what) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
@@ -289,6 +308,12 @@ impl Cuda {
         Error::DeviceLost { what }
     }
 
+    /// The same where work does not end: nothing may wait for it any more.
+    pub(crate) fn hang(&self, error: Error) -> Error {
+        self.hangs.store(true, Ordering::Relaxed);
+        self.lose(error)
+    }
+
     /// To be called before a capture begins.
     pub(crate) fn capture_begins(&self) {
         *lock(&self.capturing) += 1;
@@ -302,7 +327,17 @@ impl Cuda {
     pub(crate) fn allocate(&self, bytes: usize) -> Result<CudaMem> {
         self.bind()?;
         let capturing = lock(&self.capturing);
-        self.pool.alloc(bytes, *capturing == 0).map_err(|e| self.lose(e))
+        let wait = (*capturing == 0).then_some(|| self.finish());
+        self.pool.alloc(bytes, wait).map_err(|e| self.lose(e))
+    }
+
+    /// Waits for all work of the context: streams follow each other, so that it has one end.
+    fn finish(&self) -> Result<()> {
+        if let Some(event) = self.turns.behind()? {
+            // SAFETY: it goes with the context.
+            self.wait_for("all work", || unsafe { sys::cuEventQuery(event) })?;
+        }
+        self.settle()
     }
 
     /// Address of memory that this device gave out.
@@ -350,18 +385,22 @@ impl Cuda {
         Ok(bytes)
     }
 
-    /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it.
+    /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it, nor does it
+    /// wait for theirs, so that such a copy ends whatever a kernel does.
     pub(crate) fn settle(&self) -> Result<()> {
         // SAFETY: the null stream of the current context.
-        check(unsafe { sys::cuStreamSynchronize(null_mut()) }, "waiting for a copy").map_err(|e| self.lose(e))
+        unsafe { self.wait_for_stream("a copy", null_mut()) }
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
         // Streams, graphs, their events and pinned memory hold this alive, so they are gone. Modules, memory
-        // and the event of [`Turns`] go with the context.
-        // SAFETY: created here, destroyed once.
-        let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
+        // and the event of [`Turns`] go with the context. One whose work does not end stays: destroying it
+        // would wait for that.
+        if !self.hangs.load(Ordering::Relaxed) {
+            // SAFETY: created here, destroyed once.
+            let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
+        }
     }
 }

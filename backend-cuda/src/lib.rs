@@ -4,7 +4,7 @@
 //! an error; `device` opens one device in a context of its own; `mem` is device memory and its pool; `modules` loads
 //! kernels of `engraft-kernels`, those of a plan ahead, others when they are first asked for; `compile` has the driver's
 //! compiler make them, `cubins` keeps what it made; `stream` launches, copies and captures; `turns` has
-//! streams follow each other; `graph` is a captured step; `weight` packs; `kernel` is the key of a kernel, as
+//! streams follow each other; `wait` waits for them, never without end; `graph` is a captured step; `weight` packs, `packing` times that; `kernel` is the key of a kernel, as
 //! plans name it; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and
@@ -26,12 +26,14 @@ mod kernel;
 mod mem;
 mod modules;
 mod ops;
+mod packing;
 mod pinned;
 mod slopes;
 mod stream;
 mod terms;
 mod trail;
 mod turns;
+mod wait;
 mod weight;
 
 pub use device::{Cuda, CudaConfig, Listed, list};

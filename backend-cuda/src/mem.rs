@@ -81,11 +81,12 @@ impl Pool {
         Arc::ptr_eq(&self.dropped, &mem.0.dropped)
     }
 
-    /// Allocates, without clearing. `wait` tells whether the context may be waited for now (not while capturing).
-    pub fn alloc(&self, bytes: usize, wait: bool) -> Result<CudaMem> {
+    /// Allocates, without clearing. `wait` waits for all work of the context; none: it may not be waited for now (while
+    /// capturing).
+    pub fn alloc(&self, bytes: usize, wait: Option<impl FnOnce() -> Result<()>>) -> Result<CudaMem> {
         let mut idle = lock(&self.idle);
-        if wait {
-            self.reclaim(&mut idle)?;
+        if let Some(wait) = wait {
+            self.reclaim(&mut idle, wait)?;
         }
         let address = match idle.iter().position(|(_, have)| *have == bytes) {
             Some(at) => idle.swap_remove(at).0,
@@ -100,13 +101,12 @@ impl Pool {
         Ok(CudaMem(Arc::new(Block { address, bytes, dropped: self.dropped.clone() })))
     }
 
-    fn reclaim(&self, idle: &mut Vec<(u64, usize)>) -> Result<()> {
+    fn reclaim(&self, idle: &mut Vec<(u64, usize)>, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut dropped = lock(&self.dropped);
         if dropped.is_empty() {
             return Ok(());
         }
-        // SAFETY: waits; the context is current.
-        check(unsafe { sys::cuCtxSynchronize() }, "waiting for the device")?;
+        wait()?;
         idle.append(&mut dropped);
         drop(dropped);
         if idle.iter().map(|(_, bytes)| bytes).sum::<usize>() > MOST_IDLE {

@@ -4,7 +4,7 @@
 //!
 //! With a folder for compiled kernels (`cubins`) an entry is compiled once per device and driver, and read ever after.
 
-use crate::compile::{c_string, compile, load_image, load_text};
+use crate::compile::{c_string, compile, load_image, load_text, own_target};
 use crate::cubins::{Cubins, Target};
 use crate::driver::check;
 use crate::kernel::Kernel;
@@ -15,11 +15,8 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// Dynamic shared memory that a kernel may use without being allowed more.
-const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// One loaded entry.
 #[derive(Debug)]
@@ -30,7 +27,8 @@ pub(crate) struct Function {
     pub param_bytes: usize,
     /// Whether it waits by itself for the launches before it.
     pub waits: bool,
-    shared: AtomicU32,
+    /// Shared memory of a block that its text declares, in bytes, and what a launch may add.
+    shared: (u32, u32),
     launches: AtomicU64,
 }
 
@@ -45,20 +43,38 @@ impl Function {
         self.launches.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// Makes room for dynamic shared memory beyond what every kernel may use.
-    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
-        if bytes <= DEFAULT_SHARED || bytes <= self.shared.load(Ordering::Relaxed) {
-            return Ok(());
+    /// Whether a launch with this much dynamic shared memory can run.
+    ///
+    /// # Errors
+    /// `Internal` with the numbers: the kernel's key claims a device that has no room for it.
+    pub fn has_room(&self, dynamic: u32) -> Result<()> {
+        let (fixed, most) = self.shared;
+        match dynamic <= most {
+            true => Ok(()),
+            false => Err(Error::internal(format!(
+                "`{}` wants {fixed} + {dynamic} bytes of shared memory; a block has {}",
+                self.entry,
+                fixed + most
+            ))),
         }
-        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is loaded in the current context.
-        let code = unsafe { sys::cuFuncSetAttribute(self.raw, attribute, bytes as i32) };
-        check(code, "more shared memory").map_err(|e| {
-            Error::internal(format!("`{}` with {bytes} bytes of shared memory: {e}", self.entry))
-        })?;
-        self.shared.store(bytes, Ordering::Relaxed);
-        Ok(())
     }
+}
+
+/// Lets launches of a function use all shared memory that a block may have on the device, and tells how much of that
+/// the text declares and how much a launch may add. Without being asked a driver gives a block 48 KiB, both together.
+fn open_shared(raw: sys::CUfunction, entry: &str, room: u32) -> Result<(u32, u32)> {
+    let (mut fixed, declared) = (0, CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+    // SAFETY: the function is loaded in the current context; the pointer is to a local.
+    check(unsafe { sys::cuFuncGetAttribute(&mut fixed, declared, raw) }, entry)?;
+    let fixed = fixed.max(0) as u32;
+    let most = room.saturating_sub(fixed);
+    let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: as above.
+    let code = unsafe { sys::cuFuncSetAttribute(raw, attribute, most as i32) };
+    check(code, "more shared memory").map_err(|e| {
+        Error::internal(format!("`{entry}` with {fixed} + {most} bytes of shared memory: {e}"))
+    })?;
+    Ok((fixed, most))
 }
 
 /// What making kernels ready took so far.
@@ -74,17 +90,23 @@ pub struct Loads {
 #[derive(Debug)]
 pub(crate) struct Modules {
     capability: (i32, i32),
+    /// Shared memory that a block may have, in bytes.
+    shared_bytes: u32,
     cubins: Option<Cubins>,
+    /// Whether it was said that the driver links nothing.
+    complained: AtomicBool,
     functions: Mutex<HashMap<String, Arc<Function>>>,
     compiled: AtomicU64,
     read: AtomicU64,
 }
 
 impl Modules {
-    /// Kernels for `target`; compiled ones are kept in `folder`, if there is one.
-    pub fn new(target: Target, folder: Option<PathBuf>) -> Self {
+    /// Kernels for `target`, whose blocks may have so much shared memory; compiled ones are kept in `folder`, if there is one.
+    pub fn new(target: Target, folder: Option<PathBuf>, shared_bytes: u32) -> Self {
         Self {
             capability: target.capability,
+            shared_bytes,
+            complained: AtomicBool::new(false),
             cubins: folder.map(|folder| Cubins::new(folder, target)),
             functions: Mutex::default(),
             compiled: AtomicU64::new(0),
@@ -145,7 +167,7 @@ impl Modules {
             entry: entry.into(),
             param_bytes,
             waits: engraft_kernels::waits_for_others(&text),
-            shared: AtomicU32::new(0),
+            shared: open_shared(raw, entry, self.shared_bytes)?,
             launches: AtomicU64::new(0),
         })
     }
@@ -167,27 +189,52 @@ impl Modules {
         }
         let module = match &self.cubins {
             None => load_text(entry, text)?,
-            Some(cubins) => match compile(entry, text) {
-                Ok(image) => {
-                    cubins.keep(entry, text, &image);
-                    load_image(entry, &image)?
-                }
-                // A driver without a linker; what is wrong with a text it says once more.
-                Err(Error::Internal { what }) => {
-                    tracing::debug!(entry, "not compiled to an image: {what}");
-                    load_text(entry, text)?
-                }
-                Err(e) => return Err(e),
-            },
+            Some(cubins) => self.compiled(cubins, entry, text)?,
         };
         self.compiled.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(entry, "kernel compiled");
         Ok(module)
     }
 
+    /// A module of one entry whose image is kept, if the driver gives one.
+    fn compiled(&self, cubins: &Cubins, entry: &str, text: &str) -> Result<sys::CUmodule> {
+        // Left to itself a linker compiles for the device's plain architecture, and may refuse a text for the features
+        // of that device alone (`sm_90a`): then it is told. No driver gives an image that it has loaded as a text.
+        let first = compile(entry, text, None);
+        let image = match (first, own_target(self.capability)) {
+            (Err(Error::Internal { .. }), Some(target)) => compile(entry, text, Some(target)),
+            (first, _) => first,
+        };
+        match image {
+            Ok(image) => {
+                cubins.keep(entry, text, &image);
+                load_image(entry, &image)
+            }
+            // What is wrong with a text the driver says once more.
+            Err(Error::Internal { what }) => {
+                let module = load_text(entry, text)?;
+                if !self.complained.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        entry,
+                        "the driver's linker gives no compiled kernels, so none are kept, and every start compiles \
+                         what the driver's own cache does not have: {what}"
+                    );
+                }
+                Ok(module)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     /// What making kernels ready took so far.
     pub fn loads(&self) -> Loads {
         Loads { compiled: self.compiled.load(Ordering::Relaxed), read: self.read.load(Ordering::Relaxed) }
+    }
+
+    /// Whether the driver's linker refused a kernel, which was warned about.
+    #[cfg(test)]
+    pub fn complained(&self) -> bool {
+        self.complained.load(Ordering::Relaxed)
     }
 
     /// How often every entry has been launched, replays counted.

@@ -38,7 +38,7 @@ impl CudaEvent {
 
     pub(crate) fn wait(&self) -> Result<()> {
         // SAFETY: the event lives.
-        check(unsafe { sys::cuEventSynchronize(self.raw) }, "waiting for an event")
+        self.gpu.wait_for("a copy", || unsafe { sys::cuEventQuery(self.raw) })
     }
 
     /// Microseconds from this event to a later one.
@@ -88,7 +88,7 @@ impl Pinned {
     pub fn mark(&self, stream: CUstream) -> Result<()> {
         self.event.record(stream).inspect_err(|_| {
             // SAFETY: the stream lives.
-            let _ = unsafe { sys::cuStreamSynchronize(stream) };
+            let _ = unsafe { self.gpu.wait_for_stream("a copy", stream) };
         })
     }
 

@@ -187,7 +187,7 @@ impl CudaStream {
             let (got, want) = (size_of::<P>(), function.param_bytes);
             return Err(Error::internal(format!("`{}` takes {want} bytes, given {got}", launch.entry)));
         }
-        self.noted(function.allow_shared(launch.shared_bytes))?;
+        function.has_room(launch.shared_bytes)?;
         let code = self.in_turn(|| self.enqueue(&function, launch, params))?;
         self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
         let outcome = check(code, &launch.entry);
@@ -237,8 +237,7 @@ impl CudaStream {
         // Another stream may write from now on what this one formed something of.
         self.formed = None;
         // SAFETY: the stream lives.
-        let code = unsafe { sys::cuStreamSynchronize(self.raw) };
-        self.noted(check(code, "waiting for the device"))?;
+        unsafe { self.gpu.wait_for_stream("a step", self.raw) }?;
         self.gpu.trail.clear(self.raw);
         Ok(())
     }
@@ -289,7 +288,7 @@ impl Drop for CudaStream {
         if self.gpu.bind().is_ok() {
             if self.gpu.turns.leave(self.raw).is_err() {
                 // SAFETY: the stream lives.
-                let _ = unsafe { sys::cuStreamSynchronize(self.raw) };
+                let _ = unsafe { self.gpu.wait_for_stream("a step", self.raw) };
                 self.gpu.turns.forget(self.raw);
             }
             // SAFETY: created here, destroyed once; the driver lets enqueued work end.

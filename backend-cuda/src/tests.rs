@@ -3,17 +3,19 @@
 use crate::compile::{compile, load_text};
 use crate::cubins::{Cubins, Target};
 use crate::formed::Formed;
-use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads};
+use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads, weight};
 use engraft_core::backend::{Backend, Stream, block_on};
-use engraft_core::mem::{Buf, DeviceMem, Float, Mat};
+use engraft_core::mem::{Buf, DeviceMem, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
 use engraft_kernels::pack::Form;
 use engraft_kernels::params::int8::Codes;
-use engraft_kernels::params::{Elem, MatView, elementwise};
-use soft_cuda::preload::{self, Order};
+use engraft_kernels::params::kv::KvView;
+use engraft_kernels::params::{Elem, Format, MatView, elementwise, flash, gemm};
+use soft_cuda::preload::{self, Linker, Order};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn config() -> CudaConfig {
     let soft = preload::load().expect("Cargo builds the software driver beside this program");
@@ -149,13 +151,69 @@ fn a_fault_ends_one_engine_by_the_name_of_its_kernel_and_no_other() {
     }
 }
 
+type Waits = fn(&Cuda, &mut crate::CudaStream, &mut Buf<CudaMem, u32>) -> Result<()>;
+
+/// Everything that waits for work.
+const WAITS: [(&str, Waits); 4] = [
+    ("a wait", |_, stream, _| stream.sync()),
+    ("an allocation", |gpu, _, _| gpu.alloc(64).map(drop)),
+    ("a read", |_, stream, words| {
+        let ticket = stream.download(words.view())?;
+        block_on(stream.collect(ticket, &mut [0u32]))
+    }),
+    ("uploads around the ring", |_, stream, words| {
+        (0..64u32).try_for_each(|i| stream.upload(&[i], words.view_mut()))
+    }),
+];
+
+#[test]
+fn a_kernel_that_does_not_end_is_an_error_of_whoever_waits() {
+    // A process of its own: other tests wait for the same driver.
+    const ALONE: &str = "ENGRAFT_HANGS_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "tests::a_kernel_that_does_not_end_is_an_error_of_whoever_waits";
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success() && said.contains("4 waits ended"), "{said}");
+        return;
+    }
+    let soft = preload::load().unwrap();
+    let limit = Some(Duration::from_millis(30));
+    for (what, waits) in WAITS {
+        soft.set_order(Order::Latest).unwrap();
+        let gpu = Cuda::new(CudaConfig { wait_limit: limit, ..config() }).unwrap();
+        let (mut x, y) = (floats(&gpu, 9), floats(&gpu, 9));
+        let (mut words, spare) = (words(&gpu, 1), gpu.alloc(64).unwrap());
+        let mut stream = gpu.stream().unwrap();
+        double(&mut stream, &mut x, &y, 1).unwrap();
+        soft.set_order(Order::Never).unwrap();
+        // Memory that was given up makes the next allocation wait.
+        drop(spare);
+        let error = waits(&gpu, &mut stream, &mut words).unwrap_err();
+        let text = error.to_string();
+        let named = text.contains("within 30ms") && text.contains("elementwise_add_f32");
+        assert!(matches!(error, Error::DeviceLost { .. }) && named, "{what}: {text}");
+        assert_eq!(gpu.alloc(4).unwrap_err().to_string(), text, "{what}: it stays lost");
+        // Dropping waits for nothing.
+        drop((x, y, words, stream, gpu));
+        soft.set_order(Order::Latest).unwrap();
+        assert_eq!(round_trip(&open(), &[1, 2, 3]), [1, 2, 3], "{what}: another engine lives");
+    }
+    println!("4 waits ended");
+}
+
 #[test]
 fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
     let gpu = open();
     let mut stream = gpu.stream().unwrap();
-    let words: Buf<CudaMem, u32> = words(&gpu, 1);
+    let mut words: Buf<CudaMem, u32> = words(&gpu, 1);
     let (mut x, y) = (floats(&gpu, 9), floats(&gpu, 9));
-    for forgets in ["nothing", "a wait", "a use of scratch", "a read"] {
+    let graph = stream.capture(|s| double(s, &mut x, &y, 1)).unwrap();
+    for forgets in ["nothing", "a wait", "a use of scratch", "a read", "an upload", "a replay", "a launch"] {
         let out = gpu.alloc(64).unwrap();
         let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
         let codes = Codes::at(stream.scratch(4096).unwrap(), 16, 32);
@@ -166,10 +224,54 @@ fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
             "nothing" => {}
             "a wait" => stream.sync().unwrap(),
             "a use of scratch" => assert_ne!(stream.scratch(8192).unwrap(), 0),
-            _ => drop(stream.download(words.view()).unwrap()),
+            "a read" => drop(stream.download(words.view()).unwrap()),
+            "an upload" => stream.upload(&[1u32], words.view_mut()).unwrap(),
+            // SAFETY: x and y live.
+            "a replay" => unsafe { stream.replay(&graph) }.unwrap(),
+            _ => double(&mut stream, &mut x, &y, 1).unwrap(),
         }
         assert_eq!(stream.formed(of, Elem::F32).is_some(), forgets == "nothing", "{forgets}");
         assert!(stream.formed(of, Elem::F16).is_none());
+    }
+}
+
+#[test]
+fn scratch_that_a_captured_step_knows_is_given_to_nobody_else() {
+    let gpu = open();
+    let mut stream = gpu.stream().unwrap();
+    stream.begin_capture().unwrap();
+    let known = stream.scratch(4096).unwrap();
+    let view = MatView { ptr: known, pitch: 8, rows: 1, cols: 8 };
+    let p = elementwise::Add { acc: view, x: view, elem: Elem::F32, reserved: 0 };
+    stream.launch(&p.launch(), &p).unwrap();
+    let graph = stream.end_capture().unwrap();
+    // The stream takes larger scratch: of the first only the graph is left.
+    assert_ne!(stream.scratch(8192).unwrap(), known);
+    let others: Vec<CudaMem> = (0..4).map(|_| gpu.alloc(4096).unwrap()).collect();
+    assert!(others.iter().all(|mem| mem.address() != known), "scratch of a captured step was given out");
+    drop((graph, others));
+    let freed: Vec<CudaMem> = (0..6).map(|_| gpu.alloc(4096).unwrap()).collect();
+    assert!(freed.iter().any(|mem| mem.address() == known), "it is kept no longer than its graph");
+}
+
+#[test]
+fn a_stored_weight_whose_address_is_known_stays_when_it_is_packed() {
+    let gpu = open();
+    let layout = gemm::supports(Elem::BF16, Elem::BF16, Format::Bf16, 0, 32, 64, false).unwrap();
+    for looked_up in [true, false] {
+        let used_for = WeightUse::EmbeddingAndLinear;
+        let format = WeightFormat::Plain(Float::Bf16);
+        let info = WeightInfo { name: "tied".into(), rows: 32, cols: 64, format, used_for };
+        let host = HostWeight::new(info, vec![vec![0u8; 32 * 64 * 2].into()]).unwrap();
+        let weight = gpu.prepare_weight(host).unwrap();
+        let rows = weight.rows().unwrap();
+        let known = looked_up.then(|| rows.view(&gpu).unwrap().ptr);
+        rows.packed(&gpu, weight::Order::Tensor(layout)).unwrap();
+        let lies: Vec<(&str, u64)> = weight.buffers().iter().map(|(name, at, _)| (*name, *at)).collect();
+        let stored = lies.iter().find(|(name, _)| *name == "stored").map(|(_, at)| *at);
+        assert_eq!(stored, known, "{lies:?}");
+        assert!(lies.iter().any(|(name, _)| *name == "packed"), "{lies:?}");
+        assert!(gpu.packing() > Duration::ZERO);
     }
 }
 
@@ -254,6 +356,10 @@ fn what_one_stream_formed_is_forgotten_when_another_enqueues_something() {
         let codes = Codes::at(64, 16, 32);
         stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
         double(&mut other, &mut x, &y, others).unwrap();
+        assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
+        // An allocation that waits for all work enqueues nothing.
+        drop(gpu.alloc(4096).unwrap());
+        drop(gpu.alloc(128).unwrap());
         assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
     }
 }
@@ -371,6 +477,61 @@ fn kernels_are_ready_without_a_folder_and_with_one_that_cannot_be() {
     }
 }
 
+/// 48 KiB are what a driver gives unasked, static and dynamic together: `flash_split` with heads of 80 is just above.
+#[test]
+fn a_kernel_has_the_shared_memory_that_its_device_has() {
+    let gpu = open();
+    gpu.bind().unwrap();
+    let split = gpu.modules.function("flash_split_bf16_80").unwrap();
+    let zeroed = flash::Flash { seqs: 1, heads: 1, elem: Elem::BF16, ..bytemuck::Zeroable::zeroed() };
+    let kv =
+        KvView { kv_heads: 1, k_dim: 80, v_dim: 80, page_size: 1, elem: Elem::BF16, ..KvView::default() };
+    let bounds = gpu.alloc(64).unwrap();
+    // A sequence without queries: the launch is what is tested.
+    let p = flash::Flash { kv, bounds: bounds.address(), kv_lens: bounds.address(), ..zeroed }.with_few(1, 1);
+    let launch = p.split();
+    assert!(launch.shared_bytes < 48 << 10 && launch.shared_bytes + 4864 > 48 << 10, "{launch:?}");
+    let mut stream = gpu.stream().unwrap();
+    stream.launch(&launch, &p).unwrap();
+    stream.sync().unwrap();
+    split.has_room((227 << 10) - 4864).unwrap();
+    let text = split.has_room((227 << 10) - 4863).unwrap_err().to_string();
+    assert!(
+        text.contains("`flash_split_bf16_80` wants 4864 + 227585 bytes") && text.contains("232448"),
+        "{text}"
+    );
+}
+
+/// What drivers' linkers may refuse. Nobody else links meanwhile: the driver is the process's.
+#[test]
+fn compiled_kernels_are_kept_also_where_the_linker_wants_the_target_named() {
+    const ALONE: &str = "ENGRAFT_LINKER_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "tests::compiled_kernels_are_kept_also_where_the_linker_wants_the_target_named";
+        let program = std::env::current_exe().unwrap();
+        let run =
+            std::process::Command::new(program).args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+        return;
+    }
+    let soft = preload::load().unwrap();
+    for (linker, kept) in [(Linker::OwnTargetNamed, true), (Linker::Nothing, false)] {
+        soft.set_linker(linker).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let loads: Vec<(Loads, bool)> = (0..2)
+            .map(|_| {
+                let kernel_cache = Some(folder.path().into());
+                let gpu = Cuda::new(CudaConfig { kernel_cache, ..config() }).unwrap();
+                gpu.ready(&KERNELS).unwrap();
+                (gpu.loads(), gpu.modules.complained())
+            })
+            .collect();
+        let compiled = Loads { compiled: ENTRIES, read: 0 };
+        let second = if kept { Loads { compiled: 0, read: ENTRIES } } else { compiled };
+        assert_eq!(loads, [(compiled, !kept), (second, !kept)], "{linker:?}");
+    }
+}
+
 #[test]
 fn a_text_that_the_compiler_refuses_is_refused_by_the_name_of_its_kernel() {
     let gpu = open();
@@ -378,7 +539,7 @@ fn a_text_that_the_compiler_refuses_is_refused_by_the_name_of_its_kernel() {
     for text in
         ["not PTX", ".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry norm_x() { nonsense; }"]
     {
-        for error in [compile("norm_x", text).unwrap_err(), load_text("norm_x", text).unwrap_err()] {
+        for error in [compile("norm_x", text, None).unwrap_err(), load_text("norm_x", text).unwrap_err()] {
             assert!(matches!(&error, Error::Internal { what } if what.contains("`norm_x`")), "{error}");
         }
     }

@@ -87,6 +87,16 @@ impl Turns {
         Ok(work())
     }
 
+    /// The event, behind all work that was enqueued so far, if there was any. The last stream stays the last.
+    pub fn behind(&self) -> Result<Option<sys::CUevent>> {
+        let mut state = lock(&self.0);
+        let last = state.last;
+        state.mark()?;
+        let event = state.event.filter(|_| state.last == Last::Marked);
+        state.last = last;
+        Ok(event)
+    }
+
     /// Whether nobody else has enqueued anything since `stream` did.
     pub fn is_last(&self, stream: CUstream) -> bool {
         lock(&self.0).last == Last::Of(stream)

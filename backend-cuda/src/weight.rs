@@ -17,6 +17,7 @@ use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Format, WeightView};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 /// A prepared weight.
 #[derive(Debug)]
@@ -121,6 +122,7 @@ fn lengths() -> Error {
 }
 
 fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
+    let began = Instant::now();
     let file = gpu.read(stored)?;
     let (code_bytes, scale_bytes) = match order {
         Order::Tensor(layout) => (layout.code_bytes(), layout.scale_bytes()),
@@ -141,6 +143,7 @@ fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
         true => None,
         false => Some(gpu.alloc_filled([scales.as_slice()], scales.len())?),
     };
+    gpu.packing.add(began.elapsed());
     Ok(Packed { order, codes, scales })
 }
 

@@ -86,6 +86,21 @@ pub struct DeviceArgs {
     /// Threads of the CPU backend; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub threads: usize,
+    /// cuda: let no kernel begin before the one before it has ended (no programmatic dependent launch)
+    #[arg(long)]
+    pub in_order: bool,
+    /// cuda: wait for every kernel, so that a fault names the one that caused it; slow
+    #[arg(long)]
+    pub blocking: bool,
+    /// Run every decode step anew instead of capturing and replaying it
+    #[arg(long)]
+    pub no_graphs: bool,
+    /// Tokens of one step: the budget that prompts are cut to; default: 512
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub step_tokens: Option<usize>,
+    /// Longest sequence, prompt and continuation, where the model can; default: 8192, of bench what it runs
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_context: Option<usize>,
 }
 
 /// How tokens are drawn. What is not given comes from the model's generation_config.json.
@@ -186,6 +201,8 @@ pub struct ConvertArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct DoctorArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -210,6 +227,9 @@ pub struct BenchArgs {
     /// Tokens to draw per sequence
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
     pub decode: usize,
+    /// Tokens before the drawn ones, whose steps are timed; default: those of a prompt, at most 128
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub context: Option<usize>,
     /// Repetitions; medians are reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
     pub repeat: usize,
@@ -261,7 +281,8 @@ impl ModelArgs {
                 (source, false) => source,
             };
         }
-        Ok((source.unwrap_or(ModelSource::Demo), options.max_seqs(1)))
+        let options = self.device.sized(options.max_seqs(1));
+        Ok((source.unwrap_or(ModelSource::Demo), options))
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.
@@ -279,6 +300,8 @@ impl DeviceArgs {
             ("--cuda-driver", self.cuda_driver.is_some()),
             ("--kernel-cache", self.kernel_cache.is_some()),
             ("--cublaslt", self.cublaslt.is_some()),
+            ("--in-order", self.in_order),
+            ("--blocking", self.blocking),
         ];
         let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         let mut name = self.backend.clone();
@@ -288,6 +311,7 @@ impl DeviceArgs {
                 cuda.kernel_cache = self.kernel_cache();
                 cuda.mode = self.mode.unwrap_or_default();
                 cuda.cublaslt.clone_from(&self.cublaslt);
+                (cuda.in_order, cuda.blocking) = (self.in_order, self.blocking);
             }
             (_, Some(flag)) => return Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
             (BackendName::Wgpu(wgpu), None) => wgpu.mode = self.mode.unwrap_or_default(),
@@ -308,7 +332,18 @@ impl DeviceArgs {
 
     pub fn options(&self) -> Result<Options, Failure> {
         let options = Options::new().backend(self.backend()?).dtype(self.dtype);
-        Ok(options.threads(self.threads).quantize(self.quantize))
+        Ok(self.sized(options.threads(self.threads).quantize(self.quantize)))
+    }
+
+    /// The sizes and switches of the engine that were given; a configuration's others stay.
+    fn sized(&self, mut options: Options) -> Options {
+        if let Some(tokens) = self.step_tokens {
+            options = options.max_step_tokens(tokens);
+        }
+        if let Some(tokens) = self.max_context {
+            options = options.max_context(tokens);
+        }
+        if self.no_graphs { options.graphs(false) } else { options }
     }
 }
 

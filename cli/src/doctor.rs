@@ -1,12 +1,15 @@
-//! `engraft doctor`: what this build and this machine have. Looks only; loads no library and measures nothing.
+//! `engraft doctor`: what this build and this machine have, and whether the demo model runs on the device and with the
+//! switches that were named. Measures nothing.
 
-use super::args::DoctorArgs;
-use super::failure::Outcome;
+use super::args::{DeviceArgs, DoctorArgs};
+use super::failure::{Failure, Outcome};
 use super::output::{bytes, emit, json};
 use engraft::backends::{BackendName, CudaName, WgpuName, adapters, cuda_devices};
+use engraft::{GenerateOptions, Generator, ModelSource};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 /// A driver library of a GPU: its file, what it serves, what to install.
 const LIBRARIES: [(&str, &str, &str); 3] = [
@@ -44,10 +47,38 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         memory: memory(),
         libraries: LIBRARIES.iter().map(|(file, ..)| find(file, &cache)).collect(),
     };
-    if args.json { json(&as_json(&found)) } else { emit(&as_text(&found)) }
+    let trial = trial(&args.device);
+    let said = match &trial {
+        Ok(trial) => trial.clone(),
+        Err(e) => format!("failed: {e}"),
+    };
+    if args.json {
+        json(&as_json(&found, &said))?
+    } else {
+        emit(&as_text(&found, &said))?
+    }
+    // What was found is told in any case; that the trial failed is the program's answer.
+    trial.map(drop)
 }
 
-fn as_json(found: &Findings) -> Value {
+/// A few tokens of the demo model on the named device, with all switches.
+fn trial(device: &DeviceArgs) -> Result<String, Failure> {
+    const TOKENS: usize = 8;
+    let backend = device.backend()?;
+    if backend == BackendName::Cpu && !backend.compiled_in() {
+        return Ok("none: this build has no backend for it".into());
+    }
+    let began = Instant::now();
+    let model = device.options()?.max_seqs(1).open(ModelSource::Demo)?;
+    let loaded = began.elapsed().as_secs_f64();
+    let options = GenerateOptions::new().max_new_tokens(TOKENS).greedy();
+    let mut stream = model.generate("This package provides", &options)?;
+    stream.text()?;
+    let (tokens, seconds) = (stream.stats().tokens.len(), began.elapsed().as_secs_f64() - loaded);
+    Ok(format!("demo model on {backend}: loaded in {loaded:.2} s, {tokens} tokens in {seconds:.2} s"))
+}
+
+fn as_json(found: &Findings, trial: &str) -> Value {
     let libraries = LIBRARIES.iter().zip(&found.libraries).map(|((file, serves, install), path)| {
         json!({"file": file, "for": serves, "path": path, "install": install})
     });
@@ -67,10 +98,11 @@ fn as_json(found: &Findings) -> Value {
         "cpu": cpu,
         "memory": {"total_bytes": total, "available_bytes": free},
         "libraries": libraries.collect::<Vec<_>>(),
+        "trial": trial,
     })
 }
 
-fn as_text(found: &Findings) -> String {
+fn as_text(found: &Findings, trial: &str) -> String {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     let mut text = format!("engraft {} on {os} {arch}\n\n", env!("CARGO_PKG_VERSION"));
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
@@ -90,7 +122,7 @@ fn as_text(found: &Findings) -> String {
         };
         line(name, where_from);
     }
-    text.push('\n');
+    text.push_str(&format!("{:<10} {trial}\n\n", "trial"));
     text.push_str(&verdict(&found.features));
     text
 }

@@ -10,6 +10,15 @@ pub(crate) enum Failure {
     Run(Error),
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Usage(what) => f.write_str(what),
+            Failure::Run(error) => error.fmt(f),
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::Run(error)

@@ -115,3 +115,61 @@ fn a_driver_that_is_none_is_refused_by_its_path() {
     let output = generate(&["--backend", "cpu", "--cuda-driver", wrong]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
+
+/// Switches change how steps run, never what they draw; what does not go with a backend is refused.
+#[test]
+fn switches_for_faults_and_comparisons_change_no_token() {
+    let driver = driver();
+    let with =
+        |more: &[&str]| stdout(&generate(&[&["--backend", "cuda", "--cuda-driver", &driver], more].concat()));
+    let plain = with(&[]);
+    for switches in [
+        &["--in-order"][..],
+        &["--blocking"],
+        &["--no-graphs"],
+        &["--step-tokens", "2"],
+        &["--max-context", "32"],
+        &["--in-order", "--no-graphs", "--blocking", "--step-tokens", "3", "--max-context", "40"],
+    ] {
+        assert_eq!(with(switches), plain, "{switches:?}");
+    }
+    for flag in ["--in-order", "--blocking"] {
+        let output = generate(&["--backend", "cpu", flag]);
+        assert!(output.status.code() == Some(2) && stderr(&output).contains(flag), "{}", stderr(&output));
+    }
+    // More tokens than there is room for.
+    let output = generate(&["--backend", "cpu", "--max-context", "3"]);
+    assert!(!output.status.success() && stderr(&output).contains('3'), "{}", stderr(&output));
+}
+
+#[test]
+fn doctor_runs_the_demo_model_on_the_device_that_is_named() {
+    let driver = driver();
+    let device =
+        ["doctor", "--backend", "cuda", "--cuda-driver", &driver, "--blocking", "--kernel-cache", "off"];
+    let text = stdout(&engraft(&device));
+    assert!(text.contains("demo model on cuda: loaded in") && text.contains("8 tokens in"), "{text}");
+    let output = engraft(&["doctor", "--backend", "cuda", "--cuda-driver", "/nonexistent/libcuda.so"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success() && said.contains("failed: ") && said.contains("libvulkan"), "{said}");
+}
+
+#[test]
+fn bench_takes_the_switches_and_times_load_packing_and_first_step_apart() {
+    let driver = driver();
+    let bench = |more: &[&str]| {
+        let shape =
+            ["bench", "--shape", "tiny", "--weights", "bf16", "--dtype", "bf16", "--json", "--repeat", "1"];
+        let sizes = ["--prompt", "4", "--decode", "2", "--backend", "cuda", "--cuda-driver", &driver];
+        engraft(&[&shape[..], &sizes, more].concat())
+    };
+    let report = stdout(&bench(&["--no-graphs", "--in-order", "--step-tokens", "3", "--max-context", "400"]));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let seconds = |name: &str| report[name].as_f64().unwrap();
+    assert!(seconds("load_seconds") > 0.0 && seconds("first_step_seconds") > 0.0, "{report}");
+    assert!(seconds("pack_seconds") > 0.0, "bf16 weights are packed in the first step: {report}");
+    // Room for 400 positions in pages of 16, keys and values of two layers with two heads of 16, 2 bytes each.
+    assert_eq!(report["kv_cache_bytes"], 25 * 16 * 2 * 2 * 2 * 16 * 2);
+    let refused = stderr(&bench(&["--max-context", "5"]));
+    assert!(refused.contains("max-context") && refused.contains("at least"), "{refused}");
+}

@@ -148,6 +148,18 @@ impl Options {
         self
     }
 
+    /// Tokens of one step: the budget that prompts are cut to.
+    pub fn max_step_tokens(mut self, tokens: usize) -> Self {
+        self.engine.max_step_tokens = tokens;
+        self
+    }
+
+    /// Whether decode steps are captured and replayed, where the backend can (the default).
+    pub fn graphs(mut self, on: bool) -> Self {
+        self.engine.graphs = on;
+        self
+    }
+
     /// Keeps room for the logits of every token of a step, which
     /// [`EngineHandle::score`](crate::EngineHandle::score) and logits of
     /// [`EngineHandle::forward`](crate::EngineHandle::forward) need; off, only those of last tokens have

@@ -13,7 +13,8 @@
 // values near 1 a 2^16th of the least distance of two f16 outputs. l and o carry the factor alike, O (1 / L) has none. A
 // chunk of which a row sees nothing changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot
 // change a bit, nor can it matter which of the two kernels takes a sequence: `split` leaves the spans of a row apart and
-// `merge` joins them.
+// `merge` joins them. Nor can values that a row does not see, infinities and NaN among them: where a chunk has such values
+// and not every row sees all of it, each row is multiplied by itself, with what it does not see as zeros.
 //
 // q [tokens, heads * k_dim], out [tokens, heads * v_dim], keys and values in pages (paged.cuh) or as rows of matrices
 // (page_size 0: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is zero; rows outside
@@ -200,6 +201,49 @@ DEVICE void count(float (&l)[4], const u32 (&high)[4], const u32 (&low)[4]) {
     Half<T>::mma(l, low, Half<T>::ONES, Half<T>::ONES);
 }
 
+// Both elements of a pair of positions that a row sees.
+DEVICE u32 seen_mask(u32 position, u32 lo, u32 hi) {
+    u32 low = position >= lo && position < hi ? 0xffffu : 0u;
+    return position + 1 >= lo && position + 1 < hi ? low | 0xffff0000u : low;
+}
+
+// What `weigh` does for a chunk's weights (parts[i]: high, low of 16 positions) and column tiles begin + j * STEP of PAIRS,
+// row by row: values that a row does not see are zeros, whatever lies there. To the bit what that row gives alone.
+template <typename T, u32 PITCH, u32 PAIRS, u32 STEP, u32 N>
+DEVICE void weigh_apart(float (&o)[N][4], const u32 (&parts)[4][8], const Row (&rows)[2], u32 chunk, u32 v, u32 begin) {
+    u32 lane = threadIdx.x % 32;
+    v += lane % 16 * PITCH + lane / 16 * 16;
+#pragma unroll 1
+    for (u32 r = 0; r < 16; r++) {
+        u32 lo = __shfl_sync(0xffffffffu, r < 8 ? rows[0].lo : rows[1].lo, r % 8 * 4);
+        u32 hi = __shfl_sync(0xffffffffu, r < 8 ? rows[0].hi : rows[1].hi, r % 8 * 4);
+        bool upper = r < 8 && lane / 4 == r, lower = r >= 8 && lane / 4 == r - 8;
+#pragma unroll 1
+        for (u32 i = 0; i < 4; i++) {
+            u32 position = chunk + i * 16 + lane % 4 * 2;
+            u32 first = seen_mask(position, lo, hi), second = seen_mask(position + 8, lo, hi);
+            u32 high[4], low[4];
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) high[e] = parts[i][e], low[e] = parts[i][4 + e];
+#pragma unroll
+            for (u32 j = 0; j < N / 2; j++) {
+                u32 pair = begin + j * STEP, b[4];
+                if (pair >= PAIRS) continue;
+                load_matrices_turned(b, v + i * 16 * PITCH + pair * 32);
+#pragma unroll
+                for (u32 side = 0; side < 2; side++) {
+                    float (&to)[4] = o[2 * j + side];
+                    float c[4] = {to[0], to[1], to[2], to[3]};
+                    Half<T>::mma(c, high, b[2 * side] & first, b[2 * side + 1] & second);
+                    Half<T>::mma(c, low, b[2 * side] & first, b[2 * side + 1] & second);
+                    to[0] = upper ? c[0] : to[0], to[1] = upper ? c[1] : to[1];
+                    to[2] = lower ? c[2] : to[2], to[3] = lower ? c[3] : to[3];
+                }
+            }
+        }
+    }
+}
+
 template <typename T, u32 KD, u32 VD, u32 HALVES>
 DEVICE void whole(const Flash &p) {
     using Tile = Tiles<T, KD, VD>;
@@ -225,6 +269,8 @@ DEVICE void whole(const Flash &p) {
         head[i] = kv_head * group + r % group;
         slope[i] = p.scores.slopes && r < count_rows ? reinterpret_cast<const float *>(p.scores.slopes)[head[i]] : 0.0f;
     }
+    u32 tile = first + warp * 16;
+    Common common = common_of(p, seq, group, tile, least(tile + 16, count_rows));
     Output<N> span, all;
     span.clear();
     all.clear();
@@ -248,6 +294,8 @@ DEVICE void whole(const Flash &p) {
         Tile::dot(w, q + warp * 16 * Tile::K_PITCH, k);
         form(p, w, rows, slope, chunk, top);
         span.rise(top);
+        bool apart = is_partial(common, chunk, lo, hi) && any_wild<T, VD / 8, Tile::V_PITCH>(v);
+        u32 parts[4][8];
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 high[4], low[4];
@@ -258,11 +306,17 @@ DEVICE void whole(const Flash &p) {
                 parts_of<T>(weight<T>(two[0], m), weight<T>(two[1], m), high[e], low[e]);
             }
             count<T>(span.l, high, low);
+            if (apart) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) parts[i][e] = high[e], parts[i][4 + e] = low[e];
+                continue;
+            }
 #pragma unroll
             for (u32 n = 0; n < N; n += 2) {
                 weigh<T, Tile::V_PITCH>(span.o[n], span.o[n + 1], high, low, v + i * 16 * Tile::V_PITCH + n * 16);
             }
         }
+        if (apart) weigh_apart<T, Tile::V_PITCH, N / 2, 1>(span.o, parts, rows, chunk, v, 0);
         if ((chunk + CHUNK) % SPAN == 0 || chunk + CHUNK >= hi) {
             all.take(span);
             span.clear();
@@ -322,6 +376,7 @@ DEVICE void split(const Flash &p) {
         head[i] = kv_head * group + r % group;
         slope[i] = p.scores.slopes && r < count_rows ? reinterpret_cast<const float *>(p.scores.slopes)[head[i]] : 0.0f;
     }
+    Common common = common_of(p, seq, group, first, last_row + 1);
     Output<2 * OWN> span;
     span.clear();
     u32 chunk = most(begin, lo / CHUNK * CHUNK), end = least(begin + SPAN, hi);
@@ -364,12 +419,19 @@ DEVICE void split(const Flash &p) {
             }
         }
         __syncthreads();
+        bool apart = is_partial(common, chunk, lo, end) && any_wild<T, VD / 8, Tile::V_PITCH>(v);
+        u32 parts[4][8];
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 high[4], low[4], at = w_at + lane % 16 * W_PITCH + lane / 16 * 16 + i * 32;
             load_matrices(high, at);
             load_matrices(low, at + 16 * W_PITCH);
             count<T>(span.l, high, low);
+            if (apart) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) parts[i][e] = high[e], parts[i][4 + e] = low[e];
+                continue;
+            }
 #pragma unroll
             for (u32 n = 0; n < OWN; n++) {
                 u32 pair = warp + n * WARPS;
@@ -378,6 +440,7 @@ DEVICE void split(const Flash &p) {
                 }
             }
         }
+        if (apart) weigh_apart<T, Tile::V_PITCH, PAIRS, WARPS>(span.o, parts, rows, chunk, v, warp);
     }
     landed<0>();
     let_others();
@@ -446,7 +509,9 @@ DEVICE void merge(const Flash &p) {
     WIDTH(T, NAME, 64, 64, 1)                                                                                          \
     WIDTH(T, NAME, 80, 80, 1)                                                                                          \
     WIDTH(T, NAME, 96, 96, 1)                                                                                          \
+    WIDTH(T, NAME, 112, 112, 1)                                                                                        \
     WIDTH(T, NAME, 128, 128, 1)                                                                                        \
+    WIDTH(T, NAME, 192, 96, 2)                                                                                         \
     WIDTH(T, NAME, 256, 128, 2)                                                                                        \
     extern "C" __global__ void __launch_bounds__(128) flash_merge_##NAME(const __grid_constant__ Flash p) { merge<T>(p); }
 EACH(bf16, bf16)

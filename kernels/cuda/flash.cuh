@@ -72,6 +72,35 @@ DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
     return Row{query, next - 1, lo, hi};
 }
 
+// Keys that all of some rows see, whose bounds ascend: what the first sees to its end, the last from its beginning.
+struct Common {
+    u32 lo, hi;
+};
+DEVICE Common common_of(const Flash &p, const Seq &seq, u32 group, u32 first, u32 end) {
+    if (first >= end) return Common{0, ~0u};
+    return Common{row_at(p, seq, (end - 1) / group).lo, row_at(p, seq, first / group).hi};
+}
+// Whether some of the rows do not see all of a chunk's keys lo..hi.
+DEVICE bool is_partial(const Common &common, u32 chunk, u32 lo, u32 hi) {
+    return most(chunk, lo) < common.lo || least(chunk + CHUNK, hi) > common.hi;
+}
+
+// Whether a chunk's values, in rows of PIECES times 16 bytes, have an infinity or NaN among them: times the weight 0 of a row
+// that does not see its position that would be NaN. Asked of partial chunks alone.
+template <typename T, u32 PIECES, u32 PITCH>
+DEVICE bool any_wild(u32 at) {
+    // The bits of an exponent: all set in what is no number.
+    constexpr u32 LOW = Half<T>::WIDE ? 0x7f80u : 0x7c00u, HIGH = LOW << 16;
+    bool wild = false;
+#pragma unroll 1
+    for (u32 i = threadIdx.x % 32; i < CHUNK * PIECES; i += 32) {
+        Words piece = load16(at + i / PIECES * PITCH + i % PIECES * 16);
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) wild |= (piece.w[w] & LOW) == LOW || (piece.w[w] & HIGH) == HIGH;
+    }
+    return __any_sync(0xffffffffu, wild);
+}
+
 // From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST. Returns in `top`
 // the largest of each row among this quad's columns.
 template <u32 N>

@@ -5,7 +5,8 @@
 //     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j;   at the end o (1 / l)
 //
 // q . k is a chain of wgmma over d, the sums over j are chains of wgmma of e in the two 16-bit parts of flash.cu (times 2^15 in
-// f16), so results stay within the budgets of flash.cu. The order is another: no spans, and l adds e itself.
+// f16), so results stay within the budgets of flash.cu. The order is another: no spans, and l adds e itself. Infinities and NaN
+// among values that a row does not see do not reach it, as in flash.cu; such a chunk's values are added by FMA.
 //
 // q [tokens, heads * D], out [tokens, heads * D], keys and values in pages or as rows, masks, empty rows, rows of work: as
 // flash.cu. Sequences of at most `few` queries are left to its `split` and `merge`.
@@ -142,6 +143,29 @@ struct Block {
         asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
     }
 
+    // o += e v for a chunk's weights e of scores w, key by key, each row what it sees: where values that some row does not see
+    // are infinite or NaN. Lane t of four has the scores of keys 8 n + 2 t and the next.
+    DEVICE void weigh_apart(float (&o)[D / 2], const float (&w)[32], const float (&m)[2], const Row (&row)[2], u32 begin, u32 v) {
+        float e[2][32];
+#pragma unroll
+        for (u32 i = 0; i < 32; i++) e[i / 2 % 2][i / 4 * 2 + i % 2] = weight<T>(w[i], m[i / 2 % 2]);
+        u32 lane = threadIdx.x % 32;
+#pragma unroll 1
+        for (u32 j = 0; j < CHUNK; j++) {
+            u32 from = lane / 4 * 4 + j % 8 / 2, at = j / 8 * 2 + j % 2, key = begin + j;
+            float a = __shfl_sync(0xffffffffu, e[0][at], from), b = __shfl_sync(0xffffffffu, e[1][at], from);
+            bool upper = key >= row[0].lo && key < row[0].hi, lower = key >= row[1].lo && key < row[1].hi;
+#pragma unroll
+            for (u32 n = 0; n < D / 8; n++) {
+                u32 two = load4(v + place(j, n * 8) + lane % 4 * 4);
+                float left = Half<T>::low(two), right = Half<T>::high(two);
+                if (upper) o[n * 4] = madd(a, left, o[n * 4]), o[n * 4 + 1] = madd(a, right, o[n * 4 + 1]);
+                if (lower) o[n * 4 + 2] = madd(b, left, o[n * 4 + 2]), o[n * 4 + 3] = madd(b, right, o[n * 4 + 3]);
+            }
+        }
+        __syncwarp();
+    }
+
     DEVICE void attend(u32 half) {
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         queries(half);
@@ -159,6 +183,8 @@ struct Block {
             slope[i] = p.scores.slopes && there[i] ? reinterpret_cast<const float *>(p.scores.slopes)[head[i]] : 0.0f;
             m[i] = LOWEST, l[i] = 0.0f;
         }
+        u32 tile = first + half * 64;
+        Common common = common_of(p, seq, group, tile, least(tile + 64, count_rows));
         float o[D / 2];
 #pragma unroll
         for (u32 i = 0; i < D / 2; i++) o[i] = 0.0f;
@@ -197,15 +223,21 @@ struct Block {
                 l[i % 2] = add(l[i % 2], add(a, b));
                 parts_of<T>(a, b, high[i / 4][i % 4], low[i / 4][i % 4]);
             }
-            products_begin();
+            // The same for all warps of the half.
+            u32 begin = (lo / CHUNK + chunk) * CHUNK, v = ring + slot * STAGE + TILE;
+            if (is_partial(common, begin, lo, hi) && any_wild<T, D / 8, D * 2>(v)) {
+                weigh_apart(o, w, m, row, begin, v);
+            } else {
+                products_begin();
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                multiply_turned<T, D>(o, high[i], values + i * 2048 / 16);
-                multiply_turned<T, D>(o, low[i], values + i * 2048 / 16);
+                for (u32 i = 0; i < 4; i++) {
+                    multiply_turned<T, D>(o, high[i], values + i * 2048 / 16);
+                    multiply_turned<T, D>(o, low[i], values + i * 2048 / 16);
+                }
+                products_end();
+                products_wait<0>();
+                settled(o);
             }
-            products_end();
-            products_wait<0>();
-            settled(o);
             if (lane == 0) barrier_arrive(empty + slot * 8);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             parity ^= slot == 0;

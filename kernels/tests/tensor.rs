@@ -10,6 +10,8 @@ mod gemm;
 mod machine;
 #[path = "tensor/pack.rs"]
 mod pack;
+#[path = "tensor/sizes.rs"]
+mod sizes;
 #[path = "tensor/weights.rs"]
 mod weights;
 #[path = "tensor/wide.rs"]

@@ -105,7 +105,8 @@ fn main(
         var top = 0.0;
         var sum = 0.0;
         var any = false;
-        for (var chunk = lo / CHUNK * CHUNK; chunk < hi; chunk += CHUNK) {
+        // A row that sees nothing has no chunk, wherever in one its bounds meet.
+        for (var chunk = select(hi, lo / CHUNK * CHUNK, lo < hi); chunk < hi; chunk += CHUNK) {
             let a = max(lo, chunk) - chunk;
             let b = min(hi - chunk, CHUNK);
             let j = chunk + v;

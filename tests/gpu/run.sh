@@ -1,20 +1,35 @@
 #!/usr/bin/env bash
-# Everything that a machine with a GPU is asked for, from prebuilt binaries: conformance, goldens, bench.
+# Everything that a machine with a GPU is asked for, in one package and one command.
 #
-#   tests/gpu/run.sh build FOLDER    where there is Rust: builds the binaries into FOLDER
-#   tests/gpu/run.sh FOLDER [NAME]   where there is a GPU: runs them, writes bench/runs/<date>-<machine>/
+#   tests/gpu/run.sh build FOLDER            where there is Rust: builds the binaries into FOLDER
+#   tests/gpu/run.sh pack FOLDER FILE        the binaries, goldens and this script as FILE (.tar.xz, at most 16 MiB)
+#   tar xf FILE && engraft-gpu/run.sh OUT    where there is a GPU; needs nothing but the driver and coreutils
 #
-# NAME is the backend: `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU
-# (the CUDA lane runs it so). ENGRAFT_RUNS is another folder than bench/runs. The programs read goldens and expectations
-# from `tests` below the folder that they are started in, which is this checkout's root (ENGRAFT_TESTS: elsewhere).
-# Needs nothing but the driver. Each part leaves its output, its exit status and its time, whatever the others did.
+#   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER]
+#
+# OUT gets `table.txt` (at most 120 lines, a row as soon as a step ends), `raw/` (each step's output) and, at the end,
+# `all.tar.gz`. NAME is `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU (the CUDA
+# lane runs it so, from its package). A part takes at most eight minutes, every step has a limit of its own; what fails or hangs
+# loses itself alone and is run again with every kernel waited for, so that its error names one.
+#
+# 1: doctor, a text in every mode, speed with and without dependent launch and graphs, op conformance, goldens.
+# 2: the experiments of a folder given by --experiments (its `run.sh`, which reads OUT).
+# 3: a prompt of 8,192, room for 131,072 positions, quantized weights at 64 rows, profilers where they are installed.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+
+PART_SECONDS=480
+TABLE_LINES=120
+PACKAGE_BYTES=${PACKAGE_BYTES:-$((16 << 20))}
+GOLDENS=(llama gpt2 opt bert mixtral)
+
+fail() {
+  echo "$*" >&2
+  exit 2
+}
 
 build() {
-  local to=$1
+  local to=$1 made file
   mkdir -p "$to"
-  local made
   made=$(
     {
       cargo test --profile gpu --no-run --message-format=json -p conformance --test ops --test cuda
@@ -23,7 +38,6 @@ build() {
       cargo build --profile gpu --message-format=json -p soft-cuda
     } | grep -o '"\(executable\|filenames\)":\("[^"]*"\|\[[^]]*\]\)' | grep -o '/[^",]*'
   ) || return 1
-  local file
   for file in $made; do
     case "$(basename "$file")" in
       ops-*) cp "$file" "$to/ops" ;;
@@ -34,74 +48,188 @@ build() {
   ls -l "$to"
 }
 
-if [ "${1:-}" = build ]; then
-  build "${2:?a folder to put binaries into}"
-  exit
-fi
-
-bin=$(cd "${1:?the folder of the binaries}" && pwd)
-name=${2:-cuda}
-driver=()
-machine=$( (nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || echo gpu) | head -n 1 | tr ' /' '--' | tr '[:upper:]' '[:lower:]')
-if [ "${name%%:soft*}" != "$name" ]; then
-  machine=soft-cuda
-  driver=(--cuda-driver "$bin/libsoft_cuda.so")
-fi
-out=${ENGRAFT_RUNS:-bench/runs}/$(date +%F)-$machine
-mkdir -p "$out"
-{
-  date -u +%FT%TZ
-  git rev-parse HEAD 2>/dev/null
-  uname -srm
-  grep -m 1 'model name' /proc/cpuinfo
-  nvidia-smi 2>/dev/null
-} >"$out/machine.txt"
-
-failed=0
-part() {
-  local part=$1 start=$SECONDS status=0
-  shift
-  printf '%s ... ' "$part"
-  printf '$ %s\n' "$*" | sed "s|$bin/||g" >"$out/$part.txt"
-  "$@" >>"$out/$part.txt" 2>&1 || status=$?
-  printf '\nexit status %s, %s s\n' "$status" "$((SECONDS - start))" >>"$out/$part.txt"
-  printf 'exit status %s, %s s\n' "$status" "$((SECONDS - start))"
-  [ "$status" = 0 ] || failed=1
+# The binaries hold the same PTX: a dictionary that spans them all keeps it once.
+pack() {
+  local from=$1 to=$2 work golden bytes
+  work=$(mktemp -d)
+  mkdir -p "$work/engraft-gpu/bin" "$work/engraft-gpu/tests/golden"
+  for file in ops models goldens engraft libsoft_cuda.so; do
+    cp -L "$from/$file" "$work/engraft-gpu/bin/" || fail "$from has no $file"
+    strip "$work/engraft-gpu/bin/$file" 2>/dev/null
+  done
+  cp "$here/run.sh" "$work/engraft-gpu/"
+  cp -r "$here/../expectations" "$work/engraft-gpu/tests/"
+  for golden in "${GOLDENS[@]}"; do
+    cp -r "$here/../golden/$golden" "$work/engraft-gpu/tests/golden/"
+  done
+  tar -C "$work" -c engraft-gpu | xz -T1 --lzma2="preset=${XZ_PRESET:-6},dict=192MiB" >"$to" || return 1
+  rm -rf "$work"
+  bytes=$(stat -c %s "$to")
+  echo "$to: $bytes bytes"
+  [ "$bytes" -le "$PACKAGE_BYTES" ] || fail "the package has $bytes bytes, at most $PACKAGE_BYTES"
 }
 
+here=$(cd "$(dirname "$0")" && pwd)
+case "${1:-}" in
+  build) build "${2:?a folder for the binaries}" && exit ;;
+  pack) pack "${2:?the folder of the binaries}" "${3:?the package}" && exit ;;
+  "" | -*) fail "usage: run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER]" ;;
+esac
+
+mkdir -p "$1/raw"
+out=$(cd "$1" && pwd)
+shift
+name=cuda parts=1,2,3 experiments='' bin=$here/bin
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --backend) name=${2:?a backend} ;;
+    --parts) parts=${2:?parts} ;;
+    --experiments) experiments=$(cd "${2:?a folder}" && pwd) ;;
+    --bin) bin=$(cd "${2:?a folder}" && pwd) ;;
+    *) fail "unknown option $1" ;;
+  esac
+  shift 2
+done
 export ENGRAFT_REQUIRE=$name
-backend=${name%%:soft*}
-golden=(tests/golden)
-shape=llama-1b
-bench=(--batch 1,8,64 --prompt 512 --decode 128)
-if [ "$machine" = soft-cuda ]; then
-  # The machine interprets every instruction: the parts are shown to run, on what is small.
-  golden=(tests/golden/llama tests/golden/bert)
-  shape=tiny
-  bench=(--batch 1 --prompt 4 --decode 2 --repeat 1)
+export ENGRAFT_TESTS=${ENGRAFT_TESTS:-$(cd "$here" && { [ -d tests ] && cd tests || cd ..; } && pwd)}
+soft=''
+device=(--backend "${name%%:soft*}" --kernel-cache "$out/kernels")
+if [ "${name%%:soft*}" != "$name" ]; then
+  soft=yes
+  device+=(--cuda-driver "$bin/libsoft_cuda.so")
 fi
-tests=(cuda)
-[ "$machine" = soft-cuda ] && tests=(cuda-soft::norm)
-part conformance "$bin/ops" "${tests[@]}"
-[ "$machine" = soft-cuda ] || part models "$bin/models" --nocapture
-part goldens-reference "$bin/goldens" --backend "$name" --mode reference "${golden[@]}"
-part goldens-invariant "$bin/goldens" --backend "$name" --mode invariant "${golden[@]}"
-for dtype in bf16 f16; do
-  part "goldens-$dtype" "$bin/goldens" --backend "$name" --mode invariant --dtype "$dtype" --weights "$dtype" \
-    "${golden[@]}"
+
+failed=0
+row() {
+  [ "$(wc -l <"$out/table.txt")" -lt "$TABLE_LINES" ] && printf '%s\n' "$*" >>"$out/table.txt"
+  printf '%s\n' "$*"
+}
+
+# Figures of a step's output, on one line.
+figures() {
+  awk '
+    /^loaded in/ { sub(/, peak memory.*/, ""); print }
+    /^batch / { heads = 1; next }
+    heads && $1 ~ /^[0-9]+$/ { print "b" $1 ": prefill " $2 " t/s, decode " $6 " t/s, best " $7 ", " $8 " GB/s" }
+    /^trial / { sub(/^trial +/, ""); print }
+    /^test result|trials ran|passed, .* skipped/ { print }
+  ' "$1" | paste -sd ';' | cut -c1-360
+}
+
+# step NAME SECONDS COMMAND...: within its limit and the part's.
+step() {
+  local step=$1 limit=$2 left status=0 begin=$SECONDS
+  shift 2
+  left=$((part_ends - SECONDS))
+  if [ "$left" -le 0 ]; then
+    row "$part $step: not run, the part's time is over"
+    failed=1
+    return
+  fi
+  [ "$limit" -le "$left" ] || limit=$left
+  printf '$ %s\n' "$*" >"$out/raw/$part-$step.txt"
+  timeout -k 5 "$limit" "$@" >>"$out/raw/$part-$step.txt" 2>&1 || status=$?
+  row "$part $step: status $status, $((SECONDS - begin)) s; $(figures "$out/raw/$part-$step.txt")"
+  [ "$status" = 0 ] && return
+  failed=1
+  # Again, slowly: the driver waits after every launch, the program after every kernel.
+  [ "$1" = "$bin/engraft" ] && set -- "$@" --blocking
+  left=$((part_ends - SECONDS))
+  [ "$left" -gt 10 ] || return
+  [ "$limit" -le "$left" ] || limit=$left
+  status=0
+  CUDA_LAUNCH_BLOCKING=1 timeout -k 5 "$limit" "$@" >"$out/raw/$part-$step-blocking.txt" 2>&1 || status=$?
+  row "$part $step, blocking: status $status; $(grep -m 1 -i 'error\|fault\|panicked' "$out/raw/$part-$step-blocking.txt" | cut -c1-240)"
+}
+
+part() {
+  part=$1 part_ends=$((SECONDS + PART_SECONDS))
+}
+
+# Random weights are written once and kept for all steps.
+weights() {
+  local shape=$1
+  [ -d "$out/weights/$shape" ] && return
+  step "write-$shape" 300 "$bin/engraft" write-shape --shape "$shape" --weights bf16 --out "$out/weights/$shape"
+}
+
+# bench NAME SHAPE SECONDS OPTIONS...
+bench() {
+  local bench=$1 shape=$2 limit=$3
+  shift 3
+  step "$bench" "$limit" "$bin/engraft" bench "${device[@]}" --model "$out/weights/$shape" --dtype bf16 "$@"
+}
+
+part_1() {
+  local small=llama-1b large=llama-8b mode case batch context dtype
+  local cases=(1,8,64,256/128 1,8,64/4096 1,8/32768) tests=(cuda) goldens=("${GOLDENS[@]}") sizes=(--decode 64 --repeat 1)
+  if [ -n "$soft" ]; then
+    # The machine interprets every instruction: the steps are shown to run, on what is small.
+    small=tiny large='' cases=(1/4) tests=(cuda-soft::rope) goldens=(llama) sizes=(--decode 2 --repeat 1)
+  fi
+  step doctor 60 "$bin/engraft" doctor "${device[@]}"
+  for mode in reference invariant fast; do
+    step "generate-$mode" 60 "$bin/engraft" generate "${device[@]}" --mode "$mode" --prompt "This package provides" \
+      --max-new-tokens 16 --temperature 0
+  done
+  for shape in $small $large; do
+    weights "$shape"
+    for case in "${cases[@]}"; do
+      batch=${case%/*} context=${case#*/}
+      bench "bench-$shape-$context" "$shape" 90 --batch "$batch" --context "$context" --prompt "$((context < 512 ? context : 512))" "${sizes[@]}"
+    done
+    for switch in --in-order --no-graphs; do
+      bench "bench-$shape$switch" "$shape" 60 --batch "${cases[0]%/*}" --prompt "$((${cases[0]#*/}))" "${sizes[@]}" "$switch"
+    done
+  done
+  step ops 180 "$bin/ops" "${tests[@]}"
+  [ -n "$soft" ] || step models 120 "$bin/models" --nocapture
+  goldens=("${goldens[@]/#/$ENGRAFT_TESTS/golden/}")
+  step goldens-reference 60 "$bin/goldens" --backend "$name" --mode reference "${goldens[@]}"
+  for dtype in bf16 f16; do
+    step "goldens-$dtype" 60 "$bin/goldens" --backend "$name" --mode invariant --dtype "$dtype" --weights "$dtype" "${goldens[@]}"
+  done
+}
+
+part_2() {
+  if [ -z "$experiments" ]; then
+    row "2: no --experiments"
+    return
+  fi
+  OUT=$out/experiments KIT_TOTAL=$((PART_SECONDS - 30)) step experiments "$PART_SECONDS" bash "$experiments/run.sh"
+}
+
+part_3() {
+  local shape=llama-1b prompt=8192 room=131072 rows=64
+  [ -n "$soft" ] && shape=tiny prompt=8 room=512 rows=2
+  local sizes=(--decode 8 --repeat 1)
+  weights "$shape"
+  bench "prefill-$prompt" "$shape" 60 --batch 1 --prompt "$prompt" "${sizes[@]}"
+  bench "prefill-$prompt-steps" "$shape" 60 --batch 1 --prompt "$prompt" --step-tokens 4096 "${sizes[@]}"
+  bench "room-$room" "$shape" 90 --batch 1 --prompt 4 --max-context "$room" "${sizes[@]}"
+  for format in int8 int4:64 w8a8; do
+    bench "bench-${format%:*}-$rows" "$shape" 60 --batch "$rows" --prompt 4 --quantize "$format" "${sizes[@]}"
+  done
+  if command -v compute-sanitizer >/dev/null && [ -z "$soft" ]; then
+    step sanitizer 120 compute-sanitizer --error-exitcode 1 "$bin/engraft" generate "${device[@]}" --prompt a --max-new-tokens 2
+  fi
+  if command -v ncu >/dev/null && [ -z "$soft" ]; then
+    step ncu 120 ncu --set basic --launch-skip 200 --launch-count 60 "$bin/engraft" bench "${device[@]}" \
+      --model "$out/weights/$shape" --dtype bf16 --batch 1 --prompt 64 --decode 4 --repeat 1 --no-graphs
+  fi
+}
+
+{
+  date -u +%FT%TZ
+  uname -srm
+  grep -m 1 'model name' /proc/cpuinfo
+  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader 2>/dev/null
+} >"$out/table.txt"
+for number in ${parts//,/ }; do
+  part "$number"
+  "part_$number"
 done
-part doctor "$bin/engraft" doctor
-part generate "$bin/engraft" generate --backend "$backend" "${driver[@]}" --prompt "This package provides" \
-  --max-new-tokens 16 --seed 1
-part "bench-$shape" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --shape "$shape" --weights bf16 \
-  --dtype bf16 "${bench[@]}"
-part "bench-$shape-fast" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --mode fast --shape "$shape" \
-  --weights bf16 --dtype bf16 "${bench[@]}"
-for format in int8 int4:64 w8a8; do
-  part "bench-$shape-${format%:*}" "$bin/engraft" bench --backend "$backend" "${driver[@]}" --shape "$shape" \
-    --weights bf16 --quantize "$format" --dtype bf16 "${bench[@]}"
-done
-[ "$machine" = soft-cuda ] || part bench-llama-8b "$bin/engraft" bench --backend "$backend" --shape llama-8b \
-  --weights bf16 --dtype bf16 "${bench[@]}"
-echo "results: $out"
+rm -rf "$out/kernels" "$out/weights"
+tar -C "$out" -czf "$out/all.tar.gz" table.txt raw $([ -d "$out/experiments" ] && echo experiments)
+echo "results: $out/table.txt, $out/all.tar.gz"
 exit "$failed"

@@ -200,11 +200,17 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
 
 /// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer; so does the
 /// second adapter, which is there for its compiler. Packed formats have a shader each, and a test of their
-/// own for adapters (`wgpu.rs`).
-pub fn seeds(lab: &str, packed: bool) -> u64 {
+/// own for adapters (`wgpu.rs`). On tensor cores an op has at least the cases that reach each of its kernels (`turns`).
+pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
     match lab {
         adapter if packed && adapter.starts_with("wgpu") => 3,
-        soft if soft.starts_with("cuda-soft") => 6,
+        soft if soft.starts_with("cuda-soft") => {
+            if soft.ends_with("-invariant") {
+                turns.max(6)
+            } else {
+                6
+            }
+        }
         second if second.contains("swiftshader") || second.ends_with("-subgroups") => 6,
         _ => 24,
     }

@@ -7,6 +7,7 @@
 //! | `composed` | a fused op equals its composed default bit for bit |
 //! | `twice` | the same call again gives the same bits |
 //! | `alone` | a row (or sequence) on its own gives the bits that it gives in a batch |
+//! | `unseen` | what a row does not see (later tokens, infinities and NaN among them) changes no bit of it |
 //! | `relaid` | pitch, page size and page order change no bit |
 //! | `replay` | recorded and replayed equals run at once |
 //! | `twin` | other thread counts and instruction sets give the same bits |
@@ -35,6 +36,8 @@ pub const TWICE: &str = "run twice";
 /// See the module's table.
 pub const ALONE: &str = "alone against in a batch";
 /// See the module's table.
+pub const UNSEEN: &str = "what a row does not see";
+/// See the module's table.
 pub const RELAID: &str = "laid out otherwise";
 /// See the module's table.
 pub const REPLAY: &str = "recorded and replayed";
@@ -42,7 +45,8 @@ pub const REPLAY: &str = "recorded and replayed";
 pub const TWIN: &str = "2 threads against 1";
 
 /// Every comparison.
-pub const COMPARISONS: [&str; 9] = [RUN, ORACLE, STRICT, COMPOSED, TWICE, ALONE, RELAID, REPLAY, TWIN];
+pub const COMPARISONS: [&str; 10] =
+    [RUN, ORACLE, STRICT, COMPOSED, TWICE, ALONE, UNSEEN, RELAID, REPLAY, TWIN];
 
 /// What is tested: a backend, and instances of it that must give the same bits.
 pub struct Lab<B: Backend> {
@@ -183,6 +187,12 @@ pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u
             outputs
         });
         referee.same(ALONE, alone, &cut);
+    }
+    if let Some((part, ranges)) = spec.unseen(&case, &mut dice) {
+        let cut = |outputs: &[Output]| -> Vec<Output> {
+            outputs.iter().zip(&ranges).map(|(o, r)| o.part(r.clone())).collect()
+        };
+        referee.same(UNSEEN, run(spec, subject, &part, false).map(|all| cut(&all)), &cut(&first));
     }
     if let Some(relaid) = spec.relaid(&case, &mut dice) {
         referee.same(RELAID, run(spec, subject, &relaid, false), &first);

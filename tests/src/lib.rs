@@ -4,7 +4,7 @@
 //!   they give.
 //! - [`laws`] puts a case through all comparisons; [`compare`] is their one verdict, [`budget`] their one
 //!   list of tolerances; [`poison`] catches stray writes.
-//! - [`backends`] says what can be tested here; `tests/meta` plants bugs that the suite must catch
+//! - [`backends`] says what can be tested here; [`alone`] keeps a lost device from costing other trials; `tests/meta` plants bugs that the suite must catch
 //!   ([`mod@bug`]).
 //! - [`lawful`] says which changes of its operands an op may take; `tests/hostile_views.rs` makes all others.
 //! - [`golden`] runs whole models against outputs of the reference implementation; the program `goldens` is
@@ -13,6 +13,7 @@
 //! Nothing here is imported by the engine. Failures are values: a check never panics, so one wrong element
 //! cannot hide the next.
 
+pub mod alone;
 pub mod backends;
 pub mod budget;
 pub mod bug;

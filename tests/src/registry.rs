@@ -35,6 +35,10 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     fn packed(&self) -> bool {
         false
     }
+    /// Cases that reach each of its kernels in this element type, where seeds go through them by turn.
+    fn turns(&self, _dtype: Float) -> u64 {
+        0
+    }
     /// Whether it has a composed form to be compared with.
     fn fused(&self) -> bool {
         self.kind().is_fused()
@@ -56,6 +60,10 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     }
     /// Part of the batch on its own: nothing may depend on batch mates.
     fn alone(&self, _case: &Self::Case, _dice: &mut Dice) -> Option<Part<Self::Case>> {
+        None
+    }
+    /// The same case with what is no number where some rows do not look: those rows, in each output.
+    fn unseen(&self, _case: &Self::Case, _dice: &mut Dice) -> Option<Part<Self::Case>> {
         None
     }
     /// The same case laid out otherwise (page size, page order, pitch): no bit may change.

@@ -145,7 +145,7 @@ fn wide_heads(dtype: Float) -> ModelFiles {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": hidden,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": inner,
         "vocab_size": vocab, "tie_word_embeddings": false, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "max_position_embeddings": 128,
+        "max_position_embeddings": 512,
     });
     let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
     open_bytes(&serde_json::to_vec(&config).unwrap(), None, Cow::Owned(file), tokenizer).unwrap()
@@ -158,9 +158,19 @@ fn wide<B: Backend>(
     quantize: Option<WeightFormat>,
     config: EngineConfig,
 ) -> Engine<B> {
+    wide_of(backend, dtype, quantize, EngineConfig { max_context: 96, ..config })
+}
+
+/// The same with the context of `config`.
+fn wide_of<B: Backend>(
+    backend: &Arc<B>,
+    dtype: Float,
+    quantize: Option<WeightFormat>,
+    config: EngineConfig,
+) -> Engine<B> {
     let (files, options) = (wide_heads(dtype), LoadOptions { quantize, ..LoadOptions::default() });
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 96, ..config };
+    let model = inject(backend, &files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
+    let config = EngineConfig { dtype, kv_dtype: dtype, ..config };
     Engine::new(backend.clone(), model, config).unwrap()
 }
 
@@ -273,6 +283,32 @@ fn the_default_mode_attends_on_tensor_cores_and_replays_what_it_runs() {
             let split = gpu.launches().get(&format!("flash_split_{dtype}_64")).copied().unwrap_or(0);
             // Four runs, each with at least four decode steps.
             assert!(split >= 16, "{split} launches");
+        }
+    }
+}
+
+/// A first use inside a capture would put a compilation of seconds into a decode step.
+#[test]
+fn what_a_model_runs_is_ready_when_its_engine_is_made() {
+    for name in &here() {
+        for mode in [Mode::Reference, Mode::Invariant, Mode::Fast] {
+            let gpu = cuda(name, mode).unwrap();
+            let dtype = Float::Bf16;
+            // Several spans: what `split` leaves is merged.
+            let config = EngineConfig { max_context: 300, ..EngineConfig::default() };
+            let mut engine = wide_of(&gpu, dtype, None, config);
+            let ahead = gpu.loads();
+            let prompt = (0..270).map(|i| 3 + i * 17 % 90).collect();
+            engine.put(Request { prompt, max_new_tokens: 3, ..Request::default() }).unwrap();
+            engine.run().unwrap();
+            let ran = gpu.launches();
+            if mode != Mode::Reference {
+                assert!(
+                    ran.contains_key("flash_merge_bf16") && !engine.captured_graphs().is_empty(),
+                    "{ran:?}"
+                );
+            }
+            assert_eq!(gpu.loads(), ahead, "{name}, {mode:?}: compiled when they were first launched");
         }
     }
 }

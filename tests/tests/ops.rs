@@ -4,10 +4,12 @@
 //! same on every machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use conformance::alone::{self, Losses};
 use conformance::backends::{self, LabVisitor};
 use conformance::laws::{Lab, Report, check};
 use conformance::registry::{self, OpSpec, Visitor};
 use engraft_core::backend::Backend;
+use engraft_core::mem::Float;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SHOWN: usize = 5;
 
 static COMPARISONS: AtomicUsize = AtomicUsize::new(0);
+
+static LOSSES: Losses = Losses::new();
 
 #[derive(Default)]
 struct Trials(Vec<Trial>);
@@ -40,21 +44,27 @@ impl<B: Backend> Visitor for PerBackend<'_, B> {
         for dtype in spec.dtypes() {
             let lab = self.lab.clone();
             let name = format!("{}::{}::{dtype}", lab.name, spec.name());
-            self.trials.push(Trial::test(name, move || {
-                let mut report = Report::default();
-                for seed in 0..backends::seeds(&lab.name, spec.packed()) {
-                    check(&lab, spec, *dtype, seed, &mut report);
-                }
-                COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);
-                if report.failures.is_empty() {
-                    return Ok(());
-                }
-                let shown: Vec<String> = report.failures.iter().take(SHOWN).map(|f| f.to_string()).collect();
-                let (failed, ran) = (report.failures.len(), report.ran);
-                Err(Failed::from(format!("{failed} of {ran} comparisons failed\n  {}", shown.join("\n  "))))
+            self.trials.push(Trial::test(name.clone(), move || {
+                let (is_lost, again) = (|| alone::is_lost(lab.subject.as_ref()), || alone::again(&name));
+                LOSSES.trial(is_lost, || trial(&lab, spec, *dtype), again).map_err(Failed::from)
             }));
         }
     }
+}
+
+/// All cases of an op in one element type.
+fn trial<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(), String> {
+    let mut report = Report::default();
+    for seed in 0..backends::seeds(&lab.name, spec.packed(), spec.turns(dtype)) {
+        check(lab, spec, dtype, seed, &mut report);
+    }
+    COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);
+    if report.failures.is_empty() {
+        return Ok(());
+    }
+    let shown: Vec<String> = report.failures.iter().take(SHOWN).map(|f| f.to_string()).collect();
+    let (failed, ran) = (report.failures.len(), report.ran);
+    Err(format!("{failed} of {ran} comparisons failed\n  {}", shown.join("\n  ")))
 }
 
 fn main() -> ExitCode {
@@ -75,6 +85,10 @@ fn main() -> ExitCode {
     );
     if !missing.is_empty() {
         println!("{} asks for {}, which this run does not have", backends::REQUIRE, missing.join(", "));
+        return ExitCode::FAILURE;
+    }
+    if LOSSES.unexplained() {
+        println!("a device was lost, and no trial loses one in a process of its own: run with one thread");
         return ExitCode::FAILURE;
     }
     if ran == 0 {

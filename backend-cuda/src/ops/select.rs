@@ -167,6 +167,9 @@ mod tests {
             assert_eq!(ask(SMALL, op, Float::Bf16, 256), strict);
             assert_eq!(ask(SMALL, op, Float::Bf16, 128), "flash_*_bf16_128");
             assert_eq!(ask(SMALL, op, Float::F16, 64), "flash_*_f16_64");
+            assert_eq!(ask(SMALL, op, Float::Bf16, 112), "flash_*_bf16_112");
+            assert_eq!(ask(LARGE, op, Float::Bf16, 192), "flash_*_bf16_192");
+            assert_eq!(ask(SMALL, op, Float::Bf16, 192), strict);
             let reference = Terms { mode: Mode::Reference, ..LARGE };
             let strict = strict.replace("bf16", "f16");
             assert_eq!(ask(reference, op, Float::F16, 64), strict);

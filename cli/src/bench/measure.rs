@@ -33,6 +33,25 @@ pub struct Job {
     pub decode: usize,
     pub repeat: usize,
     pub profile: bool,
+    /// Whether decode steps are captured.
+    pub graphs: bool,
+    /// Tokens of one step; none: the engine's default.
+    pub step_tokens: Option<usize>,
+    /// Tokens before the decoded ones; none: of the prompt, at most [`DECODE_PROMPT`].
+    pub context: Option<usize>,
+    /// Room for longer sequences than those that run.
+    pub max_context: Option<usize>,
+}
+
+/// What it takes until an engine runs, in seconds that do not overlap.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// Until the weights are on the device.
+    pub load_s: f64,
+    /// Bringing them into the order of kernels, afterwards.
+    pub pack_s: f64,
+    /// The rest of the first step: one short text, one token.
+    pub first_step_s: f64,
 }
 
 /// Times of one batch size: one entry per repetition.
@@ -64,7 +83,7 @@ pub struct Report {
     pub model: String,
     pub family: Family,
     pub device: String,
-    pub load_s: Vec<f64>,
+    pub starts: Vec<Start>,
     pub peak_rss: Option<u64>,
     pub limits: Vec<Limits>,
     pub batches: Vec<(usize, Times)>,
@@ -77,7 +96,7 @@ impl Visitor for Job {
     type Output = Report;
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<Report> {
-        let mut load_s = Vec::new();
+        let mut starts = Vec::new();
         let mut batches: Vec<(usize, Times)> = self.batches.iter().map(|b| (*b, Times::default())).collect();
         let (mut limits, mut peak_rss, mut last) = (Vec::new(), None, None);
         for repetition in 0..self.repeat {
@@ -85,7 +104,8 @@ impl Visitor for Job {
             drop(last.take());
             let began = Instant::now();
             let (mut engine, parameters) = self.load(&backend)?;
-            load_s.push(began.elapsed().as_secs_f64());
+            let load_s = began.elapsed().as_secs_f64();
+            starts.push(Start { load_s, ..self.first_step(&mut engine)? });
             for (batch, times) in &mut batches {
                 if engine.model().spec.family == Family::Encoder {
                     times.prefill_s.push(self.encode(&mut engine, *batch)?);
@@ -114,11 +134,16 @@ impl Visitor for Job {
         let device = backend.caps().device.clone();
         let family = engine.model().spec.family;
         let model = self.model.map_or("demo".into(), |p| p.display().to_string());
-        Ok(Report { model, family, device, load_s, peak_rss, limits, batches, work, profiles })
+        Ok(Report { model, family, device, starts, peak_rss, limits, batches, work, profiles })
     }
 }
 
 impl Job {
+    /// Tokens of the prompts of decode runs.
+    fn context(&self) -> usize {
+        self.context.unwrap_or(DECODE_PROMPT.min(self.prompt))
+    }
+
     fn files(&self) -> Result<ModelFiles> {
         match &self.model {
             Some(path) => open(path, Access::default()),
@@ -131,19 +156,31 @@ impl Job {
         let most = self.batches.iter().copied().max().unwrap_or(1);
         let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
         let load = LoadOptions { quantize: self.quantize, ..LoadOptions::default() };
-        let decoded = self.prompt.max(DECODE_PROMPT) + self.decode + 1;
-        let model = inject(backend, &files, &self.registry, decoded, load, &mut |_, _| {})?;
+        let decoded = self.prompt.max(self.context()) + self.decode + 1;
+        let positions = self.max_context.unwrap_or(decoded).max(decoded);
+        let model = inject(backend, &files, &self.registry, positions, load, &mut |_, _| {})?;
         drop(files);
-        let (context, flags) = match model.spec.family {
+        let (runs, flags) = match model.spec.family {
             Family::Decoder => (decoded, "--prompt and --decode that fit"),
             Family::Encoder => (self.prompt, "a --prompt that fits"),
         };
+        let context = self.max_context.unwrap_or(runs);
+        if context < runs {
+            return Err(Error::config(
+                "max-context",
+                context,
+                format!("at least {runs}, which is what runs"),
+            ));
+        }
+        let usual = EngineConfig::default();
         let config = EngineConfig {
             dtype: self.dtype,
             kv_dtype: self.dtype,
             max_seqs: most,
             max_context: context,
-            ..EngineConfig::default()
+            max_step_tokens: self.step_tokens.unwrap_or(usual.max_step_tokens),
+            graphs: self.graphs,
+            ..usual
         };
         let engine = Engine::new(backend.clone(), model, config)?;
         if engine.config().max_context < context {
@@ -152,6 +189,21 @@ impl Job {
             return Err(Error::config("tokens", context, what));
         }
         Ok((engine, parameters))
+    }
+
+    /// The first step of an engine: what is packed then, and the rest.
+    fn first_step<B: Backend>(&self, engine: &mut Engine<B>) -> Result<Start> {
+        let (began, packed) = (Instant::now(), engine.backend().packing());
+        match engine.model().spec.family {
+            Family::Encoder => drop(engine.encode(&self.texts(engine, 1), false)?),
+            Family::Decoder => {
+                self.put(engine, 1, 16.min(self.prompt), 1)?;
+                engine.run()?;
+            }
+        }
+        let all = began.elapsed().as_secs_f64();
+        let pack_s = (engine.backend().packing() - packed).as_secs_f64();
+        Ok(Start { load_s: 0.0, pack_s, first_step_s: all - pack_s })
     }
 
     /// Median seconds of a batch of texts, each of as many tokens as a prompt; the first batch does not count.
@@ -198,7 +250,7 @@ impl Job {
 
     /// Times the steps in which all sequences decode.
     fn decode<B: Backend>(&self, engine: &mut Engine<B>, batch: usize, times: &mut Times) -> Result<()> {
-        self.put(engine, batch, DECODE_PROMPT.min(self.prompt), self.decode + 1)?;
+        self.put(engine, batch, self.context(), self.decode + 1)?;
         let (mut out, mut steps): (Vec<Output>, Vec<f64>) = (Vec::new(), Vec::with_capacity(self.decode));
         let mut filled = false;
         while !engine.is_idle() {
@@ -228,7 +280,7 @@ impl Job {
         self.put(engine, batch, self.prompt, 1)?;
         engine.run()?;
         let prefill = engine.take_profile().unwrap_or_default();
-        self.put(engine, batch, DECODE_PROMPT.min(self.prompt), 9.min(self.decode + 1))?;
+        self.put(engine, batch, self.context(), 9.min(self.decode + 1))?;
         let mut out = Vec::new();
         let mut decode = Profile::default();
         while !engine.is_idle() {
@@ -264,7 +316,7 @@ impl Job {
             }
         }
         let prompt = self.prompt as f64;
-        let at = DECODE_PROMPT.min(self.prompt) + self.decode / 2;
+        let at = self.context() + self.decode / 2;
         if model.spec.family == Family::Encoder {
             let flops = prompt * (body + attention(&model.spec) * prompt);
             return Ok(Work {

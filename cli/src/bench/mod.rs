@@ -49,6 +49,10 @@ pub fn run(args: &BenchArgs) -> Outcome {
         decode: args.decode,
         repeat: args.repeat,
         profile: args.profile || args.trace.is_some(),
+        graphs: !device.no_graphs,
+        step_tokens: device.step_tokens,
+        context: args.context,
+        max_context: device.max_context,
     };
     let mut report = with_backend(&backend, device.threads, job)?;
     if let Some(shape) = args.shape {
@@ -177,10 +181,13 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
         args.model.device.dtype
     );
     text.push_str(&format!(
-        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s",
+        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s, packed in {:.3} s, first step in \
+         {:.3} s",
         rate(peak.gbs),
         rate(peak.gflops),
-        median_of(report.load_s.clone())
+        median_of(report.starts.iter().map(|s| s.load_s)),
+        median_of(report.starts.iter().map(|s| s.pack_s)),
+        median_of(report.starts.iter().map(|s| s.first_step_s)),
     ));
     if let Some(rss) = report.peak_rss {
         let ratio = rss as f64 / report.work.weight_bytes as f64;
@@ -300,7 +307,9 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "dtype": args.model.device.dtype,
         "prompt": args.prompt,
         "decode": args.decode,
-        "load_seconds": median_of(report.load_s.clone()),
+        "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),
+        "pack_seconds": median_of(report.starts.iter().map(|s| s.pack_s)),
+        "first_step_seconds": median_of(report.starts.iter().map(|s| s.first_step_s)),
         "peak_memory_bytes": report.peak_rss,
         "kv_cache_bytes": report.work.kv_bytes,
         "limits": {"read_gb_per_second": peak.gbs, "fma_gflop_per_second": peak.gflops},

@@ -72,7 +72,7 @@ const SHAPES: [Shape; 6] = [
 ];
 
 /// Positions of every shape.
-const POSITIONS: usize = 8192;
+const POSITIONS: usize = 131_072;
 
 /// Parses a shape's name.
 pub fn shape(text: &str) -> Result<Shape, String> {

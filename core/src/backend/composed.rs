@@ -69,6 +69,9 @@ impl<B: Backend> Backend for Composed<B> {
     fn ready(&self, kernels: &[B::Kernel]) -> Result<()> {
         self.inner.ready(kernels)
     }
+    fn packing(&self) -> Duration {
+        self.inner.packing()
+    }
 }
 
 impl<B: Backend> Run<B::Device> for ComposedStream<B> {

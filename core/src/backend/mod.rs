@@ -43,6 +43,7 @@ use crate::ops::Signature;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Memory of a backend's device.
 pub type Mem<B> = <<B as Backend>::Device as Device>::Mem;
@@ -89,6 +90,11 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Those that the kernels' first use would have.
     fn ready(&self, _kernels: &[Self::Kernel]) -> Result<()> {
         Ok(())
+    }
+    /// Time spent so far on bringing loaded weights into the order of kernels that first asked for them; none where
+    /// [`Backend::prepare_weight`] does all of it.
+    fn packing(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

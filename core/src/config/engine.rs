@@ -3,6 +3,9 @@
 use crate::mem::Float;
 use crate::{Error, Result};
 
+/// A sequence is a block in a grid's third dimension, of which CUDA and WebGPU have so many.
+const MOST_SEQS: usize = 65_535;
+
 /// Sizes and switches of an engine; `check` refuses what cannot work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
@@ -68,7 +71,7 @@ impl EngineConfig {
 
     fn sizes(&self) -> Result<()> {
         let positive = [
-            ("max_seqs", self.max_seqs, 1 << 16),
+            ("max_seqs", self.max_seqs, MOST_SEQS),
             ("max_step_tokens", self.max_step_tokens, 1 << 20),
             ("page_size", self.page_size, 256),
             ("max_context", self.max_context, 1 << 28),
@@ -117,5 +120,22 @@ impl EngineConfig {
     /// KV pages of the pool.
     pub fn pool_pages(&self) -> usize {
         self.kv_pages.unwrap_or(self.max_seqs * self.pages_per_seq())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_sequences_than_a_grid_has_blocks_are_refused_before_anything_is_loaded() {
+        let of = |max_seqs| EngineConfig { max_seqs, ..EngineConfig::default() };
+        of(65_535).possible("cuda", &[Float::F32]).unwrap();
+        for refused in [0, 65_536] {
+            let text = of(refused).possible("cuda", &[Float::F32]).unwrap_err().to_string();
+            let named = text.contains("max_seqs") && text.contains(&refused.to_string());
+            assert!(named && text.contains("1 to 65535"), "{text}");
+        }
     }
 }

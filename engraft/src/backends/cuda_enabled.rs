@@ -18,9 +18,10 @@ pub fn limits(name: &CudaName) -> Result<Limits> {
 }
 
 fn open(name: &CudaName) -> Result<Arc<Cuda>> {
-    let CudaName { index, driver, kernel_cache, mode, cublaslt } = name.clone();
+    let CudaName { index, driver, kernel_cache, mode, cublaslt, in_order, blocking } = name.clone();
     let device = index.into();
-    Cuda::new(CudaConfig { device, driver, kernel_cache, mode, cublaslt, ..CudaConfig::default() })
+    let wait_limit = None;
+    Cuda::new(CudaConfig { device, driver, kernel_cache, mode, cublaslt, blocking, in_order, wait_limit })
 }
 
 /// Devices for people.

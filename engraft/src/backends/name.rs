@@ -53,6 +53,10 @@ pub struct CudaName {
     pub mode: Mode,
     /// NVIDIA's cuBLASLt for products of many rows in mode `Fast`.
     pub cublaslt: Option<PathBuf>,
+    /// Let no kernel begin before the one before it has ended (no dependent launch).
+    pub in_order: bool,
+    /// Wait for every kernel, so that a fault names the one that caused it; steps are then not captured.
+    pub blocking: bool,
 }
 
 impl std::fmt::Display for CudaName {

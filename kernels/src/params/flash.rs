@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 /// Positions after which sums begin anew; spans are joined in ascending order.
 pub const SPAN: u32 = 256;
 /// Widths of heads that there are kernels for.
-pub const WIDTHS: [u32; 5] = [64, 80, 96, 128, 256];
+pub const WIDTHS: [u32; 7] = [64, 80, 96, 112, 128, 192, 256];
 const CHUNK: u32 = 64;
 const THREADS: u32 = 128;
 /// Query rows of a block.
@@ -28,7 +28,7 @@ pub fn supports(elem: Elem, kv_elem: Elem, k_dim: u32, v_dim: u32) -> Result<(),
         _ if elem == Elem::F32 => Err("tensor cores round f32 to 10 bits: f32 takes the strict kernel"),
         _ if elem != kv_elem => Err("keys and values have the queries' type"),
         _ if k_dim != v_dim => Err("keys and values have one width"),
-        _ if !WIDTHS.contains(&k_dim) => Err("heads are 64, 80, 96, 128 or 256 wide"),
+        _ if !WIDTHS.contains(&k_dim) => Err("heads are 64, 80, 96, 112, 128, 192 or 256 wide"),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@
 use crate::machine::{Device, Dice, Type, U, schedules};
 use engraft_kernels::params::MatView;
 use engraft_kernels::params::attention::Scores;
-use engraft_kernels::params::flash::{Flash, supports};
+use engraft_kernels::params::flash::{Flash, WIDTHS, supports};
 use engraft_kernels::params::kv::{KvView, PageTable};
 use ptx_vm::Options;
 
@@ -270,28 +270,28 @@ impl Heads {
             .collect()
     }
 
+    /// Outputs of the row at `position`.
+    fn check_row(&self, ask: &Ask<'_>, position: usize, row: &[f32]) {
+        for head in 0..self.heads {
+            for (d, (want, slack)) in self.want(ask.text, ask.len, position, head).into_iter().enumerate() {
+                let v = row[head * self.width + d];
+                let most = slack + self.ty.half_ulp(want);
+                assert!(
+                    (f64::from(v) - want).abs() <= most,
+                    "{:?} width {} position {position} of {} head {head} d {d}: {v}, not {want} (within {most:e})",
+                    self.ty,
+                    self.width,
+                    ask.len
+                );
+            }
+        }
+    }
+
     fn check(&self, asks: &[Ask<'_>], got: &[f32]) {
-        let cols = self.heads * self.width;
-        let mut rows = got.chunks(cols);
+        let mut rows = got.chunks(self.heads * self.width);
         for ask in asks {
             for i in 0..ask.queries {
-                let row = rows.next().unwrap();
-                for head in 0..self.heads {
-                    let position = ask.len - ask.queries + i;
-                    for (d, (want, slack)) in
-                        self.want(ask.text, ask.len, position, head).into_iter().enumerate()
-                    {
-                        let v = row[head * self.width + d];
-                        let most = slack + self.ty.half_ulp(want);
-                        assert!(
-                            (f64::from(v) - want).abs() <= most,
-                            "{:?} width {} position {position} of {} head {head} d {d}: {v}, not {want} (within {most:e})",
-                            self.ty,
-                            self.width,
-                            ask.len
-                        );
-                    }
-                }
+                self.check_row(ask, ask.len - ask.queries + i, rows.next().unwrap());
             }
         }
         assert!(rows.next().is_none());
@@ -331,7 +331,9 @@ fn last(text: &Text, queries: usize) -> Ask<'_> {
 
 #[test]
 fn widths_and_groups() {
-    for (width, heads_n, kv) in [(64, 4, 2), (80, 2, 2), (96, 3, 1), (128, 8, 2), (256, 2, 1)] {
+    let sizes = [(64, 4, 2), (80, 2, 2), (96, 3, 1), (112, 2, 1), (128, 8, 2), (192, 2, 1), (256, 2, 1)];
+    assert_eq!(sizes.map(|(width, ..)| width as u32), WIDTHS, "every width has a case");
+    for (width, heads_n, kv) in sizes {
         for ty in [Type::Bf16, Type::F16] {
             let h = heads(ty, heads_n, kv, width);
             let (a, b, c) = (text(&h, 21, 1), text(&h, 70, 2), text(&h, 3, 3));
@@ -423,6 +425,69 @@ fn a_row_has_the_same_bits_alone_in_a_batch_and_in_chunks() {
             let ask = Ask { text: &a, len: p + 1, queries: 1 };
             let got = h.run(&[ask], How { few: 1, page_size: 48, ..how(options) });
             assert_eq!(got, whole[p * cols..(p + 1) * cols], "position {p}");
+        }
+    }
+}
+
+/// A text whose values at some positions are no numbers, and whether the row at a position sees one of them.
+fn dirtied(h: &Heads, clean: &Text) -> (Text, impl Fn(usize) -> bool) {
+    let (mut dirty, cols) = (clean.clone(), h.kv_heads * h.width);
+    // An early one leaves nobody but those whose window has left it behind.
+    let at = match h.window {
+        None => vec![(clean.len - 2, f32::NAN)],
+        Some(_) => vec![(clean.len - 2, f32::NAN), (clean.len - 50, f32::NEG_INFINITY), (3, f32::INFINITY)],
+    };
+    for (i, (j, wild)) in at.iter().enumerate() {
+        // One column; of a later position all.
+        let columns = if i == 0 { j * cols..(j + 1) * cols } else { j * cols + 5..j * cols + 6 };
+        dirty.v[columns].fill(*wild);
+    }
+    let h = h.clone();
+    (dirty, move |p| at.iter().any(|(j, _)| h.sees(p, *j)))
+}
+
+#[test]
+fn values_that_a_row_does_not_see_cannot_reach_it() {
+    for h in [
+        heads(Type::Bf16, 4, 2, 64),
+        Heads { window: Some(30), ..heads(Type::F16, 2, 1, 128) },
+        heads(Type::F16, 2, 1, 192),
+    ] {
+        let clean = text(&h, 90, 51);
+        let ((dirty, seen), cols) = (dirtied(&h, &clean), h.heads * h.width);
+        for options in schedules() {
+            // A prompt, a chunk of it, a few queries by `split`.
+            for (queries, few) in [(90, 0), (40, 0), (4, 4)] {
+                let run = |text| h.run(&[last(text, queries)], How { few, ..how(options) });
+                let (want, got) = (run(&clean), run(&dirty));
+                let mut kept = 0;
+                for (i, (want, got)) in want.chunks(cols).zip(got.chunks(cols)).enumerate() {
+                    match seen(90 - queries + i) {
+                        true => assert!(got.iter().any(|v| !v.is_finite()), "row {i} of {queries}"),
+                        false => kept += usize::from(got == want),
+                    }
+                }
+                let unseen = (90 - queries..90).filter(|p| !seen(*p)).count();
+                assert!(unseen > 0, "{queries} queries");
+                assert_eq!(kept, unseen, "{:?} {queries} queries, few {few}", h.ty);
+            }
+        }
+    }
+}
+
+#[test]
+fn values_that_a_row_does_not_see_cannot_reach_it_on_hopper() {
+    for h in [heads(Type::Bf16, 4, 2, 64), Heads { window: Some(30), ..heads(Type::F16, 2, 1, 128) }] {
+        let clean = text(&h, 150, 51);
+        let (dirty, seen) = dirtied(&h, &clean);
+        for options in schedules() {
+            let got = h.run(&[all(&dirty)], How { hopper: true, ..how(options) });
+            for (p, row) in got.chunks(h.heads * h.width).enumerate() {
+                match seen(p) {
+                    true => assert!(row.iter().any(|v| !v.is_finite()), "position {p}"),
+                    false => h.check_row(&all(&clean), p, row),
+                }
+            }
         }
     }
 }

@@ -177,7 +177,7 @@ const QUANTIZED: [(Format, usize); 13] = [
 ];
 
 /// All kernels of a case give the bits of the first under all schedules, near f64.
-fn all_kernels(mut case: Case, kernels: usize) {
+pub fn all_kernels(mut case: Case, kernels: usize) {
     // f32 shows every bit of a sum.
     case.out = Type::F32;
     let [forward, reverse, cores] = schedules();

@@ -9,7 +9,7 @@ use ptx_vm::Options;
 use ptx_vm::tensor::{DataType, Swizzle, TensorMap};
 
 /// The map in its 128 bytes, as the machine's driver makes it.
-fn run_boxed(device: &mut Device, boxed: &BoxedLaunch, options: &Options) {
+pub fn run_boxed(device: &mut Device, boxed: &BoxedLaunch, options: &Options) {
     let (map, mut params) = (&boxed.map, boxed.params);
     let ty = if map.elem == Elem::F16 { DataType::F16 } else { DataType::Bf16 };
     let made = TensorMap {

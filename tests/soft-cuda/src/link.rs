@@ -22,9 +22,40 @@ pub struct Logs {
     pub written: [usize; 2],
 }
 
+/// Which texts the linker compiles: real ones differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Linker {
+    /// All.
+    All,
+    /// Those for one device's own features (`sm_90a`) only where the caller names that target.
+    OwnTargetNamed,
+    /// None.
+    Nothing,
+}
+
+impl Linker {
+    /// By number, from 0.
+    pub fn from_number(number: u32) -> Option<Linker> {
+        [Linker::All, Linker::OwnTargetNamed, Linker::Nothing].get(number as usize).copied()
+    }
+
+    fn takes(self, text: &str, target: Option<u32>) -> bool {
+        /// `CU_TARGET_COMPUTE_90A`.
+        const OWN: u32 = 0x1_0000 + 90;
+        let own = || text.lines().any(|line| line.trim() == ".target sm_90a");
+        match self {
+            Linker::All => true,
+            Linker::OwnTargetNamed => !own() || target == Some(OWN),
+            Linker::Nothing => false,
+        }
+    }
+}
+
 /// A linker state.
 #[derive(Debug, Default)]
 pub struct Link {
+    /// The `CU_JIT_TARGET` of the program.
+    target: Option<u32>,
     inputs: Vec<String>,
     /// The container, once complete: the program reads it until it destroys the state.
     pub output: Option<Box<[u8]>>,
@@ -33,10 +64,10 @@ pub struct Link {
 }
 
 /// A new state.
-pub fn create(d: &mut Driver, logs: Logs) -> Result<Id> {
+pub fn create(d: &mut Driver, logs: Logs, target: Option<u32>) -> Result<Id> {
     d.here()?;
     let id = d.id();
-    d.links.insert(id, Link { logs, ..Link::default() });
+    d.links.insert(id, Link { logs, target, ..Link::default() });
     Ok(id)
 }
 
@@ -46,9 +77,16 @@ pub fn add(d: &mut Driver, id: Id, kind: u32, bytes: &[u8], log: &mut String) ->
     const PTX: u32 = 1;
     let image = module::classify(bytes);
     module::parse(&image, log)?;
+    let linker = d.settings.linker;
     let link = d.links.get_mut(&id).ok_or(Code::INVALID_HANDLE)?;
     if link.output.is_some() {
         return Err(Code::INVALID_HANDLE);
+    }
+    if let Image::Ptx(text) = &image
+        && !linker.takes(text, link.target)
+    {
+        log.push_str("the linker does not compile this target\n");
+        return Err(Code::NO_BINARY_FOR_GPU);
     }
     match (kind, image) {
         (PTX, Image::Ptx(text)) => link.inputs.push(text),

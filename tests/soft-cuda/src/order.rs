@@ -14,16 +14,19 @@ pub enum Order {
     OthersFirst,
     /// A coin for each step: now or later, this stream or that one.
     Seeded(u64),
+    /// Nothing runs: a device that hangs. Questions are answered with "not ready"; whoever waits without a limit hangs too.
+    Never,
 }
 
 impl Order {
-    /// The rule of a number (0 eager, 1 latest, 2 others first, 3 seeded).
+    /// The rule of a number (0 eager, 1 latest, 2 others first, 3 seeded, 4 never).
     pub fn from_number(number: u32, seed: u64) -> Option<Order> {
         match number {
             0 => Some(Order::Eager),
             1 => Some(Order::Latest),
             2 => Some(Order::OthersFirst),
             3 => Some(Order::Seeded(seed)),
+            4 => Some(Order::Never),
             _ => None,
         }
     }

@@ -61,6 +61,19 @@ pub enum Order {
     OthersFirst,
     /// Pseudo-random, from a seed.
     Seeded(u64),
+    /// Not at all: a device that hangs.
+    Never,
+}
+
+/// Which texts the linker compiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Linker {
+    /// All.
+    All,
+    /// Those for one device's own features (`sm_90a`) only where the caller names that target.
+    OwnTargetNamed,
+    /// None.
+    Nothing,
 }
 
 impl Order {
@@ -265,8 +278,22 @@ impl SoftCuda {
             Order::Latest => (1, 0),
             Order::OthersFirst => (2, 0),
             Order::Seeded(seed) => (3, seed),
+            Order::Never => (4, 0),
         };
         call!(self, engraftSoftCudaSetOrder(u32, u64), number, seed)
+    }
+
+    /// Which texts the linker compiles from now on.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn set_linker(&self, linker: Linker) -> Result<(), LoadError> {
+        let number = match linker {
+            Linker::All => 0,
+            Linker::OwnTargetNamed => 1,
+            Linker::Nothing => 2,
+        };
+        call!(self, engraftSoftCudaSetLinker(u32), number)
     }
 
     /// The order of warps and blocks in kernels from now on.

@@ -112,6 +112,7 @@ impl Queue {
                 self.ready.iter().rev().find(|t| !needed.contains(t)).copied().or_else(|| wanted(self))
             }
             Order::Seeded(_) => self.any(),
+            Order::Never => None,
         }
     }
 
@@ -156,7 +157,7 @@ pub fn pump(d: &mut Held) {
         }
         _ => {}
     }
-    while d.queue.len() > DEPTH {
+    while d.queue.len() > DEPTH && order != Order::Never {
         let Some(&oldest) = d.queue.ready.first() else { break };
         run(d, oldest);
     }

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::event::Event;
 use crate::graph::{Exec, Graph};
-use crate::link::Link;
+use crate::link::{Link, Linker};
 use crate::memory::{Pool, Table};
 use crate::module::{Function, Library, LoadedModule};
 use crate::order::Order;
@@ -56,6 +56,8 @@ pub struct Settings {
     pub memory: u64,
     /// The order of unordered work.
     pub order: Order,
+    /// Which texts the linker compiles.
+    pub linker: Linker,
     /// What the machine checks in kernels, and how it runs them.
     pub machine: Options,
 }
@@ -64,7 +66,7 @@ impl Default for Settings {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = Options { track_writes: true, threads, ..Options::default() };
-        Settings { devices: 1, memory: 8 << 30, order: Order::Latest, machine }
+        Settings { devices: 1, memory: 8 << 30, order: Order::Latest, linker: Linker::All, machine }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
 use crate::lawful::{Field, Lawful};
-use crate::laws::{ALONE, ORACLE};
+use crate::laws::{ALONE, ORACLE, UNSEEN};
 use crate::oracle::attention as oracle;
 use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
@@ -65,10 +65,42 @@ fn lays(dice: &mut Dice) -> [Lay; 4] {
     std::array::from_fn(|_| Lay::random(dice))
 }
 
-/// Heads as tensor cores take them, with several queries to a key: a third of the seeds, by turn.
-fn for_tensor_cores(dice: &Dice) -> Option<Heads> {
-    let (group, width) = dice.turn(&[None, Some((4, 64)), None, None, Some((2, 128)), None])?;
-    Some(Heads { heads: group, kv_heads: 1, k_dim: width, v_dim: width })
+/// What a case for tensor cores is about.
+#[derive(Debug, Clone, Copy)]
+struct Wide {
+    group: usize,
+    width: usize,
+    seqs: usize,
+    /// Queries of the first sequence over pages: the most.
+    queries: usize,
+}
+
+const fn wide(group: usize, width: usize, seqs: usize, queries: usize) -> Option<Wide> {
+    Some(Wide { group, width, seqs, queries })
+}
+
+/// Heads as tensor cores take them, with several queries to a key, by turn: every width that there are kernels
+/// for, in the types that they take. Queries lie around those that are split over blocks: four of up to eight
+/// sequences, one of more.
+const WIDE: [Option<Wide>; 9] = [
+    None,
+    wide(4, 64, 9, 2),
+    wide(2, 80, 2, 5),
+    wide(3, 96, 2, 4),
+    None,
+    wide(2, 112, 1, 40),
+    wide(2, 128, 9, 1),
+    wide(2, 192, 2, 3),
+    wide(2, 256, 1, 7),
+];
+
+fn for_tensor_cores(dtype: Float, dice: &Dice) -> Option<Wide> {
+    let few = [None, wide(4, 64, 2, 7), None, None, wide(2, 128, 1, 40), None];
+    if dtype == Float::F32 { dice.turn(&few) } else { dice.turn(&WIDE) }
+}
+
+fn turns(dtype: Float) -> u64 {
+    if dtype == Float::F32 { 6 } else { WIDE.len() as u64 }
 }
 
 fn heads(dice: &mut Dice) -> Heads {
@@ -90,8 +122,11 @@ fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
 }
 
 fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
-    let wide = for_tensor_cores(dice);
-    let heads = wide.unwrap_or_else(|| heads(dice));
+    let wide = for_tensor_cores(dtype, dice);
+    let heads = match wide {
+        Some(Wide { group, width, .. }) => Heads { heads: group, kv_heads: 1, k_dim: width, v_dim: width },
+        None => heads(dice),
+    };
     let causal = if dense { dice.once_in(2) } else { !dice.once_in(6) };
     let scores = scores(dice, heads, causal);
     // They take keys of the queries' type alone.
@@ -99,13 +134,19 @@ fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     // Wide heads are many multiplications: fewer rows of them.
     let (counts, lengths): (&[usize], &[usize]) = match wide {
         Some(_) if dense => (&[1, 2], &[1, 31, 33, 64, 65]),
-        Some(_) => (&[1, 2], &[1, 33, 64, 65, 130, 300]),
+        Some(w) if w.seqs > 2 => (&[w.seqs], &[1, 3, 33]),
+        Some(w) => (&[w.seqs], &[1, 33, 64, 65, 130, 300]),
         None => (&[1, 2, 3, 5], &[0, 1, 2, 5, 31, 33, 64, 65, 130, 300]),
     };
     let seqs = (0..dice.pick(counts))
-        .map(|_| {
-            let len = dice.pick(lengths);
-            let queries = if dense { len } else { dice.pick(&[0, 1, 1, 2, 7, 40]).min(len) };
+        .map(|s| {
+            let (most, first) = (wide.filter(|_| !dense).map_or(40, |w| w.queries), s == 0 && wide.is_some());
+            let len = if first && !dense { dice.pick(&[65, 130, 300]) } else { dice.pick(lengths) };
+            let queries = match (dense, first) {
+                (true, _) => len,
+                (false, true) => most,
+                (false, false) => dice.pick(&[0, 1, 1, 2, 7, 40]).min(len).min(most),
+            };
             Seq {
                 queries,
                 len,
@@ -196,6 +237,23 @@ impl Case {
         Ok((slab.place_with(dev, k, v)?, table, stride))
     }
 
+    /// What is no number in a sequence's last positions, and the rows before them.
+    fn unseen(&self, dice: &mut Dice) -> Option<Part<Self>> {
+        let at = dice.below(self.seqs.len());
+        if !self.scores.causal || self.seqs[at].queries < 2 {
+            return None;
+        }
+        let mut case = self.clone();
+        let seq = &mut case.seqs[at];
+        let kept = 1 + dice.below(seq.queries - 1);
+        let from = seq.len - seq.queries + kept;
+        let wild = dice.pick(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+        seq.v[from * self.heads.v_cols()..].fill(wild);
+        seq.k[from * self.heads.k_cols()..].fill(wild);
+        let before: usize = self.seqs[..at].iter().map(|s| s.queries).sum();
+        Some((case, vec![0..before + kept]))
+    }
+
     /// One query alone (with the keys it can see when the mask is causal), else one sequence alone.
     fn part(&self, dice: &mut Dice, single_queries: bool) -> Option<Part<Self>> {
         let at = dice.below(self.seqs.len());
@@ -261,6 +319,12 @@ impl OpSpec for Attend {
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         case.part(dice, true)
     }
+    fn turns(&self, dtype: Float) -> u64 {
+        turns(dtype)
+    }
+    fn unseen(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        case.unseen(dice)
+    }
     fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
         let page_size = dice.pick(&[1, 2, 16, 64]);
         Some(Case { page_size, page_seed: dice.bits(), lays: lays(dice), ..case.clone() })
@@ -311,6 +375,12 @@ impl OpSpec for AttendDense {
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         case.part(dice, false)
     }
+    fn turns(&self, dtype: Float) -> u64 {
+        turns(dtype)
+    }
+    fn unseen(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        case.unseen(dice)
+    }
     fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
         Some(Case { lays: lays(dice), ..case.clone() })
     }
@@ -324,6 +394,7 @@ pub const BUGS: &[Bug] = &[
     Bug::new("AttendIgnoresSlopes", "attend", ORACLE, ignores_slopes),
     Bug::new("AttendIgnoresCap", "attend", ORACLE, ignores_cap),
     Bug::new("AttendBitsDependOnBatch", "attend", ALONE, bits_depend_on_batch),
+    Bug::new("DenseUnseenValuesCount", "attend_dense", UNSEEN, unseen_values_count),
     Bug::new("DenseWindowOneWider", "attend_dense", ORACLE, window_one_wider),
 ];
 
@@ -363,6 +434,17 @@ fn bits_depend_on_batch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     match bounds.last() {
         Some(live) if bounds.len() > 2 => s.nudge(&mut out, *live as usize),
         _ => Ok(()),
+    }
+}
+
+/// As where values are multiplied by the weight 0: NaN in the first row.
+fn unseen_values_count(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
+    let (v, mut out) = (s.spot(op.v)?, s.spot(op.out.as_ref())?);
+    s.run(op)?;
+    match s.values(&v)?.iter().all(|v| v.is_finite()) {
+        true => Ok(()),
+        false => s.set(&mut out, 0, 0, f32::NAN),
     }
 }
 

@@ -142,7 +142,7 @@ fn run(options: &Options, tools: &Tools) -> Outcome<()> {
         for (arch, (ptx, resources)) in source.arches.iter().zip(modules.by_ref()) {
             let path = root.join("ptx").join(format!("{}.{arch}.ptx.gz", source.stem));
             place(options.check, &path, &ptx, &mut stale)?;
-            manifest.module(arch, &ptx, resources.as_ref());
+            manifest.module(arch, &ptx, resources.as_ref().map(|r| &r.entries));
             over.extend(resources.iter().flat_map(|r| ptxas::over(r, arch, &limits)));
         }
         eprintln!("{}: {} entries", source.file, manifest.entries());
@@ -159,15 +159,18 @@ fn run(options: &Options, tools: &Tools) -> Outcome<()> {
     }
     report(&stale, &over)?;
     if options.check {
-        let gated =
-            if assembler.is_some() { "registers and spills are within limits.txt" } else { "not assembled" };
+        let gated = if assembler.is_some() {
+            "registers, spills and warnings are within limits.txt"
+        } else {
+            "not assembled"
+        };
         eprintln!("{} sources: PTX and manifests are what they give; {gated}", sources.len());
     }
     Ok(())
 }
 
 /// A PTX text and what the assembler says of it.
-type Compiled = (String, Option<ptxas::Report>);
+type Compiled = (String, Option<ptxas::Assembled>);
 
 /// Every source for each of its architectures, in their order; as many at a time as there are cores.
 fn compile(

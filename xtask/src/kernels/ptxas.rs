@@ -21,8 +21,17 @@ pub struct Resources {
 /// Resources by entry.
 pub type Report = BTreeMap<String, Resources>;
 
+/// What the assembler says of a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Assembled {
+    /// What every entry takes.
+    pub entries: Report,
+    /// Its warnings: among them that wgmma is serialized, or `setmaxnreg` ignored. Such a text computes the same, slowly.
+    pub warnings: Vec<String>,
+}
+
 /// Assembles `ptx`, called `name`, and reads the report.
-pub fn resources(tool: &Path, name: &str, ptx: &str, arch: &str) -> Outcome<Report> {
+pub fn resources(tool: &Path, name: &str, ptx: &str, arch: &str) -> Outcome<Assembled> {
     let folder = std::env::temp_dir().join(format!("engraft-ptxas-{}-{name}-{arch}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let (input, output) = (folder.join("in.ptx"), folder.join("out.cubin"));
@@ -50,10 +59,13 @@ fn before(line: &str, unit: &str) -> u32 {
     }
 }
 
-fn parse(log: &str) -> Report {
-    let mut report = Report::new();
+fn parse(log: &str) -> Assembled {
+    let (mut report, mut warnings) = (Report::new(), Vec::new());
     let mut entry = String::new();
     for line in log.lines() {
+        if line.contains("Potential Performance Loss") || line.starts_with("ptxas warning") {
+            warnings.push(line.split_once(": ").map_or(line, |(_, said)| said).into());
+        }
         if let Some(rest) = line.split("Compiling entry function '").nth(1) {
             entry = rest.split('\'').next().unwrap_or_default().to_string();
         }
@@ -68,7 +80,7 @@ fn parse(log: &str) -> Report {
             of.shared = before(line, " bytes smem");
         }
     }
-    report
+    Assembled { entries: report, warnings }
 }
 
 /// Limits of the entries whose name begins with a prefix.
@@ -97,10 +109,10 @@ pub fn limits(table: &str) -> Outcome<Vec<Limit>> {
     Ok(limits)
 }
 
-/// What of a report is over its limits. Spills are never allowed.
-pub fn over(report: &Report, arch: &str, limits: &[Limit]) -> Vec<String> {
-    let mut over = Vec::new();
-    for (entry, has) in report {
+/// What of a report is over its limits. Spills and warnings are never allowed.
+pub fn over(assembled: &Assembled, arch: &str, limits: &[Limit]) -> Vec<String> {
+    let mut over: Vec<String> = assembled.warnings.iter().map(|said| format!("{arch}: {said}")).collect();
+    for (entry, has) in &assembled.entries {
         let limit = limits.iter().filter(|l| entry.starts_with(&l.prefix)).max_by_key(|l| l.prefix.len());
         let Some(limit) = limit else {
             over.push(format!("{entry}: no line in kernels/limits.txt"));
@@ -134,10 +146,28 @@ mod tests {
     fn a_report_is_read_and_held_to_its_limits() {
         let report = parse(LOG);
         let want = Resources { registers: 32, spills: 12, stack: 0, shared: 4096 };
-        assert_eq!(report.get("norm_rms_f32"), Some(&want));
+        assert_eq!(report.entries.get("norm_rms_f32"), Some(&want));
         let limits = limits("* 255 1024\nnorm_ 31 8192 # tight\n").unwrap_or_default();
         let over = over(&report, "compute_80", &limits);
         assert_eq!(over.len(), 2, "{over:?}");
         assert!(over[0].contains("spills") && over[1].contains("32 registers, at most 31"), "{over:?}");
+    }
+
+    /// As ptxas 13.0 says it of a kernel without its `wgmma.fence`, and of one without its number of threads.
+    #[test]
+    fn what_is_serialized_or_ignored_is_never_within_limits() {
+        let serialized = "ptxas info    : (C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized \
+                          due to program dependence on compiler-inserted WG.AR in divergent path in the function 'f'\n";
+        let ignored = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine \
+                       register count at entry.\n";
+        let all = limits("* 255 8192\n").unwrap_or_default();
+        let clean = LOG.replace("8 bytes spill stores, 4", "0 bytes spill stores, 0");
+        assert!(over(&parse(&clean), "compute_90a", &all).is_empty());
+        for (said, word) in
+            [(serialized, "serialized"), (ignored, "setmaxnreg"), ("ptxas warning : w\n", "w")]
+        {
+            let over = over(&parse(&format!("{said}{clean}")), "compute_90a", &all);
+            assert!(over.len() == 1 && over[0].contains(word), "{over:?}");
+        }
     }
 }

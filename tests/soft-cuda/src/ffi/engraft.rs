@@ -11,10 +11,11 @@ use ptx_vm::{Rounding, Schedule};
 use super::arg::{Out, write_text};
 use super::entries;
 use crate::code::Code;
+use crate::link::Linker;
 use crate::order::Order;
 
 /// The version of this file's interface.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Traffic as the interface has it.
 fn words(t: Traffic) -> [u64; 6] {
@@ -43,10 +44,17 @@ entries! {
         Ok(())
     }
 
-    /// The order of unordered work: 0 eager, 1 latest, 2 others first, 3 seeded.
+    /// The order of unordered work: 0 eager, 1 latest, 2 others first, 3 seeded, 4 never.
     early fn engraftSoftCudaSetOrder(d, order: u32, seed: u64) {
         d.settings.order = Order::from_number(order, seed).ok_or(Code::INVALID_VALUE)?;
         d.queue.seed(seed);
+        Ok(())
+    }
+
+    /// Which texts the linker compiles: 0 all, 1 those for one device's own features only where the caller names that target,
+    /// 2 none.
+    early fn engraftSoftCudaSetLinker(d, linker: u32) {
+        d.settings.linker = Linker::from_number(linker).ok_or(Code::INVALID_VALUE)?;
         Ok(())
     }
 

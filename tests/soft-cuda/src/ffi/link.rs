@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::arg::{In, Out, Text};
 use super::entries;
-use super::module::{logs, report};
+use super::module::{logs, report, target};
 use crate::abi::Handle;
 use crate::code::{Code, Result};
 use crate::link;
@@ -21,8 +21,8 @@ fn add(d: &mut Held, handle: Handle, kind: u32, bytes: &[u8]) -> Result {
 entries! {
     /// A new linker state.
     live fn cuLinkCreate_v2(d, count: u32, options: In<u32>, values: *mut *mut c_void, handle: Out<Handle>) {
-        let logs = logs(count, options, values)?;
-        handle.set(link::create(d, logs)?.handle())
+        let (logs, target) = (logs(count, options, values)?, target(count, options, values)?);
+        handle.set(link::create(d, logs, target)?.handle())
     }
 
     /// Adds an input from memory.

@@ -32,6 +32,13 @@ pub fn logs(count: u32, options: In<u32>, values: *mut *mut c_void) -> Result<Lo
     Ok(logs)
 }
 
+/// The `CU_JIT_TARGET` among the compiler options.
+pub fn target(count: u32, options: In<u32>, values: *mut *mut c_void) -> Result<Option<u32>> {
+    let given = super::arg::pointers(values.cast_const(), count as usize)?;
+    let of = options.list(count as usize)?.into_iter().zip(given).find(|(option, _)| *option == 9);
+    Ok(of.map(|(_, value)| value as usize as u32))
+}
+
 /// Tells the caller, and standard error when there is something to tell, what the compiler said.
 pub fn report(logs: &Logs, text: &str, result: &Result<impl Sized>) {
     let (errors, infos) = if result.is_err() { (text, "") } else { ("", text) };
