@@ -20,11 +20,20 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on after the model's own end tokens (benchmarks).
     pub ignore_end: bool,
+    /// Texts of users never become control tokens: those that a prompt or a message (of any role but
+    /// `system`) spells are taken as text.
+    pub no_special_in_user_text: bool,
 }
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { max_new_tokens: 128, sampling: None, stop: Vec::new(), ignore_end: false }
+        Self {
+            max_new_tokens: 128,
+            sampling: None,
+            stop: Vec::new(),
+            ignore_end: false,
+            no_special_in_user_text: false,
+        }
     }
 }
 
@@ -45,6 +54,12 @@ impl GenerateOptions {
         self.sampling(SamplingParams::default())
     }
 
+    /// Texts of users never become control tokens.
+    pub fn no_special_in_user_text(mut self) -> Self {
+        self.no_special_in_user_text = true;
+        self
+    }
+
     /// How tokens are drawn.
     pub fn sampling(mut self, params: SamplingParams) -> Self {
         self.sampling = Some(params);
@@ -63,8 +78,8 @@ pub trait Generator: Send + Sync {
     /// Continues `prompt`.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express, `Config` for options out of range; what is wrong with the request
-    /// itself (too long, no room) comes as the stream's item.
+    /// `Text` for what the tokenizer cannot express and for more tokens than the context holds, `Config` for
+    /// options out of range; what else is wrong with the request itself (no room) comes as the stream's item.
     fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream>;
 
     /// Answers the last of `messages` by the model's chat template.
@@ -130,7 +145,12 @@ impl TextGenerator {
 
 impl Generator for TextGenerator {
     fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
-        self.stream(self.voice.tokenizer.encode(prompt, true)?, options, true)
+        let (tokenizer, most) = (&self.voice.tokenizer, self.info().max_context);
+        let ids = match options.no_special_in_user_text {
+            true => tokenizer.encode_shielded(&tokenizer.shield(prompt)?, true, most)?,
+            false => tokenizer.encode_at_most(prompt, true, most)?,
+        };
+        self.stream(ids, options, true)
     }
 
     fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<TextStream> {
@@ -141,8 +161,18 @@ impl Generator for TextGenerator {
             )));
         };
         // The template writes the special tokens itself.
-        let prompt = template.render(messages, true, None)?;
-        self.stream(self.voice.tokenizer.encode(&prompt, false)?, options, false)
+        let (tokenizer, most) = (&self.voice.tokenizer, self.info().max_context);
+        let ids = if options.no_special_in_user_text {
+            let shield = |m: &Message| match m.role.as_str() {
+                "system" => Ok(m.clone()),
+                role => Ok(Message::new(role, tokenizer.shield(&m.content)?)),
+            };
+            let messages = messages.iter().map(shield).collect::<Result<Vec<_>>>()?;
+            tokenizer.encode_shielded(&template.render(&messages, true, None)?, false, most)?
+        } else {
+            tokenizer.encode_at_most(&template.render(messages, true, None)?, false, most)?
+        };
+        self.stream(ids, options, false)
     }
 
     fn info(&self) -> &ModelInfo {

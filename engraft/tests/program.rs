@@ -275,7 +275,7 @@ fn broken_models_fail_with_one_line() {
 #[test]
 fn requests_that_cannot_be_served_fail_with_one_line() {
     let long = "package ".repeat(2000);
-    fails(&["generate", "--prompt", &long], &["the prompt has", "512"]);
+    fails(&["generate", "--prompt", &long], &["tokens at least", "512"]);
     fails(&["generate", "--prompt-file", "/no/such/file"], &["/no/such/file"]);
     fails(&["generate", "--prompt", "x", "--backend", "cuda:1"], &["cuda:1", "no cuda backend"]);
     fails(&["generate", "--prompt", "x", "--backend", "wgpu:llvmpipe"], &["no wgpu backend"]);

@@ -218,6 +218,11 @@ struct Splitting {
 const SPLITTINGS: &str = "default, gpt-2, mpt, olmo, phi-2, jina-v2-en, smollm, starcoder, refact, command-r, \
     codeshell, llama-bpe, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2";
 
+/// Expressions that split words without looking beyond a letter and a blank: Llama 3's and Qwen's.
+pub(super) fn known_splits() -> Vec<String> {
+    ["{1,3}", ""].iter().map(|digits| LLAMA3.replace("DIGITS", digits)).collect()
+}
+
 fn splitting(pre: &str) -> Result<Splitting> {
     let by_words = |digits: &str| {
         let regex = LLAMA3.replace("DIGITS", digits);

@@ -132,6 +132,9 @@ pub struct GenerateArgs {
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
+    /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
+    #[arg(long)]
+    pub no_special_in_user_text: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
@@ -146,6 +149,9 @@ pub struct ChatArgs {
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub max_new_tokens: usize,
+    /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
+    #[arg(long)]
+    pub no_special_in_user_text: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }

@@ -14,6 +14,7 @@ pub fn run(args: &GenerateArgs) -> Outcome {
     let sampling = args.sampling.params(model.sampling(), fresh_seed());
     let mut options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
     options.stop = args.stop.clone();
+    options.no_special_in_user_text = args.no_special_in_user_text;
     if args.json {
         let mut stream = model.generate(&prompt, &options)?;
         let text = stream.text()?;
