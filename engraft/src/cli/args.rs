@@ -3,6 +3,8 @@
 use super::output::{Loading, note};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use engraft::backends::{self, BackendName};
+use engraft::core::checkpoint::Access;
+use engraft::core::mem::GroupBits;
 use engraft::core::numerics::Mode;
 use engraft::core::policy::TablePolicy;
 use engraft::{
@@ -12,6 +14,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::failure::Failure;
+
+/// Values of a group of four-bit weights that keep the accuracy of the stored ones in most models.
+const FINE_GROUP: u32 = 32;
 
 /// Run pretrained transformers. Without --model, a small embedded demo model answers.
 #[derive(Debug, Parser)]
@@ -53,6 +58,10 @@ pub struct ModelArgs {
     /// stands in the place of --dtype and --quantize
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dtype", "quantize"])]
     pub config: Option<PathBuf>,
+    /// Read tensors from their files instead of mapping them; where another program may cut a file short
+    /// while it is in use
+    #[arg(long)]
+    pub no_mmap: bool,
     #[command(flatten)]
     pub device: DeviceArgs,
 }
@@ -79,8 +88,9 @@ pub struct DeviceArgs {
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
-    /// Quantize weights while loading: int8, int8a, int4, int4a (each also with a group, int4:64), q8_0, q4_0, q4_1, q5_0,
-    /// q5_1, f16, bf16; w8a8 also quantizes activations; default: as stored
+    /// Quantize weights while loading: int8, int8a (per row, or with a group, int8:64), int4 (the same as
+    /// int4a:32), int4:N, int4a:N, q8_0, q4_0, q4_1, q5_0, q5_1, f16, bf16; w8a8 also quantizes activations;
+    /// default: as stored
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
     /// Threads of the CPU backend; 0 is one per core
@@ -263,11 +273,19 @@ impl ModelArgs {
                     let both = "a model is named on the command line and by `checkpoint` in";
                     return Err(Failure::Usage(format!("{both} {}: give one", file.display())));
                 }
+                (None, true) if self.no_mmap => {
+                    let both = "--no-mmap does not go with the `checkpoint` of a configuration:";
+                    return Err(Failure::Usage(format!("{both} name the model on the command line")));
+                }
                 (None, true) => ModelSource::configured(&config)?,
                 (source, false) => source,
             };
         }
-        Ok((source.unwrap_or(ModelSource::Demo), options.max_seqs(1)))
+        let mut source = source.unwrap_or(ModelSource::Demo);
+        if self.no_mmap {
+            source = source.open_by(Access::Read)?.into();
+        }
+        Ok((source, options.max_seqs(1)))
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.
@@ -313,8 +331,19 @@ impl DeviceArgs {
     }
 
     pub fn options(&self) -> Result<Options, Failure> {
+        warn_of_coarse_groups(self.quantize);
         let options = Options::new().backend(self.backend()?).dtype(self.dtype);
         Ok(options.threads(self.threads).quantize(self.quantize))
+    }
+}
+
+/// Says what four bits in groups of more than 32 values cost.
+pub fn warn_of_coarse_groups(format: Option<WeightFormat>) {
+    if let Some(WeightFormat::Group(groups)) = format
+        && groups.bits == GroupBits::Four
+        && groups.size > FINE_GROUP
+    {
+        note(&format!("warning: {groups} is coarse and costs accuracy; int4a:{FINE_GROUP} is the default"));
     }
 }
 
@@ -361,7 +390,10 @@ fn dtype(text: &str) -> Result<Float, String> {
     text.parse().map_err(|_| "allowed: f32, f16, bf16".into())
 }
 
+/// A format by its name. Four bits for a whole row cost much accuracy, so `int4` alone means groups of 32
+/// with a minimum.
 fn weight_format(text: &str) -> Result<WeightFormat, String> {
+    let text = if matches!(text, "int4" | "int4a") { "int4a:32" } else { text };
     text.parse().map_err(|e| match e {
         engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
         other => other.to_string(),
