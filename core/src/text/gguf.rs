@@ -13,6 +13,7 @@ use tokenizers::models::bpe::{BPE, Merges};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
+use super::pieces::LLAMA3;
 use super::tokenizer::{Marks, Tokenizer};
 use crate::checkpoint::gguf::{Strings, Tokenizer as Metadata};
 use crate::{Error, Result};
@@ -89,12 +90,6 @@ const TURN_ENDS: [&str; 7] = [
     "<|end|>",
     "<end_of_turn>",
 ];
-
-/// Contractions and runs as Llama 3 splits them; `DIGITS` is how many digits stay together.
-const LLAMA3: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
 
 impl Tokenizer {
     /// Builds the tokenizer that a GGUF file describes.
@@ -217,11 +212,6 @@ struct Splitting {
 /// The ways of splitting that GGUF names.
 const SPLITTINGS: &str = "default, gpt-2, mpt, olmo, phi-2, jina-v2-en, smollm, starcoder, refact, command-r, \
     codeshell, llama-bpe, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2";
-
-/// Expressions that split words without looking beyond a letter and a blank: Llama 3's and Qwen's.
-pub(super) fn known_splits() -> Vec<String> {
-    ["{1,3}", ""].iter().map(|digits| LLAMA3.replace("DIGITS", digits)).collect()
-}
 
 fn splitting(pre: &str) -> Result<Splitting> {
     let by_words = |digits: &str| {

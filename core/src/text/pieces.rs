@@ -22,6 +22,17 @@ const PIECE: usize = 64 << 10;
 /// Bytes that a text may have when all steps have lengthened it, if it is not cut.
 const MOST_WHOLE: usize = 32 << 20;
 
+/// Contractions and runs as Llama 3 splits them; `DIGITS` is how many digits stay together.
+pub(super) const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+/// Expressions that split words without looking beyond a letter and a blank: Llama 3's and Qwen's.
+pub(super) fn known_splits() -> Vec<String> {
+    ["{1,3}", ""].iter().map(|digits| LLAMA3.replace("DIGITS", digits)).collect()
+}
+
 /// What is known about long texts of one tokenizer.
 #[derive(Debug)]
 pub(super) struct Pieces {
@@ -54,7 +65,7 @@ impl Pieces {
             && splits_words(&splitting, splits)
             && added.values().all(|t| {
                 let letter_ends = t.content.ends_with(|c: char| c.is_ascii_alphabetic());
-                !t.single_word && !t.content.contains(' ') && !(t.rstrip && letter_ends)
+                !(t.single_word || t.content.contains(' ') || t.rstrip && letter_ends)
             });
         Ok(Pieces { growth, longest, swallows, cuts })
     }

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::text::gguf::known_splits;
 use crate::text::tokenizer::tests::{CASES, golden, oracle};
 
 /// Texts with everything that splitting words knows, of two pieces and more.

@@ -11,11 +11,11 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::detokenize::Detokenizer;
-use super::pieces::Pieces;
+use super::limits;
+use super::pieces::{Pieces, known_splits};
 use super::shield::Shield;
 use super::stages::{Stage, compile};
 use super::vocabulary::Vocabulary;
-use super::{gguf, limits};
 use crate::{Error, Result};
 
 /// A tokenizer; cheap to clone and to share between threads.
@@ -78,7 +78,7 @@ impl Tokenizer {
         let decoder =
             serde_json::to_value(model.get_decoder()).map_err(|e| Error::internal(e.to_string()))?;
         let Marks { bos, eos, eos_ids, chat_template, twins } = marks;
-        let pieces = Pieces::of(&model, &gguf::known_splits())?;
+        let pieces = Pieces::of(&model, &known_splits())?;
         let frame = frame(&model);
         Ok(Tokenizer(Arc::new(Inner {
             vocabulary: Arc::new(Vocabulary { model, twins }),

@@ -88,3 +88,20 @@ fn of_loop(state: &Loop, name: &str, budget: &Rc<Budget>) -> Res<Option<Value>> 
         _ => return Ok(None),
     }))
 }
+
+/// `a.b.0` of an item, or an item by a number.
+pub(super) fn attribute_of(value: &Value, path: &Value, budget: &Rc<Budget>) -> Res<Value> {
+    budget.touch(path.str().map_or(0, str::len))?;
+    let Some(path) = path.str() else { return item(value, path, budget) };
+    let mut found = value.clone();
+    for part in path.split('.') {
+        found = match part.parse::<i128>() {
+            Ok(number) => match item(&found, &Value::Int(number), budget)? {
+                Value::Undefined(_) => item(&found, &methods::string(part, budget)?, budget)?,
+                value => value,
+            },
+            Err(_) => item(&found, &methods::string(part, budget)?, budget)?,
+        };
+    }
+    Ok(found)
+}

@@ -111,5 +111,5 @@ pub(super) const NAMES: [&str; 37] = [
 
 /// Whether a filter has this name.
 pub(super) fn known_filter(name: &str) -> bool {
-    filters::NAMES.contains(&name) || super::select::NAMES.contains(&name)
+    filters::NAMES.contains(&name) || filters::SELECTING.contains(&name)
 }

@@ -1,15 +1,19 @@
 //! Filters, without those that call filters and tests of their own ([`super::select`]).
 
-use std::cmp::Ordering;
 use std::rc::Rc;
 
+pub(super) use super::access::attribute_of;
 use super::budget::{Budget, Res, fail};
 use super::call::Args;
-use super::value::{Dict, Entries, Items, List, Sink, Value};
+pub(super) use super::sequence::{iterate, join};
+use super::value::{Entries, Items, Sink, Value};
 use super::{methods, ops, percent, print};
 
 /// Bytes of `tojson`'s indentation and separators.
 const MOST_JSON: usize = 64;
+
+/// Filters that call filters or tests on every item.
+pub(super) const SELECTING: [&str; 5] = ["map", "select", "reject", "selectattr", "rejectattr"];
 
 /// The names that [`apply`] knows.
 pub(super) const NAMES: [&str; 46] = [
@@ -184,25 +188,6 @@ fn strip_tags(text: &str, budget: &Rc<Budget>) -> Res<Value> {
     Ok(out.value())
 }
 
-/// What a loop over a value sees.
-pub(super) fn iterate(value: &Value, budget: &Rc<Budget>) -> Res<Rc<List>> {
-    let mut out = match value {
-        Value::List(list) | Value::Tuple(list) => return Ok(list.clone()),
-        _ => Items::new(budget)?,
-    };
-    match value {
-        Value::Undefined(_) => {}
-        Value::Dict(dict) => out.extend(dict.entries.iter().map(|(key, _)| key))?,
-        Value::Str(text) => {
-            for c in text.text.chars() {
-                out.push(methods::string(c.encode_utf8(&mut [0; 4]), budget)?)?;
-            }
-        }
-        other => return fail(format!("a {} cannot be iterated over", other.kind())),
-    }
-    Ok(out.rc())
-}
-
 /// A list of what `call` makes of every item.
 fn each(value: &Value, budget: &Rc<Budget>, mut call: impl FnMut(&Value) -> Res<Value>) -> Res<Value> {
     let mut out = Items::new(budget)?;
@@ -210,23 +195,6 @@ fn each(value: &Value, budget: &Rc<Budget>, mut call: impl FnMut(&Value) -> Res<
         out.push(call(item)?)?;
     }
     Ok(out.list())
-}
-
-/// `a.b.0` of an item, or an item by a number.
-pub(super) fn attribute_of(item: &Value, path: &Value, budget: &Rc<Budget>) -> Res<Value> {
-    budget.touch(path.str().map_or(0, str::len))?;
-    let Some(path) = path.str() else { return super::access::item(item, path, budget) };
-    let mut found = item.clone();
-    for part in path.split('.') {
-        found = match part.parse::<i128>() {
-            Ok(number) => match super::access::item(&found, &Value::Int(number), budget)? {
-                Value::Undefined(_) => super::access::item(&found, &methods::string(part, budget)?, budget)?,
-                value => value,
-            },
-            Err(_) => super::access::item(&found, &methods::string(part, budget)?, budget)?,
-        };
-    }
-    Ok(found)
 }
 
 fn separator_text(separator: &Value, budget: &Rc<Budget>) -> Res<String> {
@@ -237,16 +205,6 @@ fn separator_text(separator: &Value, budget: &Rc<Budget>) -> Res<String> {
             Ok(text.str().unwrap_or_default().to_owned())
         }
     }
-}
-
-/// The items' texts with `separator` between them.
-pub(super) fn join(value: &Value, separator: &str, budget: &Rc<Budget>) -> Res<Value> {
-    let mut out = Sink::new(budget)?;
-    for (i, item) in iterate(value, budget)?.items.iter().enumerate() {
-        out.push(if i > 0 { separator } else { "" })?;
-        print::show(item, &mut out)?;
-    }
-    Ok(out.value())
 }
 
 fn default(value: &Value, mut args: Args) -> Res<Value> {
@@ -466,25 +424,4 @@ fn of_text(name: &str, value: &Value, mut args: Args, budget: &Rc<Budget>) -> Re
     args.end()?;
     let [text, old, new] = [&text, &old, &new].map(|v| v.str().unwrap_or_default());
     methods::replace(text, old, new, most, budget)
-}
-
-/// A list in the order of `compare`, stable.
-pub(super) fn sorted<T>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Res<Ordering>) -> Res<()> {
-    let mut failure = None;
-    items.sort_by(|a, b| match &failure {
-        Some(_) => Ordering::Equal,
-        None => compare(a, b).unwrap_or_else(|e| {
-            failure = Some(e);
-            Ordering::Equal
-        }),
-    });
-    failure.map_or(Ok(()), Err)
-}
-
-/// Entries of a dictionary, for those that order them.
-pub(super) fn entries(value: &Value) -> Res<&Dict> {
-    match value {
-        Value::Dict(dict) => Ok(dict),
-        other => fail(format!("a dict is expected, not a {}", other.kind())),
-    }
 }

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use super::budget::{Budget, Res, fail};
 use super::call::Args;
+pub(super) use super::value::string;
 use super::value::{Dict, Items, List, Sink, Value};
-use super::{ops, percent, print};
+use super::{ops, percent, print, sequence};
 
 const OF_STR: [&str; 36] = [
     "strip",
@@ -139,7 +140,7 @@ fn of_str(text: &str, name: &str, mut args: Args, budget: &Rc<Budget>) -> Res<Va
         "join" => {
             let items = args.need("iterable")?;
             args.end()?;
-            return super::filters::join(&items, text, budget);
+            return sequence::join(&items, text, budget);
         }
         "splitlines" => {
             let keep = args.take("keepends").is_some_and(|v| v.truth());
@@ -163,13 +164,6 @@ fn of_str(text: &str, name: &str, mut args: Args, budget: &Rc<Budget>) -> Res<Va
     };
     args.end()?;
     result
-}
-
-/// `text` as a value.
-pub(super) fn string(text: &str, budget: &Rc<Budget>) -> Res<Value> {
-    let mut out = Sink::new(budget)?;
-    out.push(text)?;
-    Ok(out.value())
 }
 
 fn mapped(text: &str, budget: &Rc<Budget>, mut each: impl FnMut(char, &mut Sink) -> Res<()>) -> Res<Value> {

@@ -30,6 +30,7 @@ mod percent;
 mod print;
 mod render;
 mod select;
+mod sequence;
 mod sorting;
 mod value;
 

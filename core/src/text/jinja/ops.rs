@@ -5,50 +5,9 @@ use std::rc::Rc;
 
 use super::ast::Operator;
 use super::budget::{Budget, Res, fail};
+pub(super) use super::value::equal;
 use super::value::{Items, Sink, Value};
 use super::{percent, print};
-
-/// `a == b`.
-pub(super) fn equal(a: &Value, b: &Value, budget: &Budget) -> Res<bool> {
-    budget.work(1)?;
-    Ok(match (a, b) {
-        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
-        (Value::Str(a), Value::Str(b)) => {
-            budget.touch(a.text.len().min(b.text.len()))?;
-            a.text == b.text
-        }
-        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
-            if a.items.len() != b.items.len() {
-                return Ok(false);
-            }
-            for (a, b) in a.items.iter().zip(&b.items) {
-                if !equal(a, b, budget)? {
-                    return Ok(false);
-                }
-            }
-            true
-        }
-        (Value::Dict(a), Value::Dict(b)) => {
-            if a.entries.len() != b.entries.len() {
-                return Ok(false);
-            }
-            for (key, value) in &a.entries {
-                match b.get(key)? {
-                    Some(other) if equal(value, &other, budget)? => {}
-                    _ => return Ok(false),
-                }
-            }
-            true
-        }
-        (Value::Space(a), Value::Space(b)) => Rc::ptr_eq(a, b),
-        (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
-        _ => match (a.int(), b.int(), a.float(), b.float()) {
-            (Some(a), Some(b), ..) => a == b,
-            (.., Some(a), Some(b)) => a == b,
-            _ => false,
-        },
-    })
-}
 
 /// How `a` and `b` stand to one another.
 pub(super) fn order(a: &Value, b: &Value, budget: &Budget) -> Res<Ordering> {

@@ -222,7 +222,7 @@ fn grouped(digits: &str, comma: char) -> String {
     let whole = digits.find('.').unwrap_or(digits.len());
     let mut out = String::new();
     for (i, c) in digits[..whole].chars().enumerate() {
-        if i > 0 && (whole - i) % 3 == 0 {
+        if i > 0 && (whole - i).is_multiple_of(3) {
             out.push(comma);
         }
         out.push(c);

@@ -7,9 +7,6 @@ use super::call::Args;
 use super::value::{Items, Value};
 use super::{checks, filters};
 
-/// The names that [`filter`] knows beside those of [`filters`].
-pub(super) const NAMES: [&str; 5] = ["map", "select", "reject", "selectattr", "rejectattr"];
-
 /// `value | name(args)`, whatever the filter.
 pub(super) fn filter(name: &str, value: &Value, args: Args, budget: &Rc<Budget>) -> Res<Value> {
     budget.touch(args.bytes())?;
@@ -38,7 +35,7 @@ fn map(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
         return Ok(out.list());
     }
     let name = args.need("filter")?;
-    let Some(name) = name.str().filter(|n| !NAMES.contains(n)) else {
+    let Some(name) = name.str().filter(|n| !filters::SELECTING.contains(n)) else {
         return fail("`map` needs the name of a filter that is none of map, select, reject");
     };
     for item in &filters::iterate(value, budget)?.items {

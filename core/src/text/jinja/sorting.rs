@@ -3,11 +3,12 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
+use super::access::attribute_of;
 use super::ast::Operator;
-use super::budget::{Budget, Held, Res};
+use super::budget::{Budget, Held, Res, fail};
 use super::call::Args;
-use super::filters::{attribute_of, entries, iterate, sorted};
-use super::value::{Items, Value};
+use super::sequence::iterate;
+use super::value::{Dict, Items, Value};
 use super::{methods, ops};
 
 /// Items behind what they are ordered by.
@@ -171,4 +172,25 @@ fn values(keyed: Keyed, budget: &Rc<Budget>) -> Res<Value> {
     let mut out = Items::new(budget)?;
     keyed.into_iter().try_for_each(|(_, item)| out.push(item))?;
     Ok(out.list())
+}
+
+/// A list in the order of `compare`, stable.
+fn sorted<T>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Res<Ordering>) -> Res<()> {
+    let mut failure = None;
+    items.sort_by(|a, b| match &failure {
+        Some(_) => Ordering::Equal,
+        None => compare(a, b).unwrap_or_else(|e| {
+            failure = Some(e);
+            Ordering::Equal
+        }),
+    });
+    failure.map_or(Ok(()), Err)
+}
+
+/// Entries of a dictionary, for those that order them.
+fn entries(value: &Value) -> Res<&Dict> {
+    match value {
+        Value::Dict(dict) => Ok(dict),
+        other => fail(format!("a dict is expected, not a {}", other.kind())),
+    }
 }

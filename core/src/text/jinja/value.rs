@@ -345,7 +345,7 @@ impl Dict {
             if at % 8 == 0 {
                 self.budget.work(1)?;
             }
-            if super::ops::equal(known, key, &self.budget)? {
+            if equal(known, key, &self.budget)? {
                 return Ok(Some(at));
             }
         }
@@ -363,4 +363,53 @@ impl Dict {
         let found = self.entries.iter().find(|(key, _)| key.str() == Some(name));
         Ok(found.map(|(_, value)| value.clone()))
     }
+}
+
+/// `a == b`.
+pub(super) fn equal(a: &Value, b: &Value, budget: &Budget) -> Res<bool> {
+    budget.work(1)?;
+    Ok(match (a, b) {
+        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
+        (Value::Str(a), Value::Str(b)) => {
+            budget.touch(a.text.len().min(b.text.len()))?;
+            a.text == b.text
+        }
+        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
+            if a.items.len() != b.items.len() {
+                return Ok(false);
+            }
+            for (a, b) in a.items.iter().zip(&b.items) {
+                if !equal(a, b, budget)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Value::Dict(a), Value::Dict(b)) => {
+            if a.entries.len() != b.entries.len() {
+                return Ok(false);
+            }
+            for (key, value) in &a.entries {
+                match b.get(key)? {
+                    Some(other) if equal(value, &other, budget)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        (Value::Space(a), Value::Space(b)) => Rc::ptr_eq(a, b),
+        (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
+        _ => match (a.int(), b.int(), a.float(), b.float()) {
+            (Some(a), Some(b), ..) => a == b,
+            (.., Some(a), Some(b)) => a == b,
+            _ => false,
+        },
+    })
+}
+
+/// `text` as a value.
+pub(super) fn string(text: &str, budget: &Rc<Budget>) -> Res<Value> {
+    let mut out = Sink::new(budget)?;
+    out.push(text)?;
+    Ok(out.value())
 }
