@@ -3,19 +3,28 @@
 use super::output::{Loading, note};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use engraft::backends::{self, BackendName};
+use engraft::core::checkpoint::Access;
+use engraft::core::mem::GroupBits;
 use engraft::core::numerics::Mode;
 use engraft::core::policy::TablePolicy;
 use engraft::{
-    Float, ModelSource, Options, RawConfig, Registry, SamplingParams, TextGenerator, WeightFormat,
+    Float, ModelSource, Options, Pooling, RawConfig, Registry, SamplingParams, TextGenerator, WeightFormat,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::failure::Failure;
 
+/// Values of a group of four-bit weights that keep the accuracy of the stored ones in most models.
+const FINE_GROUP: u32 = 32;
+
+/// What stands below the list of commands.
+const AFTER: &str = "Exit status: 0 done, 1 failed, 2 wrong usage. Results go to standard output, all else \
+    to standard error.\nENGRAFT_LOG=debug logs more, NO_COLOR=1 takes colours off.";
+
 /// Run pretrained transformers. Without --model, a small embedded demo model answers.
 #[derive(Debug, Parser)]
-#[command(name = "engraft", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "engraft", version, propagate_version = true, max_term_width = 100, after_help = AFTER)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -31,10 +40,18 @@ pub enum Command {
     Plan(PlanArgs),
     /// Measure speed and memory, beside what the machine can do
     Bench(BenchArgs),
+    /// Turn texts into vectors: JSON lines in, JSON lines out
+    Embed(EmbedArgs),
+    /// Log-probabilities of texts: JSON lines in, JSON lines out
+    Score(ScoreArgs),
+    /// Label texts by a sequence classifier: JSON lines in, JSON lines out
+    Classify(ClassifyArgs),
     /// Show what this build and this machine have, and what to install
     Doctor(DoctorArgs),
     /// Write a model as it will be loaded: cut for tensor-parallel ranks, quantized, or merged
     Convert(ConvertArgs),
+    /// Print a script that completes commands and flags in a shell
+    Completions(CompletionsArgs),
     /// Write a checkpoint of random weights (used by bench, in a process of its own)
     #[command(hide = true)]
     WriteShape(WriteShapeArgs),
@@ -44,15 +61,18 @@ pub enum Command {
 #[derive(Debug, ClapArgs)]
 pub struct ModelArgs {
     /// Folder of a checkpoint, .gguf file, or hub id org/name (cargo feature `hub`); default: the demo model
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several times)
-    #[arg(long, value_name = "FILE")]
-    pub policy: Vec<PathBuf>,
+    #[command(flatten)]
+    pub policies: PolicyArgs,
     /// Take element type, sizes, quantization, policy and checkpoint from a DeepSpeed configuration, .json or .toml; it
     /// stands in the place of --dtype and --quantize
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dtype", "quantize"])]
     pub config: Option<PathBuf>,
+    /// Read tensors from their files instead of mapping them; where another program may cut a file short
+    /// while it is in use
+    #[arg(long)]
+    pub no_mmap: bool,
     #[command(flatten)]
     pub device: DeviceArgs,
 }
@@ -79,8 +99,9 @@ pub struct DeviceArgs {
     /// Element type of activations and KV cache: f32, f16, bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub dtype: Float,
-    /// Quantize weights while loading: int8, int8a, int4, int4a (each also with a group, int4:64), q8_0, q4_0, q4_1, q5_0,
-    /// q5_1, f16, bf16; w8a8 also quantizes activations; default: as stored
+    /// Quantize weights while loading: int8, int8a (per row, or with a group, int8:64), int4 (the same as
+    /// int4a:32), int4:N, int4a:N, q8_0, q4_0, q4_1, q5_0, q5_1, f16, bf16; w8a8 also quantizes activations;
+    /// default: as stored
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
     /// Threads of the CPU backend; 0 is one per core
@@ -122,24 +143,26 @@ pub struct SamplingArgs {
     /// Make tokens seen so far less likely; 1 is off
     #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub repetition_penalty: Option<f32>,
-    /// Random seed; the same seed draws the same text. Default: a new one every time
-    #[arg(long, value_name = "N")]
+    /// Random seed; the same seed samples the same text. Default: a new one every time
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(group = clap::ArgGroup::new("input").required(true).args(["prompt", "prompt_file"]))]
 pub struct GenerateArgs {
+    /// Text to continue; without one, standard input is read
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "prompt_file"])]
+    pub text: Option<String>,
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Text to continue
-    #[arg(long, value_name = "TEXT")]
+    /// Text to continue, as an option
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
     pub prompt: Option<String>,
     /// File with the text to continue; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
     /// Tokens to draw at most
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     pub max_new_tokens: usize,
     /// End before this text appears (can be given several times)
     #[arg(long, value_name = "TEXT", value_parser = stop)]
@@ -147,6 +170,9 @@ pub struct GenerateArgs {
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
+    /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
+    #[arg(long)]
+    pub no_special_in_user_text: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
@@ -159,8 +185,11 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Tokens of an answer at most
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 512)]
     pub max_new_tokens: usize,
+    /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
+    #[arg(long)]
+    pub no_special_in_user_text: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
@@ -185,9 +214,8 @@ pub struct ConvertArgs {
     /// The model: a folder, a file, or DeepSpeed's JSON description
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Describe an architecture that is not built in, as with --policy of the other commands
-    #[arg(long, value_name = "FILE")]
-    pub policy: Vec<PathBuf>,
+    #[command(flatten)]
+    pub policies: PolicyArgs,
     /// Folder to write to; it must be empty or absent
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
@@ -197,6 +225,74 @@ pub struct ConvertArgs {
     /// Quantize weights, as with --quantize of the other commands
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
+}
+
+/// Where texts come from.
+#[derive(Debug, ClapArgs)]
+pub struct LinesArgs {
+    /// File of texts, a line of JSON each: "a text" or {"text": "...", "id": ...}; without one, or with -, standard input
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Take lines as the texts themselves, not as JSON
+    #[arg(long)]
+    pub plain: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct EmbedArgs {
+    #[command(flatten)]
+    pub lines: LinesArgs,
+    /// How the vectors of a text's tokens become one; model is the model's own pooler
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = PoolingArg::Mean)]
+    pub pooling: PoolingArg,
+    /// Leave vectors at their own length; else it is made 1
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// Names of [`Pooling`].
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum PoolingArg {
+    Mean,
+    First,
+    Last,
+    Model,
+}
+
+impl From<PoolingArg> for Pooling {
+    fn from(arg: PoolingArg) -> Self {
+        match arg {
+            PoolingArg::Mean => Pooling::Mean,
+            PoolingArg::First => Pooling::First,
+            PoolingArg::Last => Pooling::Last,
+            PoolingArg::Model => Pooling::Model,
+        }
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ScoreArgs {
+    #[command(flatten)]
+    pub lines: LinesArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ClassifyArgs {
+    #[command(flatten)]
+    pub lines: LinesArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub shell: clap_complete::Shell,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -266,7 +362,7 @@ impl ModelArgs {
     /// The model, `path` or that of the flags, and how to open it: for one sequence at a time, with the policies that
     /// were named.
     pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
-        let mut options = self.device.options()?.registry(registry(&self.policy)?);
+        let mut options = self.device.options()?.registry(self.policies.registry()?);
         let mut source = path.or(self.model.as_deref()).map(named);
         if let Some(file) = &self.config {
             let (config, warnings) = RawConfig::new().file(file)?.check()?;
@@ -277,12 +373,19 @@ impl ModelArgs {
                     let both = "a model is named on the command line and by `checkpoint` in";
                     return Err(Failure::Usage(format!("{both} {}: give one", file.display())));
                 }
+                (None, true) if self.no_mmap => {
+                    let both = "--no-mmap does not go with the `checkpoint` of a configuration:";
+                    return Err(Failure::Usage(format!("{both} name the model on the command line")));
+                }
                 (None, true) => ModelSource::configured(&config)?,
                 (source, false) => source,
             };
         }
-        let options = self.device.sized(options.max_seqs(1));
-        Ok((source.unwrap_or(ModelSource::Demo), options))
+        let mut source = source.unwrap_or(ModelSource::Demo);
+        if self.no_mmap {
+            source = source.open_by(Access::Read)?.into();
+        }
+        Ok((source, self.device.sized(options.max_seqs(1))))
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.
@@ -331,6 +434,7 @@ impl DeviceArgs {
     }
 
     pub fn options(&self) -> Result<Options, Failure> {
+        warn_of_coarse_groups(self.quantize);
         let options = Options::new().backend(self.backend()?).dtype(self.dtype);
         Ok(self.sized(options.threads(self.threads).quantize(self.quantize)))
     }
@@ -344,6 +448,16 @@ impl DeviceArgs {
             options = options.max_context(tokens);
         }
         if self.no_graphs { options.graphs(false) } else { options }
+    }
+}
+
+/// Says what four bits in groups of more than 32 values cost.
+pub fn warn_of_coarse_groups(format: Option<WeightFormat>) {
+    if let Some(WeightFormat::Group(groups)) = format
+        && groups.bits == GroupBits::Four
+        && groups.size > FINE_GROUP
+    {
+        note(&format!("warning: {groups} is coarse and costs accuracy; int4a:{FINE_GROUP} is the default"));
     }
 }
 
@@ -361,13 +475,28 @@ impl SamplingArgs {
     }
 }
 
-/// The built-in policies and those of these tables.
-pub fn registry(tables: &[PathBuf]) -> Result<Registry, Failure> {
-    let mut registry = Registry::default();
-    for table in tables {
-        registry.register(Arc::new(TablePolicy::read(table)?));
+/// How a model's architecture is recognised.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct PolicyArgs {
+    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub policy: Vec<PathBuf>,
+    /// Run a model of no known family although its config.json has this field, which the automatic policy does not
+    /// read (can be given several times); what the field says is not computed
+    #[arg(long, value_name = "FIELD")]
+    pub accept_unknown: Vec<String>,
+}
+
+impl PolicyArgs {
+    /// The built-in policies and those of the tables.
+    pub fn registry(&self) -> Result<Registry, Failure> {
+        let mut registry = Registry::default();
+        for table in &self.policy {
+            registry.register(Arc::new(TablePolicy::read(table)?));
+        }
+        registry.accept_unknown(self.accept_unknown.iter().cloned());
+        Ok(registry)
     }
-    Ok(registry)
 }
 
 /// A model as users name it; hub ids are looked up in the cache that Hugging Face's programs share.
@@ -390,7 +519,10 @@ fn dtype(text: &str) -> Result<Float, String> {
     text.parse().map_err(|_| "allowed: f32, f16, bf16".into())
 }
 
+/// A format by its name. Four bits for a whole row cost much accuracy, so `int4` alone means groups of 32
+/// with a minimum.
 fn weight_format(text: &str) -> Result<WeightFormat, String> {
+    let text = if matches!(text, "int4" | "int4a") { "int4a:32" } else { text };
     text.parse().map_err(|e| match e {
         engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
         other => other.to_string(),
@@ -411,6 +543,11 @@ fn positive(text: &str) -> Result<usize, String> {
         Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
         _ => Err("a whole number from 1 to 1048576 is expected".into()),
     }
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    let allowed = "allowed: 0 to 18446744073709551615; without --seed every text has a new one";
+    text.parse().map_err(|_| allowed.into())
 }
 
 fn stop(text: &str) -> Result<String, String> {

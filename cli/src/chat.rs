@@ -53,7 +53,7 @@ pub fn run(args: &ChatArgs) -> Outcome {
             Ok(false) => break,
             // What is wrong with one message (too long, say) does not end the conversation.
             Err(Failure::Run(error)) if !matches!(error, Error::Io { .. } | Error::DeviceLost { .. }) => {
-                note(&format!("error: {error}"));
+                note(&format!("error: {}", super::one_line(&error.to_string())));
             }
             Err(failure) => return Err(failure),
         }
@@ -144,7 +144,8 @@ struct Talk {
 impl Talk {
     fn new(model: TextGenerator, args: &ChatArgs, interrupted: Arc<AtomicBool>) -> Self {
         let sampling = args.sampling.params(model.sampling(), fresh_seed());
-        let options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
+        let mut options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
+        options.no_special_in_user_text = args.no_special_in_user_text;
         let mut talk = Self {
             model,
             options,

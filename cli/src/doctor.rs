@@ -5,7 +5,7 @@ use super::args::{DeviceArgs, DoctorArgs};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, emit, json};
 use engraft::backends::{BackendName, CudaName, WgpuName, adapters, cuda_devices};
-use engraft::{GenerateOptions, Generator, ModelSource};
+use engraft::{GenerateOptions, ModelSource};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;

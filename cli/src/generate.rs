@@ -14,6 +14,7 @@ pub fn run(args: &GenerateArgs) -> Outcome {
     let sampling = args.sampling.params(model.sampling(), fresh_seed());
     let mut options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
     options.stop = args.stop.clone();
+    options.no_special_in_user_text = args.no_special_in_user_text;
     if args.json {
         let mut stream = model.generate(&prompt, &options)?;
         let text = stream.text()?;
@@ -43,20 +44,31 @@ pub fn run(args: &GenerateArgs) -> Outcome {
     Ok(())
 }
 
-/// The prompt as it was given; a file's last line end is not part of it.
+/// The prompt as it was given; the last line end of a file or of standard input is not part of it.
 fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
-    let read = match (&args.prompt, &args.prompt_file) {
-        (Some(text), _) => return Ok(text.clone()),
-        (None, Some(path)) if path == Path::new("-") => {
-            let mut text = String::new();
-            stdin().read_to_string(&mut text).map_err(|e| Error::io("standard input", e)).map(|_| text)
-        }
-        (None, Some(path)) => std::fs::read_to_string(path).map_err(|e| Error::io(path, e)),
-        (None, None) => return Err(Failure::Usage("give --prompt or --prompt-file".into())),
+    if let Some(text) = args.text.as_ref().or(args.prompt.as_ref()) {
+        return Ok(text.clone());
+    }
+    let no_prompt = |why: &str| {
+        let how = "engraft generate \"TEXT\", --prompt TEXT, --prompt-file FILE, or a text on standard input";
+        Err(Failure::Usage(format!("{why}; a prompt comes by {how}")))
     };
-    let text = read?;
+    let text = match &args.prompt_file {
+        Some(path) if path != Path::new("-") => {
+            std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?
+        }
+        None if stdin().is_terminal() => return no_prompt("no prompt"),
+        _ => {
+            let mut text = String::new();
+            stdin().read_to_string(&mut text).map_err(|e| Error::io("standard input", e))?;
+            text
+        }
+    };
     let end = text.strip_suffix('\n').map_or(text.as_str(), |t| t.strip_suffix('\r').unwrap_or(t));
-    Ok(end.to_string())
+    match end.is_empty() && args.prompt_file.is_none() {
+        true => no_prompt("standard input is empty"),
+        false => Ok(end.to_string()),
+    }
 }
 
 /// One line about who answers.
@@ -115,6 +127,6 @@ fn report(
 }
 
 /// The number as it was typed: `0.9`, not the f32's digits in f64.
-fn shown(x: f32) -> f64 {
+pub(super) fn shown(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(x.into())
 }

@@ -15,9 +15,10 @@ mod failure;
 mod generate;
 mod output;
 mod plan;
+mod texts;
 
 use args::Command;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use engraft::Error;
 use failure::Failure;
 use std::io::{ErrorKind, Write};
@@ -32,7 +33,11 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Embed(args) => texts::embed(&args),
+        Command::Score(args) => texts::score(&args),
+        Command::Classify(args) => texts::classify(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions(&args),
         Command::WriteShape(args) => bench::write_shape(&args),
     };
     match outcome {
@@ -52,11 +57,26 @@ fn main() -> ExitCode {
     }
 }
 
+fn completions(args: &args::CompletionsArgs) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut args::Args::command(), "engraft", &mut script);
+    output::emit(&String::from_utf8_lossy(&script))
+}
+
 /// Warnings, or what `ENGRAFT_LOG` asks for (`debug`, `engraft_core=trace`), to standard error.
 fn logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ENGRAFT_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let wanted = std::env::var("ENGRAFT_LOG").ok().filter(|text| !text.is_empty());
+    let (filter, refused) = match wanted.as_deref().unwrap_or("warn").parse::<tracing_subscriber::EnvFilter>()
+    {
+        Ok(filter) => (filter, None),
+        Err(e) => (tracing_subscriber::EnvFilter::new("warn"), Some(e)),
+    };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    if let Some(e) = refused {
+        output::note(&format!(
+            "warning: ENGRAFT_LOG is not understood ({e}); allowed: error, warn, info, debug, trace, TARGET=LEVEL"
+        ));
+    }
 }
 
 fn report(text: &str) {
@@ -64,7 +84,22 @@ fn report(text: &str) {
     let _ = writeln!(std::io::stderr(), "error: {text}");
 }
 
-/// Whatever a broken file put into a message, it stays one line.
+/// Characters of a message that are shown at least from its start and from its end.
+const SHOWN: usize = 1500;
+
+/// Whatever a broken file put into a message, it stays one line of bounded length without control characters.
 fn one_line(text: &str) -> String {
-    text.split(['\n', '\r']).map(str::trim).filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ")
+    let line =
+        text.split(['\n', '\r']).map(str::trim).filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ");
+    let visible: String = line
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    let (count, at) =
+        (visible.chars().count(), |n: usize| visible.char_indices().nth(n).map_or(visible.len(), |(i, _)| i));
+    if count <= 2 * SHOWN {
+        return visible;
+    }
+    let cut = count - 2 * SHOWN;
+    format!("{} [{cut} characters] {}", &visible[..at(SHOWN)], &visible[at(count - SHOWN)..])
 }

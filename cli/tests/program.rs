@@ -127,6 +127,10 @@ fn a_prompt_from_a_file_or_standard_input_is_the_same_prompt() {
     assert_eq!(stdout(&engraft(&["generate", "--prompt-file", file, "--temperature", "0"])), want);
     let piped = with_input(&["generate", "--prompt-file", "-", "--temperature", "0"], PROMPT);
     assert_eq!(stdout(&piped), want);
+    // Standard input where nothing else is named, a prompt by its place, short flags.
+    assert_eq!(stdout(&with_input(&["generate", "--temperature", "0"], &format!("{PROMPT}\n"))), want);
+    assert_eq!(stdout(&engraft(&["generate", PROMPT, "--temperature", "0"])), want);
+    assert_eq!(stdout(&engraft(&["generate", "-p", PROMPT, "-n", "128", "--temperature", "0"])), want);
 }
 
 #[test]
@@ -171,10 +175,12 @@ fn a_folder_is_the_same_model_as_the_embedded_one() {
     let model = demo_copy("folder");
     let model = model.to_str().unwrap();
     let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
-    assert_eq!(
-        stdout(&engraft(&["generate", "--model", model, "--prompt", PROMPT, "--temperature", "0"])),
-        want
-    );
+    for flag in ["--model", "-m"] {
+        assert_eq!(
+            stdout(&engraft(&["generate", flag, model, "--prompt", PROMPT, "--temperature", "0"])),
+            want
+        );
+    }
 }
 
 #[test]
@@ -275,10 +281,27 @@ fn broken_models_fail_with_one_line() {
 #[test]
 fn requests_that_cannot_be_served_fail_with_one_line() {
     let long = "package ".repeat(2000);
-    fails(&["generate", "--prompt", &long], &["the prompt has", "512"]);
+    fails(&["generate", "--prompt", &long], &["tokens at least", "512"]);
     fails(&["generate", "--prompt-file", "/no/such/file"], &["/no/such/file"]);
-    fails(&["generate", "--prompt", "x", "--backend", "cuda:1"], &["cuda:1", "no cuda backend"]);
-    fails(&["generate", "--prompt", "x", "--backend", "wgpu:llvmpipe"], &["no wgpu backend"]);
+    let missing: &[&str] = if cfg!(feature = "cuda") { &["cuda"] } else { &["cuda:1", "no cuda backend"] };
+    fails(&["generate", "--prompt", "x", "--backend", "cuda:1"], missing);
+    let missing: &[&str] = if cfg!(feature = "wgpu") { &["wgpu"] } else { &["no wgpu backend"] };
+    fails(&["generate", "--prompt", "x", "--backend", "wgpu:no such adapter"], missing);
+}
+
+#[test]
+fn a_field_that_nobody_knows_refuses_the_model_until_it_is_accepted() {
+    let model = demo_copy("unknown");
+    let file = model.join("config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    config["model_type"] = "unheard of".into();
+    config["no_rope_layers"] = vec![1, 0].into();
+    fs::write(&file, config.to_string()).unwrap();
+    let plan = ["plan", "--model", model.to_str().unwrap()];
+    fails(&plan, &["no_rope_layers", "accept_unknown"]);
+    let accepted = stdout(&engraft(&[&plan[..], &["--accept-unknown", "no_rope_layers"]].concat()));
+    assert!(accepted.contains("`no_rope_layers` ([1,0]) is accepted and not read"), "{accepted}");
+    fails(&["plan", "--accept-unknown", "no_rope_layers"], &["accept_unknown", "no_rope_layers"]);
 }
 
 #[cfg(not(feature = "hub"))]
@@ -290,7 +313,11 @@ fn a_hub_id_says_which_feature_it_needs() {
 #[test]
 fn wrong_usage_has_status_2() {
     misused(&[], &["Usage"]);
-    misused(&["generate"], &["--prompt"]);
+    misused(&["generate"], &["standard input is empty", "--prompt"]);
+    misused(&["generate", "a", "--prompt", "b"], &["cannot be used with"]);
+    misused(&["generate", "a", "--seed", "-1"], &["--seed", "0 to 18446744073709551615", "a new one"]);
+    misused(&["generate", "a", "--seed", "x"], &["0 to 18446744073709551615"]);
+    misused(&["completions", "dos"], &["bash", "zsh", "fish"]);
     misused(&["generate", "--prompt", "a", "--prompt-file", "b"], &["cannot be used with"]);
     misused(&["generate", "--prompt", "a", "--backend", "tpu"], &["tpu", "cpu", "cuda", "wgpu"]);
     misused(&["generate", "--prompt", "a", "--dtype", "f8"], &["f32, f16, bf16"]);
@@ -349,6 +376,47 @@ fn chat_without_a_terminal_reads_lines_and_continues_plain_text() {
     assert_eq!(text, format!("{want}{want}"));
     assert!(notes.contains("no chat template") && notes.contains("/reset"), "{notes}");
     assert!(notes.contains("/what is no command"), "{notes}");
+}
+
+/// Help of every command, as a terminal of 80 columns gets it.
+#[test]
+fn help_fits_80_columns_and_colours_are_for_terminals() {
+    let all = stdout(&engraft(&["--help"]));
+    let commands = all.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names: Vec<&str> =
+        commands.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(names.len() >= 11 && names.contains(&"classify"), "{names:?}");
+    assert!(all.contains("Exit status") && all.contains("ENGRAFT_LOG"), "{all}");
+    for name in names {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+        let output = program.args(["help", name]).env("COLUMNS", "80").output().unwrap();
+        let text = stdout(&output);
+        let long: Vec<&str> = text.lines().filter(|l| l.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{name}: {long:?}");
+        assert!(!text.contains('\x1b'), "{name}: {text}");
+    }
+    let output = engraft(&["generate", PROMPT, "-n", "2", "--seed", "1"]);
+    assert!(!stdout(&output).contains('\x1b') && !stderr(&output).contains('\x1b'));
+}
+
+#[test]
+fn shells_complete_commands_and_flags() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&engraft(&["completions", shell]));
+        assert!(["generate", "classify", "max-new-tokens"].iter().all(|w| script.contains(w)), "{shell}");
+    }
+}
+
+#[test]
+fn logs_go_to_standard_error_and_a_wrong_filter_is_told() {
+    let run = |filter: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+        program.args(["generate", PROMPT, "-n", "1"]).env("ENGRAFT_LOG", filter).output().unwrap()
+    };
+    assert!(stderr(&run("engraft=loud")).contains("warning: ENGRAFT_LOG"));
+    for fine in ["", "debug", "engraft_core=trace"] {
+        assert!(!stderr(&run(fine)).contains("warning: ENGRAFT_LOG"), "{fine}");
+    }
 }
 
 #[test]

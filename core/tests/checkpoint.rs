@@ -331,3 +331,27 @@ fn the_writer_refuses_what_does_not_fit() {
     assert!(w().alignment(24).is_err());
     assert!(w().tensor("t", &[1], Stored::F32, &[0; 4]).unwrap().alignment(64).is_err());
 }
+
+/// Opening a pipe would wait for a writer for ever.
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_opened() {
+    let (config, weights) = (samples::CONFIG.as_bytes(), samples::small_safetensors());
+    for pipe in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "model.safetensors",
+    ] {
+        let path =
+            folder(&format!("pipe-{pipe}"), &[("config.json", config), ("model.safetensors", &weights)]);
+        let _ = fs::remove_file(path.join(pipe));
+        let made = std::process::Command::new("mkfifo").arg(path.join(pipe)).status().unwrap();
+        assert!(made.success());
+        refusal(&path, &[pipe, "not a regular file"]);
+    }
+    let path = folder("device", &[("config.json", config)]);
+    std::os::unix::fs::symlink("/dev/zero", path.join("model.safetensors")).unwrap();
+    refusal(&path, &["model.safetensors", "not a regular file"]);
+}

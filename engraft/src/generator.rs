@@ -50,6 +50,9 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on after the model's own end tokens (benchmarks).
     pub ignore_end: bool,
+    /// Texts of users never become control tokens: those that a prompt or a message (of any role but
+    /// `system`) spells are taken as text.
+    pub no_special_in_user_text: bool,
 }
 
 impl Default for GenerateOptions {
@@ -65,6 +68,7 @@ impl Default for GenerateOptions {
             seed: None,
             stop: Vec::new(),
             ignore_end: false,
+            no_special_in_user_text: false,
         }
     }
 }
@@ -86,10 +90,17 @@ impl GenerateOptions {
         self.sampling(SamplingParams::default())
     }
 
+    /// Texts of users never become control tokens.
+    pub fn no_special_in_user_text(mut self) -> Self {
+        self.no_special_in_user_text = true;
+        self
+    }
+
     /// How tokens are sampled, all of it: fields that were set one by one are forgotten.
     pub fn sampling(self, params: SamplingParams) -> Self {
-        let Self { max_new_tokens, stop, ignore_end, .. } = self;
-        Self { max_new_tokens, stop, ignore_end, sampling: Some(params), ..Self::default() }
+        let Self { max_new_tokens, stop, ignore_end, no_special_in_user_text, .. } = self;
+        let kept = Self { max_new_tokens, stop, ignore_end, no_special_in_user_text, ..Self::default() };
+        Self { sampling: Some(params), ..kept }
     }
 
     /// Divides logits; 0 is greedy.
@@ -179,8 +190,9 @@ pub trait Generator: Send + Sync {
     /// Continues `prompt`.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express, `Config` for options out of range, `Request` for an empty or too long
-    /// prompt, `KvFull` where the cache could never hold it, `Architecture` for encoders.
+    /// `Text` for what the tokenizer cannot express and for more tokens than the context holds, `Config` for
+    /// options out of range, `Request` for an empty or too long prompt, `KvFull` where the cache could never hold
+    /// it, `Architecture` for encoders.
     fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream>;
 
     /// Answers the last of `messages` by the model's chat template.
@@ -265,7 +277,12 @@ impl TextGenerator {
     /// # Errors
     /// Those of [`Generator::generate`].
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
-        self.stream(self.voice.tokenizer.encode(prompt, true)?, options, true)
+        let (tokenizer, most) = (&self.voice.tokenizer, self.info().max_context);
+        let ids = match options.no_special_in_user_text {
+            true => tokenizer.encode_shielded(&tokenizer.shield(prompt)?, true, most)?,
+            false => tokenizer.encode_at_most(prompt, true, most)?,
+        };
+        self.stream(ids, options, true)
     }
 
     /// Answers the last of `messages` by the model's chat template.
@@ -292,8 +309,18 @@ impl TextGenerator {
             )));
         };
         // The template writes the special tokens itself.
-        let prompt = template.render(messages, true, None)?;
-        self.stream(self.voice.tokenizer.encode(&prompt, false)?, options, false)
+        let (tokenizer, most) = (&self.voice.tokenizer, self.info().max_context);
+        let ids = if options.no_special_in_user_text {
+            let shield = |m: &Message| match m.role.as_str() {
+                "system" => Ok(m.clone()),
+                role => Ok(Message::new(role, tokenizer.shield(&m.content)?)),
+            };
+            let messages = messages.iter().map(shield).collect::<Result<Vec<_>>>()?;
+            tokenizer.encode_shielded(&template.render(&messages, true, None)?, false, most)?
+        } else {
+            tokenizer.encode_at_most(&template.render(messages, true, None)?, false, most)?
+        };
+        self.stream(ids, options, false)
     }
 
     /// The model.

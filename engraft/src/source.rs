@@ -96,10 +96,18 @@ impl ModelSource {
     /// # Errors
     /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature `hub`.
     pub fn open(self) -> Result<ModelFiles> {
+        self.open_by(Access::default())
+    }
+
+    /// [`open`](Self::open), reaching tensors by `access`; what is open already stays as it is.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_by(self, access: Access) -> Result<ModelFiles> {
         match self {
             ModelSource::Demo => demo::demo_files(),
-            ModelSource::Path(path) => checkpoint::open(&path, Access::default()),
-            ModelSource::Hub(id) => checkpoint::open(&hub::fetch(&id)?, Access::default()),
+            ModelSource::Path(path) => checkpoint::open(&path, access),
+            ModelSource::Hub(id) => checkpoint::open(&hub::fetch(&id)?, access),
             ModelSource::Files(files) => Ok(*files),
         }
     }

@@ -2,7 +2,7 @@
 
 use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
-use engraft_core::sample::SamplingParams;
+use engraft_core::sample::{SamplingParams, not_honoured};
 use engraft_core::text::{ChatTemplate, Tokenizer};
 use engraft_core::{Error, Result};
 use serde_json::Value;
@@ -36,6 +36,13 @@ impl Voice {
         }
         stop_ids.sort_unstable();
         stop_ids.dedup();
+        let ignored = not_honoured(generation);
+        if !ignored.is_empty() {
+            tracing::warn!(
+                "{name}: generation_config.json asks for what is not honoured: {}",
+                ignored.join(", ")
+            );
+        }
         let sampling = match generation.is_object() {
             true => SamplingParams::from_generation_config(generation)?,
             false => SamplingParams::default(),

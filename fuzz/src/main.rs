@@ -1,13 +1,17 @@
 //! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`,
-//! `table`, `template`, `model`, `all`: mutates small valid files and reads them through the public API.
+//! `table`, `template`, `render`, `tokenizer`, `model`, `all`: mutates small valid files and reads them
+//! through the public API.
 //!
-//! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice the input
-//! plus 16 MiB. Its input is then saved to `artifacts/` and the program ends with status 1; `fuzz <target> FILE` runs
-//! one saved input again. Fewer than 1000 cases are a failure too: a fuzzer that does nothing must not pass.
-//! Stable Rust and no instrumentation: the seeds know the formats, so blind mutation reaches deep enough. It runs in the
+//! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice
+//! the input plus 16 MiB (100 MB where it does what the input says). Its input is then saved to `artifacts/`
+//! and the program ends with status 1; `fuzz <target> FILE` runs one saved input again. Fewer than 1000 cases
+//! (20 renderings, 200 tokenizers) are a failure too: a fuzzer that does nothing must not pass. Stable Rust
+//! and no instrumentation: the seeds know the formats, so blind mutation reaches deep enough. It runs in the
 //! dev profile, whose overflow checks and debug assertions find what an optimised build would carry on with.
 #![allow(clippy::panic, reason = "a broken promise of a reader is a panic, which `run` catches")]
 
+#[path = "../../core/tests/support/hostile_text.rs"]
+mod hostile_text;
 #[path = "../../core/tests/support/meter.rs"]
 mod meter;
 mod model;
@@ -33,9 +37,7 @@ use targets::Target;
 static METER: meter::Meter = meter::Meter;
 
 const CASE_LIMIT: Duration = Duration::from_secs(2);
-const MEMORY_SLACK: usize = 16 << 20;
-const LEAST_CASES: u64 = 1000;
-const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|model|all> [--seconds N] [--seed N] [FILE]";
+const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|model|all> [--seconds N] [--seed N] [FILE]";
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;
@@ -106,6 +108,11 @@ fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(),
             return Err(format!("seed file {i} is refused; it should be valid"));
         }
     }
+    let mut seeds = seeds;
+    for hostile in target.hostile() {
+        run(target, &hostile, running).map_err(|e| failed(target, &hostile, &e))?;
+        seeds.push(hostile);
+    }
     let mut random = Random::new(options.seed);
     let (begin, limit) = (Instant::now(), Duration::from_secs(options.seconds));
     let (mut cases, mut accepted) = (0u64, 0u64);
@@ -115,10 +122,11 @@ fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(),
         cases += 1;
     }
     println!("{}: {cases} cases, {accepted} accepted, {} refused, 0 failures", target.name, cases - accepted);
-    if cases < LEAST_CASES {
+    if cases < target.least_cases() {
         return Err(format!(
-            "only {cases} cases in {} s; at least {LEAST_CASES} are expected",
-            options.seconds
+            "only {cases} cases in {} s; at least {} are expected",
+            options.seconds,
+            target.least_cases()
         ));
     }
     Ok(())
@@ -148,7 +156,7 @@ fn attempt(target: &Target, input: &[u8], running: &Running) -> Result<(bool, Du
     let (outcome, peak) = meter::peak(|| catch_unwind(AssertUnwindSafe(|| (target.body)(owned))));
     let took = begin.elapsed();
     *running.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    let bound = 2 * input.len() + MEMORY_SLACK;
+    let bound = 2 * input.len() + target.memory();
     match outcome {
         Err(panic) => Err(format!("panicked: {}", text(&*panic))),
         Ok(_) if peak > bound => {

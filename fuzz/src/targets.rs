@@ -1,6 +1,6 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::{model, samples, torch, words};
+use crate::{hostile_text, model, samples, torch, words};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
@@ -8,7 +8,7 @@ use engraft_core::{
     inject::describe,
     policy::{Catalog, InjectionPolicy, TablePolicy, resolve},
     quant::plain,
-    text::ChatTemplate,
+    text::{ChatTemplate, Message, Tokenizer},
 };
 
 /// A target.
@@ -25,7 +25,7 @@ pub struct Target {
     pub body: fn(Vec<u8>) -> bool,
 }
 
-const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 10] = [
     Target {
         name: "safetensors",
         seeds: safetensors_seeds,
@@ -51,6 +51,20 @@ const TARGETS: [Target; 8] = [
         text_header: false,
         body: read_template,
     },
+    Target {
+        name: "render",
+        seeds: template_seeds,
+        words: words::TEMPLATE,
+        text_header: false,
+        body: render,
+    },
+    Target {
+        name: "tokenizer",
+        seeds: tokenizer_seeds,
+        words: words::TOKENIZER,
+        text_header: false,
+        body: read_tokenizer,
+    },
     Target { name: "model", seeds: model::seeds, words: words::MODEL, text_header: true, body: model::read },
 ];
 
@@ -61,6 +75,35 @@ impl Target {
             return Some(TARGETS.into());
         }
         TARGETS.into_iter().find(|t| t.name == name).map(|t| vec![t])
+    }
+
+    /// Inputs that ask for too much: they may be refused, and are mutated as the valid files are.
+    pub fn hostile(&self) -> Vec<Vec<u8>> {
+        match self.name {
+            "template" | "render" => hostile_text::TEMPLATES.iter().map(|s| s.as_bytes().to_vec()).collect(),
+            "tokenizer" => {
+                hostile_text::tokenizers().into_iter().map(|(_, json, _)| json.into_bytes()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Cases that a second has at least; fewer where a case does what its input says, within limits of its
+    /// own.
+    pub fn least_cases(&self) -> u64 {
+        match self.name {
+            "render" => 20,
+            "tokenizer" => 200,
+            _ => 1000,
+        }
+    }
+
+    /// Bytes that a case may hold beside twice its input: a rendering may hold some of its own.
+    pub fn memory(&self) -> usize {
+        match self.name {
+            "render" | "tokenizer" => 100_000_000,
+            _ => 16 << 20,
+        }
     }
 }
 
@@ -124,6 +167,10 @@ fn template_seeds() -> Result<Vec<Vec<u8>>> {
                 {% if add_generation_prompt %}<|assistant|>\n{% endif %}";
     let wide = "{% macro f(a) %}{{ a | tojson }}{% endmacro %}{% set ns = namespace(x=0) %}{% generation %}{{ f(ns.x) }}{% endgeneration %}";
     Ok([chat, wide].iter().map(|s| s.as_bytes().to_vec()).collect())
+}
+
+fn tokenizer_seeds() -> Result<Vec<Vec<u8>>> {
+    Ok(vec![hostile_text::honest_tokenizer().into_bytes()])
 }
 
 fn json_seeds() -> Result<Vec<Vec<u8>>> {
@@ -214,7 +261,31 @@ fn read_table(input: Vec<u8>) -> bool {
     true
 }
 
-/// Compiles a template. Rendering has budgets of its own, far above a case's.
+/// Renders a conversation, whose limits are the template's own.
+fn render(input: Vec<u8>) -> bool {
+    let Ok(text) = std::str::from_utf8(&input) else { return false };
+    let Ok(template) = ChatTemplate::new(text, Some("<s>"), Some("</s>")) else { return false };
+    let messages = [Message::new("system", "Be brief."), Message::new("user", " Héllo <b>\n{{ x }} ")];
+    let tools =
+        serde_json::json!({"tools": [{"function": {"name": "f", "parameters": {"a": [1, 2.5, null]}}}]});
+    let _ = template.render(&messages, true, Some(&tools));
+    true
+}
+
+/// Reads a tokenizer, and makes ids of a text and a text of the ids.
+fn read_tokenizer(input: Vec<u8>) -> bool {
+    let config = serde_json::json!({"eos_token": "b"});
+    let Ok(tokenizer) = Tokenizer::from_json(&input, &config) else { return false };
+    let text = "ab a  bab <b> b aab\n".repeat(10);
+    if let Ok(ids) = tokenizer.encode_at_most(&text, true, 100_000) {
+        assert!(ids.len() <= 100_000, "a limit on tokens holds");
+        let _ = tokenizer.decode(&ids, false);
+    }
+    let _ = tokenizer.shield(&text).map(|text| tokenizer.encode_shielded(&text, true, 1000));
+    true
+}
+
+/// Compiles a template.
 fn read_template(input: Vec<u8>) -> bool {
     std::str::from_utf8(&input).is_ok_and(|text| ChatTemplate::new(text, Some("<s>"), None).is_ok())
 }

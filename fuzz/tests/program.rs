@@ -12,7 +12,7 @@ fn a_second_of_every_target_finds_nothing() {
     let output = fuzz(&["all", "--seconds", "1", "--seed", "7"]);
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}{errors}");
-    assert!(text.lines().count() >= 7, "{text}");
+    assert!(text.lines().count() >= 10, "{text}");
     assert!(text.lines().all(|line| line.ends_with("0 failures")), "{text}");
 }
 

@@ -10,7 +10,7 @@ mod shape;
 
 pub use shape::{Shape, shape, weights};
 
-use super::args::{BenchArgs, WriteShapeArgs, named, registry};
+use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use engraft::backends::with_backend;
@@ -39,7 +39,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let backend = device.backend()?;
     let job = Job {
         model,
-        registry: registry(&args.model.policy)?,
+        registry: args.model.policies.registry()?,
         dtype: device.dtype,
         quantize: device.quantize,
         backend: backend.clone(),

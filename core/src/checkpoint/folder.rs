@@ -12,13 +12,12 @@ use super::{
     gguf, index, json,
     ready::{MANIFEST, Ready},
     safetensors,
-    storage::Storage,
+    storage::{Storage, open_regular},
     torch,
 };
 use crate::{Error, Result};
 use serde_json::Value;
 use std::{
-    fs::File,
     io::Read,
     path::{Path, PathBuf},
 };
@@ -329,7 +328,7 @@ fn read_optional(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
 
 /// Reads a whole file of at most `limit` bytes.
 fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(|e| Error::io(path, e))?;
+    let (file, _) = open_regular(path)?;
     let mut bytes = Vec::new();
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, e))?;
     if bytes.len() > limit {

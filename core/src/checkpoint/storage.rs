@@ -27,16 +27,24 @@ enum Kind {
     OnDemand(Mutex<File>),
 }
 
+/// Opens a regular file and tells its length. What it is is asked before it is opened: opening a pipe waits
+/// for a writer, and opening a device may do anything.
+pub(super) fn open_regular(path: &Path) -> Result<(File, u64)> {
+    let told = |meta: &std::fs::Metadata| match meta.is_file() {
+        true => Ok(meta.len()),
+        false => Err(Error::format(path.display().to_string(), "is not a regular file")),
+    };
+    told(&std::fs::metadata(path).map_err(|e| Error::io(path, e))?)?;
+    let file = File::open(path).map_err(|e| Error::io(path, e))?;
+    let len = told(&file.metadata().map_err(|e| Error::io(path, e))?)?;
+    Ok((file, len))
+}
+
 impl Storage {
     /// Opens a file.
     pub(super) fn open(path: &Path, access: Access) -> Result<Self> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let meta = file.metadata().map_err(|e| Error::io(path, e))?;
-        if !meta.is_file() {
-            return Err(Error::format(name, "is not a regular file"));
-        }
-        let len = meta.len();
+        let (file, len) = open_regular(path)?;
         let kind = match access {
             // An empty file cannot be mapped on every system.
             _ if len == 0 => Kind::Memory(Cow::Borrowed(&[])),

@@ -49,8 +49,10 @@ pub fn code(form: Groups, group: &[u8], i: usize) -> i32 {
     }
 }
 
-/// Encodes rows of `cols` values. Codes are rounded to nearest, halves upwards, against the rounded `d` and `m`; NaN
-/// encodes as code 0, values beyond f16's range as the largest that the group can hold.
+/// Encodes rows of `cols` values. Codes are rounded to nearest, halves upwards, against the rounded `d` and
+/// `m`; a group of four bits with a minimum takes the smallest and largest value for its ends, or a step that
+/// has zero among its codes: whichever gives the smaller squared error. NaN encodes as code 0, values beyond
+/// f16's range as the largest that the group can hold.
 pub fn encode(form: Groups, cols: usize, values: &[f32], out: &mut [u8]) {
     let row_bytes = form.row_bytes(cols).max(1);
     for (row, raw) in values.chunks(cols.max(1)).zip(out.chunks_exact_mut(row_bytes)) {
@@ -70,11 +72,10 @@ fn encode_group(form: Groups, values: &[f32], group: &mut [u8]) {
         group[2..4].copy_from_slice(&m.to_le_bytes());
     }
     let (d, m) = (d.to_f32(), m.to_f32());
-    let (low, high) = range(form);
     let codes = &mut group[form.head()..];
     codes.fill(0);
     for (i, v) in values.iter().enumerate() {
-        let q = if d == 0.0 { 0 } else { (libm::floorf((v - m) / d + 0.5) as i32).clamp(low, high) };
+        let q = nearest(form, d, m, *v);
         match form.bits {
             GroupBits::Eight => codes[i] = q as i8 as u8,
             GroupBits::Four => codes[i / 2] |= ((q - low_nibble(form)) as u8 & 15) << (i % 2 * 4),
@@ -112,7 +113,33 @@ fn choose(form: Groups, values: &[f32]) -> (f16, f16) {
     let limit = f16::MAX.to_f32();
     let (low, high) = (low.clamp(-limit, limit), high.clamp(-limit, limit));
     let d = finite((high - low) / (last - first) as f32);
-    (d, finite(low - first as f32 * d.to_f32()))
+    let exact = (d, finite(low - first as f32 * d.to_f32()));
+    if form.bits == GroupBits::Eight || low >= 0.0 || high <= 0.0 {
+        return exact;
+    }
+    let zero = with_zero(last, low, high);
+    if squared_error(form, zero, values) < squared_error(form, exact, values) { zero } else { exact }
+}
+
+/// Step and minimum for which one of the codes 0 to `last` is zero, over at least `low` to `high` (of either
+/// sign). Where a group is long, most of its values are small beside the step: without a zero all of them
+/// move by half a step.
+fn with_zero(last: i32, low: f32, high: f32) -> (f16, f16) {
+    let code = libm::roundf(last as f32 * -low / (high - low)).clamp(1.0, (last - 1) as f32);
+    let d = finite((-low / code).max(high / (last as f32 - code)));
+    (d, finite(-code * d.to_f32()))
+}
+
+fn squared_error(form: Groups, (d, m): (f16, f16), values: &[f32]) -> f64 {
+    let (d, m) = (d.to_f32(), m.to_f32());
+    let error = |v: &f32| f64::from(v - (m + d * nearest(form, d, m, *v) as f32));
+    values.iter().filter(|v| !v.is_nan()).map(error).map(|e| e * e).sum()
+}
+
+/// The code of a value.
+fn nearest(form: Groups, d: f32, m: f32, v: f32) -> i32 {
+    let (low, high) = range(form);
+    if d == 0.0 { 0 } else { (libm::floorf((v - m) / d + 0.5) as i32).clamp(low, high) }
 }
 
 /// Rounded to f16, what is too large to the largest finite value.
@@ -186,6 +213,30 @@ mod tests {
                 mixed[7] = v;
                 assert!(round_trip(form, 40, &mixed).1.iter().all(|g| g.is_finite()), "{form:?} {v}");
             }
+        }
+    }
+
+    /// Weights of a trained matrix: most are small, a few are large, on both sides.
+    #[test]
+    fn a_minimum_is_no_worse_than_none_whatever_the_group() {
+        let mut state = 1u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        let values: Vec<f32> = (0..16 * 576)
+            .map(|i| {
+                let bell: f32 = (0..6).map(|_| uniform()).sum();
+                if i % 97 == 0 { 8.0 * bell } else { bell }
+            })
+            .collect();
+        for size in [32, 64, 128, 0] {
+            let error = |asymmetric| {
+                let (_, got) = round_trip(Groups { bits: GroupBits::Four, size, asymmetric }, 576, &values);
+                values.iter().zip(got).map(|(v, g)| f64::from(v - g).powi(2)).sum::<f64>()
+            };
+            let (with, without) = (error(true), error(false));
+            assert!(with < without, "groups of {size}: {with} with a minimum, {without} without");
         }
     }
 

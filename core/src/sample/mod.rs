@@ -6,9 +6,11 @@
 //! token depends on its own logits, its row of parameters and nothing else. Logits come from the model's head; tokens
 //! go to the engine's output and to `text`.
 
+mod generation;
 pub mod params;
 pub mod philox;
 pub mod reference;
 
+pub use generation::not_honoured;
 pub use params::{SampleRow, SamplingParams};
 pub use reference::{Scratch, mark_seen, sample_row};

@@ -16,6 +16,9 @@ pub const WEIGHT_BITS: u32 = 30;
 /// `top_p` is fixed point with this many fraction bits.
 pub const TOP_P_BITS: u32 = 24;
 
+/// `top_k` of the reference implementation where a file that samples does not name it.
+const REFERENCE_TOP_K: u32 = 50;
+
 /// How the next token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -73,8 +76,9 @@ impl SamplingParams {
 
     /// Reads the fields of a `generation_config.json` that concern sampling; absent or null ones keep their default.
     ///
-    /// As in the reference implementation nothing is sampled unless `do_sample` is true: otherwise the temperature
-    /// is 0 whatever the file says. `seed` is not a field of that file and stays 0.
+    /// As in the reference implementation nothing is sampled unless `do_sample` is true: otherwise the
+    /// temperature is 0 whatever the file says. And as there, a file that samples without a word on `top_k`
+    /// means 50; null and 0 are off. `seed` is not a field of that file and stays 0.
     ///
     /// # Errors
     /// A field of the wrong type, or a value that [`validate`](Self::validate) refuses.
@@ -88,6 +92,7 @@ impl SamplingParams {
             Some(v) => v.as_bool().ok_or_else(|| Error::config("do_sample", v, "true or false"))?,
         };
         let top_k = match present(config, "top_k") {
+            None if sampled && config.get("top_k").is_none() => REFERENCE_TOP_K,
             None => base.top_k,
             Some(v) => v
                 .as_u64()
@@ -243,7 +248,9 @@ mod tests {
         let p = SamplingParams::from_generation_config(&json!({"temperature": 0.7})).unwrap();
         assert!(p.is_greedy());
         let p = SamplingParams::from_generation_config(&json!({"do_sample": true})).unwrap();
-        assert_eq!(p.temperature, 1.0);
+        assert_eq!((p.temperature, p.top_k, p.top_p), (1.0, 50, 1.0));
+        let off = SamplingParams::from_generation_config(&json!({"do_sample": true, "top_k": 0})).unwrap();
+        assert_eq!((off.top_k, SamplingParams::default().top_k), (0, 0));
         for bad in [json!([]), json!({"top_k": -1}), json!({"top_p": "high"}), json!({"do_sample": 1})] {
             assert!(SamplingParams::from_generation_config(&bad).is_err(), "{bad}");
         }

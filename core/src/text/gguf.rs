@@ -13,6 +13,7 @@ use tokenizers::models::bpe::{BPE, Merges};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
+use super::pieces::LLAMA3;
 use super::tokenizer::{Marks, Tokenizer};
 use crate::checkpoint::gguf::{Strings, Tokenizer as Metadata};
 use crate::{Error, Result};
@@ -89,12 +90,6 @@ const TURN_ENDS: [&str; 7] = [
     "<|end|>",
     "<end_of_turn>",
 ];
-
-/// Contractions and runs as Llama 3 splits them; `DIGITS` is how many digits stay together.
-const LLAMA3: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
 
 impl Tokenizer {
     /// Builds the tokenizer that a GGUF file describes.

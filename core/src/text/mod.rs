@@ -9,6 +9,10 @@
 mod clock;
 pub mod detokenize;
 pub mod gguf;
+mod jinja;
+mod limits;
+mod pieces;
+mod shield;
 mod stages;
 pub mod stop;
 pub mod template;
@@ -17,6 +21,7 @@ mod vocabulary;
 
 pub use detokenize::Detokenizer;
 pub use gguf::GgufVocab;
+pub use jinja::Data;
 pub use stop::{StopEvent, StopMatcher};
 pub use template::{ChatTemplate, Message};
 pub use tokenizer::Tokenizer;

@@ -250,6 +250,16 @@ pub(super) fn visible_to_byte(c: char) -> Option<u8> {
     }
 }
 
+/// The visible character of a byte: the inverse of [`visible_to_byte`].
+pub(super) fn byte_to_visible(byte: u8) -> char {
+    match byte {
+        0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
+        0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap_or_default(),
+        0x7F..=0xA0 => char::from_u32(0x121 + u32::from(byte) - 0x7F).unwrap_or_default(),
+        0xAD => '\u{143}',
+    }
+}
+
 /// `text` without its first characters as long as they are `content`, at most `left` of them.
 fn strip_start<'a>(text: &'a str, content: char, left: &mut usize) -> &'a str {
     let mut rest = text;

@@ -6,11 +6,14 @@
 //! as in the reference implementation (chat templates rely on it).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
 use super::detokenize::Detokenizer;
+use super::limits;
+use super::pieces::{Pieces, known_splits};
+use super::shield::Shield;
 use super::stages::{Stage, compile};
 use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
@@ -21,6 +24,10 @@ pub struct Tokenizer(Arc<Inner>);
 
 struct Inner {
     vocabulary: Arc<Vocabulary>,
+    pieces: Pieces,
+    shield: OnceLock<Result<Shield, String>>,
+    /// Ids that stand before and behind every text; none where they depend on the text.
+    frame: Option<(Vec<u32>, Vec<u32>)>,
     decoder: Result<Vec<Stage>, String>,
     bos: Option<String>,
     eos: Option<String>,
@@ -49,12 +56,13 @@ impl Tokenizer {
     /// Reads `tokenizer.json`; `tokenizer_config` is the content of `tokenizer_config.json`, or null.
     ///
     /// # Errors
-    /// [`Error::Format`] if the bytes are not a tokenizer.
+    /// [`Error::Format`] if the bytes are not a tokenizer, or one whose steps would make much of a little
+    /// text.
     pub fn from_json(bytes: &[u8], tokenizer_config: &Value) -> Result<Self> {
         let broken = |what: String| Error::format("tokenizer.json", what);
-        // The crate panics where a file ends early; so its syntax is checked first.
+        // The crate panics where a file ends early; so its syntax is checked first, and what it asks for.
         let text = std::str::from_utf8(bytes).map_err(|e| broken(e.to_string()))?;
-        serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|e| broken(e.to_string()))?;
+        limits::check(text)?;
         let read = || tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string());
         let model = guarded(read).map_err(broken)?;
         let (bos, eos) =
@@ -70,8 +78,13 @@ impl Tokenizer {
         let decoder =
             serde_json::to_value(model.get_decoder()).map_err(|e| Error::internal(e.to_string()))?;
         let Marks { bos, eos, eos_ids, chat_template, twins } = marks;
+        let pieces = Pieces::of(&model, &known_splits())?;
+        let frame = frame(&model);
         Ok(Tokenizer(Arc::new(Inner {
             vocabulary: Arc::new(Vocabulary { model, twins }),
+            pieces,
+            shield: OnceLock::new(),
+            frame,
             decoder: compile(&decoder),
             bos,
             eos,
@@ -83,8 +96,94 @@ impl Tokenizer {
     /// Token ids of `text`; `add_special` adds what the model wants around it (`<s>`, `[CLS]` ... `[SEP]`).
     ///
     /// # Errors
-    /// [`Error::Text`] if the model cannot express the text (no unknown token) or a split expression gives up.
+    /// [`Error::Text`] if the model cannot express the text (no unknown token), a split expression gives up,
+    /// or a text of many megabytes cannot be cut.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        self.encode_at_most(text, add_special, usize::MAX)
+    }
+
+    /// [`encode`](Self::encode) of a text that may have `most` tokens; a longer one is refused early: by its
+    /// length alone where that is certain, and else as soon as the first `most` tokens are known.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode), and [`Error::Text`] with the number of tokens that there are at least.
+    pub fn encode_at_most(&self, text: &str, add_special: bool, most: usize) -> Result<Vec<u32>> {
+        let check = |found: usize| match found > most {
+            true => Err(Error::text(format!(
+                "a text of {} bytes has {found} tokens at least; {most} are allowed",
+                text.len()
+            ))),
+            false => Ok(()),
+        };
+        check(self.0.pieces.least(text))?;
+        let parts = self.0.pieces.cut(text)?;
+        let ids = match (parts.as_slice(), &self.0.frame) {
+            ([whole], _) => self.encode_part(whole, add_special)?,
+            (parts, Some((before, behind))) => {
+                let mut ids = if add_special { before.clone() } else { Vec::new() };
+                for part in parts {
+                    ids.extend(self.encode_part(part, false)?);
+                    check(ids.len())?;
+                }
+                ids.extend(behind.iter().filter(|_| add_special));
+                ids
+            }
+            _ => self.encode_part(text, add_special)?,
+        };
+        check(ids.len())?;
+        Ok(ids)
+    }
+
+    /// `text` so that [`encode_shielded`](Self::encode_shielded) finds no control token in it: with marks
+    /// (U+FDD0), which chat templates leave in place.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if the text spells a control token that cannot be taken apart.
+    pub fn shield(&self, text: &str) -> Result<String> {
+        let shield = self.shielding()?;
+        let marked = shield.mark(text);
+        for part in shield.parts(&marked) {
+            if let Some(id) = shield.control(&self.encode(part, false)?) {
+                return Err(Error::text(format!(
+                    "a text spells control token {id}, which cannot be taken apart"
+                )));
+            }
+        }
+        Ok(marked)
+    }
+
+    /// [`encode_at_most`](Self::encode_at_most) of a text of which parts were shielded.
+    ///
+    /// # Errors
+    /// As [`encode_at_most`](Self::encode_at_most).
+    pub fn encode_shielded(&self, text: &str, add_special: bool, most: usize) -> Result<Vec<u32>> {
+        let shield = self.shielding()?;
+        let parts: Vec<&str> = shield.parts(text).collect();
+        if let [whole] = parts.as_slice() {
+            return self.encode_at_most(whole, add_special, most);
+        }
+        let none = (Vec::new(), Vec::new());
+        let around = if add_special { self.0.frame.as_ref() } else { Some(&none) };
+        let Some((before, behind)) = around else {
+            return Err(Error::text(
+                "what this tokenizer puts around a text depends on the text: it cannot be shielded",
+            ));
+        };
+        let mut ids = before.clone();
+        for part in parts {
+            ids.extend(self.encode_at_most(part, false, most.saturating_sub(ids.len()))?);
+        }
+        ids.extend(behind);
+        Ok(ids)
+    }
+
+    fn shielding(&self) -> Result<&Shield> {
+        let made =
+            self.0.shield.get_or_init(|| Shield::new(&self.0.vocabulary.model).map_err(|e| e.to_string()));
+        made.as_ref().map_err(|e| Error::text(e.clone()))
+    }
+
+    fn encode_part(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let encode = || self.0.vocabulary.model.encode_fast(text, add_special).map_err(|e| e.to_string());
         let encoding = guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))?;
         Ok(encoding.get_ids().to_vec())
@@ -164,6 +263,18 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|_| {
         Err("the tokenizer's description makes no sense (the tokenizers crate gave up)".into())
     })
+}
+
+/// The ids that a model puts before and behind a text, if they are the same for two texts.
+fn frame(model: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
+    let around = |text: &str| {
+        let ids = |special| guarded(|| model.encode_fast(text, special).map_err(|e| e.to_string())).ok();
+        let (with, without) = (ids(true)?.get_ids().to_vec(), ids(false)?.get_ids().to_vec());
+        let at = with.windows(without.len().max(1)).position(|part| part == without)?;
+        Some((with[..at].to_vec(), with[at + without.len()..].to_vec()))
+    };
+    let found = around("a")?;
+    (around("b 1") == Some(found.clone())).then_some(found)
 }
 
 /// A special token of `tokenizer_config.json`: a string, or an object with `content`.

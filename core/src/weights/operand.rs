@@ -7,8 +7,12 @@
 use super::{LoadOptions, Rows, merge, shard};
 use crate::checkpoint::{Source, TensorInfo};
 use crate::policy::{HeadSpec, ModelSpec, Part, Resolved, Slot};
+use crate::quant::plain;
 use crate::{Error, Result};
 use std::borrow::Cow;
+
+/// Values at the start of a tensor that are looked at: a block of any format.
+const CHECKED: usize = 256;
 
 /// The whole operand of a role, before any cut.
 pub(super) enum Whole<'a> {
@@ -67,6 +71,7 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Rows<'a>> {
     let mut sources = Vec::with_capacity(one.tensors.len());
     for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
         let bytes = source.bytes(&tensor.name)?;
+        has_numbers(tensor, &bytes)?;
         let mut rows = match (binding.role.slot, &tensor.shape[..]) {
             // All experts in one tensor: their rows one below the other.
             (Slot::ExpertUp | Slot::ExpertDown, [experts, rows, cols]) => {
@@ -81,6 +86,21 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Rows<'a>> {
         sources.push(rows.reordered(from.order)?);
     }
     Rows::fuse(sources)?.reordered(binding.order)
+}
+
+/// Refuses a tensor that begins with nothing but NaN: a model of such weights draws its first token for ever.
+fn has_numbers(tensor: &TensorInfo, bytes: &[u8]) -> Result<()> {
+    let count = tensor.elements().min(CHECKED);
+    let Some(start) = tensor.stored.bytes(count).and_then(|len| bytes.get(..len)) else { return Ok(()) };
+    let mut values = vec![0.0; count];
+    plain::to_f32(tensor.stored, start, &mut values)?;
+    if count > 0 && values.iter().all(|v| v.is_nan()) {
+        return Err(Error::tensor(
+            &tensor.name,
+            format!("its first {count} values are NaN; numbers are expected"),
+        ));
+    }
+    Ok(())
 }
 
 /// In the format that the options ask for, where the binding allows it.

@@ -6,8 +6,10 @@
 //! `iter_N/mp_rank_XX/model_optim_rng.pt` (older: `model_rng.pt`).
 
 use super::files::Files;
+use crate::checkpoint::storage::open_regular;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const LATEST: &str = "latest";
@@ -104,7 +106,9 @@ fn gapless(place: &str, ranks: BTreeMap<usize, Vec<PathBuf>>) -> Result<Vec<Vec<
 
 /// The one word that a file holds; it names a folder, so it may not lead anywhere else.
 fn tag(file: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(file).map_err(|e| Error::io(file, e))?;
+    let (open, _) = open_regular(file)?;
+    let mut text = String::new();
+    open.take(MAX_TAG as u64 + 16).read_to_string(&mut text).map_err(|e| Error::io(file, e))?;
     let tag = text.trim();
     let plain =
         !matches!(tag, "" | "." | "..") && !tag.contains(['/', '\\', ':', '\0']) && tag.len() <= MAX_TAG;

@@ -1,0 +1,202 @@
+//! The program and files that ask for too much, end in the middle, or say what is not honoured.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const PROMPT: &str = "This package provides";
+
+fn engraft(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_engraft")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn with_input(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn manifest() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A folder that this test alone uses.
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A copy of the demo model's folder.
+fn demo_copy(name: &str) -> PathBuf {
+    let to = folder(name);
+    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(manifest().join("../engraft/demo-model").join(file), to.join(file)).unwrap();
+    }
+    to
+}
+
+/// Templates that overflowed the stack, ran on and on, or took all memory: the conversation goes on after
+/// each.
+#[test]
+fn hostile_chat_templates_are_an_error_of_one_line() {
+    let hostile = [
+        "{% set ns=namespace(a=1) %}{% set ns.a=ns %}{{ ns }}",
+        "{% set ns=namespace(x=1) %}{% for i in range(90000) %}{% set ns.x=[ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% for i in range(9999) %}{% set x = range(99999)|sort|list %}{% endfor %}",
+        "{{ '{:>9999999999}'.format(1) }}",
+        "{{ range(100000)|join('a'*100000) }}",
+        "{% set ns=namespace(s='a') %}{% for i in range(60) %}{% set ns.s=ns.s~ns.s %}{% endfor %}",
+        "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+    ];
+    let model = demo_copy("hostile-template");
+    for template in hostile {
+        fs::write(model.join("chat_template.jinja"), template).unwrap();
+        let begin = std::time::Instant::now();
+        let output = with_input(
+            &["chat", "--model", model.to_str().unwrap(), "--max-new-tokens", "2"],
+            "Hello\n/help\n",
+        );
+        let notes = stderr(&output);
+        assert!(output.status.success(), "{template}: {notes}");
+        assert!(notes.contains("error: chat template, line 1: "), "{template}: {notes}");
+        assert!(notes.contains("/retry"), "{template}: the conversation ended: {notes}");
+        assert!(begin.elapsed().as_secs() < 20, "{template}: {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn a_generation_file_is_followed_or_its_fields_are_named() {
+    let model = demo_copy("generation-fields");
+    let file =
+        r#"{"eos_token_id": 0, "do_sample": true, "num_beams": 4, "bad_words_ids": [[5]], "typical_p": 1.0}"#;
+    fs::write(model.join("generation_config.json"), file).unwrap();
+    let output = engraft(&[
+        "generate",
+        "--prompt",
+        PROMPT,
+        "--model",
+        model.to_str().unwrap(),
+        "--max-new-tokens",
+        "2",
+    ]);
+    let notes = stderr(&output);
+    assert!(output.status.success(), "{notes}");
+    assert!(notes.contains("not honoured: bad_words_ids, num_beams"), "{notes}");
+}
+
+#[test]
+fn messages_show_no_control_characters_and_no_whole_files() {
+    let model = demo_copy("control-\u{1b}[31m-\u{7}");
+    fs::remove_file(model.join("config.json")).unwrap();
+    let output = engraft(&["plan", "--model", model.to_str().unwrap()]);
+    let notes = stderr(&output);
+    assert!(!notes.contains(['\u{1b}', '\u{7}']) && notes.contains("\\u{1b}[31m"), "{notes:?}");
+    let policy = folder("long-policy").join("policy.json");
+    fs::write(&policy, format!(r#"{{"name": "{}", "like": 5}}"#, "x".repeat(400_000))).unwrap();
+    let output = engraft(&["plan", "--policy", policy.to_str().unwrap()]);
+    assert!(!output.status.success() && output.stderr.len() < 8000, "{} bytes", output.stderr.len());
+}
+
+/// A file size limit stands for a full disk: both end a write in the middle.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_conversion_that_fails_leaves_nothing() {
+    let place = folder("full-disk");
+    let (out, model) = (place.join("out"), manifest().join("../engraft/demo-model"));
+    let convert = |limit: &str| {
+        let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" convert \"$1\" --out \"$2\"");
+        let program = env!("CARGO_BIN_EXE_engraft");
+        Command::new("sh").args(["-c", &script, program]).args([&model, &out]).output().unwrap()
+    };
+    let failed = convert("500");
+    assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "something is left");
+    fs::create_dir(&out).unwrap();
+    let failed = convert("500");
+    assert!(!failed.status.success() && fs::read_dir(&out).unwrap().count() == 0, "{}", stderr(&failed));
+    assert!(convert("unlimited").status.success());
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "the folder aside is left");
+    let text = |model: &Path| {
+        stdout(&engraft(&[
+            "generate",
+            "--prompt",
+            PROMPT,
+            "--model",
+            model.to_str().unwrap(),
+            "--temperature",
+            "0",
+        ]))
+    };
+    assert_eq!(text(&out), text(&model));
+}
+
+#[test]
+fn files_are_read_where_they_may_not_be_mapped() {
+    let model = manifest().join("../engraft/demo-model");
+    let run = |more: &[&str]| {
+        let model = model.to_str().unwrap();
+        let mut args = vec!["generate", "--prompt", PROMPT, "--temperature", "0", "--model", model];
+        args.extend(more);
+        stdout(&engraft(&args))
+    };
+    assert_eq!(run(&["--no-mmap"]), run(&[]));
+}
+
+#[test]
+fn four_bits_have_fine_groups_unless_others_are_named() {
+    let run = |format: &str| {
+        let output = engraft(&[
+            "generate",
+            "--prompt",
+            PROMPT,
+            "--temperature",
+            "0",
+            "--max-new-tokens",
+            "4",
+            "--quantize",
+            format,
+        ]);
+        (stdout(&output), stderr(&output))
+    };
+    let (text, notes) = run("int4");
+    assert_eq!(text, run("int4a:32").0);
+    assert!(!notes.contains("warning"), "{notes}");
+    for coarse in ["int4:64", "int4a:128"] {
+        let notes = run(coarse).1;
+        assert!(notes.contains(&format!("warning: {coarse} is coarse")), "{notes}");
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_refused_by_name() {
+    let model = demo_copy("no-numbers");
+    let path = model.join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].fill(0xFF);
+    fs::write(&path, bytes).unwrap();
+    let output = engraft(&["generate", "--prompt", PROMPT, "--model", model.to_str().unwrap()]);
+    let notes = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains(".weight") && notes.contains("NaN"), "{notes}");
+}

@@ -1,0 +1,147 @@
+//! `embed`, `score` and `classify`: a line of JSON in, a line of JSON out.
+
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use engraft::{EncoderInput, ModelSource, Options, Pooling};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn run(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that fails before it reads has closed the pipe.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn lines(args: &[&str], input: &str) -> Vec<Value> {
+    let output = run(args, input);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Status 1 and one line that has all of `words`.
+fn fails(args: &[&str], input: &str, words: &[&str]) {
+    let output = run(args, input);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let last = text.lines().last().unwrap_or_default();
+    assert!(last.starts_with("error: ") && words.iter().all(|word| last.contains(word)), "{text}");
+}
+
+fn floats(value: &Value) -> Vec<f32> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+}
+
+#[test]
+fn embeddings_are_the_librarys_in_the_order_of_the_lines() {
+    let model = engraft::demo().unwrap();
+    // More than a group of lines.
+    let texts: Vec<String> = (0..70).map(|i| format!("This package provides {i} libraries")).collect();
+    let ids = texts.iter().map(|text| model.tokenizer().encode(text, true).unwrap());
+    let want = model.handle().embed(ids, Pooling::Mean, true).unwrap();
+    let input: String =
+        texts.iter().map(|text| format!("{}\n", json!({"text": text, "id": [text.len()]}))).collect();
+    let got = lines(&["embed"], &input);
+    assert_eq!(got.len(), 70);
+    for ((got, want), text) in got.iter().zip(&want).zip(&texts) {
+        assert_eq!(got["id"], json!([text.len()]));
+        assert_eq!(floats(&got["embedding"]), *want);
+    }
+    let plain =
+        lines(&["embed", "--plain", "--pooling", "last", "--raw"], &format!("{}\n\n{}", texts[3], texts[4]));
+    let ids = texts[3..5].iter().map(|text| model.tokenizer().encode(text, true).unwrap());
+    let want = model.handle().embed(ids, Pooling::Last, false).unwrap();
+    assert_eq!(plain.iter().map(|line| floats(&line["embedding"])).collect::<Vec<_>>(), want);
+    assert_eq!(lines(&["embed"], ""), Vec::<Value>::new());
+}
+
+#[test]
+fn scores_are_the_librarys() {
+    let model = Options::new().all_logits(true).open(ModelSource::Demo).unwrap();
+    let text = "This package provides a library";
+    let want = model.handle().score(vec![model.tokenizer().encode(text, true).unwrap()]).unwrap().remove(0);
+    let got = lines(&["score"], &format!("{}\n\"x\"\n", json!(text)));
+    assert_eq!(floats(&got[0]["logprobs"]), want);
+    assert_eq!(got[0]["tokens"], want.len() + 1);
+    let sum: f64 = want.iter().map(|p| f64::from(*p)).sum();
+    assert!((got[0]["logprob"].as_f64().unwrap() - sum).abs() < 1e-9);
+    assert!((got[0]["perplexity"].as_f64().unwrap().ln() + sum / want.len() as f64).abs() < 1e-9);
+    assert!(got[0].get("id").is_none() && got.len() == 2);
+}
+
+#[test]
+fn wrong_lines_are_named() {
+    for command in ["embed", "score"] {
+        fails(&[command], "\"fine\"\nnot json\n", &["standard input, line 2", "--plain"]);
+        fails(&[command], "\n{\"id\": 3}\n", &["standard input, line 2", "`text`"]);
+        fails(&[command], "{\"text\": \"a\", \"label\": 1}\n", &["line 1", "`label`", "text, id"]);
+        fails(&[command], "17\n", &["line 1", "JSON string"]);
+        fails(&[command, "/no/such/file"], "", &["/no/such/file"]);
+        let long = "package ".repeat(2000);
+        fails(&[command, "--plain"], &format!("short\n\n{long}\n"), &["standard input, line 3"]);
+    }
+    fails(&["classify"], "\"x\"\n", &["classify", "llama", "labels"]);
+}
+
+/// A golden classifier with names for its labels and a tokenizer whose words are `w5` for token 5.
+fn classifier(name: &str, change: impl Fn(&mut Value)) -> PathBuf {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert_classifier");
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&to);
+    fs::create_dir_all(&to).unwrap();
+    fs::copy(golden.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(golden.join("config.json")).unwrap()).unwrap();
+    config["id2label"] = json!({"0": "bad", "1": "fair", "2": "good"});
+    change(&mut config);
+    fs::write(to.join("config.json"), config.to_string()).unwrap();
+    let vocab: serde_json::Map<String, Value> = (0..211).map(|i| (format!("w{i}"), json!(i))).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"},
+    });
+    fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    to
+}
+
+#[test]
+fn labels_are_those_of_the_configuration() {
+    let folder = classifier("classifier", |_| {});
+    let handle = Options::new().start(folder.as_path()).unwrap();
+    let texts: [&[u32]; 2] = [&[5, 9, 200], &[7, 1]];
+    let encoded =
+        handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())).collect(), false).unwrap();
+    let model = folder.to_str().unwrap();
+    let got = lines(&["classify", "-m", model], "\"w5 w9 w200\"\n{\"id\": \"b\", \"text\": \"w7 w1\"}\n");
+    assert_eq!((got.len(), &got[1]["id"]), (2, &json!("b")));
+    for (got, want) in got.iter().zip(&encoded) {
+        assert_eq!(floats(&got["logits"]), want.logits);
+        let best = (0..3).max_by(|a, b| want.logits[*a].total_cmp(&want.logits[*b])).unwrap();
+        assert_eq!(got["label"], ["bad", "fair", "good"][best]);
+        let scores: Vec<f64> =
+            ["bad", "fair", "good"].iter().map(|l| got["scores"][l].as_f64().unwrap()).collect();
+        assert!((scores.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        let odds = f64::from(want.logits[0]) - f64::from(want.logits[2]);
+        assert!(((scores[0] / scores[2]).ln() - odds).abs() < 1e-6);
+        assert_eq!(got["score"], got["scores"][got["label"].as_str().unwrap()]);
+    }
+    // Labels that do not shut each other out have a probability each.
+    let many = classifier("many", |config| config["problem_type"] = json!("multi_label_classification"));
+    let got = lines(&["classify", "-m", many.to_str().unwrap()], "\"w5 w9 w200\"\n");
+    let want = 1.0 / (1.0 + (-f64::from(encoded[0].logits[1])).exp());
+    assert!((got[0]["scores"]["fair"].as_f64().unwrap() - want).abs() < 1e-12);
+    let number = classifier("number", |config| config["problem_type"] = json!("regression"));
+    let got = lines(&["classify", "-m", number.to_str().unwrap()], "\"w5 w9 w200\"\n");
+    assert_eq!(got[0]["scores"]["good"].as_f64().unwrap() as f32, encoded[0].logits[2]);
+}

@@ -1,0 +1,318 @@
+//! What a `tokenizer.json` may ask for.
+//!
+//! Its steps rewrite the text before it is cut into tokens, and a few of them in a row turn a short text into
+//! gigabytes. So their number, the strings that they put in and how much all of them together can lengthen a
+//! text are bounded before anything is built; the last of these is kept, and bounds the texts that are taken.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// Values of JSON in each part of the description. Published files have a hundred.
+const MOST_VALUES: usize = 4096;
+/// Steps of each part of the description, those of sequences counted. Published files have eight at most.
+const MOST_STEPS: usize = 32;
+/// Bytes of a string that a step puts into a text.
+const MOST_STRING: usize = 256;
+/// How much longer all steps together may make a text.
+const MOST_GROWTH: usize = 256;
+/// Ids that special tokens of a template stand for, and places of a template.
+const MOST_TEMPLATE: usize = 64;
+/// Characters of a word that WordPiece looks up; its time grows with the square.
+const MOST_WORD: u64 = 1024;
+/// Bytes of a token that is added to the vocabulary.
+const MOST_TOKEN: usize = 4096;
+/// Bytes of all of them, each lengthened as a text is.
+const MOST_ADDED: usize = 64 << 20;
+/// Bytes of a regular expression.
+const MOST_REGEX: usize = 4096;
+
+/// The parts of the file that are bounded; vocabulary and merges are read past.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    normalizer: Part,
+    #[serde(default)]
+    pre_tokenizer: Part,
+    #[serde(default)]
+    post_processor: Part,
+    #[serde(default)]
+    decoder: Part,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    model: Model,
+}
+
+/// JSON of a bounded number of values: as values it takes thirty times its text.
+#[derive(Default)]
+struct Part(Value);
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        Counted(&Cell::new(MOST_VALUES)).deserialize(deserializer).map(Part)
+    }
+}
+
+/// Reads JSON as long as there are values left.
+#[derive(Clone, Copy)]
+struct Counted<'a>(&'a Cell<usize>);
+
+impl<'de> DeserializeSeed<'de> for Counted<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Counted<'_> {
+    fn count<E: serde::de::Error>(self) -> std::result::Result<(), E> {
+        let left = self.0.get().checked_sub(1);
+        self.0.set(left.ok_or_else(|| E::custom(format!("a part of more than {MOST_VALUES} values")))?);
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Counted<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, b: bool) -> std::result::Result<Value, E> {
+        Ok(b.into())
+    }
+
+    fn visit_i64<E>(self, n: i64) -> std::result::Result<Value, E> {
+        Ok(n.into())
+    }
+
+    fn visit_u64<E>(self, n: u64) -> std::result::Result<Value, E> {
+        Ok(n.into())
+    }
+
+    fn visit_f64<E>(self, x: f64) -> std::result::Result<Value, E> {
+        Ok(x.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> std::result::Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(self)? {
+            self.count()?;
+            items.push(item);
+        }
+        Ok(items.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Value, A::Error> {
+        let mut fields = serde_json::Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            self.count()?;
+            let value = map.next_value_seed(self)?;
+            if fields.insert(name.clone(), value).is_some() {
+                return Err(A::Error::custom(format!("field `{name}` twice")));
+            }
+        }
+        Ok(fields.into())
+    }
+}
+
+#[derive(Deserialize)]
+struct Added {
+    #[serde(default)]
+    content: String,
+}
+
+#[derive(Deserialize, Default)]
+struct Model {
+    max_input_chars_per_word: Option<u64>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    unk_token: Option<String>,
+}
+
+/// Refuses a description that asks for too much.
+///
+/// # Errors
+/// [`Error::Format`] if the bytes are no JSON object, or with the field, what it asks for and what is
+/// allowed.
+pub(super) fn check(text: &str) -> Result<()> {
+    let file: File =
+        serde_json::from_str(text).map_err(|e| Error::format("tokenizer.json", e.to_string()))?;
+    for (part, value) in [
+        ("normalizer", &file.normalizer.0),
+        ("pre_tokenizer", &file.pre_tokenizer.0),
+        ("post_processor", &file.post_processor.0),
+        ("decoder", &file.decoder.0),
+    ] {
+        let (mut steps, mut template) = (0, 0);
+        walk(part, value, &mut steps, &mut template)?;
+        within(&format!("steps of `{part}`"), steps, MOST_STEPS)?;
+        within(&format!("places and ids in templates of `{part}`"), template, MOST_TEMPLATE)?;
+    }
+    for part in [&[&file.normalizer.0, &file.pre_tokenizer.0][..], &[&file.decoder.0]] {
+        let growth = part.iter().copied().map(growth).fold(1, usize::saturating_mul);
+        within("times by which its steps can lengthen a text", growth, MOST_GROWTH)?;
+    }
+    let added = file.added_tokens.iter().map(|t| t.content.len()).fold(0, usize::saturating_add);
+    let lengthened = added.saturating_mul(growth(&file.normalizer.0));
+    within("bytes of added tokens that steps have lengthened", lengthened, MOST_ADDED)?;
+    let longest = file.added_tokens.iter().map(|t| t.content.len()).max().unwrap_or(0);
+    within("bytes in an added token", longest, MOST_TOKEN)?;
+    if let Some(chars) = file.model.max_input_chars_per_word.filter(|&n| n > MOST_WORD) {
+        return refuse("max_input_chars_per_word", chars, MOST_WORD);
+    }
+    let Model { continuing_subword_prefix, end_of_word_suffix, unk_token, .. } = &file.model;
+    for affix in [continuing_subword_prefix, end_of_word_suffix, unk_token].into_iter().flatten() {
+        within("bytes in a prefix, a suffix or the unknown token of `model`", affix.len(), MOST_STRING)?;
+    }
+    Ok(())
+}
+
+fn within(what: &str, found: usize, most: usize) -> Result<()> {
+    if found > most { refuse(what, found as u64, most as u64) } else { Ok(()) }
+}
+
+fn refuse<T>(what: &str, found: u64, most: u64) -> Result<T> {
+    Err(Error::format("tokenizer.json", format!("{what}: {found}; at most {most} are allowed")))
+}
+
+/// Counts steps, and places and ids of templates; bounds the strings.
+fn walk(part: &str, value: &Value, steps: &mut usize, template: &mut usize) -> Result<()> {
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| walk(part, item, steps, template)),
+        Value::Object(fields) => {
+            // Typed or not: patterns and the pieces of templates are no steps.
+            let is_step =
+                fields.keys().any(|key| !["String", "Regex", "id", "type_id"].contains(&key.as_str()));
+            *steps += usize::from(is_step && !fields.contains_key("ids") && !is_piece(value));
+            for (name, value) in fields {
+                match name.as_str() {
+                    "single" | "pair" => *template += places(part, value)?,
+                    "special_tokens" => *template += ids(value),
+                    "Regex" => within(
+                        &format!("bytes in a regular expression of `{part}`"),
+                        value.as_str().unwrap_or_default().len(),
+                        MOST_REGEX,
+                    )?,
+                    "precompiled_charsmap" => {}
+                    _ => walk(part, value, steps, template)?,
+                }
+            }
+            Ok(())
+        }
+        Value::String(text) => within(&format!("bytes in a string of `{part}`"), text.len(), MOST_STRING),
+        _ => Ok(()),
+    }
+}
+
+/// `{"Sequence": ..}` or `{"SpecialToken": ..}`.
+fn is_piece(value: &Value) -> bool {
+    value.get("Sequence").or(value.get("SpecialToken")).is_some()
+}
+
+/// Places of a template, whose text may stand in it once.
+fn places(part: &str, value: &Value) -> Result<usize> {
+    let (count, first) = match value {
+        Value::Array(pieces) => {
+            let is_first = |p: &&Value| {
+                p.pointer("/Sequence/id").and_then(Value::as_str) == Some("A")
+                    || p.as_str().is_some_and(|p| p.starts_with("$A") || p.starts_with("$0") || p == "$")
+            };
+            (pieces.len(), pieces.iter().filter(is_first).count())
+        }
+        other => {
+            let text = other.as_str().unwrap_or_default();
+            (
+                text.split(' ').count(),
+                text.matches('$').count() - text.matches("$B").count().min(text.matches('$').count()),
+            )
+        }
+    };
+    within(&format!("times the text stands in a template of `{part}`"), first, 1)?;
+    Ok(count)
+}
+
+/// Ids in the special tokens of a template.
+fn ids(value: &Value) -> usize {
+    let list = |token: &Value| token.get("ids").and_then(Value::as_array).map_or(1, |ids| ids.len().max(1));
+    match value {
+        Value::Object(tokens) => tokens.values().map(list).sum(),
+        Value::Array(tokens) => tokens.iter().map(list).sum(),
+        _ => 0,
+    }
+}
+
+/// How many times longer a text can become by the steps of `value`.
+pub(super) fn growth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(growth).fold(1, usize::saturating_mul),
+        Value::Object(fields) => {
+            let inner = fields.values().map(growth).fold(1, usize::saturating_mul);
+            inner.saturating_mul(step_growth(value))
+        }
+        _ => 1,
+    }
+}
+
+/// That of one step.
+fn step_growth(step: &Value) -> usize {
+    let text = |name: &str| step.get(name).and_then(Value::as_str);
+    if let (Some(pattern), Some(content)) = (step.get("pattern"), text("content")) {
+        // What an expression matches may be empty or one character.
+        let least = pattern.get("String").and_then(Value::as_str).map_or(1, |p| p.len().max(1));
+        return content.len().div_ceil(least).max(1);
+    }
+    if let Some(map) = text("precompiled_charsmap") {
+        // A character's own form, spread over the five bytes that are looked up at once.
+        return longest_run(map).div_ceil(8).max(1);
+    }
+    // Bytes become visible characters, half of them of two bytes.
+    if text("type") == Some("ByteLevel") || step.get("trim_offsets").is_some() {
+        return 2;
+    }
+    text("replacement").map_or(1, |mark| mark.len().max(1))
+}
+
+/// The longest text between zeros in the second part of a table in base 64: what a character can become.
+fn longest_run(map: &str) -> usize {
+    let bytes = base64(map);
+    let head = bytes.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+    let texts = bytes.get(head.saturating_add(4)..).unwrap_or_default();
+    texts.split(|&b| b == 0).map(<[u8]>::len).max().unwrap_or(0)
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    let (mut out, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0u32, 0);
+    for byte in text.bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => continue,
+        };
+        (bits, count) = ((bits << 6 | u32::from(value)) & 0x00FF_FFFF, count + 6);
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    out
+}
