@@ -5,7 +5,7 @@
 //! standard error. A model without a chat template is no reason to leave: it continues what is typed.
 
 use super::args::ChatArgs;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, one_line};
 use super::generate::introduce;
 use super::output::{bold, dim, emit, fresh_seed, mutter, note, summary};
 use engraft::{Error, GenerateOptions, Message, TextGenerator, TextStream};
@@ -53,7 +53,7 @@ pub fn run(args: &ChatArgs) -> Outcome {
             Ok(false) => break,
             // What is wrong with one message (too long, say) does not end the conversation.
             Err(Failure::Run(error)) if !matches!(error, Error::Io { .. } | Error::DeviceLost { .. }) => {
-                note(&format!("error: {}", super::one_line(&error.to_string())));
+                note(&format!("error: {}", one_line(&error.to_string())));
             }
             Err(failure) => return Err(failure),
         }

@@ -27,3 +27,23 @@ impl From<Error> for Failure {
 
 /// Result of a command.
 pub(crate) type Outcome = Result<(), Failure>;
+
+/// Characters of a message that are shown at least from its start and from its end.
+const SHOWN: usize = 1500;
+
+/// Whatever a broken file put into a message, it stays one line of bounded length without control characters.
+pub(crate) fn one_line(text: &str) -> String {
+    let line =
+        text.split(['\n', '\r']).map(str::trim).filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ");
+    let visible: String = line
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    let (count, at) =
+        (visible.chars().count(), |n: usize| visible.char_indices().nth(n).map_or(visible.len(), |(i, _)| i));
+    if count <= 2 * SHOWN {
+        return visible;
+    }
+    let cut = count - 2 * SHOWN;
+    format!("{} [{cut} characters] {}", &visible[..at(SHOWN)], &visible[at(count - SHOWN)..])
+}

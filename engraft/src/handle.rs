@@ -91,6 +91,7 @@ impl EngineHandle {
     pub fn submit(&self, request: Request) -> Result<Tokens> {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
         request.check(key, &self.terms.spec, &self.terms.config)?;
+        request.fits(&self.terms.config)?;
         let (began, (events, received)) = (Instant::now(), unbounded());
         self.commands.send(Command::Submit { key, request, events }).map_err(|_| gone())?;
         let commands = self.commands.clone();

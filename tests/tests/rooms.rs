@@ -220,8 +220,7 @@ fn room(file: &str) -> Option<&str> {
 /// Whether a file is the head of the folder that another one lies in: it gathers what lies below it (an enum
 /// of all ops, the trait that all of them make up), and what lies below it may use what it defines.
 fn gathers(head: &str, file: &str) -> bool {
-    let folder = head.strip_suffix("mod.rs").or_else(|| head.strip_suffix("lib.rs"));
-    folder.is_some_and(|folder| file.starts_with(folder))
+    head.strip_suffix("mod.rs").is_some_and(|folder| file.starts_with(folder))
 }
 
 /// Files that import each other in a circle, each circle with the arrows in it; what a head gathers is no

@@ -24,9 +24,6 @@ use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 
-pub(crate) use moe::ExpertScratch;
-pub(crate) use sample::SampleScratch;
-
 /// How an op runs here: the one choice behind what is reported and what is done.
 pub(crate) fn select(signature: &Signature, isa: Isa) -> Choice {
     match signature.op {

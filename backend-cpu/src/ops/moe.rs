@@ -1,7 +1,6 @@
 //! Experts: routing, their matmuls, their sum.
 
 use super::linear;
-use crate::kernels::AlignedBytes;
 use crate::kernels::experts::{self, Experts, Grouped};
 use crate::kernels::moe::{self as kernel, Routed};
 use crate::mem::{Rows, Words};
@@ -10,10 +9,7 @@ use crate::simd::Isa;
 use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
 use engraft_core::ops::{Combine, ExpertLinear, MoeOp, MoeOpKind, Route, Signature};
-use std::sync::{Mutex, PoisonError};
-
-/// Rows of the slots of one expert side by side; grows to the largest step and stays.
-pub(crate) type ExpertScratch = Mutex<AlignedBytes>;
+use std::sync::PoisonError;
 
 /// The matmuls are those of `linear`.
 pub(super) fn select(kind: MoeOpKind, signature: &Signature, isa: Isa) -> Choice {

@@ -6,11 +6,8 @@ use engraft_core::Result;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::Sample;
-use engraft_core::sample::{self, SampleRow, Scratch};
-use std::sync::{Mutex, PoisonError};
-
-/// Scratch that grows to the largest vocabulary seen and stays.
-pub(crate) type SampleScratch = Mutex<Scratch>;
+use engraft_core::sample::{self, SampleRow};
+use std::sync::PoisonError;
 
 /// A sampling that keeps its memory alive.
 struct Held {

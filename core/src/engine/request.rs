@@ -83,12 +83,22 @@ impl Request {
         if self.want.logits && !config.all_logits {
             return Err(Error::config("all_logits", false, "true, for requests that want logits"));
         }
-        let positions = len + self.max_new_tokens.min(config.max_context - len);
-        let (wanted, total) = (positions.div_ceil(config.page_size), config.pool_pages());
-        if wanted > total {
-            return Err(Error::KvFull { wanted, free: total, total });
-        }
         Ok(())
+    }
+
+    /// Refuses what the cache of such an engine could never hold, were all of it free; for a request that
+    /// [`Request::check`] lets through.
+    ///
+    /// # Errors
+    /// `KvFull`.
+    pub fn fits(&self, config: &EngineConfig) -> Result<()> {
+        let len = self.prompt.len();
+        let positions = len.saturating_add(self.max_new_tokens.min(config.max_context.saturating_sub(len)));
+        let (wanted, total) = (positions.div_ceil(config.page_size), config.pool_pages());
+        match wanted <= total {
+            true => Ok(()),
+            false => Err(Error::KvFull { wanted, free: total, total }),
+        }
     }
 }
 

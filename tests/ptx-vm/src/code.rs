@@ -6,6 +6,7 @@
 use crate::ops;
 use crate::registers::{Lanewise, Pred, Slot, Slots};
 use crate::text::syntax::Space;
+use std::collections::HashSet;
 
 /// The first offset of shared memory: below lies what the system reserves, so null pointers are out of bounds.
 pub(crate) const SHARED_START: u32 = 1024;
@@ -126,6 +127,8 @@ pub(crate) struct Code {
 pub(crate) enum Op {
     Nop,
     Lanewise(Lanewise, Slots),
+    /// The same into a register that some product has as sums or as operand a: the next one needs `wgmma.fence` before it.
+    IntoProduct(Lanewise, Slots),
     General(Box<ops::general::General>),
     Compare(Box<ops::compare::Compare>),
     Logic(Box<ops::compare::Logic>),
@@ -141,6 +144,8 @@ pub(crate) enum Op {
     Store(Box<ops::data::Access>),
     Atomic(Box<ops::atomic::Atomic>),
     Fence(bool),
+    /// `fence.proxy.async`.
+    FenceAsync,
     MapShared(Box<ops::space::MapShared>),
     IsSpace {
         p: Pred,
@@ -218,6 +223,19 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Has arithmetic noted that writes registers of products.
+    pub(crate) fn watch_products(&mut self) {
+        let of = |code: &Code| if let Op::Wgmma(w) = &code.op { w.registers() } else { Vec::new() };
+        let watched: HashSet<Slot> = self.code.iter().flat_map(of).collect();
+        for code in &mut self.code {
+            if let Op::Lanewise(f, slots) = code.op
+                && watched.contains(&slots[0])
+            {
+                code.op = Op::IntoProduct(f, slots);
+            }
+        }
+    }
+
     /// Where dynamic shared memory starts.
     pub(crate) fn dynamic_start(&self) -> u32 {
         self.shared_end.next_multiple_of(self.dynamic.unwrap_or(1).max(16))

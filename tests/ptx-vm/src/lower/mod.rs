@@ -138,6 +138,7 @@ impl<'a> Lowering<'a> {
         l.items(entry.body.as_deref().unwrap_or(&[]))?;
         l.emit(None, Op::Exit);
         l.finish()?;
+        l.program.watch_products();
         Ok(parameters)
     }
 

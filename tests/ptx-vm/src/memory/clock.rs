@@ -12,6 +12,9 @@ pub(crate) struct Clock {
     home: u32,
     own: Vec<u32>,
     foreign: BTreeMap<u32, Vec<u32>>,
+    /// What a fence between proxies stands behind, by cluster: of each warp the latest count whose writes the asynchronous
+    /// proxy sees. Empty where nobody has fenced.
+    seen_async: BTreeMap<u32, Vec<u32>>,
 }
 
 fn raise(to: &mut Vec<u32>, from: &[u32]) {
@@ -24,7 +27,7 @@ fn raise(to: &mut Vec<u32>, from: &[u32]) {
 impl Clock {
     /// The clock of something in cluster `home` of `warps` warps that knows of nothing.
     pub(crate) fn new(home: u32, warps: usize) -> Self {
-        Clock { home, own: vec![0; warps], foreign: BTreeMap::new() }
+        Clock { home, own: vec![0; warps], ..Clock::default() }
     }
 
     /// The count of a warp of the own cluster.
@@ -62,12 +65,39 @@ impl Clock {
         row.and_then(|r| r.get(usize::from(warp))).is_some_and(|&c| c >= count)
     }
 
+    /// `fence.proxy.async`: what the owner is ordered after the asynchronous proxy sees, for whoever is ordered after this.
+    pub(crate) fn fence_async(&mut self) {
+        let Clock { home, own, seen_async, .. } = self;
+        raise(seen_async.entry(*home).or_default(), own);
+    }
+
+    /// The asynchronous proxy sees its own writes.
+    pub(crate) fn fence_async_of(&mut self, warp: u16) {
+        let (at, count) = (usize::from(warp), self.now(warp));
+        let row = self.seen_async.entry(self.home).or_default();
+        if row.len() <= at {
+            row.resize(at + 1, 0);
+        }
+        row[at] = row[at].max(count);
+    }
+
+    /// Whether the asynchronous proxy sees what that warp of the own cluster wrote up to `count`.
+    pub(crate) fn shows_async(&self, warp: u16, count: u32) -> bool {
+        self.seen_async
+            .get(&self.home)
+            .and_then(|row| row.get(usize::from(warp)))
+            .is_some_and(|&c| c >= count)
+    }
+
     /// Orders the owner after everything `other` is ordered after.
     pub(crate) fn join(&mut self, other: &Clock) {
         if other.home == self.home {
             raise(&mut self.own, &other.own);
         } else {
             raise(self.foreign.entry(other.home).or_default(), &other.own);
+        }
+        for (cluster, row) in &other.seen_async {
+            raise(self.seen_async.entry(*cluster).or_default(), row);
         }
         for (cluster, row) in &other.foreign {
             if *cluster == self.home {
@@ -95,5 +125,23 @@ mod tests {
         b.tick(0);
         a.join(&b);
         assert!(a.knows(7, 0, 1) && a.now(1) == 1);
+    }
+
+    #[test]
+    fn a_fence_between_proxies_stands_behind_what_came_before_it() {
+        let (mut writer, mut reader, mut flag) = (Clock::new(0, 2), Clock::new(0, 2), Clock::new(3, 0));
+        writer.tick(0);
+        reader.join(&writer);
+        assert!(reader.knows(0, 0, 1) && !reader.shows_async(0, 1));
+        // Whoever fences on the way does.
+        reader.fence_async();
+        assert!(reader.shows_async(0, 1));
+        writer.tick(0);
+        reader.join(&writer);
+        assert!(!reader.shows_async(0, 2));
+        writer.fence_async();
+        flag.join(&writer);
+        reader.join(&flag);
+        assert!(reader.shows_async(0, 2));
     }
 }

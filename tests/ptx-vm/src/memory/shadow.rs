@@ -178,6 +178,14 @@ impl Cell {
         None
     }
 
+    /// The warp whose write to some of these bytes the asynchronous proxy may not see: no fence stands between.
+    pub(crate) fn hidden_write(&self, bytes: u8, me: &Party<'_>) -> Option<u16> {
+        let there =
+            self.write_count != 0 && self.write_bytes & bytes != 0 && self.write_cluster == me.cluster;
+        let warp = self.write_who >> 6;
+        (there && !me.clock.shows_async(warp, self.write_count)).then_some(warp)
+    }
+
     /// Whether the last access to all of these bytes was a plain write by the same lane, which then counts as made now.
     #[inline(always)]
     pub(crate) fn is_still(&mut self, bytes: u8, me: &Party<'_>) -> bool {

@@ -147,7 +147,8 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let base = d.form.base;
     let proxy = d.form.rest().iter().any(|p| p.starts_with("proxy") || p.starts_with("mbarrier_init"));
     if proxy {
-        // Orders the asynchronous proxy or an mbarrier's start; the machine has one memory for all proxies.
+        // Data is in one memory for all proxies; that an asynchronous read has its fence is known by clocks.
+        let with_async = d.form.rest().iter().any(|p| p.starts_with("async"));
         let known = [
             "proxy",
             "async",
@@ -175,7 +176,7 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             d.form.take(p);
         });
         d.finish()?;
-        return Ok(Op::Fence(true));
+        return Ok(if with_async { Op::FenceAsync } else { Op::Fence(true) });
     }
     match base {
         "membar" => d.form.one_of(&["cta", "gl", "sys"]),
@@ -186,6 +187,12 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     d.l.program.orders_blocks = true;
     d.l.program.dependent = true;
     Ok(Op::Fence(false))
+}
+
+/// Executes a fence between the plain and the asynchronous proxy.
+pub(crate) fn execute_fence_async(t: &mut Turn<'_, '_>) -> Done<Flow> {
+    t.warp.clock.fence_async();
+    Ok(Flow::Next)
 }
 
 /// Executes a fence: what the warp knows now is what relaxed writes publish.

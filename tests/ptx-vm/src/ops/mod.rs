@@ -236,6 +236,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::Store(a) => data::execute_store(t, a, active),
         Op::Atomic(a) => atomic::execute(t, a, active),
         Op::Fence(cluster) => atomic::execute_fence(t, *cluster),
+        Op::FenceAsync => atomic::execute_fence_async(t),
         Op::MapShared(m) => space::map(t, m, active),
         Op::IsSpace { p, a, space } => space::is_space(t, *p, *a, *space, active),
         Op::Shuffle(s) => warp::execute_shuffle(t, s, active, group),
@@ -264,7 +265,17 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::MoveMatrix { d, a } => matrix::transpose(t, *d, *a, active, group),
         Op::Mma(m) => matrix::product(t, m, active, group),
         Op::Wgmma(w) => wgmma::execute(t, w, active, group),
-        Op::WgmmaFence => Ok(Flow::Next),
+        Op::WgmmaFence => {
+            t.warp.unfenced.clear();
+            Ok(Flow::Next)
+        }
+        Op::IntoProduct(f, slots) => {
+            if active != 0 {
+                f(&mut t.warp.registers, slots, active);
+                t.warp.unfenced.insert(slots[0]);
+            }
+            Ok(Flow::Next)
+        }
         Op::WgmmaCommit => wgmma::commit(t, active, group),
         Op::WgmmaWait(keep) => wgmma::wait(t, *keep, active, group),
         Op::GridWait => {

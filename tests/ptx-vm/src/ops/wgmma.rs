@@ -38,6 +38,14 @@ enum Source {
     Shared(Slot),
 }
 
+impl Wgmma {
+    /// Its registers: sums, and operand a where that is in registers.
+    pub(crate) fn registers(&self) -> Vec<Slot> {
+        let a: &[Slot] = if let Source::Registers(slots) = &self.a { slots } else { &[] };
+        [&self.d, a].concat()
+    }
+}
+
 /// A product that has been issued by a warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Pending {
@@ -142,6 +150,10 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, w: &Wgmma, active: u32, group: u32) 
             FaultKind::Divergence,
             format!("`wgmma` needs four whole warps; the block has {per_block} warps"),
         ));
+    }
+    if !t.warp.unfenced.is_empty() && w.registers().iter().any(|slot| t.warp.unfenced.contains(slot)) {
+        let detail = "registers of the product were written after the last `wgmma.fence`";
+        return Err(Stop::new(FaultKind::MissingFence, detail));
     }
     let r = &t.warp.registers;
     let same = |s: Slot, what: &str| {

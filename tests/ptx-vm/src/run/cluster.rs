@@ -287,6 +287,13 @@ impl Cluster {
                 );
                 Stop::new(FaultKind::SharedRace, detail)
             }
+            Found::Hidden(warp) => {
+                let detail = format!(
+                    "an asynchronous read at shared offset {offset} of what warp {warp} wrote by plain stores or copies, without \
+                     `fence.proxy.async` between them"
+                );
+                Stop::new(FaultKind::MissingFence, detail)
+            }
         }
     }
 
@@ -348,6 +355,8 @@ enum Found {
     Barrier,
     Unwritten,
     Race(Conflict),
+    /// The asynchronous proxy does not see what this warp wrote.
+    Hidden(u16),
 }
 
 /// Checks an access to some bytes of a word (or of each word of a line) and notes it.
@@ -384,6 +393,12 @@ fn visit(
         && let Some(conflict) = cell.touch(readers, mask, how, me)
     {
         return Err(Found::Race(conflict));
+    }
+    if options.shared_races
+        && mark == Mark::ReadBegins
+        && let Some(warp) = cell.hidden_write(mask, me)
+    {
+        return Err(Found::Hidden(warp));
     }
     // After the race check, so that a race is called a race.
     if how.write {

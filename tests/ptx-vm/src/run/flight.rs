@@ -165,6 +165,7 @@ pub(crate) fn land(
     take(cluster, &mut flight)?;
     let engine = cluster.engine_warp;
     cluster.engine.tick(engine);
+    cluster.engine.fence_async_of(engine);
     let mut clock = flight.clock.clone();
     clock.join(&cluster.engine);
     let (warp, lane, clock_of) = match waiter {

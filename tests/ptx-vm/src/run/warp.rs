@@ -7,7 +7,8 @@
 
 use crate::code::{Constant, Special};
 use crate::memory::clock::Clock;
-use crate::registers::Registers;
+use crate::registers::{Registers, Slot};
+use std::collections::HashSet;
 
 /// Lanes that stand at one instruction.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +82,8 @@ pub(crate) struct Warp {
     pub(crate) bulk_groups: [u32; 32],
     pub(crate) products: Vec<crate::ops::wgmma::Pending>,
     pub(crate) product_groups: u32,
+    /// Registers of products that arithmetic has written since the last `wgmma.fence`.
+    pub(crate) unfenced: HashSet<Slot>,
     /// `griddepcontrol.wait` has been executed, here or by a warp this one has synchronised with.
     pub(crate) dependency_met: bool,
     /// Phase of the cluster barrier this warp arrived at and has not waited for.
@@ -122,6 +125,7 @@ impl Warp {
             bulk_groups: [0; 32],
             products: Vec::new(),
             product_groups: 0,
+            unfenced: HashSet::new(),
             dependency_met: false,
             cluster_phase: None,
             reduction: None,
@@ -149,6 +153,7 @@ impl Warp {
         self.bulk_groups = [0; 32];
         self.products.clear();
         self.product_groups = 0;
+        self.unfenced.clear();
         self.dependency_met = false;
         self.cluster_phase = None;
         self.reduction = None;

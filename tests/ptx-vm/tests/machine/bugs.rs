@@ -209,11 +209,11 @@ fn small_mistakes() {
         &[MissingWait],
     );
     text(
-        "st.shared.u32 [%r5], %r1; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r3], 256; @%p1 cp.async.bulk.commit_group;",
+        "st.shared.u32 [%r5], %r1; fence.proxy.async.shared::cta; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r3], 256; @%p1 cp.async.bulk.commit_group;",
         &[MissingWait],
     );
     text(
-        "st.shared.u32 [%r5], %r1; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r3], 256; @%p1 cp.async.bulk.commit_group; bar.sync 0; st.shared.u32 [%r5], %r1;",
+        "st.shared.u32 [%r5], %r1; fence.proxy.async.shared::cta; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r3], 256; @%p1 cp.async.bulk.commit_group; bar.sync 0; st.shared.u32 [%r5], %r1;",
         &[MissingWait],
     );
     // Barriers.
@@ -224,4 +224,66 @@ fn small_mistakes() {
     // Ends.
     text("trap;", &[Trap]);
     text("L: ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p3, %r2, 0; @%p3 bra L;", &[Budget]);
+}
+
+/// A product of a warpgroup: ones that threads stored, times ones; every sum is 16.
+fn stored_product(after_store: &str, after_barrier: &str, before_product: &str) -> String {
+    module(&format!(
+        ".visible .entry k(.param .u64 a) {{
+           .reg .b32 %r<20>; .reg .b64 %rd<9>; .reg .pred %p<3>; .reg .f32 %f<9>;
+           .shared .align 128 .b8 sm[1024];
+           ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
+           mov.u64 %rd4, sm; cvt.u32.u64 %r3, %rd4; shl.b32 %r4, %r1, 2; add.s32 %r5, %r3, %r4;
+           mov.b32 %r6, 0x3f803f80; mov.b32 %r7, %r6; mov.b32 %r8, %r6; mov.b32 %r9, %r6;
+           mov.f32 %f1, 0f00000000; mov.f32 %f2, %f1; mov.f32 %f3, %f1; mov.f32 %f4, %f1;
+           setp.ne.b32 %p1, %r6, 0;
+           st.shared.u32 [%r5], %r6;
+           {after_store}
+           bar.sync 0;
+           {after_barrier}
+           cvt.u64.u32 %rd5, %r3; shr.u64 %rd5, %rd5, 4; or.b64 %rd5, %rd5, 0x1000080000;
+           wgmma.fence.sync.aligned;
+           {before_product}
+           wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f1,%f2,%f3,%f4}}, {{%r6,%r7,%r8,%r9}}, %rd5, %p1, 1, 1, 0;
+           wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+           st.global.f32 [%rd3], %f1;
+           ret; }}"
+    ))
+}
+
+#[test]
+fn fences_between_proxies_and_before_products() {
+    let fence = "fence.proxy.async.shared::cta;";
+    let run = |text: &str, o: &Options| {
+        let mut bench = Bench::new(text);
+        let a = bench.upload(&[0f32; 128]);
+        let launch = bench.launch("k", [1, 1, 1], [128, 1, 1], &[Arg::U64(a)]);
+        bench.run("k", &launch, o)?;
+        Ok(bench.download::<f32>(a, 128).iter().all(|v| *v == 16.0))
+    };
+    // By the writers before the barrier, or by the readers behind it.
+    for text in [stored_product(fence, "", ""), stored_product("", fence, "")] {
+        for options in schedules(4) {
+            assert!(run(&text, &options).unwrap_or_else(|fault| panic!("{fault}")));
+        }
+    }
+    let planted = [
+        ("stores that a product reads without a fence", stored_product("", "", "")),
+        ("a fence of another kind", stored_product("fence.mbarrier_init.release.cluster;", "", "")),
+        ("sums that are written behind the fence", stored_product(fence, "", "mov.f32 %f2, 0f3f800000;")),
+        ("an operand that is written behind the fence", stored_product(fence, "", "add.s32 %r8, %r8, 0;")),
+        (
+            "no fence before the product",
+            stored_product(fence, "", "").replace("wgmma.fence.sync.aligned;", ""),
+        ),
+        ("stores behind the fence", stored_product(fence, "st.shared.u32 [%r5], %r6; bar.sync 0;", "")),
+    ];
+    for (what, text) in &planted {
+        caught(what, &[FaultKind::MissingFence], |o| run(text, o).map(|_: bool| ()));
+    }
+    let gemm = |o: &Options| {
+        let text = ptx!("wgmma").replace("wgmma.fence.sync.aligned;", "");
+        kernels::wgmma(&text, (64, 64, 256), o).map(|_| ())
+    };
+    caught("a gemm without its wgmma.fence", &[FaultKind::MissingFence], gemm);
 }
