@@ -3,7 +3,7 @@
 //! Templates come from checkpoints, in Jinja as Python's library runs it: blocks trim their newline and their
 //! indentation, methods of `str`, `dict` and `list` exist, `tojson` writes as Python's `json.dumps` does,
 //! `raise_exception` and `strftime_now` (UTC) are there. A template is input like any other file: rendering
-//! it is bounded in time, memory and stack, whatever it says ([`super::jinja`]).
+//! it is bounded in time, memory and stack, whatever it says (`jinja`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
