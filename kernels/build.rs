@@ -1,5 +1,5 @@
-//! Lists `ptx/*.ptx.gz` as a table in the crate: which modules there are is what lies in that folder and nothing else, so
-//! that a new kernel needs no second place.
+//! Lists `ptx/*.ptx.gz` as a table in the crate: which modules there are is what lies in that folder and
+//! nothing else, so that a new kernel needs no second place.
 
 use std::fmt::Write;
 use std::path::Path;

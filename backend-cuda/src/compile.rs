@@ -80,7 +80,8 @@ pub(crate) fn own_target(capability: (i32, i32)) -> Option<CUjit_target_enum> {
     (capability == (9, 0)).then_some(CUjit_target_enum::CU_TARGET_COMPUTE_90A)
 }
 
-/// Compiles to an image for the current context's device, for the architecture that the driver or `target` names.
+/// Compiles to an image for the current context's device, for the architecture that the driver or `target`
+/// names.
 pub(crate) fn compile(entry: &str, ptx: &str, target: Option<CUjit_target_enum>) -> Result<Vec<u8>> {
     let (text, name, mut log) = (c_string(ptx)?, c_string(entry)?, Log::new());
     if let Some(target) = target {

@@ -385,8 +385,8 @@ impl Cuda {
         Ok(bytes)
     }
 
-    /// Waits for the queue that copies without a stream go through: streams of this package do not wait for it, nor does it
-    /// wait for theirs, so that such a copy ends whatever a kernel does.
+    /// Waits for the queue that copies without a stream go through: streams of this package do not wait for
+    /// it, nor does it wait for theirs, so that such a copy ends whatever a kernel does.
     pub(crate) fn settle(&self) -> Result<()> {
         // SAFETY: the null stream of the current context.
         unsafe { self.wait_for_stream("a copy", null_mut()) }

@@ -1,10 +1,11 @@
 //! The CUDA backend: own kernels as checked-in PTX, loaded through the driver alone. No toolkit, no compiler.
 //!
-//! `driver` is the thin layer over the bindings: it looks for a driver before the first call and turns every code into
-//! an error; `device` opens one device in a context of its own; `mem` is device memory and its pool; `modules` loads
-//! kernels of `engraft-kernels`, those of a plan ahead, others when they are first asked for; `compile` has the driver's
-//! compiler make them, `cubins` keeps what it made; `stream` launches, copies and captures; `turns` has
-//! streams follow each other; `wait` waits for them, never without end; `graph` is a captured step; `weight` packs, `packing` times that; `kernel` is the key of a kernel, as
+//! `driver` is the thin layer over the bindings: it looks for a driver before the first call and turns every
+//! code into an error; `device` opens one device in a context of its own; `mem` is device memory and its
+//! pool; `modules` loads kernels of `engraft-kernels`, those of a plan ahead, others when they are first
+//! asked for; `compile` has the driver's compiler make them, `cubins` keeps what it made; `stream` launches,
+//! copies and captures; `turns` has streams follow each other; `wait` waits for them, never without end;
+//! `graph` is a captured step; `weight` packs, `packing` times that; `kernel` is the key of a kernel, as
 //! plans name it; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and

@@ -81,8 +81,8 @@ impl Pool {
         Arc::ptr_eq(&self.dropped, &mem.0.dropped)
     }
 
-    /// Allocates, without clearing. `wait` waits for all work of the context; none: it may not be waited for now (while
-    /// capturing).
+    /// Allocates, without clearing. `wait` waits for all work of the context; none: it may not be waited for
+    /// now (while capturing).
     pub fn alloc(&self, bytes: usize, wait: Option<impl FnOnce() -> Result<()>>) -> Result<CudaMem> {
         let mut idle = lock(&self.idle);
         if let Some(wait) = wait {

@@ -60,8 +60,9 @@ impl Function {
     }
 }
 
-/// Lets launches of a function use all shared memory that a block may have on the device, and tells how much of that
-/// the text declares and how much a launch may add. Without being asked a driver gives a block 48 KiB, both together.
+/// Lets launches of a function use all shared memory that a block may have on the device, and tells how much
+/// of that the text declares and how much a launch may add. Without being asked a driver gives a block 48
+/// KiB, both together.
 fn open_shared(raw: sys::CUfunction, entry: &str, room: u32) -> Result<(u32, u32)> {
     let (mut fixed, declared) = (0, CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
     // SAFETY: the function is loaded in the current context; the pointer is to a local.
@@ -101,7 +102,8 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Kernels for `target`, whose blocks may have so much shared memory; compiled ones are kept in `folder`, if there is one.
+    /// Kernels for `target`, whose blocks may have so much shared memory; compiled ones are kept in `folder`,
+    /// if there is one.
     pub fn new(target: Target, folder: Option<PathBuf>, shared_bytes: u32) -> Self {
         Self {
             capability: target.capability,
@@ -198,8 +200,9 @@ impl Modules {
 
     /// A module of one entry whose image is kept, if the driver gives one.
     fn compiled(&self, cubins: &Cubins, entry: &str, text: &str) -> Result<sys::CUmodule> {
-        // Left to itself a linker compiles for the device's plain architecture, and may refuse a text for the features
-        // of that device alone (`sm_90a`): then it is told. No driver gives an image that it has loaded as a text.
+        // Left to itself a linker compiles for the device's plain architecture, and may refuse a text for the
+        // features of that device alone (`sm_90a`): then it is told. No driver gives an image that it has
+        // loaded as a text.
         let first = compile(entry, text, None);
         let image = match (first, own_target(self.capability)) {
             (Err(Error::Internal { .. }), Some(target)) => compile(entry, text, Some(target)),

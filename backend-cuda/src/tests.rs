@@ -477,7 +477,8 @@ fn kernels_are_ready_without_a_folder_and_with_one_that_cannot_be() {
     }
 }
 
-/// 48 KiB are what a driver gives unasked, static and dynamic together: `flash_split` with heads of 80 is just above.
+/// 48 KiB are what a driver gives unasked, static and dynamic together: `flash_split` with heads of 80 is
+/// just above.
 #[test]
 fn a_kernel_has_the_shared_memory_that_its_device_has() {
     let gpu = open();

@@ -1,7 +1,7 @@
 //! Waiting for the device, never without end.
 //!
-//! The driver's own waits end when the device is done, so a kernel that hangs would hang the program. Here the driver is
-//! asked again and again until it says that it is done, or until a limit has passed.
+//! The driver's own waits end when the device is done, so a kernel that hangs would hang the program. Here
+//! the driver is asked again and again until it says that it is done, or until a limit has passed.
 
 use crate::device::Cuda;
 use crate::driver::check;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Waits shorter than this keep a core busy: most steps end sooner, and sleeping costs more than is left.
 const BUSY: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(100);
-/// What one question counts for at most. A software driver works while it is asked, and a machine may be suspended:
-/// neither is a device that hangs.
+/// What one question counts for at most. A software driver works while it is asked, and a machine may be
+/// suspended: neither is a device that hangs.
 const ROUND: Duration = Duration::from_millis(20);
 
 /// Asks until the answer is no longer "not ready"; false where the limit has passed.

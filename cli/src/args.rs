@@ -230,7 +230,8 @@ pub struct ConvertArgs {
 /// Where texts come from.
 #[derive(Debug, ClapArgs)]
 pub struct LinesArgs {
-    /// File of texts, a line of JSON each: "a text" or {"text": "...", "id": ...}; without one, or with -, standard input
+    /// File of texts, a line of JSON each: "a text" or {"text": "...", "id": ...}; without one, or with -,
+    /// standard input
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Take lines as the texts themselves, not as JSON
@@ -478,11 +479,12 @@ impl SamplingArgs {
 /// How a model's architecture is recognised.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct PolicyArgs {
-    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several times)
+    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several
+    /// times)
     #[arg(long, value_name = "FILE")]
     pub policy: Vec<PathBuf>,
-    /// Run a model of no known family although its config.json has this field, which the automatic policy does not
-    /// read (can be given several times); what the field says is not computed
+    /// Run a model of no known family although its config.json has this field, which the automatic policy
+    /// does not read (can be given several times); what the field says is not computed
     #[arg(long, value_name = "FIELD")]
     pub accept_unknown: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! `engraft doctor`: what this build and this machine have, and whether the demo model runs on the device and with the
-//! switches that were named. Measures nothing.
+//! `engraft doctor`: what this build and this machine have, and whether the demo model runs on the device and
+//! with the switches that were named. Measures nothing.
 
 use super::args::{DeviceArgs, DoctorArgs};
 use super::failure::{Failure, Outcome};

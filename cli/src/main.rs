@@ -1,7 +1,7 @@
 //! The program `engraft`: arguments in, the library's calls, people's text out.
 //!
-//! What a script reads (a continuation, a table, JSON) goes to standard output, everything else to standard error.
-//! Exit status: 0, 1 for a failure, 2 for wrong usage.
+//! What a script reads (a continuation, a table, JSON) goes to standard output, everything else to standard
+//! error. Exit status: 0, 1 for a failure, 2 for wrong usage.
 //!
 //! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns a
 //! [`Failure`] (`failure.rs`); only this file turns one into text and an exit status.

@@ -1,7 +1,8 @@
-//! `engraft embed`, `score` and `classify`: texts in as lines of JSON, one line of JSON out for each, in their order.
+//! `engraft embed`, `score` and `classify`: texts in as lines of JSON, one line of JSON out for each, in
+//! their order.
 //!
-//! Lines are read and answered in groups, so that any number of them takes the memory of one group. A line is a JSON
-//! string, or an object with `text` and, if wanted, an `id` of any kind that the answer repeats.
+//! Lines are read and answered in groups, so that any number of them takes the memory of one group. A line is
+//! a JSON string, or an object with `text` and, if wanted, an `id` of any kind that the answer repeats.
 
 use super::args::{ClassifyArgs, EmbedArgs, LinesArgs, ModelArgs, ScoreArgs};
 use super::failure::{Failure, Outcome};

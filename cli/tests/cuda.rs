@@ -168,7 +168,8 @@ fn bench_takes_the_switches_and_times_load_packing_and_first_step_apart() {
     let seconds = |name: &str| report[name].as_f64().unwrap();
     assert!(seconds("load_seconds") > 0.0 && seconds("first_step_seconds") > 0.0, "{report}");
     assert!(seconds("pack_seconds") > 0.0, "bf16 weights are packed in the first step: {report}");
-    // Room for 400 positions in pages of 16, keys and values of two layers with two heads of 16, 2 bytes each.
+    // Room for 400 positions in pages of 16, keys and values of two layers with two heads of 16, 2 bytes
+    // each.
     assert_eq!(report["kv_cache_bytes"], 25 * 16 * 2 * 2 * 2 * 16 * 2);
     let refused = stderr(&bench(&["--max-context", "5"]));
     assert!(refused.contains("max-context") && refused.contains("at least"), "{refused}");

@@ -2,58 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod support;
+
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Command;
+use support::{demo_copy, engraft, folder, manifest, stderr, stdout, with_input};
 
 const PROMPT: &str = "This package provides";
-
-fn engraft(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_engraft")).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-fn with_input(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{}", stderr(output));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn manifest() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A folder that this test alone uses.
-fn folder(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
-}
-
-/// A copy of the demo model's folder.
-fn demo_copy(name: &str) -> PathBuf {
-    let to = folder(name);
-    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
-        fs::copy(manifest().join("../engraft/demo-model").join(file), to.join(file)).unwrap();
-    }
-    to
-}
 
 /// Templates that overflowed the stack, ran on and on, or took all memory: the conversation goes on after
 /// each.

@@ -1,5 +1,6 @@
-//! Loading streams: what is held beside a checkpoint. A small one always; one of two gigabytes takes minutes and 5 GB of disk,
-//! so it runs when asked for: `cargo test --release -p engraft-cli --test streaming -- --ignored --nocapture`.
+//! Loading streams: what is held beside a checkpoint. A small one always; one of two gigabytes takes minutes
+//! and 5 GB of disk, so it runs when asked for: `cargo test --release -p engraft-cli --test streaming --
+//! --ignored --nocapture`.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

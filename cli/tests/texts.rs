@@ -3,28 +3,16 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod support;
+
 use engraft::{EncoderInput, ModelSource, Options, Pooling};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-fn run(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that fails before it reads has closed the pipe.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
-}
+use support::with_input;
 
 fn lines(args: &[&str], input: &str) -> Vec<Value> {
-    let output = run(args, input);
+    let output = with_input(args, input);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -32,7 +20,7 @@ fn lines(args: &[&str], input: &str) -> Vec<Value> {
 
 /// Status 1 and one line that has all of `words`.
 fn fails(args: &[&str], input: &str, words: &[&str]) {
-    let output = run(args, input);
+    let output = with_input(args, input);
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     let last = text.lines().last().unwrap_or_default();

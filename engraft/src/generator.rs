@@ -11,7 +11,8 @@ use std::hash::{BuildHasher, Hasher};
 
 /// What a text may look like.
 ///
-/// What is not given here comes from the model's `generation_config.json`; the seed is a new one for every text.
+/// What is not given here comes from the model's `generation_config.json`; the seed is a new one for every
+/// text.
 ///
 /// ```
 /// # fn main() -> engraft::Result<()> {
@@ -32,7 +33,8 @@ use std::hash::{BuildHasher, Hasher};
 pub struct GenerateOptions {
     /// Tokens to draw at most.
     pub max_new_tokens: usize,
-    /// How tokens are sampled, with its seed; none: as the model's `generation_config.json` says, by a new seed.
+    /// How tokens are sampled, with its seed; none: as the model's `generation_config.json` says, by a new
+    /// seed.
     pub sampling: Option<SamplingParams>,
     /// In place of the temperature that `sampling` or the model has; 0 is greedy.
     pub temperature: Option<f32>,
@@ -165,14 +167,14 @@ impl GenerateOptions {
     }
 }
 
-/// A seed that nobody can guess, from the standard library's randomly keyed hasher; of 32 bits, so that every JSON reader
-/// keeps it.
+/// A seed that nobody can guess, from the standard library's randomly keyed hasher; of 32 bits, so that every
+/// JSON reader keeps it.
 fn fresh_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
 }
 
-/// Something that continues text; object-safe, so that programs can hold any. [`TextGenerator`] has the same methods
-/// without this trait.
+/// Something that continues text; object-safe, so that programs can hold any. [`TextGenerator`] has the same
+/// methods without this trait.
 ///
 /// ```
 /// # fn main() -> engraft::Result<()> {
@@ -191,8 +193,8 @@ pub trait Generator: Send + Sync {
     ///
     /// # Errors
     /// `Text` for what the tokenizer cannot express and for more tokens than the context holds, `Config` for
-    /// options out of range, `Request` for an empty or too long prompt, `KvFull` where the cache could never hold
-    /// it, `Architecture` for encoders.
+    /// options out of range, `Request` for an empty or too long prompt, `KvFull` where the cache could never
+    /// hold it, `Architecture` for encoders.
     fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream>;
 
     /// Answers the last of `messages` by the model's chat template.

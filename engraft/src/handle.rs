@@ -3,10 +3,10 @@
 //! An engine stays on one thread (streams and graphs of a device may not move). [`EngineHandle`] is the near end of a
 //! channel to that thread: `Send`, `Clone`, without type parameters. Requests of all clones run as one ragged batch.
 //!
-//! The invariants: what is wrong with a request is said before it is sent; a request that was taken ends exactly once,
-//! with `Finished` or with an error; dropping its [`Tokens`] cancels it
-//! and frees its pages within a step; the thread sleeps on the channel while nothing runs, and ends when the last
-//! handle and the last stream are gone.
+//! The invariants: what is wrong with a request is said before it is sent; a request that was taken ends
+//! exactly once, with `Finished` or with an error; dropping its [`Tokens`] cancels it and frees its pages
+//! within a step; the thread sleeps on the channel while nothing runs, and ends when the last handle and the
+//! last stream are gone.
 
 mod message;
 mod serve;
@@ -67,9 +67,9 @@ impl EngineHandle {
     /// Hands a request in, without waiting for anything.
     ///
     /// # Errors
-    /// `Request`, numbered by this handle, for an empty or too long prompt or token ids beyond the vocabulary; `Config` for
-    /// sampling parameters out of range; `KvFull` when the cache could never hold it; `Architecture` for encoders;
-    /// `Internal` when the engine's thread has ended.
+    /// `Request`, numbered by this handle, for an empty or too long prompt or token ids beyond the
+    /// vocabulary; `Config` for sampling parameters out of range; `KvFull` when the cache could never hold
+    /// it; `Architecture` for encoders; `Internal` when the engine's thread has ended.
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {

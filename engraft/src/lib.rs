@@ -13,13 +13,14 @@
 //! # }
 //! ```
 //!
-//! This crate is the front door. [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed text,
-//! [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. What they stream is an iterator
-//! that waits, or ([`TextStream::into_stream`]) a `Stream` for any async runtime. None of them has a type
-//! parameter: which backend runs is a name in [`Options`]. What is behind the door stands in [`core`], with the
-//! backend as a type parameter, for those who build on it.
+//! This crate is the front door. [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed
+//! text, [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. What they
+//! stream is an iterator that waits, or ([`TextStream::into_stream`]) a `Stream` for any async runtime. None
+//! of them has a type parameter: which backend runs is a name in [`Options`]. What is behind the door stands
+//! in [`core`], with the backend as a type parameter, for those who build on it.
 //!
-//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program (`engraft-cli`).
+//! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program
+//! (`engraft-cli`).
 
 mod async_stream;
 pub mod backends;

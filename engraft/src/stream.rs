@@ -148,7 +148,8 @@ impl TextStream {
         &self.stats
     }
 
-    /// How tokens are sampled, with the seed that was taken: the same parameters and prompt give the same text.
+    /// How tokens are sampled, with the seed that was taken: the same parameters and prompt give the same
+    /// text.
     pub fn sampling(&self) -> SamplingParams {
         self.sampling
     }

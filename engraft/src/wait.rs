@@ -19,7 +19,8 @@ pub(crate) fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     loop {
         match poll(&mut context) {
             Poll::Ready(value) => return value,
-            // A wake-up between the poll and this makes it return at once; one without a reason polls once more.
+            // A wake-up between the poll and this makes it return at once; one without a reason polls once
+            // more.
             Poll::Pending => thread::park(),
         }
     }

@@ -121,7 +121,8 @@ fn a_request_beyond_the_cache_is_told_before_it_is_queued() {
     assert!(matches!(handle.submit(request(&[1], 1)), Err(Error::Architecture { .. })));
 }
 
-/// The text of a stream is that of the iterator; tasks of one thread are served side by side, each woken by its own tokens.
+/// The text of a stream is that of the iterator; tasks of one thread are served side by side, each woken by
+/// its own tokens.
 #[test]
 fn async_streams_give_the_same_text_and_cancel_when_dropped() {
     use futures::StreamExt;

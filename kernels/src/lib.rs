@@ -1,11 +1,11 @@
 //! CUDA kernels: their sources, what they were compiled to, and how each is called. No engine types, no driver.
 //!
-//! `cuda/<stem>.cu` are the sources over one own header, without vendor headers. `cargo xtask kernels` compiles them by
-//! a pinned NVRTC to `ptx/<stem>.<arch>.ptx.gz` (`compute_80` for every device from Ampere on; `compute_90a` for Hopper;
-//! a source named `<stem>.90a.cu` only for that) with `ptx/<stem>.json` beside them: one manifest per stem, with the
-//! hashes of the sources and of the texts, the compiler, and registers, spills and shared memory of every entry. All of
-//! it is checked in; nothing is compiled when this crate is built or used. `zcat` shows a text, [`Module::ptx`]
-//! decompresses it once.
+//! `cuda/<stem>.cu` are the sources over one own header, without vendor headers. `cargo xtask kernels`
+//! compiles them by a pinned NVRTC to `ptx/<stem>.<arch>.ptx.gz` (`compute_80` for every device from Ampere
+//! on; `compute_90a` for Hopper; a source named `<stem>.90a.cu` only for that) with `ptx/<stem>.json` beside
+//! them: one manifest per stem, with the hashes of the sources and of the texts, the compiler, and registers,
+//! spills and shared memory of every entry. All of it is checked in; nothing is compiled when this crate is
+//! built or used. `zcat` shows a text, [`Module::ptx`] decompresses it once.
 //!
 //! **How a kernel is called.** An entry is `<stem>_<name>_<variant>(const __grid_constant__ Params p)`: one parameter,
 //! a struct by value. [`params`] has the same struct for the host in `<stem>.rs`, and beside it a function that gives

@@ -1,8 +1,8 @@
 //! What a lost device costs: the trial that lost it, and no other.
 //!
-//! A fault or a hang ends a context, which all trials of a lab share, and on some drivers the whole process. So
-//! a trial that fails on a device that is lost afterwards is run again in a process of its own, whose answer
-//! counts, and so are all trials of that lab that come later.
+//! A fault or a hang ends a context, which all trials of a lab share, and on some drivers the whole process.
+//! So a trial that fails on a device that is lost afterwards is run again in a process of its own, whose
+//! answer counts, and so are all trials of that lab that come later.
 
 use engraft_core::Error;
 use engraft_core::backend::Backend;
@@ -78,7 +78,8 @@ impl Losses {
         }
     }
 
-    /// Whether devices were lost and no trial loses one alone: a fault that nobody owns is a failure of the run.
+    /// Whether devices were lost and no trial loses one alone: a fault that nobody owns is a failure of the
+    /// run.
     pub fn unexplained(&self) -> bool {
         self.lost.load(Ordering::Relaxed) > 0 && self.repeated.load(Ordering::Relaxed) == 0
     }

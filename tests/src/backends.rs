@@ -200,7 +200,8 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
 
 /// Cases per trial of a lab. A software driver interprets every instruction: it gets fewer; so does the
 /// second adapter, which is there for its compiler. Packed formats have a shader each, and a test of their
-/// own for adapters (`wgpu.rs`). On tensor cores an op has at least the cases that reach each of its kernels (`turns`).
+/// own for adapters (`wgpu.rs`). On tensor cores an op has at least the cases that reach each of its kernels
+/// (`turns`).
 pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
     match lab {
         adapter if packed && adapter.starts_with("wgpu") => 3,

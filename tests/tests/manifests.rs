@@ -1,5 +1,5 @@
-//! What the packages say of themselves: one minimum Rust version, everything that a registry asks for, and nothing
-//! published that hangs on something unpublished.
+//! What the packages say of themselves: one minimum Rust version, everything that a registry asks for, and
+//! nothing published that hangs on something unpublished.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -99,7 +99,8 @@ fn a_manifest_that_lacks_something_is_seen() {
     assert_eq!(of(&whole.replace("lints.workspace = true\n", "")), ["lints"]);
 }
 
-/// Compiled with one toolchain, the minimum version is held by clippy's `incompatible_msrv`; here it is one number.
+/// Compiled with one toolchain, the minimum version is held by clippy's `incompatible_msrv`; here it is one
+/// number.
 #[test]
 fn the_minimum_rust_version_is_one() {
     let shared = &workspace()["package"];
@@ -119,8 +120,8 @@ fn the_minimum_rust_version_is_one() {
     assert!(page.contains(&format!("Rust {minimum}")), "CONTRIBUTING.md does not name Rust {minimum}");
 }
 
-/// A published package depends on published ones, by version; what its tests alone need goes by path, and Cargo leaves
-/// that out of the archive.
+/// A published package depends on published ones, by version; what its tests alone need goes by path, and
+/// Cargo leaves that out of the archive.
 #[test]
 fn published_packages_stand_on_published_ones() {
     let members = members();

@@ -91,8 +91,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn ready(&self, _kernels: &[Self::Kernel]) -> Result<()> {
         Ok(())
     }
-    /// Time spent so far on bringing loaded weights into the order of kernels that first asked for them; none where
-    /// [`Backend::prepare_weight`] does all of it.
+    /// Time spent so far on bringing loaded weights into the order of kernels that first asked for them; none
+    /// where [`Backend::prepare_weight`] does all of it.
     fn packing(&self) -> Duration {
         Duration::ZERO
     }

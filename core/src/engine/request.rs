@@ -56,7 +56,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Refuses what an engine of this model and configuration could never serve; errors number the request `id`.
+    /// Refuses what an engine of this model and configuration could never serve; errors number the request
+    /// `id`.
     ///
     /// # Errors
     /// Those of [`Engine::put`](super::Engine::put).

@@ -4,10 +4,10 @@
 //! beyond `n` are padding that writes nothing. A bucket is captured when it is first used, replayed ever after. Where a
 //! capture fails, its reason is kept, and steps of that bucket run op by op: slower, under the same promise about bits.
 //!
-//! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and operands are
-//! owned by the engine that owns this set, are allocated once and live as long. Nobody moves or frees them: blocks of a
-//! user's own, which are lent scratch, keep steps from being captured unless they promise that
-//! ([`Capturable`](crate::model::Capturable)).
+//! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and
+//! operands are owned by the engine that owns this set, are allocated once and live as long. Nobody moves or
+//! frees them: blocks of a user's own, which are lent scratch, keep steps from being captured unless they
+//! promise that ([`Capturable`](crate::model::Capturable)).
 
 use crate::backend::{AttnPlan, Backend, Mem, Stream};
 use crate::mem::{Buf, StepBuffers, StepShape};

@@ -5,8 +5,8 @@
 //! replaces is still there, with its operands: [`Place::standard`] runs it, so that wrapping it (a scaled branch, a vector
 //! added, an adapter) is one line and leaving it out is none.
 //!
-//! A block runs whenever the engine makes a plan, too: one token, whose ops are looked at and not run. It keeps no count of
-//! its calls.
+//! A block runs whenever the engine makes a plan, too: one token, whose ops are looked at and not run. It
+//! keeps no count of its calls.
 //!
 //! Inside, [`Exec`] is the only door, as for the engine's own model code: the calls are checked, profiled, and enqueued. What
 //! changes per step comes from device buffers (`step`), since steps may be recorded and replayed: numbers that the host
@@ -27,8 +27,8 @@ pub trait OwnBlock<D: Device> {
     /// What its ops raise.
     fn forward(&self, x: &mut Exec<'_, D>, place: Place<'_, '_, D>) -> Result<()>;
 
-    /// Whether decode steps of a model with this block may be captured and replayed. Without the promise they run op by
-    /// op: the engine cannot know what memory the block's ops were given.
+    /// Whether decode steps of a model with this block may be captured and replayed. Without the promise they
+    /// run op by op: the engine cannot know what memory the block's ops were given.
     fn capture(&self) -> Option<Capturable> {
         None
     }
@@ -42,8 +42,9 @@ impl Capturable {
     /// Promises it.
     ///
     /// # Safety
-    /// All device memory that the block's ops are given is the engine's, or is neither freed nor written by anyone else as
-    /// long as the model lives; and the block moves nothing out of [`Place::scratch`] or [`Place::step`], nor exchanges it.
+    /// All device memory that the block's ops are given is the engine's, or is neither freed nor written by
+    /// anyone else as long as the model lives; and the block moves nothing out of [`Place::scratch`] or
+    /// [`Place::step`], nor exchanges it.
     pub const unsafe fn promise() -> Self {
         Self(())
     }

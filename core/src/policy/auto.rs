@@ -1,11 +1,11 @@
 //! The automatic policy: what names and shapes tell about a model that no family describes.
 //!
-//! The rules are those of DeepSpeed's AutoTP, made explicit: blocks are numbered modules; inside one, the product that
-//! ends attention and the one that ends the feed-forward part are summed over ranks (known by name, or given by the
-//! user, DeepSpeed's `injection_policy`), all others are cut by outputs. What cannot be read from a file (how a fused q|k|v
-//! lies, whether positions rotate, the kind of a norm) is assumed, and every assumption is listed by
-//! [`Automatic::assumptions`]. A tensor that no rule places is a refusal that names it, and so is a field of the
-//! configuration that is not known (`fields`).
+//! The rules are those of DeepSpeed's AutoTP, made explicit: blocks are numbered modules; inside one, the
+//! product that ends attention and the one that ends the feed-forward part are summed over ranks (known by
+//! name, or given by the user, DeepSpeed's `injection_policy`), all others are cut by outputs. What cannot be
+//! read from a file (how a fused q|k|v lies, whether positions rotate, the kind of a norm) is assumed, and
+//! every assumption is listed by [`Automatic::assumptions`]. A tensor that no rule places is a refusal that
+//! names it, and so is a field of the configuration that is not known (`fields`).
 
 use super::describe::{GPT_LIKE, LLAMA_LIKE, Switches, decoder};
 use super::fields;

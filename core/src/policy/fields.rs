@@ -1,8 +1,9 @@
 //! What the automatic policy makes of the fields of a configuration.
 //!
-//! A field is read by a rule, or is known to change nothing about the forward pass; any other one that says something
-//! refuses the model. New architectures bring new fields: a model that ran without one would compute something
-//! else, and nobody would notice. A user may accept a field, which is then listed among the assumptions.
+//! A field is read by a rule, or is known to change nothing about the forward pass; any other one that says
+//! something refuses the model. New architectures bring new fields: a model that ran without one would
+//! compute something else, and nobody would notice. A user may accept a field, which is then listed among the
+//! assumptions.
 
 use super::describe::{ACT, EPS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, POSITIONS, VOCAB};
 use crate::config::ModelConfig;
@@ -94,7 +95,6 @@ const HARMLESS: &[&str] = &[
     "output_attentions",
     "output_hidden_states",
     "return_dict",
-    "is_encoder_decoder",
     "id2label",
     "label2id",
     "num_labels",
@@ -128,11 +128,12 @@ const NEUTRAL: &[(&str, f64)] = &[
     ("num_experts", 0.0),
 ];
 
-/// Types whose configuration has nothing but known fields, and whose code rotates neighbours instead of halves.
+/// Types whose configuration has nothing but known fields, and whose code rotates neighbours instead of
+/// halves.
 const ROTATE_NEIGHBOURS: &[&str] = &["cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"];
 
-/// Refuses a configuration with a field that is not known and says something; gives a sentence for each that is
-/// accepted.
+/// Refuses a configuration with a field that is not known and says something; gives a sentence for each that
+/// is accepted.
 ///
 /// # Errors
 /// `Config`, naming the field and its value.

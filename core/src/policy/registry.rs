@@ -52,8 +52,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Lets the automatic policy take a model whose configuration has these fields, which it does not know: what they
-    /// say is not computed. The plan lists them.
+    /// Lets the automatic policy take a model whose configuration has these fields, which it does not know:
+    /// what they say is not computed. The plan lists them.
     pub fn accept_unknown(&mut self, fields: impl IntoIterator<Item = String>) {
         self.accepted.extend(fields);
         self.renew();
@@ -69,9 +69,9 @@ impl Registry {
     /// The policy that fits best.
     ///
     /// # Errors
-    /// `Config` for a name of [`Registry::injection_policy`] that no module's name ends with, and for fields of
-    /// [`Registry::accept_unknown`] where a family fits; `NoPolicy` with every
-    /// policy's reason when none fits; `Binding` when two fit equally well.
+    /// `Config` for a name of [`Registry::injection_policy`] that no module's name ends with, and for fields
+    /// of [`Registry::accept_unknown`] where a family fits; `NoPolicy` with every policy's reason when none
+    /// fits; `Binding` when two fit equally well.
     pub fn choose(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
         if let Some(name) = self.given.as_ref().and_then(|given| given.unmatched(catalog)) {
             let allowed = "the end of the name of a module in the checkpoint";

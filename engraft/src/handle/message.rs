@@ -51,7 +51,8 @@ pub struct ModelInfo {
     pub plan: InjectionPlan,
 }
 
-/// Something that happened to a request; [`EngineHandle::submit`](crate::EngineHandle::submit) has an example.
+/// Something that happened to a request; [`EngineHandle::submit`](crate::EngineHandle::submit) has an
+/// example.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {

@@ -1,5 +1,6 @@
-//! Products of the sizes that models have: sums of 4,096 and more with several groups to a leaf, rings that go round many
-//! times, leaves that begin inside a group, thousands of outputs. Small cases hide a wrong stride behind its first step.
+//! Products of the sizes that models have: sums of 4,096 and more with several groups to a leaf, rings that
+//! go round many times, leaves that begin inside a group, thousands of outputs. Small cases hide a wrong
+//! stride behind its first step.
 
 use crate::gemm::{Case, all_kernels, case, of};
 use crate::machine::{Type, schedules};
@@ -17,7 +18,8 @@ fn sums_of_many_units_by_every_kernel() {
     several(Type::F16, Format::F16, 0, 4096, 6);
 }
 
-/// Three whole groups to a leaf and more; 43 units in leaves of 6 and 5: every other one begins inside a group.
+/// Three whole groups to a leaf and more; 43 units in leaves of 6 and 5: every other one begins inside a
+/// group.
 #[test]
 fn sums_of_many_groups_by_every_kernel() {
     several(Type::Bf16, Format::Int4, 128, 43 * 64, 3);

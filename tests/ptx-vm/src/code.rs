@@ -127,7 +127,8 @@ pub(crate) struct Code {
 pub(crate) enum Op {
     Nop,
     Lanewise(Lanewise, Slots),
-    /// The same into a register that some product has as sums or as operand a: the next one needs `wgmma.fence` before it.
+    /// The same into a register that some product has as sums or as operand a: the next one needs
+    /// `wgmma.fence` before it.
     IntoProduct(Lanewise, Slots),
     General(Box<ops::general::General>),
     Compare(Box<ops::compare::Compare>),

@@ -26,8 +26,9 @@ pub enum FaultKind {
     GlobalRace,
     /// An access to memory that an asynchronous copy or product still reads or writes: a wait is missing.
     MissingWait,
-    /// An asynchronous read of shared memory that plain stores wrote, with no `fence.proxy.async` between: the asynchronous
-    /// proxy may see what was there before. Or a product of registers that were written after the last `wgmma.fence`.
+    /// An asynchronous read of shared memory that plain stores wrote, with no `fence.proxy.async` between:
+    /// the asynchronous proxy may see what was there before. Or a product of registers that were written
+    /// after the last `wgmma.fence`.
     MissingFence,
     /// Lanes of a warp wait for each other at different collectives, or a lane calls a collective whose mask leaves it out.
     Divergence,

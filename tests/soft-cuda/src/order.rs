@@ -14,7 +14,8 @@ pub enum Order {
     OthersFirst,
     /// A coin for each step: now or later, this stream or that one.
     Seeded(u64),
-    /// Nothing runs: a device that hangs. Questions are answered with "not ready"; whoever waits without a limit hangs too.
+    /// Nothing runs: a device that hangs. Questions are answered with "not ready"; whoever waits without a
+    /// limit hangs too.
     Never,
 }
 

@@ -79,9 +79,9 @@ const fn wide(group: usize, width: usize, seqs: usize, queries: usize) -> Option
     Some(Wide { group, width, seqs, queries })
 }
 
-/// Heads as tensor cores take them, with several queries to a key, by turn: every width that there are kernels
-/// for, in the types that they take. Queries lie around those that are split over blocks: four of up to eight
-/// sequences, one of more.
+/// Heads as tensor cores take them, with several queries to a key, by turn: every width that there are
+/// kernels for, in the types that they take. Queries lie around those that are split over blocks: four of up
+/// to eight sequences, one of more.
 const WIDE: [Option<Wide>; 9] = [
     None,
     wide(4, 64, 9, 2),

@@ -1,10 +1,11 @@
 //! `cargo xtask kernels`: from `kernels/cuda/*.cu` to checked-in PTX, manifests and the gate on resources.
 //!
-//! The compiler is pinned and comes from its Python wheel, installed by `pip` into an ignored folder; nothing of a CUDA
-//! toolkit is needed. Sources are handed over in memory under fixed names, so the text does not depend on the machine.
-//! PTX is kept compressed, one file per stem and architecture; every stem has its own manifest in text, written together
-//! with its PTX: two people who work on two kernels never meet in a file. `--check` writes nothing: it compares texts,
-//! names every stale file, and holds what `ptxas` reports against `kernels/limits.txt`.
+//! The compiler is pinned and comes from its Python wheel, installed by `pip` into an ignored folder; nothing
+//! of a CUDA toolkit is needed. Sources are handed over in memory under fixed names, so the text does not
+//! depend on the machine. PTX is kept compressed, one file per stem and architecture; every stem has its own
+//! manifest in text, written together with its PTX: two people who work on two kernels never meet in a file.
+//! `--check` writes nothing: it compares texts, names every stale file, and holds what `ptxas` reports
+//! against `kernels/limits.txt`.
 
 mod manifest;
 mod nvrtc;

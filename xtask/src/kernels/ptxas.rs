@@ -26,7 +26,8 @@ pub type Report = BTreeMap<String, Resources>;
 pub struct Assembled {
     /// What every entry takes.
     pub entries: Report,
-    /// Its warnings: among them that wgmma is serialized, or `setmaxnreg` ignored. Such a text computes the same, slowly.
+    /// Its warnings: among them that wgmma is serialized, or `setmaxnreg` ignored. Such a text computes the
+    /// same, slowly.
     pub warnings: Vec<String>,
 }
 

@@ -9,8 +9,8 @@ use super::budget::{Budget, Res};
 use super::methods;
 use super::value::{Entries, Items, Value};
 
-/// JSON with the keys of its objects in their order, as Python keeps them; made by `serde_json::from_str`, which
-/// reads at most 128 levels.
+/// JSON with the keys of its objects in their order, as Python keeps them; made by `serde_json::from_str`,
+/// which reads at most 128 levels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
     /// `null`.

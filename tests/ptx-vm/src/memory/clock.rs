@@ -12,8 +12,8 @@ pub(crate) struct Clock {
     home: u32,
     own: Vec<u32>,
     foreign: BTreeMap<u32, Vec<u32>>,
-    /// What a fence between proxies stands behind, by cluster: of each warp the latest count whose writes the asynchronous
-    /// proxy sees. Empty where nobody has fenced.
+    /// What a fence between proxies stands behind, by cluster: of each warp the latest count whose writes the
+    /// asynchronous proxy sees. Empty where nobody has fenced.
     seen_async: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -65,7 +65,8 @@ impl Clock {
         row.and_then(|r| r.get(usize::from(warp))).is_some_and(|&c| c >= count)
     }
 
-    /// `fence.proxy.async`: what the owner is ordered after the asynchronous proxy sees, for whoever is ordered after this.
+    /// `fence.proxy.async`: what the owner is ordered after the asynchronous proxy sees, for whoever is
+    /// ordered after this.
     pub(crate) fn fence_async(&mut self) {
         let Clock { home, own, seen_async, .. } = self;
         raise(seen_async.entry(*home).or_default(), own);

@@ -178,7 +178,8 @@ impl Cell {
         None
     }
 
-    /// The warp whose write to some of these bytes the asynchronous proxy may not see: no fence stands between.
+    /// The warp whose write to some of these bytes the asynchronous proxy may not see: no fence stands
+    /// between.
     pub(crate) fn hidden_write(&self, bytes: u8, me: &Party<'_>) -> Option<u16> {
         let there =
             self.write_count != 0 && self.write_bytes & bytes != 0 && self.write_cluster == me.cluster;

@@ -51,8 +51,8 @@ entries! {
         Ok(())
     }
 
-    /// Which texts the linker compiles: 0 all, 1 those for one device's own features only where the caller names that target,
-    /// 2 none.
+    /// Which texts the linker compiles: 0 all, 1 those for one device's own features only where the caller
+    /// names that target, 2 none.
     early fn engraftSoftCudaSetLinker(d, linker: u32) {
         d.settings.linker = Linker::from_number(linker).ok_or(Code::INVALID_VALUE)?;
         Ok(())

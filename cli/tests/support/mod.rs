@@ -1,0 +1,56 @@
+//! The program as a child process, and folders for it: what tests of the program share.
+
+// Reason: each test takes its part.
+#![allow(dead_code)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+pub fn engraft(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_engraft")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+pub fn with_input(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that fails before it reads has closed the pipe.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+pub fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn manifest() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A folder that this test alone uses.
+pub fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A copy of the demo model's folder.
+pub fn demo_copy(name: &str) -> PathBuf {
+    let to = folder(name);
+    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(manifest().join("../engraft/demo-model").join(file), to.join(file)).unwrap();
+    }
+    to
+}
