@@ -2,8 +2,8 @@
 //!
 //! Compiles `engraft/web` to wasm32, makes its JavaScript side, and puts both beside the page and the demo model in
 //! `target/web/site`. Where the toolchain has no standard library for wasm32 and rustup cannot bring it, the library is built
-//! from source, and the command says so: from the toolchain's own sources (component `rust-src`), from a folder that is
-//! named, or from Debian's source package of the same compiler.
+//! from source, and the command says so: from the toolchain's own sources (component `rust-src`), or from a folder that is
+//! named.
 
 #[path = "web_serve.rs"]
 mod serve;
@@ -12,10 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 const TARGET: &str = "wasm32-unknown-unknown";
-
-/// Debian's package of the compiler's sources, by the compiler's version.
-const DEBIAN: [(&str, &str); 1] =
-    [("1.95.0", "https://deb.debian.org/debian/pool/main/r/rustc/rust-src_1.95.0+dfsg1-2~bpo13+1_all.deb")];
 
 type Outcome<T> = Result<T, String>;
 
@@ -62,7 +58,7 @@ fn build(target: &Path, site: &Path, sources: Option<PathBuf>) -> Outcome<()> {
     if !std_is_here()? && !rustup_brings_it() {
         let library = match sources {
             Some(folder) => folder,
-            None => std_sources(target)?,
+            None => std_sources()?,
         };
         println!("no standard library for {TARGET} here: it is built from {}", library.display());
         // The compiler is a stable one; building its own library is what it would not do unasked.
@@ -132,33 +128,16 @@ fn rustup_brings_it() -> bool {
 }
 
 /// The folder `library` of the compiler's sources.
-fn std_sources(target: &Path) -> Outcome<PathBuf> {
+fn std_sources() -> Outcome<PathBuf> {
     let own = PathBuf::from(asked("rustc", &["--print", "sysroot"])?).join("lib/rustlib/src/rust/library");
     if own.join("std").is_dir() {
         return Ok(own);
     }
     let version = asked("rustc", &["--version"])?;
-    let version = version.split_whitespace().nth(1).unwrap_or_default();
-    let known = DEBIAN.iter().find(|(v, _)| *v == version);
-    let (_, url) = known.ok_or_else(|| {
-        format!(
-            "no sources of rustc {version} are known; `rustup component add rust-src`, or --std-source FOLDER"
-        )
-    })?;
-    let unpacked = target.join("rust-src");
-    let library = unpacked.join(format!("usr/src/rustc-{version}/library"));
-    if !library.join("std").is_dir() {
-        println!("fetching {url}");
-        std::fs::create_dir_all(&unpacked).map_err(|e| format!("{}: {e}", unpacked.display()))?;
-        let package = unpacked.join("rust-src.deb");
-        let mut fetch = Command::new("curl");
-        fetch.args(["--silent", "--show-error", "--fail", "--location", "--output"]).arg(&package).arg(url);
-        finish(fetch)?;
-        let mut unpack = Command::new("dpkg-deb");
-        unpack.arg("-x").arg(&package).arg(&unpacked);
-        finish(unpack)?;
-    }
-    Ok(library)
+    Err(format!(
+        "no standard library for {TARGET} and no sources of it beside {version}; `rustup target add {TARGET}`, \
+         `rustup component add rust-src`, or --std-source FOLDER (the folder `library` of that compiler's sources)"
+    ))
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
