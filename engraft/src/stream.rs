@@ -242,3 +242,51 @@ impl Iterator for TextStream {
         wait(|context| self.poll(context))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use engraft_core::text::Tokenizer;
+    use serde_json::{Value, json};
+
+    /// A tokenizer whose token 1 is the first byte of a character: its text is known only at the end.
+    fn held_bytes() -> Tokenizer {
+        let file = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "ByteFallback"},
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "<0xE2>": 1}, "unk_token": "a"}});
+        Tokenizer::from_json(file.to_string().as_bytes(), &Value::Null).unwrap()
+    }
+
+    fn stream(stop: &str) -> TextStream {
+        TextStream {
+            sampling: SamplingParams::default(),
+            tokens: None,
+            detokenizer: held_bytes().stream(),
+            stops: StopMatcher::new(&[stop]).unwrap(),
+            stop_strings: vec![stop.to_string()],
+            stop_ids: Vec::new(),
+            first: Duration::ZERO,
+            stats: Stats::default(),
+        }
+    }
+
+    #[test]
+    fn a_stop_string_in_the_text_that_was_held_to_the_end_ends_it() {
+        for (stop, text, finish) in [
+            ("\u{FFFD}", "a", TextFinish::StopString("\u{FFFD}".into())),
+            ("a\u{FFFD}", "", TextFinish::StopString("a\u{FFFD}".into())),
+            ("b", "a\u{FFFD}", TextFinish::Length),
+            ("\u{FFFD}b", "a\u{FFFD}", TextFinish::Length),
+        ] {
+            let mut stream = stream(stop);
+            let events = [Event::Token(0), Event::Token(1), Event::Finished(Finish::Length)];
+            let pieces = events.map(|event| stream.piece(Some(Ok(event)), Duration::ZERO).unwrap());
+            assert_eq!(
+                (pieces.concat().as_str(), stream.stats().finish.as_ref()),
+                (text, Some(&finish)),
+                "{stop:?}"
+            );
+        }
+    }
+}

@@ -217,6 +217,12 @@ pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
     }
 }
 
+/// Whether a lab has time for cases of the sizes that models have: on the software driver, kernels have tests of their
+/// own for them (`kernels/tests`).
+pub fn takes_large(lab: &str) -> bool {
+    !lab.starts_with("cuda-soft") && !lab.contains("swiftshader") && !lab.ends_with("-subgroups")
+}
+
 /// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is,
 /// `wgpu` is any adapter, `wgpu:part` one whose name has that part.
 pub fn missing(required: &str, here: &[String], cuda: &[String]) -> Vec<String> {

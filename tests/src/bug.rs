@@ -75,6 +75,11 @@ impl<'a> Strike<'a> {
         self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1
     }
 
+    /// Counts calls likewise: true for the first one.
+    pub fn first_call(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
     /// Copies words to the host.
     pub fn words<T: bytemuck::Pod>(&mut self, words: BufRef<'_, CpuMem, T>) -> Result<Vec<T>> {
         let mut host = vec![T::zeroed(); words.len()];

@@ -162,10 +162,31 @@ fn run<S: OpSpec, B: Backend>(
     spec.run(&mut Device::new(backend, record)?, case)
 }
 
+/// Seeds of cases of the sizes that models have, in reports.
+const LARGE: u64 = 1 << 20;
+
 /// Puts one case of an op through all comparisons.
 pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u64, report: &mut Report) {
     let mut dice = Dice::new(seed);
     let case = spec.sample(dtype, &mut dice);
+    compare(lab, spec, dtype, (seed, case, dice), report);
+}
+
+/// Puts an op's cases of the sizes that models have through all comparisons.
+pub fn check_large<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, report: &mut Report) {
+    let mut dice = Dice::new(LARGE);
+    for (seed, case) in (LARGE..).zip(spec.large(dtype, &mut dice)) {
+        compare(lab, spec, dtype, (seed, case, dice.clone()), report);
+    }
+}
+
+fn compare<S: OpSpec, B: Backend>(
+    lab: &Lab<B>,
+    spec: S,
+    dtype: Float,
+    (seed, case, mut dice): (u64, S::Case, Dice),
+    report: &mut Report,
+) {
     let mut referee = Referee { report, backend: &lab.name, op: spec.name(), dtype, seed };
     let subject = &lab.subject;
     let numerics = subject.numerics();

@@ -49,6 +49,10 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     }
     /// A case from dice.
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Self::Case;
+    /// Cases of the sizes that models have: strides, rings and buffers that small cases never use up.
+    fn large(&self, _dtype: Float, _dice: &mut Dice) -> Vec<Self::Case> {
+        Vec::new()
+    }
     /// Runs it on a device.
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Self::Case) -> Result<Vec<Output>>;
     /// What it should give, by f64 or integers and without cleverness.

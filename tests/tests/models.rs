@@ -14,7 +14,7 @@ use engraft_core::engine::{Captured, EncoderInput, Engine, Layers, Request, Want
 use engraft_core::inject::{InjectionPlan, inject, kernels};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
-use engraft_core::policy::Registry;
+use engraft_core::policy::{Registry, RopeScaling};
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig, Isa};
@@ -323,4 +323,27 @@ fn goldens_pass_fused_and_composed() {
         }
     }
     assert!(passed >= 2 * (DECODERS.len() + ENCODERS.len() + 3), "{passed} passed");
+}
+
+/// LongRoPE's second list of divisors begins with the first prompt that is longer than the original context: a prompt of
+/// exactly as many tokens still has the first list's numbers.
+#[test]
+fn the_original_context_belongs_to_the_short_divisors() {
+    let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Fused, isa: None }).unwrap();
+    let mut engine = engine(&cpu, "phi3_longrope", config());
+    let RopeScaling::Long { original, .. } = engine.model().spec.ropes[0].scaling else { panic!("LongRoPE") };
+    let vocab = engine.model().spec.vocab;
+    let mut logits = |len: usize| {
+        let prompt: Vec<u32> = (0..len as u32).map(|i| i * 37 % 250 + 3).collect();
+        let id =
+            engine.put(Request { max_new_tokens: 1, ..request(&prompt, SamplingParams::default()) }).unwrap();
+        engine.run().unwrap();
+        let mut all = engine.take_captured(id).unwrap().logits;
+        all.truncate((original - 1) * vocab);
+        assert_eq!(all.len(), (original - 1) * vocab);
+        all.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()
+    };
+    let short = logits(original - 1);
+    assert!(logits(original) == short, "{original} tokens");
+    assert!(logits(original + 1) != short, "{} tokens", original + 1);
 }

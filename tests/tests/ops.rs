@@ -6,7 +6,7 @@
 
 use conformance::alone::{self, Losses};
 use conformance::backends::{self, LabVisitor};
-use conformance::laws::{Lab, Report, check};
+use conformance::laws::{Lab, Report, check, check_large};
 use conformance::registry::{self, OpSpec, Visitor};
 use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
@@ -57,6 +57,9 @@ fn trial<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(
     let mut report = Report::default();
     for seed in 0..backends::seeds(&lab.name, spec.packed(), spec.turns(dtype)) {
         check(lab, spec, dtype, seed, &mut report);
+    }
+    if backends::takes_large(&lab.name) {
+        check_large(lab, spec, dtype, &mut report);
     }
     COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);
     if report.failures.is_empty() {

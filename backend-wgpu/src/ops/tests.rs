@@ -5,11 +5,12 @@ use crate::tests::{opened, opened_as};
 use crate::{Wgpu, WgpuConfig, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{
-    Buf, BufMut, Device, Float, HostWeight, KvLayout, Mat, MatLayout, MatMut, Slab, StepShape, Table,
+    Buf, BufMut, Device, Float, HostWeight, KvLayout, Mat, MatLayout, MatMut, MatRef, Slab, StepShape, Table,
     WeightFormat, WeightInfo, WeightUse,
 };
+use engraft_core::numerics::Mode;
 use engraft_core::ops::*;
-use engraft_core::params::{Heads, Scores};
+use engraft_core::params::{Heads, NormKind, Scores};
 use std::sync::Arc;
 
 /// What lies around operands.
@@ -163,14 +164,16 @@ fn ones(words: &[u32]) -> usize {
 #[test]
 fn slots_and_pages_out_of_range_write_nothing() {
     let Some(mut bench) = Bench::new() else { return };
-    let rows = bench.ones(HOSTILE.len(), 8);
-    let slots = bench.words(&HOSTILE);
-    let slots = slots.view().of_allocation::<i32>(0..HOSTILE.len()).unwrap();
+    // The last slot that there is, and the first two that there are not.
+    let slots = [&HOSTILE[..], &[15, 16, 17]].concat();
+    let (count, slots) = (slots.len(), bench.words(&slots));
+    let rows = bench.ones(count, 8);
+    let slots = slots.view().of_allocation::<i32>(0..count).unwrap();
     let (mut slab, [keys, values]) = bench.slab(KvLayout { pages: 4, ..layout() });
-    let (k, v) = (rows.view(6).unwrap(), rows.view(6).unwrap());
+    let (k, v) = (rows.view(count).unwrap(), rows.view(count).unwrap());
     bench.run(KvAppend { k, v, slots, kv: slab.view_mut() });
     for slab in [&keys, &values] {
-        assert_eq!(ones(&bench.inside(slab)), 8);
+        assert_eq!(ones(&bench.inside(slab)), 16, "slots 5 and 15");
     }
     let pages = bench.words(&[u32::MAX, 1, 4]);
     let (mut k, mut v) = (bench.guarded(12 * 8), bench.guarded(12 * 8));
@@ -180,6 +183,43 @@ fn slots_and_pages_out_of_range_write_nothing() {
         let got = bench.inside(out);
         assert!(got[..4 * 8].iter().chain(&got[8 * 8..]).all(|w| *w == 0), "{got:x?}");
         assert_eq!(ones(&got), 8);
+    }
+}
+
+/// More rows than workgroups, so that each takes a second one: what its invocations share of the first row must not
+/// reach the second. Rows repeat with a period that the number of workgroups is no multiple of.
+#[test]
+fn norms_of_more_rows_than_workgroups_keep_rows_apart() {
+    const PERIOD: usize = 7;
+    for mode in [Mode::Reference, Mode::Invariant] {
+        let Some(gpu) = opened_as(WgpuConfig { mode, ..WgpuConfig::default() }) else { return };
+        let groups = gpu.limits().groups as usize;
+        assert_ne!(groups % PERIOD, 0);
+        let (rows, cols, mut bench) = (2 * groups + 5, 24, Bench::on(gpu));
+        let weight = bench.weight(1, cols, WeightUse::Vector);
+        let values: Vec<f32> =
+            (0..rows * cols).map(|i| ((i / cols % PERIOD) * 31 + i % cols) as f32 - 100.0).collect();
+        let words: Vec<u32> = values.iter().map(|v| v.to_bits()).collect();
+        let x = bench.words(&words);
+        let x = MatRef::new(x.view().mem(), MatLayout::dense(rows, cols, Float::F32)).unwrap();
+        let norm = NormWeights {
+            kind: NormKind::Rms,
+            eps: 1e-5,
+            weight: Some(&weight),
+            bias: None,
+            plus_one: false,
+        };
+        let mut out = bench.guarded(rows * cols);
+        bench.run(Norm { x, norm, out: out.mat(rows, cols) });
+        let got = bench.inside(&out);
+        for (row, got) in got.chunks(cols).enumerate() {
+            let first = &values[row % PERIOD * cols..][..cols];
+            let mean = first.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / cols as f64;
+            for (got, x) in got.iter().zip(first) {
+                let (got, want) = (f64::from(f32::from_bits(*got)), f64::from(*x) / (mean + 1e-5).sqrt());
+                assert!((got - want).abs() < 1e-5, "row {row} of {rows}: {got}, not {want}");
+            }
+        }
     }
 }
 

@@ -156,4 +156,34 @@ mod tests {
         let (f, _) = frequencies(&spec(RopeScaling::Stored), Some(&[2.0; 4])).unwrap();
         assert_eq!(f[0], 0.5);
     }
+
+    /// Head 64, original context 4096: the pairs of 32 turns and of 1 turn are 10.47 and 22.52, so the ramp goes from
+    /// 10 to 23, with both ends rounded outwards.
+    #[test]
+    fn yarn_stretches_between_whole_pairs() {
+        let yarn = |truncate| RopeScaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original: 4096.0,
+            attention_factor: 1.25,
+            truncate,
+        };
+        let plain = |i: usize| 10_000f64.powf(-(i as f64) / 32.0);
+        let shares = |truncate| {
+            let spec = RopeSpec { columns: 64, ..spec(yarn(truncate)) };
+            let (f, attention) = frequencies(&spec, None).unwrap();
+            assert_eq!((f.len(), attention), (32, 1.25));
+            // f / plain = 1 - share * 3/4, solved for the share of the divided frequency.
+            (0..32).map(|i| (1.0 - f[i] / plain(i)) / 0.75).collect::<Vec<f64>>()
+        };
+        let whole = shares(true);
+        for (i, share) in whole.iter().enumerate() {
+            let want = ((i as f64 - 10.0) / 13.0).clamp(0.0, 1.0);
+            assert!((share - want).abs() < 1e-12, "pair {i}: {share}, not {want}");
+        }
+        let exact = shares(false);
+        assert!(exact[10].abs() < 1e-12 && whole[11] > exact[11], "from 10.47: {}", exact[11]);
+        assert!((exact[23] - 1.0).abs() < 1e-12 && whole[22] < exact[22] && exact[22] < 1.0);
+    }
 }

@@ -520,3 +520,55 @@ fn biases_of_row_parallel_products_are_replicated() {
         }
     }
 }
+
+/// A norm's epsilon that a configuration does not state is that of the reference's configuration class.
+#[test]
+fn epsilons_that_are_not_stated_are_the_references() {
+    let families = [
+        (1e-12, &["bert", "roberta", "electra", "albert", "distilbert"][..]),
+        (
+            1e-6,
+            &["llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "gemma3"],
+        ),
+        (
+            1e-5,
+            &[
+                "phi3",
+                "mixtral",
+                "olmo2",
+                "exaone4",
+                "phi",
+                "starcoder2",
+                "stablelm",
+                "gpt2",
+                "gpt_neo",
+                "gpt_neox",
+                "gptj",
+                "gpt_bigcode",
+                "codegen",
+                "bloom",
+                "falcon_7b",
+                "mpt",
+                "opt",
+                "clip_text",
+            ],
+        ),
+    ];
+    for (want, names) in families {
+        for name in names {
+            let mut case = Case::load(name);
+            let nested = ["text_config", "vision_config"];
+            let objects = case.config.as_object_mut().unwrap();
+            objects.retain(|field, _| !field.contains("eps"));
+            for field in nested {
+                if let Some(inner) = objects.get_mut(field).and_then(Value::as_object_mut) {
+                    inner.retain(|field, _| !field.contains("eps"));
+                }
+            }
+            let spec = case.spec().unwrap();
+            let block = &spec.blocks[0];
+            let norm = block.attn_norm.or(block.mlp_norm).or(spec.final_norm);
+            assert_eq!(norm.map(|norm| f64::from(norm.eps) as f32), Some(want as f32), "{name}");
+        }
+    }
+}

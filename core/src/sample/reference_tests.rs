@@ -198,6 +198,29 @@ fn top_p_and_min_p_cut_where_they_should() {
     assert_eq!(drawn(SamplingParams { min_p: 0.3, ..p }), [1, 3]);
 }
 
+/// Equal weights meet the bound exactly: what is ranked before a token must stay below it.
+#[test]
+fn top_p_ends_where_the_sum_equals_it() {
+    let logits = [0.5f32; 4];
+    for (top_p, want) in [(0.25, vec![0]), (0.5, vec![0, 1]), (0.75, vec![0, 1, 2])] {
+        let p = SamplingParams { temperature: 1.0, top_p, ..Default::default() };
+        let mut set: Vec<u32> = (0..500).map(|i| sample(&logits, &p, i)).collect();
+        set.sort();
+        set.dedup();
+        assert_eq!(set, want, "top-p {top_p}");
+    }
+}
+
+/// Of two equal weights the first ends at half of the range: a target there is the second one's. One position in 2^31
+/// has such a target; this one was searched for.
+#[test]
+fn a_target_at_the_end_of_a_weight_is_the_next_ones() {
+    let position = 712_944_232;
+    assert_eq!(draw_bits([0, 0], 7, position, 0) >> 33, 1 << 30, "the target among two weights of 2^30");
+    let p = SamplingParams { temperature: 1.0, seed: 0, ..Default::default() };
+    assert_eq!(sample(&[0.5, 0.5], &p, position), 1);
+}
+
 #[test]
 fn rows_without_hope_and_infinities_are_defined() {
     let sampled = SamplingParams { temperature: 1.0, top_k: 3, top_p: 0.9, ..Default::default() };

@@ -169,6 +169,23 @@ fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     }
 }
 
+/// A long context with the heads of a model: decoding beside a chunk of a prompt; over plain rows one long text.
+fn large(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
+    let heads = Heads { heads: 8, kv_heads: 2, k_dim: 128, v_dim: 128 };
+    let lengths: &[(usize, usize)] = if dense { &[(257, 257)] } else { &[(1, 4097), (1, 4096), (17, 4095)] };
+    let seqs = lengths.iter().map(|&(queries, len)| Seq {
+        queries,
+        len,
+        q: dice.values(queries * heads.q_cols(), 2.0, dtype),
+        k: dice.values(len * heads.k_cols(), 1.0, dtype),
+        v: dice.values(len * heads.v_cols(), 1.0, dtype),
+    });
+    let seqs = seqs.collect();
+    let scores = Scores { scale: 0.088_388_346, causal: !dense, window: None, soft_cap: None, alibi: None };
+    let (page_size, page_seed, padding) = (16, dice.bits(), 0);
+    Case { heads, scores, seqs, dtype, kv_dtype: dtype, page_size, page_seed, padding, lays: lays(dice) }
+}
+
 impl Case {
     fn rows(&self) -> usize {
         self.seqs.iter().map(|s| s.queries).sum()
@@ -290,6 +307,9 @@ impl OpSpec for Attend {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, false)
     }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        vec![large(dtype, dice, false)]
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (slab, table, stride) = case.slab(dev)?;
         let table = dev.buffer(&table)?;
@@ -342,6 +362,9 @@ impl OpSpec for AttendDense {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, true)
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        vec![large(dtype, dice, true)]
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let h = case.heads;

@@ -13,7 +13,7 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Weight};
-use engraft_core::mem::{Float, WeightFormat, WeightUse};
+use engraft_core::mem::{Block, Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, LinearOpKind, Op, OpKind, Then};
 use engraft_core::params::Act;
@@ -85,6 +85,21 @@ fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usiz
     }
 }
 
+/// Matmuls of models: thousands of outputs with long sums, leaves that end inside a block of two panels, more rows than
+/// one block of them, and rows around those that take a kernel of their own.
+fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec<Case> {
+    let formats =
+        [WeightFormat::Plain(dtype), WeightFormat::Plain(Float::F32), WeightFormat::Block(Block::Q8_0)];
+    let cases = shapes.iter().zip(formats.iter().cycle()).map(|(&(rows, n, k), &format)| {
+        let k = weight::columns(format, k);
+        let drawn = case(dtype, dice, true, format, n, k);
+        let x = Grid::random(dice, rows, k, dtype, 1.0);
+        let residual = dice.values(rows * n, 1.0, dtype);
+        Case { x, residual, grain: 1, tied: false, ..drawn }
+    });
+    cases.collect()
+}
+
 /// What a library of matmuls is offered: many rows, a weight of x's own type, no bias.
 pub fn many(dtype: Float, dice: &mut Dice) -> Case {
     let (k, n) = (dice.pick(&[16, 64, 112, 320]), dice.pick(&[8, 48, 72, 136]));
@@ -142,6 +157,10 @@ impl OpSpec for Linear {
         }
         case
     }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        let few = [(3, 96, 160), (4, 96, 160), (5, 96, 160)];
+        large(dtype, dice, &[&[(1, 4112, 4096), (40, 512, 5000), (133, 80, 4128)], &few[..]].concat())
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.weights(dev)?;
         let x = dev.grid(&case.x)?;
@@ -175,6 +194,9 @@ impl OpSpec for LinearAct {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 2, true, false)
     }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        large(dtype, dice, &[(9, 1040, 4096)])
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.weights(dev)?;
         let x = dev.grid(&case.x)?;
@@ -206,6 +228,9 @@ impl OpSpec for GatedLinear {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 4, true, true)
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        large(dtype, dice, &[(9, 1040, 4096)])
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.packed(dev, WeightUse::GatedLinear { grain: case.grain })?;
@@ -240,6 +265,9 @@ impl OpSpec for LinearAdd {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 6, false, false)
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        large(dtype, dice, &[(9, 1040, 4096)])
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.weights(dev)?;

@@ -107,6 +107,18 @@ fn draw(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
     }
 }
 
+/// Rows as wide as models have them, and one value wider and narrower than a power of two.
+fn large(dtype: Float, dice: &mut Dice) -> Vec<Case> {
+    let wide = [4095, 4096, 4097, 16_384].map(|width| Case {
+        x: Grid::random(dice, 3, width, dtype, 1.0),
+        other: Grid::random(dice, 3, width, dtype, 1.0),
+        set: NormSet::random(dice, width),
+        width,
+        lay: Lay::random(dice),
+    });
+    wide.into()
+}
+
 fn alone(case: &Case, dice: &mut Dice, outputs: usize) -> Option<Part<Case>> {
     let r = dice.below(case.x.rows);
     let part = Case { x: case.x.only(r), other: case.other.only(r), ..case.clone() };
@@ -130,6 +142,9 @@ impl OpSpec for Norm {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 1)
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        large(dtype, dice)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let operands = case.set.operands(dev)?;
@@ -193,6 +208,9 @@ impl OpSpec for AddNorm {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 1)
     }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        large(dtype, dice)
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let operands = case.set.operands(dev)?;
         let (mut residual, x) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
@@ -229,6 +247,9 @@ impl OpSpec for ReduceAddNorm {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         draw(dtype, dice, 1)
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        large(dtype, dice)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let operands = case.set.operands(dev)?;

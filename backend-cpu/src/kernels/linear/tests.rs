@@ -118,6 +118,47 @@ fn long_sums_cross_pieces_and_row_blocks() {
     }
 }
 
+/// Two panels at once with leaves that end inside a piece, more rows than a block, and every bound of `gemm.rs` with one
+/// less and one more.
+#[test]
+fn sizes_of_models_and_around_every_bound() {
+    let around = |bound: usize| [bound - 1, bound, bound + 1];
+    let rows_around = around(132).map(|t| (36, 40, t));
+    let wide = around(512).map(|k| (36, k, 9));
+    let direct = around(2048).map(|k| (36, k, 9));
+    let large = [(512, 5000, 40), (4112, 4096, 3)];
+    let shapes: Vec<_> = rows_around.into_iter().chain(wide).chain(direct).chain(large).collect();
+    let machines = machines(Madd::Fused);
+    for (format, source) in FORMATS {
+        for &(n, k, t) in &shapes {
+            let raw = rows(format, n, k);
+            let w = weights(format, &raw, n, k);
+            let x = values(t * k, t as u64);
+            // Every output of small matmuls, some of large ones: the reference is scalar.
+            let some = (0..t * n).step_by(if n * k > 1 << 20 { 61 } else { 1 });
+            let want: Vec<(usize, f32)> =
+                some.map(|i| (i, dot(Madd::Fused, &x[i / n * k..][..k], &w[i % n * k..][..k], 1))).collect();
+            for m in &machines {
+                let p = Packed::new(format, n, k, 1, Layout::Plain)
+                    .and_then(|p| p.filled(&m.pool, source, &raw))
+                    .unwrap();
+                let mut y = vec![f32::NAN; t * n];
+                // SAFETY: the slices outlive the call.
+                let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+                linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
+                for &(i, want) in &want {
+                    assert_eq!(
+                        y[i].to_bits(),
+                        want.to_bits(),
+                        "{format} {n}x{k} t={t} output {i} {:?}",
+                        m.isa
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// The composed ops, one rounding each.
 fn composed(
     after: &str,

@@ -260,3 +260,64 @@ impl Source for Merged {
         self.infos.iter().map(bytes).fold(0, u64::saturating_add)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The layers that DeepSpeed's automatic tensor parallelism and Megatron split, from their sources.
+    #[test]
+    fn layers_are_cut_as_those_who_saved_them_cut_them() {
+        let by_output = [
+            "query_key_value",
+            "query",
+            "key",
+            "value",
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "dense_h_to_4h",
+            "gate_proj",
+            "up_proj",
+            "fc1",
+            "fc_in",
+            "w1",
+            "w3",
+            "wq",
+            "wk",
+            "wv",
+            "word_embeddings",
+            "embed_tokens",
+            "wte",
+            "lm_head",
+            "final_linear",
+        ];
+        let by_input = [
+            "attention.dense",
+            "self_attention.dense",
+            "attention.output.dense",
+            "dense_4h_to_h",
+            "o_proj",
+            "out_proj",
+            "down_proj",
+            "fc2",
+            "fc_out",
+            "wo",
+            "w2",
+            "linear_proj",
+        ];
+        for (names, weight, bias) in
+            [(&by_output[..], Cut::Rows, Cut::Rows), (&by_input, Cut::Columns, Cut::Same)]
+        {
+            for name in names {
+                let of =
+                    |suffix, rank| Cut::of(&format!("model.layers.0.{name}.{suffix}"), rank, QkvOrder::Heads);
+                assert_eq!((of("weight", 2), of("bias", 1)), (weight, bias), "{name}");
+            }
+        }
+        for whole in ["model.norm.weight", "model.layers.0.my_o_proj2.weight", "model.layers.0.o_proj.scale"]
+        {
+            assert_eq!(Cut::of(whole, 2, QkvOrder::Heads), Cut::Same, "{whole}");
+        }
+    }
+}
