@@ -1,6 +1,7 @@
 //! What may be chosen for an op: a kernel with its key, or the composed form. `ops` chooses.
 
 use crate::simd::Isa;
+use engraft_core::Error;
 use engraft_core::backend::Coverage;
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::ops::{OpKind, Signature};
@@ -65,4 +66,9 @@ impl Choice {
         let reads = signature.weight.map_or(Reads::Values(signature.x), Reads::Weight);
         Choice::Kernel(CpuKernel { op: signature.op, reads, isa })
     }
+}
+
+/// That an op, or a part of one, has no kernel here.
+pub(crate) fn unsupported(op: impl Into<String>, reason: &str) -> Error {
+    Error::Unsupported { op: op.into(), backend: "cpu".into(), reason: reason.into() }
 }

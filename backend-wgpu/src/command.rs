@@ -68,13 +68,21 @@ fn place<'a>(
     if whole <= limits.binding {
         return Ok(Place { slot: Slot { mem, offset: 0, size: whole }, offset: word(first)? });
     }
-    let from = (first * size) as u64 / ALIGN * ALIGN;
-    let to = (((first + count) * size) as u64).next_multiple_of(16).min(whole);
+    let (from, to, inside) = window(first, count, size, whole);
     if to - from > limits.binding {
         return Err(too_large(limits, to - from, what));
     }
-    let offset = word(first - from as usize / size)?;
-    Ok(Place { slot: Slot { mem, offset: from, size: (to - from).max(16) }, offset })
+    Ok(Place { slot: Slot { mem, offset: from, size: (to - from).max(16) }, offset: word(inside)? })
+}
+
+/// Bytes `from..to` to bind for `count` elements of `size` bytes from element `first` on, and where among the
+/// elements of that window the first one lies: windows begin at a multiple of [`ALIGN`] and at a whole element.
+fn window(first: usize, count: usize, size: usize, whole: u64) -> (u64, u64, usize) {
+    let align = ALIGN as usize;
+    let step = (1..=align).find(|n| n * size % align == 0).unwrap_or(align);
+    let inside = first % step;
+    let to = (((first + count) * size) as u64).next_multiple_of(16).min(whole);
+    (((first - inside) * size) as u64, to, inside)
 }
 
 /// Binds a matrix.
@@ -221,5 +229,26 @@ impl Groups {
             self.dead = dead;
             self.dead.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALIGN, window};
+
+    /// Elements whose size divides the alignment, and rows of the sampling table, of which it is no multiple.
+    #[test]
+    fn windows_begin_at_whole_elements() {
+        let whole = 1 << 20;
+        for size in [1, 2, 4, 8, 16, 48] {
+            for first in [0, 1, 5, 15, 16, 17, 63, 64, 65, 1000, 4097] {
+                let (from, to, inside) = window(first, 3, size, whole);
+                assert_eq!(from % ALIGN, 0, "{first} of {size} bytes");
+                assert_eq!(from as usize + inside * size, first * size, "{first} of {size} bytes");
+                assert!(to as usize >= (first + 3) * size && to % 16 == 0, "{first} of {size} bytes");
+                assert!(inside * size < 16 * ALIGN as usize, "{first} of {size} bytes: a window too wide");
+            }
+        }
+        assert_eq!(window(30, 2, 48, 32 * 48), (768, 1536, 14));
     }
 }

@@ -1,11 +1,12 @@
 //! Element by element.
 
-use super::activation;
-use crate::kernels::elementwise as kernel;
+use crate::kernels::{self, elementwise as kernel};
 use crate::mem::Rows;
+use crate::select::unsupported;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
 use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Scale};
+use engraft_core::params::Act;
 
 pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<()> {
     match op {
@@ -30,4 +31,18 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
             stream.enqueue(move |cpu| kernel::convert(cpu.machine(), x.read(), out.write()))
         }
     }
+}
+
+/// The kernel's name of an activation.
+pub(super) fn activation(act: Act) -> Result<kernels::Activation> {
+    use kernels::Activation as A;
+    Ok(match act {
+        Act::Relu => A::Relu,
+        Act::Silu => A::Silu,
+        Act::Gelu => A::GeluErf,
+        Act::GeluTanh => A::GeluTanh,
+        Act::QuickGelu => A::QuickGelu,
+        Act::Tanh => A::Tanh,
+        other => return Err(unsupported(format!("activation {other:?}"), "no kernel")),
+    })
 }

@@ -1,6 +1,6 @@
 //! Matmuls with their epilogues.
 
-use super::activation;
+use super::elementwise::activation;
 use crate::kernels::Activation;
 use crate::kernels::linear::{After, Epilogue, linear as kernel};
 use crate::mem::Rows;

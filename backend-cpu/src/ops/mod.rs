@@ -17,12 +17,11 @@ mod sample;
 
 use crate::kernels;
 use crate::mem::Rows;
-use crate::select::Choice;
+use crate::select::{Choice, unsupported};
 use crate::simd::Isa;
 use crate::{Cpu, CpuStream};
+use engraft_core::Result;
 use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
-use engraft_core::params::Act;
-use engraft_core::{Error, Result};
 
 /// How an op runs here: the one choice behind what is reported and what is done.
 pub(crate) fn select(signature: &Signature, isa: Isa) -> Choice {
@@ -60,10 +59,6 @@ impl Run<Cpu> for CpuStream {
     }
 }
 
-fn unsupported(op: impl Into<String>, reason: &str) -> Error {
-    Error::Unsupported { op: op.into(), backend: "cpu".into(), reason: reason.into() }
-}
-
 impl Rows {
     /// A kernel's view to read.
     fn read(&self) -> kernels::Rows {
@@ -77,18 +72,4 @@ impl Rows {
         // SAFETY: as in `read`; what an op writes was borrowed exclusively.
         unsafe { kernels::RowsMut::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
     }
-}
-
-/// The kernel's name of an activation.
-fn activation(act: Act) -> Result<kernels::Activation> {
-    use kernels::Activation as A;
-    Ok(match act {
-        Act::Relu => A::Relu,
-        Act::Silu => A::Silu,
-        Act::Gelu => A::GeluErf,
-        Act::GeluTanh => A::GeluTanh,
-        Act::QuickGelu => A::QuickGelu,
-        Act::Tanh => A::Tanh,
-        other => return Err(unsupported(format!("activation {other:?}"), "no kernel")),
-    })
 }

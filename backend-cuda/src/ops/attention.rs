@@ -2,8 +2,8 @@
 
 use super::Terms;
 use super::kv::slabs;
+use super::names::{elem, unsupported};
 use super::select::{self, Attention, widths};
-use super::{elem, unsupported};
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;

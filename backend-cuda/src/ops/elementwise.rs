@@ -1,6 +1,6 @@
 //! Sums, activations, gates, scaling, conversion.
 
-use super::{activation, elem};
+use super::names::{activation, elem};
 use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
 use engraft_core::ops::{ElementwiseOp, ElementwiseOpKind as Kind, Signature};

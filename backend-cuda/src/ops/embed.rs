@@ -1,6 +1,6 @@
 //! Row look-up, alone or added.
 
-use super::{elem, format};
+use super::names::{elem, format};
 use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
 use engraft_core::ops::{Embed, Signature};

@@ -1,6 +1,6 @@
 //! Paged keys and values.
 
-use super::elem;
+use super::names::elem;
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;

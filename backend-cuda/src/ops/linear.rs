@@ -1,7 +1,8 @@
 //! Matmuls with their epilogues.
 
+use super::names::{activation, elem, unsupported};
 use super::select::{Product, product};
-use super::{Terms, activation, elem, int8, unsupported};
+use super::{Terms, int8};
 use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
 use crate::weight::{Order, Rows, word};

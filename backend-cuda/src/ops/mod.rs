@@ -9,6 +9,7 @@ mod int8;
 mod kv;
 mod linear;
 mod moe;
+mod names;
 mod norm;
 mod rope;
 mod rows;
@@ -18,14 +19,13 @@ mod select;
 pub(crate) use kv::slab_bytes;
 
 use crate::terms::Terms;
-use crate::weight::{format_of, word};
+use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, CudaWeight, Kernel};
+use engraft_core::Result;
 use engraft_core::backend::Coverage;
-use engraft_core::mem::{BufMut, BufRef, Float, MatMut, MatRef};
+use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef};
 use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
-use engraft_core::params::Act;
-use engraft_core::{Error, Result};
-use engraft_kernels::params::{Activation, Elem, Format, MatView};
+use engraft_kernels::params::MatView;
 
 impl Run<Cuda> for CudaStream {
     fn run(&mut self, op: Checked<'_, Cuda>) -> Result<()> {
@@ -60,52 +60,6 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
         OpKind::Sample(_) => Ok(sample::kernel()),
     };
     kernel.map_or_else(Coverage::Missing, Coverage::Native)
-}
-
-/// The kernels' number of a signature's weight format.
-///
-/// # Errors
-/// Why there is none.
-fn format(signature: &Signature) -> std::result::Result<Format, String> {
-    signature.weight.and_then(format_of).ok_or_else(|| no_format(signature))
-}
-
-/// That an op with this signature has no kernel here.
-fn unsupported(signature: &Signature, reason: String) -> Error {
-    Error::Unsupported { op: signature.op.to_string(), backend: "cuda".into(), reason }
-}
-
-fn no_format(signature: &Signature) -> String {
-    let format = signature.weight.map_or("none".into(), |format| format.to_string());
-    format!("no kernel for {} with weights in format {format}", signature.op)
-}
-
-/// The kernels' number of an element type.
-fn elem(dtype: Float) -> Elem {
-    match dtype {
-        Float::F32 => Elem::F32,
-        Float::F16 => Elem::F16,
-        Float::Bf16 => Elem::BF16,
-    }
-}
-
-/// The kernels' number of an activation.
-fn activation(act: Act) -> Result<Activation> {
-    Ok(match act {
-        Act::Relu => Activation::RELU,
-        Act::Silu => Activation::SILU,
-        Act::Gelu => Activation::GELU,
-        Act::GeluTanh => Activation::GELU_TANH,
-        Act::QuickGelu => Activation::QUICK_GELU,
-        Act::Tanh => Activation::TANH,
-        other => {
-            return Err(Error::Unsupported {
-                op: format!("activation {other:?}"),
-                backend: "cuda".into(),
-                reason: "no kernel".into(),
-            });
-        }
-    })
 }
 
 /// What kernels see of operands. Views lie inside their memory; whose memory that is they do not know.

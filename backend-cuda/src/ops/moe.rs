@@ -1,6 +1,6 @@
 //! Experts: routing, their matmuls, their sum.
 
-use super::{elem, format, no_format};
+use super::names::{elem, format, no_format};
 use crate::weight::word;
 use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;

@@ -1,6 +1,7 @@
 //! Norms: of rows, behind a residual sum, of heads.
 
-use super::{Terms, elem, int8};
+use super::names::elem;
+use super::{Terms, int8};
 use crate::formed::Formed;
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};

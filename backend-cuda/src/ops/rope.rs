@@ -1,7 +1,7 @@
 //! Rotary embedding, alone and between the fused q|k|v matmul and attention.
 
 use super::kv::slabs;
-use super::{elem, unsupported};
+use super::names::{elem, unsupported};
 use crate::weight::word;
 use crate::{Cuda, CudaStream, Kernel};
 
@@ -84,4 +84,29 @@ fn turned(stream: &mut CudaStream, op: QkvRopeAppend<'_, Cuda>) -> Result<()> {
         (p.pairs, p.interleaved) = (word(rope.pairs)?, u32::from(rope.style == RopeStyle::Interleaved));
     }
     stream.launch(&p.launch(), &p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engraft_core::mem::Float;
+    use engraft_core::params::Heads;
+
+    /// A block of the kernel has shared memory for heads of so many columns, keys or values.
+    #[test]
+    fn heads_wider_than_the_kernels_shared_memory_are_refused() {
+        let widest = kv::Turned::WIDEST;
+        for (k_dim, v_dim, fits) in
+            [(widest, 64, true), (64, widest, true), (widest + 1, 64, false), (64, widest + 1, false)]
+        {
+            let heads = Some(Heads { heads: 2, kv_heads: 1, k_dim, v_dim });
+            let op = RopeOpKind::QkvRopeAppend;
+            let signature = Signature { heads, ..Signature::new(op.into(), Float::F32, k_dim, 2) };
+            let chosen = kernel(op, &signature);
+            assert_eq!(chosen.is_ok(), fits, "heads of {k_dim} and {v_dim} columns");
+            if let Err(reason) = chosen {
+                assert!(reason.contains(&format!("{} columns; at most {widest}", widest + 1)), "{reason}");
+            }
+        }
+    }
 }

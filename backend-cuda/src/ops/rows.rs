@@ -1,6 +1,6 @@
 //! Rows and words moved.
 
-use super::elem;
+use super::names::elem;
 use crate::weight::word;
 use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;

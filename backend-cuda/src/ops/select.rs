@@ -1,7 +1,7 @@
 //! Which kernel a matmul or an attention takes: one choice by the op's signature, which its body and the
 //! report both ask.
 
-use super::{elem, format};
+use super::names::{elem, format};
 use crate::Kernel;
 use crate::terms::Terms;
 use engraft_core::mem::WeightFormat;

@@ -1,10 +1,14 @@
 //! `Composed<B>`: any backend with every fused op left to its composed form, so that a whole model runs fused
 //! against composed on the same device.
 
-use super::*;
-use crate::mem::{BufMut, BufRef, MatMut};
-use crate::ops::{Checked, Run};
+use super::contract::*;
+use crate::Result;
+use crate::mem::{BufMut, BufRef, HostWeight, MatMut, StepShape};
+use crate::numerics::Numerics;
+use crate::ops::{Checked, Run, Signature};
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A backend that never uses a fused kernel.
 #[derive(Debug)]

@@ -2,21 +2,22 @@
 
 mod build;
 mod check;
+mod describe;
 mod dry;
 mod injector;
 mod plan;
 mod survey;
 
 pub use check::check;
+pub use describe::describe;
 pub use injector::{Injector, MakeBlock};
 pub use plan::{InjectionPlan, PlanRow, kernels};
 
 use crate::Result;
 use crate::backend::Backend;
 use crate::checkpoint::ModelFiles;
-use crate::config::ModelConfig;
 use crate::model::Model;
-use crate::policy::{Catalog, InjectionPolicy, ModelSpec, Registry};
+use crate::policy::Registry;
 use crate::weights::LoadOptions;
 use std::sync::Arc;
 
@@ -35,16 +36,4 @@ pub fn inject<B: Backend>(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Model<B::Device>> {
     Injector::new(registry, positions, options).inject(backend, files, progress)
-}
-
-/// Chooses the policy of a checkpoint and lets it describe the model.
-pub fn describe(
-    files: &ModelFiles,
-    registry: &Registry,
-) -> Result<(ModelSpec, Arc<dyn InjectionPolicy>, ModelConfig)> {
-    let config = ModelConfig::new(files.config.clone())?;
-    let catalog = Catalog::new(files.source.tensors());
-    let policy = registry.choose(&config, catalog)?;
-    let spec = policy.spec(&config, catalog)?;
-    Ok((spec, policy, config))
 }

@@ -147,12 +147,21 @@ impl<'a, M, T> BufMut<'a, M, T> {
 }
 
 impl<'a, M: DeviceMem, T> BufMut<'a, M, T> {
-    /// Elements `range` of the allocation as `U`, wherever this view lies in it.
+    /// Elements `range` of the allocation as `U`, counted from the allocation's start.
     ///
     /// # Errors
-    /// `Shape` where they do not lie inside.
+    /// `Shape` where they do not lie inside this view: what lies beside it may be borrowed by another one.
     pub fn of_allocation<U>(self, range: Range<usize>) -> Result<BufMut<'a, M, U>> {
-        Ok(BufMut(self.0.of_allocation(range)?))
+        let (size, own) = (size_of::<T>(), &self.0);
+        let (from, to) = (own.offset * size, (own.offset + own.len) * size);
+        let part = self.0.of_allocation::<U>(range)?;
+        let (start, end) = (part.offset * size_of::<U>(), (part.offset + part.len) * size_of::<U>());
+        let no = |what, got, want| Err(Error::Shape { op: "buffer", what, got, want });
+        match (start >= from, end <= to) {
+            (false, _) => no("first byte of a view", start, from),
+            (_, false) => no("end of a view in bytes", end, to),
+            _ => Ok(BufMut(part)),
+        }
     }
 
     /// A read-only view for as long as this one would have lived.
@@ -486,11 +495,22 @@ mod tests {
         let last = whole.columns(2..4).unwrap().row_range(2..3).unwrap();
         assert_eq!((last.offset(), last.rows(), last.cols(), last.pitch()), (10, 1, 2, 4));
         assert!(whole.columns(1..2).unwrap().as_f32().is_err(), "rows with gaps are no buffer");
+        // Of a matrix without rows the columns begin where it does: nothing lies behind the allocation.
+        let empty = MatRef::new(&mem, MatLayout { offset: 12, rows: 0, ..at }).unwrap();
+        assert_eq!(empty.columns(2..4).unwrap().offset(), 12);
         let words = Buf::<_, u32>::new(Host(8), 2).unwrap();
         assert!(words.view().slice(1..3).is_err() && words.view().slice(2..2).is_ok());
         assert!(words.view().of_allocation::<u8>(7..8).is_ok());
         assert!(words.view().of_allocation::<u8>(7..9).is_err());
         assert!(words.view().of_allocation::<u64>(0..usize::MAX).is_err());
+        // A view to read may look at all of the allocation, one to write stays inside what it has borrowed.
+        let mut words = Buf::<_, u32>::new(Host(16), 4).unwrap();
+        assert!(words.view().slice(1..3).unwrap().of_allocation::<u32>(0..4).is_ok());
+        for (range, inside) in [(4..12, true), (3..12, false), (4..13, false), (0..4, false), (12..16, false)]
+        {
+            let part = words.view_mut().slice(1..3).unwrap().of_allocation::<u8>(range.clone());
+            assert_eq!(part.is_ok(), inside, "bytes {range:?} of 4..12");
+        }
         assert!(Buf::<_, u32>::new(Host(8), 3).is_err() && Buf::<_, u32>::new(Host(8), usize::MAX).is_err());
     }
 }

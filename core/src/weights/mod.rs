@@ -10,43 +10,21 @@
 pub mod convert;
 mod merge;
 mod operand;
+mod options;
 mod rows;
 mod shard;
 
+pub use options::LoadOptions;
 pub use rows::Rows;
+pub(crate) use rows::format_of;
 pub use shard::{rank_rows, shard_sizes};
 
+use crate::Result;
 use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
-use crate::config::inference::InferenceConfig;
-use crate::mem::{Float, HostWeight, Stored, WeightFormat, WeightInfo, WeightUse};
+use crate::mem::{HostWeight, WeightInfo, WeightUse};
 use crate::policy::{Binding, ModelSpec, QkSpan, Resolved, Role, Shard, Slot};
-use crate::{Error, Result};
 use std::collections::BTreeMap;
-
-/// What the loader may do on the way.
-#[derive(Debug, Clone, Copy)]
-pub struct LoadOptions {
-    /// Format for products whose binding allows it; none keeps what is stored.
-    pub quantize: Option<WeightFormat>,
-    /// This rank.
-    pub rank: usize,
-    /// Ranks that share the model.
-    pub world: usize,
-}
-
-impl LoadOptions {
-    /// What a checked configuration says to rank `rank`.
-    pub fn configured(config: &InferenceConfig, rank: usize) -> Self {
-        Self { quantize: config.quantize, rank, world: config.tp_size }
-    }
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self { quantize: None, rank: 0, world: 1 }
-    }
-}
 
 /// Operands of a model by role.
 pub struct Operands<W> {
@@ -143,18 +121,4 @@ pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
         (Slot::Up, _) if block.is_some_and(|b| b.mlp.gated) => WeightUse::GatedLinear { grain: 1 },
         _ => WeightUse::Linear { grain: 1 },
     }
-}
-
-/// The format that a stored element type is multiplied from.
-pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
-    Ok(match stored {
-        Stored::F32 => WeightFormat::Plain(Float::F32),
-        Stored::F16 => WeightFormat::Plain(Float::F16),
-        Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
-        Stored::Block(block) => WeightFormat::Block(block),
-        other => {
-            let allowed = "f32, f16, bf16 and GGUF's blocks";
-            return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
-        }
-    })
 }

@@ -1,8 +1,7 @@
 //! An operand in host memory on its way to the backend: rows of one format, in one or several parts.
 
-use super::format_of;
 use crate::checkpoint::TensorInfo;
-use crate::mem::{Block, Float, GroupBits, Groups, WeightFormat};
+use crate::mem::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
 use crate::policy::{Part, RowOrder};
 use crate::quant::{decode_rows, encode_rows};
 use crate::{Error, Result};
@@ -424,4 +423,18 @@ mod tests {
         assert_eq!((v.rows, v.to_f32().unwrap()), (1, vec![1., 4., 5.]));
         assert_eq!(m().take_columns(1..3).unwrap().to_f32().unwrap(), [2., 3., 5., 6.]);
     }
+}
+
+/// The format that a stored element type is multiplied from.
+pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
+    Ok(match stored {
+        Stored::F32 => WeightFormat::Plain(Float::F32),
+        Stored::F16 => WeightFormat::Plain(Float::F16),
+        Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
+        Stored::Block(block) => WeightFormat::Block(block),
+        other => {
+            let allowed = "f32, f16, bf16 and GGUF's blocks";
+            return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
+        }
+    })
 }

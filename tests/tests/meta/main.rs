@@ -9,6 +9,7 @@
 
 mod backend;
 mod captures;
+mod failures;
 
 use backend::Broken;
 use conformance::bug::Bug;
