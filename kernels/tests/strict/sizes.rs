@@ -37,7 +37,7 @@ fn weight() -> Vec<u8> {
 }
 
 /// `x w^T` as the contract sums it: blocks exactly, leaves in chains, leaves in a tree.
-fn products(x: &[f32], file: &[u8], grain: usize) -> Vec<f32> {
+fn matmul(x: &[f32], file: &[u8], grain: usize) -> Vec<f32> {
     let b = leaf_bounds(K, grain);
     let block_bytes = SPAN + 2;
     let of = |row: &[f32]| {
@@ -64,7 +64,7 @@ fn quantized_activations_at_the_sizes_of_models() {
     assert!(Bytes { n: N, k: K }.pack(&file, &mut packed));
     let most = DENSE_FROM as usize + 1;
     let values = rounded(&numbers(most * K, 41), Elem::BF16);
-    let want = products(&values, &file, 32);
+    let want = matmul(&values, &file, 32);
     Machine::once(|gpu| {
         let x = gpu.matrix(&values, K, Elem::BF16, K + 8, 0);
         let weight = WeightView {
