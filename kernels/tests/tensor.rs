@@ -6,6 +6,8 @@
 mod flash;
 #[path = "tensor/gemm.rs"]
 mod gemm;
+#[path = "tensor/long.rs"]
+mod long;
 #[path = "tensor/machine.rs"]
 mod machine;
 #[path = "tensor/pack.rs"]

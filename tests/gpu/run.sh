@@ -32,7 +32,7 @@ build() {
   mkdir -p "$to"
   made=$(
     {
-      cargo test --profile gpu --no-run --message-format=json -p conformance --test ops --test cuda
+      cargo test --profile gpu --no-run --message-format=json -p conformance --test cuda
       cargo build --profile gpu --message-format=json -p conformance --bin goldens
       cargo build --profile gpu --message-format=json -p engraft-cli --features cuda
       cargo build --profile gpu --message-format=json -p soft-cuda
@@ -40,7 +40,6 @@ build() {
   ) || return 1
   for file in $made; do
     case "$(basename "$file")" in
-      ops-*) cp "$file" "$to/ops" ;;
       cuda-*) cp "$file" "$to/models" ;;
       goldens | engraft | libsoft_cuda.so) cp "$file" "$to/" ;;
     esac
@@ -53,7 +52,7 @@ pack() {
   local from=$1 to=$2 work golden bytes
   work=$(mktemp -d)
   mkdir -p "$work/engraft-gpu/bin" "$work/engraft-gpu/tests/golden"
-  for file in ops models goldens engraft libsoft_cuda.so; do
+  for file in models goldens engraft libsoft_cuda.so; do
     cp -L "$from/$file" "$work/engraft-gpu/bin/" || fail "$from has no $file"
     strip "$work/engraft-gpu/bin/$file" 2>/dev/null
   done
@@ -182,7 +181,7 @@ part_1() {
       bench "bench-$shape$switch" "$shape" 60 --batch "${cases[0]%/*}" --prompt "$((${cases[0]#*/}))" "${sizes[@]}" "$switch"
     done
   done
-  step ops 180 "$bin/ops" "${tests[@]}"
+  step ops 180 "$bin/goldens" trials "${tests[@]}"
   [ -n "$soft" ] || step models 120 "$bin/models" --nocapture
   goldens=("${goldens[@]/#/$ENGRAFT_TESTS/golden/}")
   step goldens-reference 60 "$bin/goldens" --backend "$name" --mode reference "${goldens[@]}"

@@ -12,6 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Set in processes that run one trial.
 const ALONE: &str = "ENGRAFT_ALONE";
 
+/// Whether this process is one that [`again`] made: to run one trial.
+pub fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
 /// Whether nothing can be run on a device any more.
 pub fn is_lost<B: Backend>(device: &B) -> bool {
     matches!(device.alloc(4), Err(Error::DeviceLost { .. }))
@@ -61,7 +66,7 @@ impl Losses {
         run: impl FnOnce() -> Result<(), String>,
         again: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
-        if std::env::var_os(ALONE).is_some() {
+        if is_alone() {
             return run();
         }
         if is_lost() {

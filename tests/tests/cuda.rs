@@ -456,6 +456,37 @@ fn cublaslt_and_the_own_kernels_are_within_the_same_budgets() {
     }
 }
 
+/// Launches of attention by the kernel for many queries and by the one for few, of so many prompts of so many tokens in one step.
+fn attention_of(gpu: &Arc<Cuda>, seqs: usize, queries: usize) -> (u64, u64) {
+    let config = EngineConfig { max_seqs: 16, ..EngineConfig::default() };
+    let mut engine = wide(gpu, Float::Bf16, None, config);
+    let times = |entry: &str| gpu.launches().get(entry).copied().unwrap_or(0);
+    let now = || (times("flash_whole_bf16_64"), times("flash_split_bf16_64"));
+    let before = now();
+    for p in 0..seqs {
+        let prompt = (0..queries).map(|i| (3 + (p * 31 + i * 17) % 90) as u32).collect();
+        engine.put(Request { prompt, max_new_tokens: 1, ..Request::default() }).unwrap();
+    }
+    assert_eq!(engine.run().unwrap().len(), seqs);
+    let after = now();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// No bit tells which kernel takes a sequence: only what is launched does.
+#[test]
+fn the_kernel_for_many_queries_runs_above_the_threshold_alone() {
+    for name in &here() {
+        let gpu = cuda(name, Mode::Invariant).unwrap();
+        // Up to four queries of up to eight sequences are few; of more sequences one.
+        for (seqs, queries, whole) in
+            [(1, 3, 0), (1, 4, 0), (1, 5, 1), (8, 4, 0), (8, 5, 1), (9, 1, 0), (9, 2, 1), (9, 4, 1)]
+        {
+            let got = attention_of(&gpu, seqs, queries);
+            assert_eq!(got, (whole, 1), "{name}: {seqs} sequences of {queries} queries");
+        }
+    }
+}
+
 #[test]
 fn models_keep_the_laws_and_equal_the_cpu() {
     let here = here();

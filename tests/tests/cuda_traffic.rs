@@ -10,6 +10,9 @@
 //! is looked up, so its rows alone are counted. Beside it stands what caches that never miss twice would
 //! fetch.
 //!
+//! The launches of that step are those that `cargo xtask predict` makes of the same shape, by kernel, number and blocks: what is
+//! predicted is what runs.
+//!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs it; a real driver counts nothing, and the test says so.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -25,13 +28,19 @@ use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use engraft_cuda::{Cuda, CudaWeight};
 use soft_cuda::preload::{self, Moved, SoftCuda};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 #[path = "../../cli/src/bench/shape.rs"]
 #[allow(dead_code, reason = "the program reads formats from its command line")]
 mod shape;
+
+#[path = "../../xtask/src/predict/operands.rs"]
+mod operands;
+#[path = "../../xtask/src/predict/step.rs"]
+#[allow(dead_code, reason = "the launches are compared, not counted")]
+mod step;
 
 /// How often a byte may be read.
 const MOST: f64 = 1.05;
@@ -215,6 +224,43 @@ fn judge_kv(engine: &Engine<Cuda>, soft: &SoftCuda, positions: u64) -> Vec<Strin
     wrong
 }
 
+/// How a step's launches differ from those that are predicted.
+fn judge_launches(engine: &Engine<Cuda>, soft: &SoftCuda, rows: usize, format: &str) -> Vec<String> {
+    let shape = *step::SHAPES.iter().find(|s| s.name == SHAPE).unwrap();
+    let weights = match format {
+        "bf16" => step::Weights::Bf16,
+        "int8" => step::Weights::Int8,
+        _ => step::Weights::Int4,
+    };
+    let max_keys = engine.config().max_context;
+    let (context, patches) = (max_keys / 2, rows);
+    let asked = step::Step {
+        shape,
+        weights,
+        fast: false,
+        seqs: rows,
+        queries: 1,
+        context,
+        max_keys,
+        patches,
+        wanted: rows,
+    };
+    let mut want: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for item in step::launches(asked, &mut operands::Arena::new(u64::MAX)).unwrap() {
+        let times = item.times as u64;
+        let blocks: u64 = item.launch.grid.iter().map(|n| u64::from(*n)).product();
+        let all = want.entry(item.launch.entry).or_default();
+        *all = (all.0 + times, all.1 + times * blocks);
+    }
+    let ran = soft.kernels().unwrap().into_iter().filter(|k| k.launches > 0);
+    let got: BTreeMap<String, (u64, u64)> = ran.map(|k| (k.name, (k.launches, k.blocks))).collect();
+    let names: BTreeSet<&String> = want.keys().chain(got.keys()).collect();
+    let differ = names.into_iter().filter(|name| want.get(*name) != got.get(*name));
+    differ
+        .map(|n| format!("{n}: {:?} launches and blocks, {:?} predicted", got.get(n), want.get(n)))
+        .collect()
+}
+
 #[test]
 fn a_decode_step_reads_everything_once() {
     let missing = backends::missing_here();
@@ -243,6 +289,7 @@ fn a_decode_step_reads_everything_once() {
         if quantize.is_none() {
             wrong.extend(judge_kv(&engine, soft, positions));
         }
+        wrong.extend(judge_launches(&engine, soft, rows, format));
         if let Some(format) = quantize {
             let block = &engine.model().blocks[0];
             assert_eq!(

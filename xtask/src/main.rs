@@ -1,9 +1,11 @@
-//! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`.
+//! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`, `cargo xtask predict`.
 //!
 //! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels` compiles the
-//! CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds the page of the browser.
+//! CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds the page of the browser. `predict`
+//! says how long a step should take on a GPU.
 
 mod kernels;
+mod predict;
 mod web;
 
 use std::path::{Path, PathBuf};
@@ -31,10 +33,12 @@ fn main() -> ExitCode {
         Some("sizes") => sizes(),
         Some("web") => web::run(std::env::args().skip(2)),
         Some("kernels") => kernels::main(std::env::args().skip(2)),
+        Some("predict") => predict::main(std::env::args().skip(2)),
         _ => {
             eprintln!(
-                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}",
-                kernels::USAGE
+                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}\n       {}",
+                kernels::USAGE,
+                predict::USAGE
             );
             ExitCode::from(2)
         }

@@ -1,7 +1,7 @@
 //! Random weights of a named shape, written to a file, so that loading is real loading.
 //!
 //! Plain element types become a folder with safetensors under LLaMA's published names, block formats a GGUF file. The
-//! file is written tensor by tensor. Values are uniform with variance 1 / inputs, so that activations stay in range. The
+//! file is written by as many threads as there are, a tensor each. Values are uniform with variance 1 / inputs, so that activations stay in range. The
 //! conformance suite includes this file, to count what a decode step of a named shape reads.
 
 use engraft_core::mem::{Block, Stored};
@@ -9,8 +9,9 @@ use engraft_core::{Error, Result, quant};
 use half::{bf16, f16};
 use serde_json::json;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The sizes of a LLaMA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,23 +168,32 @@ impl Shape {
     /// # Errors
     /// `Io` from writing; `Tensor` when the shape's columns cannot be cut into blocks.
     pub fn write(&self, weights: Stored, out: &Path) -> Result<PathBuf> {
+        self.write_by(std::thread::available_parallelism().map_or(1, usize::from), weights, out)
+    }
+
+    /// The same by so many threads; no byte depends on their number.
+    fn write_by(&self, threads: usize, weights: Stored, out: &Path) -> Result<PathBuf> {
         std::fs::create_dir_all(out).map_err(|e| Error::io(out, e))?;
         let path = self.path(weights, out);
-        let file = File::create(&path).map_err(|e| Error::io(&path, e))?;
-        let mut to = BufWriter::with_capacity(1 << 20, file);
-        let written = match weights {
-            Stored::Block(_) => self.write_gguf(weights, &mut to),
-            _ => self.write_safetensors(weights, &mut to),
-        };
-        written?.and_then(|()| to.flush()).map_err(|e| Error::io(&path, e))?;
-        match weights {
-            Stored::Block(_) => Ok(path),
-            _ => {
-                let config = out.join("config.json");
-                std::fs::write(&config, self.config().to_string()).map_err(|e| Error::io(&config, e))?;
-                Ok(out.into())
-            }
+        let tensors = self.tensors();
+        let block = matches!(weights, Stored::Block(_));
+        let head =
+            if block { self.gguf_head(weights, &tensors)? } else { safetensors_head(weights, &tensors)? };
+        let alignment = if block { ALIGNMENT } else { 1 };
+        let mut file = Parallel { path: &path, tensors: &tensors, weights, alignment, places: Vec::new() };
+        let mut at = head.len() as u64;
+        for t in &tensors {
+            let bytes = t.bytes(weights)?.next_multiple_of(alignment) as u64;
+            file.places.push((at, bytes));
+            at += bytes;
         }
+        file.write(threads, &head, at).map_err(|e| Error::io(&path, e))?;
+        if block {
+            return Ok(path);
+        }
+        let config = out.join("config.json");
+        std::fs::write(&config, self.config().to_string()).map_err(|e| Error::io(&config, e))?;
+        Ok(out.into())
     }
 
     /// What [`Shape::write`] returns.
@@ -206,30 +216,7 @@ impl Shape {
         })
     }
 
-    fn write_safetensors(&self, weights: Stored, to: &mut impl Write) -> Result<std::io::Result<()>> {
-        let tensors = self.tensors();
-        let (mut header, mut at) = (serde_json::Map::new(), 0);
-        for t in &tensors {
-            let end = at + t.bytes(weights)?;
-            let dtype = weights.name().to_ascii_uppercase();
-            let entry = json!({"dtype": dtype, "shape": t.shape(), "data_offsets": [at, end]});
-            header.insert(t.names[0].clone(), entry);
-            at = end;
-        }
-        let mut header = serde_json::Value::Object(header).to_string();
-        while !header.len().is_multiple_of(8) {
-            header.push(' ');
-        }
-        let mut write = || {
-            to.write_all(&(header.len() as u64).to_le_bytes())?;
-            to.write_all(header.as_bytes())?;
-            tensors.iter().enumerate().try_for_each(|(i, t)| write_values(t, i, weights, 1, to))
-        };
-        Ok(write())
-    }
-
-    fn write_gguf(&self, weights: Stored, to: &mut impl Write) -> Result<std::io::Result<()>> {
-        let tensors = self.tensors();
+    fn gguf_head(&self, weights: Stored, tensors: &[Tensor]) -> Result<Vec<u8>> {
         let mut head = b"GGUF".to_vec();
         let (pairs, count) = self.gguf_pairs();
         head.extend(3u32.to_le_bytes());
@@ -237,7 +224,7 @@ impl Shape {
         head.extend((count as u64).to_le_bytes());
         head.extend(pairs);
         let mut at = 0usize;
-        for t in &tensors {
+        for t in tensors {
             put_text(&mut head, &t.names[1]);
             let shape = t.shape();
             head.extend((shape.len() as u32).to_le_bytes());
@@ -247,11 +234,7 @@ impl Shape {
             at += t.bytes(weights)?.next_multiple_of(ALIGNMENT);
         }
         head.resize(head.len().next_multiple_of(ALIGNMENT), 0);
-        let mut write = || {
-            to.write_all(&head)?;
-            tensors.iter().enumerate().try_for_each(|(i, t)| write_values(t, i, weights, ALIGNMENT, to))
-        };
-        Ok(write())
+        Ok(head)
     }
 
     fn gguf_pairs(&self) -> (Vec<u8>, usize) {
@@ -280,6 +263,64 @@ impl Shape {
 }
 
 const ALIGNMENT: usize = 32;
+
+fn safetensors_head(weights: Stored, tensors: &[Tensor]) -> Result<Vec<u8>> {
+    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    for t in tensors {
+        let end = at + t.bytes(weights)?;
+        let dtype = weights.name().to_ascii_uppercase();
+        let entry = json!({"dtype": dtype, "shape": t.shape(), "data_offsets": [at, end]});
+        header.insert(t.names[0].clone(), entry);
+        at = end;
+    }
+    let mut header = serde_json::Value::Object(header).to_string();
+    while !header.len().is_multiple_of(8) {
+        header.push(' ');
+    }
+    Ok([&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat())
+}
+
+/// A file whose tensors are written by several threads, each at its place.
+struct Parallel<'a> {
+    path: &'a Path,
+    tensors: &'a [Tensor],
+    weights: Stored,
+    alignment: usize,
+    /// First byte and bytes of each tensor.
+    places: Vec<(u64, u64)>,
+}
+
+impl Parallel<'_> {
+    fn write(&self, threads: usize, head: &[u8], bytes: u64) -> std::io::Result<()> {
+        let mut file = File::create(self.path)?;
+        file.write_all(head)?;
+        file.set_len(bytes)?;
+        // The largest first: whoever takes one last would be waited for.
+        let mut order: Vec<usize> = (0..self.tensors.len()).collect();
+        order.sort_by_key(|i| std::cmp::Reverse(self.places[*i].1));
+        let next = AtomicUsize::new(0);
+        let work = || -> std::io::Result<()> {
+            while let Some(i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.tensor(*i)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.min(order.len())).map(|_| scope.spawn(work)).collect();
+            let panicked = |_| Err(std::io::Error::other("a writing thread panicked"));
+            let mine = work();
+            others.into_iter().map(|other| other.join().unwrap_or_else(panicked)).fold(mine, Result::and)
+        })
+    }
+
+    fn tensor(&self, i: usize) -> std::io::Result<()> {
+        let mut file = File::options().write(true).open(self.path)?;
+        file.seek(SeekFrom::Start(self.places[i].0))?;
+        let mut to = BufWriter::with_capacity(1 << 20, file);
+        write_values(&self.tensors[i], i, self.weights, self.alignment, &mut to)?;
+        to.flush()
+    }
+}
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
@@ -366,4 +407,24 @@ fn uniform(state: &mut u64) -> f32 {
     *state ^= *state >> 27;
     let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40;
     bits as f32 * (2.0 / (1 << 24) as f32) - 1.0
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_depends_on_the_number_of_threads() {
+        let folder = std::env::temp_dir().join(format!("engraft-shape-{}", std::process::id()));
+        for weights in [Stored::Bf16, Stored::Block(Block::Q4_0)] {
+            let written = [1, 5].map(|threads| {
+                let out = folder.join(threads.to_string());
+                shape("tiny").unwrap().write_by(threads, weights, &out).unwrap();
+                std::fs::read(shape("tiny").unwrap().path(weights, &out)).unwrap()
+            });
+            assert!(written[0] == written[1] && written[0].len() > 50_000, "{weights:?}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

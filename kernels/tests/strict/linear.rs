@@ -213,6 +213,29 @@ fn quantized_activations_have_the_contracts_bits() {
     }
 }
 
+/// Sides of every number that a launch or a kernel compares with: rows of a tile of `few` (4), of the choice between the kernels
+/// (16) and of a tile of `dense` (64); outputs of a tile of `few` (32) and of `dense` (128, 64 behind a gate).
+#[test]
+fn quantized_activations_on_both_sides_of_every_threshold() {
+    let case = |rows, then| Case {
+        rows,
+        grain: 32,
+        x_elem: Elem::BF16,
+        out_elem: Elem::F32,
+        bias: false,
+        then,
+        w8a8: true,
+    };
+    let weight = |n| every_weight(n, 96).into_iter().find(|w| w.format == Format::Q8_0).unwrap();
+    for rows in [4, 16, 64].into_iter().flat_map(|at| at - 1..=at + 1) {
+        check(&case(rows, Then::NOTHING), &weight(34));
+    }
+    for n in [32, 128].into_iter().flat_map(|at| at - 1..=at + 1) {
+        check(&case(2, Then::NOTHING), &weight(n));
+        check(&case(2, Then::GATE), &weight(2 * (n / 2 + n % 2)));
+    }
+}
+
 #[test]
 fn rows_are_quantized_as_the_definition_says() {
     for (elem, cols) in [(Elem::F32, 32), (Elem::F16, 160), (Elem::BF16, 2080)] {

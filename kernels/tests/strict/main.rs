@@ -15,4 +15,5 @@ mod moe;
 mod norm;
 mod rows;
 mod sample;
+mod sizes;
 mod wild;

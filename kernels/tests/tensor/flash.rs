@@ -12,7 +12,7 @@ const OLD: f32 = 0.375;
 
 /// One model's heads and masks.
 #[derive(Clone)]
-struct Heads {
+pub struct Heads {
     ty: Type,
     heads: usize,
     kv_heads: usize,
@@ -23,20 +23,20 @@ struct Heads {
     slopes: Option<Vec<f32>>,
 }
 
-fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
+pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
     Heads { ty, heads, kv_heads, width, causal: true, window: None, cap: None, slopes: None }
 }
 
 /// A sequence: queries, keys and values of all its positions.
 #[derive(Clone)]
-struct Text {
+pub struct Text {
     len: usize,
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
 }
 
-fn text(h: &Heads, len: usize, seed: u64) -> Text {
+pub fn text(h: &Heads, len: usize, seed: u64) -> Text {
     let mut dice = Dice(seed);
     let mut some = |n: usize| (0..n).map(|_| h.ty.round(dice.unit() * 1.5)).collect::<Vec<f32>>();
     let (q, k) = (some(len * h.heads * h.width), some(len * h.kv_heads * h.width));
@@ -50,7 +50,7 @@ fn text(h: &Heads, len: usize, seed: u64) -> Text {
 
 /// What a step asks of a sequence: its last `queries` positions of the first `len`.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
+pub struct Ask<'a> {
     text: &'a Text,
     len: usize,
     queries: usize,
@@ -58,19 +58,19 @@ struct Ask<'a> {
 
 /// How a step is run.
 #[derive(Clone, Copy)]
-struct How {
-    page_size: usize,
+pub struct How {
+    pub page_size: usize,
     /// Pages lie in another order.
-    mixed: bool,
-    few: u32,
+    pub mixed: bool,
+    pub few: u32,
     /// By Hopper's own kernel.
-    hopper: bool,
+    pub hopper: bool,
     /// Elements that are skipped before q, and more in a row of it.
-    skew: usize,
-    options: Options,
+    pub skew: usize,
+    pub options: Options,
 }
 
-fn how(options: Options) -> How {
+pub fn how(options: Options) -> How {
     How { page_size: 16, mixed: false, few: 0, hopper: false, skew: 0, options }
 }
 
@@ -100,7 +100,7 @@ impl Heads {
     }
 
     /// Outputs of all asked rows, over pages.
-    fn run(&self, asks: &[Ask<'_>], how: How) -> Vec<f32> {
+    pub fn run(&self, asks: &[Ask<'_>], how: How) -> Vec<f32> {
         supports(self.ty.elem(), self.ty.elem(), self.width as u32, self.width as u32).unwrap();
         let mut device = Device::new();
         let words = |v: &[u32]| v.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
@@ -287,7 +287,7 @@ impl Heads {
         }
     }
 
-    fn check(&self, asks: &[Ask<'_>], got: &[f32]) {
+    pub fn check(&self, asks: &[Ask<'_>], got: &[f32]) {
         let mut rows = got.chunks(self.heads * self.width);
         for ask in asks {
             for i in 0..ask.queries {
@@ -322,10 +322,10 @@ fn prove_on_hopper(h: &Heads, asks: &[Ask<'_>]) {
     h.check(asks, &h.run(asks, How { few: 2, page_size: 1, ..on(cores) }));
 }
 
-fn all(text: &Text) -> Ask<'_> {
+pub fn all(text: &Text) -> Ask<'_> {
     Ask { text, len: text.len, queries: text.len }
 }
-fn last(text: &Text, queries: usize) -> Ask<'_> {
+pub fn last(text: &Text, queries: usize) -> Ask<'_> {
     Ask { text, len: text.len, queries }
 }
 

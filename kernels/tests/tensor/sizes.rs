@@ -5,7 +5,9 @@
 use crate::gemm::{Case, all_kernels, case, of};
 use crate::machine::{Type, schedules};
 use crate::wide::run_boxed;
-use engraft_kernels::params::Format;
+use engraft_kernels::Launch;
+use engraft_kernels::params::gemm::{Gemm, Then, supports};
+use engraft_kernels::params::{Format, MatView};
 
 /// By every kernel, each at one of its sides of what it serves.
 fn several(ty: Type, format: Format, group: usize, k: usize, kernels: usize) {
@@ -55,4 +57,50 @@ fn thousands_of_outputs() {
     wide.check(&wide.run_with(0..130, |device, p| {
         run_boxed(device, &p.boxed_choices()[0], &schedules()[1]);
     }));
+}
+
+/// The entry that is chosen for so many rows.
+fn chosen(format: Format, n: usize, rows: u32) -> Launch {
+    let elem = Type::Bf16.elem();
+    let layout = supports(elem, elem, format, 0, n, 4096, false).unwrap();
+    let mut p = Gemm::new(&layout, 1, elem, elem, Then::Nothing);
+    p.x = MatView { ptr: 4096, pitch: 4096, rows, cols: 4096 };
+    p.launch()
+}
+
+/// Each number of rows at which another kernel begins, one before and one after; and the tiles at which the large one does.
+#[test]
+fn the_choice_on_both_sides_of_every_threshold() {
+    let name = |format, n, rows| chosen(format, n, rows).entry;
+    let rows_of = |format, at: u32| [at - 1, at, at + 1].map(|rows| name(format, 4096, rows));
+    let of = |kernels: [&str; 3]| kernels.map(|kernel| format!("gemm_{kernel}_bf16"));
+    assert_eq!(rows_of(Format::Bf16, 8), of(["n8", "n8", "n16"]));
+    assert_eq!(rows_of(Format::Bf16, 16), of(["n16", "n16", "n32"]));
+    assert_eq!(rows_of(Format::Bf16, 32), of(["n32", "n32", "n64"]));
+    assert_eq!(rows_of(Format::Bf16, 64), of(["n64", "n64", "small"]));
+    let of = |kernels: [&str; 3]| kernels.map(|kernel| format!("gemmq_{kernel}_bf16_int8"));
+    assert_eq!(rows_of(Format::Q8_0, 8), of(["n8", "n8", "n32"]));
+    assert_eq!(rows_of(Format::Q8_0, 32), of(["n32", "n32", "wide"]));
+    // 96 tiles of 128 x 128: 32 of outputs by 3 of rows, one row and one output less.
+    let large = [(4096, 256), (4096, 257), (4096, 258), (31 * 128, 257), (31 * 128 + 1, 257)];
+    let large = large.map(|(n, rows)| name(Format::Bf16, n, rows).starts_with("gemm_wide"));
+    assert_eq!(large, [false, true, true, false, true]);
+}
+
+/// The same of Hopper's kernels: rows above which they are taken, tiles at which the large one is.
+#[test]
+fn the_choice_on_hopper_on_both_sides_of_every_threshold() {
+    let elem = Type::Bf16.elem();
+    let boxed = |n, rows| {
+        let layout = supports(elem, elem, Format::Bf16, 0, n, 4096, false).unwrap();
+        let mut p = Gemm::new(&layout, 1, elem, elem, Then::Nothing);
+        p.x = MatView { ptr: 4096, pitch: 4096, rows, cols: 4096 };
+        p.boxed().map(|boxed| boxed.launch.entry)
+    };
+    assert_eq!([127, 128].map(|rows| boxed(4096, rows)), [None, None]);
+    let n = |rows: u32| Some(format!("gemmw_n{rows}_bf16"));
+    assert_eq!([129, 130].map(|rows| boxed(4096, rows)), [n(128), n(128)]);
+    // 96 tiles of 128 x 256: 32 of outputs by 3 of rows.
+    assert_eq!([512, 513, 514].map(|rows| boxed(4096, rows)), [n(128), n(256), n(256)]);
+    assert_eq!([31 * 128, 31 * 128 + 1].map(|outputs| boxed(outputs, 513)), [n(128), n(256)]);
 }

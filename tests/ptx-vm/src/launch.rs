@@ -92,6 +92,8 @@ pub struct Options {
     pub track_writes: bool,
     /// Collect [`Report::traffic`] and [`Memory::traffic`].
     pub count_traffic: bool,
+    /// Collect [`Report::lines`].
+    pub count_lines: bool,
     /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend on it.
     pub threads: usize,
 }
@@ -108,9 +110,21 @@ impl Default for Options {
             tensor_core_sums: false,
             track_writes: false,
             count_traffic: false,
+            count_lines: false,
             threads: 1,
         }
     }
+}
+
+/// How often a line of the PTX was executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineCount {
+    /// Number of the line in the module's text, from 1.
+    pub line: u32,
+    /// The instruction as it stands there.
+    pub text: String,
+    /// Executions by a warp, whatever lanes were active.
+    pub warps: u64,
 }
 
 /// What a finished launch did.
@@ -125,6 +139,10 @@ pub struct Report {
     pub written: Vec<Range<u64>>,
     /// Bytes moved from and to global memory (with [`Options::count_traffic`]).
     pub traffic: Traffic,
+    /// Executions of each line of the kernel, lines never reached included (with [`Options::count_lines`]).
+    pub lines: Vec<LineCount>,
+    /// Most instructions that one warp executed.
+    pub longest_warp: u64,
 }
 
 /// Runs a kernel to its end.
@@ -138,5 +156,22 @@ pub fn launch(
     memory: &mut Memory,
     options: &Options,
 ) -> Result<Report, Fault> {
-    crate::run::schedule::run(instance, kernel, launch, memory, options)
+    crate::run::schedule::run(instance, kernel, launch, None, memory, options)
+}
+
+/// Runs these blocks of a launch alone, by their number in the grid (x fastest); the kernel sees the whole grid.
+///
+/// For what a part of a large grid does, such as the counts of one block. With clusters a number is a cluster's.
+///
+/// # Errors
+/// As [`launch`]; a number beyond the grid, or one that appears twice.
+pub fn launch_blocks(
+    instance: &Instance,
+    kernel: &str,
+    launch: &Launch,
+    blocks: &[u32],
+    memory: &mut Memory,
+    options: &Options,
+) -> Result<Report, Fault> {
+    crate::run::schedule::run(instance, kernel, launch, Some(blocks), memory, options)
 }

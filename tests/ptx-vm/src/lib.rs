@@ -60,7 +60,7 @@ mod text;
 
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
-pub use launch::{Launch, Options, Report, Rounding, Schedule, launch};
+pub use launch::{Launch, LineCount, Options, Report, Rounding, Schedule, launch, launch_blocks};
 pub use memory::Memory;
 pub use module::{Global, Instance, Kernel, Module, Parameter};
 

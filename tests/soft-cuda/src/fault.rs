@@ -4,6 +4,8 @@
 //! machine knows more (races, unwritten memory, missing waits); those become `LAUNCH_FAILED`, and the words go to standard error
 //! and to `engraftSoftCudaLastFault`.
 
+use std::sync::LazyLock;
+
 use ptx_vm::FaultKind;
 
 use crate::code::Code;
@@ -20,6 +22,17 @@ pub fn code(kind: FaultKind) -> Code {
         FaultKind::Deadlock | FaultKind::Budget => Code::LAUNCH_TIMEOUT,
         _ => Code::LAUNCH_FAILED,
     }
+}
+
+/// Names the kernel that faults whenever it is launched: for programs that prove what a fault costs them.
+const PLANTED: &str = "ENGRAFT_SOFT_CUDA_FAULT";
+
+static FAULTY: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(PLANTED).ok());
+
+/// What to say of a kernel that is to fault; none for all others.
+pub fn planted(kernel: &str) -> Option<String> {
+    let faulty = FAULTY.as_deref() == Some(kernel);
+    faulty.then(|| format!("a fault planted in kernel `{kernel}` by {PLANTED}"))
 }
 
 /// Poisons a context (its first error stays) and says why.

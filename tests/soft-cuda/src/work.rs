@@ -165,6 +165,9 @@ pub fn perform(d: &mut Driver, work: &Work) -> Result<(), Failure> {
 }
 
 fn run_kernel(d: &mut Driver, kernel: &KernelWork) -> Result<(), Failure> {
+    if let Some(text) = fault::planted(&kernel.name) {
+        return Err((Code::LAUNCH_FAILED, text));
+    }
     let mut with_pending;
     let mut launch = &kernel.launch;
     if let Some(earlier) = &kernel.unfinished {

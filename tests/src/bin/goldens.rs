@@ -1,15 +1,19 @@
 //! `goldens --backend cpu DIR...`: every golden directory below the given ones, through the real engine.
 //!
+//! `goldens trials ARGS...` is the test `ops`, so that one program carries both to a machine without Rust.
+//!
 //! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan
 //! calls native ran something else, or nothing.
 //!
 //! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
 
 use clap::{Parser, ValueEnum};
+use conformance::alone;
 use conformance::backends::{cuda, folder, wgpu};
 use conformance::golden::{
     Expectations, Launches, Outcome, Report, Types, complaints, find, judge, open_with, since,
 };
+use conformance::trials;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::config::EngineConfig;
 use engraft_core::inject::InjectionPlan;
@@ -20,6 +24,9 @@ use engraft_cpu::{Cpu, CpuConfig};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// The first argument that makes this the program of the test `ops`.
+const TRIALS: &str = "trials";
 
 /// Runs golden models and compares every tensor with the reference implementation's.
 #[derive(Debug, Parser)]
@@ -106,6 +113,13 @@ struct Counts {
 }
 
 fn main() -> ExitCode {
+    if alone::is_alone() {
+        return trials::main(std::env::args());
+    }
+    let mut args = std::env::args();
+    if args.nth(1).as_deref() == Some(TRIALS) {
+        return trials::main(std::iter::once(TRIALS.into()).chain(args));
+    }
     let flags = Flags::parse();
     match run(&flags) {
         Ok(counts) => {

@@ -47,6 +47,10 @@ pub(crate) struct Grid<'g> {
     /// Bytes moved, if they are counted.
     pub(crate) traffic: Option<Box<Counters>>,
     pub(crate) instructions: u64,
+    /// Executions of each instruction of the program, if they are counted.
+    pub(crate) executed: Option<Box<[u64]>>,
+    /// Most instructions of a warp that has ended.
+    pub(crate) longest: u64,
     /// Accesses by which a warp can learn that others have moved: strong reads, atomics, polls of mbarriers.
     pub(crate) looks: u64,
     pub(crate) warps_per_block: u32,
@@ -89,6 +93,8 @@ impl<'g> Grid<'g> {
             written: BTreeSet::new(),
             traffic: options.count_traffic.then(Box::default),
             instructions: 0,
+            executed: options.count_lines.then(|| vec![0; program.code.len()].into()),
+            longest: 0,
             looks: 0,
             line: 0,
             warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),

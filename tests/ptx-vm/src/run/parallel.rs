@@ -23,6 +23,8 @@ struct Share {
     overlay: Overlay,
     written: BTreeSet<u64>,
     instructions: u64,
+    executed: Option<Box<[u64]>>,
+    longest: u64,
     traffic: Option<Box<Counters>>,
 }
 
@@ -31,6 +33,8 @@ struct Share {
 pub(crate) struct Done {
     pub(crate) written: BTreeSet<u64>,
     pub(crate) instructions: u64,
+    pub(crate) executed: Option<Box<[u64]>>,
+    pub(crate) longest: u64,
     pub(crate) traffic: Option<Box<Counters>>,
 }
 
@@ -66,6 +70,11 @@ pub(crate) fn attempt(plan: &Plan<'_>, memory: &mut Memory) -> Option<Done> {
     for mut share in shares {
         share.overlay.settle(memory);
         done.written.append(&mut share.written);
+        done.longest = done.longest.max(share.longest);
+        match (&mut done.executed, share.executed) {
+            (Some(all), Some(own)) => all.iter_mut().zip(own).for_each(|(all, own)| *all += own),
+            (all, own) => *all = own,
+        }
         match (&mut done.traffic, share.traffic) {
             (Some(all), Some(own)) => all.add(&own),
             (all, own) => *all = own,
@@ -81,9 +90,9 @@ fn share(plan: &Plan<'_>, base: &Memory, next: &AtomicUsize, stop: &AtomicBool) 
         Runner::new(plan, Grid::new(plan.program, plan.launch, plan.options, store, plan.target));
     while !stop.load(Ordering::Relaxed) {
         let Some(&cluster) = plan.order.get(next.fetch_add(1, Ordering::Relaxed)) else {
-            let Grid { memory, written, instructions, traffic, .. } = runner.grid;
+            let Grid { memory, written, instructions, executed, longest, traffic, .. } = runner.grid;
             let Store::Shared { overlay, .. } = memory else { return None };
-            return Some(Share { overlay, written, instructions, traffic });
+            return Some(Share { overlay, written, instructions, executed, longest, traffic });
         };
         if runner.run_clusters([cluster]).is_err() {
             stop.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! cluster brings nothing forward, one asynchronous operation lands: that is the latest legal moment. When there is nothing
 //! to land and nobody to admit either, and every warp waits or polls, the launch is deadlocked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::cluster::{Block, Cluster, ClusterBarrier};
 use super::flight;
@@ -19,7 +19,7 @@ use crate::memory::Traffic;
 use crate::memory::clock::Clock;
 use crate::memory::shadow::{LINE, Line, Readers};
 use crate::ops::{barrier, copy, wgmma};
-use crate::{Fault, FaultKind, Instance, Kernel, Launch, Memory, Options, Report, Schedule};
+use crate::{Fault, FaultKind, Instance, Kernel, Launch, LineCount, Memory, Options, Report, Schedule};
 
 /// Shared memory of a block at most, as on Hopper.
 const SHARED_LIMIT: u32 = 232_448;
@@ -173,10 +173,14 @@ pub(crate) fn run(
     instance: &Instance,
     name: &str,
     launch: &Launch,
+    blocks: Option<&[u32]>,
     memory: &mut Memory,
     options: &Options,
 ) -> Result<Report, Fault> {
-    let plan = plan(instance, name, launch, options)?;
+    let mut plan = plan(instance, name, launch, options)?;
+    if let Some(blocks) = blocks {
+        plan.order = chosen(&plan, blocks).map_err(|detail| refuse(name, detail))?;
+    }
     if parallel::worthwhile(&plan)
         && let Some(done) = parallel::attempt(&plan, memory)
     {
@@ -185,8 +189,33 @@ pub(crate) fn run(
     let grid = Grid::new(plan.program, launch, options, Store::Own(memory), plan.target);
     let mut runner = Runner::new(&plan, grid);
     runner.run_clusters(plan.order.iter().copied())?;
-    let Grid { written, instructions, traffic, .. } = runner.grid;
-    Ok(report(&plan, memory, parallel::Done { written, instructions, traffic }))
+    let Grid { written, instructions, executed, longest, traffic, .. } = runner.grid;
+    Ok(report(&plan, memory, parallel::Done { written, instructions, executed, longest, traffic }))
+}
+
+/// These clusters, in the order of the schedule.
+fn chosen(plan: &Plan<'_>, blocks: &[u32]) -> Result<Vec<u32>, String> {
+    let wanted: BTreeSet<u32> = blocks.iter().copied().collect();
+    if wanted.len() < blocks.len() {
+        return Err("a block is chosen twice".into());
+    }
+    match wanted.last() {
+        Some(last) if *last as usize >= plan.order.len() => {
+            Err(format!("block {last} is chosen; the grid has {}", plan.order.len()))
+        }
+        _ => Ok(plan.order.iter().copied().filter(|block| wanted.contains(block)).collect()),
+    }
+}
+
+/// The executions of each source line, by the executions of the instructions that it became.
+fn lines(program: &Program, executed: Option<Box<[u64]>>) -> Vec<LineCount> {
+    let Some(executed) = executed else { return Vec::new() };
+    let count = |(line, text): &(u32, String)| LineCount { line: *line, text: text.clone(), warps: 0 };
+    let mut lines: Vec<LineCount> = program.lines.iter().map(count).collect();
+    for (code, warps) in program.code.iter().zip(executed) {
+        lines[code.line as usize].warps += warps;
+    }
+    lines
 }
 
 /// The report of a launch that has ended well.
@@ -199,12 +228,14 @@ fn report(plan: &Plan<'_>, memory: &mut Memory, done: parallel::Done) -> Report 
             _ => written.push(start..start + WRITTEN_GRAIN),
         }
     }
-    let blocks = plan.launch.grid.iter().map(|&n| u64::from(n)).product();
+    let per: u64 = plan.launch.cluster.iter().map(|&n| u64::from(n)).product();
+    let blocks = plan.order.len() as u64 * per;
     let traffic = done.traffic.map_or(Traffic::default(), |counted| {
         memory.add_traffic(&counted);
         counted.total()
     });
-    Report { instructions: done.instructions, blocks, written, traffic }
+    let (lines, longest_warp) = (lines(plan.program, done.executed), done.longest);
+    Report { instructions: done.instructions, blocks, written, traffic, lines, longest_warp }
 }
 
 impl<'g> Runner<'g> {
@@ -365,6 +396,7 @@ impl<'g> Runner<'g> {
             self.quiet += if self.grid.looks > looks { ran } else { 0 };
             match turned {
                 Ok(Turned::Ended) => {
+                    self.grid.longest = self.grid.longest.max(a.warps[w].count);
                     let rank = usize::from(a.warps[w].rank);
                     a.cluster.blocks[rank].live &= !(1 << a.warps[w].index);
                     a.cluster.progress += 1;

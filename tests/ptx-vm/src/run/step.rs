@@ -97,6 +97,9 @@ impl Turn<'_, '_> {
             }
             let code = &program.code[pc as usize];
             self.warp.count += 1;
+            if let Some(executed) = &mut self.grid.executed {
+                executed[pc as usize] += 1;
+            }
             let active = match code.guard {
                 None => mask,
                 Some(t) => mask & (self.warp.registers.pred(t.pred) ^ if t.negated { !0 } else { 0 }),
@@ -161,6 +164,9 @@ impl Turn<'_, '_> {
                 }
                 Flow::Missing => {
                     self.warp.count -= 1;
+                    if let Some(executed) = &mut self.grid.executed {
+                        executed[pc as usize] -= 1;
+                    }
                     let g = &mut self.warp.groups[at];
                     g.pc = pc;
                     g.blocked = true;

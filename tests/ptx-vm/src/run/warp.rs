@@ -157,6 +157,7 @@ impl Warp {
         self.dependency_met = false;
         self.cluster_phase = None;
         self.reduction = None;
+        self.count = 0;
         self.registers.preds.fill(0);
     }
 

@@ -204,6 +204,17 @@ impl Bench {
     pub fn run(&mut self, kernel: &str, launch: &Launch, options: &Options) -> Result<Report, Fault> {
         ptx_vm::launch(&self.instance, kernel, launch, &mut self.memory, options)
     }
+
+    /// Runs these blocks alone.
+    pub fn run_blocks(
+        &mut self,
+        kernel: &str,
+        launch: &Launch,
+        blocks: &[u32],
+        options: &Options,
+    ) -> Result<Report, Fault> {
+        ptx_vm::launch_blocks(&self.instance, kernel, launch, blocks, &mut self.memory, options)
+    }
 }
 
 /// Forward, reverse, and some random schedules.

@@ -212,3 +212,51 @@ fn listings_name_every_refusal() {
     assert_eq!(Module::opcodes(&text).unwrap()["add.u32"], 2);
     assert!(Module::refusals(include_str!("../ptx/layers.ptx")).unwrap().is_empty());
 }
+
+#[test]
+fn lines_are_counted_by_warp_and_a_part_of_a_grid_runs_alone() {
+    // Block i loops i + 1 times; its second warp leaves at once.
+    let body = "
+.visible .entry k(.param .u64 a) {
+  .reg .b32 %r<6>; .reg .b64 %rd<4>; .reg .pred %p<3>;
+  ld.param.u64 %rd1, [a]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; setp.ge.u32 %p1, %r2, 32; @%p1 bra DONE;
+  mov.u32 %r3, 0;
+LOOP: add.u32 %r3, %r3, 1; setp.le.u32 %p2, %r3, %r1; @%p2 bra LOOP;
+  mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd1, %rd2; st.global.u32 [%rd2], %r3;
+DONE: ret; }";
+    let text = module(body);
+    for (threads, schedule) in [(1, Schedule::Forward), (1, Schedule::Reverse), (4, Schedule::Random(3))] {
+        let run = |blocks: Option<&[u32]>| {
+            let mut b = Bench::new(&text);
+            let a = b.upload(&[0u32; 64]);
+            let launch = b.launch("k", [64, 1, 1], [64, 1, 1], &[Arg::U64(a)]);
+            let options = Options { count_lines: true, schedule, threads, ..Options::default() };
+            let report = match blocks {
+                None => b.run("k", &launch, &options),
+                Some(blocks) => b.run_blocks("k", &launch, blocks, &options),
+            };
+            (report, b.download::<u32>(a, 64))
+        };
+        let loops = |report: &ptx_vm::Report| {
+            let line = report.lines.iter().find(|line| line.text.starts_with("add.u32")).unwrap();
+            (line.warps, report.longest_warp)
+        };
+        let (all, out) = run(None);
+        let all = all.unwrap();
+        assert_eq!(out, (1..=64).collect::<Vec<u32>>());
+        assert_eq!((loops(&all), all.blocks), ((64 * 65 / 2, 6 + 3 * 64 + 4), 64));
+        assert_eq!(all.lines.iter().map(|line| line.warps).sum::<u64>(), all.instructions);
+        let (some, out) = run(Some(&[9, 0]));
+        let some = some.unwrap();
+        assert_eq!((loops(&some), some.blocks), ((11, 6 + 3 * 10 + 4), 2));
+        assert_eq!((out[0], out[1], out[9], out.iter().filter(|v| **v > 0).count()), (1, 0, 10, 2));
+        for (blocks, word) in [([3, 64], "block 64 is chosen; the grid has 64"), ([5, 5], "chosen twice")] {
+            let fault = run(Some(&blocks)).0.unwrap_err();
+            assert!(fault.kind == FaultKind::Launch && fault.to_string().contains(word), "{fault}");
+        }
+    }
+    let mut b = Bench::new(&text);
+    let a = b.upload(&[0u32; 64]);
+    let launch = b.launch("k", [64, 1, 1], [64, 1, 1], &[Arg::U64(a)]);
+    assert!(b.run("k", &launch, &Options::default()).unwrap().lines.is_empty(), "only when it is asked for");
+}

@@ -1,0 +1,103 @@
+//! Every op of the contract on every backend that is there: one trial per backend, op and element type, each
+//! run again in a process of its own where it loses its device (`alone`). The program of the test `ops`.
+
+use crate::alone::{self, Losses};
+use crate::backends::{self, LabVisitor};
+use crate::laws::{Lab, Report, check, check_large};
+use crate::registry::{self, OpSpec, Visitor};
+use engraft_core::backend::Backend;
+use engraft_core::mem::Float;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Failures printed per trial.
+const SHOWN: usize = 5;
+
+static COMPARISONS: AtomicUsize = AtomicUsize::new(0);
+
+static LOSSES: Losses = Losses::new();
+
+#[derive(Default)]
+struct Trials(Vec<Trial>);
+
+struct PerBackend<'a, B: Backend> {
+    lab: Arc<Lab<B>>,
+    trials: &'a mut Vec<Trial>,
+}
+
+impl LabVisitor for Trials {
+    fn visit<B: Backend>(&mut self, lab: Lab<B>) {
+        registry::each(&mut PerBackend { lab: Arc::new(lab), trials: &mut self.0 });
+    }
+}
+
+impl<B: Backend> Visitor for PerBackend<'_, B> {
+    fn visit<S: OpSpec>(&mut self, spec: S) {
+        if !backends::concerns(&self.lab.name, spec.name()) {
+            return;
+        }
+        for dtype in spec.dtypes() {
+            let lab = self.lab.clone();
+            let name = format!("{}::{}::{dtype}", lab.name, spec.name());
+            self.trials.push(Trial::test(name.clone(), move || {
+                let (is_lost, again) = (|| alone::is_lost(lab.subject.as_ref()), || alone::again(&name));
+                LOSSES.trial(is_lost, || trial(&lab, spec, *dtype), again).map_err(Failed::from)
+            }));
+        }
+    }
+}
+
+/// All cases of an op in one element type.
+fn trial<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(), String> {
+    let mut report = Report::default();
+    for seed in 0..backends::seeds(&lab.name, spec.packed(), spec.turns(dtype)) {
+        check(lab, spec, dtype, seed, &mut report);
+    }
+    if backends::takes_large(&lab.name) {
+        check_large(lab, spec, dtype, &mut report);
+    }
+    COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);
+    if report.failures.is_empty() {
+        return Ok(());
+    }
+    let shown: Vec<String> = report.failures.iter().take(SHOWN).map(|f| f.to_string()).collect();
+    let (failed, ran) = (report.failures.len(), report.ran);
+    Err(format!("{failed} of {ran} comparisons failed\n  {}", shown.join("\n  ")))
+}
+
+/// The program: its name and arguments as libtest takes them, a line per trial, what was lost, what was not here.
+pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let arguments = Arguments::from_iter(args);
+    let mut trials = Trials::default();
+    if let Err(e) = backends::each(&mut trials) {
+        println!("a backend that is there does not start: {e}");
+        return ExitCode::FAILURE;
+    }
+    let listed = trials.0.len();
+    let missing = backends::missing_here();
+    let conclusion = libtest_mimic::run(&arguments, trials.0);
+    if arguments.list {
+        return ExitCode::SUCCESS;
+    }
+    let ran = conclusion.num_passed + conclusion.num_failed;
+    println!(
+        "{ran} of {listed} trials ran ({} comparisons), backends not here: {} (skipped)",
+        COMPARISONS.load(Ordering::Relaxed),
+        backends::absent().join(", ")
+    );
+    if !missing.is_empty() {
+        println!("{} asks for {}, which this run does not have", backends::REQUIRE, missing.join(", "));
+        return ExitCode::FAILURE;
+    }
+    if LOSSES.unexplained() {
+        println!("a device was lost, and no trial loses one in a process of its own: run with one thread");
+        return ExitCode::FAILURE;
+    }
+    if ran == 0 {
+        println!("no trial has the name that was asked for: a run in which nothing ran shows nothing");
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,301 @@
+//! `cargo xtask predict`: the time of a step on a GPU that is not here, from what its kernels do and an H200's constants.
+//!
+//! 1. [`step`] makes the launches of a step as the backend does, with operands of their real sizes ([`operands`]).
+//! 2. [`count`] executes sampled blocks of each on the PTX machine and counts bytes and lines; [`pipes`] says what a line costs.
+//!    Blocks that do alike are run once; a test holds the counts to those of a whole launch.
+//! 3. [`model`] makes a time of that with registers and shared memory of the manifests and the constants of [`device`].
+//!
+//! Known limits: PTX stands for machine code, banks of shared memory and partitions of L2 are taken for even, caches keep a
+//! launch's operand as a whole or not at all, launches do not overlap but for their gap. So a prediction orders designs; its error
+//! is known when a GPU has spoken.
+
+mod count;
+mod device;
+mod model;
+mod operands;
+mod pipes;
+mod print;
+mod step;
+
+use count::{Counts, Machine};
+use device::{Device, H200, Resources};
+use model::Predicted;
+use operands::{Arena, Outcome};
+use std::process::ExitCode;
+use step::{Item, SHAPES, Step, Weights};
+
+/// How it is called.
+pub const USAGE: &str = "cargo xtask predict [--shape NAME] [--weights bf16|int8|int4] [--mode invariant|fast] [--rows N,..] \
+                         [--context N,..] [--max-context N] [--prefill N] [--step-tokens N] [--summary] [--json]";
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+struct Options {
+    shapes: Vec<step::Shape>,
+    weights: Weights,
+    fast: bool,
+    rows: Vec<usize>,
+    contexts: Vec<usize>,
+    max_context: Option<usize>,
+    prefill: Option<usize>,
+    step_tokens: usize,
+    summary: bool,
+    json: bool,
+}
+
+/// A launch of a step with what it does and takes.
+pub struct Line {
+    item: Item,
+    counts: Counts,
+    time: Predicted,
+}
+
+/// A step, or several that make one prefill.
+pub struct Table {
+    name: String,
+    step: Step,
+    lines: Vec<Line>,
+    /// Time of the host between steps, s.
+    host: f64,
+}
+
+fn numbers(text: &str, option: &str) -> Outcome<Vec<usize>> {
+    let number = |part: &str| part.parse().ok().filter(|n| *n > 0);
+    let all: Option<Vec<usize>> = text.split(',').map(number).collect();
+    all.ok_or_else(|| format!("{option} '{text}': numbers from 1 on, with commas between them"))
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
+    let mut o = Options {
+        shapes: SHAPES[1..].to_vec(),
+        weights: Weights::Bf16,
+        fast: false,
+        rows: vec![1, 8, 64, 256],
+        contexts: vec![128, 4096, 32_768],
+        max_context: None,
+        prefill: None,
+        step_tokens: 512,
+        summary: false,
+        json: false,
+    };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\nusage: {USAGE}"));
+        let one = |text: String| numbers(&text, &arg).map(|all| all[0]);
+        match arg.as_str() {
+            "--shape" => {
+                let name = value()?;
+                let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
+                let shape = SHAPES.iter().find(|s| s.name == name);
+                let shape = shape.ok_or_else(|| format!("shape '{name}'; there are {}", names.join(", ")))?;
+                o.shapes = vec![*shape];
+            }
+            "--weights" => {
+                o.weights = match value()?.as_str() {
+                    "bf16" => Weights::Bf16,
+                    "int8" => Weights::Int8,
+                    "int4" => Weights::Int4,
+                    other => return Err(format!("weights '{other}'; there are bf16, int8, int4")),
+                }
+            }
+            "--mode" => {
+                o.fast = match value()?.as_str() {
+                    "invariant" => false,
+                    "fast" => true,
+                    other => return Err(format!("mode '{other}'; there are invariant, fast")),
+                }
+            }
+            "--rows" => o.rows = numbers(&value()?, "--rows")?,
+            "--context" => o.contexts = numbers(&value()?, "--context")?,
+            "--max-context" => o.max_context = Some(one(value()?)?),
+            "--prefill" => o.prefill = Some(one(value()?)?),
+            "--step-tokens" => o.step_tokens = one(value()?)?,
+            "--summary" => o.summary = true,
+            "--json" => o.json = true,
+            other => return Err(format!("unknown option '{other}'\nusage: {USAGE}")),
+        }
+    }
+    Ok(o)
+}
+
+/// Registers and shared memory of an entry, from the manifest of its stem.
+fn resources(stem: &str, entry: &str) -> Outcome<Resources> {
+    let path = format!("{}/../kernels/ptx/{stem}.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    let manifest: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("{path}: {e}"))?;
+    let of = &manifest["modules"]["compute_90a"]["entries"][entry];
+    let number = |field: &str| of[field].as_u64().and_then(|n| u32::try_from(n).ok());
+    match (number("registers"), number("shared")) {
+        (Some(registers), Some(shared)) => Ok(Resources { registers, shared }),
+        _ => Err(format!("{path} has no registers of {entry}: `cargo xtask kernels` writes them")),
+    }
+}
+
+/// A step's launches with their times.
+fn lines(step: Step, machine: &mut Machine, device: &Device) -> Outcome<Vec<Line>> {
+    let mut arena = Arena::new(device.l2_keeps);
+    let items = step::launches(step, &mut arena)?;
+    let line = |item: Item| {
+        let counts = machine.count(&item, &mut arena)?;
+        let resources = resources(item.launch.stem(), &item.launch.entry)?;
+        let time = model::predict(&item, &counts, resources, device);
+        Ok(Line { item, counts, time })
+    };
+    items.into_iter().map(line).collect()
+}
+
+fn decode(o: &Options, shape: step::Shape, rows: usize, context: usize) -> Step {
+    let max_keys = o.max_context.unwrap_or(context).max(context);
+    let (weights, fast) = (o.weights, o.fast);
+    Step { shape, weights, fast, seqs: rows, queries: 1, context, max_keys, patches: rows, wanted: rows }
+}
+
+/// A prompt in steps of the budget: the first and the last stand for all, between which attention grows evenly.
+fn prefill(o: &Options, shape: step::Shape, tokens: usize, machine: &mut Machine) -> Outcome<Table> {
+    let queries = o.step_tokens.min(tokens);
+    let steps = tokens.div_ceil(queries);
+    let (weights, fast) = (o.weights, o.fast);
+    let step = |context, wanted| Step {
+        shape,
+        weights,
+        fast,
+        seqs: 1,
+        queries,
+        context,
+        max_keys: context,
+        patches: 0,
+        wanted,
+    };
+    // The last step alone has logits.
+    let mut all = lines(step(steps * queries, 1), machine, &H200)?;
+    if steps > 1 {
+        let often = |line: &mut Line, times| match line.item.role {
+            "gather" | "head" | "sample" => {}
+            _ => line.item.times *= times,
+        };
+        let mut first = lines(step(queries, 0), machine, &H200)?;
+        first.iter_mut().for_each(|line| often(line, steps / 2));
+        all.iter_mut().for_each(|line| often(line, steps.div_ceil(2)));
+        all.splice(0..0, first);
+    }
+    let name = format!(
+        "{} {}, prompt of {} in steps of {queries}",
+        shape.name,
+        print::weights(weights),
+        steps * queries
+    );
+    Ok(Table { name, step: step(tokens, 1), lines: all, host: H200.host * steps as f64 })
+}
+
+fn run(o: &Options) -> Outcome<Vec<Table>> {
+    let mut machine = Machine::default();
+    let mut tables = Vec::new();
+    for &shape in &o.shapes {
+        if let Some(tokens) = o.prefill {
+            tables.push(prefill(o, shape, tokens, &mut machine)?);
+            continue;
+        }
+        for &context in &o.contexts {
+            for &rows in &o.rows {
+                let step = decode(o, shape, rows, context);
+                let name = format!("{} {}, {rows} rows at {context}", shape.name, print::weights(o.weights));
+                tables.push(Table { name, step, lines: lines(step, &mut machine, &H200)?, host: H200.host });
+            }
+        }
+    }
+    Ok(tables)
+}
+
+/// Runs the chore.
+pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
+    let options = match options(args) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(tables) => {
+            print::tables(&tables, options.summary, options.json);
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn asked(args: &[&str]) -> Vec<Table> {
+        run(&options(args.iter().map(|arg| arg.to_string())).unwrap()).unwrap()
+    }
+
+    /// Milliseconds of the first table, its floor, its launches.
+    fn predicted(args: &[&str]) -> (f64, f64, usize) {
+        let table = &asked(args)[0];
+        let launches = table.lines.iter().map(|line| line.item.times).sum();
+        (table.seconds() * 1e3, table.floor() * 1e3, launches)
+    }
+
+    /// The ranges are those that an engineer estimated by hand from machine code (`docs/cuda.md`), 15 % wider.
+    #[test]
+    fn steps_take_about_what_was_estimated_by_hand() {
+        let large = ["--shape", "llama-8b"];
+        for (args, least, most) in [
+            (&["--rows", "1", "--context", "641", "--max-context", "4096"][..], 4.3, 4.7),
+            (&["--rows", "1", "--context", "641", "--max-context", "4096", "--weights", "int8"], 3.0, 3.0),
+            (&["--rows", "64", "--context", "1024"], 10.0, 11.5),
+            (&["--rows", "64", "--context", "1024", "--weights", "int8"], 13.0, 15.0),
+            (&["--rows", "256", "--context", "1024"], 23.0, 26.0),
+        ] {
+            let (ms, floor, launches) = predicted(&[&large[..], args].concat());
+            assert!((0.85 * least..=1.15 * most).contains(&ms), "{args:?}: {ms} ms");
+            assert!(floor < ms && launches == 294, "{args:?}: floor {floor}, {launches} launches");
+        }
+    }
+
+    #[test]
+    fn every_launch_takes_at_least_its_floor_and_the_same_each_time() {
+        let args = ["--shape", "llama-1b", "--rows", "1,64", "--context", "4096"];
+        let (tables, again) = (asked(&args), asked(&args));
+        for (table, again) in tables.iter().zip(&again) {
+            for (line, again) in table.lines.iter().zip(&again.lines) {
+                let (time, role) = (line.time, line.item.role);
+                assert!(time.seconds > time.floor, "{role}: {time:?}");
+                assert_eq!((time, &line.counts), (again.time, &again.counts), "{role}");
+            }
+        }
+        assert!(tables[1].seconds() > tables[0].seconds());
+    }
+
+    /// Attention of two halves of a prompt stands for all of its steps.
+    #[test]
+    fn a_prompt_has_all_its_operations() {
+        let table = &asked(&["--shape", "llama-1b", "--prefill", "1024", "--step-tokens", "256"])[0];
+        let flops: f64 = table.lines.iter().map(|line| line.item.times as f64 * line.item.flops).sum();
+        let (tokens, weights) = (1024.0, 16.0 * 2048.0 * (2048.0 + 3072.0 + 3.0 * 8192.0));
+        let want =
+            2.0 * tokens * weights + 2.0 * 2048.0 * 128_256.0 + 16.0 * 2.0 * 2048.0 * tokens * (tokens + 1.0);
+        assert!((flops / want - 1.0).abs() < 1e-9, "{flops} of {want}");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_by_name() {
+        for (args, word) in [
+            (&["--shape", "llama-9b"][..], "llama-8b"),
+            (&["--rows", "1,0"], "--rows '1,0'"),
+            (&["--weights", "q4"], "int4"),
+            (&["--mode", "reference"], "invariant"),
+            (&["--prefill"], "--prefill needs a value"),
+            (&["--fast"], "unknown option '--fast'"),
+        ] {
+            let why = options(args.iter().map(|arg| arg.to_string())).unwrap_err();
+            assert!(why.contains(word), "{why}");
+        }
+    }
+}
