@@ -18,7 +18,7 @@ pub use shard::{rank_rows, shard_sizes};
 
 use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
-use crate::config::inference::InferenceConfig;
+use crate::config::deepspeed::DeepSpeedConfig;
 use crate::mem::{Float, HostWeight, Stored, WeightFormat, WeightInfo, WeightUse};
 use crate::policy::{Binding, ModelSpec, QkSpan, Resolved, Role, Shard, Slot};
 use crate::{Error, Result};
@@ -37,7 +37,7 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     /// What a checked configuration says to rank `rank`.
-    pub fn configured(config: &InferenceConfig, rank: usize) -> Self {
+    pub fn configured(config: &DeepSpeedConfig, rank: usize) -> Self {
         Self { quantize: config.quantize, rank, world: config.tp_size }
     }
 }
