@@ -2,18 +2,23 @@
 
 use super::output::{Loading, note};
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use engraft::backends::{self, BackendName};
+use engraft::backends::BackendName;
 use engraft::core::checkpoint::Access;
 use engraft::core::mem::GroupBits;
 use engraft::core::numerics::Mode;
 use engraft::core::policy::TablePolicy;
 use engraft::{
-    Float, ModelSource, Options, Pooling, RawConfig, Registry, SamplingParams, TextGenerator, WeightFormat,
+    DeepSpeedConfigBuilder, Float, GenerateOptions, ModelSource, Options, Pooling, Registry, TextGenerator,
+    WeightFormat,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::failure::Failure;
+use super::values::{
+    backend, degree, dtype, min_p, positive, repetition_penalty, seed, stop, temperature, threads, top_p,
+    weight_format,
+};
 
 /// Values of a group of four-bit weights that keep the accuracy of the stored ones in most models.
 const FINE_GROUP: u32 = 32;
@@ -46,6 +51,8 @@ pub enum Command {
     Score(ScoreArgs),
     /// Label texts by a sequence classifier: JSON lines in, JSON lines out
     Classify(ClassifyArgs),
+    /// Find answers to questions in texts: JSON lines in, JSON lines out
+    Answer(AnswerArgs),
     /// Show what this build and this machine have, and what to install
     Doctor(DoctorArgs),
     /// Write a model as it will be loaded: cut for tensor-parallel ranks, quantized, or merged
@@ -60,7 +67,8 @@ pub enum Command {
 /// Which model, where and how.
 #[derive(Debug, ClapArgs)]
 pub struct ModelArgs {
-    /// Folder of a checkpoint, .gguf file, or hub id org/name (cargo feature `hub`); default: the demo model
+    /// Folder of a checkpoint, .gguf file, or a model of the Hugging Face hub: org/name, org/name@revision, hf:org/name, or its
+    /// page's address (found in the shared cache; downloaded by builds with the cargo feature `hub`); default: the demo model
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     #[command(flatten)]
@@ -96,9 +104,10 @@ pub struct DeviceArgs {
     /// cuda: take products of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with --mode fast
     #[arg(long, value_name = "PATH")]
     pub cublaslt: Option<PathBuf>,
-    /// Element type of activations and KV cache: f32, f16, bf16
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
-    pub dtype: Float,
+    /// Element type of activations and KV cache: f32, f16, bf16; default: on GPUs the checkpoint's own where its weights
+    /// have 16 bits (not with --mode reference), else f32
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    pub dtype: Option<Float>,
     /// Quantize weights while loading: int8, int8a (per row, or with a group, int8:64), int4 (the same as
     /// int4a:32), int4:N, int4a:N, q8_0, q4_0, q4_1, q5_0, q5_1, f16, bf16; w8a8 also quantizes activations;
     /// default: as stored
@@ -290,6 +299,31 @@ pub struct ClassifyArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+pub struct AnswerArgs {
+    /// File of lines, each {"question": "...", "context": "...", "id": ...}; without one, or with -, standard
+    /// input
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Answers to a question at most; with more than one, a line has all of them under `answers`
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = positive)]
+    pub top_k: usize,
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = positive)]
+    pub max_answer_len: usize,
+    /// Let the empty answer win where the context does not say (models trained for that, as on SQuAD 2)
+    #[arg(long)]
+    pub impossible: bool,
+    /// Tokens of a window over a long context, the question included; less where the model cannot
+    #[arg(long, value_name = "N", default_value_t = 384, value_parser = positive)]
+    pub max_seq_len: usize,
+    /// Tokens that two windows share; default: half a window, at most 128
+    #[arg(long, value_name = "N")]
+    pub doc_stride: Option<usize>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, ClapArgs)]
 pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL", value_enum)]
@@ -366,7 +400,7 @@ impl ModelArgs {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
         let mut source = path.or(self.model.as_deref()).map(named);
         if let Some(file) = &self.config {
-            let (config, warnings) = RawConfig::new().file(file)?.check()?;
+            let (config, warnings) = DeepSpeedConfigBuilder::new().file(file)?.check()?;
             warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
             options = options.config(&config)?;
             source = match (source, config.checkpoint.is_some()) {
@@ -412,7 +446,9 @@ impl DeviceArgs {
         match (&mut name, given) {
             (BackendName::Cuda(cuda), _) => {
                 cuda.driver.clone_from(&self.cuda_driver);
-                cuda.kernel_cache = self.kernel_cache();
+                if let Some(folder) = &self.kernel_cache {
+                    cuda.kernel_cache = (folder.as_os_str() != "off").then(|| folder.clone());
+                }
                 cuda.mode = self.mode.unwrap_or_default();
                 cuda.cublaslt.clone_from(&self.cublaslt);
                 (cuda.in_order, cuda.blocking) = (self.in_order, self.blocking);
@@ -427,16 +463,12 @@ impl DeviceArgs {
         Ok(name)
     }
 
-    fn kernel_cache(&self) -> Option<PathBuf> {
-        match &self.kernel_cache {
-            Some(folder) => (folder.as_os_str() != "off").then(|| folder.clone()),
-            None => dirs::cache_dir().map(|cache| cache.join("engraft").join("kernels")),
-        }
-    }
-
     pub fn options(&self) -> Result<Options, Failure> {
         warn_of_coarse_groups(self.quantize);
-        let options = Options::new().backend(self.backend()?).dtype(self.dtype);
+        let mut options = Options::new().backend(self.backend()?);
+        if let Some(dtype) = self.dtype {
+            options = options.dtype(dtype);
+        }
         Ok(self.sized(options.threads(self.threads).quantize(self.quantize)))
     }
 
@@ -463,16 +495,16 @@ pub fn warn_of_coarse_groups(format: Option<WeightFormat>) {
 }
 
 impl SamplingArgs {
-    /// The model's way, changed by the flags. `fresh` is the seed when none is given.
-    pub fn params(&self, model: SamplingParams, fresh: u64) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature.unwrap_or(model.temperature),
-            top_k: self.top_k.unwrap_or(model.top_k),
-            top_p: self.top_p.unwrap_or(model.top_p),
-            min_p: self.min_p.unwrap_or(model.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
-            seed: self.seed.unwrap_or(fresh),
-        }
+    /// Options of a text of at most `tokens` tokens; what no flag names stays the model's.
+    pub fn options(&self, tokens: usize) -> GenerateOptions {
+        let mut options = GenerateOptions::new().max_new_tokens(tokens);
+        options.temperature = self.temperature;
+        options.top_k = self.top_k;
+        options.top_p = self.top_p;
+        options.min_p = self.min_p;
+        options.repetition_penalty = self.repetition_penalty;
+        options.seed = self.seed;
+        options
     }
 }
 
@@ -511,74 +543,4 @@ pub fn named(text: &str) -> ModelSource {
         Some(cache) => source.cached(&cache),
         None => source,
     }
-}
-
-fn backend(text: &str) -> Result<BackendName, String> {
-    text.parse().map_err(|_| format!("unknown backend; there are {}", backends::KNOWN))
-}
-
-fn dtype(text: &str) -> Result<Float, String> {
-    text.parse().map_err(|_| "allowed: f32, f16, bf16".into())
-}
-
-/// A format by its name. Four bits for a whole row cost much accuracy, so `int4` alone means groups of 32
-/// with a minimum.
-fn weight_format(text: &str) -> Result<WeightFormat, String> {
-    let text = if matches!(text, "int4" | "int4a") { "int4a:32" } else { text };
-    text.parse().map_err(|e| match e {
-        engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
-        other => other.to_string(),
-    })
-}
-
-fn degree(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| [1, 2, 4, 8].contains(n)).ok_or_else(|| "allowed: 1, 2, 4, 8".into())
-}
-
-fn threads(text: &str) -> Result<usize, String> {
-    let n: usize = text.parse().map_err(|_| "a whole number is expected".to_string())?;
-    if n <= 1024 { Ok(n) } else { Err("at most 1024 are possible".into()) }
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
-        _ => Err("a whole number from 1 to 1048576 is expected".into()),
-    }
-}
-
-fn seed(text: &str) -> Result<u64, String> {
-    let allowed = "allowed: 0 to 18446744073709551615; without --seed every text has a new one";
-    text.parse().map_err(|_| allowed.into())
-}
-
-fn stop(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("a stop string cannot be empty".into()) } else { Ok(text.into()) }
-}
-
-/// A number that the sampler takes for the field that `set` writes.
-fn sampled(text: &str, set: impl Fn(&mut SamplingParams, f32)) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "a number is expected".to_string())?;
-    let mut params = SamplingParams::default();
-    set(&mut params, value);
-    params.validate().map(|()| value).map_err(|e| match e {
-        engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
-        other => other.to_string(),
-    })
-}
-
-fn temperature(text: &str) -> Result<f32, String> {
-    sampled(text, |p, v| p.temperature = v)
-}
-
-fn top_p(text: &str) -> Result<f32, String> {
-    sampled(text, |p, v| p.top_p = v)
-}
-
-fn min_p(text: &str) -> Result<f32, String> {
-    sampled(text, |p, v| p.min_p = v)
-}
-
-fn repetition_penalty(text: &str) -> Result<f32, String> {
-    sampled(text, |p, v| p.repetition_penalty = v)
 }

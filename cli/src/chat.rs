@@ -7,7 +7,7 @@
 use super::args::ChatArgs;
 use super::failure::{Failure, Outcome, one_line};
 use super::generate::introduce;
-use super::output::{bold, dim, emit, fresh_seed, mutter, note, summary};
+use super::output::{bold, dim, emit, mutter, note, summary};
 use engraft::{Error, GenerateOptions, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
@@ -143,8 +143,7 @@ struct Talk {
 
 impl Talk {
     fn new(model: TextGenerator, args: &ChatArgs, interrupted: Arc<AtomicBool>) -> Self {
-        let sampling = args.sampling.params(model.sampling(), fresh_seed());
-        let mut options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
+        let mut options = args.sampling.options(args.max_new_tokens);
         options.no_special_in_user_text = args.no_special_in_user_text;
         let mut talk = Self {
             model,
@@ -204,10 +203,8 @@ impl Talk {
             note("nothing was said yet");
             return Ok(());
         };
-        if let Some(sampling) = &mut self.options.sampling {
-            // The same seed would give the same answer.
-            sampling.seed = sampling.seed.wrapping_add(1);
-        }
+        // The same seed would give the same answer; without one, every answer has its own.
+        self.options.seed = self.options.seed.map(|seed| seed.wrapping_add(1));
         self.say(&text)
     }
 

@@ -2,8 +2,8 @@
 
 use super::args::GenerateArgs;
 use super::failure::{Failure, Outcome};
-use super::output::{bold, bytes, count, dim, emit, fresh_seed, json, mutter, note, summary};
-use engraft::{Error, Float, GenerateOptions, SamplingParams, TextGenerator, TextStream};
+use super::output::{bold, bytes, count, dim, emit, json, mutter, note, summary};
+use engraft::{Error, Float, TextGenerator, TextStream};
 use serde_json::json;
 use std::io::{IsTerminal, Read, stderr, stdin, stdout};
 use std::path::Path;
@@ -11,14 +11,13 @@ use std::path::Path;
 pub fn run(args: &GenerateArgs) -> Outcome {
     let prompt = prompt(args)?;
     let model = args.model.open()?;
-    let sampling = args.sampling.params(model.sampling(), fresh_seed());
-    let mut options = GenerateOptions::new().max_new_tokens(args.max_new_tokens).sampling(sampling);
+    let mut options = args.sampling.options(args.max_new_tokens);
     options.stop = args.stop.clone();
     options.no_special_in_user_text = args.no_special_in_user_text;
     if args.json {
         let mut stream = model.generate(&prompt, &options)?;
         let text = stream.text()?;
-        return json(&report(&model, &prompt, &text, &stream, sampling));
+        return json(&report(&model, &prompt, &text, &stream));
     }
     introduce(&model, args.model.is_demo());
     let mut stream = model.generate(&prompt, &options)?;
@@ -37,8 +36,8 @@ pub fn run(args: &GenerateArgs) -> Outcome {
         note("");
     }
     let mut line = summary(stream.stats());
-    if !sampling.is_greedy() {
-        line.push_str(&format!(", seed {}", sampling.seed));
+    if !stream.sampling().is_greedy() {
+        line.push_str(&format!(", seed {}", stream.sampling().seed));
     }
     note(&dim(&line));
     Ok(())
@@ -90,14 +89,8 @@ pub(super) fn introduce(model: &TextGenerator, demo: bool) {
     }
 }
 
-fn report(
-    model: &TextGenerator,
-    prompt: &str,
-    text: &str,
-    stream: &TextStream,
-    sampling: SamplingParams,
-) -> serde_json::Value {
-    let (info, stats) = (model.info(), stream.stats());
+fn report(model: &TextGenerator, prompt: &str, text: &str, stream: &TextStream) -> serde_json::Value {
+    let (info, stats, sampling) = (model.info(), stream.stats(), stream.sampling());
     json!({
         "model": info.name,
         "backend": info.plan.backend,

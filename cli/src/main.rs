@@ -6,6 +6,7 @@
 //! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns a
 //! [`Failure`] (`failure.rs`); only this file turns one into text and an exit status.
 
+mod answer;
 mod args;
 mod bench;
 mod chat;
@@ -16,6 +17,7 @@ mod generate;
 mod output;
 mod plan;
 mod texts;
+mod values;
 
 use args::Command;
 use clap::{CommandFactory, Parser};
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Embed(args) => texts::embed(&args),
         Command::Score(args) => texts::score(&args),
         Command::Classify(args) => texts::classify(&args),
+        Command::Answer(args) => answer::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions(&args),
         Command::WriteShape(args) => bench::write_shape(&args),
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(Failure::Run(error)) => {
-            report(&one_line(&error.to_string()));
+            report(&format!("{}{}", one_line(&error.to_string()), hint(&error)));
             ExitCode::FAILURE
         }
         Err(Failure::Usage(text)) => {
@@ -76,6 +79,16 @@ fn logging() {
         output::note(&format!(
             "warning: ENGRAFT_LOG is not understood ({e}); allowed: error, warn, info, debug, trace, TARGET=LEVEL"
         ));
+    }
+}
+
+/// What helps against an error, where a flag does.
+fn hint(error: &Error) -> &'static str {
+    match error {
+        Error::NoPolicy { .. } => {
+            "; a table given by --policy FILE describes an architecture that is not built in (docs/add_a_policy.md)"
+        }
+        _ => "",
     }
 }
 

@@ -155,11 +155,3 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     }
     text
 }
-
-/// A seed nobody can guess, from the standard library's randomly keyed hasher.
-pub fn fresh_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
-    // Short enough to be typed again.
-    seed % 1_000_000_000
-}

@@ -10,10 +10,11 @@ use super::generate::shown;
 use super::output::{Loading, json};
 use engraft::core::inject::describe;
 use engraft::core::policy::HeadSpec;
-use engraft::{EncoderInput, Error, TextGenerator};
+use engraft::{Classification, Error, TextGenerator};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
+use std::path::Path;
 
 /// Lines that are answered together.
 const GROUP: usize = 32;
@@ -49,18 +50,17 @@ pub fn classify(args: &ClassifyArgs) -> Outcome {
     let (source, options) = args.model.read(None)?;
     let files = source.open()?;
     let (spec, ..) = describe(&files, &args.model.policies.registry()?)?;
-    let HeadSpec::Labels { count } = spec.head else {
+    let HeadSpec::Labels { .. } = spec.head else {
         let reason = "its head gives no labels for a text; a sequence classifier's does".into();
         return Err(Error::Architecture { op: "classify".into(), arch: spec.arch, reason }.into());
     };
-    let labels = Labels::new(&files.config, count);
     let mut loading = Loading::default();
     let options = options.max_seqs(SEQS).progress(move |done, total| loading.show(done, total));
     let model = options.open(files)?;
     each_group(&args.lines, GROUP, &model, |lines| {
-        let texts = ids(lines).into_iter().map(EncoderInput::from).collect();
-        let encoded = model.handle().encode(texts, false)?;
-        Ok(encoded.iter().map(|one| labels.answer(&one.logits)).collect())
+        let (logits, labels) = (model.handle().classify(ids(lines))?, model.labels());
+        let all = logits.into_iter().filter_map(|logits| Some(labels?.classify(logits)));
+        Ok(all.map(|one| labelled(&one)).collect())
     })
 }
 
@@ -86,48 +86,16 @@ fn scores(logprobs: &[f32]) -> Value {
     json!({ "tokens": logprobs.len() + 1, "logprob": sum, "perplexity": perplexity, "logprobs": all_shown(logprobs) })
 }
 
-/// What a classifier's outputs are called, and how logits become scores: as its configuration says.
-struct Labels {
-    names: Vec<String>,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    /// One of several: shares of 1.
-    One,
-    /// Each by itself: a probability each.
-    Many,
-    /// A number: the logit itself.
-    Number,
-}
-
-impl Labels {
-    fn new(config: &Value, count: usize) -> Self {
-        let name = |i: usize| config["id2label"][i.to_string()].as_str().map(str::to_owned);
-        let kind = match config["problem_type"].as_str() {
-            Some("multi_label_classification") => Kind::Many,
-            Some("regression") => Kind::Number,
-            _ if count == 1 => Kind::Number,
-            _ => Kind::One,
-        };
-        Self { names: (0..count).map(|i| name(i).unwrap_or_else(|| format!("LABEL_{i}"))).collect(), kind }
-    }
-
-    fn answer(&self, logits: &[f32]) -> Value {
-        let wide = || logits.iter().map(|x| f64::from(*x));
-        let most = wide().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = wide().map(|x| (x - most).exp()).sum();
-        let score = |x: f64| match self.kind {
-            Kind::One => (x - most).exp() / sum,
-            Kind::Many => 1.0 / (1.0 + (-x).exp()),
-            Kind::Number => x,
-        };
-        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0);
-        let scores: Map<String, Value> =
-            self.names.iter().cloned().zip(wide().map(|x| json!(score(x)))).collect();
-        json!({ "label": self.names.get(best), "score": wide().nth(best).map(score), "scores": scores, "logits": all_shown(logits) })
-    }
+/// The labels of a text as JSON.
+fn labelled(one: &Classification) -> Value {
+    let best = one.best();
+    let scores: Map<String, Value> = one.labels.iter().map(|l| (l.name.clone(), json!(l.score))).collect();
+    json!({
+        "label": best.map(|l| &l.name),
+        "score": best.map(|l| l.score),
+        "scores": scores,
+        "logits": all_shown(&one.logits),
+    })
 }
 
 /// Reads lines, answers them in groups of `size`, and prints an answer per line.
@@ -137,13 +105,7 @@ fn each_group(
     model: &TextGenerator,
     mut answers: impl FnMut(&[Line]) -> Result<Vec<Value>, Error>,
 ) -> Outcome {
-    let (name, reader): (String, Box<dyn BufRead>) = match &args.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path).map_err(|e| Error::io(path, e))?;
-            (path.display().to_string(), Box::new(BufReader::new(file)))
-        }
-        _ => ("standard input".into(), Box::new(stdin().lock())),
-    };
+    let (name, reader) = reader(args.file.as_deref())?;
     let mut group = Vec::new();
     let mut finish = |group: &mut Vec<Line>| -> Outcome {
         if group.is_empty() {
@@ -178,6 +140,17 @@ fn each_group(
     finish(&mut group)
 }
 
+/// A file of lines, or standard input; its name comes first.
+pub(super) fn reader(file: Option<&Path>) -> Result<(String, Box<dyn BufRead>), Error> {
+    Ok(match file {
+        Some(path) if path.as_os_str() != "-" => {
+            let file = File::open(path).map_err(|e| Error::io(path, e))?;
+            (path.display().to_string(), Box::new(BufReader::new(file)))
+        }
+        _ => ("standard input".into(), Box::new(stdin().lock())),
+    })
+}
+
 /// The text of a line and what its answer begins with.
 fn parse(line: &str, plain: bool) -> Result<(String, Map<String, Value>), String> {
     let mut answer = Map::new();
@@ -203,7 +176,8 @@ fn parse(line: &str, plain: bool) -> Result<(String, Map<String, Value>), String
     }
 }
 
-fn wrong(name: &str, number: usize, what: &str) -> Error {
+/// An error that names a line.
+pub(super) fn wrong(name: &str, number: usize, what: &str) -> Error {
     Error::text(format!("{name}, line {number}: {what}"))
 }
 

@@ -33,7 +33,9 @@ fn driver() -> String {
 }
 
 fn generate(more: &[&str]) -> Output {
-    let args = ["generate", "--prompt", PROMPT, "--max-new-tokens", "6", "--temperature", "0"];
+    // The CPU's text needs the CPU's element type.
+    let args =
+        ["generate", "--prompt", PROMPT, "--max-new-tokens", "6", "--temperature", "0", "--dtype", "f32"];
     engraft(&[&args[..], more].concat())
 }
 
@@ -66,10 +68,39 @@ fn the_software_driver_gives_the_text_of_the_cpu() {
     assert_eq!(stdout(&cuda), cpu);
     assert!(stderr(&cuda).contains("Engraft software CUDA"), "{}", stderr(&cuda));
     let drawn = ["--temperature", "0.9", "--seed", "3"];
-    let args = ["generate", "--prompt", PROMPT, "--max-new-tokens", "6"];
+    let args = ["generate", "--prompt", PROMPT, "--max-new-tokens", "6", "--dtype", "f32"];
     let cpu = stdout(&engraft(&[&args[..], &drawn, &["--backend", "cpu"]].concat()));
     let device = ["--backend", "cuda:0", "--cuda-driver", &driver];
     assert_eq!(stdout(&engraft(&[&args[..], &drawn, &device].concat())), cpu);
+}
+
+/// The demo model's weights are bf16.
+#[test]
+fn activations_have_the_checkpoints_16_bits_unless_told_otherwise() {
+    let driver = driver();
+    let dtype = |more: &[&str]| {
+        let plan = stdout(&engraft(&[&["plan", "--json"], more].concat()));
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+        plan["dtype"].as_str().unwrap().to_string()
+    };
+    let cuda = ["--backend", "cuda", "--cuda-driver", &driver];
+    assert_eq!(dtype(&cuda), "bf16");
+    assert_eq!(dtype(&[&cuda[..], &["--dtype", "f16"]].concat()), "f16");
+    assert_eq!(dtype(&[&cuda[..], &["--dtype", "f32"]].concat()), "f32");
+    assert_eq!(dtype(&[&cuda[..], &["--mode", "reference"]].concat()), "f32");
+    assert_eq!(dtype(&[]), "f32");
+}
+
+/// By the library, too: without a word on it, in the user's cache folder.
+#[test]
+fn compiled_kernels_are_kept_by_default() {
+    let (driver, home) = (driver(), PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cache-of-a-user"));
+    let _ = std::fs::remove_dir_all(&home);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+    let args = ["generate", "--prompt", PROMPT, "-n", "1", "--backend", "cuda", "--cuda-driver", &driver];
+    program.env("XDG_CACHE_HOME", &home).args(args).stdin(Stdio::null());
+    stdout(&program.output().unwrap());
+    assert!(std::fs::read_dir(home.join("engraft/kernels")).unwrap().count() > 5);
 }
 
 #[test]

@@ -218,7 +218,10 @@ fn broken_models_fail_with_one_line() {
         config.replace("\"llama\"", "\"lama\"").replace("\"hidden_size\"", "\"size\""),
     )
     .unwrap();
-    fails(&["plan", "--model", unknown.to_str().unwrap()], &["no injection policy", "\"lama\""]);
+    fails(
+        &["plan", "--model", unknown.to_str().unwrap()],
+        &["no injection policy", "\"lama\"", "--policy FILE"],
+    );
 
     let missing = demo_copy("missing");
     fs::remove_file(missing.join("config.json")).unwrap();

@@ -25,7 +25,7 @@ fn stderr(output: &Output) -> String {
 
 fn generate(driver: Option<&str>, backend: &str) -> Output {
     let args =
-        ["generate", "--prompt", "This package provides", "--max-new-tokens", "6", "--temperature", "0"];
+        ["generate", "--prompt", "This package provides", "-n", "6", "--temperature", "0", "--dtype", "f32"];
     engraft(driver, &[&args[..], &["--backend", backend]].concat())
 }
 

@@ -9,6 +9,20 @@ use std::path::PathBuf;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, with the numbers.
+///
+/// ```
+/// use engraft_core::Error;
+/// use engraft_core::sample::SamplingParams;
+///
+/// let wrong = SamplingParams { min_p: 2.0, ..SamplingParams::default() };
+/// match wrong.validate() {
+///     Err(Error::Config { field, got, allowed }) => {
+///         assert_eq!((field.as_str(), got.as_str()), ("min_p", "2"));
+///         assert!(allowed.contains("less than 1"));
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

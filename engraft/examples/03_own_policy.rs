@@ -33,7 +33,9 @@ impl InjectionPolicy for Acme {
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-        Ok(ModelSpec { arch: "acme".into(), ..LLAMA.spec(config, catalog)? })
+        let mut spec = LLAMA.spec(config, catalog)?;
+        spec.arch = "acme".into();
+        Ok(spec)
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {

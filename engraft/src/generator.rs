@@ -1,6 +1,7 @@
 //! Prompts to text: what most users hold.
 
 use crate::handle::{EngineHandle, ModelInfo};
+use crate::labels::Labels;
 use crate::stream::TextStream;
 use crate::text::Voice;
 use engraft_core::engine::Request;
@@ -228,11 +229,12 @@ pub trait Generator: Send + Sync {
 pub struct TextGenerator {
     handle: EngineHandle,
     voice: Voice,
+    pub(crate) labels: Option<Labels>,
 }
 
 impl TextGenerator {
-    pub(crate) fn new(handle: EngineHandle, voice: Voice) -> Self {
-        Self { handle, voice }
+    pub(crate) fn new(handle: EngineHandle, voice: Voice, labels: Option<Labels>) -> Self {
+        Self { handle, voice, labels }
     }
 
     /// The level below: token ids in, token ids out.

@@ -17,7 +17,9 @@ use crate::backends::with_backend;
 use crate::options::{Options, Progress};
 use crate::wait::wait;
 use engraft_core::checkpoint::ModelFiles;
-use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Pooling, Request};
+use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Pick, Pooling, Request};
+use engraft_core::policy::HeadSpec;
+use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_core::Stream;
@@ -121,6 +123,19 @@ impl EngineHandle {
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
     /// not there; `Config` for logits of tokens without [`Options::all_logits`].
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{ForwardWant, ModelSource, Options, Pick};
+    ///
+    /// let handle = Options::new().all_logits(true).start(ModelSource::Demo)?;
+    /// let want = ForwardWant { hidden: Pick::Last, logits: Pick::Last };
+    /// let all = handle.forward([vec![1, 2, 3], vec![4, 5]], want)?;
+    /// assert_eq!(all[0].hidden[0].len(), 3 * handle.info().hidden);
+    /// assert_eq!(all[1].logits.len(), handle.info().vocab);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn forward<T: Into<EncoderInput>>(
         &self,
         sequences: impl IntoIterator<Item = T>,
@@ -152,6 +167,87 @@ impl EngineHandle {
         self.ask(|reply| Command::Score { sequences, reply })
     }
 
+    /// Logits of the labels of every sequence, by a sequence classifier (encoder or decoder).
+    ///
+    /// # Errors
+    /// As [`EngineHandle::forward`]; `Architecture` for models that do not label texts.
+    pub fn classify<T: Into<EncoderInput>>(
+        &self,
+        sequences: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<Vec<f32>>> {
+        if !matches!(self.head(), HeadSpec::Labels { .. }) {
+            return Err(Error::Architecture {
+                op: "classify".into(),
+                arch: self.info.arch.clone(),
+                reason: "its head gives no labels for a text; a sequence classifier's does".into(),
+            });
+        }
+        let all = self.forward(sequences, ForwardWant { hidden: Pick::None, logits: Pick::Last })?;
+        Ok(all.into_iter().map(|one| one.logits).collect())
+    }
+
+    /// Measures every op of the steps from now on, by the device's own clock, or stops and forgets what was measured
+    /// (DeepSpeed's `profile_model_time`). Steps then run op by op, none is captured: they take longer.
+    ///
+    /// # Errors
+    /// `Internal` when the engine's thread has ended.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::GenerateOptions;
+    ///
+    /// let model = engraft::demo()?;
+    /// model.handle().set_profiling(true)?;
+    /// model.generate("This package", &GenerateOptions::new().max_new_tokens(4))?.text()?;
+    /// let profile = model.handle().take_profile()?;
+    /// println!("steps: {:?} ms", profile.steps_ms());
+    /// for (op, us, calls) in profile.by_op() {
+    ///     println!("{:<20} {calls:>6} {us:>9.1} us", op.name());
+    /// }
+    /// for (layer, us) in profile.by_layer() {
+    ///     println!("{layer:?}: {us:.1} us");
+    /// }
+    /// # assert_eq!(profile.steps_ms().len(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_profiling(&self, on: bool) -> Result<()> {
+        self.commands.send(Command::SetProfiling { on }).map_err(|_| gone())
+    }
+
+    /// The times of ops, layers and steps since profiling began or since the last call, and forgets them.
+    ///
+    /// # Errors
+    /// `Config` while profiling is off; `Internal` when the engine's thread has ended.
+    pub fn take_profile(&self) -> Result<Profile> {
+        let profiles = self.ask(|reply| Command::TakeProfile { reply })?;
+        profiles.into_iter().next().ok_or_else(gone)
+    }
+
+    /// Milliseconds of every step since profiling began or since the last call, from its first op's start to its last one's
+    /// end (DeepSpeed's `model_times`); forgets them with the times of ops and layers.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::take_profile`].
+    pub fn model_times(&self) -> Result<Vec<f64>> {
+        Ok(self.take_profile()?.steps_ms().to_vec())
+    }
+
+    /// What reads the last hidden state.
+    pub(crate) fn head(&self) -> HeadSpec {
+        self.terms.spec.head
+    }
+
+    /// Tokens that an encoder takes at once.
+    pub(crate) fn longest_text(&self) -> usize {
+        self.terms.config.max_context.min(self.terms.config.max_step_tokens)
+    }
+
+    /// Token types that the model knows.
+    pub(crate) fn token_types(&self) -> usize {
+        self.terms.spec.embed.kinds.unwrap_or(1)
+    }
+
     /// Sends a command and waits for its reply.
     fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<Vec<T>> {
         let (reply, received) = channel();
@@ -164,6 +260,8 @@ impl EngineHandle {
 /// The events of one request as they happen; dropping it cancels the request.
 ///
 /// Waits in [`Iterator::next`]; [`Tokens::into_stream`] gives the same events to an async runtime.
+///
+/// [`EngineHandle::submit`] has an example.
 #[derive(Debug)]
 pub struct Tokens {
     key: u64,
@@ -223,10 +321,12 @@ impl Start {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (tell, ready) = channel();
-        let Options { backend, threads, engine, load, registry, fused, progress } = options;
+        let Options { backend, threads, engine, own_dtype, load, registry, fused, progress } = options;
+        let stored_dtype = !own_dtype && backend.takes_stored_dtype();
         let body = move || {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
-            let job = serve::Serve { files, engine, load, registry, progress, inbox, ready: tell.clone() };
+            let ready = tell.clone();
+            let job = serve::Serve { files, engine, stored_dtype, load, registry, progress, inbox, ready };
             let ended = match fused {
                 true => with_backend(&backend, threads, job),
                 false => with_backend(&backend, threads, serve::Unfused(job)),

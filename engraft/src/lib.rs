@@ -13,6 +13,24 @@
 //! # }
 //! ```
 //!
+//! In a handler of an async web framework the same text is a stream, which needs no runtime of its own; handlers share the
+//! model by an `Arc`, and their requests run as one batch:
+//!
+//! ```
+//! use engraft::{AsyncTextStream, GenerateOptions, TextGenerator};
+//! use std::sync::Arc;
+//!
+//! // Returns at once: a wrong request is an error here, tokens come by the stream; dropping it ends the request.
+//! async fn handler(model: Arc<TextGenerator>, prompt: String) -> engraft::Result<AsyncTextStream> {
+//!     let options = GenerateOptions::new().max_new_tokens(64).no_special_in_user_text();
+//!     Ok(model.generate(&prompt, &options)?.into_stream())
+//! }
+//! # use futures::{TryStreamExt, executor::block_on};
+//! # let model = Arc::new(engraft::demo().unwrap());
+//! # let pieces = block_on(async { handler(model, "This package".into()).await?.try_collect::<Vec<_>>().await });
+//! # assert!(!pieces.unwrap().concat().is_empty());
+//! ```
+//!
 //! This crate is the front door. [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed
 //! text, [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. What they
 //! stream is an iterator that waits, or ([`TextStream::into_stream`]) a `Stream` for any async runtime. None
@@ -22,6 +40,7 @@
 //! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program
 //! (`engraft-cli`).
 
+mod answer;
 mod async_stream;
 pub mod backends;
 mod demo;
@@ -32,30 +51,35 @@ mod handle;
 mod hub;
 #[path = "hub/cache.rs"]
 mod hub_cache;
+mod labels;
 mod open;
 mod options;
 mod source;
 mod stream;
+mod tasks;
 mod text;
 mod wait;
 
 pub use engraft_core as core;
 pub use engraft_core::config::EngineConfig;
-pub use engraft_core::config::inference::{InferenceConfig, RawConfig, Warning};
+pub use engraft_core::config::deepspeed::{DeepSpeedConfig, DeepSpeedConfigBuilder, Warning};
 pub use engraft_core::engine::{
     Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pick, Pooling, Request,
 };
 pub use engraft_core::inject::InjectionPlan;
 pub use engraft_core::mem::{Float, WeightFormat};
 pub use engraft_core::policy::Registry;
+pub use engraft_core::profile::{Profile, Span};
 pub use engraft_core::sample::SamplingParams;
 pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 pub use engraft_core::{Error, Result};
 
+pub use answer::{Answer, AnswerOptions};
 pub use async_stream::{AsyncTextStream, AsyncTokens};
 pub use demo::demo_files;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
+pub use labels::{Classification, Label, Labels};
 pub use options::Options;
 pub use source::ModelSource;
 pub use stream::{Stats, TextFinish, TextStream};

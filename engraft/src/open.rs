@@ -2,6 +2,7 @@
 
 use crate::generator::TextGenerator;
 use crate::handle::{EngineHandle, Start};
+use crate::labels::Labels;
 use crate::options::Options;
 use crate::source::ModelSource;
 use crate::text;
@@ -24,7 +25,8 @@ impl Options {
         let starting = Start::spawn(files, self)?;
         let voice = text::Voice::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
-        Ok(TextGenerator::new(handle, voice?))
+        let labels = Labels::of(&config, handle.head());
+        Ok(TextGenerator::new(handle, voice?, labels))
     }
 
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.

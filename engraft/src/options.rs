@@ -3,7 +3,7 @@
 use crate::backends::BackendName;
 use crate::{Error, Float, Registry, Result};
 use engraft_core::config::EngineConfig;
-use engraft_core::config::inference::InferenceConfig;
+use engraft_core::config::deepspeed::DeepSpeedConfig;
 use engraft_core::mem::WeightFormat;
 use engraft_core::weights::LoadOptions;
 use std::fmt;
@@ -35,6 +35,8 @@ pub struct Options {
     pub(crate) backend: BackendName,
     pub(crate) threads: usize,
     pub(crate) engine: EngineConfig,
+    /// Whether the element type was chosen, not left to the checkpoint.
+    pub(crate) own_dtype: bool,
     pub(crate) load: LoadOptions,
     pub(crate) registry: Registry,
     pub(crate) fused: bool,
@@ -47,6 +49,7 @@ impl Default for Options {
             backend: BackendName::Cpu,
             threads: 0,
             engine: EngineConfig { max_seqs: 4, max_context: DEFAULT_CONTEXT, ..EngineConfig::default() },
+            own_dtype: false,
             load: LoadOptions::default(),
             registry: Registry::default(),
             fused: true,
@@ -66,7 +69,8 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// The CPU, one thread per core, f32, up to four sequences at once of up to 8192 tokens.
+    /// The CPU, one thread per core, up to four sequences at once of up to 8192 tokens; activations in f32, on GPUs in the
+    /// checkpoint's own element type where its weights have 16 bits (not in mode `Reference`).
     pub fn new() -> Self {
         Self::default()
     }
@@ -83,9 +87,10 @@ impl Options {
         self
     }
 
-    /// Element type of activations and of the KV cache.
+    /// Element type of activations and of the KV cache, in place of the one that [`Options::new`] tells of.
     pub fn dtype(mut self, dtype: Float) -> Self {
         (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
+        self.own_dtype = true;
         self
     }
 
@@ -108,7 +113,7 @@ impl Options {
     ///
     /// # Errors
     /// `Unsupported` for what this build cannot do from a configuration: several ranks, writing a converted model.
-    pub fn config(mut self, config: &InferenceConfig) -> Result<Self> {
+    pub fn config(mut self, config: &DeepSpeedConfig) -> Result<Self> {
         for (what, ranks) in
             [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
         {
@@ -131,7 +136,7 @@ impl Options {
             self.registry.injection_policy(&serde_json::json!(policy))?;
         }
         self.fused = config.kernel_inject;
-        self.engine = config.engine();
+        (self.engine, self.own_dtype) = (config.engine(), true);
         self.load = LoadOptions::configured(config, 0);
         Ok(self)
     }
@@ -169,9 +174,9 @@ impl Options {
         self
     }
 
-    /// All sizes of the engine at once.
+    /// All sizes of the engine at once, and its element types.
     pub fn engine(mut self, config: EngineConfig) -> Self {
-        self.engine = config;
+        (self.engine, self.own_dtype) = (config, true);
         self
     }
 

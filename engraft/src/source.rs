@@ -2,7 +2,7 @@
 
 use crate::{demo, hub, hub_cache};
 use engraft_core::checkpoint::{self, Access, ModelFiles};
-use engraft_core::config::inference::{CheckpointRef, InferenceConfig};
+use engraft_core::config::deepspeed::{CheckpointRef, DeepSpeedConfig};
 use engraft_core::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -26,20 +26,21 @@ pub enum ModelSource {
     /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file beside its `config.json`, or
     /// DeepSpeed's JSON description.
     Path(PathBuf),
-    /// A repository of the Hugging Face hub, `organisation/name`; needs the feature `hub`.
+    /// A repository of the Hugging Face hub, `organisation/name` or `organisation/name@revision`; to download needs the feature
+    /// `hub` (and Rust 1.95, which its client asks for).
     Hub(String),
     /// Files that are open already (in memory, or by an own [`checkpoint::Source`]).
     Files(Box<ModelFiles>),
 }
 
 impl ModelSource {
-    /// Reads what a user wrote: what exists is a path, `organisation/name` is a hub id, all else is a path that the
-    /// next step will miss by name.
+    /// Reads what a user wrote: what exists is a path; `organisation/name`, the same with `@revision` behind it or `hf:` before
+    /// it, and the address of a page on `huggingface.co` are hub ids; all else is a path that the next step will miss by
+    /// name.
     pub fn parse(text: &str) -> Self {
-        if Path::new(text).exists() || !is_hub_id(text) {
-            ModelSource::Path(text.into())
-        } else {
-            ModelSource::Hub(text.into())
+        match hub_id(text).filter(|_| !Path::new(text).exists()) {
+            Some(id) => ModelSource::Hub(id),
+            None => ModelSource::Path(text.into()),
         }
     }
 
@@ -60,7 +61,7 @@ impl ModelSource {
     ///
     /// # Errors
     /// Those of [`checkpoint::open`]; `Config` if the stored degree is not the one that the configuration states.
-    pub fn configured(config: &InferenceConfig) -> Result<Option<Self>> {
+    pub fn configured(config: &DeepSpeedConfig) -> Result<Option<Self>> {
         let access = Access::default();
         let here = Path::new(".");
         let mut files = match &config.checkpoint {
@@ -158,15 +159,38 @@ fn replaced(found: &Value, given: &Value) -> Result<Value> {
     Ok(config)
 }
 
-/// `organisation/name`, of the characters that the hub allows, and nothing that ends like a file of a model.
-fn is_hub_id(text: &str) -> bool {
+/// Addresses of the hub's pages.
+const PAGES: [&str; 4] =
+    ["https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "https://www.huggingface.co/"];
+
+/// `organisation/name` or `organisation/name@revision`, where a text is one of them, has `hf:` before it, or is the address of
+/// a repository's page.
+fn hub_id(text: &str) -> Option<String> {
+    if let Some(page) = PAGES.iter().find_map(|page| text.strip_prefix(page)) {
+        let page = page.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+        let mut parts = page.splitn(4, '/');
+        let (organisation, name) = (parts.next()?, parts.next()?);
+        let revision = match (parts.next(), parts.next()) {
+            (None, _) => String::new(),
+            (Some("tree"), Some(revision)) => format!("@{revision}"),
+            // A file of the repository: the revision is one part of its address.
+            (Some("blob" | "resolve"), Some(file)) => format!("@{}", file.split('/').next()?),
+            _ => return None,
+        };
+        return hub_id(&format!("hf:{organisation}/{name}{revision}"));
+    }
+    let named = text.strip_prefix("hf://").or_else(|| text.strip_prefix("hf:"));
+    let id = named.unwrap_or(text);
+    let (repository, revision) = id.split_once('@').map_or((id, None), |(id, revision)| (id, Some(revision)));
     let name = |s: &str| {
-        !s.is_empty()
-            && s.starts_with(|c: char| c.is_ascii_alphanumeric())
+        s.starts_with(|c: char| c.is_ascii_alphanumeric())
             && s.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
+    let is_revision = |s: &str| s.split('/').all(name) && !s.contains("..");
+    // A file that is not there is no repository.
     let file = [".gguf", ".safetensors", ".json", ".bin"].iter().any(|end| text.ends_with(end));
-    !file && text.split_once('/').is_some_and(|(org, model)| name(org) && name(model))
+    let known = repository.split_once('/').is_some_and(|(org, model)| name(org) && name(model));
+    (known && revision.is_none_or(is_revision) && (named.is_some() || !file)).then(|| id.to_string())
 }
 
 #[cfg(test)]
@@ -190,6 +214,28 @@ mod tests {
     #[test]
     fn paths_and_hub_ids_are_told_apart() {
         assert!(matches!(ModelSource::parse("org/some-model_1.5"), ModelSource::Hub(_)));
+        let id = |text: &str| match ModelSource::parse(text) {
+            ModelSource::Hub(id) => id,
+            other => format!("{other:?}"),
+        };
+        for (text, want) in [
+            ("hf:org/name", "org/name"),
+            ("hf://org/name@v1.0", "org/name@v1.0"),
+            ("org/name@refs/pr/3", "org/name@refs/pr/3"),
+            ("hf:org/odd.json", "org/odd.json"),
+            ("https://huggingface.co/org/name", "org/name"),
+            ("https://huggingface.co/org/name/?library=x#top", "org/name"),
+            ("https://huggingface.co/org/name/tree/v2/", "org/name@v2"),
+            ("https://hf.co/org/name/resolve/main/model.safetensors?download=true", "org/name@main"),
+        ] {
+            assert_eq!(id(text), want, "{text}");
+        }
+        let none = ["org/name@", "org/name@../x", "hf:name", "org/name@a//b", "https://huggingface.co/org"];
+        for path in
+            none.into_iter().chain(["https://huggingface.co/datasets/org/name", "https://example.com/a/b"])
+        {
+            assert!(matches!(ModelSource::parse(path), ModelSource::Path(_)), "{path}");
+        }
         for path in ["./model", "/models/x", "model", "a/b/c", "../b", "dir/model.gguf", "src/lib.rs", "a/"] {
             assert!(matches!(ModelSource::parse(path), ModelSource::Path(_)), "{path}");
         }

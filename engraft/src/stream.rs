@@ -210,6 +210,9 @@ impl TextStream {
             }
             Some(Ok(Event::Finished(Finish::Length))) => Ok(self.rest(TextFinish::Length)),
             Some(Ok(Event::Finished(Finish::Stop))) => Ok(self.rest(TextFinish::EndOfText)),
+            Some(Ok(Event::Finished(other))) => {
+                Err(Error::internal(format!("a text ended in a way that it has no name for: {other:?}")))
+            }
             Some(Ok(Event::Captured(_))) => Ok(String::new()),
             Some(Err(error)) => Err(error),
             None => Err(Error::internal("a stream of tokens ended without saying why")),

@@ -5,7 +5,9 @@
 
 use engraft::core::checkpoint::{Access, copy_companions, open};
 use engraft::core::weights::convert::{ConvertOptions, convert_model};
-use engraft::{GenerateOptions, ModelSource, Options, RawConfig, Registry, TextGenerator, WeightFormat};
+use engraft::{
+    DeepSpeedConfigBuilder, GenerateOptions, ModelSource, Options, Registry, TextGenerator, WeightFormat,
+};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -101,7 +103,7 @@ fn described_by_a_deepspeed_configuration() {
         "base_dir": demo().display().to_string(),
         "max_tokens": 128,
     });
-    let (config, warnings) = RawConfig::new().dictionary(&config).unwrap().check().unwrap();
+    let (config, warnings) = DeepSpeedConfigBuilder::new().dictionary(&config).unwrap().check().unwrap();
     assert!(warnings.is_empty());
     let model = ModelSource::configured(&config).unwrap().unwrap();
     let model = Options::new().config(&config).unwrap().open(model).unwrap();
@@ -118,8 +120,10 @@ fn described_by_a_deepspeed_configuration() {
     let file = folder.join("ds.json");
     std::fs::write(&file, description.to_string()).unwrap();
     let configured = |degree: u64| {
-        let raw =
-            RawConfig::new().dictionary(&json!({"training_mp_size": degree})).unwrap().checkpoint(&file);
+        let raw = DeepSpeedConfigBuilder::new()
+            .dictionary(&json!({"training_mp_size": degree}))
+            .unwrap()
+            .checkpoint(&file);
         ModelSource::configured(&raw.check().unwrap().0)
     };
     assert!(configured(1).unwrap().is_some());
@@ -127,12 +131,13 @@ fn described_by_a_deepspeed_configuration() {
     assert!(text.contains("training_mp_size") && text.contains("ds.json"), "{text}");
 
     // Several ranks are refused before anything is read.
-    let (config, _) = RawConfig::new().tp_size(2).checkpoint("absent").check().unwrap();
+    let (config, _) = DeepSpeedConfigBuilder::new().tp_size(2).checkpoint("absent").check().unwrap();
     let text = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("tp_size") && text.contains('2'), "{text}");
-    let (config, _) = RawConfig::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
+    let (config, _) =
+        DeepSpeedConfigBuilder::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
     assert!(Options::new().config(&config).unwrap_err().to_string().contains("engraft convert"));
-    let (config, _) = RawConfig::new().check().unwrap();
+    let (config, _) = DeepSpeedConfigBuilder::new().check().unwrap();
     assert!(ModelSource::configured(&config).unwrap().is_none());
 }
 
@@ -157,7 +162,7 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 
     let open = |dictionary: Option<serde_json::Value>| {
-        let raw = RawConfig::new().dictionary(&json!({"dtype": "fp32"})).unwrap();
+        let raw = DeepSpeedConfigBuilder::new().dictionary(&json!({"dtype": "fp32"})).unwrap();
         let raw = match dictionary {
             Some(dictionary) => raw.set("injection_dict", dictionary).unwrap(),
             None => raw,
@@ -173,8 +178,11 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
     let wrong =
         open(Some(json!({"UnheardOfBlock": ["self_attn.mix", "mlp.absent"]}))).unwrap_err().to_string();
     assert!(wrong.contains("injection_policy") && wrong.contains("mlp.absent"), "{wrong}");
-    let (config, _) =
-        RawConfig::new().set("injection_policy", json!({"B": "c_proj"})).unwrap().check().unwrap();
+    let (config, _) = DeepSpeedConfigBuilder::new()
+        .set("injection_policy", json!({"B": "c_proj"}))
+        .unwrap()
+        .check()
+        .unwrap();
     let known = Options::new().config(&config).unwrap().open(ModelSource::Demo).unwrap_err().to_string();
     assert!(known.contains("injection_policy") && known.contains("c_proj"), "{known}");
 }

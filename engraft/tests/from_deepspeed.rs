@@ -1,7 +1,7 @@
 //! `docs/from_deepspeed.md`: its JSON blocks are configurations that pass (its Rust blocks run as documentation tests).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use engraft::{InferenceConfig, RawConfig};
+use engraft::{DeepSpeedConfig, DeepSpeedConfigBuilder};
 
 const PAGE: &str = include_str!("../../docs/from_deepspeed.md");
 
@@ -12,11 +12,11 @@ fn blocks(language: &str) -> Vec<&'static str> {
 
 #[test]
 fn every_json_block_is_a_configuration_that_passes() {
-    let configs: Vec<InferenceConfig> = blocks("json")
+    let configs: Vec<DeepSpeedConfig> = blocks("json")
         .into_iter()
         .map(|text| {
             let (config, warnings) =
-                RawConfig::new().json("from_deepspeed.md", text).unwrap().check().unwrap();
+                DeepSpeedConfigBuilder::new().json("from_deepspeed.md", text).unwrap().check().unwrap();
             assert!(warnings.is_empty(), "{text}: {warnings:?}");
             config
         })
@@ -29,5 +29,5 @@ fn every_json_block_is_a_configuration_that_passes() {
 
 #[test]
 fn there_are_rust_blocks() {
-    assert_eq!(blocks("rust").len(), 3);
+    assert_eq!(blocks("rust").len(), 4);
 }

@@ -4,7 +4,7 @@ use crate::{hostile_text, model, samples, torch, words};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
-    config::{ModelConfig, inference::RawConfig},
+    config::{ModelConfig, deepspeed::DeepSpeedConfigBuilder},
     inject::describe,
     policy::{Catalog, InjectionPolicy, TablePolicy, resolve},
     quant::plain,
@@ -222,8 +222,8 @@ fn read_torch(input: Vec<u8>) -> bool {
 
 fn read_config(input: Vec<u8>) -> bool {
     let Ok(text) = std::str::from_utf8(&input) else { return false };
-    let json = RawConfig::new().json("c.json", text).and_then(RawConfig::check);
-    let toml = RawConfig::new().toml("c.toml", text).and_then(RawConfig::check);
+    let json = DeepSpeedConfigBuilder::new().json("c.json", text).and_then(DeepSpeedConfigBuilder::check);
+    let toml = DeepSpeedConfigBuilder::new().toml("c.toml", text).and_then(DeepSpeedConfigBuilder::check);
     for (config, _) in [&json, &toml].into_iter().flatten() {
         let engine = config.engine();
         assert!([1, 2, 4, 8].contains(&config.tp_size) && engine.max_context > 0 && engine.max_seqs > 0);

@@ -120,6 +120,30 @@ fn the_minimum_rust_version_is_one() {
     assert!(page.contains(&format!("Rust {minimum}")), "CONTRIBUTING.md does not name Rust {minimum}");
 }
 
+/// Every package that a build without the feature `hub` may compile says of itself that it takes the minimum version; clippy
+/// sees our own sources alone.
+#[test]
+fn dependencies_take_the_minimum_rust_version() {
+    let number = |text: &str| -> Vec<u32> { text.split('.').take(2).map(|n| n.parse().unwrap()).collect() };
+    let minimum = number(workspace()["package"]["rust-version"].as_str().unwrap());
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+        .args(["--features", "engraft/cuda,engraft/wgpu", "--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 100, "{}", packages.len());
+    let newer: Vec<String> = packages
+        .iter()
+        .filter(|p| p["rust_version"].as_str().is_some_and(|version| number(version) > minimum))
+        .map(|p| format!("{} {} needs Rust {}", p["name"], p["version"], p["rust_version"]))
+        .collect();
+    assert!(newer.is_empty(), "{newer:?}");
+}
+
 /// A published package depends on published ones, by version; what its tests alone need goes by path, and
 /// Cargo leaves that out of the archive.
 #[test]

@@ -16,7 +16,7 @@ use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use engraft::backends::with_backend;
 use engraft::core::policy::Family;
 use engraft::core::profile::Profile;
-use engraft::{Error, ModelSource};
+use engraft::{Error, Float, ModelSource};
 use measure::{Job, Report, Times, median};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let job = Job {
         model,
         registry: args.model.policies.registry()?,
-        dtype: device.dtype,
+        dtype: dtype(args),
         quantize: device.quantize,
         backend: backend.clone(),
         threads: device.threads,
@@ -119,6 +119,11 @@ fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {
     median(&mut values.into_iter().collect::<Vec<_>>())
 }
 
+/// Element type of activations: shapes are measured in f32 unless another is named.
+fn dtype(args: &BenchArgs) -> Float {
+    args.model.device.dtype.unwrap_or(Float::F32)
+}
+
 /// The figures of one batch size, from its times.
 struct Figures {
     prefill: f64,
@@ -178,7 +183,7 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
         bytes(report.work.weight_bytes),
         args.model.device.backend,
         report.device,
-        args.model.device.dtype
+        dtype(args)
     );
     text.push_str(&format!(
         "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s, packed in {:.3} s, first step in \
@@ -304,7 +309,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "weight_bytes_per_step": report.work.weight_bytes,
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
-        "dtype": args.model.device.dtype,
+        "dtype": dtype(args),
         "prompt": args.prompt,
         "decode": args.decode,
         "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),

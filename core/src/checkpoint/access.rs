@@ -4,6 +4,7 @@ use super::mapping::AVAILABLE;
 
 /// How tensor bytes are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Access {
     /// The files are mapped; pages are read when touched. Only in builds with the feature `mmap`. A file that
     /// another process truncates while it is mapped ends the program (SIGBUS): use [`Access::Read`] where

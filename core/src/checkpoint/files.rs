@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// Whose conventions names and row orders follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Layout {
     /// Hugging Face transformers.
     HuggingFace,

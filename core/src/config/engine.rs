@@ -7,6 +7,17 @@ use crate::{Error, Result};
 const MOST_SEQS: usize = 65_535;
 
 /// Sizes and switches of an engine; `check` refuses what cannot work.
+///
+/// ```
+/// use engraft_core::config::EngineConfig;
+///
+/// let config = EngineConfig { max_seqs: 2, max_context: 100, ..EngineConfig::default() };
+/// // Of a model with 64 positions.
+/// let config = config.check(64)?;
+/// assert_eq!((config.max_context, config.pool_pages()), (64, 8));
+/// assert!(EngineConfig { page_size: 0, ..EngineConfig::default() }.check(64).is_err());
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Element type of activations.

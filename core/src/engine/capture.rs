@@ -7,6 +7,7 @@ use crate::ops::{Checked, Convert, Run};
 
 /// What a request asked to keep.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Captured {
     /// Rows of logits one after the other: every prompt token, then every drawn token but the last.
     pub logits: Vec<f32>,

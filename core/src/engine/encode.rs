@@ -10,6 +10,15 @@ use crate::ops::{Checked, Convert, Run};
 use crate::policy::{Family, HeadSpec, PatchSpec, PoolFrom};
 
 /// One text of an encoder batch.
+///
+/// ```
+/// use engraft_core::engine::EncoderInput;
+///
+/// let plain = EncoderInput::from(vec![101, 2054, 102]);
+/// assert!(plain.kinds.is_empty(), "all of type 0");
+/// let typed = EncoderInput { ids: vec![101, 2054, 102, 1996, 102], kinds: vec![0, 0, 0, 1, 1] };
+/// assert_eq!(typed.ids.len(), typed.kinds.len());
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EncoderInput {
     /// Token ids.
@@ -26,7 +35,10 @@ impl From<Vec<u32>> for EncoderInput {
 }
 
 /// What an encoder says of one text; absent parts are empty.
+///
+/// The library's `EngineHandle::encode` gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Encoded {
     /// Hidden states `[tokens, hidden]` of every layer, if asked for; else of the last only.
     pub hidden: Vec<Vec<f32>>,
@@ -159,7 +171,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The first of those rows: where there is one alone, it is the pooled one.
-    fn first_row(&self, text: &EncoderInput) -> usize {
+    pub(super) fn first_row(&self, text: &EncoderInput) -> usize {
         let last = text.ids.len() - 1;
         let find = |id: u32| text.ids.iter().position(|t| *t == id);
         match (self.model.spec.head, self.model.spec.pooler) {
@@ -167,6 +179,7 @@ impl<B: Backend> Engine<B> {
             (_, Some(pool)) => match pool.from {
                 PoolFrom::First => 0,
                 PoolFrom::Last => last,
+                PoolFrom::LastExcept(id) => text.ids.iter().rposition(|t| *t != id).unwrap_or(0),
                 PoolFrom::Token(id) => find(id).unwrap_or(last),
                 PoolFrom::LargestToken => text.ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
             },

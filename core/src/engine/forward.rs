@@ -8,6 +8,7 @@ use crate::policy::{Family, HeadSpec};
 
 /// Token ids of several sequences.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Batch<'a> {
     /// Each by itself.
     Ragged(&'a [Vec<u32>]),
@@ -23,7 +24,15 @@ pub enum Batch<'a> {
 }
 
 /// Which of several things are wanted.
+///
+/// ```
+/// use engraft_core::engine::Pick;
+///
+/// let some = [Pick::Last, Pick::Some(vec![0, 3]), Pick::All];
+/// assert!(some.iter().all(|pick| *pick != Pick::default()), "none is the default");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pick {
     /// None.
     #[default]
@@ -37,6 +46,14 @@ pub enum Pick {
 }
 
 /// What [`Engine::forward`] returns of every sequence.
+///
+/// ```
+/// use engraft_core::engine::{ForwardWant, Pick};
+///
+/// // The last layer's hidden states, and the logits of the last token.
+/// let want = ForwardWant { hidden: Pick::Last, logits: Pick::Last };
+/// assert_ne!(want, ForwardWant::default());
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardWant {
     /// Layers whose hidden states are kept; 0 is what enters the first block.
@@ -46,7 +63,10 @@ pub struct ForwardWant {
 }
 
 /// What the model says of one sequence; absent parts are empty.
+///
+/// The library's `EngineHandle::forward` gives it, and has an example.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Forwarded {
     /// `[tokens, hidden]` of the layers asked for, in their order.
     pub hidden: Vec<Vec<f32>>,
@@ -57,7 +77,10 @@ pub struct Forwarded {
 }
 
 /// How the rows of a text become one.
+///
+/// The library's `TextGenerator::embed` takes it, and has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pooling {
     /// The mean of all rows.
     Mean,
@@ -141,7 +164,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// As [`Engine::forward`].
     pub fn forward_texts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Forwarded>> {
-        let per_token = matches!(self.model.spec.head, HeadSpec::Tokens { .. });
+        let per_token = self.model.spec.head.is_per_token();
         if want.logits != Pick::None && per_token && !self.config.all_logits {
             return Err(Error::config("all_logits", false, "true, for logits of chosen tokens"));
         }
@@ -178,6 +201,15 @@ impl<B: Backend> Engine<B> {
                 reason: "requests are under way: forward runs alone".into(),
             });
         }
+        let labels = matches!(self.model.spec.head, HeadSpec::Labels { .. });
+        if labels && want.hidden != Pick::None && want.logits != Pick::None {
+            // Hidden states are those of all tokens, labels follow from the tokens up to the row that the head reads.
+            let hidden = ForwardWant { hidden: want.hidden.clone(), logits: Pick::None };
+            let logits = ForwardWant { hidden: Pick::None, logits: want.logits.clone() };
+            let (all, labelled) = (self.run_prompts(texts, &hidden)?, self.run_prompts(texts, &logits)?);
+            let both = all.into_iter().zip(labelled);
+            return Ok(both.map(|(one, other)| Encoded { logits: other.logits, ..one }).collect());
+        }
         let hidden = match want.hidden {
             Pick::None => Layers::None,
             Pick::Last => Layers::Last,
@@ -186,7 +218,9 @@ impl<B: Backend> Engine<B> {
         let keep = Want { logits: want.logits != Pick::None, hidden };
         let mut ids = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
-            let request = Request { prompt: text.ids.clone(), want: keep, ..Default::default() };
+            let whole = !labels || want.hidden != Pick::None || text.ids.is_empty();
+            let read = if whole { &text.ids[..] } else { &text.ids[..=self.first_row(text)] };
+            let request = Request { prompt: read.to_vec(), want: keep, ..Default::default() };
             match self.put(request) {
                 Ok(id) => ids.push(id),
                 Err(e) => {
@@ -221,10 +255,11 @@ impl<B: Backend> Engine<B> {
         pooling: Pooling,
         normalise: bool,
     ) -> Result<Vec<Vec<f32>>> {
-        if pooling == Pooling::Model && self.model.spec.pooler.is_none() {
+        let spec = &self.model.spec;
+        if pooling == Pooling::Model && (spec.pooler.is_none() || spec.family == Family::Decoder) {
             return Err(Error::Architecture {
                 op: "embed".into(),
-                arch: self.model.spec.arch.clone(),
+                arch: spec.arch.clone(),
                 reason: "this model has no pooler: choose mean, first or last".into(),
             });
         }
@@ -238,12 +273,14 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// As [`Engine::forward`]; `Architecture` for encoders.
     pub fn score(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
-        if self.model.spec.family != Family::Decoder {
-            return Err(Error::Architecture {
-                op: "score".into(),
-                arch: self.model.spec.arch.clone(),
-                reason: "an encoder does not continue texts".into(),
-            });
+        let no = match (self.model.spec.family, self.model.spec.head.is_per_token()) {
+            (Family::Encoder, _) => Some("an encoder does not continue texts"),
+            (Family::Decoder, false) => Some("this model labels texts: use classify"),
+            (Family::Decoder, true) => None,
+        };
+        if let Some(reason) = no {
+            let arch = self.model.spec.arch.clone();
+            return Err(Error::Architecture { op: "score".into(), arch, reason: reason.into() });
         }
         let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
         let all = self.forward(Batch::Ragged(sequences), &want)?;

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 
 /// Whose hidden states are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Layers {
     /// Nobody's.
     #[default]
@@ -39,6 +40,15 @@ pub struct Want {
 }
 
 /// A prompt to continue.
+///
+/// ```
+/// use engraft_core::engine::Request;
+/// use engraft_core::sample::SamplingParams;
+///
+/// let sampling = SamplingParams { temperature: 0.8, seed: 7, ..SamplingParams::default() };
+/// let request = Request { prompt: vec![1, 2, 3], max_new_tokens: 16, sampling, ..Request::default() };
+/// assert!(request.stop_ids.is_empty());
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Request {
     /// Token ids.
@@ -70,6 +80,14 @@ impl Request {
                 reason: "this model is an encoder: use encode".into(),
             });
         }
+        let per_token = spec.head.is_per_token();
+        if !per_token && self.max_new_tokens > 0 {
+            return Err(Error::Architecture {
+                op: "generation".into(),
+                arch: spec.arch.clone(),
+                reason: "this model labels texts: use classify".into(),
+            });
+        }
         self.sampling.validate()?;
         let len = self.prompt.len();
         if len == 0 {
@@ -81,7 +99,7 @@ impl Request {
         if let Some(bad) = self.prompt.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
         }
-        if self.want.logits && !config.all_logits {
+        if self.want.logits && per_token && !config.all_logits {
             return Err(Error::config("all_logits", false, "true, for requests that want logits"));
         }
         Ok(())
@@ -104,7 +122,10 @@ impl Request {
 }
 
 /// Why a continuation ended.
+///
+/// The last event of the library's `EngineHandle::submit`, which has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finish {
     /// A stop token was drawn.
     Stop,
@@ -114,6 +135,7 @@ pub enum Finish {
 
 /// What a step did for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Output {
     /// The request.
     pub id: u64,

@@ -79,7 +79,8 @@ impl<B: Backend> Engine<B> {
     /// Rows of logits that a slice asks for.
     fn rows_of(&self, slice: &crate::schedule::Slice) -> usize {
         let id = self.host.scheduler.running()[slice.index].id;
-        if self.want(id).logits { slice.len } else { usize::from(slice.draws) }
+        let all = self.want(id).logits && self.model.spec.head.is_per_token();
+        if all { slice.len } else { usize::from(slice.draws) }
     }
 
     /// Whether a captured step can stand for this one.
@@ -262,7 +263,7 @@ fn fill<D: Device>(
     let (mut token, mut want) = (0, 0);
     for (s, slice) in host.batch.slices.iter().enumerate() {
         let seq = &host.scheduler.running()[slice.index];
-        let all = requests.get(&seq.id).is_some_and(|l| l.want.logits);
+        let all = requests.get(&seq.id).is_some_and(|l| l.want.logits) && model.spec.head.is_per_token();
         // Rotation is all that reads positions of a model with two lists of divisors.
         let shift = model.rope_shift(seq.prompt);
         for position in slice.start..slice.start + slice.len {

@@ -11,7 +11,8 @@ use crate::policy::Origin;
 use std::fmt;
 
 /// One op of the plan.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct PlanRow {
     /// The block; none outside.
     pub layer: Option<usize>,
@@ -36,7 +37,10 @@ pub struct PlanRow {
 }
 
 /// How a model runs on a backend.
+///
+/// `ModelInfo::plan` of the library has the one of a running model, and an example that prints it.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct InjectionPlan {
     /// The family.
     pub arch: String,
@@ -53,6 +57,12 @@ pub struct InjectionPlan {
 }
 
 impl InjectionPlan {
+    /// A plan without ops.
+    pub fn empty(arch: &str, backend: &str, dtype: Float) -> Self {
+        let (arch, backend) = (arch.into(), backend.into());
+        Self { arch, backend, dtype, rows: Vec::new(), assumed: Vec::new(), origin: None }
+    }
+
     /// The plan of a model with activations in `dtype` and a cache in `kv_dtype`: a dry run of its own step,
     /// every op with how the very backend that runs it would run it.
     ///

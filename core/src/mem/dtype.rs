@@ -3,6 +3,14 @@
 use crate::{Error, Result};
 
 /// Element type of activations and KV: a run-time tag, since one model mixes them by configuration.
+///
+/// ```
+/// use engraft_core::mem::Float;
+///
+/// let dtype: Float = "bf16".parse()?;
+/// assert_eq!((dtype, dtype.bytes(), dtype.name()), (Float::Bf16, 2, "bf16"));
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Float {
@@ -289,6 +297,17 @@ impl std::fmt::Display for Groups {
 }
 
 /// Format of a prepared weight: what is multiplied from.
+///
+/// ```
+/// use engraft_core::mem::WeightFormat;
+///
+/// for name in ["f16", "int8", "int8a:64", "int4:32", "Q8_0", "w8a8"] {
+///     let format: WeightFormat = name.parse()?;
+///     assert_eq!(format.to_string(), name);
+/// }
+/// assert!("int5".parse::<WeightFormat>().is_err());
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WeightFormat {

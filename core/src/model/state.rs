@@ -157,7 +157,7 @@ impl<D: Device> Model<D> {
         self.forward(x, &mut inputs, &mut state.scratch)?;
         let rows = view.shape.rows;
         let Some(logits) = &state.scratch.logits else { return Ok(()) };
-        if rows == 0 || self.spec.family != Family::Decoder {
+        if rows == 0 || self.spec.family != Family::Decoder || !self.spec.head.is_per_token() {
             return Ok(());
         }
         x.run(Sample {

@@ -249,6 +249,7 @@ impl fmt::Display for Role {
 
 /// How the rows of a source are ordered in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RowOrder {
     /// As they are used.
     Plain,
@@ -297,6 +298,7 @@ impl TensorSource {
 
 /// How an operand is cut for tensor parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Shard {
     /// Every rank has all of it.
     Replicated,

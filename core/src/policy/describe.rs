@@ -70,7 +70,11 @@ impl InjectionPolicy for Described {
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-        Ok(ModelSpec { arch: self.name.into(), ..(self.spec)(config, catalog)? })
+        let mut spec = ModelSpec { arch: self.name.into(), ..(self.spec)(config, catalog)? };
+        if spec.family == Family::Decoder {
+            labels::set_decoder_task(config, &mut spec)?;
+        }
+        Ok(spec)
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {

@@ -15,6 +15,7 @@ mod early_tests;
 mod families;
 mod fields;
 mod gguf;
+mod labels;
 mod moe;
 mod names;
 mod origin;
@@ -48,7 +49,7 @@ pub use resolve::{Resolved, resolve};
 pub use spec::{
     BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec,
     ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolFrom, PoolSpec, Project, QkNorm, QkSpan,
-    RopeScaling, RopeSpec,
+    RopeScaling, RopeSpec, TokenHead,
 };
 pub use table::TablePolicy;
 

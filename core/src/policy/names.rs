@@ -102,6 +102,7 @@ impl Names<'_> {
         catalog: Catalog<'_>,
         layout: QkvLayout,
     ) -> Vec<Binding> {
+        let labelled = spec.family == Family::Decoder && matches!(spec.head, HeadSpec::Labels { .. });
         let bind = |role: Role| {
             let block = role.layer.and_then(|l| spec.blocks.get(l));
             let of_block = |b: &BlockSpec| match role.slot {
@@ -112,6 +113,7 @@ impl Names<'_> {
             let experts = block.map_or(1, of_block);
             let names = match config.is_gguf() {
                 true => gguf::sources(role, spec.placement, block.is_some_and(|b| b.mlp.gated), catalog),
+                false if labelled && role.slot == Slot::Head => vec![vec![labels::SCORE.into()]],
                 false => self.sources(role, catalog, experts),
             };
             let count = names.len();

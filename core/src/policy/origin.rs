@@ -6,6 +6,7 @@ use std::fmt;
 
 /// Which policy described a model, and what it made of the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Origin {
     /// The policy's name.
     pub policy: String,
@@ -17,6 +18,7 @@ pub struct Origin {
 
 /// An operand and the tensors that fill it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Filled {
     /// The block; none outside.
     pub layer: Option<usize>,

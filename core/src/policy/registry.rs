@@ -7,6 +7,16 @@ use crate::{Error, Result};
 use std::sync::Arc;
 
 /// The policies that are asked, in order; users add their own.
+///
+/// ```
+/// use engraft_core::policy::{Registry, TablePolicy};
+/// use std::sync::Arc;
+///
+/// let mut registry = Registry::default();
+/// let table = r#"{"name": "acme", "model_types": ["acme"], "like": "llama"}"#;
+/// registry.register(Arc::new(TablePolicy::from_json(table)?));
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Registry {
     policies: Vec<Arc<dyn InjectionPolicy>>,

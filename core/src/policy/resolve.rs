@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 /// A binding and the tensors that were found for it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Resolved<'a> {
     /// The binding.
     pub binding: Binding,

@@ -13,7 +13,7 @@ impl ModelSpec {
     pub fn logit_cols(&self) -> usize {
         match self.head {
             HeadSpec::None => 0,
-            HeadSpec::Tokens { count, .. } | HeadSpec::Labels { count } => count,
+            HeadSpec::Tokens { count, .. } | HeadSpec::Labels { count, .. } => count,
         }
     }
 
@@ -46,7 +46,7 @@ impl ModelSpec {
                 HeadSpec::Tokens { count, bias, transform, .. } => {
                     (count, transform.map_or(self.out_width(), |t| t.width), bias)
                 }
-                HeadSpec::Labels { count } => (count, self.pooled_cols(), true),
+                HeadSpec::Labels { count, bias } => (count, self.pooled_cols(), bias),
                 HeadSpec::None => return None,
             },
             _ => return None,

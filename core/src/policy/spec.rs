@@ -17,6 +17,7 @@ pub enum Family {
 /// How a block's two parts `f` (attention) and `g` (feed-forward) meet the residual stream `x`; `n` and `m` are the
 /// norms before them, `p` and `q` those after them, each where the block has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Placement {
     /// `x += p(f(n(x)))`, then `x += q(g(m(x)))`.
     Pre,
@@ -44,6 +45,7 @@ pub struct NormSpec {
 
 /// What a norm of queries or keys spans, and how many values it multiplies with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QkSpan {
     /// Each head by itself, all with the same values.
     Head,
@@ -96,6 +98,7 @@ impl PatchSpec {
 
 /// A projection inside the embedding, from the token table's width to the hidden size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Project {
     /// Tokens are projected, then positions of the hidden size are added (OPT-350m).
     Tokens,
@@ -105,6 +108,7 @@ pub enum Project {
 
 /// From ids (or pixels) to what enters the first block.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct EmbedSpec {
     /// Columns of the token table; a projection follows when it is not the hidden size.
     pub width: usize,
@@ -137,6 +141,7 @@ impl EmbedSpec {
 
 /// How rotary frequencies are stretched.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// Not at all.
     None,
@@ -214,6 +219,7 @@ pub struct MlpSpec {
 
 /// How the dense part `d` and the experts' sum `e` become the feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Join {
     /// `e + d`; without a dense part `e`.
     Add,
@@ -249,6 +255,7 @@ pub struct FilterSpec {
 
 /// One block.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct BlockSpec {
     /// Heads.
     pub heads: Heads,
@@ -308,14 +315,29 @@ pub struct HeadTransform {
     pub width: usize,
 }
 
+/// What the logits of a token are over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenHead {
+    /// The vocabulary: the next token, or a masked one.
+    Vocabulary,
+    /// Labels of the token.
+    Labels,
+    /// Whether an answer starts here, and whether it ends here: two logits.
+    Span,
+}
+
 /// What reads the last hidden state.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum HeadSpec {
     /// Nothing: the hidden states are the result.
     None,
-    /// Logits of every token: next or masked tokens, or labels.
+    /// Logits of every token.
     Tokens {
-        /// How many: the vocabulary, or labels.
+        /// What they are over.
+        of: TokenHead,
+        /// How many.
         count: usize,
         /// Shares the token table.
         tied: bool,
@@ -334,6 +356,8 @@ pub enum HeadSpec {
     Labels {
         /// How many.
         count: usize,
+        /// Has a bias.
+        bias: bool,
     },
 }
 
@@ -341,6 +365,7 @@ impl HeadSpec {
     /// Next-token logits.
     pub fn tokens(vocab: usize, tied: bool, bias: bool) -> Self {
         HeadSpec::Tokens {
+            of: TokenHead::Vocabulary,
             count: vocab,
             tied,
             bias,
@@ -349,6 +374,11 @@ impl HeadSpec {
             cap: None,
             unit_rows: false,
         }
+    }
+
+    /// Whether every token has logits of its own.
+    pub fn is_per_token(&self) -> bool {
+        matches!(self, HeadSpec::Tokens { .. })
     }
 
     /// Whether it shares the token table.
@@ -367,11 +397,14 @@ impl HeadSpec {
 
 /// The row of a text (or image) that is pooled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PoolFrom {
     /// The first one (class token).
     First,
     /// The last one.
     Last,
+    /// The last one with another id than this, the padding's; the first one of a text of nothing else.
+    LastExcept(u32),
     /// The first one with this id; the last one of a text that has none.
     Token(u32),
     /// The first one with the largest id of its text (the end token of the older CLIP files).
@@ -393,6 +426,7 @@ pub struct PoolSpec {
 
 /// A whole model.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ModelSpec {
     /// The policy's family name, for reports.
     pub arch: String,

@@ -1,7 +1,8 @@
-//! What encoders are published for: masked tokens, labels of texts or tokens, or nothing but the hidden states; and what the
-//! families that descend from BERT share. A family's file says which tensors a task has there.
+//! What encoders are published for: masked tokens, labels of texts or tokens, answers to questions, or nothing but the hidden
+//! states; and what the families that descend from BERT share. A family's file says which tensors a task has there.
 
 use super::describe::{GPT_LIKE, Switches, encoder};
+use super::labels::labels;
 use super::*;
 use crate::params::Act;
 
@@ -22,6 +23,8 @@ pub(super) enum Task {
     Text,
     /// Labels of every token.
     Tokens,
+    /// Start and end of the answer to a question.
+    Answer,
 }
 
 /// The task of an architecture; `pretraining` is what the family's `ForPreTraining` has.
@@ -32,6 +35,7 @@ pub(super) fn task(config: &ModelConfig, pretraining: Task) -> Result<Task> {
         ("ForPreTraining", pretraining),
         ("ForSequenceClassification", Task::Text),
         ("ForTokenClassification", Task::Tokens),
+        ("ForQuestionAnswering", Task::Answer),
         ("Model", Task::Bare),
     ];
     if name.is_empty() {
@@ -41,14 +45,6 @@ pub(super) fn task(config: &ModelConfig, pretraining: Task) -> Result<Task> {
         let ends: Vec<String> = known.iter().map(|(end, _)| format!("...{end}")).collect();
         Error::config("architectures", format!("\"{name}\""), ends.join(", "))
     })
-}
-
-/// How many labels.
-pub(super) fn labels(config: &ModelConfig) -> Result<usize> {
-    match config.get("id2label").and_then(|l| l.as_object()) {
-        Some(listed) if !listed.is_empty() => Ok(listed.len()),
-        _ => Ok(config.size_opt(&["num_labels"])?.unwrap_or(2)),
-    }
 }
 
 /// `act(dense(first token))`.
@@ -74,7 +70,8 @@ pub(super) fn set_task(
     pool: PoolSpec,
 ) -> Result<()> {
     let tied = config.flag(&["tie_word_embeddings"], true)?;
-    let tokens = |count, tied, transform| HeadSpec::Tokens {
+    let tokens = |of, count, tied, transform| HeadSpec::Tokens {
+        of,
         count,
         tied,
         bias: true,
@@ -85,12 +82,18 @@ pub(super) fn set_task(
     };
     spec.head = match task {
         Task::Bare => HeadSpec::None,
-        Task::Masked => tokens(spec.vocab, tied, Some(masked)),
-        Task::Detect => tokens(1, false, Some(masked)),
-        Task::Tokens => tokens(labels(config)?, false, None),
+        Task::Masked => tokens(TokenHead::Vocabulary, spec.vocab, tied, Some(masked)),
+        Task::Detect => tokens(TokenHead::Labels, 1, false, Some(masked)),
+        Task::Tokens => tokens(TokenHead::Labels, labels(config)?, false, None),
+        Task::Answer => match labels(config)? {
+            2 => tokens(TokenHead::Span, 2, false, None),
+            other => {
+                return Err(Error::config("id2label / num_labels", other, "2: start and end of an answer"));
+            }
+        },
         Task::Text => {
             spec.pooler = Some(pool);
-            HeadSpec::Labels { count: labels(config)? }
+            HeadSpec::Labels { count: labels(config)?, bias: true }
         }
     };
     Ok(())

@@ -274,7 +274,7 @@ fn bert_heads_go_by_architecture() {
         Case::load("bert").without("cls.predictions.bias").add("cls.predictions.decoder.bias", &[341]);
     assert!(names(&only.resolve().unwrap().1).contains("cls.predictions.decoder.bias"));
     let spec = Case::load("bert_classifier").spec().unwrap();
-    assert!(spec.pooler.is_some() && spec.head == HeadSpec::Labels { count: 3 });
+    assert!(spec.pooler.is_some() && spec.head == HeadSpec::Labels { count: 3, bias: true });
     let spec = Case::load("bert_model").spec().unwrap();
     assert!(spec.pooler.is_some() && spec.head == HeadSpec::None && !spec.blocks[0].scores.causal);
     let mut bare = Case::load("bert_model").without("pooler.dense.weight").without("pooler.dense.bias");
@@ -394,7 +394,7 @@ fn classifiers_of_berts_kin_bind_their_heads() {
         assert_eq!(used.len(), encoder + head.len(), "{class}");
         assert_eq!(spec.pooler.and_then(|p| p.act), act, "{class}");
         match &spec.head {
-            HeadSpec::Labels { count } => assert!(act.is_some() && *count == labels, "{class}"),
+            HeadSpec::Labels { count, bias: true } => assert!(act.is_some() && *count == labels, "{class}"),
             HeadSpec::Tokens { count, tied: false, bias: true, transform: None, .. } => {
                 assert!(act.is_none() && spec.pooler.is_none() && *count == labels, "{class}");
             }
@@ -436,7 +436,7 @@ fn refusals_name_the_field() {
         ("bert", "is_decoder", json!(true)),
         ("bert", "add_cross_attention", json!(true)),
         ("bert", "position_embedding_type", json!("relative_key")),
-        ("bert", "architectures", json!(["BertForQuestionAnswering"])),
+        ("bert", "architectures", json!(["BertForMultipleChoice"])),
         ("bert", "num_attention_heads", json!(7)),
         ("gpt2", "add_cross_attention", json!(true)),
         ("gpt2", "activation_function", json!("mish")),

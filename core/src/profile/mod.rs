@@ -54,6 +54,7 @@ impl<E> Probe<E> {
 
 /// One op's time.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Span {
     /// The op.
     pub op: OpKind,
@@ -66,7 +67,10 @@ pub struct Span {
 }
 
 /// The times of one or more steps.
+///
+/// The library's `EngineHandle::set_profiling` has an example that prints one.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Profile {
     /// In the order of execution.
     pub spans: Vec<Span>,

@@ -20,6 +20,17 @@ pub const TOP_P_BITS: u32 = 24;
 const REFERENCE_TOP_K: u32 = 50;
 
 /// How the next token is chosen from the logits.
+///
+/// ```
+/// use engraft_core::sample::SamplingParams;
+///
+/// let params = SamplingParams { temperature: 0.7, top_p: 0.9, ..SamplingParams::default() };
+/// params.validate()?;
+/// assert!(SamplingParams::default().is_greedy() && !params.is_greedy());
+/// let wrong = SamplingParams { top_p: 1.5, ..params };
+/// assert!(wrong.validate().unwrap_err().to_string().contains("top_p"));
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {

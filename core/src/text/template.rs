@@ -19,6 +19,13 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_MESSAGE: usize = 2000;
 
 /// One message of a conversation.
+///
+/// ```
+/// use engraft_core::text::Message;
+///
+/// let talk = [Message::new("system", "Be brief."), Message::new("user", "Hello")];
+/// assert_eq!(talk[1].role, "user");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// `system`, `user`, `assistant`, or what else the template knows.
@@ -35,6 +42,16 @@ impl Message {
 }
 
 /// A compiled chat template.
+///
+/// ```
+/// use engraft_core::text::{ChatTemplate, Message};
+///
+/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+/// let template = ChatTemplate::new(source, None, Some("</s>"))?;
+/// let text = template.render(&[Message::new("user", "Hello")], true, None)?;
+/// assert_eq!(text, "<user>Hello</s><assistant>");
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     template: Template,

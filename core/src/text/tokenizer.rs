@@ -19,6 +19,20 @@ use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
 /// A tokenizer; cheap to clone and to share between threads.
+///
+/// ```
+/// use engraft_core::text::Tokenizer;
+/// use serde_json::{Value, json};
+///
+/// let file = json!({
+///     "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+///     "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+///     "model": {"type": "WordLevel", "vocab": {"a": 0, "text": 1, "?": 2}, "unk_token": "?"},
+/// });
+/// let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), &Value::Null)?;
+/// assert_eq!(tokenizer.encode("a text !", true)?, [0, 1, 2]);
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);
 
@@ -221,6 +235,15 @@ impl Tokenizer {
         Detokenizer::new(self.0.vocabulary.clone(), self.0.decoder.clone(), skip_special)
     }
 
+    pub(super) fn model(&self) -> &tokenizers::Tokenizer {
+        &self.0.vocabulary.model
+    }
+
+    /// Refuses a text that would be too much to tokenize.
+    pub(super) fn check_length(&self, text: &str) -> Result<()> {
+        self.0.pieces.cut(text).map(drop)
+    }
+
     #[cfg(test)]
     pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.0.vocabulary
@@ -259,7 +282,7 @@ impl Tokenizer {
 
 /// Runs code of the `tokenizers` crate, which panics on some files that are well-formed but make no sense; a broken
 /// file must be an error. Its values are plain data without half-done states that a panic could leave behind.
-fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|_| {
         Err("the tokenizer's description makes no sense (the tokenizers crate gave up)".into())
     })

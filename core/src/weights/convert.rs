@@ -26,6 +26,7 @@ pub struct ConvertOptions {
 
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Converted {
     /// Operands of each rank.
     pub operands: usize,

@@ -1,6 +1,6 @@
 //! What the caller of the loader chooses.
 
-use crate::config::inference::InferenceConfig;
+use crate::config::deepspeed::DeepSpeedConfig;
 use crate::mem::WeightFormat;
 
 /// What the loader may do on the way.
@@ -16,7 +16,7 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     /// What a checked configuration says to rank `rank`.
-    pub fn configured(config: &InferenceConfig, rank: usize) -> Self {
+    pub fn configured(config: &DeepSpeedConfig, rank: usize) -> Self {
         Self { quantize: config.quantize, rank, world: config.tp_size }
     }
 }

@@ -4,6 +4,7 @@
 //! [`Visitor`]. A name that nobody knows is told apart from one that this build was made without: the first is a
 //! user's slip, the second needs another build.
 
+mod cache;
 #[cfg_attr(feature = "cpu", path = "cpu_enabled.rs")]
 #[cfg_attr(not(feature = "cpu"), path = "cpu_disabled.rs")]
 mod cpu;

@@ -40,14 +40,15 @@ pub enum BackendName {
 /// second.kernel_cache = Some("cache/kernels".into());
 /// assert_eq!(BackendName::from(second).to_string(), "cuda:1");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaName {
     /// From 0.
     pub index: u16,
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
-    /// Folder that keeps compiled kernels from start to start; none: every start compiles.
+    /// Folder that keeps compiled kernels from start to start; none: every start compiles. By default `engraft/kernels` in the
+    /// user's cache folder, where there is one.
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
@@ -57,6 +58,21 @@ pub struct CudaName {
     pub in_order: bool,
     /// Wait for every kernel, so that a fault names the one that caused it; steps are then not captured.
     pub blocking: bool,
+}
+
+impl Default for CudaName {
+    /// The first device, by the system's driver, kernels kept in the user's cache folder.
+    fn default() -> Self {
+        Self {
+            index: 0,
+            driver: None,
+            kernel_cache: super::cache::kernel_cache(),
+            mode: Mode::default(),
+            cublaslt: None,
+            in_order: false,
+            blocking: false,
+        }
+    }
 }
 
 impl std::fmt::Display for CudaName {
@@ -142,6 +158,16 @@ impl std::fmt::Display for BackendName {
 }
 
 impl BackendName {
+    /// Whether activations take the element type of the checkpoint's weights unless the user names one: on devices that
+    /// multiply 16-bit numbers faster, where bits need not be the CPU's.
+    pub(crate) fn takes_stored_dtype(&self) -> bool {
+        match self {
+            BackendName::Cpu => false,
+            BackendName::Cuda(name) => name.mode != Mode::Reference,
+            BackendName::Wgpu(name) => name.mode != Mode::Reference,
+        }
+    }
+
     /// Whether this build can run it.
     pub fn compiled_in(&self) -> bool {
         match self {
@@ -164,9 +190,21 @@ pub(super) fn absent(name: &BackendName) -> Error {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_are_kept_in_the_users_cache_folder_by_default() {
+        let Ok(BackendName::Cuda(cuda)) = "cuda:1".parse() else { panic!("cuda:1 is no CUDA device") };
+        assert_eq!(cuda.kernel_cache, CudaName::default().kernel_cache);
+        let home = std::env::var_os("HOME").is_some_and(|home| !home.is_empty());
+        match (CUDA && home, cuda.kernel_cache) {
+            (true, folder) => assert!(folder.unwrap().ends_with("engraft/kernels")),
+            (false, folder) if !CUDA => assert_eq!(folder, None),
+            _ => {}
+        }
+    }
 
     #[test]
     fn names() {

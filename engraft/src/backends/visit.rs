@@ -37,6 +37,8 @@ pub trait Visitor {
 }
 
 /// What a device can do at most.
+///
+/// [`measure_limits`](super::measure_limits) takes them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {

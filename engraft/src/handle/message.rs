@@ -6,6 +6,7 @@ use engraft_core::engine::{
 };
 use engraft_core::inject::InjectionPlan;
 use engraft_core::policy::{Family, ModelSpec};
+use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::UnboundedSender;
 use std::sync::mpsc::Sender;
@@ -86,6 +87,8 @@ pub(super) enum Command {
     Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
     Embed { texts: Vec<EncoderInput>, pooling: Pooling, normalise: bool, reply: Reply<Vec<f32>> },
     Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
+    SetProfiling { on: bool },
+    TakeProfile { reply: Reply<Profile> },
 }
 
 /// An event on its way, with the time at which the engine sent it: whoever reads may be late.

@@ -4,11 +4,12 @@ use super::message::{Command, Event, ModelInfo, Ready, Reply, Terms, Told};
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
-use engraft_core::checkpoint::ModelFiles;
+use engraft_core::checkpoint::{ModelFiles, TensorInfo};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Output, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject};
-use engraft_core::policy::{Family, HeadSpec, Registry};
+use engraft_core::mem::{Float, Stored};
+use engraft_core::policy::{Family, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::UnboundedSender;
@@ -20,6 +21,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 pub(super) struct Serve {
     pub files: ModelFiles,
     pub engine: EngineConfig,
+    /// Whether activations take the element type of most weights.
+    pub stored_dtype: bool,
     pub load: LoadOptions,
     pub registry: Registry,
     pub progress: Progress,
@@ -31,6 +34,11 @@ impl Visitor for Serve {
     type Output = ();
 
     fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
+        let stored =
+            most_of(self.files.source.tensors()).filter(|dtype| backend.caps().dtypes.contains(dtype));
+        if let (true, Some(dtype)) = (self.stored_dtype, stored) {
+            (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
+        }
         // Before anything is read.
         self.engine.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = self.engine.max_context;
@@ -40,8 +48,8 @@ impl Visitor for Serve {
         // The mapping is not needed any more.
         drop(self.files);
         // Nothing but whole texts reaches an encoder: its head answers for every token.
-        let tokens = matches!(model.spec.head, HeadSpec::Tokens { .. });
-        self.engine.all_logits |= model.spec.family == Family::Encoder && tokens;
+        let per_token = model.spec.head.is_per_token();
+        self.engine.all_logits |= model.spec.family == Family::Encoder && per_token;
         let engine = Engine::new(backend, model, self.engine)?;
         let spec = &engine.model().spec;
         let info = ModelInfo {
@@ -69,6 +77,17 @@ impl Visitor for Serve {
         }
         Ok(())
     }
+}
+
+/// The 16-bit type that most elements of the matrices are stored in; none where most are in another.
+fn most_of(tensors: &[TensorInfo]) -> Option<Float> {
+    let of = |wanted: &dyn Fn(Stored) -> bool| -> u64 {
+        let matrices = tensors.iter().filter(|t| t.shape.len() > 1 && wanted(t.stored));
+        matrices.map(|t| t.elements() as u64).sum()
+    };
+    let (f16, bf16) = (of(&|s| s == Stored::F16), of(&|s| s == Stored::Bf16));
+    let (most, dtype) = if f16 > bf16 { (f16, Float::F16) } else { (bf16, Float::Bf16) };
+    (2 * most > of(&|_| true)).then_some(dtype)
 }
 
 /// The same with every fused op left to its composed default.
@@ -178,6 +197,12 @@ impl<B: Backend> Desk<B> {
             Command::Score { sequences, reply } => {
                 self.answer(&reply, |engine| engine.score(&sequences));
             }
+            Command::SetProfiling { on } => self.engine.set_profiling(on),
+            Command::TakeProfile { reply } => self.answer(&reply, |engine| {
+                let off =
+                    || Error::config("profiling", "off", "on, before times are taken: set_profiling(true)");
+                engine.take_profile().map(|profile| vec![profile]).ok_or_else(off)
+            }),
         }
     }
 
@@ -245,5 +270,21 @@ impl<B: Backend> Desk<B> {
             let _ = client.events.unbounded_send(Told::now(Err(told)));
             self.forget(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_of_most_elements_of_matrices_counts() {
+        let tensor = |shape: &[usize], stored| TensorInfo { name: "t".into(), shape: shape.to_vec(), stored };
+        let (norm, table) = (tensor(&[900], Stored::F32), tensor(&[10, 10], Stored::F32));
+        assert_eq!(most_of(&[norm.clone(), tensor(&[4, 4], Stored::Bf16)]), Some(Float::Bf16));
+        assert_eq!(most_of(&[tensor(&[4, 4], Stored::F16), tensor(&[3, 4], Stored::Bf16)]), Some(Float::F16));
+        assert_eq!(most_of(&[table, tensor(&[10, 10], Stored::F16)]), None);
+        assert_eq!(most_of(&[norm]), None);
+        assert_eq!(most_of(&[]), None);
     }
 }

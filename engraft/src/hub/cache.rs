@@ -5,16 +5,25 @@
 
 use std::path::{Path, PathBuf};
 
-/// The snapshot of repository `id` in `cache`, if it has weights and a configuration.
+/// The snapshot of repository `id` (`ORG/NAME`, or with `@REVISION`) in `cache`, if it has weights and a configuration.
 pub fn snapshot(cache: &Path, id: &str) -> Option<PathBuf> {
+    let (id, revision) = id.split_once('@').unwrap_or((id, "main"));
     let home = cache.join(format!("models--{}", id.replace('/', "--")));
-    let commit = std::fs::read_to_string(home.join("refs/main")).ok()?;
+    let commit = match is_commit(revision) {
+        true => revision.to_string(),
+        false => std::fs::read_to_string(home.join("refs").join(revision)).ok()?,
+    };
     let commit = commit.trim();
     if commit.is_empty() || !commit.chars().all(|c| c.is_ascii_alphanumeric()) {
         return None;
     }
     let folder = home.join("snapshots").join(commit);
     complete(&folder).then_some(folder)
+}
+
+/// Whether a revision is a commit, not a branch or a tag.
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Whether a snapshot has what a model needs; another program may have fetched only parts. Shards that an index names must
@@ -60,6 +69,13 @@ mod tests {
         assert_eq!(found(), None);
         fs::write(inside.join("two.safetensors"), "").unwrap();
         assert_eq!(found(), Some(inside.clone()));
+        assert_eq!(snapshot(&cache, "org/some-model@v1"), None);
+        fs::write(home.join("refs/v1"), "0123abcd").unwrap();
+        assert_eq!(snapshot(&cache, "org/some-model@v1"), Some(inside.clone()));
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(snapshot(&cache, &format!("org/some-model@{commit}")), None);
+        fs::rename(&inside, home.join("snapshots").join(commit)).unwrap();
+        assert!(snapshot(&cache, &format!("org/some-model@{commit}")).is_some());
         for odd in ["../../x", "", "a/b"] {
             fs::write(home.join("refs/main"), odd).unwrap();
             assert_eq!(found(), None, "{odd}");

@@ -89,26 +89,15 @@ mod tests {
     use engraft_core::mem::Float;
 
     fn plan(kernels: &[&str]) -> InjectionPlan {
-        let row = |kernel: &&str| PlanRow {
-            layer: Some(1),
-            slot: "up".into(),
-            op: "linear",
-            kernel: Some(kernel.to_string()),
-            missing: None,
-            composed: None,
-            shape: None,
-            format: None,
-            bytes: 0,
-            shard: String::new(),
+        let row = |kernel: &&str| {
+            let mut row = PlanRow::default();
+            (row.layer, row.slot, row.op) = (Some(1), "up".into(), "linear");
+            row.kernel = Some(kernel.to_string());
+            row
         };
-        InjectionPlan {
-            arch: "Some".into(),
-            backend: "cuda:0".into(),
-            dtype: Float::F32,
-            rows: kernels.iter().map(row).collect(),
-            assumed: Vec::new(),
-            origin: None,
-        }
+        let mut plan = InjectionPlan::empty("Some", "cuda:0", Float::F32);
+        plan.rows = kernels.iter().map(row).collect();
+        plan
     }
 
     fn ran(entries: &[&str]) -> Launches {

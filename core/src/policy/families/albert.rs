@@ -23,7 +23,10 @@ const ALBERT_NAMES: Names<'_> = Names {
         (Slot::Pooler, "pooler"),
         (Slot::HeadDense, "/predictions.dense"),
         (Slot::HeadNorm, "/predictions.LayerNorm"),
-        (Slot::Head, "/predictions.decoder!w, /predictions!b > /predictions.decoder!b ; /classifier"),
+        (
+            Slot::Head,
+            "/predictions.decoder!w, /predictions!b > /predictions.decoder!b ; /classifier ; /qa_outputs",
+        ),
     ],
     ignored: &["*position_ids", "predictions.decoder.*", "sop_classifier.*", "albert.pooler.*", "pooler.*"],
     ..Names::NONE

@@ -28,7 +28,8 @@ pub(super) const NAMES: Names<'_> = Names {
         (Slot::HeadNorm, "/cls.predictions.transform.LayerNorm"),
         (
             Slot::Head,
-            "/cls.predictions.decoder!w, /cls.predictions!b > /cls.predictions.decoder!b ; /classifier",
+            "/cls.predictions.decoder!w, /cls.predictions!b > /cls.predictions.decoder!b ; /classifier ; \
+             /qa_outputs",
         ),
     ],
     // The decoder's bias is the same parameter under a second name, which old files lack or repeat.
@@ -53,7 +54,7 @@ const ROBERTA_NAMES: Names<'_> = Names {
         (Slot::HeadNorm, "/lm_head.layer_norm"),
         (
             Slot::Head,
-            "/lm_head.decoder!w, /lm_head!b > /lm_head.decoder!b ; /classifier.out_proj ; /classifier",
+            "/lm_head.decoder!w, /lm_head!b > /lm_head.decoder!b ; /classifier.out_proj ; /classifier ; /qa_outputs",
         ),
     ],
     base: NAMES.slots,

@@ -24,7 +24,7 @@ pub const DISTILBERT: Described = Described::new(
             (Slot::Pooler, "/pre_classifier"),
             (Slot::HeadDense, "/vocab_transform"),
             (Slot::HeadNorm, "/vocab_layer_norm"),
-            (Slot::Head, "/vocab_projector ; /classifier"),
+            (Slot::Head, "/vocab_projector ; /classifier ; /qa_outputs"),
         ],
         ignored: &["*position_ids", "vocab_projector.weight", "vocab_*"],
         ..Names::NONE

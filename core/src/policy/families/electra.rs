@@ -18,7 +18,7 @@ pub const ELECTRA: Described = Described::new(
             (Slot::HeadNorm, "/generator_predictions.LayerNorm"),
             (
                 Slot::Head,
-                "/discriminator_predictions.dense_prediction ; /generator_lm_head ; /classifier.out_proj ; /classifier",
+                "/discriminator_predictions.dense_prediction ; /generator_lm_head ; /classifier.out_proj ; /classifier ; /qa_outputs",
             ),
         ],
         base: super::bert::NAMES.slots,

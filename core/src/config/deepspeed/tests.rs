@@ -5,11 +5,11 @@ use super::*;
 use crate::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use serde_json::{Map, Value, json};
 
-fn check(value: Value) -> crate::Result<(InferenceConfig, Vec<Warning>)> {
-    RawConfig::new().dictionary(&value)?.check()
+fn check(value: Value) -> crate::Result<(DeepSpeedConfig, Vec<Warning>)> {
+    DeepSpeedConfigBuilder::new().dictionary(&value)?.check()
 }
 
-fn accepted(value: Value) -> InferenceConfig {
+fn accepted(value: Value) -> DeepSpeedConfig {
     let (config, warnings) = check(value.clone()).unwrap_or_else(|e| panic!("{value}: {e}"));
     assert!(warnings.is_empty(), "{value}: {warnings:?}");
     config
@@ -20,7 +20,7 @@ fn refused(value: Value, words: &[&str]) {
     words.iter().for_each(|w| assert!(text.contains(w), "{value}: \"{text}\" does not say \"{w}\""));
 }
 
-fn warned(value: Value, words: &[&str]) -> InferenceConfig {
+fn warned(value: Value, words: &[&str]) -> DeepSpeedConfig {
     let (config, warnings) = check(value.clone()).unwrap_or_else(|e| panic!("{value}: {e}"));
     let text = warnings.iter().map(Warning::to_string).collect::<Vec<_>>().join("\n");
     words.iter().for_each(|w| assert!(text.contains(w), "{value}: \"{text}\" does not say \"{w}\""));
@@ -88,7 +88,7 @@ fn every_name_of_every_field_is_accepted_or_warns_or_is_an_object_of_python() {
 #[test]
 fn defaults_are_deepspeeds() {
     let c = accepted(json!({}));
-    assert_eq!(c, InferenceConfig::default());
+    assert_eq!(c, DeepSpeedConfig::default());
     assert_eq!(
         (c.dtype, c.max_out_tokens, c.min_out_tokens, c.tp_size, c.tp_grain),
         (DataType::F16, 1024, 1, 1, 64)
@@ -140,16 +140,17 @@ fn auto_and_null_leave_the_default() {
     let c = accepted(
         json!({"dtype": "auto", "tp": {"tp_size": "auto"}, "max_out_tokens": null, "moe": "auto", "mpu": null}),
     );
-    assert_eq!(c, InferenceConfig::default());
+    assert_eq!(c, DeepSpeedConfig::default());
     // It is its default: not dropped, ignored like every value of this field.
-    assert_eq!(accepted(json!({"replace_method": "auto"})), InferenceConfig::default());
+    assert_eq!(accepted(json!({"replace_method": "auto"})), DeepSpeedConfig::default());
 }
 
 #[test]
 fn four_ways_of_configuring() {
     let options = |v: Value| -> Map<String, Value> { v.as_object().cloned().unwrap() };
-    let call = |config: Value, kwargs: Value| RawConfig::from_call(&config, &options(kwargs))?.check();
-    assert_eq!(call(json!(null), json!({})).unwrap().0, InferenceConfig::default());
+    let call =
+        |config: Value, kwargs: Value| DeepSpeedConfigBuilder::from_call(&config, &options(kwargs))?.check();
+    assert_eq!(call(json!(null), json!({})).unwrap().0, DeepSpeedConfig::default());
     assert_eq!(call(json!({"dtype": "bf16"}), json!({})).unwrap().0.dtype, DataType::Bf16);
     assert_eq!(call(json!(null), json!({"dtype": "bf16"})).unwrap().0.dtype, DataType::Bf16);
     let both =
@@ -170,10 +171,16 @@ fn four_ways_of_configuring() {
     assert!(text.contains("engraft-config-") && text.contains("JSON"), "{text}");
     std::fs::remove_file(&file).unwrap();
     assert!(call(path, json!({})).is_err());
-    let toml =
-        RawConfig::new().toml("c.toml", "dtype = 'bf16'\n[tp]\ntp_size = 4\n").unwrap().check().unwrap().0;
+    let toml = DeepSpeedConfigBuilder::new()
+        .toml("c.toml", "dtype = 'bf16'\n[tp]\ntp_size = 4\n")
+        .unwrap()
+        .check()
+        .unwrap()
+        .0;
     assert_eq!((toml.dtype, toml.tp_size), (DataType::Bf16, 4));
-    assert!(RawConfig::new().toml("c.toml", "dtype =").unwrap_err().to_string().contains("c.toml"));
+    assert!(
+        DeepSpeedConfigBuilder::new().toml("c.toml", "dtype =").unwrap_err().to_string().contains("c.toml")
+    );
 }
 
 #[test]
@@ -181,7 +188,8 @@ fn conflicts_are_found_on_canonical_names() {
     // Between sources (defect 6: DeepSpeed compares literal keys).
     let conflict = |a: Value, b: Value| {
         let before = a.clone();
-        let raw = RawConfig::new().dictionary(&a).unwrap().options(b.as_object().unwrap()).unwrap();
+        let raw =
+            DeepSpeedConfigBuilder::new().dictionary(&a).unwrap().options(b.as_object().unwrap()).unwrap();
         assert_eq!(a, before, "the caller's dictionary is left alone");
         raw.check().map(|_| ()).unwrap_err().to_string()
     };
@@ -213,7 +221,7 @@ fn conflicts_are_found_on_canonical_names() {
     refused(json!({"mp_size": 2, "tensor_parallel": {"tp_size": 2}}), &["mp_size", "given twice"]);
     refused(json!({"max_tokens": 2, "max_out_tokens": 2}), &["max_tokens", "max_out_tokens"]);
     // Setters are one more source.
-    let text = InferenceConfig::builder()
+    let text = DeepSpeedConfig::builder()
         .tp_size(2)
         .set("mp_size", 4)
         .unwrap()
@@ -222,7 +230,7 @@ fn conflicts_are_found_on_canonical_names() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("tensor_parallel.tp_size") && text.contains("mp_size"), "{text}");
-    let c = InferenceConfig::builder()
+    let c = DeepSpeedConfig::builder()
         .dtype(Float::Bf16)
         .tp_size(2)
         .kernel_inject(true)

@@ -2,12 +2,12 @@
 
 use super::settings::BLOCK;
 use super::taker::Taker;
-use super::{CheckpointRef, InferenceConfig, Warning};
+use super::{CheckpointRef, DeepSpeedConfig, Warning};
 use crate::mem::WeightFormat;
 use crate::{Error, Result};
 
 /// Refuses what cannot work together, and notes what has no effect beside something else.
-pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) -> Result<()> {
+pub(super) fn check(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) -> Result<()> {
     let pair = |a: &str, b: &str| format!("{}` and `{}", t.spelled(a), t.spelled(b));
     if c.injection_policy.is_some() && c.kernel_inject {
         let allowed = "one of them: an injection policy describes a model for the composed path";
@@ -51,7 +51,7 @@ pub(super) fn check(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>)
 }
 
 /// Settings that are fine by themselves and mean nothing beside the others.
-fn without_effect(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) {
+fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
     for path in ["moe.moe_experts", "moe.type"] {
         if t.given(path) {
             warn(
@@ -90,7 +90,7 @@ fn without_effect(t: &Taker, c: &InferenceConfig, warnings: &mut Vec<Warning>) {
     }
 }
 
-fn experts(t: &Taker, c: &InferenceConfig) -> Result<()> {
+fn experts(t: &Taker, c: &DeepSpeedConfig) -> Result<()> {
     let pair = |a: &str, b: &str| format!("{}` and `{}", t.spelled(a), t.spelled(b));
     if !c.moe.enabled {
         for path in ["moe.ep_size", "moe.moe_experts", "moe.type"] {
@@ -112,7 +112,7 @@ fn experts(t: &Taker, c: &InferenceConfig) -> Result<()> {
 }
 
 /// A description in place is here to be compared; one in a file is compared when it is opened.
-fn described(t: &Taker, c: &InferenceConfig) -> Result<()> {
+fn described(t: &Taker, c: &DeepSpeedConfig) -> Result<()> {
     let (Some(CheckpointRef::Description(d)), Some(degree)) = (&c.checkpoint, c.training_mp_size) else {
         return Ok(());
     };

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 /// Element type of an inference configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum DataType {
     /// IEEE binary32.
     F32,

@@ -2,7 +2,7 @@
 
 use super::fields::{Becomes, find, nearest};
 use super::taker::{Entry, kind};
-use super::{DataType, InferenceConfig, Warning, check};
+use super::{DataType, DeepSpeedConfig, Warning, check};
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -12,8 +12,21 @@ use std::path::Path;
 const MAX_FILE: u64 = 16 << 20;
 
 /// Settings that have been named, not yet checked.
+///
+/// ```
+/// use engraft_core::config::deepspeed::DeepSpeedConfigBuilder;
+/// use serde_json::json;
+///
+/// let file = json!({"dtype": "fp16", "tensor_parallel": {"tp_size": 1}, "mp_size": 1});
+/// let error = DeepSpeedConfigBuilder::new().dictionary(&file).map(drop).unwrap_err();
+/// assert!(error.to_string().contains("given twice"));
+/// let (config, warnings) = DeepSpeedConfigBuilder::new().set("mp_size", 1)?.max_out_tokens(256).check()?;
+/// assert_eq!((config.tp_size, config.max_out_tokens), (1, 256));
+/// assert!(warnings[0].to_string().contains("deprecated"));
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RawConfig {
+pub struct DeepSpeedConfigBuilder {
     entries: BTreeMap<String, Entry>,
     warnings: Vec<Warning>,
     /// Dictionaries, files and option lists that were read so far; setters are one more.
@@ -22,14 +35,14 @@ pub struct RawConfig {
     conflicts: Vec<(String, String)>,
 }
 
-impl InferenceConfig {
-    /// Starts from nothing: DeepSpeed's defaults, to be changed by [`RawConfig`]'s setters.
-    pub fn builder() -> RawConfig {
-        RawConfig::new()
+impl DeepSpeedConfig {
+    /// Starts from nothing: DeepSpeed's defaults, to be changed by [`DeepSpeedConfigBuilder`]'s setters.
+    pub fn builder() -> DeepSpeedConfigBuilder {
+        DeepSpeedConfigBuilder::new()
     }
 }
 
-impl RawConfig {
+impl DeepSpeedConfigBuilder {
     /// Nothing set.
     pub fn new() -> Self {
         Self::default()
@@ -39,7 +52,7 @@ impl RawConfig {
     /// options, or a dictionary or file and options.
     ///
     /// # Errors
-    /// As [`RawConfig::dictionary`] and [`RawConfig::file`]; a `config` that is neither an object nor a text.
+    /// As [`DeepSpeedConfigBuilder::dictionary`] and [`DeepSpeedConfigBuilder::file`]; a `config` that is neither an object nor a text.
     pub fn from_call(config: &Value, options: &Map<String, Value>) -> Result<Self> {
         let raw = match config {
             Value::Null => Self::new(),
@@ -66,7 +79,7 @@ impl RawConfig {
     /// refuses both; equal duplicates are fine.
     ///
     /// # Errors
-    /// As [`RawConfig::dictionary`].
+    /// As [`DeepSpeedConfigBuilder::dictionary`].
     pub fn options(mut self, options: &Map<String, Value>) -> Result<Self> {
         self.sources += 1;
         self.walk("", "", options)?;
@@ -76,7 +89,7 @@ impl RawConfig {
     /// Adds a JSON text.
     ///
     /// # Errors
-    /// `Format` naming `file`; as [`RawConfig::dictionary`].
+    /// `Format` naming `file`; as [`DeepSpeedConfigBuilder::dictionary`].
     pub fn json(self, file: &str, text: &str) -> Result<Self> {
         let value =
             serde_json::from_str(text).map_err(|e| Error::format(file, format!("is not valid JSON: {e}")))?;
@@ -86,7 +99,7 @@ impl RawConfig {
     /// Adds a TOML text.
     ///
     /// # Errors
-    /// As [`RawConfig::json`].
+    /// As [`DeepSpeedConfigBuilder::json`].
     pub fn toml(self, file: &str, text: &str) -> Result<Self> {
         let value: Value = toml::from_str(text)
             .map_err(|e| Error::format(file, format!("is not valid TOML: {}", e.message())))?;
@@ -96,7 +109,7 @@ impl RawConfig {
     /// Adds a file: TOML if its name ends in `.toml`, else JSON.
     ///
     /// # Errors
-    /// `Io`; as [`RawConfig::json`].
+    /// `Io`; as [`DeepSpeedConfigBuilder::json`].
     pub fn file(self, path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let size = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.len();
@@ -114,7 +127,7 @@ impl RawConfig {
     /// Sets one field by its canonical dotted name, an alias or a deprecated name.
     ///
     /// # Errors
-    /// As [`RawConfig::dictionary`].
+    /// As [`DeepSpeedConfigBuilder::dictionary`].
     pub fn set(mut self, field: &str, value: impl Into<Value>) -> Result<Self> {
         self.sources += 1;
         let mut map = Map::new();
@@ -170,7 +183,7 @@ impl RawConfig {
     ///
     /// # Errors
     /// `Config`, naming the field as the user spelled it, and for combinations both sides.
-    pub fn check(self) -> Result<(InferenceConfig, Vec<Warning>)> {
+    pub fn check(self) -> Result<(DeepSpeedConfig, Vec<Warning>)> {
         if !self.conflicts.is_empty() {
             let (names, values): (Vec<_>, Vec<_>) = self.conflicts.iter().cloned().unzip();
             let got = format!("given twice with different values ({})", values.join("; "));

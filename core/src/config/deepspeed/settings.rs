@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// A setting that was read and has no effect.
+///
+/// [`DeepSpeedConfigBuilder`](super::DeepSpeedConfigBuilder) has an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Warning {
     /// The setting as the user spelled it.
     pub field: String,
@@ -32,6 +35,7 @@ pub enum CheckpointRef {
 
 /// Standard or residual mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum MoeKind {
     /// Experts replace the feed-forward part.
     #[default]
@@ -42,6 +46,7 @@ pub enum MoeKind {
 
 /// Mixture of experts.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MoeConfig {
     /// Whether the model has experts.
     pub enabled: bool,
@@ -55,6 +60,7 @@ pub struct MoeConfig {
 
 /// Sizes of the ragged engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StateConfig {
     /// Sequences that are known at once.
     pub max_tracked_sequences: usize,
@@ -67,8 +73,18 @@ pub struct StateConfig {
 }
 
 /// A configuration that has passed all checks.
+///
+/// ```
+/// use engraft_core::config::deepspeed::DeepSpeedConfig;
+/// use engraft_core::mem::Float;
+///
+/// let (config, _) = DeepSpeedConfig::builder().dtype(Float::Bf16).max_out_tokens(256).check()?;
+/// assert_eq!(config.engine().max_context, 256);
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct InferenceConfig {
+#[non_exhaustive]
+pub struct DeepSpeedConfig {
     /// Fused kernels; otherwise the composed model.
     pub kernel_inject: bool,
     /// Element type; [`DataType::Int8`] is int8 weights under f16 activations.
@@ -103,7 +119,7 @@ pub struct InferenceConfig {
     pub state: Option<StateConfig>,
 }
 
-impl Default for InferenceConfig {
+impl Default for DeepSpeedConfig {
     fn default() -> Self {
         Self {
             kernel_inject: false,
@@ -129,7 +145,7 @@ impl Default for InferenceConfig {
 /// Positions of one of DeepSpeed's KV blocks.
 pub(super) const BLOCK: usize = 128;
 
-impl InferenceConfig {
+impl DeepSpeedConfig {
     /// What the engine is built with.
     pub fn engine(&self) -> EngineConfig {
         let dtype = self.dtype.activations();

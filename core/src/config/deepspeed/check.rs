@@ -1,7 +1,7 @@
 //! The second stage: types and ranges of single settings; `pairs.rs` has the combinations.
 
 use super::taker::{Entry, MAX_COUNT, Taker, kind};
-use super::{CheckpointRef, DataType, InferenceConfig, MoeConfig, MoeKind, StateConfig, Warning, pairs};
+use super::{CheckpointRef, DataType, DeepSpeedConfig, MoeConfig, MoeKind, StateConfig, Warning, pairs};
 use crate::mem::{GroupBits, Groups, WeightFormat};
 use crate::{Error, Result};
 use serde_json::Value;
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 pub(super) fn check(
     entries: BTreeMap<String, Entry>,
     mut warnings: Vec<Warning>,
-) -> Result<(InferenceConfig, Vec<Warning>)> {
+) -> Result<(DeepSpeedConfig, Vec<Warning>)> {
     let spelled = entries.iter().map(|(path, e)| (path.clone(), e.spelled.clone())).collect();
     let mut t = Taker { entries, spelled };
-    let mut config = InferenceConfig::default();
+    let mut config = DeepSpeedConfig::default();
     let c = &mut config;
     c.kernel_inject = t.flag("replace_with_kernel_inject")?.unwrap_or(c.kernel_inject);
     if let Some(text) = t.text("dtype")? {
@@ -43,7 +43,7 @@ pub(super) fn check(
     Ok((config, warnings))
 }
 
-fn tensor_parallel(t: &mut Taker, c: &mut InferenceConfig) -> Result<()> {
+fn tensor_parallel(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<()> {
     let on = t.flag("tensor_parallel.enabled")?.unwrap_or(true);
     let size = t.count("tensor_parallel.tp_size", 1)?.unwrap_or(1);
     let spelled = t.spelled("tensor_parallel.tp_size");
@@ -232,7 +232,7 @@ fn injection_policy(t: &mut Taker) -> Result<Option<BTreeMap<String, Vec<String>
     }
 }
 
-fn state(t: &mut Taker, c: &mut InferenceConfig) -> Result<Option<StateConfig>> {
+fn state(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<Option<StateConfig>> {
     let given = t.entries.keys().any(|k| k.starts_with("state_manager."));
     let tracked = t.count("state_manager.max_tracked_sequences", 1)?.unwrap_or(2048);
     let tokens = t.count("state_manager.max_ragged_batch_size", 1)?.unwrap_or(768);

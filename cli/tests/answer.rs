@@ -1,0 +1,136 @@
+//! `answer`: a question and a context on a line, the piece of the context that answers it on another.
+
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use engraft::AnswerOptions;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use support::with_input;
+
+/// The golden encoder with a head for answers, and a tokenizer whose words are `w5` for token 5, between class token and
+/// separators.
+fn answerer(name: &str) -> PathBuf {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert_model");
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&to);
+    fs::create_dir_all(&to).unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(golden.join("config.json")).unwrap()).unwrap();
+    let hidden = config["hidden_size"].as_u64().unwrap() as usize;
+    let vocab = config["vocab_size"].as_u64().unwrap();
+    config["architectures"] = json!(["BertForQuestionAnswering"]);
+    fs::write(to.join("config.json"), config.to_string()).unwrap();
+    fs::write(to.join("model.safetensors"), with_head(&golden.join("model.safetensors"), hidden)).unwrap();
+    let words: serde_json::Map<String, Value> = (0..vocab).map(|i| (format!("w{i}"), json!(i))).collect();
+    let special = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
+    let text = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
+    let token = |id: u32| json!({"id": format!("w{id}"), "ids": [id], "tokens": [format!("w{id}")]});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": null,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [special("w1", 0), text("A", 0), special("w2", 0)],
+            "pair": [special("w1", 0), text("A", 0), special("w2", 0), text("B", 1), special("w2", 1)],
+            "special_tokens": {"w1": token(1), "w2": token(2)},
+        },
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+    });
+    fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    to
+}
+
+/// The file with `qa_outputs` behind its tensors.
+fn with_head(file: &Path, hidden: usize) -> Vec<u8> {
+    let bytes = fs::read(file).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+    let mut data = bytes[8 + len..].to_vec();
+    let values = |n: usize| (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect::<Vec<f32>>();
+    for (name, shape) in [("qa_outputs.weight", vec![2, hidden]), ("qa_outputs.bias", vec![2])] {
+        let from = data.len();
+        data.extend(values(shape.iter().product()).iter().flat_map(|v| v.to_le_bytes()));
+        header[name] = json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]});
+    }
+    let header = header.to_string().into_bytes();
+    [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
+}
+
+const CONTEXT: &str = "w7 wé w40 w9 w11 w30 w31 w32 w33 w8 w77";
+
+#[test]
+fn answers_are_the_librarys_with_places_in_characters() {
+    let folder = answerer("answerer");
+    let model = engraft::open(folder.as_path()).unwrap();
+    let options = AnswerOptions::new().top_k(4).max_answer_len(3).handle_impossible_answer(true);
+    let want = model.answer("w20 w21", CONTEXT, &options).unwrap();
+    assert_eq!(want.len(), 4);
+    assert!(want.windows(2).all(|pair| pair[0].score >= pair[1].score));
+    let line = json!({"question": "w20 w21", "context": CONTEXT, "id": 7});
+    let run = |more: &[&str]| {
+        let output = with_input(
+            &[&["answer", "-m", folder.to_str().unwrap()], more].concat(),
+            &format!("{line}\n\n{line}"),
+        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+    };
+    let got = run(&["--top-k", "4", "--max-answer-len", "3", "--impossible"]);
+    assert!(got.len() == 2 && got[0] == got[1] && got[0]["id"] == 7);
+    assert_eq!(got[0]["answers"].as_array().unwrap().len(), 4);
+    for (got, want) in got[0]["answers"].as_array().unwrap().iter().zip(&want) {
+        assert_eq!((&got["answer"], &got["score"]), (&json!(want.text), &json!(want.score)));
+        let place = |name: &str| got[name].as_u64().unwrap() as usize;
+        let characters: Vec<char> = CONTEXT.chars().collect();
+        assert_eq!(characters[place("start")..place("end")].iter().collect::<String>(), want.text);
+    }
+    assert_eq!(got[0]["answer"], json!(want[0].text));
+    let one = run(&["--max-answer-len", "3"]);
+    assert!(one[0].get("answers").is_none());
+    assert!(one[0]["answer"].as_str().unwrap().split(' ').count() <= 3);
+}
+
+#[test]
+fn windows_of_a_long_context_are_all_looked_at() {
+    let folder = answerer("long");
+    let model = engraft::open(folder.as_path()).unwrap();
+    // Longer than the model's positions.
+    let context = (0..90).map(|i| format!("w{}", 3 + i * 7 % 200)).collect::<Vec<_>>().join(" ");
+    assert!(model.info().max_context < 90);
+    let options = AnswerOptions::new().max_seq_len(20).doc_stride(4).top_k(2000);
+    let all = model.answer("w5 w6", &context, &options).unwrap();
+    let covered = |at: usize| all.iter().any(|a| a.bytes.contains(&at));
+    assert!((0..context.len()).filter(|at| context.as_bytes()[*at] != b' ').all(covered));
+}
+
+#[test]
+fn wrong_lines_and_wrong_models_are_named() {
+    let folder = answerer("wrong");
+    let folder = folder.to_str().unwrap();
+    let fails = |args: &[&str], input: &str, words: &[&str]| {
+        let output = with_input(args, input);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.starts_with("error: ") && words.iter().all(|word| last.contains(word)), "{text}");
+    };
+    let answer = ["answer", "-m", folder];
+    fails(&answer, "\"x\"\n", &["standard input, line 1", "question", "context"]);
+    fails(&answer, "\n{\"question\": \"w5\"}\n", &["line 2", "`context`"]);
+    fails(
+        &answer,
+        r#"{"question": "w5", "context": "w6", "text": ""}"#,
+        &["`text`", "question, context, id"],
+    );
+    let long = format!("{{\"question\": \"{}\", \"context\": \"w6\"}}", "w5 ".repeat(90));
+    fails(&answer, &long, &["line 1", "93 of 33 tokens"]);
+    fails(&["answer"], "{}", &["answer", "llama", "ForQuestionAnswering"]);
+    fails(&["classify", "-m", folder], "\"w5\"\n", &["classify", "labels"]);
+    let model = engraft::open(Path::new(folder)).unwrap();
+    let text = model.answer("w5", "w6", &AnswerOptions::new().top_k(0)).unwrap_err().to_string();
+    assert!(text.contains("top_k"), "{text}");
+}

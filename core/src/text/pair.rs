@@ -1,0 +1,208 @@
+//! Two texts as one input: a question, and windows over the text that its answer is looked for in.
+
+use super::tokenizer::{Tokenizer, guarded};
+use crate::{Error, Result};
+use std::ops::Range;
+
+/// Bytes of both texts together: they are tokenized at once.
+const MOST: usize = 4 << 20;
+
+/// The first of two texts with a part of the second, as a model reads them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PairWindow {
+    /// Token ids of both, with the special tokens around them.
+    pub ids: Vec<u32>,
+    /// The type of every token.
+    pub token_type_ids: Vec<u32>,
+    /// Which of the tokens are the second text's.
+    pub second: Range<usize>,
+    /// Per token of the second text the bytes of its word there; of the token alone where words are not known.
+    pub words: Vec<Range<usize>>,
+    /// Whether the first token belongs to neither text: a class token.
+    pub class_token: bool,
+}
+
+/// Both texts tokenized, before they are split into windows.
+struct Pair {
+    ids: Vec<u32>,
+    token_type_ids: Vec<u32>,
+    bytes: Vec<Range<usize>>,
+    words: Vec<Option<u32>>,
+    second: Range<usize>,
+    class_token: bool,
+}
+
+impl Tokenizer {
+    /// Token ids of two texts and the special tokens that a model wants around them, in windows of at most `window` tokens:
+    /// each has all of `first`, and `stride` tokens of `second` are in two windows.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if there is nothing in `second`, if `first` leaves no more than `stride` tokens of a window, for texts
+    /// of more than 4 MiB together, and as [`encode`](Self::encode).
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        window: usize,
+        stride: usize,
+    ) -> Result<Vec<PairWindow>> {
+        let pair = self.pair(first, second)?;
+        let around = pair.ids.len() - pair.second.len();
+        let room = window.saturating_sub(around);
+        if room <= stride {
+            return Err(Error::text(format!(
+                "the first text takes {around} of {window} tokens, special tokens included; {room} are left for the second, \
+                 more than the stride of {stride} are needed"
+            )));
+        }
+        let mut windows = Vec::new();
+        let mut from = pair.second.start;
+        loop {
+            let to = pair.second.end.min(from + room);
+            windows.push(pair.window(from..to, second));
+            if to == pair.second.end {
+                return Ok(windows);
+            }
+            from += room - stride;
+        }
+    }
+
+    fn pair(&self, first: &str, second: &str) -> Result<Pair> {
+        let bytes = first.len().saturating_add(second.len());
+        if bytes > MOST {
+            return Err(Error::text(format!(
+                "two texts of {bytes} bytes together; at most {MOST} are allowed"
+            )));
+        }
+        self.check_length(first)?;
+        self.check_length(second)?;
+        let encode = || self.model().encode((first, second), true).map_err(|e| e.to_string());
+        let encoding = guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))?;
+        let sequences = encoding.get_sequence_ids();
+        let is_second = |s: &Option<usize>| *s == Some(1);
+        let (Some(start), Some(last)) =
+            (sequences.iter().position(is_second), sequences.iter().rposition(is_second))
+        else {
+            return Err(Error::text("the second of two texts has no tokens"));
+        };
+        if !sequences[start..=last].iter().all(is_second) {
+            return Err(Error::text("this tokenizer does not keep the second of two texts together"));
+        }
+        Ok(Pair {
+            ids: encoding.get_ids().to_vec(),
+            token_type_ids: encoding.get_type_ids().to_vec(),
+            bytes: encoding.get_offsets().iter().map(|(from, to)| *from..*to).collect(),
+            words: encoding.get_word_ids().to_vec(),
+            second: start..last + 1,
+            class_token: sequences.first() == Some(&None),
+        })
+    }
+}
+
+impl Pair {
+    /// Everything around the second text, and `part` of it.
+    fn window(&self, part: Range<usize>, second: &str) -> PairWindow {
+        let (start, behind) = (self.second.start, self.second.end..self.ids.len());
+        let with = |all: &[u32]| [&all[..start], &all[part.clone()], &all[behind.clone()]].concat();
+        let word = |i: usize| {
+            let same = |j: &usize| self.words[i].is_some() && self.words[*j] == self.words[i];
+            let first = part.clone().rev().filter(|j| *j <= i).take_while(same).last().unwrap_or(i);
+            let last = (i..part.end).take_while(same).last().unwrap_or(i);
+            let (mut from, mut to) = (self.bytes[first].start, self.bytes[last].end.min(second.len()));
+            // Tokens may split a character.
+            while !second.is_char_boundary(from) {
+                from -= 1;
+            }
+            while !second.is_char_boundary(to) {
+                to += 1;
+            }
+            from..to.max(from)
+        };
+        PairWindow {
+            ids: with(&self.ids),
+            token_type_ids: with(&self.token_type_ids),
+            second: start..start + part.len(),
+            words: part.clone().map(word).collect(),
+            class_token: self.class_token,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// BERT's kind: pieces of words, `[CLS] a [SEP] b [SEP]`, types 0 and 1.
+    fn bert() -> Tokenizer {
+        let words = ["[UNK]", "[CLS]", "[SEP]", "who", "is", "here", "##in", "caf", "##e", "a", "b", "c"];
+        let vocab: serde_json::Map<String, Value> =
+            words.iter().enumerate().map(|(i, word)| (word.to_string(), json!(i))).collect();
+        let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+        let text = |id: &str, type_id: u32| json!({"Sequence": {"id": id, "type_id": type_id}});
+        let file = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "decoder": null,
+            "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                "strip_accents": null, "lowercase": true},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [special("[CLS]"), text("A", 0), special("[SEP]")],
+                "pair": [special("[CLS]"), text("A", 0), special("[SEP]"), text("B", 1),
+                    {"SpecialToken": {"id": "[SEP]", "type_id": 1}}],
+                "special_tokens": {
+                    "[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]},
+                    "[SEP]": {"id": "[SEP]", "ids": [2], "tokens": ["[SEP]"]},
+                },
+            },
+            "model": {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+        });
+        Tokenizer::from_json(file.to_string().as_bytes(), &Value::Null).unwrap()
+    }
+
+    #[test]
+    fn tokens_know_their_words_in_the_second_text() {
+        let second = "A café, herein";
+        let windows = bert().encode_pair("Who is", second, 64, 0).unwrap();
+        assert_eq!(windows.len(), 1);
+        let one = &windows[0];
+        assert_eq!(one.ids, [1, 3, 4, 2, 9, 7, 8, 0, 5, 6, 2]);
+        assert_eq!(one.token_type_ids, [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]);
+        assert!(one.class_token && one.second == (4..10));
+        let words: Vec<&str> = one.words.iter().map(|bytes| &second[bytes.clone()]).collect();
+        assert_eq!(words, ["A", "café", "café", ",", "herein", "herein"]);
+    }
+
+    #[test]
+    fn windows_share_a_stride_and_cover_everything_once() {
+        let second = "a b c a b c a";
+        // Four tokens go around: [CLS] who [SEP] ... [SEP].
+        let windows = bert().encode_pair("who", second, 8, 1).unwrap();
+        let parts: Vec<&[u32]> = windows.iter().map(|w| &w.ids[w.second.clone()]).collect();
+        assert_eq!(parts, [&[9, 10, 11, 9][..], &[9, 10, 11, 9]]);
+        assert!(windows.iter().all(|w| w.ids.len() == 8 && w.ids[..3] == [1, 3, 2] && w.ids[7] == 2));
+        assert_eq!(windows[1].words.iter().map(|b| b.start).collect::<Vec<_>>(), [6, 8, 10, 12]);
+        assert_eq!(bert().encode_pair("who", second, 7, 0).unwrap().len(), 3);
+        let word = bert().encode_pair("who", "herein", 5, 0).unwrap();
+        // A word that two windows share is in each what that window has of it.
+        assert_eq!(word.iter().map(|w| w.words.clone()).collect::<Vec<_>>(), [[0..4], [4..6]]);
+    }
+
+    #[test]
+    fn what_leaves_no_room_is_refused_with_the_numbers() {
+        let of = |first: &str, second: &str, window, stride| {
+            bert().encode_pair(first, second, window, stride).unwrap_err().to_string()
+        };
+        let text = of("who is here", "a b", 8, 2);
+        assert!(
+            text.contains("6 of 8 tokens") && text.contains("2 are left") && text.contains('2'),
+            "{text}"
+        );
+        assert!(of("who", " ", 8, 1).contains("no tokens"));
+        assert!(of("who", "a", 3, 0).contains("0 are left"));
+        assert!(of("who", &"a ".repeat(3 << 20), 8, 1).contains("4194304 are allowed"));
+    }
+}

@@ -1,0 +1,153 @@
+//! Whole texts in: vectors, log-probabilities, labels, answers.
+
+use crate::answer::{self, Answer, AnswerOptions};
+use crate::labels::{Classification, Labels};
+use crate::{EncoderInput, ForwardWant, Pick, Pooling, TextGenerator};
+use engraft_core::policy::{HeadSpec, TokenHead};
+use engraft_core::text::PairWindow;
+use engraft_core::{Error, Result};
+
+impl TextGenerator {
+    /// One vector per text: its last hidden states pooled, of length 1 where `normalise` asks for it.
+    ///
+    /// # Errors
+    /// `Text` for what the tokenizer cannot express; those of [`EngineHandle::embed`](crate::EngineHandle::embed).
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::Pooling;
+    ///
+    /// let model = engraft::demo()?;
+    /// let vectors = model.embed(&["a library for images", "pictures in Python"], Pooling::Mean, true)?;
+    /// let cosine: f32 = vectors[0].iter().zip(&vectors[1]).map(|(a, b)| a * b).sum();
+    /// assert!(cosine.abs() <= 1.001);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn embed<T: AsRef<str>>(
+        &self,
+        texts: &[T],
+        pooling: Pooling,
+        normalise: bool,
+    ) -> Result<Vec<Vec<f32>>> {
+        self.handle().embed(self.ids(texts)?, pooling, normalise)
+    }
+
+    /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a decoder that was
+    /// opened with [`Options::all_logits`](crate::Options::all_logits).
+    ///
+    /// # Errors
+    /// `Text` for what the tokenizer cannot express; those of [`EngineHandle::score`](crate::EngineHandle::score).
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{ModelSource, Options};
+    ///
+    /// let model = Options::new().all_logits(true).open(ModelSource::Demo)?;
+    /// let scores = model.score(&["This package provides", "provides package This"])?;
+    /// let mean = |all: &[f32]| all.iter().sum::<f32>() / all.len() as f32;
+    /// assert!(mean(&scores[0]) > mean(&scores[1]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn score<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<f32>>> {
+        self.handle().score(self.ids(texts)?)
+    }
+
+    /// The labels of a model that labels texts; none of any other.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// let model = engraft::demo()?;
+    /// match model.labels() {
+    ///     Some(labels) => println!("it tells apart {}", labels.names().join(", ")),
+    ///     None => println!("{} labels no texts", model.info().arch),
+    /// }
+    /// # assert!(model.labels().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn labels(&self) -> Option<&Labels> {
+        self.labels.as_ref()
+    }
+
+    /// Labels texts, by a sequence classifier (encoder or decoder).
+    ///
+    /// # Errors
+    /// `Architecture` for models without such a head; `Text` for what the tokenizer cannot express; `Request`, numbered
+    /// by text, for empty or too long ones.
+    ///
+    /// ```no_run
+    /// # fn main() -> engraft::Result<()> {
+    /// let model = engraft::open("distilbert-base-uncased-finetuned-sst-2-english")?;
+    /// for one in model.classify(&["What a film!", "Two hours too long."])? {
+    ///     if let Some(best) = one.best() {
+    ///         println!("{} {:.3}", best.name, best.score);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn classify<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Classification>> {
+        let labels = self.labels().ok_or_else(|| {
+            self.cannot("classify", "its head gives no labels for a text; a sequence classifier's does")
+        })?;
+        let logits = self.handle().classify(self.ids(texts)?)?;
+        Ok(logits.into_iter().map(|logits| labels.classify(logits)).collect())
+    }
+
+    /// Looks for the answer to `question` in `context`, by a model for extractive question answering; the best first,
+    /// none where no span is possible.
+    ///
+    /// # Errors
+    /// `Architecture` for models without such a head; `Text` for an empty context, a question that leaves no room for one,
+    /// and what the tokenizer cannot express; `Config` for options of 0.
+    ///
+    /// ```no_run
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::AnswerOptions;
+    ///
+    /// let model = engraft::open("deepset/roberta-base-squad2")?;
+    /// let context = "The Rhine rises in the Swiss canton of Graubünden.";
+    /// let options = AnswerOptions::new().top_k(3).handle_impossible_answer(true);
+    /// for answer in model.answer("Where does the Rhine rise?", context, &options)? {
+    ///     println!("{:.3} {}", answer.score, answer.text);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn answer(&self, question: &str, context: &str, options: &AnswerOptions) -> Result<Vec<Answer>> {
+        if !matches!(self.handle().head(), HeadSpec::Tokens { of: TokenHead::Span, .. }) {
+            return Err(
+                self.cannot("answer", "its head gives no spans; that of a ...ForQuestionAnswering does")
+            );
+        }
+        for (field, value) in [("top_k", options.top_k), ("max_answer_len", options.max_answer_len)] {
+            if value == 0 {
+                return Err(Error::config(field, 0, "at least 1"));
+            }
+        }
+        let (window, stride) = options.window(self.handle().longest_text());
+        let windows = self.tokenizer().encode_pair(question, context, window, stride)?;
+        let texts = windows.iter().map(|window| self.typed(window));
+        let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
+        let logits = self.handle().forward(texts.collect::<Vec<_>>(), want)?;
+        let windows: Vec<_> = windows.into_iter().zip(logits.into_iter().map(|one| one.logits)).collect();
+        Ok(answer::best(context, &windows, options))
+    }
+
+    /// A window as the model reads it: without token types, if it has none.
+    fn typed(&self, window: &PairWindow) -> EncoderInput {
+        let types = if self.handle().token_types() > 1 { window.token_type_ids.clone() } else { Vec::new() };
+        EncoderInput { ids: window.ids.clone(), kinds: types }
+    }
+
+    fn ids<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<u32>>> {
+        // What is longer than the context is refused by the engine, with the text's number.
+        texts.iter().map(|text| self.tokenizer().encode(text.as_ref(), true)).collect()
+    }
+
+    fn cannot(&self, op: &str, reason: &str) -> Error {
+        Error::Architecture { op: op.into(), arch: self.info().arch.clone(), reason: reason.into() }
+    }
+}
