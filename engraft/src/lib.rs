@@ -35,8 +35,8 @@ mod hub_cache;
 mod open;
 mod options;
 mod source;
-mod stream;
 mod text;
+mod text_stream;
 mod wait;
 
 pub use engraft_core as core;
@@ -58,8 +58,8 @@ pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
 pub use options::Options;
 pub use source::ModelSource;
-pub use stream::{Stats, TextFinish, TextStream};
 pub use text::tokenizer;
+pub use text_stream::{Stats, TextFinish, TextStream};
 
 /// Opens a model with default options: a folder, a `.gguf` file, or (feature `hub`) a hub id.
 ///

@@ -22,9 +22,9 @@ impl Options {
         let name = files.path.display().to_string();
         // The tokenizer is built while the engine's thread reads the weights.
         let starting = Start::spawn(files, self)?;
-        let voice = text::Voice::new(&name, tokenizer, &config, &generation);
+        let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
-        Ok(TextGenerator::new(handle, voice?))
+        Ok(TextGenerator::new(handle, processor?))
     }
 
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 pub enum ModelSource {
     /// The model embedded in this crate.
     Demo,
-    /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file beside its `config.json`, or
-    /// DeepSpeed's JSON description.
+    /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file next to its
+    /// `config.json`, or DeepSpeed's JSON description.
     Path(PathBuf),
     /// A repository of the Hugging Face hub, `organisation/name`; needs the feature `hub`.
     Hub(String),
@@ -33,8 +33,8 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Reads what a user wrote: what exists is a path, `organisation/name` is a hub id, all else is a path that the
-    /// next step will miss by name.
+    /// Reads what a user wrote: what exists is a path, `organisation/name` is a hub id, all else is a path
+    /// that the next step will miss by name.
     pub fn parse(text: &str) -> Self {
         if Path::new(text).exists() || !is_hub_id(text) {
             ModelSource::Path(text.into())
@@ -43,8 +43,8 @@ impl ModelSource {
         }
     }
 
-    /// A hub id whose files lie in `cache` (the folder that holds `models--ORG--NAME`) becomes their path; all else stays
-    /// as it is. Needs neither the feature `hub` nor the network.
+    /// A hub id whose files lie in `cache` (the folder that holds `models--ORG--NAME`) becomes their path;
+    /// all else stays as it is. Needs neither the feature `hub` nor the network.
     pub fn cached(self, cache: &Path) -> Self {
         match self {
             ModelSource::Hub(id) => match hub_cache::snapshot(cache, &id) {
@@ -55,11 +55,13 @@ impl ModelSource {
         }
     }
 
-    /// The checkpoint of a DeepSpeed configuration: a path or a description, joined to its `base_dir`, with the
-    /// model configuration that it may put in the place of `config.json`. None if the configuration names no checkpoint.
+    /// The checkpoint of a DeepSpeed configuration: a path or a description, joined to its `base_dir`, with
+    /// the model configuration that it may put in the place of `config.json`. None if the configuration names
+    /// no checkpoint.
     ///
     /// # Errors
-    /// Those of [`checkpoint::open`]; `Config` if the stored degree is not the one that the configuration states.
+    /// Those of [`checkpoint::open`]; `Config` if the stored degree is not the one that the configuration
+    /// states.
     pub fn configured(config: &InferenceConfig) -> Result<Option<Self>> {
         let access = Access::default();
         let here = Path::new(".");
@@ -94,7 +96,8 @@ impl ModelSource {
     /// Finds and opens the files; reads headers and the tokenizer only.
     ///
     /// # Errors
-    /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature `hub`.
+    /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature
+    /// `hub`.
     pub fn open(self) -> Result<ModelFiles> {
         self.open_by(Access::default())
     }
@@ -137,8 +140,8 @@ impl From<ModelFiles> for ModelSource {
     }
 }
 
-/// A user's configuration in the place of the files' own, with what only the files know: in which layout their tensors
-/// are, and in which order fused rows were merged.
+/// A user's configuration in the place of the files' own, with what only the files know: in which layout
+/// their tensors are, and in which order fused rows were merged.
 fn replaced(found: &Value, given: &Value) -> Result<Value> {
     let mut config = given.clone();
     let Some(map) = config.as_object_mut() else { return Ok(given.clone()) };
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_hub_ids_are_told_apart() {
+    fn paths_and_hub_ids_are_distinguished() {
         assert!(matches!(ModelSource::parse("org/some-model_1.5"), ModelSource::Hub(_)));
         for path in ["./model", "/models/x", "model", "a/b/c", "../b", "dir/model.gguf", "src/lib.rs", "a/"] {
             assert!(matches!(ModelSource::parse(path), ModelSource::Path(_)), "{path}");

@@ -1,7 +1,8 @@
 //! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`.
 //!
-//! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels` compiles the
-//! CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds the page of the browser.
+//! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels`
+//! compiles the CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds
+//! the page of the browser.
 
 mod kernels;
 mod web;

@@ -1,7 +1,7 @@
 //! Norms: of rows, behind a residual sum, of heads.
 
 use super::{Terms, elem, int8};
-use crate::formed::Formed;
+use crate::quantized::QuantizedOutput;
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
@@ -78,7 +78,7 @@ fn parts(stream: &mut CudaStream, of: Parts<'_>) -> Result<()> {
     };
     stream.launch(&p.launch(), &p)?;
     if codes != Codes::NONE {
-        stream.remember(Formed { of: p.out, _mem: out.mem().share(), elem: p.elem, codes });
+        stream.remember(QuantizedOutput { of: p.out, _mem: out.mem().share(), elem: p.elem, codes });
     }
     Ok(())
 }

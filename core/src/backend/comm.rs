@@ -1,5 +1,5 @@
-//! Collectives: one communicator per rank; each call takes the stream, so it is an op like any other and can be
-//! captured.
+//! Collectives: one communicator per rank; each call takes the stream, so it is an op like any other and can
+//! be captured.
 
 use super::{Backend, Mem};
 use crate::Result;

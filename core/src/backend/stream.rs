@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// A point in the queue.
     type Event;
-    /// An asynchronous read under way.
+    /// An asynchronous read in flight.
     type Ticket;
 
     /// Copies host data to the front of `dst`, in order; `src` may be reused when this returns.
@@ -57,8 +57,8 @@ pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// Enqueues a recorded step.
     ///
     /// # Safety
-    /// Every buffer and weight that was touched while recording is alive, at the same address, and not borrowed for
-    /// writing by anything but this stream's queue.
+    /// Every buffer and weight that was touched while recording is alive, at the same address, and not
+    /// borrowed for writing by anything but this stream's queue.
     unsafe fn replay(&mut self, graph: &B::Graph) -> Result<()>;
 }
 

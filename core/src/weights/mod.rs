@@ -1,19 +1,19 @@
-//! How stored bytes become operands: read, fuse, reorder, quantize, shard, prepare; and how they are written ready-made
-//! (`convert`).
+//! How stored bytes become operands: read, fuse, reorder, quantize, shard, prepare; and how they are written
+//! ready-made (`convert`).
 //!
-//! One generic loader for every architecture. It walks the resolved bindings in the order in which the model uses
-//! them, so that at any time one operand's sources are touched: peak host memory is one operand above the mapping,
-//! and the source is told to release each tensor's pages when its operand is packed.
+//! One generic loader for every architecture. It walks the resolved bindings in the order in which the model
+//! uses them, so that at any time one operand's sources are touched: peak host memory is one operand above
+//! the mapping, and the source is told to release each tensor's pages when its operand is packed.
 //!
 //! Not here: names (`policy`), formats' codecs (`quant`), layouts (a backend's `prepare_weight`).
 
 pub mod convert;
+mod host_matrix;
 mod merge;
 mod operand;
-mod rows;
 mod shard;
 
-pub use rows::Rows;
+pub use host_matrix::HostMatrix;
 pub use shard::{rank_rows, shard_sizes};
 
 use crate::backend::{Backend, Weight};
@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 /// What the loader may do on the way.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadOptions {
-    /// Format for products whose binding allows it; none keeps what is stored.
+    /// Format for matmuls whose binding allows it; none keeps what is stored.
     pub quantize: Option<WeightFormat>,
     /// This rank.
     pub rank: usize,
@@ -67,7 +67,8 @@ impl<W> std::fmt::Debug for Operands<W> {
 /// Loads every resolved binding; `progress` hears the bytes read so far and in all.
 ///
 /// # Errors
-/// `Tensor` for element types that cannot be used and blocks that a shard would cut; what reading and packing raise.
+/// `Tensor` for element types that cannot be used and blocks that a shard would split; what reading and
+/// packing raise.
 pub fn load<B: Backend>(
     backend: &B,
     source: &dyn Source,
@@ -115,12 +116,12 @@ fn prepare<B: Backend>(
     backend: &B,
     spec: &ModelSpec,
     binding: &Binding,
-    rows: Rows<'_>,
+    rows: HostMatrix<'_>,
 ) -> Result<Weight<B>> {
     let role = binding.role;
     let used_for = use_of(spec, binding);
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
-    let Rows { rows: count, cols, format, parts, .. } = rows;
+    let HostMatrix { rows: count, cols, format, parts, .. } = rows;
     let info = WeightInfo { name: role.to_string(), rows: count, cols, format, used_for };
     backend.prepare_weight(HostWeight::new(info, parts)?)
 }
@@ -138,7 +139,7 @@ pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
         (Slot::ExpertUp, _) => WeightUse::Experts { count, grain: 1 },
         (Slot::ExpertDown, Shard::Rows { grain }) => WeightUse::Experts { count, grain },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
-        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::KindEmbed, _) => WeightUse::Embedding,
+        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
         (Slot::Up, _) if block.is_some_and(|b| b.mlp.gated) => WeightUse::GatedLinear { grain: 1 },
         _ => WeightUse::Linear { grain: 1 },

@@ -51,7 +51,7 @@ pub struct CudaName {
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
-    /// NVIDIA's cuBLASLt for products of many rows in mode `Fast`.
+    /// NVIDIA's cuBLASLt for matmuls of many rows in mode `Fast`.
     pub cublaslt: Option<PathBuf>,
     /// Let no kernel begin before the one before it has ended (no dependent launch).
     pub in_order: bool,

@@ -1,7 +1,8 @@
-//! The cache that Hugging Face's programs share: where a repository's files lie once any of them has fetched it.
+//! The cache that Hugging Face's programs share: where a repository's files lie once any of them has fetched
+//! it.
 //!
-//! `models--ORG--NAME/refs/main` holds a commit, `snapshots/COMMIT/` the files. Only looked at, never written; works in
-//! builds without the hub's client, too.
+//! `models--ORG--NAME/refs/main` holds a commit, `snapshots/COMMIT/` the files. Only looked at, never
+//! written; works in builds without the hub's client, too.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +18,8 @@ pub fn snapshot(cache: &Path, id: &str) -> Option<PathBuf> {
     complete(&folder).then_some(folder)
 }
 
-/// Whether a snapshot has what a model needs; another program may have fetched only parts. Shards that an index names must
-/// all be there.
+/// Whether a snapshot has what a model needs; another program may have fetched only parts. Shards that an
+/// index names must all be there.
 pub fn complete(folder: &Path) -> bool {
     let there = |name: &str| folder.join(name).exists();
     if !there("config.json") {

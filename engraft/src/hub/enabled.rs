@@ -1,4 +1,5 @@
-//! Models from the Hugging Face hub, through its cache: what is there is used without a question to the network.
+//! Models from the Hugging Face hub, through its cache: what is there is used without a question to the
+//! network.
 
 use crate::hub_cache::complete;
 use engraft_core::{Error, Result};

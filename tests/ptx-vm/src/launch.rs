@@ -23,7 +23,8 @@ pub enum Rounding {
     /// The correctly rounded result of an f64 evaluation.
     #[default]
     Exact,
-    /// The documented error, added or taken by a hash of the argument's bits: a kernel that lives on lucky bits fails.
+    /// The documented error, added or taken by a hash of the argument's bits: a kernel that lives on lucky
+    /// bits fails.
     Worst,
 }
 
@@ -86,13 +87,14 @@ pub struct Options {
     pub budget: u64,
     /// How `*.approx` functions round.
     pub approx: Rounding,
-    /// Sum tensor-core products as the hardware is known to (true), or in plain f32 (false).
+    /// Sum tensor-core matmuls as the hardware is known to (true), or in plain f32 (false).
     pub tensor_core_sums: bool,
     /// Collect [`Report::written`].
     pub track_writes: bool,
     /// Collect [`Report::traffic`] and [`Memory::traffic`].
     pub count_traffic: bool,
-    /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend on it.
+    /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend
+    /// on it.
     pub threads: usize,
 }
 

@@ -121,7 +121,7 @@ fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
     }
 }
 
-fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
+fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let wide = for_tensor_cores(dtype, dice);
     let heads = match wide {
         Some(Wide { group, width, .. }) => Heads { heads: group, kv_heads: 1, k_dim: width, v_dim: width },
@@ -288,7 +288,7 @@ impl OpSpec for Attend {
         AttentionOpKind::Attend.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, false)
+        generate(dtype, dice, false)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (slab, table, stride) = case.slab(dev)?;
@@ -341,7 +341,7 @@ impl OpSpec for AttendDense {
         AttentionOpKind::AttendDense.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, true)
+        generate(dtype, dice, true)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let h = case.heads;

@@ -35,8 +35,8 @@ impl RawConfig {
         Self::default()
     }
 
-    /// DeepSpeed's `init_inference(model, config, **kwargs)`: nothing, a dictionary, the path of a JSON (or TOML) file,
-    /// options, or a dictionary or file and options.
+    /// DeepSpeed's `init_inference(model, config, **kwargs)`: nothing, a dictionary, the path of a JSON (or
+    /// TOML) file, options, or a dictionary or file and options.
     ///
     /// # Errors
     /// As [`RawConfig::dictionary`] and [`RawConfig::file`]; a `config` that is neither an object nor a text.
@@ -53,8 +53,8 @@ impl RawConfig {
     /// Adds a dictionary.
     ///
     /// # Errors
-    /// `Config`: an unknown key (with the nearest known one), a setting given twice under two names, an object of a
-    /// Python program.
+    /// `Config`: an unknown key (with the nearest known one), a setting given twice under two names, an
+    /// object of a Python program.
     pub fn dictionary(self, config: &Value) -> Result<Self> {
         match config {
             Value::Object(map) => self.options(map),
@@ -62,8 +62,8 @@ impl RawConfig {
         }
     }
 
-    /// Adds named options, as keyword arguments are. Where options and what was there before differ, [`Self::check`]
-    /// refuses both; equal duplicates are fine.
+    /// Adds named options, as keyword arguments are. Where options and what was there before differ,
+    /// [`Self::check`] refuses both; equal duplicates are fine.
     ///
     /// # Errors
     /// As [`RawConfig::dictionary`].
