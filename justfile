@@ -29,7 +29,7 @@ kernels *ARGS:
 cuda:
     .ci/lane-cuda
 
-# Speed of a random model beside the machine's limits
+# Speed of a random model next to the machine's limits
 bench *ARGS="--shape M --batch 1,8":
     cargo run --release -- bench {{ARGS}}
 

@@ -9,7 +9,7 @@ use engraft_core::params::{Heads, NormKind, Scores};
 use engraft_cpu::kernels::attention::{DenseKeys, Queries, attend_dense};
 use engraft_cpu::kernels::linear::{Epilogue, Layout, Packed, linear};
 use engraft_cpu::kernels::norm::{Norm, norm};
-use engraft_cpu::kernels::{Machine, Rows, RowsMut};
+use engraft_cpu::kernels::{Machine, RawMat, RawMatMut};
 
 fn kernels(c: &mut Criterion) {
     let m = Machine::new(2, Madd::Fused);
@@ -24,7 +24,7 @@ fn kernels(c: &mut Criterion) {
         c.bench_function(&format!("linear {t}x{n}x{k}"), |b| {
             b.iter(|| {
                 // SAFETY: the slices outlive the call.
-                let (xv, yv) = unsafe { (Rows::of(&x[..t * k], k), RowsMut::of(&mut y[..t * n], n)) };
+                let (xv, yv) = unsafe { (RawMat::of(&x[..t * k], k), RawMatMut::of(&mut y[..t * n], n)) };
                 linear(&m, xv, &w, yv, &Epilogue::NONE).unwrap();
             });
         });
@@ -34,7 +34,7 @@ fn kernels(c: &mut Criterion) {
         c.bench_function(&format!("rms norm {t}x{k}"), |b| {
             b.iter(|| {
                 // SAFETY: as above.
-                let (xv, yv) = unsafe { (Rows::of(&x[..t * k], k), RowsMut::of(&mut y[..t * k], k)) };
+                let (xv, yv) = unsafe { (RawMat::of(&x[..t * k], k), RawMatMut::of(&mut y[..t * k], k)) };
                 let (kind, weight) = (NormKind::Rms, Some(&weight[..]));
                 norm(&m, xv, k, Norm { kind, weight, bias: None, eps: 1e-5, plus_one: false }, yv).unwrap();
             });
@@ -45,7 +45,7 @@ fn kernels(c: &mut Criterion) {
     c.bench_function("attention 512 rows, dense", |b| {
         b.iter(|| {
             // SAFETY: as above.
-            let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y[..512 * k], k)) };
+            let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y[..512 * k], k)) };
             let queries = Queries { q: xv, heads, scores: &scores };
             attend_dense(&m, queries, DenseKeys { k: xv, v: xv, bounds: &[0, 512] }, yv).unwrap();
         });

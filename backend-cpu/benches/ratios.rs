@@ -11,7 +11,7 @@ use engraft_core::params::{Heads, Scores};
 use engraft_cpu::kernels::attention::{Pages, Queries, attend_paged};
 use engraft_cpu::kernels::kv::{Slab, slab_bytes};
 use engraft_cpu::kernels::linear::{After, Epilogue, Layout, Packed, linear};
-use engraft_cpu::kernels::{Activation, AlignedBytes, Machine, Rows, RowsMut};
+use engraft_cpu::kernels::{Activation, AlignedBytes, Machine, RawMat, RawMatMut};
 use engraft_cpu::limits::{self, Limits};
 use std::time::Instant;
 
@@ -93,8 +93,8 @@ impl Model {
                 // SAFETY: the slices outlive the call.
                 let (xv, yv) = unsafe {
                     (
-                        Rows::of(&x[..t * w.cols()], w.cols()),
-                        RowsMut::of(&mut y[..t * w.outputs()], w.outputs()),
+                        RawMat::of(&x[..t * w.cols()], w.cols()),
+                        RawMatMut::of(&mut y[..t * w.outputs()], w.outputs()),
                     )
                 };
                 linear(m, xv, w, yv, &Epilogue { bias: None, after }).unwrap();
@@ -102,7 +102,7 @@ impl Model {
         }
         // SAFETY: as above.
         let (xv, yv) =
-            unsafe { (Rows::of(&x[..logits * 768], 768), RowsMut::of(&mut y[..logits * 32000], 32000)) };
+            unsafe { (RawMat::of(&x[..logits * 768], 768), RawMatMut::of(&mut y[..logits * 32000], 32000)) };
         linear(m, xv, &self.head, yv, &Epilogue::NONE).unwrap();
         clock(m) - start
     }
@@ -186,7 +186,7 @@ fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
                 let start = clock(m);
                 for _ in 0..12 {
                     // SAFETY: the slices outlive the call.
-                    let (qv, yv) = unsafe { (Rows::of(&q, 768), RowsMut::of(&mut y, 768)) };
+                    let (qv, yv) = unsafe { (RawMat::of(&q, 768), RawMatMut::of(&mut y, 768)) };
                     let bounds = [0, t as u32];
                     let pages =
                         Pages { bounds: &bounds, table_rows: &[0], lens: &[512], pages: &table, stride: 32 };

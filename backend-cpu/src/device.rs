@@ -1,4 +1,4 @@
-//! The processor: its threads, instruction set and multiply-add form, and scratch that ops share.
+//! The processor: its threads, instruction set and kind of multiply-add, and scratch that ops share.
 
 use crate::kernels::{AlignedBytes, Machine};
 use crate::simd::Isa;
@@ -64,7 +64,7 @@ impl Cpu {
         Ok(Arc::new(Self { machine, sample_scratch: Mutex::default(), expert_scratch, caps }))
     }
 
-    /// Threads, instruction set, multiply-add form.
+    /// Threads, instruction set, kind of multiply-add.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }

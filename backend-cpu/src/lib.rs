@@ -1,7 +1,7 @@
 //! The CPU backend: the bit-accurate reference of the numerics contract, and fast enough to use.
 //!
 //! `sum` states the order of every reduction; `simd` compiles each kernel for every instruction set and both
-//! forms of multiply-add with the same bits; `kernels` holds the arithmetic on plain rows; `ops` ties it to
+//! kinds of multiply-add with the same bits; `kernels` holds the arithmetic on plain rows; `ops` ties it to
 //! the backend contract, `select` has the keys of kernels; `stream` runs ops at once or records them for
 //! replay; `pool` is the fork-join pool; `limits` measures what the machine could do.
 

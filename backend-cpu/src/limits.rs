@@ -78,7 +78,7 @@ fn fma(machine: &Machine) -> Result<f64> {
     impl Kernel16 for Chains {
         #[inline(always)]
         fn run<W: Lanes16>(self) {
-            // As many registers as a tile of products has; more chains than the processor has multiply-adds
+            // As many registers as a tile of a matmul has; more chains than the processor has multiply-adds
             // in flight.
             if W::TILE.panels > 1 { chains::<W, 12>() } else { chains::<W, 6>() }
         }

@@ -105,7 +105,7 @@ impl DeviceMem for CpuMem {
 
 /// A matrix that keeps its memory alive: what kernels and recordings hold.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct SharedMat {
     mem: CpuMem,
     offset: usize,
     /// Rows.
@@ -118,20 +118,20 @@ pub(crate) struct Rows {
     pub dtype: Float,
 }
 
-impl From<MatRef<'_, CpuMem>> for Rows {
+impl From<MatRef<'_, CpuMem>> for SharedMat {
     fn from(m: MatRef<'_, CpuMem>) -> Self {
         let mem = m.mem().share();
         Self { mem, offset: m.offset(), rows: m.rows(), cols: m.cols(), pitch: m.pitch(), dtype: m.dtype() }
     }
 }
 
-impl From<MatMut<'_, CpuMem>> for Rows {
+impl From<MatMut<'_, CpuMem>> for SharedMat {
     fn from(m: MatMut<'_, CpuMem>) -> Self {
         Self::from(m.as_ref())
     }
 }
 
-impl Rows {
+impl SharedMat {
     /// Address of row `r`'s first element; a view that exists lies inside its allocation.
     pub(crate) fn row(&self, r: usize) -> *mut u8 {
         let at = (self.offset + r * self.pitch) * self.dtype.bytes();

@@ -1,4 +1,4 @@
-//! What may be chosen for an op: a kernel with its key, or the composed form. `ops` chooses.
+//! What may be chosen for an op: a kernel with its key, or the composition. `ops` chooses.
 
 use crate::simd::Isa;
 use engraft_core::Error;
@@ -15,7 +15,7 @@ pub struct CpuKernel {
     isa: Isa,
 }
 
-/// What a kernel is chosen by, beside the op.
+/// What a kernel is chosen by, besides the op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Reads {
     /// The format of its weight.
@@ -39,7 +39,7 @@ impl fmt::Display for CpuKernel {
 pub(crate) enum Choice {
     /// By this kernel.
     Kernel(CpuKernel),
-    /// By its composed form, for this reason.
+    /// By its composition, for this reason.
     Composed(&'static str),
     /// Not at all, for this reason.
     Missing(&'static str),

@@ -25,7 +25,7 @@ pub enum Isa {
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// The same, and AVX-512 (F, VL, BW, DQ): for products of several rows, and for the plain loops of
+    /// The same, and AVX-512 (F, VL, BW, DQ): for matmuls of several rows, and for the plain loops of
     /// attention and norms (`wide::run_loops`).
     Avx512,
 }
@@ -72,7 +72,7 @@ pub trait Kernel {
 }
 
 /// Runs `kernel` compiled for `isa` (AVX-512 counts as AVX2 here) and `madd`. Where the processor lacks it,
-/// the best below it runs ([`Isa::here`]): AVX2 where AVX-512 is asked for, or the portable form.
+/// the best below it runs ([`Isa::here`]): AVX2 where AVX-512 is asked for, or the portable variant.
 #[inline]
 pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
@@ -92,14 +92,14 @@ pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     }
 }
 
-/// Eight f32 lanes with one form of multiply-add.
+/// Eight f32 lanes with one kind of multiply-add.
 ///
 /// # Safety of the loads and stores
 /// Each reads or writes exactly 8 elements (of the width in its name) at the pointer, which needs no
 /// alignment.
 #[allow(clippy::missing_safety_doc)]
 pub trait Lanes: Copy + 'static {
-    /// The form of multiply-add, for scalar code beside the vectors.
+    /// The kind of multiply-add, for scalar code next to the vectors.
     type M: MulAdd;
     /// All lanes `v`.
     fn splat(v: f32) -> Self;
@@ -121,7 +121,7 @@ pub trait Lanes: Copy + 'static {
     unsafe fn store_f16(self, p: *mut u16);
     /// Rounds to bfloat16 (nearest even) and writes 8.
     unsafe fn store_bf16(self, p: *mut u16);
-    /// `self * b + c` in the form of `M`.
+    /// `self * b + c` by the kind `M`.
     fn madd(self, b: Self, c: Self) -> Self;
     /// Lane-wise sum.
     fn add(self, b: Self) -> Self;
@@ -141,7 +141,7 @@ pub trait Lanes: Copy + 'static {
 pub struct Portable<M>([f32; WIDTH], PhantomData<M>);
 
 /// What the portable lanes do in many instructions stays out of line on processors that have [`avx2`]
-/// instead: there the portable form is the fallback of old machines, and the unrolled kernels would repeat
+/// instead: there the portable variant is the fallback of old machines, and the unrolled kernels would repeat
 /// these hundreds of times (they took most of this crate's compile time). Elsewhere it is inlined and
 /// vectorised.
 mod many {
@@ -263,7 +263,7 @@ impl<M: MulAdd> Lanes for Portable<M> {
     }
     #[inline(always)]
     fn madd(self, b: Self, c: Self) -> Self {
-        match M::FORM {
+        match M::KIND {
             Madd::Fused => Portable(many::fused(self.0, b.0, c.0), PhantomData),
             Madd::Separate => Self::each(|i| M::madd(self.0[i], b.0[i], c.0[i])),
         }
@@ -406,7 +406,7 @@ mod avx2 {
         fn madd(self, b: Self, c: Self) -> Self {
             // SAFETY: features, as above.
             wrap(unsafe {
-                match M::FORM {
+                match M::KIND {
                     Madd::Fused => _mm256_fmadd_ps(self.0, b.0, c.0),
                     Madd::Separate => _mm256_add_ps(_mm256_mul_ps(self.0, b.0), c.0),
                 }

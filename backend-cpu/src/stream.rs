@@ -47,10 +47,10 @@ pub struct CpuStream {
     spare: Vec<Vec<u8>>,
 }
 
-/// Reads that a step has under way at most; buffers beyond them are freed.
+/// Reads that a step has in flight at most; buffers beyond them are freed.
 const SPARE: usize = 8;
 
-/// A read under way: the bytes as they were when it was enqueued.
+/// A read in flight: the bytes as they were when it was enqueued.
 pub struct Ticket {
     bytes: Vec<u8>,
 }

@@ -3,8 +3,8 @@
 //! Every kernel of this package is tested bit for bit against these functions, and they are the contract's
 //! own words:
 //!
-//! 1. A sum over K is cut into 8 leaves at `leaf_bounds(K, grain)` (`engraft_core::numerics`).
-//! 2. A leaf is **one chain** in ascending k from +0: multiply-adds for products (in the form in force, fused
+//! 1. A sum over K is split into 8 leaves at `leaf_bounds(K, grain)` (`engraft_core::numerics`).
+//! 2. A leaf is **one chain** in ascending k from +0: multiply-adds for matmuls (of the kind in force, fused
 //!    or separate), plain additions for sums.
 //! 3. The 8 leaf sums are added by the balanced tree `((0+1)+(2+3)) + ((4+5)+(6+7))`; an empty leaf is +0.
 //!
@@ -75,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn the_form_and_the_order_show_in_the_bits() {
+    fn the_multiply_add_and_the_order_show_in_the_bits() {
         let x: Vec<f32> = (0..999).map(|i| (i as f32 * 0.7).sin()).collect();
         let differing =
             |f: &dyn Fn(&[f32]) -> (f32, f32)| (100..900).map(|n| f(&x[..n])).filter(|(a, b)| a != b).count();
-        let forms = |x: &[f32]| {
+        let kinds = |x: &[f32]| {
             let b = leaf_bounds(x.len(), 1);
             (dot_ref::<FusedMadd>(x, x, &b), dot_ref::<SeparateMadd>(x, x, &b))
         };
@@ -87,6 +87,6 @@ mod tests {
             let b = leaf_bounds(x.len(), 1);
             (dot_ref::<FusedMadd>(x, x, &b), x.iter().fold(0.0, |a, v| FusedMadd::madd(*v, *v, a)))
         };
-        assert!(differing(&forms) > 100 && differing(&orders) > 100);
+        assert!(differing(&kinds) > 100 && differing(&orders) > 100);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CpuWeight {
     info: WeightInfo,
-    form: Form,
+    storage: Storage,
 }
 
 impl Weight for CpuWeight {
@@ -22,7 +22,7 @@ impl Weight for CpuWeight {
 
 /// How a weight lies in memory; clones share it, so that recorded steps keep it alive.
 #[derive(Debug, Clone)]
-pub(crate) enum Form {
+pub(crate) enum Storage {
     /// Panels of 16 outputs: matmuls, and tied embeddings, whose rows are read back out of the panels.
     Panels(Arc<Packed>),
     /// The panels of every expert.
@@ -52,41 +52,41 @@ impl Table {
 
 impl CpuWeight {
     /// Where it lies.
-    pub(crate) fn form(&self) -> &Form {
-        &self.form
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
     }
 
     /// The panels of a matmul's weight.
     pub(crate) fn panels(&self) -> Result<Arc<Packed>> {
-        match &self.form {
-            Form::Panels(packed) => Ok(packed.clone()),
+        match &self.storage {
+            Storage::Panels(packed) => Ok(packed.clone()),
             other => Err(wrong("a matmul's weight", other)),
         }
     }
 
     /// The panels of every expert.
     pub(crate) fn experts(&self) -> Result<Arc<[Packed]>> {
-        match &self.form {
-            Form::Experts(packed) => Ok(packed.clone()),
+        match &self.storage {
+            Storage::Experts(packed) => Ok(packed.clone()),
             other => Err(wrong("the weight of experts", other)),
         }
     }
 
     /// The values of a norm or bias.
     pub(crate) fn vector(&self) -> Result<Arc<[f32]>> {
-        match &self.form {
-            Form::Vector(values) => Ok(values.clone()),
+        match &self.storage {
+            Storage::Vector(values) => Ok(values.clone()),
             other => Err(wrong("a vector", other)),
         }
     }
 }
 
-fn wrong(wanted: &str, found: &Form) -> Error {
+fn wrong(wanted: &str, found: &Storage) -> Error {
     let found = match found {
-        Form::Panels(_) => "packed for a matmul",
-        Form::Experts(_) => "packed for experts",
-        Form::Table(_) => "packed as a table",
-        Form::Vector(_) => "packed as a vector",
+        Storage::Panels(_) => "packed for a matmul",
+        Storage::Experts(_) => "packed for experts",
+        Storage::Table(_) => "packed as a table",
+        Storage::Vector(_) => "packed as a vector",
     };
     Error::internal(format!("{wanted} was wanted, the weight is {found}"))
 }
@@ -95,20 +95,20 @@ fn wrong(wanted: &str, found: &Form) -> Error {
 pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
     let (info, parts) = weight.into_parts();
     let WeightInfo { rows, cols, format, used_for, .. } = info;
-    let form = match used_for {
+    let storage = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0; rows * cols];
             quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
-            Form::Vector(values.into())
+            Storage::Vector(values.into())
         }
-        WeightUse::Embedding => Form::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
+        WeightUse::Embedding => Storage::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
         WeightUse::Linear { grain } => panels(cpu, &info, grain, Layout::Plain, &parts)?,
         WeightUse::Experts { count, grain } => experts(cpu, &info, count, grain, &parts)?,
         WeightUse::GatedLinear { grain } => panels(cpu, &info, grain, Layout::Gate, &parts)?,
         WeightUse::EmbeddingAndLinear => panels(cpu, &info, 1, Layout::Plain, &parts)?,
     };
     tracing::trace!(name = info.name, rows, cols, %format, "prepared");
-    Ok(CpuWeight { info, form })
+    Ok(CpuWeight { info, storage })
 }
 
 fn panels(
@@ -117,7 +117,7 @@ fn panels(
     grain: usize,
     layout: Layout,
     parts: &[Cow<'_, [u8]>],
-) -> Result<Form> {
+) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
     let mut packed = Packed::new(format, rows, cols, grain, layout)?;
     let row_bytes = format.bytes(1, cols).max(1);
@@ -130,7 +130,7 @@ fn panels(
     if row != rows {
         return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
     }
-    Ok(Form::Panels(Arc::new(packed)))
+    Ok(Storage::Panels(Arc::new(packed)))
 }
 
 /// One set of panels per expert; a part may end anywhere.
@@ -140,7 +140,7 @@ fn experts(
     count: usize,
     grain: usize,
     parts: &[Cow<'_, [u8]>],
-) -> Result<Form> {
+) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
     // `HostWeight` has seen to it that there are experts and that they share the rows evenly.
     let each = rows / count;
@@ -161,5 +161,5 @@ fn experts(
     if row != rows {
         return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
     }
-    Ok(Form::Experts(packed.into()))
+    Ok(Storage::Experts(packed.into()))
 }

@@ -1,11 +1,12 @@
-//! cuBLASLt, NVIDIA's library of products: an option of mode `Fast`, and never needed.
+//! cuBLASLt, NVIDIA's library of matmuls: an option of mode `Fast`, and never needed.
 //!
-//! Own loader: the library is opened by the path that the user gives, every function is looked up before the first is
-//! called, and what is missing is an error with its name. It takes what its own vocabulary can say: products of 16-bit
-//! weights as stored, without a bias, alone or added to the output. Its kernels choose their own order of summation, so
-//! bits may change with the number of rows; tests hold its results to the same budgets as the own kernels'.
+//! Own loader: the library is opened by the path that the user gives, every function is looked up before the
+//! first is called, and what is missing is an error with its name. It takes what its own vocabulary can say:
+//! matmuls of 16-bit weights as stored, without a bias, alone or added to the output. Its kernels choose
+//! their own order of summation, so bits may change with the number of rows; tests hold its results to the
+//! same budgets as the own kernels'.
 //!
-//! A weight that it reads is kept as stored beside the packed form that few rows take: twice its memory.
+//! A weight that it reads is kept as stored next to the packed layout that few rows take: twice its memory.
 //!
 //! Row-major `out [rows, n] = x [rows, k] w[n, k]^T` is, in the columns that the library thinks in,
 //! `out^T [n, rows] = (w^T)^T x^T`: w comes first and is transposed.
@@ -47,7 +48,8 @@ struct Choice {
 const COMPUTE_F32: i32 = 68;
 const TRANSPOSED: i32 = 1;
 const NOT_SUPPORTED: Status = 15;
-/// `CUBLASLT_MATMUL_DESC_TRANSA`; `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES` and `..._MIN_ALIGNMENT_A_BYTES` to `D`.
+/// `CUBLASLT_MATMUL_DESC_TRANSA`; `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES` and `..._MIN_ALIGNMENT_A_BYTES`
+/// to `D`.
 const DESC_FIRST_TRANSPOSED: i32 = 3;
 const PREF_WORKSPACE: i32 = 1;
 const PREF_ALIGNMENTS: [i32; 4] = [5, 6, 7, 8];
@@ -77,7 +79,8 @@ macro_rules! functions {
             /// `Config` for a file that cannot be loaded or lacks a function.
             pub fn open(path: &Path) -> Result<Arc<Self>> {
                 let no = |why: String| Error::config("cublaslt", path.display(), why);
-                // SAFETY: the user names NVIDIA's library; its initialisers are what it does when it is loaded.
+                // SAFETY: the user names NVIDIA's library; its initialisers are what it does when it is
+                // loaded.
                 let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
                     .map_err(|e| no(format!("the file libcublasLt.so.12 or .13 of NVIDIA's cuBLAS ({e})")))?;
                 // SAFETY: symbols are looked up under the types that the library documents.
@@ -147,7 +150,7 @@ pub(crate) struct Shape {
     pub add: bool,
 }
 
-/// Addresses of a product's operands.
+/// Addresses of a matmul's operands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands {
     pub x: u64,
@@ -175,7 +178,7 @@ struct Chosen {
 
 /// The library on one stream.
 #[derive(Debug)]
-pub(crate) struct Products {
+pub(crate) struct Matmul {
     // Objects go before the handle, and all of them before the library.
     /// None: the library has no kernel for this shape.
     chosen: Vec<(Shape, Option<Chosen>)>,
@@ -184,7 +187,7 @@ pub(crate) struct Products {
     blas: Arc<BlasLt>,
 }
 
-impl Products {
+impl Matmul {
     /// With the device's context current.
     ///
     /// # Errors
@@ -221,7 +224,7 @@ impl Products {
         })
     }
 
-    /// Enqueues a product; false where the library has no kernel for it.
+    /// Enqueues a matmul; false where the library has no kernel for it.
     ///
     /// # Errors
     /// `Internal` with the library's status.
@@ -229,8 +232,8 @@ impl Products {
         let found = self.find(shape)?;
         let Some((_, Some(c))) = self.chosen.get(found) else { return Ok(false) };
         let (one, beta) = (1.0f32, if shape.add { 1.0f32 } else { 0.0 });
-        // SAFETY: scalars are read before the call returns; addresses are of live memory of these shapes (`Exec` has checked
-        // the views); the workspace lives as long as the stream.
+        // SAFETY: scalars are read before the call returns; addresses are of live memory of these shapes
+        // (`Exec` has checked the views); the workspace lives as long as the stream.
         let status = unsafe {
             (self.blas.matmul)(
                 self.handle.0,

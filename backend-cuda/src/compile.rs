@@ -1,8 +1,8 @@
-//! From a kernel's text to a module of the current context, by the driver's compiler: at once, or by way of an image that
-//! can be kept.
+//! From a kernel's text to a module of the current context, by the driver's compiler: at once, or by way of
+//! an image that can be kept.
 //!
-//! The compiler may be called from several threads at a time, each with the context current. What it has to say about a
-//! refusal is in the error.
+//! The compiler may be called from several threads at a time, each with the context current. What it has to
+//! say about a refusal is in the error.
 
 use crate::driver::check;
 use cudarc::driver::sys::{self, CUjit_option_enum, CUjit_target_enum};

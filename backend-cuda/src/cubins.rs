@@ -1,12 +1,14 @@
 //! Compiled kernels on disk: what the driver's compiler made of a text, for the next start.
 //!
-//! A file is found by the SHA-256 of everything that its content depends on: the entry, its text, the device's name and
-//! compute capability, the driver's version. So nothing is ever out of date: what changes is simply not found, and a file
-//! may be deleted at any time. In front of the image stands its own SHA-256 (with the key's): a file that is cut, damaged
-//! or another's is told from a good one here, before the driver reads it (which takes an image's length from the image).
-//! Files are written under a name of their own and renamed, so that nobody reads half of one.
+//! A file is found by the SHA-256 of everything that its content depends on: the entry, its text, the
+//! device's name and compute capability, the driver's version. So nothing is ever out of date: what changes
+//! is simply not found, and a file may be deleted at any time. In front of the image stands its own SHA-256
+//! (with the key's): a file that is truncated, damaged or another's is distinguished from a good one here,
+//! before the driver reads it (which takes an image's length from the image). Files are written under a name
+//! of their own and renamed, so that nobody reads half of one.
 //!
-//! The disk never fails a load: whatever it refuses, the kernel is compiled. The first refusal is warned about.
+//! The disk never fails a load: whatever it refuses, the kernel is compiled. The first refusal is warned
+//! about.
 
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -182,8 +184,8 @@ mod tests {
         count.load(Ordering::Relaxed)
     }
 
-    /// Warnings where there is no reason (nothing was kept yet; it can be kept), of a damaged file, and of a folder that is
-    /// none, asked three times.
+    /// Warnings where there is no reason (nothing was kept yet; it can be kept), of a damaged file, and of a
+    /// folder that is none, asked three times.
     fn heard() -> [usize; 4] {
         let folder = tempfile::tempdir().unwrap();
         let cubins = Cubins::new(folder.path().into(), target());
@@ -199,8 +201,8 @@ mod tests {
 
     #[test]
     fn what_goes_wrong_is_warned_about_once() {
-        // Who meets a warning first decides for all threads whether anybody listens. Another test that is just about to may
-        // think that nobody does: then nothing is heard here until everyone is asked again.
+        // Who meets a warning first decides for all threads whether anybody listens. Another test that is
+        // just about to may think that nobody does: then nothing is heard here until everyone is asked again.
         let tries: Vec<[usize; 4]> = (0..20)
             .map(|_| {
                 tracing::callsite::rebuild_interest_cache();
@@ -215,15 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_or_changed_or_another_s_is_not_taken() {
+    fn a_file_that_is_truncated_or_changed_or_another_s_is_not_taken() {
         let folder = tempfile::tempdir().unwrap();
         let cubins = Cubins::new(folder.path().into(), target());
         cubins.keep("norm_x", "text", b"some image");
         let path = only_file(folder.path());
         let whole = fs::read(&path).unwrap();
-        for cut in 0..whole.len() {
-            fs::write(&path, &whole[..cut]).unwrap();
-            assert_eq!(cubins.find("norm_x", "text"), None, "{cut} bytes");
+        for end in 0..whole.len() {
+            fs::write(&path, &whole[..end]).unwrap();
+            assert_eq!(cubins.find("norm_x", "text"), None, "{end} bytes");
         }
         for at in 0..whole.len() {
             let mut wrong = whole.clone();

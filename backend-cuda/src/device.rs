@@ -10,9 +10,9 @@ use crate::mem::{Pool, lock};
 use crate::modules::{Loads, Modules};
 use crate::packing::Packing;
 use crate::slopes::Slopes;
+use crate::stream_order::StreamOrder;
 use crate::terms::Terms;
 use crate::trail::Trail;
-use crate::turns::Turns;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::Caps;
 use engraft_core::mem::{DeviceMem, Float};
@@ -33,19 +33,20 @@ pub struct CudaConfig {
     pub device: usize,
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
-    /// Folder that keeps compiled kernels from start to start, made when there is something to keep; none: every start
-    /// compiles (drivers keep a cache of their own, of limited size). What is there is used by nobody else's device or
-    /// driver, and may be deleted at any time.
+    /// Folder that keeps compiled kernels from start to start, made when there is something to keep; none:
+    /// every start compiles (drivers keep a cache of their own, of limited size). What is there is used by
+    /// nobody else's device or driver, and may be deleted at any time.
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
-    /// NVIDIA's cuBLASLt (`libcublasLt.so.12` or newer) for products of many rows in mode `Fast`; none: own kernels alone.
-    /// 16-bit weights then take twice their memory.
+    /// NVIDIA's cuBLASLt (`libcublasLt.so.12` or newer) for matmuls of many rows in mode `Fast`; none: own
+    /// kernels alone. 16-bit weights then take twice their memory.
     pub cublaslt: Option<PathBuf>,
-    /// Wait for every kernel, so that a fault names exactly the one that caused it; steps are then not captured. Slow.
+    /// Wait for every kernel, so that a fault names exactly the one that caused it; steps are then not
+    /// captured. Slow.
     pub blocking: bool,
-    /// Let no kernel begin before the one before it has ended. Otherwise, on Hopper, its launch and prologue overlap with
-    /// that one's end (programmatic dependent launch); no bit depends on it.
+    /// Let no kernel begin before the one before it has ended. Otherwise, on Hopper, its launch and prologue
+    /// overlap with that one's end (programmatic dependent launch); no bit depends on it.
     pub in_order: bool,
     /// How long one wait for the device may take before the device counts as lost; none: two minutes.
     pub wait_limit: Option<Duration>,
@@ -161,19 +162,20 @@ pub struct Cuda {
     pub(crate) modules: Modules,
     pub(crate) slopes: Slopes,
     pub(crate) blaslt: Option<Arc<BlasLt>>,
-    pub(crate) blaslt_products: AtomicU64,
+    pub(crate) blaslt_matmuls: AtomicU64,
     pub(crate) packing: Packing,
     /// Whether a weight in `w8a8` has come.
     integers: AtomicBool,
-    /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits holds the lock.
+    /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits
+    /// holds the lock.
     capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
     /// Whether work was waited for in vain.
     hangs: AtomicBool,
-    /// What the streams have under way.
+    /// What the streams have in flight.
     pub(crate) trail: Trail,
     /// Their order among each other.
-    pub(crate) turns: Turns,
+    pub(crate) stream_order: StreamOrder,
 }
 
 // SAFETY: the context is a handle that any thread may make current; the rest is `Send` and `Sync` by itself.
@@ -185,7 +187,8 @@ impl Cuda {
     /// Opens a device.
     ///
     /// # Errors
-    /// `Unsupported` without a driver, or for a device older than Ampere; `Config` for a number that no device has.
+    /// `Unsupported` without a driver, or for a device older than Ampere; `Config` for a number that no
+    /// device has.
     pub fn new(config: CudaConfig) -> Result<Arc<Self>> {
         let listed = chosen(&config)?;
         let blaslt = config.cublaslt.as_deref().map(BlasLt::open).transpose()?;
@@ -216,7 +219,7 @@ impl Cuda {
             modules: Modules::new(target, config.kernel_cache, shared_bytes),
             slopes: Slopes::default(),
             blaslt,
-            blaslt_products: AtomicU64::new(0),
+            blaslt_matmuls: AtomicU64::new(0),
             packing: Packing::default(),
             integers: AtomicBool::new(false),
             listed,
@@ -226,7 +229,7 @@ impl Cuda {
             lost: Mutex::default(),
             hangs: AtomicBool::new(false),
             trail: Trail::default(),
-            turns: Turns::default(),
+            stream_order: StreamOrder::default(),
         }))
     }
 
@@ -238,9 +241,9 @@ impl Cuda {
     /// How often every kernel has run so far, replays of captured steps counted.
     pub fn launches(&self) -> BTreeMap<String, u64> {
         let mut all = self.modules.launches();
-        let products = self.blaslt_products.load(Ordering::Relaxed);
-        if products > 0 {
-            all.insert(BLASLT.into(), products);
+        let matmuls = self.blaslt_matmuls.load(Ordering::Relaxed);
+        if matmuls > 0 {
+            all.insert(BLASLT.into(), matmuls);
         }
         all
     }
@@ -266,7 +269,7 @@ impl Cuda {
         self.integers.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some product may want rows as bytes.
+    /// Whether some matmul may want rows as bytes.
     pub(crate) fn holds_integers(&self) -> bool {
         self.integers.load(Ordering::Relaxed)
     }
@@ -299,8 +302,8 @@ impl Cuda {
         check(code, "cuCtxSetCurrent").map_err(|e| self.lose(e))
     }
 
-    /// Keeps in mind that the device is lost, and while what was running: by the names of the first call that met it,
-    /// whichever that is.
+    /// Keeps in mind that the device is lost, and while what was running: by the names of the first call that
+    /// met it, whichever that is.
     pub(crate) fn lose(&self, error: Error) -> Error {
         let Error::DeviceLost { what } = error else { return error };
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -333,7 +336,7 @@ impl Cuda {
 
     /// Waits for all work of the context: streams follow each other, so that it has one end.
     fn finish(&self) -> Result<()> {
-        if let Some(event) = self.turns.behind()? {
+        if let Some(event) = self.stream_order.behind()? {
             // SAFETY: it goes with the context.
             self.wait_for("all work", || unsafe { sys::cuEventQuery(event) })?;
         }
@@ -373,7 +376,7 @@ impl Cuda {
         Ok(mem)
     }
 
-    /// The bytes of a buffer that no work under way writes (weights).
+    /// The bytes of a buffer that no work in flight writes (weights).
     pub(crate) fn read(&self, mem: &CudaMem) -> Result<Vec<u8>> {
         self.bind()?;
         let mut bytes = vec![0u8; mem.bytes()];
@@ -396,8 +399,8 @@ impl Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         // Streams, graphs, their events and pinned memory hold this alive, so they are gone. Modules, memory
-        // and the event of [`Turns`] go with the context. One whose work does not end stays: destroying it
-        // would wait for that.
+        // and the event of [`StreamOrder`] go with the context. One whose work does not end stays: destroying
+        // it would wait for that.
         if !self.hangs.load(Ordering::Relaxed) {
             // SAFETY: created here, destroyed once.
             let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };

@@ -1,8 +1,9 @@
 //! The driver behind a face that never panics.
 //!
-//! The bindings open `libcuda.so` at their first call and panic where it or a symbol is missing. So [`open`] comes
-//! before anything else: it probes, looks at the version (every symbol used here exists since 12.8) and initialises.
-//! Everything in this package reaches the driver through [`check`], which keeps the driver's own name of a failure.
+//! The bindings open `libcuda.so` at their first call and panic where it or a symbol is missing. So [`open`]
+//! comes before anything else: it probes, looks at the version (every symbol used here exists since 12.8) and
+//! initialises. Everything in this package reaches the driver through [`check`], which keeps the driver's own
+//! name of a failure.
 
 use cudarc::driver::sys::{self, CUresult};
 use engraft_core::{Error, Result};
@@ -16,12 +17,12 @@ const OLDEST: i32 = 12_080;
 const INSTALL: &str = "no CUDA driver was found (libcuda.so): a machine with an NVIDIA GPU needs NVIDIA's driver, \
                        version 570 or newer (Debian: nvidia-driver; Ubuntu: nvidia-driver-570)";
 
-/// Loads the driver from `path`, or the one that the system has, and initialises it. Gives its interface version, such as
-/// 12080.
+/// Loads the driver from `path`, or the one that the system has, and initialises it. Gives its interface
+/// version, such as 12080.
 ///
 /// # Errors
-/// `Unsupported` without a driver or with one that is too old; `Config` for a path that is no driver, or where another
-/// one is in the process already.
+/// `Unsupported` without a driver or with one that is too old; `Config` for a path that is no driver, or
+/// where another one is in the process already.
 pub fn open(path: Option<&Path>) -> Result<i32> {
     let named = path.map(load).transpose()?;
     // SAFETY: looks for the library by its names and loads it; nothing is called.
@@ -109,7 +110,8 @@ fn is_sticky(code: CUresult) -> bool {
     )
 }
 
-/// Turns the driver's answer to `what` into a result: `OutOfMemory`, `DeviceLost` where the context is beyond use, else
+/// Turns the driver's answer to `what` into a result: `OutOfMemory`, `DeviceLost` where the context is beyond
+/// use, else
 /// `Internal`.
 pub fn check(code: CUresult, what: &str) -> Result<()> {
     match code {

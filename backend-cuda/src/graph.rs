@@ -69,7 +69,7 @@ impl CudaGraph {
 impl Drop for CudaGraph {
     fn drop(&mut self) {
         if self.gpu.bind().is_ok() {
-            // SAFETY: made here, destroyed once; the driver keeps it until a replay under way has ended.
+            // SAFETY: made here, destroyed once; the driver keeps it until a replay in flight has ended.
             let _ = unsafe { sys::cuGraphExecDestroy(self.exec) };
         }
     }

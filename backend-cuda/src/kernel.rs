@@ -1,12 +1,12 @@
 //! The key of a kernel: what a plan shows, and which entries a launch of it may take.
 
-use engraft_kernels::pack::Form;
+use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::linear::Linear;
 use engraft_kernels::params::moe::ExpertLinear;
 use engraft_kernels::params::{Elem, Format, attention, flash, gemm, int8};
 use std::fmt;
 
-/// What cuBLASLt's products are counted as.
+/// What cuBLASLt's matmuls are counted as.
 pub(crate) const BLASLT: &str = "cublasLtMatmul";
 
 /// A kernel of this backend. Several entries serve most of them: which one a launch takes depends on rows and
@@ -34,7 +34,7 @@ pub enum Kernel {
     /// A matmul on tensor cores.
     Tensor {
         /// How weights are packed.
-        form: Form,
+        encoding: Encoding,
         /// Element type of activations.
         elem: Elem,
         /// Whether many rows take Hopper's own.
@@ -80,9 +80,9 @@ impl Kernel {
             Self::Columns => all(&Linear::COLUMNS),
             Self::Integers => all(&int8::ENTRIES),
             Self::Experts(format) => ExpertLinear::entries(format).map(String::from).collect(),
-            Self::Tensor { form, elem, boxed, .. } => {
+            Self::Tensor { encoding, elem, boxed, .. } => {
                 let hopper = boxed.then(|| gemm::boxed_entries(elem)).into_iter().flatten();
-                gemm::entries(form, elem).chain(hopper).collect()
+                gemm::entries(encoding, elem).chain(hopper).collect()
             }
             Self::StrictPaged { kv, v_dim } => all(&attention::Paged::entries(kv, v_dim)),
             Self::StrictDense { elem, v_dim } => all(&[attention::Dense::entry(elem, v_dim)]),
@@ -107,8 +107,8 @@ impl fmt::Display for Kernel {
             Self::Columns => f.write_str("linear_columns*_f32"),
             Self::Integers => f.write_str("int8_*"),
             Self::Experts(format) => write!(f, "moe_linear*_{}", format.name()),
-            Self::Tensor { form, elem, boxed, blaslt } => {
-                f.write_str(&gemm::name(form, elem))?;
+            Self::Tensor { encoding, elem, boxed, blaslt } => {
+                f.write_str(&gemm::name(encoding, elem))?;
                 if boxed {
                     write!(f, " | gemmw_*_{}", elem.name())?;
                 }

@@ -4,16 +4,17 @@
 //! code into an error; `device` opens one device in a context of its own; `mem` is device memory and its
 //! pool; `modules` loads kernels of `engraft-kernels`, those of a plan ahead, others when they are first
 //! asked for; `compile` has the driver's compiler make them, `cubins` keeps what it made; `stream` launches,
-//! copies and captures; `turns` has streams follow each other; `wait` waits for them, never without end;
+//! copies and captures; `stream_order` has streams follow each other; `wait` waits for them, never without
+//! end;
 //! `graph` is a captured step; `weight` packs, `packing` times that; `kernel` is the key of a kernel, as
 //! plans name it; `ops` ties the backend contract to kernels.
 //!
-//! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured once and
-//! replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is here fills its
-//! structs from views.
+//! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured
+//! once and replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is
+//! here fills its structs from views.
 //!
-//! A device that was lost (an illegal address, a fault of the hardware) stays lost for its engine: each later call says
-//! which kernels were on their way. Contexts are not shared, so other engines live on.
+//! A device that was lost (an illegal address, a fault of the hardware) stays lost for its engine: each later
+//! call says which kernels were on their way. Contexts are not shared, so other engines live on.
 
 mod backend;
 mod blaslt;
@@ -21,7 +22,6 @@ mod compile;
 mod cubins;
 mod device;
 mod driver;
-mod formed;
 mod graph;
 mod kernel;
 mod mem;
@@ -29,11 +29,12 @@ mod modules;
 mod ops;
 mod packing;
 mod pinned;
+mod quantized;
 mod slopes;
 mod stream;
+mod stream_order;
 mod terms;
 mod trail;
-mod turns;
 mod wait;
 mod weight;
 

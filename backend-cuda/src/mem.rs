@@ -1,13 +1,13 @@
 //! Device memory: owners that any thread may drop, and the pool that their memory goes back to.
 //!
-//! Dropping the last owner of a block tells nobody but the pool: work that still uses the block may be on its way. The
-//! pool gives memory out again, or back to the driver, only after the whole context has been waited for, and
-//! work that knows an address is enqueued while its owner is borrowed: what was dropped before the wait is
-//! used by nothing behind it. The wait happens when something is allocated, which no step does, and not while
-//! a stream captures, which waiting would end: until then what was dropped stays where it is. A captured step
-//! holds the scratch that it knows; that everything else lives is the promise of whoever replays it. Blocks
-//! are reused for requests of exactly their size (an engine that is closed and opened again), so the checks
-//! of a software driver see the sizes that were asked for.
+//! Dropping the last owner of a block tells nobody but the pool: work that still uses the block may be on its
+//! way. The pool gives memory out again, or back to the driver, only after the whole context has been waited
+//! for, and work that knows an address is enqueued while its owner is borrowed: what was dropped before the
+//! wait is used by nothing behind it. The wait happens when something is allocated, which no step does, and
+//! not while a stream captures, which waiting would end: until then what was dropped stays where it is. A
+//! captured step holds the scratch that it knows; that everything else lives is the promise of whoever
+//! replays it. Blocks are reused for requests of exactly their size (an engine that is closed and opened
+//! again), so the checks of a software driver see the sizes that were asked for.
 //!
 //! An allocation has one owner as far as others can tell: [`CudaMem`] is no `Clone`, inside the package it is
 //! shared where something has to live on. It knows its pool, and a device takes memory of its own pool alone.

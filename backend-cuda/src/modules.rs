@@ -2,7 +2,8 @@
 //! by one: those that a model's plan names side by side when its engine is made, any other when it is first
 //! launched.
 //!
-//! With a folder for compiled kernels (`cubins`) an entry is compiled once per device and driver, and read ever after.
+//! With a folder for compiled kernels (`cubins`) an entry is compiled once per device and driver, and read
+//! ever after.
 
 use crate::compile::{c_string, compile, load_image, load_text, own_target};
 use crate::cubins::{Cubins, Target};
@@ -60,9 +61,9 @@ impl Function {
     }
 }
 
-/// Lets launches of a function use all shared memory that a block may have on the device, and tells how much
-/// of that the text declares and how much a launch may add. Without being asked a driver gives a block 48
-/// KiB, both together.
+/// Lets launches of a function use all shared memory that a block may have on the device, and returns how
+/// much of that the text declares and how much a launch may add. Without being asked a driver gives a block
+/// 48 KiB, both together.
 fn open_shared(raw: sys::CUfunction, entry: &str, room: u32) -> Result<(u32, u32)> {
     let (mut fixed, declared) = (0, CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
     // SAFETY: the function is loaded in the current context; the pointer is to a local.
@@ -121,8 +122,8 @@ impl Modules {
         if let Some(function) = lock(&self.functions).get(entry) {
             return Ok(function.clone());
         }
-        // Without the lock: entries are compiled side by side. Where two threads want the same one, the first stays, and the
-        // other's module lies unused until the context goes.
+        // Without the lock: entries are compiled side by side. Where two threads want the same one, the first
+        // stays, and the other's module lies unused until the context goes.
         let function = Arc::new(self.load(entry)?);
         Ok(lock(&self.functions).entry(entry.into()).or_insert(function).clone())
     }

@@ -1,7 +1,9 @@
-//! Host memory that the device reads and writes itself: the ring that uploads go through, and buffers to read back into.
+//! Host memory that the device reads and writes itself: the ring that uploads go through, and buffers to read
+//! back into.
 //!
-//! A copy from pinned memory takes place when its turn comes. So a slot of the ring is filled again only after the event
-//! behind its last copy, and a read-back buffer belongs to its ticket until that is collected.
+//! A copy from pinned memory takes place when its turn comes. So a slot of the ring is filled again only
+//! after the event behind its last copy, and a read-back buffer belongs to its ticket until that is
+//! collected.
 
 use crate::device::Cuda;
 use crate::driver::check;
@@ -73,8 +75,8 @@ impl Pinned {
     pub fn new(gpu: &Arc<Cuda>, bytes: usize) -> Result<Self> {
         let event = CudaEvent::new(gpu, false)?;
         let mut start = null_mut();
-        // SAFETY: the context is current (the event bound it); the pointer is to a local. Not write-combined: the host
-        // reads such memory slowly.
+        // SAFETY: the context is current (the event bound it); the pointer is to a local. Not write-combined:
+        // the host reads such memory slowly.
         check(unsafe { sys::cuMemHostAlloc(&mut start, bytes, 0) }, "pinned host memory")?;
         Ok(Self { start: start.cast(), bytes, event, gpu: gpu.clone() })
     }
@@ -161,7 +163,8 @@ impl Ring {
             // SAFETY: the last copy out of this slot was waited for.
             unsafe { slot.fill(part) };
             let to = address + (at * Self::BYTES) as u64;
-            // SAFETY: the caller has checked that the destination holds `from`; the slot lives until its event.
+            // SAFETY: the caller has checked that the destination holds `from`; the slot lives until its
+            // event.
             let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to, slot.start().cast(), part.len(), stream) };
             check(code, "an upload")?;
             slot.mark(stream)?;

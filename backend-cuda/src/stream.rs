@@ -1,18 +1,18 @@
 //! The queue: launches, copies through pinned memory, capture and replay.
 //!
-//! The driver's stream does not wait for the null stream; whatever goes through that one (allocation, weights) waits for
-//! itself. Whatever is enqueued here follows what other streams of the device have enqueued
-//! ([`crate::turns`]). A capture takes up launches alone. What was launched since it was last waited for is
-//! noted in the device's trail.
+//! The driver's stream does not wait for the null stream; whatever goes through that one (allocation,
+//! weights) waits for itself. Whatever is enqueued here follows what other streams of the device have
+//! enqueued ([`crate::stream_order`]). A capture takes up launches alone. What was launched since it was last
+//! waited for is noted in the device's trail.
 
-use crate::blaslt::{Operands, Products, Shape};
+use crate::blaslt::{Matmul, Operands, Shape};
 use crate::device::Cuda;
 use crate::driver::check;
-use crate::formed::Formed;
 use crate::graph::{CudaGraph, Recording};
 use crate::mem::CudaMem;
 use crate::modules::Function;
 use crate::pinned::{CudaEvent, Pinned, Ring};
+use crate::quantized::QuantizedOutput;
 use crate::trail::Running;
 use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUstream_flags_enum, CUstreamCaptureMode_enum};
@@ -38,7 +38,7 @@ pub struct CudaPlan {
 #[derive(Debug)]
 pub struct CudaStream {
     /// Goes before the device's context.
-    products: Option<Products>,
+    matmul: Option<Matmul>,
     gpu: Arc<Cuda>,
     raw: sys::CUstream,
     ring: Ring,
@@ -46,11 +46,11 @@ pub struct CudaStream {
     recording: Option<Recording>,
     /// The largest scratch so far.
     scratch: Option<CudaMem>,
-    /// What the last launch left in scratch beside its output.
-    formed: Option<Formed>,
+    /// What the last launch left in scratch next to its output.
+    quantized: Option<QuantizedOutput>,
 }
 
-/// A read under way.
+/// A read in flight.
 #[derive(Debug)]
 pub struct Ticket {
     pinned: Pinned,
@@ -61,14 +61,23 @@ impl CudaStream {
     pub(crate) fn new(gpu: Arc<Cuda>) -> Result<Self> {
         gpu.bind()?;
         // Before the stream, which nothing would destroy if this failed.
-        let products = gpu.blaslt.as_ref().map(|blas| Products::new(blas, |bytes| gpu.alloc(bytes)));
-        let products = products.transpose()?;
+        let matmul = gpu.blaslt.as_ref().map(|blas| Matmul::new(blas, |bytes| gpu.alloc(bytes)));
+        let matmul = matmul.transpose()?;
         let mut raw = null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current; the pointer is to a local.
         check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate").map_err(|e| gpu.lose(e))?;
         let ring = Ring::new(&gpu);
-        Ok(Self { gpu, raw, ring, spare: Vec::new(), recording: None, scratch: None, formed: None, products })
+        Ok(Self {
+            gpu,
+            raw,
+            ring,
+            spare: Vec::new(),
+            recording: None,
+            scratch: None,
+            quantized: None,
+            matmul,
+        })
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Cuda> {
@@ -79,7 +88,7 @@ impl CudaStream {
     pub(crate) fn timed_copy(&mut self, from: &CudaMem, to: &CudaMem) -> Result<f64> {
         let (bytes, begin) = (from.bytes().min(to.bytes()), self.record()?);
         let (from, to) = (self.gpu.address(from)?, self.gpu.address(to)?);
-        self.formed = None;
+        self.quantized = None;
         let code = self.in_turn(|| {
             // SAFETY: inside both allocations, which outlive the wait below.
             unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) }
@@ -97,10 +106,10 @@ impl CudaStream {
         }
     }
 
-    /// Address of scratch for kernels that follow each other: what one leaves there is the next one's to overwrite, and
-    /// forgotten here.
+    /// Address of scratch for kernels that follow each other: what one leaves there is the next one's to
+    /// overwrite, and forgotten here.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64> {
-        self.formed = None;
+        self.quantized = None;
         let mem = match self.scratch.take() {
             Some(mem) if mem.bytes() >= bytes => mem,
             // What is given up may be in use still: its memory is given out again only after a wait.
@@ -116,20 +125,20 @@ impl CudaStream {
         Ok(address)
     }
 
-    /// Notes what the launch just made left in scratch: until the next launch, copy, wait, use of scratch, or end of a
-    /// recording.
-    pub(crate) fn remember(&mut self, formed: Formed) {
-        self.formed = Some(formed);
+    /// Notes what the launch just made left in scratch: until the next launch, copy, wait, use of scratch, or
+    /// end of a recording.
+    pub(crate) fn remember(&mut self, quantized: QuantizedOutput) {
+        self.quantized = Some(quantized);
     }
 
     /// Codes of these rows, where the last launch left them in scratch and no other stream has enqueued
     /// anything since.
-    pub(crate) fn formed(&self, rows: MatView, elem: Elem) -> Option<Codes> {
-        self.formed
+    pub(crate) fn quantized(&self, rows: MatView, elem: Elem) -> Option<Codes> {
+        self.quantized
             .as_ref()
-            .filter(|formed| (formed.of, formed.elem) == (rows, elem))
-            .filter(|_| self.recording.is_some() || self.gpu.turns.is_last(self.raw))
-            .map(|formed| formed.codes)
+            .filter(|quantized| (quantized.of, quantized.elem) == (rows, elem))
+            .filter(|_| self.recording.is_some() || self.gpu.stream_order.is_last(self.raw))
+            .map(|quantized| quantized.codes)
     }
 
     /// Enqueues `work` behind that of other streams; a recording takes it up as it is, and waits when it is
@@ -137,37 +146,38 @@ impl CudaStream {
     fn in_turn<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         match self.recording {
             Some(_) => Ok(work()),
-            None => self.noted(self.gpu.turns.enqueue(self.raw, work)),
+            None => self.noted(self.gpu.stream_order.enqueue(self.raw, work)),
         }
     }
 
-    /// Whether cuBLASLt would run this product of operands at these addresses; not where it is not there or has no kernel,
-    /// and never inside a recorded step, whatever its rows: a recording counts and names own kernels alone.
+    /// Whether cuBLASLt would run this matmul of operands at these addresses; not where it is not there or
+    /// has no kernel, and never inside a recorded step, whatever its rows: a recording counts and names own
+    /// kernels alone.
     pub(crate) fn blaslt_takes(&mut self, shape: Shape, x: u64, out: u64) -> Result<bool> {
         let at = Operands { x, w: 0, out };
-        let (Some(products), None, true) = (&mut self.products, &self.recording, at.aligned()) else {
+        let (Some(matmul), None, true) = (&mut self.matmul, &self.recording, at.aligned()) else {
             return Ok(false);
         };
         self.gpu.bind()?;
-        let takes = products.takes(shape);
+        let takes = matmul.takes(shape);
         self.noted(takes)
     }
 
-    /// A product by cuBLASLt; false where [`CudaStream::blaslt_takes`] says so, or the weight is not aligned.
+    /// A matmul by cuBLASLt; false where [`CudaStream::blaslt_takes`] says so, or the weight is not aligned.
     pub(crate) fn run_blaslt(&mut self, shape: Shape, at: Operands) -> Result<bool> {
-        let (Some(products), None, true) = (&mut self.products, &self.recording, at.aligned()) else {
+        let (Some(matmul), None, true) = (&mut self.matmul, &self.recording, at.aligned()) else {
             return Ok(false);
         };
-        self.formed = None;
+        self.quantized = None;
         self.gpu.bind()?;
-        let turn = self.gpu.turns.enqueue(self.raw, || products.run(self.raw, shape, at));
-        let ran = turn.and_then(|ran| ran);
+        let enqueued = self.gpu.stream_order.enqueue(self.raw, || matmul.run(self.raw, shape, at));
+        let ran = enqueued.and_then(|ran| ran);
         if !matches!(ran, Ok(false)) {
             self.gpu.trail.push(self.raw, Running::Library("cublasLtMatmul"));
         }
         let ran = self.noted(ran)?;
         if ran {
-            self.gpu.blaslt_products.fetch_add(1, Ordering::Relaxed);
+            self.gpu.blaslt_matmuls.fetch_add(1, Ordering::Relaxed);
             if self.gpu.blocking() {
                 self.wait()?;
             }
@@ -180,7 +190,7 @@ impl CudaStream {
         if launch.is_empty() {
             return Ok(());
         }
-        self.formed = None;
+        self.quantized = None;
         self.gpu.bind()?;
         let function = self.noted(self.gpu.modules.function(&launch.entry))?;
         if function.param_bytes != size_of::<P>() {
@@ -225,17 +235,17 @@ impl CudaStream {
             numAttrs: u32::from(overlap),
         };
         let mut args = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
-        // SAFETY: the function belongs to the current context and takes one struct of this size, which the driver copies
-        // before it returns; what the addresses inside point to is the caller's affair (views, which lie
-        // inside memory that lives). A kernel that may overlap waits for its predecessors before it touches
-        // memory.
+        // SAFETY: the function belongs to the current context and takes one struct of this size, which the
+        // driver copies before it returns; what the addresses inside point to is the caller's affair (views,
+        // which lie inside memory that lives). A kernel that may overlap waits for its predecessors before it
+        // touches memory.
         unsafe { sys::cuLaunchKernelEx(&config, function.raw, args.as_mut_ptr(), null_mut()) }
     }
 
     /// Waits for everything enqueued here.
     fn wait(&mut self) -> Result<()> {
-        // Another stream may write from now on what this one formed something of.
-        self.formed = None;
+        // Another stream may write from now on what this one quantized.
+        self.quantized = None;
         // SAFETY: the stream lives.
         unsafe { self.gpu.wait_for_stream("a step", self.raw) }?;
         self.gpu.trail.clear(self.raw);
@@ -268,7 +278,7 @@ impl CudaStream {
             return Err(Error::Shape { op: "collect", what: "bytes", got: out.len(), want: ticket.bytes });
         }
         // As in `wait`.
-        self.formed = None;
+        self.quantized = None;
         self.gpu.bind()?;
         self.noted(ticket.pinned.event.wait())?;
         // SAFETY: the copy of `bytes` was waited for.
@@ -286,10 +296,10 @@ impl Drop for CudaStream {
         // Before the handle may be another stream's.
         self.gpu.trail.clear(self.raw);
         if self.gpu.bind().is_ok() {
-            if self.gpu.turns.leave(self.raw).is_err() {
+            if self.gpu.stream_order.leave(self.raw).is_err() {
                 // SAFETY: the stream lives.
                 let _ = unsafe { self.gpu.wait_for_stream("a step", self.raw) };
-                self.gpu.turns.forget(self.raw);
+                self.gpu.stream_order.forget(self.raw);
             }
             // SAFETY: created here, destroyed once; the driver lets enqueued work end.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
@@ -306,19 +316,19 @@ impl Stream<Cuda> for CudaStream {
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CudaMem, T>) -> Result<()> {
         self.not_while_recording("upload")?;
-        self.formed = None;
+        self.quantized = None;
         if src.len() > dst.len() {
             return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len() });
         }
         let to = self.buffer_mut(&dst)?;
         let Self { ring, raw, gpu, .. } = self;
-        let turn = gpu.turns.enqueue(*raw, || ring.upload(*raw, bytemuck::cast_slice(src), to));
-        self.noted(turn.and_then(|uploaded| uploaded))
+        let enqueued = gpu.stream_order.enqueue(*raw, || ring.upload(*raw, bytemuck::cast_slice(src), to));
+        self.noted(enqueued.and_then(|uploaded| uploaded))
     }
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, CudaMem, T>) -> Result<Ticket> {
         self.not_while_recording("download")?;
-        self.formed = None;
+        self.quantized = None;
         let (from, bytes) = (self.buffer(src)?, src.len() * size_of::<T>());
         let pinned = self.read_back(bytes);
         let pinned = self.noted(pinned)?;
@@ -368,11 +378,11 @@ impl Stream<Cuda> for CudaStream {
 
     fn begin_capture(&mut self) -> Result<()> {
         self.not_while_recording("a capture")?;
-        self.formed = None;
-        // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither touches this
-        // stream.
+        self.quantized = None;
+        // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither
+        // touches this stream.
         let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-        self.noted(self.gpu.turns.leave(self.raw))?;
+        self.noted(self.gpu.stream_order.leave(self.raw))?;
         self.gpu.capture_begins();
         // SAFETY: the stream lives and captures nothing yet.
         let code = unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) };
@@ -385,7 +395,7 @@ impl Stream<Cuda> for CudaStream {
     }
 
     fn end_capture(&mut self) -> Result<CudaGraph> {
-        self.formed = None;
+        self.quantized = None;
         let Some(recording) = self.recording.take() else {
             return Err(Error::internal("a capture ended that had not begun"));
         };
@@ -401,7 +411,7 @@ impl Stream<Cuda> for CudaStream {
 
     unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
         self.not_while_recording("a replay")?;
-        self.formed = None;
+        self.quantized = None;
         if !graph.is_of(&self.gpu) {
             return Err(Error::internal("a step that was recorded on another device"));
         }

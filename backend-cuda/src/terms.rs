@@ -1,8 +1,8 @@
-//! What the choice of a kernel depends on beside the op.
+//! What the choice of a kernel depends on besides the op.
 
 use engraft_core::numerics::Mode;
 
-/// What a choice depends on beside the op.
+/// What a choice depends on besides the op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The promise about bits.

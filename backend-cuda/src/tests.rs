@@ -2,13 +2,13 @@
 
 use crate::compile::{compile, load_text};
 use crate::cubins::{Cubins, Target};
-use crate::formed::Formed;
+use crate::quantized::QuantizedOutput;
 use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads, weight};
 use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{Buf, DeviceMem, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
-use engraft_kernels::pack::Form;
+use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{Elem, Format, MatView, elementwise, flash, gemm};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn config() -> CudaConfig {
-    let soft = preload::load().expect("Cargo builds the software driver beside this program");
+    let soft = preload::load().expect("Cargo builds the software driver next to this program");
     CudaConfig { driver: Some(soft.path().into()), ..CudaConfig::default() }
 }
 
@@ -207,7 +207,7 @@ fn a_kernel_that_does_not_end_is_an_error_of_whoever_waits() {
 }
 
 #[test]
-fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
+fn what_a_launch_quantized_is_forgotten_before_it_can_be_stale() {
     let gpu = open();
     let mut stream = gpu.stream().unwrap();
     let mut words: Buf<CudaMem, u32> = words(&gpu, 1);
@@ -218,7 +218,7 @@ fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
         let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
         let codes = Codes::at(stream.scratch(4096).unwrap(), 16, 32);
         double(&mut stream, &mut x, &y, 1).unwrap();
-        stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
+        stream.remember(QuantizedOutput { of, _mem: out, elem: Elem::F32, codes });
         assert_ne!(gpu.alloc(64).unwrap().address(), of.ptr, "the rows' address was given out again");
         match forgets {
             "nothing" => {}
@@ -230,13 +230,13 @@ fn what_a_launch_formed_is_forgotten_before_it_can_be_stale() {
             "a replay" => unsafe { stream.replay(&graph) }.unwrap(),
             _ => double(&mut stream, &mut x, &y, 1).unwrap(),
         }
-        assert_eq!(stream.formed(of, Elem::F32).is_some(), forgets == "nothing", "{forgets}");
-        assert!(stream.formed(of, Elem::F16).is_none());
+        assert_eq!(stream.quantized(of, Elem::F32).is_some(), forgets == "nothing", "{forgets}");
+        assert!(stream.quantized(of, Elem::F16).is_none());
     }
 }
 
 #[test]
-fn scratch_that_a_captured_step_knows_is_given_to_nobody_else() {
+fn scratch_that_a_captured_step_knows_is_given_to_no_one_else() {
     let gpu = open();
     let mut stream = gpu.stream().unwrap();
     stream.begin_capture().unwrap();
@@ -345,7 +345,7 @@ fn streams_of_a_device_follow_each_other() {
 }
 
 #[test]
-fn what_one_stream_formed_is_forgotten_when_another_enqueues_something() {
+fn what_one_stream_quantized_is_forgotten_when_another_enqueues_something() {
     let gpu = open();
     let (mut stream, mut other) = (gpu.stream().unwrap(), gpu.stream().unwrap());
     let (mut x, y) = (floats(&gpu, 9), floats(&gpu, 9));
@@ -354,13 +354,13 @@ fn what_one_stream_formed_is_forgotten_when_another_enqueues_something() {
         let out = gpu.alloc(64).unwrap();
         let of = MatView { ptr: out.address(), pitch: 16, rows: 1, cols: 16 };
         let codes = Codes::at(64, 16, 32);
-        stream.remember(Formed { of, _mem: out, elem: Elem::F32, codes });
+        stream.remember(QuantizedOutput { of, _mem: out, elem: Elem::F32, codes });
         double(&mut other, &mut x, &y, others).unwrap();
-        assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
+        assert_eq!(stream.quantized(of, Elem::F32).is_some(), others == 0);
         // An allocation that waits for all work enqueues nothing.
         drop(gpu.alloc(4096).unwrap());
         drop(gpu.alloc(128).unwrap());
-        assert_eq!(stream.formed(of, Elem::F32).is_some(), others == 0);
+        assert_eq!(stream.quantized(of, Elem::F32).is_some(), others == 0);
     }
 }
 
@@ -410,8 +410,8 @@ fn what_cannot_be_had_is_refused_with_numbers() {
 /// Kernels of a plan: one, one and six.
 const KERNELS: [Kernel; 3] = [
     Kernel::Entry("elementwise_add_f32"),
-    Kernel::Entry("rows_patch"),
-    Kernel::Tensor { form: Form::Plain, elem: Elem::BF16, boxed: false, blaslt: false },
+    Kernel::Entry("rows_scatter"),
+    Kernel::Tensor { encoding: Encoding::Plain, elem: Elem::BF16, boxed: false, blaslt: false },
 ];
 const ENTRIES: u64 = 8;
 

@@ -1,4 +1,5 @@
-//! What was launched since it was last waited for: a fault surfaces later, wherever the driver is asked for something next.
+//! What was launched since it was last waited for: a fault surfaces later, wherever the driver is asked for
+//! something next.
 
 use crate::mem::lock;
 use crate::modules::Function;
@@ -31,7 +32,7 @@ impl Running {
     }
 }
 
-/// What the streams of a device have under way: of each the newest of each kind.
+/// What the streams of a device have in flight: of each the newest of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Trail(Mutex<Vec<(usize, Running)>>);
 
@@ -54,19 +55,19 @@ impl Trail {
         }
     }
 
-    /// Forgets what a stream had under way: it was waited for, or is gone.
+    /// Forgets what a stream had in flight: it was waited for, or is gone.
     pub fn clear(&self, stream: CUstream) {
         lock(&self.0).retain(|(s, _)| *s != stream as usize);
     }
 
-    /// Words behind what the driver says; empty where nothing was under way.
+    /// Words behind what the driver says; empty where nothing was in flight.
     pub fn describe(&self) -> String {
         let all = lock(&self.0);
         let names: Vec<String> = all.iter().map(|(_, r)| format!("`{}`", r.name())).collect();
         match names.as_slice() {
             [] => String::new(),
             [name] => format!(" in kernel {name}"),
-            _ => format!(" in one of the kernels that were under way, the newest last: {}", names.join(", ")),
+            _ => format!(" in one of the kernels that were in flight, the newest last: {}", names.join(", ")),
         }
     }
 }

@@ -35,7 +35,7 @@ impl Cuda {
     /// Asks until the answer is no longer "not ready".
     ///
     /// # Errors
-    /// The driver's; `DeviceLost` with `what`, the limit and the kernels under way, once that has passed.
+    /// The driver's; `DeviceLost` with `what`, the limit and the kernels in flight, once that has passed.
     pub(crate) fn wait_for(&self, what: &str, ask: impl FnMut() -> CUresult) -> Result<()> {
         let limit = self.wait_limit();
         match until_done(limit, what, ask).map_err(|e| self.lose(e))? {

@@ -1,11 +1,12 @@
-//! Prepared weights: rows in their file layout for the strict kernels and for look-ups, the order of tensor cores for
-//! theirs, vectors as f32.
+//! Prepared weights: rows in their file layout for the strict kernels and for look-ups, the order of tensor
+//! cores for theirs, vectors as f32.
 //!
-//! Which of the first two a product takes depends on the activations' type, which is not known when a weight is loaded.
-//! So a weight is stored as it comes and packed when a product first asks for that (in the first step), 16-bit and integer
-//! weights for tensor cores, f32 weights with the outputs of a warp side by side, those of `w8a8` with codes and scales apart;
-//! the stored form then goes, unless a launch has used it: a captured step may know its address. So the table of a model
-//! that multiplies by it, too (tied embeddings), lies there in both forms once its head packs.
+//! Which of the first two a matmul takes depends on the activations' type, which is not known when a weight
+//! is loaded. So a weight is stored as it comes and packed when a matmul first asks for that (in the first
+//! step), 16-bit and integer weights for tensor cores, f32 weights with the outputs of a warp side by side,
+//! those of `w8a8` with codes and scales apart; the stored copy then goes, unless a launch has used it: a
+//! captured step may know its address. So the table of a model that multiplies by it, too (tied embeddings),
+//! lies there in both copies once its head packs.
 
 use crate::{Cuda, CudaMem};
 use engraft_core::mem::{
@@ -23,18 +24,18 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct CudaWeight {
     info: WeightInfo,
-    form: Form,
+    storage: Storage,
 }
 
 #[derive(Debug)]
-enum Form {
-    Rows(Rows),
+enum Storage {
+    Matrix(Matrix),
     Vector(CudaMem),
 }
 
 /// A matrix: as stored, packed in one [`Order`], or both.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct Matrix {
     /// Outputs; of experts those of all.
     pub rows: usize,
     /// Inputs.
@@ -47,11 +48,11 @@ pub(crate) struct Rows {
     pub gated: bool,
     row_bytes: usize,
     group: usize,
-    forms: Mutex<Forms>,
+    copies: Mutex<Copies>,
 }
 
 #[derive(Debug, Default)]
-struct Forms {
+struct Copies {
     stored: Option<CudaMem>,
     /// Whether a launch (or a captured step) knows the address of `stored`.
     stored_used: bool,
@@ -77,17 +78,17 @@ struct Packed {
     scales: Option<CudaMem>,
 }
 
-impl Rows {
+impl Matrix {
     /// As the strict kernels and look-ups see it.
     pub fn view(&self, gpu: &Cuda) -> Result<WeightView> {
-        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
-        let stored = match (forms.stored.take(), &forms.packed) {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = match (copies.stored.take(), &copies.packed) {
             (Some(stored), _) => stored,
             (None, Some(packed)) => unpack(gpu, packed)?,
-            (None, None) => return Err(Error::internal("a weight without a form")),
+            (None, None) => return Err(Error::internal("a weight without storage")),
         };
-        let ptr = gpu.address(forms.stored.insert(stored))?;
-        forms.stored_used = true;
+        let ptr = gpu.address(copies.stored.insert(stored))?;
+        copies.stored_used = true;
         Ok(WeightView {
             ptr,
             row_bytes: self.row_bytes as u64,
@@ -98,18 +99,20 @@ impl Rows {
         })
     }
 
-    /// Addresses of the packed codes and scales (0: none); packs when first asked. The stored form goes unless something
-    /// has used it.
+    /// Addresses of the packed codes and scales (0: none); packs when first asked. The stored copy goes
+    /// unless something has used it.
     pub fn packed(&self, gpu: &Cuda, order: Order) -> Result<(u64, u64)> {
-        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
-        if forms.packed.is_none() {
-            let Some(stored) = &forms.stored else { return Err(Error::internal("a weight without a form")) };
-            forms.packed = Some(pack(gpu, stored, order)?);
-            if !forms.stored_used {
-                forms.stored = None;
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        if copies.packed.is_none() {
+            let Some(stored) = &copies.stored else {
+                return Err(Error::internal("a weight without storage"));
+            };
+            copies.packed = Some(pack(gpu, stored, order)?);
+            if !copies.stored_used {
+                copies.stored = None;
             }
         }
-        let Some(packed) = forms.packed.as_ref().filter(|packed| packed.order == order) else {
+        let Some(packed) = copies.packed.as_ref().filter(|packed| packed.order == order) else {
             return Err(Error::internal("a weight was not packed, or in another order"));
         };
         let scales = packed.scales.as_ref().map_or(Ok(0), |scales| gpu.address(scales))?;
@@ -184,18 +187,18 @@ impl Weight for CudaWeight {
 }
 
 impl CudaWeight {
-    /// Where it lies now, as `(name, address, bytes)`: `stored` (as in the file), `packed` (as products take
-    /// it), `scales` (beside it), `vector`. A first step in another element type, or a look-up, may add a
-    /// form.
+    /// Where it lies now, as `(name, address, bytes)`: `stored` (as in the file), `packed` (as matmuls take
+    /// it), `scales` (next to it), `vector`. A first step in another element type, or a look-up, may add a
+    /// copy.
     pub fn buffers(&self) -> Vec<(&'static str, u64, usize)> {
         let lies = |name, mem: &CudaMem| (name, mem.address(), mem.bytes());
-        match &self.form {
-            Form::Vector(mem) => vec![lies("vector", mem)],
-            Form::Rows(rows) => {
-                let forms = rows.forms.lock().unwrap_or_else(PoisonError::into_inner);
-                let packed = forms.packed.as_ref();
+        match &self.storage {
+            Storage::Vector(mem) => vec![lies("vector", mem)],
+            Storage::Matrix(rows) => {
+                let copies = rows.copies.lock().unwrap_or_else(PoisonError::into_inner);
+                let packed = copies.packed.as_ref();
                 let all = [
-                    ("stored", forms.stored.as_ref()),
+                    ("stored", copies.stored.as_ref()),
                     ("packed", packed.map(|p| &p.codes)),
                     ("scales", packed.and_then(|p| p.scales.as_ref())),
                 ];
@@ -204,21 +207,21 @@ impl CudaWeight {
         }
     }
 
-    /// The rows of a product's weight or a table.
-    pub(crate) fn rows(&self) -> Result<&Rows> {
-        match &self.form {
-            Form::Rows(rows) => Ok(rows),
-            Form::Vector(_) => {
-                Err(Error::internal("a product's weight was wanted, the weight is packed as a vector"))
+    /// The rows of a matmul's weight or a table.
+    pub(crate) fn rows(&self) -> Result<&Matrix> {
+        match &self.storage {
+            Storage::Matrix(rows) => Ok(rows),
+            Storage::Vector(_) => {
+                Err(Error::internal("a matmul's weight was wanted, the weight is packed as a vector"))
             }
         }
     }
 
     /// Address of the f32 values of a norm or bias.
     pub(crate) fn vector(&self, gpu: &Cuda) -> Result<u64> {
-        match &self.form {
-            Form::Vector(mem) => gpu.address(mem),
-            Form::Rows(_) => Err(Error::internal("a vector was wanted, the weight is packed in rows")),
+        match &self.storage {
+            Storage::Vector(mem) => gpu.address(mem),
+            Storage::Matrix(_) => Err(Error::internal("a vector was wanted, the weight is packed in rows")),
         }
     }
 }
@@ -266,8 +269,8 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
             let mut values = vec![0.0f32; rows * cols];
             quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
             let bytes: &[u8] = bytemuck::cast_slice(&values);
-            let form = Form::Vector(gpu.alloc_filled([bytes], bytes.len())?);
-            return Ok(CudaWeight { info, form });
+            let storage = Storage::Vector(gpu.alloc_filled([bytes], bytes.len())?);
+            return Ok(CudaWeight { info, storage });
         }
         WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
         WeightUse::GatedLinear { grain } => (grain.max(1), true),
@@ -291,8 +294,9 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
     if integers {
         gpu.note_integers();
     }
-    let forms = Mutex::new(Forms { stored: Some(mem), ..Forms::default() });
+    let copies = Mutex::new(Copies { stored: Some(mem), ..Copies::default() });
     let row_bytes = format.bytes(1, cols);
-    let form = Form::Rows(Rows { rows, cols, grain, format: stored, gated, row_bytes, group, forms });
-    Ok(CudaWeight { info, form })
+    let storage =
+        Storage::Matrix(Matrix { rows, cols, grain, format: stored, gated, row_bytes, group, copies });
+    Ok(CudaWeight { info, storage })
 }

@@ -76,7 +76,8 @@ fn place<'a>(
 }
 
 /// Bytes `from..to` to bind for `count` elements of `size` bytes from element `first` on, and where among the
-/// elements of that window the first one lies: windows begin at a multiple of [`ALIGN`] and at a whole element.
+/// elements of that window the first one lies: windows begin at a multiple of [`ALIGN`] and at a whole
+/// element.
 fn window(first: usize, count: usize, size: usize, whole: u64) -> (u64, u64, usize) {
     let align = ALIGN as usize;
     let step = (1..=align).find(|n| n * size % align == 0).unwrap_or(align);

@@ -12,16 +12,16 @@ pub struct WgpuConfig {
     pub software: bool,
     /// Pass parameters through a uniform arena even where immediates exist (as browsers must).
     pub uniform_parameters: bool,
-    /// The promise wanted. `Reference` keeps the contract's order everywhere; above it sums may be cut over
+    /// The promise wanted. `Reference` keeps the contract's order everywhere; above it sums may be split over
     /// the invocations of a workgroup, where that pays.
     pub mode: Mode,
     /// How sums are brought together; none: as the mode and the adapter suggest.
     pub reduce: Option<Reduce>,
     /// Unpack halves by hand even where shaders know the type f16. No bit depends on it.
     pub f16_by_hand: bool,
-    /// Multiply bytes one by one even where shaders have a product of four. No bit depends on it.
+    /// Multiply bytes one by one even where shaders multiply four at once. No bit depends on it.
     pub bytes_by_hand: bool,
-    /// Bytes that one binding may span, where less than the adapter allows is wanted: weights are cut into
+    /// Bytes that one binding may span, where less than the adapter allows is wanted: weights are split into
     /// more pieces. No bit depends on it.
     pub binding_bytes: Option<u64>,
 }

@@ -22,7 +22,7 @@ pub struct WgpuKernel {
 pub(crate) enum Variant {
     /// The only one.
     Plain,
-    /// How sums meet.
+    /// How sums are reduced.
     Sums(Reduce),
     /// The same for norms that an op has only where its model does.
     OfNorms(Reduce),
@@ -39,7 +39,7 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    /// How sums meet.
+    /// How sums are reduced.
     pub fn sums(self) -> Reduce {
         match self {
             Variant::Sums(reduce) | Variant::OfNorms(reduce) => reduce,

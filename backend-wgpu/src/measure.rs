@@ -1,4 +1,4 @@
-//! What an adapter can do at most, measured: the figures that those of models stand beside.
+//! What an adapter can do at most, measured: the figures that those of models are compared with.
 
 use crate::adapter::AdapterKind;
 use crate::command::{Call, Slot};

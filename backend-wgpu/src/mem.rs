@@ -45,7 +45,7 @@ impl WgpuMem {
         Self(Arc::new(Block { buffer, bytes, id, graveyard }))
     }
 
-    /// A second handle, for what this crate keeps beside the owner: nothing is written through it that the
+    /// A second handle, for what this crate keeps next to the owner: nothing is written through it that the
     /// owner's views would not write.
     pub(crate) fn share(&self) -> Self {
         Self(self.0.clone())
@@ -63,7 +63,7 @@ impl WgpuMem {
         &self.0.buffer
     }
 
-    /// Tells buffers apart; never used twice.
+    /// Identifies buffers; never used twice.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }

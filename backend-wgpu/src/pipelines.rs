@@ -214,10 +214,10 @@ mod tests {
         let mut stream = WgpuStream::new(gpu.clone());
         let mem = gpu.gpu.alloc("a test", 64).unwrap();
         let slot = Slot::whole(gpu.limits(), &mem, "a test").unwrap();
-        let kernel = Kernel::Rows("patch", Elem::F32);
+        let kernel = Kernel::Rows("scatter", Elem::F32);
         for (slots, words) in [(&[slot][..], &[0; 4][..]), (&[slot; 2], &[0; 3])] {
             let refused = stream.call(&Call { kernel, slots, words, grid: [1, 1, 1] }).unwrap_err();
-            assert!(refused.to_string().contains("rows_patch_f32"), "{refused}");
+            assert!(refused.to_string().contains("rows_scatter_f32"), "{refused}");
         }
     }
 }

@@ -131,9 +131,9 @@ fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
             *same &= got.to_bits() == want.to_bits();
         }
     }
-    let [division, square_root, product, sum, exp, tanh, erf, subnormals, chain] = same;
+    let [division, square_root, multiply, sum, exp, tanh, erf, subnormals, chain] = same;
     let functions = exp && tanh && erf;
-    Arithmetic { division, square_root, order: product && sum && chain, functions, subnormals }
+    Arithmetic { division, square_root, order: multiply && sum && chain, functions, subnormals }
 }
 
 #[cfg(test)]

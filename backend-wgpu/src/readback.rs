@@ -19,7 +19,7 @@ pub(crate) struct Staging {
     mapped: Arc<Mutex<Mapped>>,
 }
 
-/// A read under way.
+/// A read in flight.
 pub struct Ticket {
     pub(crate) staging: Staging,
     /// Where the wanted bytes begin: copies begin at whole words.
@@ -54,9 +54,9 @@ impl Staging {
     fn wait<'a>(&'a self, gpu: &'a Gpu) -> impl Future<Output = Result<()>> + 'a {
         let mapped = self.mapped.clone();
         lock(&mapped).outcome = None;
-        let told = mapped.clone();
+        let shared = mapped.clone();
         self.buffer.map_async(wgpu::MapMode::Read, .., move |outcome| {
-            let mut mapped = lock(&told);
+            let mut mapped = lock(&shared);
             mapped.outcome = Some(outcome);
             if let Some(waker) = mapped.waker.take() {
                 waker.wake();

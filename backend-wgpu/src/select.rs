@@ -2,8 +2,9 @@
 //! with the same question, an op's signature.
 //!
 //! Three ways to bring a sum together (`Reduce`): the contract's eight chains, which `Reference` demands; and
-//! the wide order, where a workgroup's invocations meet through workgroup memory or within subgroups. The
-//! last two give the same bits on every device, whatever the width of its subgroups, so the promise of
+//! the wide order, where a workgroup's invocations exchange sums through workgroup memory or within
+//! subgroups. The last two give the same bits on every device, whatever the width of its subgroups, so the
+//! promise of
 //! `Invariant` holds between them, too.
 //!
 //! The wide order needs hundreds of invocations side by side to pay. Drivers that run on the CPU have none to
@@ -48,11 +49,11 @@ pub(crate) enum Matmul {
         /// The wide order.
         wide: bool,
     },
-    /// Sums cut over the lanes of a workgroup.
+    /// Sums split over the lanes of a workgroup.
     Lanes {
         /// Of a tile.
         rows: u32,
-        /// Parts meet within subgroups.
+        /// Parts are added within subgroups.
         subgroups: bool,
     },
 }
@@ -232,7 +233,7 @@ impl Select {
 
     /// Rows of a tile: more of them use a weight oftener once it is read. No bit depends on it. Drivers that
     /// run on the CPU gain nothing beyond 4 and compile twice as long: there the tile of 8 runs only where a
-    /// test names how sums meet.
+    /// test names how sums are reduced.
     pub fn tile_rows(&self, rows: usize) -> u32 {
         match rows {
             0..=1 => 1,

@@ -18,11 +18,11 @@ use std::borrow::Cow;
 #[derive(Debug)]
 pub struct WgpuWeight {
     info: WeightInfo,
-    form: Form,
+    storage: Storage,
 }
 
 #[derive(Debug)]
-enum Form {
+enum Storage {
     Panels(Panels),
     /// f32 values: norms and biases.
     Vector(WgpuMem),
@@ -94,16 +94,16 @@ impl Panels {
 
 impl WgpuWeight {
     pub(crate) fn panels(&self) -> Result<&Panels> {
-        match &self.form {
-            Form::Panels(panels) => Ok(panels),
-            Form::Vector(_) => Err(Error::internal(format!("`{}` is packed as a vector", self.info.name))),
+        match &self.storage {
+            Storage::Panels(panels) => Ok(panels),
+            Storage::Vector(_) => Err(Error::internal(format!("`{}` is packed as a vector", self.info.name))),
         }
     }
 
     pub(crate) fn vector(&self) -> Result<&WgpuMem> {
-        match &self.form {
-            Form::Vector(mem) => Ok(mem),
-            Form::Panels(_) => Err(Error::internal(format!("`{}` is packed in panels", self.info.name))),
+        match &self.storage {
+            Storage::Vector(mem) => Ok(mem),
+            Storage::Panels(_) => Err(Error::internal(format!("`{}` is packed in panels", self.info.name))),
         }
     }
 }
@@ -131,14 +131,14 @@ fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
             (packing, block.values())
         }
         WeightFormat::W8A8 => (Packing::W8A8, Block::VALUES),
-        WeightFormat::Group(form) => {
-            let packing = match (form.bits, form.asymmetric) {
+        WeightFormat::Group(format) => {
+            let packing = match (format.bits, format.asymmetric) {
                 (GroupBits::Eight, false) => Packing::Q8_0,
                 (GroupBits::Eight, true) => Packing::Q8_1,
                 (GroupBits::Four, false) => Packing::Q4_0,
                 (GroupBits::Four, true) => Packing::Q4_1,
             };
-            (packing, form.group(cols).next_multiple_of(Block::VALUES))
+            (packing, format.group(cols).next_multiple_of(Block::VALUES))
         }
         _ => return None,
     })
@@ -149,7 +149,7 @@ pub(crate) fn unreadable(format: WeightFormat) -> Option<String> {
     packing(format, Block::LARGE).is_none().then(|| format!("no shader reads {format}"))
 }
 
-fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Form> {
+fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {
     let stored = match info.format {
         WeightFormat::Plain(float) => Stored::from(float),
         WeightFormat::Block(block) => Stored::Block(block),
@@ -157,20 +157,20 @@ fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Form>
     };
     let mut values = vec![0.0f32; info.cols];
     quant::plain::to_f32(stored, &parts.concat(), &mut values)?;
-    Ok(Form::Vector(gpu.alloc_filled(&info.name, bytemuck::cast_slice(&values))?))
+    Ok(Storage::Vector(gpu.alloc_filled(&info.name, bytemuck::cast_slice(&values))?))
 }
 
 /// Packs a host weight for its use.
 pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
     let (info, parts) = weight.into_parts();
-    let form = match info.used_for {
+    let storage = match info.used_for {
         WeightUse::Vector => vector(gpu, &info, &parts)?,
         WeightUse::Linear { grain } => panels(gpu, &info, &parts, (grain, false, 0))?,
         WeightUse::GatedLinear { grain } => panels(gpu, &info, &parts, (grain, true, 0))?,
         WeightUse::Experts { count, grain } => panels(gpu, &info, &parts, (grain, false, count.max(1)))?,
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => panels(gpu, &info, &parts, (1, false, 0))?,
     };
-    Ok(WgpuWeight { info, form })
+    Ok(WgpuWeight { info, storage })
 }
 
 fn panels(
@@ -178,7 +178,7 @@ fn panels(
     info: &WeightInfo,
     parts: &[Cow<'_, [u8]>],
     (grain, gate, experts): (usize, bool, usize),
-) -> Result<Form> {
+) -> Result<Storage> {
     let WeightInfo { rows, cols, format, ref name, .. } = *info;
     let unsupported = |op: String, reason: String| Error::Unsupported { op, backend: "wgpu".into(), reason };
     let (packing, block) = packing(format, cols)
@@ -213,7 +213,7 @@ fn panels(
         panels.chunks.push(Chunk { codes, scales: scales.transpose()?, first, count });
     }
     tracing::trace!(name, rows, cols, %format, chunks = panels.chunks.len(), "prepared");
-    Ok(Form::Panels(panels))
+    Ok(Storage::Panels(panels))
 }
 
 /// Rows of a weight that comes in parts of whole rows.
@@ -271,7 +271,7 @@ impl Lane<'_> {
                     self.small(block, b, raw);
                 }
             }
-            WeightFormat::Group(form) => self.groups(form, cols, raw),
+            WeightFormat::Group(format) => self.groups(format, cols, raw),
             // `packing` has refused every other format.
             _ => {}
         }
@@ -291,7 +291,7 @@ impl Lane<'_> {
         self.codes[k / 4 * PANEL + self.lane] |= (code & 255) << (k % 4 * 8);
     }
 
-    /// GGUF's forms of 32 values: d, perhaps m, perhaps fifth bits, codes.
+    /// GGUF's formats of 32 values: d, perhaps m, perhaps fifth bits, codes.
     fn small(&mut self, block: Block, b: usize, raw: &[u8]) {
         let minimum = matches!(block, Block::Q4_1 | Block::Q5_1);
         self.share(b, 0, half(raw, 0) | if minimum { half(raw, 2) << 16 } else { 0 });
@@ -313,7 +313,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The K forms: d and e, sixteen bytes of small scales, upper bits, codes.
+    /// The K-quants: d and e, sixteen bytes of small scales, upper bits, codes.
     fn large(&mut self, block: Block, b: usize, raw: &[u8]) {
         let (d, e) = match block {
             Block::Q2K => (80, Some(82)),
@@ -347,18 +347,18 @@ impl Lane<'_> {
         }
     }
 
-    /// The own integer forms; the last group of a row may be shorter.
-    fn groups(&mut self, form: Groups, cols: usize, raw: &[u8]) {
-        let size = form.group(cols);
+    /// The own integer formats; the last group of a row may be shorter.
+    fn groups(&mut self, format: Groups, cols: usize, raw: &[u8]) {
+        let size = format.group(cols);
         let mut raw = raw;
         for (g, first) in (0..cols).step_by(size).enumerate() {
             let count = size.min(cols - first);
-            let (group, rest) = raw.split_at(form.group_bytes(count));
-            self.share(g, 0, half(group, 0) | if form.asymmetric { half(group, 2) << 16 } else { 0 });
-            let zero = if form.asymmetric { 0 } else { 8 };
+            let (group, rest) = raw.split_at(format.group_bytes(count));
+            self.share(g, 0, half(group, 0) | if format.asymmetric { half(group, 2) << 16 } else { 0 });
+            let zero = if format.asymmetric { 0 } else { 8 };
             for i in 0..count {
-                let code = quant::group::code(form, group, i);
-                match form.bits {
+                let code = quant::group::code(format, group, i);
+                match format.bits {
                     GroupBits::Eight => self.byte(first + i, code as u32),
                     GroupBits::Four => self.nibble(first + i, (code + zero) as u32),
                 }

@@ -1,4 +1,5 @@
-//! `engraft answer`: questions and contexts in as lines of JSON, one line of JSON out for each, in their order.
+//! `engraft answer`: questions and contexts in as lines of JSON, one line of JSON out for each, in their
+//! order.
 
 use super::args::AnswerArgs;
 use super::failure::Outcome;

@@ -37,13 +37,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Continue a prompt; the continuation goes to standard output as it is drawn
+    /// Continue a prompt; the continuation goes to standard output as it is sampled
     Generate(GenerateArgs),
     /// Talk with a model
     Chat(ChatArgs),
     /// Show how a model runs: per slot the op, the kernel or why there is none, format and bytes
     Plan(PlanArgs),
-    /// Measure speed and memory, beside what the machine can do
+    /// Measure speed and memory, against what the machine can do
     Bench(BenchArgs),
     /// Turn texts into vectors: JSON lines in, JSON lines out
     Embed(EmbedArgs),
@@ -55,7 +55,7 @@ pub enum Command {
     Answer(AnswerArgs),
     /// Show what this build and this machine have, and what to install
     Doctor(DoctorArgs),
-    /// Write a model as it will be loaded: cut for tensor-parallel ranks, quantized, or merged
+    /// Write a model as it will be loaded: sharded for tensor-parallel ranks, quantized, or merged
     Convert(ConvertArgs),
     /// Print a script that completes commands and flags in a shell
     Completions(CompletionsArgs),
@@ -67,17 +67,18 @@ pub enum Command {
 /// Which model, where and how.
 #[derive(Debug, ClapArgs)]
 pub struct ModelArgs {
-    /// Folder of a checkpoint, .gguf file, or a model of the Hugging Face hub: org/name, org/name@revision, hf:org/name, or its
-    /// page's address (found in the shared cache; downloaded by builds with the cargo feature `hub`); default: the demo model
+    /// Folder of a checkpoint, .gguf file, or a model of the Hugging Face hub: org/name, org/name@revision,
+    /// hf:org/name, or its page's address (found in the shared cache; downloaded by builds with the cargo
+    /// feature `hub`); default: the demo model
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     #[command(flatten)]
     pub policies: PolicyArgs,
-    /// Take element type, sizes, quantization, policy and checkpoint from a DeepSpeed configuration, .json or .toml; it
-    /// stands in the place of --dtype and --quantize
+    /// Take element type, sizes, quantization, policy and checkpoint from a DeepSpeed configuration, .json or
+    /// .toml; it stands in the place of --dtype and --quantize
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dtype", "quantize"])]
     pub config: Option<PathBuf>,
-    /// Read tensors from their files instead of mapping them; where another program may cut a file short
+    /// Read tensors from their files instead of mapping them; where another program may truncate a file
     /// while it is in use
     #[arg(long)]
     pub no_mmap: bool,
@@ -94,18 +95,20 @@ pub struct DeviceArgs {
     /// cuda: take the driver from this file instead of the system's (a software driver, say)
     #[arg(long, value_name = "PATH")]
     pub cuda_driver: Option<PathBuf>,
-    /// cuda: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's cache folder
+    /// cuda: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's
+    /// cache folder
     #[arg(long, value_name = "FOLDER")]
     pub kernel_cache: Option<PathBuf>,
-    /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the batch; the default),
-    /// fast
+    /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the
+    /// batch; the default), fast
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
-    /// cuda: take products of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with --mode fast
+    /// cuda: take matmuls of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with
+    /// --mode fast
     #[arg(long, value_name = "PATH")]
     pub cublaslt: Option<PathBuf>,
-    /// Element type of activations and KV cache: f32, f16, bf16; default: on GPUs the checkpoint's own where its weights
-    /// have 16 bits (not with --mode reference), else f32
+    /// Element type of activations and KV cache: f32, f16, bf16; default: on GPUs the checkpoint's own where
+    /// its weights have 16 bits (not with --mode reference), else f32
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub dtype: Option<Float>,
     /// Quantize weights while loading: int8, int8a (per row, or with a group, int8:64), int4 (the same as
@@ -125,7 +128,7 @@ pub struct DeviceArgs {
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
-    /// Tokens of one step: the budget that prompts are cut to; default: 512
+    /// Tokens of one step: the budget that prompts are split by; default: 512
     #[arg(long, value_name = "N", value_parser = positive)]
     pub step_tokens: Option<usize>,
     /// Longest sequence, prompt and continuation, where the model can; default: 8192, of bench what it runs
@@ -133,7 +136,7 @@ pub struct DeviceArgs {
     pub max_context: Option<usize>,
 }
 
-/// How tokens are drawn. What is not given comes from the model's generation_config.json.
+/// How tokens are sampled. What is not given comes from the model's generation_config.json.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Sampling (default: what the model's generation_config.json says)")]
 pub struct SamplingArgs {
@@ -170,7 +173,7 @@ pub struct GenerateArgs {
     /// File with the text to continue; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
-    /// Tokens to draw at most
+    /// Tokens to generate at most
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     pub max_new_tokens: usize,
     /// End before this text appears (can be given several times)
@@ -210,7 +213,8 @@ pub struct PlanArgs {
     pub path: Option<String>,
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Also list which tensors of the checkpoint fill each operand, and how they are fused and cut (JSON always does)
+    /// Also list which tensors of the checkpoint fill each operand, and how they are fused and sharded (JSON
+    /// always does)
     #[arg(long)]
     pub tensors: bool,
     /// Print JSON
@@ -228,7 +232,7 @@ pub struct ConvertArgs {
     /// Folder to write to; it must be empty or absent
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Tensor-parallel ranks to cut for: 1, 2, 4 or 8
+    /// Tensor-parallel ranks to shard for: 1, 2, 4 or 8
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = degree)]
     pub tp: usize,
     /// Quantize weights, as with --quantize of the other commands
@@ -346,7 +350,8 @@ pub struct BenchArgs {
     /// Random weights of a named shape: tiny, narrow, S, M, llama-1b, llama-8b
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = super::bench::shape)]
     pub shape: Option<super::bench::Shape>,
-    /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
+    /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k,
+    /// q6_k
     #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = super::bench::weights)]
     pub weights: engraft::core::mem::Stored,
     /// Sequences at once, a list
@@ -355,10 +360,10 @@ pub struct BenchArgs {
     /// Tokens per prompt, or per text of an encoder
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
     pub prompt: usize,
-    /// Tokens to draw per sequence
+    /// Tokens to generate per sequence
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
     pub decode: usize,
-    /// Tokens before the drawn ones, whose steps are timed; default: those of a prompt, at most 128
+    /// Tokens before the sampled ones, whose steps are timed; default: those of a prompt, at most 128
     #[arg(long, value_name = "N", value_parser = positive)]
     pub context: Option<usize>,
     /// Repetitions; medians are reported
@@ -394,8 +399,8 @@ impl ModelArgs {
         self.model.is_none() && self.config.is_none()
     }
 
-    /// The model, `path` or that of the flags, and how to open it: for one sequence at a time, with the policies that
-    /// were named.
+    /// The model, `path` or that of the flags, and how to open it: for one sequence at a time, with the
+    /// policies that were named.
     pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
         let mut source = path.or(self.model.as_deref()).map(named);

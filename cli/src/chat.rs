@@ -1,13 +1,14 @@
 //! `engraft chat`: a conversation.
 //!
-//! At a terminal lines are edited and remembered (rustyline); from a pipe they are read plainly, one message a line.
-//! Ctrl-C ends an answer, at the prompt it clears the line; Ctrl-D leaves. Answers go to standard output, all else to
-//! standard error. A model without a chat template is no reason to leave: it continues what is typed.
+//! At a terminal lines are edited and remembered (rustyline); from a pipe they are read plainly, one message
+//! a line. Ctrl-C ends an answer, at the prompt it clears the line; Ctrl-D leaves. Answers go to standard
+//! output, all else to standard error. A model without a chat template is no reason to leave: it continues
+//! what is typed.
 
 use super::args::ChatArgs;
 use super::failure::{Failure, Outcome, one_line};
 use super::generate::introduce;
-use super::output::{bold, dim, emit, mutter, note, summary};
+use super::output::{bold, dim, emit, note, note_inline, summary};
 use engraft::{Error, GenerateOptions, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
@@ -35,7 +36,8 @@ pub fn run(args: &ChatArgs) -> Outcome {
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    // The first ends an answer, and whoever reads the flag takes it back; a second one before that ends the program.
+    // The first ends an answer, and whoever reads the flag takes it back; a second one before that ends the
+    // program.
     let caught = move || {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
@@ -163,7 +165,7 @@ impl Talk {
         self.last.clear();
     }
 
-    /// Obeys a command or answers a message; false to leave.
+    /// Runs a command or answers a message; false to leave.
     fn line(&mut self, line: &str) -> Result<bool, Failure> {
         let line = line.trim();
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -213,7 +215,7 @@ impl Talk {
             self.last = text.to_string();
             let stream = self.model.generate(text, &self.options)?;
             if stderr().is_terminal() {
-                mutter(&bold(text));
+                note_inline(&bold(text));
             }
             return self.answer(stream).map(drop);
         }

@@ -1,7 +1,7 @@
-//! `engraft convert`: a model in the own pre-sharded form.
+//! `engraft convert`: a model in the own pre-sharded format.
 //!
-//! It is written to a folder beside the one that was asked for, brought to the disk, and renamed: a folder of
-//! that name is a whole model, whatever happened on the way.
+//! It is written to a folder next to the one that was asked for, brought to the disk, and renamed: a folder
+//! of that name is a whole model, whatever happened on the way.
 
 use super::args::{ConvertArgs, named, warn_of_coarse_groups};
 use super::failure::Outcome;
@@ -31,7 +31,7 @@ pub fn run(args: &ConvertArgs) -> Outcome {
     emit(&format!("{}: {} operands for {ranks}, {}\n", args.out.display(), done.operands, bytes(done.bytes)))
 }
 
-/// A folder beside the one that is asked for; gone with its content unless it is published.
+/// A folder next to the one that is asked for; gone with its content unless it is published.
 struct Aside(PathBuf);
 
 impl Aside {

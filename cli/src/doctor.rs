@@ -57,7 +57,7 @@ pub fn run(args: &DoctorArgs) -> Outcome {
     } else {
         emit(&as_text(&found, &said))?
     }
-    // What was found is told in any case; that the trial failed is the program's answer.
+    // What was found is printed in any case; that the trial failed is the program's answer.
     trial.map(drop)
 }
 

@@ -44,6 +44,6 @@ pub(crate) fn one_line(text: &str) -> String {
     if count <= 2 * SHOWN {
         return visible;
     }
-    let cut = count - 2 * SHOWN;
-    format!("{} [{cut} characters] {}", &visible[..at(SHOWN)], &visible[at(count - SHOWN)..])
+    let omitted = count - 2 * SHOWN;
+    format!("{} [{omitted} characters] {}", &visible[..at(SHOWN)], &visible[at(count - SHOWN)..])
 }

@@ -2,7 +2,7 @@
 
 use super::args::GenerateArgs;
 use super::failure::{Failure, Outcome};
-use super::output::{bold, bytes, count, dim, emit, json, mutter, note, summary};
+use super::output::{bold, bytes, count, dim, emit, json, note, note_inline, summary};
 use engraft::{Error, Float, TextGenerator, TextStream};
 use serde_json::json;
 use std::io::{IsTerminal, Read, stderr, stdin, stdout};
@@ -24,7 +24,7 @@ pub fn run(args: &GenerateArgs) -> Outcome {
     let on_screen = stdout().is_terminal() && stderr().is_terminal();
     if on_screen {
         // The prompt is no part of standard output; on one screen both read as one text.
-        mutter(&bold(&prompt));
+        note_inline(&bold(&prompt));
     }
     let mut ends_line = true;
     for piece in stream.by_ref() {

@@ -3,8 +3,8 @@
 //! What a script reads (a continuation, a table, JSON) goes to standard output, everything else to standard
 //! error. Exit status: 0, 1 for a failure, 2 for wrong usage.
 //!
-//! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns a
-//! [`Failure`] (`failure.rs`); only this file turns one into text and an exit status.
+//! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns
+//! a [`Failure`] (`failure.rs`); only this file turns one into text and an exit status.
 
 mod answer;
 mod args;

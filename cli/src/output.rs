@@ -53,7 +53,7 @@ pub fn note(text: &str) {
 }
 
 /// Writes to standard error, without a line end.
-pub fn mutter(text: &str) {
+pub fn note_inline(text: &str) {
     let mut err = io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }

@@ -11,8 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use support::with_input;
 
-/// The golden encoder with a head for answers, and a tokenizer whose words are `w5` for token 5, between class token and
-/// separators.
+/// The golden encoder with a head for answers, and a tokenizer whose words are `w5` for token 5, between
+/// class token and separators.
 fn answerer(name: &str) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert_model");
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -1,5 +1,5 @@
-//! The program on CUDA: without a driver one sentence says what to install, with the software driver named by its path
-//! the text is the CPU's.
+//! The program on CUDA: without a driver one sentence says what to install, with the software driver named by
+//! its path the text is the CPU's.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -24,7 +24,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The software driver that Cargo built beside this program.
+/// The software driver that Cargo built next to this program.
 fn driver() -> String {
     let program = std::env::current_exe().unwrap();
     let folders: Vec<PathBuf> = program.ancestors().skip(1).take(2).map(PathBuf::from).collect();
@@ -67,11 +67,11 @@ fn the_software_driver_gives_the_text_of_the_cpu() {
     let cuda = generate(&["--backend", "cuda", "--cuda-driver", &driver]);
     assert_eq!(stdout(&cuda), cpu);
     assert!(stderr(&cuda).contains("Engraft software CUDA"), "{}", stderr(&cuda));
-    let drawn = ["--temperature", "0.9", "--seed", "3"];
+    let sampled = ["--temperature", "0.9", "--seed", "3"];
     let args = ["generate", "--prompt", PROMPT, "--max-new-tokens", "6", "--dtype", "f32"];
-    let cpu = stdout(&engraft(&[&args[..], &drawn, &["--backend", "cpu"]].concat()));
+    let cpu = stdout(&engraft(&[&args[..], &sampled, &["--backend", "cpu"]].concat()));
     let device = ["--backend", "cuda:0", "--cuda-driver", &driver];
-    assert_eq!(stdout(&engraft(&[&args[..], &drawn, &device].concat())), cpu);
+    assert_eq!(stdout(&engraft(&[&args[..], &sampled, &device].concat())), cpu);
 }
 
 /// The demo model's weights are bf16.
@@ -147,7 +147,7 @@ fn a_driver_that_is_none_is_refused_by_its_path() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
-/// Switches change how steps run, never what they draw; what does not go with a backend is refused.
+/// Switches change how steps run, never what they sample; what does not go with a backend is refused.
 #[test]
 fn switches_for_faults_and_comparisons_change_no_token() {
     let driver = driver();

@@ -107,11 +107,11 @@ fn json_has_text_tokens_finish_and_timings() {
 fn a_stop_string_ends_the_text_before_it() {
     let whole = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
     let stop = "D-Bus interface";
-    let cut = whole.find(stop).expect("the greedy text has the stop string");
+    let truncated = whole.find(stop).expect("the greedy text has the stop string");
     let args =
         ["generate", "--prompt", PROMPT, "--temperature", "0", "--stop", "never", "--stop", stop, "--json"];
     let got = json(&args);
-    assert_eq!(got["text"].as_str().unwrap(), &whole[..cut]);
+    assert_eq!(got["text"].as_str().unwrap(), &whole[..truncated]);
     assert_eq!(got["finish"], "stop");
     assert!(got["ended_by"].as_str().unwrap().contains(stop));
 }
@@ -203,11 +203,11 @@ fn broken_models_fail_with_one_line() {
     fails(&["generate", "--prompt", "x", "--model", "/no/such/model"], &["/no/such/model"]);
     fails(&["plan", "--model", "/no/such/model.gguf"], &["/no/such/model.gguf"]);
 
-    let cut = demo_copy("cut");
-    let weights = fs::read(cut.join("model.safetensors")).unwrap();
-    fs::write(cut.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    let truncated = demo_copy("truncated");
+    let weights = fs::read(truncated.join("model.safetensors")).unwrap();
+    fs::write(truncated.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
     fails(
-        &["generate", "--prompt", "x", "--model", cut.to_str().unwrap()],
+        &["generate", "--prompt", "x", "--model", truncated.to_str().unwrap()],
         &["data_offsets", "the file has"],
     );
 
@@ -248,7 +248,7 @@ fn requests_that_cannot_be_served_fail_with_one_line() {
 }
 
 #[test]
-fn a_field_that_nobody_knows_refuses_the_model_until_it_is_accepted() {
+fn an_unknown_field_refuses_the_model_until_it_is_accepted() {
     let model = demo_copy("unknown");
     let file = model.join("config.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
@@ -301,7 +301,7 @@ fn the_demo_models_plan() {
     let filled = plan["origin"]["filled"].as_array().unwrap();
     let down = filled.iter().find(|f| f["operand"] == "down.weight" && f["layer"] == 3).unwrap();
     assert_eq!(down["tensors"], serde_json::json!(["model.layers.3.mlp.down_proj.weight"]));
-    assert_eq!(down["cut"], "row, grains of 64");
+    assert_eq!(down["shard"], "row, grains of 64");
     assert!(
         plan["rows"].as_array().unwrap().iter().all(|r| r["kernel"].is_string() != r["composed"].is_string())
     );
@@ -366,7 +366,7 @@ fn shells_complete_commands_and_flags() {
 }
 
 #[test]
-fn logs_go_to_standard_error_and_a_wrong_filter_is_told() {
+fn logs_go_to_standard_error_and_a_wrong_filter_is_reported() {
     let run = |filter: &str| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
         program.args(["generate", PROMPT, "-n", "1"]).env("ENGRAFT_LOG", filter).output().unwrap()

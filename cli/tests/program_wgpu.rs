@@ -1,6 +1,8 @@
-//! The program on wgpu: without a driver one sentence says what to install, on an adapter the text is the CPU's.
+//! The program on wgpu: without a driver one sentence says what to install, on an adapter the text is the
+//! CPU's.
 //!
-//! `ENGRAFT_REQUIRE=wgpu:<part of a name>` makes a missing adapter a failure; else that part says that it was left out.
+//! `ENGRAFT_REQUIRE=wgpu:<part of a name>` makes a missing adapter a failure; else that part says that it was
+//! left out.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -68,7 +70,7 @@ fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
 }
 
 #[test]
-fn bench_measures_an_adapter_beside_its_own_limits() {
+fn bench_measures_an_adapter_against_its_own_limits() {
     let Some(backend) = adapter() else {
         println!("left out: no adapter on this machine");
         return;

@@ -1,4 +1,4 @@
-//! Loading streams: what is held beside a checkpoint. A small one always; one of two gigabytes takes minutes
+//! Loading streams: what is held besides a checkpoint. A small one always; one of two gigabytes takes minutes
 //! and 5 GB of disk, so it runs when asked for: `cargo test --release -p engraft-cli --test streaming --
 //! --ignored --nocapture`.
 #![cfg(feature = "cpu")]
@@ -28,15 +28,16 @@ fn two_gigabytes_in_one_tensors_memory() {
     streams("llama-1b", 2_000_000_000, 64.0 * MB, 2);
 }
 
-/// Half of this one is its token table: beside that and the slack there is no room for the model a second time.
+/// Half of this one is its token table: next to that and the slack there is no room for the model a second
+/// time.
 #[test]
 fn thirty_megabytes_in_one_tensors_memory() {
-    // Two ranks would cut groups of 64.
+    // Two ranks would split groups of 64.
     streams("S", 30_000_000, 8.0 * MB, 1);
 }
 
-/// Loads a checkpoint of at least `least` bytes and converts it for `world` ranks; `slack` bytes may be held beside its
-/// largest operand.
+/// Loads a checkpoint of at least `least` bytes and converts it for `world` ranks; `slack` bytes may be held
+/// besides its largest operand.
 fn streams(shape: &str, least: u64, slack: f64, world: usize) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("streaming-{shape}"));
     let _ = std::fs::remove_dir_all(&folder);
@@ -68,18 +69,18 @@ fn streams(shape: &str, least: u64, slack: f64, world: usize) {
         });
         let model: usize = operands.prepared.values().map(|w| w.info().bytes()).sum();
         drop(operands);
-        let beside = peak - left;
+        let extra = peak - left;
         assert!(
             seen.windows(2).all(|w| w[0].0 <= w[1].0) && seen.last() == Some(&(total, total)),
             "progress"
         );
         println!(
-            "load as {}: model {:.0} MB, at most {:.0} MB beside it",
+            "load as {}: model {:.0} MB, at most {:.0} MB besides",
             format.unwrap_or("stored"),
             model as f64 / MB,
-            beside as f64 / MB
+            extra as f64 / MB
         );
-        assert!((beside as f64) < largest * MB + slack, "{beside} bytes for operands of {largest} MB");
+        assert!((extra as f64) < largest * MB + slack, "{extra} bytes for operands of {largest} MB");
     }
     for format in [None, Some("int8:64")] {
         let options = ConvertOptions { world, quantize: format.map(|f| f.parse().unwrap()) };

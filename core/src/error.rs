@@ -1,7 +1,8 @@
 //! The one error of the engine: an enum with numbers inside.
 //!
-//! Every variant names the thing (tensor, op, field, page), the value found and what is allowed. User mistakes
-//! (a broken file, an impossible setting, a prompt that is too long) always arrive here and never panic.
+//! Every variant names the thing (tensor, op, field, page), the value found and what is allowed. User
+//! mistakes (a broken file, an impossible setting, a prompt that is too long) always arrive here and never
+//! panic.
 
 use std::path::PathBuf;
 
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lists_are_cut_and_counted() {
+    fn long_lists_are_truncated_and_counted() {
         let names: Vec<String> = (0..11).map(|i| format!("t{i}")).collect();
         assert_eq!(list(&names), ": t0, t1, t2, t3, t4, t5, t6, t7 and 3 more");
         assert_eq!(list(&names[..2]), ": t0, t1");

@@ -1,25 +1,27 @@
 //! Own elementary functions: the same bits on every backend.
 //!
-//! Here are `exp`, `tanh`, `erf` and the activations built from them, in f32, written only with add, multiply,
-//! multiply-add, divide, compare, select and integer work on the bits, so that CUDA and WGSL can repeat every step.
-//! [`MulAdd`] is the one thing that differs: fused (one rounding) or separate (two). The f64 functions at the end make
-//! the RoPE tables on the host, with `libm`, whose results do not depend on the platform.
+//! Here are `exp`, `tanh`, `erf` and the activations built from them, in f32, written only with add,
+//! multiply, multiply-add, divide, compare, select and integer work on the bits, so that CUDA and WGSL can
+//! repeat every step. [`MulAdd`] is the one thing that differs: fused (one rounding) or separate (two). The
+//! f64 functions at the end make the RoPE tables on the host, with `libm`, whose results do not depend on the
+//! platform.
 //!
 //! Not here: sums (their order is `numerics` and the backend's `sum`), loops over slices, dtypes.
 //!
-//! Invariants. Every function is branch-free (selects only) and `#[inline(always)]`: inlined into a caller with AVX2
-//! it vectorises and keeps its bits. NaN in, NaN out. No infinity is made from a finite argument: arguments are
-//! clamped. Normal arguments never give a subnormal *intermediate that matters*: [`exp`] returns 0 below 2^-126, so a
-//! driver that flushes subnormals agrees. Polynomials are own weighted minimax fits; the error bound in each docstring
-//! is what the tests at the end hold, in both forms of multiply-add, measured against f64.
+//! Invariants. Every function is branch-free (selects only) and `#[inline(always)]`: inlined into a caller
+//! with AVX2 it vectorises and keeps its bits. NaN in, NaN out. No infinity is made from a finite argument:
+//! arguments are clamped. Normal arguments never give a subnormal *intermediate that matters*: [`exp`]
+//! returns 0 below 2^-126, so a driver that flushes subnormals agrees. Polynomials are own weighted minimax
+//! fits; the error bound in each docstring is what the tests at the end hold, in both kinds of multiply-add,
+//! measured against f64.
 
 use crate::numerics::Madd;
 
-/// One form of the multiply-add primitive, as a zero-sized type, so that a kernel is compiled once per form.
+/// One kind of the multiply-add primitive, as a zero-sized type, so that a kernel is compiled once per kind.
 pub trait MulAdd: Copy + Send + Sync + 'static {
-    /// The form's run-time name.
-    const FORM: Madd;
-    /// `a * b + c`, rounded as the form says.
+    /// The kind's run-time name.
+    const KIND: Madd;
+    /// `a * b + c`, rounded as the kind says.
     fn madd(a: f32, b: f32, c: f32) -> f32;
 }
 
@@ -32,7 +34,7 @@ pub struct FusedMadd;
 pub struct SeparateMadd;
 
 impl MulAdd for FusedMadd {
-    const FORM: Madd = Madd::Fused;
+    const KIND: Madd = Madd::Fused;
     #[inline(always)]
     fn madd(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
@@ -40,7 +42,7 @@ impl MulAdd for FusedMadd {
 }
 
 impl MulAdd for SeparateMadd {
-    const FORM: Madd = Madd::Separate;
+    const KIND: Madd = Madd::Separate;
     #[inline(always)]
     fn madd(a: f32, b: f32, c: f32) -> f32 {
         a * b + c
@@ -55,7 +57,8 @@ pub const EXP_MAX: f32 = 88.72;
 /// Adding and subtracting 1.5 * 2^23 rounds a small f32 to the nearest integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
 
-/// `v` limited to `[lo, hi]`; NaN passes (unlike `f32::clamp` in a vectorised loop, by construction: two selects).
+/// `v` limited to `[lo, hi]`; NaN passes (unlike `f32::clamp` in a vectorised loop, by construction: two
+/// selects).
 #[inline(always)]
 pub fn clamp(v: f32, lo: f32, hi: f32) -> f32 {
     let v = if v < lo { lo } else { v };
@@ -64,10 +67,11 @@ pub fn clamp(v: f32, lo: f32, hi: f32) -> f32 {
 
 /// `e^x`; exactly 0 for `x < EXP_MIN`, `e^88.72` (finite) for `x > 88.72`. Error at most 1 ulp in between.
 ///
-/// Cody-Waite reduction `x = n ln 2 + r`, `e^r = 1 + (r + r^2 q(r))` with q of degree 5, scaled by `2^n` in two exact steps.
+/// Cody-Waite reduction `x = n ln 2 + r`, `e^r = 1 + (r + r^2 q(r))` with q of degree 5, scaled by `2^n` in
+/// two exact steps.
 #[inline(always)]
 pub fn exp<M: MulAdd>(x: f32) -> f32 {
-    // ln 2 in two parts; the first has 15 significant bits, so n * LN2_HI is exact in both forms.
+    // ln 2 in two parts; the first has 15 significant bits, so n * LN2_HI is exact in both kinds.
     const LN2_HI: f32 = 0.693_145_75;
     const LN2_LO: f32 = 1.428_606_8e-6;
     let xc = clamp(x, EXP_MIN, EXP_MAX);
@@ -80,7 +84,8 @@ pub fn exp<M: MulAdd>(x: f32) -> f32 {
     let q = M::madd(r, q, 0.166_666_66);
     let q = M::madd(r, q, 0.5);
     let p = 1.0 + M::madd(r * r, q, r);
-    // The integer n stands in the low bits of `shifted`; two halves keep both scale factors normal for n = -126..128.
+    // The integer n stands in the low bits of `shifted`; two halves keep both scale factors normal for n =
+    // -126..128.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     let e = p * power_of_two(half) * power_of_two(n.wrapping_sub(half));
@@ -163,7 +168,8 @@ pub fn gelu_erf<M: MulAdd>(x: f32) -> f32 {
 
 /// `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`. Error at most `2^-22 max(|x|, 2^-126)`.
 ///
-/// Order: `t = madd((x * x) * 0.044715, x, x) * sqrt(2 / pi)`, with x limited to +-10 inside (tanh is 1 there).
+/// Order: `t = madd((x * x) * 0.044715, x, x) * sqrt(2 / pi)`, with x limited to +-10 inside (tanh is 1
+/// there).
 #[inline(always)]
 pub fn gelu_tanh<M: MulAdd>(x: f32) -> f32 {
     let c = clamp(x, -10.0, 10.0);
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_differ_as_named() {
+    fn fused_and_separate_differ_as_named() {
         let (a, b) = (1.0 + f32::EPSILON, 1.0 - f32::EPSILON);
         assert_ne!(FusedMadd::madd(a, b, -1.0), 0.0);
         assert_eq!(SeparateMadd::madd(a, b, -1.0), 0.0);

@@ -1,13 +1,13 @@
-//! The numerics contract's vocabulary: multiply-add forms, reduction leaves, modes.
+//! The numerics contract's vocabulary: kinds of multiply-add, reduction leaves, modes.
 //!
-//! `docs/numerics.md` is the contract in prose. Here are the pure functions that every backend, the loader's sharding
-//! and the conformance suite share, so that none of them can hold another opinion of the order.
+//! `docs/numerics.md` is the contract in prose. Here are the pure functions that every backend, the loader's
+//! sharding and the conformance suite share, so that none of them can hold another opinion of the order.
 //!
-//! **Leaves.** A sum over K is cut into 8 leaves by halving three times; each half takes whole *grains* (the first
-//! half the odd one), the tail that is smaller than a grain goes to the last leaf. DESIGN names `shard_sizes(K, 8,
-//! grain)`; plain division gives 12 heads the leaves 2,2,2,2,1,1,1,1, so that a rank of degree 2 would own 8 heads and
-//! its neighbour 4. Halving gives 2,1,2,1,2,1,2,1: at every degree (2, 4, 8) ranks own whole leaves *and* differ by
-//! at most one grain.
+//! **Leaves.** A sum over K is split into 8 leaves by halving three times; each half takes whole *grains*
+//! (the first half the odd one), the tail that is smaller than a grain goes to the last leaf. DESIGN names
+//! `shard_sizes(K, 8, grain)`; plain division gives 12 heads the leaves 2,2,2,2,1,1,1,1, so that a rank of
+//! degree 2 would own 8 heads and its neighbour 4. Halving gives 2,1,2,1,2,1,2,1: at every degree (2, 4, 8)
+//! ranks own whole leaves *and* differ by at most one grain.
 
 /// Leaves of every sum over K.
 pub const LEAVES: usize = 8;

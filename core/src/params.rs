@@ -1,7 +1,7 @@
 //! The parameters of ops as plain values: what policies describe, models pass on and backends execute.
 //!
-//! No tensor and no backend here. Adding a value means adding it on every backend and to the conformance registry
-//! (`docs/add_an_op.md`).
+//! No tensor and no backend here. Adding a value means adding it on every backend and to the conformance
+//! registry (`docs/add_an_op.md`).
 
 /// An activation function; formulas in [`crate::math`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ impl Heads {
     }
 }
 
-/// What a query sees and how scores are formed: `s = cap(scale * q . k) + slope * (key - query)`.
+/// What a query sees and how scores are computed: `s = cap(scale * q . k) + slope * (key - query)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scores {
     /// Factor of the dot product.
@@ -124,8 +124,8 @@ pub enum RouterScore {
     Sigmoid,
 }
 
-/// How tokens choose experts: `s = score(logits)`, the `top_k` largest are chosen (ties go to the lowest number), and a
-/// chosen expert weighs `s * scale`, or `s * scale / sum of the chosen s` where renormalised.
+/// How tokens choose experts: `s = score(logits)`, the `top_k` largest are chosen (ties go to the lowest
+/// number), and a chosen expert weighs `s * scale`, or `s * scale / sum of the chosen s` where renormalised.
 ///
 /// A softmax over the chosen logits alone is the renormalised softmax over all.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -140,7 +140,7 @@ pub struct Router {
     pub renormalise: bool,
     /// Factor of the weights.
     pub scale: f32,
-    /// Whether the product that gives the logits has a bias.
+    /// Whether the matmul that gives the logits has a bias.
     pub bias: bool,
 }
 

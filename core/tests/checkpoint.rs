@@ -93,7 +93,7 @@ fn a_folder_with_one_file() {
     assert_eq!((tokenizer_json.as_deref(), chat_template.as_deref()), (Some(&b"{}"[..]), Some("d")));
     fs::write(path.join("chat_template.jinja"), "file").unwrap();
     fs::write(path.join("generation_config.json"), r#"{"eos_token_id":2}"#).unwrap();
-    // One file by its own path takes the configuration beside it.
+    // One file by its own path takes the configuration next to it.
     let model = checkpoint::open(&path.join("model.safetensors"), Access::Read).unwrap();
     assert_eq!(model.generation["eos_token_id"], 2);
     let TokenizerFiles::HuggingFace { chat_template, .. } = model.tokenizer else { panic!() };
@@ -123,9 +123,11 @@ fn shards_and_their_faults() {
     );
     let path = folder("shard-twice", &[config, index, ("one.safetensors", &one), ("two.safetensors", &both)]);
     refusal(&path, &["`a`", "two files", "one.safetensors", "two.safetensors"]);
-    let path =
-        folder("shard-cut", &[config, index, ("one.safetensors", &one[..20]), ("two.safetensors", &both)]);
-    refusal(&path, &["one.safetensors", "cut off"]);
+    let path = folder(
+        "shard-truncated",
+        &[config, index, ("one.safetensors", &one[..20]), ("two.safetensors", &both)],
+    );
+    refusal(&path, &["one.safetensors", "truncated"]);
     let outside = br#"{"weight_map":{"a":"../shards/one.safetensors"}}"#;
     refusal(&folder("shard-outside", &[config, (INDEX, outside)]), &["../shards/one.safetensors", "plain"]);
 }

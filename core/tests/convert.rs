@@ -49,7 +49,7 @@ fn operands(folder: &Path) -> Vec<BTreeMap<String, Operand>> {
 }
 
 #[test]
-fn cut_merged_and_cut_again() {
+fn sharded_merged_and_sharded_again() {
     for (model, format) in [
         ("llama_gqa_llama3", None),
         ("llama_gqa_llama3", Some("int8")),
@@ -66,7 +66,7 @@ fn cut_merged_and_cut_again() {
         let (one, two, back, again) = (path("1"), path("2"), path("back"), path("again"));
         convert(&original, &one, 1, format).unwrap();
         if let Err(e) = convert(&original, &two, 2, format) {
-            // Groups of 32 that a leaf boundary would cut are refused by name, not cut.
+            // Groups of 32 that a leaf boundary would split are refused by name, not split.
             assert!(format == Some("int4:32") && e.to_string().contains("int4:32"), "{name}: {e}");
             continue;
         }
@@ -75,9 +75,9 @@ fn cut_merged_and_cut_again() {
         let whole = operands(&one);
         assert!(
             whole[0].len() > 5 && whole == operands(&back),
-            "{name}: merging is not the inverse of cutting"
+            "{name}: merging is not the inverse of sharding"
         );
-        assert_eq!(operands(&two), operands(&again), "{name}: quantized first or cut first");
+        assert_eq!(operands(&two), operands(&again), "{name}: quantized first or sharded first");
         let rank_bytes = |o: &BTreeMap<String, (usize, usize, String, Vec<u8>)>| -> usize {
             o.values().map(|v| v.3.len()).sum()
         };

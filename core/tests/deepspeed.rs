@@ -31,7 +31,8 @@ fn rows(m: &[f32], cols: usize, pick: impl Iterator<Item = usize>) -> Vec<f32> {
     pick.flat_map(|r| m[r * cols..(r + 1) * cols].to_vec()).collect()
 }
 
-/// The five kinds of tensors of rank `rank` of `world`, as Megatron of checkpoint version `version` would keep them.
+/// The five kinds of tensors of rank `rank` of `world`, as Megatron of checkpoint version `version` would
+/// keep them.
 fn shard(rank: usize, world: usize, version: usize) -> Vec<(String, Vec<i64>, Vec<f32>)> {
     let own = |n: usize| rank * n / world..(rank + 1) * n / world;
     let qkv = whole(3 * HIDDEN, 2, 1);
@@ -165,7 +166,7 @@ fn folders_with_latest() {
 
 /// Nothing in the files says how their fused rows lie: config.json does, by the version or by the type.
 #[test]
-fn the_configuration_tells_the_order_of_fused_rows() {
+fn the_configuration_gives_the_order_of_fused_rows() {
     let path = folder("order");
     fs::write(path.join("latest"), "step").unwrap();
     fs::create_dir(path.join("step")).unwrap();
@@ -256,7 +257,7 @@ fn ranks_that_do_not_go_together() {
         &["disagree", "checkpoint_version"],
     );
     refused(file(&a, &["model"], Some(7.0)), file(&a, &["model"], Some(7.0)), &["version is 7"]);
-    // What no rule splits must be equal everywhere; the difference is told, not averaged away.
+    // What no rule splits must be equal everywhere; the difference is reported, not averaged away.
     let (a, mut b) = (shard(0, 2, 2), shard(1, 2, 2));
     b[4].2[1] += 1.0;
     let model = open(plain(&a), plain(&b)).unwrap();

@@ -1,5 +1,5 @@
-//! Hostile files: each is refused with a text that names what is wrong, without a panic and without taking memory that
-//! the file's own size does not justify.
+//! Hostile files: each is refused with a text that names what is wrong, without a panic and without taking
+//! memory that the file's own size does not justify.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "support/meter.rs"]
@@ -50,7 +50,7 @@ fn safetensors_headers() {
         ("seven bytes", vec![1; 7], &["7 bytes"]),
         ("header length 2^64 - 1", huge(u64::MAX), &["header length", "18446744073709551615"]),
         ("header length 2^63", huge(1 << 63), &["header length"]),
-        ("header length of the limit", huge(100_000_000), &["100000000", "cut off"]),
+        ("header length of the limit", huge(100_000_000), &["100000000", "truncated"]),
         ("header one too long", huge(3), &["header length is 3", "only 2"]),
         ("header of no bytes", file("", &[]), &["header is not valid"]),
         ("not UTF-8", [&2u64.to_le_bytes()[..], &[b'{', 0xff]].concat(), &["not UTF-8", "byte 9"]),
@@ -151,7 +151,7 @@ fn tensors(all: &[(&str, &[u64], u32, u64)], data: usize) -> Vec<u8> {
 fn gguf_headers() {
     let big = 1u64 << 60;
     let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
-        ("empty", vec![], &["cut off", "magic"]),
+        ("empty", vec![], &["truncated", "magic"]),
         ("other magic", b"GGML\x03\0\0\0".to_vec(), &["GGUF"]),
         ("version 1", front(1, 0, 0, &[]), &["version 1", "supported: 2 and 3"]),
         ("version 4", front(4, 0, 0, &[]), &["version 4"]),
@@ -162,7 +162,7 @@ fn gguf_headers() {
         ("more pairs than bytes", front(3, 0, 16_000, &[]), &["metadata count", "too many"]),
         ("2^60 byte key", front(3, 0, 1, &[&big.to_le_bytes(), &[0; 8]]), &["key", "65536"]),
         ("2^60 byte string", pair(8, &big.to_le_bytes()), &["`k`", "16777216"]),
-        ("string longer than the file", pair(8, &1000u64.to_le_bytes()), &["`k`", "cut off"]),
+        ("string longer than the file", pair(8, &1000u64.to_le_bytes()), &["`k`", "truncated"]),
         ("string not UTF-8", pair(8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]), &["`k`", "not UTF-8"]),
         ("2^60 numbers", list(4, big, &[]), &["`k`", "16777216"]),
         ("2^60 strings", list(8, big, &[]), &["`k`", "16777216"]),
@@ -196,7 +196,7 @@ fn gguf_headers() {
         ("K-quant of a part", tensors(&[("w", &[128], 12, 0)], 256), &["`w`", "128", "blocks of 256"]),
         ("I-quant", tensors(&[("w", &[256], 16, 0)], 256), &["`w`", "IQ2_XXS is not supported yet", "Q8_0"]),
         ("type 77", tensors(&[("w", &[8], 77, 0)], 64), &["`w`", "77"]),
-        ("rows that cut a block", tensors(&[("w", &[48, 2], 8, 0)], 256), &["`w`", "48", "32"]),
+        ("rows that split a block", tensors(&[("w", &[48, 2], 8, 0)], 256), &["`w`", "48", "32"]),
     ];
     assert!(cases.len() >= 40);
     for (what, bytes, words) in cases {
@@ -225,7 +225,8 @@ fn indexes() {
         ("nesting", format!(r#"{{"weight_map":{}"#, "[".repeat(10_000)), &["not a valid index"]),
     ];
     for (what, json, words) in cases {
-        // Strings from JSON cost 24 bytes beside their text, so the bound of the binary formats is not for these.
+        // Strings from JSON cost 24 bytes besides their text, so the bound of the binary formats is not for
+        // these.
         let (result, peak) =
             meter::peak(|| index::parse("i.json", json.as_bytes()).map_err(|e| e.to_string()));
         assert!(peak <= 16 * json.len() + SLACK, "{what}: {peak} bytes for {}", json.len());
@@ -244,7 +245,7 @@ fn configurations() {
         ("empty", "", ["config.json", "not valid JSON"]),
         ("a list", "[]", ["config.json", "a list"]),
         ("nesting", deep.as_str(), ["config.json", "recursion"]),
-        ("cut off", r#"{"model_type":"#, ["config.json", "not valid JSON"]),
+        ("truncated", r#"{"model_type":"#, ["config.json", "not valid JSON"]),
         ("infinite", r#"{"a":1e999}"#, ["config.json", "range"]),
     ] {
         check(what, &refused(what, config.len(), || open(config.as_bytes())), &words);
@@ -327,8 +328,8 @@ fn every_truncation_is_refused() {
         (samples::small_gguf().unwrap(), open_gguf),
     ] {
         open(whole.clone()).unwrap();
-        for cut in (0..whole.len()).step_by(7).chain([whole.len() - 129]) {
-            let message = refused(&format!("{cut} bytes"), whole.len(), || open(whole[..cut].to_vec()));
+        for len in (0..whole.len()).step_by(7).chain([whole.len() - 129]) {
+            let message = refused(&format!("{len} bytes"), whole.len(), || open(whole[..len].to_vec()));
             assert!(message.len() > 10, "{message}");
         }
     }

@@ -19,8 +19,8 @@ const MOST_BYTES: usize = 100_000_000;
 /// A thread of a browser has this much.
 const STACK: usize = 1 << 20;
 
-/// Runs `work` on a small stack and tells its time and its memory; slow means slow three times in a row,
-/// because other programs run beside this one.
+/// Runs `work` on a small stack and returns its time and its memory; slow means slow three times in a row,
+/// because other programs run at the same time.
 fn bounded<T: Send>(what: &str, work: impl Fn() -> T + Send + Sync) -> T {
     let mut took = Duration::MAX;
     let mut last = None;
@@ -127,7 +127,7 @@ fn long_texts_are_tokenized_in_pieces() {
     }
     let bert = golden("bert");
     let error = bert.encode(&"word ".repeat(8_000_000), true).unwrap_err().to_string();
-    assert!(error.contains("without a place to cut it"), "{error}");
+    assert!(error.contains("without a place to split it"), "{error}");
 }
 
 #[test]

@@ -77,10 +77,10 @@ fn every_stride_pattern_against_the_formula() {
 }
 
 #[test]
-fn wrappers_shards_parameters_and_the_older_form() {
+fn wrappers_shards_parameters_and_the_older_format() {
     let t = [Tensor::f32("layer.weight", "0", &[2], &[1])];
     let data = floats([1.5, -2.0]);
-    // A training program's file: weights under a key, with things of other kinds beside them.
+    // A training program's file: weights under a key, with things of other kinds next to them.
     let wrapped = Pickler::new().op(b"}(").text("iteration").int(1 << 40).text("model");
     let wrapped = state_dict(wrapped, &t).text("args").global("argparse", "Namespace").op(b")\x81}(");
     let wrapped = wrapped.text("hidden_size").int(64).op(b"ub").text("none").op(b"Nu").end();
@@ -180,15 +180,15 @@ fn hostile_pickles() {
     let circle = Pickler::new().op(b"}q\0").text("k").op(b"h\0s").end();
     let huge = [&b"\x80\x02X\xff\xff\xff\xff"[..], b"abc."].concat();
     let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
-        ("no stop", archive(b"\x80\x02}", &[]), &["cut off"]),
-        ("empty", archive(b"", &[]), &["cut off"]),
+        ("no stop", archive(b"\x80\x02}", &[]), &["truncated"]),
+        ("empty", archive(b"", &[]), &["truncated"]),
         ("a list", archive(&Pickler::new().op(b"]").end(), &[]), &["no dictionary"]),
         ("no tensor", archive(&Pickler::new().op(b"}").end(), &[]), &["no tensor"]),
-        ("text of 4 GB", archive(&huge, &[]), &["cut off"]),
+        ("text of 4 GB", archive(&huge, &[]), &["truncated"]),
         (
             "text of 2^63",
             archive(&[&b"\x80\x04\x8d"[..], &(1u64 << 63).to_le_bytes()].concat(), &[]),
-            &["cut off"],
+            &["truncated"],
         ),
         ("protocol 9", archive(b"\x80\x09.", &[]), &["protocol 9"]),
         ("a hundred thousand values", long(b"N", 100_000), &["values on the stack"]),
@@ -271,8 +271,8 @@ fn hostile_archives() {
     let big = zip(&[("archive/data.pkl", &b"}."[..]), ("archive/byteorder", b"big")]);
     let script = zip(&[("m/data.pkl", &b"}."[..]), ("m/constants.pkl", b"")]);
     let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
-        ("cut off", good[..good.len() / 2].to_vec(), &["cut off"]),
-        ("end record gone", good[..end].to_vec(), &["cut off"]),
+        ("truncated", good[..good.len() / 2].to_vec(), &["truncated"]),
+        ("end record gone", good[..end].to_vec(), &["truncated"]),
         ("no data.pkl", zip(&[("a", &b""[..])]), &["data.pkl"]),
         ("two data.pkl", zip(&[("a/data.pkl", &b""[..]), ("b/data.pkl", b"")]), &["data.pkl"]),
         ("member twice", zip(&[("a/data.pkl", &b""[..]), ("a/data.pkl", b"")]), &["two members"]),
@@ -286,7 +286,7 @@ fn hostile_archives() {
         (
             "member too long",
             put(directory + 20, &[0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]),
-            &["cut off"],
+            &["truncated"],
         ),
         ("zip64 without sizes", put(directory + 24, &[0xff; 4]), &["zip64"]),
         ("directory beyond", put(end + 16, &[0xff, 0xff, 0xff, 0x7f]), &["directory"]),
@@ -305,10 +305,10 @@ fn hostile_older_files() {
     let t = [Tensor::f32("w", "0", &[2], &[1])];
     let object = state_dict(Pickler::new(), &t).end();
     let good = legacy(&object, &[("0", 2, &[0; 8])]);
-    for cut in 15..good.len() {
-        refused("cut", &good[..cut], &["cut off"]);
+    for len in 15..good.len() {
+        refused("truncated", &good[..len], &["truncated"]);
     }
-    refused("count beyond", &legacy(&object, &[("0", i64::MAX, &[0; 8])]), &["cut off at storage 0"]);
+    refused("count beyond", &legacy(&object, &[("0", i64::MAX, &[0; 8])]), &["truncated at storage 0"]);
     refused("foreign storage", &legacy(&object, &[("1", 2, &[0; 8])]), &["storage 1"]);
     refused("too few", &legacy(&object, &[("0", 1, &[0; 8])]), &["`w`"]);
     refused("code", &legacy(&call("os", "system"), &[]), &["`os.system`"]);

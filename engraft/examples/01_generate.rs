@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p engraft --example 01_generate`
 //!
-//! The embedded demo model answers; `engraft::open("path/to/model")` takes a folder or a `.gguf` file instead.
+//! The embedded demo model answers; `engraft::open("path/to/model")` takes a folder or a `.gguf` file
+//! instead.
 
 use engraft::GenerateOptions;
 use std::io::Write;
@@ -10,7 +11,7 @@ use std::io::Write;
 fn main() -> engraft::Result<()> {
     let model = engraft::demo()?;
 
-    // Pieces arrive as they are drawn and never break a character.
+    // Pieces arrive as they are sampled and never break a character.
     let prompt = "This package provides";
     print!("{prompt}");
     let mut text = model.generate(prompt, &GenerateOptions::new().max_new_tokens(48).greedy())?;

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p engraft --example 02_stream_tokens`
 //!
-//! Three prompts of different lengths join at different times and run in the same steps. What a sequence draws does
-//! not depend on its company: the first one is run again alone and gives the same tokens.
+//! Three prompts of different lengths join at different times and run in the same steps. What a sequence
+//! samples does not depend on its company: the first one is run again alone and gives the same tokens.
 
 use engraft::core::backend::Backend;
 use engraft::core::engine::{Engine, Request};
@@ -29,7 +29,7 @@ fn main() -> engraft::Result<()> {
     let first = engine.put(request("This package provides")?)?;
     engine.put(request("libssl-dev: ")?)?;
 
-    let (mut outputs, mut drawn) = (Vec::new(), Vec::new());
+    let (mut outputs, mut sampled) = (Vec::new(), Vec::new());
     for step in 0.. {
         if step == 3 {
             // Joins while the others decode; its prompt shares the steps' token budget with them.
@@ -43,7 +43,7 @@ fn main() -> engraft::Result<()> {
             })
             .collect();
         println!("step {step:2}  {}", shown.join("  "));
-        drawn.extend(outputs.iter().filter(|o| o.id == first).filter_map(|o| o.token));
+        sampled.extend(outputs.iter().filter(|o| o.id == first).filter_map(|o| o.token));
         if engine.is_idle() {
             break;
         }
@@ -51,6 +51,6 @@ fn main() -> engraft::Result<()> {
 
     let alone = engine.put(request("This package provides")?)?;
     let again = engine.run()?;
-    println!("alone and in company the same tokens: {}", again[&alone] == drawn);
+    println!("alone and in company the same tokens: {}", again[&alone] == sampled);
     Ok(())
 }

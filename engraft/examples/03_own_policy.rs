@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p engraft --example 03_own_policy`
 //!
-//! Here the demo model's tensors are renamed as another code base might have called them. Without help no policy fits.
-//! The policy below describes the architecture (LLaMA's, under other names); it never touches a tensor.
+//! Here the demo model's tensors are renamed as another code base might have called them. Without help no
+//! policy fits. The policy below describes the architecture (LLaMA's, under other names); it never touches a
+//! tensor.
 
 use engraft::core::checkpoint::{ModelFiles, Source, TensorInfo};
 use engraft::core::config::ModelConfig;
@@ -39,7 +40,7 @@ impl InjectionPolicy for Acme {
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
-        // The same roles, fusions and cuts; other names.
+        // The same roles, fusions and shards; other names.
         let mut bindings = LLAMA.bindings(spec, config, catalog);
         for source in bindings.iter_mut().flat_map(|b| &mut b.sources) {
             source.names = vec![acme_name(&source.names[0])];

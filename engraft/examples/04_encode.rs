@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p engraft --example 04_encode`
 //!
-//! A tiny BERT is made in memory (random weights, so the numbers mean nothing; a real one is a folder to open). Texts
-//! of different lengths run in one batch; sentence vectors are the mean over their tokens.
+//! A tiny BERT is made in memory (random weights, so the numbers mean nothing; a real one is a folder to
+//! open). Texts of different lengths run in one batch; sentence vectors are the mean over their tokens.
 
 use engraft::core::checkpoint::{TokenizerFiles, open_bytes};
 use engraft::{Options, Pooling, Result};

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p engraft --example 06_own_block`
 //!
-//! Which of the demo model's layers could it do without? Each is left out once, and the text that is left is shown. The
-//! code below names no backend: it runs on every one.
+//! Which of the demo model's layers could it do without? Each is left out once, and the text that is left is
+//! shown. The code below names no backend: it runs on every one.
 
 use engraft::core::engine::{Engine, Request};
 use engraft::core::inject::Injector;
@@ -46,6 +46,6 @@ fn text(without: Option<usize>) -> Result<(String, usize)> {
     let tokenizer = engraft::tokenizer("the demo model", files.tokenizer)?;
     let prompt = tokenizer.encode("This package provides", true)?;
     let id = engine.put(Request { prompt, max_new_tokens: 16, ..Request::default() })?;
-    let drawn = engine.run()?;
-    Ok((tokenizer.decode(&drawn[&id], true)?.replace('\n', " "), layers))
+    let sampled = engine.run()?;
+    Ok((tokenizer.decode(&sampled[&id], true)?.replace('\n', " "), layers))
 }

@@ -3,8 +3,9 @@
 //! `cargo run --release -p engraft --example 07_web_handler [ADDRESS]`, then
 //! `curl -N --data "This package provides" http://ADDRESS/`
 //!
-//! Without an address it asks itself once and ends. The server is the standard library's, a thread per connection; in an async
-//! framework a handler returns `model.generate(&prompt, &options)?.into_stream()` as its body.
+//! Without an address it asks itself once and ends. The server is the standard library's, a thread per
+//! connection; in an async framework a handler returns `model.generate(&prompt, &options)?.into_stream()` as
+//! its body.
 
 use engraft::{GenerateOptions, Options, TextGenerator};
 use std::io::{BufRead, BufReader, Read, Write};

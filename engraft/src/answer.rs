@@ -1,9 +1,9 @@
 //! Answers to questions: spans of a context, chosen by start and end logits as Hugging Face's pipeline
 //! `question-answering` chooses them.
 //!
-//! Of every window, starts and ends are a softmax over the context's tokens and the class token, in f64; a span scores the
-//! two probabilities' product, "no answer" that of the class token twice. Spans grow to whole words; those that become
-//! the same piece of the context are one answer, with the best of their scores.
+//! Of every window, starts and ends are a softmax over the context's tokens and the class token, in f64; a
+//! span scores the two probabilities' matmul, "no answer" that of the class token twice. Spans grow to whole
+//! words; those that become the same piece of the context are one answer, with the best of their scores.
 
 use engraft_core::text::PairWindow;
 use std::ops::Range;
@@ -126,7 +126,8 @@ pub(crate) fn best(
     found.into_iter().map(|(bytes, score)| Answer { text: text(&bytes), score, bytes }).collect()
 }
 
-/// Softmax of one of the two logits over the class token, which comes first (0 without one), and the second text's tokens.
+/// Softmax of one of the two logits over the class token, which comes first (0 without one), and the second
+/// text's tokens.
 fn probabilities(window: &PairWindow, logits: &[f32], which: usize) -> Vec<f64> {
     let of = |token: usize| logits.get(2 * token + which).map_or(f64::NEG_INFINITY, |x| f64::from(*x));
     let class = if window.class_token { of(0) } else { f64::NEG_INFINITY };
@@ -178,8 +179,8 @@ mod tests {
         vec![(windows.remove(0), logits.concat())]
     }
 
-    /// Every span by the definition: the outer matrix of two softmaxes over all tokens, where those that are neither the
-    /// context's nor the class token have a logit of -10000.
+    /// Every span by the definition: the outer matrix of two softmaxes over all tokens, where those that are
+    /// neither the context's nor the class token have a logit of -10000.
     fn spans(first: usize, last: usize, logits: &[[f32; 2]]) -> Vec<(f64, usize, usize)> {
         let softmax = |which: usize| {
             let masked =

@@ -4,7 +4,7 @@
 //! streams.
 
 use crate::handle::{Event, Tokens};
-use crate::stream::{Stats, TextStream};
+use crate::text_stream::{Stats, TextStream};
 use engraft_core::Result;
 use engraft_core::sample::SamplingParams;
 use futures_core::Stream;

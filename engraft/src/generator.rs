@@ -2,8 +2,8 @@
 
 use crate::handle::{EngineHandle, ModelInfo};
 use crate::labels::Labels;
-use crate::stream::TextStream;
-use crate::text::Voice;
+use crate::text::TextProcessor;
+use crate::text_stream::TextStream;
 use engraft_core::engine::Request;
 use engraft_core::sample::SamplingParams;
 use engraft_core::text::{Message, Tokenizer};
@@ -32,7 +32,7 @@ use std::hash::{BuildHasher, Hasher};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GenerateOptions {
-    /// Tokens to draw at most.
+    /// Tokens to generate at most.
     pub max_new_tokens: usize,
     /// How tokens are sampled, with its seed; none: as the model's `generation_config.json` says, by a new
     /// seed.
@@ -82,7 +82,7 @@ impl GenerateOptions {
         Self::default()
     }
 
-    /// Tokens to draw at most.
+    /// Tokens to generate at most.
     pub fn max_new_tokens(mut self, tokens: usize) -> Self {
         self.max_new_tokens = tokens;
         self
@@ -228,13 +228,13 @@ pub trait Generator: Send + Sync {
 #[derive(Debug)]
 pub struct TextGenerator {
     handle: EngineHandle,
-    voice: Voice,
+    processor: TextProcessor,
     pub(crate) labels: Option<Labels>,
 }
 
 impl TextGenerator {
-    pub(crate) fn new(handle: EngineHandle, voice: Voice, labels: Option<Labels>) -> Self {
-        Self { handle, voice, labels }
+    pub(crate) fn new(handle: EngineHandle, processor: TextProcessor, labels: Option<Labels>) -> Self {
+        Self { handle, processor, labels }
     }
 
     /// The level below: token ids in, token ids out.
@@ -244,28 +244,28 @@ impl TextGenerator {
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.voice.tokenizer
+        &self.processor.tokenizer
     }
 
     /// How the model likes to be sampled (`generation_config.json`).
     pub fn sampling(&self) -> SamplingParams {
-        self.voice.sampling
+        self.processor.sampling
     }
 
     /// Whether the model can chat.
     pub fn has_chat_template(&self) -> bool {
-        self.voice.template.is_some()
+        self.processor.template.is_some()
     }
 
     fn stream(&self, ids: Vec<u32>, options: &GenerateOptions, continues: bool) -> Result<TextStream> {
-        let mut detokenizer = self.voice.tokenizer.stream();
+        let mut detokenizer = self.processor.tokenizer.decode_stream();
         if continues {
             // The continuation's first word keeps its blank.
             detokenizer.prime(&ids)?;
         }
         let prompt_tokens = ids.len();
-        let stop_ids = if options.ignore_end { Vec::new() } else { self.voice.stop_ids.clone() };
-        let sampling = options.params(self.voice.sampling);
+        let stop_ids = if options.ignore_end { Vec::new() } else { self.processor.stop_ids.clone() };
+        let sampling = options.params(self.processor.sampling);
         let tokens = self.handle.submit(Request {
             prompt: ids,
             max_new_tokens: options.max_new_tokens,
@@ -281,7 +281,7 @@ impl TextGenerator {
     /// # Errors
     /// Those of [`Generator::generate`].
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
-        let (tokenizer, most) = (&self.voice.tokenizer, self.info().max_context);
+        let (tokenizer, most) = (&self.processor.tokenizer, self.info().max_context);
         let ids = match options.no_special_in_user_text {
             true => tokenizer.encode_shielded(&tokenizer.shield(prompt)?, true, most)?,
             false => tokenizer.encode_at_most(prompt, true, most)?,
@@ -306,14 +306,14 @@ impl TextGenerator {
     /// # }
     /// ```
     pub fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<TextStream> {
-        let Some(template) = &self.voice.template else {
+        let Some(template) = &self.processor.template else {
             return Err(Error::text(format!(
                 "{} has no chat template; generate continues plain text",
                 self.handle.info().name
             )));
         };
         // The template writes the special tokens itself.
-        let (tokenizer, most) = (&self.voice.tokenizer, self.info().max_context);
+        let (tokenizer, most) = (&self.processor.tokenizer, self.info().max_context);
         let ids = if options.no_special_in_user_text {
             let shield = |m: &Message| match m.role.as_str() {
                 "system" => Ok(m.clone()),

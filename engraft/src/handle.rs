@@ -1,7 +1,8 @@
 //! The engine from outside: a channel to the thread that owns it.
 //!
-//! An engine stays on one thread (streams and graphs of a device may not move). [`EngineHandle`] is the near end of a
-//! channel to that thread: `Send`, `Clone`, without type parameters. Requests of all clones run as one ragged batch.
+//! An engine stays on one thread (streams and graphs of a device may not move). [`EngineHandle`] is the near
+//! end of a channel to that thread: `Send`, `Clone`, without type parameters. Requests of all clones run as
+//! one ragged batch.
 //!
 //! The invariants: what is wrong with a request is said before it is sent; a request that was taken ends
 //! exactly once, with `Finished` or with an error; dropping its [`Tokens`] cancels it and frees its pages
@@ -9,7 +10,7 @@
 //! last stream are gone.
 
 mod message;
-mod serve;
+mod worker;
 
 pub use message::{Event, ModelInfo};
 
@@ -23,7 +24,7 @@ use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_core::Stream;
-use message::{Command, Ready, Reply, Terms, Told, gone};
+use message::{Command, Limits, Ready, Reply, TimedEvent, gone};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +52,7 @@ pub struct EngineHandle {
     commands: Sender<Command>,
     keys: Arc<AtomicU64>,
     info: Arc<ModelInfo>,
-    terms: Arc<Terms>,
+    limits: Arc<Limits>,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -92,8 +93,8 @@ impl EngineHandle {
     /// ```
     pub fn submit(&self, request: Request) -> Result<Tokens> {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
-        request.check(key, &self.terms.spec, &self.terms.config)?;
-        request.fits(&self.terms.config)?;
+        request.check(key, &self.limits.spec, &self.limits.config)?;
+        request.fits(&self.limits.config)?;
         let (began, (events, received)) = (Instant::now(), unbounded());
         self.commands.send(Command::Submit { key, request, events }).map_err(|_| gone())?;
         let commands = self.commands.clone();
@@ -117,12 +118,13 @@ impl EngineHandle {
         self.ask(|reply| Command::EncodeImages { images, all_layers, reply })
     }
 
-    /// Runs sequences of token ids (or encoder's texts) of any lengths once, drawing nothing, and returns the hidden
-    /// states and logits that `want` names. It runs alone: after the requests that were handed in before it.
+    /// Runs sequences of token ids (or encoder's texts) of any lengths once, sampling nothing, and returns
+    /// the hidden states and logits that `want` names. It runs alone: after the requests that were handed in
+    /// before it.
     ///
     /// # Errors
-    /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
-    /// not there; `Config` for logits of tokens without [`Options::all_logits`].
+    /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
+    /// tokens that are not there; `Config` for logits of tokens without [`Options::all_logits`].
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
@@ -186,8 +188,9 @@ impl EngineHandle {
         Ok(all.into_iter().map(|one| one.logits).collect())
     }
 
-    /// Measures every op of the steps from now on, by the device's own clock, or stops and forgets what was measured
-    /// (DeepSpeed's `profile_model_time`). Steps then run op by op, none is captured: they take longer.
+    /// Measures every op of the steps from now on, by the device's own clock, or stops and forgets what was
+    /// measured (DeepSpeed's `profile_model_time`). Steps then run op by op, none is captured: they take
+    /// longer.
     ///
     /// # Errors
     /// `Internal` when the engine's thread has ended.
@@ -224,8 +227,8 @@ impl EngineHandle {
         profiles.into_iter().next().ok_or_else(gone)
     }
 
-    /// Milliseconds of every step since profiling began or since the last call, from its first op's start to its last one's
-    /// end (DeepSpeed's `model_times`); forgets them with the times of ops and layers.
+    /// Milliseconds of every step since profiling began or since the last call, from its first op's start to
+    /// its last one's end (DeepSpeed's `model_times`); forgets them with the times of ops and layers.
     ///
     /// # Errors
     /// As [`EngineHandle::take_profile`].
@@ -235,17 +238,17 @@ impl EngineHandle {
 
     /// What reads the last hidden state.
     pub(crate) fn head(&self) -> HeadSpec {
-        self.terms.spec.head
+        self.limits.spec.head
     }
 
     /// Tokens that an encoder takes at once.
     pub(crate) fn longest_text(&self) -> usize {
-        self.terms.config.max_context.min(self.terms.config.max_step_tokens)
+        self.limits.config.max_context.min(self.limits.config.max_step_tokens)
     }
 
     /// Token types that the model knows.
     pub(crate) fn token_types(&self) -> usize {
-        self.terms.spec.embed.kinds.unwrap_or(1)
+        self.limits.spec.embed.kinds.unwrap_or(1)
     }
 
     /// Sends a command and waits for its reply.
@@ -265,7 +268,7 @@ impl EngineHandle {
 #[derive(Debug)]
 pub struct Tokens {
     key: u64,
-    events: UnboundedReceiver<Told>,
+    events: UnboundedReceiver<TimedEvent>,
     commands: Sender<Command>,
     open: bool,
     began: Instant,
@@ -283,8 +286,8 @@ impl Tokens {
         if !self.open {
             return Poll::Ready(None);
         }
-        let told = ready!(Pin::new(&mut self.events).poll_next(context));
-        let Told { at, event } = told.unwrap_or_else(|| Told::now(Err(gone())));
+        let timed = ready!(Pin::new(&mut self.events).poll_next(context));
+        let TimedEvent { at, event } = timed.unwrap_or_else(|| TimedEvent::now(Err(gone())));
         self.last = at;
         self.open = !matches!(event, Err(_) | Ok(Event::Finished(_)));
         Poll::Ready(Some(event))
@@ -320,20 +323,20 @@ impl Start {
     pub fn spawn(files: ModelFiles, options: Options) -> Result<Self> {
         let began = Instant::now();
         let (commands, inbox) = channel();
-        let (tell, ready) = channel();
+        let (started, ready) = channel();
         let Options { backend, threads, engine, own_dtype, load, registry, fused, progress } = options;
         let stored_dtype = !own_dtype && backend.takes_stored_dtype();
         let body = move || {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
-            let ready = tell.clone();
-            let job = serve::Serve { files, engine, stored_dtype, load, registry, progress, inbox, ready };
+            let ready = started.clone();
+            let job = worker::Job { files, engine, stored_dtype, load, registry, progress, inbox, ready };
             let ended = match fused {
                 true => with_backend(&backend, threads, job),
-                false => with_backend(&backend, threads, serve::Unfused(job)),
+                false => with_backend(&backend, threads, worker::UnfusedJob(job)),
             };
             if let Err(error) = ended {
                 // Nobody listens when the error came after the start.
-                let _ = tell.send(Err(error));
+                let _ = started.send(Err(error));
             }
         };
         thread::Builder::new()
@@ -345,9 +348,9 @@ impl Start {
 
     /// Waits until the model is ready.
     pub fn wait(self) -> Result<EngineHandle> {
-        let (mut info, terms) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
+        let (mut info, limits) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
-        let (info, terms) = (Arc::new(info), Arc::new(terms));
-        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info, terms })
+        let (info, limits) = (Arc::new(info), Arc::new(limits));
+        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info, limits })
     }
 }

@@ -3,7 +3,8 @@
 use engraft_core::policy::HeadSpec;
 use serde_json::Value;
 
-/// The labels of a model that labels texts, as its configuration names them; `LABEL_0`, ... where it does not.
+/// The labels of a model that labels texts, as its configuration names them; `LABEL_0`, ... where it does
+/// not.
 ///
 /// [`TextGenerator::labels`](crate::TextGenerator::labels) has an example.
 #[derive(Debug, Clone, PartialEq, Eq)]

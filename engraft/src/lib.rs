@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! In a handler of an async web framework the same text is a stream, which needs no runtime of its own; handlers share the
-//! model by an `Arc`, and their requests run as one batch:
+//! In a handler of an async web framework the same text is a stream, which needs no runtime of its own;
+//! handlers share the model by an `Arc`, and their requests run as one batch:
 //!
 //! ```
 //! use engraft::{AsyncTextStream, GenerateOptions, TextGenerator};
@@ -55,9 +55,9 @@ mod labels;
 mod open;
 mod options;
 mod source;
-mod stream;
 mod tasks;
 mod text;
+mod text_stream;
 mod wait;
 
 pub use engraft_core as core;
@@ -82,8 +82,8 @@ pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
 pub use labels::{Classification, Label, Labels};
 pub use options::Options;
 pub use source::ModelSource;
-pub use stream::{Stats, TextFinish, TextStream};
 pub use text::tokenizer;
+pub use text_stream::{Stats, TextFinish, TextStream};
 
 /// Opens a model with default options: a folder, a `.gguf` file, or (feature `hub`) a hub id.
 ///

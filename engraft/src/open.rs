@@ -23,10 +23,10 @@ impl Options {
         let name = files.path.display().to_string();
         // The tokenizer is built while the engine's thread reads the weights.
         let starting = Start::spawn(files, self)?;
-        let voice = text::Voice::new(&name, tokenizer, &config, &generation);
+        let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
         let labels = Labels::of(&config, handle.head());
-        Ok(TextGenerator::new(handle, voice?, labels))
+        Ok(TextGenerator::new(handle, processor?, labels))
     }
 
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.

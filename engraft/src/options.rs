@@ -11,7 +11,7 @@ use std::fmt;
 /// Hears bytes read so far, and in all, while a model loads.
 pub(crate) type Progress = Box<dyn FnMut(u64, u64) + Send>;
 
-/// Longest sequence unless told otherwise: the KV cache's size follows from it.
+/// Longest sequence unless set otherwise: the KV cache's size follows from it.
 const DEFAULT_CONTEXT: usize = 8192;
 
 /// How a model is opened and run; finish with [`Options::open`] or [`Options::start`].
@@ -69,8 +69,8 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// The CPU, one thread per core, up to four sequences at once of up to 8192 tokens; activations in f32, on GPUs in the
-    /// checkpoint's own element type where its weights have 16 bits (not in mode `Reference`).
+    /// The CPU, one thread per core, up to four sequences at once of up to 8192 tokens; activations in f32,
+    /// on GPUs in the checkpoint's own element type where its weights have 16 bits (not in mode `Reference`).
     pub fn new() -> Self {
         Self::default()
     }
@@ -94,25 +94,27 @@ impl Options {
         self
     }
 
-    /// Quantizes the weights of products while loading, where a policy allows it: `int8`, `int4:64`, `Q8_0`, ... None keeps
-    /// what is stored.
+    /// Quantizes the weights of matmuls while loading, where a policy allows it: `int8`, `int4:64`, `Q8_0`,
+    /// ... None keeps what is stored.
     pub fn quantize(mut self, format: Option<WeightFormat>) -> Self {
         self.load.quantize = format;
         self
     }
 
-    /// Whether fused kernels are grafted in (the default); otherwise every op runs as the composition that defines it, to
-    /// compare with.
+    /// Whether fused kernels are grafted in (the default); otherwise every op runs as the composition that
+    /// defines it, to compare with.
     pub fn kernel_inject(mut self, on: bool) -> Self {
         self.fused = on;
         self
     }
 
-    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, kernel injection or an injection policy
-    /// (which the registry of these options takes: see [`Registry::injection_policy`]), CUDA graphs. Its checkpoint is opened by [`crate::ModelSource::configured`].
+    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, kernel injection or an
+    /// injection policy (which the registry of these options takes: see [`Registry::injection_policy`]), CUDA
+    /// graphs. Its checkpoint is opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Unsupported` for what this build cannot do from a configuration: several ranks, writing a converted model.
+    /// `Unsupported` for what this build cannot do from a configuration: several ranks, writing a converted
+    /// model.
     pub fn config(mut self, config: &DeepSpeedConfig) -> Result<Self> {
         for (what, ranks) in
             [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
@@ -153,7 +155,7 @@ impl Options {
         self
     }
 
-    /// Tokens of one step: the budget that prompts are cut to.
+    /// Tokens of one step: the budget that prompts are split by.
     pub fn max_step_tokens(mut self, tokens: usize) -> Self {
         self.engine.max_step_tokens = tokens;
         self

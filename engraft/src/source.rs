@@ -23,10 +23,11 @@ use std::path::{Path, PathBuf};
 pub enum ModelSource {
     /// The model embedded in this crate.
     Demo,
-    /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file beside its `config.json`, or
-    /// DeepSpeed's JSON description.
+    /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file next to its
+    /// `config.json`, or DeepSpeed's JSON description.
     Path(PathBuf),
-    /// A repository of the Hugging Face hub, `organisation/name` or `organisation/name@revision`; to download needs the feature
+    /// A repository of the Hugging Face hub, `organisation/name` or `organisation/name@revision`; to download
+    /// needs the feature
     /// `hub` (and Rust 1.95, which its client asks for).
     Hub(String),
     /// Files that are open already (in memory, or by an own [`checkpoint::Source`]).
@@ -34,9 +35,9 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Reads what a user wrote: what exists is a path; `organisation/name`, the same with `@revision` behind it or `hf:` before
-    /// it, and the address of a page on `huggingface.co` are hub ids; all else is a path that the next step will miss by
-    /// name.
+    /// Reads what a user wrote: what exists is a path; `organisation/name`, the same with `@revision` behind
+    /// it or `hf:` before it, and the address of a page on `huggingface.co` are hub ids; all else is a path
+    /// that the next step will miss by name.
     pub fn parse(text: &str) -> Self {
         match hub_id(text).filter(|_| !Path::new(text).exists()) {
             Some(id) => ModelSource::Hub(id),
@@ -44,8 +45,8 @@ impl ModelSource {
         }
     }
 
-    /// A hub id whose files lie in `cache` (the folder that holds `models--ORG--NAME`) becomes their path; all else stays
-    /// as it is. Needs neither the feature `hub` nor the network.
+    /// A hub id whose files lie in `cache` (the folder that holds `models--ORG--NAME`) becomes their path;
+    /// all else stays as it is. Needs neither the feature `hub` nor the network.
     pub fn cached(self, cache: &Path) -> Self {
         match self {
             ModelSource::Hub(id) => match hub_cache::snapshot(cache, &id) {
@@ -56,11 +57,13 @@ impl ModelSource {
         }
     }
 
-    /// The checkpoint of a DeepSpeed configuration: a path or a description, joined to its `base_dir`, with the
-    /// model configuration that it may put in the place of `config.json`. None if the configuration names no checkpoint.
+    /// The checkpoint of a DeepSpeed configuration: a path or a description, joined to its `base_dir`, with
+    /// the model configuration that it may put in the place of `config.json`. None if the configuration names
+    /// no checkpoint.
     ///
     /// # Errors
-    /// Those of [`checkpoint::open`]; `Config` if the stored degree is not the one that the configuration states.
+    /// Those of [`checkpoint::open`]; `Config` if the stored degree is not the one that the configuration
+    /// states.
     pub fn configured(config: &DeepSpeedConfig) -> Result<Option<Self>> {
         let access = Access::default();
         let here = Path::new(".");
@@ -95,7 +98,8 @@ impl ModelSource {
     /// Finds and opens the files; reads headers and the tokenizer only.
     ///
     /// # Errors
-    /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature `hub`.
+    /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature
+    /// `hub`.
     pub fn open(self) -> Result<ModelFiles> {
         self.open_by(Access::default())
     }
@@ -138,8 +142,8 @@ impl From<ModelFiles> for ModelSource {
     }
 }
 
-/// A user's configuration in the place of the files' own, with what only the files know: in which layout their tensors
-/// are, and in which order fused rows were merged.
+/// A user's configuration in the place of the files' own, with what only the files know: in which layout
+/// their tensors are, and in which order fused rows were merged.
 fn replaced(found: &Value, given: &Value) -> Result<Value> {
     let mut config = given.clone();
     let Some(map) = config.as_object_mut() else { return Ok(given.clone()) };
@@ -163,8 +167,8 @@ fn replaced(found: &Value, given: &Value) -> Result<Value> {
 const PAGES: [&str; 4] =
     ["https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "https://www.huggingface.co/"];
 
-/// `organisation/name` or `organisation/name@revision`, where a text is one of them, has `hf:` before it, or is the address of
-/// a repository's page.
+/// `organisation/name` or `organisation/name@revision`, where a text is one of them, has `hf:` before it, or
+/// is the address of a repository's page.
 fn hub_id(text: &str) -> Option<String> {
     if let Some(page) = PAGES.iter().find_map(|page| text.strip_prefix(page)) {
         let page = page.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_hub_ids_are_told_apart() {
+    fn paths_and_hub_ids_are_distinguished() {
         assert!(matches!(ModelSource::parse("org/some-model_1.5"), ModelSource::Hub(_)));
         let id = |text: &str| match ModelSource::parse(text) {
             ModelSource::Hub(id) => id,

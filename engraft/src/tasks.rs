@@ -11,7 +11,8 @@ impl TextGenerator {
     /// One vector per text: its last hidden states pooled, of length 1 where `normalise` asks for it.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express; those of [`EngineHandle::embed`](crate::EngineHandle::embed).
+    /// `Text` for what the tokenizer cannot express; those of
+    /// [`EngineHandle::embed`](crate::EngineHandle::embed).
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
@@ -33,11 +34,12 @@ impl TextGenerator {
         self.handle().embed(self.ids(texts)?, pooling, normalise)
     }
 
-    /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a decoder that was
-    /// opened with [`Options::all_logits`](crate::Options::all_logits).
+    /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a decoder
+    /// that was opened with [`Options::all_logits`](crate::Options::all_logits).
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express; those of [`EngineHandle::score`](crate::EngineHandle::score).
+    /// `Text` for what the tokenizer cannot express; those of
+    /// [`EngineHandle::score`](crate::EngineHandle::score).
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
@@ -74,8 +76,8 @@ impl TextGenerator {
     /// Labels texts, by a sequence classifier (encoder or decoder).
     ///
     /// # Errors
-    /// `Architecture` for models without such a head; `Text` for what the tokenizer cannot express; `Request`, numbered
-    /// by text, for empty or too long ones.
+    /// `Architecture` for models without such a head; `Text` for what the tokenizer cannot express;
+    /// `Request`, numbered by text, for empty or too long ones.
     ///
     /// ```no_run
     /// # fn main() -> engraft::Result<()> {
@@ -96,12 +98,12 @@ impl TextGenerator {
         Ok(logits.into_iter().map(|logits| labels.classify(logits)).collect())
     }
 
-    /// Looks for the answer to `question` in `context`, by a model for extractive question answering; the best first,
-    /// none where no span is possible.
+    /// Looks for the answer to `question` in `context`, by a model for extractive question answering; the
+    /// best first, none where no span is possible.
     ///
     /// # Errors
-    /// `Architecture` for models without such a head; `Text` for an empty context, a question that leaves no room for one,
-    /// and what the tokenizer cannot express; `Config` for options of 0.
+    /// `Architecture` for models without such a head; `Text` for an empty context, a question that leaves no
+    /// room for one, and what the tokenizer cannot express; `Config` for options of 0.
     ///
     /// ```no_run
     /// # fn main() -> engraft::Result<()> {
@@ -139,7 +141,7 @@ impl TextGenerator {
     /// A window as the model reads it: without token types, if it has none.
     fn typed(&self, window: &PairWindow) -> EncoderInput {
         let types = if self.handle().token_types() > 1 { window.token_type_ids.clone() } else { Vec::new() };
-        EncoderInput { ids: window.ids.clone(), kinds: types }
+        EncoderInput { ids: window.ids.clone(), token_type_ids: types }
     }
 
     fn ids<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<u32>>> {

@@ -1,4 +1,5 @@
-//! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be sampled.
+//! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be
+//! sampled.
 
 use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
@@ -9,14 +10,14 @@ use serde_json::Value;
 
 /// Everything between a model's tokens and text.
 #[derive(Debug)]
-pub(crate) struct Voice {
+pub(crate) struct TextProcessor {
     pub tokenizer: Tokenizer,
     pub template: Option<ChatTemplate>,
     pub stop_ids: Vec<u32>,
     pub sampling: SamplingParams,
 }
 
-impl Voice {
+impl TextProcessor {
     /// Builds it from what the checkpoint has; `name` is the model's, for messages.
     pub fn new(name: &str, mut files: TokenizerFiles, config: &Value, generation: &Value) -> Result<Self> {
         let own = match &mut files {
@@ -51,7 +52,8 @@ impl Voice {
     }
 }
 
-/// The tokenizer of a checkpoint, from `tokenizer.json` or GGUF metadata; `name` is the model's, for messages.
+/// The tokenizer of a checkpoint, from `tokenizer.json` or GGUF metadata; `name` is the model's, for
+/// messages.
 ///
 /// # Errors
 /// `Text` if the checkpoint has none, `Format` if what it has is none.

@@ -1,4 +1,5 @@
-//! Formats through the front door: quantized while loading, converted, described by a DeepSpeed configuration.
+//! Formats through the front door: quantized while loading, converted, described by a DeepSpeed
+//! configuration.
 
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -40,11 +41,11 @@ fn quantized_while_loading() {
         let model = Options::new().quantize(format(name)).open(ModelSource::Demo).unwrap();
         let plan = model.handle().info().plan.to_string();
         assert!(plan.to_lowercase().contains(&name.to_lowercase()[..4.min(name.len())]), "{name}: {plan}");
-        let drawn = text(&model);
-        assert!(!drawn.is_empty(), "{name}");
+        let sampled = text(&model);
+        assert!(!sampled.is_empty(), "{name}");
         // Eight bits per weight do not change what this model says.
         if ["int8:64", "int8a:32", "f16"].contains(&name) {
-            assert_eq!(drawn, plain, "{name}");
+            assert_eq!(sampled, plain, "{name}");
         }
     }
 }
@@ -75,9 +76,10 @@ fn formats_by_name() {
 #[test]
 fn a_converted_model_says_the_same() {
     let files = open(&demo(), Access::default()).unwrap();
-    // Four ranks own 32 columns each of the narrowest product: groups of 64 would be cut, which is refused by name.
+    // Four ranks own 32 columns each of the narrowest matmul: groups of 64 would be split, which is refused
+    // by name.
     let options = ConvertOptions { world: 4, quantize: format("int8:64") };
-    let refused = convert_model(&files, &Registry::default(), &fresh("cut"), options, &mut |_, _| {});
+    let refused = convert_model(&files, &Registry::default(), &fresh("truncated"), options, &mut |_, _| {});
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("o_proj") && refused.contains("int8:64"), "{refused}");
     let formats = ["int8:32", "int4a:32", "w8a8"].map(|name| (name.split(':').next().unwrap(), format(name)));
@@ -152,7 +154,7 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
     let config = std::fs::read(folder.join("config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     config["model_type"] = "unheard of".into();
-    // Its products have names of their own, which no rule knows: without the dictionary nothing places them.
+    // Its matmuls have names of their own, which no rule knows: without the dictionary nothing places them.
     let renamed =
         |name: &str| name.replace("self_attn.o_proj", "self_attn.mix").replace("down_proj", "shrink");
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();

@@ -1,4 +1,5 @@
-//! `docs/from_deepspeed.md`: its JSON blocks are configurations that pass (its Rust blocks run as documentation tests).
+//! `docs/from_deepspeed.md`: its JSON blocks are configurations that pass (its Rust blocks run as
+//! documentation tests).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use engraft::{DeepSpeedConfig, DeepSpeedConfigBuilder};

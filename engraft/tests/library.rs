@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-fn request(prompt: &[u32], draw: usize) -> Request {
-    Request { prompt: prompt.to_vec(), max_new_tokens: draw, ..Request::default() }
+fn request(prompt: &[u32], new_tokens: usize) -> Request {
+    Request { prompt: prompt.to_vec(), max_new_tokens: new_tokens, ..Request::default() }
 }
 
-fn drawn(handle: &EngineHandle, prompt: &[u32], draw: usize) -> Vec<u32> {
-    let events: Vec<Event> = handle.submit(request(prompt, draw)).unwrap().collect::<Result<_, _>>().unwrap();
+fn sampled_by(handle: &EngineHandle, prompt: &[u32], new_tokens: usize) -> Vec<u32> {
+    let events: Vec<Event> =
+        handle.submit(request(prompt, new_tokens)).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(events.last(), Some(&Event::Finished(Finish::Length)));
     events.iter().filter_map(|e| if let Event::Token(t) = e { Some(*t) } else { None }).collect()
 }
@@ -42,13 +43,13 @@ fn requests_of_several_threads_do_not_disturb_each_other() {
     let model = engraft::demo().unwrap();
     let handle = model.handle();
     let prompts: Vec<Vec<u32>> = (1..7u32).map(|i| (0..i * 9).map(|t| t * 31 % 2048).collect()).collect();
-    let alone: Vec<Vec<u32>> = prompts.iter().map(|p| drawn(handle, p, 12)).collect();
+    let alone: Vec<Vec<u32>> = prompts.iter().map(|p| sampled_by(handle, p, 12)).collect();
     let together: Vec<Vec<u32>> = thread::scope(|scope| {
         let threads: Vec<_> = prompts
             .iter()
             .map(|p| {
                 let handle = handle.clone();
-                scope.spawn(move || drawn(&handle, p, 12))
+                scope.spawn(move || sampled_by(&handle, p, 12))
             })
             .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
@@ -65,7 +66,7 @@ fn a_dropped_stream_gives_its_place_back() {
         assert!(matches!(stream.next(), Some(Ok(Event::Token(_)))));
         drop(stream);
     }
-    assert_eq!(drawn(&handle, &[1, 2, 3], 4).len(), 4);
+    assert_eq!(sampled_by(&handle, &[1, 2, 3], 4).len(), 4);
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn a_stream_outlives_its_generator() {
 }
 
 #[test]
-fn wrong_requests_are_told_and_others_go_on() {
+fn wrong_requests_are_reported_and_others_go_on() {
     let model = engraft::demo().unwrap();
     let handle = model.handle();
     let mut good = handle.submit(request(&[5, 6], 20)).unwrap();
@@ -100,7 +101,7 @@ fn wrong_requests_are_told_and_others_go_on() {
         assert!(text.contains(word), "{text}");
     }
     assert_eq!(good.by_ref().filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 20);
-    let text = EncoderInput { ids: vec![1], kinds: Vec::new() };
+    let text = EncoderInput { ids: vec![1], token_type_ids: Vec::new() };
     assert!(matches!(handle.encode(vec![text], false), Err(Error::Architecture { .. })));
     let options = GenerateOptions::new();
     assert!(matches!(model.chat(&[Message::new("user", "hi")], &options), Err(Error::Text { .. })));
@@ -109,13 +110,13 @@ fn wrong_requests_are_told_and_others_go_on() {
 
 /// A request that the cache could never hold is refused at once, as every other one that cannot run.
 #[test]
-fn a_request_beyond_the_cache_is_told_before_it_is_queued() {
+fn a_request_beyond_the_cache_is_refused_before_it_is_queued() {
     let config =
         engraft::EngineConfig { max_seqs: 1, max_context: 256, kv_pages: Some(4), ..Default::default() };
     let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
     let error = handle.submit(request(&[1; 60], 100)).map(drop).unwrap_err();
     assert!(matches!(error, Error::KvFull { wanted: 10, total: 4, .. }), "{error}");
-    assert_eq!(drawn(&handle, &[1; 60], 4).len(), 4);
+    assert_eq!(sampled_by(&handle, &[1; 60], 4).len(), 4);
     let bert = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert");
     let handle = Options::new().start(bert).unwrap();
     assert!(matches!(handle.submit(request(&[1], 1)), Err(Error::Architecture { .. })));
@@ -189,7 +190,7 @@ fn encoders_with_a_head_for_tokens_give_their_logits() {
     for case in ["bert", "electra"] {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(case);
         let handle = Options::new().start(folder).unwrap();
-        let text = EncoderInput { ids: vec![1, 2, 3], kinds: Vec::new() };
+        let text = EncoderInput { ids: vec![1, 2, 3], token_type_ids: Vec::new() };
         let cols = if case == "bert" { handle.info().vocab } else { 1 };
         let encoded = handle.encode(vec![text], false).unwrap();
         assert_eq!(encoded[0].logits.len(), 3 * cols, "{case}");
@@ -197,7 +198,7 @@ fn encoders_with_a_head_for_tokens_give_their_logits() {
 }
 
 #[test]
-fn a_prompt_alone_is_run_without_drawing() {
+fn a_prompt_alone_is_run_without_sampling() {
     let model = engraft::demo().unwrap();
     let events: Vec<Event> =
         model.handle().submit(request(&[1, 2, 3], 0)).unwrap().collect::<Result<_, _>>().unwrap();
@@ -205,13 +206,13 @@ fn a_prompt_alone_is_run_without_drawing() {
 }
 
 #[test]
-fn captured_logits_come_before_the_end() {
+fn kept_logits_come_before_the_end() {
     let config = engraft::EngineConfig { all_logits: true, max_seqs: 1, ..Default::default() };
     let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
     let want = Want { logits: true, hidden: Layers::All };
     let events: Vec<Event> =
         handle.submit(Request { want, ..request(&[1, 2, 3], 2) }).unwrap().collect::<Result<_, _>>().unwrap();
-    let Event::Captured(kept) = &events[events.len() - 2] else { panic!("{events:?}") };
+    let Event::Kept(kept) = &events[events.len() - 2] else { panic!("{events:?}") };
     assert_eq!(kept.logits.len(), (3 + 1) * 2048);
     assert_eq!(kept.hidden.len(), 6);
 }
@@ -236,7 +237,7 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
     let handle = with_all_logits();
     let prompts: [Vec<u32>; 2] = [vec![1, 2, 3], vec![4, 5, 6, 7, 8]];
     let want = ForwardWant { hidden: Pick::Some(vec![5, 0]), logits: Pick::Some(vec![0, 2]) };
-    // Requests are under way: what runs alone waits for them, and they are not disturbed.
+    // Requests are running: what runs alone waits for them, and they are not disturbed.
     let mut before = handle.submit(request(&[9, 8, 7], 12)).unwrap();
     assert!(matches!(before.next(), Some(Ok(Event::Token(_)))));
     let all = handle.forward(prompts.clone(), want).unwrap();
@@ -253,7 +254,7 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
         .unwrap()
         .collect::<Result<_, _>>()
         .unwrap();
-    let Event::Captured(kept) = &events[0] else { panic!("{events:?}") };
+    let Event::Kept(kept) = &events[0] else { panic!("{events:?}") };
     assert!(all[0].logits[..2048] == kept.logits[..2048] && all[0].logits[2048..] == kept.logits[2 * 2048..]);
     assert!(all[0].hidden[0] == kept.hidden[5] && all[0].hidden[1] == kept.hidden[0]);
     // The last alone is read back alone.
@@ -263,7 +264,7 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
         .unwrap()
         .collect::<Result<_, _>>()
         .unwrap();
-    let Event::Captured(last) = &events[0] else { panic!("{events:?}") };
+    let Event::Kept(last) = &events[0] else { panic!("{events:?}") };
     assert!(last.hidden.len() == 1 && last.hidden[0] == kept.hidden[5] && last.logits.is_empty());
 
     let beyond = ForwardWant { hidden: Pick::Some(vec![6]), logits: Pick::None };

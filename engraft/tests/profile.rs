@@ -5,7 +5,8 @@
 
 use engraft::{GenerateOptions, ModelSource, Options, TextGenerator};
 
-/// Of a step's time what its ops take at least, in the best of several: the rest is the host's way from op to op.
+/// Of a step's time what its ops take at least, in the best of several: the rest is the host's way from op to
+/// op.
 const COVERED: f64 = 0.75;
 const STEPS: usize = 24;
 

@@ -24,13 +24,13 @@ try {
   await page.fill('#temperature', '0');
   await page.click('#go');
   await state('done');
-  const [drawn, speed, device] = [await text('#drawn'), await text('#speed'), await text('#device')];
-  const tokens = Number(await page.evaluate(() => document.body.dataset.drawn ?? 0));
+  const [sampled, speed, device] = [await text('#sampled'), await text('#speed'), await text('#device')];
+  const tokens = Number(await page.evaluate(() => document.body.dataset.sampled ?? 0));
   await page.screenshot({ path: screenshot });
-  console.log(`${tokens} tokens, ${speed}, ${device}: ${JSON.stringify(drawn)}`);
+  console.log(`${tokens} tokens, ${speed}, ${device}: ${JSON.stringify(sampled)}`);
   console.log(await page.getAttribute('#device', 'title'));
-  if (tokens < 2 || drawn.trim().length < 10) throw new Error('no text was drawn');
-  if (expected && !drawn.startsWith(expected)) throw new Error(`expected it to begin with ${JSON.stringify(expected)}`);
+  if (tokens < 2 || sampled.trim().length < 10) throw new Error('no text was sampled');
+  if (expected && !sampled.startsWith(expected)) throw new Error(`expected it to begin with ${JSON.stringify(expected)}`);
   status = 0;
 } catch (e) {
   console.error(String(e));

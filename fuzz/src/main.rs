@@ -134,7 +134,8 @@ fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(),
 
 /// Runs one case; `Ok(true)` if the file was accepted, `Err` if the reader misbehaved.
 ///
-/// On a busy machine any case may have to wait for its turn: only one that is slow three times in a row is slow itself.
+/// On a busy machine any case may have to wait for its turn: only one that is slow three times in a row is
+/// slow itself.
 fn run(target: &Target, input: &[u8], running: &Running) -> Result<bool, String> {
     let mut took = Duration::ZERO;
     for _ in 0..3 {

@@ -1,9 +1,9 @@
-//! A model from end to end: a configuration and a list of tensors, both hostile, through every policy; what is accepted is
-//! loaded, built and run on the CPU.
+//! A model from end to end: a configuration and a list of tensors, both hostile, through every policy; what
+//! is accepted is loaded, built and run on the CPU.
 //!
-//! An input is the length of the configuration (as safetensors has it), the configuration, and a line `name dtype dims` per
-//! tensor; the seeds are the headers that policies are tested with, one of each family. Values are all the same small number:
-//! what a configuration can break is sizes, not sums.
+//! An input is the length of the configuration (as safetensors has it), the configuration, and a line
+//! `name dtype dims` per tensor; the seeds are the headers that policies are tested with, one of each family.
+//! Values are all the same small number: what a configuration can break is sizes, not sums.
 
 use crate::samples;
 use engraft_core::{

@@ -51,8 +51,8 @@ const NUMBERS: [u64; 18] = [
     u64::MAX,
 ];
 
-/// A seed with one to six mutations. With `text_header` (safetensors) half the cases get the length in front put right
-/// again, so that mutations reach the header's JSON.
+/// A seed with one to six mutations. With `text_header` (safetensors) half the cases get the length in front
+/// put right again, so that mutations reach the header's JSON.
 pub fn mutated(r: &mut Random, seeds: &[Vec<u8>], words: &[&str], text_header: bool) -> Vec<u8> {
     let seed = r.pick(seeds);
     let whole = text_header && r.below(2) == 0;

@@ -21,7 +21,7 @@ pub struct Target {
     pub words: &'static [&'static str],
     /// Whether files begin with the length of a text header.
     pub text_header: bool,
-    /// Reads an input to the end; tells whether it was accepted.
+    /// Reads an input to the end; returns whether it was accepted.
     pub body: fn(Vec<u8>) -> bool,
 }
 
@@ -98,7 +98,7 @@ impl Target {
         }
     }
 
-    /// Bytes that a case may hold beside twice its input: a rendering may hold some of its own.
+    /// Bytes that a case may hold next to twice its input: a rendering may hold some of its own.
     pub fn memory(&self) -> usize {
         match self.name {
             "render" | "tokenizer" => 100_000_000,
@@ -156,7 +156,7 @@ fn table_seeds() -> Result<Vec<Vec<u8>>> {
     let json = r#"{"name":"acme","model_types":["acme"],"like":"llama","rename":{"hidden_size":"width"},"set":{"rope_theta":10000.0},
 "change":{"norm":"layer","gated":true,"bias":[true,false,true,false]},"prefixes":["acme."],"block":"stack.{}.",
 "names":{"attn_norm":"n1","qkv":"att.q + att.k + att.v","head":"/out"},"qkv":"concat","ignored":["acme.cache.*"],
-"partition":[{"pattern":".*att\\.o\\.weight","cut":"rowwise"}]}"#;
+"partition":[{"pattern":".*att\\.o\\.weight","style":"rowwise"}]}"#;
     let toml = "name = 'acme'\nmodel_types = ['acme']\nlike = 'gpt2'\n[names]\nup = 'ff.u'\n";
     Ok([json, toml].iter().map(|s| s.as_bytes().to_vec()).collect())
 }

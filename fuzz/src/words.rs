@@ -1,4 +1,4 @@
-//! Words of each format: what mutation puts into files beside random bytes.
+//! Words of each format: what mutation puts into files next to random bytes.
 
 pub const SAFETENSORS: &[&str] = &[
     "\"dtype\":",
@@ -138,7 +138,7 @@ pub const TABLE: &[&str] = &[
     "\"qkv\":",
     "\"per_head\"",
     "\"pattern\":",
-    "\"cut\":",
+    "\"style\":",
     "rowwise",
     "\"tp_plan\":",
     "(a{9}){9}{9}",

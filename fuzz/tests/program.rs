@@ -1,4 +1,5 @@
-//! The program: a second of every target ends without a failure; wrong usage is status 2 with the targets' names.
+//! The program: a second of every target ends without a failure; wrong usage is status 2 with the targets'
+//! names.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};

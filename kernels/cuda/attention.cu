@@ -4,18 +4,19 @@
 //   per chunk of 64 absolute positions: m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
 //   merged ascending: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = madd(L, a, l b), O = madd(O, a, o b); at the end O / L
 //
-// q [tokens, heads * k_dim], out [tokens, heads * v_dim]; keys and values in pages (paged.cuh), or as rows of matrices
-// (dense: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is zero; rows outside every
-// sequence are not written.
+// q [tokens, heads * k_dim], out [tokens, heads * v_dim]; keys and values in pages (paged.cuh), or as rows of
+// matrices (dense: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is
+// zero; rows outside every sequence are not written.
 //
-// 64 threads serve a query row and head: thread t forms the score of key t of a chunk, then carries value columns t, t + 64,
-// ... through it. The heads that share a key head sit in one block, up to 4 of them, and share the keys and values, which are
-// brought to shared memory in slices of 64 columns.
+// 64 threads serve a query row and head: thread t computes the score of key t of a chunk, then carries value
+// columns t, t + 64, ... through it. The heads that share a key head sit in one block, up to 4 of them, and
+// share the keys and values, which are brought to shared memory in slices of 64 columns.
 // Bytes: keys and values once per query row and block of heads.
 //
 // One launch: blocks of 64 * (heads of a block), grid [tokens, key heads * blocks of heads]: `whole`.
-// Few rows and long sequences: chunks go over blocks in z, each leaves (m, l, o) of its chunks in scratch (`split`), and a
-// second launch merges them in ascending order (`merge`): the same operations in the same order, so the same bits.
+// Few rows and long sequences: chunks go over blocks in z, each leaves (m, l, o) of its chunks in scratch
+// (`split`), and a second launch merges them in ascending order (`merge`): the same operations in the same
+// order, so the same bits.
 #include "paged.cuh"
 
 constexpr u32 CHUNK = 64;
@@ -32,7 +33,7 @@ struct Scores {
     u32 flags;
 };
 
-// Where the parts of a split walk meet: per (token, head, chunk) m and l, and o [v_dim], f32.
+// Where the parts of a split walk are merged: per (token, head, chunk) m and l, and o [v_dim], f32.
 struct Split {
     u64 parts;
     // Chunks that a token has room for.
@@ -82,8 +83,8 @@ struct Row {
     u32 hi;
 };
 
-// The last sequence that begins at or before a token's row, and the keys lo..hi that the row sees. Sequences end at `rows` and
-// have at most `room` keys, whatever bounds and lengths say.
+// The last sequence that begins at or before a token's row, and the keys lo..hi that the row sees. Sequences
+// end at `rows` and have at most `room` keys, whatever bounds and lengths say.
 DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, u32 token, u32 rows, u32 room) {
     u32 lo = 0, hi = seqs;
     // While every sequence has one row, its number is the row's.
@@ -124,8 +125,8 @@ struct Result {
 // Elements of a key or value that are staged at a time.
 constexpr u32 SLICE = 64;
 
-// Shared memory of a block: rows of a chunk in their own element type, a slice of their columns at a time. Rows lie 16 bytes
-// more than a slice apart, so that eight neighbours' 16 bytes meet no bank twice.
+// Shared memory of a block: rows of a chunk in their own element type, a slice of their columns at a time.
+// Rows lie 16 bytes more than a slice apart, so that eight neighbours' 16 bytes meet no bank twice.
 template <typename T>
 struct Staged {
     static constexpr u32 PITCH = SLICE + 16 / sizeof(T);
@@ -355,8 +356,9 @@ DEVICE void dense(const Dense &p) {
                               [=](u32 j) { return first + j; });
 }
 
-// Merges what a split walk left, 64 threads per (token, head). Maxima run ahead: of 64 chunks at a time every thread finds the
-// running maximum and both factors of one, so that the ordered part is a multiply-add per chunk and column.
+// Merges what a split walk left, 64 threads per (token, head). Maxima run ahead: of 64 chunks at a time every
+// thread finds the running maximum and both factors of one, so that the ordered part is a multiply-add per
+// chunk and column.
 template <u32 COLUMNS>
 DEVICE void merged(const Paged &p) {
     __shared__ float keeps[CHUNK], takes[CHUNK], sums[CHUNK], tops[2];

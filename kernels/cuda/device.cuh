@@ -1,12 +1,12 @@
 // What every kernel shares: element types, views, exact arithmetic, own functions, the order of sums.
 //
-// No vendor header is included: 16-bit conversions and the ordering of dependent launches are a few lines of inline PTX.
-// Here is no kernel and nothing of tensor cores (tensor.cuh).
+// No vendor header is included: 16-bit conversions and the ordering of dependent launches are a few lines of
+// inline PTX. Here is no kernel and nothing of tensor cores (tensor.cuh).
 //
-// Invariants. Arithmetic is spelled: `add`, `sub`, `mul`, `madd`, `div`, `root` round once each, to nearest, and keep
-// subnormals, whatever the compiler is told; nothing is contracted, nothing is approximate. `exp_of` and its family
-// repeat `engraft_core::math` operation by operation (the fused form), sums repeat docs/numerics.md. So a strict kernel
-// gives the CPU's bits.
+// Invariants. Arithmetic is spelled: `add`, `sub`, `mul`, `madd`, `div`, `root` round once each, to nearest,
+// and keep subnormals, whatever the compiler is told; nothing is contracted, nothing is approximate. `exp_of`
+// and its family repeat `engraft_core::math` operation by operation (fused multiply-add), sums repeat
+// docs/numerics.md. So a strict kernel gives the CPU's bits.
 //
 // Structs here are those of `kernels/src/params/mod.rs`, byte for byte.
 #pragma once
@@ -27,7 +27,8 @@ struct MatView {
     u32 cols;
 };
 
-// A weight `[rows, cols]` in its file layout, row after row of `row_bytes`; `group`: values of a group (group formats).
+// A weight `[rows, cols]` in its file layout, row after row of `row_bytes`; `group`: values of a group (group
+// formats).
 struct WeightView {
     u64 ptr;
     u64 row_bytes;
@@ -213,8 +214,8 @@ DEVICE void drain(const float (&v)[N], u32 n, F f) {
     }
 }
 
-// N elements from column c of a row; `wide`: the address is a multiple of 16 and all N exist, else those below `cols`
-// are taken and the rest are zero.
+// N elements from column c of a row; `wide`: the address is a multiple of 16 and all N exist, else those
+// below `cols` are taken and the rest are zero.
 template <typename T, u32 N>
 DEVICE void load_part(const T *row, u32 c, u32 cols, bool wide, float (&v)[N]) {
     if (wide) {
@@ -246,7 +247,7 @@ DEVICE void store_any_part(u64 base, u64 at, u32 left, bool wide, u32 elem, cons
     drain(v, left, [&](u32 i, float value) { store_any(base, at + i, elem, value); });
 }
 
-// ---- Functions: engraft_core::math, fused form -----------------------------------------------------------------------
+// ---- Functions: engraft_core::math, fused multiply-add -----------------------------------------------------------------------
 
 constexpr float EXP_MIN = -87.33654f;
 
@@ -342,8 +343,8 @@ DEVICE float act_of(u32 act, float x) {
     }
 }
 
-// f of every value, one after the other in a loop that stays one: the values walk past in registers. (Unrolled, the
-// functions below are ten times the rest of a kernel.)
+// f of every value, one after the other in a loop that stays one: the values walk past in registers.
+// (Unrolled, the functions below are ten times the rest of a kernel.)
 template <u32 N, typename F>
 DEVICE void walk(float (&v)[N], F f) {
 #pragma unroll 1
@@ -397,8 +398,8 @@ DEVICE float tree(float a, float b, float c, float d, float e, float f, float g,
     return add(add(add(a, b), add(c, d)), add(add(e, f), add(g, h)));
 }
 
-// The tree over the 8 sums that neighbouring lanes hold, the lanes numbered by leaf; every one of them gets it.
-// Addition commutes, so each pair may add in its own order.
+// The tree over the 8 sums that neighbouring lanes hold, the lanes numbered by leaf; every one of them gets
+// it. Addition commutes, so each pair may add in its own order.
 DEVICE float tree_of_lanes(float v) {
     v = add(v, __shfl_xor_sync(0xffffffffu, v, 1));
     v = add(v, __shfl_xor_sync(0xffffffffu, v, 2));
@@ -407,16 +408,16 @@ DEVICE float tree_of_lanes(float v) {
 
 // ---- Order between launches ------------------------------------------------------------------------------------------
 
-// Waits for what earlier launches write (programmatic dependent launch; elsewhere launches are in order anyway). Every
-// kernel calls it before its first access to what others write.
-DEVICE void after_others() {
+// Waits for what earlier launches write (programmatic dependent launch; elsewhere launches are in order
+// anyway). Every kernel calls it before its first access to what others write.
+DEVICE void wait_for_dependencies() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // Lets the next launch begin its prologue; it waits in turn until this one has ended.
-DEVICE void let_others() {
+DEVICE void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -424,6 +425,6 @@ DEVICE void let_others() {
 
 // Both: how a kernel without a prologue begins.
 DEVICE void begin() {
-    after_others();
-    let_others();
+    wait_for_dependencies();
+    launch_dependents();
 }

@@ -6,12 +6,14 @@
 //   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
 //   convert   out = x in another element type                reads 1, writes 1
 //
-// Matrices are [rows, cols] with pitch. A thread takes 16 bytes of a row (convert: 8 elements) where rows begin at
-// multiples of 16 bytes, single elements otherwise and at the end of a row.
-// Launch: blocks of [columns in units, rows], at most 256 threads; grid [columns, rows], rows in strides of the grid.
+// Matrices are [rows, cols] with pitch. A thread takes 16 bytes of a row (convert: 8 elements) where rows
+// begin at multiples of 16 bytes, single elements otherwise and at the end of a row.
+// Launch: blocks of [columns in units, rows], at most 256 threads; grid [columns, rows], rows in strides of
+// the grid.
 #include "device.cuh"
 
-// Calls f(row, first column, whether all N columns exist and are aligned) for this thread's share of [rows, cols].
+// Calls f(row, first column, whether all N columns exist and are aligned) for this thread's share of [rows,
+// cols].
 template <u32 N, typename F>
 DEVICE void each(u32 rows, u32 cols, bool wide, F f) {
     u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * N;

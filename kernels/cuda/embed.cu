@@ -1,8 +1,9 @@
 // Rows of a table by id: out[t] = table[ids[t]], or out[t] = round(out[t] + round(table[ids[t]])).
 //
-// ids [tokens] u32, table [vocab, cols] in any weight format, out [tokens, cols]. An id beyond the table counts as a row of
-// zeros. Bytes: a table row read and an output row written per token (read as well where it is added to).
-// Launch: a thread takes 8 columns of a token; blocks of [columns / 8, tokens], at most 256 threads.
+// ids [tokens] u32, table [vocab, cols] in any weight format, out [tokens, cols]. An id beyond the table
+// counts as a row of zeros. Bytes: a table row read and an output row written per token (read as well where
+// it is added to). Launch: a thread takes 8 columns of a token; blocks of [columns / 8, tokens], at most 256
+// threads.
 #include "weight.cuh"
 
 struct Embed {

@@ -6,20 +6,23 @@
 //   per span, ascending: the first that a row sees as it is, then
 //     M' = max(M, m)   a = exp(M - M')   b = exp(m - M')   L = madd(L, a, l b)   O = madd(O, a, o b);   at the end O (1 / L)
 //
-// q . k is a chain of mma.sync m16n8k16 over d, 16 at a time, ascending; the sums over j are chains of mma over 16 positions
-// each, ascending, of e in two 16-bit parts, the nearest and what it leaves: together 16 (bf16) or 22 (f16) bits, so that
-// weights cost no more than f32 arithmetic does. exp(x) is ex2.approx of x log2 e. f16 ends at 2^-24, in the middle of what
-// a softmax needs: there e is 2^15 exp(s_j - m'), at most 2^15 and in both parts exact to 2^-40 of the largest weight: for
-// values near 1 a 2^16th of the least distance of two f16 outputs. l and o carry the factor alike, O (1 / L) has none. A
-// chunk of which a row sees nothing changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot
-// change a bit, nor can it matter which of the two kernels takes a sequence: `split` leaves the spans of a row apart and
-// `merge` joins them. Nor can values that a row does not see, infinities and NaN among them: where a chunk has such values
-// and not every row sees all of it, each row is multiplied by itself, with what it does not see as zeros.
+// q . k is a chain of mma.sync m16n8k16 over d, 16 at a time, ascending; the sums over j are chains of mma
+// over 16 positions each, ascending, of e in two 16-bit parts, the nearest and what it leaves: together 16
+// (bf16) or 22 (f16) bits, so that weights cost no more than f32 arithmetic does. exp(x) is ex2.approx of x
+// log2 e. f16 ends at 2^-24, in the middle of what a softmax needs: there e is 2^15 exp(s_j - m'), at most
+// 2^15 and in both parts exact to 2^-40 of the largest weight: for values near 1 a 2^16th of the least
+// distance of two f16 outputs. l and o carry the factor alike, O (1 / L) has none. A chunk of which a row
+// sees nothing changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot change a
+// bit, nor can it matter which of the two kernels takes a sequence: `split` leaves the spans of a row apart
+// and
+// `merge` joins them. Nor can values that a row does not see, infinities and NaN among them: where a chunk
+// has such values and not every row sees all of it, each row is multiplied by itself, with what it does not
+// see as zeros.
 //
-// q [tokens, heads * k_dim], out [tokens, heads * v_dim], keys and values in pages (paged.cuh) or as rows of matrices
-// (page_size 0: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is zero; rows outside
-// every sequence are not written. A row of work is a (query, head of a group) pair: r = query * group + head, so that one
-// read of a key serves all heads of its group.
+// q [tokens, heads * k_dim], out [tokens, heads * v_dim], keys and values in pages (paged.cuh) or as rows of
+// matrices (page_size 0: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing
+// is zero; rows outside every sequence are not written. A row of work is a (query, head of a group) pair: r =
+// query * group + head, so that one read of a key serves all heads of its group.
 //
 // | entry | block | grid | shared memory (width 128) | registers at most |
 // | --- | --- | --- | --- | --- |
@@ -27,9 +30,10 @@
 // | split | 4 warps, 16 rows | [spans, kv heads x tiles x halves, sequences] | the same, q of 16 rows: 78 KiB | 128 |
 // | merge | a thread per column | [heads, queries, sequences] | none | 64 |
 //
-// Sequences of at most `few` queries belong to `split` and `merge`, the others to `whole` (few = 0: all). Width 256 takes
-// two halves of the value columns. Bytes: `split` reads keys and values once per group, writes and reads 2 + v_dim floats
-// per row and span; `whole` reads keys and values once per 64 rows, from L2.
+// Sequences of at most `few` queries belong to `split` and `merge`, the others to `whole` (few = 0: all).
+// Width 256 takes two halves of the value columns. Bytes: `split` reads keys and values once per group,
+// writes and reads 2 + v_dim floats per row and span; `whole` reads keys and values once per 64 rows, from
+// L2.
 #include "flash.cuh"
 
 constexpr u32 WARPS = 4, THREADS = WARPS * 32;
@@ -79,7 +83,8 @@ struct Tiles {
         return (page * p.kv.kv_heads + kv_head) * p.kv.page_size + position % p.kv.page_size;
     }
 
-    // D columns of 16 rows to rows of D * 2 + 16 bytes: row r is number `number` of lane r; ~0 is a row of zeros.
+    // D columns of 16 rows to rows of D * 2 + 16 bytes: row r is number `number` of lane r; ~0 is a row of
+    // zeros.
     template <u32 D>
     static DEVICE void rows(const T *from, u64 pitch, u32 number, u32 to) {
         u32 lane = threadIdx.x % 32;
@@ -189,7 +194,7 @@ struct Output {
 template <typename T, u32 PITCH>
 DEVICE void weigh(float (&left)[4], float (&right)[4], const u32 (&high)[4], const u32 (&low)[4], u32 v) {
     u32 lane = threadIdx.x % 32, b[4];
-    load_matrices_turned(b, v + lane % 16 * PITCH + lane / 16 * 16);
+    load_matrices_transposed(b, v + lane % 16 * PITCH + lane / 16 * 16);
     Half<T>::mma(left, high, b[0], b[1]);
     Half<T>::mma(left, low, b[0], b[1]);
     Half<T>::mma(right, high, b[2], b[3]);
@@ -207,8 +212,9 @@ DEVICE u32 seen_mask(u32 position, u32 lo, u32 hi) {
     return position + 1 >= lo && position + 1 < hi ? low | 0xffff0000u : low;
 }
 
-// What `weigh` does for a chunk's weights (parts[i]: high, low of 16 positions) and column tiles begin + j * STEP of PAIRS,
-// row by row: values that a row does not see are zeros, whatever lies there. To the bit what that row gives alone.
+// What `weigh` does for a chunk's weights (parts[i]: high, low of 16 positions) and column tiles begin + j *
+// STEP of PAIRS, row by row: values that a row does not see are zeros, whatever lies there. To the bit what
+// that row gives alone.
 template <typename T, u32 PITCH, u32 PAIRS, u32 STEP, u32 N>
 DEVICE void weigh_apart(float (&o)[N][4], const u32 (&parts)[4][8], const Row (&rows)[2], u32 chunk, u32 v, u32 begin) {
     u32 lane = threadIdx.x % 32;
@@ -229,7 +235,7 @@ DEVICE void weigh_apart(float (&o)[N][4], const u32 (&parts)[4][8], const Row (&
             for (u32 j = 0; j < N / 2; j++) {
                 u32 pair = begin + j * STEP, b[4];
                 if (pair >= PAIRS) continue;
-                load_matrices_turned(b, v + i * 16 * PITCH + pair * 32);
+                load_matrices_transposed(b, v + i * 16 * PITCH + pair * 32);
 #pragma unroll
                 for (u32 side = 0; side < 2; side++) {
                     float (&to)[4] = o[2 * j + side];
@@ -248,7 +254,7 @@ template <typename T, u32 KD, u32 VD, u32 HALVES>
 DEVICE void whole(const Flash &p) {
     using Tile = Tiles<T, KD, VD>;
     constexpr u32 ROWS = WARPS * 16, N = VD / 8;
-    after_others();
+    wait_for_dependencies();
     u32 s = blockIdx.z, kv_head = blockIdx.y / HALVES, half = blockIdx.y % HALVES;
     Seq seq = sequence(p, s);
     u32 group = p.heads / p.kv.kv_heads, count_rows = seq.queries * group, first = blockIdx.x * ROWS;
@@ -280,19 +286,19 @@ DEVICE void whole(const Flash &p) {
     u32 stage = 1, next = chunk;
 #pragma unroll 1
     for (bool begun = false; next < hi || begun; begun = next < hi, next += CHUNK, stage ^= 1) {
-        landed<0>();
+        copy_wait<0>();
         __syncthreads();
         if (next < hi) {
             Tile::chunk(p, kv_head, half, number, ring + (stage ^ 1) * Tile::STAGE);
             number = Tile::row_number(p, seq, s, kv_head, next + CHUNK, lo, hi);
         }
-        commit();
+        copy_commit();
         if (!begun) continue;
         chunk = next - CHUNK;
         u32 k = ring + stage * Tile::STAGE, v = k + CHUNK * Tile::K_PITCH;
         float w[8][4], top[2];
         Tile::dot(w, q + warp * 16 * Tile::K_PITCH, k);
-        form(p, w, rows, slope, chunk, top);
+        score(p, w, rows, slope, chunk, top);
         span.rise(top);
         bool apart = is_partial(common, chunk, lo, hi) && any_wild<T, VD / 8, Tile::V_PITCH>(v);
         u32 parts[4][8];
@@ -322,8 +328,8 @@ DEVICE void whole(const Flash &p) {
             span.clear();
         }
     }
-    landed<0>();
-    let_others();
+    copy_wait<0>();
+    launch_dependents();
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
         if (first + warp * 16 + i * 8 + lane / 4 >= count_rows) continue;
@@ -350,7 +356,7 @@ DEVICE void split(const Flash &p) {
     constexpr u32 PAIRS = VD / 16, OWN = (PAIRS + WARPS - 1) / WARPS, W_PITCH = CHUNK * 2 + 16;
     __shared__ float tops[WARPS][16];
     __shared__ __align__(16) u8 weights[2][16 * W_PITCH];
-    after_others();
+    wait_for_dependencies();
     u32 s = blockIdx.z, half = blockIdx.y % HALVES, tile = blockIdx.y / HALVES % p.tiles;
     u32 kv_head = blockIdx.y / HALVES / p.tiles;
     Seq seq = sequence(p, s);
@@ -385,20 +391,20 @@ DEVICE void split(const Flash &p) {
     u32 stage = 1, next = chunk;
 #pragma unroll 1
     for (bool begun = false; next < end || begun; begun = next < end, next += CHUNK, stage ^= 1) {
-        landed<0>();
+        copy_wait<0>();
         __syncthreads();
         if (next < end) {
             Tile::chunk(p, kv_head, half, number, ring + (stage ^ 1) * Tile::STAGE);
             number = Tile::row_number(p, seq, s, kv_head, next + CHUNK, lo, end);
         }
-        commit();
+        copy_commit();
         if (!begun) continue;
         chunk = next - CHUNK;
         u32 k = ring + stage * Tile::STAGE, v = k + CHUNK * Tile::K_PITCH;
         // Each warp scores 16 positions; the largest of a row is everybody's.
         float w[2][4], top[2];
         Tile::dot(w, q, k + warp * 16 * Tile::K_PITCH);
-        form(p, w, rows, slope, chunk + warp * 16, top);
+        score(p, w, rows, slope, chunk + warp * 16, top);
         if (lane % 4 == 0) tops[warp][lane / 4] = top[0], tops[warp][lane / 4 + 8] = top[1];
         __syncthreads();
 #pragma unroll
@@ -442,8 +448,8 @@ DEVICE void split(const Flash &p) {
         }
         if (apart) weigh_apart<T, Tile::V_PITCH, PAIRS, WARPS>(span.o, parts, rows, chunk, v, warp);
     }
-    landed<0>();
-    let_others();
+    copy_wait<0>();
+    launch_dependents();
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
         const Row &row = rows[i];
@@ -473,8 +479,8 @@ DEVICE void split(const Flash &p) {
 // Joins the spans of rows that have several: one thread a column.
 template <typename T>
 DEVICE void merge(const Flash &p) {
-    after_others();
-    let_others();
+    wait_for_dependencies();
+    launch_dependents();
     u32 head = blockIdx.x, query = blockIdx.y, s = blockIdx.z;
     Seq seq = sequence(p, s);
     if (query >= seq.queries || seq.queries > p.few) return;

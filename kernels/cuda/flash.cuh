@@ -1,5 +1,6 @@
-// What both kernels of attention on tensor cores share: parameters, rows of work and what they see, scores from dot
-// products, weights from scores. No entry is here: flash.cu, flashw.90a.cu.
+// What both kernels of attention on tensor cores share: parameters, rows of work and what they see, scores
+// from dot products
+//, weights from scores. No entry is here: flash.cu, flashw.90a.cu.
 #pragma once
 #include "paged.cuh"
 #include "tensor.cuh"
@@ -47,8 +48,8 @@ DEVICE float exp_fast(float x) {
     return r;
 }
 
-// A sequence's part of the step: rows that q has, keys that there are pages and (where any sequence is split) scratch for,
-// whatever bounds and lengths say.
+// A sequence's part of the step: rows that q has, keys that there are pages and (where any sequence is split)
+// scratch for, whatever bounds and lengths say.
 struct Seq {
     u32 first, queries, len;
 };
@@ -72,7 +73,8 @@ DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
     return Row{query, next - 1, lo, hi};
 }
 
-// Keys that all of some rows see, whose bounds ascend: what the first sees to its end, the last from its beginning.
+// Keys that all of some rows see, whose bounds ascend: what the first sees to its end, the last from its
+// beginning.
 struct Common {
     u32 lo, hi;
 };
@@ -85,8 +87,8 @@ DEVICE bool is_partial(const Common &common, u32 chunk, u32 lo, u32 hi) {
     return most(chunk, lo) < common.lo || least(chunk + CHUNK, hi) > common.hi;
 }
 
-// Whether a chunk's values, in rows of PIECES times 16 bytes, have an infinity or NaN among them: times the weight 0 of a row
-// that does not see its position that would be NaN. Asked of partial chunks alone.
+// Whether a chunk's values, in rows of PIECES times 16 bytes, have an infinity or NaN among them: times the
+// weight 0 of a row that does not see its position that would be NaN. Asked of partial chunks alone.
 template <typename T, u32 PIECES, u32 PITCH>
 DEVICE bool any_wild(u32 at) {
     // The bits of an exponent: all set in what is no number.
@@ -101,10 +103,10 @@ DEVICE bool any_wild(u32 at) {
     return __any_sync(0xffffffffu, wild);
 }
 
-// From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST. Returns in `top`
-// the largest of each row among this quad's columns.
+// From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST.
+// Returns in `top` the largest of each row among this quad's columns.
 template <u32 N>
-DEVICE void form(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const float (&slope)[2], u32 chunk, float (&top)[2]) {
+DEVICE void score(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const float (&slope)[2], u32 chunk, float (&top)[2]) {
     u32 lane = threadIdx.x % 32;
     top[0] = top[1] = LOWEST;
 #pragma unroll

@@ -1,24 +1,28 @@
-// Attention over many queries on Hopper: producer and consumer warps, wgmma. Mode `Fast` alone; flash.cu has the rest.
+// Attention over many queries on Hopper: producer and consumer warps, wgmma. Mode `Fast` alone; flash.cu has
+// the rest.
 //
 //   s_j = scale (q . k_j)    capped, with slopes: as flash.cu
 //   per chunk of 64 absolute positions, ascending, from m = lowest, l = o = 0:
 //     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j;   at the end o (1 / l)
 //
-// q . k is a chain of wgmma over d, the sums over j are chains of wgmma of e in the two 16-bit parts of flash.cu (times 2^15 in
-// f16), so results stay within the budgets of flash.cu. The order is another: no spans, and l adds e itself. Infinities and NaN
-// among values that a row does not see do not reach it, as in flash.cu; such a chunk's values are added by FMA.
+// q . k is a chain of wgmma over d, the sums over j are chains of wgmma of e in the two 16-bit parts of
+// flash.cu (times 2^15 in f16), so results stay within the budgets of flash.cu. The order is another: no
+// spans, and l adds e itself. Infinities and NaN among values that a row does not see do not reach it, as in
+// flash.cu; such a chunk's values are added by FMA.
 //
-// q [tokens, heads * D], out [tokens, heads * D], keys and values in pages or as rows, masks, empty rows, rows of work: as
-// flash.cu. Sequences of at most `few` queries are left to its `split` and `merge`.
+// q [tokens, heads * D], out [tokens, heads * D], keys and values in pages or as rows, masks, empty rows,
+// rows of work: as flash.cu. Sequences of at most `few` queries are left to its `split` and `merge`.
 //
-// A block has 128 rows of work of one key head. Warps 0-3 and 4-7 are two warpgroups that multiply, each its 64 rows by every
-// chunk; while one forms weights the other has the tensor cores. Warps 8-11 copy: each 16 positions of every chunk, whose rows
-// its lanes know, by 16-byte cp.async from wherever pages lie (a page may have any size and a position any page, which no
-// tensor map describes), two chunks on their way while a third is handed over. A ring of 4 stages, a barrier full (4 copying
-// warps) and one empty (8 multiplying warps) each. Registers go from those that copy to those that multiply.
+// A block has 128 rows of work of one key head. Warps 0-3 and 4-7 are two warpgroups that multiply, each its
+// 64 rows by every chunk; while one computes weights the other has the tensor cores. Warps 8-11 copy: each 16
+// positions of every chunk, whose rows its lanes know, by 16-byte cp.async from wherever pages lie (a page
+// may have any size and a position any page, which no tensor map describes), two chunks on their way while a
+// third is handed over. A ring of 4 stages, a barrier full (4 copying warps) and one empty (8 multiplying
+// warps) each. Registers go from those that copy to those that multiply.
 //
-// In shared memory q, keys and values lie in tiles of 64 rows by 64 columns, 128 bytes a row, 16-byte pieces swizzled by the row:
-// K-major operands for q . k, and for the values the same bytes read along their columns.
+// In shared memory q, keys and values lie in tiles of 64 rows by 64 columns, 128 bytes a row, 16-byte pieces
+// swizzled by the row: K-major operands for q . k, and for the values the same bytes read along their
+// columns.
 //
 // | entry | block | grid | shared memory (width 128) | registers at entry at most |
 // | --- | --- | --- | --- | --- |
@@ -67,7 +71,7 @@ struct Block {
     // What this thread has written is there for wgmma, once others know of it.
     template <int LEFT>
     static DEVICE void written() {
-        landed<LEFT>();
+        copy_wait<LEFT>();
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 
@@ -103,16 +107,16 @@ struct Block {
         const T *v = reinterpret_cast<const T *>(p.kv.values) + (dense ? kv_head * D : 0);
         u64 k_pitch = dense ? p.k_pitch : D, v_pitch = dense ? p.v_pitch : D;
         u32 position = lo / CHUNK * CHUNK + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 16;
-        u32 slot = 0, parity = 1, ready = 0;
+        u32 slot = 0, phase = 1, ready = 0;
 #pragma unroll 1
         for (u32 chunk = 0; chunk < chunks; chunk++, position += CHUNK) {
             u32 number = row_number(position);
-            barrier_wait(empty + slot * 8, parity);
+            barrier_wait(empty + slot * 8, phase);
             rows(k, k_pitch, number, ring + slot * STAGE);
             rows(v, v_pitch, number, ring + slot * STAGE + TILE);
-            commit();
+            copy_commit();
             slot = slot + 1 == STAGES ? 0 : slot + 1;
-            parity ^= slot == 0;
+            phase ^= slot == 0;
             if (chunk >= AHEAD) {
                 written<AHEAD>();
                 hand_over(ready);
@@ -138,13 +142,13 @@ struct Block {
             u32 query = there ? at / group : 0, head = kv_head * group + (there ? at % group : 0);
             eight(q + half * TILE + place(r, c), row_of<T>(p.q, seq.first + query) + head * D + c, there, wide);
         }
-        commit();
+        copy_commit();
         written<0>();
         asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
     }
 
-    // o += e v for a chunk's weights e of scores w, key by key, each row what it sees: where values that some row does not see
-    // are infinite or NaN. Lane t of four has the scores of keys 8 n + 2 t and the next.
+    // o += e v for a chunk's weights e of scores w, key by key, each row what it sees: where values that some
+    // row does not see are infinite or NaN. Lane t of four has the scores of keys 8 n + 2 t and the next.
     DEVICE void weigh_apart(float (&o)[D / 2], const float (&w)[32], const float (&m)[2], const Row (&row)[2], u32 begin, u32 v) {
         float e[2][32];
 #pragma unroll
@@ -189,24 +193,24 @@ struct Block {
 #pragma unroll
         for (u32 i = 0; i < D / 2; i++) o[i] = 0.0f;
         u64 queries = operand<16, 1024, 1>(q + half * TILE);
-        u32 slot = 0, parity = 0;
+        u32 slot = 0, phase = 0;
 #pragma unroll 1
         for (u32 chunk = 0; chunk < chunks; chunk++) {
-            barrier_wait(full + slot * 8, parity);
+            barrier_wait(full + slot * 8, phase);
             u64 keys = operand<16, 1024, 1>(ring + slot * STAGE);
             u64 values = operand<8192, 1024, 1>(ring + slot * STAGE + TILE);
             float w[32], top[2];
-            products_begin();
+            wgmma_fence();
             multiply_first<T, 64>(w, queries, keys);
 #pragma unroll
             for (u32 d = 1; d < D / 16; d++) {
                 u32 at = (d / 4 * 8192 + d % 4 * 32) / 16;
                 multiply<T, 64>(w, queries + at, keys + at);
             }
-            products_end();
-            products_wait<0>();
+            wgmma_commit();
+            wgmma_wait<0>();
             settled(w);
-            form(p, reinterpret_cast<float(&)[8][4]>(w), row, slope, (lo / CHUNK + chunk) * CHUNK, top);
+            score(p, reinterpret_cast<float(&)[8][4]>(w), row, slope, (lo / CHUNK + chunk) * CHUNK, top);
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 float next = fmaxf(m[i], top[i]), a = exp_fast(sub(m[i], next));
@@ -228,19 +232,19 @@ struct Block {
             if (is_partial(common, begin, lo, hi) && any_wild<T, D / 8, D * 2>(v)) {
                 weigh_apart(o, w, m, row, begin, v);
             } else {
-                products_begin();
+                wgmma_fence();
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) {
-                    multiply_turned<T, D>(o, high[i], values + i * 2048 / 16);
-                    multiply_turned<T, D>(o, low[i], values + i * 2048 / 16);
+                    multiply_transposed<T, D>(o, high[i], values + i * 2048 / 16);
+                    multiply_transposed<T, D>(o, low[i], values + i * 2048 / 16);
                 }
-                products_end();
-                products_wait<0>();
+                wgmma_commit();
+                wgmma_wait<0>();
                 settled(o);
             }
             if (lane == 0) barrier_arrive(empty + slot * 8);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
-            parity ^= slot == 0;
+            phase ^= slot == 0;
         }
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
@@ -262,7 +266,7 @@ struct Block {
         lo = row_at(p, seq, first / group).lo, hi = row_at(p, seq, last / group).hi;
         chunks = hi > lo ? over(hi - lo / CHUNK * CHUNK, CHUNK) : 0;
         if (threadIdx.x == 0) {
-            for (u32 i = 0; i < STAGES; i++) barrier_make(full + i * 8, 4), barrier_make(empty + i * 8, 8);
+            for (u32 i = 0; i < STAGES; i++) barrier_init(full + i * 8, 4), barrier_init(empty + i * 8, 8);
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();
@@ -276,7 +280,8 @@ struct Block {
     }
 };
 
-// An entry; a launch's shared memory is that of q, RING, the barriers, and 1 KiB to begin at a multiple of one.
+// An entry; a launch's shared memory is that of q, RING, the barriers, and 1 KiB to begin at a multiple of
+// one.
 #define WHOLE(T, NAME, D)                                                                                              \
     extern "C" __global__ void __launch_bounds__(384, 1) flashw_whole_##NAME##_##D(const __grid_constant__ Flash p) {  \
         begin();                                                                                                       \

@@ -1,4 +1,5 @@
-// Linear layers with 16-bit weights on tensor cores (the order of sums, the packed weights and all arithmetic: gemm.cuh).
+// Linear layers with 16-bit weights on tensor cores (the order of sums, the packed weights and all
+// arithmetic: gemm.cuh).
 //
 //   skinny   1 to 64 rows, bound by the bytes of the weight: each is read once per block row, x once per tile from L2
 //   dense    many rows, bound by mma.sync (on Hopper in mode `Fast`: gemmw.90a.cu)
@@ -15,9 +16,10 @@
 // | small | 4 warps of 32 x 32 | 64 x 64 | 4 stages of 64 values, 64 KiB | 136 |
 // | wide | 8 warps of 64 x 32 | 128 x 128 | 3 stages of 64 values, 96 KiB | 208 |
 //
-// 96 KiB let a block run on every device from compute_80 on, and two on one SM of an H100: 84 to 72 KiB each are on their
-// way while a stage of a skinny kernel is multiplied (an H100 wants 23 KiB per SM at least). `wide` reads 6 KiB of shared
-// memory for 32 mma: at 128 bytes a clock that feeds 1365 of the 2048 multiply-adds of an H100's SM, what mma.sync reaches.
+// 96 KiB let a block run on every device from compute_80 on, and two on one SM of an H100: 84 to 72 KiB each
+// are on their way while a stage of a skinny kernel is multiplied (an H100 wants 23 KiB per SM at least).
+// `wide` reads 6 KiB of shared memory for 32 mma: at 128 bytes a clock that feeds 1365 of the 2048
+// multiply-adds of an H100's SM, what mma.sync reaches.
 #include "gemm_dense.cuh"
 #include "gemm_skinny.cuh"
 

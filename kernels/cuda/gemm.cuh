@@ -1,5 +1,5 @@
-// Products with packed weights on tensor cores: out = x w^T and what follows it. No entry is here: gemm.cu has those for
-// plain weights, gemmq.cu for quantized ones. Mode `Invariant`.
+// Matmuls with packed weights on tensor cores: out = x w^T and what follows it. No entry is here: gemm.cu has
+// those for plain weights, gemmq.cu for quantized ones. Mode `Invariant`.
 //
 //   sum[r, n]  = l0 + l1 + .. + l7, from +0, one after the other: the leaves of K
 //   leaf       = a chain of mma.sync m16n8k16 from +0, 16 values of k each, ascending
@@ -7,26 +7,28 @@
 //                with an offset  leaf = m * (chain over x alone) + that
 //   y          = round(sum + bias), then one of: y; round(act(y)); round(out + y); round(act(y_gate) * y_up)
 //
-// The order depends on K and on where the leaves begin (`Gemm::leaves`, made by the host from K alone): every kernel here,
-// whatever its tiles, gives a row the same bits, alone or in any batch. d and m never touch the weight itself: |q| <= 128
-// is exact in both 16-bit types and every product is exact in f32, so a sum is as good as one over decoded weights.
+// The order depends on K and on where the leaves begin (`Gemm::leaves`, made by the host from K alone): every
+// kernel here, whatever its tiles, gives a row the same bits, alone or in any batch. d and m never touch the
+// weight itself: |q| <= 128 is exact in both 16-bit types and every product is exact in f32, so a sum is as
+// good as one over decoded weights.
 //
-// **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros beyond n and k.
-// The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of 32 values:
+// **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros
+// beyond n and k. The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of
+// 32 values:
 //   plain      1024 bytes a half: [rows 0-7, rows 8-15][8 values of k, 4 times][row][8 values]: 8 x 8 matrices
 //   bytes       512 bytes a half: [lane][16 codes]         code + 128
 //   nibbles     256 bytes a half: [lane][16 codes]         code + 8
-// so that a warp's loads (ldmatrix, 16 bytes a lane) are one run. Codes stand where mma's A operand wants them: lane (g, t)
-// has k = 16s + 2t + {0, 1} of step s as the low and 8 more as the high columns. Which products share an mma is the same in
-// every kernel here, and that is all the order needs.
-// Scales: [tile][group][g] of d(g), d(g + 8) and, with offsets, m(g), m(g + 8), all f16. Groups are 32 values or a whole
-// number of units. Codes of five bits are nibbles (code + 16 in all), and their fifth bits stand behind their group's scales,
-// 64 bytes: [lane] of 8 low columns' bits, 8 high columns' bits.
+// so that a warp's loads (ldmatrix, 16 bytes a lane) are one run. Codes stand where mma's A operand wants
+// them: lane (g, t) has k = 16s + 2t + {0, 1} of step s as the low and 8 more as the high columns. Which
+// products share an mma is the same in every kernel here, and that is all the order needs.
+// Scales: [tile][group][g] of d(g), d(g + 8) and, with offsets, m(g), m(g + 8), all f16. Groups are 32 values
+// or a whole number of units. Codes of five bits are nibbles (code + 16 in all), and their fifth bits stand
+// behind their group's scales, 64 bytes: [lane] of 8 low columns' bits, 8 high columns' bits.
 // A tile of a *gated* weight holds 8 gate rows and the 8 up rows that go with them.
 //
-// x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k counts as zero. In
-// shared memory it lies in eights of rows by 32 values, piece c (8 values) of row r at 64 r + 16 (c ^ r / 2 % 4): each
-// ldmatrix, which gives B of two steps, takes every bank once.
+// x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k
+// counts as zero. In shared memory it lies in eights of rows by 32 values, piece c (8 values) of row r at 64
+// r + 16 (c ^ r / 2 % 4): each ldmatrix, which gives B of two steps, takes every bank once.
 #pragma once
 #include "tensor.cuh"
 
@@ -45,7 +47,7 @@ struct Gemm {
     u32 group_units;
     // Groups of a tile.
     u32 groups;
-    u32 form;
+    u32 encoding;
     u32 elem;
     u32 elem_out;
     // Whether tiles hold gate and up rows.
@@ -61,11 +63,11 @@ constexpr u32 THEN_ACT = 1;
 constexpr u32 THEN_ADD = 2;
 constexpr u32 THEN_GATE = 3;
 
-// ---- Weight forms ----------------------------------------------------------------------------------------------------
+// ---- Weight encodings ----------------------------------------------------------------------------------------------------
 
-// HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; OFFSET: whether those have m; HALVES:
-// of a ring's stage in the skinny kernel; `fragment`: A of both steps of a half that lies at `half`, whose group's scales lie
-// at `scales`.
+// HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; OFFSET: whether those
+// have m; HALVES: of a ring's stage in the skinny kernel; `fragment`: A of both steps of a half that lies at
+// `half`, whose group's scales lie at `scales`.
 struct Plain {
     static constexpr u32 HALF = 1024, SCALES = 0, HALVES = 1;
     static constexpr bool OFFSET = false;
@@ -94,7 +96,7 @@ template <bool M>
 struct Nibbles {
     static constexpr u32 HALF = 256, SCALES = M ? 64 : 32, HALVES = 2;
     static constexpr bool OFFSET = M;
-    // Codes of the forms with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
+    // Codes of the encodings with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
     static constexpr float SHIFT = 8.0f;
     template <typename T>
     static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
@@ -105,7 +107,8 @@ struct Nibbles {
     }
 };
 
-// Nibbles 0 and 4 of v with bits 4 and 20 of `high` as fifth bits, less 16: first 128 (bf16) or 1024 (f16) more.
+// Nibbles 0 and 4 of v with bits 4 and 20 of `high` as fifth bits, less 16: first 128 (bf16) or 1024 (f16)
+// more.
 template <typename T>
 DEVICE u32 fives(u32 v, u32 high);
 template <>
@@ -150,7 +153,7 @@ DEVICE u32 place_of_piece(u32 i) { return i / 4 * 64 + (i % 4 ^ i / 8 % 4) * 16;
 template <typename T, typename F, u32 MT, u32 NT>
 struct Sums {
     static constexpr bool SCALED = F::SCALES > 0, OFFSET = F::OFFSET;
-    // The leaf, and in quantized forms the group's chain and that of x alone.
+    // The leaf, and in quantized encodings the group's chain and that of x alone.
     float leaf[MT][NT][4];
     float chain[SCALED ? MT : 1][SCALED ? NT : 1][4];
     float ones[OFFSET ? NT : 1][4];
@@ -181,8 +184,8 @@ struct Sums {
         }
     }
 
-    // 32 values of k: weights of tile i at `w + i * w_pitch`, their group's scales at `s_at + i * s_pitch`, the first eight of
-    // rows of x at `x`.
+    // 32 values of k: weights of tile i at `w + i * w_pitch`, their group's scales at `s_at + i * s_pitch`,
+    // the first eight of rows of x at `x`.
     DEVICE void half(u32 w, u32 w_pitch, u32 s_at, u32 s_pitch, u32 x, u32 lane) {
         u32 b[NT][4];
         x += place_of_piece(lane % 8 * 4 + lane / 8);
@@ -254,7 +257,8 @@ struct Sums {
 
 // ---- Copies ----------------------------------------------------------------------------------------------------------
 
-// 8 values of x from (row, k) to shared memory where rows do not begin at multiples of 16 bytes; beyond the matrix zeros.
+// 8 values of x from (row, k) to shared memory where rows do not begin at multiples of 16 bytes; beyond the
+// matrix zeros.
 template <typename T>
 DEVICE void copy_single(const Gemm &p, u32 row, u32 k, u32 to) {
     u32 count = row < p.x.rows && k < p.k ? least(p.k - k, 8u) : 0;
@@ -274,8 +278,8 @@ DEVICE bool wide_rows(const Gemm &p) {
 
 // ---- After the sum ---------------------------------------------------------------------------------------------------
 
-// Sums in shared memory, for what comes after them: [part][row][feature], `PITCH` floats a row. Parts are leaves, in
-// order.
+// Sums in shared memory, for what comes after them: [part][row][feature], `PITCH` floats a row. Parts are
+// leaves, in order.
 template <u32 TILES>
 struct Board {
     static constexpr u32 PITCH = 16 * TILES + 4;

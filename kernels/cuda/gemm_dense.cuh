@@ -1,7 +1,8 @@
 // Many rows: the kernel behind the entries small and wide of gemm.cu and gemmq.cu.
 //
-// A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that all fill and all
-// read: one barrier a unit. Leaves are added as they end. Reads of both operands take every bank once.
+// A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that
+// all fill and all read: one barrier a unit. Leaves are added as they end. Reads of both operands take every
+// bank once.
 #pragma once
 #include "gemm.cuh"
 
@@ -114,12 +115,12 @@ struct Dense {
         u32 lane = pinned(threadIdx.x % 32), warp = threadIdx.x / 32, wm = warp % MW, wn = warp / MW;
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1 && i < all; i++) copy_weights();
-        after_others();
-        let_others();
+        wait_for_dependencies();
+        launch_dependents();
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1; i++) {
             if (i < all) copy_rows();
-            commit();
+            copy_commit();
         }
         u32 w_own = pinned(wm * MT * W), x_own = pinned(TILES * (W + S) + wn * NT * 512);
         Sums<T, F, MT, NT> sums;
@@ -131,13 +132,13 @@ struct Dense {
         u32 leaf = 0, leaf_end = p.leaves[1], next = 0, at = ring;
 #pragma unroll 1
         for (u32 unit = 0; unit < all; unit++) {
-            landed<STAGES - 2>();
+            copy_wait<STAGES - 2>();
             __syncthreads();
             if (units < all) {
                 copy_weights();
                 copy_rows();
             }
-            commit();
+            copy_commit();
             u32 w = at + w_own, scale = at + TILES * W + wm * MT * S, x = at + x_own;
             bool small = F::SCALES > 0 && group_units == 0;
             if (F::SCALES > 0 && !small && unit == next) {
@@ -162,7 +163,7 @@ struct Dense {
             }
             at = after(at, 0);
         }
-        landed<0>();
+        copy_wait<0>();
         __syncthreads();
         Board<TILES>::put(board, 0, ROWS, wm * MT, wn * NT * 8, total, lane);
         __syncthreads();

@@ -1,8 +1,9 @@
 // 1 to 64 rows: the kernel behind the entries n8 to n64 of gemm.cu and gemmq.cu.
 //
-// A block has MT tiles of outputs and 8 NT rows; each of its warps has 8 / WARPS leaves, one after the other, and a ring of
-// its own that only it fills and reads: no barrier until the leaves are added. Weights are on their way before the wait for
-// earlier launches. Whatever a stage needs is a running pointer: next to the mma and the decoding there is little else.
+// A block has MT tiles of outputs and 8 NT rows; each of its warps has 8 / WARPS leaves, one after the other,
+// and a ring of its own that only it fills and reads: no barrier until the leaves are added. Weights are on
+// their way before the wait for earlier launches. Whatever a stage needs is a running pointer: next to the
+// mma and the decoding there is little else.
 #pragma once
 #include "gemm.cuh"
 
@@ -129,12 +130,12 @@ struct Skinny {
         clear_rows();
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1 && i < total; i++) copy_weights();
-        after_others();
-        let_others();
+        wait_for_dependencies();
+        launch_dependents();
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1; i++) {
             if (i < total) copy_rows();
-            commit();
+            copy_commit();
         }
         Sums<T, F, MT, NT> sums;
         float before[MT][NT][4];
@@ -146,13 +147,13 @@ struct Skinny {
         u32 next = 0, at = ring, lane_bytes = lane * 16;
 #pragma unroll 1
         for (u32 i = 0; i < total; i++) {
-            landed<STAGES - 2>();
+            copy_wait<STAGES - 2>();
             __syncwarp();
             if (copied < total) {
                 copy_weights();
                 copy_rows();
             }
-            commit();
+            copy_commit();
             // Of the stage, not of this lane.
             u32 stage = at - lane_bytes;
             bool small = F::SCALES > 0 && group_stages == 0;
@@ -178,7 +179,7 @@ struct Skinny {
             }
             at = after(at);
         }
-        landed<0>();
+        copy_wait<0>();
         __syncthreads();
         u32 leaf = threadIdx.x / 32 * OWN;
         if constexpr (OWN > 1) Board<MT>::put(board, leaf, ROWS, 0, 0, before, lane);

@@ -1,5 +1,5 @@
-// Linear layers with quantized weights on tensor cores, decoded in registers (the order of sums, the packed weights, how
-// scales and offsets join in and all arithmetic: gemm.cuh).
+// Linear layers with quantized weights on tensor cores, decoded in registers (the order of sums, the packed
+// weights, how scales and offsets join in and all arithmetic: gemm.cuh).
 //
 //   int8    d q            Q8_0, int8         bytes of 1 + 2 / group per weight
 //   int8a   d q + m        int8a              1 + 4 / group
@@ -8,8 +8,8 @@
 //   int5    d (q - 16)     Q5_0               11/16
 //   int5a   d q + m        Q5_1               3/4
 //
-// x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32. Bytes: the weight
-// once for each block row, 2 rows k for each 16 (n32: 32, wide: 128) outputs, out.
+// x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32. Bytes:
+// the weight once for each block row, 2 rows k for each 16 (n32: 32, wide: 128) outputs, out.
 // Logic operations a weight: 2.5 (bytes to bf16), 1 (bytes to f16), 1.25 (nibbles), 2.4 (five bits).
 //
 // | entry | block | tile of outputs x rows | ring | registers at most |

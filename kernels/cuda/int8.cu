@@ -1,16 +1,20 @@
-// Products of `w8a8`: rows of x become bytes with a scale for every 32 values, products of bytes are summed as integers.
+// Matmuls of `w8a8`: rows of x become bytes with a scale for every 32 values, products of bytes are summed as
+// integers.
 //
 //   sum_b  = sum over a block's 32 k of codes_x codes_w                     exact
 //   leaf   = the chain  acc = madd(dx_b dw_b, sum_b, acc)  over its blocks  (the grain is a multiple of 32)
 //   out    = the tree of 8 leaves + bias, and what follows, as in linear.cu
 //
 // Integers have no order, so tensor cores and dp4a give the same bits: those of the CPU, in every mode.
-// x [rows, k], w [n, k] as codes [n, k] and, behind them, scales [n, k / 32 rounded up to 8] f16; out [rows, n].
+// x [rows, k], w [n, k] as codes [n, k] and, behind them, scales [n, k / 32 rounded up to 8] f16; out [rows,
+// n].
 //
-// few    up to 15 rows. As the strict product: a warp is a leaf, a lane an output. A warp quantizes the block of x at hand
-//        itself, a few shuffles beside the 32 outputs' 32 bytes. Bytes: w once per 4 rows.
-// rows   quantizes rows for `dense`: a block per row. Where a norm stands before the product it has done that (norm.cu).
-// dense  mma.sync m16n8k32, tile of 64 rows x 128 outputs (a gate: 64 of both halves), 8 warps of 32 x 32, a ring of 3
+// few    up to 15 rows. As the strict matmul: a warp is a leaf, a lane an output. A warp quantizes the block
+// of x at hand
+//        itself, a few shuffles next to the 32 outputs' 32 bytes. Bytes: w once per 4 rows.
+// rows   quantizes rows for `dense`: a block per row. Where a norm stands before the matmul it has done that
+// (norm.cu). dense  mma.sync m16n8k32, tile of 64 rows x 128 outputs (a gate: 64 of both halves), 8 warps of
+// 32 x 32, a ring of 3
 //        stages of 128 k: 78 KiB. A fragment of sums begins at 1.5 * 2^23 as an integer, which makes its bits those of the
 //        float 1.5 * 2^23 + sum: a subtraction instead of a conversion, exact up to 2^22 (a sum is at most 32 * 127 * 128).
 //        Three f32 instructions per sum of 32 products bound it: 1365 products a clock of an H100's SM, as bf16 through
@@ -49,7 +53,7 @@ template <>
 struct Sums<Bytes> {
     // Leaves are whole blocks, so a warp's lanes are always in step.
     template <u32 ROWS, typename R>
-    static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, ProductShared<ROWS> &shared) {
+    static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, MatmulShared<ROWS> &shared) {
         u32 lane = threadIdx.x % 32, leaf = threadIdx.x / 32;
         u32 from = leaf_start(p.weight.cols, p.grain, leaf), to = leaf_start(p.weight.cols, p.grain, leaf + 1);
         u64 n = least(first + lane, limit - 1);
@@ -228,12 +232,12 @@ extern "C" __global__ void __launch_bounds__(256) int8_dense(const __grid_consta
     Copies copies(p, row, first, half);
 #pragma unroll 1
     for (u32 i = 0; i < STAGES - 1 && i < units; i++) copies.weights(ring + i * STAGE);
-    after_others();
-    let_others();
+    wait_for_dependencies();
+    launch_dependents();
 #pragma unroll 1
     for (u32 i = 0; i < STAGES - 1; i++) {
         if (i < units) copies.rows(ring + i * STAGE);
-        commit();
+        copy_commit();
     }
     u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     u32 wm = threadIdx.x / 32 % 2 * 32, wn = threadIdx.x / 64 * 32;
@@ -252,14 +256,14 @@ extern "C" __global__ void __launch_bounds__(256) int8_dense(const __grid_consta
     leaves();
 #pragma unroll 1
     for (u32 unit = 0; unit < units; unit++) {
-        landed<STAGES - 2>();
+        copy_wait<STAGES - 2>();
         __syncthreads();
         if (unit + STAGES - 1 < units) {
             u32 to = ring + (unit + STAGES - 1) % STAGES * STAGE;
             copies.weights(to);
             copies.rows(to);
         }
-        commit();
+        copy_commit();
         u32 at = unit % STAGES * STAGE;
         u32 here = least(blocks - done, UNIT_BLOCKS);
 #pragma unroll 1
@@ -302,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(256) int8_dense(const __grid_consta
             leaves();
         }
     }
-    landed<0>();
+    copy_wait<0>();
     __syncthreads();
     float *board = reinterpret_cast<float *>(memory);
     tree.each([&](u32 m, u32 n, u32 i) {

@@ -1,5 +1,6 @@
-// Quantized activations: how 32 consecutive values of a row become signed bytes and a scale (`quant::activation`), and
-// how rows of them lie in memory. Shared by int8.cu and norm.cu, whose rows may be quantized as they are stored.
+// Quantized activations: how 32 consecutive values of a row become signed bytes and a scale
+// (`quant::activation`), and how rows of them lie in memory. Shared by int8.cu and norm.cu, whose rows may be
+// quantized as they are stored.
 #pragma once
 #include "device.cuh"
 
@@ -29,8 +30,8 @@ DEVICE u32 code_of(float v, float factor, u32 top) {
     return top >= LEAST_TOP ? (u32)__float2int_rn(mul(v, factor)) & 0xffu : 0u;
 }
 
-// Quantizes N values of a row from column c on: a multiple of N, as many blocks as the row has. 32 / N neighbouring lanes
-// come here together, with the values of one block.
+// Quantizes N values of a row from column c on: a multiple of N, as many blocks as the row has. 32 / N
+// neighbouring lanes come here together, with the values of one block.
 template <u32 N>
 DEVICE void quantize(const Codes &to, u32 cols, u32 row, u32 c, const float (&v)[N]) {
     constexpr u32 LANES = SPAN / N;

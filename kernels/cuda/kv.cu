@@ -7,11 +7,12 @@
 //   turned  rows of q | k | v: every head of q and k is normed (where asked), turned by its row's position (where asked) and
 //           stored in place, k and v are appended. Rounds where norm, rope and append one after the other would.
 //
-// Bytes: every element read once and written once (turned: k twice). Launch: a thread takes 8 elements of one head where both
-// widths are multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a row, rows]. turned: a warp per token
-// and head, which lies in shared memory as f32 between the steps; blocks of 4 heads, grid [heads / 4, tokens].
+// Bytes: every element read once and written once (turned: k twice). Launch: a thread takes 8 elements of one
+// head where both widths are multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a row,
+// rows]. turned: a warp per token and head, which lies in shared memory as f32 between the steps; blocks of 4
+// heads, grid [heads / 4, tokens].
 #include "paged.cuh"
-#include "turn.cuh"
+#include "rotate.cuh"
 
 struct Append {
     MatView k;
@@ -38,7 +39,8 @@ struct Copy {
     u32 reserved;
 };
 
-// Which part of a row a thread moves: `unit` elements of a key or value head, at column `column` of the row of k or v.
+// Which part of a row a thread moves: `unit` elements of a key or value head, at column `column` of the row
+// of k or v.
 struct Part {
     bool is_key;
     u32 head;
@@ -138,7 +140,7 @@ constexpr u32 NORM = 1;
 constexpr u32 LAYER = 2;
 constexpr u32 PLUS_ONE = 4;
 
-struct Turned {
+struct RotateAppend {
     MatView qkv;
     KvView kv;
     HeadNorm q_norm;
@@ -197,7 +199,7 @@ DEVICE void norm(const HeadNorm &norm, float *x, u32 width) {
 }
 
 template <typename T>
-DEVICE void turned(const Turned &p) {
+DEVICE void rotate_append(const RotateAppend &p) {
     extern __shared__ __align__(16) float heads[];
     constexpr u32 N = Wide<T>::N;
     begin();
@@ -236,7 +238,7 @@ DEVICE void turned(const Turned &p) {
                 for (u32 i = lane; i < p.pairs; i += 32) {
                     u32 first = p.interleaved ? 2 * i : i, second = p.interleaved ? first + 1 : i + p.pairs;
                     float a = x[first], b = x[second];
-                    turn(a, b, cos[i], sin[i]);
+                    rotate(a, b, cos[i], sin[i]);
                     x[first] = rounded<T>(a);
                     x[second] = rounded<T>(b);
                 }
@@ -265,6 +267,6 @@ DEVICE void turned(const Turned &p) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) kv_turned_f32(const __grid_constant__ Turned p) { turned<float>(p); }
-extern "C" __global__ void __launch_bounds__(128) kv_turned_f16(const __grid_constant__ Turned p) { turned<f16>(p); }
-extern "C" __global__ void __launch_bounds__(128) kv_turned_bf16(const __grid_constant__ Turned p) { turned<bf16>(p); }
+extern "C" __global__ void __launch_bounds__(128) kv_rotated_f32(const __grid_constant__ RotateAppend p) { rotate_append<float>(p); }
+extern "C" __global__ void __launch_bounds__(128) kv_rotated_f16(const __grid_constant__ RotateAppend p) { rotate_append<f16>(p); }
+extern "C" __global__ void __launch_bounds__(128) kv_rotated_bf16(const __grid_constant__ RotateAppend p) { rotate_append<bf16>(p); }

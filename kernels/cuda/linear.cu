@@ -1,11 +1,11 @@
-// out = x w^T + bias, strict: x [rows, k], w [n, k] in any format (quantized activations: int8.cu), out [rows, n]; then
-// nothing, an activation, a sum with what the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
+// out = x w^T + bias, strict: x [rows, k], w [n, k] in any format (quantized activations: int8.cu), out
+// [rows, n]; then nothing, an activation, a sum with what the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
 //
-// Bytes: the weight once per 4 rows of x, or 16, x once per 32 outputs. Weights in file order are read 32 rows apart (whole
-// sectors over a few steps, not coalesced: these kernels are for bits, gemm.cu is for speed); `columns` are f32 weights
-// packed so that a warp reads whole lines.
-// Launch: blocks of 256 = 8 leaves x 32 outputs; grid [rows / 4 (or 16: `many`), outputs / 32], so that blocks that run side
-// by side share the weight.
+// Bytes: the weight once per 4 rows of x, or 16, x once per 32 outputs. Weights in file order are read 32
+// rows apart (whole sectors over a few steps, not coalesced: these kernels are for bits, gemm.cu is for
+// speed); `columns` are f32 weights packed so that a warp reads whole lines.
+// Launch: blocks of 256 = 8 leaves x 32 outputs; grid [rows / 4 (or 16: `many`), outputs / 32], so that
+// blocks that run side by side share the weight.
 #include "strict.cuh"
 
 #define ENTRY(W, NAME)                                                                                                 \

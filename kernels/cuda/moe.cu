@@ -4,12 +4,13 @@
 //            and their weights: softmax e / s or sigmoid, renormalised or not, times a scale. A warp per token.
 //   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert, ascending.
 //            A warp per expert looks through all slots twice: no atomics, so the order is what it must be.
-//   linear   every slot's product with its expert's weight [experts * n, k], in the order of the contract: blocks of 32 outputs
+//   linear   every slot's matmul with its expert's weight [experts * n, k], in the order of the contract: blocks of 32 outputs
 //            by 4 slots (or 16) of one expert; a block finds its expert from the bounds on the device.
 //   combine  out[t] = chain over j of madd(weights[t, j], y[t top_k + j], acc), added to out[t] where asked.
 //
-// Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out once.
-#include "product.cuh"
+// Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out
+// once.
+#include "matmul.cuh"
 
 constexpr u32 MOST_CHOSEN = 64;
 
@@ -143,7 +144,7 @@ struct ExpertLinear {
 
 template <typename W, u32 ROWS>
 DEVICE void experts(const ExpertLinear &p) {
-    __shared__ ProductShared<ROWS> shared;
+    __shared__ MatmulShared<ROWS> shared;
     __shared__ u32 place[3];
     begin();
     const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
@@ -184,7 +185,7 @@ DEVICE void experts(const ExpertLinear &p) {
     u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = slots / p.x.rows;
     u64 begin = (u64)expert * outputs;
     u32 first = blockIdx.y * TILE_OUTPUTS, n = first + lane;
-    product<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return least(order[from + i], slots - 1) / per_row; }, begin + first,
+    matmul<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return least(order[from + i], slots - 1) / per_row; }, begin + first,
                begin + outputs, shared);
     __syncthreads();
     for (u32 r = warp; r < count; r += 8) {

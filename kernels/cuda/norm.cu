@@ -3,17 +3,19 @@
 //   rms     y = ((x r) w)                 r = 1 / sqrt(sum(x^2) / n + eps)                     (1 + w where asked)
 //   layer   y = madd((x - mean) r, w, b)  mean = sum(x) / n, r = 1 / sqrt(sum((x - mean)^2) / n + eps)
 //   add     x = round(x + add) is stored first, and the norm reads what was stored
-//   codes   y as stored, quantized row by row for the product of `w8a8` that follows (int8.cuh): optional
+//   codes   y as stored, quantized row by row for the matmul of `w8a8` that follows (int8.cuh): optional
 //
-// x, add, out [rows, parts * width]: every part of `width` columns is normed for itself (a head, or the row). weight and
-// bias [width] f32. `out` may be the memory of `x`. Bytes: a row read once and written once from memory (read again from
-// L1), with the sum read twice and written twice.
+// x, add, out [rows, parts * width]: every part of `width` columns is normed for itself (a head, or the row).
+// weight and bias [width] f32. `out` may be the memory of `x`. Bytes: a row read once and written once from
+// memory (read again from L1), with the sum read twice and written twice.
 //
-// `strict`: sums have the contract's 8 leaves, one chain each, by 8 lanes of a warp; the rest of the block moves data. The
-// chain of width / 8 steps is the kernel's time (width 4096: about 512 multiply-adds, 1.2 microseconds).
-// `fast` (wide parts only: the chain of a narrow one is short): every thread sums its columns, the threads' sums go through a
-// tree. The order depends on `width` alone.
-// Launch: `wide`: a block of 256 threads per part; `narrow` (width at most 512): a warp per part, 4 warps a block.
+// `strict`: sums have the contract's 8 leaves, one chain each, by 8 lanes of a warp; the rest of the block
+// moves data. The chain of width / 8 steps is the kernel's time (width 4096: about 512 multiply-adds, 1.2
+// microseconds).
+// `fast` (wide parts only: the chain of a narrow one is short): every thread sums its columns, the threads'
+// sums go through a tree. The order depends on `width` alone.
+// Launch: `wide`: a block of 256 threads per part; `narrow` (width at most 512): a warp per part, 4 warps a
+// block.
 #include "int8.cuh"
 
 struct Norm {
@@ -31,7 +33,8 @@ struct Norm {
     u32 elem;
     u32 strict;
     u32 reserved;
-    // Where the rows of out go as bytes, too, for the product of `w8a8` that follows: one part, width a multiple of 32.
+    // Where the rows of out go as bytes, too, for the matmul of `w8a8` that follows: one part, width a
+    // multiple of 32.
     Codes codes;
 };
 
@@ -42,7 +45,7 @@ struct Group {
     static constexpr u32 GROUPS = NARROW ? 4 : 1;
     static DEVICE u32 own() { return NARROW ? threadIdx.x % 32 : threadIdx.x; }
     static DEVICE u32 number() { return NARROW ? threadIdx.x / 32 : 0; }
-    static DEVICE void meet() {
+    static DEVICE void sync() {
         if (NARROW) {
             __syncwarp();
         } else {
@@ -77,7 +80,8 @@ DEVICE float total(const T *row, u32 width, bool wide, float *scratch, F step) {
     u32 t = Group<NARROW>::own();
     if (STRICT) {
         if (t < 32) {
-            // Lanes of a leaf's number run its chain; lanes beyond 7 have nothing and only take part in the exchange.
+            // Lanes of a leaf's number run its chain; lanes beyond 7 have nothing and only take part in the
+            // exchange.
             float acc = 0.0f;
             if (t < LEAVES) acc = chain(row, leaf_start(width, 1, t), leaf_start(width, 1, t + 1), wide, step);
             acc = tree_of_lanes(acc);
@@ -105,9 +109,9 @@ DEVICE float total(const T *row, u32 width, bool wide, float *scratch, F step) {
             if (t == 0) scratch[0] = sum;
         }
     }
-    Group<NARROW>::meet();
+    Group<NARROW>::sync();
     float sum = scratch[0];
-    Group<NARROW>::meet();
+    Group<NARROW>::sync();
     return sum;
 }
 
@@ -142,7 +146,7 @@ DEVICE void norm(const Norm &p) {
                 for (u32 i = 0; i < N; i++) a[i] = add(a[i], b[i]);
                 store_part(row, c, width, whole, a);
             }
-            G::meet();
+            G::sync();
         }
         float n = (float)width;
         float mean = 0.0f;

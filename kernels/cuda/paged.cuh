@@ -1,7 +1,7 @@
 // Paged keys and values: where an element lies. Shared by kv.cu, attention.cu and whoever reads pages.
 //
-// Both slabs are `[page][kv_head][position in the page][d]`: a key and a value are a row each, so an append writes whole
-// rows, and a tile of keys is the right operand of a tensor-core product as it lies.
+// Both slabs are `[page][kv_head][position in the page][d]`: a key and a value are a row each, so an append
+// writes whole rows, and a tile of keys is the right operand of a tensor-core matmul as it lies.
 #pragma once
 #include "device.cuh"
 
@@ -16,8 +16,8 @@ struct KvView {
     u32 elem;
 };
 
-// The page table, [rows, stride] page numbers. `keys`: positions that a row has pages for (0: there is no page, or no row);
-// whoever looks for a page asks for none beyond.
+// The page table, [rows, stride] page numbers. `keys`: positions that a row has pages for (0: there is no
+// page, or no row); whoever looks for a page asks for none beyond.
 struct PageTable {
     u64 numbers;
     u32 rows;
@@ -26,8 +26,8 @@ struct PageTable {
     u32 reserved;
 };
 
-// The page of a position below `keys`. Numbers of rows and pages come from device memory: those beyond the table or the slab
-// count as the last one, so nothing outside is read.
+// The page of a position below `keys`. Numbers of rows and pages come from device memory: those beyond the
+// table or the slab count as the last one, so nothing outside is read.
 DEVICE u32 page_of(const KvView &kv, const PageTable &table, u32 row, u32 position) {
     u64 entry = (u64)least(row, table.rows - 1) * table.stride + position / kv.page_size;
     return least(reinterpret_cast<const u32 *>(table.numbers)[entry], kv.pages - 1);

@@ -1,10 +1,12 @@
-// Rotary embedding in place: a' = madd(a, cos, -(b sin)), b' = madd(b, cos, a sin) for every pair (a, b) of every head.
+// Rotary embedding in place: a' = madd(a, cos, -(b sin)), b' = madd(b, cos, a sin) for every pair (a, b) of
+// every head.
 //
-// x [tokens, heads * width]; row t turns by the angles of positions[t]. table: cos [positions, pairs], then sin, f32; the first
-// 2 * pairs columns of a head turn. Pairs are (i, i + pairs), or (2 i, 2 i + 1) where interleaved. A position beyond the table
-// leaves its row as it is. Bytes: the turned columns read and written once, a row of the table read per token.
-// Launch: a thread per pair; blocks of [pairs of all heads, tokens].
-#include "turn.cuh"
+// x [tokens, heads * width]; row t turns by the angles of positions[t]. table: cos [positions, pairs], then
+// sin, f32; the first 2 * pairs columns of a head turn. Pairs are (i, i + pairs), or (2 i, 2 i + 1) where
+// interleaved. A position beyond the table leaves its row as it is. Bytes: the turned columns read and
+// written once, a row of the table read per token. Launch: a thread per pair; blocks of [pairs of all heads,
+// tokens].
+#include "rotate.cuh"
 
 struct Rope {
     MatView x;
@@ -35,7 +37,7 @@ DEVICE void rope(const Rope &p) {
         T *x = row_of<T>(p.x, t) + (u64)head * p.width;
         u64 at = (u64)position * p.pairs + pair;
         float a = widen(x[first]), b = widen(x[second]);
-        turn(a, b, cos[at], sin[at]);
+        rotate(a, b, cos[at], sin[at]);
         x[first] = narrow<T>(a);
         x[second] = narrow<T>(b);
     }

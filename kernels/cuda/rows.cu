@@ -1,12 +1,12 @@
 // Rows and words moved.
 //
 //   gather  out[r] = x[rows[r]], bits as they are; a row number beyond x gives zeros
-//   patch   dst[index] = value for every (index, value); indices beyond dst do nothing; of several the last counts
+//   scatter dst[index] = value for every (index, value); indices beyond dst do nothing; of several the last counts
 //   seen    one row of the seen bits cleared, then the bits of ids set
 //   feed    ids[t] = last[feeds[t]]; a row beyond last leaves the id
 //
-// Launch: gather: a thread takes 16 bytes (or an element) of a row; patch: a thread per pair; seen: one block of 1024; feed: a
-// thread per id.
+// Launch: gather: a thread takes 16 bytes (or an element) of a row; scatter: a thread per pair; seen: one
+// block of 1024; feed: a thread per id.
 #include "device.cuh"
 
 struct Gather {
@@ -37,14 +37,14 @@ extern "C" __global__ void __launch_bounds__(256) rows_gather_wide(const __grid_
 extern "C" __global__ void __launch_bounds__(256) rows_gather_words(const __grid_constant__ Gather p) { gather<u32>(p); }
 extern "C" __global__ void __launch_bounds__(256) rows_gather_halves(const __grid_constant__ Gather p) { gather<u16>(p); }
 
-struct Patch {
+struct Scatter {
     u64 pairs;
     u64 dst;
     u32 count;
     u32 len;
 };
 
-extern "C" __global__ void __launch_bounds__(256) rows_patch(const __grid_constant__ Patch p) {
+extern "C" __global__ void __launch_bounds__(256) rows_scatter(const __grid_constant__ Scatter p) {
     begin();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.count) return;

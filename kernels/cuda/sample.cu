@@ -1,7 +1,8 @@
 // From a row of logits to a token: engraft_core::sample::reference, bit for bit.
 //
-// Weights are integers of at most 2^30, so sums have no order: no sort, no fixed reduction. A block of 1024 threads serves a
-// row of logits [vocab] f32 in a handful of passes over it (from L2: 512 KB for 128 k tokens, about 5 microseconds each):
+// Weights are integers of at most 2^30, so sums have no order: no sort, no fixed reduction. A block of 1024
+// threads serves a row of logits [vocab] f32 in a handful of passes over it (from L2: 512 KB for 128 k
+// tokens, about 5 microseconds each):
 //
 //   1. the largest scaled logit (greedy ends here);
 //   2. top-k and top-p, where asked, each: tokens are counted and weighed in 256 bins of equal width in z (ties share a bin,
@@ -9,7 +10,8 @@
 //      digits of the ranking key where they are many) are listed, and each listed token ranks itself among them;
 //   3. the sum of what is kept, per warp's stretch of the vocabulary; the warp whose stretch holds the target walks it.
 //
-// Nothing here depends on other rows. seen [slots, words] bits: read for the repetition penalty, the drawn token is added.
+// Nothing here depends on other rows. seen [slots, words] bits: read for the repetition penalty, the sampled
+// token is added.
 #include "device.cuh"
 
 // Of the largest block; small vocabularies take smaller ones, of 256 threads at least.
@@ -74,9 +76,9 @@ struct Row {
     u32 top_p;
     u32 min_weight;
     u32 seed[2];
-    u32 request;
+    u32 subsequence;
     u32 position;
-    u32 draw;
+    u32 index;
     int seen_slot;
 };
 
@@ -127,7 +129,8 @@ struct Shared {
     u64 all;
 };
 
-// What is kept of a bin's start: fewer than `count` tokens before it (count > 0), or a share below `top_p` of `total`.
+// What is kept of a bin's start: fewer than `count` tokens before it (count > 0), or a share below `top_p` of
+// `total`.
 struct Bound {
     u32 count;
     u64 high;
@@ -140,7 +143,8 @@ struct Bound {
     }
 };
 
-// Sums over the bins before each bin, by the first 256 threads; all take part. `counts` and `sums` become exclusive.
+// Sums over the bins before each bin, by the first 256 threads; all take part. `counts` and `sums` become
+// exclusive.
 DEVICE void scan(Shared &s) {
     u32 t = threadIdx.x;
     u32 n = t < BINS ? s.counts[t] : 0;
@@ -166,8 +170,8 @@ DEVICE void scan(Shared &s) {
     __syncthreads();
 }
 
-// Where the search for the last kept token stands. Level 0 tells bins in z apart; levels 1 to 8 digits of the key, 8 bits each,
-// among the tokens of bin `bin` whose higher digits are those of `prefix`.
+// Where the search for the last kept token stands. Level 0 distinguishes bins in z; levels 1 to 8 digits of
+// the key, 8 bits each, among the tokens of bin `bin` whose higher digits are those of `prefix`.
 struct Search {
     Bound bound;
     // Keys beyond this one are out already.
@@ -225,8 +229,8 @@ DEVICE u32 fill_bins(Shared &s, const Logits &logits, u32 vocab, const Search &a
     return own;
 }
 
-// Takes the last bin that is not empty and whose start is inside the bound: starts ascend, so the bins inside are the first
-// ones. Gives the tokens in it; 0 where there is none.
+// Takes the last bin that is not empty and whose start is inside the bound: starts ascend, so the bins inside
+// are the first ones. Gives the tokens in it; 0 where there is none.
 DEVICE u32 enter_bin(Shared &s, Search &at, u32 own) {
     u32 t = threadIdx.x;
     bool inside = t < BINS && own > 0 && at.bound.holds(at.tokens + s.counts[t], at.weight + s.sums[t]);
@@ -246,8 +250,8 @@ DEVICE u32 enter_bin(Shared &s, Search &at, u32 own) {
     return s.chosen;
 }
 
-// Lists the tokens under the search's bin and prefix, at most LISTED; each ranks itself among them. Gives the key of the last
-// that is inside the bound.
+// Lists the tokens under the search's bin and prefix, at most LISTED; each ranks itself among them. Gives the
+// key of the last that is inside the bound.
 DEVICE u64 rank_few(Shared &s, const Logits &logits, u32 vocab, Search at) {
     u32 t = threadIdx.x;
     at.level++;
@@ -257,7 +261,7 @@ DEVICE u64 rank_few(Shared &s, const Logits &logits, u32 vocab, Search at) {
         u64 key = ranking(place, i);
         if (w > 0 && at.takes(logits, place, key)) {
             u32 n = atomicAdd(&s.listed, 1u);
-            // More than were counted where another row draws into the same seen bits meanwhile.
+            // More than were counted where another row samples into the same seen bits meanwhile.
             if (n < LISTED) {
                 s.keys[n] = key;
                 s.weights[n] = w;
@@ -281,8 +285,9 @@ DEVICE u64 rank_few(Shared &s, const Logits &logits, u32 vocab, Search at) {
     return found == 0 ? at.last : found - 1;
 }
 
-// The key of the last token that is kept: the k-th, or the last one before which less than the share `top_p` of the weight
-// lies. Only tokens of weight above 0 whose key is at most `last` take part; without any, `last`.
+// The key of the last token that is kept: the k-th, or the last one before which less than the share `top_p`
+// of the weight lies. Only tokens of weight above 0 whose key is at most `last` take part; without any,
+// `last`.
 DEVICE u64 last_kept(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 count, u32 top_p) {
     Search at{};
     at.last = last;
@@ -301,9 +306,9 @@ DEVICE u64 last_kept(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 c
     }
 }
 
-// Words 0 and 1 of Philox4x32-10 at (request, position, draw, 0).
-DEVICE u64 draw_bits(const u32 *seed, u32 request, u32 position, u32 draw) {
-    u32 c0 = request, c1 = position, c2 = draw, c3 = 0, k0 = seed[0], k1 = seed[1];
+// Words 0 and 1 of Philox4x32-10 at (subsequence, position, index, 0).
+DEVICE u64 random_bits(const u32 *seed, u32 subsequence, u32 position, u32 index) {
+    u32 c0 = subsequence, c1 = position, c2 = index, c3 = 0, k0 = seed[0], k1 = seed[1];
 #pragma unroll
     for (u32 round = 0; round < 10; round++) {
         u64 p0 = (u64)0xd2511f53u * c0, p1 = (u64)0xcd9e8d57u * c2;
@@ -317,8 +322,8 @@ DEVICE u64 draw_bits(const u32 *seed, u32 request, u32 position, u32 draw) {
     return (u64)c1 << 32 | c0;
 }
 
-// Draws among the tokens up to `last` that weigh at least `floor`; `best` where nothing weighs enough.
-DEVICE u32 drawn(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor, u64 bits, u32 best) {
+// Samples among the tokens up to `last` that weigh at least `floor`; `best` where nothing weighs enough.
+DEVICE u32 picked(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor, u64 bits, u32 best) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Stretches of whole 32s, ascending over the warps.
     u32 warps = blockDim.x / 32;
@@ -364,7 +369,7 @@ DEVICE u32 drawn(Shared &s, const Logits &logits, u32 vocab, u64 last, u32 floor
     return s.token;
 }
 
-extern "C" __global__ void __launch_bounds__(1024) sample_draw(const __grid_constant__ Sample p) {
+extern "C" __global__ void __launch_bounds__(1024) sample_tokens(const __grid_constant__ Sample p) {
     __shared__ Shared s;
     begin();
     u32 r = blockIdx.x, vocab = p.logits.cols;
@@ -397,8 +402,8 @@ extern "C" __global__ void __launch_bounds__(1024) sample_draw(const __grid_cons
         u64 last = ~0ull;
         if (row.top_k > 0) last = last_kept(s, logits, vocab, last, row.top_k, 0);
         if (row.top_p < TOP_P_OFF) last = last_kept(s, logits, vocab, last, 0, row.top_p);
-        u64 bits = draw_bits(row.seed, row.request, reinterpret_cast<const u32 *>(p.positions)[r], row.draw);
-        token = drawn(s, logits, vocab, last, most(row.min_weight, 1u), bits, best);
+        u64 bits = random_bits(row.seed, row.subsequence, reinterpret_cast<const u32 *>(p.positions)[r], row.index);
+        token = picked(s, logits, vocab, last, most(row.min_weight, 1u), bits, best);
     }
     __syncthreads();
     if (threadIdx.x == 0) {

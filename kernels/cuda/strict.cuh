@@ -1,18 +1,19 @@
-// The kernel behind the entries of linear.cu and int8.cu for few rows: sums of 32 outputs by 8 leaves, and what follows them.
+// The kernel behind the entries of linear.cu and int8.cu for few rows: sums of 32 outputs by 8 leaves, and
+// what follows them.
 #pragma once
-#include "product.cuh"
+#include "matmul.cuh"
 
-// The sums of a format's products.
+// The sums of a format's matmuls.
 template <typename W>
 struct Sums {
     template <u32 ROWS, typename R>
-    static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, ProductShared<ROWS> &shared) {
-        product<W>(p.x, p.x_elem, p.weight, p.grain, count, x_row, first, limit, shared);
+    static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, MatmulShared<ROWS> &shared) {
+        matmul<W>(p.x, p.x_elem, p.weight, p.grain, count, x_row, first, limit, shared);
     }
 };
 
-// Stores output n of a row: its finished sum with the bias, and behind a gate that of its other half. Where the composed ops
-// would store, this rounds to the output's element type, so that fused equals composed.
+// Stores output n of a row: its finished sum with the bias, and behind a gate that of its other half. Where
+// the composed ops would store, this rounds to the output's element type, so that fused equals composed.
 DEVICE void put(const Linear &p, u32 row, u32 n, float sum, float up) {
     u64 at = (u64)row * p.out.pitch + n;
     bool gate = p.then == THEN_GATE;
@@ -27,7 +28,7 @@ DEVICE void put(const Linear &p, u32 row, u32 n, float sum, float up) {
 template <typename W, u32 ROWS>
 DEVICE void strict(const Linear &p) {
     constexpr u32 PARTS = (ROWS + 7) / 8;
-    __shared__ ProductShared<ROWS> shared;
+    __shared__ MatmulShared<ROWS> shared;
     begin();
     bool gate = p.then == THEN_GATE;
     u32 outputs = p.out.cols;

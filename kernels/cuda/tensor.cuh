@@ -5,8 +5,8 @@
 //   B (16 x 8, 2 registers):  (2t.., g) (2t + 8.., g)
 //   C (16 x 8, 4 values):     (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
 //
-// cp.async: `landed<N>()` leaves at most N groups on their way, for the calling thread alone; others see what landed
-// after a barrier.
+// cp.async: `copy_wait<N>()` leaves at most N groups in flight, for the calling thread alone; others see what
+// landed after a barrier.
 #pragma once
 #include "device.cuh"
 
@@ -16,14 +16,14 @@ DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(
 DEVICE void copy16(u32 to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
-DEVICE void landed() {
+DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// v, as something that the compiler cannot compute again: what a loop needs in every turn stays in a register, instead of
-// being read from parameters or derived from the thread's number each time.
+// v, as something that the compiler cannot compute again: what a loop needs in every turn stays in a
+// register, instead of being read from parameters or derived from the thread's number each time.
 DEVICE u32 pinned(u32 v) { return __shfl_sync(0xffffffffu, v, threadIdx.x % 32); }
 
 struct Words {
@@ -41,7 +41,8 @@ DEVICE void store16(u32 to, const Words &v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
                  : "memory");
 }
-// 16 bytes where `there`, else zeros: a plain store then, since partial copies cost a handful of instructions each.
+// 16 bytes where `there`, else zeros: a plain store then, since partial copies cost a handful of instructions
+// each.
 DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
     if (there) {
         copy16(to, from);
@@ -62,7 +63,7 @@ DEVICE void load_matrices(u32 (&r)[4], u32 from) {
                  : "r"(from)
                  : "memory");
 }
-DEVICE void load_matrices_turned(u32 (&r)[4], u32 from) {
+DEVICE void load_matrices_transposed(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from)

@@ -8,10 +8,11 @@
 //   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; the last group of a row may be short
 //   columns                               f32, packed for warps (`engraft_kernels::columns`): no file's layout
 //
-// Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is that of the
-// final sum, and a fused multiply-add gives the CPU's bits.
+// Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is
+// that of the final sum, and a fused multiply-add gives the CPU's bits.
 //
-// Blocks are read two bytes at a time, groups byte by byte: rows begin at even addresses (blocks) or at any (groups).
+// Blocks are read two bytes at a time, groups byte by byte: rows begin at even addresses (blocks) or at any
+// (groups).
 #pragma once
 #include "device.cuh"
 
@@ -62,7 +63,8 @@ DEVICE const u8 *row_of<Columns>(const WeightView &w, u64 n) {
 
 // ---- Blocks of 32 ----------------------------------------------------------------------------------------------------
 
-// HEAD: bytes before the codes; ZERO is subtracted from a code; MINIMUM: there is an m; FIFTH: there are fifth bits.
+// HEAD: bytes before the codes; ZERO is subtracted from a code; MINIMUM: there is an m; FIFTH: there are
+// fifth bits.
 template <u32 BYTES, u32 HEAD, int ZERO, bool MINIMUM, bool FIFTH>
 struct Nibbles {
     static constexpr u32 AHEAD = FIFTH ? 4 : 1;
@@ -140,7 +142,8 @@ DEVICE Eight part(Eight v, u32 shift, u32 mask, u32 to) {
 }
 DEVICE Eight both(Eight a, Eight b) { return Eight{a.low | b.low, a.high | b.high}; }
 
-// A form says factor and minimum of part p of 16 values, and the stored codes of eight values from i on, i a multiple of 8.
+// A layout says factor and minimum of part p of 16 values, and the stored codes of eight values from i on, i
+// a multiple of 8.
 template <typename F>
 struct Large {
     static constexpr u32 AHEAD = 4;
@@ -165,7 +168,7 @@ struct Large {
     }
 };
 
-struct FormQ2K {
+struct LayoutQ2K {
     static constexpr u32 BYTES = 84;
     static constexpr int ZERO = 0;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
@@ -176,7 +179,7 @@ struct FormQ2K {
         return part(eight_bytes(raw + 16 + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 0x03030303, 0);
     }
 };
-struct FormQ3K {
+struct LayoutQ3K {
     static constexpr u32 BYTES = 110;
     static constexpr int ZERO = 4;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
@@ -206,7 +209,7 @@ DEVICE void six_bits(const u8 *raw, u32 p, float &d, float &m) {
     d = mul(half_even(raw), (float)scale);
     m = mul(half_even(raw + 2), (float)least);
 }
-struct FormQ4K {
+struct LayoutQ4K {
     static constexpr u32 BYTES = 144;
     static constexpr int ZERO = 0;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) { six_bits(raw, p, d, m); }
@@ -214,7 +217,7 @@ struct FormQ4K {
         return part(eight_bytes(raw + 16 + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 0x0f0f0f0f, 0);
     }
 };
-struct FormQ5K {
+struct LayoutQ5K {
     static constexpr u32 BYTES = 176;
     static constexpr int ZERO = 0;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) { six_bits(raw, p, d, m); }
@@ -223,7 +226,7 @@ struct FormQ5K {
         return both(low, part(eight_bytes(raw + 16 + i % 32), i / 32, 0x01010101, 4));
     }
 };
-struct FormQ6K {
+struct LayoutQ6K {
     static constexpr u32 BYTES = 210;
     static constexpr int ZERO = 32;
     static DEVICE void scale(const u8 *raw, u32 p, float &d, float &m) {
@@ -236,16 +239,16 @@ struct FormQ6K {
         return both(low, part(eight_bytes(raw + 128 + half * 32 + l), run * 2, 0x03030303, 4));
     }
 };
-struct Q2_K : Large<FormQ2K> {};
-struct Q3_K : Large<FormQ3K> {};
-struct Q4_K : Large<FormQ4K> {};
-struct Q5_K : Large<FormQ5K> {};
-struct Q6_K : Large<FormQ6K> {};
+struct Q2_K : Large<LayoutQ2K> {};
+struct Q3_K : Large<LayoutQ3K> {};
+struct Q4_K : Large<LayoutQ4K> {};
+struct Q5_K : Large<LayoutQ5K> {};
+struct Q6_K : Large<LayoutQ6K> {};
 
 // ---- Own groups ------------------------------------------------------------------------------------------------------
 
-// Groups begin at multiples of `w.group` (a multiple of 32, or the whole row), so eight values from a multiple of eight
-// share one.
+// Groups begin at multiples of `w.group` (a multiple of 32, or the whole row), so eight values from a
+// multiple of eight share one.
 template <u32 BITS, bool OFFSET>
 struct Grouped {
     static constexpr u32 AHEAD = 1;

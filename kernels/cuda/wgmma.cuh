@@ -1,30 +1,34 @@
-// Hopper's own instructions as thin wrappers over inline PTX: mbarriers, bulk copies, wgmma. No kernel is here.
+// Hopper's own instructions as thin wrappers over inline PTX: mbarriers, bulk copies, wgmma. No kernel is
+// here.
 //
-// wgmma: a warpgroup's product, 64 by N by 16 values, f32 sums. Warp w has rows 16w to 16w + 15 of A and of the sums, in which a
-// lane holds what it holds of mma.sync's: d[4 j + e] is (g + 8 (e / 2), 8 j + 2 t + e % 2). Products are issued between
-// `products_begin` and `products_end`, which makes them a group; `products_wait<n>` leaves at most n groups on their way.
+// wgmma: a warpgroup's matmul, 64 by N by 16 values, f32 sums. Warp w has rows 16w to 16w + 15 of A and of
+// the sums, in which a lane holds what it holds of mma.sync's: d[4 j + e] is (g + 8 (e / 2), 8 j + 2 t + e %
+// 2). Matmuls are issued between
+// `wgmma_fence` and `wgmma_commit`, which makes them a group; `wgmma_wait<n>` leaves at most n groups in
+// flight.
 //
-// Barriers: whoever waits for a parity sees everything that was copied or done before the phase of that parity ended.
+// Barriers: whoever waits for a parity sees everything that was copied or done before the phase of that
+// parity ended.
 #pragma once
 #include "tensor.cuh"
 
 // ---- Barriers and copies ----------------------------------------------------------------------------------------------
 
-DEVICE void barrier_make(u32 bar, u32 arrivals) {
+DEVICE void barrier_init(u32 bar, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
-DEVICE void barrier_expect(u32 bar, u32 bytes) {
+DEVICE void barrier_arrive_expect(u32 bar, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 DEVICE void barrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
-DEVICE void barrier_wait(u32 bar, u32 parity) {
+DEVICE void barrier_wait(u32 bar, u32 phase) {
     u32 passed;
     do {
         asm volatile("{\n.reg .pred p;\n"
                      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p;}"
                      : "=r"(passed)
-                     : "r"(bar), "r"(parity)
+                     : "r"(bar), "r"(phase)
                      : "memory");
     } while (passed == 0);
 }
@@ -40,16 +44,17 @@ DEVICE void copy_box(u32 to, const u64 *map, u32 k, u32 row, u32 bar) {
                  : "memory");
 }
 
-// ---- Products ---------------------------------------------------------------------------------------------------------
+// ---- wgmma ------------------------------------------------------------------------------------------------------------
 
-DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT>
-DEVICE void products_wait() {
+DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-// A matrix in shared memory, as wgmma is told: bytes between 8 x 8 matrices along k and across; SWIZZLE 1: 128 bytes.
+// A matrix in shared memory, as a wgmma descriptor says: bytes between 8 x 8 matrices along k and across;
+// SWIZZLE 1: 128 bytes.
 template <u64 LEADING, u64 STRIDE, u64 SWIZZLE>
 DEVICE u64 operand(u32 at) {
     return (u64)((at & 0x3ffffu) >> 4) | LEADING >> 4 << 16 | STRIDE >> 4 << 32 | SWIZZLE << 62;
@@ -86,8 +91,8 @@ template <typename T, u32 N>
 DEVICE void multiply_first(float (&d)[N / 2], u64 a, u64 b);
 // The same with a in registers, laid out as mma.sync's A, and a b whose N runs along its rows.
 template <typename T, u32 N>
-DEVICE void multiply_turned(float (&d)[N / 2], const u32 (&a)[4], u64 b);
-#define FORM(T, TYPE, N, COUNT, FUNCTION, READS, A, B)                                                                 \
+DEVICE void multiply_transposed(float (&d)[N / 2], const u32 (&a)[4], u64 b);
+#define WGMMA(T, TYPE, N, COUNT, FUNCTION, READS, A, B)                                                                 \
     template <>                                                                                                        \
     DEVICE void FUNCTION<T, N>(float (&d)[N / 2], u64 a, u64 b) {                                                      \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES_##COUNT "}, " A ", " B \
@@ -95,25 +100,25 @@ DEVICE void multiply_turned(float (&d)[N / 2], const u32 (&a)[4], u64 b);
                      : SUMS_ALL_##COUNT                                                                                \
                      : "l"(a), "l"(b));                                                                                \
     }
-#define TURNED(T, TYPE, N, COUNT, A, B)                                                                                \
+#define WGMMA_TRANSPOSED(T, TYPE, N, COUNT, A, B)                                                                                \
     template <>                                                                                                        \
-    DEVICE void multiply_turned<T, N>(float (&d)[N / 2], const u32 (&a)[4], u64 b) {                                   \
+    DEVICE void multiply_transposed<T, N>(float (&d)[N / 2], const u32 (&a)[4], u64 b) {                                   \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES_##COUNT "}, {" A       \
                      "}, " B ", 1, 1, 1, 1;"                                                                           \
                      : SUMS_ALL_##COUNT                                                                                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
     }
-#define EACH_FORM(T, TYPE)                                                                                             \
-    FORM(T, TYPE, 64, 32, multiply, "1", "%32", "%33")                                                                 \
-    FORM(T, TYPE, 64, 32, multiply_first, "0", "%32", "%33")                                                           \
-    FORM(T, TYPE, 128, 64, multiply, "1", "%64", "%65")                                                                \
-    FORM(T, TYPE, 256, 128, multiply, "1", "%128", "%129")                                                             \
-    TURNED(T, TYPE, 64, 32, "%32, %33, %34, %35", "%36")                                                               \
-    TURNED(T, TYPE, 128, 64, "%64, %65, %66, %67", "%68")
-EACH_FORM(bf16, "bf16")
-EACH_FORM(f16, "f16")
+#define ALL_SHAPES(T, TYPE)                                                                                             \
+    WGMMA(T, TYPE, 64, 32, multiply, "1", "%32", "%33")                                                                 \
+    WGMMA(T, TYPE, 64, 32, multiply_first, "0", "%32", "%33")                                                           \
+    WGMMA(T, TYPE, 128, 64, multiply, "1", "%64", "%65")                                                                \
+    WGMMA(T, TYPE, 256, 128, multiply, "1", "%128", "%129")                                                             \
+    WGMMA_TRANSPOSED(T, TYPE, 64, 32, "%32, %33, %34, %35", "%36")                                                               \
+    WGMMA_TRANSPOSED(T, TYPE, 128, 64, "%64, %65, %66, %67", "%68")
+ALL_SHAPES(bf16, "bf16")
+ALL_SHAPES(f16, "f16")
 
-// Registers of finished products, which nothing may have read before.
+// Registers of finished matmuls, which nothing may have read before.
 template <u32 N>
 DEVICE void settled(float (&d)[N]) {
 #pragma unroll

@@ -1,7 +1,8 @@
-//! Weights of `w8a8`: codes and scales apart, since blocks of 34 bytes lie on no boundary that wide copies want.
+//! Weights of `w8a8`: codes and scales apart, since blocks of 34 bytes lie on no boundary that wide copies
+//! want.
 //!
-//! Codes `[n][k]`, then scales `[n][k / 32 rounded up to 8]` f16, zero behind a row's last. Nothing is computed, so
-//! [`Bytes::unpack`] is an exact inverse.
+//! Codes `[n][k]`, then scales `[n][k / 32 rounded up to 8]` f16, zero behind a row's last. Nothing is
+//! computed, so [`Bytes::unpack`] is an exact inverse.
 
 /// Values of a block in the file: a scale of 2 bytes, then a byte each.
 const SPAN: usize = 32;

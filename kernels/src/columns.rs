@@ -1,7 +1,9 @@
-//! f32 weights with outputs side by side: what tensor cores would round, the strict product reads in whole lines.
+//! f32 weights with outputs side by side: what tensor cores would round, the strict matmul reads in whole
+//! lines.
 //!
-//! `[outputs / 32][k][32]`: a warp's 32 chains read 128 bytes in a row at every step, where file order gives 32 rows. What lies
-//! beyond the weight is zero. Nothing is computed, so [`Columns::unpack`] is an exact inverse.
+//! `[outputs / 32][k][32]`: a warp's 32 chains read 128 bytes in a row at every step, where file order gives
+//! 32 rows. What lies beyond the weight is zero. Nothing is computed, so [`Columns::unpack`] is an exact
+//! inverse.
 
 /// Outputs of a tile: the lanes of a warp.
 pub const LANES: usize = 32;

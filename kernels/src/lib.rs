@@ -1,19 +1,21 @@
-//! CUDA kernels: their sources, what they were compiled to, and how each is called. No engine types, no driver.
+//! CUDA kernels: their sources, what they were compiled to, and how each is called. No engine types, no
+//! driver.
 //!
 //! `cuda/<stem>.cu` are the sources over one own header, without vendor headers. `cargo xtask kernels`
 //! compiles them by a pinned NVRTC to `ptx/<stem>.<arch>.ptx.gz` (`compute_80` for every device from Ampere
-//! on; `compute_90a` for Hopper; a source named `<stem>.90a.cu` only for that) with `ptx/<stem>.json` beside
+//! on; `compute_90a` for Hopper; a source named `<stem>.90a.cu` only for that) with `ptx/<stem>.json` next to
 //! them: one manifest per stem, with the hashes of the sources and of the texts, the compiler, and registers,
 //! spills and shared memory of every entry. All of it is checked in; nothing is compiled when this crate is
 //! built or used. `zcat` shows a text, [`Module::ptx`] decompresses it once.
 //!
-//! **How a kernel is called.** An entry is `<stem>_<name>_<variant>(const __grid_constant__ Params p)`: one parameter,
-//! a struct by value. [`params`] has the same struct for the host in `<stem>.rs`, and beside it a function that gives
-//! the entry's name and its [`Launch`] shape. Addresses are 64-bit device addresses. What changes from step to step
-//! (positions, lengths, slots) lies in device memory, never in the struct, so that a launch can be captured once.
+//! **How a kernel is called.** An entry is `<stem>_<name>_<variant>(const __grid_constant__ Params p)`: one
+//! parameter, a struct by value. [`params`] has the same struct for the host in `<stem>.rs`, and next to it a
+//! function that gives the entry's name and its [`Launch`] shape. Addresses are 64-bit device addresses. What
+//! changes from step to step (positions, lengths, slots) lies in device memory, never in the struct, so that
+//! a launch can be captured once.
 //!
-//! **Arithmetic is compiled as written**: `--fmad=false`, no approximations; a fused multiply-add stands in the source
-//! as `fmaf`.
+//! **Arithmetic is compiled as written**: `--fmad=false`, no approximations; a fused multiply-add stands in
+//! the source as `fmaf`.
 
 pub mod bytes;
 pub mod columns;
@@ -96,8 +98,8 @@ pub fn stem_of(entry: &str) -> &str {
     entry.split('_').next().unwrap_or(entry)
 }
 
-/// The text of `stem` that a device of this compute capability runs best; none where there is no such source, or none
-/// for so old a device.
+/// The text of `stem` that a device of this compute capability runs best; none where there is no such source,
+/// or none for so old a device.
 pub fn module(stem: &str, capability: (i32, i32)) -> Option<&'static Module> {
     let best = if capability == (9, 0) { "compute_90a" } else { "compute_80" };
     let find = |arch: &str| MODULES.iter().find(|m| m.stem == stem && m.arch == arch);
@@ -123,8 +125,8 @@ pub fn param_bytes(ptx: &str, entry: &str) -> Option<usize> {
     list.rsplit('[').next()?.split(']').next()?.parse().ok()
 }
 
-/// The text with one entry alone, and everything that entries share: what a driver has to compile to run it. None where
-/// there is no such entry.
+/// The text with one entry alone, and everything that entries share: what a driver has to compile to run it.
+/// None where there is no such entry.
 pub fn single(ptx: &str, entry: &str) -> Option<String> {
     let mut text = String::new();
     let (mut inside, mut found) = (None, false);
@@ -144,8 +146,8 @@ pub fn single(ptx: &str, entry: &str) -> Option<String> {
     found.then_some(text)
 }
 
-/// Whether the entry of a text from [`single`] may be launched before the launches before it have ended: it waits for
-/// them by itself (`griddepcontrol.wait`) before it touches what they write.
+/// Whether the entry of a text from [`single`] may be launched before the launches before it have ended: it
+/// waits for them by itself (`griddepcontrol.wait`) before it touches what they write.
 pub fn waits_for_others(single: &str) -> bool {
     single.contains("griddepcontrol.wait")
 }

@@ -1,14 +1,17 @@
-//! Weights in the order in which tensor cores take them: from file bytes to what `cuda/gemm.cuh` describes, and back.
+//! Weights in the order in which tensor cores take them: from file bytes to what `cuda/gemm.cuh` describes,
+//! and back.
 //!
-//! Pure functions on byte slices: no device, no threads (pack ranges of tiles at once to use several). Nothing is decoded
-//! and nothing is rounded: codes and scales move, so packing has an exact inverse, [`Layout::unpack`].
+//! Pure functions on byte slices: no device, no threads (pack ranges of tiles at once to use several).
+//! Nothing is decoded and nothing is rounded: codes and scales move, so packing has an exact inverse,
+//! [`Layout::unpack`].
 //!
-//! A *tile* is 16 outputs, a *unit* 64 values along k, a *half* 32. What lies beyond the weight is zero. A half of plain values
-//! is 8 x 8 matrices, row after row: those of rows 0..8 by k, then those of rows 8..16. That is what `ldmatrix` takes and
-//! what a `wgmma` descriptor without swizzle means, so one form serves every kernel. Codes are decoded in registers: within
-//! a half, value `i` of row `r` of a tile belongs to lane `4 (r % 8) + i / 2 % 4`, step `i / 16`, register
-//! `r / 8 + 2 (i / 8 % 2)`, and there to the low (`i` even) or high part. In a gated weight, rows 0..8 of a tile are gate
-//! rows, rows 8..16 the up rows of the same numbers.
+//! A *tile* is 16 outputs, a *unit* 64 values along k, a *half* 32. What lies beyond the weight is zero. A
+//! half of plain values is 8 x 8 matrices, row after row: those of rows 0..8 by k, then those of rows 8..16.
+//! That is what `ldmatrix` takes and what a `wgmma` descriptor without swizzle means, so one layout serves
+//! every kernel. Codes are decoded in registers: within a half, value `i` of row `r` of a tile belongs to
+//! lane `4 (r % 8) + i / 2 % 4`, step `i / 16`, register
+//! `r / 8 + 2 (i / 8 % 2)`, and there to the low (`i` even) or high part. In a gated weight, rows 0..8 of a
+//! tile are gate rows, rows 8..16 the up rows of the same numbers.
 
 use crate::params::Format;
 use std::ops::Range;
@@ -24,7 +27,7 @@ const FIFTHS: usize = 4;
 
 /// What the kernels multiply from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum Encoding {
     /// 16-bit elements.
     Plain,
     /// Bytes with a scale, perhaps an offset, per group.
@@ -44,26 +47,26 @@ pub enum Form {
     },
 }
 
-impl Form {
+impl Encoding {
     /// Bytes of a tile's unit.
     pub const fn unit_bytes(self) -> usize {
         match self {
-            Form::Plain => 2 * TILE * UNIT,
-            Form::Bytes { .. } => TILE * UNIT,
-            Form::Nibbles { .. } | Form::Fives { .. } => TILE * UNIT / 2,
+            Encoding::Plain => 2 * TILE * UNIT,
+            Encoding::Bytes { .. } => TILE * UNIT,
+            Encoding::Nibbles { .. } | Encoding::Fives { .. } => TILE * UNIT / 2,
         }
     }
 
     /// Bytes of a tile's scales of one group, fifth bits included.
     pub const fn scale_bytes(self) -> usize {
-        TILE * self.head() + if let Form::Fives { .. } = self { TILE * HALF / 8 } else { 0 }
+        TILE * self.head() + if let Encoding::Fives { .. } = self { TILE * HALF / 8 } else { 0 }
     }
 
     /// Bytes of a group's scale and offset in a file: they stand before its codes.
     const fn head(self) -> usize {
         match self {
-            Form::Plain => 0,
-            Form::Bytes { offset } | Form::Nibbles { offset } | Form::Fives { offset } => {
+            Encoding::Plain => 0,
+            Encoding::Bytes { offset } | Encoding::Nibbles { offset } | Encoding::Fives { offset } => {
                 2 + 2 * offset as usize
             }
         }
@@ -74,7 +77,7 @@ impl Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// What the kernels multiply from.
-    pub form: Form,
+    pub encoding: Encoding,
     /// Outputs.
     pub n: usize,
     /// Inputs.
@@ -88,26 +91,27 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a weight of `format`; `group` is the number of values of a group of the own formats (0: a row).
+    /// The layout of a weight of `format`; `group` is the number of values of a group of the own formats (0:
+    /// a row).
     ///
     /// # Errors
-    /// A format that has no packed form, and why.
+    /// A format that has no packed layout, and why.
     pub fn of(format: Format, group: usize, n: usize, k: usize, gated: bool) -> Result<Layout, &'static str> {
-        let form = match format {
-            Format::F16 | Format::Bf16 => Form::Plain,
-            Format::Q8_0 | Format::Int8 => Form::Bytes { offset: false },
-            Format::Int8a => Form::Bytes { offset: true },
-            Format::Q4_0 | Format::Int4 => Form::Nibbles { offset: false },
-            Format::Q4_1 | Format::Int4a => Form::Nibbles { offset: true },
-            Format::Q5_0 => Form::Fives { offset: false },
-            Format::Q5_1 => Form::Fives { offset: true },
-            Format::F32 => return Err("f32 weights have no tensor-core form"),
-            _ => return Err("K forms have no tensor-core kernel"),
+        let encoding = match format {
+            Format::F16 | Format::Bf16 => Encoding::Plain,
+            Format::Q8_0 | Format::Int8 => Encoding::Bytes { offset: false },
+            Format::Int8a => Encoding::Bytes { offset: true },
+            Format::Q4_0 | Format::Int4 => Encoding::Nibbles { offset: false },
+            Format::Q4_1 | Format::Int4a => Encoding::Nibbles { offset: true },
+            Format::Q5_0 => Encoding::Fives { offset: false },
+            Format::Q5_1 => Encoding::Fives { offset: true },
+            Format::F32 => return Err("f32 weights have no tensor-core layout"),
+            _ => return Err("K-quants have no tensor-core kernel"),
         };
         let split_nibbles = matches!(format, Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1);
         let own = matches!(format, Format::Int8 | Format::Int8a | Format::Int4 | Format::Int4a);
-        let group = match form {
-            Form::Plain => 0,
+        let group = match encoding {
+            Encoding::Plain => 0,
             _ if !own => HALF,
             _ if group == 0 || group >= k => k,
             _ => group,
@@ -119,7 +123,7 @@ impl Layout {
             _ if group != 0 && group != HALF && group < k && !group.is_multiple_of(UNIT) => {
                 Err("groups are 32 values, a multiple of 64, or a row")
             }
-            _ => Ok(Layout { form, n, k, gated, group, split_nibbles }),
+            _ => Ok(Layout { encoding, n, k, gated, group, split_nibbles }),
         }
     }
 
@@ -152,12 +156,12 @@ impl Layout {
 
     /// Bytes of one tile's codes.
     pub const fn tile_bytes(&self) -> usize {
-        self.units() * self.form.unit_bytes()
+        self.units() * self.encoding.unit_bytes()
     }
 
     /// Bytes of one tile's scales.
     pub const fn tile_scale_bytes(&self) -> usize {
-        self.groups() * self.form.scale_bytes()
+        self.groups() * self.encoding.scale_bytes()
     }
 
     /// Bytes of all codes; they begin at a multiple of 16.
@@ -172,8 +176,8 @@ impl Layout {
 
     /// Bytes of a row in the file.
     pub fn row_bytes(&self) -> usize {
-        match self.form {
-            Form::Plain => 2 * self.k,
+        match self.encoding {
+            Encoding::Plain => 2 * self.k,
             _ => (0..self.k).step_by(self.group).map(|at| self.group_bytes(at)).sum(),
         }
     }
@@ -181,12 +185,12 @@ impl Layout {
     /// Bytes of the group of a row that begins at value `at`.
     fn group_bytes(&self, at: usize) -> usize {
         let values = self.group.min(self.k - at);
-        let codes = match self.form {
-            Form::Nibbles { .. } => values.div_ceil(2),
-            Form::Fives { .. } => FIFTHS + values.div_ceil(2),
+        let codes = match self.encoding {
+            Encoding::Nibbles { .. } => values.div_ceil(2),
+            Encoding::Fives { .. } => FIFTHS + values.div_ceil(2),
             _ => values,
         };
-        self.form.head() + codes
+        self.encoding.head() + codes
     }
 
     /// The file's row that is row `r` of `tile`; none beyond the weight.
@@ -198,8 +202,8 @@ impl Layout {
         (row < end).then_some(if self.gated && r >= 8 { row + end } else { row })
     }
 
-    /// Packs some tiles of a weight: `file` holds all its rows, `codes` and `scales` exactly these tiles. False when the
-    /// lengths do not go together; then nothing is written.
+    /// Packs some tiles of a weight: `file` holds all its rows, `codes` and `scales` exactly these tiles.
+    /// False when the lengths do not go together; then nothing is written.
     #[must_use]
     pub fn pack(&self, tiles: Range<usize>, file: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
         if !self.fits(&tiles, file.len(), codes.len(), scales.len()) {
@@ -207,7 +211,7 @@ impl Layout {
         }
         let row_bytes = self.row_bytes();
         // A weight's row as codes: two bytes a value when plain, one otherwise.
-        let mut row = vec![0; self.units() * UNIT * if self.form == Form::Plain { 2 } else { 1 }];
+        let mut row = vec![0; self.units() * UNIT * if self.encoding == Encoding::Plain { 2 } else { 1 }];
         for (i, tile) in tiles.enumerate() {
             let codes = &mut codes[i * self.tile_bytes()..][..self.tile_bytes()];
             let scales = &mut scales[i * self.tile_scale_bytes()..][..self.tile_scale_bytes()];
@@ -217,17 +221,17 @@ impl Layout {
                 let Some(from) = self.row(tile, r) else { continue };
                 let file = &file[from * row_bytes..][..row_bytes];
                 row.fill(0);
-                if self.form == Form::Plain {
+                if self.encoding == Encoding::Plain {
                     row[..row_bytes].copy_from_slice(file);
                     place_plain(r, &row, codes);
                     continue;
                 }
                 self.read_codes(file, &mut row);
-                place_codes(self.form, r, &row, codes);
+                place_codes(self.encoding, r, &row, codes);
                 self.place_fifths(r, &row, scales);
                 self.each_group(|number, at, _| {
                     let half = |i: usize| [file[at + 2 * i], file[at + 2 * i + 1]];
-                    for i in 0..self.form.head() / 2 {
+                    for i in 0..self.encoding.head() / 2 {
                         let to = self.scale_at(number, r, i);
                         scales[to..to + 2].copy_from_slice(&half(i));
                     }
@@ -237,7 +241,8 @@ impl Layout {
         true
     }
 
-    /// Packs a whole weight on `threads` threads; which of them takes a tile makes no difference. False as [`Layout::pack`].
+    /// Packs a whole weight on `threads` threads; which of them takes a tile makes no difference. False as
+    /// [`Layout::pack`].
     #[must_use]
     pub fn pack_all(&self, threads: usize, file: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
         let all = 0..self.tiles();
@@ -274,7 +279,7 @@ impl Layout {
             for r in 0..TILE {
                 let Some(to) = self.row(tile, r) else { continue };
                 let file = &mut file[to * row_bytes..][..row_bytes];
-                if self.form == Form::Plain {
+                if self.encoding == Encoding::Plain {
                     for (k, value) in file.chunks_exact_mut(2).enumerate() {
                         let at = plain_at(r, k);
                         value.copy_from_slice(&codes[at..at + 2]);
@@ -282,10 +287,10 @@ impl Layout {
                     continue;
                 }
                 let fifth = |k| self.fifth(r, k, scales);
-                let row: Vec<u8> = (0..self.k).map(|k| code(self.form, r, k, codes) | fifth(k)).collect();
+                let row: Vec<u8> = (0..self.k).map(|k| code(self.encoding, r, k, codes) | fifth(k)).collect();
                 self.write_codes(&row, file);
                 self.each_group(|number, at, _| {
-                    for i in 0..self.form.head() / 2 {
+                    for i in 0..self.encoding.head() / 2 {
                         let from = self.scale_at(number, r, i);
                         file[at + 2 * i..at + 2 * i + 2].copy_from_slice(&scales[from..from + 2]);
                     }
@@ -314,15 +319,15 @@ impl Layout {
 
     /// Where number `i` (scale, offset) of a group and row of a tile stands.
     fn scale_at(&self, group: usize, r: usize, i: usize) -> usize {
-        group * self.form.scale_bytes() + r % 8 * (2 * self.form.head()) + i * 4 + r / 8 * 2
+        group * self.encoding.scale_bytes() + r % 8 * (2 * self.encoding.head()) + i * 4 + r / 8 * 2
     }
 
-    /// Byte and bit of a code's fifth bit among the scales; none in other forms.
+    /// Byte and bit of a code's fifth bit among the scales; none in other encodings.
     fn fifth_at(&self, r: usize, k: usize) -> Option<(usize, usize)> {
-        let Form::Fives { .. } = self.form else { return None };
+        let Encoding::Fives { .. } = self.encoding else { return None };
         let (half, step, lane, register, part) = place(r, k);
         Some((
-            half * self.form.scale_bytes() + TILE * self.form.head() + lane * 2 + part,
+            half * self.encoding.scale_bytes() + TILE * self.encoding.head() + lane * 2 + part,
             step * 4 + register,
         ))
     }
@@ -343,14 +348,14 @@ impl Layout {
     fn read_codes(&self, file: &[u8], row: &mut [u8]) {
         self.each_group(|_, at, first| {
             let values = self.group.min(self.k - first);
-            let bytes = &file[at + self.form.head()..];
+            let bytes = &file[at + self.encoding.head()..];
             for (i, code) in row[first..first + values].iter_mut().enumerate() {
-                *code = match self.form {
-                    Form::Nibbles { .. } if self.split_nibbles => bytes[i % 16] >> (i / 16 * 4) & 15,
-                    Form::Fives { .. } => {
+                *code = match self.encoding {
+                    Encoding::Nibbles { .. } if self.split_nibbles => bytes[i % 16] >> (i / 16 * 4) & 15,
+                    Encoding::Fives { .. } => {
                         bytes[FIFTHS + i % 16] >> (i / 16 * 4) & 15 | (bytes[i / 8] >> (i % 8) & 1) << 4
                     }
-                    Form::Nibbles { .. } => bytes[i / 2] >> (i % 2 * 4) & 15,
+                    Encoding::Nibbles { .. } => bytes[i / 2] >> (i % 2 * 4) & 15,
                     _ => bytes[i] ^ 0x80,
                 };
             }
@@ -361,15 +366,15 @@ impl Layout {
         file.fill(0);
         self.each_group(|_, at, first| {
             let values = self.group.min(self.k - first);
-            let bytes = &mut file[at + self.form.head()..];
+            let bytes = &mut file[at + self.encoding.head()..];
             for (i, &code) in row[first..first + values].iter().enumerate() {
-                match self.form {
-                    Form::Nibbles { .. } if self.split_nibbles => bytes[i % 16] |= code << (i / 16 * 4),
-                    Form::Fives { .. } => {
+                match self.encoding {
+                    Encoding::Nibbles { .. } if self.split_nibbles => bytes[i % 16] |= code << (i / 16 * 4),
+                    Encoding::Fives { .. } => {
                         bytes[FIFTHS + i % 16] |= (code & 15) << (i / 16 * 4);
                         bytes[i / 8] |= (code >> 4) << (i % 8);
                     }
-                    Form::Nibbles { .. } => bytes[i / 2] |= code << (i % 2 * 4),
+                    Encoding::Nibbles { .. } => bytes[i / 2] |= code << (i % 2 * 4),
                     _ => bytes[i] = code ^ 0x80,
                 }
             }
@@ -389,10 +394,10 @@ const fn plain_at(r: usize, k: usize) -> usize {
 }
 
 /// Byte and shift of a code.
-const fn code_at(form: Form, r: usize, k: usize) -> (usize, usize) {
+const fn code_at(encoding: Encoding, r: usize, k: usize) -> (usize, usize) {
     let (half, step, lane, register, part) = place(r, k);
-    match form {
-        Form::Nibbles { .. } | Form::Fives { .. } => {
+    match encoding {
+        Encoding::Nibbles { .. } | Encoding::Fives { .. } => {
             let bit = part * 16 + register * 4;
             (half * 256 + lane * 8 + step * 4 + bit / 8, bit % 8)
         }
@@ -408,19 +413,19 @@ fn place_plain(r: usize, row: &[u8], codes: &mut [u8]) {
     }
 }
 
-fn place_codes(form: Form, r: usize, row: &[u8], codes: &mut [u8]) {
+fn place_codes(encoding: Encoding, r: usize, row: &[u8], codes: &mut [u8]) {
     for (k, &code) in row.iter().enumerate() {
-        let (at, shift) = code_at(form, r, k);
+        let (at, shift) = code_at(encoding, r, k);
         // Fifth bits lie elsewhere.
-        let code = if let Form::Fives { .. } = form { code & 15 } else { code };
+        let code = if let Encoding::Fives { .. } = encoding { code & 15 } else { code };
         codes[at] |= code << shift;
     }
 }
 
-fn code(form: Form, r: usize, k: usize, codes: &[u8]) -> u8 {
-    let (at, shift) = code_at(form, r, k);
-    match form {
-        Form::Nibbles { .. } | Form::Fives { .. } => codes[at] >> shift & 15,
+fn code(encoding: Encoding, r: usize, k: usize, codes: &[u8]) -> u8 {
+    let (at, shift) = code_at(encoding, r, k);
+    match encoding {
+        Encoding::Nibbles { .. } | Encoding::Fives { .. } => codes[at] >> shift & 15,
         _ => codes[at],
     }
 }

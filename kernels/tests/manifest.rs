@@ -1,9 +1,9 @@
-//! The manifests against what lies beside them: sources and texts have not changed since they were compiled.
+//! The manifests against what lies next to them: sources and texts have not changed since they were compiled.
 
 #![allow(clippy::unwrap_used)]
 
 use bytemuck::Zeroable;
-use engraft_kernels::pack::Form;
+use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{
     Elem, Format, MatView, attention, elementwise, embed, flash, gemm, int8, kv, linear, moe, norm, rope,
@@ -60,7 +60,7 @@ fn every_entry_stands_alone_and_waits_for_the_launches_before_it() {
     }
 }
 
-/// A product or an attention that a compiler, or a change, took off the tensor cores would be right and slow.
+/// A matmul or an attention that a compiler, or a change, took off the tensor cores would be right and slow.
 #[test]
 fn kernels_for_tensor_cores_use_them() {
     let (everyone, hopper) = ("mma.sync", "wgmma.mma_async");
@@ -109,7 +109,7 @@ fn named() -> BTreeSet<String> {
     add(&linear::Linear::COLUMNS);
     add(&int8::ENTRIES);
     for elem in Elem::ALL {
-        add(&[kv::Turned::entry(elem), rope::Rope::entry(elem), moe::Combine::entry(elem)]);
+        add(&[kv::RotateAppend::entry(elem), rope::Rope::entry(elem), moe::Combine::entry(elem)]);
         add(&[elementwise::Add::entry(elem), elementwise::Activate::entry(elem)]);
         add(&[elementwise::Gate::entry(elem), elementwise::Scale::entry(elem)]);
         add(&Elem::ALL.map(|to| elementwise::Convert::entry(elem, to)));
@@ -130,10 +130,13 @@ fn named() -> BTreeSet<String> {
         all.extend(flash::WIDTHS.iter().flat_map(|width| flash::entries(elem, *width, true, true)));
         all.extend(gemm::boxed_entries(elem));
         for offset in [false, true] {
-            for form in
-                [Form::Plain, Form::Bytes { offset }, Form::Nibbles { offset }, Form::Fives { offset }]
-            {
-                all.extend(gemm::entries(form, elem));
+            for encoding in [
+                Encoding::Plain,
+                Encoding::Bytes { offset },
+                Encoding::Nibbles { offset },
+                Encoding::Fives { offset },
+            ] {
+                all.extend(gemm::entries(encoding, elem));
             }
         }
     }
@@ -147,8 +150,8 @@ fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
     let named = named();
     assert_eq!(named.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "named alone");
     assert_eq!(compiled.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "compiled alone");
-    assert_eq!(gemm::name(Form::Plain, Elem::F16), "gemm_*_f16");
-    assert_eq!(gemm::name(Form::Fives { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
+    assert_eq!(gemm::name(Encoding::Plain, Elem::F16), "gemm_*_f16");
+    assert_eq!(gemm::name(Encoding::Fives { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
 }
 
 /// Shared memory of a launch, dynamic and static, on the worst architecture.
@@ -178,7 +181,7 @@ fn shared_memory_is_what_choices_count_on() {
         let p = attention::Paged { q, kv, heads: 8, seqs: 1, elem, ..attention::Paged::zeroed() };
         assert_eq!(attention::most_shared(elem, k_dim), shared(&p.launch()), "{k_dim}");
     }
-    // Products take no question: they fit the smallest device that is taken, 99 KiB a block.
+    // Matmuls take no question: they fit the smallest device that is taken, 99 KiB a block.
     for format in [Format::Bf16, Format::Int8, Format::Int8a, Format::Int4, Format::Int4a, Format::Q8_0] {
         let layout = gemm::supports(Elem::BF16, Elem::BF16, format, 64, 256, 512, false).unwrap();
         for launch in gemm::Gemm::new(&layout, 1, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {

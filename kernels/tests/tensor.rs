@@ -1,4 +1,5 @@
-//! Tensor-core kernels on the machine without a GPU: checked-in PTX, every check on, several schedules, against f64.
+//! Tensor-core kernels on the machine without a GPU: checked-in PTX, every check on, several schedules,
+//! against f64.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

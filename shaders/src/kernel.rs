@@ -46,7 +46,7 @@ pub enum Kernel {
         gate: bool,
         /// As for `Linear`.
         act: bool,
-        /// Parts of a sum meet within subgroups.
+        /// Parts of a sum are added within subgroups.
         subgroups: bool,
     },
     /// Every slot's matmul with its expert's weight; one row: looked up slot by slot, else by groups.

@@ -43,7 +43,7 @@ fn module(kernel: &Kernel, dialect: Dialect, text: &str) -> naga::Module {
     module
 }
 
-/// The reading of the text that backends bind by, beside naga's.
+/// The reading of the text that backends bind by, besides naga's.
 #[test]
 fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
     for kernel in Kernel::all(COLUMNS) {
@@ -82,7 +82,7 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
 #[test]
 fn moves_are_the_macros_of_their_template() {
     let found: Vec<Move> = moves().collect();
-    for (name, of_elements) in [("gather", true), ("patch", false), ("mark_seen", false)] {
+    for (name, of_elements) in [("gather", true), ("scatter", false), ("mark_seen", false)] {
         assert!(found.contains(&Move { name, of_elements }), "{name}: {found:?}");
     }
     let dialect = Dialect { carrier: Carrier::Uniform, f16: false, dot: true };
@@ -106,7 +106,7 @@ fn portable(kernel: &Kernel, said: &Source, module: &naga::Module) {
 }
 
 #[test]
-fn labels_tell_variants_apart() {
+fn labels_distinguish_variants() {
     let mut labels: Vec<String> = Kernel::all(COLUMNS).iter().map(Kernel::label).collect();
     let all = labels.len();
     labels.sort();

@@ -1,11 +1,11 @@
 {#- Attention over pages, or over plain rows (`dense`), in the order of docs/numerics.md, 3.
 
-A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation v forms the score of
+A workgroup serves one query row and head. Per chunk of 64 absolute positions, invocation v computes the score of
 key v; then it carries value columns v, v + 64, ... through the chunk. Every sum is one ascending chain. Keys
 lie side by side, so a score needs no exchange; the largest score, which has no order, is found within
 subgroups where there are any (`subgroups`): the bits are the same.
 
-Bounds and lengths that no step has are cut to the rows and pages that there are, so that loops end; only
+Bounds and lengths that no step has are clamped to the rows and pages that there are, so that loops end; only
 rows that a workgroup takes by its own number are written. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}

@@ -1,4 +1,4 @@
-{#- What a device can do at most, for measurements beside models: `read` takes `count` vectors of 16 bytes
+{#- What a device can do at most, to compare models with: `read` takes `count` vectors of 16 bytes
 in, invocation after invocation side by side; `multiply` runs `count` rounds of eight chains of four
 multiply-adds, 64 operations a round, which a driver may fuse. Each of `invocations` writes a word, so
 that nothing can be left out. -#}

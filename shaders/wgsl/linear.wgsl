@@ -2,7 +2,7 @@
 `act(g) * u`.
 
 A workgroup makes 32 outputs of a few rows: invocation (leaf, output) runs one leaf's chain per row, the
-leaves meet in workgroup memory and are added by the tree. So the order depends on k and the grain alone. With
+leaves are combined in workgroup memory and are added by the tree. So the order depends on k and the grain alone. With
 the flag `WIDE` a leaf is four chains, one after the other: the order of `linear_lanes.wgsl`, which serves few
 rows.
 

@@ -1,8 +1,8 @@
 {#- The matmuls of `linear.wgsl` for few rows, in the wide order (`parts` in matmul.wgsl): where a row alone
-would leave a GPU idle, a sum is cut over 32 invocations instead of 8.
+would leave a GPU idle, a sum is split over 32 invocations instead of 8.
 
 A workgroup makes 8 outputs: of invocation v the lowest three bits are the output, so that neighbours read
-neighbours, the next two the part of a leaf, the upper three the leaf. Parts meet within subgroups as far
+neighbours, the next two the part of a leaf, the upper three the leaf. Parts are added within subgroups as far
 as these reach (from 16 wide on), leaves in workgroup memory. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
@@ -64,7 +64,7 @@ fn main(
 {%- for r in range(rows) %}
             acc{{ r }} = og(acc{{ r }});
 {%- endfor %}
-            {{- it.meet(["acc0", "acc1", "acc2", "acc3"][:rows], [8, 16], 256, subgroups) }}
+            {{- it.reduce(["acc0", "acc1", "acc2", "acc3"][:rows], [8, 16], 256, subgroups) }}
             if (part == 0u) {
                 let to_sums = half * {{ 8 * rows * 8 }}u + leaf * {{ rows * 8 }}u + v % 8u;
 {%- for r in range(rows) %}

@@ -1,4 +1,4 @@
-{#- Own elementary functions: every step of `engraft_core::math`, in the separate form. -#}
+{#- Own elementary functions: every step of `engraft_core::math`, with separate multiply-add. -#}
 {%- macro functions() -%}
 fn clamp_to(v: f32, lo: f32, hi: f32) -> f32 {
     let w = select(v, lo, v < lo);

@@ -8,7 +8,7 @@
     "flags", "add", "act", "block",
 ] -%}
 
-{#- Parts of leaves. In the contract's order a leaf is one chain; in the wide one it is cut into four of
+{#- Parts of leaves. In the contract's order a leaf is one chain; in the wide one it is split into four of
 whole units of 8 values (the last takes what is left), added as (0 + 1) + (2 + 3). Either way the order
 depends on k and the grain alone. -#}
 {%- macro parts() -%}

@@ -31,7 +31,7 @@ if ((p.flags & RMS) == 0u) {
     for (var c = v; c < n; c += 64u) {
         acc = og(acc + {{ element }});
     }
-    {{- it.meet(["acc"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
+    {{- it.reduce(["acc"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
     mean = og(acc / f32(n));
 {%- else %}
     if (v < 8u) {
@@ -53,7 +53,7 @@ for (var c = v; c < n; c += 64u) {
     let d = og({{ element }} - mean);
     squares = og(madd(d, d, squares));
 }
-{{- it.meet(["squares"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
+{{- it.reduce(["squares"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
 let r = og(1.0 / og(sqrt(og(og(squares / f32(n)) + p.eps))));
 {%- else %}
 if (v < 8u) {

@@ -3,7 +3,7 @@
 One workgroup norms one part of a row, and all invocations write. Sums by `reduce`:
 
 - `leaves`: eight invocations hold a leaf each, the contract's order (docs/numerics.md, 1);
-- `shared`, `subgroups`: all 64 sum the elements v, v + 64, ... and meet (`meet` in the prelude). Both
+- `shared`, `subgroups`: all 64 sum the elements v, v + 64, ... and reduce (`reduce` in the prelude). Both
   give the same bits. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "moments.wgsl" as moments -%}

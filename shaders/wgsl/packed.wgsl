@@ -4,9 +4,9 @@ A unit holds 4 values of one output in ascending k (f32: four words, f16, h16 wh
 and bf16: two, 8-bit codes: one) or 8 (codes of up to 6 bits: the low four in one word). What a block of
 values shares lies in a plane of its own, `[panel][block][word][output]`:
 
-- forms of GGUF with 32 values and the own integer forms (`p.block` values): d in the low, m in the high half
+- formats of GGUF with 32 values and the own integer formats (`p.block` values): d in the low, m in the high half
   of the first word; fifth bits follow as a second word;
-- K forms, 256 values: d and e in the first word, sixteen bytes of the parts' small scales in four, then fifth
+- K-quants, 256 values: d and e in the first word, sixteen bytes of the parts' small scales in four, then fifth
   bits (q5_k: a word for each 32 values) or fifth and sixth bits (q6_k: a word for each 16).
 
 Values are decoded as `engraft_core::quant` does: products of scale and code are exact, the minimum is

@@ -23,7 +23,7 @@ fn og(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) ^ p.zero);
 }
 
-// Multiply and add, each rounded: the contract's separate form.
+// Multiply and add, each rounded: the contract's separate multiply-add.
 fn madd(a: f32, b: f32, c: f32) -> f32 {
     return og(a * b) + c;
 }
@@ -63,9 +63,9 @@ fn f16_bits(v: f32) -> u32 {
         let shift = 126u - (a >> 23u);
         let half = 1u << (shift - 1u);
         let rest = man & ((1u << shift) - 1u);
-        let cut = man >> shift;
-        let up = rest > half || (rest == half && (cut & 1u) == 1u);
-        return sign | (cut + select(0u, 1u, up));
+        let truncated = man >> shift;
+        let up = rest > half || (rest == half && (truncated & 1u) == 1u);
+        return sign | (truncated + select(0u, 1u, up));
     }
     let r = a - 0x38000000u;
     return sign | ((r + 0xfffu + ((r >> 13u) & 1u)) >> 13u);
@@ -228,11 +228,11 @@ subgroups they are not used. -#}
 {%- endif %}
 {%- endmacro -%}
 
-{#- `values` (names of variables) of invocations whose numbers differ in one of the bits `bits` meet, bit
+{#- `values` (names of variables) of invocations whose numbers differ in one of the bits `bits` are added, bit
 by bit, and every one gets the sum: the order depends on the numbers alone, not on the width of subgroups.
 Bits within a subgroup are exchanged directly, the others through `swap`, workgroup memory of `stride`
 words per value. -#}
-{%- macro meet(values, bits, stride, subgroups) -%}
+{%- macro reduce(values, bits, stride, subgroups) -%}
 {%- for bit in bits %}
 {%- if subgroups %}
     if (size > {{ bit }}u) {

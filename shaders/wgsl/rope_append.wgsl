@@ -18,7 +18,7 @@ Bytes moved: 2 (q + k) read and written + v read + k + v written, per row. -#}
 {{ it.writes(5, "values", kv) }}
 
 // A pair after its rotation, rounded; as it is where the table does not reach.
-fn turned(row: u32, pair: u32, first: u32, second: u32) -> vec2<f32> {
+fn rotated(row: u32, pair: u32, first: u32, second: u32) -> vec2<f32> {
     let a = x_at(first);
     let b = x_at(second);
     let position = positions[p.positions_offset + row];
@@ -28,10 +28,10 @@ fn turned(row: u32, pair: u32, first: u32, second: u32) -> vec2<f32> {
     let at = p.table_offset + position * p.pairs + pair;
     let c = angles[at];
     let s = angles[at + p.table_positions * p.pairs];
-    let turned = vec2<f32>(x_round(og(a * c) - og(b * s)), x_round(og(b * c) + og(a * s)));
-    x_put(first, turned.x);
-    x_put(second, turned.y);
-    return turned;
+    let rotated = vec2<f32>(x_round(og(a * c) - og(b * s)), x_round(og(b * c) + og(a * s)));
+    x_put(first, rotated.x);
+    x_put(second, rotated.y);
+    return rotated;
 }
 
 // The places of a pair among a head's elements.
@@ -59,7 +59,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         var unit = i % per_row;
         if (unit < queries) {
             let at = places(unit % p.pairs) + vec2<u32>(base + (unit / p.pairs) * p.k_dim);
-            turned(row, unit % p.pairs, at.x, at.y);
+            rotated(row, unit % p.pairs, at.x, at.y);
             continue;
         }
         unit -= queries;
@@ -74,7 +74,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
             if (r < p.pairs) {
                 let at = places(r);
                 let from_ = k_base + head * p.k_dim;
-                let key = turned(row, r, from_ + at.x, from_ + at.y);
+                let key = rotated(row, r, from_ + at.x, from_ + at.y);
                 if (stored) {
                     keys_put(key_index(page, head, offset, at.x), key.x);
                     keys_put(key_index(page, head, offset, at.y), key.y);

@@ -83,9 +83,9 @@ fn main(
                 let at = p.table_offset + position * p.pairs + i;
                 let c = angles[at];
                 let s = angles[at + p.table_positions * p.pairs];
-                let turned = vec2<f32>(x_round(og(a * c) - og(b * s)), x_round(og(b * c) + og(a * s)));
-                a = turned.x;
-                b = turned.y;
+                let rotated = vec2<f32>(x_round(og(a * c) - og(b * s)), x_round(og(b * c) + og(a * s)));
+                a = rotated.x;
+                b = rotated.y;
             }
             x_put(from_ + places.x, a);
             x_put(from_ + places.y, b);

@@ -25,7 +25,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 }
 {%- endmacro -%}
 
-{%- macro patch() -%}
+{%- macro scatter() -%}
 {{ it.params(carrier, ["pairs", "pairs_offset", "table_offset", "len"]) }}
 @group(0) @binding(0) var<storage, read> pairs: array<u32>;
 @group(0) @binding(1) var<storage, read_write> table: array<u32>;

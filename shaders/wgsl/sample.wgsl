@@ -116,9 +116,9 @@ fn mul64_high(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return vec2<u32>(mid.y, high.z + select(0u, 1u, carry));
 }
 
-// Words 0 and 1 of Philox4x32-10 at (request, position, draw, 0).
-fn draw_bits(key: vec2<u32>, request: u32, position: u32, draw: u32) -> vec2<u32> {
-    var c = vec4<u32>(request, position, draw, 0u);
+// Words 0 and 1 of Philox4x32-10 at (subsequence, position, index, 0).
+fn random_bits(key: vec2<u32>, subsequence: u32, position: u32, index: u32) -> vec2<u32> {
+    var c = vec4<u32>(subsequence, position, index, 0u);
     var k = key;
     for (var round = 0u; round < 10u; round += 1u) {
         let p0 = mul32(0xd2511f53u, c.x);
@@ -360,7 +360,7 @@ fn main(
                     last = last_kept(t, row, base, zmax, last, count, mul96(total, row.top_p));
                 }
             }
-            let bits = draw_bits(
+            let bits = random_bits(
                 vec2<u32>(table[at + 6u], table[at + 7u]), table[at + 8u],
                 positions[p.positions_offset + r], table[at + 10u],
             );

@@ -1,5 +1,5 @@
-//! Gives the shared library the name that CUDA programs look for: a library loaded by path under this SONAME answers every
-//! later `dlopen("libcuda.so")` of the process.
+//! Gives the shared library the name that CUDA programs look for: a library loaded by path under this SONAME
+//! answers every later `dlopen("libcuda.so")` of the process.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -111,7 +111,7 @@ mod tests {
         };
         // It may have been another's fault.
         assert_eq!(trial(&fault, Ok(())), Ok(()));
-        assert!(losses.unexplained(), "nobody's fault so far");
+        assert!(losses.unexplained(), "no fault of a trial so far");
         // Later trials do not touch the lost device.
         assert_eq!(trial(&|| fails("not to be run"), Ok(())), Ok(()));
         assert_eq!(trial(&|| fails("not to be run"), fails("wrong alone")), fails("wrong alone"));

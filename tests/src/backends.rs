@@ -40,7 +40,7 @@ fn cpu(threads: usize, madd: Madd, isa: Option<Isa>) -> Result<Arc<Cpu>> {
     Cpu::new(CpuConfig { threads, madd, isa })
 }
 
-/// The CPU in one form of multiply-add: one thread and the best instructions, with everything that must equal
+/// The CPU in one kind of multiply-add: one thread and the best instructions, with everything that must equal
 /// it.
 pub fn cpu_lab(madd: Madd) -> Result<Lab<Cpu>> {
     let name = match madd {
@@ -80,7 +80,7 @@ pub fn wgpu_reduced(adapter: &str, reduce: Reduce) -> Result<Arc<Wgpu>> {
     Wgpu::new(WgpuConfig { adapter, software: true, reduce, ..WgpuConfig::default() })
 }
 
-/// Whether an op is tested in a lab: where sums are cut over lanes only ops that have such a variant.
+/// Whether an op is tested in a lab: where sums are split over lanes only ops that have such a variant.
 pub fn concerns(lab: &str, op: &str) -> bool {
     let reduced = ["norm", "add_norm", "head_norm", "qkv_rope_append", "attend", "attend_dense"];
     !lab.ends_with("-subgroups")
@@ -102,7 +102,7 @@ fn soft_schedule(name: &str) -> Option<Schedule> {
 }
 
 /// A CUDA device by name: `cuda`, `cuda:1`, or the software driver's (`cuda:soft`, `cuda:soft:reverse`, ...),
-/// which Cargo built beside this program. Every check of the software driver is on.
+/// which Cargo built next to this program. Every check of the software driver is on.
 ///
 /// # Errors
 /// `Config` for another name; `Unsupported` where the driver is not there.
@@ -217,8 +217,8 @@ pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
     }
 }
 
-/// Whether a lab has time for cases of the sizes that models have: on the software driver, kernels have tests of their
-/// own for them (`kernels/tests`).
+/// Whether a lab has time for cases of the sizes that models have: on the software driver, kernels have tests
+/// of their own for them (`kernels/tests`).
 pub fn takes_large(lab: &str) -> bool {
     !lab.starts_with("cuda-soft") && !lab.contains("swiftshader") && !lab.ends_with("-subgroups")
 }

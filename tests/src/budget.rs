@@ -83,7 +83,7 @@ pub fn capped(y: f64, value: f64) -> f64 {
 }
 
 /// A product of two inexact factors: `(a +- ea) (b +- eb)`, rounded once.
-pub fn product(a: f64, ea: f64, b: f64, eb: f64) -> f64 {
+pub fn multiplied(a: f64, ea: f64, b: f64, eb: f64) -> f64 {
     a.abs() * eb + b.abs() * ea + ea * eb + 2.0 * U * (a * b).abs()
 }
 

@@ -53,7 +53,7 @@ pub struct Strike<'a> {
     pub threads: usize,
 }
 
-/// A matrix that a bug reads or alters beside the ops.
+/// A matrix that a bug reads or alters next to the ops.
 pub struct Spot {
     all: Buf<CpuMem, u8>,
     at: MatLayout,

@@ -35,15 +35,15 @@ pub struct Output {
 impl Output {
     /// Rows `range` of it.
     pub fn part(&self, range: std::ops::Range<usize>) -> Output {
-        fn cut<T: Clone>(all: &[T], rows: usize, range: &std::ops::Range<usize>) -> Vec<T> {
+        fn slice<T: Clone>(all: &[T], rows: usize, range: &std::ops::Range<usize>) -> Vec<T> {
             let cols = all.len() / rows.max(1);
             all[range.start * cols..range.end * cols].to_vec()
         }
         let data = match &self.data {
             Data::Floats { dtype, values } => {
-                Data::Floats { dtype: *dtype, values: cut(values, self.rows, &range) }
+                Data::Floats { dtype: *dtype, values: slice(values, self.rows, &range) }
             }
-            Data::Words(words) => Data::Words(cut(words, self.rows, &range)),
+            Data::Words(words) => Data::Words(slice(words, self.rows, &range)),
         };
         Output { name: self.name, rows: range.len(), data }
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_tell_zeros_apart_and_nans_alike() {
+    fn bits_distinguish_zeros_and_equate_nans() {
         assert!(same_bits(&floats(&[0.0]), &floats(&[-0.0])).is_some());
         assert!(same_bits(&floats(&[f32::NAN]), &floats(&[f32::NAN])).is_none());
         assert_eq!(same_bits(&floats(&[1.0, 2.0]), &floats(&[1.0, 2.5])).unwrap().index, 1);

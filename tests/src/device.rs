@@ -73,7 +73,7 @@ impl<B: Backend> Device<B> {
         stream.sync()
     }
 
-    /// Runs an op that a case needs beside those that it is about: at once, never recorded.
+    /// Runs an op that a case needs next to those that it is about: at once, never recorded.
     pub fn run<'o>(&mut self, op: impl Into<Op<'o, B::Device>>) -> Result<()> {
         self.stream.run(Checked::new(op)?)
     }

@@ -202,18 +202,18 @@ fn compare<S: OpSpec, B: Backend>(
     referee.same(TWICE, run(spec, subject, &case, false), &first);
     if let Some((part, ranges)) = spec.alone(&case, &mut dice) {
         // Outputs without a range hold state of the whole batch and are not compared.
-        let cut: Vec<Output> = first.iter().zip(ranges).map(|(o, r)| o.part(r)).collect();
+        let part_of: Vec<Output> = first.iter().zip(ranges).map(|(o, r)| o.part(r)).collect();
         let alone = run(spec, subject, &part, false).map(|mut outputs| {
-            outputs.truncate(cut.len());
+            outputs.truncate(part_of.len());
             outputs
         });
-        referee.same(ALONE, alone, &cut);
+        referee.same(ALONE, alone, &part_of);
     }
     if let Some((part, ranges)) = spec.unseen(&case, &mut dice) {
-        let cut = |outputs: &[Output]| -> Vec<Output> {
+        let part_of = |outputs: &[Output]| -> Vec<Output> {
             outputs.iter().zip(&ranges).map(|(o, r)| o.part(r.clone())).collect()
         };
-        referee.same(UNSEEN, run(spec, subject, &part, false).map(|all| cut(&all)), &cut(&first));
+        referee.same(UNSEEN, run(spec, subject, &part, false).map(|all| part_of(&all)), &part_of(&first));
     }
     if let Some(relaid) = spec.relaid(&case, &mut dice) {
         referee.same(RELAID, run(spec, subject, &relaid, false), &first);

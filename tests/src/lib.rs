@@ -4,8 +4,8 @@
 //!   they give.
 //! - [`laws`] puts a case through all comparisons; [`compare`] is their one verdict, [`budget`] their one
 //!   list of tolerances; [`poison`] catches stray writes.
-//! - [`backends`] says what can be tested here; [`trials`] is the program that does it, [`alone`] keeps a lost device
-//!   from costing other trials; `tests/meta` plants bugs that the suite must catch ([`mod@bug`]).
+//! - [`backends`] says what can be tested here; [`trials`] is the program that does it, [`alone`] keeps a
+//!   lost device from costing other trials; `tests/meta` plants bugs that the suite must catch ([`mod@bug`]).
 //! - [`lawful`] says which changes of its operands an op may take; `tests/hostile_views.rs` makes all others.
 //! - [`golden`] runs whole models against outputs of the reference implementation; the program `goldens` is
 //!   its face.

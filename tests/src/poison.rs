@@ -68,11 +68,11 @@ impl Grid {
 
     /// Row `r` alone, without gaps.
     pub fn only(&self, r: usize) -> Self {
-        self.cut(r..r + 1)
+        self.slice(r..r + 1)
     }
 
     /// Rows `range`, without gaps.
-    pub fn cut(&self, range: std::ops::Range<usize>) -> Self {
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let values = self.values[range.start * self.cols..range.end * self.cols].to_vec();
         Self { rows: range.len(), values, lay: Lay::default(), ..*self }
     }

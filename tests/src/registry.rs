@@ -16,7 +16,7 @@ use engraft_core::numerics::Madd;
 use engraft_core::ops::OpKind;
 use std::ops::Range;
 
-/// A case cut out of another one, with the rows of each of the other's outputs that it must reproduce bit for
+/// A case taken from another one, with the rows of each of the other's outputs that it must reproduce bit for
 /// bit.
 pub type Part<C> = (C, Vec<Range<usize>>);
 
@@ -39,7 +39,7 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     fn turns(&self, _dtype: Float) -> u64 {
         0
     }
-    /// Whether it has a composed form to be compared with.
+    /// Whether it has a composition to be compared with.
     fn fused(&self) -> bool {
         self.kind().is_fused()
     }

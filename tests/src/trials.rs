@@ -67,7 +67,8 @@ fn trial<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(
     Err(format!("{failed} of {ran} comparisons failed\n  {}", shown.join("\n  ")))
 }
 
-/// The program: its name and arguments as libtest takes them, a line per trial, what was lost, what was not here.
+/// The program: its name and arguments as libtest takes them, a line per trial, what was lost, what was not
+/// here.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let arguments = Arguments::from_iter(args);
     let mut trials = Trials::default();

@@ -52,7 +52,7 @@ fn an_op_without_a_kernel_is_refused_by_name() {
     ];
     for (case, op, slot, concerned) in cases {
         let lacks = |asked: &Signature| match asked.op == op && concerned(asked, vocab) {
-            true => Coverage::Missing("nobody wrote it".into()),
+            true => Coverage::Missing("not written yet".into()),
             false => native(asked),
         };
         let Err(Error::Unsupported { op: what, backend, reason }) = ask(case, LoadOptions::default(), &lacks)
@@ -60,7 +60,7 @@ fn an_op_without_a_kernel_is_refused_by_name() {
             panic!("{case} without {op} was taken");
         };
         assert!(what.contains(op.name()) && what.contains(slot), "{case}: {what}");
-        assert_eq!((backend.as_str(), reason.as_str()), ("some", "nobody wrote it"));
+        assert_eq!((backend.as_str(), reason.as_str()), ("some", "not written yet"));
         ask(case, LoadOptions::default(), &native).unwrap();
     }
 }

@@ -1,5 +1,5 @@
 //! Whole models on CUDA: the laws, bit for bit; in reference mode the CPU's bits, logits and hidden states;
-//! the tokens that the CPU draws; replayed steps against eager ones, with padded rows and on tensor cores;
+//! the tokens that the CPU samples; replayed steps against eager ones, with padded rows and on tensor cores;
 //! plans without a composed slot; kernels that are compiled once. Faults and what they leave alone are in the
 //! backend's own tests.
 //!
@@ -191,7 +191,7 @@ fn logits<B: Backend>(
     };
     let ids: Vec<u64> = (0..3).map(|p| engine.put(ask(p)).unwrap()).collect();
     engine.run().unwrap();
-    let all = ids.iter().flat_map(|id| engine.take_captured(*id).unwrap().logits).collect();
+    let all = ids.iter().flat_map(|id| engine.take_kept(*id).unwrap().logits).collect();
     (engine, all)
 }
 
@@ -224,16 +224,16 @@ fn fast_takes_the_kernels_of_hopper_for_many_rows() {
             }
             let ran = launches(&gpu, &cpu, dtype);
             let times = |entry: String| ran.get(&entry).copied().unwrap_or(0);
-            let products = times(format!("gemmw_n128_{dtype}"));
-            println!("{name}, {dtype}: {products} products by Hopper's kernel");
+            let matmuls = times(format!("gemmw_n128_{dtype}"));
+            println!("{name}, {dtype}: {matmuls} matmuls by Hopper's kernel");
             // Queries to values, outputs, gate and up, down; the head.
-            assert!(products >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
+            assert!(matmuls >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
         }
     }
 }
 
 /// The tokens of prompts of these lengths, all at once, and the sizes of the decode steps that were captured.
-fn drawn<B: Backend>(
+fn sampled<B: Backend>(
     mut engine: Engine<B>,
     lengths: &[usize],
     sampling: SamplingParams,
@@ -248,8 +248,8 @@ fn drawn<B: Backend>(
     (ids.iter().map(|id| tokens[id].clone()).collect(), engine.captured_graphs())
 }
 
-/// Holds replayed decode steps, which run in a bucket of this size, to eager ones. What is drawn at this
-/// temperature hangs on all logits, what is drawn next on all keys and values.
+/// Holds replayed decode steps, which run in a bucket of this size, to eager ones. What is sampled at this
+/// temperature hangs on all logits, what is sampled next on all keys and values.
 fn replays<B: Backend>(
     what: &str,
     lengths: &[usize],
@@ -260,7 +260,7 @@ fn replays<B: Backend>(
     for sampling in [SamplingParams::default(), hot] {
         let run = |graphs: bool| {
             let config = EngineConfig { graphs, max_seqs: 12, ..EngineConfig::default() };
-            drawn(engine(config), lengths, sampling)
+            sampled(engine(config), lengths, sampling)
         };
         let ((replayed, captured), (eager, none)) = (run(true), run(false));
         assert!(captured == [bucket] && none.is_empty(), "{what}: {captured:?} and {none:?} captured");
@@ -349,7 +349,7 @@ fn encoded<B: Backend>(backend: &Arc<B>, dtype: Float) -> Vec<Vec<u32>> {
     let vocab = engine.model().spec.vocab;
     let text = |(p, n): (usize, usize)| EncoderInput {
         ids: (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect(),
-        kinds: (0..n).map(|i| u32::from(2 * i > n)).collect(),
+        token_type_ids: (0..n).map(|i| u32::from(2 * i > n)).collect(),
     };
     let texts: Vec<EncoderInput> = [5, 1, 17].into_iter().enumerate().map(text).collect();
     let all = engine.encode(&texts, true).unwrap();
@@ -374,23 +374,23 @@ fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
         let times = |entry: &str| ran.get(entry).copied().unwrap_or(0);
         // Queries to values, outputs, gate and up, down; the head. Before outputs and down there is no norm,
         // before the head rows are gathered.
-        let (products, quantized) = (times("int8_dense"), times("int8_rows"));
-        println!("{name}: {products} products, rows quantized apart for {quantized}");
-        assert_eq!((products, quantized), (5, 3), "{ran:?}");
+        let (matmuls, quantized) = (times("int8_dense"), times("int8_rows"));
+        println!("{name}: {matmuls} matmuls, rows quantized apart for {quantized}");
+        assert_eq!((matmuls, quantized), (5, 3), "{ran:?}");
     }
 }
 
 /// cuBLASLt for this device: the double over the software driver, or NVIDIA's where the system has it.
 fn blaslt(name: &str) -> PathBuf {
     match name.starts_with("cuda:soft") {
-        // Cargo builds it beside this program.
+        // Cargo builds it next to this program.
         true => soft_cublaslt::file().unwrap(),
         false => "libcublasLt.so.12".into(),
     }
 }
 
 #[test]
-fn cublaslt_takes_products_of_many_rows_where_it_is_given() {
+fn cublaslt_takes_matmuls_of_many_rows_where_it_is_given() {
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
     for name in &here() {
         let file = Some(blaslt(name));
@@ -409,10 +409,10 @@ fn cublaslt_takes_products_of_many_rows_where_it_is_given() {
                 other => other.unwrap(),
             };
             let ran = launches(&gpu, &cpu, dtype);
-            let products = ran.get("cublasLtMatmul").copied().unwrap_or(0);
-            println!("{name}, {dtype}: {products} products by cuBLASLt");
+            let matmuls = ran.get("cublasLtMatmul").copied().unwrap_or(0);
+            println!("{name}, {dtype}: {matmuls} matmuls by cuBLASLt");
             // Queries to values, outputs, down, the head; gate and up have an activation behind them.
-            assert!(products >= 4, "{ran:?}");
+            assert!(matmuls >= 4, "{ran:?}");
         }
     }
 }
@@ -448,15 +448,16 @@ fn cublaslt_and_the_own_kernels_are_within_the_same_budgets() {
                     passes(&gpu, linear::LinearAdd, &case, &format!("{name}, asked: {asked}, linear_add"));
                 }
             }
-            let products = gpu.launches().get("cublasLtMatmul").copied().unwrap_or(0);
-            println!("{name}: {products} of 20 products by cuBLASLt");
+            let matmuls = gpu.launches().get("cublasLtMatmul").copied().unwrap_or(0);
+            println!("{name}: {matmuls} of 20 matmuls by cuBLASLt");
             // Where an output does not begin at a multiple of 16 bytes it is not asked.
-            assert_eq!(products > 5, asked, "{products}");
+            assert_eq!(matmuls > 5, asked, "{matmuls}");
         }
     }
 }
 
-/// Launches of attention by the kernel for many queries and by the one for few, of so many prompts of so many tokens in one step.
+/// Launches of attention by the kernel for many queries and by the one for few, of so many prompts of so many
+/// tokens in one step.
 fn attention_of(gpu: &Arc<Cuda>, seqs: usize, queries: usize) -> (u64, u64) {
     let config = EngineConfig { max_seqs: 16, ..EngineConfig::default() };
     let mut engine = wide(gpu, Float::Bf16, None, config);

@@ -7,11 +7,11 @@
 //! too. Vectors of norms (a thousandth of the bytes) are read once a row, by a block each, and a sector in
 //! two halves: 2 times for a row, the second half from the L1 cache, other rows from L2. Scales of quantized
 //! weights are read with their codes, a row's by each of its sum's eight leaves. The table of the embedding
-//! is looked up, so its rows alone are counted. Beside it stands what caches that never miss twice would
+//! is looked up, so its rows alone are counted. Next to it stands what caches that never miss twice would
 //! fetch.
 //!
-//! The launches of that step are those that `cargo xtask predict` makes of the same shape, by kernel, number and blocks: what is
-//! predicted is what runs.
+//! The launches of that step are those that `cargo xtask predict` makes of the same shape, by kernel, number
+//! and blocks: what is predicted is what runs.
 //!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs it; a real driver counts nothing, and the test says so.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -91,12 +91,12 @@ fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
     let mut add = |name: &str, kind: Kind, weight: &CudaWeight| {
         let lying = weight.buffers();
         assert!(!lying.is_empty(), "{name} lies nowhere");
-        for (form, address, bytes) in lying {
+        for (format, address, bytes) in lying {
             let kind = match weight.info().format {
-                WeightFormat::Group(groups) if form == "scales" => Kind::Scales(groups.size),
+                WeightFormat::Group(groups) if format == "scales" => Kind::Scales(groups.size),
                 _ => kind,
             };
-            all.push(Buffer { name: format!("{name} {form}"), kind, address, bytes: bytes as u64 });
+            all.push(Buffer { name: format!("{name} {format}"), kind, address, bytes: bytes as u64 });
         }
     };
     let model = engine.model();
@@ -131,7 +131,7 @@ fn measured_step(engine: &mut Engine<Cuda>, soft: &SoftCuda, prompts: &[usize]) 
         lengths.insert(id, (*n as u64, 0));
     }
     let mut out = Vec::new();
-    while lengths.values().any(|(_, drawn)| *drawn < 2) {
+    while lengths.values().any(|(_, sampled)| *sampled < 2) {
         engine.step(&mut out).unwrap();
         for o in &out {
             lengths.get_mut(&o.id).unwrap().1 += u64::from(o.token.is_some());
@@ -143,7 +143,7 @@ fn measured_step(engine: &mut Engine<Cuda>, soft: &SoftCuda, prompts: &[usize]) 
     engine.step(&mut out).unwrap();
     soft.set_traffic(false).unwrap();
     assert_eq!(out.len(), prompts.len(), "not a decode step of all");
-    lengths.values().map(|(prompt, drawn)| prompt + drawn).sum()
+    lengths.values().map(|(prompt, sampled)| prompt + sampled).sum()
 }
 
 struct Line {
@@ -195,7 +195,7 @@ fn judge_weights(engine: &Engine<Cuda>, soft: &SoftCuda, rows: u64, quantized: b
     }
     let total = all as f64 / bytes as f64;
     println!("{:<28} {bytes:>9} {all:>9} {total:>7.3}", "all weights, no table");
-    // Beside few bytes of codes the vectors are not few: each buffer is held to its own bound alone.
+    // Next to few bytes of codes the vectors are not few: each buffer is held to its own bound alone.
     if total > MOST && !quantized {
         wrong.push(format!("all weights: {total:.3}"));
     }

@@ -476,27 +476,27 @@ fn bad_requests_are_refused_and_the_engine_goes_on() {
         assert!(engine.is_idle(), "{what}: the refused request waits");
         assert_eq!(serves(&mut engine), good, "after {what}");
     }
-    let texts = [EncoderInput { ids: vec![1], kinds: vec![] }];
+    let texts = [EncoderInput { ids: vec![1], token_type_ids: vec![] }];
     says("encode", engine.encode(&texts, false), &["encode", "llama", "decoder"]);
     assert!(!engine.cancel(1 << 40).unwrap(), "a request that never was");
     assert_eq!(serves(&mut engine), good);
 }
 
-/// Refused while others are under way: those are not disturbed.
+/// Refused while others run: those are not disturbed.
 #[test]
-fn a_request_beyond_the_pool_disturbs_nobody() {
+fn a_request_beyond_the_pool_disturbs_no_other() {
     let mut engine = open(&cpu(), &golden("llama"), config()).unwrap();
     let good = serves(&mut engine);
     let id = engine.put(request(&[1, 5, 9])).unwrap();
-    let (mut out, mut drawn) = (Vec::new(), Vec::new());
+    let (mut out, mut sampled) = (Vec::new(), Vec::new());
     engine.step(&mut out).unwrap();
-    drawn.extend(out.iter().filter_map(|o| o.token));
+    sampled.extend(out.iter().filter_map(|o| o.token));
     let free = engine.free_pages().0;
     assert!(free < 6);
     let refusal = engine.put(Request { max_new_tokens: 30, ..request(&[1]) });
     says("pool", refusal, &["8 pages wanted", &format!("{free} of 6 free")]);
-    drawn.extend(engine.run().unwrap().remove(&id).unwrap());
-    assert_eq!(drawn, good);
+    sampled.extend(engine.run().unwrap().remove(&id).unwrap());
+    assert_eq!(sampled, good);
     assert_eq!(engine.free_pages(), (6, 6));
 }
 
@@ -510,15 +510,15 @@ fn a_full_pool_makes_requests_wait_until_all_are_served() {
         let mut engine = open(&cpu(), &golden("llama"), sizes).unwrap();
         let ids: Vec<u64> = prompts.iter().map(|p| engine.put(request(p)).unwrap()).collect();
         let (mut out, mut most) = (Vec::new(), 0);
-        let mut drawn = BTreeMap::<u64, Vec<u32>>::new();
+        let mut sampled = BTreeMap::<u64, Vec<u32>>::new();
         while !engine.is_idle() {
             engine.step(&mut out).unwrap();
             most = most.max(out.iter().map(|o| o.id).collect::<BTreeSet<_>>().len());
-            out.iter().for_each(|o| drawn.entry(o.id).or_default().extend(o.token));
+            out.iter().for_each(|o| sampled.entry(o.id).or_default().extend(o.token));
         }
         assert_eq!(most, abreast, "{pages} pages");
         assert_eq!(engine.free_pages(), (pages, pages));
-        let tokens: Vec<Vec<u32>> = ids.iter().map(|id| drawn.remove(id).unwrap()).collect();
+        let tokens: Vec<Vec<u32>> = ids.iter().map(|id| sampled.remove(id).unwrap()).collect();
         assert!(tokens.iter().all(|t| t.len() == 6), "{pages} pages: {tokens:?}");
         served.push(tokens);
     }
@@ -551,9 +551,9 @@ fn impossible_sizes_of_an_engine_are_named() {
     }
 }
 
-/// Sizes are cut to the model's, not refused, where the default asks for more than a small model has.
+/// Sizes are clamped to the model's, not refused, where the default asks for more than a small model has.
 #[test]
-fn the_context_is_cut_to_the_model() {
+fn the_context_is_clamped_to_the_model() {
     let sizes = EngineConfig { max_context: 4096, kv_pages: None, ..config() };
     let engine = open(&cpu(), &golden("llama"), sizes).unwrap();
     assert_eq!(engine.config().max_context, 64);
@@ -563,7 +563,7 @@ fn the_context_is_cut_to_the_model() {
 fn bad_texts_are_refused_and_the_encoder_goes_on() {
     let sizes = EngineConfig { max_step_tokens: 64, all_logits: true, ..config() };
     let mut engine = open(&cpu(), &golden("bert"), sizes).unwrap();
-    let text = |ids: Vec<u32>, kinds: Vec<u32>| EncoderInput { ids, kinds };
+    let text = |ids: Vec<u32>, token_type_ids: Vec<u32>| EncoderInput { ids, token_type_ids };
     let fine = [text(vec![1, 7, 9], vec![0, 1, 1])];
     let good = engine.encode(&fine, false).unwrap();
     assert!(good[0].logits.len() == 3 * 341 && good[0].logits.iter().all(|v| v.is_finite()));

@@ -92,7 +92,7 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize, before: usize
     let whole = alone(backend, case, request(&PROMPT, NEW, greedy()));
     assert_eq!(texts[&first], whole, "{case}, pages of {page_size}: what was forked");
     assert_eq!(texts[&same], whole[before..], "{case}, pages of {page_size}: the same again");
-    let continued = Request { stream: 2, ..request(&so_far, NEW - before, sampled(11)) };
+    let continued = Request { subsequence: 2, ..request(&so_far, NEW - before, sampled(11)) };
     assert_eq!(texts[&other], alone(backend, case, continued), "{case}, pages of {page_size}: another seed");
 }
 
@@ -165,7 +165,7 @@ fn what_cannot_be_forked_is_refused_by_name() {
     };
     let small = EngineConfig { max_seqs: 2, max_step_tokens: 4, kv_pages: Some(9), ..config(4) };
     let mut engine = engine(&cpu(), "llama_gqa_llama3", small);
-    refused(engine.fork(7, greedy(), 0), "request 7: not under way");
+    refused(engine.fork(7, greedy(), 0), "request 7: not running");
     let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();
     refused(engine.fork(first, greedy(), 0), "waits for its first step");
     steps(&mut engine, 1, &mut Texts::new());

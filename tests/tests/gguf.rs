@@ -66,15 +66,15 @@ fn size(config: &Value, names: &[&str]) -> usize {
     names.iter().find_map(|n| config[*n].as_u64()).unwrap_or_else(|| panic!("none of {names:?}")) as usize
 }
 
-/// One form to be written.
-struct Form {
+/// One file to be written.
+struct Format {
     arch: &'static str,
     config: Value,
     tensors: Tensors,
     pairs: Vec<(&'static str, Meta)>,
 }
 
-impl Form {
+impl Format {
     fn heads(&self) -> (usize, usize) {
         let heads = size(&self.config, &["num_attention_heads", "n_head"]);
         let kv = ["num_key_value_heads", "num_kv_heads"].iter().find_map(|n| self.config[*n].as_u64());
@@ -185,10 +185,10 @@ impl Form {
 }
 
 /// A golden in GGUF's names.
-fn form(name: &'static str, arch: &'static str) -> (rewritten::Named, Form) {
+fn format(name: &'static str, arch: &'static str) -> (rewritten::Named, Format) {
     let (case, config, tensors) = golden(name);
     let tensors = tensors.into_iter().map(|(n, t)| (renamed(&n), t)).collect();
-    (rewritten::Named { name, case }, Form { arch, config, tensors, pairs: Vec::new() })
+    (rewritten::Named { name, case }, Format { arch, config, tensors, pairs: Vec::new() })
 }
 
 const AFTER: [(&str, &str); 1] = [("post_attention_layernorm.", "ffn_norm.")];
@@ -201,8 +201,8 @@ const FOUR: [(&str, &str); 3] = [
 ];
 
 /// Rotary pairs side by side, as the converter of LLaMA's architecture leaves them.
-fn paired(form: Form) -> Form {
-    let (heads, kv) = form.heads();
+fn paired(format: Format) -> Format {
+    let (heads, kv) = format.heads();
     let pairs = |heads: usize| {
         move |t: &mut Tensor| {
             let width = t.shape[0] / heads;
@@ -210,24 +210,24 @@ fn paired(form: Form) -> Form {
             *t = t.ordered(&(0..t.shape[0]).map(row).collect::<Vec<_>>());
         }
     };
-    form.change("attn_q.", pairs(heads)).change("attn_k.", pairs(kv))
+    format.change("attn_q.", pairs(heads)).change("attn_k.", pairs(kv))
 }
 
 #[test]
 fn llama_and_its_kin() {
-    let (case, llama) = form("llama", "llama");
+    let (case, llama) = format("llama", "llama");
     paired(llama.also(&AFTER)).check(&case);
     for (name, arch) in [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3")] {
-        let (case, form) = form(name, arch);
-        form.also(&AFTER).check(&case);
+        let (case, format) = format(name, arch);
+        format.also(&AFTER).check(&case);
     }
-    let (case, form) = form("olmo2", "olmo2");
-    form.also(&[FOUR[0], FOUR[2]]).check(&case);
+    let (case, format) = format("olmo2", "olmo2");
+    format.also(&[FOUR[0], FOUR[2]]).check(&case);
 }
 
 #[test]
 fn experts_in_one_tensor() {
-    let (case, mixtral) = form("mixtral", "llama");
+    let (case, mixtral) = format("mixtral", "llama");
     let used = Meta::U32(size(&mixtral.config, &["num_experts_per_tok"]) as u32);
     let parts =
         [("w1.weight", "ffn_gate_exps"), ("w3.weight", "ffn_up_exps"), ("w2.weight", "ffn_down_exps")];
@@ -235,7 +235,7 @@ fn experts_in_one_tensor() {
     let mixtral = mixtral.with("expert_count", Meta::U32(4)).with("expert_used_count", used);
     paired(mixtral).check(&case);
     for (name, arch, count) in [("qwen2_moe", "qwen2moe", 6), ("qwen3_moe", "qwen3moe", 6)] {
-        let (case, qwen) = form(name, arch);
+        let (case, qwen) = format(name, arch);
         let n = |field: &str| Meta::U32(size(&qwen.config, &[field]) as u32);
         let (used, inner) = (n("num_experts_per_tok"), n("moe_intermediate_size"));
         let shared = qwen.config["shared_expert_intermediate_size"].as_u64().unwrap_or(0);
@@ -258,9 +258,9 @@ fn experts_in_one_tensor() {
 #[test]
 fn gemma_with_the_one_in_its_norms() {
     let one = |t: &mut Tensor| t.values.iter_mut().for_each(|v| *v += 1.0);
-    let (case, gemma) = form("gemma", "gemma");
+    let (case, gemma) = format("gemma", "gemma");
     gemma.also(&AFTER).change("norm", one).check(&case);
-    let (case, gemma) = form("gemma2", "gemma2");
+    let (case, gemma) = format("gemma2", "gemma2");
     let number = |name: &str| gemma.config[name].as_f64().unwrap();
     let caps = ["attn_logit_softcapping", "final_logit_softcapping"].map(number);
     // GGUF has no field for the scale of scores, which is that of the heads' width: the queries take the
@@ -270,7 +270,7 @@ fn gemma_with_the_one_in_its_norms() {
     let gemma = gemma.change("attn_q.", |t| t.values.iter_mut().for_each(|v| *v *= factor));
     let gemma = gemma.with("attn_logit_softcapping", Meta::F32(caps[0] as f32));
     gemma.with("final_logit_softcapping", Meta::F32(caps[1] as f32)).check(&case);
-    let (case, mut gemma) = form("gemma3", "gemma3");
+    let (case, mut gemma) = format("gemma3", "gemma3");
     gemma.config["rope_theta"] = 1e6.into();
     let gemma = gemma.also(&FOUR).change("norm", one);
     gemma.with("attention.sliding_window_pattern", Meta::U32(3)).check(&case);
@@ -278,22 +278,22 @@ fn gemma_with_the_one_in_its_norms() {
 
 #[test]
 fn fused_and_parallel_blocks() {
-    let (case, phi) = form("phi", "phi2");
+    let (case, phi) = format("phi", "phi2");
     phi.check(&case);
     for (name, arch) in [("starcoder2", "starcoder2"), ("stablelm", "stablelm")] {
-        let (case, form) = form(name, arch);
-        form.also(&AFTER).check(&case);
+        let (case, format) = format(name, arch);
+        format.also(&AFTER).check(&case);
     }
-    let (case, mut falcon) = form("falcon_7b", "falcon");
+    let (case, mut falcon) = format("falcon_7b", "falcon");
     falcon.config["num_kv_heads"] = 1.into();
     falcon.check(&case);
-    let (case, falcon) = form("falcon_new", "falcon");
+    let (case, falcon) = format("falcon_new", "falcon");
     let norms = [("ln_attn.", "attn_norm_2."), ("ln_mlp.", "attn_norm.")];
     falcon.also(&norms).ungrouped(2).check(&case);
-    let (case, neox) = form("gpt_neox_sequential", "gptneox");
+    let (case, neox) = format("gpt_neox_sequential", "gptneox");
     let heads = neox.heads().0;
     neox.also(&AFTER).ungrouped(heads).with("use_parallel_residual", Meta::Bool(false)).check(&case);
-    let (case, bloom) = form("bloom", "bloom");
+    let (case, bloom) = format("bloom", "bloom");
     let heads = bloom.heads().0;
     let names = [
         ("h.0.", "blk.0."),

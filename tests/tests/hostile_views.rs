@@ -4,7 +4,7 @@
 //! large as it must be, between pages that fault when they are touched. Then every field of every view, every
 //! size and every weight is changed: to its neighbours, to multiples, to nothing, to the ends of its type, to
 //! what overflows. Each change has to end in an error: of the constructor, of the op's check, or of the
-//! backend. What may run all the same stands with its reason beside the op (`LAWFUL` in `src/spec`), and has
+//! backend. What may run all the same stands with its reason besides the op (`LAWFUL` in `src/spec`), and has
 //! to write its outputs alone; a rule that nothing runs by is a failure, too. Data is changed likewise (ids,
 //! slots, pages, bounds, lengths, groups, positions, logits): no value may do harm.
 //!

@@ -1,8 +1,9 @@
-//! A fault costs the trial that makes it, and no other: end to end, by a kernel that the software driver lets fault.
+//! A fault costs the trial that makes it, and no other: end to end, by a kernel that the software driver lets
+//! fault.
 //!
-//! This program runs itself as the program of the test `ops` (with the variable `ENGRAFT_TRIALS`): three trials on one device, one of
-//! which loses it. That one fails alone, too; the others pass, those before it where they ran, those after it in processes of
-//! their own.
+//! This program runs itself as the program of the test `ops` (with the variable `ENGRAFT_TRIALS`): three
+//! trials on one device, one of which loses it. That one fails alone, too; the others pass, those before it
+//! where they ran, those after it in processes of their own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::backends::REQUIRE;

@@ -120,8 +120,8 @@ fn the_minimum_rust_version_is_one() {
     assert!(page.contains(&format!("Rust {minimum}")), "CONTRIBUTING.md does not name Rust {minimum}");
 }
 
-/// Every package that a build without the feature `hub` may compile says of itself that it takes the minimum version; clippy
-/// sees our own sources alone.
+/// Every package that a build without the feature `hub` may compile says of itself that it takes the minimum
+/// version; clippy sees our own sources alone.
 #[test]
 fn dependencies_take_the_minimum_rust_version() {
     let number = |text: &str| -> Vec<u32> { text.split('.').take(2).map(|n| n.parse().unwrap()).collect() };

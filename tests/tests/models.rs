@@ -10,7 +10,7 @@ use conformance::golden::{Expectations, Outcome, Types, find, judge};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Captured, EncoderInput, Engine, Layers, Request, Want};
+use engraft_core::engine::{EncoderInput, Engine, Kept, Layers, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject, kernels};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
@@ -105,7 +105,7 @@ fn config() -> EngineConfig {
     EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
 }
 
-type Result = (Vec<u32>, Captured);
+type Result = (Vec<u32>, Kept);
 
 /// Runs all prompts at once.
 fn together<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Vec<Result> {
@@ -113,10 +113,10 @@ fn together<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> V
     let vocab = engine.model().spec.vocab;
     let requests = prompts(vocab).into_iter().map(|p| request(&p, SamplingParams::default()));
     let ids: Vec<u64> = requests.map(|r| engine.put(r).unwrap()).collect();
-    let drawn = engine.run().unwrap();
+    let tokens = engine.run().unwrap();
     let (free, total) = engine.free_pages();
     assert_eq!(free, total, "{case}: pages leaked");
-    ids.iter().map(|id| (drawn[id].clone(), engine.take_captured(*id).unwrap())).collect()
+    ids.iter().map(|id| (tokens[id].clone(), engine.take_kept(*id).unwrap())).collect()
 }
 
 /// Runs every prompt by itself.
@@ -126,8 +126,8 @@ fn alone<B: Backend>(backend: &Arc<B>, case: &str) -> Vec<Result> {
     let mut all = Vec::new();
     for prompt in prompts(vocab) {
         let id = engine.put(request(&prompt, SamplingParams::default())).unwrap();
-        let drawn = engine.run().unwrap().remove(&id).unwrap();
-        all.push((drawn, engine.take_captured(id).unwrap()));
+        let tokens = engine.run().unwrap().remove(&id).unwrap();
+        all.push((tokens, engine.take_kept(id).unwrap()));
     }
     all
 }
@@ -151,11 +151,11 @@ fn laws<B: Backend>(backend: &Arc<B>, case: &str) {
     let want = alone(backend, case);
     same(case, "ragged batch", &together(backend, case, config()), &want);
     for chunk in [1, 3, 7] {
-        let cut = EngineConfig { max_step_tokens: chunk, max_seqs: 1, ..config() };
-        same(case, &format!("chunks of {chunk}"), &together(backend, case, cut), &want);
+        let chunked = EngineConfig { max_step_tokens: chunk, max_seqs: 1, ..config() };
+        same(case, &format!("chunks of {chunk}"), &together(backend, case, chunked), &want);
     }
-    let cut = EngineConfig { max_step_tokens: 7, max_seqs: 3, ..config() };
-    same(case, "ragged chunks", &together(backend, case, cut), &want);
+    let chunked = EngineConfig { max_step_tokens: 7, max_seqs: 3, ..config() };
+    same(case, "ragged chunks", &together(backend, case, chunked), &want);
     for page_size in [1, 16, 64] {
         let paged = EngineConfig { page_size, page_seed: Some(11), ..config() };
         same(case, &format!("shuffled pages of {page_size}"), &together(backend, case, paged), &want);
@@ -179,7 +179,7 @@ fn composed_models_keep_the_laws_and_equal_fused_ones() {
 }
 
 #[test]
-fn threads_and_instruction_sets_give_the_same_bits_in_both_forms() {
+fn threads_and_instruction_sets_give_the_same_bits_fused_and_separate() {
     for madd in [Madd::Fused, Madd::Separate] {
         for case in ["llama_gqa_llama3", "gpt2", "opt", "falcon_alibi", "gemma2", "qwen2_moe"] {
             let want = alone(&cpu(1, Isa::Portable, madd), case);
@@ -188,13 +188,14 @@ fn threads_and_instruction_sets_give_the_same_bits_in_both_forms() {
             same(case, "best instruction set", &alone(&cpu(2, Isa::detect(), madd), case), &want);
         }
     }
-    let forms = [Madd::Fused, Madd::Separate].map(|m| alone(&cpu(1, Isa::detect(), m), "llama"));
-    assert!(forms[0][0].1.logits != forms[1][0].1.logits, "the two forms are two forms");
+    let by_madd = [Madd::Fused, Madd::Separate].map(|m| alone(&cpu(1, Isa::detect(), m), "llama"));
+    assert!(by_madd[0][0].1.logits != by_madd[1][0].1.logits, "fused and separate differ");
 }
 
-/// Tokens drawn by recorded steps and by eager ones, greedy and sampled, alone and with changing batch mates.
+/// Tokens sampled by recorded steps and by eager ones, greedy and sampled, alone and with changing batch
+/// mates.
 #[test]
-fn recorded_steps_draw_what_eager_ones_draw() {
+fn recorded_steps_sample_what_eager_ones_sample() {
     let sampled = SamplingParams {
         temperature: 0.9,
         top_k: 40,
@@ -212,7 +213,7 @@ fn recorded_steps_draw_what_eager_ones_draw() {
                 .into_iter()
                 .enumerate()
                 .map(|(i, prompt)| {
-                    // Ends at different steps, so that bucket sizes change under way.
+                    // Ends at different steps, so that bucket sizes change meanwhile.
                     let want = Want::default();
                     let max_new_tokens = 4 + 3 * i;
                     engine
@@ -220,10 +221,10 @@ fn recorded_steps_draw_what_eager_ones_draw() {
                         .unwrap()
                 })
                 .collect();
-            let drawn = engine.run().unwrap();
+            let tokens = engine.run().unwrap();
             let captured = engine.captured_graphs();
             assert_eq!(captured.is_empty(), !graphs, "{captured:?}");
-            ids.iter().map(|id| drawn[id].clone()).collect::<Vec<_>>()
+            ids.iter().map(|id| tokens[id].clone()).collect::<Vec<_>>()
         };
         let want = run(false, 1);
         for (graphs, max_seqs) in [(true, 1), (true, 2), (true, 4), (false, 4)] {
@@ -237,7 +238,7 @@ fn encoders_do_not_see_their_batch_mates() {
     let (fused, composed) = (usual(), Arc::new(Composed::new(usual())));
     for case in ENCODERS {
         let texts = |vocab| {
-            let text = |ids| EncoderInput { ids, kinds: Vec::new() };
+            let text = |ids| EncoderInput { ids, token_type_ids: Vec::new() };
             prompts(vocab).into_iter().map(text).collect::<Vec<_>>()
         };
         let mut one = engine(&fused, case, EngineConfig { max_context: 32, ..config() });
@@ -262,7 +263,7 @@ fn plans_list_what_runs() {
         engine.set_profiling(true);
         let ids: Vec<u32> = (3..8).collect();
         if ENCODERS.contains(&case) {
-            engine.encode(&[EncoderInput { ids, kinds: Vec::new() }], true).unwrap();
+            engine.encode(&[EncoderInput { ids, token_type_ids: Vec::new() }], true).unwrap();
         } else {
             engine.put(Request { prompt: ids, max_new_tokens: 3, ..Request::default() }).unwrap();
             engine.run().unwrap();
@@ -325,8 +326,8 @@ fn goldens_pass_fused_and_composed() {
     assert!(passed >= 2 * (DECODERS.len() + ENCODERS.len() + 3), "{passed} passed");
 }
 
-/// LongRoPE's second list of divisors begins with the first prompt that is longer than the original context: a prompt of
-/// exactly as many tokens still has the first list's numbers.
+/// LongRoPE's second list of divisors begins with the first prompt that is longer than the original context:
+/// a prompt of exactly as many tokens still has the first list's numbers.
 #[test]
 fn the_original_context_belongs_to_the_short_divisors() {
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Fused, isa: None }).unwrap();
@@ -338,7 +339,7 @@ fn the_original_context_belongs_to_the_short_divisors() {
         let id =
             engine.put(Request { max_new_tokens: 1, ..request(&prompt, SamplingParams::default()) }).unwrap();
         engine.run().unwrap();
-        let mut all = engine.take_captured(id).unwrap().logits;
+        let mut all = engine.take_kept(id).unwrap().logits;
         all.truncate((original - 1) * vocab);
         assert_eq!(all.len(), (original - 1) * vocab);
         all.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()

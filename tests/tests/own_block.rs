@@ -91,13 +91,13 @@ const IDS: [u32; 5] = [7, 40, 9, 61, 22];
 fn everything(engine: &mut Engine<Cpu>) -> Forwarded {
     let want = ForwardWant { hidden: Pick::All, logits: Pick::All };
     if engine.model().spec.family == engraft_core::policy::Family::Encoder {
-        let text = EncoderInput { ids: IDS.to_vec(), kinds: Vec::new() };
+        let text = EncoderInput { ids: IDS.to_vec(), token_type_ids: Vec::new() };
         return engine.forward_texts(&[text], &want).unwrap().remove(0);
     }
     engine.forward(Batch::Ragged(&[IDS.to_vec()]), &want).unwrap().remove(0)
 }
 
-/// Norms before, behind, beside and around the parts.
+/// Norms before, after, next to and around the parts.
 const CASES: [&str; 6] = ["llama_gqa_llama3", "opt_postln_proj", "gpt_neox", "gemma2", "olmo2", "distilbert"];
 
 #[test]
@@ -114,17 +114,17 @@ fn a_wrapped_block_gives_the_blocks_bits() {
 
 #[test]
 fn recorded_steps_run_own_blocks_too() {
-    let drawn = |with: &dyn Fn(&mut Injector<'_, Cpu>)| {
+    let sampled = |with: &dyn Fn(&mut Injector<'_, Cpu>)| {
         let mut engine = engine("llama_gqa_llama3", with).unwrap();
         let request = Request { prompt: IDS.to_vec(), max_new_tokens: 12, ..Request::default() };
         let id = engine.put(request).unwrap();
         (engine.run().unwrap().remove(&id).unwrap(), engine.captured_graphs())
     };
-    let plain = drawn(&|_| ());
-    let wrapped = drawn(&|i| {
+    let plain = sampled(&|_| ());
+    let wrapped = sampled(&|i| {
         i.register("wrapped", |_: &Arc<Cpu>, _, _| Ok(Some(Box::new(Wrapped))));
     });
-    let doubled = drawn(&|i| {
+    let doubled = sampled(&|i| {
         i.register("doubled", |b: &Arc<Cpu>, spec, layer| match layer {
             0 => adapter(b, spec, -1.5),
             _ => Ok(None),

@@ -59,8 +59,8 @@ fn check(model: &Path, golden: &Path, tolerance: f64) {
             ..Request::default()
         };
         let number_of = engine.put(request).unwrap();
-        let drawn = engine.run().unwrap().remove(&number_of).unwrap();
-        let logits = engine.take_captured(number_of).unwrap().logits;
+        let sampled = engine.run().unwrap().remove(&number_of).unwrap();
+        let logits = engine.take_kept(number_of).unwrap().logits;
         let row = |i: usize| &logits[i * vocab..(i + 1) * vocab];
         let last = row(ids.len() - 1);
         for (token, want) in
@@ -72,7 +72,7 @@ fn check(model: &Path, golden: &Path, tolerance: f64) {
             worst = worst.max((log_probability(row(i), ids[i + 1]) + want).abs());
         }
         let safe = prompt["greedy_safe_tokens"].as_u64().unwrap() as usize;
-        assert_eq!(drawn[..safe], greedy[..safe], "{}", prompt["text"]);
+        assert_eq!(sampled[..safe], greedy[..safe], "{}", prompt["text"]);
         prompts += 1;
     }
     println!("{name}: {prompts} prompts, worst error {worst:.1e} of {tolerance:.0e} allowed");
@@ -109,7 +109,7 @@ fn minilm_embeds_sentences_where_its_weights_are() {
     let golden = std::fs::read(here("golden/real/all-minilm-l6-v2.json")).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let sentences = golden["sentences"].as_array().unwrap();
-    let text = |s: &Value| EncoderInput { ids: list(&s["ids"], id), kinds: Vec::new() };
+    let text = |s: &Value| EncoderInput { ids: list(&s["ids"], id), token_type_ids: Vec::new() };
     let texts: Vec<EncoderInput> = sentences.iter().map(text).collect();
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     let files = checkpoint::open(&model, Access::Map).unwrap();

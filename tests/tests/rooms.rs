@@ -1,8 +1,9 @@
-//! The rules of the house that no compiler checks: which room may look into which, how long a file may be, where a
-//! panic may stand, what a file begins with.
+//! The rules of the house that no compiler checks: which room may look into which, how long a file may be,
+//! where a panic may stand, what a file begins with.
 //!
-//! Reads the sources of this repository. A rule that is broken is reported with file and line, all of them at once.
-//! The text is taken as rustfmt leaves it: an item ends with `;` on its first line or with a brace in its own column.
+//! Reads the sources of this repository. A rule that is broken is reported with file and line, all of them at
+//! once. The text is taken as rustfmt leaves it: an item ends with `;` on its first line or with a brace in
+//! its own column.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -27,7 +28,7 @@ const LONGEST: usize = 600;
 const LONGEST_FUNCTION: usize = 60;
 
 /// Crates that users run, by the name that others import, and their root files.
-const PRODUCT: [(&str, &str); 8] = [
+const SHIPPED: [(&str, &str); 8] = [
     ("engraft_core", "core/src/lib.rs"),
     ("engraft_cpu", "backend-cpu/src/lib.rs"),
     ("engraft_kernels", "kernels/src/lib.rs"),
@@ -71,7 +72,7 @@ const STRANGERS: [(&str, &[&str]); 3] = [
     ("policy", &["kv", "schedule", "ops", "backend"]),
 ];
 
-/// What a backend is never told of.
+/// What a backend never sees.
 const ABOVE_BACKENDS: [&str; 9] =
     ["engine", "model", "policy", "schedule", "weights", "inject", "graph", "checkpoint", "config"];
 
@@ -86,7 +87,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// Every file with one of these endings, sorted by path; build outputs, hidden folders and links are left out.
+/// Every file with one of these endings, sorted by path; build outputs, hidden folders and links are left
+/// out.
 fn sources(endings: &[&str]) -> Vec<Source> {
     let (root, mut found) = (root(), Vec::new());
     let mut folders = vec![root.clone()];
@@ -198,11 +200,11 @@ fn none(rule: &str, broken: Vec<String>) {
     assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
 }
 
-/// All of the product's crates, as far as they are not test code.
+/// All crates that are shipped, as far as they are not test code.
 static WORLD: LazyLock<World> = LazyLock::new(|| {
     let mut world = World::default();
     let text = |file: &str| fs::read_to_string(root().join(file)).ok();
-    PRODUCT.iter().for_each(|(name, file)| world.read(name, file, &text));
+    SHIPPED.iter().for_each(|(name, file)| world.read(name, file, &text));
     world
 });
 
@@ -217,8 +219,8 @@ fn room(file: &str) -> Option<&str> {
     (first != "lib").then_some(first)
 }
 
-/// The one enum whose variants use it: an op's composed form, stated beside its struct, is made of other ops, so
-/// the files of the stems name what gathers them.
+/// The one enum whose variants use it: an op's composition, stated next to its struct, is made of other ops,
+/// so the files of the stems name what gathers them.
 const RECURSIVE: (&str, &str) = ("core/src/ops/mod.rs", "core/src/ops/");
 
 /// Whether an arrow is one of those that gather the recursive enum.
@@ -243,7 +245,7 @@ fn circles(world: &World) -> Vec<String> {
     found
 }
 
-/// Arrows that go up, or to a stranger, or from a backend to what it is never told of.
+/// Arrows that go up, or to a stranger, or from a backend to what it never sees.
 fn against_the_order(world: &World) -> Vec<String> {
     let height = |room: &str| ROOMS.iter().position(|r| *r == room);
     let stranger = |a: &str, b: &str| STRANGERS.iter().any(|(room, never)| *room == a && never.contains(&b));
@@ -266,7 +268,7 @@ fn against_the_order(world: &World) -> Vec<String> {
 #[test]
 fn the_reader_reaches_every_file_and_every_path() {
     let mut broken = WORLD.arrows().1;
-    for s in library(&PRODUCT.map(|(_, file)| folder(file)).each_ref().map(String::as_str)) {
+    for s in library(&SHIPPED.map(|(_, file)| folder(file)).each_ref().map(String::as_str)) {
         if !WORLD.files.contains(&s.name) {
             broken.push(format!("{} is in no `mod` tree", s.name));
         }

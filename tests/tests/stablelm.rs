@@ -1,4 +1,4 @@
-//! StableLM's largest form, whose query and key heads have norms with values of their own and whose parts
+//! StableLM's largest variant, whose query and key heads have norms with values of their own and whose parts
 //! stand side by side, has no golden: random weights against its published description in f64.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -9,7 +9,7 @@ mod described;
 mod whole;
 
 use conformance::dice::Dice;
-use described::{Rows, Tensors, attend, close, layer_norm, product, rotated, widened, write};
+use described::{Matrix, Tensors, attend, close, layer_norm, matvec, rotated, widened, write};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, ForwardWant, Pick};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -57,22 +57,22 @@ fn tensors() -> Tensors {
 }
 
 /// Logits of every token.
-fn logits(all: &Tensors, ids: &[u32]) -> Rows {
+fn logits(all: &Tensors, ids: &[u32]) -> Matrix {
     let whole = |name: &str| &all[name].1[..];
     let table = whole("model.embed_tokens.weight");
-    let mut x: Rows = ids.iter().map(|i| widened(&table[*i as usize * HIDDEN..][..HIDDEN])).collect();
+    let mut x: Matrix = ids.iter().map(|i| widened(&table[*i as usize * HIDDEN..][..HIDDEN])).collect();
     for layer in 0..LAYERS {
         let get = |name: &str| whole(&format!("model.layers.{layer}.{name}"));
         let norm = (get("input_layernorm.weight"), get("input_layernorm.bias"));
-        let n: Rows = x.iter().map(|x| layer_norm(norm.0, Some(norm.1), EPS, x)).collect();
-        let head = |part: &str, head: usize| -> Rows {
+        let n: Matrix = x.iter().map(|x| layer_norm(norm.0, Some(norm.1), EPS, x)).collect();
+        let head = |part: &str, head: usize| -> Matrix {
             let weight = get(&format!("self_attn.{part}_proj.weight"));
             let rows = &weight[head * WIDTH * HIDDEN..(head + 1) * WIDTH * HIDDEN];
             let one = |(t, n): (usize, &Vec<f64>)| match part {
-                "v" => product(rows, n),
+                "v" => matvec(rows, n),
                 _ => {
                     let own = get(&format!("self_attn.{part}_layernorm.norms.{head}.weight"));
-                    rotated(&layer_norm(own, None, EPS, &product(rows, n)), t, ROTATED)
+                    rotated(&layer_norm(own, None, EPS, &matvec(rows, n)), t, ROTATED)
                 }
             };
             n.iter().enumerate().map(one).collect()
@@ -84,16 +84,16 @@ fn logits(all: &Tensors, ids: &[u32]) -> Rows {
             attended.iter_mut().enumerate().for_each(|(t, a)| a.extend(attend(&q, &k, &v, t)));
         }
         for ((x, a), n) in x.iter_mut().zip(&attended).zip(&n) {
-            let out = product(get("self_attn.o_proj.weight"), a);
-            let (up, gate) = (product(get("mlp.up_proj.weight"), n), product(get("mlp.gate_proj.weight"), n));
+            let out = matvec(get("self_attn.o_proj.weight"), a);
+            let (up, gate) = (matvec(get("mlp.up_proj.weight"), n), matvec(get("mlp.gate_proj.weight"), n));
             let inner: Vec<f64> = gate.iter().zip(up).map(|(g, u)| u * g / (1.0 + (-g).exp())).collect();
-            let down = product(get("mlp.down_proj.weight"), &inner);
+            let down = matvec(get("mlp.down_proj.weight"), &inner);
             x.iter_mut().zip(out.iter().zip(down)).for_each(|(x, (o, d))| *x += o + d);
         }
     }
     let norm = (whole("model.norm.weight"), whole("model.norm.bias"));
     let last = |x: &Vec<f64>| layer_norm(norm.0, Some(norm.1), EPS, x);
-    x.iter().map(|x| product(whole("lm_head.weight"), &last(x))).collect()
+    x.iter().map(|x| matvec(whole("lm_head.weight"), &last(x))).collect()
 }
 
 #[test]

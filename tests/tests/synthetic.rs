@@ -1,4 +1,4 @@
-//! Families that have no golden: a golden of a relative is rewritten into their form (names, row orders,
+//! Families that have no golden: a golden of a relative is rewritten into their format (names, row orders,
 //! fusions, experts that are copies), and must give the relative's numbers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -64,7 +64,7 @@ fn meta() -> (Case, Value, Tensors) {
 }
 
 #[test]
-fn llama_in_metas_form() {
+fn llama_in_metas_format() {
     let (case, params, tensors) = meta();
     same("meta", &case, &logits(&case, &params, &tensors), None);
 }
@@ -121,9 +121,9 @@ fn metas_folder_as_published() {
         };
         let of_rank =
             |rank| -> Tensors { tensors.iter().map(|(n, t)| (n.clone(), piece(n, t, rank))).collect() };
-        let cut: Vec<Tensors> = (0..ranks).map(of_rank).collect();
+        let sharded: Vec<Tensors> = (0..ranks).map(of_rank).collect();
         let folder = tempfile::tempdir().unwrap();
-        published(folder.path(), &params, &cut);
+        published(folder.path(), &params, &sharded);
         let what = format!("{ranks} files, the token table by rows: {by_rows}");
         let files = open(folder.path(), Access::Read).unwrap_or_else(|e| panic!("{what}: {e}"));
         let head = files.source.find("output.weight").unwrap();
@@ -381,7 +381,7 @@ fn megatron_in_all_row_orders() {
 }
 
 /// Experts that are all alike give what one dense part gives, whoever is chosen, as their weights add up to
-/// one; in the residual form so do the two coefficients.
+/// one; with residual experts so do the two coefficients.
 #[test]
 fn megatron_with_experts() {
     for (moe, experts, topk) in [("standard", 1, 1), ("standard", 3, 2), ("residual", 4, 2)] {

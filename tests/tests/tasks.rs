@@ -1,5 +1,5 @@
-//! Heads of tasks on the bodies of goldens: labels of texts by decoders, spans of answers by encoders. The oracle is the
-//! golden's last hidden state times the head's weights, in f64.
+//! Heads of tasks on the bodies of goldens: labels of texts by decoders, spans of answers by encoders. The
+//! oracle is the golden's last hidden state times the head's weights, in f64.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::dice::Dice;
@@ -215,8 +215,10 @@ fn encoders_give_starts_and_ends_of_answers() {
         let folder = with_head(&case, class, |_| {}, |tensor| tensor.starts_with(prefix), &head);
         let mut model = engine(folder.path(), config(&case)).unwrap_or_else(|e| panic!("{class}: {e}"));
         assert!(matches!(model.model().spec.head, HeadSpec::Tokens { of: TokenHead::Span, count: 2, .. }));
-        let text =
-            |p: &conformance::golden::Prompt| EncoderInput { ids: p.ids.clone(), kinds: p.kinds.clone() };
+        let text = |p: &conformance::golden::Prompt| EncoderInput {
+            ids: p.ids.clone(),
+            kinds: p.token_type_ids.clone(),
+        };
         let texts: Vec<EncoderInput> = case.prompts.iter().map(text).collect();
         let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
         for (one, rows) in model.forward_texts(&texts, &want).unwrap().iter().zip(case.rows()) {

@@ -1,5 +1,5 @@
 //! Whole models on every adapter of this machine: the laws, bit for bit, the CPU's bits where the adapter's
-//! arithmetic allows that promise, the tokens that the CPU draws, and what a decode step costs the host.
+//! arithmetic allows that promise, the tokens that the CPU samples, and what a decode step costs the host.
 //!
 //! Without an adapter nothing runs, and the test says so; `ENGRAFT_REQUIRE=wgpu` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -164,12 +164,12 @@ fn costs(gpu: &Arc<Wgpu>, model: &Path, sequences: u32) {
     assert!(uploaded <= 1024 + 64 * u64::from(sequences), "{uploaded} bytes per step");
 }
 
-/// A weight in `format`: own formats are encoded, K forms are random bits under tame scales.
+/// A weight in `format`: own formats are encoded, K-quants are random bits under tame scales.
 fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Matrix {
     let bytes = match format {
-        WeightFormat::Group(form) => {
+        WeightFormat::Group(variant) => {
             let mut bytes = vec![0; format.bytes(rows, cols)];
-            quant::group::encode(form, cols, &dice.values(rows * cols, 1.0, Float::F32), &mut bytes);
+            quant::group::encode(variant, cols, &dice.values(rows * cols, 1.0, Float::F32), &mut bytes);
             bytes
         }
         WeightFormat::Plain(Float::F32) => {
@@ -273,7 +273,7 @@ fn weights_of_every_packed_format_give_the_cpus_bits() {
     }
 }
 
-/// Every finite half widened, and numbers at and beside the middle between two halves rounded.
+/// Every finite half widened, and numbers at and next to the middle between two halves rounded.
 fn halves<B: Backend>(backend: &Arc<B>) -> Vec<Output> {
     let finite = (0..0x7c00).chain(0x8000..0xfc00u16).map(|bits| half::f16::from_bits(bits).to_f32());
     let values: Vec<f32> = finite.collect();
@@ -332,7 +332,8 @@ fn halves_are_the_same_by_type_and_by_hand() {
     }
 }
 
-/// Sums that are cut over the invocations of a workgroup keep the laws, and do not depend on how these meet.
+/// Sums that are split over the invocations of a workgroup keep the laws, and do not depend on how these are
+/// added.
 #[test]
 fn wide_sums_keep_the_laws() {
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
@@ -357,9 +358,9 @@ fn wide_sums_keep_the_laws() {
     }
 }
 
-/// Weights, tables and experts that are cut into many bindings give what whole ones give.
+/// Weights, tables and experts that are split into many bindings give what whole ones give.
 #[test]
-fn weights_that_no_binding_holds_are_cut_and_keep_their_bits() {
+fn weights_that_no_binding_holds_are_split_and_keep_their_bits() {
     for name in adapters() {
         let config = WgpuConfig { adapter: Some(name.clone()), software: true, ..WgpuConfig::default() };
         let whole = Wgpu::new(config.clone()).unwrap();
@@ -367,8 +368,8 @@ fn weights_that_no_binding_holds_are_cut_and_keep_their_bits() {
         // one binding.
         for (format, bytes) in [("f32", 30 << 10), ("q8_0", 20 << 10)] {
             let format = format.parse().unwrap();
-            let cut = Wgpu::new(WgpuConfig { binding_bytes: Some(bytes), ..config.clone() }).unwrap();
-            let made = [&whole, &cut].map(|gpu| {
+            let split = Wgpu::new(WgpuConfig { binding_bytes: Some(bytes), ..config.clone() }).unwrap();
+            let made = [&whole, &split].map(|gpu| {
                 let before = gpu.counters().dispatches;
                 let out = matmuls(gpu, format);
                 (out, gpu.counters().dispatches - before)
@@ -378,8 +379,8 @@ fn weights_that_no_binding_holds_are_cut_and_keep_their_bits() {
                 let worst = same_bits(a, b);
                 assert!(worst.is_none(), "{name}: {format}, output {i}: {worst:?}");
             }
-            println!("{name}: {format} in {few} dispatches whole, {many} cut");
-            assert!(many > few, "{name}: {format} was not cut");
+            println!("{name}: {format} in {few} dispatches whole, {many} split");
+            assert!(many > few, "{name}: {format} was not split");
         }
     }
 }

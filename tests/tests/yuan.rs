@@ -11,9 +11,9 @@ mod whole;
 
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
-use described::{Rows, Tensors, attend, close, product, rms, rotated, widened, write};
+use described::{Matrix, Tensors, attend, close, matvec, rms, rotated, widened, write};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Batch, Captured, Engine, ForwardWant, Layers, Pick, Request, Want};
+use engraft_core::engine::{Batch, Engine, ForwardWant, Kept, Layers, Pick, Request, Want};
 use engraft_core::mem::Float;
 use engraft_core::numerics::{Madd, Mode};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -63,7 +63,7 @@ fn tensors() -> Tensors {
     all
 }
 
-/// The form that later releases are published in: queries' and keys' rows in one tensor.
+/// The layout that later releases are published in: queries' and keys' rows in one tensor.
 fn one_tensor(mut all: Tensors) -> Tensors {
     for layer in 0..LAYERS {
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}.weight");
@@ -83,7 +83,7 @@ fn config() -> Value {
 }
 
 /// A convolution over two steps: `weight[o][i][0]` meets the step before, which is zero before the first.
-fn convolve(weight: &[f32], bias: &[f32], x: &Rows) -> Rows {
+fn convolve(weight: &[f32], bias: &[f32], x: &Matrix) -> Matrix {
     let inputs = x[0].len();
     let at = |t: usize, o: usize| {
         let mut sum = f64::from(bias[o]);
@@ -97,46 +97,46 @@ fn convolve(weight: &[f32], bias: &[f32], x: &Rows) -> Rows {
 }
 
 /// Logits of every token.
-fn logits(all: &Tensors, ids: &[u32]) -> Rows {
+fn logits(all: &Tensors, ids: &[u32]) -> Matrix {
     let get = |name: &str| &all[name].1[..];
     let table = get("model.embed_tokens.weight");
-    let mut x: Rows = ids.iter().map(|i| widened(&table[*i as usize * HIDDEN..][..HIDDEN])).collect();
+    let mut x: Matrix = ids.iter().map(|i| widened(&table[*i as usize * HIDDEN..][..HIDDEN])).collect();
     for layer in 0..LAYERS {
         let get = |name: &str| get(&format!("model.layers.{layer}.{name}"));
-        let n: Rows = x.iter().map(|x| rms(get("input_layernorm.weight"), EPS, x)).collect();
+        let n: Matrix = x.iter().map(|x| rms(get("input_layernorm.weight"), EPS, x)).collect();
         let gate = |name: &str| get(&format!("self_attn.lf_gate.{name}"));
         let y = convolve(gate("conv1.weight"), gate("conv1.bias"), &n);
         let c = convolve(gate("conv2.weight"), gate("conv2.bias"), &y);
         let sum = |c: &[f64], n: &[f64]| c.iter().zip(n).map(|(c, n)| c + n).collect::<Vec<f64>>();
         let w = gate("output_layernorm.weight");
-        let f: Rows = c.iter().zip(&n).map(|(c, n)| rms(w, FILTER_EPS, &sum(c, n))).collect();
+        let f: Matrix = c.iter().zip(&n).map(|(c, n)| rms(w, FILTER_EPS, &sum(c, n))).collect();
         // Rows of queries and keys one after the other; of them every head takes twice its width.
         let rows = [get("self_attn.q_proj.weight"), get("self_attn.k_proj.weight")].concat();
-        let qk: Rows = f.iter().map(|f| product(&rows, f)).collect();
-        let v: Rows = n.iter().map(|n| product(get("self_attn.v_proj.weight"), n)).collect();
+        let qk: Matrix = f.iter().map(|f| matvec(&rows, f)).collect();
+        let v: Matrix = n.iter().map(|n| matvec(get("self_attn.v_proj.weight"), n)).collect();
         let mut attended = vec![Vec::new(); ids.len()];
         for h in 0..HEADS {
             let part = |from: usize| {
-                let turn = |(t, row): (usize, &Vec<f64>)| rotated(&row[from..from + WIDTH], t, WIDTH);
-                qk.iter().enumerate().map(turn).collect::<Rows>()
+                let rotate = |(t, row): (usize, &Vec<f64>)| rotated(&row[from..from + WIDTH], t, WIDTH);
+                qk.iter().enumerate().map(rotate).collect::<Matrix>()
             };
             let (q, k) = (part(2 * WIDTH * h), part(2 * WIDTH * h + WIDTH));
-            let v: Rows = v.iter().map(|v| v[WIDTH * h..WIDTH * (h + 1)].to_vec()).collect();
+            let v: Matrix = v.iter().map(|v| v[WIDTH * h..WIDTH * (h + 1)].to_vec()).collect();
             attended.iter_mut().enumerate().for_each(|(t, a)| a.extend(attend(&q, &k, &v, t)));
         }
         for (x, a) in x.iter_mut().zip(&attended) {
-            let out = product(get("self_attn.o_proj.weight"), a);
+            let out = matvec(get("self_attn.o_proj.weight"), a);
             x.iter_mut().zip(out).for_each(|(x, o)| *x += o);
             let m = rms(get("post_attention_layernorm.weight"), EPS, x);
-            let up = product(get("mlp.up_proj.weight"), &m);
-            let gate = product(get("mlp.gate_proj.weight"), &m);
+            let up = matvec(get("mlp.up_proj.weight"), &m);
+            let gate = matvec(get("mlp.gate_proj.weight"), &m);
             // The activation is on the branch that is called up.
             let inner: Vec<f64> = up.iter().zip(gate).map(|(u, g)| g * u / (1.0 + (-u).exp())).collect();
-            let down = product(get("mlp.down_proj.weight"), &inner);
+            let down = matvec(get("mlp.down_proj.weight"), &inner);
             x.iter_mut().zip(down).for_each(|(x, d)| *x += d);
         }
     }
-    let logits = |x: &Vec<f64>| product(get("lm_head.weight"), &rms(get("model.norm.weight"), EPS, x));
+    let logits = |x: &Vec<f64>| matvec(get("lm_head.weight"), &rms(get("model.norm.weight"), EPS, x));
     x.iter().map(logits).collect()
 }
 
@@ -156,7 +156,7 @@ fn prompts() -> Vec<Vec<u32>> {
 #[test]
 fn random_weights_give_what_the_description_gives() {
     let split = tensors();
-    for (form, tensors) in [("q and k", split.clone()), ("one tensor", one_tensor(split.clone()))] {
+    for (variant, tensors) in [("q and k", split.clone()), ("one tensor", one_tensor(split.clone()))] {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &config(), &tensors);
         let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), usual());
@@ -164,28 +164,28 @@ fn random_weights_give_what_the_description_gives() {
         let got = engine.forward(Batch::Ragged(&prompts()), &want).unwrap();
         for (prompt, got) in prompts().iter().zip(got) {
             let want = logits(&split, prompt).concat();
-            close(&format!("{form}, {} tokens", prompt.len()), &got.logits, &want);
+            close(&format!("{variant}, {} tokens", prompt.len()), &got.logits, &want);
         }
     }
 }
 
-type Run = Vec<(Vec<u32>, Captured)>;
+type Run = Vec<(Vec<u32>, Kept)>;
 
 /// All prompts, in the order `order` and `at_once`, results in the order of the prompts.
 fn run(dir: &Path, config: EngineConfig, order: &[usize], at_once: bool) -> Run {
     let mut engine: Engine<Cpu> = whole::open(&cpu(Madd::Fused), dir, config);
-    let (mut ids, mut drawn) = (BTreeMap::new(), BTreeMap::new());
+    let (mut ids, mut sampled) = (BTreeMap::new(), BTreeMap::new());
     for p in order {
         let want = Want { logits: true, hidden: Layers::All };
         let prompt = prompts()[*p].clone();
         let request = Request { prompt, max_new_tokens: 8, want, ..Request::default() };
         ids.insert(*p, engine.put(request).unwrap());
         if !at_once {
-            drawn.extend(engine.run().unwrap());
+            sampled.extend(engine.run().unwrap());
         }
     }
-    drawn.extend(engine.run().unwrap());
-    ids.values().map(|id| (drawn[id].clone(), engine.take_captured(*id).unwrap())).collect()
+    sampled.extend(engine.run().unwrap());
+    ids.values().map(|id| (sampled[id].clone(), engine.take_kept(*id).unwrap())).collect()
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn nothing_depends_on_batch_mates_chunks_or_pages() {
     let want = run(dir.path(), usual(), &order, false);
     let mut cases = vec![("a batch".to_string(), usual())];
     for chunk in [1, 3, 7] {
-        let cut = EngineConfig { max_step_tokens: chunk, max_seqs: 1, ..usual() };
-        cases.push((format!("chunks of {chunk}"), cut));
+        let chunked = EngineConfig { max_step_tokens: chunk, max_seqs: 1, ..usual() };
+        cases.push((format!("chunks of {chunk}"), chunked));
     }
     cases.push(("ragged chunks".into(), EngineConfig { max_step_tokens: 7, max_seqs: 3, ..usual() }));
     for page_size in [1, 16, 64] {

@@ -1,8 +1,9 @@
-//! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`, `cargo xtask predict`.
+//! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`,
+//! `cargo xtask predict`.
 //!
-//! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels` compiles the
-//! CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds the page of the browser. `predict`
-//! says how long a step should take on a GPU.
+//! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels`
+//! compiles the CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds
+//! the page of the browser. `predict` says how long a step should take on a GPU.
 
 mod kernels;
 mod predict;

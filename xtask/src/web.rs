@@ -1,9 +1,10 @@
 //! The browser build: `cargo xtask web [--serve PORT] [--std-source FOLDER]`.
 //!
-//! Compiles `engraft/web` to wasm32, makes its JavaScript side, and puts both beside the page and the demo model in
-//! `target/web/site`. Where the toolchain has no standard library for wasm32 and rustup cannot bring it, the library is built
-//! from source, and the command says so: from the toolchain's own sources (component `rust-src`), or from a folder that is
-//! named.
+//! Compiles `engraft/web` to wasm32, makes its JavaScript side, and puts both next to the page and the demo
+//! model in
+//! `target/web/site`. Where the toolchain has no standard library for wasm32 and rustup cannot bring it, the
+//! library is built from source, and the command says so: from the toolchain's own sources (component
+//! `rust-src`), or from a folder that is named.
 
 #[path = "web_serve.rs"]
 mod serve;

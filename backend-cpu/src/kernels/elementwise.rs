@@ -1,13 +1,13 @@
 //! Element by element: sum, activation, gated activation, conversion.
 
-use super::{Activation, Floats, Machine, Rows, RowsMut, over_rows, same, same_shape};
+use super::{Activation, Floats, Machine, RawMat, RawMatMut, over_rows, same, same_shape};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::{Result, math};
 
 /// What is done to a row.
 #[derive(Clone, Copy)]
 enum Step {
-    Add(Rows),
+    Add(RawMat),
     Activate(Activation),
     Gate(Activation),
     Scale(f32, Option<f32>),
@@ -15,35 +15,35 @@ enum Step {
 }
 
 /// `acc += x`.
-pub fn add(machine: &Machine, acc: RowsMut, x: Rows) -> Result<()> {
-    same_shape("add", x, acc.as_rows())?;
-    each_row(machine, acc.as_rows(), acc, Step::Add(x))
+pub fn add(machine: &Machine, acc: RawMatMut, x: RawMat) -> Result<()> {
+    same_shape("add", x, acc.as_raw())?;
+    each_row(machine, acc.as_raw(), acc, Step::Add(x))
 }
 
 /// `x = act(x)`.
-pub fn activate(machine: &Machine, x: RowsMut, act: Activation) -> Result<()> {
-    each_row(machine, x.as_rows(), x, Step::Activate(act))
+pub fn activate(machine: &Machine, x: RawMatMut, act: Activation) -> Result<()> {
+    each_row(machine, x.as_raw(), x, Step::Activate(act))
 }
 
 /// `y = factor * x`, then `cap * tanh(y * (1 / cap))` where a cap is given.
-pub fn scale(machine: &Machine, x: RowsMut, factor: f32, cap: Option<f32>) -> Result<()> {
-    each_row(machine, x.as_rows(), x, Step::Scale(factor, cap))
+pub fn scale(machine: &Machine, x: RawMatMut, factor: f32, cap: Option<f32>) -> Result<()> {
+    each_row(machine, x.as_raw(), x, Step::Scale(factor, cap))
 }
 
 /// `out = act(g) * u` of `[g | u]`, rounded once.
-pub fn gate(machine: &Machine, gate_up: Rows, act: Activation, out: RowsMut) -> Result<()> {
+pub fn gate(machine: &Machine, gate_up: RawMat, act: Activation, out: RawMatMut) -> Result<()> {
     same("gate", "rows", out.rows, gate_up.rows)?;
     same("gate", "columns of gate and up", gate_up.cols, out.cols.saturating_mul(2))?;
     each_row(machine, gate_up, out, Step::Gate(act))
 }
 
 /// `out = x`, rounded to `out`'s element type.
-pub fn convert(machine: &Machine, x: Rows, out: RowsMut) -> Result<()> {
-    same_shape("convert", out.as_rows(), x)?;
+pub fn convert(machine: &Machine, x: RawMat, out: RawMatMut) -> Result<()> {
+    same_shape("convert", out.as_raw(), x)?;
     each_row(machine, x, out, Step::Convert)
 }
 
-fn each_row(machine: &Machine, x: Rows, out: RowsMut, step: Step) -> Result<()> {
+fn each_row(machine: &Machine, x: RawMat, out: RawMatMut, step: Step) -> Result<()> {
     if x.is_empty() {
         return Ok(());
     }
@@ -53,8 +53,8 @@ fn each_row(machine: &Machine, x: Rows, out: RowsMut, step: Step) -> Result<()> 
 }
 
 struct Part {
-    x: Rows,
-    out: RowsMut,
+    x: RawMat,
+    out: RawMatMut,
     step: Step,
     range: std::ops::Range<usize>,
     scratch: Floats,
@@ -112,7 +112,9 @@ mod tests {
         for machine in machines(Madd::Fused) {
             let mut out = vec![f32::NAN; 3 * 11];
             // SAFETY: the vectors outlive the call.
-            unsafe { gate(&machine, Rows::of(&x, 22), Activation::Silu, RowsMut::of(&mut out, 11)).unwrap() };
+            unsafe {
+                gate(&machine, RawMat::of(&x, 22), Activation::Silu, RawMatMut::of(&mut out, 11)).unwrap()
+            };
             let want: Vec<f32> = (0..33)
                 .map(|i| {
                     let (r, c) = (i / 11, i % 11);

@@ -1,7 +1,7 @@
 //! Rows of a table by id: `out = table[id]`, or `out = round(out + round(table[id]))`.
 
 use super::linear::Packed;
-use super::{Floats, Machine, RowsMut, round_in_place, same};
+use super::{Floats, Machine, RawMatMut, round_in_place, same};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 
@@ -17,11 +17,11 @@ pub struct Table<'a> {
 }
 
 /// Looks rows up, or adds them with `add`. An id beyond the table counts as a row of zeros.
-pub fn embed(machine: &Machine, ids: &[u32], table: Table<'_>, add: bool, out: RowsMut) -> Result<()> {
+pub fn embed(machine: &Machine, ids: &[u32], table: Table<'_>, add: bool, out: RawMatMut) -> Result<()> {
     let cols = out.cols;
     same("embed", "rows", ids.len(), out.rows)?;
     same("embed", "columns", cols, table.cols)?;
-    if out.as_rows().is_empty() {
+    if out.as_raw().is_empty() {
         return Ok(());
     }
     let padded = cols.next_multiple_of(16);
@@ -45,7 +45,7 @@ struct Write<'a> {
     row: &'a mut [f32],
     other: Floats,
     r: usize,
-    out: RowsMut,
+    out: RawMatMut,
     add: bool,
 }
 
@@ -57,7 +57,7 @@ impl Kernel for Write<'_> {
         unsafe {
             if self.add {
                 round_in_place::<V>(self.row, self.out.dtype);
-                self.out.as_rows().widen::<V>(self.r, 0, cols, self.other.at(0));
+                self.out.as_raw().widen::<V>(self.r, 0, cols, self.other.at(0));
                 let other = std::slice::from_raw_parts(self.other.at(0), cols);
                 self.row.iter_mut().zip(other).for_each(|(v, o)| *v += o);
             }

@@ -4,7 +4,7 @@
 //! beyond the output are multiplied as zeros and dropped.
 
 use super::linear::{After, Epilogue, Packed, linear};
-use super::{AlignedBytes, Machine, Rows, RowsMut, same};
+use super::{AlignedBytes, Machine, RawMat, RawMatMut, same};
 use engraft_core::{Error, Result};
 
 /// Weights and biases of all experts.
@@ -39,10 +39,10 @@ impl<'a> Grouped<'a> {
 /// `out[slot] = x[slot / (slots / rows of x)] w[expert]^T + bias[expert]` for the slots of every expert.
 pub fn expert_linear(
     machine: &Machine,
-    x: Rows,
+    x: RawMat,
     experts: Experts<'_>,
     groups: Grouped<'_>,
-    out: RowsMut,
+    out: RawMatMut,
     scratch: &mut AlignedBytes,
 ) -> Result<()> {
     same("expert_linear", "experts", experts.weights.len(), groups.count)?;
@@ -66,8 +66,8 @@ pub fn expert_linear(
 /// What all experts of a call share.
 struct Call<'a> {
     machine: &'a Machine,
-    x: Rows,
-    out: RowsMut,
+    x: RawMat,
+    out: RawMatMut,
     /// Slots that share a row of x.
     per_token: usize,
 }
@@ -104,8 +104,8 @@ impl Call<'_> {
         }
         // SAFETY: the two parts of the scratch, which lives beyond the call and is used by it alone.
         let (gathered, y) = unsafe {
-            let y = RowsMut::new(start.add(inputs), out.dtype, rows, n, n);
-            (Rows::new(start, x.dtype, rows, k, k), y)
+            let y = RawMatMut::new(start.add(inputs), out.dtype, rows, n, n);
+            (RawMat::new(start, x.dtype, rows, k, k), y)
         };
         linear(self.machine, gathered, weight, y, &Epilogue { bias, after: After::Nothing })?;
         for (r, slot) in slots.iter().enumerate().filter(|(_, slot)| exists(slot)) {

@@ -4,7 +4,7 @@
 //! vectorise over positions, outputs over value columns. Slabs end in [`PAD`] bytes that vector loads may
 //! touch: they belong to the slab.
 
-use super::{Machine, Rows, RowsMut, over, product, same};
+use super::{Machine, RawMat, RawMatMut, check_factors, over, same};
 use engraft_core::Result;
 use engraft_core::mem::{Float, KvLayout};
 
@@ -109,15 +109,15 @@ unsafe fn store(p: *mut u8, dtype: Float, i: usize, value: f32) {
 }
 
 /// Rows of keys and of values for a slab.
-fn rows_fit(op: &'static str, k: Rows, v: Rows, l: KvLayout) -> Result<()> {
+fn rows_fit(op: &'static str, k: RawMat, v: RawMat, l: KvLayout) -> Result<()> {
     same(op, "rows of v", v.rows, k.rows)?;
-    product(op, "columns of k", k.cols, l.kv_heads, l.k_dim)?;
-    product(op, "columns of v", v.cols, l.kv_heads, l.v_dim)
+    check_factors(op, "columns of k", k.cols, l.kv_heads, l.k_dim)?;
+    check_factors(op, "columns of v", v.cols, l.kv_heads, l.v_dim)
 }
 
 /// Writes row `t` of k and v to `slots[t]`; negative slots and slots beyond the slab are skipped. Heads are
 /// shared out.
-pub fn append(machine: &Machine, k: Rows, v: Rows, slots: &[i32], slab: Slab) -> Result<()> {
+pub fn append(machine: &Machine, k: RawMat, v: RawMat, slots: &[i32], slab: Slab) -> Result<()> {
     let l = slab.layout;
     rows_fit("kv_append", k, v, l)?;
     same("kv_append", "slots", slots.len(), k.rows)?;
@@ -126,7 +126,7 @@ pub fn append(machine: &Machine, k: Rows, v: Rows, slots: &[i32], slab: Slab) ->
     over(machine, l.kv_heads, heads, |heads, _| append_heads(k, v, slots, slab, heads))
 }
 
-fn append_heads(k: Rows, v: Rows, slots: &[i32], slab: Slab, heads: std::ops::Range<usize>) {
+fn append_heads(k: RawMat, v: RawMat, slots: &[i32], slab: Slab, heads: std::ops::Range<usize>) {
     let l = slab.layout;
     for (t, slot) in slots.iter().enumerate() {
         let Ok(slot) = usize::try_from(*slot) else { continue };
@@ -163,9 +163,9 @@ pub fn copy_pages(pairs: &[u32], slab: Slab) {
 
 /// Reads positions `0..out_k.rows` of a page-table row as plain rows; those in no page of the slab are not
 /// written.
-pub fn read(slab: Slab, pages: &[u32], out_k: RowsMut, out_v: RowsMut) -> Result<()> {
+pub fn read(slab: Slab, pages: &[u32], out_k: RawMatMut, out_v: RawMatMut) -> Result<()> {
     let l = slab.layout;
-    rows_fit("kv_read", out_k.as_rows(), out_v.as_rows(), l)?;
+    rows_fit("kv_read", out_k.as_raw(), out_v.as_raw(), l)?;
     for position in 0..out_k.rows {
         let Some(page) = pages.get(position / l.page_size) else { break };
         for head in 0..l.kv_heads {

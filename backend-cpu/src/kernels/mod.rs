@@ -1,14 +1,14 @@
 //! The arithmetic of the backend, on plain memory.
 //!
-//! One file per stem. Every kernel takes a [`Machine`] (threads, instruction set, multiply-add form, scratch)
-//! and views ([`Rows`], [`RowsMut`]: 2-D, unit inner stride, row pitch, run-time dtype), computes in f32 and
-//! rounds once on output. A view is safe to use once it exists, so every kernel that can be called checks,
-//! once per call, that its operands go together; numbers that it finds in its operands (ids, slots, pages,
-//! bounds) are checked where they are used. No load or store touches an element beyond a row, not even within
-//! a vector, and none needs more alignment than its element's.
+//! One file per stem. Every kernel takes a [`Machine`] (threads, instruction set, kind of multiply-add,
+//! scratch) and views ([`RawMat`], [`RawMatMut`]: 2-D, unit inner stride, row pitch, run-time dtype),
+//! computes in f32 and rounds once on output. A view is safe to use once it exists, so every kernel that can
+//! be called checks, once per call, that its operands go together; numbers that it finds in its operands
+//! (ids, slots, pages, bounds) are checked where they are used. No load or store touches an element beyond a
+//! row, not even within a vector, and none needs more alignment than its element's.
 //!
-//! Invariant: bits depend on operands and on the multiply-add form, and on nothing else; work is split over
-//! outputs. After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
+//! Invariant: bits depend on operands and on the kind of multiply-add, and on nothing else; work is split
+//! over outputs. After the first call of a shape, a kernel allocates nothing: scratch grows and stays.
 
 pub mod attention;
 pub mod elementwise;
@@ -29,14 +29,14 @@ use engraft_core::numerics::Madd;
 use engraft_core::{Error, Result};
 use std::sync::{Mutex, PoisonError};
 
-/// Threads, instruction set, multiply-add form and scratch memory: what every kernel runs on.
+/// Threads, instruction set, kind of multiply-add and scratch memory: what every kernel runs on.
 #[derive(Debug)]
 pub struct Machine {
     /// The threads.
     pub pool: Pool,
     /// The instruction set; never changes bits.
     pub isa: Isa,
-    /// The multiply-add form; changes bits.
+    /// The kind of multiply-add; changes bits.
     pub madd: Madd,
     scratch: Mutex<AlignedBytes>,
 }
@@ -155,7 +155,7 @@ impl AlignedBytes {
 
 /// A read view `[rows, cols]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows {
+pub struct RawMat {
     ptr: *const u8,
     /// Element type.
     pub(crate) dtype: Float,
@@ -169,7 +169,7 @@ pub struct Rows {
 
 /// A written view `[rows, cols]`.
 #[derive(Debug, Clone, Copy)]
-pub struct RowsMut {
+pub struct RawMatMut {
     ptr: *mut u8,
     /// Element type.
     pub(crate) dtype: Float,
@@ -183,15 +183,15 @@ pub struct RowsMut {
 
 // SAFETY: plain views; whoever makes one promises that the memory outlives and admits its use by the kernels'
 // threads.
-unsafe impl Send for Rows {}
+unsafe impl Send for RawMat {}
 // SAFETY: as above.
-unsafe impl Sync for Rows {}
+unsafe impl Sync for RawMat {}
 // SAFETY: as above; kernels give each row part to one chunk.
-unsafe impl Send for RowsMut {}
+unsafe impl Send for RawMatMut {}
 // SAFETY: as above.
-unsafe impl Sync for RowsMut {}
+unsafe impl Sync for RawMatMut {}
 
-impl Rows {
+impl RawMat {
     /// Whether there are no elements; a matrix without rows may have more columns than memory, and the other
     /// way round.
     fn is_empty(&self) -> bool {
@@ -204,16 +204,16 @@ impl Rows {
     /// As long as the view or a copy of it is handed to kernels, `[rows, cols]` at `pitch` is readable,
     /// initialised, aligned to its element, and written by nobody meanwhile (a kernel's own output may be the
     /// same memory where the kernel says so).
-    pub unsafe fn new(ptr: *const u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> Rows {
-        Rows { ptr, dtype, rows, cols, pitch }
+    pub unsafe fn new(ptr: *const u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RawMat {
+        RawMat { ptr, dtype, rows, cols, pitch }
     }
 
     /// A contiguous f32 view of a slice, which must stay borrowed while it is used (tests and benches).
     ///
     /// # Safety
-    /// As [`Rows::new`].
-    pub unsafe fn of(v: &[f32], cols: usize) -> Rows {
-        Rows { ptr: v.as_ptr().cast(), dtype: Float::F32, rows: v.len() / cols.max(1), cols, pitch: cols }
+    /// As [`RawMat::new`].
+    pub unsafe fn of(v: &[f32], cols: usize) -> RawMat {
+        RawMat { ptr: v.as_ptr().cast(), dtype: Float::F32, rows: v.len() / cols.max(1), cols, pitch: cols }
     }
 
     #[inline(always)]
@@ -233,29 +233,29 @@ impl Rows {
     }
 }
 
-impl RowsMut {
+impl RawMatMut {
     /// A view of memory.
     ///
     /// # Safety
     /// As long as the view or a copy of it is handed to kernels, `[rows, cols]` at `pitch` is writable,
     /// initialised and aligned to its element; no two kernels run on it at a time, and nobody else uses it
     /// while one does.
-    pub unsafe fn new(ptr: *mut u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RowsMut {
-        RowsMut { ptr, dtype, rows, cols, pitch }
+    pub unsafe fn new(ptr: *mut u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RawMatMut {
+        RawMatMut { ptr, dtype, rows, cols, pitch }
     }
 
     /// A contiguous f32 view of a slice, which must stay borrowed while it is used (tests and benches).
     ///
     /// # Safety
-    /// As [`RowsMut::new`].
-    pub unsafe fn of(v: &mut [f32], cols: usize) -> RowsMut {
+    /// As [`RawMatMut::new`].
+    pub unsafe fn of(v: &mut [f32], cols: usize) -> RawMatMut {
         let rows = v.len() / cols.max(1);
-        RowsMut { ptr: v.as_mut_ptr().cast(), dtype: Float::F32, rows, cols, pitch: cols }
+        RawMatMut { ptr: v.as_mut_ptr().cast(), dtype: Float::F32, rows, cols, pitch: cols }
     }
 
     /// The same memory, to read.
-    pub(crate) fn as_rows(&self) -> Rows {
-        Rows { ptr: self.ptr, dtype: self.dtype, rows: self.rows, cols: self.cols, pitch: self.pitch }
+    pub(crate) fn as_raw(&self) -> RawMat {
+        RawMat { ptr: self.ptr, dtype: self.dtype, rows: self.rows, cols: self.cols, pitch: self.pitch }
     }
 
     #[inline(always)]
@@ -388,7 +388,7 @@ pub enum Activation {
     Silu,
     /// `0.5 x (1 + erf(x / sqrt 2))`.
     GeluErf,
-    /// The tanh form of GELU.
+    /// The tanh approximation of GELU.
     GeluTanh,
     /// `x sigmoid(1.702 x)`.
     QuickGelu,
@@ -425,7 +425,7 @@ fn same(op: &'static str, what: &'static str, got: usize, want: usize) -> Result
 }
 
 /// A size that is the product of two others, which may be too large for a number.
-fn product(op: &'static str, what: &'static str, got: usize, a: usize, b: usize) -> Result<()> {
+fn check_factors(op: &'static str, what: &'static str, got: usize, a: usize, b: usize) -> Result<()> {
     match a.checked_mul(b) {
         Some(want) => same(op, what, got, want),
         None => Err(Error::Shape { op, what, got, want: usize::MAX }),
@@ -433,7 +433,7 @@ fn product(op: &'static str, what: &'static str, got: usize, a: usize, b: usize)
 }
 
 /// Two matrices of one shape.
-fn same_shape(op: &'static str, got: Rows, want: Rows) -> Result<()> {
+fn same_shape(op: &'static str, got: RawMat, want: RawMat) -> Result<()> {
     same(op, "rows", got.rows, want.rows)?;
     same(op, "columns", got.cols, want.cols)
 }
@@ -531,7 +531,7 @@ pub(crate) mod testing {
         v.iter().map(|x| x.to_bits()).collect()
     }
 
-    /// One and two threads, all instruction sets that are here, one multiply-add form.
+    /// One and two threads, all instruction sets that are here, one kind of multiply-add.
     pub fn machines(madd: Madd) -> Vec<Machine> {
         let mut all: Vec<Machine> =
             [Isa::Portable, Isa::Avx2, Isa::Avx512].map(|isa| Machine::with_isa(1, madd, isa)).into();

@@ -3,7 +3,7 @@
 //! Invariant: a token's experts, weights and sum depend on its own rows alone; slots are grouped in ascending
 //! order.
 
-use super::{Floats, Machine, Rows, RowsMut, over_rows, same};
+use super::{Floats, Machine, RawMat, RawMatMut, over_rows, same};
 use crate::simd::{self, Kernel, Lanes};
 use crate::sum;
 use engraft_core::math::{self, MulAdd};
@@ -33,11 +33,11 @@ pub struct Routed<'a> {
     /// `[tokens * top_k]`.
     pub experts: &'a mut [u32],
     /// `[tokens, top_k]` f32.
-    pub weights: RowsMut,
+    pub weights: RawMatMut,
 }
 
 /// Chooses experts: logits `[tokens, experts]` f32.
-pub fn route(machine: &Machine, logits: Rows, router: &Router, out: Routed<'_>) -> Result<()> {
+pub fn route(machine: &Machine, logits: RawMat, router: &Router, out: Routed<'_>) -> Result<()> {
     let (Routed { experts, weights }, router) = (out, *router);
     same("route", "columns of the logits", logits.cols, router.experts)?;
     same("route", "rows of the weights", weights.rows, logits.rows)?;
@@ -58,10 +58,10 @@ pub fn route(machine: &Machine, logits: Rows, router: &Router, out: Routed<'_>) 
 }
 
 struct Choose {
-    logits: Rows,
+    logits: RawMat,
     router: Router,
     experts: Words,
-    weights: RowsMut,
+    weights: RawMatMut,
     range: std::ops::Range<usize>,
     scratch: Floats,
 }
@@ -158,12 +158,12 @@ pub(crate) fn group(experts: &[u32], count: usize, groups: &mut [u32]) {
 
 /// `out[t] = sum_j weights[t, j] * y[t * k + j]`, a chain from zero in ascending j, added to `out[t]` where
 /// asked.
-pub fn combine(machine: &Machine, y: Rows, weights: Rows, add: bool, out: RowsMut) -> Result<()> {
+pub fn combine(machine: &Machine, y: RawMat, weights: RawMat, add: bool, out: RawMatMut) -> Result<()> {
     same("combine", "rows of the weights", weights.rows, out.rows)?;
     same("combine", "columns", y.cols, out.cols)?;
     let slots = out.rows.saturating_mul(weights.cols);
     same("combine", "slots", y.rows, slots)?;
-    if out.as_rows().is_empty() {
+    if out.as_raw().is_empty() {
         return Ok(());
     }
     over_rows(machine, [out.rows, out.cols], 8192, 3, |range, scratch| {
@@ -172,10 +172,10 @@ pub fn combine(machine: &Machine, y: Rows, weights: Rows, add: bool, out: RowsMu
 }
 
 struct Combine {
-    y: Rows,
-    weights: Rows,
+    y: RawMat,
+    weights: RawMat,
     add: bool,
-    out: RowsMut,
+    out: RawMatMut,
     range: std::ops::Range<usize>,
     scratch: Floats,
 }
@@ -199,7 +199,7 @@ impl Kernel for Combine {
                     acc.iter_mut().zip(y).for_each(|(a, y)| *a = V::M::madd(w[0], *y, *a));
                 }
                 if self.add {
-                    self.out.as_rows().widen::<V>(t, 0, cols, old);
+                    self.out.as_raw().widen::<V>(t, 0, cols, old);
                     let old = std::slice::from_raw_parts(old, cols);
                     acc.iter_mut().zip(old).for_each(|(a, o)| *a += o);
                 }

@@ -7,7 +7,7 @@
 //!
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
 
-use super::{Floats, Machine, Rows, RowsMut, over_rows, same, same_shape, whole_parts};
+use super::{Floats, Machine, RawMat, RawMatMut, over_rows, same, same_shape, whole_parts};
 use crate::simd::{Kernel, Lanes, wide};
 use crate::sum;
 use engraft_core::Result;
@@ -32,26 +32,32 @@ pub struct Norm<'a> {
 
 /// `out = norm(x)`: both `[rows, cols]`; every `width` columns are normed separately (the head width, or
 /// `cols`). `out` may be the memory of `x`.
-pub fn norm(machine: &Machine, x: Rows, width: usize, norm: Norm<'_>, out: RowsMut) -> Result<()> {
+pub fn norm(machine: &Machine, x: RawMat, width: usize, norm: Norm<'_>, out: RawMatMut) -> Result<()> {
     each_row(machine, (x, None), width, norm, out)
 }
 
 /// `residual = round(residual + x); out = norm(residual)`: all `[rows, cols]`.
-pub fn add_norm(machine: &Machine, residual: RowsMut, x: Rows, norm: Norm<'_>, out: RowsMut) -> Result<()> {
-    same_shape("add_norm", x, residual.as_rows())?;
-    each_row(machine, (residual.as_rows(), Some((x, residual))), x.cols, norm, out)
+pub fn add_norm(
+    machine: &Machine,
+    residual: RawMatMut,
+    x: RawMat,
+    norm: Norm<'_>,
+    out: RawMatMut,
+) -> Result<()> {
+    same_shape("add_norm", x, residual.as_raw())?;
+    each_row(machine, (residual.as_raw(), Some((x, residual))), x.cols, norm, out)
 }
 
 /// Norms x, behind a sum that is stored where one is given.
 fn each_row(
     machine: &Machine,
-    (x, add): (Rows, Option<(Rows, RowsMut)>),
+    (x, add): (RawMat, Option<(RawMat, RawMatMut)>),
     width: usize,
     norm: Norm<'_>,
-    out: RowsMut,
+    out: RawMatMut,
 ) -> Result<()> {
     let (rows, cols) = (x.rows, x.cols);
-    same_shape("norm", out.as_rows(), x)?;
+    same_shape("norm", out.as_raw(), x)?;
     for vector in [norm.weight, norm.bias].into_iter().flatten() {
         same("norm", "length of a norm's vector", vector.len(), width)?;
     }
@@ -65,12 +71,12 @@ fn each_row(
 }
 
 struct Part<'a> {
-    x: Rows,
+    x: RawMat,
     /// What is added, and where the sum goes.
-    add: Option<(Rows, RowsMut)>,
+    add: Option<(RawMat, RawMatMut)>,
     width: usize,
     norm: Norm<'a>,
-    out: RowsMut,
+    out: RawMatMut,
     range: std::ops::Range<usize>,
     scratch: Floats,
 }
@@ -194,8 +200,8 @@ mod tests {
                         let (mut r, mut out) = (x.clone(), vec![f32::NAN; 5 * cols]);
                         // SAFETY: the vectors outlive the call.
                         unsafe {
-                            let (rv, yv) = (RowsMut::of(&mut r, cols), Rows::of(&y, cols));
-                            add_norm(&machine, rv, yv, n, RowsMut::of(&mut out, cols)).unwrap();
+                            let (rv, yv) = (RawMatMut::of(&mut r, cols), RawMat::of(&y, cols));
+                            add_norm(&machine, rv, yv, n, RawMatMut::of(&mut out, cols)).unwrap();
                         }
                         assert_eq!(bits(&out), bits(&want), "{cols} {kind:?} {madd:?}");
                         assert_eq!(bits(&r), bits(&added));

@@ -1,7 +1,7 @@
 //! Rotary embedding in place: `a' = madd(a, cos, -(b * sin))`, `b' = madd(b, cos, a * sin)` for every pair
 //! `(a, b)`.
 
-use super::{Floats, Machine, RowsMut, over_rows, same, whole_parts};
+use super::{Floats, Machine, RawMatMut, over_rows, same, whole_parts};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::math::MulAdd;
 use engraft_core::params::RopeStyle;
@@ -34,13 +34,13 @@ impl<'a> Angles<'a> {
 /// position beyond the table does not turn.
 pub fn rope(
     machine: &Machine,
-    x: RowsMut,
+    x: RawMatMut,
     width: usize,
     positions: &[u32],
     angles: Angles<'_>,
 ) -> Result<()> {
     same("rope", "positions", positions.len(), x.rows)?;
-    if x.as_rows().is_empty() {
+    if x.as_raw().is_empty() {
         return Ok(());
     }
     whole_parts("rope", x.cols, width)?;
@@ -53,7 +53,7 @@ pub fn rope(
 }
 
 struct Part<'a> {
-    x: RowsMut,
+    x: RawMatMut,
     width: usize,
     positions: &'a [u32],
     angles: Angles<'a>,
@@ -70,9 +70,9 @@ impl Kernel for Part<'_> {
             // SAFETY: a row of scratch, and rows of the view.
             unsafe {
                 let row = self.scratch.at(0);
-                self.x.as_rows().widen::<V>(r, 0, cols, row);
+                self.x.as_raw().widen::<V>(r, 0, cols, row);
                 for head in std::slice::from_raw_parts_mut(row, cols).chunks_exact_mut(self.width) {
-                    turn::<V::M>(head, cos, sin, self.angles.style);
+                    rotate::<V::M>(head, cos, sin, self.angles.style);
                 }
                 self.x.narrow::<V>(r, 0, cols, row);
             }
@@ -81,18 +81,18 @@ impl Kernel for Part<'_> {
 }
 
 #[inline(always)]
-fn turn<M: MulAdd>(head: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {
-    let turned = |a: f32, b: f32, c: f32, s: f32| (M::madd(a, c, -(b * s)), M::madd(b, c, a * s));
+fn rotate<M: MulAdd>(head: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {
+    let rotated = |a: f32, b: f32, c: f32, s: f32| (M::madd(a, c, -(b * s)), M::madd(b, c, a * s));
     match style {
         RopeStyle::Half => {
             let (first, rest) = head.split_at_mut(cos.len());
             for (((a, b), c), s) in first.iter_mut().zip(rest).zip(cos).zip(sin) {
-                (*a, *b) = turned(*a, *b, *c, *s);
+                (*a, *b) = rotated(*a, *b, *c, *s);
             }
         }
         RopeStyle::Interleaved => {
             for ((pair, c), s) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
-                (pair[0], pair[1]) = turned(pair[0], pair[1], *c, *s);
+                (pair[0], pair[1]) = rotated(pair[0], pair[1], *c, *s);
             }
         }
     }
@@ -106,7 +106,7 @@ mod tests {
     use engraft_core::numerics::Madd;
 
     #[test]
-    fn every_machine_turns_alike_and_leaves_the_rest() {
+    fn every_machine_rotates_alike_and_leaves_the_rest() {
         for (style, pairs) in [(RopeStyle::Half, 4), (RopeStyle::Interleaved, 3)] {
             let (cos, sin) = (values(6 * pairs, 1), values(6 * pairs, 2));
             let angles = Angles { cos: &cos, sin: &sin, pairs, style };
@@ -114,7 +114,7 @@ mod tests {
             let run = |machine: &Machine| {
                 let mut y = x.clone();
                 // SAFETY: the vector outlives the call.
-                rope(machine, unsafe { RowsMut::of(&mut y, 27) }, 9, &[5, 0, 1, 1, 3], angles).unwrap();
+                rope(machine, unsafe { RawMatMut::of(&mut y, 27) }, 9, &[5, 0, 1, 1, 3], angles).unwrap();
                 y
             };
             let all: Vec<Vec<f32>> = machines(Madd::Fused).iter().map(run).collect();

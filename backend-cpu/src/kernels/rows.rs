@@ -1,14 +1,14 @@
 //! Rows and words moved.
 
-use super::{Rows, RowsMut, same};
+use super::{RawMat, RawMatMut, same};
 use engraft_core::Result;
 
 /// `out[i] = x[rows[i]]`, bytes copied; a row number beyond `x` gives zeros.
-pub fn gather(x: Rows, rows: &[u32], out: RowsMut) -> Result<()> {
+pub fn gather(x: RawMat, rows: &[u32], out: RawMatMut) -> Result<()> {
     same("gather_rows", "rows", rows.len(), out.rows)?;
     same("gather_rows", "columns", out.cols, x.cols)?;
     same("gather_rows", "element bytes", out.dtype.bytes(), x.dtype.bytes())?;
-    if out.as_rows().is_empty() {
+    if out.as_raw().is_empty() {
         return Ok(());
     }
     let bytes = x.cols * x.dtype.bytes();
@@ -25,7 +25,7 @@ pub fn gather(x: Rows, rows: &[u32], out: RowsMut) -> Result<()> {
 }
 
 /// `dst[index] = value` for every `(index, value)`, in order; indices beyond `dst` do nothing.
-pub fn patch(pairs: &[u32], dst: &mut [u32]) {
+pub fn scatter(pairs: &[u32], dst: &mut [u32]) {
     for [index, value] in pairs.as_chunks().0 {
         if let Some(word) = dst.get_mut(*index as usize) {
             *word = *value;

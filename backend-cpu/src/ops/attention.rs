@@ -2,7 +2,7 @@
 
 use super::kv::Held;
 use crate::kernels::attention::{self as kernel, DenseKeys, Pages, Queries};
-use crate::mem::{Rows, Words};
+use crate::mem::{SharedMat, Words};
 use crate::select::Choice;
 use crate::simd::Isa;
 use crate::{Cpu, CpuStream};
@@ -26,7 +26,7 @@ pub(super) fn run(stream: &mut CpuStream, op: AttentionOp<'_, Cpu>) -> Result<()
 
 fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
     let Attend { plan: _, q, kv, heads, scores, seqs, table, out } = op;
-    let (q, held, out, scores) = (Rows::from(q), Held::from(kv), Rows::from(out), scores.clone());
+    let (q, held, out, scores) = (SharedMat::from(q), Held::from(kv), SharedMat::from(out), scores.clone());
     let (bounds, lens) = (Words::from(seqs.bounds), Words::from(seqs.kv_lens));
     let (table_rows, pages) = (Words::from(seqs.table_rows), Words::from(table.pages));
     let stride = table.stride;
@@ -43,8 +43,8 @@ fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
 
 fn attend_dense(stream: &mut CpuStream, op: AttendDense<'_, Cpu>) -> Result<()> {
     let AttendDense { q, k, v, bounds, max_rows: _, heads, scores, out } = op;
-    let ([q, k, v], bounds) = ([q, k, v].map(Rows::from), Words::from(bounds));
-    let (scores, out) = (scores.clone(), Rows::from(out));
+    let ([q, k, v], bounds) = ([q, k, v].map(SharedMat::from), Words::from(bounds));
+    let (scores, out) = (scores.clone(), SharedMat::from(out));
     stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time.
         let keys = DenseKeys { k: k.read(), v: v.read(), bounds: unsafe { bounds.slice() } };

@@ -1,7 +1,7 @@
 //! Element by element.
 
 use crate::kernels::{self, elementwise as kernel};
-use crate::mem::Rows;
+use crate::mem::SharedMat;
 use crate::select::unsupported;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
@@ -11,23 +11,23 @@ use engraft_core::params::Act;
 pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<()> {
     match op {
         ElementwiseOp::Add(Add { acc, x }) => {
-            let (acc, x) = (Rows::from(acc), Rows::from(x));
+            let (acc, x) = (SharedMat::from(acc), SharedMat::from(x));
             stream.enqueue(move |cpu| kernel::add(cpu.machine(), acc.write(), x.read()))
         }
         ElementwiseOp::Activate(Activate { x, act }) => {
-            let (x, act) = (Rows::from(x), activation(act)?);
+            let (x, act) = (SharedMat::from(x), activation(act)?);
             stream.enqueue(move |cpu| kernel::activate(cpu.machine(), x.write(), act))
         }
         ElementwiseOp::Gate(Gate { gate_up, act, out }) => {
-            let (gate_up, act, out) = (Rows::from(gate_up), activation(act)?, Rows::from(out));
+            let (gate_up, act, out) = (SharedMat::from(gate_up), activation(act)?, SharedMat::from(out));
             stream.enqueue(move |cpu| kernel::gate(cpu.machine(), gate_up.read(), act, out.write()))
         }
         ElementwiseOp::Scale(Scale { x, factor, cap }) => {
-            let x = Rows::from(x);
+            let x = SharedMat::from(x);
             stream.enqueue(move |cpu| kernel::scale(cpu.machine(), x.write(), factor, cap))
         }
         ElementwiseOp::Convert(Convert { x, out }) => {
-            let (x, out) = (Rows::from(x), Rows::from(out));
+            let (x, out) = (SharedMat::from(x), SharedMat::from(out));
             stream.enqueue(move |cpu| kernel::convert(cpu.machine(), x.read(), out.write()))
         }
     }

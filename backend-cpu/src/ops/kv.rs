@@ -1,7 +1,7 @@
 //! Paged keys and values.
 
 use crate::kernels::kv::{self as kernel, Slab};
-use crate::mem::{Rows, Words};
+use crate::mem::{SharedMat, Words};
 use crate::{Cpu, CpuMem, CpuStream};
 use engraft_core::Result;
 use engraft_core::mem::{KvLayout, KvRef};
@@ -32,7 +32,7 @@ pub(super) fn run(stream: &mut CpuStream, op: KvOp<'_, Cpu>) -> Result<()> {
     match op {
         KvOp::KvAppend(KvAppend { k, v, slots, kv }) => {
             let (k, v, slots, held) =
-                (Rows::from(k), Rows::from(v), Words::from(slots), Held::from(kv.as_ref()));
+                (SharedMat::from(k), SharedMat::from(v), Words::from(slots), Held::from(kv.as_ref()));
             stream.enqueue(move |cpu| {
                 // SAFETY: the stream runs one op at a time.
                 let slots = unsafe { slots.slice() };
@@ -49,7 +49,8 @@ pub(super) fn run(stream: &mut CpuStream, op: KvOp<'_, Cpu>) -> Result<()> {
         }
         KvOp::KvRead(KvRead { kv, table, row, k, v }) => {
             let pages = table.pages.slice(row * table.stride..(row + 1) * table.stride)?;
-            let (pages, held, k, v) = (Words::from(pages), Held::from(kv), Rows::from(k), Rows::from(v));
+            let (pages, held, k, v) =
+                (Words::from(pages), Held::from(kv), SharedMat::from(k), SharedMat::from(v));
             stream.enqueue(move |_| {
                 // SAFETY: the stream runs one op at a time.
                 kernel::read(held.slab(), unsafe { pages.slice() }, k.write(), v.write())

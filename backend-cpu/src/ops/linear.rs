@@ -3,7 +3,7 @@
 use super::elementwise::activation;
 use crate::kernels::Activation;
 use crate::kernels::linear::{After, Epilogue, linear as kernel};
-use crate::mem::Rows;
+use crate::mem::SharedMat;
 use crate::select::Choice;
 use crate::simd::Isa;
 use crate::{Cpu, CpuStream, CpuWeight};
@@ -21,7 +21,7 @@ enum Follows {
     AddTo,
 }
 
-/// Matmuls of bytes have no form for AVX-512.
+/// Matmuls of bytes have no variant for AVX-512.
 pub(super) fn select(signature: &Signature, isa: Isa) -> Choice {
     match signature.weight {
         Some(WeightFormat::W8A8) => Choice::eight(signature, isa),
@@ -37,7 +37,7 @@ pub(super) fn run(stream: &mut CpuStream, op: Linear<'_, Cpu>) -> Result<()> {
         Then::Gate { act, .. } => Follows::Gate(activation(act)?),
         Then::Add { .. } => Follows::AddTo,
     };
-    let (x, w, out) = (Rows::from(x), weight.panels()?, Rows::from(out));
+    let (x, w, out) = (SharedMat::from(x), weight.panels()?, SharedMat::from(out));
     let bias = bias.map(CpuWeight::vector).transpose()?;
     stream.enqueue(move |cpu| {
         let after = match then {

@@ -16,7 +16,7 @@ mod rows;
 mod sample;
 
 use crate::kernels;
-use crate::mem::Rows;
+use crate::mem::SharedMat;
 use crate::select::{Choice, unsupported};
 use crate::simd::Isa;
 use crate::{Cpu, CpuStream};
@@ -59,17 +59,17 @@ impl Run<Cpu> for CpuStream {
     }
 }
 
-impl Rows {
+impl SharedMat {
     /// A kernel's view to read.
-    fn read(&self) -> kernels::Rows {
+    fn read(&self) -> kernels::RawMat {
         // SAFETY: a view that exists lies inside its allocation, which this descriptor keeps alive; whoever
         // ran the op has borrowed it, or promised as much for a replay.
-        unsafe { kernels::Rows::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
+        unsafe { kernels::RawMat::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
     }
 
     /// A kernel's view to write.
-    fn write(&self) -> kernels::RowsMut {
+    fn write(&self) -> kernels::RawMatMut {
         // SAFETY: as in `read`; what an op writes was borrowed exclusively.
-        unsafe { kernels::RowsMut::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
+        unsafe { kernels::RawMatMut::new(self.row(0), self.dtype, self.rows, self.cols, self.pitch) }
     }
 }

@@ -3,7 +3,7 @@
 use super::linear;
 use crate::kernels::experts::{self, Experts, Grouped};
 use crate::kernels::moe::{self as kernel, Routed};
-use crate::mem::{Rows, Words};
+use crate::mem::{SharedMat, Words};
 use crate::select::Choice;
 use crate::simd::Isa;
 use crate::{Cpu, CpuStream, CpuWeight};
@@ -24,7 +24,7 @@ pub(super) fn run(stream: &mut CpuStream, op: MoeOp<'_, Cpu>) -> Result<()> {
         MoeOp::Route(op) => route(stream, op),
         MoeOp::ExpertLinear(op) => expert_linear(stream, op),
         MoeOp::Combine(Combine { y, weights, add, out }) => {
-            let (y, weights, out) = (Rows::from(y), Rows::from(weights), Rows::from(out));
+            let (y, weights, out) = (SharedMat::from(y), SharedMat::from(weights), SharedMat::from(out));
             stream.enqueue(move |cpu| {
                 kernel::combine(cpu.machine(), y.read(), weights.read(), add, out.write())
             })
@@ -34,7 +34,7 @@ pub(super) fn run(stream: &mut CpuStream, op: MoeOp<'_, Cpu>) -> Result<()> {
 
 fn route(stream: &mut CpuStream, op: Route<'_, Cpu>) -> Result<()> {
     let Route { logits, router, experts, weights, groups } = op;
-    let (logits, weights) = (Rows::from(logits), Rows::from(weights));
+    let (logits, weights) = (SharedMat::from(logits), SharedMat::from(weights));
     let (experts, groups) = (Words::from(experts), Words::from(groups));
     stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time; the outputs are different allocations.
@@ -47,7 +47,7 @@ fn route(stream: &mut CpuStream, op: Route<'_, Cpu>) -> Result<()> {
 
 fn expert_linear(stream: &mut CpuStream, op: ExpertLinear<'_, Cpu>) -> Result<()> {
     let ExpertLinear { x, weight, bias, groups, out } = op;
-    let (x, w, out) = (Rows::from(x), weight.experts()?, Rows::from(out));
+    let (x, w, out) = (SharedMat::from(x), weight.experts()?, SharedMat::from(out));
     let bias = bias.map(CpuWeight::vector).transpose()?;
     let (words, count) = (Words::from(groups.groups), groups.count);
     stream.enqueue(move |cpu| {

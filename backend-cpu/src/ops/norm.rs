@@ -1,7 +1,7 @@
 //! Norms.
 
 use crate::kernels::norm::{Norm as View, add_norm, norm};
-use crate::mem::Rows;
+use crate::mem::SharedMat;
 use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
 use engraft_core::ops::{AddNorm, HeadNorm, Norm, NormOp, NormWeights};
@@ -33,16 +33,16 @@ impl Held {
 pub(super) fn run(stream: &mut CpuStream, op: NormOp<'_, Cpu>) -> Result<()> {
     match op {
         NormOp::Norm(Norm { x, norm: weights, out }) => {
-            let (x, held, out) = (Rows::from(x), Held::new(weights)?, Rows::from(out));
+            let (x, held, out) = (SharedMat::from(x), Held::new(weights)?, SharedMat::from(out));
             stream.enqueue(move |cpu| norm(cpu.machine(), x.read(), x.cols, held.view(), out.write()))
         }
         NormOp::HeadNorm(HeadNorm { x, width, norm: weights }) => {
-            let (x, held) = (Rows::from(x), Held::new(weights)?);
+            let (x, held) = (SharedMat::from(x), Held::new(weights)?);
             stream.enqueue(move |cpu| norm(cpu.machine(), x.read(), width, held.view(), x.write()))
         }
         NormOp::AddNorm(AddNorm { residual, x, norm, out }) => {
-            let (residual, x) = (Rows::from(residual), Rows::from(x));
-            let (held, out) = (Held::new(norm)?, Rows::from(out));
+            let (residual, x) = (SharedMat::from(residual), SharedMat::from(x));
+            let (held, out) = (Held::new(norm)?, SharedMat::from(out));
             stream.enqueue(move |cpu| {
                 add_norm(cpu.machine(), residual.write(), x.read(), held.view(), out.write())
             })

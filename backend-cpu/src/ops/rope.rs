@@ -1,7 +1,7 @@
 //! Rotary embedding.
 
 use crate::kernels::rope::{Angles, rope as kernel};
-use crate::mem::{Rows, Words};
+use crate::mem::{SharedMat, Words};
 use crate::select::Choice;
 use crate::simd::Isa;
 use crate::{Cpu, CpuStream};
@@ -21,7 +21,7 @@ pub(super) fn select(kind: RopeOpKind, signature: &Signature, isa: Isa) -> Choic
 pub(super) fn run(stream: &mut CpuStream, op: RopeOp<'_, Cpu>) -> Result<()> {
     match op {
         RopeOp::Rope(Rope { x, width, positions, rope }) => {
-            let (x, positions, table) = (Rows::from(x), Words::from(positions), Words::from(rope.table));
+            let (x, positions, table) = (SharedMat::from(x), Words::from(positions), Words::from(rope.table));
             let (count, pairs, style) = (rope.positions * rope.pairs, rope.pairs, rope.style);
             stream.enqueue(move |cpu| {
                 // SAFETY: the stream runs one op at a time.

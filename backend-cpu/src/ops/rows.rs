@@ -1,27 +1,27 @@
 //! Rows and words moved.
 
 use crate::kernels::rows as kernel;
-use crate::mem::{Rows, Words};
+use crate::mem::{SharedMat, Words};
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{FeedTokens, GatherRows, MarkSeen, Patch, RowsOp};
+use engraft_core::ops::{FeedTokens, GatherRows, MarkSeen, RowsOp, Scatter};
 use engraft_core::sample;
 
 pub(super) fn run(stream: &mut CpuStream, op: RowsOp<'_, Cpu>) -> Result<()> {
     match op {
         RowsOp::GatherRows(GatherRows { x, rows, out }) => {
-            let (x, rows, out) = (Rows::from(x), Words::from(rows), Rows::from(out));
+            let (x, rows, out) = (SharedMat::from(x), Words::from(rows), SharedMat::from(out));
             stream.enqueue(move |_| {
                 // SAFETY: the stream runs one op at a time.
                 kernel::gather(x.read(), unsafe { rows.slice() }, out.write())
             })
         }
-        RowsOp::Patch(Patch { pairs, dst }) => {
+        RowsOp::Scatter(Scatter { pairs, dst }) => {
             let (pairs, dst) = (Words::from(pairs), Words::from(dst));
             stream.enqueue(move |_| {
                 // SAFETY: the stream runs one op at a time; the two buffers are different allocations.
                 let (pairs, dst) = unsafe { (pairs.slice(), dst.slice_mut()) };
-                kernel::patch(pairs, dst);
+                kernel::scatter(pairs, dst);
                 Ok(())
             })
         }

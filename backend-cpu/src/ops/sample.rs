@@ -1,6 +1,6 @@
-//! Sampling by the shared rule, with this backend's form of `exp`.
+//! Sampling by the shared rule, with this backend's variant of `exp`.
 
-use crate::mem::{Rows, Words};
+use crate::mem::{SharedMat, Words};
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 
 /// A sampling that keeps its memory alive.
 struct Held {
-    logits: Rows,
+    logits: SharedMat,
     table: Words<SampleRow>,
     slots: Words<u32>,
     positions: Words<u32>,
@@ -22,7 +22,7 @@ struct Held {
 
 pub(super) fn run(stream: &mut CpuStream, op: Sample<'_, Cpu>) -> Result<()> {
     let Sample { logits, table, slots, positions, seen, seen_words, out } = op;
-    let (logits, table, out) = (Rows::from(logits), Words::from(table), Words::from(out));
+    let (logits, table, out) = (SharedMat::from(logits), Words::from(table), Words::from(out));
     let (slots, positions, seen) = (Words::from(slots), Words::from(positions), Words::from(seen));
     let held = Held { logits, table, slots, positions, seen, seen_words, out };
     stream.enqueue(move |cpu| {

@@ -1,9 +1,9 @@
 //! Sixteen lanes of f32, the columns of one panel: a pair of vectors, or one AVX-512 register with the same
 //! bits.
 //!
-//! For products of several rows, where the processor is the limit and not memory: [`run`] compiles a
+//! For matmuls of several rows, where the processor is the limit and not memory: [`run`] compiles a
 //! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], and [`run_loops`] a kernel of
-//! eight lanes whose time goes into plain loops, which the compiler then cuts into sixteen. All else gains
+//! eight lanes whose time goes into plain loops, which the compiler then splits into sixteen. All else gains
 //! too little from it to be compiled a third time.
 
 use super::{Isa, Kernel, Lanes, Portable};
@@ -84,7 +84,7 @@ pub fn run_loops<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     super::run(isa, madd, kernel);
 }
 
-/// Sixteen f32 lanes with one form of multiply-add.
+/// Sixteen f32 lanes with one kind of multiply-add.
 ///
 /// # Safety of the loads and stores
 /// Each reads or writes exactly 16 elements at the pointer, which needs no alignment.
@@ -195,7 +195,7 @@ mod avx512 {
         fn madd(self, b: Self, c: Self) -> Self {
             // SAFETY: features, as above.
             let v = unsafe {
-                match M::FORM {
+                match M::KIND {
                     Madd::Fused => _mm512_fmadd_ps(self.0, b.0, c.0),
                     Madd::Separate => _mm512_add_ps(_mm512_mul_ps(self.0, b.0), c.0),
                 }

@@ -103,7 +103,7 @@ fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
     let mut raw = vec![0; format.bytes(n, k)];
     match format {
         WeightFormat::Plain(dtype) => raw = stored(&values(n * k, 7), dtype),
-        WeightFormat::Group(form) => quant::group::encode(form, k, &values(n * k, 5), &mut raw),
+        WeightFormat::Group(groups) => quant::group::encode(groups, k, &values(n * k, 5), &mut raw),
         _ => {
             for block in raw.chunks_exact_mut(34) {
                 block[..2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes());
@@ -121,8 +121,8 @@ fn formats() -> Vec<(WeightFormat, usize)> {
         TYPES.into_iter().flat_map(|t| [1, 5, 17, 39].map(|k| (WeightFormat::Plain(t), k))).collect();
     all.extend([(WeightFormat::Block(Block::Q8_0), 96), (WeightFormat::W8A8, 96)]);
     for asymmetric in [false, true] {
-        let form = Groups { bits: GroupBits::Four, size: 32, asymmetric };
-        all.extend([7, 77].map(|k| (WeightFormat::Group(form), k)));
+        let groups = Groups { bits: GroupBits::Four, size: 32, asymmetric };
+        all.extend([7, 77].map(|k| (WeightFormat::Group(groups), k)));
     }
     all
 }

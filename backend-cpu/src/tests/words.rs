@@ -5,7 +5,7 @@ use crate::kernels::testing::{bits, values};
 use engraft_core::mem::{GroupBits, Table};
 use engraft_core::ops::{
     Attend, AttendDense, Combine, Embed, ExpertLinear, GatherRows, Groups, KvAppend, KvCopyPages, KvRead,
-    MarkSeen, Norm, NormWeights, Patch, Rope, RopeView, Route, Sample, Sequences,
+    MarkSeen, Norm, NormWeights, Rope, RopeView, Route, Sample, Scatter, Sequences,
 };
 use engraft_core::params::{Heads, NormKind, RopeStyle, Router, RouterScore, Scores};
 use engraft_core::sample::SampleRow;
@@ -55,7 +55,7 @@ fn rows_beyond_a_matrix_are_zeros() {
 }
 
 #[test]
-fn rows_at_positions_beyond_the_table_do_not_turn() {
+fn rows_at_positions_beyond_the_table_are_not_rotated() {
     let mut b = bench();
     let before = values(3 * 8, 2);
     for (position, style) in
@@ -343,12 +343,12 @@ fn any_logits_are_routed_to_experts_that_exist() {
 }
 
 #[test]
-fn patches_and_seen_tokens_beyond_their_words_do_nothing() {
+fn scattered_words_and_seen_tokens_out_of_range_do_nothing() {
     let mut b = bench();
     let mut pairs = vec![2, 5, 2, 6];
     pairs.extend(wild(3).iter().flat_map(|i| [*i, 77]));
     let (pairs, mut dst) = (b.buf(&pairs), b.buf(&[1u32, 2, 3]));
-    b.run(Patch { pairs: pairs.view(), dst: dst.view_mut() }).unwrap();
+    b.run(Scatter { pairs: pairs.view(), dst: dst.view_mut() }).unwrap();
     assert_eq!(b.read(dst.view()), [1, 2, 6]);
     let mut ids = vec![0, 33, 63];
     ids.extend(wild(64));

@@ -126,7 +126,7 @@ fn attend_tensor(stream: &mut CudaStream, op: &Attend<'_, Cuda>, hopper: bool) -
     p.merge().map_or(Ok(()), |merge| stream.launch(&merge, &p))
 }
 
-/// How the walk over the keys is cut, with scratch for its parts where it is.
+/// How the walk over the keys is split, with scratch for its parts where it is.
 fn split_of(stream: &mut CudaStream, op: &Attend<'_, Cuda>, most_keys: u32) -> Result<strict::Split> {
     let max_keys = word(op.seqs.max_keys.min(most_keys as usize))?;
     let (tokens, v_dim, kv_heads) = (word(op.q.rows())?, word(op.heads.v_dim)?, word(op.heads.kv_heads)?);

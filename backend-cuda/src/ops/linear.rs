@@ -1,11 +1,11 @@
 //! Matmuls with their epilogues.
 
 use super::names::{activation, elem, unsupported};
-use super::select::{Product, product};
+use super::select::{Matmul, matmul};
 use super::{Terms, int8};
 use crate::blaslt::{Operands, Shape};
 use crate::driver::check;
-use crate::weight::{Order, Rows, word};
+use crate::weight::{Matrix, Order, word};
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use cudarc::driver::sys;
 use engraft_core::Result;
@@ -16,12 +16,13 @@ use engraft_kernels::pack::Layout;
 use engraft_kernels::params::{Activation, Elem, MatView, WeightView, gemm, linear as strict};
 use std::ffi::c_void;
 
-/// Rows above which a matmul is offered to cuBLASLt; fewer wait for the weight, which the packed form is for.
+/// Rows above which a matmul is offered to cuBLASLt; fewer wait for the weight, which the packed layout is
+/// for.
 const BLASLT_ABOVE: usize = 128;
 
 /// Which kernel.
 pub(super) fn kernel(terms: Terms, signature: &Signature) -> std::result::Result<Kernel, String> {
-    Ok(product(terms, signature)?.kernel(signature))
+    Ok(matmul(terms, signature)?.kernel(signature))
 }
 
 /// What follows the matmul.
@@ -37,7 +38,7 @@ enum Epilogue {
 struct Call<'a> {
     x: MatRef<'a, CudaMem>,
     x_at: MatView,
-    w: &'a Rows,
+    w: &'a Matrix,
     /// Address of its f32 values; 0: none.
     bias: u64,
     then: Epilogue,
@@ -55,22 +56,22 @@ pub(super) fn run(stream: &mut CudaStream, op: Linear<'_, Cuda>, signature: &Sig
     let (x, out) = (op.x, op.out.as_ref());
     let (x_at, out_at, bias) = (stream.matrix(x)?, stream.matrix(out)?, stream.vector(op.bias)?);
     let call = Call { x, x_at, w: op.weight.rows()?, bias, then, out, out_at };
-    let chosen = product(stream.gpu().terms(), signature).map_err(|reason| unsupported(signature, reason))?;
+    let chosen = matmul(stream.gpu().terms(), signature).map_err(|reason| unsupported(signature, reason))?;
     match chosen {
-        Product::Strict(format) => {
+        Matmul::Strict(format) => {
             let p = in_order(&call, call.w.view(stream.gpu())?)?;
             stream.launch(&p.launch(format), &p)
         }
-        Product::Columns(columns) => {
+        Matmul::Columns(columns) => {
             let p = in_order(&call, packed(stream, &call, Order::Columns(columns), columns.tile_bytes())?)?;
             stream.launch(&p.launch_columns(), &p)
         }
-        Product::Integers(bytes) => {
+        Matmul::Integers(bytes) => {
             let p = in_order(&call, packed(stream, &call, Order::Bytes(bytes), 0)?)?;
             int8::run(stream, p)
         }
-        Product::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
-        Product::Tensor { mut layout, boxed, .. } => {
+        Matmul::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
+        Matmul::Tensor { mut layout, boxed, .. } => {
             layout.gated = call.w.gated;
             run_tensor(stream, &call, &layout, boxed)
         }
@@ -128,7 +129,7 @@ fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
         add: matches!(call.then, Epilogue::AddTo),
     };
     let (x, out) = (call.x_at.ptr, call.out_at.ptr);
-    // The weight as stored may have to be made, to stay beside the packed one: only for a matmul that takes
+    // The weight as stored may have to be made, to stay next to the packed one: only for a matmul that takes
     // it.
     if !stream.blaslt_takes(shape, x, out)? {
         return Ok(false);
@@ -165,8 +166,8 @@ fn encode(map: &gemm::XMap) -> Result<[u64; 16]> {
         Elem::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     };
-    // SAFETY: both dimensions are given wherever the driver reads per dimension, one stride for the outer; the address is
-    // only written down.
+    // SAFETY: both dimensions are given wherever the driver reads per dimension, one stride for the outer;
+    // the address is only written down.
     let code = unsafe {
         sys::cuTensorMapEncodeTiled(
             &mut made,

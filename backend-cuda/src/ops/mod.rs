@@ -1,6 +1,6 @@
-//! The backend contract on top of the kernels: each op fills a kernel's parameters from views and hands them to the
-//! stream. One file per stem has its ops and which kernel each of them takes; [`select`] has the choices that
-//! depend on more than element types.
+//! The backend contract on top of the kernels: each op fills a kernel's parameters from views and hands them
+//! to the stream. One file per stem has its ops and which kernel each of them takes; [`select`] has the
+//! choices that depend on more than element types.
 
 mod attention;
 mod elementwise;

@@ -1,4 +1,5 @@
-//! The kernels' numbers of element types, weight formats and activations, and what is said where there is none.
+//! The kernels' numbers of element types, weight formats and activations, and what is said where there is
+//! none.
 
 use crate::weight::format_of;
 use engraft_core::mem::Float;

@@ -2,7 +2,7 @@
 
 use super::names::elem;
 use super::{Terms, int8};
-use crate::formed::Formed;
+use crate::quantized::QuantizedOutput;
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
@@ -79,7 +79,7 @@ fn parts(stream: &mut CudaStream, of: Parts<'_>) -> Result<()> {
     };
     stream.launch(&p.launch(), &p)?;
     if codes != Codes::NONE {
-        stream.remember(Formed { of: p.out, _mem: out.mem().share(), elem: p.elem, codes });
+        stream.remember(QuantizedOutput { of: p.out, _mem: out.mem().share(), elem: p.elem, codes });
     }
     Ok(())
 }

@@ -18,10 +18,10 @@ pub(super) fn kernel(op: RopeOpKind, signature: &Signature) -> std::result::Resu
     let widest = signature.heads.map_or(0, |heads| heads.k_dim.max(heads.v_dim));
     match op {
         RopeOpKind::Rope => Ok(Kernel::Entry(rope::Rope::entry(elem(signature.x)))),
-        RopeOpKind::QkvRopeAppend if widest > kv::Turned::WIDEST => {
-            Err(format!("heads of {widest} columns; at most {} are possible", kv::Turned::WIDEST))
+        RopeOpKind::QkvRopeAppend if widest > kv::RotateAppend::WIDEST => {
+            Err(format!("heads of {widest} columns; at most {} are possible", kv::RotateAppend::WIDEST))
         }
-        RopeOpKind::QkvRopeAppend => Ok(Kernel::Entry(kv::Turned::entry(elem(signature.x)))),
+        RopeOpKind::QkvRopeAppend => Ok(Kernel::Entry(kv::RotateAppend::entry(elem(signature.x)))),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) fn run(stream: &mut CudaStream, op: RopeOp<'_, Cuda>, signature: &Sig
     kernel(kind, signature).map_err(|reason| unsupported(signature, reason))?;
     match op {
         RopeOp::Rope(op) => alone(stream, op),
-        RopeOp::QkvRopeAppend(op) => turned(stream, op),
+        RopeOp::QkvRopeAppend(op) => rotate_append(stream, op),
     }
 }
 
@@ -63,8 +63,8 @@ fn head_norm(stream: &CudaStream, norm: Option<NormWeights<'_, Cuda>>) -> Result
 }
 
 /// Norms, rotation and append in one launch.
-fn turned(stream: &mut CudaStream, op: QkvRopeAppend<'_, Cuda>) -> Result<()> {
-    let mut p = kv::Turned {
+fn rotate_append(stream: &mut CudaStream, op: QkvRopeAppend<'_, Cuda>) -> Result<()> {
+    let mut p = kv::RotateAppend {
         qkv: stream.matrix_mut(&op.qkv)?,
         kv: slabs(stream, op.kv.as_ref())?,
         q_norm: head_norm(stream, op.q_norm)?,
@@ -95,7 +95,7 @@ mod tests {
     /// A block of the kernel has shared memory for heads of so many columns, keys or values.
     #[test]
     fn heads_wider_than_the_kernels_shared_memory_are_refused() {
-        let widest = kv::Turned::WIDEST;
+        let widest = kv::RotateAppend::WIDEST;
         for (k_dim, v_dim, fits) in
             [(widest, 64, true), (64, widest, true), (widest + 1, 64, false), (64, widest + 1, false)]
         {

@@ -13,7 +13,7 @@ pub(super) fn kernel(op: RowsOpKind, signature: &Signature) -> Kernel {
         RowsOpKind::GatherRows => {
             Kernel::Several { name: "rows_gather_*", entries: kernels::Gather::entries(elem(signature.x)) }
         }
-        RowsOpKind::Patch => Kernel::Entry(kernels::Patch::ENTRY),
+        RowsOpKind::Scatter => Kernel::Entry(kernels::Scatter::ENTRY),
         RowsOpKind::MarkSeen => Kernel::Entry(kernels::Seen::ENTRY),
         RowsOpKind::FeedTokens => Kernel::Entry(kernels::Feed::ENTRY),
     }
@@ -27,10 +27,10 @@ pub(super) fn run(stream: &mut CudaStream, op: RowsOp<'_, Cuda>) -> Result<()> {
             let p = kernels::Gather { x, out, rows, elem, reserved: 0 };
             stream.launch(&p.launch(), &p)
         }
-        RowsOp::Patch(op) => {
+        RowsOp::Scatter(op) => {
             let (pairs, dst) = (stream.buffer(op.pairs)?, stream.buffer_mut(&op.dst)?);
             let (count, len) = (word(op.pairs.len() / 2)?, word(op.dst.len())?);
-            let p = kernels::Patch { pairs, dst, count, len };
+            let p = kernels::Scatter { pairs, dst, count, len };
             stream.launch(&p.launch(), &p)
         }
         RowsOp::MarkSeen(op) => {

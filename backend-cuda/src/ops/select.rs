@@ -10,12 +10,12 @@ use engraft_core::ops::{LinearOpKind, OpKind, Signature};
 use engraft_core::params::Heads;
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
-use engraft_kernels::pack::{Form, Layout};
+use engraft_kernels::pack::{Encoding, Layout};
 use engraft_kernels::params::{Format, attention as strict, flash, gemm};
 
 /// How a matmul runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Product {
+pub(super) enum Matmul {
     /// In the contract's order: weights in this format as stored.
     Strict(Format),
     /// The same, f32 weights with the outputs of a warp side by side.
@@ -33,15 +33,15 @@ pub(super) enum Product {
     },
 }
 
-impl Product {
+impl Matmul {
     /// The key, for activations of the signature's type.
     pub fn kernel(self, signature: &Signature) -> Kernel {
         match self {
             Self::Strict(format) => Kernel::Strict(format),
             Self::Columns(_) => Kernel::Columns,
             Self::Integers(_) => Kernel::Integers,
-            Self::Tensor { layout: Layout { form, .. }, boxed, blaslt } => {
-                Kernel::Tensor { form, elem: elem(signature.x), boxed, blaslt }
+            Self::Tensor { layout: Layout { encoding, .. }, boxed, blaslt } => {
+                Kernel::Tensor { encoding, elem: elem(signature.x), boxed, blaslt }
             }
         }
     }
@@ -58,14 +58,14 @@ fn blaslt_says(s: &Signature) -> bool {
 ///
 /// # Errors
 /// Why there is none.
-pub(super) fn product(terms: Terms, s: &Signature) -> Result<Product, String> {
+pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
     let format = format(s)?;
     let (n, k) = (s.outer, s.inner);
     if s.weight == Some(WeightFormat::W8A8) {
-        return Ok(Product::Integers(Bytes { n, k }));
+        return Ok(Matmul::Integers(Bytes { n, k }));
     }
     if terms.mode == Mode::Reference {
-        return Ok(Product::Strict(format));
+        return Ok(Matmul::Strict(format));
     }
     let group = match s.weight {
         Some(WeightFormat::Group(groups)) => groups.group(k),
@@ -73,12 +73,12 @@ pub(super) fn product(terms: Terms, s: &Signature) -> Result<Product, String> {
     };
     Ok(match gemm::supports(elem(s.x), elem(s.out), format, group, n, k, false) {
         Ok(layout) => {
-            let fast = terms.mode == Mode::Fast && layout.form == Form::Plain;
+            let fast = terms.mode == Mode::Fast && layout.encoding == Encoding::Plain;
             let (boxed, blaslt) = (fast && terms.hopper, fast && terms.blaslt && blaslt_says(s));
-            Product::Tensor { layout, boxed, blaslt }
+            Matmul::Tensor { layout, boxed, blaslt }
         }
-        Err(_) if format == Format::F32 => Product::Columns(Columns { n, k }),
-        Err(_) => Product::Strict(format),
+        Err(_) if format == Format::F32 => Matmul::Columns(Columns { n, k }),
+        Err(_) => Matmul::Strict(format),
     })
 }
 

@@ -52,7 +52,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Workgroups of a panel where sums are cut over lanes.
+/// Workgroups of a panel where sums are split over lanes.
 const LANES_PER_PANEL: usize = 4;
 
 /// The kernel of a matmul, rows of its tiles, whether it takes the wide order, its workgroups per panel.

@@ -13,12 +13,12 @@ pub(super) fn run(stream: &mut WgpuStream, op: NormOp<'_, Wgpu>, variant: Varian
     let reduce = variant.sums();
     match op {
         NormOp::Norm(Norm { x, norm, out }) => {
-            let rows = Rows { x, addend: None, width: x.cols(), out: out.as_ref() };
+            let rows = Operands { x, addend: None, width: x.cols(), out: out.as_ref() };
             launch(stream, (Entry::Alone, reduce), rows, norm)
         }
         NormOp::AddNorm(AddNorm { residual, x, norm, out }) => {
             let sum = residual.as_ref();
-            let rows = Rows { x: sum, addend: Some(x), width: sum.cols(), out: out.as_ref() };
+            let rows = Operands { x: sum, addend: Some(x), width: sum.cols(), out: out.as_ref() };
             launch(stream, (Entry::Add, reduce), rows, norm)
         }
         NormOp::HeadNorm(op) => heads(stream, op, reduce),
@@ -28,7 +28,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: NormOp<'_, Wgpu>, variant: Varian
 /// Norms of heads, also on the way into pages.
 pub(super) fn heads(stream: &mut WgpuStream, op: HeadNorm<'_, Wgpu>, reduce: Reduce) -> Result<()> {
     let x = op.x.as_ref();
-    launch(stream, (Entry::Heads, reduce), Rows { x, addend: None, width: op.width, out: x }, op.norm)
+    launch(stream, (Entry::Heads, reduce), Operands { x, addend: None, width: op.width, out: x }, op.norm)
 }
 
 /// Flags of `moments.wgsl`.
@@ -42,7 +42,7 @@ pub(super) fn flags(norm: &NormWeights<'_, Wgpu>) -> u32 {
 }
 
 /// What is normed.
-struct Rows<'a> {
+struct Operands<'a> {
     x: MatRef<'a, WgpuMem>,
     addend: Option<MatRef<'a, WgpuMem>>,
     width: usize,
@@ -52,10 +52,10 @@ struct Rows<'a> {
 fn launch(
     stream: &mut WgpuStream,
     (how, reduce): (Entry, Reduce),
-    rows: Rows<'_>,
+    rows: Operands<'_>,
     norm: NormWeights<'_, Wgpu>,
 ) -> Result<()> {
-    let Rows { x, addend, width, out } = rows;
+    let Operands { x, addend, width, out } = rows;
     if x.rows() * x.cols() == 0 {
         return Ok(());
     }

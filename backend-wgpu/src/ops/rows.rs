@@ -3,13 +3,13 @@
 use crate::command::{Call, FLAT, buffer, elem, groups, matrix, word};
 use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{FeedTokens, GatherRows, MarkSeen, Patch, RowsOp};
+use engraft_core::ops::{FeedTokens, GatherRows, MarkSeen, RowsOp, Scatter};
 use engraft_shaders::{Elem, Kernel};
 
 pub(super) fn run(stream: &mut WgpuStream, op: RowsOp<'_, Wgpu>) -> Result<()> {
     match op {
         RowsOp::GatherRows(op) => gather(stream, op),
-        RowsOp::Patch(op) => patch(stream, op),
+        RowsOp::Scatter(op) => scatter(stream, op),
         RowsOp::MarkSeen(op) => mark_seen(stream, op),
         RowsOp::FeedTokens(op) => feed_tokens(stream, op),
     }
@@ -43,7 +43,7 @@ fn gather(stream: &mut WgpuStream, op: GatherRows<'_, Wgpu>) -> Result<()> {
     stream.call(&Call { kernel, slots: &[from.slot, rows.slot, to.slot], words: &words, grid })
 }
 
-fn patch(stream: &mut WgpuStream, op: Patch<'_, Wgpu>) -> Result<()> {
+fn scatter(stream: &mut WgpuStream, op: Scatter<'_, Wgpu>) -> Result<()> {
     let (limits, dst, count) = (*stream.gpu().limits(), op.dst.as_ref(), op.pairs.len() / 2);
     if count == 0 {
         return Ok(());
@@ -51,7 +51,7 @@ fn patch(stream: &mut WgpuStream, op: Patch<'_, Wgpu>) -> Result<()> {
     let (from, to) = (buffer(&limits, op.pairs, "changes")?, buffer(&limits, dst, "a table")?);
     let words = [word(count)?, from.offset, to.offset, word(dst.len())?];
     let grid = groups(&limits, count, 64);
-    stream.call(&Call { kernel: of_words("patch"), slots: &[from.slot, to.slot], words: &words, grid })
+    stream.call(&Call { kernel: of_words("scatter"), slots: &[from.slot, to.slot], words: &words, grid })
 }
 
 fn mark_seen(stream: &mut WgpuStream, op: MarkSeen<'_, Wgpu>) -> Result<()> {

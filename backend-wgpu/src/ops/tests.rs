@@ -121,7 +121,7 @@ fn words_out_of_range_move_nothing() {
     let pairs: Vec<u32> = HOSTILE.into_iter().flat_map(|index| [index, 9]).collect();
     let (pairs, ids) = (bench.words(&pairs), bench.words(&HOSTILE));
     let mut dst = bench.guarded(6);
-    bench.run(Patch { pairs: pairs.view(), dst: dst.words() });
+    bench.run(Scatter { pairs: pairs.view(), dst: dst.words() });
     assert_eq!(bench.inside(&dst), [0, 0, 0, 0, 0, 9]);
     let mut seen = bench.guarded(4);
     bench.run(MarkSeen { ids: ids.view(), slot: 1, words: 2, seen: seen.words() });
@@ -186,8 +186,8 @@ fn slots_and_pages_out_of_range_write_nothing() {
     }
 }
 
-/// More rows than workgroups, so that each takes a second one: what its invocations share of the first row must not
-/// reach the second. Rows repeat with a period that the number of workgroups is no multiple of.
+/// More rows than workgroups, so that each takes a second one: what its invocations share of the first row
+/// must not reach the second. Rows repeat with a period that the number of workgroups is no multiple of.
 #[test]
 fn norms_of_more_rows_than_workgroups_keep_rows_apart() {
     const PERIOD: usize = 7;
@@ -231,7 +231,7 @@ fn attention_ends_whatever_the_step_says() {
     let (q, kv) = (bench.ones(3, 16), bench.ones(3, 8));
     let scores = Scores::causal(1.0);
     let (slab, _) = bench.slab(layout());
-    let shape = StepShape { tokens: 3, seqs: 2, rows: 0, patches: 0, max_query: 2, max_keys: 9 };
+    let shape = StepShape { tokens: 3, seqs: 2, rows: 0, table_edits: 0, max_query: 2, max_keys: 9 };
     let plan = bench.gpu.attention_plan(shape).unwrap();
     let pages = bench.words(&HOSTILE);
     let table = Table { pages: pages.view(), stride: 3 };
@@ -287,14 +287,14 @@ fn streams_of_a_device_keep_the_programs_order() {
 fn keeps_the_order([mut bench, mut other]: [Bench; 2]) {
     let mut dst = bench.guarded(1);
     let changes = [bench.words(&[0, 1]), bench.words(&[0, 2]), bench.words(&[0, 3])];
-    bench.run(Patch { pairs: changes[0].view(), dst: dst.words() });
-    other.run(Patch { pairs: changes[1].view(), dst: dst.words() });
-    bench.run(Patch { pairs: changes[2].view(), dst: dst.words() });
+    bench.run(Scatter { pairs: changes[0].view(), dst: dst.words() });
+    other.run(Scatter { pairs: changes[1].view(), dst: dst.words() });
+    bench.run(Scatter { pairs: changes[2].view(), dst: dst.words() });
     assert_eq!(other.inside(&dst), [3]);
-    bench.run(Patch { pairs: changes[0].view(), dst: dst.words() });
+    bench.run(Scatter { pairs: changes[0].view(), dst: dst.words() });
     other.stream.upload(&[7u32], dst.words()).unwrap();
     assert_eq!(bench.inside(&dst), [7]);
-    other.run(Patch { pairs: changes[1].view(), dst: dst.words() });
+    other.run(Scatter { pairs: changes[1].view(), dst: dst.words() });
     drop(other);
     assert_eq!(bench.inside(&dst), [2]);
 }

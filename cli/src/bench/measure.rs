@@ -1,5 +1,5 @@
-//! One benchmark: loads the model, runs prefill and decode (of an encoder: texts), and measures the machine's limits
-//! between the runs.
+//! One benchmark: loads the model, runs prefill and decode (of an encoder: texts), and measures the machine's
+//! limits between the runs.
 
 use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
 use engraft::core::backend::Backend;
@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Prompts of the decode runs: long enough that the cache is not empty, short enough not to be the measurement.
+/// Prompts of the decode runs: long enough that the cache is not empty, short enough not to be the
+/// measurement.
 const DECODE_PROMPT: usize = 128;
 
 /// What to measure.
@@ -206,7 +207,8 @@ impl Job {
         Ok(Start { load_s: 0.0, pack_s, first_step_s: all - pack_s })
     }
 
-    /// Median seconds of a batch of texts, each of as many tokens as a prompt; the first batch does not count.
+    /// Median seconds of a batch of texts, each of as many tokens as a prompt; the first batch does not
+    /// count.
     fn encode<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<f64> {
         let texts = self.texts(engine, batch);
         engine.encode(&texts, false)?;
@@ -222,15 +224,21 @@ impl Job {
     fn texts<B: Backend>(&self, engine: &Engine<B>, batch: usize) -> Vec<EncoderInput> {
         let vocab = engine.model().spec.vocab;
         let ids = |b: usize| (0..self.prompt).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
-        (0..batch).map(|b| EncoderInput { ids: ids(b), kinds: Vec::new() }).collect()
+        (0..batch).map(|b| EncoderInput { ids: ids(b), token_type_ids: Vec::new() }).collect()
     }
 
     /// Queues `batch` prompts of `len` tokens, all different.
-    fn put<B: Backend>(&self, engine: &mut Engine<B>, batch: usize, len: usize, draw: usize) -> Result<()> {
+    fn put<B: Backend>(
+        &self,
+        engine: &mut Engine<B>,
+        batch: usize,
+        len: usize,
+        new_tokens: usize,
+    ) -> Result<()> {
         let vocab = engine.model().spec.vocab;
         for b in 0..batch {
             let prompt = (0..len).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
-            engine.put(Request { prompt, max_new_tokens: draw, ..Request::default() })?;
+            engine.put(Request { prompt, max_new_tokens: new_tokens, ..Request::default() })?;
         }
         Ok(())
     }
@@ -306,7 +314,7 @@ impl Job {
             match row.slot.as_str() {
                 "token_embed" if tied => weight_bytes += row.bytes as u64,
                 // Of these a step reads only the rows that it looks up.
-                "token_embed" | "position_embed" | "kind_embed" => continue,
+                "token_embed" | "position_embed" | "token_type_embed" => continue,
                 _ => weight_bytes += row.bytes as u64,
             }
             match row.slot.as_str() {

@@ -1,9 +1,9 @@
-//! `engraft bench`: prefill and decode speed (of encoders: texts per second), load time and memory, beside the machine's own
-//! limits.
+//! `engraft bench`: prefill and decode speed (of encoders: texts per second), load time and memory, against
+//! the machine's own limits.
 //!
-//! `shape.rs` writes random checkpoints (in a process of its own, so that writing does not count as memory of the
-//! run), `measure.rs` runs and measures what the machine can do in the same run, this file reports. Every figure is a
-//! median over the repetitions; limits and runs take turns, so that both see the same machine.
+//! `shape.rs` writes random checkpoints (in a process of its own, so that writing does not count as memory of
+//! the run), `measure.rs` runs and measures what the machine can do in the same run, this file reports. Every
+//! figure is a median over the repetitions; limits and runs take turns, so that both see the same machine.
 
 mod measure;
 mod shape;

@@ -1,8 +1,9 @@
 //! Random weights of a named shape, written to a file, so that loading is real loading.
 //!
-//! Plain element types become a folder with safetensors under LLaMA's published names, block formats a GGUF file. The
-//! file is written by as many threads as there are, a tensor each. Values are uniform with variance 1 / inputs, so that activations stay in range. The
-//! conformance suite includes this file, to count what a decode step of a named shape reads.
+//! Plain element types become a folder with safetensors under LLaMA's published names, block formats a GGUF
+//! file. The file is written by as many threads as there are, a tensor each. Values are uniform with variance
+//! 1 / inputs, so that activations stay in range. The conformance suite includes this file, to count what a
+//! decode step of a named shape reads.
 
 use engraft_core::mem::{Block, Stored};
 use engraft_core::{Error, Result, quant};
@@ -166,7 +167,7 @@ impl Shape {
     /// Writes the checkpoint into the folder `out` and returns what to open.
     ///
     /// # Errors
-    /// `Io` from writing; `Tensor` when the shape's columns cannot be cut into blocks.
+    /// `Io` from writing; `Tensor` when the shape's columns cannot be split into blocks.
     pub fn write(&self, weights: Stored, out: &Path) -> Result<PathBuf> {
         self.write_by(std::thread::available_parallelism().map_or(1, usize::from), weights, out)
     }
@@ -379,7 +380,8 @@ fn write_values(
     to.write_all(&vec![0; written.next_multiple_of(alignment) - written])
 }
 
-/// Blocks of a K form, which are not encoded here: random codes under scales that give about the wanted values.
+/// Blocks of a K-quant, which are not encoded here: random codes under scales that give about the wanted
+/// values.
 fn random_blocks(block: Block, scale: f32, state: &mut u64, count: usize, raw: &mut Vec<u8>) {
     // Where the f16 scales lie, the largest product of small scale and code, the largest small minimum.
     let (d, e, top, least) = match block {

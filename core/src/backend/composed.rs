@@ -1,4 +1,4 @@
-//! `Composed<B>`: any backend with every fused op left to its composed form, so that a whole model runs fused
+//! `Composed<B>`: any backend with every fused op left to its composition, so that a whole model runs fused
 //! against composed on the same device.
 
 use super::contract::*;

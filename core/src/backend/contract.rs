@@ -69,7 +69,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
 pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// A point in the queue.
     type Event;
-    /// An asynchronous read under way.
+    /// An asynchronous read in flight.
     type Ticket;
 
     /// Copies host data to the front of `dst`, in order; `src` may be reused when this returns.
@@ -112,13 +112,13 @@ pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// Enqueues a recorded step.
     ///
     /// # Safety
-    /// Every buffer and weight that was touched while recording is alive, at the same address, and not borrowed for
-    /// writing by anything but this stream's queue.
+    /// Every buffer and weight that was touched while recording is alive, at the same address, and not
+    /// borrowed for writing by anything but this stream's queue.
     unsafe fn replay(&mut self, graph: &B::Graph) -> Result<()>;
 }
 
-/// Collectives of a group of ranks: one communicator per rank. Each call takes the stream, so it is an op like any
-/// other and can be captured.
+/// Collectives of a group of ranks: one communicator per rank. Each call takes the stream, so it is an op
+/// like any other and can be captured.
 pub trait Communicator<B: Backend> {
     /// This rank, from 0.
     fn rank(&self) -> usize;
@@ -148,7 +148,7 @@ pub struct Caps {
 pub enum Coverage<K> {
     /// By this kernel.
     Native(K),
-    /// By its composed form, for this reason.
+    /// By its composition, for this reason.
     Composed(String),
     /// Not at all, for this reason: a model that needs it is refused before its weights are read.
     Missing(String),

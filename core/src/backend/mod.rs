@@ -10,21 +10,22 @@
 //! enqueue. Streams of one backend never race: work on one that follows work on another in the program
 //! follows it on the device.
 //!
-//! **What changes per step lives in device buffers** ([`crate::mem::StepBuffers`], page tables, sampling tables),
-//! never in host-side arguments, so that every decode step can be captured and replayed.
+//! **What changes per step lives in device buffers** ([`crate::mem::StepBuffers`], page tables, sampling
+//! tables), never in host-side arguments, so that every decode step can be captured and replayed.
 //!
 //! **Allocation.** Outputs are operands. A step allocates nothing on the host after warm-up, nor on the
 //! device.
 //!
-//! **Fused ops have composed forms** ([`crate::ops`]). A backend has a kernel for some of them and composes
+//! **Fused ops have compositions** ([`crate::ops`]). A backend has a kernel for some of them and composes
 //! the others. [`Backend::coverage`] and the op's body share one choice of kernel inside the backend, so the
-//! report cannot lie; a composed form always carries its reason. [`Composed`] runs any backend with composed
-//! forms alone.
+//! report cannot lie; a composition always carries its reason. [`Composed`] runs any backend with
+//! compositions alone.
 //!
-//! **Threads.** Streams, graphs and communicators stay on their thread (one rank = one thread). The outside holds a
-//! channel.
+//! **Threads.** Streams, graphs and communicators stay on their thread (one rank = one thread). The outside
+//! holds a channel.
 //!
-//! **Numbers.** `docs/numerics.md`: an op reads its inputs in their element type, computes in f32 and rounds once.
+//! **Numbers.** `docs/numerics.md`: an op reads its inputs in their element type, computes in f32 and rounds
+//! once.
 
 mod block_on;
 mod composed;

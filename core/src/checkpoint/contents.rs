@@ -19,7 +19,7 @@ pub(super) fn place(storage: &Storage, shard: usize) -> Result<Vec<Placed>> {
     contents(storage, shard).map(|c| c.tensors)
 }
 
-/// As [`place`], with what the file says beside tensors.
+/// As [`place`], with what the file says besides tensors.
 pub(super) fn contents(storage: &Storage, shard: usize) -> Result<torch::Contents> {
     if torch::is_torch(&storage.range(0, storage.len().min(64))?) {
         return torch::read(storage, shard);

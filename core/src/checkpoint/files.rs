@@ -44,7 +44,7 @@ impl std::fmt::Debug for ModelFiles {
 /// The tokenizer as found, not yet built.
 #[derive(Debug, Clone)]
 pub enum TokenizerFiles {
-    /// Files of the Hugging Face form.
+    /// Files of the Hugging Face format.
     HuggingFace {
         /// `tokenizer.json`, if there is one.
         tokenizer_json: Option<Vec<u8>>,
@@ -61,7 +61,8 @@ impl TokenizerFiles {
     /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
     ///
     /// # Errors
-    /// `Error::Format` if `tokenizer_config` is not a JSON object or its chat template has an unknown form.
+    /// `Error::Format` if `tokenizer_config` is not a JSON object or its chat template has an unknown
+    /// structure.
     pub fn from_bytes(
         tokenizer_json: Option<Vec<u8>>,
         tokenizer_config: Option<&[u8]>,

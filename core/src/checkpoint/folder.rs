@@ -1,9 +1,10 @@
 //! Finding a model's files: which weights a folder holds, its configuration and tokenizer.
 //!
-//! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them, then
-//! `pytorch_model.bin` and its index, then the only other safetensors file or index, the only GGUF file, the only other
-//! file of PyTorch's, or Meta's `consolidated.00.pth`, `consolidated.01.pth`, ... (one per rank). Anything ambiguous is an
-//! error that lists what is there.
+//! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them,
+//! then
+//! `pytorch_model.bin` and its index, then the only other safetensors file or index, the only GGUF file, the
+//! only other file of PyTorch's, or Meta's `consolidated.00.pth`, `consolidated.01.pth`, ... (one per rank).
+//! Anything ambiguous is an error that lists what is there.
 
 use super::{
     Access, Layout, ModelFiles, Source, TokenizerFiles,
@@ -33,7 +34,7 @@ const TORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 const TORCH_ENDS: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
 /// What Meta's models have in the place of `config.json`.
 const PARAMS: &str = "params.json";
-/// What training leaves beside the weights in the same format.
+/// What training leaves next to the weights in the same format.
 const NOT_WEIGHTS: [&str; 4] = ["training_args", "optimizer", "scheduler", "rng_state"];
 
 /// A GGUF file without tensors: the tokenizer of a converted model whose original was GGUF.
@@ -101,7 +102,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
         _ => Err(Error::format(
             storage.name(),
             "is not a model that can be read; expected: a folder with config.json (or Meta's params.json) and weights, \
-             a .gguf file, a .safetensors or PyTorch file beside its config.json, or DeepSpeed's JSON description",
+             a .gguf file, a .safetensors or PyTorch file next to its config.json, or DeepSpeed's JSON description",
         )),
     }
 }
@@ -215,7 +216,7 @@ pub(super) fn described(
     sharded(folder, (files, base), order, access)
 }
 
-/// A converted model: the original's `config.json` and tokenizer lie beside its operands.
+/// A converted model: the original's `config.json` and tokenizer lie next to its operands.
 fn converted(folder: &Path, access: Access) -> Result<ModelFiles> {
     let source = Ready::open(folder, access)?;
     let layout = if source.is_gguf() { Layout::Gguf } else { Layout::HuggingFace };
@@ -229,8 +230,8 @@ fn converted(folder: &Path, access: Access) -> Result<ModelFiles> {
     Ok(model)
 }
 
-/// A checkpoint in shards; `config.json` lies in `folder` or beside the shards. Without one, what Megatron's own files
-/// say of the model serves.
+/// A checkpoint in shards; `config.json` lies in `folder` or next to the shards. Without one, what Megatron's
+/// own files say of the model serves.
 fn sharded(
     folder: &Path,
     (files, inside): (Files, PathBuf),
@@ -289,7 +290,7 @@ fn hugging_face(
         None => configuration(PARAMS)?,
     };
     let Some((name, config)) = found else {
-        let what = "config.json is missing; it (or Meta's params.json) must lie beside the weights";
+        let what = "config.json is missing; it (or Meta's params.json) must lie next to the weights";
         return Err(Error::format(folder.display().to_string(), what));
     };
     let named = |name: &str| folder.join(name).display().to_string();

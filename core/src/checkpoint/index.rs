@@ -1,8 +1,8 @@
-//! The index of a sharded checkpoint, `model.safetensors.index.json` or `pytorch_model.bin.index.json`: which file
-//! holds which tensor.
+//! The index of a sharded checkpoint, `model.safetensors.index.json` or `pytorch_model.bin.index.json`: which
+//! file holds which tensor.
 //!
-//! Shards lie beside the index; a name that leads anywhere else is refused, so an index cannot make the program read
-//! other files.
+//! Shards lie next to the index; a name that leads anywhere else is refused, so an index cannot make the
+//! program read other files.
 
 use super::{
     Access, contents,
@@ -30,7 +30,8 @@ pub struct Index {
 /// Parses an index.
 ///
 /// # Errors
-/// `Error::Format`: not JSON, no `weight_map`, a tensor listed twice, a shard outside the folder, too many shards.
+/// `Error::Format`: not JSON, no `weight_map`, a tensor listed twice, a shard outside the folder, too many
+/// shards.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<Index> {
     if bytes.len() > MAX_INDEX {
         let what = format!("is {} bytes long; at most {MAX_INDEX} are allowed", bytes.len());
@@ -54,7 +55,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Index> {
     }
     if let Some(shard) = shards.iter().find(|s| !is_plain_name(s)) {
         let what = format!(
-            "weight_map names the shard \"{shard}\"; only plain file names beside the index are allowed"
+            "weight_map names the shard \"{shard}\"; only plain file names next to the index are allowed"
         );
         return Err(Error::format(file, what));
     }

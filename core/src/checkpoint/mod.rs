@@ -1,15 +1,17 @@
 //! Checkpoints: what is in a published model, and where its bytes lie.
 //!
-//! Here: finding a model's files ([`open`]), reading the headers of safetensors and GGUF, and handing out each
-//! tensor's bytes as they are stored. Not here: what the names mean (`policy`), widening and packing (`quant`,
+//! Here: finding a model's files ([`open`]), reading the headers of safetensors and GGUF, and handing out
+//! each tensor's bytes as they are stored. Not here: what the names mean (`policy`), widening and packing
+//! (`quant`,
 //! `weights`), building a tokenizer (`text`).
 //!
-//! Invariant: after `open` has returned, every tensor's name is unique, its shape times its element size is exactly
-//! the length of its byte range, ranges lie inside their file (and, but for PyTorch's shared storages, do not overlap). A header is never trusted: nothing
-//! is allocated by a number found in a file before that number has been compared with the file's length.
+//! Invariant: after `open` has returned, every tensor's name is unique, its shape times its element size is
+//! exactly the length of its byte range, ranges lie inside their file (and, but for PyTorch's shared
+//! storages, do not overlap). A header is never trusted: nothing is allocated by a number found in a file
+//! before that number has been compared with the file's length.
 //!
-//! Tensor bytes are mapped, read on demand or embedded in the program; only headers and tokenizers are kept in memory.
-//! Bytes have no alignment: readers must not cast them to wider types.
+//! Tensor bytes are mapped, read on demand or embedded in the program; only headers and tokenizers are kept
+//! in memory. Bytes have no alignment: readers must not cast them to wider types.
 
 mod access;
 mod contents;
@@ -39,19 +41,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Opens a model: a folder (`config.json` beside safetensors or PyTorch files, single or with an index; a
-/// converted model; DeepSpeed's with `latest`; Megatron's with its iteration), a `.gguf` file, one `.safetensors` or PyTorch file beside a
+/// Opens a model: a folder (`config.json` next to safetensors or PyTorch files, single or with an index; a
+/// converted model; DeepSpeed's with `latest`; Megatron's with its iteration), a `.gguf` file, one
+/// `.safetensors` or PyTorch file next to a
 /// `config.json`, or DeepSpeed's JSON description. Reads headers and the tokenizer only.
 ///
 /// # Errors
-/// `Error::Io` when a file cannot be read, `Error::Format` and `Error::Tensor` when one breaks its format's rules;
-/// the text names the file, the tensor or field, the value found and what is allowed.
+/// `Error::Io` when a file cannot be read, `Error::Format` and `Error::Tensor` when one breaks its format's
+/// rules; the text names the file, the tensor or field, the value found and what is allowed.
 pub fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     folder::open(path, access)
 }
 
-/// Copies what a model needs beside its weights (configuration, generation settings, tokenizer, chat template) to the
-/// folder `to`: the other half of a converted model.
+/// Copies what a model needs besides its weights (configuration, generation settings, tokenizer, chat
+/// template) to the folder `to`: the other half of a converted model.
 ///
 /// # Errors
 /// `Error::Io`; `Error::Format` for a tokenizer that is only in memory.
@@ -67,8 +70,10 @@ pub fn read_description(path: &Path) -> Result<serde_json::Value> {
     folder::description(path)
 }
 
-/// Opens a checkpoint by DeepSpeed's description (`type`, `checkpoints`, `tp_size`, ...). File names are joined to
-/// `base_dir` if it is not empty, else to the description's own, else to `folder`; `config.json` lies in one of these.
+/// Opens a checkpoint by DeepSpeed's description (`type`, `checkpoints`, `tp_size`, ...). File names are
+/// joined to
+/// `base_dir` if it is not empty, else to the description's own, else to `folder`; `config.json` lies in one
+/// of these.
 ///
 /// # Errors
 /// As [`open`]; `Error::Format` for keys and values that a description cannot have.

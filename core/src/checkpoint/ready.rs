@@ -1,4 +1,4 @@
-//! The own pre-sharded form: operands as the loader would have made them, one file per rank.
+//! The own pre-sharded format: operands as the loader would have made them, one file per rank.
 //!
 //! ```text
 //! engraft.json                 what this is: ranks, the original tensors' headers, each operand's format
@@ -6,9 +6,9 @@
 //! config.json, tokenizer files as in the original
 //! ```
 //!
-//! The original headers let every policy describe the model as if it saw the original; the loader then takes operands from
-//! here ([`super::Source::ready`]) and transforms nothing. A model cut for another degree is merged and cut anew by the
-//! loader. `weights::convert` writes this form.
+//! The original headers let every policy describe the model as if it saw the original; the loader then takes
+//! operands from here ([`super::Source::ready`]) and transforms nothing. A model sharded for another degree
+//! is merged and sharded anew by the loader. `weights::convert` writes this format.
 //!
 //! Invariant: an operand's rows, columns and format give exactly the bytes that its file holds.
 
@@ -22,7 +22,7 @@ use std::path::Path;
 
 pub use super::source::ReadyOperand;
 
-/// The file that makes a folder one of this form.
+/// The file that makes a folder one of this format.
 pub const MANIFEST: &str = "engraft.json";
 /// Largest manifest.
 pub const MAX_MANIFEST: usize = 64 << 20;
@@ -45,7 +45,7 @@ pub struct Shape {
 /// What `engraft.json` says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
-    /// Ranks that the model is cut for.
+    /// Ranks that the model is sharded for.
     pub world: usize,
     /// Headers of the original tensors, sorted by name.
     pub tensors: Vec<TensorInfo>,

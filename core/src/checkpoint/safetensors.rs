@@ -1,8 +1,8 @@
 //! Safetensors: an 8-byte length, a JSON header, then the tensors back to back.
 //!
-//! The header is read here rather than by the `safetensors` crate, of which only the type names are used: the crate
-//! wants the whole file as one slice, keeps the last of two equal names, and reports most faults without the tensor's
-//! name. The rules are the same: no holes, no overlaps, nothing behind the last tensor.
+//! The header is read here rather than by the `safetensors` crate, of which only the type names are used: the
+//! crate wants the whole file as one slice, keeps the last of two equal names, and reports most faults
+//! without the tensor's name. The rules are the same: no holes, no overlaps, nothing behind the last tensor.
 //! Format: <https://github.com/huggingface/safetensors#format>.
 
 use super::{
@@ -73,7 +73,7 @@ fn header_end(file: &str, prefix: Option<[u8; 8]>, len: u64) -> Result<u64> {
         return Err(Error::format(file, what));
     }
     if 8 + n > len {
-        let what = format!("header length is {n}, but only {} bytes follow: the file is cut off", len - 8);
+        let what = format!("header length is {n}, but only {} bytes follow: the file is truncated", len - 8);
         return Err(Error::format(file, what));
     }
     Ok(8 + n)

@@ -1,7 +1,7 @@
 //! One file's bytes, however they are reached: in memory, mapped, or read on demand.
 //!
-//! Every range is compared with the file's length (as it was when the file was opened) before anything is allocated
-//! or touched.
+//! Every range is compared with the file's length (as it was when the file was opened) before anything is
+//! allocated or touched.
 
 use super::{Access, mapping::Mapping};
 use crate::{Error, Result};
@@ -27,16 +27,16 @@ enum Kind {
     OnDemand(Mutex<File>),
 }
 
-/// Opens a regular file and tells its length. What it is is asked before it is opened: opening a pipe waits
+/// Opens a regular file and returns its length. What it is is asked before it is opened: opening a pipe waits
 /// for a writer, and opening a device may do anything.
 pub(super) fn open_regular(path: &Path) -> Result<(File, u64)> {
-    let told = |meta: &std::fs::Metadata| match meta.is_file() {
+    let regular = |meta: &std::fs::Metadata| match meta.is_file() {
         true => Ok(meta.len()),
         false => Err(Error::format(path.display().to_string(), "is not a regular file")),
     };
-    told(&std::fs::metadata(path).map_err(|e| Error::io(path, e))?)?;
+    regular(&std::fs::metadata(path).map_err(|e| Error::io(path, e))?)?;
     let file = File::open(path).map_err(|e| Error::io(path, e))?;
-    let len = told(&file.metadata().map_err(|e| Error::io(path, e))?)?;
+    let len = regular(&file.metadata().map_err(|e| Error::io(path, e))?)?;
     Ok((file, len))
 }
 

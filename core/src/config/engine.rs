@@ -24,13 +24,13 @@ pub struct EngineConfig {
     pub dtype: Float,
     /// Element type of the KV cache.
     pub kv_dtype: Float,
-    /// Sequences that may be under way at once.
+    /// Sequences that may run at once.
     pub max_seqs: usize,
-    /// Tokens of one step: the budget that prompts are cut to.
+    /// Tokens of one step: the budget that prompts are split by.
     pub max_step_tokens: usize,
     /// Positions per KV page.
     pub page_size: usize,
-    /// Longest sequence, prompt and continuation; cut to the model's own limit.
+    /// Longest sequence, prompt and continuation; clamped to the model's own limit.
     pub max_context: usize,
     /// Positions that a sequence must have at least: a model that cannot is refused.
     pub min_context: usize,
@@ -38,7 +38,7 @@ pub struct EngineConfig {
     pub kv_pages: Option<usize>,
     /// Capture decode steps and replay them, where the backend can.
     pub graphs: bool,
-    /// Room for the logits of every token of a step, not only of the drawn ones (scoring, tests). The
+    /// Room for the logits of every token of a step, not only of the sampled ones (scoring, tests). The
     /// library `engraft` sets it for encoders whose head answers for every token.
     pub all_logits: bool,
     /// Hand pages out in an order shuffled by this seed: results may not depend on it, and tests hold that.
@@ -98,7 +98,7 @@ impl EngineConfig {
         Ok(())
     }
 
-    /// Refuses impossible sizes; cuts `max_context` to what the model can do.
+    /// Refuses impossible sizes; clamps `max_context` to what the model can do.
     pub fn check(mut self, model_positions: usize) -> Result<Self> {
         self.sizes()?;
         self.max_context = self.max_context.min(model_positions);

@@ -9,7 +9,8 @@ impl<B: Backend> Engine<B> {
     /// An engine for `model`; sizes are checked, then everything a step needs is allocated.
     ///
     /// # Errors
-    /// `Config` for impossible sizes or an element type that the backend lacks, `OutOfMemory` from allocations.
+    /// `Config` for impossible sizes or an element type that the backend lacks, `OutOfMemory` from
+    /// allocations.
     pub fn new(backend: Arc<B>, model: Model<B::Device>, config: EngineConfig) -> Result<Self> {
         config.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
@@ -17,7 +18,8 @@ impl<B: Backend> Engine<B> {
         backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
         let stream = backend.stream()?;
         let comm = backend.solo()?;
-        // Slabs first: what is too large for memory is refused by the backend before the host lists its pages.
+        // Slabs first: what is too large for memory is refused by the backend before the host lists its
+        // pages.
         let state =
             State::new::<B::Device>(&model.spec, &sizes(&config), &|bytes| backend.alloc(bytes), &|bytes| {
                 fits(backend.as_ref(), bytes)
@@ -46,7 +48,7 @@ impl<B: Backend> Engine<B> {
             state,
             eager,
             requests: BTreeMap::new(),
-            captured: BTreeMap::new(),
+            kept: BTreeMap::new(),
             next_id: 0,
             profile: None,
         })
@@ -79,7 +81,7 @@ fn largest_step(config: &EngineConfig) -> StepShape {
         tokens: config.max_step_tokens,
         seqs: config.max_seqs,
         rows: config.step_rows(),
-        patches: config.max_seqs * config.pages_per_seq(),
+        table_edits: config.max_seqs * config.pages_per_seq(),
         max_query: config.max_step_tokens,
         max_keys: config.max_context,
     }

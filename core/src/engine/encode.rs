@@ -1,13 +1,13 @@
 //! Encoders: whole texts or images in, hidden states, pooled rows and head outputs out; no KV cache.
 
-use super::capture::read_f32;
 use super::executor::StreamExecutor;
+use super::kept::read_f32;
 use super::*;
 use crate::backend::block_on;
 use crate::mem::{MatRef, SKIP, StepShape};
 use crate::model::Exec;
 use crate::ops::{Checked, Convert, Run};
-use crate::policy::{Family, HeadSpec, PatchSpec, PoolFrom};
+use crate::policy::{Family, HeadSpec, PatchSpec, PoolSource};
 
 /// One text of an encoder batch.
 ///
@@ -16,7 +16,7 @@ use crate::policy::{Family, HeadSpec, PatchSpec, PoolFrom};
 ///
 /// let plain = EncoderInput::from(vec![101, 2054, 102]);
 /// assert!(plain.kinds.is_empty(), "all of type 0");
-/// let typed = EncoderInput { ids: vec![101, 2054, 102, 1996, 102], kinds: vec![0, 0, 0, 1, 1] };
+/// let typed = EncoderInput { ids: vec![101, 2054, 102, 1996, 102], token_type_ids: vec![0, 0, 0, 1, 1] };
 /// assert_eq!(typed.ids.len(), typed.kinds.len());
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub struct EncoderInput {
     /// Token ids.
     pub ids: Vec<u32>,
     /// Token types; empty counts as all 0.
-    pub kinds: Vec<u32>,
+    pub token_type_ids: Vec<u32>,
 }
 
 impl From<Vec<u32>> for EncoderInput {
     /// A text without token types.
     fn from(ids: Vec<u32>) -> Self {
-        Self { ids, kinds: Vec::new() }
+        Self { ids, token_type_ids: Vec::new() }
     }
 }
 
@@ -42,7 +42,8 @@ impl From<Vec<u32>> for EncoderInput {
 pub struct Encoded {
     /// Hidden states `[tokens, hidden]` of every layer, if asked for; else of the last only.
     pub hidden: Vec<Vec<f32>>,
-    /// Token logits `[tokens, vocab]` in an engine with [`EngineConfig::all_logits`], or label logits `[labels]`.
+    /// Token logits `[tokens, vocab]` in an engine with [`EngineConfig::all_logits`], or label logits
+    /// `[labels]`.
     pub logits: Vec<f32>,
     /// Pooled row, after its projection where there is one.
     pub pooled: Vec<f32>,
@@ -71,8 +72,8 @@ impl<B: Backend> Engine<B> {
         self.encode_all(texts, &[], all_layers)
     }
 
-    /// Encodes images, each `[channels, side, side]` normalised pixels, as [`Engine::encode`] does texts. Hidden states
-    /// have a row for the class token, then one per square, row by row.
+    /// Encodes images, each `[channels, side, side]` normalised pixels, as [`Engine::encode`] does texts.
+    /// Hidden states have a row for the class token, then one per square, row by row.
     ///
     /// # Errors
     /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
@@ -98,17 +99,17 @@ impl<B: Backend> Engine<B> {
             }
         }
         // Row 0 is the class token: kind 0 adds its vector, kind 1 (beyond the table) adds nothing.
-        let kinds: Vec<u32> = (0..rows).map(|r| u32::from(r > 0)).collect();
-        let texts = vec![EncoderInput { ids: vec![0; rows], kinds }; images.len()];
-        let squares: Vec<Vec<f32>> = images.iter().map(|image| squares(image, patches)).collect();
-        self.encode_all(&texts, &squares, all_layers)
+        let token_type_ids: Vec<u32> = (0..rows).map(|r| u32::from(r > 0)).collect();
+        let texts = vec![EncoderInput { ids: vec![0; rows], token_type_ids }; images.len()];
+        let image_patches: Vec<Vec<f32>> = images.iter().map(|image| image_patches(image, patches)).collect();
+        self.encode_all(&texts, &image_patches, all_layers)
     }
 
-    /// In steps of as many as fit; `squares` are the rows of pixels of each, or none.
+    /// In steps of as many as fit; `image_patches` are the rows of pixels of each, or none.
     fn encode_all(
         &mut self,
         texts: &[EncoderInput],
-        squares: &[Vec<f32>],
+        image_patches: &[Vec<f32>],
         all_layers: bool,
     ) -> Result<Vec<Encoded>> {
         self.make_wide()?;
@@ -121,7 +122,7 @@ impl<B: Backend> Engine<B> {
                 tokens <= self.config.max_step_tokens
             });
             let to = from + fits.count();
-            self.upload_squares(squares.get(from..to).unwrap_or_default())?;
+            self.upload_image_patches(image_patches.get(from..to).unwrap_or_default())?;
             self.encode_step(&texts[from..to], all_layers, &mut encoded)?;
             from = to;
         }
@@ -129,12 +130,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Puts rows of pixels where the embedding reads them.
-    fn upload_squares(&mut self, squares: &[Vec<f32>]) -> Result<()> {
+    fn upload_image_patches(&mut self, image_patches: &[Vec<f32>]) -> Result<()> {
         let Self { state, stream, .. } = self;
-        let (Some(pixels), Some(to)) = (&mut state.scratch.pixels, &mut state.scratch.squares) else {
+        let (Some(pixels), Some(to)) = (&mut state.scratch.pixels, &mut state.scratch.image_patches) else {
             return Ok(());
         };
-        let all = squares.concat();
+        let all = image_patches.concat();
         let rows = all.len() / pixels.cols();
         stream.upload(&all, pixels.view_mut(rows)?.into_f32()?)?;
         stream.run(Checked::new(Convert { x: pixels.view(rows)?, out: to.view_mut(rows)? })?)
@@ -150,12 +151,12 @@ impl<B: Backend> Engine<B> {
         if let Some(bad) = text.ids.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
         }
-        if !text.kinds.is_empty() && text.kinds.len() != len {
-            return no(format!("{} token types for {len} tokens", text.kinds.len()));
+        if !text.token_type_ids.is_empty() && text.token_type_ids.len() != len {
+            return no(format!("{} token types for {len} tokens", text.token_type_ids.len()));
         }
-        let kinds = spec.embed.kinds.unwrap_or(1);
-        if let Some(bad) = text.kinds.iter().find(|k| **k as usize >= kinds) {
-            return no(format!("token type {bad}; below {kinds} is possible"));
+        let token_types = spec.embed.token_types.unwrap_or(1);
+        if let Some(bad) = text.token_type_ids.iter().find(|k| **k as usize >= token_types) {
+            return no(format!("token type {bad}; below {token_types} is possible"));
         }
         Ok(())
     }
@@ -177,11 +178,11 @@ impl<B: Backend> Engine<B> {
         match (self.model.spec.head, self.model.spec.pooler) {
             (HeadSpec::Tokens { .. }, _) | (_, None) => 0,
             (_, Some(pool)) => match pool.from {
-                PoolFrom::First => 0,
-                PoolFrom::Last => last,
-                PoolFrom::LastExcept(id) => text.ids.iter().rposition(|t| *t != id).unwrap_or(0),
-                PoolFrom::Token(id) => find(id).unwrap_or(last),
-                PoolFrom::LargestToken => text.ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
+                PoolSource::First => 0,
+                PoolSource::Last => last,
+                PoolSource::LastExcept(id) => text.ids.iter().rposition(|t| *t != id).unwrap_or(0),
+                PoolSource::Token(id) => find(id).unwrap_or(last),
+                PoolSource::LargestToken => text.ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
             },
         }
     }
@@ -198,7 +199,7 @@ impl<B: Backend> Engine<B> {
             tokens: texts.iter().map(|t| t.ids.len()).sum(),
             seqs: texts.len(),
             rows: rows.iter().sum(),
-            patches: 0,
+            table_edits: 0,
             max_query: longest,
             max_keys: longest,
         };
@@ -243,8 +244,8 @@ impl<B: Backend> Engine<B> {
                 row += 1;
             }
             for (position, id) in text.ids.iter().enumerate() {
-                let kind = text.kinds.get(position).copied().unwrap_or(0);
-                fill.token(token, *id, position as u32, SKIP, kind);
+                let token_type = text.token_type_ids.get(position).copied().unwrap_or(0);
+                fill.token(token, *id, position as u32, SKIP, token_type);
                 token += 1;
             }
             fill.seq(s, token, 0, text.ids.len() as u32);
@@ -273,9 +274,9 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Pixels `[channels, side, side]` as rows `[1 + squares, channels * patch * patch]`: zeros for the class token, then
-/// the squares, row by row.
-fn squares(image: &[f32], p: PatchSpec) -> Vec<f32> {
+/// Pixels `[channels, side, side]` as rows `[1 + image_patches, channels * patch * patch]`: zeros for the
+/// class token, then the squares, row by row.
+fn image_patches(image: &[f32], p: PatchSpec) -> Vec<f32> {
     let per_side = p.image / p.patch;
     let mut rows = vec![0.0; p.values()];
     for (y, x) in (0..per_side).flat_map(|y| (0..per_side).map(move |x| (y, x))) {
@@ -287,7 +288,7 @@ fn squares(image: &[f32], p: PatchSpec) -> Vec<f32> {
     rows
 }
 
-/// Cuts rows among their texts.
+/// Splits rows among their texts.
 fn share<'a>(values: &[f32], cols: usize, rows: &[usize], to: impl Iterator<Item = &'a mut Vec<f32>>) {
     let mut from = 0;
     for (count, to) in rows.iter().zip(to) {

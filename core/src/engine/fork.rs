@@ -4,7 +4,7 @@
 //! what the other writes. It samples by its own parameters from then on: what it gives is, bit for bit, what
 //! a request gives whose prompt is the text so far.
 
-use super::capture::read_f32;
+use super::kept::read_f32;
 use super::*;
 use crate::mem::{Float, Table};
 use crate::ops::{Checked, KvCopyPages, KvRead, Run};
@@ -19,12 +19,12 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Request` for a request that is not running, or whose prompt is still being read; `Config` for
     /// sampling parameters out of range; `KvFull` where there is no room for another sequence.
-    pub fn fork(&mut self, id: u64, sampling: SamplingParams, stream: u32) -> Result<u64> {
+    pub fn fork(&mut self, id: u64, sampling: SamplingParams, subsequence: u32) -> Result<u64> {
         sampling.validate()?;
         let no = |what: &str| Error::Request { id, what: what.into() };
         let stop_ids = match self.requests.get(&id) {
             Some(live) => live.stop_ids.clone(),
-            None => return Err(no("not under way")),
+            None => return Err(no("not running")),
         };
         let HostState { scheduler, tables, pool, .. } = &mut self.host;
         let Some(from) = scheduler.running().iter().position(|s| s.id == id) else {
@@ -36,9 +36,9 @@ impl<B: Backend> Engine<B> {
         let fork = self.next_id;
         let copied = scheduler.fork(from, fork, tables, pool)?;
         self.next_id += 1;
-        self.requests.insert(fork, Live { stop_ids, sampling, stream, want: Want::default() });
+        self.requests.insert(fork, Live { stop_ids, sampling, subsequence, want: Want::default() });
         let index = self.host.scheduler.running().len() - 1;
-        let done = self.copy_page(copied).and_then(|()| self.tell_sampling(index));
+        let done = self.copy_page(copied).and_then(|()| self.upload_sampling(index));
         if let Err(error) = done {
             self.cancel(fork)?;
             return Err(error);

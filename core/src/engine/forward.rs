@@ -1,7 +1,9 @@
-//! Whole inputs through the model at once: hidden states, logits, embeddings, scores. Decoders and encoders alike.
+//! Whole inputs through the model at once: hidden states, logits, embeddings, scores. Decoders and encoders
+//! alike.
 //!
-//! `forward` is what all of it stands on; inputs are ragged, or padded on either side with a mask. Results are ragged:
-//! rows of real tokens only, in the order of the input. Pooling and log-probabilities are computed on the host in f64.
+//! `forward` is what all of it stands on; inputs are ragged, or padded on either side with a mask. Results
+//! are ragged: rows of real tokens only, in the order of the input. Pooling and log-probabilities are
+//! computed on the host in f64.
 
 use super::*;
 use crate::policy::{Family, HeadSpec};
@@ -12,7 +14,8 @@ use crate::policy::{Family, HeadSpec};
 pub enum Batch<'a> {
     /// Each by itself.
     Ragged(&'a [Vec<u32>]),
-    /// `[sequences, width]` ids and a mask of the same shape, 0 where there is padding, on the left or on the right.
+    /// `[sequences, width]` ids and a mask of the same shape, 0 where there is padding, on the left or on the
+    /// right.
     Padded {
         /// `[sequences * width]`.
         ids: &'a [u32],
@@ -150,9 +153,10 @@ impl<B: Backend> Engine<B> {
     /// Runs sequences through the model and returns what `want` asks for.
     ///
     /// # Errors
-    /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or tokens that are
-    /// not there; `Config` for logits of tokens in an engine without [`EngineConfig::all_logits`];
-    /// `Architecture` while requests are under way.
+    /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
+    /// tokens that are not there; `Config` for logits of tokens in an engine without
+    /// [`EngineConfig::all_logits`];
+    /// `Architecture` while requests are running.
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
         let texts: Vec<EncoderInput> = sequences.into_iter().map(EncoderInput::from).collect();
@@ -192,18 +196,19 @@ impl<B: Backend> Engine<B> {
         Ok(all)
     }
 
-    /// A decoder's prompts, nothing drawn.
+    /// A decoder's prompts, nothing sampled.
     fn run_prompts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Encoded>> {
         if !self.is_idle() {
             return Err(Error::Architecture {
                 op: "forward".into(),
                 arch: self.model.spec.arch.clone(),
-                reason: "requests are under way: forward runs alone".into(),
+                reason: "requests are running: forward runs alone".into(),
             });
         }
         let labels = matches!(self.model.spec.head, HeadSpec::Labels { .. });
         if labels && want.hidden != Pick::None && want.logits != Pick::None {
-            // Hidden states are those of all tokens, labels follow from the tokens up to the row that the head reads.
+            // Hidden states are those of all tokens, labels follow from the tokens up to the row that the
+            // head reads.
             let hidden = ForwardWant { hidden: want.hidden.clone(), logits: Pick::None };
             let logits = ForwardWant { hidden: Pick::None, logits: want.logits.clone() };
             let (all, labelled) = (self.run_prompts(texts, &hidden)?, self.run_prompts(texts, &logits)?);
@@ -241,7 +246,7 @@ impl<B: Backend> Engine<B> {
             }
             return Err(error);
         }
-        let kept = ids.into_iter().map(|id| self.take_captured(id).unwrap_or_default());
+        let kept = ids.into_iter().map(|id| self.take_kept(id).unwrap_or_default());
         Ok(kept.map(|k| Encoded { hidden: k.hidden, logits: k.logits, pooled: Vec::new() }).collect())
     }
 

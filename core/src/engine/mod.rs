@@ -1,22 +1,22 @@
 //! The loop: requests in, tokens out.
 //!
-//! [`Engine::step`] plans a batch, fills the step's buffer, uploads it once, runs or replays the model, draws tokens on
-//! the device and reads back only those. After warm-up a step allocates nothing.
+//! [`Engine::step`] plans a batch, fills the step's buffer, uploads it once, runs or replays the model,
+//! samples tokens on the device and reads back only those. After warm-up a step allocates nothing.
 //!
 //! One engine stays on one thread; whoever wants to share it holds a channel (the facade's handle).
 
 mod build;
-mod capture;
 mod encode;
 mod executor;
 mod fork;
 mod forward;
+mod kept;
 mod request;
 mod step;
 
-pub use capture::Captured;
 pub use encode::{Encoded, EncoderInput};
 pub use forward::{Batch, ForwardWant, Forwarded, Pick, Pooling};
+pub use kept::Kept;
 pub use request::{Finish, Layers, Output, Request, Want};
 
 use crate::backend::{AttnPlan, Backend, Mem, Stream};
@@ -43,7 +43,7 @@ pub struct Engine<B: Backend> {
     eager: Eager<B>,
     graphs: GraphSet<B>,
     requests: BTreeMap<u64, Live>,
-    captured: BTreeMap<u64, Captured>,
+    kept: BTreeMap<u64, Kept>,
     next_id: u64,
     profile: Option<Profile>,
 }
@@ -70,7 +70,7 @@ struct Eager<B: Backend> {
 struct Live {
     stop_ids: Vec<u32>,
     sampling: crate::sample::SamplingParams,
-    stream: u32,
+    subsequence: u32,
     want: Want,
 }
 
@@ -78,9 +78,9 @@ impl<B: Backend> Engine<B> {
     /// Queues a request and returns its number.
     ///
     /// # Errors
-    /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary; `Config` for
-    /// sampling parameters out of range; `KvFull` when the pool could never hold it; `Architecture` for
-    /// encoders.
+    /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary;
+    /// `Config` for sampling parameters out of range; `KvFull` when the pool could never hold it;
+    /// `Architecture` for encoders.
     pub fn put(&mut self, request: Request) -> Result<u64> {
         let id = self.next_id;
         request.check(id, &self.model.spec, &self.config)?;
@@ -89,12 +89,12 @@ impl<B: Backend> Engine<B> {
         self.host.scheduler.submit(sequence, &self.host.tables, &self.host.pool)?;
         self.next_id += 1;
         if request.want != Want::default() {
-            self.captured.insert(id, Captured::default());
+            self.kept.insert(id, Kept::default());
         }
         let live = Live {
             stop_ids: request.stop_ids,
             sampling: request.sampling,
-            stream: request.stream,
+            subsequence: request.subsequence,
             want: request.want,
         };
         self.requests.insert(id, live);
@@ -104,7 +104,7 @@ impl<B: Backend> Engine<B> {
     /// Ends a request wherever it stands and frees its pages; whether it was there.
     pub fn cancel(&mut self, id: u64) -> Result<bool> {
         self.requests.remove(&id);
-        self.captured.remove(&id);
+        self.kept.remove(&id);
         self.host.scheduler.cancel(id, &mut self.host.tables, &mut self.host.pool)
     }
 
@@ -124,8 +124,8 @@ impl<B: Backend> Engine<B> {
     }
 
     /// What a finished request asked to keep.
-    pub fn take_captured(&mut self, id: u64) -> Option<Captured> {
-        self.captured.remove(&id)
+    pub fn take_kept(&mut self, id: u64) -> Option<Kept> {
+        self.kept.remove(&id)
     }
 
     /// The model.
@@ -168,16 +168,16 @@ impl<B: Backend> Engine<B> {
         self.profile.as_ref().map(|p| p.steps_ms().to_vec()).unwrap_or_default()
     }
 
-    /// Runs steps until nothing is left, and returns every drawn token in order, by request.
+    /// Runs steps until nothing is left, and returns every sampled token in order, by request.
     pub fn run(&mut self) -> Result<BTreeMap<u64, Vec<u32>>> {
-        let (mut out, mut drawn) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
+        let (mut out, mut sampled) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
         while !self.is_idle() {
             self.step(&mut out)?;
             for o in &out {
-                drawn.entry(o.id).or_default().extend(o.token);
+                sampled.entry(o.id).or_default().extend(o.token);
             }
         }
-        Ok(drawn)
+        Ok(sampled)
     }
 
     fn new_probe(&self) -> Option<Probe<<B::Stream as Stream<B>>::Event>> {

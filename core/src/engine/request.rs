@@ -19,8 +19,8 @@ pub enum Layers {
 }
 
 impl Layers {
-    /// The place of hidden state `layer` (0: what enters the first block) among those that are kept; `last` is the number of
-    /// blocks.
+    /// The place of hidden state `layer` (0: what enters the first block) among those that are kept; `last`
+    /// is the number of blocks.
     pub(super) fn place(self, layer: usize, last: usize) -> Option<usize> {
         match self {
             Layers::None => None,
@@ -33,7 +33,7 @@ impl Layers {
 /// What a request wants to keep besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Want {
-    /// Logits of every prompt token (needs [`EngineConfig::all_logits`]) and every drawn token.
+    /// Logits of every prompt token (needs [`EngineConfig::all_logits`]) and every sampled token.
     pub logits: bool,
     /// Hidden states of every position, of these layers.
     pub hidden: Layers,
@@ -53,14 +53,14 @@ pub struct Want {
 pub struct Request {
     /// Token ids.
     pub prompt: Vec<u32>,
-    /// Tokens to draw at most; the context's end may come first. 0 only runs the prompt.
+    /// Tokens to generate at most; the context's end may come first. 0 only runs the prompt.
     pub max_new_tokens: usize,
-    /// How tokens are drawn.
+    /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// Tokens that end the continuation (drawn, reported, then it ends).
+    /// Tokens that end the continuation (sampled, reported, then it ends).
     pub stop_ids: Vec<u32>,
     /// Distinguishes several continuations of one prompt with one seed.
-    pub stream: u32,
+    pub subsequence: u32,
     /// What to keep.
     pub want: Want,
 }
@@ -127,9 +127,9 @@ impl Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {
-    /// A stop token was drawn.
+    /// A stop token was sampled.
     Stop,
-    /// All tokens asked for were drawn, or the context is full.
+    /// All tokens asked for were sampled, or the context is full.
     Length,
 }
 
@@ -139,7 +139,7 @@ pub enum Finish {
 pub struct Output {
     /// The request.
     pub id: u64,
-    /// The token drawn; none when only a prompt was run.
+    /// The token sampled; none when only a prompt was run.
     pub token: Option<u32>,
     /// Set with the last output of a request.
     pub finish: Option<Finish>,

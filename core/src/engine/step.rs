@@ -1,7 +1,7 @@
-//! One step: plan, fill, upload, run or replay, draw, read back.
+//! One step: plan, fill, upload, run or replay, sample, read back.
 
-use super::capture::read_f32;
 use super::executor::{StreamExecutor, Tap};
+use super::kept::read_f32;
 use super::*;
 use crate::backend::block_on;
 use crate::mem::{Device, Float, Mat, MatRef, StepFill, StepShape};
@@ -34,21 +34,21 @@ impl<B: Backend> Engine<B> {
         self.apply(out)
     }
 
-    /// Tells the device how to sample for sequences that just entered.
+    /// Uploads how to sample for sequences that just entered.
     fn admit(&mut self) -> Result<()> {
         for i in 0..self.host.batch.admitted.len() {
-            self.tell_sampling(self.host.batch.admitted[i])?;
+            self.upload_sampling(self.host.batch.admitted[i])?;
         }
         Ok(())
     }
 
-    /// Tells the device how to sample for the running sequence at `index`.
-    pub(super) fn tell_sampling(&mut self, index: usize) -> Result<()> {
+    /// Uploads how to sample for the running sequence at `index`.
+    pub(super) fn upload_sampling(&mut self, index: usize) -> Result<()> {
         let seq = self.host.scheduler.running().get(index).ok_or_else(|| lost("an admitted sequence"))?;
         let live = self.requests.get(&seq.id).ok_or_else(|| lost("an admitted request"))?;
         let row = seq.row as usize;
         let penalised = live.sampling.repetition_penalty != 1.0;
-        let sample = live.sampling.row(live.stream, 0, 0, if penalised { row as i32 } else { -1 });
+        let sample = live.sampling.row(live.subsequence, 0, 0, if penalised { row as i32 } else { -1 });
         self.stream.upload(&[sample], self.state.sample_table.view_mut().slice(row..row + 1)?)?;
         if penalised {
             self.stream.upload(&seq.tokens, self.state.prompt.view_mut())?;
@@ -66,7 +66,7 @@ impl<B: Backend> Engine<B> {
             tokens: batch.tokens,
             seqs: batch.slices.len(),
             rows,
-            patches: self.host.tables.changes().len(),
+            table_edits: self.host.tables.changes().len(),
             max_query: batch.slices.iter().map(|s| s.len).max().unwrap_or(0),
             max_keys: batch.slices.iter().map(|s| s.start + s.len).max().unwrap_or(0),
         }
@@ -80,19 +80,19 @@ impl<B: Backend> Engine<B> {
     fn rows_of(&self, slice: &crate::schedule::Slice) -> usize {
         let id = self.host.scheduler.running()[slice.index].id;
         let all = self.want(id).logits && self.model.spec.head.is_per_token();
-        if all { slice.len } else { usize::from(slice.draws) }
+        if all { slice.len } else { usize::from(slice.samples) }
     }
 
     /// Whether a captured step can stand for this one.
     fn replayable(&self, shape: &StepShape) -> bool {
         let plain = |s: &crate::schedule::Slice| {
-            s.len == 1 && s.draws && self.want(self.host.scheduler.running()[s.index].id) == Want::default()
+            s.len == 1 && s.samples && self.want(self.host.scheduler.running()[s.index].id) == Want::default()
         };
         self.config.graphs
             && self.backend.caps().graphs
             && self.model.is_capturable()
             && self.profile.is_none()
-            && shape.patches <= shape.seqs
+            && shape.table_edits <= shape.seqs
             && self.host.batch.slices.iter().all(plain)
     }
 
@@ -130,7 +130,7 @@ impl<B: Backend> Engine<B> {
         if wants_hidden {
             self.make_wide()?;
         }
-        let Self { host, requests, state, eager, stream, comm, model, captured, .. } = self;
+        let Self { host, requests, state, eager, stream, comm, model, kept, .. } = self;
         let (Eager { step, plan, wide }, last) = (eager, model.blocks.len());
         fill(&mut step.begin(shape)?, host, requests, model)?;
         let (words, to) = step.upload_parts();
@@ -142,7 +142,7 @@ impl<B: Backend> Engine<B> {
             }
             let wide = wide.as_mut().ok_or_else(|| lost("the buffer for hidden states"))?;
             let values = read_f32::<B>(stream, wide, rows)?;
-            keep_hidden(host, requests, captured, (layer, last), &values, rows.cols());
+            keep_hidden(host, requests, kept, (layer, last), &values, rows.cols());
             Ok(())
         };
         let tap: Option<Tap<'_, B>> = if wants_hidden { Some(&mut tap) } else { None };
@@ -183,7 +183,7 @@ impl<B: Backend> Engine<B> {
             let id = self.host.scheduler.running()[slice.index].id;
             let wants = self.want(id).logits;
             let end = from + self.rows_of(slice) * cols;
-            if let (true, Some(kept)) = (wants, self.captured.get_mut(&id)) {
+            if let (true, Some(kept)) = (wants, self.kept.get_mut(&id)) {
                 kept.logits.extend_from_slice(&values[from..end]);
             }
             from = end;
@@ -191,7 +191,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Records progress and drawn tokens; ends what is finished.
+    /// Records progress and sampled tokens; ends what is finished.
     fn apply(&mut self, out: &mut Vec<Output>) -> Result<()> {
         let mut row = 0;
         self.host.ended.clear();
@@ -201,14 +201,14 @@ impl<B: Backend> Engine<B> {
             let seq =
                 self.host.scheduler.running_mut(slice.index).ok_or_else(|| lost("a running sequence"))?;
             seq.done += slice.len;
-            if !slice.draws {
+            if !slice.samples {
                 continue;
             }
             let (id, mut token) = (seq.id, None);
             if seq.tokens.len() < seq.limit {
-                let drawn = self.host.tokens[row - 1];
-                seq.tokens.push(drawn);
-                token = Some(drawn);
+                let sampled = self.host.tokens[row - 1];
+                seq.tokens.push(sampled);
+                token = Some(sampled);
             }
             let live = self.requests.get(&id).ok_or_else(|| lost("a running request"))?;
             let finish = match token {
@@ -236,7 +236,7 @@ impl<B: Backend> Engine<B> {
 fn keep_hidden(
     host: &HostState,
     requests: &BTreeMap<u64, Live>,
-    captured: &mut BTreeMap<u64, Captured>,
+    kept: &mut BTreeMap<u64, Kept>,
     (layer, last): (usize, usize),
     values: &[f32],
     cols: usize,
@@ -246,7 +246,7 @@ fn keep_hidden(
         let id = host.scheduler.running()[slice.index].id;
         let end = from + slice.len * cols;
         let place = requests.get(&id).and_then(|l| l.want.hidden.place(layer, last));
-        if let (Some(place), Some(kept)) = (place, captured.get_mut(&id)) {
+        if let (Some(place), Some(kept)) = (place, kept.get_mut(&id)) {
             kept.add_hidden(place, &values[from..end]);
         }
         from = end;
@@ -273,9 +273,9 @@ fn fill<D: Device>(
                 fill.before(token, host.tables.slot(seq.row, before));
             }
             let last = position + 1 == slice.start + slice.len;
-            let draws = last && slice.draws && seq.tokens.len() < seq.limit;
-            if all || (last && slice.draws) {
-                let sample = if draws { Some((seq.row, position as u32 + 1)) } else { None };
+            let samples = last && slice.samples && seq.tokens.len() < seq.limit;
+            if all || (last && slice.samples) {
+                let sample = if samples { Some((seq.row, position as u32 + 1)) } else { None };
                 fill.want(want, token as u32, sample);
                 want += 1;
             }
@@ -284,7 +284,7 @@ fn fill<D: Device>(
         fill.seq(s, token, seq.row, (slice.start + slice.len) as u32);
     }
     for (i, (index, page)) in host.tables.changes().iter().enumerate() {
-        fill.patch(i, *index, *page);
+        fill.table_edit(i, *index, *page);
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Captured decode steps by batch size, together with the step buffers they touch.
 //!
-//! A decode step of `n` sequences runs in the smallest bucket that holds it: exact up to 8, then in growing steps. Rows
-//! beyond `n` are padding that writes nothing. A bucket is captured when it is first used, replayed ever after. Where a
-//! capture fails, its reason is kept, and steps of that bucket run op by op: slower, under the same promise about bits.
+//! A decode step of `n` sequences runs in the smallest bucket that holds it: exact up to 8, then in growing
+//! steps. Rows beyond `n` are padding that writes nothing. A bucket is captured when it is first used,
+//! replayed ever after. Where a capture fails, its reason is kept, and steps of that bucket run op by op:
+//! slower, under the same promise about bits.
 //!
 //! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and
 //! operands are owned by the engine that owns this set, are allocated once and live as long. Nobody moves or
@@ -31,7 +32,7 @@ pub struct Bucket<B: Backend> {
 impl<B: Backend> Bucket<B> {
     /// Buffers for decode steps of up to `rows` sequences.
     fn new(backend: &Arc<B>, rows: usize, max_keys: usize) -> Result<Self> {
-        let shape = StepShape { tokens: rows, seqs: rows, rows, patches: rows, max_query: 1, max_keys };
+        let shape = StepShape { tokens: rows, seqs: rows, rows, table_edits: rows, max_query: 1, max_keys };
         let words = shape.words();
         let step = StepBuffers::new(Buf::new(backend.alloc(words * 4)?, words)?);
         Ok(Self { shape, step, plan: backend.attention_plan(shape)?, graph: None, refused: None })

@@ -106,7 +106,7 @@ fn embedding<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Embedding<
             true => None,
             false => Some(t.linear(None, Slot::ProjectIn)?),
         },
-        kinds: t.take_opt(None, Slot::KindEmbed, Part::Weight),
+        token_types: t.take_opt(None, Slot::TokenTypeEmbed, Part::Weight),
         positions: t.take_opt(None, Slot::PositionEmbed, Part::Weight),
         norm: t.norm_opt(spec.embed.norm, None, Slot::EmbedNorm)?,
     })

@@ -43,12 +43,13 @@ impl<'a, B: Backend> Injector<'a, B> {
         self
     }
 
-    /// Reads a whole model: chooses the policy, resolves names, asks whether the backend can run it, loads operands,
-    /// builds blocks, then puts own ones in their places. `progress` hears bytes read so far and in all.
+    /// Reads a whole model: chooses the policy, resolves names, asks whether the backend can run it, loads
+    /// operands, builds blocks, then puts own ones in their places. `progress` hears bytes read so far and in
+    /// all.
     ///
     /// # Errors
-    /// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot read a
-    /// format; `Config` where two own blocks want the same layer, or one wants none.
+    /// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot
+    /// read a format; `Config` where two own blocks want the same layer, or one wants none.
     pub fn inject(
         &self,
         backend: &Arc<B>,

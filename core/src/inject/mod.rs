@@ -1,4 +1,5 @@
-//! Operands meet blocks: a spec and prepared weights become a [`Model`], and a plan that says how each slot runs.
+//! Operands become blocks: a spec and prepared weights become a [`Model`], and a plan that says how each slot
+//! runs.
 
 mod build;
 mod check;
@@ -26,7 +27,8 @@ use std::sync::Arc;
 /// `positions`: how far rotary tables reach. `progress` hears bytes read so far and in all.
 ///
 /// # Errors
-/// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot read a format.
+/// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot read
+/// a format.
 pub fn inject<B: Backend>(
     backend: &Arc<B>,
     files: &ModelFiles,

@@ -52,7 +52,8 @@ pub struct InjectionPlan {
     pub rows: Vec<PlanRow>,
     /// What the policy assumed beyond what the checkpoint says.
     pub assumed: Vec<String>,
-    /// The policy, why it was chosen, and the tensors that fill each operand; none for a model built without a checkpoint.
+    /// The policy, why it was chosen, and the tensors that fill each operand; none for a model built without
+    /// a checkpoint.
     pub origin: Option<Origin>,
 }
 
@@ -149,8 +150,8 @@ pub fn kernels<B: Backend>(
 /// built without a checkpoint.
 fn shard_of(origin: Option<&Origin>, operand: &str) -> String {
     let filled = origin.and_then(|origin| origin.filled.iter().find(|one| one.operand == operand));
-    let cut = filled.map_or("", |one| one.cut.as_str());
-    cut.split(',').next().unwrap_or_default().to_string()
+    let shard = filled.map_or("", |one| one.shard.as_str());
+    shard.split(',').next().unwrap_or_default().to_string()
 }
 
 /// `qkv.weight` of `layer 3 qkv.weight`.

@@ -10,8 +10,8 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// `pages` free pages, handed out in ascending order; with a seed in a shuffled one (results never depend on it,
-    /// and tests hold that).
+    /// `pages` free pages, handed out in ascending order; with a seed in a shuffled one (results never depend
+    /// on it, and tests hold that).
     pub fn new(pages: usize, shuffle: Option<u64>) -> Self {
         let mut free: Vec<u32> = (0..pages as u32).rev().collect();
         if let Some(seed) = shuffle {

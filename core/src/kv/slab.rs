@@ -2,7 +2,7 @@
 
 use crate::mem::{KvMut, KvRef, Slab};
 
-/// Keys and values of all layers, and what blocks with a filter keep of every position beside them.
+/// Keys and values of all layers, and what blocks with a filter keep of every position next to them.
 #[derive(Debug)]
 pub struct PagedKv<M> {
     layers: Vec<Slab<M>>,

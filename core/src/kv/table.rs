@@ -1,4 +1,4 @@
-//! Page tables on the host, with the changes that the device has to be told.
+//! Page tables on the host, with the changes that the device has to get.
 
 use super::PagePool;
 use crate::mem::SKIP;
@@ -80,7 +80,7 @@ impl PageTables {
         self.changes.push(((row as usize * self.stride + entry) as u32, page));
     }
 
-    /// Gives a row and its pages back; what the device has not been told of it yet, it need not know.
+    /// Gives a row and its pages back; what the device has not got of it yet, it need not know.
     pub fn close(&mut self, row: u32, pool: &mut PagePool) -> Result<()> {
         let first = row as usize * self.stride;
         self.changes.retain(|(entry, _)| !(first..first + self.stride).contains(&(*entry as usize)));
@@ -130,7 +130,7 @@ impl PageTables {
         &self.changes
     }
 
-    /// The device has been told.
+    /// The device has the changes.
     pub fn settle(&mut self) {
         self.changes.clear();
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_page_by_page_and_tells_only_changes() {
+    fn grows_page_by_page_and_reports_only_changes() {
         let mut pool = PagePool::new(4, None);
         let mut tables = PageTables::new(2, 3, 4);
         let row = tables.open().unwrap();
@@ -181,7 +181,7 @@ mod tests {
         for row in [row, fork, third] {
             tables.close(row, &mut pool).unwrap();
         }
-        assert!(tables.changes().is_empty(), "rows that are closed are not told of");
+        assert!(tables.changes().is_empty(), "rows that are closed are not reported");
         assert_eq!(pool.free(), 4);
         let row = tables.open().unwrap();
         tables.grow(row, 12, &mut pool).unwrap();

@@ -1,4 +1,5 @@
-//! Element types: of activations (`Float`), of what checkpoints store (`Stored`), of prepared weights (`WeightFormat`).
+//! Element types: of activations (`Float`), of what checkpoints store (`Stored`), of prepared weights
+//! (`WeightFormat`).
 
 use crate::{Error, Result};
 
@@ -98,8 +99,8 @@ pub enum Stored {
     Block(Block),
 }
 
-/// Block formats of GGUF: 32 values along K share one f16 scale `d` (and, in the `_1` forms, one f16 minimum `m`); in the
-/// K forms 256 values share them, with small scales per 16 or 32 values inside.
+/// Block formats of GGUF: 32 values along K share one f16 scale `d` (and, in the `_1` formats, one f16
+/// minimum `m`); in the K-quants 256 values share them, with small scales per 16 or 32 values inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Block {
     /// `d * (q - 8)`, 4-bit q: 18 bytes.
@@ -139,9 +140,9 @@ impl Block {
         Block::Q6K,
     ];
 
-    /// Values in one block of the forms without K.
+    /// Values in one block of the formats without K.
     pub const VALUES: usize = 32;
-    /// Values in one block of the K forms.
+    /// Values in one block of the K-quants.
     pub const LARGE: usize = 256;
 
     /// Values in one block.
@@ -149,12 +150,12 @@ impl Block {
         if self.is_large() { Self::LARGE } else { Self::VALUES }
     }
 
-    /// Whether this is one of the K forms.
+    /// Whether this is one of the K-quants.
     pub const fn is_large(self) -> bool {
         matches!(self, Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K)
     }
 
-    /// Whether weights can be quantized to it here; the K forms are only read.
+    /// Whether weights can be quantized to it here; the K-quants are only read.
     pub const fn can_encode(self) -> bool {
         !self.is_large()
     }
@@ -317,8 +318,9 @@ pub enum WeightFormat {
     Block(Block),
     /// Own integer formats, kept packed and decoded while multiplying.
     Group(Groups),
-    /// Blocks of [`Block::Q8_0`], multiplied with activations that are quantized on the way in (`quant::activation`): sums
-    /// of integers. Never chosen silently: whoever asks for it trades accuracy of the activations for speed.
+    /// Blocks of [`Block::Q8_0`], multiplied with activations that are quantized on the way in
+    /// (`quant::activation`): sums of integers. Never chosen silently: whoever asks for it trades accuracy of
+    /// the activations for speed.
     W8A8,
 }
 
@@ -332,7 +334,8 @@ impl WeightFormat {
         }
     }
 
-    /// The grain of a sum's leaves where the model asks for `grain`: a leaf of [`WeightFormat::W8A8`] has whole blocks.
+    /// The grain of a sum's leaves where the model asks for `grain`: a leaf of [`WeightFormat::W8A8`] has
+    /// whole blocks.
     pub fn grain(self, grain: usize) -> usize {
         match self {
             // The least common multiple with 32, a power of two.
@@ -379,8 +382,8 @@ impl std::fmt::Display for WeightFormat {
 impl std::str::FromStr for WeightFormat {
     type Err = Error;
 
-    /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `int8` and `int4` (one group per row), with `a` for
-    /// asymmetric and `:N` for groups of N values (`int4a:64`); `w8a8`.
+    /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `int8` and `int4` (one group per row), with
+    /// `a` for asymmetric and `:N` for groups of N values (`int4a:64`); `w8a8`.
     fn from_str(s: &str) -> Result<Self> {
         const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, w8a8, int8, int8a, int4, int4a (the last four also \
                                with the values of a group, a multiple of 32 up to 65536: int4:64)";
@@ -396,7 +399,7 @@ impl std::str::FromStr for WeightFormat {
             return Ok(WeightFormat::W8A8);
         }
         let (name, size) = s.split_once(':').map_or((s, Some(0)), |(name, size)| (name, size.parse().ok()));
-        let form = match name {
+        let format = match name {
             "int8" => Some((GroupBits::Eight, false)),
             "int8a" => Some((GroupBits::Eight, true)),
             "int4" => Some((GroupBits::Four, false)),
@@ -405,7 +408,7 @@ impl std::str::FromStr for WeightFormat {
         };
         let size =
             size.filter(|n: &u32| n.is_multiple_of(32) && *n <= 1 << 16 && (*n > 0 || !s.contains(':')));
-        match (form, size) {
+        match (format, size) {
             (Some((bits, asymmetric)), Some(size)) => {
                 Ok(WeightFormat::Group(Groups { bits, size, asymmetric }))
             }

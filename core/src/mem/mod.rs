@@ -6,8 +6,8 @@
 //! Device memory is written behind `&M` (a device orders its own work); exclusivity is kept by the view
 //! types, which borrow their owner mutably.
 //!
-//! - [`Buf`]: a typed 1-D buffer (`u32` ids, `i32` slots, ...). Integers are typed because confusing slots with
-//!   positions is the commonest bug of a paged cache.
+//! - [`Buf`]: a typed 1-D buffer (`u32` ids, `i32` slots, ...). Integers are typed because confusing slots
+//!   with positions is the commonest bug of a paged cache.
 //! - [`Mat`]: `[rows, cols]`, unit inner stride, row pitch, element type as a run-time tag.
 //! - [`Slab`]: keys and values of a layer in pages.
 //! - [`StepBuffers`]: everything that changes from step to step, in one device buffer filled by one upload.

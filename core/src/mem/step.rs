@@ -1,24 +1,24 @@
 //! What changes from step to step, in one device buffer.
 //!
 //! Ids, positions, write slots, sequence bounds, lengths and page-table changes are `u32` words of a single
-//! allocation that one upload fills. Kernels read them from there and never from host-side arguments: that is what
-//! lets a captured step be replayed. A bucket of [`crate::graph`] has a fixed [`StepShape`] and so fixed offsets;
-//! unused rows are padded so that they write nothing.
+//! allocation that one upload fills. Kernels read them from there and never from host-side arguments: that is
+//! what lets a captured step be replayed. A bucket of [`crate::graph`] has a fixed [`StepShape`] and so fixed
+//! offsets; unused rows are padded so that they write nothing.
 //!
 //! | part | words | meaning |
 //! | --- | --- | --- |
 //! | `ids` | tokens | token ids |
 //! | `positions` | tokens | absolute position in the sequence |
 //! | `slots` | tokens, `i32` | `page * page_size + offset` to write K and V to, [`SKIP`] for none |
-//! | `kinds` | tokens | token type ids (encoders), else 0 |
+//! | `token_type_ids` | tokens | token type ids (encoders), else 0 |
 //! | `before` | tokens | slot of the position before, [`NO_ROW`] for none |
 //! | `bounds` | seqs + 1 | sequence `s` has the query rows `bounds[s]..bounds[s + 1]` |
 //! | `table_rows` | seqs | the sequence's row of the page table |
 //! | `kv_lens` | seqs | its keys, this step's included; 0 for padding |
 //! | `wanted` | rows | token rows whose logits are asked for |
 //! | `sample_slots` | rows | row of the sampling table, [`NO_ROW`] for none |
-//! | `sample_positions` | rows | position of the token to draw |
-//! | `patches` | 2 x patches | `(index, page)` to write into the page table, index [`NO_ROW`] for none |
+//! | `sample_positions` | rows | position of the token to sample |
+//! | `table_edits` | 2 x table_edits | `(index, page)` to write into the page table, index [`NO_ROW`] for none |
 
 use super::DeviceMem;
 use super::view::{Buf, BufRef};
@@ -39,7 +39,7 @@ pub struct StepShape {
     /// Rows whose logits are wanted.
     pub rows: usize,
     /// Page-table changes.
-    pub patches: usize,
+    pub table_edits: usize,
     /// Most query rows of one sequence.
     pub max_query: usize,
     /// Most keys of one sequence (a bound; launch grids may depend on it, results may not).
@@ -49,7 +49,7 @@ pub struct StepShape {
 impl StepShape {
     /// Words of all parts.
     pub fn words(&self) -> usize {
-        5 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.patches
+        5 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.table_edits
     }
 
     /// Whether a step of this shape fits into `bound` part by part.
@@ -57,7 +57,7 @@ impl StepShape {
         self.tokens <= bound.tokens
             && self.seqs <= bound.seqs
             && self.rows <= bound.rows
-            && self.patches <= bound.patches
+            && self.table_edits <= bound.table_edits
             && self.max_query <= bound.max_query
             && self.max_keys <= bound.max_keys
     }
@@ -99,7 +99,8 @@ impl<M: DeviceMem> StepBuffers<M> {
         Self { device, host, shape: StepShape::default() }
     }
 
-    /// Lays out a step of `shape`, every part padded: nothing is written, nothing is attended, nothing is sampled.
+    /// Lays out a step of `shape`, every part padded: nothing is written, nothing is attended, nothing is
+    /// sampled.
     pub fn begin(&mut self, shape: StepShape) -> Result<StepFill<'_>> {
         let words = shape.words();
         if words > self.device.len() {
@@ -139,7 +140,7 @@ impl<M: DeviceMem> StepBuffers<M> {
             ids: words(0)?,
             positions: words(1)?,
             slots: all.of_allocation(s[2]..s[3])?,
-            kinds: words(3)?,
+            token_type_ids: words(3)?,
             before: words(4)?,
             bounds: words(5)?,
             table_rows: words(6)?,
@@ -147,7 +148,7 @@ impl<M: DeviceMem> StepBuffers<M> {
             wanted: words(8)?,
             sample_slots: words(9)?,
             sample_positions: words(10)?,
-            patches: all.of_allocation(s[11]..self.shape.words())?,
+            table_edits: all.of_allocation(s[11]..self.shape.words())?,
         })
     }
 }
@@ -173,7 +174,8 @@ impl StepFill<'_> {
         self.part(3)[row] = kind;
     }
 
-    /// Tells where the position before a token row lies: the slot that it was, or will be in this step, written to.
+    /// Tells where the position before a token row lies: the slot that it was, or will be in this step,
+    /// written to.
     pub fn before(&mut self, row: usize, slot: i32) {
         self.part(4)[row] = u32::try_from(slot).unwrap_or(NO_ROW);
     }
@@ -186,7 +188,7 @@ impl StepFill<'_> {
         self.part(7)[s] = kv_len;
     }
 
-    /// Asks for the logits of token row `token`, and for a token drawn from them when `sample` is given as
+    /// Asks for the logits of token row `token`, and for a token sampled from them when `sample` is given as
     /// `(row of the sampling table, position of the new token)`.
     pub fn want(&mut self, row: usize, token: u32, sample: Option<(u32, u32)>) {
         self.part(8)[row] = token;
@@ -197,7 +199,7 @@ impl StepFill<'_> {
     }
 
     /// Changes entry `index` of the page table to `page`.
-    pub fn patch(&mut self, i: usize, index: u32, page: u32) {
+    pub fn table_edit(&mut self, i: usize, index: u32, page: u32) {
         self.part(11)[2 * i] = index;
         self.part(11)[2 * i + 1] = page;
     }
@@ -215,7 +217,7 @@ pub struct StepView<'a, M> {
     /// `[tokens]` write slots, [`SKIP`] = none.
     pub slots: BufRef<'a, M, i32>,
     /// `[tokens]` token type ids.
-    pub kinds: BufRef<'a, M, u32>,
+    pub token_type_ids: BufRef<'a, M, u32>,
     /// `[tokens]` slots of the positions before, [`NO_ROW`] = none.
     pub before: BufRef<'a, M, u32>,
     /// `[seqs + 1]` query row bounds.
@@ -228,10 +230,10 @@ pub struct StepView<'a, M> {
     pub wanted: BufRef<'a, M, u32>,
     /// `[rows]` rows of the sampling table, [`NO_ROW`] = none.
     pub sample_slots: BufRef<'a, M, u32>,
-    /// `[rows]` positions of the tokens to draw.
+    /// `[rows]` positions of the tokens to sample.
     pub sample_positions: BufRef<'a, M, u32>,
-    /// `[2 * patches]` page-table changes.
-    pub patches: BufRef<'a, M, u32>,
+    /// `[2 * table_edits]` page-table changes.
+    pub table_edits: BufRef<'a, M, u32>,
 }
 
 copied!([M] StepView<'_, M>);
@@ -250,7 +252,7 @@ mod tests {
 
     #[test]
     fn an_unfilled_step_does_nothing_and_parts_do_not_overlap() {
-        let shape = StepShape { tokens: 3, seqs: 2, rows: 2, patches: 1, max_query: 2, max_keys: 9 };
+        let shape = StepShape { tokens: 3, seqs: 2, rows: 2, table_edits: 1, max_query: 2, max_keys: 9 };
         let mut step = StepBuffers::new(Buf::new(Host(4 * shape.words()), shape.words()).unwrap());
         let mut fill = step.begin(shape).unwrap();
         fill.token(0, 7, 5, 40, 1);

@@ -150,7 +150,7 @@ impl<'a, M: DeviceMem, T> BufMut<'a, M, T> {
     /// Elements `range` of the allocation as `U`, counted from the allocation's start.
     ///
     /// # Errors
-    /// `Shape` where they do not lie inside this view: what lies beside it may be borrowed by another one.
+    /// `Shape` where they do not lie inside this view: what lies next to it may be borrowed by another one.
     pub fn of_allocation<U>(self, range: Range<usize>) -> Result<BufMut<'a, M, U>> {
         let (size, own) = (size_of::<T>(), &self.0);
         let (from, to) = (own.offset * size, (own.offset + own.len) * size);

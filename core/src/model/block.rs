@@ -59,8 +59,8 @@ pub(super) struct At<'a, M> {
 copied!([M] At<'_, M>);
 
 impl<D: Device> Block<D> {
-    /// Runs the block: reads `residual` (before it `normed`, where the block begins with a norm and is not post-norm),
-    /// updates `residual`, and leaves `next` of it in `normed`.
+    /// Runs the block: reads `residual` (before it `normed`, where the block begins with a norm and is not
+    /// post-norm), updates `residual`, and leaves `next` of it in `normed`.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
@@ -192,8 +192,8 @@ impl<D: Device> Block<D> {
         })
     }
 
-    /// Norms of all query heads at once and of all key heads, or with values of their own for every head: those that no
-    /// fused op takes. Whether they were of that kind.
+    /// Norms of all query heads at once and of all key heads, or with values of their own for every head:
+    /// those that no fused op takes. Whether they were of that kind.
     fn separate_norms(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<bool> {
         let h = self.spec.heads;
         let separate = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head);
@@ -257,12 +257,15 @@ fn replace_residual<D: Device>(
     s: &mut Scratch<D::Mem>,
 ) -> Result<()> {
     match placement {
-        Placement::Through => x.run(Convert { x: s.normed.view(tokens)?, out: s.residual.view_mut(tokens)? }),
+        Placement::NormedResidual => {
+            x.run(Convert { x: s.normed.view(tokens)?, out: s.residual.view_mut(tokens)? })
+        }
         _ => Ok(()),
     }
 }
 
-/// Adds the partial result, normed by `post` where that is given, to the residual stream; `norm` of the sum is left in
+/// Adds the partial result, normed by `post` where that is given, to the residual stream; `norm` of the sum
+/// is left in
 /// `normed` or, post-norm, becomes the residual stream.
 fn add_to_residual<D: Device>(
     x: &mut Exec<'_, D>,

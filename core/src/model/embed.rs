@@ -10,14 +10,14 @@ use crate::{Error, Result};
 pub struct Embedding<D: Device> {
     /// Its description.
     pub spec: EmbedSpec,
-    /// `[vocab, width]`; none where squares of pixels take its place.
+    /// `[vocab, width]`; none where patches of pixels take its place.
     pub tokens: Option<D::Weight>,
-    /// `[hidden, values of a square]`.
+    /// `[hidden, values of a image_patch]`.
     pub patches: Option<Projection<D>>,
     /// From width to hidden.
     pub project: Option<Projection<D>>,
-    /// `[kinds, columns of the sum]`.
-    pub kinds: Option<D::Weight>,
+    /// `[token types, columns of the sum]`.
+    pub token_types: Option<D::Weight>,
     /// `[positions, columns of the sum]`, row 0 for position 0.
     pub positions: Option<D::Weight>,
     /// Norm over the sum.
@@ -56,12 +56,14 @@ impl<D: Device> Embedding<D> {
         }
     }
 
-    /// Token rows, or squares of pixels, scaled.
+    /// Token rows, or patches of pixels, scaled.
     fn rows(&self, x: &mut Exec<'_, D>, step: &StepInputs<'_, D>, s: &mut Scratch<D::Mem>) -> Result<()> {
         let (tokens, width) = (step.view.shape.tokens, self.spec.width);
         if let Some(patches) = &self.patches {
-            let Some(squares) = &mut s.squares else { return Err(Error::internal("no room for pixels")) };
-            return x.run(patches.linear(squares.view(tokens)?, s.residual.view_mut(tokens)?));
+            let Some(image_patches) = &mut s.image_patches else {
+                return Err(Error::internal("no room for pixels"));
+            };
+            return x.run(patches.linear(image_patches.view(tokens)?, s.residual.view_mut(tokens)?));
         }
         let Some(table) = &self.tokens else { return Err(Error::internal("no token table")) };
         let out = s.residual.shaped_mut(tokens, width)?;
@@ -79,7 +81,7 @@ impl<D: Device> Embedding<D> {
             Project::Sum => self.spec.width,
             Project::Tokens => s.partial.cols(),
         };
-        for (table, ids) in [(&self.kinds, view.kinds), (&self.positions, view.positions)] {
+        for (table, ids) in [(&self.token_types, view.token_type_ids), (&self.positions, view.positions)] {
             if let Some(table) = table {
                 let add = Some(s.partial.shaped_mut(tokens, sum_width)?);
                 x.run(Embed { ids, table, add, out: s.residual.shaped_mut(tokens, sum_width)? })?;

@@ -1,7 +1,9 @@
-//! Experts: a router scores them for every token, the chosen ones compute, their results are weighed and added.
+//! Experts: a router scores them for every token, the chosen ones compute, their results are weighed and
+//! added.
 //!
-//! Which expert a token goes to is known on the device alone: buffers have room for `tokens * top_k` slots whatever is
-//! chosen, so that a step can be captured. Every sum has one order, so results do not depend on batch mates.
+//! Which expert a token goes to is known on the device alone: buffers have room for `tokens * top_k` slots
+//! whatever is chosen, so that a step can be captured. Every sum has one order, so results do not depend on
+//! batch mates.
 
 use super::expert_scratch::ExpertScratch;
 use super::input::Input;
@@ -27,8 +29,8 @@ pub struct Experts<D: Device> {
 }
 
 impl<M: DeviceMem> ExpertScratch<M> {
-    /// Scores `logits [tokens, router.experts]` and fills the routing; the weights go to `weights` or, for the dense
-    /// part's, to `join_weights`.
+    /// Scores `logits [tokens, router.experts]` and fills the routing; the weights go to `weights` or, for
+    /// the dense part's, to `join_weights`.
     fn route<D: Device<Mem = M>>(
         &mut self,
         x: &mut Exec<'_, D>,

@@ -1,4 +1,5 @@
-//! What queries and keys of some blocks read: the attention part's input with the two positions before mixed in.
+//! What queries and keys of some blocks read: the attention part's input with the two positions before mixed
+//! in.
 //!
 //! A position's filter needs the input of the one before it and what the first matmul gave there. Both are
 //! kept like keys and values: in the same pages, by the same slots. So chunks, pages, batch mates and a
@@ -48,7 +49,8 @@ impl<D: Device> Filter<D> {
         let (hidden, middle) = (input.cols(), kv.filter(layer).ok_or_else(missing)?.layout().v_dim);
         let (early, now) = (0..middle, middle..2 * middle);
 
-        // The input first: the row before may be one of this very step. What goes beside it is written again below.
+        // The input first: the row before may be one of this very step. What goes next to it is written again
+        // below.
         let v = between.shaped(tokens, 2 * middle)?.columns(now.clone())?;
         let slab = kv.filter_mut(layer).ok_or_else(missing)?;
         x.run(KvAppend { k: input, v, slots: view.slots, kv: slab })?;

@@ -18,7 +18,7 @@ pub struct Pooler<D: Device> {
     pub act: Option<Act>,
 }
 
-/// What comes before a head's product: `norm(act(dense(row)))`.
+/// What comes before a head's matmul: `norm(act(dense(row)))`.
 pub struct Transform<D: Device> {
     /// Dense layer.
     pub dense: Projection<D>,
@@ -36,7 +36,7 @@ pub struct Head<D: Device> {
     pub pooler: Option<Pooler<D>>,
     /// Of masked heads.
     pub transform: Option<Transform<D>>,
-    /// The product; none borrows the token table.
+    /// The matmul; none borrows the token table.
     pub weight: Option<D::Weight>,
     /// Its bias.
     pub bias: Option<D::Weight>,

@@ -1,8 +1,8 @@
 //! A model with its operands: embedding, blocks, head, and the order in which they run.
 //!
-//! Model code reaches ops through [`Exec`] alone and writes into [`Scratch`]; it never sees a checkpoint name. What
-//! changes per step comes as a [`StepInputs`]. Blocks differ by their [`BlockSpec`](crate::policy::BlockSpec), not by
-//! code.
+//! Model code reaches ops through [`Exec`] alone and writes into [`Scratch`]; it never sees a checkpoint
+//! name. What changes per step comes as a [`StepInputs`]. Blocks differ by their
+//! [`BlockSpec`](crate::policy::BlockSpec), not by code.
 
 mod block;
 mod embed;
@@ -169,7 +169,8 @@ impl<D: Device> Model<D> {
         x.run(project.linear(from, wide.shaped_mut(tokens, self.spec.out_width())?))
     }
 
-    /// For prompts of `tokens` tokens: how far their rows of the rotary tables lie behind those of shorter prompts.
+    /// For prompts of `tokens` tokens: how far their rows of the rotary tables lie behind those of shorter
+    /// prompts.
     pub fn rope_shift(&self, tokens: usize) -> u32 {
         let shifts = self.spec.ropes.iter().zip(&self.ropes).map(|(spec, table)| match spec.scaling {
             RopeScaling::Long { original, .. } if tokens > original => table.reach() as u32,

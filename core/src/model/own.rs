@@ -1,16 +1,16 @@
 //! A user's own code in the place of a block.
 //!
-//! An [`OwnBlock`] finds the residual stream in `scratch.residual` and leaves the next one there. Whatever norm the
-//! following block begins with is the model's business, as are embedding, cache pages, head and sampling. The block that it
-//! replaces is still there, with its operands: [`Place::standard`] runs it, so that wrapping it (a scaled branch, a vector
-//! added, an adapter) is one line and leaving it out is none.
+//! An [`OwnBlock`] finds the residual stream in `scratch.residual` and leaves the next one there. Whatever
+//! norm the following block begins with is the model's business, as are embedding, cache pages, head and
+//! sampling. The block that it replaces is still there, with its operands: [`Place::standard`] runs it, so
+//! that wrapping it (a scaled branch, a vector added, an adapter) is one line and leaving it out is none.
 //!
 //! A block runs whenever the engine makes a plan, too: one token, whose ops are looked at and not run. It
 //! keeps no count of its calls.
 //!
-//! Inside, [`Exec`] is the only door, as for the engine's own model code: the calls are checked, profiled, and enqueued. What
-//! changes per step comes from device buffers (`step`), since steps may be recorded and replayed: numbers that the host
-//! computes are frozen into a recording.
+//! Inside, [`Exec`] is the only door, as for the engine's own model code: the calls are checked, profiled,
+//! and enqueued. What changes per step comes from device buffers (`step`), since steps may be recorded and
+//! replayed: numbers that the host computes are frozen into a recording.
 
 use super::block::At;
 use super::{Block, Exec, Scratch, StepInputs};

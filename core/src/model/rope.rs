@@ -1,5 +1,5 @@
-//! Rotary tables: angles in f64 on the host (own functions, the same bits everywhere), cos and sin as f32 on the
-//! device.
+//! Rotary tables: angles in f64 on the host (own functions, the same bits everywhere), cos and sin as f32 on
+//! the device.
 
 use crate::Result;
 use crate::mem::{Buf, DeviceMem};
@@ -14,7 +14,8 @@ pub struct RopeTable<M> {
     table: Buf<M, f32>,
     /// Rows.
     positions: usize,
-    /// Positions that a sequence may come to: all rows, or half of them where there are two lists of divisors.
+    /// Positions that a sequence may come to: all rows, or half of them where there are two lists of
+    /// divisors.
     reach: usize,
     pairs: usize,
     style: RopeStyle,
@@ -48,8 +49,8 @@ pub fn table_len(spec: &RopeSpec, positions: usize) -> usize {
     2 * rows(spec, positions) * (spec.columns / 2)
 }
 
-/// `cos` then `sin`, `[2, rows, pairs]`: `cos(p * f_i) * attention_factor`, rounded once from f64. Rows are positions;
-/// with two lists of divisors, positions of short prompts, then those of long ones.
+/// `cos` then `sin`, `[2, rows, pairs]`: `cos(p * f_i) * attention_factor`, rounded once from f64. Rows are
+/// positions; with two lists of divisors, positions of short prompts, then those of long ones.
 pub fn angles(spec: &RopeSpec, factors: Option<&[f32]>, positions: usize) -> Result<Vec<f32>> {
     let plain = |i: usize| libm::pow(spec.theta, -(2.0 * i as f64) / spec.columns as f64);
     let divided = |by: &[f64]| by.iter().enumerate().map(|(i, by)| plain(i) / by).collect::<Vec<f64>>();
@@ -66,8 +67,8 @@ pub fn angles(spec: &RopeSpec, factors: Option<&[f32]>, positions: usize) -> Res
         .iter()
         .flat_map(|list| (0..positions).flat_map(move |p| list.iter().map(move |f| p as f64 * f)));
     let (cos, sin): (Vec<f32>, Vec<f32>) = turns
-        .map(|turn| {
-            let (sin, cos) = libm::sincos(turn);
+        .map(|angle| {
+            let (sin, cos) = libm::sincos(angle);
             ((cos * attention) as f32, (sin * attention) as f32)
         })
         .unzip();
@@ -87,7 +88,8 @@ fn frequencies(spec: &RopeSpec, factors: Option<&[f32]>) -> Result<(Vec<f64>, f6
             let stretch = |i| {
                 let f = plain(i);
                 let turns = original * f / (2.0 * PI);
-                // Share of the unstretched frequency: 0 below `low` turns in the original context, 1 above `high`.
+                // Share of the unstretched frequency: 0 below `low` turns in the original context, 1 above
+                // `high`.
                 let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - share) * f / factor + share * f
             };
@@ -157,8 +159,8 @@ mod tests {
         assert_eq!(f[0], 0.5);
     }
 
-    /// Head 64, original context 4096: the pairs of 32 turns and of 1 turn are 10.47 and 22.52, so the ramp goes from
-    /// 10 to 23, with both ends rounded outwards.
+    /// Head 64, original context 4096: the pairs of 32 turns and of 1 turn are 10.47 and 22.52, so the ramp
+    /// goes from 10 to 23, with both ends rounded outwards.
     #[test]
     fn yarn_stretches_between_whole_pairs() {
         let yarn = |truncate| RopeScaling::Yarn {

@@ -1,4 +1,5 @@
-//! The buffers between ops: allocated once, large enough for the largest step, reused by every step and graph.
+//! The buffers between ops: allocated once, large enough for the largest step, reused by every step and
+//! graph.
 
 use super::expert_scratch::ExpertScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
@@ -31,21 +32,21 @@ pub struct Scratch<M> {
     pub attn: Mat<M>,
     /// `[tokens, gate | up]`; one row where nothing is gated.
     pub gate_up: Mat<M>,
-    /// Between the feed-forward products `[tokens, inner]`.
+    /// Between the feed-forward matmuls `[tokens, inner]`.
     pub inner: Mat<M>,
     /// Before or after a projection `[tokens, width]`.
     pub wide: Option<Mat<M>>,
-    /// Of blocks with a filter: two inputs side by side, the earlier one first `[tokens, 2 * hidden]`; then what the filter
-    /// gives.
+    /// Of blocks with a filter: two inputs side by side, the earlier one first `[tokens, 2 * hidden]`; then
+    /// what the filter gives.
     pub pair: Option<Mat<M>>,
-    /// The same between its products `[tokens, 2 * middle]`.
+    /// The same between its matmuls `[tokens, 2 * middle]`.
     pub middle_pair: Option<Mat<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
-    /// Pixels as they are uploaded `[tokens, values of a square]`, f32.
+    /// Pixels as they are uploaded `[tokens, values of a image_patch]`, f32.
     pub pixels: Option<Mat<M>>,
     /// The same in the activations' type.
-    pub squares: Option<Mat<M>>,
+    pub image_patches: Option<Mat<M>>,
     /// What the head reads `[rows, width]`.
     pub head_in: Mat<M>,
     /// Columns of the last hidden state.
@@ -88,7 +89,7 @@ impl<M: DeviceMem> Scratch<M> {
         let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
         let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
         let middle = most(&|b| b.filter.map_or(0, |f| f.middle));
-        let square = spec.embed.patches.map(|p| p.values());
+        let image_patch = spec.embed.patches.map(|p| p.values());
         Ok(Self {
             residual: mat(tokens, spec.hidden, dtype)?,
             normed: mat(tokens, spec.hidden, dtype)?,
@@ -101,8 +102,8 @@ impl<M: DeviceMem> Scratch<M> {
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
             experts,
-            pixels: square.map(|n| mat(tokens, n, Float::F32)).transpose()?,
-            squares: square.map(|n| mat(tokens, n, dtype)).transpose()?,
+            pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
+            image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,
             head_in: mat(rows, before_head, dtype)?,
             head_width: spec.out_width(),
             head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },

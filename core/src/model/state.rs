@@ -1,4 +1,4 @@
-//! Device memory that a model's steps read and write beside its operands: keys and values, page table,
+//! Device memory that a model's steps read and write besides its operands: keys and values, page table,
 //! sampling, scratch.
 //!
 //! Allocated once, by whoever runs the model: the engine for real, and with the smallest sizes by the dry
@@ -8,7 +8,7 @@ use super::{Exec, Model, Scratch, StepInputs};
 use crate::Result;
 use crate::kv::PagedKv;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Slab, StepShape, StepView, Table};
-use crate::ops::{Patch, Sample};
+use crate::ops::{Sample, Scatter};
 use crate::policy::{Family, FilterSpec, ModelSpec};
 use crate::sample::SampleRow;
 
@@ -34,8 +34,8 @@ pub struct Sizes {
 impl Sizes {
     /// One token of one sequence, and for what has pages one of them to enter into the table.
     pub fn smallest(family: Family, dtype: Float, kv_dtype: Float) -> Self {
-        let patches = usize::from(family == Family::Decoder);
-        let step = StepShape { tokens: 1, seqs: 1, rows: 1, patches, max_query: 1, max_keys: 1 };
+        let table_edits = usize::from(family == Family::Decoder);
+        let step = StepShape { tokens: 1, seqs: 1, rows: 1, table_edits, max_query: 1, max_keys: 1 };
         Self { step, seqs: 1, context: 1, pages: 1, page_size: 1, dtype, kv_dtype }
     }
 
@@ -149,8 +149,8 @@ impl<D: Device> Model<D> {
         view: StepView<'_, D::Mem>,
         plan: &D::AttnPlan,
     ) -> Result<()> {
-        if !view.patches.is_empty() {
-            x.run(Patch { pairs: view.patches, dst: state.table.view_mut() })?;
+        if !view.table_edits.is_empty() {
+            x.run(Scatter { pairs: view.table_edits, dst: state.table.view_mut() })?;
         }
         let table = Table { pages: state.table.view(), stride: state.stride };
         let mut inputs = StepInputs { view, kv: &mut state.kv, table, plan };

@@ -18,7 +18,7 @@ impl Check {
     }
 
     /// `got` is a product of `sizes`, which may be too large for a number.
-    pub fn product(&self, what: &'static str, got: usize, sizes: &[usize]) -> Result<()> {
+    pub fn factors(&self, what: &'static str, got: usize, sizes: &[usize]) -> Result<()> {
         let want = sizes.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
         self.same(what, got, want.unwrap_or(usize::MAX))
     }

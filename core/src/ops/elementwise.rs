@@ -92,7 +92,7 @@ impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.gate_up.rows())?;
-        check.product("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
+        check.factors("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
         check.dtype("element type", self.out.dtype(), self.gate_up.dtype())
     }
 

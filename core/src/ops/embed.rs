@@ -13,7 +13,7 @@ pub struct Embed<'a, D: Device> {
     pub ids: BufRef<'a, D::Mem, u32>,
     /// `[vocab, cols]`.
     pub table: &'a D::Weight,
-    /// Adds to what `out` holds; the composed form looks rows up in this scratch `[tokens, cols]`.
+    /// Adds to what `out` holds; the composition looks rows up in this scratch `[tokens, cols]`.
     pub add: Option<MatMut<'a, D::Mem>>,
     /// `[tokens, cols]`.
     pub out: MatMut<'a, D::Mem>,

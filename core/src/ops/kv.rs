@@ -55,8 +55,8 @@ stem!(
 /// Rows of keys and of values for a slab.
 fn rows_fit(check: &Check, k: MatLayout, v: MatLayout, kv: KvLayout) -> Result<()> {
     check.same("rows of v", v.rows, k.rows)?;
-    check.product("columns of k", k.cols, &[kv.kv_heads, kv.k_dim])?;
-    check.product("columns of v", v.cols, &[kv.kv_heads, kv.v_dim])?;
+    check.factors("columns of k", k.cols, &[kv.kv_heads, kv.k_dim])?;
+    check.factors("columns of v", v.cols, &[kv.kv_heads, kv.v_dim])?;
     check.dtype("element type of v", v.dtype, k.dtype)
 }
 

@@ -10,7 +10,7 @@ use crate::params::Act;
 /// `y = x w^T + bias`, then what `then` says: x `[rows, k]`, w `[n, k]`, bias `[n]`, out `[rows, n]`; behind
 /// a gate w is `[2 inner, k]` and out `[rows, inner]`. `out` has the element type of `x`, or is f32.
 ///
-/// A fused form gives the bits of its composed form, which rounds `y` to the output's type in between, on
+/// A fused op gives the bits of its composition, which rounds `y` to the output's type in between, on
 /// backends whose promise is the contract's order.
 pub struct Linear<'a, D: Device> {
     /// `[rows, k]`.
@@ -35,12 +35,12 @@ pub enum Then<'a, D: Device> {
     Gate {
         /// Of the gate.
         act: Act,
-        /// `[rows, 2 inner]`, for the composed form.
+        /// `[rows, 2 inner]`, for the composition.
         scratch: MatMut<'a, D::Mem>,
     },
     /// `out += y`.
     Add {
-        /// `[rows, n]`, for the composed form.
+        /// `[rows, n]`, for the composition.
         scratch: MatMut<'a, D::Mem>,
     },
 }

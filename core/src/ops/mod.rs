@@ -1,8 +1,8 @@
 //! Ops as values: what models ask for and backends run.
 //!
-//! One struct per op, in the file of its stem, with everything that is to be said of it beside it: its name,
+//! One struct per op, in the file of its stem, with everything that is to be said of it next to it: its name,
 //! the check of its operands, the signature that kernel choice depends on, the operands it reads and writes,
-//! and its composed form if it has one. [`Op`] gathers them by stem. Views lie inside their memory by
+//! and its composition if it has one. [`Op`] gathers them by stem. Views lie inside their memory by
 //! construction ([`crate::mem`]); an op's check is whether its operands go together. What passes is a
 //! [`Checked`] op, which nothing else can make, and the only thing that a backend runs.
 //!
@@ -77,7 +77,7 @@ macro_rules! stems {
                 match self { $(Self::$stem(kind) => kind.name()),+ }
             }
 
-            /// Whether it has a composed form.
+            /// Whether it has a composition.
             pub fn is_fused(self) -> bool {
                 match self { $(Self::$stem(kind) => kind.is_fused()),+ }
             }
@@ -145,7 +145,7 @@ impl Signature {
     }
 }
 
-/// What every op states, beside its struct.
+/// What every op states, next to its struct.
 pub(crate) trait Rules<'a, D: Device>: Sized {
     /// Which op.
     fn kind(&self) -> OpKind;
@@ -155,9 +155,9 @@ pub(crate) trait Rules<'a, D: Device>: Sized {
     fn signature(&self) -> Signature;
     /// What it reads and writes: views to write are written, all others read.
     fn operands<'o>(&'o mut self) -> Operands<'o, 'a, D>;
-    /// Runs the composed form.
+    /// Runs the composition.
     fn compose(self, _to: &mut dyn Run<D>) -> Result<()> {
-        Err(Error::internal(format!("{} has no composed form", self.kind())))
+        Err(Error::internal(format!("{} has no composition", self.kind())))
     }
 }
 
@@ -166,7 +166,7 @@ pub trait Run<D: Device> {
     /// Enqueues an op.
     ///
     /// # Errors
-    /// `Unsupported` where there is no kernel and no composed form; what only the device knows (lost, out of
+    /// `Unsupported` where there is no kernel and no composition; what only the device knows (lost, out of
     /// memory).
     fn run(&mut self, op: Checked<'_, D>) -> Result<()>;
 }
@@ -217,12 +217,12 @@ impl<'a, D: Device> Checked<'a, D> {
         self.0
     }
 
-    /// Whether it has a composed form.
+    /// Whether it has a composition.
     pub fn is_fused(&self) -> bool {
         self.0.kind().is_fused()
     }
 
-    /// Runs the composed form: the ops that it stands for, one after the other.
+    /// Runs the composition: the ops that it stands for, one after the other.
     ///
     /// # Errors
     /// `Internal` for an op without one, and what the ops raise.

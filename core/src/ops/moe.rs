@@ -91,7 +91,7 @@ impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
         check.at_least("chosen experts", router.top_k, 1)?;
         check.at_least("experts", router.experts, router.top_k)?;
         check.at_least("room for chosen experts", Router::MAX_TOP_K, router.top_k)?;
-        check.product("slots", self.experts.len(), &[rows, router.top_k])?;
+        check.factors("slots", self.experts.len(), &[rows, router.top_k])?;
         let slots = self.experts.len();
         check.same("grouped slots", self.groups.len(), router.experts.saturating_add(1 + slots))?;
         check.same("rows of the weights", self.weights.rows(), rows)?;
@@ -114,7 +114,7 @@ impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
         check.experts(self.weight, count)?;
         check.bias(self.weight, self.bias)?;
         check.same("columns of x", self.x.cols(), w.cols)?;
-        check.product("rows of all experts", w.rows, &[count, self.out.cols()])?;
+        check.factors("rows of all experts", w.rows, &[count, self.out.cols()])?;
         check.same("slots", self.groups.experts.len(), slots)?;
         check.same("grouped slots", self.groups.groups.len(), count.saturating_add(1 + slots))?;
         check.same("slots beyond whole tokens", slots % self.x.rows().max(1), 0)?;
@@ -134,7 +134,7 @@ impl<'a, D: Device> Rules<'a, D> for Combine<'a, D> {
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows of the weights", self.weights.rows(), self.out.rows())?;
-        check.product("slots", self.y.rows(), &[self.out.rows(), self.weights.cols()])?;
+        check.factors("slots", self.y.rows(), &[self.out.rows(), self.weights.cols()])?;
         check.same("columns", self.y.cols(), self.out.cols())?;
         check.dtype("element type", self.out.dtype(), self.y.dtype())?;
         check.dtype("element type of the weights", self.weights.dtype(), Float::F32)

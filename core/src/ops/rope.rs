@@ -28,7 +28,7 @@ impl<M> RopeView<'_, M> {
     /// A table for heads of `width` columns.
     fn check(&self, check: &Check, width: usize) -> Result<()> {
         check.at_least("head width", width, self.pairs.saturating_mul(2))?;
-        check.product("rope table", self.table.len(), &[2, self.positions, self.pairs])
+        check.factors("rope table", self.table.len(), &[2, self.positions, self.pairs])
     }
 }
 

@@ -18,7 +18,7 @@ pub struct GatherRows<'a, D: Device> {
 
 /// `dst[index] = value` for every `(index, value)` of `pairs`; indices beyond `dst` do nothing, of several
 /// for one entry the last counts.
-pub struct Patch<'a, D: Device> {
+pub struct Scatter<'a, D: Device> {
     /// `[2 * pairs]`.
     pub pairs: BufRef<'a, D::Mem, u32>,
     /// `[any]`.
@@ -53,7 +53,7 @@ stem!(
     Rows,
     RowsOp,
     RowsOpKind: GatherRows = "gather_rows",
-    Patch = "patch",
+    Scatter = "scatter",
     MarkSeen = "mark_seen",
     FeedTokens = "feed_tokens",
 );
@@ -77,15 +77,15 @@ impl<'a, D: Device> Rules<'a, D> for GatherRows<'a, D> {
     }
 }
 
-impl<'a, D: Device> Rules<'a, D> for Patch<'a, D> {
-    rules!(RowsOpKind::Patch: pairs, dst);
+impl<'a, D: Device> Rules<'a, D> for Scatter<'a, D> {
+    rules!(RowsOpKind::Scatter: pairs, dst);
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("words beyond whole pairs", self.pairs.len() % 2, 0)
     }
 
     fn signature(&self) -> Signature {
-        over_words(RowsOpKind::Patch)
+        over_words(RowsOpKind::Scatter)
     }
 }
 

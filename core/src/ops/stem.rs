@@ -66,7 +66,7 @@ macro_rules! kinds {
                 match self { $($kind::$op => $name),+ }
             }
 
-            /// Whether it has a composed form.
+            /// Whether it has a composition.
             pub const fn is_fused(self) -> bool {
                 match self { $($kind::$op => !concat!($(stringify!($fused))?).is_empty()),+ }
             }

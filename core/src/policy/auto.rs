@@ -1,11 +1,11 @@
 //! The automatic policy: what names and shapes tell about a model that no family describes.
 //!
 //! The rules are those of DeepSpeed's AutoTP, made explicit: blocks are numbered modules; inside one, the
-//! product that ends attention and the one that ends the feed-forward part are summed over ranks (known by
-//! name, or given by the user, DeepSpeed's `injection_policy`), all others are cut by outputs. What cannot be
-//! read from a file (how a fused q|k|v lies, whether positions rotate, the kind of a norm) is assumed, and
-//! every assumption is listed by [`Automatic::assumptions`]. A tensor that no rule places is a refusal that
-//! names it, and so is a field of the configuration that is not known (`fields`).
+//! matmul that ends attention and the one that ends the feed-forward part are summed over ranks (known by
+//! name, or given by the user, DeepSpeed's `injection_policy`), all others are sharded by outputs. What
+//! cannot be read from a file (how a fused q|k|v lies, whether positions rotate, the kind of a norm) is
+//! assumed, and every assumption is listed by [`Automatic::assumptions`]. A tensor that no rule places is a
+//! refusal that names it, and so is a field of the configuration that is not known (`fields`).
 
 use super::describe::{GPT_LIKE, LLAMA_LIKE, Switches, decoder};
 use super::fields;
@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 /// The automatic policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Automatic {
-    /// Ends of the names of products that are summed over ranks; empty: the built-in ones.
+    /// Ends of the names of matmuls that are summed over ranks; empty: the built-in ones.
     row_parallel: Vec<String>,
     /// Fields of the configuration that the user lets pass unread.
     accepted: Vec<String>,
 }
 
 /// What a part of a block is called, by the last words of its module's name. The first rule that fits counts.
-const PRODUCTS: [(Slot, &[&str]); 4] = [
+const MATMULS: [(Slot, &[&str]); 4] = [
     (
         Slot::AttnOut,
         &[
@@ -163,8 +163,8 @@ struct Module {
 }
 
 impl Automatic {
-    /// DeepSpeed's `injection_policy`: a block's class, and the products in it that are summed over ranks. Only the
-    /// products are read; the class names nothing in a file.
+    /// DeepSpeed's `injection_policy`: a block's class, and the matmuls in it that are summed over ranks.
+    /// Only the matmuls are read; the class names nothing in a file.
     ///
     /// # Errors
     /// `Config` for anything but an object of names or lists of names.
@@ -238,11 +238,11 @@ impl Automatic {
             };
             assumed.push(format!("`{fused}` holds {how}, one after the other"));
         }
-        // Products whose fused q|k|v lies `[inputs, outputs]` all do (GPT-2's Conv1D).
+        // Matmuls whose fused q|k|v lies `[inputs, outputs]` all do (GPT-2's Conv1D).
         let qkv = spec.blocks.first().map_or(0, |b| b.heads.qkv_cols());
         let transposed = first.get(fused).is_some_and(|m| m.shape == [spec.hidden, qkv]);
         if transposed {
-            assumed.push("products are stored by inputs, because the fused q, k, v is".into());
+            assumed.push("linear weights are stored by inputs, because the fused q, k, v is".into());
         }
         let block = format!("{prefix}{{}}.");
         let names = OwnedNames { prefixes: vec![String::new()], block, slots, transposed };
@@ -274,7 +274,7 @@ impl Automatic {
             take(&mut left, slot, &[name.as_str()]);
             given.push(slot);
         }
-        for (slot, rules) in NORMS.iter().chain(&PRODUCTS) {
+        for (slot, rules) in NORMS.iter().chain(&MATMULS) {
             if !given.contains(slot) {
                 let _ = rules.iter().any(|end| take(&mut left, *slot, &[*end]));
             }
@@ -282,7 +282,7 @@ impl Automatic {
         let _ = SPLIT_QKV.iter().any(|ends| take(&mut left, Slot::Qkv, ends));
         let _ = SPLIT_UP.iter().any(|ends| take(&mut left, Slot::Up, ends));
         if !slots.iter().any(|(s, _)| *s == Slot::Up) {
-            // A plain feed-forward part may call its first product what gated ones call their second half.
+            // A plain feed-forward part may call its first matmul what gated ones call their second half.
             let mut plain = left.iter().position(|n| ends_with(n, "up_proj"));
             if let Some(i) = plain.take() {
                 slots.push((Slot::Up, left.remove(i).clone()));
@@ -312,7 +312,7 @@ impl InjectionPolicy for Automatic {
         let (kind, class) = (config.model_type(), config.architecture());
         let summed = match self.row_parallel[..] {
             [] => String::new(),
-            _ => format!(", products that are summed by injection_policy ({})", self.row_parallel.join(", ")),
+            _ => format!(", matmuls that are summed by injection_policy ({})", self.row_parallel.join(", ")),
         };
         let none = format!("no family fits model_type \"{kind}\", architecture \"{class}\"");
         format!("{none}: tensors are placed by their names{summed}")
@@ -346,7 +346,8 @@ fn ends_with(name: &str, end: &str) -> bool {
     name == end || name.strip_suffix(end).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// The prefix of the numbered modules that hold most tensors, how many there are, and the first one's modules.
+/// The prefix of the numbered modules that hold most tensors, how many there are, and the first one's
+/// modules.
 fn blocks(catalog: Catalog<'_>) -> Option<(String, usize, BTreeMap<String, Module>)> {
     let mut groups: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let split = |name: &str| -> Option<(String, usize, String)> {

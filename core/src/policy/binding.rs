@@ -20,20 +20,20 @@ pub enum Slot {
     /// Position table.
     PositionEmbed,
     /// Token-type table.
-    KindEmbed,
+    TokenTypeEmbed,
     /// From the token table's width to the hidden size.
     ProjectIn,
     /// Norm over the embeddings.
     EmbedNorm,
     /// Divisors of the rotary frequencies.
     RopeFactors,
-    /// Squares of pixels `[hidden, channels * side * side]`, in the place of tokens.
+    /// Patches of pixels `[hidden, channels * side * side]`, in the place of tokens.
     PatchEmbed,
     /// Norm of the attention part.
     AttnNorm,
-    /// First product of a filter before queries and keys `[middle, earlier | now]`.
+    /// First matmul of a filter before queries and keys `[middle, earlier | now]`.
     FilterIn,
-    /// Second product `[hidden, earlier | now]`.
+    /// Second matmul `[hidden, earlier | now]`.
     FilterOut,
     /// Norm of what the filter gives.
     FilterNorm,
@@ -51,15 +51,15 @@ pub enum Slot {
     AttnPostNorm,
     /// Norm of the feed-forward part.
     MlpNorm,
-    /// First product of the feed-forward part: up, or gate | up.
+    /// First matmul of the feed-forward part: up, or gate | up.
     Up,
-    /// Second product.
+    /// Second matmul.
     Down,
     /// Scores of experts.
     Router,
-    /// First products of all experts, one expert after the other.
+    /// First matmuls of all experts, one expert after the other.
     ExpertUp,
-    /// Second products of all experts.
+    /// Second matmuls of all experts.
     ExpertDown,
     /// What weighs the dense part against the experts.
     Join,
@@ -97,7 +97,7 @@ impl Slot {
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
-        Slot::KindEmbed,
+        Slot::TokenTypeEmbed,
         Slot::ProjectIn,
         Slot::EmbedNorm,
         Slot::RopeFactors,
@@ -177,7 +177,7 @@ impl Slot {
             Slot::TokenEmbed => "token_embed",
             Slot::PatchEmbed => "patch_embed",
             Slot::PositionEmbed => "position_embed",
-            Slot::KindEmbed => "kind_embed",
+            Slot::TokenTypeEmbed => "token_type_embed",
             Slot::ProjectIn => "project_in",
             Slot::EmbedNorm => "embed_norm",
             Slot::RopeFactors => "rope_factors",
@@ -253,15 +253,16 @@ impl fmt::Display for Role {
 pub enum RowOrder {
     /// As they are used.
     Plain,
-    /// GGUF's LLaMA files: within every head the halves of a rotary pair were interleaved; row `2 i + j` of a head is
-    /// used as row `i + j * width / 2`.
+    /// GGUF's LLaMA files: within every head the halves of a rotary pair were interleaved; row `2 i + j` of a
+    /// head is used as row `i + j * width / 2`.
     PairsInterleaved {
         /// Heads that the rows hold.
         heads: usize,
     },
-    /// `groups` times one after the other, pieces of `widths` rows; they are used as piece `take[0]` of all groups,
-    /// then piece `take[1]` of all groups, then piece `take[2]`. Fused q|k|v of many families: one group per head
-    /// (BLOOM, GPT-NeoX), per key/value head (Falcon), per block of heads (CodeGen), per row of a head (Megatron 1).
+    /// `groups` times one after the other, pieces of `widths` rows; they are used as piece `take[0]` of all
+    /// groups, then piece `take[1]` of all groups, then piece `take[2]`. Fused q|k|v of many families: one
+    /// group per head (BLOOM, GPT-NeoX), per key/value head (Falcon), per block of heads (CodeGen), per row
+    /// of a head (Megatron 1).
     Grouped {
         /// Groups.
         groups: usize,
@@ -270,8 +271,9 @@ pub enum RowOrder {
         /// The pieces that become q, k and v.
         take: [usize; 3],
     },
-    /// `parts` equal runs one after the other, each of `pieces` equal pieces; used are the first pieces of all parts, then
-    /// the second ones, and so on. GGUF's experts: all gates, then all ups, where every expert's gate and up are wanted.
+    /// `parts` equal runs one after the other, each of `pieces` equal pieces; used are the first pieces of
+    /// all parts, then the second ones, and so on. GGUF's experts: all gates, then all ups, where every
+    /// expert's gate and up are wanted.
     Spread {
         /// Runs.
         parts: usize,
@@ -296,7 +298,7 @@ impl TensorSource {
     }
 }
 
-/// How an operand is cut for tensor parallelism.
+/// How an operand is sharded for tensor parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shard {
@@ -328,7 +330,7 @@ pub struct Binding {
     pub order: RowOrder,
     /// Stored `[inputs, outputs]` (GPT-2's Conv1D).
     pub transposed: bool,
-    /// Tensor-parallel cut.
+    /// Tensor-parallel sharding.
     pub shard: Shard,
     /// May be quantized while loading.
     pub quantize: bool,
@@ -342,13 +344,14 @@ impl Binding {
 
     /// A role filled by the rows of several tensors.
     ///
-    /// The bias of a product that is cut by its inputs is replicated: it is added once, after the sum over ranks.
+    /// The bias of a matmul that is sharded by its inputs is replicated: it is added once, after the sum over
+    /// ranks.
     pub fn rows(role: Role, sources: Vec<TensorSource>, shard: Shard) -> Self {
         let shard = match (shard, role.part) {
             (Shard::Rows { .. }, Part::Bias) => Shard::Replicated,
             _ => shard,
         };
-        let product = matches!(
+        let matmul = matches!(
             role.slot,
             Slot::Qkv
                 | Slot::Value
@@ -365,7 +368,7 @@ impl Binding {
             order: RowOrder::Plain,
             transposed: false,
             shard,
-            quantize: product && role.part == Part::Weight,
+            quantize: matmul && role.part == Part::Weight,
         }
     }
 

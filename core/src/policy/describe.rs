@@ -1,5 +1,5 @@
-//! Reading a configuration once for all families: sizes under every published spelling, and a whole model from a few
-//! switches. A family's file says what is different about it.
+//! Reading a configuration once for all families: sizes under every published spelling, and a whole model
+//! from a few switches. A family's file says what is different about it.
 //!
 //! Not here: names (`names`), rotary settings (`rope`).
 
@@ -248,7 +248,8 @@ impl ModelSpec {
         self.rotate(config, catalog, RopeStyle::Half, Some((factor * width as f64) as usize))
     }
 
-    /// Hides keys outside the window in the blocks that `layer_types` names, else in those that `by_default` takes.
+    /// Hides keys outside the window in the blocks that `layer_types` names, else in those that `by_default`
+    /// takes.
     pub(crate) fn slide(&mut self, config: &ModelConfig, by_default: impl Fn(usize) -> bool) -> Result<()> {
         let Some(window) = config.get("sliding_window").filter(|w| w.as_u64() != Some(0)) else {
             return Ok(());
@@ -301,8 +302,8 @@ pub(crate) fn sliding_layers(config: &ModelConfig, layers: usize) -> Result<Opti
     }
 }
 
-/// Slopes of ALiBi (arXiv 2108.12409): `2^(-max_bias i / n)` for `i` in `1..=n`; when the number of heads is no power
-/// of two, those of the power below, then every other one of the power above.
+/// Slopes of ALiBi (arXiv 2108.12409): `2^(-max_bias i / n)` for `i` in `1..=n`; when the number of heads is
+/// no power of two, those of the power below, then every other one of the power above.
 pub(crate) fn alibi_slopes(heads: usize, max_bias: f64) -> Vec<f64> {
     let slope = |i: usize, n: usize| libm::exp2(-max_bias * i as f64 / n as f64);
     let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };

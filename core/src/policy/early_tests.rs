@@ -1,5 +1,5 @@
-//! Families without a golden of a relative: their published configurations, made small, against headers as their files
-//! have them.
+//! Families without a golden of a relative: their published configurations, made small, against headers as
+//! their files have them.
 
 use super::tests::Case;
 use super::*;
@@ -108,8 +108,8 @@ fn metas_parameters_of_all_generations() {
     assert_eq!(mistral.blocks[0].scores.window, Some(16));
 }
 
-/// Gemma 3 from 4B on is published with an image tower: its text part, in the names of both layouts, gives the same model
-/// as a file of the text part alone.
+/// Gemma 3 from 4B on is published with an image tower: its text part, in the names of both layouts, gives
+/// the same model as a file of the text part alone.
 #[test]
 fn gemma3_with_images_is_its_text_part() {
     let text = Case::load("gemma3").spec().unwrap();
@@ -281,7 +281,9 @@ fn published_configurations_are_read() {
         spec(json!({"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 768,
         "hidden_dim": 3072, "n_heads": 12, "n_layers": 6, "max_position_embeddings": 512, "vocab_size": 30522,
         "activation": "gelu"}));
-    assert!(distil.head.is_tied() && distil.embed.kinds.is_none() && distil.placement == Placement::Post);
+    assert!(
+        distil.head.is_tied() && distil.embed.token_types.is_none() && distil.placement == Placement::Post
+    );
     let roberta =
         spec(json!({"model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "hidden_size": 768,
         "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12, "type_vocab_size": 1,
@@ -290,5 +292,5 @@ fn published_configurations_are_read() {
     let clip = spec(json!({"model_type": "clip", "projection_dim": 512, "text_config": {"eos_token_id": 2},
         "vision_config": {"patch_size": 16}}));
     assert_eq!((clip.hidden, clip.max_positions, clip.pooled_cols()), (512, 77, 512));
-    assert_eq!(clip.pooler.map(|p| p.from), Some(PoolFrom::LargestToken));
+    assert_eq!(clip.pooler.map(|p| p.from), Some(PoolSource::LargestToken));
 }

@@ -5,12 +5,13 @@
 
 use super::*;
 
-/// Names of a slot inside a block: forms separated by ` ; `, sources by ` + `.
+/// Names of a slot inside a block: alternatives separated by ` ; `, sources by ` + `.
 fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
     match (slot, placement) {
         (Slot::AttnNorm, Placement::Post) => "attn_output_norm",
         (Slot::MlpNorm, Placement::Post) => "layer_output_norm",
-        // Falcon 40B's two norms of the same input; a block in parallel may as well have them one under the other.
+        // Falcon 40B's two norms of the same input; a block in parallel may as well have them one under the
+        // other.
         (Slot::AttnNorm, Placement::Parallel) => "attn_norm_2 ; attn_norm",
         (Slot::MlpNorm, Placement::Parallel) => "ffn_norm ; attn_norm",
         (Slot::AttnNorm, _) => "attn_norm",
@@ -21,7 +22,7 @@ fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
         (Slot::AttnOut, _) => "attn_output",
         (Slot::AttnPostNorm, _) => "post_attention_norm",
         (Slot::MlpPostNorm, _) => "post_ffw_norm",
-        // Beside experts: the part that all tokens share.
+        // Next to experts: the part that all tokens share.
         (Slot::Up, _) if gated => "ffn_gate + ffn_up ; ffn_gate_shexp + ffn_up_shexp ; ffn_up",
         (Slot::Up, _) => "ffn_up",
         (Slot::Down, _) => "ffn_down ; ffn_down_shexp",
@@ -38,7 +39,7 @@ fn outside_name(slot: Slot) -> &'static str {
     match slot {
         Slot::TokenEmbed => "token_embd",
         Slot::PositionEmbed => "position_embd",
-        Slot::KindEmbed => "token_types",
+        Slot::TokenTypeEmbed => "token_types",
         Slot::EmbedNorm => "token_embd_norm",
         Slot::RopeFactors => "rope_freqs",
         Slot::FinalNorm => "output_norm",
@@ -58,13 +59,13 @@ pub(super) fn sources(
         Some(layer) => (block_names(role.slot, placement, gated), format!("blk.{layer}.")),
         None => (outside_name(role.slot), String::new()),
     };
-    let form = |form: &str| -> Vec<Vec<String>> {
+    let alternative = |alternative: &str| -> Vec<Vec<String>> {
         let full = |name: &str| vec![format!("{prefix}{name}.{}", role.part.suffix())];
-        form.split(" + ").filter(|n| !n.is_empty()).map(full).collect()
+        alternative.split(" + ").filter(|n| !n.is_empty()).map(full).collect()
     };
-    let forms: Vec<Vec<Vec<String>>> = names.split(" ; ").map(form).collect();
-    let there = |form: &&Vec<Vec<String>>| {
-        form.first().is_some_and(|names| names.iter().all(|n| catalog.find(n).is_some()))
+    let alternatives: Vec<Vec<Vec<String>>> = names.split(" ; ").map(alternative).collect();
+    let there = |alternative: &&Vec<Vec<String>>| {
+        alternative.first().is_some_and(|names| names.iter().all(|n| catalog.find(n).is_some()))
     };
-    forms.iter().find(there).or(forms.first()).cloned().unwrap_or_default()
+    alternatives.iter().find(there).or(alternatives.first()).cloned().unwrap_or_default()
 }

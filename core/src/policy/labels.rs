@@ -32,7 +32,7 @@ pub(super) fn set_decoder_task(config: &ModelConfig, spec: &mut ModelSpec) -> Re
         return Ok(());
     }
     let padding = config.get("pad_token_id").and_then(|id| id.as_u64()).and_then(|id| u32::try_from(id).ok());
-    let from = padding.map_or(PoolFrom::Last, PoolFrom::LastExcept);
+    let from = padding.map_or(PoolSource::Last, PoolSource::LastExcept);
     spec.pooler = Some(PoolSpec { from, norm: None, dense: None, act: None });
     spec.head = HeadSpec::Labels { count: labels(config)?, bias: false };
     Ok(())

@@ -1,8 +1,9 @@
 //! What the model is: injection policies.
 //!
-//! A checkpoint's tensor names are its module tree. A policy says whether it fits a configuration and a catalog of
-//! names, describes the model as a [`ModelSpec`], and binds names to roles. It is a description: it never touches a
-//! tensor and knows no backend. One generic loader ([`crate::weights`]) reads, fuses, shards and prepares for all.
+//! A checkpoint's tensor names are its module tree. A policy says whether it fits a configuration and a
+//! catalog of names, describes the model as a [`ModelSpec`], and binds names to roles. It is a description:
+//! it never touches a tensor and knows no backend. One generic loader ([`crate::weights`]) reads, fuses,
+//! shards and prepares for all.
 //!
 //! One architecture family, one file, in `families`. Adding one: `docs/add_a_policy.md`.
 
@@ -48,7 +49,7 @@ pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use spec::{
     BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec,
-    ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolFrom, PoolSpec, Project, QkNorm, QkSpan,
+    ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan,
     RopeScaling, RopeSpec, TokenHead,
 };
 pub use table::TablePolicy;
@@ -192,7 +193,7 @@ pub(crate) fn refuse(config: &ModelConfig, field: &'static str) -> Result<()> {
     }
 }
 
-/// The usual tensor-parallel cut of a slot inside a block.
+/// The usual tensor-parallel sharding of a slot inside a block.
 pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
     match slot {
         Slot::Qkv => Shard::Columns { unit: block.heads.k_dim },

@@ -1,12 +1,14 @@
 //! Experts in the feed-forward part: what the families that have them share.
 //!
-//! `num_experts` (or `num_local_experts`) experts, `num_experts_per_tok` of them per token, weights renormalised as
-//! `norm_topk_prob` says; blocks in `mlp_only_layers`, and those that `decoder_sparse_step` leaves out, stay dense.
+//! `num_experts` (or `num_local_experts`) experts, `num_experts_per_tok` of them per token, weights
+//! renormalised as
+//! `norm_topk_prob` says; blocks in `mlp_only_layers`, and those that `decoder_sparse_step` leaves out, stay
+//! dense.
 
 use super::*;
 use crate::params::{Router, RouterScore};
 
-/// Gives the sparse blocks their experts: `shared` columns of a dense part beside them, joined by `join`.
+/// Gives the sparse blocks their experts: `shared` columns of a dense part next to them, joined by `join`.
 pub(super) fn routed(
     config: &ModelConfig,
     spec: &mut ModelSpec,

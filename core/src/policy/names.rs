@@ -1,25 +1,28 @@
-//! Tables of names: from a slot to the tensors that fill it, in a notation short enough for one line per slot.
+//! Tables of names: from a slot to the tensors that fill it, in a notation short enough for one line per
+//! slot.
 //!
 //! | notation | meaning |
 //! | --- | --- |
 //! | `a + b` | rows of `a`, then rows of `b` |
 //! | `a, b` | other spellings of one tensor: exactly one is there |
 //! | `a > b` | the same, but `a` wins where both are there |
-//! | `a ; b` | other forms of the whole slot: the first that the file has |
+//! | `a ; b` | other alternatives of the whole slot: the first that the file has |
 //! | `/a` | not below the table's prefixes |
 //! | `a!w`, `a!b` | for the weight (bias) only |
 //! | `=a` | the whole name: no `.weight` follows |
 //! | `{}` | every expert, or every head, one after the other |
 //!
-//! Names inside blocks stand below `prefix + block` (where `{}` is the layer). A norm `x` may also be spelt `x.gamma`,
-//! `x.beta`. GGUF files have their own names, the same for all families: `gguf`. Data flows from here to `resolve`.
+//! Names inside blocks stand below `prefix + block` (where `{}` is the layer). A norm `x` may also be spelt
+//! `x.gamma`,
+//! `x.beta`. GGUF files have their own names, the same for all families: `gguf`. Data flows from here to
+//! `resolve`.
 
 use super::*;
 
 /// A family's names.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
-    /// What may stand before every name, in all published forms.
+    /// What may stand before every name, in all published variants.
     pub prefixes: &'a [&'a str],
     /// Before names inside blocks; `{}` is the layer.
     pub block: &'a str,
@@ -29,12 +32,12 @@ pub struct Names<'a> {
     pub base: &'a [(Slot, &'a str)],
     /// Known to be unused: patterns.
     pub ignored: &'a [&'a str],
-    /// Whether the products of blocks are stored `[inputs, outputs]`.
+    /// Whether the linear weights of blocks are stored `[inputs, outputs]`.
     pub transposed: bool,
 }
 
 impl Names<'_> {
-    /// No names; products of blocks are stored `[outputs, inputs]`.
+    /// No names; linear weights of blocks are stored `[outputs, inputs]`.
     pub(super) const NONE: Names<'static> =
         Names { prefixes: &[""], block: "", slots: &[], base: &[], ignored: &[], transposed: false };
 }
@@ -52,10 +55,11 @@ pub enum QkvLayout {
     Blocks(usize),
     /// q, k, v of every row of a head (Megatron's checkpoint version 1).
     PerRow,
-    /// q, k and v are tensors of their own, but the rows of q's and k's together are, for every head, its query, then its
-    /// key (Yuan's shared QK).
+    /// q, k and v are tensors of their own, but the rows of q's and k's together are, for every head, its
+    /// query, then its key (Yuan's shared QK).
     SharedQk,
-    /// Not fused; within every head of q and k rotary pairs lie side by side where halves are wanted (GGUF's LLaMA).
+    /// Not fused; within every head of q and k rotary pairs lie side by side where halves are wanted (GGUF's
+    /// LLaMA).
     Pairs,
 }
 
@@ -143,8 +147,8 @@ impl Names<'_> {
                 let pieces = block.moe.map_or(1, |m| m.router.experts);
                 binding.order = RowOrder::Spread { parts: 2, pieces };
             }
-            let product = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down);
-            match self.transposed && product && role.part == Part::Weight && !config.is_gguf() {
+            let matmul = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down);
+            match self.transposed && matmul && role.part == Part::Weight && !config.is_gguf() {
                 true => binding.transposed(),
                 false => binding,
             }
@@ -154,25 +158,35 @@ impl Names<'_> {
 
     /// Per source of a role its spellings.
     pub(super) fn sources(&self, role: Role, catalog: Catalog<'_>, experts: usize) -> Vec<Vec<String>> {
-        let Some((_, forms)) = self.slots.iter().chain(self.base).find(|(slot, _)| *slot == role.slot) else {
+        let Some((_, alternatives)) = self.slots.iter().chain(self.base).find(|(slot, _)| *slot == role.slot)
+        else {
             return Vec::new();
         };
-        let mut forms = forms.split(" ; ").map(|form| self.form(form, role, catalog, experts));
-        let Some(first) = forms.next() else { return Vec::new() };
-        let there = |form: &Vec<Vec<String>>| form.iter().flatten().any(|n| catalog.find(n).is_some());
+        let mut alternatives = alternatives
+            .split(" ; ")
+            .map(|alternative| self.alternative(alternative, role, catalog, experts));
+        let Some(first) = alternatives.next() else { return Vec::new() };
+        let there =
+            |alternative: &Vec<Vec<String>>| alternative.iter().flatten().any(|n| catalog.find(n).is_some());
         if there(&first) {
             return first;
         }
-        forms.find(there).unwrap_or(first)
+        alternatives.find(there).unwrap_or(first)
     }
 
-    fn form(&self, form: &str, role: Role, catalog: Catalog<'_>, experts: usize) -> Vec<Vec<String>> {
+    fn alternative(
+        &self,
+        alternative: &str,
+        role: Role,
+        catalog: Catalog<'_>,
+        experts: usize,
+    ) -> Vec<Vec<String>> {
         let many = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown | Slot::QNorm | Slot::KNorm);
-        let per_expert = many && form.contains("{}");
+        let per_expert = many && alternative.contains("{}");
         let count = if per_expert { experts } else { 1 };
         let mut sources = Vec::new();
         for expert in 0..count {
-            for source in form.split(" + ") {
+            for source in alternative.split(" + ") {
                 let spelt = source.replace("{}", &expert.to_string());
                 let mut ranks = spelt.split(" > ").map(|rank| self.spellings(rank, role));
                 let first = ranks.next().unwrap_or_default();
@@ -256,7 +270,7 @@ mod tests {
             (Slot::Qkv, "q + k, key + v ; qkv"),
             (Slot::AttnNorm, "ln"),
             (Slot::Head, "/head.out!w, /head!b > /head.out!b"),
-            (Slot::KindEmbed, "=cls"),
+            (Slot::TokenTypeEmbed, "=cls"),
             (Slot::ExpertUp, "e.{}.g + e.{}.u"),
         ],
         base: &[(Slot::Qkv, "behind the table's own"), (Slot::FinalNorm, "norm")],
@@ -285,7 +299,7 @@ mod tests {
         assert_eq!(head(&[], Part::Weight), ["head.out.weight"]);
         assert_eq!(head(&["head.bias", "head.out.bias"], Part::Bias), ["head.bias"]);
         assert_eq!(head(&["head.out.bias"], Part::Bias), ["head.out.bias"]);
-        assert_eq!(sources(&[], Role::of(Slot::KindEmbed, Part::Weight)), [["m.cls", "cls"]]);
+        assert_eq!(sources(&[], Role::of(Slot::TokenTypeEmbed, Part::Weight)), [["m.cls", "cls"]]);
         let experts = sources(&[], Role::block(1, Slot::ExpertUp, Part::Weight));
         let second: Vec<&str> = experts.iter().map(|s| s[1].as_str()).collect();
         assert_eq!(second, ["h.1.e.0.g.weight", "h.1.e.0.u.weight", "h.1.e.1.g.weight", "h.1.e.1.u.weight"]);

@@ -28,8 +28,8 @@ pub struct Filled {
     pub tensors: Vec<String>,
     /// What else is done to the rows; empty where they are taken as they are.
     pub order: String,
-    /// How tensor parallelism cuts the operand.
-    pub cut: String,
+    /// How tensor parallelism shards the operand.
+    pub shard: String,
 }
 
 impl Origin {
@@ -60,7 +60,7 @@ impl Filled {
             operand: format!("{}.{}", binding.role.slot.name(), binding.role.part.suffix()),
             tensors: tensors.iter().map(|t| t.name.clone()).collect(),
             order: done.join(", "),
-            cut: cut_text(binding.shard),
+            shard: shard_text(binding.shard),
         }
     }
 
@@ -95,8 +95,8 @@ fn order_text(order: RowOrder) -> String {
     }
 }
 
-/// The cut in words.
-fn cut_text(shard: Shard) -> String {
+/// The sharding in words.
+fn shard_text(shard: Shard) -> String {
     match shard {
         Shard::Replicated => "replicated".into(),
         Shard::Columns { unit } => format!("column, units of {unit}"),
@@ -125,7 +125,7 @@ impl fmt::Display for Origin {
         let mut runs: Vec<(Option<usize>, Option<usize>, Filled)> = Vec::new();
         for one in &self.filled {
             let same = one.anywhere();
-            // A layer's weight and bias stand beside each other: the run that goes on may not be the last.
+            // A layer's weight and bias stand next to each other: the run that goes on may not be the last.
             let next = |to: &Option<usize>| to.is_some_and(|to| one.layer == Some(to + 1));
             match runs.iter_mut().rev().find(|(_, to, have)| next(to) && *have == same) {
                 Some((_, to, _)) => *to = one.layer,
@@ -140,7 +140,7 @@ impl fmt::Display for Origin {
                 (None, _) => String::new(),
             };
             let order = if one.order.is_empty() { String::new() } else { format!("; {}", one.order) };
-            write!(f, "\n{label:<9} {:<21} <- {}{order}; {}", one.operand, one.sum(), one.cut)?;
+            write!(f, "\n{label:<9} {:<21} <- {}{order}; {}", one.operand, one.sum(), one.shard)?;
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ mod tests {
             operand: operand.into(),
             tensors: tensors.iter().map(|t| t.to_string()).collect(),
             order: String::new(),
-            cut: "row, grains of 64".into(),
+            shard: "row, grains of 64".into(),
         }
     }
 

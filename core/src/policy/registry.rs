@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Registry {
     policies: Vec<Arc<dyn InjectionPolicy>>,
-    /// What the user says of products, instead of the automatic policy's rules.
+    /// What the user says of matmuls, instead of the automatic policy's rules.
     given: Option<Automatic>,
     /// Fields of the configuration that the automatic policy lets pass unread.
     accepted: Vec<String>,
@@ -50,9 +50,9 @@ impl Registry {
         self.policies.push(policy);
     }
 
-    /// Takes DeepSpeed's `injection_policy`: in models that no family describes, these products are summed over ranks
-    /// instead of those that the automatic policy knows by name. A family that fits knows its own; the names must be in the
-    /// file in any case.
+    /// Takes DeepSpeed's `injection_policy`: in models that no family describes, these matmuls are summed
+    /// over ranks instead of those that the automatic policy knows by name. A family that fits knows its own;
+    /// the names must be in the file in any case.
     ///
     /// # Errors
     /// As [`Automatic::from_injection_policy`].

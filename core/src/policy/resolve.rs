@@ -1,8 +1,8 @@
 //! A policy's table against a checkpoint's names: which tensor fills which role, or what does not match.
 //!
-//! Every role of the model is filled by exactly one binding, every source by exactly one tensor of the shape that the
-//! model has there, and no tensor is left over unless the policy knows it to be unused. Only headers are read; the
-//! loader ([`crate::weights`]) takes the result and reads the bytes.
+//! Every role of the model is filled by exactly one binding, every source by exactly one tensor of the shape
+//! that the model has there, and no tensor is left over unless the policy knows it to be unused. Only headers
+//! are read; the loader ([`crate::weights`]) takes the result and reads the bytes.
 
 use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, Slot};
 use crate::checkpoint::TensorInfo;
@@ -20,16 +20,17 @@ pub struct Resolved<'a> {
     pub tensors: Vec<&'a TensorInfo>,
 }
 
-/// Products of a block, however they are fused: from hidden states to heads and back, to the MLP and back.
-const PRODUCTS: usize = 4;
+/// Matmuls of a block, however they are fused: from hidden states to heads and back, to the MLP and back.
+const MATMULS: usize = 4;
 /// Layers whose missing tensors are listed by name in any case.
 const LISTED: usize = 128;
 
 /// Finds the tensors of every role of `spec`, in the order of [`ModelSpec::roles`].
 ///
 /// # Errors
-/// `Config` for more layers than the file's tensors can be. `Binding`, listing names: a role bound twice, bound but not the model's, or left open; a source without a tensor
-/// or with several; a tensor left over. `Tensor`: a shape that is not the model's (tables are never padded).
+/// `Config` for more layers than the file's tensors can be. `Binding`, listing names: a role bound twice,
+/// bound but not the model's, or left open; a source without a tensor or with several; a tensor left over.
+/// `Tensor`: a shape that is not the model's (tables are never padded).
 pub fn resolve<'a>(
     policy: &dyn InjectionPolicy,
     spec: &ModelSpec,
@@ -40,10 +41,10 @@ pub fn resolve<'a>(
         true => Ok(()),
         false => Err(Error::Binding { policy: policy.name().to_string(), what: what.to_string(), names }),
     };
-    // Every block has four products at least: a number of layers that the file cannot hold is told as such, not as a list of
-    // thousands of names.
+    // Every block has four matmuls at least: a number of layers that the file cannot hold is reported as
+    // such, not as a list of thousands of names.
     let own = (0..spec.blocks.len()).filter(|l| spec.owner(*l) == *l).count();
-    let most = (catalog.tensors().len() / PRODUCTS).max(LISTED);
+    let most = (catalog.tensors().len() / MATMULS).max(LISTED);
     if own > most {
         let allowed = format!("at most {most}, since the file has {} tensors", catalog.tensors().len());
         return Err(Error::config("layers", own, allowed));
@@ -119,12 +120,13 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
             {
                 experts.checked_mul(*n)
             }
-            // Squares of pixels have four dimensions.
+            // Patches of pixels have four dimensions.
             (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,
         };
         rows = rows.saturating_add(got.unwrap_or(0));
-        // Without one tensor per part only the sum is known: no tensor may exceed it, and the last must complete it.
+        // Without one tensor per part only the sum is known: no tensor may exceed it, and the last must
+        // complete it.
         let last = i + 1 == tensors.len();
         let fits = |n: usize| if per_part { n == expected } else { n <= whole && (!last || rows == whole) };
         if !got.is_some_and(fits) {

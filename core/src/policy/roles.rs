@@ -1,4 +1,5 @@
-//! Which operands a model of a given shape has, and their sizes: what resolving, loading and building agree on.
+//! Which operands a model of a given shape has, and their sizes: what resolving, loading and building agree
+//! on.
 
 use super::binding::{Part, Role, Slot};
 use super::spec::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan, RopeScaling};
@@ -26,7 +27,7 @@ impl ModelSpec {
         self.blocks.get(role.layer?)
     }
 
-    /// `(rows, cols, whether it has a bias)` of a product.
+    /// `(rows, cols, whether it has a bias)` of a matmul.
     fn linear_shape(&self, role: &Role) -> Option<(usize, usize, bool)> {
         if role.slot.in_block() {
             return block_linear(self.block_of(role)?, role.slot, self.hidden);
@@ -77,7 +78,8 @@ impl ModelSpec {
         })
     }
 
-    /// `(rows, cols)` that a role's operand has, or none if the model has no such role. Vectors are `(1, cols)`.
+    /// `(rows, cols)` that a role's operand has, or none if the model has no such role. Vectors are
+    /// `(1, cols)`.
     pub fn shape(&self, role: &Role) -> Option<(usize, usize)> {
         if let Some((norm, cols)) = self.norm_of(role) {
             return (role.part == Part::Weight || norm.bias).then_some((1, cols));
@@ -95,7 +97,7 @@ impl ModelSpec {
         match role.slot {
             Slot::TokenEmbed if self.embed.patches.is_none() => Some((self.vocab, self.embed.width)),
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
-            Slot::KindEmbed => Some((self.embed.kinds?, sum)),
+            Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
             Slot::RopeFactors => {
                 let stored = self.ropes.iter().find(|r| r.scaling == RopeScaling::Stored)?;
                 Some((1, stored.columns / 2))
@@ -104,9 +106,9 @@ impl ModelSpec {
         }
     }
 
-    /// Rows of the parts that a role's operand stands for: q, k, v; gate, up; the same of every expert; else one.
-    /// Tensor parallelism cuts every part, and a file has one tensor for each part or one for all. Lengths, for a
-    /// bias; none without such a role.
+    /// Rows of the parts that a role's operand stands for: q, k, v; gate, up; the same of every expert; else
+    /// one. Tensor parallelism shards every part, and a file has one tensor for each part or one for all.
+    /// Lengths, for a bias; none without such a role.
     pub fn parts(&self, role: &Role) -> Option<Vec<usize>> {
         let (rows, cols) = self.shape(role)?;
         let block = || self.block_of(role);
@@ -154,7 +156,7 @@ impl ModelSpec {
     }
 }
 
-/// A product inside a block.
+/// A matmul inside a block.
 fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usize, bool)> {
     let dense = b.mlp.inner > 0;
     let halves = 1 + usize::from(b.mlp.gated);

@@ -67,7 +67,8 @@ fn yarn(config: &ModelConfig, factor: f64, original: f64) -> Result<RopeScaling>
     let number = |new, old, default| config.number(&[new, old], default);
     let mscale = number("rope_parameters.mscale", "rope_scaling.mscale", 0.0)?;
     let mscale_all = number("rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim", 0.0)?;
-    // Section 3.4 of the paper: scores grow by 0.1 ln(factor) + 1 per side; DeepSeek's files give two factors.
+    // Section 3.4 of the paper: scores grow by 0.1 ln(factor) + 1 per side; DeepSeek's files give two
+    // factors.
     let grown = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * libm::log(factor) + 1.0 };
     let default =
         if mscale != 0.0 && mscale_all != 0.0 { grown(mscale) / grown(mscale_all) } else { grown(1.0) };

@@ -1,7 +1,7 @@
 //! What a model is made of: the vocabulary that policies speak and `model` executes.
 //!
-//! Plain values. What a value means for operands (which roles exist, their shapes) is in `roles`; what it means for a
-//! step is in `model`. A family that needs a word that is not here adds it here first.
+//! Plain values. What a value means for operands (which roles exist, their shapes) is in `roles`; what it
+//! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use crate::params::{Act, Heads, NormKind, RopeStyle, Router, Scores};
 
@@ -14,8 +14,8 @@ pub enum Family {
     Encoder,
 }
 
-/// How a block's two parts `f` (attention) and `g` (feed-forward) meet the residual stream `x`; `n` and `m` are the
-/// norms before them, `p` and `q` those after them, each where the block has one.
+/// How a block's two parts `f` (attention) and `g` (feed-forward) join the residual stream `x`; `n` and `m`
+/// are the norms before them, `p` and `q` those after them, each where the block has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
@@ -27,7 +27,7 @@ pub enum Placement {
     Parallel,
     /// `x = n(x)`, `x += f(x)`, `x = m(x)`, `x += g(x)`: the residual stream goes through the norms (BLOOM's
     /// `apply_residual_connection_post_layernorm`).
-    Through,
+    NormedResidual,
 }
 
 /// A norm.
@@ -73,7 +73,7 @@ pub struct LearnedPositions {
     pub offset: usize,
 }
 
-/// An image cut into squares.
+/// An image split into patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchSpec {
     /// Channels of a pixel.
@@ -117,12 +117,12 @@ pub struct EmbedSpec {
     /// Learned positions.
     pub positions: Option<LearnedPositions>,
     /// Token types (segments).
-    pub kinds: Option<usize>,
+    pub token_types: Option<usize>,
     /// Norm over the sum.
     pub norm: Option<NormSpec>,
     /// Factor of the token rows (Gemma: the root of the hidden size).
     pub scale: Option<f32>,
-    /// Squares of pixels take the place of the token table.
+    /// Patches of pixels take the place of the token table.
     pub patches: Option<PatchSpec>,
 }
 
@@ -130,7 +130,7 @@ impl EmbedSpec {
     /// A token table and nothing else.
     pub fn tokens(width: usize) -> Self {
         let project = Project::Tokens;
-        Self { width, project, positions: None, kinds: None, norm: None, scale: None, patches: None }
+        Self { width, project, positions: None, token_types: None, norm: None, scale: None, patches: None }
     }
 
     /// Columns of the sum of tokens, positions and kinds.
@@ -176,8 +176,8 @@ pub enum RopeScaling {
         /// Whether the ramp's ends are rounded to whole dimensions.
         truncate: bool,
     },
-    /// LongRoPE (arXiv 2402.13753): each frequency divided by its own factor, by one list for prompts within the
-    /// original context and another one for longer ones. A sequence keeps the list it began with.
+    /// LongRoPE (arXiv 2402.13753): each frequency divided by its own factor, by one list for prompts within
+    /// the original context and another one for longer ones. A sequence keeps the list it began with.
     Long {
         /// Divisors for prompts of up to `original` tokens.
         short: Vec<f64>,
@@ -206,10 +206,10 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
 }
 
-/// The dense feed-forward part of a block; beside experts, the one that all tokens share.
+/// The dense feed-forward part of a block; next to experts, the one that all tokens share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MlpSpec {
-    /// Columns between the two products; 0: there is no dense part.
+    /// Columns between the two matmuls; 0: there is no dense part.
     pub inner: usize,
     /// The activation.
     pub act: Act,
@@ -229,20 +229,21 @@ pub enum Join {
     Mixed,
 }
 
-/// Experts beside or instead of the dense feed-forward part.
+/// Experts next to or instead of the dense feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MoeSpec {
     /// How tokens choose.
     pub router: Router,
-    /// Columns between an expert's two products.
+    /// Columns between an expert's two matmuls.
     pub inner: usize,
-    /// Whether the experts' products have biases.
+    /// Whether the experts' matmuls have biases.
     pub bias: bool,
     /// How the dense part joins.
     pub join: Join,
 }
 
-/// What queries and keys read instead of the attention part's input `x` (Yuan's localized filtering; values read `x`):
+/// What queries and keys read instead of the attention part's input `x` (Yuan's localized filtering; values
+/// read `x`):
 /// `norm(x + c)`, `c[t] = W2 [y[t - 1] | y[t]] + b2`, `y[t] = W1 [x[t - 1] | x[t]] + b1`, where what stands before the first
 /// token is zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -263,7 +264,7 @@ pub struct BlockSpec {
     pub scores: Scores,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// What queries and keys read; with a filter, values have a product of their own.
+    /// What queries and keys read; with a filter, values have a matmul of their own.
     pub filter: Option<FilterSpec>,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
@@ -284,8 +285,8 @@ pub struct BlockSpec {
 }
 
 impl BlockSpec {
-    /// A block with the same norm before both parts, scores scaled by the root of the head width, nothing rotated and
-    /// no biases.
+    /// A block with the same norm before both parts, scores scaled by the root of the head width, nothing
+    /// rotated and no biases.
     pub fn new(heads: Heads, norm: NormSpec, mlp: MlpSpec) -> Self {
         Self {
             heads,
@@ -304,7 +305,7 @@ impl BlockSpec {
     }
 }
 
-/// What stands between the last hidden state and the product of a head: `norm(act(dense(x)))`.
+/// What stands between the last hidden state and the matmul of a head: `norm(act(dense(x)))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeadTransform {
     /// The activation.
@@ -386,7 +387,7 @@ impl HeadSpec {
         matches!(self, HeadSpec::Tokens { tied: true, .. })
     }
 
-    /// What comes before the product.
+    /// What comes before the matmul.
     pub fn transform(&self) -> Option<HeadTransform> {
         match self {
             HeadSpec::Tokens { transform, .. } => *transform,
@@ -398,7 +399,7 @@ impl HeadSpec {
 /// The row of a text (or image) that is pooled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PoolFrom {
+pub enum PoolSource {
     /// The first one (class token).
     First,
     /// The last one.
@@ -415,7 +416,7 @@ pub enum PoolFrom {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolSpec {
     /// Which row.
-    pub from: PoolFrom,
+    pub from: PoolSource,
     /// Norm of the row (CLIP's image tower).
     pub norm: Option<NormSpec>,
     /// Columns of the dense layer and whether it has a bias.

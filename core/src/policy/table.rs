@@ -1,8 +1,8 @@
 //! A policy from a file: an architecture described as a table, without a line of Rust.
 //!
-//! A table names the built-in family it is `like`, says where the configuration keeps its sizes, what is changed, and how
-//! the tensors are called, in the notation of `names`. `docs/add_a_policy.md` has the format and an example; data flows
-//! from here into the same [`Described`] families that the engine brings along.
+//! A table names the built-in family it is `like`, says where the configuration keeps its sizes, what is
+//! changed, and how the tensors are called, in the notation of `names`. `docs/add_a_policy.md` has the format
+//! and an example; data flows from here into the same [`Described`] families that the engine brings along.
 
 use super::describe::Described;
 use super::families::FAMILIES;
@@ -56,12 +56,12 @@ struct Table {
     names: BTreeMap<String, String>,
     /// How a fused q|k|v lies in the file.
     qkv: Option<Fused>,
-    /// Whether products are stored `[inputs, outputs]`.
+    /// Whether linear weights are stored `[inputs, outputs]`.
     transposed: Option<bool>,
     /// Patterns of unused tensors.
     #[serde(default)]
     ignored: Vec<String>,
-    /// How tensors are cut for tensor parallelism: a regular expression and a word.
+    /// How tensors are sharded for tensor parallelism: a regular expression and a word.
     #[serde(default)]
     partition: Vec<Rule>,
     /// The same as Hugging Face writes it: module pattern and word.
@@ -112,7 +112,7 @@ struct Rule {
     /// A regular expression over whole tensor names.
     pattern: String,
     /// `column`, `row`, `replicated`, or the words of a Hugging Face `tp_plan`.
-    cut: String,
+    style: String,
 }
 
 /// A rule that was checked.
@@ -124,12 +124,12 @@ struct Asked {
     field: &'static str,
     pattern: String,
     word: String,
-    cut: Cut,
+    style: Style,
 }
 
 /// What a rule asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
+enum Style {
     Outputs,
     /// Outputs that every rank gathers: as good as having the whole on every rank.
     Gathered,
@@ -140,9 +140,9 @@ enum Cut {
 }
 
 /// The words that a rule may use.
-const CUTS: [(Cut, &[&str]); 5] = [
+const STYLES: [(Style, &[&str]); 5] = [
     (
-        Cut::Outputs,
+        Style::Outputs,
         &[
             "column",
             "colwise",
@@ -152,51 +152,54 @@ const CUTS: [(Cut, &[&str]); 5] = [
             "vocab_parallel_rowwise",
         ],
     ),
-    (Cut::Gathered, &["colwise_rep", "colwise_gather_output"]),
+    (Style::Gathered, &["colwise_rep", "colwise_gather_output"]),
     (
-        Cut::Inputs,
+        Style::Inputs,
         &["row", "rowwise", "rowwise_rep", "rowwise_split_input", "packed_rowwise", "local_rowwise"],
     ),
-    (Cut::Whole, &["replicated", "replicate", "skip", "replicated_with_grad_allreduce", "sequence_parallel"]),
-    (Cut::Any, &["local", "gather", "ep_router", "grouped_gemm", "moe_tp_experts"]),
+    (
+        Style::Whole,
+        &["replicated", "replicate", "skip", "replicated_with_grad_allreduce", "sequence_parallel"],
+    ),
+    (Style::Any, &["local", "gather", "ep_router", "grouped_gemm", "moe_tp_experts"]),
 ];
 
-impl Cut {
+impl Style {
     fn read(field: &str, word: &str) -> Result<Self> {
-        let found = CUTS.iter().find(|(_, words)| words.contains(&word));
-        found.map(|(cut, _)| *cut).ok_or_else(|| {
-            let known: Vec<&str> = CUTS.iter().flat_map(|(_, words)| words.iter().copied()).collect();
+        let found = STYLES.iter().find(|(_, words)| words.contains(&word));
+        found.map(|(style, _)| *style).ok_or_else(|| {
+            let known: Vec<&str> = STYLES.iter().flat_map(|(_, words)| words.iter().copied()).collect();
             Error::config(field, format!("\"{word}\""), known.join(", "))
         })
     }
 
-    /// Whether an operand of `slot` that the engine cuts as `shard` is what the rule asks for.
+    /// Whether an operand of `slot` that the engine shards as `shard` is what the rule asks for.
     fn allows(self, slot: Slot, shard: Shard) -> bool {
         // To a table of embeddings, Hugging Face's `rowwise` means its rows, which are the vocabulary.
-        let table = slot == Slot::TokenEmbed && self == Cut::Inputs;
+        let table = slot == Slot::TokenEmbed && self == Style::Inputs;
         match shard {
             Shard::Columns { .. } | Shard::Vocab => {
-                matches!(self, Cut::Outputs | Cut::Gathered | Cut::Any) || table
+                matches!(self, Style::Outputs | Style::Gathered | Style::Any) || table
             }
-            Shard::Rows { .. } => matches!(self, Cut::Inputs | Cut::Any),
-            Shard::Replicated => matches!(self, Cut::Whole | Cut::Gathered | Cut::Any),
+            Shard::Rows { .. } => matches!(self, Style::Inputs | Style::Any),
+            Shard::Replicated => matches!(self, Style::Whole | Style::Gathered | Style::Any),
         }
     }
 }
 
 impl Asked {
     fn new(field: &'static str, pattern: &str, expression: &str, word: &str) -> Result<Self> {
-        let cut = Cut::read(field, word)?;
+        let style = Style::read(field, word)?;
         let regex = RegexBuilder::new(&format!("^(?:{expression})$"))
             .size_limit(PATTERN_BYTES)
             .dfa_size_limit(PATTERN_BYTES)
             .build()
-            .map_err(|e| Error::config(field.replace(".cut", ".pattern"), pattern, e.to_string()))?;
-        Ok(Self { regex, field, pattern: pattern.into(), word: word.into(), cut })
+            .map_err(|e| Error::config(field.replace(".style", ".pattern"), pattern, e.to_string()))?;
+        Ok(Self { regex, field, pattern: pattern.into(), word: word.into(), style })
     }
 
     fn rule(rule: &Rule) -> Result<Self> {
-        Self::new("partition.cut", &rule.pattern, &rule.pattern, &rule.cut)
+        Self::new("partition.style", &rule.pattern, &rule.pattern, &rule.style)
     }
 
     /// An entry of a `tp_plan`: `*` is one part of a module's name, and `model.` may stand before it.
@@ -334,13 +337,13 @@ impl TablePolicy {
         spec.embed.scale = change.embed_scale.or(spec.embed.scale);
     }
 
-    /// Compares the rules with how the engine cuts: a slot has one way that the blocks' sums allow.
+    /// Compares the rules with how the engine shards: a slot has one way that the blocks' sums allow.
     fn check_rules(&self, bindings: &[Binding]) -> Result<()> {
         for binding in bindings.iter().filter(|b| b.role.part == Part::Weight) {
             let names = binding.sources.iter().flat_map(|s| &s.names);
             // Of every name the first rule that fits: q, k and v may have one each.
             let mut rules = names.filter_map(|name| self.rules.iter().find(|rule| rule.regex.is_match(name)));
-            if let Some(rule) = rules.find(|rule| !rule.cut.allows(binding.role.slot, binding.shard)) {
+            if let Some(rule) = rules.find(|rule| !rule.style.allows(binding.role.slot, binding.shard)) {
                 let own = match binding.shard {
                     Shard::Columns { .. } | Shard::Vocab => "outputs",
                     Shard::Rows { .. } => "inputs",
@@ -406,7 +409,8 @@ impl InjectionPolicy for TablePolicy {
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
-        // Without a configuration there are no bindings, and every role is reported open; `spec` has said why.
+        // Without a configuration there are no bindings, and every role is reported open; `spec` has said
+        // why.
         self.translated(config).map_or_else(|_| Vec::new(), |config| self.bind(spec, &config, catalog))
     }
 

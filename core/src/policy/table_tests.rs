@@ -75,7 +75,7 @@ fn the_same_table_in_toml() {
         ignored = ["acme.cache.*"]
         rename = { hidden_size = "width", num_attention_heads = "attn.heads", num_key_value_heads = "attn.kv" }
         set = { rope_theta = 10000.0 }
-        partition = [{ pattern = '.*att\.o\.weight', cut = "row" }]
+        partition = [{ pattern = '.*att\.o\.weight', style = "row" }]
 
         [names]
         token_embed = "tokens"
@@ -108,10 +108,10 @@ fn tables_are_refused_by_name() {
         with("names", json!({"attention": "x"})).contains("`names` is \"attention\"; allowed: token_embed")
     );
     assert!(with("colour", json!(1)).contains("unknown field `colour`"));
-    assert!(with("partition", json!([{"pattern": "(", "cut": "row"}])).contains("partition.pattern"));
-    assert!(with("partition", json!([{"pattern": ".*", "cut": "diagonal"}])).contains("partition.cut"));
-    let e = with("partition", json!([{"pattern": ".*att\\.q.*", "cut": "rowwise"}]));
-    assert!(e.contains("`partition.cut` is \"rowwise\"; allowed: outputs for layer 0 qkv.weight"), "{e}");
+    assert!(with("partition", json!([{"pattern": "(", "style": "row"}])).contains("partition.pattern"));
+    assert!(with("partition", json!([{"pattern": ".*", "style": "diagonal"}])).contains("partition.style"));
+    let e = with("partition", json!([{"pattern": ".*att\\.q.*", "style": "rowwise"}]));
+    assert!(e.contains("`partition.style` is \"rowwise\"; allowed: outputs for layer 0 qkv.weight"), "{e}");
     assert!(with("ignored", json!([])).contains("left over: acme.cache.k"));
     assert!(TablePolicy::from_json("{").is_err());
 }
@@ -269,7 +269,7 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
 }
 
 #[test]
-fn deepspeeds_dictionary_names_the_products_that_are_summed() {
+fn deepspeeds_dictionary_names_the_matmuls_that_are_summed() {
     let dictionary = json!({"UnheardOfLayer": ["self_attn.o_proj", ".mlp.down_proj"]});
     let policy = Automatic::from_injection_policy(&dictionary).unwrap();
     let mut case = Case::load("llama").set("model_type", json!("unheard of"));

@@ -1,5 +1,6 @@
-//! What encoders are published for: masked tokens, labels of texts or tokens, answers to questions, or nothing but the hidden
-//! states; and what the families that descend from BERT share. A family's file says which tensors a task has there.
+//! What encoders are published for: masked tokens, labels of texts or tokens, answers to questions, or
+//! nothing but the hidden states; and what the families that descend from BERT share. A family's file says
+//! which tensors a task has there.
 
 use super::describe::{GPT_LIKE, Switches, encoder};
 use super::labels::labels;
@@ -10,7 +11,7 @@ use crate::params::Act;
 pub(super) const BERT_LIKE: Switches =
     Switches { act: Act::Gelu, eps: 1e-12, placement: Placement::Post, positions: 512, ..GPT_LIKE };
 
-/// What a checkpoint's `architectures` promises beside the encoder.
+/// What a checkpoint's `architectures` promises besides the encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// Nothing.
@@ -49,19 +50,19 @@ pub(super) fn task(config: &ModelConfig, pretraining: Task) -> Result<Task> {
 
 /// `act(dense(first token))`.
 pub(super) fn first_token(width: usize, act: Act) -> PoolSpec {
-    PoolSpec { from: PoolFrom::First, norm: None, dense: Some((width, true)), act: Some(act) }
+    PoolSpec { from: PoolSource::First, norm: None, dense: Some((width, true)), act: Some(act) }
 }
 
 /// Token types, if there are any.
-pub(super) fn kinds(config: &ModelConfig) -> Result<Option<usize>> {
+pub(super) fn token_types(config: &ModelConfig) -> Result<Option<usize>> {
     match config.get("type_vocab_size").and_then(|n| n.as_u64()) {
         Some(0) => Ok(None),
         _ => Ok(Some(config.size_opt(&["type_vocab_size"])?.unwrap_or(2))),
     }
 }
 
-/// Gives an encoder what its task needs: `masked` is the transform of a masked head, `pool` the pooler of a text's
-/// labels.
+/// Gives an encoder what its task needs: `masked` is the transform of a masked head, `pool` the pooler of a
+/// text's labels.
 pub(super) fn set_task(
     config: &ModelConfig,
     spec: &mut ModelSpec,

@@ -1,4 +1,5 @@
-//! Policies against the headers of real files: `fixtures/CASE.json` is a configuration, `fixtures/CASE.txt` has a line
+//! Policies against the headers of real files: `fixtures/CASE.json` is a configuration, `fixtures/CASE.txt`
+//! has a line
 //! `name dtype dims` per tensor.
 
 use super::*;
@@ -180,7 +181,7 @@ fn every_published_header_resolves() {
 }
 
 #[test]
-fn gpt2_has_other_forms() {
+fn gpt2_has_other_layouts() {
     let bare = Case::load("gpt2").renamed(|n| n.trim_start_matches("transformer.").to_string());
     bare.add("h.0.attn.bias", &[1, 1, 64, 64]).add("h.2.attn.masked_bias", &[]).resolve().unwrap();
 
@@ -281,8 +282,8 @@ fn bert_heads_go_by_architecture() {
     assert!(bare.resolve().unwrap().0.pooler.is_none());
 }
 
-/// A classifier: the fixture and the class, its labels, the tensors of its head, what old files have beside them, and the
-/// pooler's activation where it has one.
+/// A classifier: the fixture and the class, its labels, the tensors of its head, what old files have next to
+/// them, and the pooler's activation where it has one.
 type Classifier = (&'static str, &'static str, usize, Header, Header, Option<Act>);
 
 /// Names and shapes.
@@ -381,13 +382,13 @@ const CLASSIFIERS: [Classifier; 8] = [
 
 #[test]
 fn classifiers_of_berts_kin_bind_their_heads() {
-    for (name, class, labels, head, beside, act) in CLASSIFIERS {
+    for (name, class, labels, head, extra, act) in CLASSIFIERS {
         let listed = (0..labels).map(|i| (i.to_string(), json!(format!("LABEL_{i}")))).collect();
         let case = Case::load(name).set("architectures", json!([class]));
         let mut case = case.set("id2label", Value::Object(listed));
         case.tensors.retain(|t| t.name.starts_with(&format!("{name}.")));
         let encoder = case.tensors.len();
-        let mut case = head.iter().chain(beside).fold(case, |c, (name, shape)| c.add(name, shape));
+        let mut case = head.iter().chain(extra).fold(case, |c, (name, shape)| c.add(name, shape));
         let (spec, found) = case.resolve().unwrap_or_else(|e| panic!("{class}: {e}"));
         let used = names(&found);
         assert!(head.iter().all(|(name, _)| used.contains(*name)), "{class}: {used:?}");
@@ -508,15 +509,15 @@ fn wrong_tables_are_found() {
 }
 
 #[test]
-fn biases_of_row_parallel_products_are_replicated() {
+fn biases_of_row_parallel_matmuls_are_replicated() {
     for name in ["internlm_like", "llama_head_dim", "gpt2", "opt", "bert"] {
         let mut case = Case::load(name);
         let (_, found) = case.resolve().unwrap();
         for b in
             found.iter().map(|r| &r.binding).filter(|b| matches!(b.role.slot, Slot::AttnOut | Slot::Down))
         {
-            let cut = matches!(b.shard, Shard::Rows { .. });
-            assert_eq!(cut, b.role.part == Part::Weight, "{name}: {}", b.role);
+            let row_parallel = matches!(b.shard, Shard::Rows { .. });
+            assert_eq!(row_parallel, b.role.part == Part::Weight, "{name}: {}", b.role);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Where time goes: spans per op and layer, per-layer sums, a Chrome trace.
 //!
-//! A [`Probe`] collects pairs of stream events while a step runs; [`Probe::resolve`] turns them into a [`Profile`]
-//! after the stream has been synchronised, so that a GPU's own clock is what counts. Probing switches replay off
-//! (a replayed step has no ops to put events between) and allocates; production steps run without.
+//! A [`Probe`] collects pairs of stream events while a step runs; [`Probe::resolve`] turns them into a
+//! [`Profile`] after the stream has been synchronised, so that a GPU's own clock is what counts. Probing
+//! switches replay off (a replayed step has no ops to put events between) and allocates; production steps run
+//! without.
 
 use crate::Result;
 use crate::backend::{Backend, Stream};

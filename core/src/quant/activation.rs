@@ -1,23 +1,23 @@
 //! Activations of `w8a8`: 32 consecutive values of a row become signed bytes with one scale.
 //!
-//! Every backend forms the same codes and scales from the same values, bit for bit: the definition below takes a maximum,
-//! one division, and products that round once. Rows are quantized each by itself, so batch mates change nothing.
-//! The order of the sums that follow is in `docs/numerics.md`.
+//! Every backend computes the same codes and scales from the same values, bit for bit: the definition below
+//! takes a maximum, one division, and products that round once. Rows are quantized each by itself, so batch
+//! mates change nothing. The order of the sums that follow is in `docs/numerics.md`.
 
 use crate::mem::Block;
 
 /// Values that share a scale.
 pub const SPAN: usize = Block::VALUES;
-/// Blocks whose largest magnitude is below this count as zero: `127 / top` must not overflow, and nothing may depend on
-/// subnormals, which some drivers flush.
+/// Blocks whose largest magnitude is below this count as zero: `127 / top` must not overflow, and nothing may
+/// depend on subnormals, which some drivers flush.
 pub const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 /// `1 / 127`, rounded.
 pub const STEP: f32 = 1.0 / 127.0;
 
 /// `top = max |x|`; `codes = round(x * (127 / top))`, ties to even; returns the scale `top * (1 / 127)`.
 ///
-/// A block with `top < 2^-100` has the scale 0 and codes 0. Where a value is not finite the scale is not either, so
-/// that the products show it.
+/// A block with `top < 2^-100` has the scale 0 and codes 0. Where a value is not finite the scale is not
+/// either, so that the products show it.
 #[inline(always)]
 pub fn encode(values: &[f32; SPAN], codes: &mut [i8; SPAN]) -> f32 {
     // Magnitudes order as their bits do; a NaN is above all.

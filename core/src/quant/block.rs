@@ -1,4 +1,5 @@
-//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. [`decode`] takes the K forms as well (`large.rs`).
+//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. [`decode`] takes the K-quants as well
+//! (`large.rs`).
 //!
 //! | format | bytes | value |
 //! | --- | --- | --- |
@@ -8,10 +9,10 @@
 //! | Q5_1 | `d` f16, `m` f16, 32 high bits, 16 bytes of nibbles | `d * q + m` |
 //! | Q8_0 | `d` f16, 32 signed bytes | `d * q` |
 //!
-//! Nibble byte j holds value j in its low and value j + 16 in its high half; bit j of the high bits (little-endian)
-//! is the fifth bit of value j. `d` and `m` widen exactly; `d * q` has at most 11 + 8 significant bits and is exact in
-//! f32; the `_1` forms round once, in the addition, so a fused multiply-add gives the same bits.
-//! Source: `block_q*` in ggml's `ggml-common.h`.
+//! Nibble byte j holds value j in its low and value j + 16 in its high half; bit j of the high bits
+//! (little-endian) is the fifth bit of value j. `d` and `m` widen exactly; `d * q` has at most 11 + 8
+//! significant bits and is exact in f32; the `_1` formats round once, in the addition, so a fused
+//! multiply-add gives the same bits. Source: `block_q*` in ggml's `ggml-common.h`.
 
 use crate::mem::Block;
 use half::f16;
@@ -21,7 +22,7 @@ const NIBBLES: usize = VALUES / 2;
 
 /// Where a block's parts begin, and how its codes read.
 #[derive(Clone, Copy)]
-struct Form {
+struct BlockFormat {
     /// Bytes before the codes: `d`, perhaps `m`, perhaps the high bits.
     minimum: bool,
     fifth_bits: bool,
@@ -31,19 +32,19 @@ struct Form {
     top: i32,
 }
 
-const fn form(block: Block) -> Form {
+const fn format(block: Block) -> BlockFormat {
     match block {
-        Block::Q4_0 => Form { minimum: false, fifth_bits: false, zero: 8, top: 15 },
-        Block::Q4_1 => Form { minimum: true, fifth_bits: false, zero: 0, top: 15 },
-        Block::Q5_0 => Form { minimum: false, fifth_bits: true, zero: 16, top: 31 },
-        Block::Q5_1 => Form { minimum: true, fifth_bits: true, zero: 0, top: 31 },
-        // The K forms have codecs of their own and never come here.
-        _ => Form { minimum: false, fifth_bits: false, zero: 0, top: 127 },
+        Block::Q4_0 => BlockFormat { minimum: false, fifth_bits: false, zero: 8, top: 15 },
+        Block::Q4_1 => BlockFormat { minimum: true, fifth_bits: false, zero: 0, top: 15 },
+        Block::Q5_0 => BlockFormat { minimum: false, fifth_bits: true, zero: 16, top: 31 },
+        Block::Q5_1 => BlockFormat { minimum: true, fifth_bits: true, zero: 0, top: 31 },
+        // The K-quants have codecs of their own and never come here.
+        _ => BlockFormat { minimum: false, fifth_bits: false, zero: 0, top: 127 },
     }
 }
 
-/// Decodes whole blocks of any form: `bytes` has `n * block.bytes()` bytes, `out` `n * block.values()` values. What is left over in the longer
-/// of the two is not touched.
+/// Decodes whole blocks of any format: `bytes` has `n * block.bytes()` bytes, `out` `n * block.values()`
+/// values. What is left over in the longer of the two is not touched.
 pub fn decode(block: Block, bytes: &[u8], out: &mut [f32]) {
     if block.is_large() {
         return super::large::decode(block, bytes, out);
@@ -52,7 +53,7 @@ pub fn decode(block: Block, bytes: &[u8], out: &mut [f32]) {
     for (raw, out) in bytes.chunks_exact(block.bytes()).zip(values) {
         let (d, m) = scale(block, raw);
         let codes = codes(block, raw);
-        if form(block).minimum {
+        if format(block).minimum {
             for (v, q) in out.iter_mut().zip(codes) {
                 *v = d * q as f32 + m;
             }
@@ -67,13 +68,13 @@ pub fn decode(block: Block, bytes: &[u8], out: &mut [f32]) {
 /// A block's `d`, and its `m` or zero, widened.
 pub fn scale(block: Block, raw: &[u8]) -> (f32, f32) {
     let half = |at: usize| f16::from_le_bytes([raw[at], raw[at + 1]]).to_f32();
-    (half(0), if form(block).minimum { half(2) } else { 0.0 })
+    (half(0), if format(block).minimum { half(2) } else { 0.0 })
 }
 
 /// A block's 32 codes in the order of the values, with the format's zero subtracted.
 pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
-    let form = form(block);
-    let mut at = if form.minimum { 4 } else { 2 };
+    let format = format(block);
+    let mut at = if format.minimum { 4 } else { 2 };
     let mut out = [0; VALUES];
     if block == Block::Q8_0 {
         for (q, &byte) in out.iter_mut().zip(&raw[at..at + VALUES]) {
@@ -82,7 +83,7 @@ pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
         return out;
     }
     let mut fifth = 0;
-    if form.fifth_bits {
+    if format.fifth_bits {
         fifth = u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         at += 4;
     }
@@ -91,18 +92,19 @@ pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
         out[j + NIBBLES] = i32::from(byte >> 4);
     }
     for (j, q) in out.iter_mut().enumerate() {
-        *q += ((fifth >> j & 1) << 4) as i32 - form.zero;
+        *q += ((fifth >> j & 1) << 4) as i32 - format.zero;
     }
     out
 }
 
-/// Encodes whole blocks of a form with 32 values: `values` has `n * 32` values, `out` `n * block.bytes()` bytes; what is left over in the longer
-/// of the two is not touched.
+/// Encodes whole blocks of a format with 32 values: `values` has `n * 32` values, `out` `n * block.bytes()`
+/// bytes; what is left over in the longer of the two is not touched.
 ///
-/// `d` and `m` are chosen as llama.cpp does (largest magnitude to the end of the symmetric range, minimum and maximum
-/// to the ends of the other), rounded to f16 and kept finite; codes are then rounded to nearest, halves upwards,
-/// against the rounded `d` and `m`. A value is off by at most half a step, or by one step where the short side of Q4_0
-/// and Q5_0 clamps (codes reach from -8 to 7), plus what rounding `m` to f16 costs. NaN encodes as code 0.
+/// `d` and `m` are chosen as llama.cpp does (largest magnitude to the end of the symmetric range, minimum and
+/// maximum to the ends of the other), rounded to f16 and kept finite; codes are then rounded to nearest,
+/// halves upwards, against the rounded `d` and `m`. A value is off by at most half a step, or by one step
+/// where the short side of Q4_0 and Q5_0 clamps (codes reach from -8 to 7), plus what rounding `m` to f16
+/// costs. NaN encodes as code 0.
 pub fn encode(block: Block, values: &[f32], out: &mut [u8]) {
     let (values, _) = values.as_chunks::<VALUES>();
     for (values, raw) in values.iter().zip(out.chunks_exact_mut(block.bytes())) {
@@ -111,11 +113,11 @@ pub fn encode(block: Block, values: &[f32], out: &mut [u8]) {
 }
 
 fn encode_one(block: Block, values: &[f32; VALUES], raw: &mut [u8]) {
-    let form = form(block);
+    let format = format(block);
     let (d, m) = choose(block, values);
     raw[..2].copy_from_slice(&d.to_le_bytes());
     let mut at = 2;
-    if form.minimum {
+    if format.minimum {
         raw[2..4].copy_from_slice(&m.to_le_bytes());
         at = 4;
     }
@@ -128,32 +130,32 @@ fn encode_one(block: Block, values: &[f32; VALUES], raw: &mut [u8]) {
         }
         return;
     }
-    let code = |v: f32| code(v).clamp(-form.zero, form.top - form.zero) + form.zero;
+    let code = |v: f32| code(v).clamp(-format.zero, format.top - format.zero) + format.zero;
     let mut fifth = 0u32;
-    let codes = if form.fifth_bits { at + 4 } else { at };
+    let codes = if format.fifth_bits { at + 4 } else { at };
     for j in 0..NIBBLES {
         let (low, high) = (code(values[j]) as u32, code(values[j + NIBBLES]) as u32);
         raw[codes + j] = (low & 15 | (high & 15) << 4) as u8;
         fifth |= low >> 4 << j | high >> 4 << (j + NIBBLES);
     }
-    if form.fifth_bits {
+    if format.fifth_bits {
         raw[at..codes].copy_from_slice(&fifth.to_le_bytes());
     }
 }
 
 /// `d` and `m` of a block.
 fn choose(block: Block, values: &[f32; VALUES]) -> (f16, f16) {
-    let form = form(block);
+    let format = format(block);
     let (low, high) =
         values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
-    if form.minimum {
-        return (finite((high - low) / form.top as f32), finite(low));
+    if format.minimum {
+        return (finite((high - low) / format.top as f32), finite(low));
     }
     if block == Block::Q8_0 {
-        return (finite(low.abs().max(high.abs()) / form.top as f32), f16::ZERO);
+        return (finite(low.abs().max(high.abs()) / format.top as f32), f16::ZERO);
     }
     let extreme = if -low >= high { low } else { high };
-    (finite(extreme / -form.zero as f32), f16::ZERO)
+    (finite(extreme / -format.zero as f32), f16::ZERO)
 }
 
 /// Rounded to f16; NaN becomes zero and what is too large the largest finite value.
@@ -230,8 +232,8 @@ mod tests {
         for bits in (0..=u16::MAX).filter(|b| f16::from_bits(*b).is_finite()) {
             let d = f16::from_bits(bits).to_f32();
             for q in [-128, -127, -16, -8, -1, 0, 1, 7, 15, 31, 127] {
-                let product = d * q as f32;
-                assert_eq!(f64::from(product), f64::from(d) * f64::from(q), "d {d}, q {q}");
+                let scaled = d * q as f32;
+                assert_eq!(f64::from(scaled), f64::from(d) * f64::from(q), "d {d}, q {q}");
             }
         }
     }
@@ -309,11 +311,11 @@ mod tests {
                 let got = decoded(block, &raw);
                 let (d, m) = scale(block, &raw);
                 let step = d.abs();
-                let form = form(block);
+                let format = format(block);
                 // Rounding d moves the far end by top * 2^-11 steps, rounding m everything by |m| * 2^-11.
-                let slack = step * form.top as f32 * 2f32.powi(-11) + m.abs() * 2f32.powi(-11) + step * 1e-3;
+                let slack = step * format.top as f32 * 2f32.powi(-11) + m.abs() * 2f32.powi(-11) + step * 1e-3;
                 for (x, y) in values.iter().zip(got) {
-                    let clamps = form.zero > 0 && x / d > (form.top - form.zero) as f32;
+                    let clamps = format.zero > 0 && x / d > (format.top - format.zero) as f32;
                     let bound = if clamps { step } else { step / 2.0 };
                     prop_assert!((x - y).abs() <= bound + slack, "{}: {x} became {y}, step {step}", block.name());
                 }

@@ -1,9 +1,9 @@
-//! GGUF's blocks of 256 values, the K forms: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
+//! GGUF's blocks of 256 values, the K-quants: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
 //!
-//! A block has one f16 scale `d` (and in three forms one f16 scale of minima `e`); parts of 16 or 32 values have small whole
-//! numbers `s` and `t` that these are multiplied with.
+//! A block has one f16 scale `d` (and in three formats one f16 scale of minima `e`); parts of 16 or 32 values
+//! have small whole numbers `s` and `t` that these are multiplied with.
 //!
-//! | form | parts | bytes in order | value |
+//! | format | parts | bytes in order | value |
 //! | --- | --- | --- | --- |
 //! | Q2_K | 16 x 16 | `s` and `t` as nibbles of 16 bytes, 64 bytes of codes, `d`, `e` | `d s q - e t` |
 //! | Q3_K | 16 x 16 | 32 bytes of third bits, 64 bytes of codes, 12 bytes of 6-bit `s`, `d` | `d (s - 32) (q - 4)` |
@@ -11,10 +11,10 @@
 //! | Q5_K | 8 x 32 | `d`, `e`, 12 bytes of 6-bit `s` and `t`, 32 bytes of fifth bits, 128 bytes of nibbles | `d s q - e t` |
 //! | Q6_K | 16 x 16 | 128 bytes of nibbles, 64 bytes of upper bits, 16 signed `s`, `d` | `d s (q - 32)` |
 //!
-//! `d s`, `e t` and `(d s) q` are exact in f32 (11 + 8 + 5 bits at most); the forms with minima round once, in the
-//! subtraction, so a fused multiply-add gives the same bits. Which bit of which byte belongs to value i is in [`code`] and
-//! [`scale`]. Only decoding is here: what makes these formats good is the search for their scales, which llama.cpp does.
-//! Source: `block_q*_K` and `dequantize_row_q*_K` in ggml.
+//! `d s`, `e t` and `(d s) q` are exact in f32 (11 + 8 + 5 bits at most); the formats with minima round once,
+//! in the subtraction, so a fused multiply-add gives the same bits. Which bit of which byte belongs to value
+//! i is in [`code`] and [`scale`]. Only decoding is here: what makes these formats good is the search for
+//! their scales, which llama.cpp does. Source: `block_q*_K` and `dequantize_row_q*_K` in ggml.
 
 use crate::mem::Block;
 use half::f16;
@@ -51,7 +51,7 @@ pub fn scale(block: Block, raw: &[u8], p: usize) -> (f32, f32) {
     (d * f32::from(s), e * f32::from(t))
 }
 
-/// The whole numbers `s` (with the form's zero subtracted) and `t` of part `p` of 16 values.
+/// The whole numbers `s` (with the format's zero subtracted) and `t` of part `p` of 16 values.
 pub fn scale_codes(block: Block, raw: &[u8], p: usize) -> (i8, i8) {
     match block {
         Block::Q2K => ((raw[p] & 15) as i8, (raw[p] >> 4) as i8),
@@ -75,7 +75,7 @@ pub fn scale_codes(block: Block, raw: &[u8], p: usize) -> (i8, i8) {
     }
 }
 
-/// Code of value `i` with the form's zero subtracted.
+/// Code of value `i` with the format's zero subtracted.
 pub fn code(block: Block, raw: &[u8], i: usize) -> i32 {
     // Two halves of 128 values, four runs of 32 in each.
     let (half, run, l) = (i / 128, i / 32 % 4, i % 32);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_products_are_exact_and_the_minimum_rounds_once() {
+    fn scaled_codes_are_exact_and_the_minimum_rounds_once() {
         let mut state = 3;
         for block in ALL {
             for _ in 0..100 {

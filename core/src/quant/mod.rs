@@ -1,8 +1,9 @@
 //! Quantization codecs: pure functions between stored bytes and values, without a backend or a file in sight.
 //!
-//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K forms), `group` the own integer formats;
-//! `activation` the rows that `w8a8` multiplies them with; `plain` widens every stored type to f32. Kernels that multiply packed weights
-//! must equal `decode` followed by the same multiplication.
+//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K-quants), `group` the own integer
+//! formats;
+//! `activation` the rows that `w8a8` multiplies them with; `plain` widens every stored type to f32. Kernels
+//! that multiply packed weights must equal `decode` followed by the same multiplication.
 pub mod activation;
 pub mod block;
 pub mod group;
@@ -24,23 +25,23 @@ pub fn decode_rows(format: WeightFormat, cols: usize, bytes: &[u8], out: &mut [f
     }
     match format {
         WeightFormat::Plain(dtype) => plain::to_f32(dtype.into(), bytes, out)?,
-        WeightFormat::Block(form) => block::decode(form, bytes, out),
-        WeightFormat::Group(form) => group::decode(form, cols, bytes, out),
+        WeightFormat::Block(format) => block::decode(format, bytes, out),
+        WeightFormat::Group(format) => group::decode(format, cols, bytes, out),
         WeightFormat::W8A8 => block::decode(Block::Q8_0, bytes, out),
     }
     Ok(())
 }
 
-/// Rounds whole rows of `cols` values to any format that can be encoded; `out` has exactly their bytes. Formats that are
-/// only read leave `out` as it is.
+/// Rounds whole rows of `cols` values to any format that can be encoded; `out` has exactly their bytes.
+/// Formats that are only read leave `out` as it is.
 pub fn encode_rows(format: WeightFormat, cols: usize, values: &[f32], out: &mut [u8]) {
     match format {
         WeightFormat::Plain(Float::F32) => each(values, out, f32::to_le_bytes),
         WeightFormat::Plain(Float::F16) => each(values, out, |v| half::f16::from_f32(v).to_le_bytes()),
         WeightFormat::Plain(Float::Bf16) => each(values, out, |v| half::bf16::from_f32(v).to_le_bytes()),
-        WeightFormat::Block(form) if form.can_encode() => block::encode(form, values, out),
+        WeightFormat::Block(format) if format.can_encode() => block::encode(format, values, out),
         WeightFormat::Block(_) => {}
-        WeightFormat::Group(form) => group::encode(form, cols, values, out),
+        WeightFormat::Group(format) => group::encode(format, cols, values, out),
         WeightFormat::W8A8 => block::encode(Block::Q8_0, values, out),
     }
 }

@@ -1,8 +1,8 @@
 //! What a `generation_config.json` says beyond the fields that [`SamplingParams`](super::SamplingParams) has.
 //!
-//! Such a file has some sixty fields. Those that would change what is drawn, and are not honoured, are told
-//! by name; those that are at the value that does nothing, or that concern the reference's own machinery, are
-//! not.
+//! Such a file has some sixty fields. Those that would change what is sampled, and are not honoured, are
+//! reported by name; those that are at the value that does nothing, or that concern the reference's own
+//! machinery, are not.
 
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ const NEUTRAL: [(&str, f64); 18] = [
 /// Fields that matter to a search with beams only.
 const OF_BEAMS: [&str; 2] = ["length_penalty", "early_stopping"];
 
-/// Fields of a `generation_config.json` that would change what is drawn but are not honoured here, sorted.
+/// Fields of a `generation_config.json` that would change what is sampled but are not honoured here, sorted.
 pub fn not_honoured(config: &Value) -> Vec<String> {
     let empty = |v: &Value| match v {
         Value::Null | Value::Bool(false) => true,
@@ -84,12 +84,12 @@ pub fn not_honoured(config: &Value) -> Vec<String> {
     let neutral =
         |name: &str, v: &Value| NEUTRAL.iter().any(|(known, at)| *known == name && v.as_f64() == Some(*at));
     let beams = config.get("num_beams").is_some_and(|n| !empty(n) && !neutral("num_beams", n));
-    let told = |(name, value): &(&String, &Value)| {
+    let ignored = |(name, value): &(&String, &Value)| {
         let harmless = KNOWN.contains(&name.as_str()) || (!beams && OF_BEAMS.contains(&name.as_str()));
         !harmless && !empty(value) && !neutral(name, value)
     };
     let mut names: Vec<String> =
-        config.as_object().into_iter().flatten().filter(told).map(|(name, _)| name.clone()).collect();
+        config.as_object().into_iter().flatten().filter(ignored).map(|(name, _)| name.clone()).collect();
     names.sort();
     names
 }
@@ -100,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_changes_the_draw_is_told_by_name() {
+    fn ignored_sampling_fields_are_reported_by_name() {
         let file = json!({
             "num_beams": 4, "length_penalty": 0.8, "early_stopping": true, "bad_words_ids": [[5]], "min_new_tokens": 3,
             "no_repeat_ngram_size": 2, "forced_eos_token_id": 0, "stop_strings": ["x"], "a_field_to_come": 1,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_is_not_told() {
+    fn fields_without_effect_are_not_reported() {
         let file = json!({
             "num_beams": 1, "length_penalty": 2.0, "early_stopping": true, "bad_words_ids": null, "min_new_tokens": 0,
             "typical_p": 1.0, "suppress_tokens": [], "remove_invalid_values": false, "do_sample": true, "top_k": 5,

@@ -1,9 +1,9 @@
 //! What a request may ask of the sampler, checked once, and the row of plain data a device receives.
 //!
-//! [`SamplingParams`] is the user's side: names and meaning as in `generation_config.json`, every field honoured or
-//! refused by name. [`SampleRow`] is the device's side: 48 bytes, no floats that a kernel would have to round again
-//! (the reciprocals and the fixed-point thresholds are computed here, once; shading languages do not promise a correctly
-//! rounded division).
+//! [`SamplingParams`] is the user's side: names and meaning as in `generation_config.json`, every field
+//! honoured or refused by name. [`SampleRow`] is the device's side: 48 bytes, no floats that a kernel would
+//! have to round again (the reciprocals and the fixed-point thresholds are computed here, once; shading
+//! languages do not promise a correctly rounded division).
 
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
@@ -65,9 +65,9 @@ impl SamplingParams {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`Error::Config`] with the field, the value found and what is allowed: temperature finite and either 0 or at
-    /// least 1e-5 (its reciprocal must stay finite in f32 with room for logits), `top_p` in (0, 1], `min_p` in
-    /// [0, 1), `repetition_penalty` finite and in [1e-5, 1e5].
+    /// [`Error::Config`] with the field, the value found and what is allowed: temperature finite and either 0
+    /// or at least 1e-5 (its reciprocal must stay finite in f32 with room for logits), `top_p` in (0, 1],
+    /// `min_p` in [0, 1), `repetition_penalty` finite and in [1e-5, 1e5].
     pub fn validate(&self) -> Result<()> {
         let (t, p, m, r) = (self.temperature, self.top_p, self.min_p, self.repetition_penalty);
         if !(t == 0.0 || (1e-5..=1e5).contains(&t)) {
@@ -85,7 +85,8 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Reads the fields of a `generation_config.json` that concern sampling; absent or null ones keep their default.
+    /// Reads the fields of a `generation_config.json` that concern sampling; absent or null ones keep their
+    /// default.
     ///
     /// As in the reference implementation nothing is sampled unless `do_sample` is true: otherwise the
     /// temperature is 0 whatever the file says. And as there, a file that samples without a word on `top_k`
@@ -127,11 +128,12 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
-    /// The device's row for one draw.
+    /// The device's row for one sample.
     ///
-    /// `request`, `position` and `draw` are the Philox counter; `seen_slot` is the row of the device's bitmaps of
-    /// seen tokens, or -1. The fields are taken as valid: call [`validate`](Self::validate) where they come in.
-    pub fn row(&self, request: u32, position: u32, draw: u32, seen_slot: i32) -> SampleRow {
+    /// `subsequence`, `position` and `index` are the Philox counter; `seen_slot` is the row of the device's
+    /// bitmaps of seen tokens, or -1. The fields are taken as valid: call [`validate`](Self::validate) where
+    /// they come in.
+    pub fn row(&self, subsequence: u32, position: u32, index: u32, seen_slot: i32) -> SampleRow {
         let inv_temperature = if self.is_greedy() { 0.0 } else { 1.0 / self.temperature };
         let inv_penalty = 1.0 / self.repetition_penalty;
         // Rounded up, so that a tiny top_p never becomes 0; both products are exact in f64.
@@ -145,15 +147,16 @@ impl SamplingParams {
             top_p,
             min_weight,
             seed: [self.seed as u32, (self.seed >> 32) as u32],
-            request,
+            subsequence,
             position,
-            draw,
+            index,
             seen_slot,
         }
     }
 }
 
-/// One row of the sampling op's parameters as they lie in device memory (12 words, little endian, no padding).
+/// One row of the sampling op's parameters as they lie in device memory (12 words, little endian, no
+/// padding).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct SampleRow {
@@ -172,11 +175,11 @@ pub struct SampleRow {
     /// Philox key: low and high word of the seed.
     pub seed: [u32; 2],
     /// Philox counter word 0.
-    pub request: u32,
-    /// Philox counter word 1: position of the token that is drawn.
+    pub subsequence: u32,
+    /// Philox counter word 1: position of the token that is sampled.
     pub position: u32,
-    /// Philox counter word 2: tells several draws at one position apart (speculation).
-    pub draw: u32,
+    /// Philox counter word 2: distinguishes several samples at one position (speculation).
+    pub index: u32,
     /// Row of the bitmaps of seen tokens; -1 is none.
     pub seen_slot: i32,
 }
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_config_samples_only_when_told() {
+    fn generation_config_samples_only_when_asked() {
         let file =
             json!({"bos_token_id": 0, "do_sample": true, "temperature": 0.7, "top_p": 0.9, "top_k": null});
         let p = SamplingParams::from_generation_config(&file).unwrap();

@@ -1,7 +1,7 @@
-//! Philox4x32-10: the counter-based generator behind every draw.
+//! Philox4x32-10: the counter-based generator behind every sampled token.
 //!
-//! A draw is a pure function of (seed, request, position, draw index), so ranks and backends agree without talking and
-//! batch mates cannot matter. No state is here and none is anywhere else.
+//! A sample is a pure function of (seed, subsequence, position, index), so ranks and backends agree without
+//! talking and batch mates cannot matter. No state is here and none is anywhere else.
 //! Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 4.
 
 /// Multipliers of counter words 0 and 2.
@@ -22,9 +22,10 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     c
 }
 
-/// The 64 bits that choose one token: words 0 (low) and 1 (high) of Philox at counter `(request, position, draw, 0)`.
-pub fn draw_bits(seed: [u32; 2], request: u32, position: u32, draw: u32) -> u64 {
-    let [lo, hi, _, _] = philox4x32([request, position, draw, 0], seed);
+/// The 64 bits that choose one token: words 0 (low) and 1 (high) of Philox at counter
+/// `(subsequence, position, index, 0)`.
+pub fn random_bits(seed: [u32; 2], subsequence: u32, position: u32, index: u32) -> u64 {
+    let [lo, hi, _, _] = philox4x32([subsequence, position, index, 0], seed);
     u64::from(hi) << 32 | u64::from(lo)
 }
 
@@ -49,14 +50,14 @@ mod tests {
     }
 
     #[test]
-    fn every_coordinate_changes_the_draw() {
-        let base = draw_bits([1, 2], 3, 4, 5);
+    fn every_counter_word_changes_the_bits() {
+        let base = random_bits([1, 2], 3, 4, 5);
         let others = [
-            draw_bits([0, 2], 3, 4, 5),
-            draw_bits([1, 0], 3, 4, 5),
-            draw_bits([1, 2], 0, 4, 5),
-            draw_bits([1, 2], 3, 0, 5),
-            draw_bits([1, 2], 3, 4, 0),
+            random_bits([0, 2], 3, 4, 5),
+            random_bits([1, 0], 3, 4, 5),
+            random_bits([1, 2], 0, 4, 5),
+            random_bits([1, 2], 3, 0, 5),
+            random_bits([1, 2], 3, 4, 0),
         ];
         assert!(others.iter().all(|&o| o != base));
     }

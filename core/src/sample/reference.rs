@@ -5,24 +5,31 @@
 //! 1. `l` is the logit, NaN counting as -infinity. Where the row's bitmap says *seen*, it is multiplied: by
 //!    `inv_penalty` if `l > 0`, by `penalty` otherwise.
 //! 2. Greedy (`inv_temperature == 0`): the largest `l`; ties go to the lowest index. Nothing else is read.
-//! 3. `z = clamp(l * inv_temperature)` to at most the largest finite f32; `zmax` is the largest `z`. -0 equals +0.
-//! 4. Weight `w = floor(exp(z - zmax) * 2^30)`, and 0 where `z - zmax < -21` (there `exp` times 2^30 is below 1).
-//! 5. Tokens are ranked by `z` descending, then index ascending. Top-k keeps the first k. `total` is their weights' sum.
-//! 6. Top-p keeps a token while the sum of the weights ranked before it is below `top_p * total`: compared exactly as
+//! 3. `z = clamp(l * inv_temperature)` to at most the largest finite f32; `zmax` is the largest `z`. -0
+//!    equals +0.
+//! 4. Weight `w = floor(exp(z - zmax) * 2^30)`, and 0 where `z - zmax < -21` (there `exp` times 2^30 is below
+//!    1).
+//! 5. Tokens are ranked by `z` descending, then index ascending. Top-k keeps the first k. `total` is their
+//!    weights' sum.
+//! 6. Top-p keeps a token while the sum of the weights ranked before it is below `top_p * total`: compared
+//!    exactly as
 //!    `before * 2^24 < top_p_fixed * total`. The first token therefore always stays.
 //! 7. Min-p keeps tokens with `w >= min_weight`.
-//! 8. `r` is 64 random bits ([`draw_bits`]); `target = (r * kept_total) >> 64` in 128 bits. The token is the first, in
+//! 8. `r` is 64 random bits ([`random_bits`]); `target = (r * kept_total) >> 64` in 128 bits. The token is
+//!    the first, in
 //!    *ascending index order* over the kept ones, whose running sum of weights exceeds `target`.
 //!
-//! A row without any logit above -infinity gives token 0. Weights are integers, so every sum is exact in any order;
-//! with at most 2^32 tokens it fits 62 bits. Tokens below 2^-30 of the best one have weight 0 and are never drawn.
-//! The penalty multiplies by a reciprocal instead of dividing, because not every device rounds division correctly.
+//! A row without any logit above -infinity gives token 0. Weights are integers, so every sum is exact in any
+//! order; with at most 2^32 tokens it fits 62 bits. Tokens below 2^-30 of the best one have weight 0 and are
+//! never sampled. The penalty multiplies by a reciprocal instead of dividing, because not every device rounds
+//! division correctly.
 //!
-//! `exp` is a parameter: the contract's exponential exists in a fused and a separate form (`core::math`), and both
-//! must be available as the oracle. It must give exactly 1 at 0 and is called with arguments in [-21, 0] only.
+//! `exp` is a parameter: the contract's exponential exists in a fused and a separate multiply-add
+//! (`core::math`), and both must be available as the oracle. It must give exactly 1 at 0 and is called with
+//! arguments in [-21, 0] only.
 
 use super::params::{SampleRow, TOP_P_BITS, WEIGHT_BITS};
-use super::philox::draw_bits;
+use super::philox::random_bits;
 
 /// Differences `z - zmax` below this weigh nothing: `exp(-21) * 2^30` is 0.81.
 const NEGLIGIBLE: f32 = -21.0;
@@ -49,7 +56,8 @@ impl Scratch {
     }
 }
 
-/// Sets the bit of `token` in a bitmap of seen tokens (bit `t % 32` of word `t / 32`); out of range is ignored.
+/// Sets the bit of `token` in a bitmap of seen tokens (bit `t % 32` of word `t / 32`); out of range is
+/// ignored.
 pub fn mark_seen(bitmap: &mut [u32], token: u32) {
     if let Some(word) = bitmap.get_mut(token as usize / 32) {
         *word |= 1 << (token % 32);
@@ -59,7 +67,8 @@ pub fn mark_seen(bitmap: &mut [u32], token: u32) {
 /// Chooses a token from `logits` `[vocab]` by the module's rule.
 ///
 /// `seen` is a bitmap as [`mark_seen`] writes it, for the penalty; tokens beyond its end count as unseen.
-/// Greedy is one pass; sampling is three passes and, with top-k or top-p, an expected linear selection (never a sort).
+/// Greedy is one pass; sampling is three passes and, with top-k or top-p, an expected linear selection (never
+/// a sort).
 pub fn sample_row(
     logits: &[f32],
     seen: Option<&[u32]>,
@@ -94,7 +103,7 @@ pub fn sample_row(
         candidates.extend(weighty.map(|i| key(z[i], i as u32)));
         last_kept(candidates, weight, row)
     };
-    draw(z, weight, last, row)
+    pick(z, weight, last, row)
 }
 
 /// The largest of `len` values, the lowest index among equals, 0 if all are -infinity.
@@ -119,7 +128,8 @@ fn weigh(d: f32, exp: fn(f32) -> f32) -> u32 {
     if d >= NEGLIGIBLE { (exp(d) * (1u32 << WEIGHT_BITS) as f32) as u32 } else { 0 }
 }
 
-/// A token's place in the ranking as one integer: ascending keys are `z` descending, then the index ascending.
+/// A token's place in the ranking as one integer: ascending keys are `z` descending, then the index
+/// ascending.
 fn key(z: f32, index: u32) -> u64 {
     // Adding +0 makes -0 equal to it. No NaN is left in z, so the flipped bits order as the floats do.
     let bits = (z + 0.0).to_bits();
@@ -129,7 +139,7 @@ fn key(z: f32, index: u32) -> u64 {
 
 /// Steps 5 and 6: the key of the worst-ranked token that top-k and top-p keep.
 ///
-/// Tokens of weight 0 are not among the candidates: they change no sum and cannot be drawn.
+/// Tokens of weight 0 are not among the candidates: they change no sum and cannot be sampled.
 fn last_kept(candidates: &mut [u64], weight: &[u32], row: &SampleRow) -> u64 {
     let mut kept = candidates;
     let k = row.top_k as usize;
@@ -141,7 +151,8 @@ fn last_kept(candidates: &mut [u64], weight: &[u32], row: &SampleRow) -> u64 {
     let sum = |keys: &[u64]| keys.iter().map(|&key| weight(key)).sum::<u64>();
     if row.top_p < 1 << TOP_P_BITS {
         let bound = u128::from(row.top_p) * u128::from(sum(kept));
-        // Bisection by quickselect: everything before `low` is kept and weighs `before`, nothing from `high` on is.
+        // Bisection by quickselect: everything before `low` is kept and weighs `before`, nothing from `high`
+        // on is.
         let (mut low, mut high, mut before) = (0, kept.len(), 0u64);
         while low < high {
             let half = (high - low) / 2;
@@ -160,12 +171,12 @@ fn last_kept(candidates: &mut [u64], weight: &[u32], row: &SampleRow) -> u64 {
     kept.iter().copied().max().unwrap_or(u64::MAX)
 }
 
-/// Steps 7 and 8: draws among the tokens ranked up to `last` that min-p keeps.
-fn draw(z: &[f32], weight: &[u32], last: u64, row: &SampleRow) -> u32 {
+/// Steps 7 and 8: samples among the tokens ranked up to `last` that min-p keeps.
+fn pick(z: &[f32], weight: &[u32], last: u64, row: &SampleRow) -> u32 {
     let least = row.min_weight.max(1);
     let kept = || (0..z.len()).filter(|&i| weight[i] >= least && key(z[i], i as u32) <= last);
     let total: u64 = kept().map(|i| u64::from(weight[i])).sum();
-    let bits = draw_bits(row.seed, row.request, row.position, row.draw);
+    let bits = random_bits(row.seed, row.subsequence, row.position, row.index);
     let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
     let mut running = 0u64;
     for i in kept() {

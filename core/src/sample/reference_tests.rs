@@ -49,7 +49,7 @@ fn naive(logits: &[f32], seen: &[u32], p: &SamplingParams, position: u32) -> u32
     kept.retain(|&i| w(i) as f64 >= f64::from(p.min_p) * 1_073_741_824.0);
     kept.sort();
     let total: u128 = kept.iter().map(|&i| w(i)).sum();
-    let bits = draw_bits([p.seed as u32, (p.seed >> 32) as u32], 7, position, 0);
+    let bits = random_bits([p.seed as u32, (p.seed >> 32) as u32], 7, position, 0);
     let target = (u128::from(bits) * total) >> 64;
     let mut running = 0;
     for i in kept {
@@ -133,7 +133,8 @@ proptest! {
     fn top_k_of_one_is_greedy(logits in prop::collection::vec(logit(), 1..60), p in params()) {
         let one = SamplingParams { temperature: 0.75, top_k: 1, ..p };
         let greedy = SamplingParams { temperature: 0.0, ..p };
-        // Scaling may round neighbours together; then the lower index is right for both only if they are equal.
+        // Scaling may round neighbours together; then the lower index is right for both only if they are
+        // equal.
         let exact: Vec<f32> = logits.iter().map(|l| (l * 64.0).round() / 64.0).collect();
         prop_assert_eq!(sample(&exact, &one, 5), sample(&exact, &greedy, 5));
     }
@@ -178,24 +179,24 @@ fn frequencies_follow_softmax() {
 }
 
 #[test]
-fn top_p_and_min_p_cut_where_they_should() {
+fn top_p_and_min_p_truncate_where_they_should() {
     // Probabilities 1/2, 1/4, 1/8, 1/8 in shuffled order.
     let ln2 = std::f32::consts::LN_2;
     let logits = [-2.0 * ln2, 0.0, -2.0 * ln2, -ln2];
-    let drawn = |p: SamplingParams| {
+    let tokens = |p: SamplingParams| {
         let mut set: Vec<u32> = (0..2000).map(|i| sample(&logits, &p, i)).collect();
         set.sort();
         set.dedup();
         set
     };
     let p = SamplingParams { temperature: 1.0, ..Default::default() };
-    assert_eq!(drawn(p), [0, 1, 2, 3]);
-    assert_eq!(drawn(SamplingParams { top_p: 0.49, ..p }), [1]);
-    assert_eq!(drawn(SamplingParams { top_p: 0.51, ..p }), [1, 3]);
+    assert_eq!(tokens(p), [0, 1, 2, 3]);
+    assert_eq!(tokens(SamplingParams { top_p: 0.49, ..p }), [1]);
+    assert_eq!(tokens(SamplingParams { top_p: 0.51, ..p }), [1, 3]);
     // The tie between tokens 0 and 2 goes to the lower index.
-    assert_eq!(drawn(SamplingParams { top_p: 0.8, ..p }), [0, 1, 3]);
-    assert_eq!(drawn(SamplingParams { top_k: 3, ..p }), [0, 1, 3]);
-    assert_eq!(drawn(SamplingParams { min_p: 0.3, ..p }), [1, 3]);
+    assert_eq!(tokens(SamplingParams { top_p: 0.8, ..p }), [0, 1, 3]);
+    assert_eq!(tokens(SamplingParams { top_k: 3, ..p }), [0, 1, 3]);
+    assert_eq!(tokens(SamplingParams { min_p: 0.3, ..p }), [1, 3]);
 }
 
 /// Equal weights meet the bound exactly: what is ranked before a token must stay below it.
@@ -211,12 +212,12 @@ fn top_p_ends_where_the_sum_equals_it() {
     }
 }
 
-/// Of two equal weights the first ends at half of the range: a target there is the second one's. One position in 2^31
-/// has such a target; this one was searched for.
+/// Of two equal weights the first ends at half of the range: a target there is the second one's. One position
+/// in 2^31 has such a target; this one was searched for.
 #[test]
 fn a_target_at_the_end_of_a_weight_is_the_next_ones() {
     let position = 712_944_232;
-    assert_eq!(draw_bits([0, 0], 7, position, 0) >> 33, 1 << 30, "the target among two weights of 2^30");
+    assert_eq!(random_bits([0, 0], 7, position, 0) >> 33, 1 << 30, "the target among two weights of 2^30");
     let p = SamplingParams { temperature: 1.0, seed: 0, ..Default::default() };
     assert_eq!(sample(&[0.5, 0.5], &p, position), 1);
 }

@@ -1,9 +1,9 @@
 //! Who runs next. No backend in sight: sequences, pages and a token budget go in, a [`StepBatch`] comes out.
 //!
-//! Dynamic SplitFuse: every step has a fixed token budget. Sequences that decode get one token each; what is left of
-//! the budget goes to prompts in the order in which they came, long ones in chunks. A request is admitted when the
-//! pages of its worst case (prompt and all tokens it may generate) are free, so that a running sequence never has to be
-//! stopped for want of a page.
+//! Dynamic SplitFuse: every step has a fixed token budget. Sequences that decode get one token each; what is
+//! left of the budget goes to prompts in the order in which they came, long ones in chunks. A request is
+//! admitted when the pages of its worst case (prompt and all tokens it may generate) are free, so that a
+//! running sequence never has to be stopped for want of a page.
 
 mod sequence;
 
@@ -22,8 +22,8 @@ pub struct Slice {
     pub start: usize,
     /// Tokens.
     pub len: usize,
-    /// Whether these are the last known tokens, so that a new one is drawn.
-    pub draws: bool,
+    /// Whether these are the last known tokens, so that a new one is sampled.
+    pub samples: bool,
 }
 
 /// What a step computes.
@@ -72,12 +72,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Sequences under way.
+    /// Running sequences.
     pub fn running(&self) -> &[Sequence] {
         &self.running
     }
 
-    /// A sequence under way, to record its progress.
+    /// A running sequence, to record its progress.
     pub fn running_mut(&mut self, index: usize) -> Option<&mut Sequence> {
         self.running.get_mut(index)
     }
@@ -92,7 +92,7 @@ impl Scheduler {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Plans the next step into `batch`: admits, grows page tables, cuts prompts. Empty when idle.
+    /// Plans the next step into `batch`: admits, grows page tables, chunks prompts. Empty when idle.
     pub fn next(
         &mut self,
         tables: &mut PageTables,
@@ -112,8 +112,8 @@ impl Scheduler {
                 }
                 let len = seq.pending().min(room);
                 tables.grow(seq.row, seq.done + len, pool)?;
-                let draws = len == seq.pending();
-                batch.slices.push(Slice { index, start: seq.done, len, draws });
+                let samples = len == seq.pending();
+                batch.slices.push(Slice { index, start: seq.done, len, samples });
                 batch.tokens += len;
             }
         }

@@ -5,7 +5,7 @@
 pub enum Phase {
     /// Known tokens are not in the cache yet.
     Prefill,
-    /// One token is missing from the cache: the one drawn last.
+    /// One token is missing from the cache: the one sampled last.
     Decode,
 }
 
@@ -14,7 +14,7 @@ pub enum Phase {
 pub struct Sequence {
     /// The request.
     pub id: u64,
-    /// Prompt, then what was drawn.
+    /// Prompt, then what was sampled.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt.
     pub prompt: usize,
@@ -27,7 +27,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A request with `prompt` tokens that may draw up to `new` more.
+    /// A request with `prompt` tokens that may generate up to `new` more.
     pub fn new(id: u64, prompt: Vec<u32>, new: usize) -> Self {
         let (len, limit) = (prompt.len(), prompt.len() + new);
         let mut tokens = prompt;
@@ -46,8 +46,8 @@ impl Sequence {
         if self.done >= self.prompt { Phase::Decode } else { Phase::Prefill }
     }
 
-    /// Tokens drawn so far.
-    pub fn drawn(&self) -> &[u32] {
+    /// Tokens sampled so far.
+    pub fn sampled(&self) -> &[u32] {
         &self.tokens[self.prompt..]
     }
 }

@@ -38,9 +38,9 @@ fn simulate(
             assert_eq!(slice.start, seq.done);
             assert_ne!(tables.slot(seq.row, slice.start + slice.len - 1), -1);
             seq.done += slice.len;
-            if slice.draws {
+            if slice.samples {
                 seq.tokens.push(1);
-                if seq.drawn().len() + seq.prompt == seq.limit {
+                if seq.sampled().len() + seq.prompt == seq.limit {
                     done.push(slice.index);
                 }
             }
@@ -58,8 +58,9 @@ fn simulate(
 }
 
 #[test]
-fn a_long_prompt_is_cut_and_does_not_stall_decoding() {
-    // 2 + 6 prompt tokens in step 1; then 7 a step beside the token that the first request draws (4 steps), 8 alone.
+fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
+    // 2 + 6 prompt tokens in step 1; then 7 a step besides the token that the first request samples (4
+    // steps), 8 alone.
     assert_eq!(simulate(&[(2, 5), (100, 1)], 4, 8, 64, 4), 1 + 4 + 9);
     // In order of arrival: the short prompt gets what the last chunk of the long one leaves.
     assert_eq!(simulate(&[(100, 1), (2, 5)], 4, 8, 64, 4), 13 + 4);

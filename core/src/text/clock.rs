@@ -2,14 +2,16 @@
 
 use crate::{Error, Result};
 
-/// Seconds since 1970-01-01 00:00 UTC; none where the platform has no clock (the browser's plain wasm target).
+/// Seconds since 1970-01-01 00:00 UTC; none where the platform has no clock (the browser's plain wasm
+/// target).
 #[cfg(not(target_family = "wasm"))]
 pub(super) fn unix_seconds() -> Option<i64> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()
 }
 
-/// Seconds since 1970-01-01 00:00 UTC; none where the platform has no clock (the browser's plain wasm target).
+/// Seconds since 1970-01-01 00:00 UTC; none where the platform has no clock (the browser's plain wasm
+/// target).
 #[cfg(target_family = "wasm")]
 pub(super) fn unix_seconds() -> Option<i64> {
     None

@@ -1,9 +1,10 @@
 //! Token ids to text, one token at a time.
 //!
-//! A tokenizer file states its decoder as a chain of steps over the whole list of tokens. Here each step is a small
-//! machine that takes one piece and passes on what is certain, so a token costs the length of its own text and
-//! nothing is ever decoded twice. What is uncertain is held: the bytes of an unfinished character, trailing blanks
-//! that a later step may cut, the last word's end mark. [`Detokenizer::finish`] lets it go.
+//! A tokenizer file states its decoder as a chain of steps over the whole list of tokens. Here each step is a
+//! small machine that takes one piece and passes on what is certain, so a token costs the length of its own
+//! text and nothing is ever decoded twice. What is uncertain is held: the bytes of an unfinished character,
+//! trailing blanks that a later step may remove, the last word's end mark. [`Detokenizer::finish`] lets it
+//! go.
 //!
 //! The invariant: all pushes and the finish together give [`decode`](super::Tokenizer::decode), which is this
 //! same machine, and which equals the reference implementation's text wherever the bytes of byte-fallback
@@ -16,7 +17,8 @@ use super::stages::{Stage, feed};
 use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
-/// Turns a stream of token ids into text; made by [`Tokenizer::stream`](super::Tokenizer::stream).
+/// Turns a stream of token ids into text; made by
+/// [`Tokenizer::decode_stream`](super::Tokenizer::decode_stream).
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,
@@ -53,8 +55,9 @@ impl Detokenizer {
 
     /// Takes tokens whose text is there already: a prompt that the coming tokens continue.
     ///
-    /// Decoders treat the start of a text apart (SentencePiece's blank in front of the first word is none); after
-    /// this, the first word of a continuation keeps its blank, and a character begun in the prompt is completed.
+    /// Decoders treat the start of a text apart (SentencePiece's blank in front of the first word is none);
+    /// after this, the first word of a continuation keeps its blank, and a character begun in the prompt is
+    /// completed.
     ///
     /// # Errors
     /// As [`push`](Self::push).

@@ -13,7 +13,7 @@ static GOLDENS: LazyLock<Vec<(&str, Tokenizer, tokenizers::Tokenizer)>> =
     LazyLock::new(|| CASES.iter().map(|&case| (case, golden(case), oracle(case))).collect());
 
 fn stream(tokenizer: &Tokenizer, ids: &[u32], special: bool) -> Vec<String> {
-    let mut stream = if special { tokenizer.stream_with_special() } else { tokenizer.stream() };
+    let mut stream = if special { tokenizer.decode_stream_with_special() } else { tokenizer.decode_stream() };
     let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
     pieces.push(stream.finish());
     pieces
@@ -79,20 +79,20 @@ fn a_continuation_keeps_its_leading_blank() {
     for case in CASES {
         let tokenizer = golden(case);
         let ids = tokenizer.encode("The quick brown fox and the quick \u{1F680}", false).unwrap();
-        for cut in 0..ids.len() {
-            let mut prompt = tokenizer.stream();
-            let mut text: String = ids[..cut].iter().map(|&id| prompt.push(id).unwrap()).collect();
-            let mut continued = tokenizer.stream();
-            continued.prime(&ids[..cut]).unwrap();
-            text.extend(ids[cut..].iter().map(|&id| continued.push(id).unwrap()));
+        for at in 0..ids.len() {
+            let mut prompt = tokenizer.decode_stream();
+            let mut text: String = ids[..at].iter().map(|&id| prompt.push(id).unwrap()).collect();
+            let mut continued = tokenizer.decode_stream();
+            continued.prime(&ids[..at]).unwrap();
+            text.extend(ids[at..].iter().map(|&id| continued.push(id).unwrap()));
             text += &continued.finish();
-            assert_eq!(text, tokenizer.decode(&ids, true).unwrap(), "{case} cut at {cut}");
+            assert_eq!(text, tokenizer.decode(&ids, true).unwrap(), "{case} split at {at}");
         }
     }
     let llama = golden("llama");
     let the = llama.token_id("\u{2581}the").unwrap();
-    assert_eq!(llama.stream().push(the).unwrap(), "the");
-    let mut continued = llama.stream();
+    assert_eq!(llama.decode_stream().push(the).unwrap(), "the");
+    let mut continued = llama.decode_stream();
     continued.prime(&[the]).unwrap();
     assert_eq!(continued.push(the).unwrap(), " the");
 }
@@ -181,7 +181,7 @@ fn a_decoder_that_cannot_stream_says_so_and_still_decodes() {
         json!({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": true});
     let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), &Value::Null).unwrap();
     let ids = tokenizer.encode("ab", false).unwrap();
-    assert!(tokenizer.stream().push(ids[0]).unwrap_err().to_string().contains("CTC"));
+    assert!(tokenizer.decode_stream().push(ids[0]).unwrap_err().to_string().contains("CTC"));
     assert!(tokenizer.decode(&ids, true).unwrap().contains('a'));
     let deep = (0..100).fold(json!({"type": "Fuse"}), |inner, _| {
         json!({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "a"}, "content": "b"}, inner]})

@@ -1,9 +1,9 @@
 //! A tokenizer out of a GGUF file's metadata.
 //!
-//! GGUF keeps the vocabulary as lists and names the rest: which of three algorithms, and for byte-level BPE which way
-//! of splitting text before merging. Here the lists become the same kind of model that a `tokenizer.json` gives, so
-//! everything after this is one path. The lists are untrusted: lengths must agree, ids must be in range, merges must
-//! name tokens. Reading the file is `checkpoint`'s business; a
+//! GGUF keeps the vocabulary as lists and names the rest: which of three algorithms, and for byte-level BPE
+//! which way of splitting text before merging. Here the lists become the same kind of model that a
+//! `tokenizer.json` gives, so everything after this is one path. The lists are untrusted: lengths must agree,
+//! ids must be in range, merges must name tokens. Reading the file is `checkpoint`'s business; a
 //! [`GgufVocab`] is made from what it found.
 
 use std::collections::HashMap;
@@ -77,10 +77,10 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
-/// Longest token whose merges are derived from scores: every cut of it is looked up.
+/// Longest token whose merges are derived from scores: every split of it is looked up.
 const MAX_SCORED: usize = 1024;
-/// Control tokens that end a turn. GGUF names one end token; models have several, and the lists that other formats
-/// keep in `generation_config.json` have no place in it.
+/// Control tokens that end a turn. GGUF names one end token; models have several, and the lists that other
+/// formats keep in `generation_config.json` have no place in it.
 const TURN_ENDS: [&str; 7] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -283,8 +283,8 @@ fn merges_by_score(vocab: &GgufVocab) -> Result<Merges> {
         if token.len() > MAX_SCORED {
             return Err(broken(format!("token {id} has {} bytes; allowed are {MAX_SCORED}", token.len())));
         }
-        for (cut, _) in token.char_indices().skip(1) {
-            if let (Some(&left), Some(&right)) = (known.get(&token[..cut]), known.get(&token[cut..])) {
+        for (at, _) in token.char_indices().skip(1) {
+            if let (Some(&left), Some(&right)) = (known.get(&token[..at]), known.get(&token[at..])) {
                 merges.push((vocab.scores[id as usize], left, right));
             }
         }
@@ -294,7 +294,8 @@ fn merges_by_score(vocab: &GgufVocab) -> Result<Merges> {
     Ok(merges.into_iter().map(|(_, left, right)| (spelling(left), spelling(right))).collect())
 }
 
-/// `bert`: WordPiece. GGUF marks the starts of words (with U+2581), the original the continuations (with `##`).
+/// `bert`: WordPiece. GGUF marks the starts of words (with U+2581), the original the continuations (with
+/// `##`).
 fn word_piece(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
     let marked = vocab.tokens.iter().any(|t| t.starts_with('\u{2581}'));
     let original = |id: usize, token: &str| match token.strip_prefix('\u{2581}') {

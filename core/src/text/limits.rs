@@ -1,8 +1,9 @@
 //! What a `tokenizer.json` may ask for.
 //!
-//! Its steps rewrite the text before it is cut into tokens, and a few of them in a row turn a short text into
-//! gigabytes. So their number, the strings that they put in and how much all of them together can lengthen a
-//! text are bounded before anything is built; the last of these is kept, and bounds the texts that are taken.
+//! Its steps rewrite the text before it is split into tokens, and a few of them in a row turn a short text
+//! into gigabytes. So their number, the strings that they put in and how much all of them together can
+//! lengthen a text are bounded before anything is built; the last of these is kept, and bounds the texts that
+//! are taken.
 
 use std::cell::Cell;
 use std::fmt;
@@ -279,7 +280,7 @@ fn step_growth(step: &Value) -> usize {
         return content.len().div_ceil(least).max(1);
     }
     if let Some(map) = text("precompiled_charsmap") {
-        // A character's own form, spread over the five bytes that are looked up at once.
+        // A character's own bits, spread over the five bytes that are looked up at once.
         return longest_run(map).div_ceil(8).max(1);
     }
     // Bytes become visible characters, half of them of two bytes.

@@ -17,7 +17,8 @@ pub struct PairWindow {
     pub token_type_ids: Vec<u32>,
     /// Which of the tokens are the second text's.
     pub second: Range<usize>,
-    /// Per token of the second text the bytes of its word there; of the token alone where words are not known.
+    /// Per token of the second text the bytes of its word there; of the token alone where words are not
+    /// known.
     pub words: Vec<Range<usize>>,
     /// Whether the first token belongs to neither text: a class token.
     pub class_token: bool,
@@ -34,12 +35,12 @@ struct Pair {
 }
 
 impl Tokenizer {
-    /// Token ids of two texts and the special tokens that a model wants around them, in windows of at most `window` tokens:
-    /// each has all of `first`, and `stride` tokens of `second` are in two windows.
+    /// Token ids of two texts and the special tokens that a model wants around them, in windows of at most
+    /// `window` tokens: each has all of `first`, and `stride` tokens of `second` are in two windows.
     ///
     /// # Errors
-    /// [`Error::Text`] if there is nothing in `second`, if `first` leaves no more than `stride` tokens of a window, for texts
-    /// of more than 4 MiB together, and as [`encode`](Self::encode).
+    /// [`Error::Text`] if there is nothing in `second`, if `first` leaves no more than `stride` tokens of a
+    /// window, for texts of more than 4 MiB together, and as [`encode`](Self::encode).
     pub fn encode_pair(
         &self,
         first: &str,

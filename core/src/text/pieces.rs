@@ -1,7 +1,7 @@
-//! Long texts: how many tokens they have at least, and where they can be cut without changing a token.
+//! Long texts: how many tokens they have at least, and where they can be split without changing a token.
 //!
 //! Tokenizing takes some 180 bytes of memory for a byte of text. Byte-level BPE with one of the published
-//! ways of splitting words can be cut between a letter and a blank that a letter follows: the word before
+//! ways of splitting words can be split between a letter and a blank that a letter follows: the word before
 //! ends there, the blank begins the next one, and no step looks further. Other tokenizers take a text whole,
 //! and so only up to a size.
 //!
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// Bytes of a piece, more or less.
 const PIECE: usize = 64 << 10;
-/// Bytes that a text may have when all steps have lengthened it, if it is not cut.
+/// Bytes that a text may have when all steps have lengthened it, if it is not split.
 const MOST_WHOLE: usize = 32 << 20;
 
 /// Contractions and runs as Llama 3 splits them; `DIGITS` is how many digits stay together.
@@ -40,10 +40,10 @@ pub(super) struct Pieces {
     growth: usize,
     /// Bytes of the longest token, those of composed characters counted apart; none if a text may lose bytes.
     longest: Option<usize>,
-    /// Whether tokens swallow the blanks beside them.
+    /// Whether tokens swallow the blanks next to them.
     swallows: bool,
-    /// Whether a text may be cut.
-    cuts: bool,
+    /// Whether a text may be split.
+    splittable: bool,
 }
 
 impl Pieces {
@@ -60,14 +60,14 @@ impl Pieces {
         let longest =
             keeps_bytes(model, &before, &splitting, byte_level).then(|| longest(model, byte_level, &before));
         let composes = |step: &Value| step["type"] == "NFC";
-        let cuts = matches!(model.get_model(), ModelWrapper::BPE(bpe) if bpe.dropout.is_none())
+        let splittable = matches!(model.get_model(), ModelWrapper::BPE(bpe) if bpe.dropout.is_none())
             && before.iter().all(composes)
             && splits_words(&splitting, splits)
             && added.values().all(|t| {
                 let letter_ends = t.content.ends_with(|c: char| c.is_ascii_alphabetic());
                 !(t.single_word || t.content.contains(' ') || t.rstrip && letter_ends)
             });
-        Ok(Pieces { growth, longest, swallows, cuts })
+        Ok(Pieces { growth, longest, swallows, splittable })
     }
 
     /// The number of tokens that `text` has at least.
@@ -84,11 +84,11 @@ impl Pieces {
     ///
     /// # Errors
     /// [`Error::Text`] for a part that is too long to be tokenized at once.
-    pub fn cut<'t>(&self, text: &'t str) -> Result<Vec<&'t str>> {
+    pub fn split<'t>(&self, text: &'t str) -> Result<Vec<&'t str>> {
         let mut parts = Vec::new();
         let mut rest = text;
-        while self.cuts && rest.len() > PIECE {
-            let Some(at) = cut_at(rest) else { break };
+        while self.splittable && rest.len() > PIECE {
+            let Some(at) = split_place(rest) else { break };
             let (part, behind) = rest.split_at(at);
             parts.push(part);
             rest = behind;
@@ -97,7 +97,7 @@ impl Pieces {
         let most = MOST_WHOLE / self.growth.max(1);
         match parts.iter().map(|part| part.len()).max() {
             Some(found) if found > most => Err(Error::text(format!(
-                "a text of {found} bytes without a place to cut it; this tokenizer takes at most {most} at once"
+                "a text of {found} bytes without a place to split it; this tokenizer takes at most {most} at once"
             ))),
             _ => Ok(parts),
         }
@@ -105,7 +105,7 @@ impl Pieces {
 }
 
 /// Between a letter and a blank that a letter follows, near the end of the first piece or else behind it.
-fn cut_at(text: &str) -> Option<usize> {
+fn split_place(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let fits = |&at: &usize| {
         bytes[at] == b' ' && bytes[at - 1].is_ascii_alphabetic() && bytes[at + 1].is_ascii_alphabetic()

@@ -1,4 +1,4 @@
-//! Cutting changes no token, and the least number of tokens is none too many.
+//! Splitting changes no token, and the least number of tokens is none too many.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -26,15 +26,15 @@ fn long_texts() -> Vec<String> {
 
 #[test]
 fn pieces_have_the_tokens_of_the_whole() {
-    let mut cut = 0;
+    let mut split = 0;
     for case in CASES {
         let (tokenizer, oracle) = (golden(case), oracle(case));
         let pieces = Pieces::of(&oracle, &known_splits()).unwrap();
         for text in long_texts() {
-            let parts = pieces.cut(&text).unwrap();
+            let parts = pieces.split(&text).unwrap();
             assert_eq!(parts.concat(), text);
-            if pieces.cuts {
-                cut += 1;
+            if pieces.splittable {
+                split += 1;
                 assert!(parts.len() > 1, "{case}: {} bytes in one piece", text.len());
                 let want = oracle.encode_fast(text.as_str(), true).unwrap();
                 assert!(tokenizer.encode(&text, true).unwrap() == want.get_ids(), "{case}: tokens differ");
@@ -42,7 +42,7 @@ fn pieces_have_the_tokens_of_the_whole() {
         }
     }
     // Three texts by GPT-2's (RoBERTa's, too), Llama 3's and Qwen's ways of splitting.
-    assert_eq!(cut, 12);
+    assert_eq!(split, 12);
 }
 
 #[test]

@@ -23,9 +23,9 @@ pub(super) enum Stage {
     ByteFallback { held: Vec<u8> },
     /// GPT-2's alphabet of visible characters back to bytes.
     ByteLevel { held: Vec<u8> },
-    /// Cuts `content` at both ends of each piece.
+    /// Splits `content` at both ends of each piece.
     StripPiece { content: char, start: usize, stop: usize },
-    /// Cuts `content` at both ends of the text; `held` of them have come last.
+    /// Splits `content` at both ends of the text; `held` of them have come last.
     StripText { content: char, start: usize, stop: usize, held: usize },
     /// SentencePiece's blank; the first piece loses its own if `trim`.
     Metaspace { blank: char, trim: bool },

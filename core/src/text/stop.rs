@@ -1,13 +1,14 @@
 //! Stop strings on streamed text.
 //!
-//! The rule is about characters, not about tokens, so how the text is cut into pieces cannot matter: **the stop string
-//! that is complete first wins; of several that end at the same place, the longest**. The text before it is given
-//! out, it and everything after it is not. What may still become a stop string is held back, and only that.
+//! The rule is about characters, not about tokens, so how the text is split into pieces cannot matter: **the
+//! stop string that is complete first wins; of several that end at the same place, the longest**. The text
+//! before it is given out, it and everything after it is not. What may still become a stop string is held
+//! back, and only that.
 //!
-//! The machine is Aho and Corasick's automaton over bytes (CACM 18, 1975): its state is the longest suffix of the text
-//! that begins some stop string, so the state's depth is exactly what must be held, and a byte costs amortised
-//! constant time whatever the number of strings. Held text begins where a stop string could begin, which is never
-//! inside a character.
+//! The machine is Aho and Corasick's automaton over bytes (CACM 18, 1975): its state is the longest suffix of
+//! the text that begins some stop string, so the state's depth is exactly what must be held, and a byte costs
+//! amortised constant time whatever the number of strings. Held text begins where a stop string could begin,
+//! which is never inside a character.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -81,7 +81,8 @@ impl ChatTemplate {
 
     /// The prompt for `messages`; `add_generation_prompt` ends it where the assistant's answer begins.
     ///
-    /// `extra` is an object whose fields the template sees as variables (`tools`, `documents`, `enable_thinking`).
+    /// `extra` is an object whose fields the template sees as variables (`tools`, `documents`,
+    /// `enable_thinking`).
     ///
     /// # Errors
     /// [`Error::Text`] with the template's line: its own `raise_exception`, a type error, a limit of time or

@@ -1,9 +1,9 @@
 //! The tokenizer: text to ids and back, whatever file it came from.
 //!
-//! Splitting and merging is the `tokenizers` crate's; the way back is our own ([`super::detokenize`]), because text
-//! must leave piece by piece. Truncation and padding that a file asks for are switched off: lengths are the engine's
-//! business, and an id the user did not write must not appear. Special tokens written out in the text are recognised,
-//! as in the reference implementation (chat templates rely on it).
+//! Splitting and merging is the `tokenizers` crate's; the way back is our own ([`super::detokenize`]),
+//! because text must leave piece by piece. Truncation and padding that a file asks for are switched off:
+//! lengths are the engine's business, and an id the user did not write must not appear. Special tokens
+//! written out in the text are recognised, as in the reference implementation (chat templates rely on it).
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// What a file says beside the tokenizer itself.
+/// What a file says besides the tokenizer itself.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     pub bos: Option<String>,
@@ -111,7 +111,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Text`] if the model cannot express the text (no unknown token), a split expression gives up,
-    /// or a text of many megabytes cannot be cut.
+    /// or a text of many megabytes cannot be split.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.encode_at_most(text, add_special, usize::MAX)
     }
@@ -130,7 +130,7 @@ impl Tokenizer {
             false => Ok(()),
         };
         check(self.0.pieces.least(text))?;
-        let parts = self.0.pieces.cut(text)?;
+        let parts = self.0.pieces.split(text)?;
         let ids = match (parts.as_slice(), &self.0.frame) {
             ([whole], _) => self.encode_part(whole, add_special)?,
             (parts, Some((before, behind))) => {
@@ -222,12 +222,12 @@ impl Tokenizer {
     }
 
     /// An incremental [`decode`](Self::decode) without special tokens.
-    pub fn stream(&self) -> Detokenizer {
+    pub fn decode_stream(&self) -> Detokenizer {
         self.detokenizer(true)
     }
 
     /// An incremental [`decode`](Self::decode) that shows special tokens.
-    pub fn stream_with_special(&self) -> Detokenizer {
+    pub fn decode_stream_with_special(&self) -> Detokenizer {
         self.detokenizer(false)
     }
 
@@ -241,7 +241,7 @@ impl Tokenizer {
 
     /// Refuses a text that would be too much to tokenize.
     pub(super) fn check_length(&self, text: &str) -> Result<()> {
-        self.0.pieces.cut(text).map(drop)
+        self.0.pieces.split(text).map(drop)
     }
 
     #[cfg(test)]
@@ -274,14 +274,16 @@ impl Tokenizer {
         self.0.eos.as_deref()
     }
 
-    /// Source of the chat template that came with the tokenizer (a folder's `chat_template.jinja` goes before it).
+    /// Source of the chat template that came with the tokenizer (a folder's `chat_template.jinja` goes before
+    /// it).
     pub fn chat_template(&self) -> Option<&str> {
         self.0.chat_template.as_deref()
     }
 }
 
-/// Runs code of the `tokenizers` crate, which panics on some files that are well-formed but make no sense; a broken
-/// file must be an error. Its values are plain data without half-done states that a panic could leave behind.
+/// Runs code of the `tokenizers` crate, which panics on some files that are well-formed but make no sense; a
+/// broken file must be an error. Its values are plain data without half-done states that a panic could leave
+/// behind.
 pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|_| {
         Err("the tokenizer's description makes no sense (the tokenizers crate gave up)".into())

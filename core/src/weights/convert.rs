@@ -1,7 +1,8 @@
-//! Writes a model in the own pre-sharded form ([`crate::checkpoint::ready`]): cut for a degree, quantized or as it is.
+//! Writes a model in the own pre-sharded format ([`crate::checkpoint::ready`]): sharded for a degree,
+//! quantized or as it is.
 //!
-//! Operands are read, cut for every rank and written one after the other, so memory holds one at a time. A converted
-//! model can be converted again: cut for another degree, or merged to one rank.
+//! Operands are read, sharded for every rank and written one after the other, so memory holds one at a time.
+//! A converted model can be converted again: sharded for another degree, or merged to one rank.
 
 use super::{LoadOptions, operand};
 use crate::checkpoint::ready::{MANIFEST, Manifest, Shape, rank_file, stored_as};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct ConvertOptions {
     /// Ranks: 1, 2, 4 or 8.
     pub world: usize,
-    /// Format for products whose binding allows it; none keeps what is stored.
+    /// Format for matmuls whose binding allows it; none keeps what is stored.
     pub quantize: Option<WeightFormat>,
 }
 
@@ -34,12 +35,12 @@ pub struct Converted {
     pub bytes: u64,
 }
 
-/// Writes operands and manifest to `out`, which must exist; configuration and tokenizer are the caller's to copy
-/// ([`crate::checkpoint::copy_companions`]). `progress` hears bytes read so far and in all.
+/// Writes operands and manifest to `out`, which must exist; configuration and tokenizer are the caller's to
+/// copy ([`crate::checkpoint::copy_companions`]). `progress` hears bytes read so far and in all.
 ///
 /// # Errors
-/// `Config` for a degree that is not 1, 2, 4 or 8; `Tensor` where a cut would go through a block or group; what reading
-/// and writing raise.
+/// `Config` for a degree that is not 1, 2, 4 or 8; `Tensor` where a shard boundary lies inside a block or
+/// group; what reading and writing raise.
 pub fn convert(
     files: &ModelFiles,
     spec: &ModelSpec,

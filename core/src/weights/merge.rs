@@ -1,12 +1,16 @@
-//! The way back from shards to the whole operand: the inverse of [`super::shard`]'s cut.
+//! The way back from shards to the whole operand: the inverse of [`super::shard`]'s split.
 
-use super::{Rows, rank_rows};
+use super::{HostMatrix, rank_rows};
 use crate::mem::{GroupBits, WeightFormat};
 use crate::policy::{Binding, Part, Shard};
 use crate::{Error, Result};
 
 /// Joins what all ranks have of an operand; `parts` are the rows of its parts in the whole.
-pub(super) fn merge(shards: &[Rows<'_>], binding: &Binding, parts: &[usize]) -> Result<Rows<'static>> {
+pub(super) fn merge(
+    shards: &[HostMatrix<'_>],
+    binding: &Binding,
+    parts: &[usize],
+) -> Result<HostMatrix<'static>> {
     let Some(first) = shards.first() else { return Err(Error::internal("an operand of no rank")) };
     if let Some(other) = shards.iter().find(|s| s.format != first.format) {
         let what = format!("is {} on one rank and {} on another", first.format, other.format);
@@ -23,12 +27,17 @@ pub(super) fn merge(shards: &[Rows<'_>], binding: &Binding, parts: &[usize]) -> 
     }
 }
 
-fn owned(like: &Rows<'_>, rows: usize, cols: usize, bytes: Vec<u8>) -> Rows<'static> {
-    Rows { name: like.name.clone(), rows, cols, format: like.format, parts: vec![bytes.into()] }
+fn owned(like: &HostMatrix<'_>, rows: usize, cols: usize, bytes: Vec<u8>) -> HostMatrix<'static> {
+    HostMatrix { name: like.name.clone(), rows, cols, format: like.format, parts: vec![bytes.into()] }
 }
 
 /// Part by part, each rank's rows (of a vector: elements).
-fn outputs(shards: &[Rows<'_>], first: &Rows<'_>, parts: &[usize], unit: usize) -> Result<Rows<'static>> {
+fn outputs(
+    shards: &[HostMatrix<'_>],
+    first: &HostMatrix<'_>,
+    parts: &[usize],
+    unit: usize,
+) -> Result<HostMatrix<'static>> {
     let vector = first.rows == 1;
     let size = match (vector, first.format) {
         (true, WeightFormat::Plain(dtype)) => dtype.bytes(),
@@ -53,12 +62,12 @@ fn outputs(shards: &[Rows<'_>], first: &Rows<'_>, parts: &[usize], unit: usize) 
     Ok(owned(first, rows, cols, bytes))
 }
 
-fn short(like: &Rows<'_>, rank: usize) -> Error {
+fn short(like: &HostMatrix<'_>, rank: usize) -> Error {
     Error::tensor(&like.name, format!("rank {rank} has rows of another model's shape"))
 }
 
 /// Row by row, each rank's columns.
-fn columns(shards: &[Rows<'_>], first: &Rows<'_>) -> Result<Rows<'static>> {
+fn columns(shards: &[HostMatrix<'_>], first: &HostMatrix<'_>) -> Result<HostMatrix<'static>> {
     let head = match first.format {
         // A row in one group has its scale in front once.
         WeightFormat::Group(g) if g.size == 0 => g.head(),
@@ -83,7 +92,7 @@ fn columns(shards: &[Rows<'_>], first: &Rows<'_>) -> Result<Rows<'static>> {
             bytes.extend_from_slice(if i == 0 { raw } else { &raw[head..] });
         }
     }
-    let odd = |s: &Rows<'_>| match s.format {
+    let odd = |s: &HostMatrix<'_>| match s.format {
         WeightFormat::Group(g) if g.size > 0 => !s.cols.is_multiple_of(g.size as usize),
         WeightFormat::Group(g) => g.bits == GroupBits::Four && !s.cols.is_multiple_of(2),
         _ => false,

@@ -1,22 +1,22 @@
-//! How stored bytes become operands: read, fuse, reorder, quantize, shard, prepare; and how they are written ready-made
-//! (`convert`).
+//! How stored bytes become operands: read, fuse, reorder, quantize, shard, prepare; and how they are written
+//! ready-made (`convert`).
 //!
-//! One generic loader for every architecture. It walks the resolved bindings in the order in which the model uses
-//! them, so that at any time one operand's sources are touched: peak host memory is one operand above the mapping,
-//! and the source is told to release each tensor's pages when its operand is packed.
+//! One generic loader for every architecture. It walks the resolved bindings in the order in which the model
+//! uses them, so that at any time one operand's sources are touched: peak host memory is one operand above
+//! the mapping, and the source is told to release each tensor's pages when its operand is packed.
 //!
 //! Not here: names (`policy`), formats' codecs (`quant`), layouts (a backend's `prepare_weight`).
 
 pub mod convert;
+mod host_matrix;
 mod merge;
 mod operand;
 mod options;
-mod rows;
 mod shard;
 
+pub use host_matrix::HostMatrix;
+pub(crate) use host_matrix::format_of;
 pub use options::LoadOptions;
-pub use rows::Rows;
-pub(crate) use rows::format_of;
 pub use shard::{rank_rows, shard_sizes};
 
 use crate::Result;
@@ -45,7 +45,8 @@ impl<W> std::fmt::Debug for Operands<W> {
 /// Loads every resolved binding; `progress` hears the bytes read so far and in all.
 ///
 /// # Errors
-/// `Tensor` for element types that cannot be used and blocks that a shard would cut; what reading and packing raise.
+/// `Tensor` for element types that cannot be used and blocks that a shard would split; what reading and
+/// packing raise.
 pub fn load<B: Backend>(
     backend: &B,
     source: &dyn Source,
@@ -93,12 +94,12 @@ fn prepare<B: Backend>(
     backend: &B,
     spec: &ModelSpec,
     binding: &Binding,
-    rows: Rows<'_>,
+    rows: HostMatrix<'_>,
 ) -> Result<Weight<B>> {
     let role = binding.role;
     let used_for = use_of(spec, binding);
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
-    let Rows { rows: count, cols, format, parts, .. } = rows;
+    let HostMatrix { rows: count, cols, format, parts, .. } = rows;
     let info = WeightInfo { name: role.to_string(), rows: count, cols, format, used_for };
     backend.prepare_weight(HostWeight::new(info, parts)?)
 }
@@ -116,7 +117,7 @@ pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
         (Slot::ExpertUp, _) => WeightUse::Experts { count, grain: 1 },
         (Slot::ExpertDown, Shard::Rows { grain }) => WeightUse::Experts { count, grain },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
-        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::KindEmbed, _) => WeightUse::Embedding,
+        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
         (Slot::Up, _) if block.is_some_and(|b| b.mlp.gated) => WeightUse::GatedLinear { grain: 1 },
         _ => WeightUse::Linear { grain: 1 },

@@ -1,10 +1,10 @@
 //! One operand of one rank, however the checkpoint keeps it.
 //!
-//! From tensors: read, reorder, fuse, quantize, cut. Quantization comes before the cut, so the values of a product do not
-//! depend on the degree; a cut that would go through a group is refused. From a converted model: taken as it is, or
-//! merged and cut anew when it was cut for another degree.
+//! From tensors: read, reorder, fuse, quantize, shard. Quantization comes before sharding, so the values of a
+//! matmul do not depend on the degree; a shard boundary inside a group is refused. From a converted model:
+//! taken as it is, or merged and sharded anew when it was sharded for another degree.
 
-use super::{LoadOptions, Rows, merge, shard};
+use super::{HostMatrix, LoadOptions, merge, shard};
 use crate::checkpoint::{Source, TensorInfo};
 use crate::policy::{HeadSpec, ModelSpec, Part, Resolved, Slot};
 use crate::quant::plain;
@@ -14,12 +14,12 @@ use std::borrow::Cow;
 /// Values at the start of a tensor that are looked at: a block of any format.
 const CHECKED: usize = 256;
 
-/// The whole operand of a role, before any cut.
+/// The whole operand of a role, before sharding.
 pub(super) enum Whole<'a> {
     /// Made from tensors.
-    Rows(Rows<'a>),
+    Matrix(HostMatrix<'a>),
     /// What the ranks of a converted model have.
-    Shards(Vec<Rows<'a>>),
+    Shards(Vec<HostMatrix<'a>>),
 }
 
 /// Reads a role's operand once for all ranks.
@@ -33,7 +33,7 @@ pub(super) fn read<'a>(
     let name = role.to_string();
     if let Some(ready) = source.ready(&name)? {
         let shards = ready.into_iter().map(|r| {
-            let rows = Rows {
+            let rows = HostMatrix {
                 name: name.clone(),
                 rows: r.rows,
                 cols: r.cols,
@@ -62,11 +62,11 @@ pub(super) fn read<'a>(
         _ => rows,
     };
     let rows = if role.is_vector() { rows.into_f32()? } else { requantized(rows, one, options)? };
-    Ok(Whole::Rows(rows))
+    Ok(Whole::Matrix(rows))
 }
 
 /// A binding's sources as one operand, reordered and fused.
-fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Rows<'a>> {
+fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<HostMatrix<'a>> {
     let binding = &one.binding;
     let mut sources = Vec::with_capacity(one.tensors.len());
     for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
@@ -76,19 +76,20 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Rows<'a>> {
             // All experts in one tensor: their rows one below the other.
             (Slot::ExpertUp | Slot::ExpertDown, [experts, rows, cols]) => {
                 let shape = vec![experts.saturating_mul(*rows), *cols];
-                Rows::new(&TensorInfo { shape, ..(*tensor).clone() }, bytes, binding.role.part)?
+                HostMatrix::new(&TensorInfo { shape, ..(*tensor).clone() }, bytes, binding.role.part)?
             }
-            _ => Rows::new(tensor, bytes, binding.role.part)?,
+            _ => HostMatrix::new(tensor, bytes, binding.role.part)?,
         };
         if binding.transposed {
             rows = rows.transposed()?;
         }
         sources.push(rows.reordered(from.order)?);
     }
-    Rows::fuse(sources)?.reordered(binding.order)
+    HostMatrix::fuse(sources)?.reordered(binding.order)
 }
 
-/// Refuses a tensor that begins with nothing but NaN: a model of such weights draws its first token for ever.
+/// Refuses a tensor that begins with nothing but NaN: a model of such weights samples its first token for
+/// ever.
 fn has_numbers(tensor: &TensorInfo, bytes: &[u8]) -> Result<()> {
     let count = tensor.elements().min(CHECKED);
     let Some(start) = tensor.stored.bytes(count).and_then(|len| bytes.get(..len)) else { return Ok(()) };
@@ -104,7 +105,7 @@ fn has_numbers(tensor: &TensorInfo, bytes: &[u8]) -> Result<()> {
 }
 
 /// In the format that the options ask for, where the binding allows it.
-fn requantized<'a>(rows: Rows<'a>, one: &Resolved<'_>, options: LoadOptions) -> Result<Rows<'a>> {
+fn requantized<'a>(rows: HostMatrix<'a>, one: &Resolved<'_>, options: LoadOptions) -> Result<HostMatrix<'a>> {
     match options.quantize {
         Some(format) if one.binding.quantize => rows.into_format(format),
         _ => Ok(rows),
@@ -115,7 +116,7 @@ impl Whole<'_> {
     /// Bytes of the checkpoint that it was made from.
     pub(super) fn bytes_read(&self, one: &Resolved<'_>) -> u64 {
         match self {
-            Whole::Rows(_) => {
+            Whole::Matrix(_) => {
                 one.tensors.iter().map(|t| t.stored.bytes(t.elements()).unwrap_or(0) as u64).sum()
             }
             Whole::Shards(all) => all.iter().flat_map(|r| &r.parts).map(|p| p.len() as u64).sum(),
@@ -128,11 +129,12 @@ impl Whole<'_> {
         spec: &ModelSpec,
         one: &Resolved<'_>,
         options: LoadOptions,
-    ) -> Result<Rows<'_>> {
+    ) -> Result<HostMatrix<'_>> {
         let LoadOptions { rank, world, .. } = options;
-        let parts = |rows: &Rows<'_>| spec.parts(&one.binding.role).unwrap_or_else(|| vec![rows.outputs()]);
+        let parts =
+            |rows: &HostMatrix<'_>| spec.parts(&one.binding.role).unwrap_or_else(|| vec![rows.outputs()]);
         match self {
-            Whole::Rows(rows) => shard::cut(rows.borrowed(), &one.binding, &parts(rows), options),
+            Whole::Matrix(rows) => shard::shard(rows.borrowed(), &one.binding, &parts(rows), options),
             Whole::Shards(all) if all.len() == world => match all.get(rank) {
                 Some(rows) => Ok(rows.borrowed()),
                 None => Err(Error::config("rank", rank, format!("below {world}"))),
@@ -140,16 +142,16 @@ impl Whole<'_> {
             Whole::Shards(all) => {
                 let Some(first) = all.first() else { return Err(Error::internal("an operand of no rank")) };
                 let merged = merge::merge(all, &one.binding, &parts(first))?;
-                shard::cut(merged, &one.binding, &parts(first), options)
+                shard::shard(merged, &one.binding, &parts(first), options)
             }
         }
     }
 }
 
-impl Rows<'_> {
+impl HostMatrix<'_> {
     /// The same rows, their bytes borrowed.
-    pub(super) fn borrowed(&self) -> Rows<'_> {
+    pub(super) fn borrowed(&self) -> HostMatrix<'_> {
         let parts = self.parts.iter().map(|p| Cow::Borrowed(p.as_ref())).collect();
-        Rows { name: self.name.clone(), rows: self.rows, cols: self.cols, format: self.format, parts }
+        HostMatrix { name: self.name.clone(), rows: self.rows, cols: self.cols, format: self.format, parts }
     }
 }

@@ -6,7 +6,7 @@ use crate::mem::WeightFormat;
 /// What the loader may do on the way.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadOptions {
-    /// Format for products whose binding allows it; none keeps what is stored.
+    /// Format for matmuls whose binding allows it; none keeps what is stored.
     pub quantize: Option<WeightFormat>,
     /// This rank.
     pub rank: usize,

@@ -1,18 +1,21 @@
 //! Which rows and columns a rank owns.
 //!
-//! [`shard_sizes`] is DeepSpeed's published rule (whole KV heads, whole grains, near-even), kept as a pure function
-//! because checkpoints cut by it exist. Loading uses [`rank_rows`] for outputs and whole *leaves* of the sum for inputs
-//! ([`leaf_bounds`]), so that ranks of degree 2, 4 and 8 compute the very leaf sums of the unsharded product.
+//! [`shard_sizes`] is DeepSpeed's published rule (whole KV heads, whole grains, near-even), kept as a pure
+//! function because checkpoints sharded by it exist. Loading uses [`rank_rows`] for outputs and whole
+//! *leaves* of the sum for inputs ([`leaf_bounds`]), so that ranks of degree 2, 4 and 8 compute the very leaf
+//! sums of the unsharded matmul.
 
-use super::{LoadOptions, Rows};
+use super::{HostMatrix, LoadOptions};
 use crate::numerics::{LEAVES, leaf_bounds};
 use crate::policy::{Binding, Part, Shard};
 use crate::{Error, Result};
 use std::ops::Range;
 
-/// Rows per rank: in KV-head mode whole heads, else whole grains with the tail on the last rank, else near-even.
+/// Rows per rank: in KV-head mode whole heads, else whole grains with the tail on the last rank, else
+/// near-even.
 ///
-/// `kv_heads` applies when it divides `total` and `name` is no feed-forward, head or expert layer. Shards always tile.
+/// `kv_heads` applies when it divides `total` and `name` is no feed-forward, head or expert layer. Shards
+/// always tile.
 pub fn shard_sizes(total: usize, tp: usize, name: &str, kv_heads: Option<usize>, grain: usize) -> Vec<usize> {
     const NOT_ATTENTION: [&str; 6] = ["mlp", "gate_proj", "up_proj", "down_proj", "w1", "w2"];
     let plain = NOT_ATTENTION.iter().any(|p| name.contains(p))
@@ -40,13 +43,14 @@ pub fn rank_rows(total: usize, unit: usize, rank: usize, world: usize) -> Range<
     start..start + sizes[rank]
 }
 
-/// Cuts a fused operand for the rank; `parts` are the rows of q, k, v or of gate, up, each cut for itself.
-pub(super) fn cut<'a>(
-    rows: Rows<'a>,
+/// Shards a fused operand for the rank; `parts` are the rows of q, k, v or of gate, up, each sharded for
+/// itself.
+pub(super) fn shard<'a>(
+    rows: HostMatrix<'a>,
     binding: &Binding,
     parts: &[usize],
     options: LoadOptions,
-) -> Result<Rows<'a>> {
+) -> Result<HostMatrix<'a>> {
     let LoadOptions { rank, world, .. } = options;
     if world == 1 {
         return Ok(rows);

@@ -23,8 +23,8 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches const-initialised thread-locals only,
-// which never allocate.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches const-initialised
+// thread-locals only, which never allocate.
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Meter {
     }
 }
 
-/// Runs `work` and tells how many bytes it had allocated at most, beyond what was live before.
+/// Runs `work` and returns how many bytes it had allocated at most, beyond what was live before.
 pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -61,7 +61,7 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (out, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// Runs `work` and tells how many bytes it had allocated at most, and how many it left allocated.
+/// Runs `work` and returns how many bytes it had allocated at most, and how many it left allocated.
 pub fn peak_and_left<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let before = LIVE.get();
     let (out, peak) = peak(work);

@@ -1,4 +1,4 @@
-//! Small valid files, made in memory: what hostile ones and fuzz cases are cut from.
+//! Small valid files, made in memory: what hostile ones and fuzz cases are made from.
 #![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 use engraft_core::{

@@ -1,4 +1,4 @@
-//! PyTorch files made in memory: a writer of pickles, of stored zip archives and of the older form.
+//! PyTorch files made in memory: a writer of pickles, of stored zip archives and of the older format.
 #![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 /// A pickle in the making, opcode by opcode.
@@ -125,7 +125,7 @@ pub fn archive(pickle: &[u8], storages: &[(&str, &[u8])]) -> Vec<u8> {
     zip(&members)
 }
 
-/// The form before version 1.6; storages come with their element counts.
+/// The format before version 1.6; storages come with their element counts.
 pub fn legacy(object: &[u8], storages: &[(&str, i64, &[u8])]) -> Vec<u8> {
     let magic = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
     let mut out = magic.to_vec();

@@ -47,12 +47,12 @@ pub struct CudaName {
     pub index: u16,
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
-    /// Folder that keeps compiled kernels from start to start; none: every start compiles. By default `engraft/kernels` in the
-    /// user's cache folder, where there is one.
+    /// Folder that keeps compiled kernels from start to start; none: every start compiles. By default
+    /// `engraft/kernels` in the user's cache folder, where there is one.
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
-    /// NVIDIA's cuBLASLt for products of many rows in mode `Fast`.
+    /// NVIDIA's cuBLASLt for matmuls of many rows in mode `Fast`.
     pub cublaslt: Option<PathBuf>,
     /// Let no kernel begin before the one before it has ended (no dependent launch).
     pub in_order: bool,
@@ -158,8 +158,8 @@ impl std::fmt::Display for BackendName {
 }
 
 impl BackendName {
-    /// Whether activations take the element type of the checkpoint's weights unless the user names one: on devices that
-    /// multiply 16-bit numbers faster, where bits need not be the CPU's.
+    /// Whether activations take the element type of the checkpoint's weights unless the user names one: on
+    /// devices that multiply 16-bit numbers faster, where bits need not be the CPU's.
     pub(crate) fn takes_stored_dtype(&self) -> bool {
         match self {
             BackendName::Cpu => false,

@@ -1,9 +1,7 @@
 //! What goes through the channel between handles and the engine's thread.
 
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{
-    Captured, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pooling, Request,
-};
+use engraft_core::engine::{Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Pooling, Request};
 use engraft_core::inject::InjectionPlan;
 use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
@@ -57,30 +55,30 @@ pub struct ModelInfo {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A token was drawn.
+    /// A token was sampled.
     Token(u32),
     /// What the request's [`engraft_core::engine::Want`] asked to keep; comes before `Finished`.
-    Captured(Box<Captured>),
+    Kept(Box<Kept>),
     /// The last event.
     Finished(Finish),
 }
 
 /// What a request is held against before it goes through the channel.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct Limits {
     pub spec: ModelSpec,
     pub config: EngineConfig,
 }
 
 /// What the thread says once the model is loaded.
-pub(super) type Ready = (ModelInfo, Terms);
+pub(super) type Ready = (ModelInfo, Limits);
 
 /// One result per text, image or sequence.
 pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
 
 /// What a handle asks of the engine's thread.
 pub(super) enum Command {
-    Submit { key: u64, request: Request, events: UnboundedSender<Told> },
+    Submit { key: u64, request: Request, events: UnboundedSender<TimedEvent> },
     Cancel { key: u64 },
     Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Reply<Encoded> },
     EncodeImages { images: Vec<Vec<f32>>, all_layers: bool, reply: Reply<Encoded> },
@@ -92,12 +90,12 @@ pub(super) enum Command {
 }
 
 /// An event on its way, with the time at which the engine sent it: whoever reads may be late.
-pub(super) struct Told {
+pub(super) struct TimedEvent {
     pub at: Instant,
     pub event: Result<Event>,
 }
 
-impl Told {
+impl TimedEvent {
     pub fn now(event: Result<Event>) -> Self {
         Self { at: Instant::now(), event }
     }

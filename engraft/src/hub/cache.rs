@@ -1,11 +1,13 @@
-//! The cache that Hugging Face's programs share: where a repository's files lie once any of them has fetched it.
+//! The cache that Hugging Face's programs share: where a repository's files lie once any of them has fetched
+//! it.
 //!
-//! `models--ORG--NAME/refs/main` holds a commit, `snapshots/COMMIT/` the files. Only looked at, never written; works in
-//! builds without the hub's client, too.
+//! `models--ORG--NAME/refs/main` holds a commit, `snapshots/COMMIT/` the files. Only looked at, never
+//! written; works in builds without the hub's client, too.
 
 use std::path::{Path, PathBuf};
 
-/// The snapshot of repository `id` (`ORG/NAME`, or with `@REVISION`) in `cache`, if it has weights and a configuration.
+/// The snapshot of repository `id` (`ORG/NAME`, or with `@REVISION`) in `cache`, if it has weights and a
+/// configuration.
 pub fn snapshot(cache: &Path, id: &str) -> Option<PathBuf> {
     let (id, revision) = id.split_once('@').unwrap_or((id, "main"));
     let home = cache.join(format!("models--{}", id.replace('/', "--")));
@@ -26,8 +28,8 @@ fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Whether a snapshot has what a model needs; another program may have fetched only parts. Shards that an index names must
-/// all be there.
+/// Whether a snapshot has what a model needs; another program may have fetched only parts. Shards that an
+/// index names must all be there.
 pub fn complete(folder: &Path) -> bool {
     let there = |name: &str| folder.join(name).exists();
     if !there("config.json") {

@@ -1,4 +1,5 @@
-//! Models from the Hugging Face hub, through its cache: what is there is used without a question to the network.
+//! Models from the Hugging Face hub, through its cache: what is there is used without a question to the
+//! network.
 
 use crate::hub_cache::complete;
 use engraft_core::{Error, Result};
@@ -18,7 +19,8 @@ const WANTED: [&str; 6] = [
 /// What is fetched where there are no safetensors.
 const OLDER: [&str; 2] = ["pytorch_model*.bin", "pytorch_model.bin.index.json"];
 
-/// The local folder of repository `id` (`organisation/name`, or with `@revision`): from the cache, else downloaded into it.
+/// The local folder of repository `id` (`organisation/name`, or with `@revision`): from the cache, else
+/// downloaded into it.
 ///
 /// # Errors
 /// `Io` with what the hub's client says (no such repository, no network, no permission).

@@ -41,13 +41,13 @@ async function load() {
 async function answer() {
   const given = at('prompt').value;
   at('given').textContent = given;
-  at('drawn').textContent = '';
+  at('sampled').textContent = '';
   [running, go_on] = [true, true];
   at('go').textContent = 'Stop';
   document.body.dataset.state = 'running';
   let [pieces, first] = [0, 0];
   const on_text = (text) => {
-    at('drawn').append(text);
+    at('sampled').append(text);
     const now = performance.now();
     if (pieces === 0) first = now;
     pieces += 1;
@@ -56,8 +56,8 @@ async function answer() {
   };
   const [tokens, temperature, seed] = ['tokens', 'temperature', 'seed'].map((id) => Number(at(id).value));
   try {
-    const drawn = await session.generate(given, tokens, temperature, seed, on_text);
-    document.body.dataset.drawn = drawn;
+    const sampled = await session.generate(given, tokens, temperature, seed, on_text);
+    document.body.dataset.sampled = sampled;
     document.body.dataset.state = 'done';
   } finally {
     running = false;

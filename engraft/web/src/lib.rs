@@ -1,8 +1,8 @@
 //! The engine in a page: one model, one text at a time.
 //!
-//! The page fetches a model's files and hands their bytes over; [`Session::generate`] calls back with every piece of text.
-//! Nothing blocks: reads from the device are awaited, and the page stays alive between steps. Not here: the page itself
-//! (`page/`), the glue between it and this (`bind`).
+//! The page fetches a model's files and hands their bytes over; [`Session::generate`] calls back with every
+//! piece of text. Nothing blocks: reads from the device are awaited, and the page stays alive between steps.
+//! Not here: the page itself (`page/`), the glue between it and this (`bind`).
 
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{TokenizerFiles, open_bytes};
@@ -57,8 +57,9 @@ impl Session {
         self.device.clone()
     }
 
-    /// Continues `prompt` by at most `tokens` tokens. `on_text` is called with every piece of text; when it returns
-    /// `false` the text ends. Gives the number of tokens drawn.
+    /// Continues `prompt` by at most `tokens` tokens. `on_text` is called with every piece of text; when it
+    /// returns
+    /// `false` the text ends. Gives the number of tokens sampled.
     ///
     /// # Errors
     /// For prompts that are too long and options out of range; when the device is lost.
@@ -111,7 +112,7 @@ impl Session {
         go_on: &mut dyn FnMut(&str) -> bool,
     ) -> Result<u32> {
         let ids = self.tokenizer.encode(prompt, true)?;
-        let mut pieces = self.tokenizer.stream();
+        let mut pieces = self.tokenizer.decode_stream();
         pieces.prime(&ids)?;
         let stop_ids = self.stop_ids.clone();
         let id = self.engine.put(Request {
@@ -121,11 +122,11 @@ impl Session {
             stop_ids,
             ..Request::default()
         })?;
-        let (mut out, mut drawn) = (Vec::new(), 0);
+        let (mut out, mut sampled) = (Vec::new(), 0);
         while !self.engine.is_idle() {
             self.engine.step_async(&mut out).await?;
             for token in out.iter().filter(|o| o.id == id).filter_map(|o| o.token) {
-                drawn += 1;
+                sampled += 1;
                 let end = self.stop_ids.contains(&token);
                 if !end && !go_on(&pieces.push(token)?) {
                     self.engine.cancel(id)?;
@@ -136,6 +137,6 @@ impl Session {
         if !rest.is_empty() {
             go_on(&rest);
         }
-        Ok(drawn)
+        Ok(sampled)
     }
 }

@@ -11,7 +11,7 @@ pub const CHUNK: u32 = 64;
 pub const MOST_COLUMNS: u32 = 512;
 /// Query heads of one block.
 const HEADS: u32 = 4;
-/// Bytes of shared memory of a head beside its query row (`OfHead`).
+/// Bytes of shared memory of a head next to its query row (`OfHead`).
 const OF_HEAD: u32 = (CHUNK + 4) * 4;
 
 /// Bytes of shared memory that the heads of a block share (`Staged`).
@@ -27,7 +27,7 @@ pub fn most_shared(kv_elem: Elem, k_dim: u32) -> u64 {
     u64::from(staged(kv_elem)) + rows
 }
 
-/// How scores are formed and what is seen.
+/// How scores are computed and what is seen.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Scores {
@@ -52,7 +52,8 @@ impl Scores {
     pub const CAPPED: u32 = 4;
 }
 
-/// Scratch of a walk that is split over blocks: per (token, head, chunk) the chunk's maximum, sum and output, f32.
+/// Scratch of a walk that is split over blocks: per (token, head, chunk) the chunk's maximum, sum and output,
+/// f32.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 pub struct Split {
@@ -71,8 +72,8 @@ impl Split {
         sizes.iter().fold(u64::from(tokens), |all, size| all.saturating_mul(u64::from(*size)))
     }
 
-    /// How a step of `tokens` rows of up to `max_keys` keys is split (no bit depends on it); none where rows and heads fill
-    /// a large device anyway, or where there is little to split.
+    /// How a step of `tokens` rows of up to `max_keys` keys is split (no bit depends on it); none where rows
+    /// and heads fill a large device anyway, or where there is little to split.
     pub fn plan(tokens: u32, kv_heads: u32, max_keys: u32, parts: u64) -> Split {
         /// Blocks that fill a large device a few times over.
         const BLOCKS: u32 = 1024;

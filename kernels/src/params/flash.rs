@@ -1,6 +1,8 @@
-//! Attention on tensor cores, over pages and over plain rows: `cuda/flash.cu`; many queries on Hopper: `cuda/flashw.90a.cu`.
+//! Attention on tensor cores, over pages and over plain rows: `cuda/flash.cu`; many queries on Hopper:
+//! `cuda/flashw.90a.cu`.
 //!
-//! Mode `Invariant`: a row's bits do not depend on which kernel takes its sequence, on the chunking or on the paging.
+//! Mode `Invariant`: a row's bits do not depend on which kernel takes its sequence, on the chunking or on the
+//! paging.
 
 use super::attention::Scores;
 use super::kv::{KvView, PageTable};
@@ -33,7 +35,7 @@ pub fn supports(elem: Elem, kv_elem: Elem, k_dim: u32, v_dim: u32) -> Result<(),
     }
 }
 
-/// Whether Hopper has a kernel of its own for heads of this width, beside those that [`supports`] speaks of.
+/// Whether Hopper has a kernel of its own for heads of this width, next to those that [`supports`] speaks of.
 pub fn has_hopper(width: u32) -> bool {
     matches!(width, 64 | 128)
 }
@@ -41,15 +43,16 @@ pub fn has_hopper(width: u32) -> bool {
 /// Bytes of static shared memory of [`Flash::split`]'s kernels, as compiled.
 const SPLIT_STATIC: u32 = 4864;
 
-/// Shared memory that a block of these kernels has at most for heads of this width, in bytes: less on a device, and they do
-/// not run there.
+/// Shared memory that a block of these kernels has at most for heads of this width, in bytes: less on a
+/// device, and they do not run there.
 pub fn most_shared(width: u32) -> u32 {
     let kv = KvView { k_dim: width, v_dim: width, ..KvView::default() };
     let p = Flash { kv, ..Flash::zeroed() };
     p.shared(WHOLE_ROWS).max(p.shared(SPLIT_ROWS) + SPLIT_STATIC)
 }
 
-/// Attention: first [`Flash::whole`], then, for the sequences of few queries, [`Flash::split`] and [`Flash::merge`].
+/// Attention: first [`Flash::whole`], then, for the sequences of few queries, [`Flash::split`] and
+/// [`Flash::merge`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Flash {
@@ -57,7 +60,8 @@ pub struct Flash {
     pub q: MatView,
     /// `[tokens, heads * v_dim]`.
     pub out: MatView,
-    /// Keys and values in pages; with `page_size` 0 the first element of matrices `[tokens, kv_heads * width]`.
+    /// Keys and values in pages; with `page_size` 0 the first element of matrices
+    /// `[tokens, kv_heads * width]`.
     pub kv: KvView,
     /// Elements from row to row of such a matrix of keys.
     pub k_pitch: u64,
@@ -103,7 +107,7 @@ fn merge_entry(elem: Elem) -> String {
 }
 
 /// The entries for operands of this type and heads of this width: with pages all three, without them whole
-/// sequences alone; with `hopper` its own beside them, where it has one.
+/// sequences alone; with `hopper` its own next to them, where it has one.
 pub fn entries(elem: Elem, width: u32, pages: bool, hopper: bool) -> Vec<String> {
     let mut all = vec![entry("whole", elem, width)];
     if pages {
@@ -163,14 +167,15 @@ impl Flash {
         )
     }
 
-    /// The same by Hopper's kernel (`cuda/flashw.90a.cu`), in an order of its own (mode `Fast`); none for other widths than 64
-    /// and 128.
+    /// The same by Hopper's kernel (`cuda/flashw.90a.cu`), in an order of its own (mode `Fast`); none for
+    /// other widths than 64 and 128.
     pub fn whole_on_hopper(&self, max_queries: u32) -> Option<Launch> {
         let width = self.kv.k_dim;
         let group = self.heads / self.kv.kv_heads.max(1);
         let entry = hopper_entry(self.elem, width);
         let grid = [max_queries.saturating_mul(group).div_ceil(HOPPER_ROWS), self.kv.kv_heads, self.seqs];
-        // Queries and four stages of keys and values, two barriers a stage, room to begin at a multiple of 1024.
+        // Queries and four stages of keys and values, two barriers a stage, room to begin at a multiple of
+        // 1024.
         let shared_bytes = 10 * (CHUNK * width * 2) + 64 + 1024;
         has_hopper(width).then(|| Launch { shared_bytes, ..launch(&entry, grid, [384, 1, 1]) })
     }

@@ -1,17 +1,19 @@
-//! Products on tensor cores with packed weights ([`crate::pack`]): `cuda/gemm.cuh`, `gemm.cu`, `gemmq.cu`.
+//! Matmuls on tensor cores with packed weights ([`crate::pack`]): `cuda/gemm.cuh`, `gemm.cu`, `gemmq.cu`.
 //!
-//! Mode `Invariant`: a row's bits depend on x, the weight and where the leaves begin, never on the number of rows. Whoever
-//! asks [`supports`] before anything else gets a launch for every number of rows.
+//! Mode `Invariant`: a row's bits depend on x, the weight and where the leaves begin, never on the number of
+//! rows. Whoever asks [`supports`] before anything else gets a launch for every number of rows.
 //!
-//! Mode `Fast`, Hopper alone: many rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`] gives a launch. The
-//! weight is packed alike; x is read through a tensor map, which the driver's host code encodes from an [`XMap`].
+//! Mode `Fast`, Hopper alone: many rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`]
+//! gives a launch. The weight is packed alike; x is read through a tensor map, which the driver's host code
+//! encodes from an [`XMap`].
 
 use super::{Activation, Elem, Format, MatView};
 use crate::Launch;
-use crate::pack::{Form, Layout, UNIT};
+use crate::pack::{Encoding, Layout, UNIT};
 use bytemuck::{Pod, Zeroable};
 
-/// What follows the sum and the bias; the sum is rounded to the output's type in between, as separate ops would.
+/// What follows the sum and the bias; the sum is rounded to the output's type in between, as separate ops
+/// would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Then {
     /// The sum itself.
@@ -43,7 +45,7 @@ pub struct Gemm {
     units: u32,
     group_units: u32,
     groups: u32,
-    form: u32,
+    encoding: u32,
     elem: Elem,
     elem_out: Elem,
     gated: u32,
@@ -57,22 +59,22 @@ const ACT: u32 = 1;
 const ADD: u32 = 2;
 const GATE: u32 = 3;
 
-/// Number of a form, as `launch` reads it.
-const fn number(form: Form) -> u32 {
-    match form {
-        Form::Plain => 0,
-        Form::Bytes { offset } => 1 + offset as u32,
-        Form::Nibbles { offset } => 3 + offset as u32,
-        Form::Fives { offset } => 5 + offset as u32,
+/// Number of an encoding, as `launch` reads it.
+const fn number(encoding: Encoding) -> u32 {
+    match encoding {
+        Encoding::Plain => 0,
+        Encoding::Bytes { offset } => 1 + offset as u32,
+        Encoding::Nibbles { offset } => 3 + offset as u32,
+        Encoding::Fives { offset } => 5 + offset as u32,
     }
 }
 
-/// Names of the forms in entries.
+/// Names of the encodings in entries.
 const NAMES: [&str; 7] = ["", "int8", "int8a", "int4", "int4a", "int5", "int5a"];
 
-/// Whether there is a kernel for x and outputs of these types, a weight `[n, k]` of this format, with groups of `group`
-/// values (0: a row; only own formats), for every number of rows. Rows of x may begin anywhere; they are read fastest where
-/// they begin at multiples of 16 bytes.
+/// Whether there is a kernel for x and outputs of these types, a weight `[n, k]` of this format, with groups
+/// of `group` values (0: a row; only own formats), for every number of rows. Rows of x may begin anywhere;
+/// they are read fastest where they begin at multiples of 16 bytes.
 ///
 /// # Errors
 /// Why not.
@@ -102,26 +104,26 @@ pub fn supports(
 }
 
 /// Numbers of rows of the tiles of the kernels, smallest first.
-const PLAIN_CUTS: [&str; 6] = ["n8", "n16", "n32", "n64", "small", "wide"];
-const PACKED_CUTS: [&str; 3] = ["n8", "n32", "wide"];
+const PLAIN_TILINGS: [&str; 6] = ["n8", "n16", "n32", "n64", "small", "wide"];
+const PACKED_TILINGS: [&str; 3] = ["n8", "n32", "wide"];
 
 /// The entry of a kernel, by its tile.
-fn entry(form: u32, cut: &str, elem: Elem) -> String {
-    match form {
-        0 => format!("gemm_{cut}_{}", elem.name()),
-        form => format!("gemmq_{cut}_{}_{}", elem.name(), NAMES[form.min(6) as usize]),
+fn entry(encoding: u32, tiling: &str, elem: Elem) -> String {
+    match encoding {
+        0 => format!("gemm_{tiling}_{}", elem.name()),
+        encoding => format!("gemmq_{tiling}_{}_{}", elem.name(), NAMES[encoding.min(6) as usize]),
     }
 }
 
-/// The entries of weights of this form: one per tile, that of a launch by its rows.
-pub fn entries(form: Form, elem: Elem) -> impl Iterator<Item = String> {
-    let cuts: &[&str] = if form == Form::Plain { &PLAIN_CUTS } else { &PACKED_CUTS };
-    cuts.iter().map(move |cut| entry(number(form), cut, elem))
+/// The entries of weights of this encoding: one per tile, that of a launch by its rows.
+pub fn entries(encoding: Encoding, elem: Elem) -> impl Iterator<Item = String> {
+    let tilings: &[&str] = if encoding == Encoding::Plain { &PLAIN_TILINGS } else { &PACKED_TILINGS };
+    tilings.iter().map(move |tiling| entry(number(encoding), tiling, elem))
 }
 
 /// The name that stands for all of [`entries`] in reports: `gemmq_*_bf16_int8`.
-pub fn name(form: Form, elem: Elem) -> String {
-    entry(number(form), "*", elem)
+pub fn name(encoding: Encoding, elem: Elem) -> String {
+    entry(number(encoding), "*", elem)
 }
 
 /// Rows of a block of Hopper's kernels.
@@ -136,8 +138,8 @@ pub fn boxed_entries(elem: Elem) -> [String; 2] {
     BOXED_ROWS.map(|rows| boxed_entry(rows, elem))
 }
 
-/// First unit of every leaf of a sum over `k`, and the end: the contract's halving in grains of whole units. A grain that is
-/// no multiple of 64 counts as 64.
+/// First unit of every leaf of a sum over `k`, and the end: the contract's halving in grains of whole units.
+/// A grain that is no multiple of 64 counts as 64.
 pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
     fn halve(
         start: usize,
@@ -177,7 +179,7 @@ pub struct XMap {
     pub elem: Elem,
 }
 
-/// A product by Hopper's kernel: parameters without their map yet, what the map says, the launch.
+/// A matmul by Hopper's kernel: parameters without their map yet, what the map says, the launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxedLaunch {
     /// Parameters; `map` is to be filled in.
@@ -201,9 +203,9 @@ pub struct Boxed {
 /// Rows up to which Hopper's kernel leaves most of a device idle.
 const BOXED_ABOVE: u32 = 128;
 
-/// How a launch cuts the outputs: tiles of 16 and rows of a block, threads, shared memory.
+/// How a launch tiles the outputs: tiles of 16 and rows of a block, threads, shared memory.
 #[derive(Debug, Clone, Copy)]
-struct Cut {
+struct Tiling {
     name: &'static str,
     tiles: u32,
     rows: u32,
@@ -212,7 +214,7 @@ struct Cut {
 }
 
 impl Gemm {
-    /// A product; `layout` as [`supports`] gave it, `grain` the weight's (see [`leaves`]).
+    /// A matmul; `layout` as [`supports`] gave it, `grain` the weight's (see [`leaves`]).
     pub fn new(layout: &Layout, grain: usize, elem: Elem, elem_out: Elem, then: Then) -> Self {
         let (then, act) = match then {
             Then::Nothing => (NOTHING, Activation::NONE),
@@ -226,7 +228,7 @@ impl Gemm {
             units: layout.units() as u32,
             group_units: layout.group_units() as u32,
             groups: layout.groups() as u32,
-            form: number(layout.form),
+            encoding: number(layout.encoding),
             elem,
             elem_out,
             gated: u32::from(layout.gated),
@@ -242,7 +244,7 @@ impl Gemm {
         let rows = self.x.rows;
         // The large tile only where it gives most SMs of a large device a block.
         let large = u64::from(self.n.div_ceil(128)) * u64::from(rows.div_ceil(128)) >= 96;
-        let name = match (self.form > 0, rows) {
+        let name = match (self.encoding > 0, rows) {
             (_, 0..=8) => "n8",
             (false, 9..=16) => "n16",
             (_, 9..=32) => "n32",
@@ -250,21 +252,21 @@ impl Gemm {
             (false, _) if !large => "small",
             _ => "wide",
         };
-        let cuts = self.cuts();
-        self.launch_by(cuts.iter().find(|cut| cut.name == name).unwrap_or(&cuts[0]))
+        let tilings = self.tilings();
+        self.launch_by(tilings.iter().find(|tiling| tiling.name == name).unwrap_or(&tilings[0]))
     }
 
-    /// The launches of all kernels that this product can take: all give the same bits, at different speed.
+    /// The launches of all kernels that this matmul can take: all give the same bits, at different speed.
     pub fn choices(&self) -> Vec<Launch> {
-        self.cuts().iter().map(|cut| self.launch_by(cut)).collect()
+        self.tilings().iter().map(|tiling| self.launch_by(tiling)).collect()
     }
 
-    /// The same product by Hopper's kernel, in an order of its own (mode `Fast`); none for few rows, for quantized weights,
-    /// and where rows of x do not begin at multiples of 16 bytes.
+    /// The same matmul by Hopper's kernel, in an order of its own (mode `Fast`); none for few rows, for
+    /// quantized weights, and where rows of x do not begin at multiples of 16 bytes.
     pub fn boxed(&self) -> Option<BoxedLaunch> {
         let blocks = u64::from(self.n.div_ceil(128)) * u64::from(self.x.rows.div_ceil(256));
         let rows = if blocks >= 96 { 256 } else { 128 };
-        let fits = self.form == 0 && (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
+        let fits = self.encoding == 0 && (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
         (fits && self.x.rows > BOXED_ABOVE).then(|| self.boxed_by(rows))
     }
 
@@ -293,16 +295,16 @@ impl Gemm {
         BoxedLaunch { params: Boxed { gemm: *self, ..Boxed::zeroed() }, map, launch }
     }
 
-    fn launch_by(&self, cut: &Cut) -> Launch {
-        let entry = entry(self.form, cut.name, self.elem);
-        let grid = [self.n.div_ceil(16).div_ceil(cut.tiles), self.x.rows.div_ceil(cut.rows), 1];
-        Launch { entry, grid, block: [cut.threads, 1, 1], shared_bytes: cut.shared }
+    fn launch_by(&self, tiling: &Tiling) -> Launch {
+        let entry = entry(self.encoding, tiling.name, self.elem);
+        let grid = [self.n.div_ceil(16).div_ceil(tiling.tiles), self.x.rows.div_ceil(tiling.rows), 1];
+        Launch { entry, grid, block: [tiling.threads, 1, 1], shared_bytes: tiling.shared }
     }
 
-    /// The kernels of this form; figures as in the tables of `gemm.cu` and `gemmq.cu`.
-    fn cuts(&self) -> Vec<Cut> {
+    /// The kernels of this encoding; figures as in the tables of `gemm.cu` and `gemmq.cu`.
+    fn tilings(&self) -> Vec<Tiling> {
         // Bytes of 32 values in a tile, of a group's scales in a tile; halves of a skinny stage.
-        let (half, scales, halves): (u32, u32, u32) = match self.form {
+        let (half, scales, halves): (u32, u32, u32) = match self.encoding {
             0 => (1024, 0, 1),
             1 => (512, 32, 1),
             2 => (512, 64, 1),
@@ -315,25 +317,25 @@ impl Gemm {
         let board = |tiles: u32, rows: u32| rows * (16 * tiles + 4) * 4;
         let skinny = |name: &'static str, warps: u32, tiles: u32, rows: u32, stages: u32| {
             let ring = stages * warps * halves * (tiles * (half + scales) + rows * 64);
-            Cut { name, tiles, rows, threads: 32 * warps, shared: ring.max(8 * board(tiles, rows)) }
+            Tiling { name, tiles, rows, threads: 32 * warps, shared: ring.max(8 * board(tiles, rows)) }
         };
         let dense = |name: &'static str, warps: u32, tiles: u32, rows: u32, stages: u32| {
             let ring = stages * (2 * tiles * (half + scales) + rows * 128);
-            Cut { name, tiles, rows, threads: 32 * warps, shared: ring.max(board(tiles, rows)) }
+            Tiling { name, tiles, rows, threads: 32 * warps, shared: ring.max(board(tiles, rows)) }
         };
-        match self.form {
+        match self.encoding {
             0 => vec![
-                skinny(PLAIN_CUTS[0], 8, 1, 8, 8),
-                skinny(PLAIN_CUTS[1], 8, 1, 16, 6),
-                skinny(PLAIN_CUTS[2], 4, 2, 32, 6),
-                skinny(PLAIN_CUTS[3], 4, 2, 64, 4),
-                dense(PLAIN_CUTS[4], 4, 4, 64, 4),
-                dense(PLAIN_CUTS[5], 8, 8, 128, 3),
+                skinny(PLAIN_TILINGS[0], 8, 1, 8, 8),
+                skinny(PLAIN_TILINGS[1], 8, 1, 16, 6),
+                skinny(PLAIN_TILINGS[2], 4, 2, 32, 6),
+                skinny(PLAIN_TILINGS[3], 4, 2, 64, 4),
+                dense(PLAIN_TILINGS[4], 4, 4, 64, 4),
+                dense(PLAIN_TILINGS[5], 8, 8, 128, 3),
             ],
             _ => vec![
-                skinny(PACKED_CUTS[0], 8, 1, 8, if halves == 2 { 6 } else { 8 }),
-                skinny(PACKED_CUTS[1], 4, 2, 32, if halves == 2 { 4 } else { 6 }),
-                dense(PACKED_CUTS[2], 8, 8, 64, 4),
+                skinny(PACKED_TILINGS[0], 8, 1, 8, if halves == 2 { 6 } else { 8 }),
+                skinny(PACKED_TILINGS[1], 4, 2, 32, if halves == 2 { 4 } else { 6 }),
+                dense(PACKED_TILINGS[2], 8, 8, 64, 4),
             ],
         }
     }

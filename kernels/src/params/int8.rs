@@ -1,11 +1,11 @@
-//! Products of quantized activations: `cuda/int8.cu`.
+//! Matmuls of quantized activations: `cuda/int8.cu`.
 
 use super::linear::{Linear, Then};
 use super::{Elem, MatView, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
-/// Rows from which on a product goes through quantized rows and tensor cores.
+/// Rows from which on a matmul goes through quantized rows and tensor cores.
 pub const DENSE_FROM: u32 = 16;
 /// The entries: few rows; many, first quantized, then multiplied.
 pub const ENTRIES: [&str; 3] = ["int8_few", "int8_rows", "int8_dense"];
@@ -60,7 +60,7 @@ impl Quantize {
     }
 }
 
-/// The product of quantized rows; `linear.x` gives their number alone.
+/// The matmul of quantized rows; `linear.x` gives their number alone.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Dense {
@@ -79,7 +79,8 @@ impl Dense {
     }
 }
 
-/// One launch that quantizes the rows of `x` itself, for fewer than [`DENSE_FROM`]; the weight as [`crate::bytes::Bytes`].
+/// One launch that quantizes the rows of `x` itself, for fewer than [`DENSE_FROM`]; the weight as
+/// [`crate::bytes::Bytes`].
 pub fn launch_few(p: &Linear) -> Launch {
     launch(ENTRIES[0], [p.x.rows.div_ceil(4), p.out.cols.div_ceil(32), 1], [256, 1, 1])
 }

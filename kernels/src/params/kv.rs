@@ -183,10 +183,10 @@ impl HeadNorm {
     pub const PLUS_ONE: u32 = 4;
 }
 
-/// Norms and turns q and k of `q | k | v` in place and appends k and v: the fused form of head norms, rope and append.
+/// Norms and turns q and k of `q | k | v` in place and appends k and v: the fused op of head norms, rope and append.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct Turned {
+pub struct RotateAppend {
     /// `[tokens, heads * k_dim + kv_heads * (k_dim + v_dim)]`.
     pub qkv: MatView,
     /// Where to.
@@ -215,13 +215,13 @@ pub struct Turned {
     pub reserved: u32,
 }
 
-impl Turned {
+impl RotateAppend {
     /// Most columns of a head: every warp holds one in shared memory.
     pub const WIDEST: usize = 2048;
 
     /// The entry for this element type.
     pub fn entry(elem: Elem) -> &'static str {
-        by_elem(elem, ["kv_turned_f32", "kv_turned_f16", "kv_turned_bf16"])
+        by_elem(elem, ["kv_rotated_f32", "kv_rotated_f16", "kv_rotated_bf16"])
     }
 
     /// One launch.

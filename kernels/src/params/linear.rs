@@ -1,4 +1,4 @@
-//! Strict products with their epilogues: `cuda/linear.cu`.
+//! Strict matmuls with their epilogues: `cuda/linear.cu`.
 
 use super::{Activation, Elem, Format, MatView, WeightView, by_format, launch};
 use crate::Launch;

@@ -1,11 +1,13 @@
-//! Parameters of every kernel, one file per stem: the same layout as the struct of that name in `cuda/<stem>.cu`.
+//! Parameters of every kernel, one file per stem: the same layout as the struct of that name in
+//! `cuda/<stem>.cu`.
 //!
-//! All are plain data that is copied into a launch. Views carry device addresses as integers; whoever launches keeps
-//! what they point to alive. Beside each struct stands `launch`, which knows the entry and its shape; a launch of nothing
-//! (no rows, no columns) has an empty grid and must be left out ([`crate::Launch::is_empty`]).
+//! All are plain data that is copied into a launch. Views carry device addresses as integers; whoever
+//! launches keeps what they point to alive. Next to each struct stands `launch`, which knows the entry and
+//! its shape; a launch of nothing (no rows, no columns) has an empty grid and must be left out
+//! ([`crate::Launch::is_empty`]).
 //!
-//! Element types, activations and weight formats are numbers here ([`Elem`], [`Activation`], [`Format`]), since the
-//! package knows no engine types.
+//! Element types, activations and weight formats are numbers here ([`Elem`], [`Activation`], [`Format`]),
+//! since the package knows no engine types.
 
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
@@ -112,7 +114,7 @@ impl Activation {
     pub const SILU: Activation = Activation(1);
     /// `0.5 x (1 + erf(x / sqrt 2))`.
     pub const GELU: Activation = Activation(2);
-    /// The tanh form of GELU.
+    /// The tanh approximation of GELU.
     pub const GELU_TANH: Activation = Activation(3);
     /// `x sigmoid(1.702 x)`.
     pub const QUICK_GELU: Activation = Activation(4);
@@ -241,8 +243,8 @@ fn launch(entry: &str, grid: [u32; 3], block: [u32; 3]) -> Launch {
     Launch { entry: entry.into(), grid, block, shared_bytes: 0 }
 }
 
-/// Blocks of `[units of a row, rows]` over `[rows, cols]`, `unit` columns a thread: as many rows in a block as short rows
-/// leave room for.
+/// Blocks of `[units of a row, rows]` over `[rows, cols]`, `unit` columns a thread: as many rows in a block
+/// as short rows leave room for.
 fn over_rows(entry: &str, rows: u32, cols: u32, unit: u32) -> Launch {
     const THREADS: u32 = 256;
     let units = cols.div_ceil(unit);

@@ -61,7 +61,7 @@ impl Group {
     }
 }
 
-/// Every slot's product with its expert's weight.
+/// Every slot's matmul with its expert's weight.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct ExpertLinear {
@@ -91,7 +91,8 @@ impl ExpertLinear {
         std::iter::once(by_format!("moe_linear_", format)).chain(many(format))
     }
 
-    /// One launch, for a weight of this format. The grid has room for every way in which slots may fall on experts.
+    /// One launch, for a weight of this format. The grid has room for every way in which slots may fall on
+    /// experts.
     pub fn launch(&self, format: Format) -> Launch {
         let slots = self.out.rows;
         let (entry, rows) = match many(format) {

@@ -31,8 +31,8 @@ pub struct Norm {
     pub plus_one: u32,
     /// Element type.
     pub elem: Elem,
-    /// 1: the contract's sums; 0: sums by every thread, in an order that depends on `width` alone (parts of up to 512
-    /// columns have the contract's sums always: their chains are short).
+    /// 1: the contract's sums; 0: sums by every thread, in an order that depends on `width` alone (parts of
+    /// up to 512 columns have the contract's sums always: their chains are short).
     pub strict: u32,
     /// Zero.
     pub reserved: u32,

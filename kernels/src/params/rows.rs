@@ -5,7 +5,7 @@ use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
 /// The entries that move words; those that move rows are [`Gather::entries`].
-pub const ENTRIES: [&str; 3] = [Patch::ENTRY, Seen::ENTRY, Feed::ENTRY];
+pub const ENTRIES: [&str; 3] = [Scatter::ENTRY, Seen::ENTRY, Feed::ENTRY];
 
 /// `out[r] = x[rows[r]]`; a row number beyond `x` gives zeros.
 #[repr(C)]
@@ -44,10 +44,11 @@ impl Gather {
     }
 }
 
-/// `dst[index] = value` for every pair; indices beyond `dst` do nothing, of several for one entry the last counts.
+/// `dst[index] = value` for every pair; indices beyond `dst` do nothing, of several for one entry the last
+/// counts.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct Patch {
+pub struct Scatter {
     /// `[count, 2]` u32.
     pub pairs: u64,
     /// `[len]` u32.
@@ -58,9 +59,9 @@ pub struct Patch {
     pub len: u32,
 }
 
-impl Patch {
+impl Scatter {
     /// The entry.
-    pub const ENTRY: &str = "rows_patch";
+    pub const ENTRY: &str = "rows_scatter";
 
     /// One launch.
     pub fn launch(&self) -> Launch {

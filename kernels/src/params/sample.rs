@@ -4,7 +4,7 @@ use super::{MatView, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
-/// Draws `out[r]` from row `r` of logits; rows without a slot give `u32::MAX`.
+/// Samples `out[r]` from row `r` of logits; rows without a slot give `u32::MAX`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Sample {
@@ -32,7 +32,7 @@ pub struct Sample {
 
 impl Sample {
     /// The entry.
-    pub const ENTRY: &str = "sample_draw";
+    pub const ENTRY: &str = "sample_tokens";
 
     /// One launch.
     pub fn launch(&self) -> Launch {

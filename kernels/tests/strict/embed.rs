@@ -1,4 +1,4 @@
-//! Rows of a table, and the formats of weights that tables and products share.
+//! Rows of a table, and the formats of weights that tables and matmuls share.
 
 use crate::machine::{Machine, encode, numbers, round, rounded, same, words};
 use engraft_core::mem::{Block, GroupBits, Groups};
@@ -96,13 +96,13 @@ pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
         (Format::Int4a, GroupBits::Four, true),
     ] {
         for size in [0, 32] {
-            let form = Groups { bits, size, asymmetric };
-            let row_bytes = form.row_bytes(cols);
+            let groups = Groups { bits, size, asymmetric };
+            let row_bytes = groups.row_bytes(cols);
             let mut bytes = vec![0; rows * row_bytes];
-            group::encode(form, cols, &plain, &mut bytes);
+            group::encode(groups, cols, &plain, &mut bytes);
             let mut values = vec![0.0; rows * cols];
-            group::decode(form, cols, &bytes, &mut values);
-            all.push(Weight { format, bytes, row_bytes, group: form.group(cols), values, rows, cols });
+            group::decode(groups, cols, &bytes, &mut values);
+            all.push(Weight { format, bytes, row_bytes, group: groups.group(cols), values, rows, cols });
         }
     }
     all

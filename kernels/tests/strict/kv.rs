@@ -3,7 +3,7 @@
 use crate::machine::{Machine, decode, numbers, round, rounded, same};
 use crate::norm;
 use engraft_kernels::params::Elem;
-use engraft_kernels::params::kv::{Append, Copy, HeadNorm, KvView, Read, Turned};
+use engraft_kernels::params::kv::{Append, Copy, HeadNorm, KvView, Read, RotateAppend};
 use engraft_kernels::params::rope::Rope;
 
 /// Slabs of pages that hold a poison, with room for `pages`.
@@ -24,7 +24,7 @@ pub fn slabs(
 }
 
 /// Turns the heads of a row by the angles of position `at` of `positions`.
-fn turn(
+fn rotate(
     row: &mut [f32],
     width: usize,
     table: &[f32],
@@ -45,7 +45,7 @@ fn turn(
 }
 
 #[test]
-fn heads_turn_and_the_rest_stays() {
+fn heads_rotate_and_the_rest_stays() {
     const TOKENS: usize = 5;
     for elem in Elem::ALL {
         for (heads, width, pairs, interleaved) in [(3, 10, 4, true), (2, 16, 8, false), (1, 9, 3, false)] {
@@ -55,7 +55,7 @@ fn heads_turn_and_the_rest_stays() {
             let mut want = rounded(&x, elem);
             for (row, at) in want.chunks_mut(heads * width).zip(positions) {
                 if at < 7 {
-                    turn(row, width, &table, (at as usize, 7), pairs, interleaved, elem);
+                    rotate(row, width, &table, (at as usize, 7), pairs, interleaved, elem);
                 }
             }
             Machine::each(|gpu| {
@@ -86,7 +86,8 @@ fn what_is_appended_copied_and_read_is_what_was_written() {
     {
         for (heads, k_dim, v_dim, page_size) in [(2usize, 16usize, 8usize, 4u32), (3, 5, 7, 3)] {
             let (k, v) = (numbers(TOKENS * heads * k_dim, 1), numbers(TOKENS * heads * v_dim, 2));
-            // Rows 0..6 are positions 0..6 of a sequence with pages 2 and 0; row 3 is skipped, row 5 lies beyond the slab.
+            // Rows 0..6 are positions 0..6 of a sequence with pages 2 and 0; row 3 is skipped, row 5 lies
+            // beyond the slab.
             let slot = |i: u32| (if i < page_size { 2 * page_size + i } else { i - page_size }) as i32;
             let mut slots: Vec<i32> = (0..6).map(slot).collect();
             (slots[3], slots[5]) = (-1, 4 * page_size as i32);
@@ -126,7 +127,7 @@ fn what_is_appended_copied_and_read_is_what_was_written() {
 }
 
 #[test]
-fn the_fused_form_equals_its_parts() {
+fn the_fused_op_equals_its_parts() {
     const TOKENS: usize = 3;
     let (heads, kv_heads, pairs) = (4usize, 2usize, 3usize);
     for (elem, held) in [(Elem::F32, Elem::F32), (Elem::F16, Elem::F16), (Elem::BF16, Elem::F32)] {
@@ -140,16 +141,16 @@ fn the_fused_form_equals_its_parts() {
                 let (positions, slots) = ([8u32, 2, 5], [3i32, -1, 6]);
                 let mut want = rounded(&x, elem);
                 for (row, at) in want.chunks_mut(cols).zip(positions) {
-                    let turned = &mut row[..(heads + kv_heads) * k_dim];
+                    let rotated = &mut row[..(heads + kv_heads) * k_dim];
                     if normed {
-                        let all: Vec<f32> = turned
+                        let all: Vec<f32> = rotated
                             .chunks(k_dim)
                             .flat_map(|h| norm::model(h, &norm::Kind::rms(&weight), 1e-6))
                             .collect();
-                        turned.copy_from_slice(&rounded(&all, elem));
+                        rotated.copy_from_slice(&rounded(&all, elem));
                     }
                     if with_rope {
-                        turn(turned, k_dim, &table, (at as usize, 9), pairs, interleaved, elem);
+                        rotate(rotated, k_dim, &table, (at as usize, 9), pairs, interleaved, elem);
                     }
                 }
                 Machine::each(|gpu| {
@@ -157,7 +158,7 @@ fn the_fused_form_equals_its_parts() {
                     let qkv = gpu.matrix(&x, cols, elem, cols + 8, 0);
                     let by = HeadNorm { weight: gpu.put(&weight), bias: 0, eps: 1e-6, flags: HeadNorm::NORM };
                     let by = if normed { by } else { HeadNorm::default() };
-                    let p = Turned {
+                    let p = RotateAppend {
                         qkv,
                         kv,
                         q_norm: by,

@@ -1,4 +1,4 @@
-//! Products.
+//! Matmuls.
 
 use crate::embed::{Weight, every_weight};
 use crate::machine::{Machine, numbers, round, rounded, same};
@@ -12,7 +12,7 @@ use engraft_kernels::params::linear::{Linear, Then};
 use engraft_kernels::params::{Activation, Elem, Format, MatView, WeightView};
 
 /// `x w^T` in the contract's order.
-pub fn product(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
+pub fn matmul(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
     let b = leaf_bounds(k, grain);
     let dot = |x: &[f32], w: &[f32]| {
         tree(std::array::from_fn(|l| (b[l]..b[l + 1]).fold(0.0, |acc, k| x[k].mul_add(w[k], acc))))
@@ -31,7 +31,7 @@ struct Case {
 }
 
 /// The same of rows that are quantized: chains over blocks.
-fn product_w8a8(x: &[f32], w: &Weight, grain: usize) -> Vec<f32> {
+fn matmul_w8a8(x: &[f32], w: &Weight, grain: usize) -> Vec<f32> {
     let b = leaf_bounds(w.cols, grain);
     let dot = |x: &[f32], w: &[u8]| {
         let block = |acc: f32, i: usize| {
@@ -51,8 +51,8 @@ fn model(case: &Case, x: &[f32], w: &Weight, bias: &[f32], old: &[f32]) -> Vec<f
     let n = w.rows;
     let x = rounded(x, case.x_elem);
     let mut y = match case.w8a8 {
-        true => product_w8a8(&x, w, case.grain),
-        false => product(&x, &w.values, w.cols, case.grain),
+        true => matmul_w8a8(&x, w, case.grain),
+        false => matmul(&x, &w.values, w.cols, case.grain),
     };
     if case.bias {
         y.iter_mut().enumerate().for_each(|(i, v)| *v += bias[i % n]);
@@ -195,7 +195,8 @@ fn every_epilogue_rounds_where_the_composed_ops_would() {
 
 #[test]
 fn quantized_activations_have_the_contracts_bits() {
-    // Leaves of whole blocks, of several, of none at the beginning; units that end within a leaf, and short ones.
+    // Leaves of whole blocks, of several, of none at the beginning; units that end within a leaf, and short
+    // ones.
     for (i, (k, grain)) in [(32, 32), (96, 32), (288, 64), (1056, 96), (64, 128)].into_iter().enumerate() {
         let all = every_weight(70, k);
         let w = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
@@ -213,8 +214,9 @@ fn quantized_activations_have_the_contracts_bits() {
     }
 }
 
-/// Sides of every number that a launch or a kernel compares with: rows of a tile of `few` (4), of the choice between the kernels
-/// (16) and of a tile of `dense` (64); outputs of a tile of `few` (32) and of `dense` (128, 64 behind a gate).
+/// Sides of every number that a launch or a kernel compares with: rows of a tile of `few` (4), of the choice
+/// between the kernels (16) and of a tile of `dense` (64); outputs of a tile of `few` (32) and of `dense`
+/// (128, 64 behind a gate).
 #[test]
 fn quantized_activations_on_both_sides_of_every_threshold() {
     let case = |rows, then| Case {

@@ -86,8 +86,8 @@ impl Machine {
         ptx_vm::launch(&instance, &launch.entry, &call, &mut self.memory, &options).unwrap();
     }
 
-    /// A matrix of these values (rounded to the type), rows `pitch` apart, beginning `offset` elements into its
-    /// allocation; what lies between is poison.
+    /// A matrix of these values (rounded to the type), rows `pitch` apart, beginning `offset` elements into
+    /// its allocation; what lies between is poison.
     pub fn matrix(
         &mut self,
         values: &[f32],

@@ -1,7 +1,8 @@
-//! Every strict kernel on a virtual GPU, with all of its checks, under three schedules, against a plain model: bit for bit.
+//! Every strict kernel on a virtual GPU, with all of its checks, under three schedules, against a plain
+//! model: bit for bit.
 //!
-//! The models are straight loops over `engraft_core::math` and `numerics`; sizes are odd, rows have gaps, views begin
-//! off alignment, what may not be written is poison.
+//! The models are straight loops over `engraft_core::math` and `numerics`; sizes are odd, rows have gaps,
+//! views begin off alignment, what may not be written is poison.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

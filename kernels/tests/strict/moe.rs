@@ -1,7 +1,7 @@
 //! Experts.
 
 use crate::embed::every_weight;
-use crate::linear::product;
+use crate::linear::matmul;
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{FusedMadd as F, exp, sigmoid};
 use engraft_core::numerics::{leaf_bounds, tree};
@@ -78,7 +78,7 @@ fn routes_and_groups_are_the_contracts() {
 }
 
 #[test]
-fn every_slot_meets_its_expert() {
+fn every_slot_uses_its_expert() {
     // Expert 3 has most slots, expert 4 none.
     let few = [[0u32, 3], [3, 5], [1, 3], [2, 3], [0, 3], [3, 5], [1, 2]].concat();
     check_experts(&few, 96, usize::MAX);
@@ -102,7 +102,7 @@ fn check_experts(experts: &[u32], k: usize, formats: usize) {
             .flat_map(|(s, e)| {
                 let row = if per_token { s / top_k } else { s };
                 let e = *e as usize;
-                let y = product(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, 1);
+                let y = matmul(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, 1);
                 y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect::<Vec<_>>()
             })
             .collect();

@@ -116,7 +116,7 @@ fn strict_norms_have_the_contracts_bits() {
 }
 
 #[test]
-fn rows_go_out_as_bytes_as_well_where_a_product_wants_them() {
+fn rows_go_out_as_bytes_as_well_where_a_matmul_wants_them() {
     for (elem, width, strict) in
         [(Elem::F32, 96, 1), (Elem::F16, 512, 0), (Elem::BF16, 1056, 1), (Elem::F32, 2080, 0)]
     {

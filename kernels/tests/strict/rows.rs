@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, numbers, rounded, same};
 use engraft_kernels::params::Elem;
-use engraft_kernels::params::rows::{Gather, Patch, Seen};
+use engraft_kernels::params::rows::{Gather, Scatter, Seen};
 
 #[test]
 fn rows_are_gathered_and_unknown_ones_are_zero() {
@@ -29,11 +29,11 @@ fn rows_are_gathered_and_unknown_ones_are_zero() {
 }
 
 #[test]
-fn of_several_patches_the_last_counts() {
+fn of_several_writes_the_last_counts() {
     let pairs = [[3u32, 30], [0, 1], [9, 90], [3, 31], [5, 50], [u32::MAX, 7], [3, 32]];
     Machine::each(|gpu| {
         let dst = gpu.put(&[100u32; 9]);
-        let p = Patch { pairs: gpu.put(&pairs), dst, count: pairs.len() as u32, len: 9 };
+        let p = Scatter { pairs: gpu.put(&pairs), dst, count: pairs.len() as u32, len: 9 };
         gpu.run(&p, &p.launch());
         assert_eq!(gpu.get::<u32>(dst, 9), [1, 100, 100, 32, 100, 50, 100, 100, 100]);
     });

@@ -15,9 +15,9 @@ fn row(inv_temperature: f32, top_k: u32, top_p: f32, min_p: f32, seen_slot: i32)
         top_p: (top_p * 16_777_216.0) as u32,
         min_weight: (min_p * 1_073_741_824.0) as u32,
         seed: [17, 4],
-        request: 3,
+        subsequence: 3,
         position: 0,
-        draw: 0,
+        index: 0,
         seen_slot,
     }
 }
@@ -34,7 +34,7 @@ fn logits(vocab: usize) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn every_draw_is_the_definitions() {
+fn every_token_is_the_definitions() {
     for vocab in [70usize, 2500] {
         let all = logits(vocab);
         let mut table = vec![
@@ -48,7 +48,7 @@ fn every_draw_is_the_definitions() {
             row(0.9, 40, 0.3, 0.2, 2),
             row(0.05, 2000, 0.999, 0.0, -1),
         ];
-        table.iter_mut().enumerate().for_each(|(i, r)| r.draw = i as u32);
+        table.iter_mut().enumerate().for_each(|(i, r)| r.index = i as u32);
         let words_of_row = vocab.div_ceil(32);
         let seen = words(3 * words_of_row, 9);
         for (l, values) in all.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Quantized activations at sizes that models have: sums of 129 blocks in leaves that begin inside a unit of the ring, rings that
-//! go round many times, thousands of outputs with a tile that is not full.
+//! Quantized activations at sizes that models have: sums of 129 blocks in leaves that begin inside a unit of
+//! the ring, rings that go round many times, thousands of outputs with a tile that is not full.
 
 use crate::linear::same_codes;
 use crate::machine::{Machine, numbers, rounded, same};

@@ -11,7 +11,7 @@ use engraft_kernels::params::embed::Embed;
 use engraft_kernels::params::kv::{Append, Copy, PageTable, Read};
 use engraft_kernels::params::moe::ExpertLinear;
 use engraft_kernels::params::rope::Rope;
-use engraft_kernels::params::rows::{Gather, Patch, Seen};
+use engraft_kernels::params::rows::{Gather, Scatter, Seen};
 use engraft_kernels::params::sample::Sample;
 
 /// Words that lie inside, on and beyond every bound of these tests.
@@ -169,8 +169,8 @@ fn rows_ids_and_positions() {
             };
             gpu.run(&rope, &rope.launch());
             let (dst, seen) = (gpu.put(&[0u32; 6]), gpu.put(&[0u32; 3]));
-            let patch = Patch { pairs: gpu.put(&wild(8, seed)), dst, count: 4, len: 6 };
-            gpu.run(&patch, &patch.launch());
+            let scatter = Scatter { pairs: gpu.put(&wild(8, seed)), dst, count: 4, len: 6 };
+            gpu.run(&scatter, &scatter.launch());
             let seen = Seen { ids, seen, count: rows as u32, words: 3 };
             gpu.run(&seen, &seen.launch());
         });

@@ -1,5 +1,5 @@
-//! Attention: near f64 over every mask and width; the same bits alone and in a batch, in one step and in several, over any
-//! pages, by either kernel.
+//! Attention: near f64 over every mask and width; the same bits alone and in a batch, in one step and in
+//! several, over any pages, by either kernel.
 
 use crate::machine::{Device, Dice, Type, U, schedules};
 use engraft_kernels::params::MatView;
@@ -40,7 +40,8 @@ pub fn text(h: &Heads, len: usize, seed: u64) -> Text {
     let mut dice = Dice(seed);
     let mut some = |n: usize| (0..n).map(|_| h.ty.round(dice.unit() * 1.5)).collect::<Vec<f32>>();
     let (q, k) = (some(len * h.heads * h.width), some(len * h.kv_heads * h.width));
-    // Chunks of alternating sign nearly cancel, which brings the last bits of the sums to the front of the outputs.
+    // Chunks of alternating sign nearly cancel, which brings the last bits of the sums to the front of the
+    // outputs.
     let mut v = some(len * h.kv_heads * h.width);
     for (j, row) in v.chunks_mut(h.kv_heads * h.width).enumerate() {
         row.iter_mut().for_each(|v| *v = h.ty.round(*v / 8.0 + if j / 64 % 2 == 0 { 8.0 } else { -8.0 }));
@@ -177,7 +178,8 @@ impl Heads {
         self.finish(&mut device, p, asks, how)
     }
 
-    /// Fills in what both kinds share, launches, and reads the outputs; two token rows at the end belong to nobody.
+    /// Fills in what both kinds share, launches, and reads the outputs; two token rows at the end belong to
+    /// nobody.
     fn finish(&self, device: &mut Device, mut p: Flash, asks: &[Ask<'_>], how: How) -> Vec<f32> {
         let cols = self.heads * self.width;
         let tokens: usize = asks.iter().map(|a| a.queries).sum();
@@ -257,8 +259,8 @@ impl Heads {
         let sum: f64 = scores.iter().map(|(_, s)| (s - top).exp()).sum();
         // Scaling the argument of the exponential rounds once more than a plain one.
         off += scores.iter().fold(0.0f64, |m, (_, s)| m.max((top - s) * (s - top).exp())) * 2.0 * U;
-        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16; below 2^-16 an absolute 2^-40, which
-        // these outputs cannot show).
+        // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16; below 2^-16 an
+        // absolute 2^-40, which these outputs cannot show).
         let parts = if self.ty == Type::Bf16 { 64.0 * U } else { U };
         (0..w)
             .map(|d| {
@@ -311,8 +313,8 @@ impl Heads {
     }
 }
 
-/// By Hopper's own kernel: near f64 under all schedules, whatever the pages; equal bits where sums are modelled alike, also
-/// where sequences of few queries are left to the other.
+/// By Hopper's own kernel: near f64 under all schedules, whatever the pages; equal bits where sums are
+/// modelled alike, also where sequences of few queries are left to the other.
 fn prove_on_hopper(h: &Heads, asks: &[Ask<'_>]) {
     let [forward, reverse, cores] = schedules();
     let on = |options| How { hopper: true, ..how(options) };
@@ -357,8 +359,8 @@ fn masks() {
     }
 }
 
-/// The first key's weight is 1 and its value nothing: outputs are made of weights from 2^-21 down to 2^-28 alone, which f16
-/// holds with three bits or none.
+/// The first key's weight is 1 and its value nothing: outputs are made of weights from 2^-21 down to 2^-28
+/// alone, which f16 holds with three bits or none.
 #[test]
 fn small_weights_count() {
     for ty in [Type::F16, Type::Bf16] {

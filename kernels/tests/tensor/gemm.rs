@@ -1,4 +1,4 @@
-//! Products: near f64, the same bits for every number of rows.
+//! Matmuls: near f64, the same bits for every number of rows.
 
 use crate::machine::{Device, Dice, Type, U, schedules};
 use crate::weights::{Weight, random};
@@ -6,7 +6,7 @@ use engraft_kernels::params::gemm::{Gemm, Then, leaves, supports};
 use engraft_kernels::params::{Activation, Format, MatView};
 use ptx_vm::Options;
 
-/// One product.
+/// One matmul.
 pub struct Case {
     pub ty: Type,
     pub out: Type,
@@ -206,7 +206,7 @@ fn all_kernels_give_the_same_bits_near_f64() {
 #[test]
 fn quantized_kernels_give_the_same_bits_near_f64() {
     let by_turn = QUANTIZED.into_iter().zip([Type::Bf16, Type::F16].into_iter().cycle());
-    // Five bits stand there once each: the other type beside it.
+    // Five bits stand there once each: the other type next to it.
     let other = [((Format::Q5_0, 0), Type::Bf16), ((Format::Q5_1, 0), Type::F16)];
     for ((format, group), ty) in by_turn.chain(other) {
         let blocks = supports(ty.elem(), ty.elem(), format, group, 40, 587, false).is_err();
@@ -307,7 +307,7 @@ fn what_cannot_be_taken_is_refused_with_a_reason() {
     assert!(why(full, full, Format::F32, 64).contains("f32 activations"));
     assert!(why(half, brain, Format::F16, 64).contains("outputs"));
     assert!(why(half, half, Format::Bf16, 64).contains("x's type"));
-    assert!(why(half, half, Format::Q6K, 256).contains("K forms"));
+    assert!(why(half, half, Format::Q6K, 256).contains("K-quants"));
     assert!(why(half, half, Format::F16, (1 << 24) + 1).contains("2^24"));
     assert!(supports(half, full, Format::F16, 0, 32, 64, false).is_ok());
 }

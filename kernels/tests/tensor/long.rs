@@ -1,5 +1,5 @@
-//! Attention at the sizes of models: 32 heads over 8, contexts of many chunks and spans, and both sides of every number that a
-//! launch or a kernel compares with.
+//! Attention at the sizes of models: 32 heads over 8, contexts of many chunks and spans, and both sides of
+//! every number that a launch or a kernel compares with.
 
 use crate::flash::{Ask, Heads, How, Text, all, heads, how, last, text};
 use crate::machine::{Type, schedules};

@@ -35,11 +35,11 @@ proptest! {
         let mut codes = vec![1; layout.code_bytes()];
         let mut scales = vec![1; layout.scale_bytes()];
         // In two parts, as several threads would.
-        let cut = layout.tiles() / 2;
-        let (a, b) = codes.split_at_mut(cut * layout.tile_bytes());
-        let (c, d) = scales.split_at_mut(cut * layout.tile_scale_bytes());
-        prop_assert!(layout.pack(0..cut, &w.file, a, c));
-        prop_assert!(layout.pack(cut..layout.tiles(), &w.file, b, d));
+        let middle = layout.tiles() / 2;
+        let (a, b) = codes.split_at_mut(middle * layout.tile_bytes());
+        let (c, d) = scales.split_at_mut(middle * layout.tile_scale_bytes());
+        prop_assert!(layout.pack(0..middle, &w.file, a, c));
+        prop_assert!(layout.pack(middle..layout.tiles(), &w.file, b, d));
         let mut back = vec![0xff; w.file.len()];
         prop_assert!(layout.unpack(&codes, &scales, &mut back));
         prop_assert_eq!(&back, &w.file);
@@ -108,7 +108,7 @@ fn whole_shapes_take_hardly_more_than_their_file() {
 fn what_cannot_be_packed_is_refused_with_a_reason() {
     let refused = |format, group, n, k, gated| Layout::of(format, group, n, k, gated).unwrap_err();
     assert!(refused(Format::F32, 0, 16, 64, false).contains("f32"));
-    assert!(refused(Format::Q4K, 0, 16, 256, false).contains("K forms"));
+    assert!(refused(Format::Q4K, 0, 16, 256, false).contains("K-quants"));
     assert!(refused(Format::Int4, 96, 16, 256, false).contains("groups"));
     assert!(refused(Format::Q8_0, 0, 16, 40, false).contains("whole"));
     assert!(refused(Format::F16, 0, 17, 64, true).contains("gate"));

@@ -1,4 +1,4 @@
-//! Products of the sizes that models have: sums of 4,096 and more with several groups to a leaf, rings that
+//! Matmuls of the sizes that models have: sums of 4,096 and more with several groups to a leaf, rings that
 //! go round many times, leaves that begin inside a group, thousands of outputs. Small cases hide a wrong
 //! stride behind its first step.
 
@@ -43,7 +43,7 @@ fn sums_of_many_units_on_hopper() {
     }
 }
 
-/// As many blocks as a model's products have, by the launch that is chosen.
+/// As many blocks as a model's matmuls have, by the launch that is chosen.
 #[test]
 fn thousands_of_outputs() {
     for (format, group, rows) in [(Format::Bf16, 0, 1), (Format::Int4, 128, 1), (Format::Bf16, 0, 34)] {
@@ -68,7 +68,8 @@ fn chosen(format: Format, n: usize, rows: u32) -> Launch {
     p.launch()
 }
 
-/// Each number of rows at which another kernel begins, one before and one after; and the tiles at which the large one does.
+/// Each number of rows at which another kernel begins, one before and one after; and the tiles at which the
+/// large one does.
 #[test]
 fn the_choice_on_both_sides_of_every_threshold() {
     let name = |format, n, rows| chosen(format, n, rows).entry;

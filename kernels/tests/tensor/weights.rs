@@ -1,4 +1,4 @@
-//! Weights in file form for the tests, and what they stand for.
+//! Weights in file layout for the tests, and what they stand for.
 
 use crate::machine::{Dice, Type};
 use engraft_kernels::params::Format;

@@ -1,5 +1,5 @@
-//! Products of many rows on Hopper: near f64 under every schedule, whatever the edges, by both kernels; the launch that is
-//! chosen, and where there is none.
+//! Matmuls of many rows on Hopper: near f64 under every schedule, whatever the edges, by both kernels; the
+//! launch that is chosen, and where there is none.
 
 use crate::gemm::{Case, case, of};
 use crate::machine::{Device, Type, schedules};

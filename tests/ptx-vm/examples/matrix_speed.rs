@@ -1,7 +1,8 @@
-//! How fast the pure matrix functions are on one core: `cargo run --release -p ptx-vm --example matrix_speed`.
+//! How fast the pure matrix functions are on one core:
+//! `cargo run --release -p ptx-vm --example matrix_speed`.
 //!
-//! No memory, no checks, no instruction around them: an upper bound for what a kernel can reach in the machine. Time is that of
-//! the core, where the system tells it (Linux), so that neighbours do not count.
+//! No memory, no checks, no instruction around them: an upper bound for what a kernel can reach in the
+//! machine. Time is that of the core, where the system tells it (Linux), so that neighbours do not count.
 
 mod clock;
 

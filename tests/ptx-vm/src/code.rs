@@ -1,14 +1,15 @@
 //! The machine's own instructions: what a PTX instruction becomes when the module is loaded.
 //!
-//! Everything that can be decided from the text is decided here: which function computes it, which slots it touches, which
-//! space an address is in. The machine only dispatches.
+//! Everything that can be decided from the text is decided here: which function computes it, which slots it
+//! touches, which space an address is in. The machine only dispatches.
 
 use crate::ops;
 use crate::registers::{Lanewise, Pred, Slot, Slots};
 use crate::text::syntax::Space;
 use std::collections::HashSet;
 
-/// The first offset of shared memory: below lies what the system reserves, so null pointers are out of bounds.
+/// The first offset of shared memory: below lies what the system reserves, so null pointers are out of
+/// bounds.
 pub(crate) const SHARED_START: u32 = 1024;
 /// Where shared memory appears among generic addresses.
 pub(crate) const SHARED_WINDOW: u64 = 0x0100_0000_0000;
@@ -127,9 +128,9 @@ pub(crate) struct Code {
 pub(crate) enum Op {
     Nop,
     Lanewise(Lanewise, Slots),
-    /// The same into a register that some product has as sums or as operand a: the next one needs
+    /// The same into a register that some matmul has as sums or as operand a: the next one needs
     /// `wgmma.fence` before it.
-    IntoProduct(Lanewise, Slots),
+    IntoMma(Lanewise, Slots),
     General(Box<ops::general::General>),
     Compare(Box<ops::compare::Compare>),
     Logic(Box<ops::compare::Logic>),
@@ -192,7 +193,7 @@ pub(crate) enum Op {
         d: Slot,
         a: Slot,
     },
-    Mma(Box<ops::matrix::Product>),
+    Mma(Box<ops::matrix::WarpMma>),
     Wgmma(Box<ops::wgmma::Wgmma>),
     WgmmaFence,
     WgmmaCommit,
@@ -224,15 +225,15 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Has arithmetic noted that writes registers of products.
-    pub(crate) fn watch_products(&mut self) {
+    /// Has arithmetic noted that writes registers of matmuls.
+    pub(crate) fn watch_mma(&mut self) {
         let of = |code: &Code| if let Op::Wgmma(w) = &code.op { w.registers() } else { Vec::new() };
         let watched: HashSet<Slot> = self.code.iter().flat_map(of).collect();
         for code in &mut self.code {
             if let Op::Lanewise(f, slots) = code.op
                 && watched.contains(&slots[0])
             {
-                code.op = Op::IntoProduct(f, slots);
+                code.op = Op::IntoMma(f, slots);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Errors of loading and of the host side: text that is not PTX or not supported, addresses that are not memory.
+//! Errors of loading and of the host side: text that is not PTX or not supported, addresses that are not
+//! memory.
 //!
 //! What a *kernel* does wrong while it runs is not an [`Error`] but a [`Fault`](crate::Fault).
 

@@ -6,9 +6,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The launch itself is impossible (block too large, parameters of the wrong size, shared memory above the limit).
+    /// The launch itself is impossible (block too large, parameters of the wrong size, shared memory above
+    /// the limit).
     Launch,
-    /// An access outside every allocation, or outside the block's shared, local, constant or parameter memory.
+    /// An access outside every allocation, or outside the block's shared, local, constant or parameter
+    /// memory.
     OutOfBounds,
     /// An address that is not a multiple of the access width.
     Misaligned,
@@ -24,17 +26,19 @@ pub enum FaultKind {
     SharedRace,
     /// Two accesses to the same global memory without order, at least one of them a write.
     GlobalRace,
-    /// An access to memory that an asynchronous copy or product still reads or writes: a wait is missing.
+    /// An access to memory that an asynchronous copy or matmul still reads or writes: a wait is missing.
     MissingWait,
     /// An asynchronous read of shared memory that plain stores wrote, with no `fence.proxy.async` between:
-    /// the asynchronous proxy may see what was there before. Or a product of registers that were written
+    /// the asynchronous proxy may see what was there before. Or a matmul of registers that were written
     /// after the last `wgmma.fence`.
     MissingFence,
-    /// Lanes of a warp wait for each other at different collectives, or a lane calls a collective whose mask leaves it out.
+    /// Lanes of a warp wait for each other at different collectives, or a lane calls a collective whose mask
+    /// leaves it out.
     Divergence,
     /// Nothing can go on: barriers or mbarriers that nobody completes.
     Deadlock,
-    /// An mbarrier used wrongly: not initialised, overflow of its counts, transaction bytes that do not add up.
+    /// An mbarrier used wrongly: not initialised, overflow of its counts, transaction bytes that do not add
+    /// up.
     Barrier,
     /// Memory of an unfinished earlier grid touched before `griddepcontrol.wait`.
     GridDependency,

@@ -23,7 +23,8 @@ pub enum Rounding {
     /// The correctly rounded result of an f64 evaluation.
     #[default]
     Exact,
-    /// The documented error, added or taken by a hash of the argument's bits: a kernel that lives on lucky bits fails.
+    /// The documented error, added or taken by a hash of the argument's bits: a kernel that lives on lucky
+    /// bits fails.
     Worst,
 }
 
@@ -86,7 +87,7 @@ pub struct Options {
     pub budget: u64,
     /// How `*.approx` functions round.
     pub approx: Rounding,
-    /// Sum tensor-core products as the hardware is known to (true), or in plain f32 (false).
+    /// Sum tensor-core matmuls as the hardware is known to (true), or in plain f32 (false).
     pub tensor_core_sums: bool,
     /// Collect [`Report::written`].
     pub track_writes: bool,
@@ -94,7 +95,8 @@ pub struct Options {
     pub count_traffic: bool,
     /// Collect [`Report::lines`].
     pub count_lines: bool,
-    /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend on it.
+    /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend
+    /// on it.
     pub threads: usize,
 }
 
@@ -159,9 +161,11 @@ pub fn launch(
     crate::run::schedule::run(instance, kernel, launch, None, memory, options)
 }
 
-/// Runs these blocks of a launch alone, by their number in the grid (x fastest); the kernel sees the whole grid.
+/// Runs these blocks of a launch alone, by their number in the grid (x fastest); the kernel sees the whole
+/// grid.
 ///
-/// For what a part of a large grid does, such as the counts of one block. With clusters a number is a cluster's.
+/// For what a part of a large grid does, such as the counts of one block. With clusters a number is a
+/// cluster's.
 ///
 /// # Errors
 /// As [`launch`]; a number beyond the grid, or one that appears twice.

@@ -1,9 +1,10 @@
 //! # ptx-vm: run PTX on the CPU, and be told what is wrong with it
 //!
-//! This library executes the PTX text that NVIDIA's compilers emit (NVRTC and nvcc 12.8 and 13) on an ordinary processor.
-//! It is an instrument for testing kernels where there is no GPU: it computes what the kernel computes, and it stops with the
-//! kernel's name, the PTX line, the block and the thread at the first thing a GPU would have let pass silently.
-//! It knows nothing of any engine; everything it needs comes in through five types.
+//! This library executes the PTX text that NVIDIA's compilers emit (NVRTC and nvcc 12.8 and 13) on an
+//! ordinary processor. It is an instrument for testing kernels where there is no GPU: it computes what the
+//! kernel computes, and it stops with the kernel's name, the PTX line, the block and the thread at the first
+//! thing a GPU would have let pass silently. It knows nothing of any engine; everything it needs comes in
+//! through five types.
 //!
 //! ```text
 //! Module::parse(text) -> Module ---- Instance::load(module, memory, device) -> Instance
@@ -21,21 +22,23 @@
 //! | [`memory`] | device memory: allocations of several virtual devices in one address space, and what is known of each byte |
 //! | [`mod@launch`] | what a launch is given ([`Launch`], [`Options`]) and what it gives back ([`Report`]) |
 //! | [`fault`] | what can be wrong with a kernel, and where |
-//! | [`matrix`] | pure functions: mma fragments and products, ldmatrix, stmatrix, wgmma operands |
+//! | [`matrix`] | pure functions: mma fragments and matmuls, ldmatrix, stmatrix, wgmma operands |
 //! | [`tensor`] | pure functions: tensor maps, their address generation, swizzles |
 //! | [`number`] | pure functions: bf16, f16, tf32, fp8 to and from f32 |
 //!
 //! ## How the opcode files call the pure modules
 //!
-//! * A fragment register is a [`Row`]: one 32-bit register over the 32 lanes of a warp. `mma`, `ldmatrix` and `stmatrix` take
+//! * A fragment register is a [`Row`]: one 32-bit register over the 32 lanes of a warp. `mma`, `ldmatrix` and
+//!   `stmatrix` take
 //!   `&[Row]` per operand in the order of the PTX operand list (`a[i][lane]` is the i-th register of operand a in that lane) and
 //!   give `Vec<Row>` or write `&mut [Row]`. wgmma's accumulator is a slice of rows per warp, four warps in ascending order.
-//! * Shared memory reaches them as a reader `&mut dyn FnMut(u32 offset, &mut [u8]) -> Result<(), E>` (offsets are those of the
-//!   shared window, as descriptors and `cvta.to.shared` hold them) so that every byte they touch passes the machine's checks.
-//! * A tensor copy is first turned into a list of runs (global address or "fill", shared offset, bytes); the machine moves the
-//!   bytes, checks them, and counts them on the mbarrier.
-//! * Conversions take and give bit patterns (`u16` for f16 and bf16, `u8` for fp8) and `f32`; rounding modes and saturation are
-//!   arguments.
+//! * Shared memory reaches them as a reader `&mut dyn FnMut(u32 offset, &mut [u8]) -> Result<(), E>` (offsets
+//!   are those of the shared window, as descriptors and `cvta.to.shared` hold them) so that every byte they
+//!   touch passes the machine's checks.
+//! * A tensor copy is first turned into a list of runs (global address or "fill", shared offset, bytes); the
+//!   machine moves the bytes, checks them, and counts them on the mbarrier.
+//! * Conversions take and give bit patterns (`u16` for f16 and bf16, `u8` for fp8) and `f32`; rounding modes
+//!   and saturation are arguments.
 
 /// The page and the README are programs too: their examples are compiled and run.
 #[cfg(doctest)]

@@ -1,8 +1,9 @@
 //! A parsed module, and its instance in a memory.
 //!
-//! [`Module::parse`] reads the text once and lowers every kernel to the machine's own instructions, so that an unknown opcode is
-//! an error here, with its line, and never a surprise in the middle of a launch. A [`Module`] has no memory; [`Instance::load`]
-//! gives its `.global` and `.const` variables addresses in a [`Memory`].
+//! [`Module::parse`] reads the text once and lowers every kernel to the machine's own instructions, so that
+//! an unknown opcode is an error here, with its line, and never a surprise in the middle of a launch. A
+//! [`Module`] has no memory; [`Instance::load`] gives its `.global` and `.const` variables addresses in a
+//! [`Memory`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

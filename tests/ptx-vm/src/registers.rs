@@ -1,9 +1,9 @@
 //! A warp's registers: one row of 32 lanes per register.
 //!
-//! Registers of up to 32 bits take one unit (32 lanes of `u32`), 64-bit registers two (32 lanes of `u64`); a [`Slot`] is the
-//! first unit. Predicates are masks. Literals and special registers live in slots as well, written once, so an arithmetic
-//! instruction is a loop over three rows ([`map1`], [`map2`], [`map3`]) that the compiler can vectorise.
-//! Narrow values are kept zero-extended in their unit.
+//! Registers of up to 32 bits take one unit (32 lanes of `u32`), 64-bit registers two (32 lanes of `u64`); a
+//! [`Slot`] is the first unit. Predicates are masks. Literals and special registers live in slots as well,
+//! written once, so an arithmetic instruction is a loop over three rows ([`map1`], [`map2`], [`map3`]) that
+//! the compiler can vectorise. Narrow values are kept zero-extended in their unit.
 
 use crate::Row;
 

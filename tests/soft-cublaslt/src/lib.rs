@@ -1,12 +1,14 @@
 //! The part of cuBLASLt that the CUDA backend calls, for test programs without a GPU.
 //!
-//! It holds callers to the library's rules (types, transposition, pitches, promised alignment, workspace, an algorithm that it
-//! gave out) and computes in f64, rounding once: what NVIDIA's kernels do to bits is not its matter. Operands are copied out
-//! when the caller's stream has been waited for, and the result goes in on that stream, through the driver that is in the
-//! process already (`soft-cuda`); by a copy without a stream it could land after the kernel that reads it. So nothing of this
-//! runs during a capture, which is when a real library records its kernels.
+//! It holds callers to the library's rules (types, transposition, pitches, promised alignment, workspace, an
+//! algorithm that it gave out) and computes in f64, rounding once: what NVIDIA's kernels do to bits is not
+//! its matter. Operands are copied out when the caller's stream has been waited for, and the result goes in
+//! on that stream, through the driver that is in the process already (`soft-cuda`); by a copy without a
+//! stream it could land after the kernel that reads it. So nothing of this runs during a capture, which is
+//! when a real library records its kernels.
 //!
-//! Column-major, as the library thinks: `D [m, n] = alpha op(A) B + beta C`, `op(A)` transposed: A is `[k, m]`, B `[k, n]`.
+//! Column-major, as the library thinks: `D [m, n] = alpha op(A) B + beta C`, `op(A)` transposed: A is
+//! `[k, m]`, B `[k, n]`.
 
 use half::{bf16, f16};
 use libloading::os::unix::{Library, RTLD_NOW};
@@ -36,7 +38,7 @@ const WORKSPACE: usize = 4096;
 /// A library's handle.
 pub struct Handle;
 
-/// What a product is.
+/// What a matmul is.
 pub struct Desc {
     first: i32,
 }
@@ -66,7 +68,7 @@ pub struct Choice {
     reserved: [i32; 4],
 }
 
-/// Where the file is that Cargo built beside the running test program.
+/// Where the file is that Cargo built next to the running test program.
 pub fn file() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folders = program.ancestors().skip(1).take(2);
@@ -146,8 +148,8 @@ impl Layout {
                 2 => values.iter().flat_map(|v| f16::from_f64(*v).to_le_bytes()).collect(),
                 _ => values.iter().flat_map(|v| bf16::from_f64(*v).to_le_bytes()).collect(),
             };
-            // SAFETY: the buffer has as many bytes, which the driver takes before it returns (memory that it does not know);
-            // it checks the device's side.
+            // SAFETY: the buffer has as many bytes, which the driver takes before it returns (memory that it
+            // does not know); it checks the device's side.
             unsafe { (driver.back)(self.column(base, col), raw.as_ptr().cast(), raw.len(), stream) == 0 }
         })
     }

@@ -1,7 +1,8 @@
 //! The C layouts of `cuda.h` 12.8 that this driver reads and writes.
 //!
-//! Enumerations are plain integers here: a caller may pass any number, and a Rust enum with an unknown number in it would be
-//! undefined behaviour before a line of ours had run. A test holds sizes and offsets against cudarc's bindings.
+//! Enumerations are plain integers here: a caller may pass any number, and a Rust enum with an unknown number
+//! in it would be undefined behaviour before a line of ours had run. A test holds sizes and offsets against
+//! cudarc's bindings.
 
 use std::ffi::c_void;
 
@@ -287,8 +288,8 @@ pub struct EdgeData {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceProperties {
-    /// Threads per block, its three extents, the grid's three extents, shared memory per block, constant memory, warp width,
-    /// pitch, registers per block, clock rate, texture alignment.
+    /// Threads per block, its three extents, the grid's three extents, shared memory per block, constant
+    /// memory, warp width, pitch, registers per block, clock rate, texture alignment.
     pub values: [i32; 14],
 }
 

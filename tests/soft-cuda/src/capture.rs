@@ -1,9 +1,9 @@
 //! Stream capture: operations become nodes of a graph instead of being submitted.
 //!
-//! A capture begins in one stream (its origin); an event that was recorded in it draws other streams in, and all of them must be
-//! joined back before it ends. Whatever cannot be expressed as a graph is refused, and refusing it *invalidates* the capture:
-//! every later captured call fails, and the end gives no graph. That is how real drivers do it, and how a forgotten
-//! synchronisation in a captured step is found.
+//! A capture begins in one stream (its origin); an event that was recorded in it joins other streams to it,
+//! and all of them must be joined back before it ends. Whatever cannot be expressed as a graph is refused,
+//! and refusing it *invalidates* the capture: every later captured call fails, and the end gives no graph.
+//! That is how real drivers do it, and how a forgotten synchronisation in a captured step is found.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ thread_local! {
     static MODE: Cell<u32> = const { Cell::new(mode::GLOBAL) };
 }
 
-/// A capture under way.
+/// A capture in flight.
 #[derive(Debug)]
 pub struct Capture {
     /// Its mode.
@@ -113,7 +113,8 @@ fn enter(d: &mut Driver, stream_id: Id, capture: Id, frontier: Vec<Id>) -> Resul
 /// Ends a capture: its graph.
 ///
 /// # Errors
-/// `STREAM_CAPTURE_UNMATCHED` in another stream than its origin, `STREAM_CAPTURE_WRONG_THREAD` in another thread unless relaxed;
+/// `STREAM_CAPTURE_UNMATCHED` in another stream than its origin, `STREAM_CAPTURE_WRONG_THREAD` in another
+/// thread unless relaxed;
 /// `STREAM_CAPTURE_INVALIDATED` and `STREAM_CAPTURE_UNJOINED`, which end it without a graph.
 pub fn end(d: &mut Driver, stream_id: Id) -> Result<Id> {
     let id = stream::get(d, stream_id)?.capture.ok_or(Code::ILLEGAL_STATE)?;
@@ -273,7 +274,8 @@ fn blocked(d: &Driver, context: Id) -> Option<Id> {
     d.streams.values().filter(|s| s.context == context && s.blocking()).find_map(|s| s.capture)
 }
 
-/// Refuses work in the legacy stream while a blocking stream of its context captures: the two would have to wait for each other.
+/// Refuses work in the legacy stream while a blocking stream of its context captures: the two would have to
+/// wait for each other.
 pub fn refuse_legacy(d: &mut Driver, stream_id: Id) -> Result {
     let stream = stream::get(d, stream_id)?;
     if stream.kind != Kind::Legacy {
@@ -307,8 +309,9 @@ pub fn refuse_context(d: &mut Driver, context: Id) -> Result {
     if captures.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
 }
 
-/// Refuses a call that could act on captured work behind the capture's back (allocation, event queries, module loading):
-/// during global captures of any thread, and during thread-local ones of this thread, as far as this thread's mode says so.
+/// Refuses a call that could act on captured work behind the capture's back (allocation, event queries,
+/// module loading): during global captures of any thread, and during thread-local ones of this thread, as far
+/// as this thread's mode says so.
 pub fn refuse_unsafe(d: &mut Driver) -> Result {
     let mine = std::thread::current().id();
     let mode = MODE.get();

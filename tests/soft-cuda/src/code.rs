@@ -1,7 +1,7 @@
 //! Result codes: the numbers, names and meanings of `CUresult`.
 //!
-//! Names and numbers are the interface's (`cuda.h` 12.8); the sentences are this driver's own, since what went wrong here can
-//! often be said more exactly.
+//! Names and numbers are the interface's (`cuda.h` 12.8); the sentences are this driver's own, since what
+//! went wrong here can often be said more exactly.
 
 use std::ffi::CStr;
 

@@ -1,8 +1,8 @@
 //! Contexts: which device, which errors stick, and the stack of each thread.
 //!
-//! An error of a kernel poisons its context: from then on every call that needs the context returns that error, until the
-//! context is destroyed or the primary context reset. Destroying a context takes its streams, events, modules, graphs and memory
-//! along.
+//! An error of a kernel poisons its context: from then on every call that needs the context returns that
+//! error, until the context is destroyed or the primary context reset. Destroying a context takes its
+//! streams, events, modules, graphs and memory along.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,8 @@ use crate::state::{Driver, Held, Id};
 use crate::{memory, module, queue, stream};
 
 thread_local! {
-    /// The calling thread's context stack, the current one last. `None` is "no context", which can be pushed too.
+    /// The calling thread's context stack, the current one last. `None` is "no context", which can be pushed
+    /// too.
     static STACK: RefCell<Vec<Option<Id>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -42,7 +43,8 @@ pub struct Context {
 /// All scheduling and mapping flags that 12.8 knows.
 const FLAGS: u32 = 0xFF;
 
-/// Stack size, printf buffer and heap in bytes, sync depth, pending launches, L2 fetch granularity, persisting L2.
+/// Stack size, printf buffer and heap in bytes, sync depth, pending launches, L2 fetch granularity,
+/// persisting L2.
 const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
 
 /// Creates a context on a device.
@@ -61,7 +63,8 @@ pub fn create(d: &mut Driver, device: u32, flags: u32, primary: bool) -> Result<
     Ok(id)
 }
 
-/// Takes a context and all it owns away, after its work is done (unless it is poisoned: then the work is dropped).
+/// Takes a context and all it owns away, after its work is done (unless it is poisoned: then the work is
+/// dropped).
 pub fn destroy(d: &mut Held, id: Id) -> Result {
     let context = d.contexts.get(&id).ok_or(Code::INVALID_CONTEXT)?;
     let peers: Vec<u32> = context.peers.iter().copied().collect();
@@ -112,7 +115,8 @@ pub fn release_primary(d: &mut Held, device: u32) -> Result {
     destroy(d, id)
 }
 
-/// Destroys the primary context's resources whoever holds it; the holders keep a handle that is no context any more.
+/// Destroys the primary context's resources whoever holds it; the holders keep a handle that is no context
+/// any more.
 pub fn reset_primary(d: &mut Held, device: u32) -> Result {
     let slot = &mut d.devices[device as usize];
     slot.retained = 0;

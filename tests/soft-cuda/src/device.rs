@@ -1,8 +1,8 @@
 //! Virtual devices: their properties and their primary contexts.
 //!
-//! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper; memory is what the
-//! settings say, since a laptop has not 141 GB. What this driver cannot do (managed memory, textures, interprocess handles) has
-//! 0 as its attribute.
+//! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper; memory
+//! is what the settings say, since a laptop has not 141 GB. What this driver cannot do (managed memory,
+//! textures, interprocess handles) has 0 as its attribute.
 
 use crate::code::{Code, Result};
 use crate::state::{Driver, Id};
@@ -31,7 +31,8 @@ pub const THREADS_PER_BLOCK: u32 = 1024;
 pub const BLOCK: [u32; 3] = [1024, 1024, 64];
 /// The largest grid, `[x, y, z]`.
 pub const GRID: [u32; 3] = [0x7FFF_FFFF, 65535, 65535];
-/// The version this driver reports: 12.8 is what the interface is written against, 13.0 is what an H200 machine has today.
+/// The version this driver reports: 12.8 is what the interface is written against, 13.0 is what an H200
+/// machine has today.
 pub const VERSION: i32 = 13000;
 /// The newest PTX it takes, `[major, minor]`.
 pub const PTX: [u32; 2] = [9, 0];
@@ -144,7 +145,8 @@ pub fn from_pci_bus_id(text: &str, devices: usize) -> Result<u32> {
     if (ordinal as usize) < devices { Ok(ordinal) } else { Err(Code::INVALID_DEVICE) }
 }
 
-/// `cuDeviceGetP2PAttribute`: rank 0, access between different devices, native atomics (VM atomics are sequential).
+/// `cuDeviceGetP2PAttribute`: rank 0, access between different devices, native atomics (VM atomics are
+/// sequential).
 pub fn peer_attribute(number: u32, from: u32, to: u32) -> Result<i32> {
     if from == to {
         return Err(Code::INVALID_DEVICE);

@@ -1,7 +1,7 @@
 //! Events: a point in a stream that others can wait for, with the time it was reached.
 //!
-//! An event stands for its latest record. In a capturing stream it stands for nodes of the graph instead, and waiting for it from
-//! another stream draws that stream into the capture.
+//! An event stands for its latest record. In a capturing stream it stands for nodes of the graph instead, and
+//! waiting for it from another stream joins that stream to the capture.
 
 use std::time::Instant;
 
@@ -112,7 +112,8 @@ pub fn complete(d: &mut Driver, id: Id, ticket: Ticket) {
     }
 }
 
-/// Makes a stream wait for an event. `external` makes the wait a node of the graph when the stream is capturing.
+/// Makes a stream wait for an event. `external` makes the wait a node of the graph when the stream is
+/// capturing.
 pub fn wait(d: &mut Held, stream_id: Id, id: Id, external: bool) -> Result {
     let recorded = get(d, id)?.recorded.clone();
     let capturing = capture::active(d, stream_id)?;

@@ -1,8 +1,8 @@
 //! From what the machine found to what the driver answers.
 //!
-//! A GPU reports an illegal address, a misaligned one, an illegal instruction, a timeout, and for the rest "launch failed". The
-//! machine knows more (races, unwritten memory, missing waits); those become `LAUNCH_FAILED`, and the words go to standard error
-//! and to `engraftSoftCudaLastFault`.
+//! A GPU reports an illegal address, a misaligned one, an illegal instruction, a timeout, and for the rest
+//! "launch failed". The machine knows more (races, unwritten memory, missing waits); those become
+//! `LAUNCH_FAILED`, and the words go to standard error and to `engraftSoftCudaLastFault`.
 
 use std::sync::LazyLock;
 

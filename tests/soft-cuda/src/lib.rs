@@ -1,11 +1,12 @@
 //! # soft-cuda: a CUDA driver without a GPU
 //!
-//! This crate builds a shared library whose SONAME is `libcuda.so`. A process that loads it by path, before anything asks for
-//! `libcuda.so` by name, has a CUDA driver whose devices are called "Engraft software CUDA": kernels are executed by
-//! [`ptx_vm`] from their PTX, and everything around them (contexts, streams, events, memory, graphs, errors) is here.
-//! It exists to run a program's *host* code unchanged where there is no GPU, and to break it where it is wrong:
-//! work that is not ordered by a stream or an event runs in a hostile order, a buffer that is reused too early holds the new
-//! data, memory that was freed in stream order is gone.
+//! This crate builds a shared library whose SONAME is `libcuda.so`. A process that loads it by path, before
+//! anything asks for
+//! `libcuda.so` by name, has a CUDA driver whose devices are called "Engraft software CUDA": kernels are
+//! executed by [`ptx_vm`] from their PTX, and everything around them (contexts, streams, events, memory,
+//! graphs, errors) is here. It exists to run a program's *host* code unchanged where there is no GPU, and to
+//! break it where it is wrong: work that is not ordered by a stream or an event runs in a hostile order, a
+//! buffer that is reused too early holds the new data, memory that was freed in stream order is gone.
 //!
 //! ```text
 //!   ffi/*  thin extern "C" functions: read arguments, call a room, return a code; no panic passes them
@@ -19,13 +20,16 @@
 //!
 //! ## The one global
 //!
-//! A driver is a global by nature: C functions without an object to call them on. There is one mutex (`state`) around one
-//! `Driver`; a thread has its context stack and its capture mode (`context`, `capture`). Nothing else is global.
+//! A driver is a global by nature: C functions without an object to call them on. There is one mutex
+//! (`state`) around one
+//! `Driver`; a thread has its context stack and its capture mode (`context`, `capture`). Nothing else is
+//! global.
 //!
 //! ## What is not here
 //!
-//! Speed of a device, textures, arrays, managed memory, interprocess memory, virtual memory management: `README.md` lists them,
-//! and every symbol of the interface that is not implemented is exported and answers `CUDA_ERROR_NOT_SUPPORTED`.
+//! Speed of a device, textures, arrays, managed memory, interprocess memory, virtual memory management:
+//! `README.md` lists them, and every symbol of the interface that is not implemented is exported and answers
+//! `CUDA_ERROR_NOT_SUPPORTED`.
 //!
 //! The only public module is [`preload`], for test programs that want the library; the rest is the library.
 

@@ -1,9 +1,9 @@
 //! The linker interface, so that a program's cache of compiled modules has something to cache.
 //!
-//! `cuLinkComplete` gives a container of this driver's own: a magic, a size, a hash and the PTX texts, the same bytes for the same
-//! inputs. `cuModuleLoadData` takes it back; no real driver does. One that is cut or changed is an invalid image, as machine code
-//! with a broken head or broken sections is. Texts are not linked *together*: each must stand alone, and a symbol that another
-//! text defines is not found.
+//! `cuLinkComplete` gives a container of this driver's own: a magic, a size, a hash and the PTX texts, the
+//! same bytes for the same inputs. `cuModuleLoadData` takes it back; no real driver does. One that is
+//! truncated or changed is an invalid image, as machine code with a broken head or broken sections is. Texts
+//! are not linked *together*: each must stand alone, and a symbol that another text defines is not found.
 
 use crate::code::{Code, Result};
 use crate::module::{self, Image};
@@ -162,12 +162,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_opens_to_its_texts_and_a_cut_or_changed_one_does_not() {
+    fn a_container_opens_to_its_texts_and_a_truncated_or_changed_one_does_not() {
         let texts = vec!["one".to_owned(), String::new(), "three".to_owned()];
         let sealed = seal(&texts);
         assert_eq!(open(&sealed), Some(texts));
-        for cut in 0..sealed.len() {
-            assert_eq!(open(&sealed[..cut]), None, "{cut} bytes");
+        for len in 0..sealed.len() {
+            assert_eq!(open(&sealed[..len]), None, "{len} bytes");
         }
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();

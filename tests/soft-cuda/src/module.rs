@@ -1,8 +1,9 @@
 //! Modules and libraries: from an image to functions and variables.
 //!
-//! An image is PTX text, or the container that this driver's own linker makes ([`crate::link`]). Machine code of a real device is
-//! refused (`NO_BINARY_FOR_GPU`): there is nobody here to execute it. A text that does not parse, or uses what the machine does
-//! not know, is `INVALID_PTX`, with the line in the log buffer of the caller, as a real driver's compiler does it.
+//! An image is PTX text, or the container that this driver's own linker makes ([`crate::link`]). Machine code
+//! of a real device is refused (`NO_BINARY_FOR_GPU`): there is nobody here to execute it. A text that does
+//! not parse, or uses what the machine does not know, is `INVALID_PTX`, with the line in the log buffer of
+//! the caller, as a real driver's compiler does it.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -73,7 +74,7 @@ pub enum Image {
     Ptx(String),
     /// This driver's linker made it.
     Linked(Vec<String>),
-    /// This driver's linker made it once; since then it was cut or changed.
+    /// This driver's linker made it once; since then it was truncated or changed.
     Damaged,
     /// Machine code.
     Machine,
@@ -87,7 +88,7 @@ pub fn parse(image: &Image, log: &mut String) -> Result<Vec<Arc<Module>>> {
             Err(Code::NO_BINARY_FOR_GPU)
         }
         Image::Damaged => {
-            log.push_str("a container of the software driver's linker, cut or changed\n");
+            log.push_str("a container of the software driver's linker, truncated or changed\n");
             Err(Code::INVALID_IMAGE)
         }
         Image::Ptx(text) => Ok(vec![parse_text(text, log)?]),
@@ -187,7 +188,8 @@ impl Function {
 
 fn unload_instances(d: &mut Driver, instances: Vec<Arc<Instance>>) {
     for instance in instances {
-        // A graph may hold the module's code; its variables go all the same, and whoever launches it finds out.
+        // A graph may hold the module's code; its variables go all the same, and whoever launches it finds
+        // out.
         let instance = Arc::try_unwrap(instance).unwrap_or_else(|shared| Instance::clone(&shared));
         let _ = instance.unload(&mut d.memory);
     }

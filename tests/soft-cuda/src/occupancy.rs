@@ -1,7 +1,8 @@
 //! How many blocks fit a multiprocessor: registers, shared memory, threads, blocks.
 //!
-//! The arithmetic is that of NVIDIA's occupancy tables for compute capability 9.0 (registers are given to warps in units of 256,
-//! over four partitions; shared memory in units of 128 bytes). Registers per thread are the machine's estimate from the text:
+//! The arithmetic is that of NVIDIA's occupancy tables for compute capability 9.0 (registers are given to
+//! warps in units of 256, over four partitions; shared memory in units of 128 bytes). Registers per thread
+//! are the machine's estimate from the text:
 //! `ptxas` decides on a device, so these numbers are plausible and no more.
 
 use ptx_vm::Kernel;
@@ -22,9 +23,9 @@ fn bound(kernel: &Kernel) -> u32 {
     bound.map_or(THREADS_PER_BLOCK, |t| t.iter().product()).clamp(1, THREADS_PER_BLOCK)
 }
 
-/// Registers per thread that the driver reports: what the text declares, as far as the largest block (and the blocks per
-/// multiprocessor that the text asks for) leaves room. ptxas reuses registers and keeps to such bounds, so no launch is refused
-/// for an estimate.
+/// Registers per thread that the driver reports: what the text declares, as far as the largest block (and the
+/// blocks per multiprocessor that the text asks for) leaves room. ptxas reuses registers and keeps to such
+/// bounds, so no launch is refused for an estimate.
 pub fn registers(kernel: &Kernel) -> u32 {
     let threads = bound(kernel).next_multiple_of(WARP * PARTITIONS) * kernel.min_blocks.unwrap_or(1).max(1);
     let most = (REGISTERS / threads / 8 * 8).clamp(16, 255);
@@ -59,7 +60,8 @@ pub fn blocks(function: &Function, threads: u32, dynamic: u64) -> u32 {
     by_threads.min(by_registers).min(SHARED_PER_SM / shared).min(BLOCKS_PER_SM)
 }
 
-/// Dynamic shared memory per block, in bytes, that lets `count` blocks of `threads` threads fit one multiprocessor.
+/// Dynamic shared memory per block, in bytes, that lets `count` blocks of `threads` threads fit one
+/// multiprocessor.
 pub fn dynamic_shared(function: &Function, count: u32, threads: u32) -> Option<u64> {
     if count == 0 || blocks(function, threads, 0) < count {
         return None;
@@ -91,7 +93,8 @@ pub fn largest_cluster(function: &Function, threads: u32, dynamic: u64) -> u32 {
     if blocks(function, threads, dynamic) == 0 { 0 } else { most }
 }
 
-/// Clusters of `size` blocks that run at once: a cluster lives in one of the groups of at most 18 multiprocessors.
+/// Clusters of `size` blocks that run at once: a cluster lives in one of the groups of at most 18
+/// multiprocessors.
 pub fn clusters(function: &Function, threads: u32, dynamic: u64, size: u32) -> u32 {
     const GROUPS: u32 = 8;
     let fit = blocks(function, threads, dynamic);

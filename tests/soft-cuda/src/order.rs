@@ -1,7 +1,7 @@
 //! Which of the legal orders unordered work runs in.
 //!
-//! A real device runs the work of two streams in whatever order its engines find it, mostly the one that hides a missing event.
-//! Here a rule picks, and a program that is right under every rule has its events.
+//! A real device runs the work of two streams in whatever order its engines find it, mostly the one that
+//! hides a missing event. Here a rule picks, and a program that is right under every rule has its events.
 
 /// The rule that picks the next operation among those whose dependencies are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

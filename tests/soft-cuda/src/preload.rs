@@ -1,11 +1,12 @@
 //! For test programs: load the driver by path, before anything asks for `libcuda.so` by name.
 //!
-//! The dynamic linker knows a loaded library by its SONAME. Once `libsoft_cuda.so` (SONAME `libcuda.so`) is in the process, every
-//! `dlopen("libcuda.so")`, such as cudarc's, gets it. So [`load`] must come before the first such call, and it refuses when another
-//! driver is there already. Nothing is ever loaded without this call.
+//! The dynamic linker knows a loaded library by its SONAME. Once `libsoft_cuda.so` (SONAME `libcuda.so`) is
+//! in the process, every
+//! `dlopen("libcuda.so")`, such as cudarc's, gets it. So [`load`] must come before the first such call, and
+//! it refuses when another driver is there already. Nothing is ever loaded without this call.
 //!
-//! This module is linked into the test program; the driver is the shared object. They share no Rust state and speak through the
-//! exported `engraftSoftCuda*` functions.
+//! This module is linked into the test program; the driver is the shared object. They share no Rust state and
+//! speak through the exported `engraftSoftCuda*` functions.
 
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
@@ -105,7 +106,7 @@ pub struct Checks {
     pub uninitialised: bool,
     /// Approximate functions err by as much as documented.
     pub worst_approx: bool,
-    /// Tensor-core products are summed as the hardware is known to.
+    /// Tensor-core matmuls are summed as the hardware is known to.
     pub tensor_core_sums: bool,
 }
 
@@ -170,14 +171,15 @@ pub struct SoftCuda {
     path: PathBuf,
 }
 
-/// Where the shared object may be: beside the running program and one folder up (test programs live in `deps`).
+/// Where the shared object may be: next to the running program and one folder up (test programs live in
+/// `deps`).
 fn places() -> Vec<PathBuf> {
     let Ok(program) = std::env::current_exe() else { return Vec::new() };
     let folders = program.ancestors().skip(1).take(2);
     folders.flat_map(|f| [f.join(FILE), f.join("deps").join(FILE)]).collect()
 }
 
-/// Loads the driver that Cargo built beside the running program, once; later calls give the same.
+/// Loads the driver that Cargo built next to the running program, once; later calls give the same.
 ///
 /// # Errors
 /// [`LoadError::Missing`], [`LoadError::OtherDriver`], [`LoadError::System`].
@@ -222,7 +224,8 @@ fn is_ours(library: &Library) -> bool {
     unsafe { library.get::<unsafe extern "C" fn(*mut u32) -> u32>(b"engraftSoftCudaVersion\0") }.is_ok()
 }
 
-/// Copies the shared object into a folder under the name `libcuda.so`, for programs that find it by their library path.
+/// Copies the shared object into a folder under the name `libcuda.so`, for programs that find it by their
+/// library path.
 ///
 /// # Errors
 /// [`LoadError::Missing`], [`LoadError::System`].
@@ -451,7 +454,8 @@ impl SoftCuda {
         Ok((copied, filled))
     }
 
-    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`] and [`SoftCuda::copied`] to zero.
+    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`] and [`SoftCuda::copied`] to
+    /// zero.
     ///
     /// # Errors
     /// [`LoadError::System`] when the function is missing.

@@ -1,11 +1,13 @@
 //! What has been submitted and not been done, as a graph of operations; and the loop that does it.
 //!
-//! An operation runs when all it depends on has run, and not before the [`Order`] in force lets it. Dependencies are edges between
-//! tickets: the stream's previous operation, an event's record, the legacy stream's rules ([`crate::stream`]), edges of a graph.
-//! So "what may run now" is exactly what a real device may run now, and every rule picks among that.
+//! An operation runs when all it depends on has run, and not before the [`Order`] in force lets it.
+//! Dependencies are edges between tickets: the stream's previous operation, an event's record, the legacy
+//! stream's rules ([`crate::stream`]), edges of a graph. So "what may run now" is exactly what a real device
+//! may run now, and every rule picks among that.
 //!
-//! Nothing runs by itself. Work is done by the thread that waits for it (or submits it, under `Eager` and `Seeded`), which is one
-//! of the behaviours that a real device may show. Only functions of the program get a thread of their own.
+//! Nothing runs by itself. Work is done by the thread that waits for it (or submits it, under `Eager` and
+//! `Seeded`), which is one of the behaviours that a real device may show. Only functions of the program get a
+//! thread of their own.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,8 +144,8 @@ impl Queue {
     }
 }
 
-/// Runs what the order in force does not leave for later; whoever has submitted something calls this when its books are in
-/// order, since running may open the lock.
+/// Runs what the order in force does not leave for later; whoever has submitted something calls this when its
+/// books are in order, since running may open the lock.
 pub fn pump(d: &mut Held) {
     let order = d.settings.order;
     match order {
@@ -228,7 +230,8 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
     true
 }
 
-/// Calls a function of the program on a thread of the driver's, as real drivers do: it may wait for whoever is waiting here.
+/// Calls a function of the program on a thread of the driver's, as real drivers do: it may wait for whoever
+/// is waiting here.
 fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code>) {
     let (driver, returned) = (MutexGuard::mutex(d), d.returned);
     let body = move || {

@@ -1,9 +1,10 @@
 //! The state of the driver: tables of plain data, and the lock around them.
 //!
-//! Handles that C sees are numbers ([`Id`]) dressed as pointers. They are never dereferenced and never given twice, so a stale or
-//! made-up handle is an error code here where a real driver would crash.
-//! Every entry holds the lock from its first line to its last, except while it waits for a host function of the program
-//! ([`crate::queue`]): those run on threads of the driver with the lock open, since they may wait for threads that call it.
+//! Handles that C sees are numbers ([`Id`]) dressed as pointers. They are never dereferenced and never given
+//! twice, so a stale or made-up handle is an error code here where a real driver would crash.
+//! Every entry holds the lock from its first line to its last, except while it waits for a host function of
+//! the program ([`crate::queue`]): those run on threads of the driver with the lock open, since they may wait
+//! for threads that call it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -114,7 +115,8 @@ pub struct Driver {
     pub links: BTreeMap<Id, Link>,
     /// Work to be done.
     pub queue: Queue,
-    /// Signalled when a host function has returned; it lives as long as the process, like the threads that signal it.
+    /// Signalled when a host function has returned; it lives as long as the process, like the threads that
+    /// signal it.
     pub returned: &'static Condvar,
     /// The last fault in words.
     pub last_fault: Option<String>,

@@ -1,9 +1,9 @@
 //! Streams: what a new operation has to wait for.
 //!
-//! An operation waits for its stream's previous one. The legacy default stream and the "blocking" streams (all that were not
-//! created with `CU_STREAM_NON_BLOCKING`, the per-thread default streams among them) wait for each other: an operation in the
-//! legacy stream comes after everything submitted to blocking streams of its context, and theirs after it. Non-blocking streams
-//! wait for nobody without an event.
+//! An operation waits for its stream's previous one. The legacy default stream and the "blocking" streams
+//! (all that were not created with `CU_STREAM_NON_BLOCKING`, the per-thread default streams among them) wait
+//! for each other: an operation in the legacy stream comes after everything submitted to blocking streams of
+//! its context, and theirs after it. Non-blocking streams wait for nobody without an event.
 
 use std::ffi::c_void;
 
@@ -49,8 +49,8 @@ pub struct Stream {
     pub capture: Option<Id>,
     /// The nodes that the next captured operation will depend on.
     pub frontier: Vec<Id>,
-    /// What the last question about the frontier was answered with: the interface gives out pointers that stay valid until the
-    /// next call on the stream.
+    /// What the last question about the frontier was answered with: the interface gives out pointers that
+    /// stay valid until the next call on the stream.
     pub shown: (Vec<usize>, Vec<EdgeData>),
 }
 
@@ -145,8 +145,8 @@ pub fn submit(d: &mut Held, id: Id, work: Work) -> Result<Option<Ticket>> {
     Ok(Some(ticket))
 }
 
-/// Puts work into a stream that is not capturing, after the stream's own work and these operations. The caller lets the queue
-/// run ([`queue::pump`]) when it has noted the ticket.
+/// Puts work into a stream that is not capturing, after the stream's own work and these operations. The
+/// caller lets the queue run ([`queue::pump`]) when it has noted the ticket.
 pub fn enqueue(d: &mut Driver, id: Id, mut work: Work, extra: &[Ticket]) -> Result<Ticket> {
     let stream = get(d, id)?;
     let context = stream.context;

@@ -1,7 +1,7 @@
 //! One operation of the queue or of a graph, and how it is done.
 //!
-//! Addresses of device memory and of pinned host memory live in one space (the machine's memory); pageable host memory is a raw
-//! pointer whose validity the program promised until the operation is done.
+//! Addresses of device memory and of pinned host memory live in one space (the machine's memory); pageable
+//! host memory is a raw pointer whose validity the program promised until the operation is done.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -55,8 +55,8 @@ pub struct KernelWork {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostPointer(pub *mut u8);
 
-// SAFETY: the pointer is only dereferenced while the operation runs, when the program has promised that it is valid from any
-// thread (the real driver reads and writes it from its own threads).
+// SAFETY: the pointer is only dereferenced while the operation runs, when the program has promised that it is
+// valid from any thread (the real driver reads and writes it from its own threads).
 unsafe impl Send for HostPointer {}
 // SAFETY: as above; shared access reads the address only.
 unsafe impl Sync for HostPointer {}
@@ -128,7 +128,8 @@ impl HostCall {
     /// Calls the program.
     pub fn call(&self, error: Option<Code>) {
         match (self, error) {
-            // SAFETY: the program handed in the function with this argument to be called once its turn has come.
+            // SAFETY: the program handed in the function with this argument to be called once its turn has
+            // come.
             (HostCall::Function(function, data), None) => unsafe { function(data.0.cast()) },
             (HostCall::Function(..), Some(_)) => {}
             (HostCall::Callback(function, stream, data), error) => {

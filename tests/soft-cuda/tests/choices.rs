@@ -1,5 +1,6 @@
-//! What a test program can choose and ask through [`soft_cuda::preload`]: the schedule, the models of rounding, the statistics.
-//! Kernels that lean on what is not promised (an order, lucky bits) change under a choice; right ones do not.
+//! What a test program can choose and ask through [`soft_cuda::preload`]: the schedule, the models of
+//! rounding, the statistics. Kernels that lean on what is not promised (an order, lucky bits) change under a
+//! choice; right ones do not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -10,8 +11,9 @@ use common::*;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use soft_cuda::preload::{Checks, Moved, Schedule, SoftCuda, Traffic};
 
-/// Kernels of this file. `arrive`: the order in which blocks come. `powers_*`: 2^n through `ex2.approx`, cut or rounded.
-/// `product`: one and fifteen times 2^-24, summed by `mma`.
+/// Kernels of this file. `arrive`: the order in which blocks come. `powers_*`: 2^n through `ex2.approx`,
+/// truncated or rounded.
+/// `sums`: one and fifteen times 2^-24, summed by `mma`.
 const TEXT: &str = "
 .version 8.7
 .target sm_90
@@ -21,7 +23,7 @@ const TEXT: &str = "
   ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [counter]; mov.u32 %r1, %ctaid.x;
   atom.global.add.u32 %r2, [%rd2], 1; mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3; st.global.u32 [%rd4], %r2; ret;
 }
-.visible .entry powers_cut(.param .u64 out) {
+.visible .entry powers_truncated(.param .u64 out) {
   .reg .b32 %r<4>; .reg .f32 %f<4>; .reg .b64 %rd<4>;
   ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f1, %r1; ex2.approx.f32 %f2, %f1; cvt.rzi.u32.f32 %r2, %f2;
   mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r2; ret;
@@ -31,7 +33,7 @@ const TEXT: &str = "
   ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f1, %r1; ex2.approx.f32 %f2, %f1; cvt.rni.u32.f32 %r2, %f2;
   mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r2; ret;
 }
-.visible .entry product(.param .u64 out) {
+.visible .entry sums(.param .u64 out) {
   .reg .pred %p<2>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<4>;
   ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 3; setp.eq.u32 %p1, %r2, 0;
   mov.b32 %r4, 0x33803380; selp.b32 %r3, 0x33803f80, %r4, %p1; mov.b32 %r5, 0x3f803f80; mov.f32 %f5, 0f00000000;
@@ -96,8 +98,8 @@ fn a_kernel_that_lives_on_lucky_bits_of_an_approximation_fails_under_the_worst()
         // From 2^24 on an f32 is a whole number however it was rounded.
         got[..24] == powers[..24]
     };
-    assert!(run(false, "powers_cut"), "the exact model hides the mistake");
-    assert!(!run(true, "powers_cut"), "a truncated power of two lives on lucky bits");
+    assert!(run(false, "powers_truncated"), "the exact model hides the mistake");
+    assert!(!run(true, "powers_truncated"), "a truncated power of two lives on lucky bits");
     assert!(run(false, "powers_rounded"));
     // Half an integer is further than the documented error up to 2^20.
     soft.set_checks(Checks { worst_approx: true, ..Checks::default() }).unwrap();
@@ -109,9 +111,9 @@ fn a_kernel_that_wants_the_bits_of_a_chain_from_a_tensor_core_fails_under_its_su
     let (soft, _alone) = soft();
     let run = |tensor_core_sums| {
         soft.set_checks(Checks { tensor_core_sums, ..Checks::default() }).unwrap();
-        f32::from_bits(bench().warp("product")[0])
+        f32::from_bits(bench().warp("sums")[0])
     };
-    // A chain of f32 additions loses each 2^-24 beside the one; a block sum keeps them and cuts once.
+    // A chain of f32 additions loses each 2^-24 next to the one; a block sum keeps them and truncates once.
     let chain = (0..15).fold(1.0f32, |sum, _| sum + 2f32.powi(-24));
     assert_eq!(run(false), chain);
     let hardware = run(true);

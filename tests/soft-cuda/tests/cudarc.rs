@@ -157,7 +157,7 @@ fn modules_have_globals_attributes_and_errors() {
     let context = bare_context(0);
     let stream = context.new_stream().unwrap();
     let module = Module::load(&context);
-    assert_eq!(module.function("nobody").err(), Some(DriverError(R::CUDA_ERROR_NOT_FOUND)));
+    assert_eq!(module.function("missing").err(), Some(DriverError(R::CUDA_ERROR_NOT_FOUND)));
     let x = stream.alloc_zeros::<u32>(1).unwrap();
     let to = address(&x, &stream);
     // SAFETY: the module is loaded.
@@ -256,11 +256,11 @@ fn clusters_cooperation_and_programmatic_launches() {
     );
 
     stream.memset_zeros(&mut x).unwrap();
-    let meet = module.function("meet").unwrap();
+    let grid_sync = module.function("grid_sync").unwrap();
     let cooperative = attribute(A::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [1, 0, 0]);
-    launch_ex(&stream, meet, 8, &mut [cooperative], args([&to])).unwrap();
+    launch_ex(&stream, grid_sync, 8, &mut [cooperative], args([&to])).unwrap();
     assert_eq!(stream.clone_dtoh(&x).unwrap(), [8; 9]);
-    let too_large = launch_ex(&stream, meet, 132 * 32 + 1, &mut [cooperative], args([&to]));
+    let too_large = launch_ex(&stream, grid_sync, 132 * 32 + 1, &mut [cooperative], args([&to]));
     assert_eq!(too_large, fails(R::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
 
     let y = stream.alloc_zeros::<u32>(1).unwrap();
@@ -310,7 +310,7 @@ fn devices_are_peers() {
 }
 
 #[test]
-fn a_linked_image_can_be_cached_and_loaded_again_unless_it_is_cut() {
+fn a_linked_image_can_be_cached_and_loaded_again_unless_it_is_truncated() {
     let (_soft, _alone) = soft();
     let context = bare_context(0);
     let text = std::ffi::CString::new(KERNELS).unwrap();
@@ -354,23 +354,23 @@ fn a_linked_image_can_be_cached_and_loaded_again_unless_it_is_cut() {
         result::module::get_function(module, c"scale".into()).unwrap();
         result::module::unload(module).unwrap();
     }
-    // Cut: as an input of the linker, which knows the length; as a file, which has one; in memory with zeros behind the cut,
-    // since a bare pointer has none.
+    // Truncated: as an input of the linker, which knows the length; as a file, which has one; in memory with
+    // zeros behind the end, since a bare pointer has none.
     let state = new_state();
     let file = std::env::temp_dir().join(format!("soft-cuda-{}.cubin", std::process::id()));
     let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
-    for cut in [17, 31, 32, 40, image.len() / 2, image.len() - 1] {
-        assert_eq!(add(state, cubin, &image[..cut]), R::CUDA_ERROR_INVALID_IMAGE, "{cut} bytes");
-        std::fs::write(&file, &image[..cut]).unwrap();
+    for len in [17, 31, 32, 40, image.len() / 2, image.len() - 1] {
+        assert_eq!(add(state, cubin, &image[..len]), R::CUDA_ERROR_INVALID_IMAGE, "{len} bytes");
+        std::fs::write(&file, &image[..len]).unwrap();
         let mut module = std::ptr::null_mut();
         // SAFETY: a path, and a place for the module.
         let loaded = unsafe { sys::cuModuleLoad(&mut module, path.as_ptr()) };
-        assert_eq!(loaded, R::CUDA_ERROR_INVALID_IMAGE, "a file of {cut} bytes");
+        assert_eq!(loaded, R::CUDA_ERROR_INVALID_IMAGE, "a file of {len} bytes");
         let mut zeros = image.clone();
-        zeros[cut..].fill(0);
+        zeros[len..].fill(0);
         // SAFETY: as many bytes as the head says, or no more than zeros behind a broken head.
         let loaded = unsafe { result::module::load_data(zeros.as_ptr().cast()) };
-        assert_eq!(loaded.err(), Some(DriverError(R::CUDA_ERROR_INVALID_IMAGE)), "zeros from byte {cut}");
+        assert_eq!(loaded.err(), Some(DriverError(R::CUDA_ERROR_INVALID_IMAGE)), "zeros from byte {len}");
     }
     std::fs::remove_file(&file).unwrap();
     // Whole, it is an input like any other.
@@ -406,7 +406,7 @@ fn tensor_map(at: u64, rows: u64, k: u64) -> sys::CUtensorMap {
 }
 
 #[test]
-fn a_compiled_product_with_tensor_maps_and_wgmma() {
+fn a_compiled_matmul_with_tensor_maps_and_wgmma() {
     let (_soft, _alone) = soft();
     let context = bare_context(0);
     let stream = context.new_stream().unwrap();

@@ -1,5 +1,5 @@
-//! Programs that are wrong on the host side, through unmodified cudarc: under some order it shows, and the right program is right
-//! under every order.
+//! Programs that are wrong on the host side, through unmodified cudarc: under some order it shows, and the
+//! right program is right under every order.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -63,8 +63,9 @@ fn double_upload(pinned: bool, wait: bool) -> (u32, u32) {
     let ours = unsafe { result::malloc_host(4 * N, 0) }.unwrap().cast::<u32>();
     let host = if pinned { ours } else { own.as_mut_ptr() };
     for (value, target) in [(1, &x), (2, &y)] {
-        // SAFETY: `host` has room for `N`; the copy's range is live. That the copy may still read the buffer while it is written
-        // is what this test is about: the driver reads it as bytes, and the writes are complete whenever it does.
+        // SAFETY: `host` has room for `N`; the copy's range is live. That the copy may still read the buffer
+        // while it is written is what this test is about: the driver reads it as bytes, and the writes are
+        // complete whenever it does.
         unsafe {
             (0..N).for_each(|i| host.add(i).write_volatile(value));
             let bytes = std::slice::from_raw_parts(host, N);

@@ -33,7 +33,7 @@ pub struct Prompt {
     /// Token ids.
     pub ids: Vec<u32>,
     /// Token types; empty where the model has none.
-    pub kinds: Vec<u32>,
+    pub token_type_ids: Vec<u32>,
 }
 
 /// A golden directory, weights unread.
@@ -144,7 +144,7 @@ fn prompts(dir: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<Vec<Prompt>
     };
     let lengths = words(tensors, "lengths").ok_or_else(|| missing("lengths"))?;
     let ids = words(tensors, "input_ids").ok_or_else(|| missing("input_ids"))?;
-    let kinds = words(tensors, "token_type_ids").unwrap_or_default();
+    let token_type_ids = words(tensors, "token_type_ids").unwrap_or_default();
     if lengths.iter().sum::<u32>() as usize != ids.len() {
         return Err(Error::tensor("lengths", format!("do not add up to {} ids", ids.len())));
     }
@@ -152,8 +152,8 @@ fn prompts(dir: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<Vec<Prompt>
     let prompts = lengths.iter().map(|len| {
         let range = from..from + *len as usize;
         from = range.end;
-        let kinds = kinds.get(range.clone()).map(<[u32]>::to_vec).unwrap_or_default();
-        Prompt { ids: ids[range].to_vec(), kinds }
+        let token_type_ids = token_type_ids.get(range.clone()).map(<[u32]>::to_vec).unwrap_or_default();
+        Prompt { ids: ids[range].to_vec(), token_type_ids }
     });
     Ok(prompts.collect())
 }
@@ -164,14 +164,17 @@ fn unpadded(tensors: &BTreeMap<String, Tensor>) -> Vec<Prompt> {
     else {
         return Vec::new();
     };
-    let kinds = tensors.get("padded.token_type_ids");
+    let token_type_ids = tensors.get("padded.token_type_ids");
     let strip = |t: &Tensor, row: usize| -> Vec<u32> {
         let pairs = t.rows(row..row + 1).iter().zip(mask.rows(row..row + 1));
         pairs.filter(|(_, keep)| **keep != 0.0).map(|(v, _)| *v as u32).collect()
     };
     let rows = 0..ids.shape.first().copied().unwrap_or(0);
-    rows.map(|r| Prompt { ids: strip(ids, r), kinds: kinds.map(|k| strip(k, r)).unwrap_or_default() })
-        .collect()
+    rows.map(|r| Prompt {
+        ids: strip(ids, r),
+        token_type_ids: token_type_ids.map(|k| strip(k, r)).unwrap_or_default(),
+    })
+    .collect()
 }
 
 /// Every golden directory at or below `root`, sorted by path.

@@ -45,7 +45,7 @@ impl Expectations {
     /// Reads a file.
     ///
     /// # Errors
-    /// `Io`, or `Format` for anything but the form above.
+    /// `Io`, or `Format` for anything but the format above.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
         Self::parse(&bytes).map_err(|what| Error::format(path.display().to_string(), what))

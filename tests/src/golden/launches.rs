@@ -1,4 +1,4 @@
-//! The plan held to what ran: every slot that it calls native has launched its kernel, and no product, norm,
+//! The plan held to what ran: every slot that it calls native has launched its kernel, and no matmul, norm,
 //! look-up or attention ran by a kernel that the plan does not name.
 
 use engraft_core::inject::InjectionPlan;
@@ -22,7 +22,7 @@ const PLANNED: [&str; 10] = [
     "moe_linear_",
 ];
 
-/// The same for what other families run in slots of other names, too (norms of heads, sums beside experts,
+/// The same for what other families run in slots of other names, too (norms of heads, sums next to experts,
 /// rotations apart). These are held to it where nothing is composed.
 const PLANNED_IN_PLAIN: [&str; 7] = [
     "elementwise_activate_",

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Tokens of every greedy continuation.
-const DRAWN: usize = 16;
+const NEW_TOKENS: usize = 16;
 
 /// Greedy tokens that came out as expected, of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -155,7 +155,7 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usi
         kv_dtype: dtype,
         max_seqs: case.prompts.len().max(1),
         max_step_tokens: case.prompts.iter().map(|p| p.ids.len()).sum::<usize>().max(1),
-        max_context: case.longest() + DRAWN,
+        max_context: case.longest() + NEW_TOKENS,
         all_logits: true,
         ..Default::default()
     };
@@ -193,12 +193,12 @@ fn causal<B: Backend>(mut engine: Engine<B>, case: &Case, dtype: Float, close: &
     let want = expected(case, "greedy_tokens")?;
     let mut ids = Vec::new();
     for p in &case.prompts {
-        let request = Request { prompt: p.ids.clone(), max_new_tokens: DRAWN, ..Default::default() };
+        let request = Request { prompt: p.ids.clone(), max_new_tokens: NEW_TOKENS, ..Default::default() };
         ids.push(engine.put(request)?);
     }
-    let drawn = engine.run()?;
+    let sampled = engine.run()?;
     for (i, id) in ids.iter().enumerate() {
-        verdict.tokens(drawn.get(id).map_or(&[], Vec::as_slice), want.rows(i..i + 1));
+        verdict.tokens(sampled.get(id).map_or(&[], Vec::as_slice), want.rows(i..i + 1));
     }
     Ok(verdict)
 }
@@ -214,18 +214,18 @@ fn causal_batch<B: Backend>(
     for i in order {
         let prompt = prompts.get(*i).map(|p| p.ids.clone()).unwrap_or_default();
         let want = Want { logits: true, hidden: Layers::All };
-        ids.push(engine.put(Request { prompt, max_new_tokens: DRAWN, want, ..Default::default() })?);
+        ids.push(engine.put(Request { prompt, max_new_tokens: NEW_TOKENS, want, ..Default::default() })?);
     }
-    let drawn = engine.run()?;
+    let sampled = engine.run()?;
     let rows = case.rows();
     for (i, id) in order.iter().zip(ids) {
         let lost = || Error::internal(format!("request {id} kept nothing"));
-        let kept = engine.take_captured(id).ok_or_else(lost)?;
+        let kept = engine.take_kept(id).ok_or_else(lost)?;
         let len = rows[*i].len();
         for (layer, hidden) in kept.hidden.iter().enumerate() {
             let name = format!("hidden_states.{layer}");
             let want = expected(case, &name)?;
-            verdict.compare(&name, cut(hidden, len * want.cols()), want, rows[*i].clone());
+            verdict.compare(&name, leading(hidden, len * want.cols()), want, rows[*i].clone());
         }
         let layers = case.tensors.keys().filter(|n| n.starts_with("hidden_states.")).count();
         if kept.hidden.len() != layers {
@@ -233,8 +233,8 @@ fn causal_batch<B: Backend>(
             return Err(Error::internal(what));
         }
         let want = expected(case, "logits")?;
-        verdict.compare("logits", cut(&kept.logits, len * want.cols()), want, rows[*i].clone());
-        let tokens = drawn.get(&id).map_or(&[] as &[u32], Vec::as_slice);
+        verdict.compare("logits", leading(&kept.logits, len * want.cols()), want, rows[*i].clone());
+        let tokens = sampled.get(&id).map_or(&[] as &[u32], Vec::as_slice);
         let best = expected(case, "greedy_tokens")?.rows(*i..i + 1);
         verdict.tokens(tokens, best);
         if *i == 0 {
@@ -243,14 +243,14 @@ fn causal_batch<B: Backend>(
             let same = tokens.iter().zip(best).take_while(|(t, b)| **t as f32 == **b).count();
             let count = (same + 1).min(want.values.len() / want.cols());
             let from = kept.logits.get((len - 1) * want.cols()..).unwrap_or_default();
-            verdict.compare("greedy_logits.0", cut(from, count * want.cols()), want, 0..count);
+            verdict.compare("greedy_logits.0", leading(from, count * want.cols()), want, 0..count);
         }
     }
     Ok(())
 }
 
 /// The first `n` values, or all (which then fails the comparison of lengths).
-fn cut(values: &[f32], n: usize) -> &[f32] {
+fn leading(values: &[f32], n: usize) -> &[f32] {
     values.get(..n).unwrap_or(values)
 }
 
@@ -277,8 +277,8 @@ fn encoder_batch<B: Backend>(
     let texts: Vec<EncoderInput> = order
         .iter()
         .map(|i| {
-            let Prompt { ids, kinds } = input(i);
-            EncoderInput { ids, kinds }
+            let Prompt { ids, token_type_ids } = input(i);
+            EncoderInput { ids, token_type_ids }
         })
         .collect();
     let rows = case.rows();

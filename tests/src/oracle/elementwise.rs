@@ -48,7 +48,7 @@ pub fn gate(case: &Case) -> Want {
             let (g, u) = (f64::from(*g), f64::from(*u));
             let a = act(case.act, g);
             values.push(a * u);
-            slack.push(budget::product(a, budget::activation(g, a), u, 0.0));
+            slack.push(budget::multiplied(a, budget::activation(g, a), u, 0.0));
         }
     }
     Want::Near { values, slack }

@@ -1,7 +1,7 @@
-//! Products of quantized activations: codes and scales by their definition, sums of integers, what follows as
-//! for any product.
+//! Matmuls of quantized activations: codes and scales by their definition, sums of integers, what follows as
+//! for any matmul.
 
-use super::linear::Product;
+use super::linear::Matmul;
 use super::order;
 use crate::budget;
 use crate::dice::round;
@@ -38,8 +38,8 @@ fn stored(case: &Case) -> Vec<Vec<(f32, Vec<i64>)>> {
 }
 
 /// `x w^T + b` of the quantized rows.
-pub fn product(case: &Case) -> Product {
-    let mut product = Product { values: Vec::new(), slack: Vec::new() };
+pub fn matmul(case: &Case) -> Matmul {
+    let mut matmul = Matmul { values: Vec::new(), slack: Vec::new() };
     let w = stored(case);
     for r in 0..case.x.rows {
         let x = quantized(case.x.row(r));
@@ -51,15 +51,15 @@ pub fn product(case: &Case) -> Product {
                 sum += d * qx.iter().zip(qw).map(|(a, b)| a * b).sum::<i64>() as f64;
                 condition += d.abs() * qx.iter().zip(qw).map(|(a, b)| (a * b).abs()).sum::<i64>() as f64;
             }
-            product.values.push(sum);
-            product.slack.push(budget::sum(condition));
+            matmul.values.push(sum);
+            matmul.slack.push(budget::sum(condition));
         }
     }
-    product
+    matmul
 }
 
-/// The product in the contract's order: chains of blocks, leaves that end at blocks.
-pub fn strict(case: &Case, form: Madd) -> Vec<f32> {
+/// The matmul in the contract's order: chains of blocks, leaves that end at blocks.
+pub fn strict(case: &Case, kind: Madd) -> Vec<f32> {
     let (w, k) = (stored(case), case.w.cols);
     // The least grain that is a multiple of both.
     let grain = (1..=SPAN).map(|i| i * case.grain.max(1)).find(|g| g % SPAN == 0).unwrap_or(SPAN);
@@ -73,7 +73,7 @@ pub fn strict(case: &Case, form: Madd) -> Vec<f32> {
                 blocks.fold(0.0, |sum, b| {
                     let ((dx, qx), (dw, qw)) = (&x[b], &w[b]);
                     let integer: i64 = qx.iter().zip(qw).map(|(a, b)| a * b).sum();
-                    order::madd(form, dx * dw, integer as f32, sum)
+                    order::madd(kind, dx * dw, integer as f32, sum)
                 })
             };
             let s: [f32; 8] = std::array::from_fn(leaf);

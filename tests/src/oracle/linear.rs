@@ -10,18 +10,18 @@ use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
 use engraft_core::params::Act;
 
-/// Values and slack of the product, row by row.
-pub struct Product {
+/// Values and slack of the matmul, row by row.
+pub struct Matmul {
     /// `x w^T + b`.
     pub values: Vec<f64>,
     /// What f32 may cost, before the output's rounding.
     pub slack: Vec<f64>,
 }
 
-/// The product of a case.
-pub fn product(case: &Case) -> Product {
+/// The matmul of a case.
+pub fn matmul(case: &Case) -> Matmul {
     let w = weight::values(&case.w);
-    let mut product = Product { values: Vec::new(), slack: Vec::new() };
+    let mut matmul = Matmul { values: Vec::new(), slack: Vec::new() };
     for r in 0..case.x.rows {
         let x = case.x.row(r);
         for n in 0..case.w.rows {
@@ -32,33 +32,33 @@ pub fn product(case: &Case) -> Product {
                 sum += term;
                 condition += term.abs();
             }
-            product.values.push(sum);
-            product.slack.push(budget::sum(condition));
+            matmul.values.push(sum);
+            matmul.slack.push(budget::sum(condition));
         }
     }
-    product
+    matmul
 }
 
 /// `linear` in the contract's order, to the bit.
-pub fn strict(case: &Case, form: Madd) -> Vec<f32> {
+pub fn strict(case: &Case, kind: Madd) -> Vec<f32> {
     let w = weight::values(&case.w);
     let mut out = Vec::new();
     for r in 0..case.x.rows {
         for (n, w) in w.chunks(case.w.cols).enumerate() {
-            let sum = order::dot(form, case.x.row(r), w, case.grain);
+            let sum = order::dot(kind, case.x.row(r), w, case.grain);
             out.push(round(case.bias.as_ref().map_or(sum, |b| sum + b[n]), case.out));
         }
     }
     out
 }
 
-impl Product {
+impl Matmul {
     /// As it is.
     pub fn alone(self) -> Vec<Want> {
         vec![Want::Near { values: self.values, slack: self.slack }]
     }
 
-    /// An activation of it; the product is rounded to the output's type before the activation reads it.
+    /// An activation of it; the matmul is rounded to the output's type before the activation reads it.
     pub fn activated(self, f: Act, out: Float) -> Vec<Want> {
         let mut slack = Vec::new();
         let mut values = Vec::new();
@@ -70,7 +70,7 @@ impl Product {
         vec![Want::Near { values, slack }]
     }
 
-    /// `act(g) * u` of the rounded product `[rows, g | u]`.
+    /// `act(g) * u` of the rounded matmul `[rows, g | u]`.
     pub fn gated(self, rows: usize, f: Act, out: Float) -> Vec<Want> {
         let inner = self.values.len() / rows.max(1) / 2;
         let (mut values, mut slack) = (Vec::new(), Vec::new());
@@ -84,13 +84,13 @@ impl Product {
                 let a = act(f, g);
                 let a_off = budget::ACT_SLOPE * g_off + budget::activation(g, a);
                 values.push(a * u);
-                slack.push(budget::product(a, a_off, u, u_off));
+                slack.push(budget::multiplied(a, a_off, u, u_off));
             }
         }
         vec![Want::Near { values, slack }]
     }
 
-    /// `residual + product`, the product rounded before it is added.
+    /// `residual + matmul`, the matmul rounded before it is added.
     pub fn added(self, residual: &[f32], out: Float) -> Vec<Want> {
         let mut slack = Vec::new();
         let mut values = Vec::new();
@@ -105,26 +105,26 @@ impl Product {
 
 /// `linear`.
 pub fn linear(case: &Case) -> Vec<Want> {
-    product(case).alone()
+    matmul(case).alone()
 }
 
 /// `act(linear)`.
 pub fn linear_act(case: &Case) -> Vec<Want> {
-    product(case).activated(case.act, case.out)
+    matmul(case).activated(case.act, case.out)
 }
 
-/// `act(g) * u` of the product `[g | u]`.
+/// `act(g) * u` of the matmul `[g | u]`.
 pub fn gated_linear(case: &Case) -> Vec<Want> {
-    product(case).gated(case.x.rows, case.act, case.out)
+    matmul(case).gated(case.x.rows, case.act, case.out)
 }
 
 /// `residual + linear`.
 pub fn linear_add(case: &Case) -> Vec<Want> {
-    product(case).added(&case.residual, case.out)
+    matmul(case).added(&case.residual, case.out)
 }
 
 /// `residual + linear` in the contract's order.
-pub fn linear_add_strict(case: &Case, form: Madd) -> Vec<f32> {
-    let product = strict(case, form);
-    product.iter().zip(&case.residual).map(|(p, r)| added(*r, *p, case.out)).collect()
+pub fn linear_add_strict(case: &Case, kind: Madd) -> Vec<f32> {
+    let matmul = strict(case, kind);
+    matmul.iter().zip(&case.residual).map(|(p, r)| added(*r, *p, case.out)).collect()
 }

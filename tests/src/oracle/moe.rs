@@ -1,4 +1,4 @@
-//! Routing, experts' products and their sum.
+//! Routing, experts' matmuls and their sum.
 
 use super::{order, weight};
 use crate::budget;
@@ -60,7 +60,7 @@ fn slot<'a>(case: &'a ExpertCase, w: &'a [f32], slot: usize) -> (&'a [f32], usiz
     (case.x.row(slot / case.per_row()), first, rows)
 }
 
-/// Every slot's product.
+/// Every slot's matmul.
 pub fn expert_linear(case: &ExpertCase) -> Want {
     let w = weight::values(&case.w);
     let (mut values, mut slack) = (Vec::new(), Vec::new());
@@ -78,14 +78,14 @@ pub fn expert_linear(case: &ExpertCase) -> Want {
     Want::Near { values, slack }
 }
 
-/// Every slot's product in the contract's order, to the bit.
-pub fn expert_linear_strict(case: &ExpertCase, form: Madd) -> Vec<f32> {
+/// Every slot's matmul in the contract's order, to the bit.
+pub fn expert_linear_strict(case: &ExpertCase, kind: Madd) -> Vec<f32> {
     let w = weight::values(&case.w);
     let mut out = Vec::new();
     for s in 0..case.experts.len() {
         let (x, first, rows) = slot(case, &w, s);
         for (i, row) in rows.iter().enumerate() {
-            let sum = order::dot(form, x, row, case.grain);
+            let sum = order::dot(kind, x, row, case.grain);
             out.push(round(case.bias.as_ref().map_or(sum, |b| sum + b[first + i]), case.x.dtype));
         }
     }

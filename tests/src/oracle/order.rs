@@ -3,26 +3,26 @@
 
 use engraft_core::numerics::{Madd, leaf_bounds};
 
-/// `a * b + c` in the form in force.
-pub fn madd(form: Madd, a: f32, b: f32, c: f32) -> f32 {
-    match form {
+/// `a * b + c` of the kind in force.
+pub fn madd(kind: Madd, a: f32, b: f32, c: f32) -> f32 {
+    match kind {
         Madd::Fused => a.mul_add(b, c),
         Madd::Separate => {
-            let product = a * b;
-            product + c
+            let rounded = a * b;
+            rounded + c
         }
     }
 }
 
 /// `sum_k x[k] w[k]`: 8 leaves, each one ascending chain from +0, then pairs of leaves, pairs of pairs, the
 /// two halves.
-pub fn dot(form: Madd, x: &[f32], w: &[f32], grain: usize) -> f32 {
+pub fn dot(kind: Madd, x: &[f32], w: &[f32], grain: usize) -> f32 {
     let bounds = leaf_bounds(x.len(), grain);
     let mut sums = Vec::new();
     for leaf in 0..8 {
         let mut sum = 0.0;
         for k in bounds[leaf]..bounds[leaf + 1] {
-            sum = madd(form, x[k], w[k], sum);
+            sum = madd(kind, x[k], w[k], sum);
         }
         sums.push(sum);
     }
@@ -38,7 +38,7 @@ mod tests {
 
     /// Two orders may agree on one sum by chance, hardly on twenty.
     #[test]
-    fn order_and_form_show_in_the_bits() {
+    fn order_and_multiply_add_show_in_the_bits() {
         let differs = |other: fn(&[f32], &[f32]) -> f32| {
             let sums = |k: usize| {
                 let x: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin()).collect();
@@ -47,7 +47,7 @@ mod tests {
             };
             (990..1010).map(sums).filter(|(a, b)| a != b).count() > 10
         };
-        assert!(differs(|x, w| dot(Madd::Separate, x, w, 1)), "the form");
+        assert!(differs(|x, w| dot(Madd::Separate, x, w, 1)), "the multiply-add");
         assert!(differs(|x, w| dot(Madd::Fused, x, w, 64)), "the grain");
         assert!(differs(|x, w| x.iter().zip(w).fold(0.0, |a, (x, w)| x.mul_add(*w, a))), "one chain");
         assert!(!differs(|x, w| dot(Madd::Fused, x, w, 1)), "itself");

@@ -12,7 +12,7 @@ use engraft_core::params::RopeStyle;
 type Carried = (Vec<f64>, Vec<f64>);
 
 /// Turns one head in place by the angles of `position`; one beyond the table turns nothing.
-fn turn(head: &mut [f64], off: &mut [f64], angles: &Angles, position: u32) {
+fn rotate(head: &mut [f64], off: &mut [f64], angles: &Angles, position: u32) {
     let pairs = angles.pairs;
     if position as usize >= angles.positions {
         return;
@@ -40,7 +40,7 @@ pub fn rope(case: &RopeCase) -> Want {
         for head in case.x.row(t).chunks(case.width) {
             let mut head: Vec<f64> = head.iter().map(|v| f64::from(*v)).collect();
             let mut off = vec![0.0; head.len()];
-            turn(&mut head, &mut off, &case.angles, *position);
+            rotate(&mut head, &mut off, &case.angles, *position);
             values.extend(head);
             slack.extend(off);
         }
@@ -60,7 +60,7 @@ fn head(x: &[f32], case: &QkvCase, set: Option<&NormSet>, position: u32) -> Carr
         }
     };
     if let Some(angles) = &case.angles {
-        turn(&mut values, &mut off, angles, position);
+        rotate(&mut values, &mut off, angles, position);
     }
     (values, off)
 }

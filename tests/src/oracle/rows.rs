@@ -12,8 +12,8 @@ pub fn gather_rows(case: &GatherCase) -> Want {
     Want::Exact(case.rows.iter().flat_map(row).collect())
 }
 
-/// `patch`: pairs one after the other; an index beyond the words does nothing.
-pub fn patch(case: &WordsCase) -> Want {
+/// `scatter`: pairs one after the other; an index beyond the words does nothing.
+pub fn scatter(case: &WordsCase) -> Want {
     let mut words = case.words.clone();
     for pair in case.changes.chunks(2) {
         if let Some(word) = words.get_mut(pair[0] as usize) {

@@ -1,11 +1,11 @@
-//! Drawing a token by sorting everything, straight from the rule in the head of `core::sample::reference`.
+//! Sampling a token by sorting everything, straight from the rule in the head of `core::sample::reference`.
 
 use crate::compare::Want;
 use crate::spec::sample::Case;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
 use engraft_core::numerics::Madd;
 use engraft_core::sample::SampleRow;
-use engraft_core::sample::philox::draw_bits;
+use engraft_core::sample::philox::random_bits;
 
 /// Index of the largest value, the first among equals.
 pub fn first_largest(values: &[f32]) -> u32 {
@@ -37,7 +37,7 @@ pub fn sample(case: &Case, madd: Madd) -> Vec<Want> {
                 (true, false) => l * row.penalty,
             })
             .collect();
-        let token = draw(&logits, &row, case.positions[r], madd);
+        let token = pick(&logits, &row, case.positions[r], madd);
         if row.seen_slot >= 0 {
             seen[row.seen_slot as usize * words + token as usize / 32] |= 1 << (token % 32);
         }
@@ -46,7 +46,7 @@ pub fn sample(case: &Case, madd: Madd) -> Vec<Want> {
     vec![Want::Words(tokens), Want::Words(seen)]
 }
 
-fn draw(logits: &[f32], row: &SampleRow, position: u32, madd: Madd) -> u32 {
+fn pick(logits: &[f32], row: &SampleRow, position: u32, madd: Madd) -> u32 {
     if row.inv_temperature == 0.0 {
         return first_largest(logits);
     }
@@ -76,7 +76,7 @@ fn draw(logits: &[f32], row: &SampleRow, position: u32, madd: Madd) -> u32 {
     kept.retain(|(_, w)| *w > 0 && *w >= u64::from(row.min_weight));
     kept.sort_unstable();
     let total: u64 = kept.iter().map(|(_, w)| w).sum();
-    let bits = draw_bits(row.seed, row.request, position, row.draw);
+    let bits = random_bits(row.seed, row.subsequence, position, row.index);
     let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
     let mut running = 0;
     for (token, w) in kept {

@@ -13,29 +13,29 @@ pub fn values(m: &Matrix) -> Vec<f32> {
         WeightFormat::Block(block) => {
             m.bytes.chunks(block.bytes()).flat_map(|raw| decode(block, raw)).collect()
         }
-        WeightFormat::Group(form) => {
+        WeightFormat::Group(format) => {
             let row = m.bytes.len() / m.rows.max(1);
-            m.bytes.chunks(row.max(1)).flat_map(|raw| groups(form, m.cols, raw)).collect()
+            m.bytes.chunks(row.max(1)).flat_map(|raw| groups(format, m.cols, raw)).collect()
         }
         _ => Vec::new(),
     }
 }
 
 /// The values of a row of groups.
-fn groups(form: Groups, cols: usize, mut raw: &[u8]) -> Vec<f32> {
-    let (four, head) = (form.bits == GroupBits::Four, if form.asymmetric { 4 } else { 2 });
-    let size = if form.size == 0 { cols } else { form.size as usize };
+fn groups(format: Groups, cols: usize, mut raw: &[u8]) -> Vec<f32> {
+    let (four, head) = (format.bits == GroupBits::Four, if format.asymmetric { 4 } else { 2 });
+    let size = if format.size == 0 { cols } else { format.size as usize };
     let mut values = Vec::new();
     while values.len() < cols {
         let n = size.min(cols - values.len());
         for i in 0..n {
-            let q = match (four, form.asymmetric) {
+            let q = match (four, format.asymmetric) {
                 (true, true) => f32::from(raw[head + i / 2] >> (4 * (i % 2)) & 15),
                 (true, false) => f32::from(raw[head + i / 2] >> (4 * (i % 2)) & 15) - 8.0,
                 (false, _) => f32::from(raw[head + i] as i8),
             };
             let scaled = from_bytes(raw, 0, Float::F16) * q;
-            values.push(if form.asymmetric { scaled + from_bytes(raw, 2, Float::F16) } else { scaled });
+            values.push(if format.asymmetric { scaled + from_bytes(raw, 2, Float::F16) } else { scaled });
         }
         raw = &raw[head + if four { n.div_ceil(2) } else { n }..];
     }
@@ -61,7 +61,7 @@ fn decode(block: Block, raw: &[u8]) -> Vec<f32> {
     (0..block.values()).map(value).collect()
 }
 
-/// Value `j` of a K form: its code put together from single bits of the block, whose places are written down
+/// Value `j` of a K-quant: its code put together from single bits of the block, whose places are written down
 /// here as (first bit of the code's low part, width, first bit of its high part).
 fn large(block: Block, raw: &[u8], j: usize) -> f32 {
     let half = |at| from_bytes(raw, at, Float::F16);
@@ -114,20 +114,20 @@ mod tests {
 
     #[test]
     fn groups_by_the_engines_codec() {
-        for form in ["int8:32", "int8a", "int4", "int4:64", "int4a:32"] {
-            let format: WeightFormat = form.parse().unwrap_or(WeightFormat::Plain(Float::F32));
+        for format in ["int8:32", "int8a", "int4", "int4:64", "int4a:32"] {
+            let format: WeightFormat = format.parse().unwrap_or(WeightFormat::Plain(Float::F32));
             let cols = 111;
             let bytes =
                 (0..format.bytes(2, cols)).map(|i| (i * 37 + i / 7 * 101 + 13) as u8 & 0x3f).collect();
             let m = Matrix { rows: 2, cols, format, bytes };
             let mut got = vec![f32::NAN; 2 * cols];
             assert!(engraft_core::quant::decode_rows(format, cols, &m.bytes, &mut got).is_ok());
-            assert_eq!(values(&m), got, "{form}");
+            assert_eq!(values(&m), got, "{format}");
         }
     }
 
     #[test]
-    fn k_forms_bit_by_bit_and_by_the_engines_codec() {
+    fn k_quants_bit_by_bit_and_by_the_engines_codec() {
         for block in [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K] {
             let mut raw: Vec<u8> = (0..block.bytes()).map(|i| (i * 37 + i / 7 * 101 + 13) as u8).collect();
             let places: &[usize] = match block {

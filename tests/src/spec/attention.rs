@@ -121,7 +121,7 @@ fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
     }
 }
 
-fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
+fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let wide = for_tensor_cores(dtype, dice);
     let heads = match wide {
         Some(Wide { group, width, .. }) => Heads { heads: group, kv_heads: 1, k_dim: width, v_dim: width },
@@ -169,7 +169,8 @@ fn draw(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     }
 }
 
-/// A long context with the heads of a model: decoding beside a chunk of a prompt; over plain rows one long text.
+/// A long context with the heads of a model: decoding next to a chunk of a prompt; over plain rows one long
+/// text.
 fn large(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let heads = Heads { heads: 8, kv_heads: 2, k_dim: 128, v_dim: 128 };
     let lengths: &[(usize, usize)] = if dense { &[(257, 257)] } else { &[(1, 4097), (1, 4096), (17, 4095)] };
@@ -305,7 +306,7 @@ impl OpSpec for Attend {
         AttentionOpKind::Attend.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, false)
+        generate(dtype, dice, false)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         vec![large(dtype, dice, false)]
@@ -361,7 +362,7 @@ impl OpSpec for AttendDense {
         AttentionOpKind::AttendDense.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, true)
+        generate(dtype, dice, true)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         vec![large(dtype, dice, true)]

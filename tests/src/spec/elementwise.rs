@@ -45,7 +45,7 @@ pub struct Case {
     lay: Lay,
 }
 
-fn draw(dtype: Float, dice: &mut Dice, scale: f32, unit: usize) -> Case {
+fn generate(dtype: Float, dice: &mut Dice, scale: f32, unit: usize) -> Case {
     let (rows, cols) = (dice.rows(), unit * dice.size());
     Case {
         x: Grid::random(dice, rows, cols, dtype, scale),
@@ -80,7 +80,7 @@ impl OpSpec for Add {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.scale(dtype);
-        draw(dtype, dice, scale, 1)
+        generate(dtype, dice, scale, 1)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (mut acc, x) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
@@ -109,7 +109,7 @@ impl OpSpec for Activate {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-4, 0.3, 1.0, 4.0, 40.0]);
-        draw(dtype, dice, scale, 1)
+        generate(dtype, dice, scale, 1)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let mut x = dev.grid(&case.x)?;
@@ -138,7 +138,7 @@ impl OpSpec for Gate {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-3, 0.3, 1.0, 4.0]);
-        draw(dtype, dice, scale, 2)
+        generate(dtype, dice, scale, 2)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let x = dev.grid(&case.x)?;
@@ -168,7 +168,7 @@ impl OpSpec for Scale {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-4, 0.3, 1.0, 4.0, 40.0]);
-        draw(dtype, dice, scale, 1)
+        generate(dtype, dice, scale, 1)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let mut x = dev.grid(&case.x)?;
@@ -199,7 +199,7 @@ impl OpSpec for Convert {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         // 1e4 with its spikes crosses the largest f16, 1e-6 reaches into f16's subnormals.
         let scale = dice.scale(dtype);
-        draw(dtype, dice, scale, 1)
+        generate(dtype, dice, scale, 1)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let x = dev.grid(&case.x)?;

@@ -37,7 +37,7 @@ pub struct Case {
 }
 
 impl Case {
-    fn draw(dtype: Float, dice: &mut Dice) -> Self {
+    fn generate(dtype: Float, dice: &mut Dice) -> Self {
         let format = dice.pick(&FORMATS);
         let cols = weight::columns(format, dice.size());
         Self::of(dtype, dice, format, cols)
@@ -82,7 +82,7 @@ impl OpSpec for Embed {
         EmbedOpKind::Embed.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        Case::draw(dtype, dice)
+        Case::generate(dtype, dice)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (table, ids) = (case.weight(dev)?, dev.buffer(&case.ids)?);
@@ -106,7 +106,7 @@ impl OpSpec for Embed {
 
 impl PackedCases for Embed {
     const NAME: &'static str = "embed_packed";
-    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Case {
+    fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Case {
         Case::of(dtype, dice, format, cols)
     }
 }
@@ -121,7 +121,7 @@ impl OpSpec for EmbedAdd {
         EmbedOpKind::EmbedAdd.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        Case::draw(dtype, dice)
+        Case::generate(dtype, dice)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (table, ids) = (case.weight(dev)?, dev.buffer(&case.ids)?);

@@ -155,12 +155,12 @@ impl OpSpec for LinearW8A8 {
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
-        let product = oracle::product(case);
+        let matmul = oracle::matmul(case);
         match case.then {
-            Then::Nothing => product.alone(),
-            Then::Activate(act) => product.activated(act, case.out),
-            Then::Gate(act) => product.gated(case.x.rows, act, case.out),
-            Then::Add => product.added(&case.residual, case.out),
+            Then::Nothing => matmul.alone(),
+            Then::Activate(act) => matmul.activated(act, case.out),
+            Then::Gate(act) => matmul.gated(case.x.rows, act, case.out),
+            Then::Add => matmul.added(&case.residual, case.out),
         }
     }
     fn strict(&self, case: &Case, madd: Madd) -> Option<Vec<Want>> {

@@ -338,7 +338,7 @@ fn swaps_keys_and_values(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     s.run(op)
 }
 
-/// An append to other slots; the function is told how many there are.
+/// An append to other slots; the function gets their number.
 fn to_slots(s: &mut Strike<'_>, op: Op<'_, Cpu>, other: impl Fn(i32, i32) -> i32) -> Result<()> {
     let Op::Kv(KvOp::KvAppend(op)) = op else { return s.run(op) };
     let count = op.kv.layout().slots() as i32;

@@ -55,7 +55,7 @@ const INNER: [usize; 12] = [1, 2, 7, 31, 33, 63, 65, 111, 128, 160, 300, 989];
 
 /// Formats come by turn. A software driver gets six seeds, fewer than there are formats: ops begin apart
 /// (`first`), and so do element types, so that together they see all of them.
-fn draw(dtype: Float, dice: &mut Dice, first: usize, tame: bool, even: bool) -> Case {
+fn generate(dtype: Float, dice: &mut Dice, first: usize, tame: bool, even: bool) -> Case {
     let format = dice.turn_from(first + dtype as usize, &FORMATS);
     let k = weight::columns(format, dice.pick(&INNER));
     let n = if even { 2 * dice.size() } else { dice.size() };
@@ -85,17 +85,17 @@ fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usiz
     }
 }
 
-/// Matmuls of models: thousands of outputs with long sums, leaves that end inside a block of two panels, more rows than
-/// one block of them, and rows around those that take a kernel of their own.
+/// Matmuls of models: thousands of outputs with long sums, leaves that end inside a block of two panels, more
+/// rows than one block of them, and rows around those that take a kernel of their own.
 fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec<Case> {
     let formats =
         [WeightFormat::Plain(dtype), WeightFormat::Plain(Float::F32), WeightFormat::Block(Block::Q8_0)];
     let cases = shapes.iter().zip(formats.iter().cycle()).map(|(&(rows, n, k), &format)| {
         let k = weight::columns(format, k);
-        let drawn = case(dtype, dice, true, format, n, k);
+        let generate = case(dtype, dice, true, format, n, k);
         let x = Grid::random(dice, rows, k, dtype, 1.0);
         let residual = dice.values(rows * n, 1.0, dtype);
-        Case { x, residual, grain: 1, tied: false, ..drawn }
+        Case { x, residual, grain: 1, tied: false, ..generate }
     });
     cases.collect()
 }
@@ -103,12 +103,12 @@ fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec
 /// What a library of matmuls is offered: many rows, a weight of x's own type, no bias.
 pub fn many(dtype: Float, dice: &mut Dice) -> Case {
     let (k, n) = (dice.pick(&[16, 64, 112, 320]), dice.pick(&[8, 48, 72, 136]));
-    let drawn = case(dtype, dice, false, WeightFormat::Plain(dtype), n, k);
+    let generate = case(dtype, dice, false, WeightFormat::Plain(dtype), n, k);
     let rows = 129 + dice.below(80);
     let x = Grid::random(dice, rows, k, dtype, 1.0);
     let residual = dice.values(rows * n, 1.0, dtype);
     let out = if dice.once_in(3) { Float::F32 } else { dtype };
-    Case { x, residual, out, bias: None, tied: false, ..drawn }
+    Case { x, residual, out, bias: None, tied: false, ..generate }
 }
 
 fn alone(case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
@@ -151,7 +151,7 @@ impl OpSpec for Linear {
         LinearOpKind::Linear.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        let mut case = draw(dtype, dice, 0, false, false);
+        let mut case = generate(dtype, dice, 0, false, false);
         if dice.once_in(3) {
             case.out = Float::F32;
         }
@@ -192,7 +192,7 @@ impl OpSpec for LinearAct {
         LinearOpKind::LinearAct.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, 2, true, false)
+        generate(dtype, dice, 2, true, false)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice, &[(9, 1040, 4096)])
@@ -227,7 +227,7 @@ impl OpSpec for GatedLinear {
         LinearOpKind::GatedLinear.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, 4, true, true)
+        generate(dtype, dice, 4, true, true)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice, &[(9, 1040, 4096)])
@@ -264,7 +264,7 @@ impl OpSpec for LinearAdd {
         LinearOpKind::LinearAdd.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, 6, false, false)
+        generate(dtype, dice, 6, false, false)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice, &[(9, 1040, 4096)])
@@ -299,7 +299,7 @@ impl OpSpec for LinearAdd {
 
 impl PackedCases for Linear {
     const NAME: &'static str = "linear_packed";
-    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
+    fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
         let n = dice.pick(&[1, 2, 33, 45]);
         case(dtype, dice, false, format, n, k)
     }
@@ -307,7 +307,7 @@ impl PackedCases for Linear {
 
 impl PackedCases for GatedLinear {
     const NAME: &'static str = "gated_linear_packed";
-    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
+    fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
         let n = dice.pick(&[2, 34, 48]);
         case(dtype, dice, true, format, n, k)
     }
@@ -370,7 +370,7 @@ fn last_column_unwritten(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     Ok(())
 }
 
-/// Writes one value beside what a matmul writes.
+/// Writes one value next to what a matmul writes.
 fn one_value(
     s: &mut Strike<'_>,
     op: Op<'_, Cpu>,
@@ -438,7 +438,7 @@ fn add_drops_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     s.run(op)
 }
 
-/// Weights of one shape serve each other, where nothing but their use tells them apart.
+/// Weights of one shape serve each other, where nothing but their use distinguishes them.
 pub const LAWFUL: &[Lawful] = &[
     Lawful::new("linear", "weight", Field::WeightUse, "gate and up, and tied tables, are multiplied, too"),
     Lawful::new("linear", "x", Field::Dtype, "an output in f32 takes any x"),

@@ -1,4 +1,4 @@
-//! Cases of every op, one file per stem: how one is drawn from dice, how it runs, which laws hold for it.
+//! Cases of every op, one file per stem: how one is generated from dice, how it runs, which laws hold for it.
 
 pub mod attention;
 pub mod elementwise;

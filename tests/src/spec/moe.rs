@@ -126,7 +126,7 @@ impl ExpertCase {
         self.experts.len() / self.top_k
     }
 
-    fn draw(dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Self {
+    fn generate(dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Self {
         let (count, n) = (dice.pick(&[1, 2, 3, 5, 8]), dice.pick(&[1, 2, 15, 16, 33]));
         let top_k = 1 + dice.below(count.min(3));
         let tokens = dice.rows();
@@ -154,8 +154,8 @@ impl ExpertCase {
 
 impl PackedCases for ExpertLinear {
     const NAME: &'static str = "expert_linear_packed";
-    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> ExpertCase {
-        ExpertCase::draw(dtype, dice, format, k)
+    fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> ExpertCase {
+        ExpertCase::generate(dtype, dice, format, k)
     }
 }
 
@@ -171,7 +171,7 @@ impl OpSpec for ExpertLinear {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> ExpertCase {
         let format = dice.pick(&FORMATS);
         let k = weight::columns(format, dice.pick(&[1, 7, 33, 64, 111]));
-        ExpertCase::draw(dtype, dice, format, k)
+        ExpertCase::generate(dtype, dice, format, k)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &ExpertCase) -> Result<Vec<Output>> {
         let used_for = WeightUse::Experts { count: case.count, grain: case.grain };
@@ -196,7 +196,7 @@ impl OpSpec for ExpertLinear {
         let t = dice.below(case.tokens());
         let slots = t * case.top_k..(t + 1) * case.top_k;
         let per_row = case.per_row();
-        let x = case.x.cut(slots.start / per_row..slots.end / per_row);
+        let x = case.x.slice(slots.start / per_row..slots.end / per_row);
         let experts = case.experts[slots.clone()].to_vec();
         Some((ExpertCase { x, experts, ..case.clone() }, vec![slots]))
     }
@@ -255,7 +255,7 @@ impl OpSpec for Combine {
     }
     fn alone(&self, case: &CombineCase, dice: &mut Dice) -> Option<Part<CombineCase>> {
         let (r, k) = (dice.below(case.out.rows), case.weights.cols);
-        let y = case.y.cut(r * k..(r + 1) * k);
+        let y = case.y.slice(r * k..(r + 1) * k);
         let part = CombineCase { y, weights: case.weights.only(r), out: case.out.only(r), add: case.add };
         Some((part, vec![r..r + 1]))
     }

@@ -94,7 +94,7 @@ pub struct Case {
     lay: Lay,
 }
 
-fn draw(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
+fn generate(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
     let (rows, width) = (dice.rows(), dice.pick(&[1, 2, 31, 33, 63, 64, 65, 111, 989]));
     let width = if heads > 1 { width.min(111) } else { width };
     let scale = dice.scale(dtype);
@@ -141,7 +141,7 @@ impl OpSpec for Norm {
         NormOpKind::Norm.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, 1)
+        generate(dtype, dice, 1)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice)
@@ -176,7 +176,7 @@ impl OpSpec for HeadNorm {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let heads = dice.pick(&[1, 2, 3, 7]);
-        draw(dtype, dice, heads)
+        generate(dtype, dice, heads)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let operands = case.set.operands(dev)?;
@@ -206,7 +206,7 @@ impl OpSpec for AddNorm {
         NormOpKind::AddNorm.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, 1)
+        generate(dtype, dice, 1)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice)
@@ -246,7 +246,7 @@ impl OpSpec for ReduceAddNorm {
         "reduce_add_norm"
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        draw(dtype, dice, 1)
+        generate(dtype, dice, 1)
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice)

@@ -1,6 +1,6 @@
-//! `linear`, `gated_linear`, `embed` and `expert_linear` from the formats that cost most to decode: the K
-//! forms and the own integer formats, with tail groups. Each op's own spec runs the cases and says what they
-//! should give; here they are drawn.
+//! `linear`, `gated_linear`, `embed` and `expert_linear` from the formats that cost most to decode: the
+//! K-quants and the own integer formats, with tail groups. Each op's own spec runs the cases and says what
+//! they should give; here they are generated.
 
 use super::weight::{self, PACKED};
 use super::{embed, linear, moe};
@@ -30,7 +30,7 @@ pub trait PackedCases: OpSpec {
     /// Name of these cases.
     const NAME: &'static str;
     /// A case of `cols` inputs in `format`.
-    fn drawn(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Self::Case;
+    fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Self::Case;
 }
 
 /// An op with packed weights.
@@ -56,9 +56,9 @@ impl<S: PackedCases> OpSpec for Packed<S> {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> S::Case {
         let format = dice.turn(&PACKED);
-        // Tail groups, odd nibbles; one and two blocks of the K forms.
+        // Tail groups, odd nibbles; one and two blocks of the K-quants.
         let cols = weight::columns(format, dice.pick(&[31, 64, 111, 200, 300]));
-        self.0.drawn(dtype, dice, format, cols)
+        self.0.generate(dtype, dice, format, cols)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &S::Case) -> Result<Vec<Output>> {
         self.0.run(dev, case)
@@ -94,33 +94,33 @@ const fn bug(
     Bug { name, spec, caught_by, plant: Plant::Weights(wrong) }
 }
 
-/// Every row of a weight of groups, by its form and the bytes of a whole group.
+/// Every row of a weight of groups, by its format and the bytes of a whole group.
 fn rows_of_groups(info: &WeightInfo, bytes: &mut [u8], each: impl Fn(Groups, usize, &mut [u8])) {
-    let WeightFormat::Group(form) = info.format else { return };
-    let whole = form.group_bytes(form.group(info.cols));
-    bytes.chunks_mut(form.row_bytes(info.cols)).for_each(|row| each(form, whole, row));
+    let WeightFormat::Group(format) = info.format else { return };
+    let whole = format.group_bytes(format.group(info.cols));
+    bytes.chunks_mut(format.row_bytes(info.cols)).for_each(|row| each(format, whole, row));
 }
 
 fn offsets_forgotten(info: &WeightInfo, bytes: &mut [u8]) {
-    rows_of_groups(info, bytes, |form, whole, row| {
-        if form.asymmetric {
+    rows_of_groups(info, bytes, |format, whole, row| {
+        if format.asymmetric {
             row.chunks_mut(whole).for_each(|group| group[2..4].fill(0));
         }
     });
 }
 
 fn nibbles_swapped(info: &WeightInfo, bytes: &mut [u8]) {
-    rows_of_groups(info, bytes, |form, whole, row| {
-        if form.bits == GroupBits::Four {
-            let codes = row.chunks_mut(whole).flat_map(|group| &mut group[form.head()..]);
+    rows_of_groups(info, bytes, |format, whole, row| {
+        if format.bits == GroupBits::Four {
+            let codes = row.chunks_mut(whole).flat_map(|group| &mut group[format.head()..]);
             codes.for_each(|pair| *pair = pair.rotate_left(4));
         }
     });
 }
 
 fn tail_group_takes_scale_before(info: &WeightInfo, bytes: &mut [u8]) {
-    rows_of_groups(info, bytes, |form, whole, row| {
-        let tail = info.cols / form.group(info.cols) * whole;
+    rows_of_groups(info, bytes, |format, whole, row| {
+        let tail = info.cols / format.group(info.cols) * whole;
         if tail >= whole && tail < row.len() {
             row.copy_within(tail - whole..tail - whole + 2, tail);
         }
@@ -132,7 +132,7 @@ fn first_scale_off(info: &WeightInfo, bytes: &mut [u8]) {
     if !block.is_large() {
         return;
     }
-    // In every K form one of these bytes holds small scales, the others parts of codes.
+    // In every K-quant one of these bytes holds small scales, the others parts of codes.
     for raw in bytes.chunks_mut(block.bytes()) {
         for at in [4, 104, 192] {
             if let Some(byte) = raw.get_mut(at) {

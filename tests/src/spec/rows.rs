@@ -1,4 +1,4 @@
-//! Ops that move rows and words: `gather_rows`, `patch`, `mark_seen`, `feed_tokens`. All exact.
+//! Ops that move rows and words: `gather_rows`, `scatter`, `mark_seen`, `feed_tokens`. All exact.
 
 use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
@@ -19,7 +19,7 @@ use engraft_cpu::Cpu;
 /// Shows the ops of this stem.
 pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(GatherRows);
-    visitor.visit(Patch);
+    visitor.visit(Scatter);
     visitor.visit(MarkSeen);
     visitor.visit(FeedTokens);
 }
@@ -77,14 +77,14 @@ pub struct WordsCase {
     pub width: usize,
 }
 
-/// `patch`.
+/// `scatter`.
 #[derive(Debug, Clone, Copy)]
-pub struct Patch;
+pub struct Scatter;
 
-impl OpSpec for Patch {
+impl OpSpec for Scatter {
     type Case = WordsCase;
     fn kind(&self) -> OpKind {
-        RowsOpKind::Patch.into()
+        RowsOpKind::Scatter.into()
     }
     fn dtypes(&self) -> &'static [Float] {
         &[Float::F32]
@@ -106,11 +106,11 @@ impl OpSpec for Patch {
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &WordsCase) -> Result<Vec<Output>> {
         let (mut words, pairs) = (dev.buffer(&case.words)?, dev.buffer(&case.changes)?);
-        dev.launch(|to| to.run(ops::Patch { pairs: pairs.view(), dst: words.view_mut() }))?;
+        dev.launch(|to| to.run(ops::Scatter { pairs: pairs.view(), dst: words.view_mut() }))?;
         Ok(vec![dev.read_words(&words, "dst")?])
     }
     fn oracle(&self, case: &WordsCase, _: Madd) -> Vec<Want> {
-        vec![oracle::patch(case)]
+        vec![oracle::scatter(case)]
     }
 }
 
@@ -195,7 +195,7 @@ impl OpSpec for FeedTokens {
 /// Planted in what moves rows and words.
 pub const BUGS: &[Bug] = &[
     Bug::new("GatherNextRow", "gather_rows", ORACLE, next_row),
-    Bug::new("PatchDropsLastPair", "patch", ORACLE, drops_last_pair),
+    Bug::new("ScatterDropsLastPair", "scatter", ORACLE, drops_last_pair),
     Bug::new("MarkSeenDropsLastId", "mark_seen", ORACLE, drops_last_id),
     Bug::new("MarkSeenKeepsOldBits", "mark_seen", ORACLE, keeps_old_bits),
     Bug::new("FeedsNextRow", "feed_tokens", ORACLE, feeds_next_row),
@@ -209,9 +209,9 @@ fn next_row(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 }
 
 fn drops_last_pair(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Rows(RowsOp::Patch(op)) = op else { return s.run(op) };
+    let Op::Rows(RowsOp::Scatter(op)) = op else { return s.run(op) };
     let pairs = op.pairs.slice(0..op.pairs.len() - 2)?;
-    s.run(ops::Patch { pairs, ..op })
+    s.run(ops::Scatter { pairs, ..op })
 }
 
 fn drops_last_id(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -246,8 +246,8 @@ fn feeds_half(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 /// What is read by number may have any size.
 pub const LAWFUL: &[Lawful] = &[
     Lawful::new("gather_rows", "x", Field::Rows, "rows beyond it give zeros"),
-    Lawful::new("patch", "pairs", Field::Len, "any whole pairs"),
-    Lawful::new("patch", "dst", Field::Len, "indices beyond it do nothing"),
+    Lawful::new("scatter", "pairs", Field::Len, "any whole pairs"),
+    Lawful::new("scatter", "dst", Field::Len, "indices beyond it do nothing"),
     Lawful::new("mark_seen", "ids", Field::Len, "any ids"),
     Lawful::new("mark_seen", "slot", Field::Size, "another row"),
     Lawful::new("mark_seen", "words", Field::Size, "rows of another width that lie inside"),

@@ -128,7 +128,7 @@ impl OpSpec for Sample {
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         let r = dice.below(case.logits.rows);
         let (slots, positions) = (vec![case.slots[r]], vec![case.positions[r]]);
-        // The bits of other rows' draws are missing then: tokens only.
+        // The bits of other rows' samples are missing then: tokens only.
         Some((Case { logits: case.logits.only(r), slots, positions, ..case.clone() }, vec![r..r + 1]))
     }
 }

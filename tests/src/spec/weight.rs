@@ -5,7 +5,7 @@ use crate::dice::{Dice, to_bytes};
 use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use half::f16;
 
-/// Every format that a product takes.
+/// Every format that a matmul takes.
 pub const FORMATS: [WeightFormat; 8] = [
     WeightFormat::Plain(Float::F32),
     WeightFormat::Plain(Float::F16),
@@ -17,7 +17,7 @@ pub const FORMATS: [WeightFormat; 8] = [
     WeightFormat::Block(Block::Q8_0),
 ];
 
-/// The K forms and the own integer formats: they cost most to decode, and drivers most to compile, so they
+/// The K-quants and the own integer formats: they cost most to decode, and drivers most to compile, so they
 /// have cases of their own (`packed`). Neighbours differ most, for runs of few cases.
 pub const PACKED: [WeightFormat; 12] = [
     WeightFormat::Block(Block::Q4K),
@@ -38,7 +38,7 @@ const fn own(bits: GroupBits, size: u32, asymmetric: bool) -> WeightFormat {
     WeightFormat::Group(Groups { bits, size, asymmetric })
 }
 
-/// Columns that `format` can have, near `cols`: blocks hold 32, those of the K forms 256.
+/// Columns that `format` can have, near `cols`: blocks hold 32, those of the K-quants 256.
 pub fn columns(format: WeightFormat, cols: usize) -> usize {
     match format {
         WeightFormat::Block(block) => cols.div_ceil(block.values()) * block.values(),
@@ -54,7 +54,9 @@ pub fn random(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat, s
             (0..blocks).flat_map(|_| random_block(dice, block, scale)).collect()
         }
         WeightFormat::Plain(dtype) => to_bytes(&dice.values(rows * cols, scale, dtype), dtype),
-        WeightFormat::Group(form) => (0..rows).flat_map(|_| random_row(dice, form, cols, scale)).collect(),
+        WeightFormat::Group(format) => {
+            (0..rows).flat_map(|_| random_row(dice, format, cols, scale)).collect()
+        }
         // Formats that come later bring their own case.
         _ => Vec::new(),
     };
@@ -62,14 +64,14 @@ pub fn random(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat, s
 }
 
 /// Groups of a row: scale, perhaps offset, then codes of any value; the last group may be shorter.
-fn random_row(dice: &mut Dice, form: Groups, cols: usize, scale: f32) -> Vec<u8> {
+fn random_row(dice: &mut Dice, format: Groups, cols: usize, scale: f32) -> Vec<u8> {
     let (mut row, mut left) = (Vec::new(), cols);
     while left > 0 {
-        let n = form.group(cols).min(left);
-        let mut raw: Vec<u8> = (0..form.group_bytes(n)).map(|_| dice.bits() as u8).collect();
-        let top = if form.bits == GroupBits::Eight { 127.0 } else { 16.0 };
+        let n = format.group(cols).min(left);
+        let mut raw: Vec<u8> = (0..format.group_bytes(n)).map(|_| dice.bits() as u8).collect();
+        let top = if format.bits == GroupBits::Eight { 127.0 } else { 16.0 };
         raw[..2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
-        if form.asymmetric {
+        if format.asymmetric {
             raw[2..4].copy_from_slice(&f16::from_f32(dice.unit() * scale).to_le_bytes());
         }
         row.extend(raw);
@@ -78,7 +80,7 @@ fn random_row(dice: &mut Dice, form: Groups, cols: usize, scale: f32) -> Vec<u8>
     row
 }
 
-/// Where a K form has its f16 scales, and what the largest small scale times the largest code is.
+/// Where a K-quant has its f16 scales, and what the largest small scale times the largest code is.
 fn large(block: Block) -> (&'static [usize], f32) {
     match block {
         Block::Q2K => (&[80, 82], 45.0),

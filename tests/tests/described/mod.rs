@@ -8,7 +8,7 @@ use std::path::Path;
 /// Shape and values by name.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 /// A row per token.
-pub type Rows = Vec<Vec<f64>>;
+pub type Matrix = Vec<Vec<f64>>;
 
 /// Writes a model's folder.
 pub fn write(dir: &Path, config: &Value, tensors: &Tensors) {
@@ -26,7 +26,7 @@ pub fn widened(row: &[f32]) -> Vec<f64> {
 }
 
 /// `w x`.
-pub fn product(w: &[f32], x: &[f64]) -> Vec<f64> {
+pub fn matvec(w: &[f32], x: &[f64]) -> Vec<f64> {
     w.chunks(x.len()).map(|w| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()).collect()
 }
 
@@ -48,14 +48,14 @@ pub fn layer_norm(w: &[f32], b: Option<&[f32]>, eps: f64, x: &[f64]) -> Vec<f64>
 /// The first `columns` of a head turned by its position, halves as pairs, base 10000.
 pub fn rotated(x: &[f64], position: usize, columns: usize) -> Vec<f64> {
     let half = columns / 2;
-    let turn = |i: usize| position as f64 * 10000f64.powf(-2.0 * (i % half) as f64 / columns as f64);
+    let angle = |i: usize| position as f64 * 10000f64.powf(-2.0 * (i % half) as f64 / columns as f64);
     let other = |i: usize| if i < half { -x[i + half] } else { x[i - half] };
-    let one = |i: usize| if i < columns { x[i] * turn(i).cos() + other(i) * turn(i).sin() } else { x[i] };
+    let one = |i: usize| if i < columns { x[i] * angle(i).cos() + other(i) * angle(i).sin() } else { x[i] };
     (0..x.len()).map(one).collect()
 }
 
 /// What token `t` of one head takes from those up to it.
-pub fn attend(q: &Rows, k: &Rows, v: &Rows, t: usize) -> Vec<f64> {
+pub fn attend(q: &Matrix, k: &Matrix, v: &Matrix, t: usize) -> Vec<f64> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let root = (q[t].len() as f64).sqrt();
     let scores: Vec<f64> = (0..=t).map(|j| (dot(&q[t], &k[j]) / root).exp()).collect();

@@ -25,8 +25,8 @@ fn run(backend: &Arc<Broken>) -> (Engine<Broken>, BTreeMap<u64, Vec<u32>>) {
         let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
         engine.put(Request { prompt, max_new_tokens, sampling, ..Request::default() }).unwrap();
     }
-    let drawn = engine.run().unwrap();
-    (engine, drawn)
+    let sampled = engine.run().unwrap();
+    (engine, sampled)
 }
 
 #[test]
@@ -39,8 +39,8 @@ fn a_step_that_cannot_be_captured_runs_op_by_op_and_says_why() {
     let cases: [(usize, &[usize], &[usize]); 2] = [(100, &[], &[1, 2]), (1, &[1], &[2])];
     for (refusals, captured, refused) in cases {
         let backend = Broken::that_refuses(&cpu, refusals);
-        let (engine, drawn) = run(&backend);
-        assert_eq!(drawn, want, "{refusals} refusals");
+        let (engine, sampled) = run(&backend);
+        assert_eq!(sampled, want, "{refusals} refusals");
         assert_eq!(engine.captured_graphs(), captured, "{refusals} refusals");
         assert_eq!(refusals - backend.refusals_left(), refused.len(), "each bucket is tried once");
         let sizes: Vec<usize> = engine.refused_graphs().iter().map(|(size, _)| *size).collect();

@@ -50,8 +50,8 @@ impl Visitor for Hunt<'_> {
                 check(self.lab, spec, *dtype, seed, &mut report);
                 let hit = report.failures.iter().find(|f| f.comparison == self.comparison);
                 if let Some(failure) = hit {
-                    let told = failure.to_string();
-                    self.caught = told.lines().next().map(str::to_string);
+                    let message = failure.to_string();
+                    self.caught = message.lines().next().map(str::to_string);
                     return;
                 }
             }

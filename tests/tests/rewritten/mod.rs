@@ -1,5 +1,5 @@
-//! Goldens rewritten into another form: names, row orders, fusions. Used by the tests of forms that have no
-//! golden.
+//! Goldens rewritten into another format: names, row orders, fusions. Used by the tests of formats that have
+//! no golden.
 
 use conformance::golden::Case;
 use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_bytes};

@@ -232,7 +232,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         visit::visit_path(self, path);
     }
 
-    // What derives are told may name code: `value_parser = a::b`.
+    // What derives are reported may name code: `value_parser = a::b`.
     fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
         if let syn::Meta::List(list) = &attribute.meta {
             self.here().paths.extend(tokens::paths(&list.tokens));

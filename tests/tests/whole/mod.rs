@@ -5,7 +5,7 @@ use conformance::backends::folder;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Captured, Engine, Layers, Request, Want};
+use engraft_core::engine::{Engine, Kept, Layers, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub const CASES: [&str; 3] = ["llama_gqa_llama3", "gpt2", "opt_postln_proj"];
 
 /// Tokens and what was kept, prompt by prompt.
-pub type Run = Vec<(Vec<u32>, Captured)>;
+pub type Run = Vec<(Vec<u32>, Kept)>;
 
 /// Every logit, short contexts.
 pub fn config() -> EngineConfig {
@@ -57,9 +57,9 @@ pub fn run<B: Backend>(
         let request = Request { prompt, max_new_tokens: 6, sampling, want, ..Request::default() };
         ids.push(engine.put(request).unwrap());
     }
-    let drawn = engine.run().unwrap();
-    let kept = |id: &u64, e: &mut Engine<B>| e.take_captured(*id).unwrap_or_default();
-    ids.iter().map(|id| (drawn[id].clone(), kept(id, &mut engine))).collect()
+    let sampled = engine.run().unwrap();
+    let kept = |id: &u64, e: &mut Engine<B>| e.take_kept(*id).unwrap_or_default();
+    ids.iter().map(|id| (sampled[id].clone(), kept(id, &mut engine))).collect()
 }
 
 /// The same tokens, and the same bits of what was kept, if anything was.
@@ -76,7 +76,7 @@ pub fn same(what: &str, got: &Run, want: &Run, kept: bool) {
     }
 }
 
-/// Chunks, pages, recorded steps: the same bits; in reference mode those of the CPU in the same form of
+/// Chunks, pages, recorded steps: the same bits; in reference mode those of the CPU in the same kind of
 /// multiply-add, too.
 pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) {
     let greedy = SamplingParams::default();
@@ -94,8 +94,8 @@ pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) 
     ] {
         same(&format!("{case} {dtype}: {name}"), &run(gpu, case, other, greedy, true), &want, true);
     }
-    // Nothing is kept: decode steps are recorded and replayed, tokens are drawn on the device.
-    let drawn = SamplingParams {
+    // Nothing is kept: decode steps are recorded and replayed, tokens are sampled on the device.
+    let sampled = SamplingParams {
         temperature: 0.9,
         top_k: 40,
         top_p: 0.95,
@@ -103,13 +103,13 @@ pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) 
         repetition_penalty: 1.1,
         seed: 7,
     };
-    for sampling in [greedy, drawn] {
+    for sampling in [greedy, sampled] {
         let tokens = run(gpu, case, usual.clone(), sampling, false);
         let plain = EngineConfig { graphs: false, ..usual.clone() };
         same(&format!("{case} {dtype}: replayed"), &tokens, &run(gpu, case, plain, sampling, false), false);
         if gpu.numerics().mode == Mode::Reference {
             let cpu = run(cpu, case, usual.clone(), sampling, false);
-            same(&format!("{case} {dtype}: tokens as the CPU draws them"), &tokens, &cpu, false);
+            same(&format!("{case} {dtype}: tokens as the CPU samples them"), &tokens, &cpu, false);
         }
     }
 }

@@ -47,7 +47,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
     Ok(options)
 }
 
-/// Exit status when a compiler's wheel cannot be had: a caller may go on without this chore, and has to say so.
+/// Exit status when a compiler's wheel cannot be had: a caller may go on without this chore, and has to say
+/// so.
 const NO_WHEEL: u8 = 3;
 
 /// Runs the chore.

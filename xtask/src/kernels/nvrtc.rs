@@ -86,7 +86,8 @@ impl Compiler {
         let pointers = |all: &[CString]| all.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
         let (names, texts, flags) = (pointers(&names), pointers(&texts), pointers(&flags));
         let mut program: Program = null_mut();
-        // SAFETY: types as in nvrtc.h; all strings outlive the calls; the program is destroyed once, at the end.
+        // SAFETY: types as in nvrtc.h; all strings outlive the calls; the program is destroyed once, at the
+        // end.
         unsafe {
             let create = self.get::<Create>("nvrtcCreateProgram")?;
             let compile = self.get::<Compile>("nvrtcCompileProgram")?;

@@ -1,4 +1,5 @@
-//! What the assembler makes of a PTX text: registers, spills and shared memory of every entry, and the gate on them.
+//! What the assembler makes of a PTX text: registers, spills and shared memory of every entry, and the gate
+//! on them.
 
 use super::Outcome;
 use std::collections::BTreeMap;

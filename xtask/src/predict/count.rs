@@ -1,7 +1,7 @@
 //! What a launch does, counted on sampled blocks.
 //!
-//! Blocks that do alike are run once and counted as often as there are of them; along an axis where work grows evenly the first
-//! and the last four blocks stand for all ([`Axis`](super::step::Axis)).
+//! Blocks that do alike are run once and counted as often as there are of them; along an axis where work
+//! grows evenly the first and the last four blocks stand for all ([`Axis`](super::step::Axis)).
 
 use super::operands::{Arena, Operand, Outcome};
 use super::pipes::{Pipes, pipes};

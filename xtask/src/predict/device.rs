@@ -1,7 +1,8 @@
 //! The constants of an H200, in one table: everything that is not counted.
 //!
-//! Peaks are NVIDIA's, H200 data sheet and Hopper tuning guide; rates below a peak are what published measurements of streaming
-//! kernels and libraries reach on H100 and H200. None was measured here: the first run on a GPU replaces them.
+//! Peaks are NVIDIA's, H200 data sheet and Hopper tuning guide; rates below a peak are what published
+//! measurements of streaming kernels and libraries reach on H100 and H200. None was measured here: the first
+//! run on a GPU replaces them.
 
 /// What a device can do.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +47,8 @@ pub struct Device {
     pub blocks: u32,
     /// Memory of the device, bytes.
     pub memory: f64,
-    /// From the end of a launch to the work of the next that waits for it, s: graph, programmatic dependent launch.
+    /// From the end of a launch to the work of the next that waits for it, s: graph, programmatic dependent
+    /// launch.
     pub gap: f64,
     /// Between two steps on the host: the token comes down, the next inputs go up, s.
     pub host: f64,

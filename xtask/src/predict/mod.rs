@@ -1,13 +1,17 @@
-//! `cargo xtask predict`: the time of a step on a GPU that is not here, from what its kernels do and an H200's constants.
+//! `cargo xtask predict`: the time of a step on a GPU that is not here, from what its kernels do and an
+//! H200's constants.
 //!
-//! 1. [`step`] makes the launches of a step as the backend does, with operands of their real sizes ([`operands`]).
-//! 2. [`count`] executes sampled blocks of each on the PTX machine and counts bytes and lines; [`pipes`] says what a line costs.
-//!    Blocks that do alike are run once; a test holds the counts to those of a whole launch.
-//! 3. [`model`] makes a time of that with registers and shared memory of the manifests and the constants of [`device`].
+//! 1. [`step`] makes the launches of a step as the backend does, with operands of their real sizes
+//!    ([`operands`]).
+//! 2. [`count`] executes sampled blocks of each on the PTX machine and counts bytes and lines; [`pipes`] says
+//!    what a line costs. Blocks that do alike are run once; a test holds the counts to those of a whole
+//!    launch.
+//! 3. [`model`] makes a time of that with registers and shared memory of the manifests and the constants of
+//!    [`device`].
 //!
-//! Known limits: PTX stands for machine code, banks of shared memory and partitions of L2 are taken for even, caches keep a
-//! launch's operand as a whole or not at all, launches do not overlap but for their gap. So a prediction orders designs; its error
-//! is known when a GPU has spoken.
+//! Known limits: PTX stands for machine code, banks of shared memory and partitions of L2 are taken for even,
+//! caches keep a launch's operand as a whole or not at all, launches do not overlap but for their gap. So a
+//! prediction orders designs; its error is known when a GPU has spoken.
 
 mod count;
 mod device;
@@ -149,7 +153,8 @@ fn decode(o: &Options, shape: step::Shape, rows: usize, context: usize) -> Step 
     Step { shape, weights, fast, seqs: rows, queries: 1, context, max_keys, patches: rows, wanted: rows }
 }
 
-/// A prompt in steps of the budget: the first and the last stand for all, between which attention grows evenly.
+/// A prompt in steps of the budget: the first and the last stand for all, between which attention grows
+/// evenly.
 fn prefill(o: &Options, shape: step::Shape, tokens: usize, machine: &mut Machine) -> Outcome<Table> {
     let queries = o.step_tokens.min(tokens);
     let steps = tokens.div_ceil(queries);
@@ -242,7 +247,8 @@ mod tests {
         (table.seconds() * 1e3, table.floor() * 1e3, launches)
     }
 
-    /// The ranges are those that an engineer estimated by hand from machine code (`docs/cuda.md`), 15 % wider.
+    /// The ranges are those that an engineer estimated by hand from machine code (`docs/cuda.md`), 15 %
+    /// wider.
     #[test]
     fn steps_take_about_what_was_estimated_by_hand() {
         let large = ["--shape", "llama-8b"];

@@ -1,8 +1,9 @@
 //! From counts to a time.
 //!
-//! A launch takes its gap and the longest of six: what all SMs move from device memory, from L2, and what the SM with most blocks
-//! has on its slowest pipe (issue slots, tensor cores, shared memory, special functions), or what waves of blocks take one after
-//! the other when each waits for its own instructions and loads alone. Pipes of an SM overlap; launches do not.
+//! A launch takes its gap and the longest of six: what all SMs move from device memory, from L2, and what the
+//! SM with most blocks has on its slowest pipe (issue slots, tensor cores, shared memory, special functions),
+//! or what waves of blocks take one after the other when each waits for its own instructions and loads alone.
+//! Pipes of an SM overlap; launches do not.
 
 use super::count::Counts;
 use super::device::{Device, Resources};
@@ -67,7 +68,8 @@ pub fn predict(item: &Item, counts: &Counts, resources: Resources, d: &Device) -
     let blocks: f64 = item.launch.grid.iter().map(|n| f64::from(*n)).product();
     let busy = counts.busy.max(1.0);
     let sms = busy.min(d.sms);
-    // What blocks that do something keep on their way: a ring of copies all but one stage, plain loads 32 bytes a thread.
+    // What blocks that do something keep on their way: a ring of copies all but one stage, plain loads 32
+    // bytes a thread.
     let ring =
         if counts.largest.copies > 0.0 { f64::from(item.launch.shared_bytes) * 7.0 / 8.0 } else { 0.0 };
     let own = ring.max(f64::from(threads) * 32.0);

@@ -1,7 +1,8 @@
-//! Memory that sampled blocks run in: operands of real sizes that hold zeros, each with what it is to the caches.
+//! Memory that sampled blocks run in: operands of real sizes that hold zeros, each with what it is to the
+//! caches.
 //!
-//! Large operands take address space alone: the machine's memory is made by the system as it is touched, and a sampled block
-//! touches its own part.
+//! Large operands take address space alone: the machine's memory is made by the system as it is touched, and
+//! a sampled block touches its own part.
 
 use ptx_vm::Memory;
 
@@ -15,9 +16,11 @@ pub struct Operand {
     pub address: u64,
     /// Bytes of address space.
     pub bytes: u64,
-    /// Bytes of it that a step moves at least once: of keys and values those of all sequences, which share pages here.
+    /// Bytes of it that a step moves at least once: of keys and values those of all sequences, which share
+    /// pages here.
     pub live: u64,
-    /// Whether it comes from device memory: a weight, keys and values, or more than the L2 cache keeps between launches.
+    /// Whether it comes from device memory: a weight, keys and values, or more than the L2 cache keeps
+    /// between launches.
     pub cold: bool,
 }
 

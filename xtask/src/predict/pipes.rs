@@ -1,8 +1,9 @@
 //! What a line of PTX costs which pipe of an SM.
 //!
-//! PTX is not machine code: `ptxas` folds moves and conversions of widths, makes two instructions of one on 64-bit integers, and
-//! keeps the rest about one to one. So moves are free here, 64-bit integers count twice (a multiplication four times). Shared memory is
-//! counted in wavefronts of 128 bytes as if no banks were in conflict, tensor cores in floating-point operations.
+//! PTX is not machine code: `ptxas` folds moves and conversions of widths, makes two instructions of one on
+//! 64-bit integers, and keeps the rest about one to one. So moves are free here, 64-bit integers count twice
+//! (a multiplication four times). Shared memory is counted in wavefronts of 128 bytes as if no banks were in
+//! conflict, tensor cores in floating-point operations.
 
 use ptx_vm::LineCount;
 use std::collections::BTreeMap;

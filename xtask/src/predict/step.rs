@@ -1,6 +1,8 @@
-//! The launches of one step of a LLaMA, with operands of their real sizes: what the CUDA backend makes of the model's ops.
+//! The launches of one step of a LLaMA, with operands of their real sizes: what the CUDA backend makes of the
+//! model's ops.
 //!
-//! A test of the conformance suite holds this list to the launches that an engine makes, by kernel, number and grid.
+//! A test of the conformance suite holds this list to the launches that an engine makes, by kernel, number
+//! and grid.
 
 use super::operands::{Arena, Outcome};
 use engraft_kernels::Launch;
@@ -116,7 +118,8 @@ impl Axis {
                 some.map(|(begin, end)| (begin, f64::from(end - begin))).collect()
             }
             Axis::Grows(n @ 0..=GROWING) => (0..*n).map(|i| (i, 1.0)).collect(),
-            // Blocks walk whole chunks of keys, so work grows in steps: four neighbours hold a step of each kernel.
+            // Blocks walk whole chunks of keys, so work grows in steps: four neighbours hold a step of each
+            // kernel.
             Axis::Grows(n) => {
                 (0..4).chain(n - 4..*n).map(|i| (i, f64::from(*n) / f64::from(GROWING))).collect()
             }

@@ -9,9 +9,9 @@ use engraft_core::mem::Float;
 #[derive(Debug, Clone, Copy)]
 pub struct DenseKeys<'a> {
     /// `[tokens, kv_heads * k_dim]`.
-    pub k: Rows,
+    pub k: RawMat,
     /// `[tokens, kv_heads * v_dim]`.
-    pub v: Rows,
+    pub v: RawMat,
     /// `[seqs + 1]`.
     pub bounds: &'a [u32],
 }
@@ -24,7 +24,7 @@ pub fn attend_dense(
     machine: &Machine,
     queries: Queries<'_>,
     keys: DenseKeys<'_>,
-    out: RowsMut,
+    out: RawMatMut,
 ) -> Result<()> {
     const OP: &str = "attend_dense";
     let (DenseKeys { k, v, bounds }, heads) = (keys, queries.heads);
@@ -40,8 +40,8 @@ pub fn attend_dense(
 }
 
 struct Dense<'a> {
-    k: Rows,
-    v: Rows,
+    k: RawMat,
+    v: RawMat,
     bounds: &'a [u32],
     heads: Heads,
     group: usize,

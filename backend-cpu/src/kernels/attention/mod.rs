@@ -31,7 +31,7 @@ pub use dense::{DenseKeys, attend_dense};
 pub use paged::{Pages, attend_paged};
 pub use tile::CHUNK;
 
-use super::{Floats, Machine, Rows, RowsMut, product, same};
+use super::{Floats, Machine, RawMat, RawMatMut, check_factors, same};
 use crate::simd::{self, Kernel, wide};
 use engraft_core::mem::Float;
 use engraft_core::params::{Heads, Scores};
@@ -51,7 +51,7 @@ pub fn group(heads: &Heads) -> Option<usize> {
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
     /// `[tokens, heads * k_dim]`.
-    pub q: Rows,
+    pub q: RawMat,
     /// Heads.
     pub heads: Heads,
     /// Scores and masks.
@@ -108,7 +108,7 @@ trait Keys: Sync {
 struct Call<'a, K> {
     queries: Queries<'a>,
     group: usize,
-    out: RowsMut,
+    out: RawMatMut,
     keys: &'a K,
 }
 
@@ -126,7 +126,7 @@ fn check_bounds(op: &'static str, bounds: &[u32], rows: usize) -> Result<()> {
 }
 
 /// Queries and outputs of these heads; the size of a group.
-fn check_queries(op: &'static str, queries: &Queries<'_>, out: RowsMut) -> Result<usize> {
+fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Result<usize> {
     let Queries { q, heads, scores } = queries;
     let Some(group) = group(heads) else {
         return Err(Error::Unsupported {
@@ -136,8 +136,8 @@ fn check_queries(op: &'static str, queries: &Queries<'_>, out: RowsMut) -> Resul
         });
     };
     same(op, "rows of the output", out.rows, q.rows)?;
-    product(op, "columns of q", q.cols, heads.heads, heads.k_dim)?;
-    product(op, "columns of the output", out.cols, heads.heads, heads.v_dim)?;
+    check_factors(op, "columns of q", q.cols, heads.heads, heads.k_dim)?;
+    check_factors(op, "columns of the output", out.cols, heads.heads, heads.v_dim)?;
     if let Some(slopes) = &scores.alibi {
         same(op, "slopes", slopes.len(), heads.heads)?;
     }

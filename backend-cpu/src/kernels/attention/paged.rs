@@ -29,7 +29,7 @@ pub fn attend_paged(
     queries: Queries<'_>,
     slab: Slab,
     pages: Pages<'_>,
-    out: RowsMut,
+    out: RawMatMut,
 ) -> Result<()> {
     let (heads, layout) = (queries.heads, &slab.layout);
     let group = check_queries(OP, &queries, out)?;

@@ -165,7 +165,7 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
                 let mut out = vec![f32::NAN; rows * h.out_cols()];
                 // SAFETY: the vectors outlive the calls.
                 unsafe {
-                    append(&machine, Rows::of(&k, h.k_cols()), Rows::of(&v, h.v_cols()), &slots, slab)
+                    append(&machine, RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()), &slots, slab)
                         .unwrap();
                     let p = Pages {
                         bounds: &bounds,
@@ -174,7 +174,7 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
                         pages: &pages,
                         stride,
                     };
-                    let (q, o) = (Rows::of(&q, h.q_cols()), RowsMut::of(&mut out, h.out_cols()));
+                    let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
                     let queries = Queries { q, heads: h, scores: &case.scores };
                     attend_paged(&machine, queries, slab, p, o).unwrap();
                 }
@@ -203,8 +203,8 @@ fn plain_rows_give_the_reference_bits() {
                 let mut out = vec![f32::NAN; keys * h.out_cols()];
                 // SAFETY: the vectors outlive the call.
                 unsafe {
-                    let (q, o) = (Rows::of(&q, h.q_cols()), RowsMut::of(&mut out, h.out_cols()));
-                    let (k, v) = (Rows::of(&k, h.k_cols()), Rows::of(&v, h.v_cols()));
+                    let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
+                    let (k, v) = (RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()));
                     let queries = Queries { q, heads: h, scores: &case.scores };
                     attend_dense(&machine, queries, DenseKeys { k, v, bounds: &bounds }, o).unwrap();
                 }

@@ -1,6 +1,6 @@
 //! A block of query rows of one group of heads, walking chunks of keys.
 
-use super::super::{Rows, RowsMut};
+use super::super::{RawMat, RawMatMut};
 use crate::simd::{Lanes, WIDTH};
 use engraft_core::math::{self, MulAdd};
 use engraft_core::params::{Heads, Scores};
@@ -162,7 +162,7 @@ impl<'a> Tile<'a> {
 
     /// Reads the query rows from `first` on, of key/value head `head`.
     #[inline(always)]
-    pub(super) unsafe fn load<V: Lanes>(&mut self, q: Rows, first: usize, head: usize) {
+    pub(super) unsafe fn load<V: Lanes>(&mut self, q: RawMat, first: usize, head: usize) {
         self.first_head = head * self.group;
         for r in 0..self.rows {
             let column = (self.first_head + r % self.group) * self.heads.k_dim;
@@ -284,7 +284,7 @@ impl<'a> Tile<'a> {
     ) {
         // SAFETY: row r's scores; positions a..b were written by `dot`.
         let s = unsafe { std::slice::from_raw_parts_mut(self.s.add(r * SCORES + a), b - a) };
-        self.form::<V>(s, r, chunk + a);
+        self.score::<V>(s, r, chunk + a);
         let m = largest(s);
         for v in s.iter_mut() {
             *v = math::exp::<V::M>(*v - m);
@@ -315,7 +315,7 @@ impl<'a> Tile<'a> {
 
     /// From dot products to scores: scale, soft cap, position bias.
     #[inline(always)]
-    fn form<V: Lanes>(&self, s: &mut [f32], r: usize, first_key: usize) {
+    fn score<V: Lanes>(&self, s: &mut [f32], r: usize, first_key: usize) {
         let scale = self.scores.scale;
         for v in s.iter_mut() {
             *v *= scale;
@@ -377,7 +377,7 @@ impl<'a> Tile<'a> {
 
     /// Divides and writes the rows.
     #[inline(always)]
-    pub(super) unsafe fn store<V: Lanes>(&mut self, out: RowsMut, first: usize, head: usize) {
+    pub(super) unsafe fn store<V: Lanes>(&mut self, out: RawMatMut, first: usize, head: usize) {
         for r in 0..self.rows {
             // SAFETY: row r's output.
             let o = unsafe { std::slice::from_raw_parts_mut(self.o.add(r * self.v_cols), self.heads.v_dim) };

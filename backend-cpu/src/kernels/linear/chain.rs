@@ -1,17 +1,19 @@
 //! The inner loops: ascending chains of multiply-adds into registers.
 //!
-//! [`panels`] advances one row against P panels (P memory streams at once) and continues the chains it is given, so a sum may
-//! be cut anywhere in k without a change of bits. [`fold`] is the tree over the 8 leaves as a binary counter: leaf l is
-//! added to as many waiting sums as l has trailing ones.
+//! [`panels`] advances one row against P panels (P memory streams at once) and continues the chains it is
+//! given, so a sum may be split anywhere in k without a change of bits. [`fold`] is the tree over the 8
+//! leaves as a binary counter: leaf l is added to as many waiting sums as l has trailing ones.
 
 use super::panel::{SPAN, Source, Wide};
 use crate::simd::Lanes;
 use crate::simd::wide::Lanes16;
 
-/// Prefetch distance in bytes: far enough for DRAM at full speed, and across the page boundary where the hardware stops.
+/// Prefetch distance in bytes: far enough for DRAM at full speed, and across the page boundary where the
+/// hardware stops.
 const AHEAD: usize = 2048;
 
-/// Calls `$one(k)` and `$pair(k)` over `$k0..$k1`, in ascending order, with `$s` set to the scales of each block.
+/// Calls `$one(k)` and `$pair(k)` over `$k0..$k1`, in ascending order, with `$s` set to the scales of each
+/// block.
 macro_rules! walk {
     ($S:ty, $V:ty, $k0:expr, $k1:expr, $scales:expr, |$k:ident, $s:ident| $one:expr, $pair:expr) => {{
         let (mut $k, k1) = ($k0, $k1);
@@ -34,7 +36,8 @@ macro_rules! walk {
     }};
 }
 
-/// Asks for what a panel holds a little behind the pair at k; may point beyond the panel, where the next one begins.
+/// Asks for what a panel holds a little behind the pair at k; may point beyond the panel, where the next one
+/// begins.
 #[inline(always)]
 fn ahead<V: Lanes, S: Source>(panel: *const u8, k: usize) {
     let at = panel.wrapping_add(S::offset(k) + AHEAD);

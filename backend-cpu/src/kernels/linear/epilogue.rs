@@ -1,11 +1,11 @@
 //! What happens to a finished sum before it is written.
 //!
-//! Fused equals composed, bit for bit, in every dtype: each step rounds to the output's dtype exactly where the
-//! composed ops would have stored it. `y1 = round(sum + bias)`, then one of: nothing; `round(act(y1))`;
+//! Fused equals composed, bit for bit, in every dtype: each step rounds to the output's dtype exactly where
+//! the composed ops would have stored it. `y1 = round(sum + bias)`, then one of: nothing; `round(act(y1))`;
 //! `round(residual + y1)`; and for gate weights `round(act(gate1) * up1)`.
 
 use super::panel::PANEL;
-use crate::kernels::{Activation, Rows, RowsMut, round_in_place};
+use crate::kernels::{Activation, RawMat, RawMatMut, round_in_place};
 use crate::simd::Lanes;
 
 /// The last step of a linear op.
@@ -16,7 +16,7 @@ pub enum After {
     /// An activation.
     Activate(Activation),
     /// Added to a residual of the output's shape and dtype; it may be the output's own memory.
-    Add(Rows),
+    Add(RawMat),
     /// Gate layout: `act(gate) * up`; the output has half as many columns as the weight has rows.
     Gate(Activation),
 }
@@ -38,7 +38,7 @@ impl Epilogue<'_> {
 /// Writes finished tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Finish<'a> {
-    pub y: RowsMut,
+    pub y: RawMatMut,
     pub epilogue: Epilogue<'a>,
     /// Halves of the weight: 2 for gate layout, whose panels alternate.
     pub halves: usize,
@@ -48,7 +48,7 @@ impl Finish<'_> {
     /// Where the first output of block `unit` in row `row` lies, and bytes from row to row.
     pub fn place(&self, unit: usize, row: usize) -> (*const u8, usize) {
         let size = self.y.dtype.bytes();
-        (self.y.as_rows().row(row).wrapping_add(unit * PANEL * size), self.y.pitch * size)
+        (self.y.as_raw().row(row).wrapping_add(unit * PANEL * size), self.y.pitch * size)
     }
 
     /// Finishes `rows` rows from `row0` of block `unit`; `sums` is `[halves][rows][16]`.
@@ -74,7 +74,8 @@ impl Finish<'_> {
         }
     }
 
-    /// Everything between the bias and the write, but for the residual: one place, so that activations compile once.
+    /// Everything between the bias and the write, but for the residual: one place, so that activations
+    /// compile once.
     #[inline(always)]
     fn finish<V: Lanes>(&self, active: usize, all: &mut [f32]) {
         let (act, gate) = match self.epilogue.after {

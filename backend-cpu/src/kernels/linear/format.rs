@@ -1,11 +1,13 @@
 //! Weight formats as the inner loops see them: 16 output columns of one k, widened to f32 in two vectors.
 //!
-//! A panel holds 16 output columns. Plain formats: `[k][16]` elements. Block formats: per 32 k, the scales (f16 x 16),
-//! the minima (f16 x 16, `_1` forms only), the fifth bits (one u16 mask per k, 5-bit forms only), and the codes:
+//! A panel holds 16 output columns. Plain formats: `[k][16]` elements. Block formats: per 32 k, the scales
+//! (f16 x 16), the minima (f16 x 16, `_1` formats only), the fifth bits (one u16 mask per k, 5-bit formats
+//! only), and the codes:
 //! `[32][16]` bytes for Q8_0, `[16][16]` bytes for the others, low nibble = even k, high nibble = odd k.
 //!
-//! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded once in
-//! both forms of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree bit for bit.
+//! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded
+//! once in both kinds of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree
+//! bit for bit.
 
 use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
@@ -190,7 +192,8 @@ pub fn value(format: WeightFormat, row: &[u8], k: usize) -> f32 {
 
 /// The unsigned code of value `i < 32` of a stored block (the byte itself for Q8_0).
 ///
-/// GGUF: `[d][m]?[qh: 4 bytes]?[qs]`; nibble i < 16 is the low half of byte i, i >= 16 the high half of byte i - 16.
+/// GGUF: `[d][m]?[qh: 4 bytes]?[qs]`; nibble i < 16 is the low half of byte i, i >= 16 the high half of byte
+/// i - 16.
 pub fn code(block: Block, b: &[u8], i: usize) -> u8 {
     let nibble = |qs: usize| b[qs + i % 16] >> (i / 16 * 4) & 15;
     let fifth = |qh: usize| (b[qh + i / 8] >> (i % 8) & 1) << 4;

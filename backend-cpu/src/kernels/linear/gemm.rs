@@ -11,7 +11,7 @@ use super::epilogue::Finish;
 use super::pack::Packed;
 use super::panel::PANEL;
 use super::select::with_source;
-use crate::kernels::{Floats, Machine, Rows};
+use crate::kernels::{Floats, Machine, RawMat};
 use crate::simd::wide::{self, Kernel16, Lanes16, Tile};
 use crate::simd::{self, Kernel, Lanes, WIDTH};
 use crate::sum::Bounds;
@@ -26,9 +26,9 @@ const WIDENED: usize = 512;
 /// Most rows of a block.
 const BLOCK_ROWS: usize = 132;
 /// Rows that are turned into columns at a time.
-const TURN: usize = 2 * WIDTH;
+const TRANSPOSE: usize = 2 * WIDTH;
 
-/// How rows are cut into tiles of nearly equal size.
+/// How rows are split into tiles of nearly equal size.
 #[derive(Clone, Copy)]
 pub(super) struct Tiling {
     rows: usize,
@@ -76,7 +76,7 @@ impl Tiling {
 
 /// Packs rows into tiles `[k][rows]`, tile i at `start(i) * k`.
 pub(super) struct PackRows {
-    pub x: Rows,
+    pub x: RawMat,
     pub out: Floats,
     pub tiling: Tiling,
     pub tiles: Range<usize>,
@@ -86,26 +86,27 @@ impl Kernel for PackRows {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let k = self.x.cols;
-        let mut part = [[0f32; TURN]; TURN];
+        let mut part = [[0f32; TRANSPOSE]; TRANSPOSE];
         for tile in self.tiles {
             let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
             let rows = r1 - r0;
-            for k0 in (0..k).step_by(TURN) {
-                let n = TURN.min(k - k0);
-                // SAFETY: rows and columns in range; the tile's floats belong to this call, see `turn`.
+            for k0 in (0..k).step_by(TRANSPOSE) {
+                let n = TRANSPOSE.min(k - k0);
+                // SAFETY: rows and columns in range; the tile's floats belong to this call, see
+                // `transpose_rows`.
                 unsafe {
                     // Rows beyond the tile's are what they are: what comes of them is overwritten.
                     let mut from = part.each_ref().map(|row| row.as_ptr());
                     for r in 0..rows {
-                        if self.x.dtype == Float::F32 && n == TURN {
+                        if self.x.dtype == Float::F32 && n == TRANSPOSE {
                             from[r] = self.x.row(r0 + r).cast::<f32>().add(k0);
                         } else {
                             self.x.widen::<V>(r0 + r, k0, n, part[r].as_mut_ptr());
                             from[r] = part[r].as_ptr();
                         }
                     }
-                    let room = (k - k0 - n) * rows >= TURN;
-                    turn::<V>(&from, rows, n, self.out.at(r0 * k + k0 * rows), room);
+                    let room = (k - k0 - n) * rows >= TRANSPOSE;
+                    transpose_rows::<V>(&from, rows, n, self.out.at(r0 * k + k0 * rows), room);
                 }
             }
         }
@@ -115,11 +116,17 @@ impl Kernel for PackRows {
 /// Writes `n` columns of `rows` rows, one behind the other.
 ///
 /// # Safety
-/// Rows have [`TURN`] floats; `out` has `n * rows`, and [`TURN`] more if there is `room`, which are written
-/// later.
+/// Rows have [`TRANSPOSE`] floats; `out` has `n * rows`, and [`TRANSPOSE`] more if there is `room`, which are
+/// written later.
 #[inline(always)]
-unsafe fn turn<V: Lanes>(from: &[*const f32; TURN], rows: usize, n: usize, out: *mut f32, room: bool) {
-    let mut columns = [[0f32; TURN]; TURN];
+unsafe fn transpose_rows<V: Lanes>(
+    from: &[*const f32; TRANSPOSE],
+    rows: usize,
+    n: usize,
+    out: *mut f32,
+    room: bool,
+) {
+    let mut columns = [[0f32; TRANSPOSE]; TRANSPOSE];
     // SAFETY: eight rows from r and eight columns from c lie in both; `out` as promised.
     unsafe {
         for r in (0..rows).step_by(WIDTH) {
@@ -158,7 +165,7 @@ struct Piece {
     last: bool,
 }
 
-/// Cuts k into pieces of at most `most`.
+/// Splits k into pieces of at most `most`.
 fn pieces(bounds: &Bounds, most: usize) -> impl Iterator<Item = Piece> {
     let (mut leaf, mut k) = (0, 0);
     std::iter::from_fn(move || {

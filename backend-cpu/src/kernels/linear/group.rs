@@ -1,8 +1,9 @@
-//! Panels of the own integer formats. They are those of GGUF's small blocks: a group's scale (and offset) stands once per
-//! 32 k, whatever the group's size, so tails and groups of a whole row need no code of their own in the inner loops. That
-//! costs 0.5 bit per weight (1 with offsets).
+//! Panels of the own integer formats. They are those of GGUF's small blocks: a group's scale (and offset)
+//! stands once per 32 k, whatever the group's size, so tails and groups of a whole row need no code of their
+//! own in the inner loops. That costs 0.5 bit per weight (1 with offsets).
 //!
-//! int8 is read as Q8_0, int4 as Q4_0, int4 with offsets as Q4_1; only int8 with offsets has panels of its own.
+//! int8 is read as Q8_0, int4 as Q4_0, int4 with offsets as Q4_1; only int8 with offsets has panels of its
+//! own.
 
 use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
@@ -48,14 +49,14 @@ impl Source for BytesOffset {
 }
 
 /// Spreads a stored row of `k` values over column `j` of a panel.
-pub fn pack(form: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
-    let head = 32 + if form.asymmetric { 32 } else { 0 };
-    let block = head + SPAN * PANEL / if form.bits == GroupBits::Four { 2 } else { 1 };
-    let (size, mut rest) = (form.group(k), row);
+pub fn pack(format: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
+    let head = 32 + if format.asymmetric { 32 } else { 0 };
+    let block = head + SPAN * PANEL / if format.bits == GroupBits::Four { 2 } else { 1 };
+    let (size, mut rest) = (format.group(k), row);
     let mut at = 0;
     while at < k {
         let n = size.min(k - at);
-        let (group, after) = rest.split_at(form.group_bytes(n));
+        let (group, after) = rest.split_at(format.group_bytes(n));
         rest = after;
         for i in 0..n {
             let place = at + i;
@@ -63,15 +64,15 @@ pub fn pack(form: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
             // Groups begin at multiples of 32, so a span has one scale.
             if place % SPAN == 0 {
                 span[2 * j..2 * j + 2].copy_from_slice(&group[..2]);
-                if form.asymmetric {
+                if format.asymmetric {
                     span[32 + 2 * j..32 + 2 * j + 2].copy_from_slice(&group[2..4]);
                 }
             }
-            let q = code(form, group, i);
-            match form.bits {
+            let q = code(format, group, i);
+            match format.bits {
                 GroupBits::Eight => span[head + place % SPAN * PANEL + j] = q as i8 as u8,
                 GroupBits::Four => {
-                    let stored = if form.asymmetric { q } else { q + 8 };
+                    let stored = if format.asymmetric { q } else { q + 8 };
                     let byte = &mut span[head + place % SPAN / 2 * PANEL + j];
                     let shift = place % 2 * 4;
                     *byte = *byte & !(15 << shift) | (stored as u8 & 15) << shift;

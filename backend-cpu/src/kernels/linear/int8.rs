@@ -1,8 +1,9 @@
 //! `w8a8`: rows become bytes ([`engraft_core::quant::activation`]), products of bytes are summed as integers.
 //!
-//! Per block of 32 k and output: `acc = (dx * dw) * (sum q_x q_w) + acc`, where the sum is an integer (exact, and exact as
-//! f32: at most 32 * 127 * 128) and the product of the scales rounds once. A leaf is one such chain over its blocks; leaves
-//! end at blocks (`WeightFormat::grain`) and are added by the usual tree. So bits depend on the row and on K alone.
+//! Per block of 32 k and output: `acc = (dx * dw) * (sum q_x q_w) + acc`, where the sum is an integer (exact,
+//! and exact as f32: at most 32 * 127 * 128) and the product of the scales rounds once. A leaf is one such
+//! chain over its blocks; leaves end at blocks (`WeightFormat::grain`) and are added by the usual tree. So
+//! bits depend on the row and on K alone.
 //!
 //! `w8a8` has the panels.
 
@@ -11,7 +12,7 @@ use super::epilogue::Finish;
 use super::pack::Packed;
 use super::panel::{PANEL, Wide};
 use super::w8a8::BLOCK_BYTES;
-use crate::kernels::{Floats, Machine, Rows, over};
+use crate::kernels::{Floats, Machine, RawMat, over};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 use engraft_core::quant::activation::{self, SPAN};
@@ -54,7 +55,7 @@ impl Bytes {
 
 /// Rows to bytes.
 struct Quantize {
-    x: Rows,
+    x: RawMat,
     to: Bytes,
     rows: Range<usize>,
 }
@@ -78,7 +79,7 @@ impl Kernel for Quantize {
 }
 
 /// Outputs of some rows and some units of panels.
-struct Products<'a> {
+struct Matmul<'a> {
     w: &'a Packed,
     x: Bytes,
     rows: Range<usize>,
@@ -86,7 +87,7 @@ struct Products<'a> {
     finish: Finish<'a>,
 }
 
-impl Kernel for Products<'_> {
+impl Kernel for Matmul<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         for unit in self.units.clone() {
@@ -105,7 +106,7 @@ impl Kernel for Products<'_> {
     }
 }
 
-impl Products<'_> {
+impl Matmul<'_> {
     #[inline(always)]
     fn tile<V: Lanes, const R: usize>(&self, unit: usize, row: usize) {
         let per = self.w.panels_per_unit();
@@ -115,7 +116,8 @@ impl Products<'_> {
             let mut waiting = [0f32; LEVELS * TILE * PANEL];
             for leaf in 0..8 {
                 let (lo, hi) = (self.w.bounds[leaf] / SPAN, self.w.bounds[leaf + 1] / SPAN);
-                // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R rows.
+                // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R
+                // rows.
                 unsafe {
                     let acc = self.chain::<V, R>(panel, row, lo..hi);
                     let total = fold::<Wide<V>, R>(leaf, acc, waiting.as_mut_ptr());
@@ -173,7 +175,7 @@ impl Products<'_> {
 }
 
 /// As [`super::linear`], for weights in this format.
-pub(super) fn linear(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
+pub(super) fn linear(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -> Result<()> {
     /// Values of x from which on their quantization is worth the other threads.
     const SHARED: usize = 1 << 14;
     machine.with_scratch(Bytes::floats(x.rows, w.k), |at| {
@@ -191,7 +193,7 @@ pub(super) fn linear(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> 
             let (item, g) = (chunk / groups, chunk % groups);
             let rows = item * ITEM_ROWS..((item + 1) * ITEM_ROWS).min(x.rows);
             let units = g * group..((g + 1) * group).min(units);
-            simd::run(machine.isa, machine.madd, Products { w, x: to, rows, units, finish });
+            simd::run(machine.isa, machine.madd, Matmul { w, x: to, rows, units, finish });
         })
     })
 }

@@ -1,12 +1,13 @@
-//! Panels of GGUF's blocks of 256 values (the K forms).
+//! Panels of GGUF's blocks of 256 values (the K-quants).
 //!
-//! A panel holds 16 output columns. Per 256 k: `d` (f16 x 16) and, in forms with minima, `e` (f16 x 16); then eight spans of
-//! 32 k, each with its small scales (signed byte x 16 per part), its small minima likewise, and its codes. Q4_K keeps nibbles
-//! (4.7 bits per weight); the others keep a byte per code, with the form's zero subtracted (8.6 to 9.1 bits): their files'
-//! 2, 3, 5 and 6 bits would cost more to take apart per product than the bytes cost to read.
+//! A panel holds 16 output columns. Per 256 k: `d` (f16 x 16) and, in formats with minima, `e` (f16 x 16);
+//! then eight spans of 32 k, each with its small scales (signed byte x 16 per part), its small minima
+//! likewise, and its codes. Q4_K keeps nibbles (4.7 bits per weight); the others keep a byte per code, with
+//! the format's zero subtracted (8.6 to 9.1 bits): their files' 2, 3, 5 and 6 bits would cost more to take
+//! apart per product than the bytes cost to read.
 //!
-//! `d s` and `e t` are exact in f32, and so is `(d s) q`; the minimum is subtracted with one rounding in either form of
-//! multiply-add. Invariant: `one` and `pair` equal `engraft_core::quant::large`.
+//! `d s` and `e t` are exact in f32, and so is `(d s) q`; the minimum is subtracted with one rounding in
+//! either variant of multiply-add. Invariant: `one` and `pair` equal `engraft_core::quant::large`.
 
 use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
@@ -16,8 +17,8 @@ use engraft_core::quant::large::{code, scale_codes, zero};
 /// Spans of a block.
 const SPANS: usize = Block::LARGE / SPAN;
 
-/// K-form panels: parts of a span that have scales of their own (1 or 2), whether there are minima, whether codes are
-/// nibbles.
+/// K-quant panels: parts of a span that have scales of their own (1 or 2), whether there are minima, whether
+/// codes are nibbles.
 #[derive(Clone, Copy)]
 pub struct Large<const PARTS: usize, const MIN: bool, const NIBBLES: bool>;
 
@@ -44,9 +45,9 @@ impl<const PARTS: usize, const MIN: bool, const NIBBLES: bool> Large<PARTS, MIN,
     }
 
     /// Spreads block `i` of a row over column `j` of a panel.
-    pub fn pack(form: Block, stored: &[u8], panel: &mut [u8], i: usize, j: usize) {
+    pub fn pack(format: Block, stored: &[u8], panel: &mut [u8], i: usize, j: usize) {
         let block = &mut panel[i * Self::BLOCK..(i + 1) * Self::BLOCK];
-        let (d, e) = match form {
+        let (d, e) = match format {
             Block::Q2K => (80, 82),
             Block::Q3K => (108, 108),
             Block::Q6K => (208, 208),
@@ -59,18 +60,18 @@ impl<const PARTS: usize, const MIN: bool, const NIBBLES: bool> Large<PARTS, MIN,
         for s in 0..SPANS {
             let span = &mut block[Self::HEAD + s * Self::SPAN..][..Self::SPAN];
             for part in 0..PARTS {
-                let (scale, min) = scale_codes(form, stored, 2 * s + part * (2 / PARTS));
+                let (scale, min) = scale_codes(format, stored, 2 * s + part * (2 / PARTS));
                 span[part * PANEL + j] = scale as u8;
                 if MIN {
                     span[Self::SCALES + part * PANEL + j] = min as u8;
                 }
             }
             for k in 0..SPAN {
-                let q = code(form, stored, s * SPAN + k);
+                let q = code(format, stored, s * SPAN + k);
                 if NIBBLES {
                     let byte = &mut span[Self::CODES + k / 2 * PANEL + j];
                     let shift = k % 2 * 4;
-                    *byte = *byte & !(15 << shift) | ((q + zero(form)) as u8 & 15) << shift;
+                    *byte = *byte & !(15 << shift) | ((q + zero(format)) as u8 & 15) << shift;
                 } else {
                     span[Self::CODES + k * PANEL + j] = q as i8 as u8;
                 }
@@ -167,10 +168,10 @@ pub type BytesMin = Large<2, true, false>;
 pub type BytesOnly = Large<2, false, false>;
 
 /// Spreads block `i` of a row over column `j` of a panel.
-pub fn pack(form: Block, stored: &[u8], panel: &mut [u8], i: usize, j: usize) {
-    match form {
-        Block::Q4K => Nibbles4::pack(form, stored, panel, i, j),
-        Block::Q3K | Block::Q6K => BytesOnly::pack(form, stored, panel, i, j),
-        _ => BytesMin::pack(form, stored, panel, i, j),
+pub fn pack(format: Block, stored: &[u8], panel: &mut [u8], i: usize, j: usize) {
+    match format {
+        Block::Q4K => Nibbles4::pack(format, stored, panel, i, j),
+        Block::Q3K | Block::Q6K => BytesOnly::pack(format, stored, panel, i, j),
+        _ => BytesMin::pack(format, stored, panel, i, j),
     }
 }

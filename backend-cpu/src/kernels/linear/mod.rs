@@ -28,7 +28,7 @@ mod w8a8;
 pub use epilogue::{After, Epilogue};
 pub use pack::{Layout, Packed};
 
-use super::{Floats, Machine, Rows, RowsMut, over};
+use super::{Floats, Machine, RawMat, RawMatMut, over};
 use crate::simd::{self, wide};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::{Error, Result};
@@ -41,7 +41,7 @@ use gemv::{Gemv, STREAMS};
 /// A weight in gate layout serves all epilogues; without the gate its halves stand side by side, `[gate |
 /// up]`. y may be the memory of the epilogue's residual, not that of x. Errors: shapes that do not go
 /// together.
-pub fn linear(machine: &Machine, x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
+pub fn linear(machine: &Machine, x: RawMat, w: &Packed, y: RawMatMut, epilogue: &Epilogue) -> Result<()> {
     check(x, w, y, epilogue)?;
     let finish = Finish { y, epilogue: *epilogue, halves: w.panels_per_unit() };
     match x.rows {
@@ -53,7 +53,7 @@ pub fn linear(machine: &Machine, x: Rows, w: &Packed, y: RowsMut, epilogue: &Epi
     }
 }
 
-fn check(x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
+fn check(x: RawMat, w: &Packed, y: RawMatMut, epilogue: &Epilogue) -> Result<()> {
     let same = |what, got, want| {
         if got == want { Ok(()) } else { Err(Error::Shape { op: "linear", what, got, want }) }
     };
@@ -75,7 +75,7 @@ fn check(x: Rows, w: &Packed, y: RowsMut, epilogue: &Epilogue) -> Result<()> {
     }
 }
 
-fn one_row(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
+fn one_row(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -> Result<()> {
     let panels = w.units() * w.panels_per_unit();
     let go = |x: Floats| {
         over(machine, panels, STREAMS, |range, _| {
@@ -92,7 +92,7 @@ fn one_row(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()>
     })
 }
 
-fn many_rows(machine: &Machine, x: Rows, w: &Packed, finish: Finish) -> Result<()> {
+fn many_rows(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -> Result<()> {
     /// Elements of x from which on packing is worth the other threads.
     const SHARED: usize = 1 << 15;
     let tiling = Tiling::new(x.rows, w.k, wide::tile(machine.isa));

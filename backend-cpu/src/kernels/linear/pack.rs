@@ -1,13 +1,13 @@
 //! Weights in panels: packing from stored rows, and reading a row back.
 //!
-//! A [`Packed`] weight is made empty and then filled in ranges of source rows, in any order and size, so that the loader
-//! can drop mapped pages behind the packer; each range is packed by all threads. Sources are rows as files store them
-//! (f32, f16, bf16 or GGUF blocks, of any alignment). Any source becomes any plain format (converted through f32,
-//! rounded once); a block or group format only takes rows of its own.
+//! A [`Packed`] weight is made empty and then filled in ranges of source rows, in any order and size, so that
+//! the loader can drop mapped pages behind the packer; each range is packed by all threads. Sources are rows
+//! as files store them (f32, f16, bf16 or GGUF blocks, of any alignment). Any source becomes any plain format
+//! (converted through f32, rounded once); a block or group format only takes rows of its own.
 //!
-//! [`Layout::Gate`] is for weights whose first half of rows is a gate and whose second half is its value ("up"): panel
-//! 2p holds 16 gate rows and panel 2p + 1 the 16 value rows that belong to them, so that one work item has both.
-//! Invariant: columns beyond the last row are zero weights.
+//! [`Layout::Gate`] is for weights whose first half of rows is a gate and whose second half is its value
+//! ("up"): panel 2p holds 16 gate rows and panel 2p + 1 the 16 value rows that belong to them, so that one
+//! work item has both. Invariant: columns beyond the last row are zero weights.
 
 use super::panel::{PANEL, SPAN, Source};
 use super::select::{self, with_source};

@@ -1,4 +1,4 @@
-//! The K forms and the own integer formats: products equal those of decoded weights, bit for bit.
+//! The K-quants and the own integer formats: matmuls equal those of decoded weights, bit for bit.
 
 use super::*;
 use crate::kernels::testing::{bits, machines, values};
@@ -24,9 +24,9 @@ fn cases() -> Vec<(WeightFormat, usize)> {
 
 /// Random bytes whose scales are small and finite.
 fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
-    if let WeightFormat::Group(form) = format {
+    if let WeightFormat::Group(groups) = format {
         let mut raw = vec![0; format.bytes(n, k)];
-        quant::group::encode(form, k, &values(n * k, 5), &mut raw);
+        quant::group::encode(groups, k, &values(n * k, 5), &mut raw);
         return raw;
     }
     let WeightFormat::Block(b) = format else { panic!("a packed format") };
@@ -53,7 +53,7 @@ fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
 }
 
 #[test]
-fn products_equal_those_of_decoded_weights() {
+fn matmuls_equal_those_of_decoded_weights() {
     for madd in [Madd::Fused, Madd::Separate] {
         let machines = machines(madd);
         for (format, k) in cases() {
@@ -69,7 +69,7 @@ fn products_equal_those_of_decoded_weights() {
                         let x = values(t * k, t as u64);
                         let mut y = vec![f32::NAN; t * n];
                         // SAFETY: the slices outlive the call.
-                        let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+                        let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
                         linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
                         let dot = |i: usize| {
                             let (x, w) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);

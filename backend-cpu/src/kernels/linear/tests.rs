@@ -1,4 +1,4 @@
-//! Every format, form, instruction set, row count and epilogue against `sum::dot_ref`, bit for bit.
+//! Every format, variant, instruction set, row count and epilogue against `sum::dot_ref`, bit for bit.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -78,7 +78,7 @@ fn every_format_and_shape_equals_the_reference() {
                         let x = values(t * k, t as u64);
                         let mut y = vec![f32::NAN; t * n];
                         // SAFETY: the slices outlive the call.
-                        let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+                        let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
                         linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
                         let want: Vec<f32> = (0..t * n)
                             .map(|i| dot(madd, &x[i / n * k..][..k], &w[i % n * k..][..k], grain))
@@ -93,7 +93,7 @@ fn every_format_and_shape_equals_the_reference() {
 
 #[test]
 fn long_sums_cross_pieces_and_row_blocks() {
-    // Leaves of more than 2048 k, so that pieces of f32 panels cut them, too.
+    // Leaves of more than 2048 k, so that pieces of f32 panels split them, too.
     let (n, k, t) = (20, 17_000, 150);
     let w = values(n * k, 3);
     let x = values(t * k, 4);
@@ -108,7 +108,7 @@ fn long_sums_cross_pieces_and_row_blocks() {
         for m in machines(Madd::Fused) {
             let mut y = vec![0f32; t * n];
             // SAFETY: the slices outlive the call.
-            let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+            let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
             linear(&m, xv, &p, yv, &Epilogue::NONE).unwrap();
             for i in (0..t * n).step_by(37) {
                 let want = dot(Madd::Fused, &x[i / n * k..][..k], &w[i % n * k..][..k], 1);
@@ -118,8 +118,8 @@ fn long_sums_cross_pieces_and_row_blocks() {
     }
 }
 
-/// Two panels at once with leaves that end inside a piece, more rows than a block, and every bound of `gemm.rs` with one
-/// less and one more.
+/// Two panels at once with leaves that end inside a piece, more rows than a block, and every bound of
+/// `gemm.rs` with one less and one more.
 #[test]
 fn sizes_of_models_and_around_every_bound() {
     let around = |bound: usize| [bound - 1, bound, bound + 1];
@@ -144,7 +144,7 @@ fn sizes_of_models_and_around_every_bound() {
                     .unwrap();
                 let mut y = vec![f32::NAN; t * n];
                 // SAFETY: the slices outlive the call.
-                let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+                let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
                 linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
                 for &(i, want) in &want {
                     assert_eq!(
@@ -195,7 +195,7 @@ fn epilogues_of<M: MulAdd>() {
     let w = values(n * k, 1);
     let bias = values(n, 2);
     for dtype in [Float::F32, Float::F16, Float::Bf16] {
-        for m in machines(M::FORM) {
+        for m in machines(M::KIND) {
             for t in [1, 4, 9] {
                 let xs = aligned(&stored(&values(t * k, 5), dtype));
                 let x = loaded(bytes(&xs), dtype);
@@ -215,18 +215,18 @@ fn epilogues_of<M: MulAdd>() {
                     // SAFETY: both outlive the call; the residual is the output, which `Add` allows.
                     let (xv, yv) = unsafe {
                         (
-                            Rows::new(xs.as_ptr(), dtype, t, k, k),
-                            RowsMut::new(ys.as_mut_ptr(), dtype, t, out, out),
+                            RawMat::new(xs.as_ptr(), dtype, t, k, k),
+                            RawMatMut::new(ys.as_mut_ptr(), dtype, t, out, out),
                         )
                     };
                     let last = match after {
                         "none" => After::Nothing,
                         "act" => After::Activate(Activation::Silu),
-                        "add" => After::Add(yv.as_rows()),
+                        "add" => After::Add(yv.as_raw()),
                         _ => After::Gate(Activation::Silu),
                     };
                     linear(&m, xv, &p, yv, &Epilogue { bias: Some(&bias), after: last }).unwrap();
-                    let want = composed(after, &sums, &bias, n, &loaded(&res, dtype), dtype, M::FORM);
+                    let want = composed(after, &sums, &bias, n, &loaded(&res, dtype), dtype, M::KIND);
                     let got = loaded(bytes(&ys), dtype);
                     assert_eq!(bits(&got), bits(&want), "{after} {dtype} t={t} {:?}", m.isa);
                 }
@@ -288,7 +288,7 @@ fn sources_convert_to_plain_formats() {
         x[3] = 1.0;
         let mut y = vec![0f32; n];
         // SAFETY: the slices outlive the call.
-        let (xv, yv) = unsafe { (Rows::of(&x, k), RowsMut::of(&mut y, n)) };
+        let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
         linear(&m, xv, &p, yv, &Epilogue::NONE).unwrap();
         assert!((0..n).all(|r| y[r] == w[r * k + 3]), "{format}");
     }
@@ -308,7 +308,7 @@ fn mistakes_are_errors() {
     assert!(q.fill(&m.pool, Stored::F32, 0..1, &[0; 128]).is_err());
     let (x, mut y) = (vec![0f32; 8], vec![0f32; 6]);
     // SAFETY: the slices outlive the calls.
-    let (xv, yv) = unsafe { (Rows::of(&x, 4), RowsMut::of(&mut y, 3)) };
+    let (xv, yv) = unsafe { (RawMat::of(&x, 4), RawMatMut::of(&mut y, 3)) };
     linear(&m, xv, &p, yv, &Epilogue::NONE).unwrap();
     let gate = Epilogue { bias: None, after: After::Gate(Activation::Silu) };
     assert!(linear(&m, xv, &p, yv, &gate).is_err());

@@ -38,7 +38,7 @@ pub(in crate::checkpoint) fn is_description(value: &Value) -> bool {
 }
 
 impl Description {
-    /// Reads a description that lies in `folder`; `base` is what the user gave as `base_dir` beside it.
+    /// Reads a description that lies in `folder`; `base` is what the user gave as `base_dir` next to it.
     pub(in crate::checkpoint) fn parse(
         file: &str,
         value: &Value,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms() {
+    fn both_layouts() {
         let pp = parse(json!({"type": "bloom", "checkpoints": ["a.pt", "b.pt"], "version": 1.0})).unwrap();
         assert_eq!(pp.files.whole, [Path::new("/x/a.pt"), Path::new("/x/b.pt")]);
         let tp = parse(json!({

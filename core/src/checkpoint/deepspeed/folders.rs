@@ -1,7 +1,8 @@
 //! Folders that training programs leave: DeepSpeed's with `latest`, Megatron's with its iteration.
 //!
-//! DeepSpeed: `latest` holds a tag; in the folder of that name lie `mp_rank_XX_model_states.pt`, one per rank, and for
-//! mixtures of experts `*expert_E_mp_rank_XX_model_states.pt` with the experts' own tensors. Megatron:
+//! DeepSpeed: `latest` holds a tag; in the folder of that name lie `mp_rank_XX_model_states.pt`, one per
+//! rank, and for mixtures of experts `*expert_E_mp_rank_XX_model_states.pt` with the experts' own tensors.
+//! Megatron:
 //! `latest_checkpointed_iteration.txt` holds a number N (or "release"); shards are
 //! `iter_N/mp_rank_XX/model_optim_rng.pt` (older: `model_rng.pt`).
 
@@ -118,7 +119,7 @@ fn tag(file: &Path) -> Result<String> {
     let shown: String = tag.chars().take(40).collect();
     Err(Error::format(
         file.display().to_string(),
-        format!("is \"{shown}\"; the name of a folder beside it is expected"),
+        format!("is \"{shown}\"; the name of a folder next to it is expected"),
     ))
 }
 

@@ -1,9 +1,9 @@
 //! Shards of several ranks as one checkpoint of whole tensors, merged when their bytes are asked for.
 //!
-//! A tensor is cut by rows where its layer splits outputs, by columns where it splits inputs, and is the same on every
-//! rank otherwise; which, its name says ([`Cut::of`]). What should be the same is compared when it is read, so a layer
-//! that the table does not know is told by name instead of being loaded wrongly.
-//! Memory: one merged tensor at a time.
+//! A tensor is sharded by rows where its layer splits outputs, by columns where it splits inputs, and is the
+//! same on every rank otherwise; which, its name says ([`Split::of`]). What should be the same is compared
+//! when it is read, so a layer that the table does not know is reported by name instead of being loaded
+//! wrongly. Memory: one merged tensor at a time.
 
 use crate::checkpoint::{Source, TensorInfo, tensors::Tensors};
 use crate::{Error, Result};
@@ -30,7 +30,7 @@ impl QkvOrder {
 
 /// How a tensor is spread over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
+enum Split {
     /// Every rank has the same.
     Same,
     /// By the first dimension.
@@ -41,7 +41,7 @@ enum Cut {
     Thirds,
 }
 
-/// Layers whose inputs are split: their weights are cut by columns, their biases are whole.
+/// Layers whose inputs are split: their weights are sharded by columns, their biases are whole.
 const BY_INPUT: [&str; 14] = [
     "attention.dense",
     "self_attention.dense",
@@ -87,9 +87,10 @@ const BY_OUTPUT: [&str; 24] = [
     "final_linear",
 ];
 
-impl Cut {
-    /// The two tables at the ends of Meta's models, by the first rank's tensors: the head is split by rows, the token table
-    /// by columns up to LLaMA 2 and by rows from 3 on, which shows in whether its rows are as long as the head's.
+impl Split {
+    /// The two tables at the ends of Meta's models, by the first rank's tensors: the head is split by rows,
+    /// the token table by columns up to LLaMA 2 and by rows from 3 on, which shows in whether its rows are as
+    /// long as the head's.
     fn of_meta(info: &TensorInfo, first: &[TensorInfo]) -> Option<Self> {
         const TABLES: [&str; 2] = ["tok_embeddings.weight", "output.weight"];
         let at = TABLES.iter().position(|name| *name == info.name)?;
@@ -98,28 +99,28 @@ impl Cut {
             _ => None,
         };
         let (table, head) = (columns(TABLES[0])?, columns(TABLES[1])?);
-        Some(if at == 1 || table == head { Cut::Rows } else { Cut::Columns })
+        Some(if at == 1 || table == head { Split::Rows } else { Split::Columns })
     }
 
     fn of(name: &str, rank: usize, order: QkvOrder) -> Self {
         if rank == 0 {
-            return Cut::Same;
+            return Split::Same;
         }
         let (layer, weight) = match name.rsplit_once('.') {
             Some((layer, "weight")) => (layer, true),
             Some((layer, "bias")) => (layer, false),
-            _ => return Cut::Same,
+            _ => return Split::Same,
         };
         let is = |known: &str| {
             layer.strip_suffix(known).is_some_and(|before| before.is_empty() || before.ends_with('.'))
         };
         if BY_INPUT.iter().any(|k| is(k)) {
-            return if weight && rank == 2 { Cut::Columns } else { Cut::Same };
+            return if weight && rank == 2 { Split::Columns } else { Split::Same };
         }
         if is("query_key_value") && order == QkvOrder::Thirds {
-            return Cut::Thirds;
+            return Split::Thirds;
         }
-        if BY_OUTPUT.iter().any(|k| is(k)) { Cut::Rows } else { Cut::Same }
+        if BY_OUTPUT.iter().any(|k| is(k)) { Split::Rows } else { Split::Same }
     }
 }
 
@@ -130,32 +131,31 @@ pub(super) struct Merged {
     ranks: Vec<Tensors>,
     infos: Vec<TensorInfo>,
     /// Parallel to `infos`; none for whole tensors.
-    cuts: Vec<Option<Cut>>,
+    splits: Vec<Option<Split>>,
 }
 
 impl Merged {
     /// Checks that all ranks have the same names and shapes that go together.
     pub(super) fn new(file: String, whole: Tensors, ranks: Vec<Tensors>, order: QkvOrder) -> Result<Self> {
-        let mut all: Vec<(TensorInfo, Option<Cut>)> =
+        let mut all: Vec<(TensorInfo, Option<Split>)> =
             whole.tensors().iter().map(|t| (t.clone(), None)).collect();
         let (first, others) = ranks.split_first().map_or((&[][..], &[][..]), |(f, o)| (f.tensors(), o));
         for info in first {
             if whole.find(&info.name).is_some() {
                 return Err(Error::tensor(&info.name, format!("is both whole and in shards (in {file})")));
             }
-            let cut = match others {
-                [] => Cut::Same,
-                _ => {
-                    Cut::of_meta(info, first).unwrap_or_else(|| Cut::of(&info.name, info.shape.len(), order))
-                }
+            let split = match others {
+                [] => Split::Same,
+                _ => Split::of_meta(info, first)
+                    .unwrap_or_else(|| Split::of(&info.name, info.shape.len(), order)),
             };
-            let merged = merged(&file, info, others, cut)?;
+            let merged = merged(&file, info, others, split)?;
             let shards = std::iter::once(info).chain(others.iter().filter_map(|t| t.find(&info.name)));
-            let mut odd = shards.filter(|t| cut == Cut::Thirds && !t.shape[0].is_multiple_of(3));
+            let mut odd = shards.filter(|t| split == Split::Thirds && !t.shape[0].is_multiple_of(3));
             if let Some(odd) = odd.next() {
                 return Err(Error::tensor(&info.name, format!("{} rows are no q, k and v", odd.shape[0])));
             }
-            all.push((merged, Some(cut)));
+            all.push((merged, Some(split)));
         }
         for (rank, tensors) in others.iter().enumerate() {
             let extra =
@@ -166,8 +166,8 @@ impl Merged {
             }
         }
         all.sort_by(|a, b| a.0.name.cmp(&b.0.name));
-        let (infos, cuts) = all.into_iter().unzip();
-        Ok(Self { file, whole, ranks, infos, cuts })
+        let (infos, splits) = all.into_iter().unzip();
+        Ok(Self { file, whole, ranks, infos, splits })
     }
 
     fn shards(&self, name: &str) -> Result<Vec<Cow<'_, [u8]>>> {
@@ -176,12 +176,12 @@ impl Merged {
 }
 
 /// The header of a whole tensor from those of its shards, which must go together.
-fn merged(file: &str, info: &TensorInfo, others: &[Tensors], cut: Cut) -> Result<TensorInfo> {
+fn merged(file: &str, info: &TensorInfo, others: &[Tensors], split: Split) -> Result<TensorInfo> {
     let mut merged = info.clone();
-    let at = match cut {
-        Cut::Same => None,
-        Cut::Rows | Cut::Thirds => Some(0),
-        Cut::Columns => Some(1),
+    let at = match split {
+        Split::Same => None,
+        Split::Rows | Split::Thirds => Some(0),
+        Split::Columns => Some(1),
     };
     for (rank, tensors) in others.iter().enumerate().map(|(i, t)| (i + 1, t)) {
         let Some(shard) = tensors.find(&info.name) else {
@@ -231,13 +231,13 @@ impl Source for Merged {
     fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         let at = self.infos.binary_search_by(|t| t.name.as_str().cmp(name));
         let Ok(at) = at else { return Err(Error::tensor(name, format!("is not in {}", self.file))) };
-        let Some(cut) = self.cuts[at] else { return self.whole.bytes(name) };
+        let Some(split) = self.splits[at] else { return self.whole.bytes(name) };
         let mut shards = self.shards(name)?;
-        Ok(match cut {
-            Cut::Rows => Cow::Owned(interleave(&shards, 1)),
-            Cut::Thirds => Cow::Owned(interleave(&shards, 3)),
-            Cut::Columns => Cow::Owned(interleave(&shards, self.infos[at].shape[0])),
-            Cut::Same => {
+        Ok(match split {
+            Split::Rows => Cow::Owned(interleave(&shards, 1)),
+            Split::Thirds => Cow::Owned(interleave(&shards, 3)),
+            Split::Columns => Cow::Owned(interleave(&shards, self.infos[at].shape[0])),
+            Split::Same => {
                 if let Some(rank) = shards.iter().position(|b| *b != shards[0]) {
                     let what = format!(
                         "differs between rank 0 and rank {rank} of {}, but is no layer that is known to be split",
@@ -307,17 +307,18 @@ mod tests {
             "linear_proj",
         ];
         for (names, weight, bias) in
-            [(&by_output[..], Cut::Rows, Cut::Rows), (&by_input, Cut::Columns, Cut::Same)]
+            [(&by_output[..], Split::Rows, Split::Rows), (&by_input, Split::Columns, Split::Same)]
         {
             for name in names {
-                let of =
-                    |suffix, rank| Cut::of(&format!("model.layers.0.{name}.{suffix}"), rank, QkvOrder::Heads);
+                let of = |suffix, rank| {
+                    Split::of(&format!("model.layers.0.{name}.{suffix}"), rank, QkvOrder::Heads)
+                };
                 assert_eq!((of("weight", 2), of("bias", 1)), (weight, bias), "{name}");
             }
         }
         for whole in ["model.norm.weight", "model.layers.0.my_o_proj2.weight", "model.layers.0.o_proj.scale"]
         {
-            assert_eq!(Cut::of(whole, 2, QkvOrder::Heads), Cut::Same, "{whole}");
+            assert_eq!(Split::of(whole, 2, QkvOrder::Heads), Split::Same, "{whole}");
         }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Four ways lead in: a JSON description (`description.rs`), a folder with `latest`, one with Megatron's
 //! `latest_checkpointed_iteration.txt` (`folders.rs`), and one with Meta's `consolidated.NN.pth` (found by
-//! `folder`). Each names, per tensor-parallel rank that wrote it, the files of that rank; `merge.rs` presents all of
-//! them as one checkpoint of whole tensors, merged when they are asked for. What degree the model then runs with is
-//! decided by the loader, which cuts whole tensors: any stored degree serves any other.
+//! `folder`). Each names, per tensor-parallel rank that wrote it, the files of that rank; `merge.rs` presents
+//! all of them as one checkpoint of whole tensors, merged when they are asked for. What degree the model then
+//! runs with is decided by the loader, which shards whole tensors: any stored degree serves any other.
 //!
-//! Not here: names of injected kernels' own parameters (`attn_qkvw`, ...), which only DeepSpeed reads; ZeRO's partitioned
-//! files, which its `zero_to_fp32.py` joins. Both are refused by name.
+//! Not here: names of injected kernels' own parameters (`attn_qkvw`, ...), which only DeepSpeed reads; ZeRO's
+//! partitioned files, which its `zero_to_fp32.py` joins. Both are refused by name.
 
 mod description;
 mod files;
@@ -32,7 +32,7 @@ const MAX_FILES: usize = 1 << 16;
 /// What was opened.
 pub(super) struct Opened {
     pub(super) source: Box<dyn super::Source>,
-    /// What the files say beside tensors: `checkpoint_version`, `args.num_layers`, ...
+    /// What the files say besides tensors: `checkpoint_version`, `args.num_layers`, ...
     pub(super) facts: Map<String, Value>,
     /// Version of the order that fused rows were merged by.
     pub(super) version: f64,

@@ -1,5 +1,5 @@
-//! Which version of Megatron's orders of fused rows a sharded checkpoint has: by its description, its configuration, its
-//! files, or what its writer does where nothing says.
+//! Which version of Megatron's orders of fused rows a sharded checkpoint has: by its description, its
+//! configuration, its files, or what its writer does where nothing says.
 
 use crate::{Error, Result};
 use serde_json::Value;

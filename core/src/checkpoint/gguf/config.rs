@@ -1,16 +1,17 @@
 //! GGUF metadata in the words of `config.json`, so that policies read one language.
 //!
-//! The architecture's own prefix (`llama.`) is cut off; what other architectures share with Llama is translated for
-//! them too. `engraft_layout` is `"gguf"`: tensors have llama.cpp's names, and in the family of Llama the rows of
-//! q and k are permuted (GPT-2's and BERT's are not).
+//! The architecture's own prefix (`llama.`) is removed; what other architectures share with Llama is
+//! translated for them too. `engraft_layout` is `"gguf"`: tensors have llama.cpp's names, and in the family
+//! of Llama the rows of q and k are permuted (GPT-2's and BERT's are not).
 
 use super::Metadata;
 use crate::{Error, Result, checkpoint::TensorInfo};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Translates metadata to the vocabulary of `config.json`; `tensors` tell the vocabulary's size and whether the head
-/// is tied. An unknown architecture becomes `model_type` as it is called, so that policies can decline it by name.
+/// Translates metadata to the vocabulary of `config.json`; `tensors` tell the vocabulary's size and whether
+/// the head is tied. An unknown architecture becomes `model_type` as it is called, so that policies can
+/// decline it by name.
 ///
 /// # Errors
 /// `Error::Format`: no `general.architecture`, or a value of the wrong type.
@@ -232,7 +233,8 @@ fn rotated_part(to: &mut Translation) -> Result<()> {
     Ok(())
 }
 
-/// Caps, and the scale of scores: by the width of a head, in the models of 27 billion weights by that of an even share.
+/// Caps, and the scale of scores: by the width of a head, in the models of 27 billion weights by that of an
+/// even share.
 fn gemma(to: &mut Translation) -> Result<()> {
     to.numbers(&[
         ("attn_logit_softcapping", "attn_logit_softcapping"),

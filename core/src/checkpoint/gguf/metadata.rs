@@ -1,7 +1,8 @@
-//! GGUF metadata: pairs of key and value, read by type. What the keys mean is `config.rs`'s and `tokenizer.rs`'s affair.
+//! GGUF metadata: pairs of key and value, read by type. What the keys mean is `config.rs`'s and
+//! `tokenizer.rs`'s affair.
 //!
-//! Lists are kept as the file has them (numbers as bytes, strings in one text with end positions): a vocabulary of
-//! small strings would otherwise take several times its file size.
+//! Lists are kept as the file has them (numbers as bytes, strings in one text with end positions): a
+//! vocabulary of small strings would otherwise take several times its file size.
 
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -193,7 +194,7 @@ impl Numbers {
     /// One by one; `None` stands for a boolean that is neither 0 nor 1.
     pub fn iter(&self) -> impl Iterator<Item = Option<Value>> + '_ {
         self.bytes.chunks_exact(self.kind.bytes()).map(|raw| {
-            // Little-endian into the low bytes; the casts below cut the type's width out again.
+            // Little-endian into the low bytes; the casts below select the type's width again.
             let mut wide = [0u8; 8];
             wide[..raw.len()].copy_from_slice(raw);
             let v = u64::from_le_bytes(wide);
@@ -228,7 +229,7 @@ impl Strings {
         Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(count) }
     }
 
-    /// Adds one. What would not fit into 4 GiB is cut off; the reader checks before.
+    /// Adds one. What would not fit into 4 GiB is dropped; the reader checks before.
     pub fn push(&mut self, text: &str) {
         if let Ok(end) = u32::try_from(self.text.len() + text.len()) {
             self.text.push_str(text);

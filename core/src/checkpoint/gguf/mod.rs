@@ -5,8 +5,8 @@
 //! bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs` translates the
 //! rest to the words of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
-//! Memory stays below twice the file plus a constant: lists keep the file's own packed form, and a count is compared
-//! with the bytes that are left before anything is allocated by it.
+//! Memory stays below twice the file plus a constant: lists keep the file's own packed layout, and a count is
+//! compared with the bytes that are left before anything is allocated by it.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod config;
@@ -94,8 +94,8 @@ fn in_file(file: &str, error: Error) -> Error {
     }
 }
 
-/// Reads as much of the front as the header needs: the whole of a mapped file is at hand, of others a prefix that
-/// doubles until it suffices.
+/// Reads as much of the front as the header needs: the whole of a mapped file is at hand, of others a prefix
+/// that doubles until it suffices.
 fn read_header(storage: &Storage) -> Result<Header> {
     let mut want = 1u64 << 20;
     loop {

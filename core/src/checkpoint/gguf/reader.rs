@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         let left = self.file_len.saturating_sub(self.at());
         if n > left {
             return Err(Stop::Bad(format!(
-                "is cut off at byte {} in the {}: {n} bytes are needed, {left} are left",
+                "is truncated at byte {} in the {}: {n} bytes are needed, {left} are left",
                 self.at,
                 what()
             )));
@@ -73,7 +73,8 @@ impl<'a> Reader<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A count of things that each take at least `least` bytes: limited, and compared with what is left of the file.
+    /// A count of things that each take at least `least` bytes: limited, and compared with what is left of
+    /// the file.
     pub(super) fn count(&mut self, what: &str, limit: u64, least: u64) -> Result<usize, Stop> {
         let n = self.u64(|| what.into())?;
         self.check_count(n, what, limit, least)

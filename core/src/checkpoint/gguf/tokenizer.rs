@@ -1,4 +1,5 @@
-//! The tokenizer in a GGUF file's metadata (`tokenizer.*`), typed and checked; `text` builds the real one from it.
+//! The tokenizer in a GGUF file's metadata (`tokenizer.*`), typed and checked; `text` builds the real one
+//! from it.
 
 use super::metadata::{Metadata, Strings};
 use crate::{Error, Result};
@@ -7,7 +8,8 @@ use serde_json::json;
 /// The tokenizer part of the metadata (`tokenizer.*`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tokenizer {
-    /// `gpt2` (byte-level BPE), `llama` (SentencePiece), `bert` (WordPiece), ...; empty if the file has no tokenizer.
+    /// `gpt2` (byte-level BPE), `llama` (SentencePiece), `bert` (WordPiece), ...; empty if the file has no
+    /// tokenizer.
     pub model: String,
     /// Which pre-tokenizer: `llama-bpe`, `smollm`, ...
     pub pre: Option<String>,
@@ -90,7 +92,8 @@ impl Tokenizer {
         Ok(found)
     }
 
-    /// What `generation_config.json` would say: `bos_token_id`, `eos_token_id` (a list if turns end otherwise),
+    /// What `generation_config.json` would say: `bos_token_id`, `eos_token_id` (a list if turns end
+    /// otherwise),
     /// `pad_token_id`.
     pub fn generation(&self) -> serde_json::Value {
         let mut all = serde_json::Map::new();
@@ -109,8 +112,8 @@ impl Tokenizer {
     }
 }
 
-/// A special token's id. Published files exist whose ids lie behind the vocabulary; llama.cpp warns and goes on
-/// without them, and so do we.
+/// A special token's id. Published files exist whose ids lie behind the vocabulary; llama.cpp warns and goes
+/// on without them, and so do we.
 fn special(m: &Metadata, key: &str, vocabulary: usize) -> Result<Option<u32>> {
     let Some(id) = m.u64(key)? else { return Ok(None) };
     match u32::try_from(id) {

@@ -11,8 +11,9 @@ pub(super) struct Mapping(memmap2::Mmap);
 impl Mapping {
     /// Maps a file of at least one byte.
     pub(super) fn new(file: &File) -> std::io::Result<Self> {
-        // SAFETY: the mapping is read-only and private. That nobody changes the file under us is the documented
-        // condition of `Access::Map`; checkpoints are written once, and every use validates what it reads.
+        // SAFETY: the mapping is read-only and private. That nobody changes the file under us is the
+        // documented condition of `Access::Map`; checkpoints are written once, and every use validates what
+        // it reads.
         unsafe { memmap2::Mmap::map(file) }.map(Self)
     }
 
@@ -27,8 +28,8 @@ impl Mapping {
         if start >= end || end > self.0.len() {
             return;
         }
-        // SAFETY: MADV_DONTNEED on a read-only file mapping drops clean pages; the next access reads the same bytes
-        // from the file again, so existing borrows stay valid and unchanged.
+        // SAFETY: MADV_DONTNEED on a read-only file mapping drops clean pages; the next access reads the same
+        // bytes from the file again, so existing borrows stay valid and unchanged.
         let outcome =
             unsafe { self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         if let Err(error) = outcome {

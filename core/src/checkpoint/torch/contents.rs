@@ -1,4 +1,4 @@
-//! The tensors of a pickle, each with the window of the file that holds it, and what stands beside them.
+//! The tensors of a pickle, each with the window of the file that holds it, and what stands next to them.
 
 use super::pickle::Pickle;
 use super::value::{Node, Tensor, Value};
@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value as Json};
 
 /// Deepest nesting of dictionaries.
 const MAX_DEPTH: usize = 12;
-/// Most facts that are kept beside the tensors, and the longest text among them.
+/// Most facts that are kept next to the tensors, and the longest text among them.
 const MAX_FACTS: usize = 4096;
 const MAX_TEXT: usize = 512;
 /// Where training programs put the weights of a file that holds more than weights.
@@ -19,11 +19,11 @@ const WRAPPERS: [&str; 4] = ["module", "model", "state_dict", "model_state_dict"
 pub(in crate::checkpoint) struct Contents {
     /// The tensors, names joined by dots.
     pub(in crate::checkpoint) tensors: Vec<Placed>,
-    /// Numbers, switches and short texts beside the tensors: `checkpoint_version`, `args.hidden_size`, ...
+    /// Numbers, switches and short texts next to the tensors: `checkpoint_version`, `args.hidden_size`, ...
     pub(in crate::checkpoint) facts: Map<String, Json>,
 }
 
-/// Tensors and facts of a pickle; `find` tells where a storage's bytes lie.
+/// Tensors and facts of a pickle; `find` returns where a storage's bytes lie.
 pub(super) fn contents(
     file: &str,
     pickle: &Pickle<'_>,

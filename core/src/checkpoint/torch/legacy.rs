@@ -1,6 +1,6 @@
-//! The form of `torch.save` before version 1.6: five pickles one after the other (a magic number, a version, facts of
-//! the machine, the object, the keys of the storages), then each storage: a count of elements and the elements.
-//! The older tar form is not read.
+//! The format of `torch.save` before version 1.6: five pickles one after the other (a magic number, a
+//! version, facts of the machine, the object, the keys of the storages), then each storage: a count of
+//! elements and the elements. The older tar format is not read.
 
 use super::contents::{Contents, contents};
 use super::pickle::{self, Pickle};
@@ -31,7 +31,7 @@ pub(super) fn read(storage: &Storage, shard: usize) -> Result<Contents> {
     next("magic number")?;
     let version = next("version")?;
     if version.root != Value::Int(1001) {
-        return Err(bad("is in a form of torch.save that is not known; 1001 is".into()));
+        return Err(bad("is in a format of torch.save that is not known; 1001 is".into()));
     }
     let machine = next("facts of the machine")?;
     if machine.get(machine.root, "little_endian") == Some(Value::Bool(false)) {
@@ -47,13 +47,13 @@ pub(super) fn read(storage: &Storage, shard: usize) -> Result<Contents> {
     let mut at = at as u64;
     for key in list {
         let Some(key) = keys.text(*key) else { return Err(bad("the key of a storage is no text".into())) };
-        let cut = || bad(format!("is cut off at storage {key}"));
-        let body = at.checked_add(8).filter(|b| *b <= storage.len()).ok_or_else(cut)?;
+        let truncated = || bad(format!("is truncated at storage {key}"));
+        let body = at.checked_add(8).filter(|b| *b <= storage.len()).ok_or_else(truncated)?;
         let count = storage.range(at, body)?.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
         // A storage that no tensor uses has no known element size; nothing behind it could be found.
         let size = sizes.get(key).ok_or_else(|| bad(format!("storage {key} is used by no tensor")))?;
         let end = count.checked_mul(*size).and_then(|n| body.checked_add(n));
-        let end = end.filter(|end| *end <= storage.len()).ok_or_else(cut)?;
+        let end = end.filter(|end| *end <= storage.len()).ok_or_else(truncated)?;
         places.insert(key.to_owned(), (body, end));
         at = end;
     }

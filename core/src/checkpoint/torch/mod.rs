@@ -1,11 +1,12 @@
-//! PyTorch's own files: `torch.save`'s zip archives, and the form that came before them.
+//! PyTorch's own files: `torch.save`'s zip archives, and the format that came before them.
 //!
 //! `zip.rs` finds the members, `pickle.rs` reads the description of the tensors without running anything,
-//! `legacy.rs` finds the storages of the older form; in `contents.rs` descriptions become places of bytes. A
-//! tensor is a strided window on a storage; several may share one. Contiguous windows are handed out as they
-//! lie in the file, others are gathered when asked for (`tensors.rs`).
+//! `legacy.rs` finds the storages of the older format; in `contents.rs` descriptions become places of bytes.
+//! A tensor is a strided window on a storage; several may share one. Contiguous windows are handed out as
+//! they lie in the file, others are gathered when asked for (`tensors.rs`).
 //!
-//! Invariant: a window lies inside its storage and has at most as many elements, so no tensor is larger than the file.
+//! Invariant: a window lies inside its storage and has at most as many elements, so no tensor is larger than
+//! the file.
 
 mod contents;
 mod legacy;
@@ -36,7 +37,7 @@ pub(super) fn read(storage: &Storage, shard: usize) -> Result<Contents> {
         return legacy::read(storage, shard);
     }
     let what =
-        "is no PyTorch file: it begins neither like a zip archive nor like the form before version 1.6";
+        "is no PyTorch file: it begins neither like a zip archive nor like the format before version 1.6";
     Err(Error::format(storage.name(), what))
 }
 

@@ -1,11 +1,11 @@
 //! A pickle machine that builds values and runs nothing.
 //!
-//! It knows the opcodes that `torch.save` and Python's pickler write for data (protocols 2 to 5) and the constructors
-//! of [`super::value::global`]; everything else is refused by name. "Calling" a constructor only records what it would
-//! make, so no order of opcodes can do more than fill the arena.
+//! It knows the opcodes that `torch.save` and Python's pickler write for data (protocols 2 to 5) and the
+//! constructors of [`super::value::global`]; everything else is refused by name. "Calling" a constructor only
+//! records what it would make, so no order of opcodes can do more than fill the arena.
 //!
-//! Memory is bounded by the pickle's length: the stack, the memo and the arena each have a limit that follows from it.
-//! Nothing recurses. Source: the comments of CPython's `pickletools.py`.
+//! Memory is bounded by the pickle's length: the stack, the memo and the arena each have a limit that follows
+//! from it. Nothing recurses. Source: the comments of CPython's `pickletools.py`.
 
 use super::value::{Global, Node, Rebuild, StorageRef, Tensor, Value, global};
 use crate::checkpoint::safetensors::MAX_RANK;
@@ -194,7 +194,7 @@ impl<'a> Machine<'a> {
     fn take(&mut self, n: usize) -> Step<&'a [u8]> {
         let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len());
         let Some(end) = end else {
-            return Err(format!("cut off: {n} bytes are needed, {} are left", self.bytes.len() - self.at));
+            return Err(format!("truncated: {n} bytes are needed, {} are left", self.bytes.len() - self.at));
         };
         let taken = &self.bytes[self.at..end];
         self.at = end;
@@ -207,7 +207,7 @@ impl<'a> Machine<'a> {
 
     fn span(&mut self, width: usize) -> Step<(u32, u32)> {
         let n = self.number(width)?;
-        let n = usize::try_from(n).map_err(|_| format!("cut off: {n} bytes are needed"))?;
+        let n = usize::try_from(n).map_err(|_| format!("truncated: {n} bytes are needed"))?;
         let start = self.at;
         self.take(n)?;
         // MAX_PICKLE is below 2^32.
@@ -356,7 +356,7 @@ impl<'a> Machine<'a> {
             let rest = &self.bytes[self.at..];
             let end = rest.iter().take(MAX_NAME).position(|b| *b == b'\n');
             let end =
-                end.ok_or(if rest.len() < MAX_NAME { "cut off in a name" } else { "a name does not end" })?;
+                end.ok_or(if rest.len() < MAX_NAME { "truncated in a name" } else { "a name does not end" })?;
             self.at += end + 1;
             std::str::from_utf8(&rest[..end]).map_err(|_| "a name is not UTF-8")
         };
@@ -490,8 +490,8 @@ impl<'a> Machine<'a> {
         Ok(Tensor { key: storage.key.clone(), stored, count, offset, shape, strides })
     }
 
-    /// State of an object: a namespace is its dictionary; of anything else (the `_metadata` of an ordered dictionary,
-    /// say) state is dropped.
+    /// State of an object: a namespace is its dictionary; of anything else (the `_metadata` of an ordered
+    /// dictionary, say) state is dropped.
     fn build(&mut self) -> Step {
         let state = self.pop()?;
         if let (Value::Node(object), Value::Node(state)) = (self.top()?, state)

@@ -1,7 +1,8 @@
 //! What a pickle holds once it has been read: values without behaviour.
 //!
-//! Values are small and copied; tuples, lists, dictionaries, storages and tensors lie in one arena and are named by
-//! their number, so that shared and circular references need no counting. Text stays where it is in the pickle.
+//! Values are small and copied; tuples, lists, dictionaries, storages and tensors lie in one arena and are
+//! named by their number, so that shared and circular references need no counting. Text stays where it is in
+//! the pickle.
 
 use crate::mem::Stored;
 
@@ -27,11 +28,11 @@ pub(super) enum Value {
 /// What a pickle may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Global {
-    /// `_rebuild_tensor` and its later forms.
+    /// `_rebuildtensor` and its later versions.
     Tensor(Rebuild),
-    /// `_rebuild_parameter`, with or without state: the first argument is the tensor.
+    /// `_rebuildparameter`, with or without state: the first argument is the tensor.
     Parameter,
-    /// `_rebuild_from_type_v2`: a constructor, a class, arguments, state.
+    /// `_rebuildfrom_type_v2`: a constructor, a class, arguments, state.
     Typed,
     /// A storage class; none for bytes whose element type the tensor says.
     Storage(Option<Stored>),

@@ -1,8 +1,9 @@
-//! The directory of a zip archive whose members are stored, as `torch.save` writes them: where each member's bytes lie.
+//! The directory of a zip archive whose members are stored, as `torch.save` writes them: where each member's
+//! bytes lie.
 //!
-//! The central directory decides; a member's local header is only asked how long it is itself. Plain and zip64
-//! records. Refused: compression, encryption, several disks, names that come twice, ranges outside the file.
-//! Source: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.5.3.
+//! The central directory decides; a member's local header is only asked how long it is itself. Plain and
+//! zip64 records. Refused: compression, encryption, several disks, names that come twice, ranges outside the
+//! file. Source: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.5.3.
 
 use crate::checkpoint::storage::Storage;
 use crate::{Error, Result};
@@ -90,7 +91,7 @@ impl<'a> Archive<'a> {
         let start = front + local.number(26, 2) + local.number(28, 2);
         match start.checked_add(member.size).filter(|end| *end <= self.storage.len()) {
             Some(end) => Ok(Some((start, end))),
-            None => Err(bad("ends beyond the end of the file: the file is cut off")),
+            None => Err(bad("ends beyond the end of the file: the file is truncated")),
         }
     }
 }
@@ -100,13 +101,13 @@ fn directory(storage: &Storage) -> Result<(u64, u64, u64)> {
     let bad = |what: &str| Error::format(storage.name(), what);
     let from = storage.len().saturating_sub(END as u64 + COMMENT);
     let tail = storage.range(from, storage.len())?;
-    let cut = "is a zip archive without an end record: the file is cut off";
+    let truncated = "is a zip archive without an end record: the file is truncated";
     // The record whose comment ends where the file ends.
     let at = (0..(tail.len() + 1).saturating_sub(END)).rev().find(|&i| {
         tail[i..].starts_with(b"PK\x05\x06")
             && i + END + usize::from(u16::from_le_bytes([tail[i + 20], tail[i + 21]])) == tail.len()
     });
-    let at = at.ok_or_else(|| bad(cut))?;
+    let at = at.ok_or_else(|| bad(truncated))?;
     let end = Record(Cow::Borrowed(&tail[at..]));
     if end.number(4, 2) != end.number(6, 2) {
         return Err(bad("is one disk of several of a zip archive"));
@@ -137,7 +138,7 @@ fn member(bytes: &[u8]) -> Result<(String, Member, usize), String> {
     let [name, extra, comment] = [28, 30, 32].map(|at| record.number(at, 2) as usize);
     let used = 46 + name + extra + comment;
     let text = bytes.get(46..46 + name).filter(|_| used <= bytes.len());
-    let text = text.ok_or("its entry in the archive's directory is cut off")?;
+    let text = text.ok_or("its entry in the archive's directory is truncated")?;
     let text = std::str::from_utf8(text).map_err(|_| "its name is not UTF-8")?.to_owned();
     if record.number(8, 2) & 1 != 0 {
         return Err(format!("`{text}` is encrypted"));

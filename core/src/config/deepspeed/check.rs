@@ -164,7 +164,7 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
             && e.value.as_object().is_none_or(|m| !m.is_empty())
         {
             let allowed =
-                "{}: one format serves all products; set quant.weight.num_bits, q_type and group_size";
+                "{}: one format serves all matmuls; set quant.weight.num_bits, q_type and group_size";
             return Err(Error::config(e.spelled, kind(&e.value), allowed));
         }
     }
@@ -172,7 +172,7 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
     let on = on.unwrap_or(t.spelled.keys().any(|k| k.starts_with("quant.weight."))) && weight;
     if on && !qkv {
         let both = format!("{}` and `{}", t.spelled("quant.qkv.enabled"), t.spelled("quant.enabled"));
-        return Err(Error::config(both, "false with true", "both true: all products have one format"));
+        return Err(Error::config(both, "false with true", "both true: all matmuls have one format"));
     }
     if per_row.is_some_and(|n| n > 1) {
         let allowed = "1 (one group per row); for smaller groups set quant.weight.group_size";

@@ -1,4 +1,5 @@
-//! The table of all names that DeepSpeed's inference configurations have, v1 and v2, and what becomes of each.
+//! The table of all names that DeepSpeed's inference configurations have, v1 and v2, and what becomes of
+//! each.
 
 /// What becomes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been opened yet.
+//! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been
+//! opened yet.
 
 use super::settings::BLOCK;
 use super::taker::Taker;
@@ -6,7 +7,7 @@ use super::{CheckpointRef, DeepSpeedConfig, Warning};
 use crate::mem::WeightFormat;
 use crate::{Error, Result};
 
-/// Refuses what cannot work together, and notes what has no effect beside something else.
+/// Refuses what cannot work together, and notes what has no effect together with something else.
 pub(super) fn check(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) -> Result<()> {
     let pair = |a: &str, b: &str| format!("{}` and `{}", t.spelled(a), t.spelled(b));
     if c.injection_policy.is_some() && c.kernel_inject {
@@ -50,7 +51,7 @@ pub(super) fn check(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>)
     Ok(())
 }
 
-/// Settings that are fine by themselves and mean nothing beside the others.
+/// Settings that are fine by themselves and mean nothing together with the others.
 fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
     for path in ["moe.moe_experts", "moe.type"] {
         if t.given(path) {

@@ -48,11 +48,12 @@ impl DeepSpeedConfigBuilder {
         Self::default()
     }
 
-    /// DeepSpeed's `init_inference(model, config, **kwargs)`: nothing, a dictionary, the path of a JSON (or TOML) file,
-    /// options, or a dictionary or file and options.
+    /// DeepSpeed's `init_inference(model, config, **kwargs)`: nothing, a dictionary, the path of a JSON (or
+    /// TOML) file, options, or a dictionary or file and options.
     ///
     /// # Errors
-    /// As [`DeepSpeedConfigBuilder::dictionary`] and [`DeepSpeedConfigBuilder::file`]; a `config` that is neither an object nor a text.
+    /// As [`DeepSpeedConfigBuilder::dictionary`] and [`DeepSpeedConfigBuilder::file`]; a `config` that is
+    /// neither an object nor a text.
     pub fn from_call(config: &Value, options: &Map<String, Value>) -> Result<Self> {
         let raw = match config {
             Value::Null => Self::new(),
@@ -66,8 +67,8 @@ impl DeepSpeedConfigBuilder {
     /// Adds a dictionary.
     ///
     /// # Errors
-    /// `Config`: an unknown key (with the nearest known one), a setting given twice under two names, an object of a
-    /// Python program.
+    /// `Config`: an unknown key (with the nearest known one), a setting given twice under two names, an
+    /// object of a Python program.
     pub fn dictionary(self, config: &Value) -> Result<Self> {
         match config {
             Value::Object(map) => self.options(map),
@@ -75,8 +76,8 @@ impl DeepSpeedConfigBuilder {
         }
     }
 
-    /// Adds named options, as keyword arguments are. Where options and what was there before differ, [`Self::check`]
-    /// refuses both; equal duplicates are fine.
+    /// Adds named options, as keyword arguments are. Where options and what was there before differ,
+    /// [`Self::check`] refuses both; equal duplicates are fine.
     ///
     /// # Errors
     /// As [`DeepSpeedConfigBuilder::dictionary`].

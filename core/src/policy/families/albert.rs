@@ -1,7 +1,7 @@
 //! ALBERT: BERT with a narrow embedding, all blocks of a group with the same weights.
 
 use crate::params::Act;
-use crate::policy::task::{Task, first_token, kinds, narrow, set_task, task};
+use crate::policy::task::{Task, first_token, narrow, set_task, task, token_types};
 use crate::policy::*;
 
 const ALBERT_NAMES: Names<'_> = Names {
@@ -11,7 +11,7 @@ const ALBERT_NAMES: Names<'_> = Names {
     slots: &[
         (Slot::TokenEmbed, "embeddings.word_embeddings"),
         (Slot::PositionEmbed, "embeddings.position_embeddings"),
-        (Slot::KindEmbed, "embeddings.token_type_embeddings"),
+        (Slot::TokenTypeEmbed, "embeddings.token_type_embeddings"),
         (Slot::EmbedNorm, "embeddings.LayerNorm"),
         (Slot::ProjectIn, "encoder.embedding_hidden_mapping_in"),
         (Slot::Qkv, "attention.query + attention.key + attention.value"),
@@ -51,7 +51,7 @@ impl InjectionPolicy for Albert {
             return Err(Error::config("inner_group_num", inner, "1"));
         }
         let mut spec = narrow(config)?;
-        spec.embed.kinds = kinds(config)?;
+        spec.embed.token_types = token_types(config)?;
         let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
         let masked = HeadTransform { act, norm: spec.embed.norm, width: spec.embed.width };
         let (task, pool) = (task(config, Task::Masked)?, first_token(spec.hidden, Act::Tanh));

@@ -1,4 +1,5 @@
-//! Baichuan 1 and 2: LLaMA's blocks with q, k and v in one tensor. Source: its published configuration and modelling file.
+//! Baichuan 1 and 2: LLaMA's blocks with q, k and v in one tensor. Source: its published configuration and
+//! modelling file.
 
 use super::llama::NAMES;
 use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
@@ -11,8 +12,8 @@ pub const BAICHUAN: Described = Described::new(
     baichuan,
 );
 
-/// 7B rotates; 13B, whose configuration has no `max_position_embeddings`, has the linear position bias. The second
-/// generation (`z_loss_weight`) normalises the head's rows.
+/// 7B rotates; 13B, whose configuration has no `max_position_embeddings`, has the linear position bias. The
+/// second generation (`z_loss_weight`) normalises the head's rows.
 fn baichuan(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, LLAMA_LIKE)?;
     if config.get("max_position_embeddings").is_some() {

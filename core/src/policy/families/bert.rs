@@ -1,12 +1,13 @@
-//! BERT: a bidirectional encoder with post-norms, learned positions and token types. RoBERTa and its kin: the same with
-//! positions that begin behind the padding's, and heads under other names.
+//! BERT: a bidirectional encoder with post-norms, learned positions and token types. RoBERTa and its kin: the
+//! same with positions that begin behind the padding's, and heads under other names.
 //!
-//! Forms: `bert.` prefix or none, LayerNorm's `weight`/`bias` or the older `gamma`/`beta`, GGUF's names. The head goes by
+//! Variants: `bert.` prefix or none, LayerNorm's `weight`/`bias` or the older `gamma`/`beta`, GGUF's names.
+//! The head goes by
 //! `architectures`: masked tokens, labels of texts or tokens, or none.
 
 use crate::params::Act;
 use crate::policy::describe::{Described, encoder};
-use crate::policy::task::{BERT_LIKE, Task, first_token, kinds, set_task, task};
+use crate::policy::task::{BERT_LIKE, Task, first_token, set_task, task, token_types};
 use crate::policy::*;
 
 pub(super) const NAMES: Names<'_> = Names {
@@ -15,7 +16,7 @@ pub(super) const NAMES: Names<'_> = Names {
     slots: &[
         (Slot::TokenEmbed, "embeddings.word_embeddings"),
         (Slot::PositionEmbed, "embeddings.position_embeddings"),
-        (Slot::KindEmbed, "embeddings.token_type_embeddings"),
+        (Slot::TokenTypeEmbed, "embeddings.token_type_embeddings"),
         (Slot::EmbedNorm, "embeddings.LayerNorm"),
         (Slot::Qkv, "attention.self.query + attention.self.key + attention.self.value"),
         (Slot::AttnOut, "attention.output.dense"),
@@ -69,7 +70,7 @@ pub const ROBERTA: Described =
 /// BERT and RoBERTa: the same but for positions and names.
 fn shared(config: &ModelConfig, catalog: Catalog<'_>, names: Names<'_>) -> Result<ModelSpec> {
     let mut spec = encoder(config, BERT_LIKE)?;
-    spec.embed.kinds = kinds(config)?;
+    spec.embed.token_types = token_types(config)?;
     let (hidden, norm) = (spec.hidden, spec.embed.norm);
     let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
     let task = task(config, Task::Masked)?;

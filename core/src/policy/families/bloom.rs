@@ -30,8 +30,8 @@ pub const BLOOM: Described = Described::new(
 .layout(|config| if config.is_gguf() { QkvLayout::Concat } else { QkvLayout::PerHead });
 
 fn bloom(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
-    let through = config.flag(&["apply_residual_connection_post_layernorm"], false)?;
-    let placement = if through { Placement::Through } else { Placement::Pre };
+    let normed = config.flag(&["apply_residual_connection_post_layernorm"], false)?;
+    let placement = if normed { Placement::NormedResidual } else { Placement::Pre };
     let mut spec = decoder(config, Switches { placement, ..GPT_LIKE })?;
     spec.embed.norm = spec.final_norm;
     spec.alibi(8.0, 1.0)?;

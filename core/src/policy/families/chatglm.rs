@@ -1,5 +1,5 @@
-//! ChatGLM 2 and 3: grouped keys and values in one fused q|k|v, half of every head rotated in neighbouring pairs, gate and up
-//! in one tensor. Source: its published configuration and modelling file.
+//! ChatGLM 2 and 3: grouped keys and values in one fused q|k|v, half of every head rotated in neighbouring
+//! pairs, gate and up in one tensor. Source: its published configuration and modelling file.
 
 use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, kv_heads};
 use crate::policy::*;

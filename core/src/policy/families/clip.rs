@@ -1,6 +1,6 @@
-//! CLIP: a causal text encoder pooled at its end token and an image encoder over squares of pixels, each with an optional
-//! projection. In files of both (`model_type` clip) each tower is a model of its own: [`Clip::Text`] describes such a
-//! file by default, [`Clip::Vision`] when it is asked for alone.
+//! CLIP: a causal text encoder pooled at its end token and an image encoder over patches of pixels, each with
+//! an optional projection. In files of both (`model_type` clip) each tower is a model of its own:
+//! [`Clip::Text`] describes such a file by default, [`Clip::Vision`] when it is asked for alone.
 
 use crate::params::Act;
 use crate::policy::describe::{GPT_LIKE, Switches, decoder};
@@ -48,7 +48,7 @@ const VISION: Names<'_> = Names {
     prefixes: &["vision_model.", ""],
     slots: slots![
         (Slot::PatchEmbed, "embeddings.patch_embedding"),
-        (Slot::KindEmbed, "=embeddings.class_embedding"),
+        (Slot::TokenTypeEmbed, "=embeddings.class_embedding"),
         (Slot::PositionEmbed, "embeddings.position_embedding"),
         // The published files spell it so.
         (Slot::EmbedNorm, "pre_layrnorm, pre_layernorm"),
@@ -144,9 +144,9 @@ fn text(config: &ModelConfig, dense: Option<(usize, bool)>) -> Result<ModelSpec>
     spec.learn_positions();
     // The published files name 2, which is not the end token: the reference then takes the largest id.
     let from = match config.ids("eos_token_id").first() {
-        Some(2) => PoolFrom::LargestToken,
-        Some(id) => PoolFrom::Token(*id),
-        None => PoolFrom::Token(49407),
+        Some(2) => PoolSource::LargestToken,
+        Some(id) => PoolSource::Token(*id),
+        None => PoolSource::Token(49407),
     };
     spec.pooler = Some(PoolSpec { from, norm: None, dense, act: None });
     Ok(spec)
@@ -168,7 +168,7 @@ fn vision(config: &ModelConfig, dense: Option<(usize, bool)>) -> Result<ModelSpe
     spec.learn_positions();
     spec.each(|_, b| b.scores.causal = false);
     let norm = spec.final_norm.take();
-    (spec.embed.norm, spec.embed.kinds, spec.embed.patches) = (norm, Some(1), Some(patches));
-    spec.pooler = Some(PoolSpec { from: PoolFrom::First, norm, dense, act: None });
+    (spec.embed.norm, spec.embed.token_types, spec.embed.patches) = (norm, Some(1), Some(patches));
+    spec.pooler = Some(PoolSpec { from: PoolSource::First, norm, dense, act: None });
     Ok(spec)
 }

@@ -2,7 +2,7 @@
 
 use crate::params::Act;
 use crate::policy::describe::Described;
-use crate::policy::task::{Task, first_token, kinds, narrow, set_task, task};
+use crate::policy::task::{Task, first_token, narrow, set_task, task, token_types};
 use crate::policy::*;
 
 /// `model_type` electra.
@@ -30,7 +30,7 @@ pub const ELECTRA: Described = Described::new(
 
 fn electra(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = narrow(config)?;
-    spec.embed.kinds = kinds(config)?;
+    spec.embed.token_types = token_types(config)?;
     let task = task(config, Task::Detect)?;
     let masked = match task {
         Task::Detect => {

@@ -1,5 +1,5 @@
-//! Falcon: 7B (one norm, one key/value head), 40B, 180B and Falcon2-11B (groups of query heads with their key and
-//! value), RW-1B (linear position bias, blocks in turn, biases).
+//! Falcon: 7B (one norm, one key/value head), 40B, 180B and Falcon2-11B (groups of query heads with their key
+//! and value), RW-1B (linear position bias, blocks in turn, biases).
 
 use crate::params::Act;
 use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder, kv_heads};
@@ -64,8 +64,9 @@ fn spec(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.mlp_norm = b.mlp_norm.filter(|_| two_norms);
     });
     if config.flag(&["alibi"], false)? {
-        // The bias is added before scores are scaled. Since version 5 the reference's plain path finds it in the mask as
-        // well and adds it twice; models that it wrote are read as it computes them, published ones as they were trained.
+        // The bias is added before scores are scaled. Since version 5 the reference's plain path finds it in
+        // the mask as well and adds it twice; models that it wrote are read as it computes them, published
+        // ones as they were trained.
         let scale = spec.blocks.first().map_or(1.0, |b| (b.heads.k_dim as f64).sqrt().recip());
         let written = config
             .text_opt(&["transformers_version"])?

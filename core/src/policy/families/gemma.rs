@@ -1,7 +1,7 @@
-//! Gemma 1, 2 and 3 (text): norm weights stored minus one, embeddings scaled by the root of the hidden size, gated GELU,
-//! a shared head. From 2 on norms before and after both parts, every other block (3: all but every sixth) with a window;
-//! 2 caps scores and logits, 3 norms queries and keys and rotates local blocks by another base. Of files with images (3, from
-//! 4B on) the text part is taken.
+//! Gemma 1, 2 and 3 (text): norm weights stored minus one, embeddings scaled by the root of the hidden size,
+//! gated GELU, a shared head. From 2 on norms before and after both parts, every other block (3: all but
+//! every sixth) with a window; 2 caps scores and logits, 3 norms queries and keys and rotates local blocks by
+//! another base. Of files with images (3, from 4B on) the text part is taken.
 
 use super::llama::NAMES;
 use crate::params::Act;

@@ -1,7 +1,9 @@
-//! GPT-2: LayerNorm, learned positions, one fused `c_attn`, a plain feed-forward part. Also DistilGPT-2, DialoGPT, ...
-//! GPT-BigCode (SantaCoder, StarCoder): the same with one key/value head and weights the usual way round.
+//! GPT-2: LayerNorm, learned positions, one fused `c_attn`, a plain feed-forward part. Also DistilGPT-2,
+//! DialoGPT, ... GPT-BigCode (SantaCoder, StarCoder): the same with one key/value head and weights the usual
+//! way round.
 //!
-//! Forms: `transformer.` prefix or none, with Conv1D weights stored `[inputs, outputs]`; GGUF's names with plain
+//! Variants: `transformer.` prefix or none, with Conv1D weights stored `[inputs, outputs]`; GGUF's names with
+//! plain
 //! `[outputs, inputs]` weights. The causal-mask buffers of old files are ignored.
 
 use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};

@@ -22,7 +22,7 @@ pub const GPT_NEO: Described = Described::new(
 
 /// `attention_layers`, or `attention_types` written out: which blocks are local.
 fn local_layers(config: &ModelConfig, layers: usize) -> Result<Vec<bool>> {
-    let bad = || Error::config("attention_types", "another form", "[[[\"global\", \"local\"], n], ...]");
+    let bad = || Error::config("attention_types", "another structure", "[[[\"global\", \"local\"], n], ...]");
     let word = |v: &serde_json::Value| match v.as_str() {
         Some("local") => Ok(true),
         Some("global") => Ok(false),

@@ -1,5 +1,5 @@
-//! GPT-NeoX, Pythia, RedPajama, Dolly: LayerNorms before attention and feed-forward part side by side (or in turn),
-//! partial rotation, q, k and v one after the other for every head, an own head.
+//! GPT-NeoX, Pythia, RedPajama, Dolly: LayerNorms before attention and feed-forward part side by side (or in
+//! turn), partial rotation, q, k and v one after the other for every head, an own head.
 
 use crate::params::Act;
 use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};

@@ -1,5 +1,5 @@
-//! GPT-J and CodeGen: one LayerNorm before attention and feed-forward part side by side, the first columns of every head
-//! rotated in neighbouring pairs, no biases in attention, one on the head.
+//! GPT-J and CodeGen: one LayerNorm before attention and feed-forward part side by side, the first columns of
+//! every head rotated in neighbouring pairs, no biases in attention, one on the head.
 
 use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
 use crate::policy::*;

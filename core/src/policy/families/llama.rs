@@ -1,7 +1,9 @@
-//! LLaMA and its kin: RMSNorm, rotary embedding, grouped queries, gated SiLU. Also Vicuna, SmolLM, TinyLlama, Yi,
-//! InternLM (with biases), Mistral (with a window), and OLMo 2 and EXAONE 4, which norm what the parts give.
+//! LLaMA and its kin: RMSNorm, rotary embedding, grouped queries, gated SiLU. Also Vicuna, SmolLM, TinyLlama,
+//! Yi, InternLM (with biases), Mistral (with a window), and OLMo 2 and EXAONE 4, which norm what the parts
+//! give.
 //!
-//! Forms: `model.` prefix or none; GGUF's names with interleaved q and k rows; biases by `attention_bias` and
+//! Variants: `model.` prefix or none; GGUF's names with interleaved q and k rows; biases by `attention_bias`
+//! and
 //! `mlp_bias`, or because the tensors are there (InternLM in LLaMA's names).
 
 use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
@@ -43,7 +45,7 @@ pub(super) fn pairs(config: &ModelConfig) -> QkvLayout {
     if config.is_gguf() { QkvLayout::Pairs } else { QkvLayout::Concat }
 }
 
-/// A block of LLaMA's kind, rotated; biases of the attention's and the feed-forward part's products as the
+/// A block of LLaMA's kind, rotated; biases of the attention's and the feed-forward part's matmuls as the
 /// configuration says, or as the file has them.
 pub(super) fn llama(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, LLAMA_LIKE)?;

@@ -1,8 +1,10 @@
-//! Megatron-LM's GPT as it is stored by its own code and by Megatron-DeepSpeed: learned positions, LayerNorm, a fused q|k|v
-//! in one of three row orders, and experts, alone or beside a dense part (residual).
+//! Megatron-LM's GPT as it is stored by its own code and by Megatron-DeepSpeed: learned positions, LayerNorm,
+//! a fused q|k|v in one of three row orders, and experts, alone or next to a dense part (residual).
 //!
-//! The configuration is a `config.json` with `model_type` megatron_gpt and the sizes under any of the usual names;
-//! `checkpoint_version` (0, 1, 2, 3) tells the row order, `num_experts`, `moe_type` (`standard`, `residual`), `topk` and
+//! The configuration is a `config.json` with `model_type` megatron_gpt and the sizes under any of the usual
+//! names;
+//! `checkpoint_version` (0, 1, 2, 3) tells the row order, `num_experts`, `moe_type` (`standard`, `residual`),
+//! `topk` and
 //! `expert_interval` the experts. Sources: Megatron's checkpoint conversion and DeepSpeed's MoE layer.
 
 use crate::params::{Router, RouterScore};

@@ -68,7 +68,7 @@ impl InjectionPolicy for MetaLlama {
             false => config.clone(),
         };
         spec.rotate(config, catalog, RopeStyle::Interleaved, None)?;
-        // Mistral's first models are published in the same form.
+        // Mistral's first models are published in the same format.
         spec.slide(config, |_| true)?;
         Ok(spec)
     }
@@ -82,7 +82,8 @@ impl InjectionPolicy for MetaLlama {
     }
 }
 
-/// LLaMA 3.1's stretched rotation, whose numbers stand in Meta's code and, later on, partly in the parameters.
+/// LLaMA 3.1's stretched rotation, whose numbers stand in Meta's code and, later on, partly in the
+/// parameters.
 fn scaling(config: &ModelConfig) -> Result<serde_json::Value> {
     Ok(json!({
         "rope_type": "llama3",

@@ -1,8 +1,8 @@
-//! OPT: LayerNorm before or after, learned positions from row 2, a plain ReLU feed-forward part. Also Galactica's
-//! models whose norms have weights.
+//! OPT: LayerNorm before or after, learned positions from row 2, a plain ReLU feed-forward part. Also
+//! Galactica's models whose norms have weights.
 //!
-//! Forms: `model.decoder.` (causal) and `decoder.` (bare) prefixes. OPT-350m has post-norms, a narrow token table and
-//! no final norm.
+//! Variants: `model.decoder.` (causal) and `decoder.` (bare) prefixes. OPT-350m has post-norms, a narrow
+//! token table and no final norm.
 
 use crate::params::Act;
 use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};

@@ -1,5 +1,5 @@
-//! Phi 1, 1.5 and 2: one LayerNorm before attention and feed-forward part side by side, partial rotation, biases
-//! everywhere. Phi 3, 3.5 and 4: LLaMA's blocks with fused q|k|v and gate|up, a window, LongRoPE.
+//! Phi 1, 1.5 and 2: one LayerNorm before attention and feed-forward part side by side, partial rotation,
+//! biases everywhere. Phi 3, 3.5 and 4: LLaMA's blocks with fused q|k|v and gate|up, a window, LongRoPE.
 
 use super::llama::NAMES;
 use crate::policy::describe::{Described, GPT_LIKE, LLAMA_LIKE, Switches, decoder};

@@ -1,12 +1,12 @@
-//! OLMo 2 and EXAONE 4: LLaMA's blocks with norms behind both parts instead of before, and over queries and keys (OLMo 2:
-//! over all heads at once). EXAONE 4 rotates only the blocks that have a window.
+//! OLMo 2 and EXAONE 4: LLaMA's blocks with norms behind both parts instead of before, and over queries and
+//! keys (OLMo 2: over all heads at once). EXAONE 4 rotates only the blocks that have a window.
 
 use super::llama::{NAMES, llama};
 use crate::policy::describe::{Described, sliding_layers};
 use crate::policy::*;
 
-/// Names of families that norm what attention gives under the name that LLaMA gives the norm before the feed-forward
-/// part.
+/// Names of families that norm what attention gives under the name that LLaMA gives the norm before the
+/// feed-forward part.
 const POST_NAMES: Names<'_> = Names {
     slots: &[
         (Slot::AttnPostNorm, "post_attention_layernorm"),

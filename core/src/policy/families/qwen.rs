@@ -1,5 +1,5 @@
-//! Qwen 2, 2.5 and 3, dense and with experts: LLaMA's blocks with biases on q, k and v (2) or norms over query and key
-//! heads (3).
+//! Qwen 2, 2.5 and 3, dense and with experts: LLaMA's blocks with biases on q, k and v (2) or norms over
+//! query and key heads (3).
 //!
 //! Windows are there but off unless `use_sliding_window`, and then only from `max_window_layers` on.
 

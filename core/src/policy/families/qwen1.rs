@@ -1,5 +1,5 @@
-//! Qwen of the first generation: LLaMA's blocks with one fused, biased q|k|v and the activation on the second product.
-//! Source: its published configuration and modelling file.
+//! Qwen of the first generation: LLaMA's blocks with one fused, biased q|k|v and the activation on the second
+//! matmul. Source: its published configuration and modelling file.
 
 use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
 use crate::policy::*;
@@ -30,7 +30,8 @@ pub const QWEN: Described = Described::new(
 
 fn qwen(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, LLAMA_LIKE)?;
-    // Half of what is configured; stretched frequencies and scores begin beyond the trained length, which is the limit.
+    // Half of what is configured; stretched frequencies and scores begin beyond the trained length, which is
+    // the limit.
     let inner = spec.blocks.first().map_or(0, |b| b.mlp.inner / 2);
     spec.max_positions =
         config.size_opt(&["seq_length"])?.unwrap_or(spec.max_positions).min(spec.max_positions);

@@ -1,5 +1,5 @@
-//! StableLM: LLaMA's blocks with LayerNorm and partial rotation. StarCoder 2: the same with a plain feed-forward part,
-//! biases and a window.
+//! StableLM: LLaMA's blocks with LayerNorm and partial rotation. StarCoder 2: the same with a plain
+//! feed-forward part, biases and a window.
 
 use super::llama::NAMES;
 use crate::params::NormKind;

@@ -1,5 +1,6 @@
-//! Yuan 2.0: LLaMA's blocks whose queries and keys read a filtered input, in a row order that they share, with the
-//! activation on the branch that is called up. Source: its published configuration and modelling file.
+//! Yuan 2.0: LLaMA's blocks whose queries and keys read a filtered input, in a row order that they share,
+//! with the activation on the branch that is called up. Source: its published configuration and modelling
+//! file.
 
 use super::llama::{IGNORED, NAMES};
 use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
@@ -27,7 +28,7 @@ pub const YUAN: Described = Described::new(
 
 /// The filter's norm has an epsilon of its own, which no configuration names.
 fn yuan(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    // One product for both, scaled and shifted by element: no published model has it.
+    // One matmul for both, scaled and shifted by element: no published model has it.
     refuse(config, "use_shareqk")?;
     let mut spec = decoder(config, LLAMA_LIKE)?;
     if !spec.hidden.is_multiple_of(2) {

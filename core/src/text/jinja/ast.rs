@@ -1,4 +1,4 @@
-//! The parsed form of a template.
+//! The syntax tree of a template.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) enum Stmt {
     For(usize),
     Set(Target, Expr),
     /// `{% set x %}...{% endset %}`, with the filters behind the name.
-    Capture(Target, Vec<Post>, Body),
+    SetBlock(Target, Vec<Post>, Body),
     /// Into the program's macros.
     Macro(usize),
     /// `{% call m() %}...{% endcall %}`: the caller's macro and the call.

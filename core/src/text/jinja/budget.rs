@@ -99,7 +99,7 @@ impl Budget {
     }
 }
 
-/// Bytes that a string, list or dictionary costs beside its content.
+/// Bytes that a string, list or dictionary costs besides its content.
 pub(super) const OVERHEAD: usize = 64;
 
 /// Memory that a function needs for a while.

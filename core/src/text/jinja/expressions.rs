@@ -138,18 +138,18 @@ impl Parser {
     }
 
     fn concat(&mut self) -> Res<Expr> {
-        let first = self.product()?;
+        let first = self.multiplicative()?;
         if !self.is_sign("~") {
             return Ok(first);
         }
         let mut all = vec![first];
         while self.sign("~") {
-            all.push(self.product()?);
+            all.push(self.multiplicative()?);
         }
         Ok(Expr::Concat(all))
     }
 
-    fn product(&mut self) -> Res<Expr> {
+    fn multiplicative(&mut self) -> Res<Expr> {
         let signs =
             [("*", Operator::Mul), ("//", Operator::FloorDiv), ("/", Operator::Div), ("%", Operator::Rem)];
         self.chain(&signs, Self::power)

@@ -359,10 +359,10 @@ fn truncate(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
         return methods::string(text, budget);
     }
     let keep = usize::try_from(length - end.chars().count() as i128).unwrap_or(0);
-    let cut = text.char_indices().nth(keep).map_or(text, |(at, _)| &text[..at]);
-    let cut = if kill { cut } else { cut.rsplit_once(' ').map_or(cut, |(words, _)| words) };
+    let kept = text.char_indices().nth(keep).map_or(text, |(at, _)| &text[..at]);
+    let kept = if kill { kept } else { kept.rsplit_once(' ').map_or(kept, |(words, _)| words) };
     let mut out = Sink::new(budget)?;
-    out.push(cut)?;
+    out.push(kept)?;
     out.push(end)?;
     Ok(out.value())
 }

@@ -45,7 +45,7 @@ enum Kind {
     Comment,
 }
 
-/// Cuts `source`, whose newlines are `\n`.
+/// Splits `source`, whose newlines are `\n`.
 pub(super) fn lex(source: &str) -> Res<Vec<Lexed>> {
     let source = source.strip_suffix('\n').unwrap_or(source);
     let mut lexer = Lexer { source, at: 0, line: 1, fresh: true, out: Vec::new() };

@@ -294,7 +294,7 @@ impl Parser {
         let mut filters = Vec::new();
         self.filter_chain(&mut filters)?;
         self.end(&Token::TagEnd)?;
-        Ok(Stmt::Capture(target, filters, self.block("endset")?))
+        Ok(Stmt::SetBlock(target, filters, self.block("endset")?))
     }
 
     fn with(&mut self) -> Res<Stmt> {

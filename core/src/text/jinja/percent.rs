@@ -107,11 +107,11 @@ fn flags(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Res<Spec> {
 fn field(spec: &Spec, value: &Value, out: &mut Sink) -> Res<()> {
     let budget = out.budget();
     let (text, number) = match spec.kind {
-        Some('s') => (cut(print::text(value, &budget)?, spec.precision, &budget)?, false),
+        Some('s') => (truncate(print::text(value, &budget)?, spec.precision, &budget)?, false),
         Some('r' | 'a') => {
             let mut repr = Sink::new(&budget)?;
             print::repr(value, &mut repr)?;
-            (cut(repr.value(), spec.precision, &budget)?, false)
+            (truncate(repr.value(), spec.precision, &budget)?, false)
         }
         Some('c') => (print::text(value, &budget)?, false),
         Some(kind) if "diuxXofFeEgG".contains(kind) => {
@@ -128,7 +128,7 @@ fn field(spec: &Spec, value: &Value, out: &mut Sink) -> Res<()> {
     pad(text.str().unwrap_or_default(), fill, spec.align.unwrap_or('>'), spec.width, out)
 }
 
-fn cut(text: Value, precision: Option<usize>, budget: &Rc<Budget>) -> Res<Value> {
+fn truncate(text: Value, precision: Option<usize>, budget: &Rc<Budget>) -> Res<Value> {
     let (Some(most), Some(all)) = (precision, text.str()) else { return Ok(text) };
     let end = all.char_indices().nth(most).map_or(all.len(), |(i, _)| i);
     let mut out = Sink::new(budget)?;
@@ -236,7 +236,7 @@ pub(super) fn braced(spec: &str, value: &Value, out: &mut Sink) -> Res<()> {
     let budget = out.budget();
     let numeric = value.float().is_some() && !matches!(value, Value::Bool(_));
     let (text, align) = match (spec.kind, numeric) {
-        (None | Some('s'), false) => (cut(print::text(value, &budget)?, spec.precision, &budget)?, '<'),
+        (None | Some('s'), false) => (truncate(print::text(value, &budget)?, spec.precision, &budget)?, '<'),
         (None, true) if value.int().is_none() && spec.precision.is_none() && spec.comma.is_none() => {
             let mut text = Sink::new(&budget)?;
             if let (Some(sign), Some(true)) = (spec.sign, value.float().map(|x| x >= 0.0)) {

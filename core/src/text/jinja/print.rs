@@ -105,7 +105,7 @@ fn quoted(text: &str, out: &mut Sink) -> Res<()> {
     out.char(quote)
 }
 
-/// Python's shortest form of a float.
+/// Python's shortest spelling of a float.
 pub(super) fn float(x: f64) -> String {
     if x.is_nan() {
         return "nan".into();

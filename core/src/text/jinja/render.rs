@@ -133,7 +133,7 @@ impl<'t> Run<'t> {
     }
 
     /// The text that `inner` writes.
-    fn captured(&mut self, inner: impl FnOnce(&mut Self) -> Res<()>) -> Res<Value> {
+    fn rendered(&mut self, inner: impl FnOnce(&mut Self) -> Res<()>) -> Res<Value> {
         let outer = std::mem::replace(&mut self.out, Sink::new(&self.budget)?);
         let result = inner(self);
         let text = std::mem::replace(&mut self.out, outer);
@@ -190,13 +190,13 @@ impl<'t> Run<'t> {
                 let items = self.eval(&def.items)?;
                 self.run_loop(*index, &items, 1, here)?;
             }
-            Stmt::Capture(target, posts, body) => {
-                let mut text = self.captured(|run| run.framed(here, |run| run.body(body).map(drop)))?;
+            Stmt::SetBlock(target, posts, body) => {
+                let mut text = self.rendered(|run| run.framed(here, |run| run.body(body).map(drop)))?;
                 text = self.filtered(text, posts)?;
                 self.assign(target, text)?;
             }
             Stmt::Filter(posts, body) => {
-                let text = self.captured(|run| run.framed(here, |run| run.body(body).map(drop)))?;
+                let text = self.rendered(|run| run.framed(here, |run| run.body(body).map(drop)))?;
                 let text = self.filtered(text, posts)?;
                 print::show(&text, &mut self.out)?;
             }
@@ -286,14 +286,14 @@ impl<'t> Run<'t> {
     pub fn recurse(&mut self, state: &Loop, items: &Value) -> Res<Value> {
         let Some(index) = state.recursive else { return fail("the loop is not marked as recursive") };
         let (depth, around) = (state.depth + 1, state.frame);
-        self.deeper(|run| run.captured(|run| run.run_loop(index, items, depth, around)))
+        self.deeper(|run| run.rendered(|run| run.run_loop(index, items, depth, around)))
     }
 
     /// The text of a macro.
     pub fn call_macro(&mut self, called: Macro, mut args: Args) -> Res<Value> {
         let def = &self.program.macros[called.index];
         self.deeper(|run| {
-            run.captured(|run| {
+            run.rendered(|run| {
                 run.framed(called.frame, |run| {
                     for (name, default) in &def.params {
                         let value = match (args.take(name), default) {

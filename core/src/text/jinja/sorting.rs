@@ -137,7 +137,7 @@ fn group(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
 /// Every item with what it is ordered by: itself or its attributes, strings in lower case unless `cased`.
 fn keys(value: &Value, attribute: Option<&Value>, cased: bool, budget: &Rc<Budget>) -> Res<(Keyed, Held)> {
     let list = iterate(value, budget)?;
-    // Twice: what sorts and what collects keeps as much beside it.
+    // Twice: what sorts and what collects keeps as much again.
     let held = budget.hold(list.items.len() * 4 * std::mem::size_of::<Value>())?;
     let mut keyed = Vec::with_capacity(list.items.len());
     let lower = |key: Value| match &key {

@@ -14,8 +14,8 @@ fn render(source: &str) -> Result<String, String> {
         ("add_generation_prompt", &said[2]),
         ("tools", &said[3]),
     ];
-    let told = |e: Fail| format!("line {}: {}", e.line.unwrap_or(0), e.text);
-    Template::new(source).map_err(told)?.render(&variables, Some(0)).map_err(told)
+    let message = |e: Fail| format!("line {}: {}", e.line.unwrap_or(0), e.text);
+    Template::new(source).map_err(message)?.render(&variables, Some(0)).map_err(message)
 }
 
 /// `cases.json`: templates and what Jinja2 3.1.6 makes of them, in its sandbox, with `json.dumps` as

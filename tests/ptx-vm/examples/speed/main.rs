@@ -1,10 +1,11 @@
-//! How fast the machine is: warp instructions per second on scalar code, FLOP/s on an mma GEMM and a wgmma GEMM, checks on
-//! and off, and what a second thread gains. `cargo run --release -p ptx-vm --example speed`; names (`scalar`, `mma`,
+//! How fast the machine is: warp instructions per second on scalar code, FLOP/s on an mma GEMM and a wgmma
+//! GEMM, checks on and off, and what a second thread gains. `cargo run --release -p ptx-vm --example speed`;
+//! names (`scalar`, `mma`,
 //! `wgmma`) pick some.
 //!
-//! Figures per core, the checks on and off, are of one thread and count the time that it had the core, where the system tells
-//! it, so that neighbours matter less. One thread and two threads, with checks, go by the wall clock. All are medians, and the
-//! runs that are compared take turns.
+//! Figures per core, the checks on and off, are of one thread and count the time that it had the core, where
+//! the system tells it, so that neighbours matter less. One thread and two threads, with checks, go by the
+//! wall clock. All are medians, and the runs that are compared take turns.
 
 #[path = "../clock/mod.rs"]
 mod clock;

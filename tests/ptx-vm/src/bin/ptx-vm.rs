@@ -6,8 +6,10 @@
 //!            [--schedule forward|reverse|random:SEED] [--threads N] [--show N] ARGUMENT...
 //! ```
 //!
-//! An argument is `u32:5`, `i32:-5`, `f32:0.5`, `u64:7`, or a buffer: `empty:BYTES`, `zeros:BYTES`, `iota:N` (u32 0, 1, ...),
-//! `random:N` (f32 in [-1, 1)), `file:PATH`. After the run the first `--show` words of every buffer are printed.
+//! An argument is `u32:5`, `i32:-5`, `f32:0.5`, `u64:7`, or a buffer: `empty:BYTES`, `zeros:BYTES`, `iota:N`
+//! (u32 0, 1, ...),
+//! `random:N` (f32 in [-1, 1)), `file:PATH`. After the run the first `--show` words of every buffer are
+//! printed.
 
 use std::process::ExitCode;
 use std::sync::Arc;

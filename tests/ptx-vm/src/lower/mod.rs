@@ -1,7 +1,8 @@
 //! From the syntax tree to [`Code`]: names become slots, labels become indices, calls are inlined.
 //!
-//! Each kernel is lowered by itself. A call of a `.func` lowers the function's body in place, with fresh registers and with its
-//! parameters bound to the caller's, so the machine knows no stack; recursion is refused. Device-function parameters and
+//! Each kernel is lowered by itself. A call of a `.func` lowers the function's body in place, with fresh
+//! registers and with its parameters bound to the caller's, so the machine knows no stack; recursion is
+//! refused. Device-function parameters and
 //! `.local` variables share one area of local memory per thread, each with its own place.
 
 mod call;
@@ -79,7 +80,8 @@ pub(crate) fn refusals(
     l.collected.unwrap_or_default().into_iter().chain(fatal).collect()
 }
 
-/// Lowers a kernel. `functions` and `globals` give the indices of the file's functions and of the module's variables.
+/// Lowers a kernel. `functions` and `globals` give the indices of the file's functions and of the module's
+/// variables.
 pub(crate) fn kernel(
     file: &File,
     entry: &Function,
@@ -138,7 +140,7 @@ impl<'a> Lowering<'a> {
         l.items(entry.body.as_deref().unwrap_or(&[]))?;
         l.emit(None, Op::Exit);
         l.finish()?;
-        l.program.watch_products();
+        l.program.watch_mma();
         Ok(parameters)
     }
 
@@ -338,8 +340,8 @@ impl<'a> Lowering<'a> {
         self.find(|s| s.registers.get(name).copied())
     }
 
-    /// A source operand of a type. A register must have at least the type's width (`exact`: exactly, counting 8 and 16 bits
-    /// as one width).
+    /// A source operand of a type. A register must have at least the type's width (`exact`: exactly, counting
+    /// 8 and 16 bits as one width).
     pub(crate) fn source(&mut self, operand: &Operand, ty: Type) -> Result<Slot, Error> {
         let wide = ty.bits() > 32;
         let bits = match operand {

@@ -1,8 +1,9 @@
 //! Shared-memory operands of `wgmma`: the 64-bit matrix descriptor and the addresses behind it.
 //!
-//! A matrix in shared memory is made of 16-byte chunks. Eight rows of one chunk each (K-major), or eight `k` of one chunk
-//! of rows each (MN-major), form the smallest block; two strides lead from block to block, and the swizzle moves
-//! chunks within 1024, 512 or 256 bytes. In bytes, with `W` the swizzle width in chunks (1 without swizzle):
+//! A matrix in shared memory is made of 16-byte chunks. Eight rows of one chunk each (K-major), or eight `k`
+//! of one chunk of rows each (MN-major), build the smallest block; two strides lead from block to block, and
+//! the swizzle moves chunks within 1024, 512 or 256 bytes. In bytes, with `W` the swizzle width in chunks (1
+//! without swizzle):
 //!
 //! | | swizzle | offset of the chunk that holds element (`mn`, `k`) |
 //! | --- | --- | --- |
@@ -11,9 +12,9 @@
 //! | MN-major, `c = mn / T` | none | `16 (k % 8) + leading (k / 8) + stride c` |
 //! | | 32, 64, 128 | `16 W (k % 8) + stride (k / 8) + 16 (c % W) + leading (c / W)` |
 //!
-//! `T` elements of 16, 8 or 32 bits fill a chunk. The swizzle is applied to the final address: address bits 4 and up are
-//! XORed with as many bits from bit 7 on (one for 32 bytes, two for 64, three for 128). Source: PTX ISA 8.7, "Shared Memory
-//! Matrix Layout" and "Matrix Descriptor".
+//! `T` elements of 16, 8 or 32 bits fill a chunk. The swizzle is applied to the final address: address bits 4
+//! and up are XORed with as many bits from bit 7 on (one for 32 bytes, two for 64, three for 128). Source:
+//! PTX ISA 8.7, "Shared Memory Matrix Layout" and "Matrix Descriptor".
 
 /// Which dimension of an operand is contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +64,8 @@ impl Descriptor {
         })
     }
 
-    /// The 64 bits of a descriptor; the inverse of [`Descriptor::decode`]. Bits that do not fit their field are cut, as
+    /// The 64 bits of a descriptor; the inverse of [`Descriptor::decode`]. Bits that do not fit their field
+    /// are dropped, as
     /// `(x & 0x3ffff) >> 4` does in a kernel.
     pub fn encode(&self) -> u64 {
         let field = |value: u32, at: u32| u64::from((value & 0x3ffff) >> 4) << at;
@@ -80,7 +82,8 @@ impl Descriptor {
             | mode << 62
     }
 
-    /// Shared address of the 16-byte chunk `chunk` along the contiguous dimension, at index `line` of the other one.
+    /// Shared address of the 16-byte chunk `chunk` along the contiguous dimension, at index `line` of the
+    /// other one.
     ///
     /// K-major: `line` is the row of A or column of B, `chunk` counts along `k`. MN-major: `line` is `k`.
     pub fn chunk_address(&self, major: Major, line: u32, chunk: u32) -> u32 {

@@ -101,7 +101,8 @@ impl Element {
         }
     }
 
-    /// Values of elements in memory order (little-endian, lowest bits first). `codes` is E4M3's table of 256 values.
+    /// Values of elements in memory order (little-endian, lowest bits first). `codes` is E4M3's table of 256
+    /// values.
     ///
     /// A register over the lanes of a warp, read as memory, is a matrix by rows: see [`super::mma`].
     #[inline(always)]

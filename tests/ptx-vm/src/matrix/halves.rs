@@ -1,8 +1,9 @@
-//! Sixteen-bit fragments on the fast road: `m16n8k8` and `m16n8k16` of bf16 or f16 in the plain order of sums.
+//! Sixteen-bit fragments on the fast road: `m16n8k8` and `m16n8k16` of bf16 or f16 in the plain order of
+//! sums.
 //!
-//! Nearly every product of a kernel is one of these, so here the shape is a constant, and a fragment is taken apart by loops
-//! of fixed length that the compiler turns into vectors: no choice per element, row or register. The bits are those of
-//! the general way in [`super::mma`]; a test compares the two.
+//! Nearly every mma of a kernel is one of these, so here the shape is a constant, and a fragment is taken
+//! apart by loops of fixed length that the compiler turns into vectors: no choice per element, row or
+//! register. The bits are those of the general way in [`super::mma`]; a test compares the two.
 
 use super::mma::N;
 use crate::Row;
@@ -13,7 +14,8 @@ pub(crate) const M: usize = 16;
 /// Accumulators by rows.
 pub(crate) type Sums = [[f32; N]; M];
 
-/// Adds the product of A (`K / 4` registers) and B (`K / 8` registers) to the sums, ascending in `k`, each addition rounded.
+/// Adds the product of A (`K / 4` registers) and B (`K / 8` registers) to the sums, ascending in `k`, each
+/// addition rounded.
 #[inline(always)]
 pub(crate) fn multiply<const K: usize>(a: &[&Row], b: &[&Row], sums: &mut Sums, value: impl Fn(u16) -> f32) {
     let mut left = [[0.0f32; K]; M];
@@ -38,7 +40,8 @@ pub(crate) fn multiply<const K: usize>(a: &[&Row], b: &[&Row], sums: &mut Sums, 
     }
 }
 
-/// Lane `4g + t` of a register of A holds elements `2t` and `2t + 1` of row `g`: four lanes are eight neighbours of a row.
+/// Lane `4g + t` of a register of A holds elements `2t` and `2t + 1` of row `g`: four lanes are eight
+/// neighbours of a row.
 #[inline(always)]
 fn take_a<const K: usize>(
     register: &Row,
@@ -80,7 +83,8 @@ mod tests {
     use crate::Row;
     use crate::matrix::{Mma, Summation};
 
-    /// Every kind of number, special ones often: what the shapes of this file give is what the general way gives.
+    /// Every kind of number, special ones often: what the shapes of this file give is what the general way
+    /// gives.
     #[test]
     fn the_bits_are_those_of_the_general_way() {
         let mut state = 1u64;
@@ -101,7 +105,8 @@ mod tests {
                     };
                     (0..4).map(|_| std::array::from_fn(|_| word())).collect()
                 };
-                // Numbers of any size in half of the rounds, special ones in some; otherwise sums that must be rounded.
+                // Numbers of any size in half of the rounds, special ones in some; otherwise sums that must
+                // be rounded.
                 let near = |rows: Vec<Row>| -> Vec<Row> {
                     rows.iter()
                         .map(|r| r.map(|x| if round % 2 == 0 { x } else { x & 0x83ff_83ff | 0x3c00_3c00 }))

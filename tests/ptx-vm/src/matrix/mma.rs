@@ -1,12 +1,14 @@
 //! `mma.sync`: one warp's `D = A B + C`.
 //!
-//! [`Mma::parse`] reads the modifiers once, at load time, and refuses shapes that PTX does not have; [`Mma::run`] is the
-//! step of one warp. The product is formed row by row with the columns of B innermost, so that the compiler turns the inner
-//! loop into vector code; the order of additions is that of [`Summation::Plain`] all the same.
+//! [`Mma::parse`] reads the modifiers once, at load time, and refuses shapes that PTX does not have;
+//! [`Mma::run`] is the step of one warp. The matmul is computed row by row with the columns of B innermost,
+//! so that the compiler turns the inner loop into vector code; the order of additions is that of
+//! [`Summation::Plain`] all the same.
 //!
-//! Why fragments are taken apart without any index per element: lane `4g + t` holds elements `e t` to `e t + e - 1` of row
-//! `g`, so a register over the 32 lanes, read as memory, *is* an 8 x 4e matrix by rows (by columns for B), and a pair of
-//! accumulator registers, interleaved, is an 8 x 8 one.
+//! Why fragments are taken apart without any index per element: lane `4g + t` holds elements `e t` to
+//! `e t + e - 1` of row
+//! `g`, so a register over the 32 lanes, read as memory, *is* an 8 x 4e matrix by rows (by columns for B),
+//! and a pair of accumulator registers, interleaved, is an 8 x 8 one.
 
 use super::element::{Accumulator, Element, e4m3_codes};
 use super::halves;
@@ -37,7 +39,8 @@ pub(crate) const MOST: usize = 4;
 /// Columns of B and D in every shape.
 pub const N: usize = 8;
 
-/// The shapes of PTX ISA 8.7, dense, without `m8n8k4` of f16 (compute capability 7.0 only) and single-bit types.
+/// The shapes of PTX ISA 8.7, dense, without `m8n8k4` of f16 (compute capability 7.0 only) and single-bit
+/// types.
 const SHAPES: [(Element, &[(usize, usize)]); 6] = [
     (Element::F16, &[(16, 8), (16, 16)]),
     (Element::Bf16, &[(16, 8), (16, 16)]),
@@ -124,11 +127,11 @@ impl Mma {
         }
     }
 
-    /// One warp's product. f64 shapes have 64-bit registers and go through [`Mma::run_f64`].
+    /// One warp's matmul. f64 shapes have 64-bit registers and go through [`Mma::run_f64`].
     ///
     /// # Arguments
-    /// `d`, `c`: [`Mma::c_registers`] rows; `a`: [`Mma::a_registers`]; `b`: [`Mma::b_registers`]. Other lengths are the
-    /// caller's mistake: missing rows leave elements zero or results unwritten.
+    /// `d`, `c`: [`Mma::c_registers`] rows; `a`: [`Mma::a_registers`]; `b`: [`Mma::b_registers`]. Other
+    /// lengths are the caller's mistake: missing rows leave elements zero or results unwritten.
     pub fn run(&self, d: &mut [Row], a: &[Row], b: &[Row], c: &[Row], summation: Summation) {
         let zero = [0; 32];
         let (na, nb, nc) = (a.len().min(MOST), b.len().min(MOST), c.len().min(MOST));
@@ -149,7 +152,8 @@ impl Mma {
         self.run_any(d, a, b, c, summation);
     }
 
-    /// The same code in vectors of eight: no multiply-add is fused and no sum reordered, so the bits are the same.
+    /// The same code in vectors of eight: no multiply-add is fused and no sum reordered, so the bits are the
+    /// same.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn run_wide(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
@@ -182,7 +186,7 @@ impl Mma {
         }
     }
 
-    /// The products that kernels mostly ask for.
+    /// The matmuls that kernels mostly ask for.
     #[inline(always)]
     fn run_halves<const K: usize>(
         &self,
@@ -240,7 +244,7 @@ impl Mma {
         }
     }
 
-    /// One warp's product of f64: a chain of fused multiply-adds in ascending `k`.
+    /// One warp's matmul of f64: a chain of fused multiply-adds in ascending `k`.
     ///
     /// # Arguments
     /// As [`Mma::run`], with rows of 64-bit registers.
@@ -355,7 +359,8 @@ fn multiply<const K: usize>(
     right: &[[f32; N]; K],
     sums: &mut [f32; 16 * N],
 ) {
-    // Four rows at a time: four chains of additions hide each other's latency. Every shape has eight rows or sixteen.
+    // Four rows at a time: four chains of additions hide each other's latency. Every shape has eight rows or
+    // sixteen.
     for (sums, left) in sums.chunks_exact_mut(4 * N).zip(left.chunks_exact(4)).take(m / 4) {
         let mut chains = [[0.0f32; N]; 4];
         chains.as_flattened_mut().copy_from_slice(sums);

@@ -1,13 +1,14 @@
 //! Matrix instructions as pure functions: who holds which element, and what is computed.
 //!
-//! Nothing here knows of warps' state, memory or faults. A fragment is a slice of [`Row`](crate::Row)s (one 32-bit
-//! register over 32 lanes) in the order of the instruction's operand list; shared memory comes in through a reader.
+//! Nothing here knows of warps' state, memory or faults. A fragment is a slice of [`Row`](crate::Row)s (one
+//! 32-bit register over 32 lanes) in the order of the instruction's operand list; shared memory comes in
+//! through a reader.
 //!
 //! ## Who holds which element
 //!
-//! All fragments follow one rule. Lane `l` has the group `g = l / 4` and the place `t = l % 4`; a register holds `e`
-//! neighbouring elements, lowest bits first (`e = 32 / bits`: tf32 1, f16 and bf16 2, 8-bit types 4, 4-bit types 8; f64 has
-//! 64-bit registers and `e = 1`).
+//! All fragments follow one rule. Lane `l` has the group `g = l / 4` and the place `t = l % 4`; a register
+//! holds `e` neighbouring elements, lowest bits first (`e = 32 / bits`: tf32 1, f16 and bf16 2, 8-bit types
+//! 4, 4-bit types 8; f64 has 64-bit registers and `e = 1`).
 //!
 //! | fragment | register | row | column |
 //! | --- | --- | --- | --- |
@@ -22,9 +23,10 @@
 //!
 //! ## What is computed
 //!
-//! Products are exact. [`Summation::Plain`], the stated model: an accumulator starts at `c` (or zero) and the products
-//! are added in ascending `k`, each sum rounded to nearest f32; f16 accumulators are rounded once, at the end of the
-//! instruction. Hardware does something else, and [`sum`] has what is known of it. Integers are exact in both.
+//! Products are exact. [`Summation::Plain`], the stated model: an accumulator starts at `c` (or zero) and the
+//! products are added in ascending `k`, each sum rounded to nearest f32; f16 accumulators are rounded once,
+//! at the end of the instruction. Hardware does something else, and [`sum`] has what is known of it. Integers
+//! are exact in both.
 //!
 //! | module | instruction |
 //! | --- | --- |

@@ -1,19 +1,20 @@
 //! How a matrix instruction adds its products.
 //!
-//! [`Summation::Plain`] is this machine's stated model (see the head of [`super`]). The other two are what has been found
-//! on hardware by others: the sum of a block of products and the accumulator is *fused*: each term is cut (toward zero)
-//! to a multiple of `2^(E - F)`, where `E` is the largest exponent among the terms, the cut terms are added exactly, and the
-//! result is cut to f32 or rounded to f16. Blocks follow each other in ascending `k`.
+//! [`Summation::Plain`] is this machine's stated model (see the head of [`super`]). The other two are what
+//! has been found on hardware by others: the sum of a block of products and the accumulator is *fused*: each
+//! term is truncated (toward zero) to a multiple of `2^(E - F)`, where `E` is the largest exponent among the
+//! terms, the truncated terms are added exactly, and the result is truncated to f32 or rounded to f16. Blocks
+//! follow each other in ascending `k`.
 //!
 //! | | block of k | F | result in f32 |
 //! | --- | --- | --- | --- |
-//! | [`Summation::Ampere`] | 16 bytes of A | 24 | cut to 24 bits |
-//! | [`Summation::Hopper`], `mma.sync` and 16-bit `wgmma` | 32 bytes of A | 25 | cut to 24 bits |
-//! | [`Summation::Hopper`], fp8 `wgmma` | 32 bytes of A | 13 | cut to 14 bits |
+//! | [`Summation::Ampere`] | 16 bytes of A | 24 | truncated to 24 bits |
+//! | [`Summation::Hopper`], `mma.sync` and 16-bit `wgmma` | 32 bytes of A | 25 | truncated to 24 bits |
+//! | [`Summation::Hopper`], fp8 `wgmma` | 32 bytes of A | 13 | truncated to 14 bits |
 //!
-//! Exponents are those of the operands added, without normalising the product. Sources: P. Xie et al., "MMA-Sim",
-//! arXiv 2511.10909; F. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv 2512.07004. Not checked
-//! on a GPU by us: a GPU run records it.
+//! Exponents are those of the operands added, without normalising the product. Sources: P. Xie et al.,
+//! "MMA-Sim", arXiv 2511.10909; F. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv
+//! 2512.07004. Not checked on a GPU by us: a GPU run records it.
 
 use super::element::{Accumulator, Element};
 use crate::number::half;
@@ -82,9 +83,9 @@ impl Fused {
             let end = a.len().min(block + self.block);
             for (k, &x) in a.iter().enumerate().take(end).skip(block) {
                 let y = b(k);
-                let product = f64::from(x) * f64::from(y);
+                let term = f64::from(x) * f64::from(y);
                 let (ex, ey) = (exponent(x, kinds.0.least_exponent()), exponent(y, kinds.1.least_exponent()));
-                terms[1 + k - block] = (product, if product == 0.0 { -126 } else { ex + ey });
+                terms[1 + k - block] = (term, if term == 0.0 { -126 } else { ex + ey });
             }
             sum = self.add(&terms[..=end - block], to);
         }
@@ -102,7 +103,7 @@ impl Fused {
         let value = total as f64 * unit;
         match to {
             Accumulator::F16 => half::f32_from_f16(half::f16_from_f32(half::odd_f32(value))),
-            _ => cut(value, self.result),
+            _ => truncate(value, self.result),
         }
     }
 }
@@ -112,7 +113,7 @@ fn power(exponent: i32) -> f64 {
 }
 
 /// Toward zero to `bits` significant bits (fewer below f32's normal range); beyond f32 it is infinity.
-fn cut(value: f64, bits: u32) -> f32 {
+fn truncate(value: f64, bits: u32) -> f32 {
     let magnitude = value.abs();
     if magnitude >= power(128) {
         return f32::INFINITY.copysign(value as f32);
@@ -133,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn small_terms_are_cut_before_they_are_added() {
-        // Fifteen terms of 2^-26 beside a one: each is below F = 25 bits and vanishes; at 2^-25 each counts.
+    fn small_terms_are_truncated_before_they_are_added() {
+        // Fifteen terms of 2^-26 next to a one: each is below F = 25 bits and vanishes; at 2^-25 each counts.
         let ones = [1.0; 16];
         let with = |tiny: f32| [vec![1.0], vec![tiny; 15]].concat();
         let hopper = |a: &[f32], c| dot(Summation::Hopper, Element::Bf16, false, a, &ones, c);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_cut_not_rounded_and_signs_are_symmetric() {
+    fn results_are_truncated_not_rounded_and_signs_are_symmetric() {
         let a = [1.0, 1.5 * 2f32.powi(-23)];
         assert_eq!(dot(Summation::Hopper, Element::Tf32, false, &a, &[1.0, 1.0], 0.0), 1.0 + 2f32.powi(-23));
         assert_eq!(
@@ -157,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn fp8_warpgroup_products_keep_fourteen_bits() {
+    fn fp8_warpgroup_mma_keeps_fourteen_bits() {
         let fp8 = |group, c| dot(Summation::Hopper, Element::E4m3, group, &[1.0; 32], &[1.0; 32], c);
-        assert_eq!(fp8(true, 65536.0), 65536.0, "32 ones, each below 2^16-13 = 8, are cut to nothing");
+        assert_eq!(fp8(true, 65536.0), 65536.0, "32 ones, each below 2^16-13 = 8, are truncated to nothing");
         assert_eq!(fp8(false, 65536.0), 65568.0);
     }
 

@@ -1,8 +1,8 @@
 //! 8x8 matrices of 16-bit elements between shared memory and registers: `ldmatrix`, `stmatrix`, `movmatrix`.
 //!
-//! A matrix is eight rows of 16 bytes, each at an address of its own. Lane `8i + r` holds the address of row `r` of
-//! matrix `i`; with fewer than four matrices the upper lanes' addresses are not read. The distribution over lanes is
-//! in the table of [`super`].
+//! A matrix is eight rows of 16 bytes, each at an address of its own. Lane `8i + r` holds the address of row
+//! `r` of matrix `i`; with fewer than four matrices the upper lanes' addresses are not read. The distribution
+//! over lanes is in the table of [`super`].
 
 use crate::Row;
 

@@ -1,8 +1,8 @@
 //! `wgmma.mma_async`: a warp group's `D = A B + D` with 64 rows, B (and usually A) in shared memory.
 //!
-//! [`Wgmma::parse`] reads the modifiers, [`Wgmma::run`] is the whole product, done at once: when it happens (the latest
-//! legal moment) is the executor's affair. Shared memory is read through a closure in chunks of 16 bytes, each exactly
-//! once, so that the executor can check every byte the hardware would read.
+//! [`Wgmma::parse`] reads the modifiers, [`Wgmma::run`] is the whole matmul, done at once: when it happens
+//! (the latest legal moment) is the executor's affair. Shared memory is read through a closure in chunks of
+//! 16 bytes, each exactly once, so that the executor can check every byte the hardware would read.
 
 use super::descriptor::{Descriptor, Major};
 use super::element::{Accumulator, Element};
@@ -60,7 +60,7 @@ pub enum Side {
     B,
 }
 
-/// Why a product could not be formed.
+/// Why a matmul could not be computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WgmmaError<E> {
     /// A malformed descriptor.
@@ -70,8 +70,8 @@ pub enum WgmmaError<E> {
 }
 
 impl Wgmma {
-    /// Reads the parts of an opcode after `wgmma`, e.g. `mma_async sync aligned m64n128k16 f32 bf16 bf16`. The immediates
-    /// (negation, transposition) are plain afterwards; the caller sets them.
+    /// Reads the parts of an opcode after `wgmma`, e.g. `mma_async sync aligned m64n128k16 f32 bf16 bf16`.
+    /// The immediates (negation, transposition) are plain afterwards; the caller sets them.
     ///
     /// # Errors
     /// A sentence that names the part, if it is unknown, missing, or a combination that PTX does not have.
@@ -127,7 +127,7 @@ impl Wgmma {
             _ => false,
         };
         let integer = self.a.is_integer();
-        // Integer products come in steps of 16 columns beyond 32.
+        // Integer matmuls come in steps of 16 columns beyond 32.
         let columns = (8..=256).contains(&self.n)
             && self.n.is_multiple_of(8)
             && (!integer || self.n <= 32 || self.n.is_multiple_of(16));
@@ -156,7 +156,8 @@ impl Wgmma {
         }
     }
 
-    /// Shared addresses of the 16-byte chunks of an operand, each once, in the order [`Wgmma::run`] reads them.
+    /// Shared addresses of the 16-byte chunks of an operand, each once, in the order [`Wgmma::run`] reads
+    /// them.
     ///
     /// # Errors
     /// A malformed descriptor, or the visitor's error.
@@ -182,11 +183,11 @@ impl Wgmma {
         Ok(())
     }
 
-    /// Forms the product.
+    /// Computes the matmul.
     ///
     /// # Arguments
-    /// - `d`: the accumulators of the four warps, ascending, [`Wgmma::d_registers`] rows each; read unless `scale_d` is
-    ///   false, then written.
+    /// - `d`: the accumulators of the four warps, ascending, [`Wgmma::d_registers`] rows each; read unless
+    ///   `scale_d` is false, then written.
     /// - `a`, `b`: operand A, and the descriptor of B.
     /// - `scale_d`: false makes it `D = A B`.
     /// - `read`: copies 16 bytes of shared memory from an address of the shared window.
@@ -245,8 +246,8 @@ impl Wgmma {
         Ok(())
     }
 
-    /// Reads an operand and hands over its chunks as `(line, start, values)`: `values` lie along the contiguous dimension
-    /// from `start` on, at index `line` of the other one.
+    /// Reads an operand and hands over its chunks as `(line, start, values)`: `values` lie along the
+    /// contiguous dimension from `start` on, at index `line` of the other one.
     fn read_operand<E>(
         &self,
         side: Side,
@@ -270,7 +271,8 @@ impl Wgmma {
         })
     }
 
-    /// Where register `j` of a warp begins: the row and the column of lane 0. Lane `4g + t` holds row `+ g`, column `+ 2t`.
+    /// Where register `j` of a warp begins: the row and the column of lane 0. Lane `4g + t` holds row `+ g`,
+    /// column `+ 2t`.
     const fn corner(&self, warp: usize, j: usize) -> (usize, usize) {
         match self.accumulator {
             Accumulator::F16 => (16 * warp + 8 * (j % 2), 8 * (j / 2)),

@@ -1,8 +1,9 @@
 //! Who knows of whom: vector clocks over the warps of a launch.
 //!
-//! A warp counts its own releases (barriers, fences, arrivals); a [`Clock`] holds, for each warp, the latest count whose
-//! effects its owner has been ordered after. The warps of the owner's cluster are a dense row; other clusters appear only when
-//! something has ordered them (an atomic flag, a grid barrier), so independent blocks cost nothing.
+//! A warp counts its own releases (barriers, fences, arrivals); a [`Clock`] holds, for each warp, the latest
+//! count whose effects its owner has been ordered after. The warps of the owner's cluster are a dense row;
+//! other clusters appear only when something has ordered them (an atomic flag, a grid barrier), so
+//! independent blocks cost nothing.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_travels_through_objects_and_clusters() {
+    fn order_travels_by_objects_and_clusters() {
         let (mut a, mut b) = (Clock::new(0, 2), Clock::new(7, 2));
         a.tick(1);
         assert!(a.knows(0, 1, 1) && !b.knows(0, 1, 1));

@@ -1,11 +1,13 @@
 //! Device memory: the allocations of all virtual devices in one address space.
 //!
-//! Addresses are handed out in ascending order and never twice, with a gap between neighbours, so an access after the end of
-//! an allocation or after its release can be told apart from every other access, whatever came later. Each byte has one bit
-//! that says whether anything has written it: host writes, fills, copies and stores of kernels set it.
+//! Addresses are handed out in ascending order and never twice, with a gap between neighbours, so an access
+//! after the end of an allocation or after its release can be distinguished from every other access, whatever
+//! came later. Each byte has one bit that says whether anything has written it: host writes, fills, copies
+//! and stores of kernels set it.
 //!
-//! Host memory can take part at its own address ([`Memory::map_host`]), as pinned memory does on a real device.
-//! What is *not* here: the shadow that finds races (it lives as long as a launch) and shared memory (as long as a block).
+//! Host memory can take part at its own address ([`Memory::map_host`]), as pinned memory does on a real
+//! device. What is *not* here: the shadow that finds races (it lives as long as a launch) and shared memory
+//! (as long as a block).
 
 mod bits;
 pub(crate) mod clock;
@@ -39,8 +41,8 @@ enum Bytes {
     Host { pointer: *mut u8, bytes: usize },
 }
 
-// SAFETY: whoever maps host memory promises (see `Memory::map_host`) that it is reachable and unaliased from whichever thread
-// uses the `Memory`.
+// SAFETY: whoever maps host memory promises (see `Memory::map_host`) that it is reachable and unaliased from
+// whichever thread uses the `Memory`.
 unsafe impl Send for Bytes {}
 // SAFETY: as above; shared access only reads.
 unsafe impl Sync for Bytes {}
@@ -202,8 +204,8 @@ impl Memory {
     /// Makes host memory part of the address space, at its own address; its bytes count as written.
     ///
     /// # Safety
-    /// `pointer .. pointer + bytes` must stay valid, and must not be read or written by others while a method of this memory or
-    /// a launch runs, until [`Memory::unmap_host`].
+    /// `pointer .. pointer + bytes` must stay valid, and must not be read or written by others while a method
+    /// of this memory or a launch runs, until [`Memory::unmap_host`].
     ///
     /// # Errors
     /// [`Error::Argument`] when the range overlaps another one.
@@ -351,7 +353,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies within the address space, also between devices; unwritten bytes stay unwritten at the destination.
+    /// Copies within the address space, also between devices; unwritten bytes stay unwritten at the
+    /// destination.
     ///
     /// # Errors
     /// [`Error::Address`].
@@ -370,8 +373,8 @@ impl Memory {
         Ok(())
     }
 
-    /// What kernels moved from and to a range, since the beginning or [`Memory::clear_traffic`], at the grain of 32 bytes; it is
-    /// counted in launches with [`Options::count_traffic`](crate::Options::count_traffic).
+    /// What kernels moved from and to a range, since the beginning or [`Memory::clear_traffic`], at the grain
+    /// of 32 bytes; it is counted in launches with [`Options::count_traffic`](crate::Options::count_traffic).
     pub fn traffic(&self, address: u64, bytes: u64) -> Traffic {
         self.traffic.range(address, bytes)
     }

@@ -1,13 +1,14 @@
-//! What is known of each word of shared and global memory while a launch runs: who wrote it last, who has read it since.
+//! What is known of each word of shared and global memory while a launch runs: who wrote it last, who has
+//! read it since.
 //!
-//! One [`Cell`] per 4-byte word, with masks for its bytes. Two accesses race when one of them is a write, they overlap, they
-//! are not both strong (atomic, volatile, relaxed and up), and the later one's [`Clock`] does not know the earlier one. The
-//! lanes of one warp are told apart until the warp's own count moves on (`__syncwarp`, a barrier): a lane that reads what
-//! another lane of its warp wrote just now races with it, because lanes may run one after another.
-//! Four neighbouring words are a [`Line`]: as long as they have one history they share a cell, and an access of 16 aligned bytes
-//! is one check instead of four. What is found is the same.
-//! Where two parties write, or two read, different bytes of one word, only the later one is remembered: such a race can be
-//! missed, but nothing is reported that is none.
+//! One [`Cell`] per 4-byte word, with masks for its bytes. Two accesses race when one of them is a write,
+//! they overlap, they are not both strong (atomic, volatile, relaxed and up), and the later one's [`Clock`]
+//! does not know the earlier one. The lanes of one warp are distinguished until the warp's own count moves on
+//! (`__syncwarp`, a barrier): a lane that reads what another lane of its warp wrote just now races with it,
+//! because lanes may run one after another. Four neighbouring words are a [`Line`]: as long as they have one
+//! history they share a cell, and an access of 16 aligned bytes is one check instead of four. What is found
+//! is the same. Where two parties write, or two read, different bytes of one word, only the later one is
+//! remembered: such a race can be missed, but nothing is reported that is none.
 
 use super::clock::Clock;
 
@@ -17,7 +18,7 @@ const SEVERAL: u8 = 32;
 pub(crate) const TOGETHER: u8 = 33;
 /// The reader field's mark for a list of readers.
 const LISTED: u16 = u16::MAX;
-/// More readers than this are not told apart when nothing can order clusters.
+/// More readers than this are not distinguished when nothing can order clusters.
 const ANYONE: u32 = u32::MAX;
 
 /// What is known of one word. A count of 0 stands for "nobody".
@@ -37,8 +38,8 @@ pub(crate) struct Cell {
     pub(crate) init: u8,
     /// Bytes that an asynchronous operation is about to write (low) or still reads (high).
     pub(crate) flight: u8,
-    /// Warps (plus one) that have read after `read_who`, in order, when all of them read together and at one count: the
-    /// tiles of a product are read so, and need no list.
+    /// Warps (plus one) that have read after `read_who`, in order, when all of them read together and at one
+    /// count: the tiles of a matmul are read so, and need no list.
     more: [u8; 3],
 }
 
@@ -145,7 +146,8 @@ impl Cell {
     ) -> Option<Conflict> {
         let now = me.clock.now(me.warp);
         if self.write_count != 0 && self.write_bytes & bytes != 0 && !(how.strong && self.strong & 1 != 0) {
-            // Two lanes of one warp that write one word: mostly one instruction, and then no race worth a report.
+            // Two lanes of one warp that write one word: mostly one instruction, and then no race worth a
+            // report.
             let same = how.write && self.write_cluster == me.cluster && self.write_who >> 6 == me.warp;
             if !same && !me.after(self.write_cluster, self.write_who, self.write_count) {
                 return Some(Conflict::new(true, self.write_cluster, self.write_who));
@@ -187,7 +189,8 @@ impl Cell {
         (there && !me.clock.shows_async(warp, self.write_count)).then_some(warp)
     }
 
-    /// Whether the last access to all of these bytes was a plain write by the same lane, which then counts as made now.
+    /// Whether the last access to all of these bytes was a plain write by the same lane, which then counts as
+    /// made now.
     #[inline(always)]
     pub(crate) fn is_still(&mut self, bytes: u8, me: &Party<'_>) -> bool {
         let same = self.write_count != 0
@@ -202,7 +205,8 @@ impl Cell {
         same
     }
 
-    /// Whether no read finds or changes anything: never written, and read whole and weakly by clusters without order.
+    /// Whether no read finds or changes anything: never written, and read whole and weakly by clusters
+    /// without order.
     #[inline(always)]
     fn is_settled(&self) -> bool {
         let anyone = self.read_who == LISTED && self.read_count == ANYONE;
@@ -390,7 +394,8 @@ pub(crate) struct Line {
     apart: u32,
 }
 
-// The readers that a cell remembers by itself must not make the shadow larger than what it describes twice over.
+// The readers that a cell remembers by itself must not make the shadow larger than what it describes twice
+// over.
 const _: () = assert!(size_of::<Line>() == 2 * LINE);
 
 /// The words of lines that are apart.
@@ -471,8 +476,8 @@ const PAGE: usize = 64;
 /// A page of lines, made when first touched.
 #[derive(Debug, Clone, Default)]
 struct Page {
-    /// Lines that only a write can change: clusters without order have read all of them, and nothing has written. A further
-    /// read finds nothing and leaves nothing, so that it need not look at the line.
+    /// Lines that only a write can change: clusters without order have read all of them, and nothing has
+    /// written. A further read finds nothing and leaves nothing, so that it need not look at the line.
     settled: u64,
     lines: Option<Box<[Line; PAGE]>>,
 }

@@ -46,8 +46,8 @@ fn several_readers_are_all_remembered_and_bytes_are_apart() {
     assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)), None);
 }
 
-/// Warps that read together stand in the cell, up to four; more, or others among them, in a list: nobody is forgotten, and
-/// the first who is not ordered is named, in the order in which they came.
+/// Warps that read together stand in the cell, up to four; more, or others among them, in a list: nobody is
+/// forgotten, and the first who is not ordered is named, in the order in which they came.
 #[test]
 fn readers_in_the_cell_and_in_a_list_are_the_same_readers() {
     const WARPS: u16 = 6;
@@ -84,7 +84,8 @@ fn readers_in_the_cell_and_in_a_list_are_the_same_readers() {
     }
 }
 
-/// Blocks without order read one place: whoever writes there then races with them, however many warps have read and how.
+/// Blocks without order read one place: whoever writes there then races with them, however many warps have
+/// read and how.
 #[test]
 fn readers_of_several_blocks_without_order_stay_known() {
     let few: &[(u32, u16)] = &[(0, 0), (0, 1), (1, 0)];

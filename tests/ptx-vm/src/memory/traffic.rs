@@ -1,9 +1,10 @@
 //! How many bytes kernels moved, and where: counters for each 32-byte sector of global memory.
 //!
-//! Counted are loads, stores, atomics and asynchronous copies of kernels; not what the host copies. A launch counts into a
-//! [`Counters`] of its own; they are added to the memory's when it ends, so a range can be asked about later, even when it has
-//! been freed (addresses are never used again). What is *not* here: caches. A sector that two warps read counts twice in
-//! [`Moved::transferred`] and once in [`Moved::distinct`]; what a GPU fetches from its memory lies between the two.
+//! Counted are loads, stores, atomics and asynchronous copies of kernels; not what the host copies. A launch
+//! counts into a [`Counters`] of its own; they are added to the memory's when it ends, so a range can be
+//! asked about later, even when it has been freed (addresses are never used again). What is *not* here:
+//! caches. A sector that two warps read counts twice in [`Moved::transferred`] and once in
+//! [`Moved::distinct`]; what a GPU fetches from its memory lies between the two.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ const PAGE: u64 = 256;
 /// Bytes moved in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moved {
-    /// What the lanes asked for: lanes times the width of their access. 32 lanes that read one float ask for 128 bytes.
+    /// What the lanes asked for: lanes times the width of their access. 32 lanes that read one float ask for
+    /// 128 bytes.
     pub requested: u64,
     /// Sectors that each warp instruction touched, 32 bytes each: the traffic of a GPU without caches.
     pub transferred: u64,
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_of_one_instruction_share_a_sector_and_ranges_are_cut_out() {
+    fn lanes_of_one_instruction_share_a_sector_and_ranges_are_excluded() {
         let mut c = Counters::default();
         let base = PAGE * SECTOR - 64;
         for instruction in 0..2 {

@@ -1,7 +1,9 @@
-//! `cvt` between scalar types: integers of 8 to 64 bits, f16, bf16, f32, f64, in every combination PTX allows.
+//! `cvt` between scalar types: integers of 8 to 64 bits, f16, bf16, f32, f64, in every combination PTX
+//! allows.
 //!
-//! A [`Conversion`] is what the instruction's modifiers say; [`Conversion::apply`] is the function of one lane.
-//! [`Conversion::fast`] gives a straight-line function for the combinations that kernels run in their inner loops.
+//! A [`Conversion`] is what the instruction's modifiers say; [`Conversion::apply`] is the function of one
+//! lane. [`Conversion::fast`] gives a straight-line function for the combinations that kernels run in their
+//! inner loops.
 
 use super::exact::{Exact, Value};
 use super::float::{self, flush};
@@ -82,8 +84,8 @@ impl Conversion {
     /// Converts one lane.
     ///
     /// # Returns
-    /// The result's bits; signed integers are sign-extended to 64 bits, everything else zero-extended (a destination
-    /// register wider than the type takes them as they are).
+    /// The result's bits; signed integers are sign-extended to 64 bits, everything else zero-extended (a
+    /// destination register wider than the type takes them as they are).
     pub fn apply(&self, bits: u64) -> u64 {
         match (self.from, self.to) {
             (Scalar::Float(from), Scalar::Float(to)) => self.float_to_float(from, to, bits),
@@ -196,7 +198,7 @@ fn integer(kind: Scalar, bits: u64) -> i128 {
     }
 }
 
-/// Register contents of an integer: cut to the type's width, then sign- or zero-extended.
+/// Register contents of an integer: truncated to the type's width, then sign- or zero-extended.
 fn extend(kind: Scalar, bits: u64) -> u64 {
     integer(kind, bits) as u64
 }

@@ -1,7 +1,7 @@
 //! Exact arithmetic on unpacked numbers: every result is the true one, up to a sticky bit.
 //!
-//! A sum, product, quotient or root of numbers with at most 53 significant bits is held as an integer of at most 128
-//! bits and a flag that says "and a little more". That is all a single rounding needs, so
+//! A sum, product, quotient or root of numbers with at most 53 significant bits is held as an integer of at
+//! most 128 bits and a flag that says "and a little more". That is all a single rounding needs, so
 //! `format.pack(add(a, b), rounding)` is the correctly rounded sum in every mode.
 
 use super::format::Rounding;
@@ -57,7 +57,8 @@ impl Exact {
 
     /// The magnitude rounded to a multiple of `2^ulp`, in units of `2^ulp`.
     ///
-    /// The caller sees to it that the result fits 128 bits: `ulp` lies at most that far below the highest bit.
+    /// The caller sees to it that the result fits 128 bits: `ulp` lies at most that far below the highest
+    /// bit.
     pub(crate) fn round_at(&self, ulp: i32, rounding: Rounding) -> u128 {
         let shift = i64::from(ulp) - i64::from(self.exponent);
         if shift <= 0 {
@@ -76,7 +77,8 @@ impl Exact {
         kept + u128::from(up)
     }
 
-    /// The same number with its highest bit at bit `bit`; bits that fall out at the bottom go into the sticky flag.
+    /// The same number with its highest bit at bit `bit`; bits that fall out at the bottom go into the sticky
+    /// flag.
     fn with_top_at(self, bit: i32) -> Self {
         let Some(top) = self.top() else { return self };
         self.with_exponent(top - bit)
@@ -123,8 +125,8 @@ fn add_finite(x: Exact, y: Exact, rounding: Rounding) -> Exact {
         let significand = large.significand + small.significand;
         return Exact { significand, sticky: large.sticky || small.sticky, ..large };
     }
-    // A remainder of the subtrahend borrows one unit and leaves a remainder of the difference. Only one side can have
-    // one: operands come with at most 106 bits, and what is shifted out is the smaller of the two.
+    // A remainder of the subtrahend borrows one unit and leaves a remainder of the difference. Only one side
+    // can have one: operands come with at most 106 bits, and what is shifted out is the smaller of the two.
     let difference = large.significand.abs_diff(small.significand);
     if difference == 0 && !small.sticky {
         return Exact::zero(rounding == Rounding::Down);

@@ -1,8 +1,8 @@
-//! f32 and f64 arithmetic as PTX has it: every rounding mode, `.ftz`, `.sat`, canonical NaN, and the minima and maxima
-//! of every format.
+//! f32 and f64 arithmetic as PTX has it: every rounding mode, `.ftz`, `.sat`, canonical NaN, and the minima
+//! and maxima of every format.
 //!
-//! `.rn` goes through the host's arithmetic (the same IEEE function, NaN made canonical), the other modes through
-//! [`super::exact`]. Flushing is separate from arithmetic: an instruction with `.ftz` is
+//! `.rn` goes through the host's arithmetic (the same IEEE function, NaN made canonical), the other modes
+//! through [`super::exact`]. Flushing is separate from arithmetic: an instruction with `.ftz` is
 //! `flush(op(flush(a), flush(b)))`, which is what [`flush`] is for.
 
 use super::exact;
@@ -71,8 +71,8 @@ macro_rules! operations {
             if rounding == Rounding::Even {
                 return $canonical((<$float>::from_bits(a) * <$float>::from_bits(b)).to_bits());
             }
-            let product = exact::mul($format.unpack(a.into()), $format.unpack(b.into()));
-            $format.pack(product, rounding, Overflow::Infinity) as $bits
+            let multiplied = exact::mul($format.unpack(a.into()), $format.unpack(b.into()));
+            $format.pack(multiplied, rounding, Overflow::Infinity) as $bits
         }
 
         /// `a * b + c` rounded once in a rounding mode, NaN canonical.

@@ -1,7 +1,7 @@
 //! Binary floating-point formats and the one rounding step.
 //!
-//! A [`Format`] is described by its field widths. [`Format::unpack`] and [`Format::pack`] are the only places that know
-//! where sign, exponent and fraction lie; `pack` is the only place that rounds.
+//! A [`Format`] is described by its field widths. [`Format::unpack`] and [`Format::pack`] are the only places
+//! that know where sign, exponent and fraction lie; `pack` is the only place that rounds.
 
 use super::exact::{Exact, Value};
 
@@ -36,8 +36,8 @@ impl Rounding {
         })
     }
 
-    /// Whether a magnitude with last kept bit `odd`, first dropped bit `half` and any later bit `rest` is rounded away
-    /// from zero.
+    /// Whether a magnitude with last kept bit `odd`, first dropped bit `half` and any later bit `rest` is
+    /// rounded away from zero.
     #[inline]
     pub(crate) fn increments(self, negative: bool, odd: bool, half: bool, rest: bool) -> bool {
         match self {
@@ -53,7 +53,8 @@ impl Rounding {
 /// What a finite result beyond the largest finite number becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overflow {
-    /// IEEE 754: infinity or the largest finite number, as the rounding mode says. A format without infinity gives NaN.
+    /// IEEE 754: infinity or the largest finite number, as the rounding mode says. A format without infinity
+    /// gives NaN.
     Infinity,
     /// `.satfinite`: the largest finite number with the sign kept, for infinities too.
     Finite,
@@ -66,7 +67,8 @@ pub struct Format {
     pub exponent: u32,
     /// Width of the fraction field in bits.
     pub fraction: u32,
-    /// Whether the highest exponent holds infinity and NaN (IEEE), or numbers and one NaN of all ones (OCP E4M3).
+    /// Whether the highest exponent holds infinity and NaN (IEEE), or numbers and one NaN of all ones (OCP
+    /// E4M3).
     pub infinity: bool,
 }
 
@@ -74,7 +76,8 @@ pub struct Format {
 pub const F16: Format = Format::ieee(5, 10);
 /// bfloat16: the upper half of an f32.
 pub const BF16: Format = Format::ieee(8, 7);
-/// The 19 significant bits of tf32; in a register they are the upper bits of 32 (see [`super::half::tf32_from_f32`]).
+/// The 19 significant bits of tf32; in a register they are the upper bits of 32 (see
+/// [`super::half::tf32_from_f32`]).
 pub const TF32: Format = Format::ieee(8, 10);
 /// IEEE binary32.
 pub const F32: Format = Format::ieee(8, 23);
@@ -110,8 +113,8 @@ impl Format {
         if self.infinity { ((1 << self.exponent) - 1) << self.fraction } else { self.nan_bits() }
     }
 
-    /// Canonical NaN: sign clear, every other bit set (PTX: `0x7fff`, `0x7fffffff`); for f64 the quiet NaN the hardware
-    /// makes, `0xfff8000000000000`.
+    /// Canonical NaN: sign clear, every other bit set (PTX: `0x7fff`, `0x7fffffff`); for f64 the quiet NaN
+    /// the hardware makes, `0xfff8000000000000`.
     pub const fn nan_bits(self) -> u64 {
         if self.fraction == 52 { 0xfff8_0000_0000_0000 } else { self.sign_bit() - 1 }
     }
@@ -170,7 +173,8 @@ impl Format {
     fn pack_finite(self, exact: Exact, rounding: Rounding, overflow: Overflow) -> u64 {
         let sign = self.sign(exact.negative);
         let Some(top) = exact.top() else {
-            // Nothing but a remainder below every bit: zero, or the least number when rounding away from zero.
+            // Nothing but a remainder below every bit: zero, or the least number when rounding away from
+            // zero.
             let up = rounding.increments(exact.negative, false, false, exact.sticky);
             return sign | u64::from(up);
         };

@@ -1,10 +1,10 @@
-//! The 16-bit formats and tf32 on the fast road: conversions in straight-line integer code and correctly rounded
-//! arithmetic through the host's f32 and f64.
+//! The 16-bit formats and tf32 on the fast road: conversions in straight-line integer code and correctly
+//! rounded arithmetic through the host's f32 and f64.
 //!
-//! Why going through a wider format is exact here: sums, differences and products of two f16 or bf16 numbers rounded
-//! first to a format with at least `2p + 2` bits and then to `p` bits are correctly rounded; where subnormals or a third
-//! operand break that rule, the wide result is rounded *to odd* (an inexact result gets an odd last bit), after which
-//! one more rounding to a format at least two bits narrower is always right.
+//! Why going through a wider format is exact here: sums, differences and products of two f16 or bf16 numbers
+//! rounded first to a format with at least `2p + 2` bits and then to `p` bits are correctly rounded; where
+//! subnormals or a third operand break that rule, the wide result is rounded *to odd* (an inexact result gets
+//! an odd last bit), after which one more rounding to a format at least two bits narrower is always right.
 
 use super::format::{F16, Format, Overflow, Rounding, TF32};
 
@@ -54,7 +54,8 @@ pub fn bf16_from_f32(value: f32) -> u16 {
     if bits & 0x7fff_ffff > 0x7f80_0000 { NAN16 } else { rounded as u16 }
 }
 
-/// `cvt.rna.tf32.f32`: to 10 fraction bits, ties away from zero; the low 13 bits are zero. NaN becomes canonical.
+/// `cvt.rna.tf32.f32`: to 10 fraction bits, ties away from zero; the low 13 bits are zero. NaN becomes
+/// canonical.
 #[inline(always)]
 pub fn tf32_from_f32(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -162,8 +163,8 @@ pub fn mul<H: Half>(a: u16, b: u16) -> u16 {
 /// `a * b + c` rounded once, `.rn`.
 #[inline(always)]
 pub fn fma<H: Half>(a: u16, b: u16, c: u16) -> u16 {
-    let product = f64::from(H::widen(a)) * f64::from(H::widen(b));
-    H::narrow(odd_f32(odd_sum(product, f64::from(H::widen(c)))))
+    let multiplied = f64::from(H::widen(a)) * f64::from(H::widen(b));
+    H::narrow(odd_f32(odd_sum(multiplied, f64::from(H::widen(c)))))
 }
 
 /// `-a`; NaN becomes canonical.

@@ -1,6 +1,7 @@
 //! Conversions between packed types: two f32 to `f16x2`/`bf16x2`, fp8 pairs to and from f32 and `f16x2`.
 //!
-//! Order in a register, as PTX defines it: of `cvt.d.f32 d, a, b` the result of `a` is in the **upper** half of `d`.
+//! Order in a register, as PTX defines it: of `cvt.d.f32 d, a, b` the result of `a` is in the **upper** half
+//! of `d`.
 
 use super::format::{E4M3, E5M2, F16, F32, Format, Overflow, Rounding};
 use super::half::{self, NAN16};

@@ -1,4 +1,5 @@
-//! The two roads against each other, against the `half` crate, and against models that share no code with either.
+//! The two roads against each other, against the `half` crate, and against models that share no code with
+//! either.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::exact::{self, Value};
@@ -268,11 +269,11 @@ fn half_pairs_agree<H: Half>(seed: u64) {
             canonical16::<H>(pack(exact::add(va, vb, Rounding::Even))),
             "{a:#x} + {b:#x}"
         );
-        let product = pack(exact::mul(va, vb));
-        assert_eq!(half::mul::<H>(a, b), product, "{a:#x} * {b:#x}");
+        let multiplied = pack(exact::mul(va, vb));
+        assert_eq!(half::mul::<H>(a, b), multiplied, "{a:#x} * {b:#x}");
         // Every other third operand nearly cancels the product.
         if round % 2 == 0 {
-            c = product ^ 0x8000 ^ (x >> 48) as u16 & 3;
+            c = multiplied ^ 0x8000 ^ (x >> 48) as u16 & 3;
         }
         let want = pack(exact::fma(va, vb, f.unpack(c.into()), Rounding::Even));
         assert_eq!(half::fma::<H>(a, b, c), want, "{a:#x} * {b:#x} + {c:#x}");
@@ -290,11 +291,12 @@ fn half_arithmetic_is_correctly_rounded() {
 }
 
 #[test]
-fn a_product_just_off_a_tie_is_not_rounded_twice() {
-    // bf16: 1.0078125^2 = 1.015686..., whose 16-bit product is a tie of 8 bits once scaled; a tiny addend decides.
+fn a_multiply_just_off_a_tie_is_not_rounded_twice() {
+    // bf16: 1.0078125^2 = 1.015686..., whose 16-bit product is a tie of 8 bits once scaled; a tiny addend
+    // decides.
     let (a, b) = (0x3f81u16, 0x3fc0);
-    let product = half::f32_from_bf16(a) * half::f32_from_bf16(b);
-    assert_eq!(half::bf16_from_f32(product), 0x3fc2, "a tie to even on its own");
+    let multiplied = half::f32_from_bf16(a) * half::f32_from_bf16(b);
+    assert_eq!(half::bf16_from_f32(multiplied), 0x3fc2, "a tie to even on its own");
     assert_eq!(half::fma::<Brain16>(a, b, 0x0001), 0x3fc2, "the tie broken upward");
     assert_eq!(half::fma::<Brain16>(a, b, 0x8001), 0x3fc1, "the tie broken downward");
 }

@@ -1,8 +1,9 @@
 //! The approximate functions of f32: `ex2`, `lg2`, `sin`, `cos`, `tanh`, `rcp`, `rsqrt`, `sqrt`, `div`.
 //!
-//! What the hardware computes is not published, only how far it may be off. The machine gives the f64 result rounded once, or,
-//! asked for the worst ([`crate::Rounding::Worst`]), a result that is off by the documented error, up or down by a hash of
-//! the argument, so that a kernel that lives on lucky bits fails. Source of the errors: PTX ISA 8.7, 9.7.3.
+//! What the hardware computes is not published, only how far it may be off. The machine gives the f64 result
+//! rounded once, or, asked for the worst ([`crate::Rounding::Worst`]), a result that is off by the documented
+//! error, up or down by a hash of the argument, so that a kernel that lives on lucky bits fails. Source of
+//! the errors: PTX ISA 8.7, 9.7.3.
 
 use super::Decoder;
 use crate::Error;
@@ -124,12 +125,12 @@ fn division(full: bool, ftz: bool) -> Lanewise {
     }
 }
 
-/// Decodes the `.approx` and `.full` forms.
+/// Decodes the `.approx` and `.full` variants.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>, ty: Type) -> Result<Op, Error> {
-    let full = d.form.take("full");
-    let approx = d.form.take("approx");
-    let ftz = d.form.take("ftz");
-    let base = d.form.base;
+    let full = d.variant.take("full");
+    let approx = d.variant.take("approx");
+    let ftz = d.variant.take("ftz");
+    let base = d.variant.base;
     if ty == Type::F64 {
         if !matches!(base, "rcp" | "rsqrt") || !approx {
             return d.refuse("f64 has `rcp.approx.ftz` and `rsqrt.approx` only");

@@ -1,7 +1,8 @@
 //! `atom`, `red`, fences. Source: PTX ISA 8.7, 9.7.13.
 //!
-//! The lanes of a warp take their turns in ascending order. A relaxed atomic publishes only what a fence before it covered,
-//! so a missing fence before a flag is found as a race at the reader; reading through any atomic counts as acquiring.
+//! The lanes of a warp take their turns in ascending order. A relaxed atomic publishes only what a fence
+//! before it covered, so a missing fence before a flag is found as a race at the reader; reading through any
+//! atomic counts as acquiring.
 
 use super::data::{self, Order};
 use super::reduce::Reduction;
@@ -29,22 +30,23 @@ pub(crate) struct Atomic {
 
 /// Decodes `atom` and `red`.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let red = d.form.base == "red";
-    if d.form.rest().contains(&"async") {
+    let red = d.variant.base == "red";
+    if d.variant.rest().contains(&"async") {
         return super::mbarrier::red_async(d);
     }
     let ty = d.ty()?;
     let (order, policy) = data::hints(d);
     let order = if order == Order::Weak { Order::Relaxed } else { order };
-    d.form.take("noftz");
-    let vector = d.form.one_of(&["v2", "v4", "v8"]);
-    let space = d.form.next(parse).unwrap_or(Space::Generic);
-    let Some(name) = d.form.one_of(&["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"])
+    d.variant.take("noftz");
+    let vector = d.variant.one_of(&["v2", "v4", "v8"]);
+    let space = d.variant.next(parse).unwrap_or(Space::Generic);
+    let Some(name) =
+        d.variant.one_of(&["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"])
     else {
         return d.refuse("this atomic operation is unknown");
     };
     // `atom.global.add`: the space may stand before or after the order.
-    let space = d.form.next(parse).unwrap_or(space);
+    let space = d.variant.next(parse).unwrap_or(space);
     let Some(reduction) = Reduction::parse(name, ty) else {
         return d.refuse(format!("`{name}` does not exist for this type"));
     };
@@ -89,8 +91,8 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
         let read = |s: Slot| {
             if wide { t.warp.registers.wide(s)[lane] } else { u64::from(t.warp.registers.row(s)[lane]) }
         };
-        let cut = |x: u64| if width == 2 { x & 0xffff } else { x };
-        let (b, c) = (cut(read(b)), a.c.map_or(0, |c| cut(read(c))));
+        let truncated = |x: u64| if width == 2 { x & 0xffff } else { x };
+        let (b, c) = (truncated(read(b)), a.c.map_or(0, |c| truncated(read(c))));
         let update = |bytes: &mut [u8]| {
             let old = data::little(bytes);
             let new = a.reduction.apply(old, b, c);
@@ -100,7 +102,7 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
         let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
         let (old, changed) = match space {
             Space::Global => {
-                if !t.grid.launch.pending.is_empty() && !t.warp.dependency_met {
+                if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
                     t.grid.not_pending(address, width as u64)?;
                 }
                 let found = t.grid.locate(address, width as u64, true)?;
@@ -118,7 +120,8 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
             }
             Space::Shared | Space::Cluster => {
                 let place = t.cluster.place(t.warp.rank, address)?;
-                // The read half is checked first: an atomic on memory that nothing has written is a mistake too.
+                // The read half is checked first: an atomic on memory that nothing has written is a mistake
+                // too.
                 t.cluster.access(place, width, How { write: false, strong: true }, &me, t.grid.options)?;
                 let start = t.cluster.access(place, width, How::ATOMIC, &me, t.grid.options)?;
                 let result = update(t.cluster.bytes(place.rank, start, width));
@@ -144,11 +147,11 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
 
 /// Decodes `fence` and `membar`.
 pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let base = d.form.base;
-    let proxy = d.form.rest().iter().any(|p| p.starts_with("proxy") || p.starts_with("mbarrier_init"));
+    let base = d.variant.base;
+    let proxy = d.variant.rest().iter().any(|p| p.starts_with("proxy") || p.starts_with("mbarrier_init"));
     if proxy {
         // Data is in one memory for all proxies; that an asynchronous read has its fence is known by clocks.
-        let with_async = d.form.rest().iter().any(|p| p.starts_with("async"));
+        let with_async = d.variant.rest().iter().any(|p| p.starts_with("async"));
         let known = [
             "proxy",
             "async",
@@ -173,16 +176,16 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             "sync_restrict::shared::cluster",
         ];
         known.iter().chain(&more).for_each(|p| {
-            d.form.take(p);
+            d.variant.take(p);
         });
         d.finish()?;
         return Ok(if with_async { Op::FenceAsync } else { Op::Fence(true) });
     }
     match base {
-        "membar" => d.form.one_of(&["cta", "gl", "sys"]),
-        _ => d.form.one_of(&["sc", "acq_rel", "acquire", "release"]),
+        "membar" => d.variant.one_of(&["cta", "gl", "sys"]),
+        _ => d.variant.one_of(&["sc", "acq_rel", "acquire", "release"]),
     };
-    d.form.one_of(&["cta", "cluster", "gpu", "sys"]);
+    d.variant.one_of(&["cta", "cluster", "gpu", "sys"]);
     d.finish()?;
     d.l.program.orders_blocks = true;
     d.l.program.dependent = true;

@@ -1,7 +1,7 @@
 //! Barriers of a block and of a cluster. Source: PTX ISA 8.7, `bar`, `barrier`, `barrier.cluster`.
 //!
-//! Arrivals are counted per warp, as the hardware counts them. Without a number of threads a barrier is for all warps of the
-//! block that have not ended.
+//! Arrivals are counted per warp, as the hardware counts them. Without a number of threads a barrier is for
+//! all warps of the block that have not ended.
 
 use super::{Decoder, Done, Flow};
 use crate::code::{Op, Test};
@@ -42,23 +42,23 @@ pub(crate) struct Barrier {
 
 /// Decodes `bar`, `barrier` and `barrier.cluster`.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    d.form.take("cta");
-    if d.form.take("warp") {
-        if !d.form.take("sync") {
-            return d.refuse("`bar.warp.sync` is the only form");
+    d.variant.take("cta");
+    if d.variant.take("warp") {
+        if !d.variant.take("sync") {
+            return d.refuse("`bar.warp.sync` is the only variant");
         }
         d.finish()?;
         d.count(1)?;
         return Ok(Op::WarpBarrier(d.l.source(d.operand(0)?, Type::Bits(32))?));
     }
-    if d.form.take("cluster") {
+    if d.variant.take("cluster") {
         return cluster(d);
     }
     // `bar` is `barrier` with `.aligned`.
-    let aligned = d.form.take("aligned") || d.form.base == "bar";
+    let aligned = d.variant.take("aligned") || d.variant.base == "bar";
     let u32_ = Type::Unsigned(32);
     let operands = d.operands;
-    let Some(what) = d.form.one_of(&["sync", "arrive", "red"]) else {
+    let Some(what) = d.variant.one_of(&["sync", "arrive", "red"]) else {
         return d.refuse("`.sync`, `.arrive` or `.red` is missing");
     };
     if what != "red" {
@@ -80,7 +80,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         })));
     }
     let ty = d.ty()?;
-    let combine = match d.form.one_of(&["popc", "and", "or"]) {
+    let combine = match d.variant.one_of(&["popc", "and", "or"]) {
         Some("popc") => Combine::Count,
         Some("and") => Combine::And,
         Some(_) => Combine::Or,
@@ -107,11 +107,11 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 }
 
 fn cluster(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let arrive = d.form.one_of(&["arrive", "wait"]);
-    let release = !d.form.take("relaxed");
-    d.form.take("release");
-    d.form.take("acquire");
-    d.form.take("aligned");
+    let arrive = d.variant.one_of(&["arrive", "wait"]);
+    let release = !d.variant.take("relaxed");
+    d.variant.take("release");
+    d.variant.take("acquire");
+    d.variant.take("aligned");
     d.finish()?;
     d.count(0)?;
     match arrive {
@@ -175,7 +175,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
     }
     barrier.arrived |= me;
     barrier.clock.join(&t.warp.clock);
-    barrier.dependency_met |= t.warp.dependency_met;
+    barrier.dependency_done |= t.warp.dependency_done;
     t.warp.clock.tick(t.warp.id);
     t.cluster.progress += 1;
     if let Some((combine, d, p, test)) = b.reduction {
@@ -239,7 +239,7 @@ pub(crate) fn settle(cluster: &mut Cluster, warps: &mut [Warp]) -> Result<(), (u
 fn release(w: &mut Warp, done: &BlockBarrier) {
     w.wait = Wait::Nothing;
     w.clock.join(&done.clock);
-    w.dependency_met |= done.dependency_met;
+    w.dependency_done |= done.dependency_done;
     if let Some(o) = w.reduction.take() {
         let (yes, all) = done.votes;
         let verdict = if o.combine == Combine::And { yes == all } else { yes != 0 };

@@ -1,5 +1,5 @@
-//! Bulk copies and tensor copies: `cp.async.bulk`, `cp.async.bulk.tensor`, their reductions, groups and prefetches.
-//! Source: PTX ISA 8.7, 9.7.9.25.4 and 5.
+//! Bulk copies and tensor copies: `cp.async.bulk`, `cp.async.bulk.tensor`, their reductions, groups and
+//! prefetches. Source: PTX ISA 8.7, 9.7.9.25.4 and 5.
 
 use super::data::addresses;
 use super::reduce::Reduction;
@@ -49,34 +49,34 @@ pub(crate) fn tensormap(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 
 /// Decodes `cp.async.bulk*` and `cp.reduce.async.bulk*`.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    d.form.take("async");
-    d.form.take("bulk");
-    if d.form.take("commit_group") {
+    d.variant.take("async");
+    d.variant.take("bulk");
+    if d.variant.take("commit_group") {
         d.finish()?;
         return Ok(Op::BulkCommit);
     }
-    if d.form.take("wait_group") {
-        let read = d.form.take("read");
+    if d.variant.take("wait_group") {
+        let read = d.variant.take("read");
         d.finish()?;
         return Ok(Op::BulkWait { keep: d.immediate(0)? as u32, read });
     }
-    let reducing = d.form.take("reduce");
-    let prefetch = d.form.take("prefetch");
-    let tensor = d.form.take("tensor");
-    let rank = d.form.one_of(&["1d", "2d", "3d", "4d", "5d"]).map(|r| usize::from(r.as_bytes()[0] - b'0'));
+    let reducing = d.variant.take("reduce");
+    let prefetch = d.variant.take("prefetch");
+    let tensor = d.variant.take("tensor");
+    let rank = d.variant.one_of(&["1d", "2d", "3d", "4d", "5d"]).map(|r| usize::from(r.as_bytes()[0] - b'0'));
     if tensor != rank.is_some() {
         return d.refuse("`.tensor` goes with .1d to .5d");
     }
     if prefetch {
         return Ok(Op::Nop);
     }
-    let policy = d.form.take("L2::cache_hint");
-    d.form.take("tile");
-    let multicast = d.form.take("multicast::cluster");
-    let group = d.form.take("bulk_group");
-    let counted = d.form.take("mbarrier::complete_tx::bytes");
-    d.form.take("noftz");
-    let (Some(to), Some(from)) = (d.form.next(parse), d.form.next(parse)) else {
+    let policy = d.variant.take("L2::cache_hint");
+    d.variant.take("tile");
+    let multicast = d.variant.take("multicast::cluster");
+    let group = d.variant.take("bulk_group");
+    let counted = d.variant.take("mbarrier::complete_tx::bytes");
+    d.variant.take("noftz");
+    let (Some(to), Some(from)) = (d.variant.next(parse), d.variant.next(parse)) else {
         return d.refuse("two spaces are needed");
     };
     let way = match (to, from) {
@@ -87,7 +87,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     };
     let mut reduction = None;
     if reducing {
-        let Some(name) = d.form.one_of(&["add", "min", "max", "inc", "dec", "and", "or", "xor"]) else {
+        let Some(name) = d.variant.one_of(&["add", "min", "max", "inc", "dec", "and", "or", "xor"]) else {
             return d.refuse("this reduction is unknown");
         };
         let element = if tensor { None } else { Some(d.ty()?) };
@@ -235,7 +235,7 @@ fn issue(t: &mut Turn<'_, '_>, b: &Bulk, lane: usize) -> Done {
             reduction,
             taken: None,
         };
-        flight::issue(t.grid, t.cluster, flight, t.warp.dependency_met)?;
+        flight::issue(t.grid, t.cluster, flight, t.warp.dependency_done)?;
     }
     Ok(())
 }
@@ -264,7 +264,8 @@ fn tensor_runs(map: &TensorMap, coordinates: &[i32], way: Way, place: SharedPlac
     Ok(runs.collect())
 }
 
-/// The type of a map's elements in a reduction; bits for the logical operations are the unsigned integers' own.
+/// The type of a map's elements in a reduction; bits for the logical operations are the unsigned integers'
+/// own.
 fn element_of(ty: DataType) -> Option<Type> {
     Some(match ty {
         DataType::U32 => Type::Unsigned(32),
@@ -307,7 +308,8 @@ pub(crate) fn commit(t: &mut Turn<'_, '_>, active: u32) -> Done<Flow> {
     Ok(Flow::Next)
 }
 
-/// `cp.async.bulk.wait_group`: with `.read` the sources are free afterwards, without it the data has been written.
+/// `cp.async.bulk.wait_group`: with `.read` the sources are free afterwards, without it the data has been
+/// written.
 pub(crate) fn wait(t: &mut Turn<'_, '_>, keep: u32, read: bool, active: u32) -> Done<Flow> {
     let groups = t.warp.bulk_groups;
     let id = t.warp.id;

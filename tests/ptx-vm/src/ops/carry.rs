@@ -1,4 +1,5 @@
-//! Sums and differences with a carry: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`. Source: PTX ISA 8.7, 9.7.2.
+//! Sums and differences with a carry: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`. Source: PTX ISA
+//! 8.7, 9.7.2.
 
 use super::Decoder;
 use crate::Error;
@@ -6,10 +7,10 @@ use crate::code::Op;
 use crate::registers::{Lanewise, Registers, Slots, map2};
 use crate::text::types::Type;
 
-/// `add.cc`, `addc`, `sub.cc`, `subc`, `madc` keep their carry beside the registers.
+/// `add.cc`, `addc`, `sub.cc`, `subc`, `madc` keep their carry next to the registers.
 pub(crate) fn carry(d: &mut Decoder<'_, '_>, ty: Type) -> Result<Op, Error> {
-    let set = d.form.take("cc");
-    let base = d.form.base;
+    let set = d.variant.take("cc");
+    let base = d.variant.base;
     let uses = base.ends_with('c') && base != "mad";
     macro_rules! with {
         ($t:ty, $set:expr, $uses:expr, $sub:expr) => {{
@@ -42,7 +43,7 @@ pub(crate) fn carry(d: &mut Decoder<'_, '_>, ty: Type) -> Result<Op, Error> {
                 ("sub", true, _) => with!($t, true, false, true),
                 ("subc", true, _) => with!($t, true, true, true),
                 ("subc", false, _) => with!($t, false, true, true),
-                _ => return d.refuse("this carry form is unknown"),
+                _ => return d.refuse("this carry variant is unknown"),
             }
         };
     }
@@ -61,16 +62,16 @@ pub(crate) fn carry(d: &mut Decoder<'_, '_>, ty: Type) -> Result<Op, Error> {
 
 /// `mad.cc`, `madc`: a product into a scratch register, then the addition with its carry.
 pub(crate) fn mad_carry(d: &mut Decoder<'_, '_>, part: &str, ty: Type) -> Result<Op, Error> {
-    let product = match super::integer::binary(if part == "hi" { "mul.hi" } else { "mul.lo" }, ty) {
+    let multiplied = match super::integer::binary(if part == "hi" { "mul.hi" } else { "mul.lo" }, ty) {
         Some(f) => f,
-        None => return d.refuse("this `madc` form is unknown"),
+        None => return d.refuse("this `madc` variant is unknown"),
     };
     d.count(4)?;
     let operands = d.operands;
     let (a, b) = (d.l.source(&operands[1], ty)?, d.l.source(&operands[2], ty)?);
     let scratch = d.l.scratch(ty.bits() > 32);
-    d.l.extra(d.guard, Op::Lanewise(product, [scratch, a, b, scratch]));
-    d.form.base = if d.form.base == "madc" { "addc" } else { "add" };
+    d.l.extra(d.guard, Op::Lanewise(multiplied, [scratch, a, b, scratch]));
+    d.variant.base = if d.variant.base == "madc" { "addc" } else { "add" };
     let (to, c) = (d.l.destination(&operands[0], ty)?, d.l.source(&operands[3], ty)?);
     let all = d.operands;
     d.operands = &all[..3];

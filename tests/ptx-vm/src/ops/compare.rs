@@ -185,12 +185,12 @@ pub(crate) fn setp(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu",
         "num", "nan",
     ];
-    let set = d.form.base == "set";
+    let set = d.variant.base == "set";
     let ty = d.ty()?;
     let to_type = if set { Some(d.ty()?) } else { None };
-    let Some(op) = d.form.one_of(&NAMES) else { return d.refuse("this comparison is unknown") };
-    let boolean = d.form.next(Boolean::parse);
-    let ftz = d.form.take("ftz");
+    let Some(op) = d.variant.one_of(&NAMES) else { return d.refuse("this comparison is unknown") };
+    let boolean = d.variant.next(Boolean::parse);
+    let ftz = d.variant.take("ftz");
     d.finish()?;
     d.count(if boolean.is_some() { 4 } else { 3 })?;
     let Some(holds) = comparison(op, ty, ftz) else {
@@ -262,7 +262,7 @@ pub(crate) struct Logic {
 pub(crate) fn logic(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     d.ty()?;
     d.finish()?;
-    let op = match d.form.base {
+    let op = match d.variant.base {
         "not" => Boolean::Not,
         "mov" => Boolean::Copy,
         name => match Boolean::parse(name) {
@@ -305,8 +305,8 @@ enum By {
 /// Decodes `selp` and `slct`.
 pub(crate) fn selp(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let last = d.ty()?;
-    let (ty, slct) = if d.form.base == "slct" { (d.ty()?, Some(last)) } else { (last, None) };
-    d.form.take("ftz");
+    let (ty, slct) = if d.variant.base == "slct" { (d.ty()?, Some(last)) } else { (last, None) };
+    d.variant.take("ftz");
     d.finish()?;
     d.count(4)?;
     let operands = d.operands;
@@ -341,9 +341,10 @@ pub(crate) fn select(r: &mut Registers, s: &Select, active: u32) -> Done<Flow> {
     Ok(Flow::Next)
 }
 
-/// `testp`: a property of one number. The property becomes 1 or 0 in a scratch register, which is compared with zero.
+/// `testp`: a property of one number. The property becomes 1 or 0 in a scratch register, which is compared
+/// with zero.
 pub(crate) fn testp(d: &mut Decoder<'_, '_>, ty: Type) -> Result<Op, Error> {
-    let Some(what) = d.form.one_of(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"])
+    let Some(what) = d.variant.one_of(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"])
     else {
         return d.refuse("this property is unknown");
     };

@@ -10,8 +10,8 @@ use crate::text::types::Type;
 
 /// Decodes the control instructions.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    d.form.take("uni");
-    Ok(match d.form.base {
+    d.variant.take("uni");
+    Ok(match d.variant.base {
         "bra" => {
             d.finish()?;
             d.count(1)?;
@@ -21,8 +21,8 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             }
         }
         "brx" => {
-            if !d.form.take("idx") {
-                return d.refuse("`brx.idx` is the only form");
+            if !d.variant.take("idx") {
+                return d.refuse("`brx.idx` is the only variant");
             }
             d.finish()?;
             d.count(2)?;
@@ -47,14 +47,15 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             d.finish()?;
             Op::Sleep
         }
-        "griddepcontrol" => match d.form.one_of(&["launch_dependents", "wait"]) {
+        "griddepcontrol" => match d.variant.one_of(&["launch_dependents", "wait"]) {
             Some("wait") => Op::GridWait,
             Some(_) => Op::Nop,
             None => return d.refuse("`griddepcontrol` has .launch_dependents and .wait"),
         },
         "setmaxnreg" => {
-            let known =
-                d.form.one_of(&["inc", "dec"]).is_some() && d.form.take("sync") && d.form.take("aligned");
+            let known = d.variant.one_of(&["inc", "dec"]).is_some()
+                && d.variant.take("sync")
+                && d.variant.take("aligned");
             d.ty()?;
             d.finish()?;
             let n = d.immediate(0)?;

@@ -40,13 +40,13 @@ fn fast(to: &str, from: &str, wide_to: bool, wide_from: bool, rounding: Option<&
 
 /// Decodes every `cvt`.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let parts: Vec<&str> = d.form.rest().to_vec();
+    let parts: Vec<&str> = d.variant.rest().to_vec();
     let [.., to, from] = parts[..] else { return d.refuse("`cvt` needs two types") };
-    if d.form.take("pack") {
+    if d.variant.take("pack") {
         return pack(d);
     }
-    d.form.take(from);
-    d.form.take(to);
+    d.variant.take(from);
+    d.variant.take(to);
     // Equal names are taken one by one.
     if matches!(to, "f16x2" | "bf16x2" | "e4m3x2" | "e5m2x2" | "tf32") || matches!(from, "e4m3x2" | "e5m2x2")
     {
@@ -59,15 +59,15 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         return d.refuse(format!("`.{to}.{from}`"));
     };
     let mut c = Conversion::new(source, target);
-    let rounding = d.form.one_of(&["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"]);
+    let rounding = d.variant.one_of(&["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"]);
     if let Some(r) = rounding {
         c.rounding = Rounding::parse(r).unwrap_or(Rounding::Even);
         c.integral = r.ends_with('i');
     }
-    c.ftz = d.form.take("ftz");
-    c.saturate = d.form.take("sat");
-    c.finite = d.form.take("satfinite");
-    c.relu = d.form.take("relu");
+    c.ftz = d.variant.take("ftz");
+    c.saturate = d.variant.take("sat");
+    c.finite = d.variant.take("satfinite");
+    c.relu = d.variant.take("relu");
     d.finish()?;
     d.count(2)?;
     let operands = d.operands;
@@ -94,8 +94,8 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 
 /// Packed types and tf32.
 fn special(d: &mut Decoder<'_, '_>, to: &str, from: &str) -> Result<Op, Error> {
-    let rounding = d.form.one_of(&["rna", "rn", "rz"]);
-    let (relu, satfinite) = (d.form.take("relu"), d.form.take("satfinite"));
+    let rounding = d.variant.one_of(&["rna", "rn", "rz"]);
+    let (relu, satfinite) = (d.variant.take("relu"), d.variant.take("satfinite"));
     let overflow = if satfinite { Overflow::Finite } else { Overflow::Infinity };
     let Some(mode) = rounding.and_then(Rounding::parse) else { return d.refuse("a rounding mode is needed") };
     let single = |x: u64| f32::from_bits(x as u32);
@@ -145,16 +145,17 @@ fn special(d: &mut Decoder<'_, '_>, to: &str, from: &str) -> Result<Op, Error> {
     }
 }
 
-/// `cvt.pack.sat.{u8,s8}.s32.b32 d, a, b, c` and its 16-bit form: two saturated integers below the bits of c.
+/// `cvt.pack.sat.{u8,s8}.s32.b32 d, a, b, c` and its 16-bit variant: two saturated integers below the bits of
+/// c.
 fn pack(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if !d.form.take("sat") {
+    if !d.variant.take("sat") {
         return d.refuse("`.sat` is missing");
     }
-    let parts: Vec<&str> = d.form.rest().to_vec();
+    let parts: Vec<&str> = d.variant.rest().to_vec();
     let Some(to) = parts.first().and_then(|t| Type::parse(t)) else { return d.refuse("a type is missing") };
     let with_c = parts.len() == 3;
     parts.iter().for_each(|p| {
-        d.form.take(p);
+        d.variant.take(p);
     });
     if parts.get(1) != Some(&"s32")
         || (with_c && parts[2] != "b32")

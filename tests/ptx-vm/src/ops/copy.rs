@@ -1,7 +1,7 @@
 //! `cp.async`: copies of 4, 8 or 16 bytes per lane, in groups. Source: PTX ISA 8.7, 9.7.9.25.3.
 //!
-//! The data moves when the lane waits for its group, not before: until then the destination is marked, and touching it is a
-//! missing wait.
+//! The data moves when the lane waits for its group, not before: until then the destination is marked, and
+//! touching it is a missing wait.
 
 use super::data::{addresses, aligned};
 use super::mbarrier;
@@ -30,34 +30,34 @@ pub(crate) struct CopyAsync {
 
 /// Decodes `cp.async` and its waits.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if !d.form.take("async") {
+    if !d.variant.take("async") {
         return d.refuse("this copy is unknown");
     }
-    if d.form.take("commit_group") {
+    if d.variant.take("commit_group") {
         d.finish()?;
         return Ok(Op::CopyCommit);
     }
-    if d.form.take("wait_all") {
+    if d.variant.take("wait_all") {
         d.finish()?;
         return Ok(Op::CopyWait(None));
     }
-    if d.form.take("wait_group") {
+    if d.variant.take("wait_group") {
         d.finish()?;
         return Ok(Op::CopyWait(Some(d.immediate(0)? as u32)));
     }
-    if d.form.take("mbarrier") {
-        d.form.take("arrive");
-        let counted = !d.form.take("noinc");
-        d.form.take("shared");
-        d.form.take("shared::cta");
-        d.form.take("b64");
+    if d.variant.take("mbarrier") {
+        d.variant.take("arrive");
+        let counted = !d.variant.take("noinc");
+        d.variant.take("shared");
+        d.variant.take("shared::cta");
+        d.variant.take("b64");
         d.finish()?;
         let (address, _) = d.l.address(d.operand(0)?)?;
         return Ok(Op::CopyArrive { address, counted });
     }
     let (_, policy) = super::data::hints(d);
-    let shared = d.form.take("shared") || d.form.take("shared::cta");
-    let global = d.form.take("global");
+    let shared = d.variant.take("shared") || d.variant.take("shared::cta");
+    let global = d.variant.take("global");
     d.finish()?;
     if !shared || !global {
         return d.refuse("`cp.async` copies from global to shared memory");
@@ -109,7 +109,7 @@ fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: 
     let place = t.cluster.place(t.warp.rank, to)?;
     let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
     if bytes > 0 {
-        if !t.warp.dependency_met {
+        if !t.warp.dependency_done {
             t.grid.not_pending(from, bytes.into())?;
         }
         let found = t.grid.locate(from, bytes.into(), false)?;

@@ -90,17 +90,17 @@ pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> (Order, bool) {
         ("release", Order::Release),
         ("acq_rel", Order::Both),
     ] {
-        if d.form.take(name) {
+        if d.variant.take(name) {
             order = value;
         }
     }
     for name in ["cta", "cluster", "gpu", "sys"] {
-        d.form.take(name);
+        d.variant.take(name);
     }
     for name in
         ["ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "L1::evict_normal", "L1::evict_unchanged"]
     {
-        d.form.take(name);
+        d.variant.take(name);
     }
     for name in [
         "L1::evict_first",
@@ -110,20 +110,20 @@ pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> (Order, bool) {
         "L2::evict_last",
         "L2::evict_normal",
     ] {
-        d.form.take(name);
+        d.variant.take(name);
     }
     for name in ["L2::64B", "L2::128B", "L2::256B"] {
-        d.form.take(name);
+        d.variant.take(name);
     }
-    (order, d.form.take("L2::cache_hint"))
+    (order, d.variant.take("L2::cache_hint"))
 }
 
 fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
     let ty = d.ty()?;
-    d.form.take("const::cta");
+    d.variant.take("const::cta");
     let (order, policy) = hints(d);
-    let mut space = d.form.next(parse).unwrap_or(Space::Generic);
-    let lanes = d.form.one_of(&["v2", "v4", "v8"]);
+    let mut space = d.variant.next(parse).unwrap_or(Space::Generic);
+    let lanes = d.variant.one_of(&["v2", "v4", "v8"]);
     d.finish()?;
     if ty == Type::Pred || ty.bits() == 128 {
         return d.refuse("this type cannot be loaded or stored");
@@ -178,12 +178,12 @@ pub(crate) fn store(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 
 /// Cache hints do nothing here; a policy register gets a value.
 pub(crate) fn hint(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if d.form.base == "createpolicy" {
+    if d.variant.base == "createpolicy" {
         let to = d.l.destination(d.operand(0)?, Type::Bits(64))?;
         let zero = d.l.constant(crate::code::Constant::Bits(0), true);
         return Ok(Op::Lanewise(super::integer::copy(true), [to, zero, zero, zero]));
     }
-    if d.form.take("tensormap") {
+    if d.variant.take("tensormap") {
         return Ok(Op::Nop);
     }
     d.l.address(d.operand(0)?)?;
@@ -226,7 +226,7 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
             fetch(t, a, space, address, lane, out)
         }
         Space::Global | Space::Const => {
-            if !t.grid.launch.pending.is_empty() && !t.warp.dependency_met {
+            if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
                 t.grid.not_pending(address, n as u64)?;
             }
             let found = t.grid.locate(address, n as u64, false)?;
@@ -304,7 +304,7 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
             put(t, a, space, address, lane, data)
         }
         Space::Global => {
-            if !t.grid.launch.pending.is_empty() && !t.warp.dependency_met {
+            if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
                 t.grid.not_pending(address, n as u64)?;
             }
             let found = t.grid.locate(address, n as u64, true)?;
@@ -366,7 +366,8 @@ pub(crate) fn acquire_shared(t: &mut Turn<'_, '_>, at: SharedPlace) {
     }
 }
 
-/// What a strong write of that order publishes: everything (release), or what the last fence covered (relaxed).
+/// What a strong write of that order publishes: everything (release), or what the last fence covered
+/// (relaxed).
 fn published(warp: &crate::run::Warp, order: Order) -> Option<&crate::memory::clock::Clock> {
     match order {
         Order::Release | Order::Both => Some(&warp.clock),
@@ -443,7 +444,7 @@ pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Do
 
 /// Decodes `mov`: copies, packs, unpacks, clocks.
 pub(crate) fn mov(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if d.form.rest().last() == Some(&"pred") {
+    if d.variant.rest().last() == Some(&"pred") {
         return super::compare::logic(d);
     }
     let ty = d.ty()?;

@@ -1,7 +1,8 @@
 //! f32 and f64 arithmetic. Source: PTX ISA 8.7, 9.7.3.
 //!
-//! Round to nearest without modifiers runs in loops over rows; other rounding modes, `.ftz` and `.sat` go through the exact
-//! arithmetic of [`crate::number`]. Results that are NaN are the canonical one, as on the hardware.
+//! Round to nearest without modifiers runs in loops over rows; other rounding modes, `.ftz` and `.sat` go
+//! through the exact arithmetic of [`crate::number`]. Results that are NaN are the canonical one, as on the
+//! hardware.
 
 use super::general::general;
 use super::{Decoder, approx};
@@ -66,7 +67,7 @@ fn fused_rows(a: &[f32; 32], b: &[f32; 32], c: &[f32; 32], d: &mut [f32; 32]) {
     }
 }
 
-/// The fast form of an opcode, rounding to nearest.
+/// The fast variant of an opcode, rounding to nearest.
 fn fast(base: &str, ty: Type) -> Option<Lanewise> {
     Some(match (base, ty) {
         ("add", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { clean(a + b) }),
@@ -132,12 +133,12 @@ fn exactly(base: &'static str, ty: Type) -> Option<Rounded> {
 /// Decodes every f32 and f64 opcode that is not an approximation.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    if d.form.rest().iter().any(|p| *p == "approx" || *p == "full") {
+    if d.variant.rest().iter().any(|p| *p == "approx" || *p == "full") {
         return approx::decode(d, ty);
     }
-    let rounding = d.form.next(Rounding::parse);
-    let (ftz, sat) = (d.form.take("ftz"), d.form.take("sat"));
-    let base = match d.form.base {
+    let rounding = d.variant.next(Rounding::parse);
+    let (ftz, sat) = (d.variant.take("ftz"), d.variant.take("sat"));
+    let base = match d.variant.base {
         "mad" => "fma",
         "add" => "add",
         "sub" => "sub",
@@ -181,10 +182,10 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     if rounding == Rounding::Even && !ftz && !sat {
         return match fast(base, ty) {
             Some(f) => d.lanewise(f, ty, &sources),
-            None => d.refuse("this form is unknown"),
+            None => d.refuse("this variant is unknown"),
         };
     }
-    let Some(f) = exactly(base, ty) else { return d.refuse("this form is unknown") };
+    let Some(f) = exactly(base, ty) else { return d.refuse("this variant is unknown") };
     general(d, ty, &sources, move |a, b, c| {
         if !ftz && !sat {
             return f(rounding, a, b, c);
@@ -199,14 +200,14 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 }
 
 fn extremum(d: &mut Decoder<'_, '_>, max: bool, ty: Type, ftz: bool) -> Result<Op, Error> {
-    let nan = d.form.take("NaN");
-    let xorsign = d.form.take("xorsign");
-    if xorsign && !d.form.take("abs") {
+    let nan = d.variant.take("NaN");
+    let xorsign = d.variant.take("xorsign");
+    if xorsign && !d.variant.take("abs") {
         return d.refuse("`.xorsign` goes with `.abs`");
     }
     if !nan && !xorsign && !ftz && ty == Type::F32 && d.operands.len() == 3 {
         let Some(f) = fast(if max { "max" } else { "min" }, ty) else {
-            return d.refuse("this form is unknown");
+            return d.refuse("this variant is unknown");
         };
         return d.lanewise(f, ty, &[ty, ty]);
     }

@@ -1,5 +1,5 @@
-//! Lane-wise instructions in forms too rare for a loop of their own: a function of up to three register contents, called
-//! for every active lane.
+//! Lane-wise instructions in variants too rare for a loop of their own: a function of up to three register
+//! contents, called for every active lane.
 
 use std::fmt;
 use std::sync::Arc;

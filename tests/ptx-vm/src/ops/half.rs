@@ -65,7 +65,8 @@ fn element<H: Half>(base: &str, how: Extremum, around: Around, a: u16, b: u16, c
     if around.relu { half::relu::<H>(out) } else { out }
 }
 
-/// `ex2.approx` and `tanh.approx` of one element; the documented errors are PTX ISA 8.7, 9.7.4.9 and 9.7.4.10.
+/// `ex2.approx` and `tanh.approx` of one element; the documented errors are PTX ISA 8.7, 9.7.4.9 and
+/// 9.7.4.10.
 fn approximate<H: Half>(a: u16, tanh: bool, ftz: bool, worst: bool) -> u16 {
     let x = f64::from(H::widen(flush16::<H>(a, ftz)));
     let exact = if tanh { x.tanh() } else { x.exp2() };
@@ -118,7 +119,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
     let binary16 = matches!(ty, Type::F16 | Type::F16x2);
     let pair = matches!(ty, Type::F16x2 | Type::Bf16x2);
-    let base: &'static str = match d.form.base {
+    let base: &'static str = match d.variant.base {
         "add" => "add",
         "sub" => "sub",
         "mul" => "mul",
@@ -131,16 +132,17 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         "tanh" => "tanh",
         _ => return d.refuse("this opcode is unknown for 16-bit floats"),
     };
-    if matches!(base, "ex2" | "tanh") && !d.form.take("approx") {
+    if matches!(base, "ex2" | "tanh") && !d.variant.take("approx") {
         return d.refuse("`.approx` is missing");
     }
-    if !d.form.take("rn") && base == "fma" {
+    if !d.variant.take("rn") && base == "fma" {
         return d.refuse("`fma` needs .rn");
     }
-    let around = Around { ftz: d.form.take("ftz"), sat: d.form.take("sat"), relu: d.form.take("relu") };
-    let nan = d.form.take("NaN");
-    let xorsign = d.form.take("xorsign");
-    if xorsign && !d.form.take("abs") {
+    let around =
+        Around { ftz: d.variant.take("ftz"), sat: d.variant.take("sat"), relu: d.variant.take("relu") };
+    let nan = d.variant.take("NaN");
+    let xorsign = d.variant.take("xorsign");
+    if xorsign && !d.variant.take("abs") {
         return d.refuse("`.xorsign` goes with `.abs`");
     }
     let how = Extremum { max: base == "max", nan, xorsign };

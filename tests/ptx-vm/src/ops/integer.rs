@@ -228,7 +228,8 @@ fn mul24(high: bool, signed: bool) -> Lanewise {
 }
 
 fn bfe(ty: Type) -> Option<Lanewise> {
-    // The field is read bit by bit as the manual defines it: beyond the top it repeats the sign (signed) or zero.
+    // The field is read bit by bit as the manual defines it: beyond the top it repeats the sign (signed) or
+    // zero.
     fn field(a: u64, top: u32, pos: u32, len: u32, signed: bool) -> u64 {
         let (pos, len) = (pos & 0xff, len & 0xff);
         let bits = top + 1;
@@ -324,7 +325,7 @@ fn prmt(mode: Option<&str>) -> Option<Lanewise> {
 
 /// `lop3`: the table is a literal, folded into a row of its eight bits.
 fn lop3(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if d.form.take("or") || d.form.take("and") {
+    if d.variant.take("or") || d.variant.take("and") {
         return d.refuse("`lop3` with a predicate result");
     }
     d.finish()?;
@@ -352,7 +353,7 @@ fn lop3(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     Ok(Op::Lanewise(join, [to, low, high, c]))
 }
 
-/// Saturating 32-bit forms.
+/// Saturating 32-bit variants.
 fn saturating(name: &str) -> Option<Lanewise> {
     Some(match name {
         "add" => lanes!(|a: i32, b: i32| -> i32 { a.saturating_add(b) }),
@@ -363,42 +364,42 @@ fn saturating(name: &str) -> Option<Lanewise> {
 
 /// Decodes `prmt.b32{.mode}`: the mode stands behind the type.
 pub(crate) fn permute(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let mode = d.form.one_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"]);
+    let mode = d.variant.one_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"]);
     let b32 = d.ty()?;
     match prmt(mode) {
         Some(f) if b32 == Type::Bits(32) => d.lanewise(f, b32, &[b32, b32, U32]),
-        _ => d.refuse("this form is unknown"),
+        _ => d.refuse("this variant is unknown"),
     }
 }
 
 /// Decodes every integer opcode.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    let base = d.form.base;
+    let base = d.variant.base;
     let found = match base {
-        "add" | "sub" if d.form.rest().contains(&"cc") => return carry(d, ty),
+        "add" | "sub" if d.variant.rest().contains(&"cc") => return carry(d, ty),
         "addc" | "subc" => return carry(d, ty),
-        "add" | "sub" if d.form.take("sat") && ty == Type::Signed(32) => saturating(base),
+        "add" | "sub" if d.variant.take("sat") && ty == Type::Signed(32) => saturating(base),
         "add" | "sub" | "min" | "max" | "div" | "rem" | "and" | "or" | "xor" => binary(base, ty),
-        "mul" if d.form.take("wide") => {
+        "mul" if d.variant.take("wide") => {
             let wide =
                 if ty.is_signed() { Type::Signed(ty.bits() * 2) } else { Type::Unsigned(ty.bits() * 2) };
             return match mul_wide(ty) {
                 Some(f) => d.lanewise(f, wide, &[ty, ty]),
-                None => d.refuse("this `mul.wide` form is unknown"),
+                None => d.refuse("this `mul.wide` variant is unknown"),
             };
         }
-        "mul" => match d.form.one_of(&["lo", "hi"]) {
+        "mul" => match d.variant.one_of(&["lo", "hi"]) {
             Some("hi") => binary("mul.hi", ty),
             Some(_) => binary("mul.lo", ty),
             None => None,
         },
-        "mul24" => d.form.one_of(&["lo", "hi"]).map(|part| mul24(part == "hi", ty.is_signed())),
+        "mul24" => d.variant.one_of(&["lo", "hi"]).map(|part| mul24(part == "hi", ty.is_signed())),
         "mad" | "madc" => {
-            let Some(part) = d.form.one_of(&["lo", "hi", "wide"]) else {
+            let Some(part) = d.variant.one_of(&["lo", "hi", "wide"]) else {
                 return d.refuse("`mad` needs .lo, .hi or .wide");
             };
-            if base == "madc" || d.form.rest().contains(&"cc") {
+            if base == "madc" || d.variant.rest().contains(&"cc") {
                 return mad_carry(d, part, ty);
             }
             let c = match (part, ty) {
@@ -408,18 +409,18 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             };
             return match mad(part, ty) {
                 Some(f) => d.lanewise(f, c, &[ty, ty, c]),
-                None => d.refuse("this `mad` form is unknown"),
+                None => d.refuse("this `mad` variant is unknown"),
             };
         }
         "shl" | "shr" => {
             return match shift(base == "shl", ty) {
                 Some(f) => d.lanewise(f, ty, &[ty, U32]),
-                None => d.refuse("this shift form is unknown"),
+                None => d.refuse("this shift variant is unknown"),
             };
         }
         "shf" => {
-            let left = d.form.one_of(&["l", "r"]);
-            let mode = d.form.one_of(&["clamp", "wrap"]);
+            let left = d.variant.one_of(&["l", "r"]);
+            let mode = d.variant.one_of(&["clamp", "wrap"]);
             return match (left, mode) {
                 (Some(l), Some(m)) => d.lanewise(funnel(l == "l", m == "clamp"), ty, &[ty, ty, U32]),
                 _ => d.refuse("`shf` needs .l or .r and .clamp or .wrap"),
@@ -428,26 +429,26 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         "not" | "neg" | "abs" | "cnot" | "brev" => {
             return match unary(base, ty) {
                 Some(f) => d.lanewise(f, ty, &[ty]),
-                None => d.refuse("this form is unknown"),
+                None => d.refuse("this variant is unknown"),
             };
         }
         "popc" | "clz" => {
             return match unary(base, ty) {
                 Some(f) => d.lanewise(f, U32, &[ty]),
-                None => d.refuse("this form is unknown"),
+                None => d.refuse("this variant is unknown"),
             };
         }
         "bfind" => {
-            let shift = d.form.take("shiftamt");
+            let shift = d.variant.take("shiftamt");
             return match bfind(ty, shift) {
                 Some(f) => d.lanewise(f, U32, &[ty]),
-                None => d.refuse("this form is unknown"),
+                None => d.refuse("this variant is unknown"),
             };
         }
         "bfe" => {
             return match bfe(ty) {
                 Some(f) => d.lanewise(f, ty, &[ty, U32, U32]),
-                None => d.refuse("this form is unknown"),
+                None => d.refuse("this variant is unknown"),
             };
         }
         "bfi" => return bfi(d, ty),
@@ -470,7 +471,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             _ => None,
         },
         "bmsk" => {
-            let clamp = match d.form.one_of(&["clamp", "wrap"]) {
+            let clamp = match d.variant.one_of(&["clamp", "wrap"]) {
                 Some(m) => m == "clamp",
                 None => return d.refuse("`bmsk` needs .clamp or .wrap"),
             };

@@ -1,5 +1,5 @@
-//! `ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`. The arithmetic is in [`crate::matrix`]; here are the operands and the
-//! memory. Source: PTX ISA 8.7, 9.7.14.
+//! `ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`. The arithmetic is in [`crate::matrix`]; here are the
+//! operands and the memory. Source: PTX ISA 8.7, 9.7.14.
 
 use super::data::{addresses, aligned};
 use super::space::parse;
@@ -28,13 +28,14 @@ pub(crate) struct MatrixAccess {
 /// Decodes `ldmatrix`, `stmatrix` and `movmatrix`.
 pub(crate) fn access(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    let plain = d.form.take("sync") && d.form.take("aligned") && d.form.take("m8n8") && ty == Type::Bits(16);
-    let transpose = d.form.take("trans");
+    let plain =
+        d.variant.take("sync") && d.variant.take("aligned") && d.variant.take("m8n8") && ty == Type::Bits(16);
+    let transpose = d.variant.take("trans");
     if !plain {
         return d.refuse("only .sync.aligned.m8n8 of .b16");
     }
     let b32 = Type::Bits(32);
-    if d.form.base == "movmatrix" {
+    if d.variant.base == "movmatrix" {
         d.finish()?;
         d.count(2)?;
         if !transpose {
@@ -45,13 +46,13 @@ pub(crate) fn access(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             a: d.l.source(d.operand(1)?, b32)?,
         });
     }
-    let Some(count) = d.form.one_of(&["x1", "x2", "x4"]) else {
+    let Some(count) = d.variant.one_of(&["x1", "x2", "x4"]) else {
         return d.refuse("`.x1`, `.x2` or `.x4` is missing");
     };
-    let space = d.form.next(parse);
+    let space = d.variant.next(parse);
     d.finish()?;
     d.count(2)?;
-    let load = d.form.base == "ldmatrix";
+    let load = d.variant.base == "ldmatrix";
     let (value, at) = if load { (0, 1) } else { (1, 0) };
     let operands = d.operands;
     let registers =
@@ -118,7 +119,8 @@ pub(crate) fn load(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: u
             Some(offsets) => t.cluster.read_lines(t.warp.rank, &offsets, &mut tile, &me, t.grid.options),
             None => 0,
         };
-        // Rows in other blocks, words with histories of their own, and faults, which are found again and explained.
+        // Rows in other blocks, words with histories of their own, and faults, which are found again and
+        // explained.
         for (r, bytes) in tile.iter_mut().enumerate().skip(read) {
             let (place, lane) = row_at(t.cluster, t.warp.rank, m, &at, i, r)?;
             let start =
@@ -162,7 +164,7 @@ pub(crate) fn transpose(t: &mut Turn<'_, '_>, d: Slot, a: Slot, active: u32, gro
 
 /// `mma.sync`.
 #[derive(Debug, Clone)]
-pub(crate) struct Product {
+pub(crate) struct WarpMma {
     mma: Mma,
     d: Vec<Slot>,
     a: Vec<Slot>,
@@ -172,7 +174,7 @@ pub(crate) struct Product {
 
 /// Decodes `mma.sync`.
 pub(crate) fn mma(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let mma = match Mma::parse(d.form.rest()) {
+    let mma = match Mma::parse(d.variant.rest()) {
         Ok(mma) => mma,
         Err(what) => return d.refuse(what),
     };
@@ -191,11 +193,11 @@ pub(crate) fn mma(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     if to.len() != nc || c.len() != nc || a.len() != na || b.len() != nb {
         return d.refuse(format!("the shape takes {na} registers for a, {nb} for b and {nc} for c and d"));
     }
-    Ok(Op::Mma(Box::new(Product { mma, d: to, a, b, c })))
+    Ok(Op::Mma(Box::new(WarpMma { mma, d: to, a, b, c })))
 }
 
 /// Executes `mma.sync`.
-pub(crate) fn product(t: &mut Turn<'_, '_>, p: &Product, active: u32, group: u32) -> Done<Flow> {
+pub(crate) fn mma_warp(t: &mut Turn<'_, '_>, p: &WarpMma, active: u32, group: u32) -> Done<Flow> {
     if !together(t, active, group)? {
         return Ok(Flow::Missing);
     }

@@ -1,8 +1,8 @@
 //! `mbarrier`: arrivals, transaction bytes, phases. Source: PTX ISA 8.7, 9.7.13.15.
 //!
-//! The state lives beside the shared memory, whose bytes are marked: a plain write over them is a fault, and so is any
-//! operation on bytes that are no mbarrier. A phase completes when its arrivals and its bytes are all there; whoever sees it
-//! complete is ordered after everything that arrived.
+//! The state lives next to the shared memory, whose bytes are marked: a plain write over them is a fault, and
+//! so is any operation on bytes that are no mbarrier. A phase completes when its arrivals and its bytes are
+//! all there; whoever sees it complete is ordered after everything that arrived.
 
 use super::data::{addresses, aligned};
 use super::space::{parse, resolve};
@@ -80,14 +80,14 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         "try_wait",
         "pending_count",
     ];
-    let Some(name) = d.form.next(|p| names.iter().copied().find(|n| *n == p)) else {
+    let Some(name) = d.variant.next(|p| names.iter().copied().find(|n| *n == p)) else {
         return d.refuse("this mbarrier operation is unknown");
     };
-    let expect = d.form.take("expect_tx");
-    d.form.take("noComplete");
-    let parity = d.form.take("parity");
+    let expect = d.variant.take("expect_tx");
+    d.variant.take("noComplete");
+    let parity = d.variant.take("parity");
     let (order, _) = super::data::hints(d);
-    let space = d.form.next(parse);
+    let space = d.variant.next(parse);
     d.finish()?;
     let action = match name {
         "init" => Action::Init,

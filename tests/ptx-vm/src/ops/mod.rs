@@ -1,6 +1,7 @@
 //! The instructions: one file per group, each with what it accepts (decoding) and what it does (execution).
 //!
-//! Decoding is strict: every part of an opcode must be understood, and what is left over is an error that names it.
+//! Decoding is strict: every part of an opcode must be understood, and what is left over is an error that
+//! names it.
 
 pub(crate) mod approx;
 pub(crate) mod atomic;
@@ -33,15 +34,15 @@ use crate::text::syntax::{Instruction, Operand};
 use crate::text::types::Type;
 
 /// An opcode's parts, taken one by one.
-pub(crate) struct Form<'a> {
+pub(crate) struct Variant<'a> {
     pub(crate) base: &'a str,
     parts: Vec<&'a str>,
 }
 
-impl<'a> Form<'a> {
+impl<'a> Variant<'a> {
     pub(crate) fn new(opcode: &'a str) -> Self {
         let mut parts = opcode.split('.');
-        Form { base: parts.next().unwrap_or_default(), parts: parts.collect() }
+        Variant { base: parts.next().unwrap_or_default(), parts: parts.collect() }
     }
 
     /// Takes a part if it is there.
@@ -81,7 +82,7 @@ impl<'a> Form<'a> {
 /// What decoding works with.
 pub(crate) struct Decoder<'l, 'a> {
     pub(crate) l: &'l mut Lowering<'a>,
-    pub(crate) form: Form<'a>,
+    pub(crate) variant: Variant<'a>,
     pub(crate) operands: &'a [Operand],
     pub(crate) guard: Option<Test>,
 }
@@ -108,7 +109,7 @@ impl<'a> Decoder<'_, 'a> {
     }
 
     pub(crate) fn ty(&mut self) -> Result<Type, Error> {
-        match self.form.last_type() {
+        match self.variant.last_type() {
             Some(ty) => Ok(ty),
             None => self.refuse("the opcode does not end in a type this machine knows"),
         }
@@ -124,7 +125,7 @@ impl<'a> Decoder<'_, 'a> {
 
     /// The opcode is understood when nothing is left of it.
     pub(crate) fn finish(&self) -> Result<(), Error> {
-        match self.form.rest() {
+        match self.variant.rest() {
             [] => Ok(()),
             rest => self.refuse(format!("`.{}` is unknown here", rest.join("."))),
         }
@@ -153,9 +154,9 @@ impl<'a> Decoder<'_, 'a> {
 
 /// Turns an instruction of the text into one of the machine.
 pub(crate) fn decode<'a>(l: &mut Lowering<'a>, i: &'a Instruction, guard: Option<Test>) -> Result<Op, Error> {
-    let form = Form::new(&i.opcode);
-    let base = form.base;
-    let mut d = Decoder { l, form, operands: &i.operands, guard };
+    let variant = Variant::new(&i.opcode);
+    let base = variant.base;
+    let mut d = Decoder { l, variant, operands: &i.operands, guard };
     match base {
         "ld" | "ldu" => data::load(&mut d),
         "st" => data::store(&mut d),
@@ -180,7 +181,7 @@ pub(crate) fn decode<'a>(l: &mut Lowering<'a>, i: &'a Instruction, guard: Option
         "membar" | "fence" => atomic::fence(&mut d),
         "bar" | "barrier" => barrier::decode(&mut d),
         "mbarrier" => mbarrier::decode(&mut d),
-        "cp" if d.form.rest().contains(&"bulk") => bulk::decode(&mut d),
+        "cp" if d.variant.rest().contains(&"bulk") => bulk::decode(&mut d),
         "cp" => copy::decode(&mut d),
         "ldmatrix" | "stmatrix" | "movmatrix" => matrix::access(&mut d),
         "mma" => matrix::mma(&mut d),
@@ -194,7 +195,7 @@ pub(crate) fn decode<'a>(l: &mut Lowering<'a>, i: &'a Instruction, guard: Option
 
 /// Arithmetic and logic, by type.
 fn arithmetic(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let ty = d.form.rest().last().and_then(|t| Type::parse(t));
+    let ty = d.variant.rest().last().and_then(|t| Type::parse(t));
     match ty {
         Some(Type::Pred) => compare::logic(d),
         Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
@@ -204,7 +205,8 @@ fn arithmetic(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     }
 }
 
-/// Executes an instruction other than a lane-wise one. `active` are the lanes whose guard holds, `group` all that stand here.
+/// Executes an instruction other than a lane-wise one. `active` are the lanes whose guard holds, `group` all
+/// that stand here.
 pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) -> Done<Flow> {
     match op {
         // Control and collectives first: they matter even when no lane is active.
@@ -263,13 +265,13 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::LoadMatrix(m) => matrix::load(t, m, active, group),
         Op::StoreMatrix(m) => matrix::store(t, m, active, group),
         Op::MoveMatrix { d, a } => matrix::transpose(t, *d, *a, active, group),
-        Op::Mma(m) => matrix::product(t, m, active, group),
+        Op::Mma(m) => matrix::mma_warp(t, m, active, group),
         Op::Wgmma(w) => wgmma::execute(t, w, active, group),
         Op::WgmmaFence => {
             t.warp.unfenced.clear();
             Ok(Flow::Next)
         }
-        Op::IntoProduct(f, slots) => {
+        Op::IntoMma(f, slots) => {
             if active != 0 {
                 f(&mut t.warp.registers, slots, active);
                 t.warp.unfenced.insert(slots[0]);
@@ -279,7 +281,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::WgmmaCommit => wgmma::commit(t, active, group),
         Op::WgmmaWait(keep) => wgmma::wait(t, *keep, active, group),
         Op::GridWait => {
-            t.warp.dependency_met = true;
+            t.warp.dependency_done = true;
             Ok(Flow::Next)
         }
     }

@@ -63,10 +63,11 @@ impl Reduction {
         self.ty.bytes()
     }
 
-    /// The new value from the old one and the operands (`c` only for compare and swap, which is `old == b ? c : old`).
+    /// The new value from the old one and the operands (`c` only for compare and swap, which is
+    /// `old == b ? c : old`).
     pub(crate) fn apply(self, old: u64, b: u64, c: u64) -> u64 {
         let word = self.ty.bits() == 32;
-        let cut = |x: u64| if word { x & 0xffff_ffff } else { x };
+        let truncated = |x: u64| if word { x & 0xffff_ffff } else { x };
         match self.what {
             What::And => old & b,
             What::Or => old | b,
@@ -100,7 +101,7 @@ impl Reduction {
                 Type::Bf16 => half::add::<Brain16>(old as u16, b as u16).into(),
                 Type::F16x2 => half::pair2(old as u32, b as u32, half::add::<Binary16>).into(),
                 Type::Bf16x2 => half::pair2(old as u32, b as u32, half::add::<Brain16>).into(),
-                _ => cut(old.wrapping_add(b)),
+                _ => truncated(old.wrapping_add(b)),
             },
             What::Min | What::Max => self.extremum(old, b, self.what == What::Max),
         }

@@ -24,8 +24,8 @@ pub(crate) fn parse(part: &str) -> Option<Space> {
 /// Decodes `cvta.space` and `cvta.to.space`.
 pub(crate) fn cvta(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    let to = d.form.take("to");
-    let Some(space) = d.form.next(parse) else { return d.refuse("a space is missing") };
+    let to = d.variant.take("to");
+    let Some(space) = d.variant.next(parse) else { return d.refuse("a space is missing") };
     if ty.bits() != 64 {
         return d.refuse("addresses have 64 bits");
     }
@@ -55,7 +55,7 @@ pub(crate) struct MapShared {
 /// Decodes `mapa`.
 pub(crate) fn mapa(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    let window = if d.form.take("shared::cluster") { 0 } else { SHARED_WINDOW };
+    let window = if d.variant.take("shared::cluster") { 0 } else { SHARED_WINDOW };
     d.finish()?;
     d.count(3)?;
     let operands = d.operands;
@@ -67,7 +67,7 @@ pub(crate) fn mapa(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 /// Decodes `getctarank`.
 pub(crate) fn rank(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    let window = if d.form.take("shared::cluster") { 0 } else { SHARED_WINDOW };
+    let window = if d.variant.take("shared::cluster") { 0 } else { SHARED_WINDOW };
     d.finish()?;
     d.count(2)?;
     let to = d.l.destination(d.operand(0)?, Type::Unsigned(32))?;
@@ -114,14 +114,15 @@ pub(crate) fn resolve(address: u64) -> (Space, u64) {
 
 /// Decodes `isspacep`.
 pub(crate) fn isspacep(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let Some(space) = d.form.next(parse) else { return d.refuse("a space is missing") };
+    let Some(space) = d.variant.next(parse) else { return d.refuse("a space is missing") };
     d.finish()?;
     d.count(2)?;
     let operands: &[Operand] = d.operands;
     Ok(Op::IsSpace { p: d.l.pred(&operands[0])?, a: d.l.source(&operands[1], Type::Unsigned(64))?, space })
 }
 
-/// Executes `isspacep`. Constant memory lies among the global addresses and is told apart by its allocation.
+/// Executes `isspacep`. Constant memory lies among the global addresses and is distinguished by its
+/// allocation.
 pub(crate) fn is_space(t: &mut Turn<'_, '_>, p: Pred, a: Slot, space: Space, active: u32) -> Done<Flow> {
     let mut m = 0;
     for lane in lanes_of(active) {

@@ -54,7 +54,7 @@ pub(crate) fn dot(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             }
         };
     }
-    let f = match (d.form.base, d.form.one_of(&["lo", "hi"])) {
+    let f = match (d.variant.base, d.variant.one_of(&["lo", "hi"])) {
         ("dp4a", None) => four(a.is_signed(), b.is_signed()),
         ("dp2a", Some("hi")) => two!(true),
         ("dp2a", Some(_)) => two!(false),

@@ -1,7 +1,9 @@
-//! Instructions that the lanes of a warp execute together: `shfl`, `vote`, `match`, `redux`, `activemask`, `elect`,
+//! Instructions that the lanes of a warp execute together: `shfl`, `vote`, `match`, `redux`, `activemask`,
+//! `elect`,
 //! `bar.warp.sync`. Source: PTX ISA 8.7, 9.7.9 and 9.7.13.
 //!
-//! Each names the lanes it is for. A lane that calls but is not named, or is named and cannot come, is the fault
+//! Each names the lanes it is for. A lane that calls but is not named, or is named and cannot come, is the
+//! fault
 //! *divergence*; named lanes that are elsewhere are waited for; lanes that have ended are not.
 
 use super::reduce::{Reduction, What};
@@ -112,10 +114,10 @@ const FOREIGN: u32 = 0x7fba_dbad;
 /// Decodes `shfl.sync`.
 pub(crate) fn shuffle(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     d.ty()?;
-    if !d.form.take("sync") {
+    if !d.variant.take("sync") {
         return d.refuse("`.sync` is missing");
     }
-    let mode = match d.form.one_of(&["up", "down", "bfly", "idx"]) {
+    let mode = match d.variant.one_of(&["up", "down", "bfly", "idx"]) {
         Some("up") => Mode::Up,
         Some("down") => Mode::Down,
         Some("bfly") => Mode::Butterfly,
@@ -191,10 +193,10 @@ pub(crate) struct Vote {
 /// Decodes `vote.sync`.
 pub(crate) fn vote(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    if !d.form.take("sync") {
+    if !d.variant.take("sync") {
         return d.refuse("`.sync` is missing");
     }
-    let poll = match d.form.one_of(&["all", "any", "uni", "ballot"]) {
+    let poll = match d.variant.one_of(&["all", "any", "uni", "ballot"]) {
         Some("all") => Poll::All,
         Some("any") => Poll::Any,
         Some("uni") => Poll::Uniform,
@@ -253,8 +255,8 @@ pub(crate) struct Match {
 /// Decodes `match.any.sync` and `match.all.sync`.
 pub(crate) fn matching(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    let all = d.form.one_of(&["all", "any"]);
-    if !d.form.take("sync") || all.is_none() {
+    let all = d.variant.one_of(&["all", "any"]);
+    if !d.variant.take("sync") || all.is_none() {
         return d.refuse("`match` needs .any or .all and .sync");
     }
     d.finish()?;
@@ -307,12 +309,12 @@ pub(crate) struct Redux {
 /// Decodes `redux.sync`.
 pub(crate) fn redux(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let ty = d.ty()?;
-    if !d.form.take("sync") {
+    if !d.variant.take("sync") {
         return d.refuse("`.sync` is missing");
     }
-    let abs = d.form.take("abs");
-    d.form.take("NaN");
-    let Some(name) = d.form.one_of(&["add", "min", "max", "and", "or", "xor"]) else {
+    let abs = d.variant.take("abs");
+    d.variant.take("NaN");
+    let Some(name) = d.variant.one_of(&["add", "min", "max", "and", "or", "xor"]) else {
         return d.refuse("this reduction is unknown");
     };
     let Some(reduction) =
@@ -353,7 +355,7 @@ pub(crate) fn activemask(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 
 /// Decodes `elect.sync d|p, mask`.
 pub(crate) fn elect(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    if !d.form.take("sync") {
+    if !d.variant.take("sync") {
         return d.refuse("`.sync` is missing");
     }
     d.finish()?;

@@ -1,13 +1,15 @@
-//! `wgmma`: asynchronous products of four warps. The arithmetic is in [`crate::matrix`]. Source: PTX ISA 8.7, 9.7.15.
+//! `wgmma`: asynchronous matmuls of four warps. The arithmetic is in [`crate::matrix`]. Source: PTX ISA 8.7,
+//! 9.7.15.
 //!
-//! An issued product is only noted, and its operands in shared memory are marked as being read. It is carried out when all
-//! four warps of the group wait for it: accumulators read before that are still the old ones, and shared memory overwritten
-//! before that is a missing wait.
+//! An issued matmul is only noted, and its operands in shared memory are marked as being read. It is carried
+//! out when all four warps of the group wait for it: accumulators read before that are still the old ones,
+//! and shared memory overwritten before that is a missing wait.
 //!
-//! Who reads, in the eyes of the race checks, is a party of its own per warp group, beyond the warps and the copy engine; it
-//! counts groups of products. The bytes must have been written in an order that the issuing warps know of, and a later writer
-//! must have been ordered after any one of the four warps, once it has waited. The first warp checks every byte, the others the
-//! corners of the operands: whoever has not waited for a copy has not waited for any of it.
+//! Who reads, in the eyes of the race checks, is a party of its own per warp group, beyond the warps and the
+//! copy engine; it counts groups of matmuls. The bytes must have been written in an order that the issuing
+//! warps know of, and a later writer must have been ordered after any one of the four warps, once it has
+//! waited. The first warp checks every byte, the others the corners of the operands: whoever has not waited
+//! for a copy has not waited for any of it.
 
 use super::warp::aligned as together;
 use super::{Decoder, Done, Flow};
@@ -46,7 +48,7 @@ impl Wgmma {
     }
 }
 
-/// A product that has been issued by a warp.
+/// A matmul that has been issued by a warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Pending {
     spec: Spec,
@@ -68,11 +70,11 @@ impl Pending {
 /// Decodes the `wgmma` instructions.
 pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     for part in ["sync", "aligned"] {
-        if !d.form.take(part) {
+        if !d.variant.take(part) {
             return d.refuse(format!("`.{part}` is missing"));
         }
     }
-    match d.form.one_of(&["fence", "commit_group", "wait_group"]) {
+    match d.variant.one_of(&["fence", "commit_group", "wait_group"]) {
         None => {}
         Some("wait_group") => {
             d.finish()?;
@@ -89,7 +91,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             return Ok(if what == "fence" { Op::WgmmaFence } else { Op::WgmmaCommit });
         }
     }
-    let mut spec = match Spec::parse(d.form.rest()) {
+    let mut spec = match Spec::parse(d.variant.rest()) {
         Ok(spec) => spec,
         Err(what) => return d.refuse(what),
     };
@@ -152,7 +154,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, w: &Wgmma, active: u32, group: u32) 
         ));
     }
     if !t.warp.unfenced.is_empty() && w.registers().iter().any(|slot| t.warp.unfenced.contains(slot)) {
-        let detail = "registers of the product were written after the last `wgmma.fence`";
+        let detail = "registers of the wgmma were written after the last `wgmma.fence`";
         return Err(Stop::new(FaultKind::MissingFence, detail));
     }
     let r = &t.warp.registers;
@@ -181,11 +183,11 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, w: &Wgmma, active: u32, group: u32) 
         a,
         b,
         scale_d: scale != 0,
-        group: t.warp.product_groups,
+        group: t.warp.wgmma_groups,
         line: t.grid.line,
     };
     check(t, &pending)?;
-    t.warp.products.push(pending);
+    t.warp.wgmmas.push(pending);
     Ok(Flow::Next)
 }
 
@@ -194,7 +196,7 @@ fn reader(cluster: &Cluster, w: &Warp) -> u16 {
     cluster.engine_warp + 1 + u16::from(w.rank) * 8 + u16::from(w.index / 4)
 }
 
-/// Checks the bytes a product will read; the first warp of the group marks them.
+/// Checks the bytes a matmul will read; the first warp of the group marks them.
 fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
     let reader = reader(t.cluster, t.warp);
     let mut clock = t.warp.clock.clone();
@@ -216,7 +218,7 @@ fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
         let place = t.cluster.place(t.warp.rank, u64::from(address) & ((1 << SHARED_BITS) - 1))?;
         let mark = if leader { Mark::ReadBegins } else { Mark::None };
         if let Err(stop) = t.cluster.access_and_mark(place, 16, How::READ, mark, &me, t.grid.options) {
-            let detail = format!("operand {side:?} of the product: {}", stop.reason().detail);
+            let detail = format!("operand {side:?} of the wgmma: {}", stop.reason().detail);
             return Err(stop.saying(detail));
         }
     }
@@ -230,7 +232,7 @@ fn convert(e: WgmmaError<Stop>) -> Stop {
     }
 }
 
-/// The addresses of a product's operands in shared memory, 16 bytes each.
+/// The addresses of a matmul's operands in shared memory, 16 bytes each.
 fn visit(p: &Pending, each: &mut dyn FnMut(Side, u32) -> Done) -> Done {
     if let Ok(a) = p.a {
         p.spec.addresses(Side::A, a, &mut |address| each(Side::A, address)).map_err(convert)?;
@@ -243,7 +245,7 @@ pub(crate) fn commit(t: &mut Turn<'_, '_>, active: u32, group: u32) -> Done<Flow
     if !together(t, active, group)? {
         return Ok(Flow::Missing);
     }
-    t.warp.product_groups += 1;
+    t.warp.wgmma_groups += 1;
     Ok(Flow::Next)
 }
 
@@ -259,15 +261,12 @@ pub(crate) fn wait(t: &mut Turn<'_, '_>, keep: u32, active: u32, group: u32) -> 
     Ok(Flow::Wait)
 }
 
-/// Products that must be done when so many groups may stay in flight.
+/// Matmuls that must be done when so many groups may stay in flight.
 fn due(w: &Warp, keep: u32) -> usize {
-    w.products
-        .iter()
-        .take_while(|p| u64::from(p.group) + u64::from(keep) < u64::from(w.product_groups))
-        .count()
+    w.wgmmas.iter().take_while(|p| u64::from(p.group) + u64::from(keep) < u64::from(w.wgmma_groups)).count()
 }
 
-/// Carries out the products that all four warps of a group wait for. The error names the warp to blame.
+/// Carries out the matmuls that all four warps of a group wait for. The error names the warp to blame.
 pub(crate) fn settle(
     grid: &mut Grid<'_>,
     cluster: &mut Cluster,
@@ -285,10 +284,10 @@ pub(crate) fn settle(
         if four.iter().zip(&keeps).any(|(w, &k)| due(w, k) != count) {
             return Err((
                 base,
-                Stop::new(FaultKind::Divergence, "the four warps of a group wait for different products"),
+                Stop::new(FaultKind::Divergence, "the four warps of a group wait for different wgmmas"),
             ));
         }
-        let ready: Vec<Vec<Pending>> = four.iter_mut().map(|w| w.products.drain(..count).collect()).collect();
+        let ready: Vec<Vec<Pending>> = four.iter_mut().map(|w| w.wgmmas.drain(..count).collect()).collect();
         let [first, second, third, fourth] = &ready[..] else { continue };
         for (((a, b), c), d) in first.iter().zip(second).zip(third).zip(fourth) {
             multiply(grid, cluster, four, [a, b, c, d]).map_err(|s| (base, s))?;
@@ -311,7 +310,7 @@ fn multiply(grid: &Grid<'_>, cluster: &mut Cluster, four: &mut [Warp], of: [&Pen
             || o.a.as_ref().ok() != p.a.as_ref().ok()
     };
     if of.iter().any(differs) {
-        return Err(Stop::new(FaultKind::Divergence, "the four warps of a group issue different products"));
+        return Err(Stop::new(FaultKind::Divergence, "the four warps of a group issue different wgmmas"));
     }
     let rows =
         |w: &Warp, slots: &[Slot]| -> Vec<Row> { slots.iter().map(|&s| *w.registers.row(s)).collect() };

@@ -1,4 +1,5 @@
-//! What the blocks of a cluster share: shared memory with its shadow, barriers, asynchronous copies under way.
+//! What the blocks of a cluster share: shared memory with its shadow, barriers, asynchronous copies in
+//! flight.
 
 use std::collections::HashMap;
 
@@ -20,7 +21,7 @@ pub(crate) struct BlockBarrier {
     pub(crate) expected: Option<u32>,
     pub(crate) clock: Clock,
     /// A waiter has waited for the earlier grid.
-    pub(crate) dependency_met: bool,
+    pub(crate) dependency_done: bool,
     /// Threads whose predicate was true, and threads counted, for `bar.red`.
     pub(crate) votes: (u32, u32),
 }
@@ -91,7 +92,8 @@ fn index(at: SharedPlace) -> usize {
 }
 
 impl Cluster {
-    /// Resolves an offset of the shared window: of the own block, or of the block whose rank stands in the top bits.
+    /// Resolves an offset of the shared window: of the own block, or of the block whose rank stands in the
+    /// top bits.
     #[inline(always)]
     pub(crate) fn place(&self, own: u8, address: u64) -> Done<SharedPlace> {
         let rank = address >> crate::code::SHARED_BITS;
@@ -140,8 +142,9 @@ impl Cluster {
         self.access_and_mark(at, bytes, how, Mark::None, me, options)
     }
 
-    /// Plain reads of one line each from one block's memory, with all checks: the rows of a matrix, with nothing left to
-    /// choose. How many were read before one that is no whole line or breaks a rule; that one is as if it had not been tried.
+    /// Plain reads of one line each from one block's memory, with all checks: the rows of a matrix, with
+    /// nothing left to choose. How many were read before one that is no whole line or breaks a rule; that one
+    /// is as if it had not been tried.
     #[inline(always)]
     pub(crate) fn read_lines<const ROWS: usize>(
         &mut self,

@@ -1,8 +1,9 @@
-//! Bulk copies under way.
+//! Bulk copies in flight.
 //!
-//! A bulk copy is checked when it is issued and its bytes are marked; it is carried out ("lands") at the latest moment that
-//! the program allows: copies that report to an mbarrier when nothing else can go on, copies of a bulk group when their
-//! thread waits for the group. Until then every access to the marked bytes is a missing wait.
+//! A bulk copy is checked when it is issued and its bytes are marked; it is carried out ("lands") at the
+//! latest moment that the program allows: copies that report to an mbarrier when nothing else can go on,
+//! copies of a bulk group when their thread waits for the group. Until then every access to the marked bytes
+//! is a missing wait.
 
 use super::{Cluster, Done, Grid};
 use crate::memory::clock::Clock;
@@ -61,7 +62,7 @@ pub(crate) fn issue(
     grid: &mut Grid<'_>,
     cluster: &mut Cluster,
     flight: Flight,
-    dependency_met: bool,
+    dependency_done: bool,
 ) -> Done {
     grid.begin_moving();
     let clock = flight.clock.clone();
@@ -69,7 +70,7 @@ pub(crate) fn issue(
     for run in &flight.runs {
         match *run {
             Run::Load { from, to, bytes } => {
-                source(grid, from, bytes, &me, dependency_met)?;
+                source(grid, from, bytes, &me, dependency_done)?;
                 cluster.access_and_mark(
                     to,
                     bytes as usize,
@@ -98,7 +99,7 @@ pub(crate) fn issue(
                     &me,
                     grid.options,
                 )?;
-                if !dependency_met {
+                if !dependency_done {
                     grid.not_pending(to, bytes.into())?;
                 }
                 grid.locate(to, bytes.into(), true)?;
@@ -127,8 +128,8 @@ pub(crate) fn issue(
     Ok(())
 }
 
-fn source(grid: &mut Grid<'_>, from: u64, bytes: u32, me: &Party<'_>, dependency_met: bool) -> Done {
-    if !dependency_met {
+fn source(grid: &mut Grid<'_>, from: u64, bytes: u32, me: &Party<'_>, dependency_done: bool) -> Done {
+    if !dependency_done {
         grid.not_pending(from, bytes.into())?;
     }
     let found = grid.locate(from, bytes.into(), false)?;

@@ -54,7 +54,7 @@ pub(crate) struct Grid<'g> {
     /// Accesses by which a warp can learn that others have moved: strong reads, atomics, polls of mbarriers.
     pub(crate) looks: u64,
     pub(crate) warps_per_block: u32,
-    /// How tensor-core products are summed.
+    /// How tensor-core matmuls are summed.
     pub(crate) summation: Summation,
     /// Line index of the instruction being executed, for work that outlives it.
     pub(crate) line: u32,

@@ -1,7 +1,9 @@
 //! The machine at work: blocks, warps, their order, and what is shared between them.
 //!
-//! * [`grid`] holds what all blocks share: device memory with its shadow, the flags that order blocks, the counters.
-//! * [`cluster`] holds what the blocks of a cluster share: their shared memories, barriers, asynchronous copies.
+//! * [`grid`] holds what all blocks share: device memory with its shadow, the flags that order blocks, the
+//!   counters.
+//! * [`cluster`] holds what the blocks of a cluster share: their shared memories, barriers, asynchronous
+//!   copies.
 //! * [`warp`] is 32 lanes with their registers and divergent groups; [`step`] executes one instruction.
 //! * [`parallel`] spreads independent blocks over threads.
 //! * [`schedule`] decides who runs next, when asynchronous work lands, and when nothing can go on.
@@ -20,7 +22,8 @@ pub(crate) use cluster::Cluster;
 pub(crate) use grid::Grid;
 pub(crate) use warp::Warp;
 
-/// Why an instruction cannot be executed; becomes a [`Fault`](crate::Fault) where kernel, line and thread are known.
+/// Why an instruction cannot be executed; becomes a [`Fault`](crate::Fault) where kernel, line and thread are
+/// known.
 ///
 /// In a box, so that the results of checks that pass are small.
 #[derive(Debug, Clone)]

@@ -1,10 +1,11 @@
 //! Independent blocks over threads.
 //!
-//! Blocks of most launches have nothing to do with each other: no atomics, no fences, no strong accesses, no clock. Such a launch
-//! is tried on several threads, each with its own view of the memory ([`Overlay`]). Only when every block has ended well and no
-//! thread has touched what another wrote does the attempt count; its outcome is then that of every order. Otherwise it is as if
-//! it had never been, and the launch runs on one thread, which finds the fault (or the race between blocks) in the order that
-//! the schedule says. So results, reports and faults do not depend on the number of threads.
+//! Blocks of most launches have nothing to do with each other: no atomics, no fences, no strong accesses, no
+//! clock. Such a launch is tried on several threads, each with its own view of the memory ([`Overlay`]). Only
+//! when every block has ended well and no thread has touched what another wrote does the attempt count; its
+//! outcome is then that of every order. Otherwise it is as if it had never been, and the launch runs on one
+//! thread, which finds the fault (or the race between blocks) in the order that the schedule says. So
+//! results, reports and faults do not depend on the number of threads.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,9 +1,10 @@
 //! Who runs next, when asynchronous work lands, and when nothing can go on.
 //!
-//! Clusters (single blocks, mostly) run one after another; another one joins only when those under way make no progress, or
-//! from the start in a cooperative launch. A round gives each warp a turn, in the order the schedule says. When a round of a
-//! cluster brings nothing forward, one asynchronous operation lands: that is the latest legal moment. When there is nothing
-//! to land and nobody to admit either, and every warp waits or polls, the launch is deadlocked.
+//! Clusters (single blocks, mostly) run one after another; another one joins only when those in flight make
+//! no progress, or from the start in a cooperative launch. A round gives each warp a turn, in the order the
+//! schedule says. When a round of a cluster brings nothing forward, one asynchronous operation lands: that is
+//! the latest legal moment. When there is nothing to land and nobody to admit either, and every warp waits or
+//! polls, the launch is deadlocked.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -25,12 +26,12 @@ use crate::{Fault, FaultKind, Instance, Kernel, Launch, LineCount, Memory, Optio
 const SHARED_LIMIT: u32 = 232_448;
 /// Instructions of one turn.
 const SLICE: u64 = 8192;
-/// Clusters under way at once in a launch that is not cooperative.
+/// Clusters in flight at once in a launch that is not cooperative.
 const RESIDENT: usize = 264;
 /// Rounds in which every warp waits or polls in vain, before that is called a deadlock.
 const IDLE_ROUNDS: u32 = 3;
-/// Instructions of warps that look at what others do, without any effect on others, before that is called a spin. A warp that
-/// only computes is never one, however long it takes.
+/// Instructions of warps that look at what others do, without any effect on others, before that is called a
+/// spin. A warp that only computes is never one, however long it takes.
 const QUIET: u64 = 10_000_000;
 
 /// A small generator for schedules (xorshift64*).
@@ -45,7 +46,7 @@ impl Dice {
     }
 }
 
-/// A cluster under way.
+/// A cluster in flight.
 struct Active {
     cluster: Cluster,
     warps: Vec<Warp>,
@@ -461,8 +462,8 @@ impl<'g> Runner<'g> {
         Ok(())
     }
 
-    /// Takes finished clusters out. Stores they left behind land; loads they left behind would write into shared memory that
-    /// belongs to the next block.
+    /// Takes finished clusters out. Stores they left behind land; loads they left behind would write into
+    /// shared memory that belongs to the next block.
     fn retire(&mut self) -> Result<(), Fault> {
         let mut at = 0;
         while at < self.active.len() {

@@ -54,7 +54,8 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// The group to run: the first that is neither blocked nor parked; if all that are not blocked are parked, they are woken.
+    /// The group to run: the first that is neither blocked nor parked; if all that are not blocked are
+    /// parked, they are woken.
     fn choose(&mut self) -> Option<usize> {
         let groups = &mut self.warp.groups;
         if let Some(at) = groups.iter().position(|g| !g.blocked && !g.parked) {
@@ -64,7 +65,8 @@ impl Turn<'_, '_> {
         groups.iter().position(|g| !g.blocked)
     }
 
-    /// Groups at different `bar.warp.sync` instructions meet as well: the manual asks for the same mask, not the same place.
+    /// Groups at different `bar.warp.sync` instructions meet as well: the manual asks for the same mask, not
+    /// the same place.
     fn release_warp_barriers(&mut self) -> bool {
         let program = self.grid.program;
         let mut waiting = 0;
@@ -89,9 +91,9 @@ impl Turn<'_, '_> {
         let program = self.grid.program;
         let Group { mut pc, mask, .. } = self.warp.groups[at];
         // Where the next group stands, this one waits for it.
-        let meet = self.warp.groups.iter().map(|g| g.pc).filter(|&p| p > pc).min().unwrap_or(u32::MAX);
+        let reconverge = self.warp.groups.iter().map(|g| g.pc).filter(|&p| p > pc).min().unwrap_or(u32::MAX);
         loop {
-            if pc >= meet {
+            if pc >= reconverge {
                 self.warp.groups[at].pc = pc;
                 return Ok(None);
             }
@@ -129,7 +131,7 @@ impl Turn<'_, '_> {
                         }
                         let back = to <= pc;
                         pc = to;
-                        if back || to >= meet {
+                        if back || to >= reconverge {
                             self.warp.groups[at].pc = pc;
                             if self.warp.groups.len() > 1 {
                                 return Ok(None);
@@ -189,8 +191,8 @@ impl Turn<'_, '_> {
     /// Lanes end: nothing of theirs may still read or write the block's shared memory.
     fn leave(&mut self, lanes: u32) -> Done {
         let line = |index: u32| self.grid.program.lines.get(index as usize).map_or(0, |l| l.0);
-        if let Some(p) = self.warp.products.first() {
-            let detail = format!("the thread ends while the wgmma of line {} is under way", line(p.line()));
+        if let Some(p) = self.warp.wgmmas.first() {
+            let detail = format!("the thread ends while the wgmma of line {} is in flight", line(p.line()));
             return Err(Stop::new(FaultKind::MissingWait, detail));
         }
         let mine = |f: &&super::flight::Flight| {

@@ -1,9 +1,9 @@
 //! A warp: 32 lanes, their registers, and the groups they have split into.
 //!
-//! Lanes with the same next instruction form a [`Group`]. The group with the smallest index runs, up to where the next one
-//! stands, so that groups meet again after a branch. A collective that needs lanes of other groups makes its group wait; a
-//! failed poll or a sleep parks it, so that the others come first. When every group waits for lanes that are elsewhere, the
-//! warp can never go on: that is the fault *divergence*.
+//! Lanes with the same next instruction build a [`Group`]. The group with the smallest index runs, up to
+//! where the next one stands, so that groups meet again after a branch. A collective that needs lanes of
+//! other groups makes its group wait; a failed poll or a sleep parks it, so that the others come first. When
+//! every group waits for lanes that are elsewhere, the warp can never go on: that is the fault *divergence*.
 
 use crate::code::{Constant, Special};
 use crate::memory::clock::Clock;
@@ -80,12 +80,12 @@ pub(crate) struct Warp {
     pub(crate) copy_serial: u64,
     pub(crate) arrivals: Vec<PendingArrival>,
     pub(crate) bulk_groups: [u32; 32],
-    pub(crate) products: Vec<crate::ops::wgmma::Pending>,
-    pub(crate) product_groups: u32,
-    /// Registers of products that arithmetic has written since the last `wgmma.fence`.
+    pub(crate) wgmmas: Vec<crate::ops::wgmma::Pending>,
+    pub(crate) wgmma_groups: u32,
+    /// Registers of mma operands that arithmetic has written since the last `wgmma.fence`.
     pub(crate) unfenced: HashSet<Slot>,
     /// `griddepcontrol.wait` has been executed, here or by a warp this one has synchronised with.
-    pub(crate) dependency_met: bool,
+    pub(crate) dependency_done: bool,
     /// Phase of the cluster barrier this warp arrived at and has not waited for.
     pub(crate) cluster_phase: Option<u32>,
     /// Where a `bar.red` leaves its result.
@@ -123,10 +123,10 @@ impl Warp {
             copy_serial: 0,
             arrivals: Vec::new(),
             bulk_groups: [0; 32],
-            products: Vec::new(),
-            product_groups: 0,
+            wgmmas: Vec::new(),
+            wgmma_groups: 0,
             unfenced: HashSet::new(),
-            dependency_met: false,
+            dependency_done: false,
             cluster_phase: None,
             reduction: None,
             count: 0,
@@ -151,10 +151,10 @@ impl Warp {
         self.copy_groups = [0; 32];
         self.arrivals.clear();
         self.bulk_groups = [0; 32];
-        self.products.clear();
-        self.product_groups = 0;
+        self.wgmmas.clear();
+        self.wgmma_groups = 0;
         self.unfenced.clear();
-        self.dependency_met = false;
+        self.dependency_done = false;
         self.cluster_phase = None;
         self.reduction = None;
         self.count = 0;

@@ -1,8 +1,9 @@
 //! Where the bytes of a box lie, in global and in shared memory.
 //!
-//! The box's rows (dimension 0) follow each other in shared memory without gaps, dimension 1 next, and so on; with a
-//! swizzle wider than a row, rows lie one swizzle width apart. The swizzle then moves 16-byte chunks by the bits of their
-//! final address, so a box that starts off the pattern's boundary is swizzled as the pattern lies, not as the box does.
+//! The box's rows (dimension 0) follow each other in shared memory without gaps, dimension 1 next, and so on;
+//! with a swizzle wider than a row, rows lie one swizzle width apart. The swizzle then moves 16-byte chunks
+//! by the bits of their final address, so a box that starts off the pattern's boundary is swizzled as the
+//! pattern lies, not as the box does.
 
 use super::map::{DataType, Interleave, MapError, OobFill, Swizzle, TensorMap};
 use crate::number::{BF16, F16, F32, F64};
@@ -64,7 +65,8 @@ impl TensorMap {
     /// The runs of a box, in ascending order of its elements.
     ///
     /// # Arguments
-    /// - `coordinates`: the box's first element, one per dimension, innermost first; may lie outside the tensor.
+    /// - `coordinates`: the box's first element, one per dimension, innermost first; may lie outside the
+    ///   tensor.
     /// - `shared`: where the box starts in shared memory, a multiple of [`SHARED_ALIGNMENT`].
     ///
     /// # Errors
@@ -110,7 +112,8 @@ impl TensorMap {
         Ok(())
     }
 
-    /// Global address of element 0 of dimension 0 in the box's row `row`, `None` when the row is outside the tensor.
+    /// Global address of element 0 of dimension 0 in the box's row `row`, `None` when the row is outside the
+    /// tensor.
     fn row_address(&self, coordinates: &[i32], counts: &[u32; 5], row: u32) -> Option<u64> {
         let mut rest = row;
         let mut address = self.address;
@@ -143,7 +146,7 @@ impl TensorMap {
     }
 }
 
-/// Collects runs, cutting them where the swizzle moves chunks apart and joining what stays together.
+/// Collects runs, splitting them where the swizzle moves chunks apart and joining what stays together.
 struct Runs {
     list: Vec<Run>,
     swizzle: Swizzle,

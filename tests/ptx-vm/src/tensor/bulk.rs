@@ -18,8 +18,8 @@ pub fn check(destination: u64, source: u64, bytes: u64) -> Result<(), String> {
 
 /// The blocks of a cluster that a multicast writes to: the set bits of the mask.
 ///
-/// Each of them receives the data, and the signal on its mbarrier, at the offsets that the instruction names in the issuing
-/// block's window.
+/// Each of them receives the data, and the signal on its mbarrier, at the offsets that the instruction names
+/// in the issuing block's window.
 ///
 /// # Errors
 /// A sentence when the mask names a block that the cluster does not have, or none.

@@ -1,4 +1,4 @@
-//! The tensor map: its parts, the rules they obey, and the 128 bytes they travel in.
+//! The tensor map: its parts, the rules they handle_command, and the 128 bytes they travel in.
 
 use thiserror::Error;
 
@@ -180,8 +180,8 @@ impl Swizzle {
     }
 }
 
-/// A tiled tensor map: the arguments of `cuTensorMapEncodeTiled`. Dimension 0 is the innermost; entries beyond the rank are
-/// zero (one in `element_strides`).
+/// A tiled tensor map: the arguments of `cuTensorMapEncodeTiled`. Dimension 0 is the innermost; entries
+/// beyond the rank are zero (one in `element_strides`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Element type.
@@ -212,8 +212,8 @@ impl TensorMap {
     /// A plain map: no interleave, no swizzle, zeros outside, steps of one.
     ///
     /// # Arguments
-    /// `dims`, `box_dims`: one per dimension; `strides`: one per dimension but the first. Too many are cut, missing ones
-    /// stay zero and [`TensorMap::check`] names them.
+    /// `dims`, `box_dims`: one per dimension; `strides`: one per dimension but the first. Too many are
+    /// dropped, missing ones stay zero and [`TensorMap::check`] names them.
     pub fn tiled(data_type: DataType, address: u64, dims: &[u64], strides: &[u64], box_dims: &[u32]) -> Self {
         fn fill<T: Copy, const N: usize>(values: &[T], rest: T) -> [T; N] {
             std::array::from_fn(|i| values.get(i).copied().unwrap_or(rest))
@@ -309,7 +309,7 @@ impl TensorMap {
         Ok(())
     }
 
-    /// The 128 bytes of a map that obeys the rules.
+    /// The 128 bytes of a map that follows the rules.
     ///
     /// # Errors
     /// See [`TensorMap::check`].

@@ -1,6 +1,7 @@
 //! Words, punctuation and strings.
 //!
-//! A word is a run of letters, digits, `_`, `$`, `%`, `.` and double colons, so that `ld.shared::cta.v4.f32`, `%tid.x`,
+//! A word is a run of letters, digits, `_`, `$`, `%`, `.` and double colons, so that `ld.shared::cta.v4.f32`,
+//! `%tid.x`,
 //! `$L__BB0_1`, `0f3F800000` and `.param` are one token each.
 
 use crate::Error;
@@ -24,7 +25,7 @@ fn is_word(c: u8) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, b'_' | b'$' | b'%' | b'.')
 }
 
-/// Cuts a text into tokens; comments and `#` lines vanish.
+/// Splits a text into tokens; comments and `#` lines vanish.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, Error> {
     let bytes = text.as_bytes();
     let (mut at, mut line, mut out) = (0, 1, Vec::new());

@@ -1,7 +1,8 @@
 //! From text to a syntax tree: nothing here knows what an instruction does.
 //!
-//! [`lexer`] cuts the text into words and punctuation, [`parser`] builds functions, variables, scopes and instructions from
-//! them. Opcodes are kept as one dotted word; the lowering reads their parts. Every node remembers its line.
+//! [`lexer`] splits the text into words and punctuation, [`parser`] builds functions, variables, scopes and
+//! instructions from them. Opcodes are kept as one dotted word; the lowering reads their parts. Every node
+//! remembers its line.
 
 pub(crate) mod lexer;
 pub(crate) mod parser;

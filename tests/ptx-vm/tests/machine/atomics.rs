@@ -3,8 +3,9 @@
 use crate::harness::{Arg, Bench, Dice, module, schedules};
 use ptx_vm::number::half::{bf16_from_f32, f16_from_f32};
 
-/// Starts from `start`, lets 64 threads of 2 blocks apply the operation with their operand, and gives the final value and the sum
-/// of old values seen (mod 2^64). The instruction is `atom`, or `red`, which sees none.
+/// Starts from `start`, lets 64 threads of 2 blocks apply the operation with their operand, and gives the
+/// final value and the sum of old values seen (mod 2^64). The instruction is `atom`, or `red`, which sees
+/// none.
 fn apply(base: &str, space: &str, op: &str, ty: &str, start: u64, operands: &[u64]) -> (u64, u64) {
     let wide = ty.ends_with("64");
     let (class, reg) = match ty {
@@ -96,7 +97,7 @@ fn every_operation_and_type() {
         for (op, ty, model) in cases {
             let wide = ty.ends_with("64");
             let mut dice = Dice(op.len() as u64);
-            let cut = |x: u64| {
+            let truncated = |x: u64| {
                 if wide {
                     x
                 } else if *ty == "b16" {
@@ -109,7 +110,7 @@ fn every_operation_and_type() {
             let count = if space == "global" { 64 } else { 32 };
             let operands: Vec<u64> = (0..count)
                 .map(|i| {
-                    cut(if *op == "cas" {
+                    truncated(if *op == "cas" {
                         100 + i / 2
                     } else if i % 3 == 0 {
                         dice.next()
@@ -161,14 +162,14 @@ fn floating_point_sums() {
 /// Vectors exist in global memory only: add for f32, add, min and max for the 16-bit types.
 #[test]
 fn vectors_of_every_length() {
-    let forms: [(&str, &[usize], &str, usize); 5] = [
+    let variants: [(&str, &[usize], &str, usize); 5] = [
         ("f32", &[2, 4], "f32", 4),
         ("f16", &[2, 4, 8], "b16", 2),
         ("bf16", &[2, 4, 8], "b16", 2),
         ("f16x2", &[2, 4], "b32", 4),
         ("bf16x2", &[2, 4], "b32", 4),
     ];
-    for (ty, lengths, class, bytes) in forms {
+    for (ty, lengths, class, bytes) in variants {
         type Model = fn(f32, f32) -> f32;
         let operations: &[(&str, Model)] = &[("add", |a, b| a + b), ("min", f32::min), ("max", f32::max)];
         for (op, model) in &operations[..if ty == "f32" { 1 } else { 3 }] {

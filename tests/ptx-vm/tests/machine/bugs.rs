@@ -226,8 +226,8 @@ fn small_mistakes() {
     text("L: ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p3, %r2, 0; @%p3 bra L;", &[Budget]);
 }
 
-/// A product of a warpgroup: ones that threads stored, times ones; every sum is 16.
-fn stored_product(after_store: &str, after_barrier: &str, before_product: &str) -> String {
+/// A matmul of a warpgroup: ones that threads stored, times ones; every sum is 16.
+fn stored_mma(after_store: &str, after_barrier: &str, before_mma: &str) -> String {
     module(&format!(
         ".visible .entry k(.param .u64 a) {{
            .reg .b32 %r<20>; .reg .b64 %rd<9>; .reg .pred %p<3>; .reg .f32 %f<9>;
@@ -243,7 +243,7 @@ fn stored_product(after_store: &str, after_barrier: &str, before_product: &str) 
            {after_barrier}
            cvt.u64.u32 %rd5, %r3; shr.u64 %rd5, %rd5, 4; or.b64 %rd5, %rd5, 0x1000080000;
            wgmma.fence.sync.aligned;
-           {before_product}
+           {before_mma}
            wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f1,%f2,%f3,%f4}}, {{%r6,%r7,%r8,%r9}}, %rd5, %p1, 1, 1, 0;
            wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
            st.global.f32 [%rd3], %f1;
@@ -252,7 +252,7 @@ fn stored_product(after_store: &str, after_barrier: &str, before_product: &str) 
 }
 
 #[test]
-fn fences_between_proxies_and_before_products() {
+fn fences_between_proxies_and_before_mma() {
     let fence = "fence.proxy.async.shared::cta;";
     let run = |text: &str, o: &Options| {
         let mut bench = Bench::new(text);
@@ -262,21 +262,18 @@ fn fences_between_proxies_and_before_products() {
         Ok(bench.download::<f32>(a, 128).iter().all(|v| *v == 16.0))
     };
     // By the writers before the barrier, or by the readers behind it.
-    for text in [stored_product(fence, "", ""), stored_product("", fence, "")] {
+    for text in [stored_mma(fence, "", ""), stored_mma("", fence, "")] {
         for options in schedules(4) {
             assert!(run(&text, &options).unwrap_or_else(|fault| panic!("{fault}")));
         }
     }
     let planted = [
-        ("stores that a product reads without a fence", stored_product("", "", "")),
-        ("a fence of another kind", stored_product("fence.mbarrier_init.release.cluster;", "", "")),
-        ("sums that are written behind the fence", stored_product(fence, "", "mov.f32 %f2, 0f3f800000;")),
-        ("an operand that is written behind the fence", stored_product(fence, "", "add.s32 %r8, %r8, 0;")),
-        (
-            "no fence before the product",
-            stored_product(fence, "", "").replace("wgmma.fence.sync.aligned;", ""),
-        ),
-        ("stores behind the fence", stored_product(fence, "st.shared.u32 [%r5], %r6; bar.sync 0;", "")),
+        ("stores that a wgmma reads without a fence", stored_mma("", "", "")),
+        ("a fence of another kind", stored_mma("fence.mbarrier_init.release.cluster;", "", "")),
+        ("sums that are written behind the fence", stored_mma(fence, "", "mov.f32 %f2, 0f3f800000;")),
+        ("an operand that is written behind the fence", stored_mma(fence, "", "add.s32 %r8, %r8, 0;")),
+        ("no fence before the wgmma", stored_mma(fence, "", "").replace("wgmma.fence.sync.aligned;", "")),
+        ("stores behind the fence", stored_mma(fence, "st.shared.u32 [%r5], %r6; bar.sync 0;", "")),
     ];
     for (what, text) in &planted {
         caught(what, &[FaultKind::MissingFence], |o| run(text, o).map(|_: bool| ()));

@@ -1,5 +1,6 @@
-//! `cvt` in every combination of types and rounding modes, against a model that knows no rounding algorithm: it searches the
-//! codes of the target format for the two neighbours of the exact value and picks one, as the manual defines the mode.
+//! `cvt` in every combination of types and rounding modes, against a model that knows no rounding algorithm:
+//! it searches the codes of the target format for the two neighbours of the exact value and picks one, as the
+//! manual defines the mode.
 
 use std::cmp::Ordering;
 
@@ -155,7 +156,7 @@ impl Kind {
         }
     }
 
-    fn cut(self, x: u64) -> u64 {
+    fn truncate(self, x: u64) -> u64 {
         if self.bits() == 64 { x } else { x & ((1 << self.bits()) - 1) }
     }
 }
@@ -166,24 +167,24 @@ fn range(bits: u32, signed: bool) -> (i128, i128) {
 
 /// The modifiers of an instruction.
 #[derive(Clone, Copy, Default)]
-struct Form<'a> {
+struct Variant<'a> {
     mode: &'a str,
     ftz: bool,
     sat: bool,
 }
 
 /// What the manual says of one lane; none for "a NaN".
-fn model(to: Kind, from: Kind, form: Form<'_>, bits: u64) -> Option<u64> {
+fn model(to: Kind, from: Kind, variant: Variant<'_>, bits: u64) -> Option<u64> {
     let value = match from {
         Kind::Integer { bits: n, signed } => {
-            let x = from.cut(bits);
+            let x = from.truncate(bits);
             let x = if signed { i128::from((x << (64 - n)) as i64 >> (64 - n)) } else { x.into() };
             Value::Number(Exact { negative: x < 0, magnitude: x.unsigned_abs(), exponent: 0 })
         }
-        Kind::Float(f) => f.decode(if form.ftz && f.exponent == 8 && f.fraction == 23 {
-            f.flush(from.cut(bits))
+        Kind::Float(f) => f.decode(if variant.ftz && f.exponent == 8 && f.fraction == 23 {
+            f.flush(from.truncate(bits))
         } else {
-            from.cut(bits)
+            from.truncate(bits)
         }),
     };
     match to {
@@ -202,21 +203,21 @@ fn model(to: Kind, from: Kind, form: Form<'_>, bits: u64) -> Option<u64> {
                         high
                     }
                 }
-                Value::Number(x) if matches!(from, Kind::Float(_)) => whole(x, form.mode).clamp(low, high),
+                Value::Number(x) if matches!(from, Kind::Float(_)) => whole(x, variant.mode).clamp(low, high),
                 Value::Number(x) => {
                     let x = whole(x, "rzi");
-                    if form.sat { x.clamp(low, high) } else { x }
+                    if variant.sat { x.clamp(low, high) } else { x }
                 }
             };
-            Some(extend(to.cut(x as u64), n, signed))
+            Some(extend(to.truncate(x as u64), n, signed))
         }
         Kind::Float(f) => {
             let out = match value {
-                Value::Nan if form.sat => return Some(0),
+                Value::Nan if variant.sat => return Some(0),
                 Value::Nan => return None,
                 Value::Infinite(negative) => (f.max + 1) | if negative { f.sign() } else { 0 },
-                Value::Number(x) if form.mode.ends_with('i') => {
-                    let n = whole(x, form.mode);
+                Value::Number(x) if variant.mode.ends_with('i') => {
+                    let n = whole(x, variant.mode);
                     // Beyond the fraction every number is whole.
                     let x = if n.unsigned_abs() >= 1 << 60 {
                         x
@@ -225,11 +226,11 @@ fn model(to: Kind, from: Kind, form: Form<'_>, bits: u64) -> Option<u64> {
                     };
                     f.encode(x, "rn")
                 }
-                Value::Number(x) => f.encode(x, form.mode),
+                Value::Number(x) => f.encode(x, variant.mode),
             };
-            let out = if form.ftz && f.exponent == 8 && f.fraction == 23 { f.flush(out) } else { out };
+            let out = if variant.ftz && f.exponent == 8 && f.fraction == 23 { f.flush(out) } else { out };
             let one = ((1 << (f.exponent - 1)) - 1) << f.fraction;
-            Some(match (form.sat, out & f.sign() != 0) {
+            Some(match (variant.sat, out & f.sign() != 0) {
                 (false, _) => out,
                 (true, true) => 0,
                 (true, false) => out.min(one),
@@ -258,10 +259,11 @@ fn register(name: &str, number: u32) -> (String, char) {
     (format!("%{class}{number}"), letter)
 }
 
-/// Bit patterns in which conversions of a type have their edges: small numbers with fractions, ends of the integers, any bits.
+/// Bit patterns in which conversions of a type have their edges: small numbers with fractions, ends of the
+/// integers, any bits.
 fn operands(from: Kind, seed: u64) -> Vec<[u64; 3]> {
     let mut dice = Dice(seed);
-    let mut draw = || {
+    let mut random = || {
         let Kind::Float(f) = from else { return dice.operand() };
         if dice.below(3) == 0 {
             return dice.operand();
@@ -272,27 +274,28 @@ fn operands(from: Kind, seed: u64) -> Vec<[u64; 3]> {
         let fraction = dice.next() & ((1 << f.fraction) - 1) & !((1u64 << keep) - 1);
         dice.below(2) * f.sign() | exponent << f.fraction | fraction
     };
-    (0..384).map(|_| [draw(), draw(), 0]).collect()
+    (0..384).map(|_| [random(), random(), 0]).collect()
 }
 
-fn check(to: &str, from: &str, form: Form<'_>) {
+fn check(to: &str, from: &str, variant: Variant<'_>) {
     let ((d, letter), (a, _)) = (register(to, 10), register(from, 0));
     let dot = |on: bool, name: &str| if on { format!(".{name}") } else { String::new() };
     let modifiers =
-        [dot(!form.mode.is_empty(), form.mode), dot(form.ftz, "ftz"), dot(form.sat, "sat")].concat();
+        [dot(!variant.mode.is_empty(), variant.mode), dot(variant.ftz, "ftz"), dot(variant.sat, "sat")]
+            .concat();
     let text = format!("cvt{modifiers}.{to}.{from} {d}, {a};");
     let (target, source) = (kind(to), kind(from));
     let operands = operands(source, text.len() as u64);
     for (got, [x, _, _]) in results(&text, letter, &operands).into_iter().zip(&operands) {
-        let fine = match model(target, source, form, *x) {
+        let fine = match model(target, source, variant, *x) {
             Some(want) => got == want,
             None => matches!(target, Kind::Float(f) if f.is_nan(got)),
         };
         assert!(
             fine,
             "{text} of {:#x}: {got:#x}, the manual says {:x?}",
-            source.cut(*x),
-            model(target, source, form, *x)
+            source.truncate(*x),
+            model(target, source, variant, *x)
         );
     }
 }
@@ -304,8 +307,8 @@ const FLOATS: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 fn integers_to_integers() {
     for to in INTEGERS {
         for from in INTEGERS.into_iter().filter(|from| *from != to) {
-            check(to, from, Form::default());
-            check(to, from, Form { sat: true, ..Form::default() });
+            check(to, from, Variant::default());
+            check(to, from, Variant { sat: true, ..Variant::default() });
         }
     }
 }
@@ -315,10 +318,10 @@ fn floats_to_integers() {
     for to in INTEGERS {
         for from in FLOATS {
             for mode in ["rni", "rzi", "rmi", "rpi"] {
-                check(to, from, Form { mode, ..Form::default() });
+                check(to, from, Variant { mode, ..Variant::default() });
             }
         }
-        check(to, "f32", Form { mode: "rpi", ftz: true, sat: true });
+        check(to, "f32", Variant { mode: "rpi", ftz: true, sat: true });
     }
 }
 
@@ -327,10 +330,10 @@ fn integers_to_floats() {
     for to in FLOATS {
         for from in INTEGERS {
             for mode in ["rn", "rz", "rm", "rp"] {
-                check(to, from, Form { mode, ..Form::default() });
+                check(to, from, Variant { mode, ..Variant::default() });
             }
         }
-        check(to, "s32", Form { mode: "rn", sat: true, ftz: false });
+        check(to, "s32", Variant { mode: "rn", sat: true, ftz: false });
     }
 }
 
@@ -346,27 +349,27 @@ fn floats_to_floats() {
         ("f16", "bf16"),
     ] {
         for mode in ["rn", "rz", "rm", "rp"] {
-            check(to, from, Form { mode, ..Form::default() });
+            check(to, from, Variant { mode, ..Variant::default() });
         }
-        check(to, from, Form { mode: "rn", sat: true, ftz: false });
+        check(to, from, Variant { mode: "rn", sat: true, ftz: false });
     }
     for (to, from) in [("f32", "f16"), ("f32", "bf16"), ("f64", "f16"), ("f64", "bf16"), ("f64", "f32")] {
-        check(to, from, Form::default());
-        check(to, from, Form { sat: true, ..Form::default() });
+        check(to, from, Variant::default());
+        check(to, from, Variant { sat: true, ..Variant::default() });
     }
     for ty in ["f16", "f32", "f64"] {
         for mode in ["rni", "rzi", "rmi", "rpi"] {
-            check(ty, ty, Form { mode, ..Form::default() });
+            check(ty, ty, Variant { mode, ..Variant::default() });
         }
-        check(ty, ty, Form { sat: true, ..Form::default() });
+        check(ty, ty, Variant { sat: true, ..Variant::default() });
     }
-    check("f32", "f32", Form { ftz: true, ..Form::default() });
-    check("f32", "f32", Form { mode: "rpi", ftz: true, sat: false });
-    check("f16", "f32", Form { mode: "rn", ftz: true, sat: false });
-    check("f32", "f16", Form { ftz: true, ..Form::default() });
-    check("f32", "f64", Form { mode: "rn", ftz: true, sat: true });
-    check("f64", "f32", Form { ftz: true, ..Form::default() });
-    check("f32", "s64", Form { mode: "rm", ftz: false, sat: true });
+    check("f32", "f32", Variant { ftz: true, ..Variant::default() });
+    check("f32", "f32", Variant { mode: "rpi", ftz: true, sat: false });
+    check("f16", "f32", Variant { mode: "rn", ftz: true, sat: false });
+    check("f32", "f16", Variant { ftz: true, ..Variant::default() });
+    check("f32", "f64", Variant { mode: "rn", ftz: true, sat: true });
+    check("f64", "f32", Variant { ftz: true, ..Variant::default() });
+    check("f32", "s64", Variant { mode: "rm", ftz: false, sat: true });
 }
 
 /// One element of a conversion with `.satfinite` and `.relu`; none for "a NaN".

@@ -1,9 +1,11 @@
-//! cp.async, mbarriers, bulk copies, clusters, named barriers: the ways data and order travel, used correctly.
+//! cp.async, mbarriers, bulk copies, clusters, named barriers: the ways data and order travel, used
+//! correctly.
 
 use crate::harness::{Arg, Bench, module, schedules};
 use ptx_vm::Launch;
 
-/// Runs a text over 64 input words (their own index times 3) in one block of 64 threads, and gives 64 output words.
+/// Runs a text over 64 input words (their own index times 3) in one block of 64 threads, and gives 64 output
+/// words.
 fn run(text: &str, cluster: u32) -> Vec<Vec<u32>> {
     let ptx = module(&format!(
         ".visible .entry k(.param .u64 in, .param .u64 out) {{
@@ -41,7 +43,7 @@ fn each(text: &str, want: impl Fn(u32) -> u32) {
 const WAIT: &str = "L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r6], 0; @!%p3 bra L;";
 
 #[test]
-fn cp_async_in_its_forms() {
+fn cp_async_in_its_variants() {
     let back = "bar.sync 0; ld.shared.u32 %r20, [%r7];";
     let reversed = |t: u32| (63 - t) * 3;
     each(
@@ -84,7 +86,7 @@ fn cp_async_in_its_forms() {
 }
 
 #[test]
-fn mbarrier_forms() {
+fn mbarrier_variants() {
     let reversed = |t: u32| 63 - t;
     let start = "@%p1 mbarrier.init.shared::cta.b64 [%r6], 64; bar.sync 0; st.shared.u32 [%r5], %r1;";
     each(

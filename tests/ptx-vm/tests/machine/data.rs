@@ -214,7 +214,7 @@ fn other_devices_unfinished_grids_and_impossible_launches() {
         assert_eq!(b.run("k", &bad, &Options::default()).unwrap_err().kind, FaultKind::Launch);
     }
     assert_eq!(
-        b.run("nobody", &launch([1, 1, 1], [32, 1, 1], 8), &Options::default()).unwrap_err().kind,
+        b.run("missing", &launch([1, 1, 1], [32, 1, 1], 8), &Options::default()).unwrap_err().kind,
         FaultKind::Launch
     );
 }

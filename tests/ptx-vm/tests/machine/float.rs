@@ -59,7 +59,8 @@ fn saturated(x: f32) -> f32 {
     if x.is_nan() || x <= 0.0 { 0.0 } else { x.min(1.0) }
 }
 
-/// A sum of two f32 is exact in f64 unless the exponents are far apart; then the error of the two-sum says where it lies.
+/// A sum of two f32 is exact in f64 unless the exponents are far apart; then the error of the two-sum says
+/// where it lies.
 fn directed(a: f32, b: f32, up: bool) -> f32 {
     let (x, y) = (f64::from(a), f64::from(b));
     let sum = x + y;
@@ -179,7 +180,7 @@ fn extreme(a: u64, b: u64, wide: fn(u64) -> f32, max: bool) -> u64 {
 }
 
 #[test]
-fn fused_half_products_round_once() {
+fn fused_half_multiplies_round_once() {
     // Numbers with few bits, for which f64 is exact.
     let mut dice = Dice(11);
     let operands: Vec<[u64; 3]> = (0..512)

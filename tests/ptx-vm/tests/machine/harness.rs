@@ -73,7 +73,8 @@ impl Dice {
 
 /// One instruction (or a few) under test: the text, the kind of its result, and the model of one lane.
 ///
-/// Operands are in `%r0..%r2`, `%rd0..%rd2`, `%h0..%h2`, `%f0..%f2`, `%fd0..%fd2` (the same bits, cut). The result is expected in
+/// Operands are in `%r0..%r2`, `%rd0..%rd2`, `%h0..%h2`, `%f0..%f2`, `%fd0..%fd2` (the same bits, truncated).
+/// The result is expected in
 /// `%r10`, `%rd10`, `%h10`, `%f10`, `%fd10` or `%p1`, as the kind says: `r`, `d`, `h`, `f`, `g`, `p`.
 pub type Case<'a> = (&'a str, char, fn(u64, u64, u64) -> u64);
 

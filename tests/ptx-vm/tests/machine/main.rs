@@ -1,5 +1,5 @@
-//! The machine against plain models: every opcode form on random and edge operands, collectives, memory, copies, planted
-//! bugs, and compiler output.
+//! The machine against plain models: every opcode variant on random and edge operands, collectives, memory,
+//! copies, planted bugs, and compiler output.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 // Reason: the models are written as the manual's formulas are, shifts and products side by side.
 #![allow(clippy::precedence)]

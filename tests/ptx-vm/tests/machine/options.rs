@@ -1,4 +1,5 @@
-//! What the options change: approximations at their worst, hardware sums, budgets, switched-off checks, reproducible schedules.
+//! What the options change: approximations at their worst, hardware sums, budgets, switched-off checks,
+//! reproducible schedules.
 
 use ptx_vm::{Error, FaultKind, Module, Options, Rounding, Schedule};
 
@@ -32,8 +33,8 @@ fn the_worst_approximations_differ_but_stay_within_their_bounds() {
     assert!(exact.iter().zip(&worst).filter(|(e, w)| e != w).count() > 100);
 }
 
-/// Each approximate function with the error the manual allows it (PTX ISA 8.7, 9.7.3 and 9.7.4): its results under both models
-/// are within it, and under the worst most are not the exact ones.
+/// Each approximate function with the error the manual allows it (PTX ISA 8.7, 9.7.3 and 9.7.4): its results
+/// under both models are within it, and under the worst most are not the exact ones.
 #[test]
 fn approximations_err_as_documented_and_no_further() {
     type Function = fn(f64) -> f64;
@@ -117,7 +118,8 @@ fn approximations_err_as_documented_and_no_further() {
     }
 }
 
-/// A kernel that takes the whole part of `ex2.approx` for a power of two lives on lucky bits; one that rounds does not.
+/// A kernel that takes the whole part of `ex2.approx` for a power of two lives on lucky bits; one that rounds
+/// does not.
 #[test]
 fn lucky_bits_run_out() {
     let powers = |convert: &str, approx| {
@@ -165,7 +167,7 @@ fn budgets_and_switched_off_checks() {
     assert_eq!(b.download::<u32>(a, 1), [31]);
 }
 
-/// A long computation that nobody waits for is no spin, in one warp or beside warps that have ended.
+/// A long computation that nobody waits for is no spin, in one warp or next to warps that have ended.
 #[test]
 fn long_loops_are_not_spins() {
     let body = "

@@ -9,7 +9,8 @@ fn run(file: &str, kernel: &str, words: &str) -> Output {
     command.args(["run", &path, kernel]).args(words.split_whitespace()).output().unwrap()
 }
 
-/// `docs/cuda_without_a_gpu.md`: the command on the page reports the race, and ends well on the correct kernel.
+/// `docs/cuda_without_a_gpu.md`: the command on the page reports the race, and ends well on the correct
+/// kernel.
 #[test]
 fn the_page_shows_a_race() {
     let page = include_str!("../../../../docs/cuda_without_a_gpu.md");

@@ -5,7 +5,7 @@ use ptx_vm::{Error, Module};
 use crate::harness::module;
 
 #[test]
-fn unknown_opcodes_forms_and_operands() {
+fn unknown_opcodes_variants_and_operands() {
     for text in [
         "frobnicate.u32 %r1, %r2;",
         "add.u13 %r1, %r2, %r3;",
@@ -13,16 +13,16 @@ fn unknown_opcodes_forms_and_operands() {
         "add.u32 %r1, %r2;",
         "add.u32 %r1, %r2, %rd1;",
         "add.u64 %r1, %rd2, %rd3;",
-        "add.u32 %nobody, %r2, %r3;",
+        "add.u32 %missing, %r2, %r3;",
         "add.f32 %f1, %f2, 3;",
         "div.f32 %f1, %f2, %f3;",
         "shfl.bfly.b32 %r1, %r2, 1, 31;",
         "atom.global.cas.f32 %f1, [%rd1], %f2, %f3;",
         "atom.global.min.f64 %fd1, [%rd1], %fd2;",
         "ld.global.v2.u32 %r1, [%rd1];",
-        "ld.global.u32 %r1, [nobody];",
+        "ld.global.u32 %r1, [missing];",
         "bra nowhere;",
-        "call nobody, ();",
+        "call missing, ();",
         "mma.sync.aligned.m16n8k7.row.col.f32.bf16.bf16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r1,%r2}, {%f1,%f2,%f3,%f4};",
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2,%r3}, {%r1,%r2}, {%f1,%f2,%f3,%f4};",
         "cp.async.ca.shared.global [%r1], [%rd1], 5;",
@@ -49,7 +49,7 @@ fn recursion_and_foreign_variables() {
     );
     assert!(matches!(Module::parse(&recursive), Err(Error::Unsupported { .. })));
     assert!(Module::parse(&module(".extern .global .u32 elsewhere;")).is_err());
-    assert!(Module::parse(&module(".global .u32 p = generic(nobody);")).is_err());
+    assert!(Module::parse(&module(".global .u32 p = generic(missing);")).is_err());
     let large = module(".visible .entry k() { .shared .b8 a[99999999999]; ret; }");
     assert!(Module::parse(&large).is_err());
 }

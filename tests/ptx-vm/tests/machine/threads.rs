@@ -5,7 +5,8 @@ use ptx_vm::{Options, Report, Schedule};
 use crate::harness::{Arg, Bench, module, schedules};
 use crate::kernels;
 
-/// A kernel of 40 blocks of 64 threads over `a[2560]`, zero at first; its outcome and what the memory then holds.
+/// A kernel of 40 blocks of 64 threads over `a[2560]`, zero at first; its outcome and what the memory then
+/// holds.
 fn run(body: &str, options: &Options) -> (Result<Report, String>, Vec<u32>) {
     let text = module(&format!(
         ".visible .entry k(.param .u64 a) {{ .reg .b32 %r<12>; .reg .b64 %rd<9>; .reg .pred %p<3>; .shared .align 4 .u32 sm[64];

@@ -95,8 +95,9 @@ fn votes_matches_reductions() {
 }
 
 #[test]
-fn halves_of_a_warp_vote_apart_and_branches_meet_again() {
-    // Lanes below 12 and the rest take different branches with their own masks; an odd-even loop count per lane follows.
+fn halves_of_a_warp_vote_apart_and_branches_reconverge() {
+    // Lanes below 12 and the rest take different branches with their own masks; an odd-even loop count per
+    // lane follows.
     let text = "
       mov.u32 %r5, %laneid; setp.lt.u32 %p2, %r5, 12; setp.eq.u32 %p3, %r0, 1;
       @%p2 bra LOW;
@@ -203,7 +204,7 @@ fn special_registers() {
 }
 
 #[test]
-fn lanes_that_cannot_meet_are_a_fault() {
+fn lanes_that_cannot_reconverge_are_a_fault() {
     let texts = [
         // A shuffle for all lanes that lane 31 does not reach.
         "mov.u32 %r5, %laneid; setp.lt.u32 %p2, %r5, 31; @!%p2 bra OVER; shfl.sync.bfly.b32 %r10, %r0, 1, 31, -1; OVER: mov.u32 %r10, 0; bar.warp.sync -1;",

@@ -1,6 +1,7 @@
 // arch: compute_90a
 #include "gpu.h"
-// Clusters: sums through distributed shared memory, bulk copies with mbarriers and a producer warp, bulk stores.
+// Clusters: sums through distributed shared memory, bulk copies with mbarriers and a producer warp, bulk
+// stores.
 DEV u32 cluster_rank() { u32 r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 DEV void cluster_sync() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 DEV u32 mapa(u32 a, u32 rank) { u32 r; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(rank)); return r; }
@@ -33,7 +34,8 @@ DEV void bulk_load(void* s, const void* g, u32 bytes, u64* b) {
 #ifndef FREE_WAIT
 #define FREE_WAIT mbar_wait(&empty[s], ((t >> 1) & 1) ^ 1)
 #endif
-// Warp 4 loads tiles of 512 floats into two stages, warps 0-3 scale them and add them up; the sums leave by a bulk store.
+// Warp 4 loads tiles of 512 floats into two stages, warps 0-3 scale them and add them up; the sums leave by a
+// bulk store.
 KERNEL void LAUNCH_BOUNDS(160) pipeline(const float* x, float* y, int tiles, float scale) {
   __shared__ __align__(128) float stage[2][512]; __shared__ __align__(128) float out[128];
   __shared__ u64 full[2], empty[2];

@@ -1,5 +1,6 @@
 #include "gpu.h"
-// C[M,N] (bf16) = A[M,K] * B[N,K]^T, 64x64x32 block tile, 4 warps of 32x32, double-buffered cp.async, xor swizzle.
+// C[M,N] (bf16) = A[M,K] * B[N,K]^T, 64x64x32 block tile, 4 warps of 32x32, double-buffered cp.async, xor
+// swizzle.
 #ifndef GUARD
 #define GUARD r < M && c + 1 < N
 #endif

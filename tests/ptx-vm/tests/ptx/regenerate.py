@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles the .cu files of this folder to the .ptx files beside them.
+"""Compiles the .cu files of this folder to the .ptx files next to them.
 
     pip install --no-deps --target .nvrtc nvidia-cuda-nvrtc-cu12==12.8.93
     ./regenerate.py .nvrtc [--check] [stem ...]

@@ -1,8 +1,9 @@
 //! Pointers that C handed in, as types.
 //!
-//! Each is a bare pointer in memory and has no constructor: it only comes into being as an argument of one of the `unsafe
-//! extern "C"` functions, whose caller has promised what the interface says of that argument (null, or valid for the call). That
-//! promise is what the `SAFETY` lines below rest on, and it is needed nowhere else.
+//! Each is a bare pointer in memory and has no constructor: it only comes into being as an argument of one of
+//! the `unsafe extern "C"` functions, whose caller has promised what the interface says of that argument
+//! (null, or valid for the call). That promise is what the `SAFETY` lines below rest on, and it is needed
+//! nowhere else.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -127,14 +128,16 @@ impl Text {
 pub struct Code8(*const u8);
 
 impl Code8 {
-    /// The bytes: up to the NUL of a text, the length in the head of a container, or enough of machine code to refuse it.
+    /// The bytes: up to the NUL of a text, the length in the head of a container, or enough of machine code
+    /// to refuse it.
     pub fn bytes(self) -> Result<Vec<u8>> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
         let mut bytes = Vec::new();
         loop {
-            // SAFETY: the caller promised an image: everything before its end is readable, and the end is found below.
+            // SAFETY: the caller promised an image: everything before its end is readable, and the end is
+            // found below.
             let byte = unsafe { self.0.add(bytes.len()).read() };
             bytes.push(byte);
             match crate::link::size(&bytes) {
@@ -155,12 +158,12 @@ fn is_machine(bytes: &[u8]) -> bool {
     matches!(crate::module::classify(bytes), crate::module::Image::Machine)
 }
 
-/// A null place: for forms of a function that do not ask for a result.
+/// A null place: for variants of a function that do not ask for a result.
 pub fn nowhere<T>() -> Out<T> {
     Out(std::ptr::null_mut())
 }
 
-/// Nothing given: for forms of a function that lack an argument.
+/// Nothing given: for variants of a function that lack an argument.
 pub fn nothing<T>() -> In<T> {
     In(std::ptr::null())
 }
@@ -170,7 +173,8 @@ pub fn bytes(pointer: *const c_void, count: usize) -> Result<Vec<u8>> {
     In(pointer.cast::<u8>()).list(count)
 }
 
-/// Writes text into a buffer of `size` bytes, cut and terminated; the number of bytes written with the NUL.
+/// Writes text into a buffer of `size` bytes, truncated and terminated; the number of bytes written with the
+/// NUL.
 pub fn write_text(buffer: usize, size: usize, text: &str) -> usize {
     if buffer == 0 || size == 0 {
         return 0;

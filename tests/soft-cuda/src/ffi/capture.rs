@@ -101,7 +101,7 @@ entries! {
     live fn cuStreamGetCaptureInfo_v2(
         d, handle: Handle, state: Out<u32>, id: Out<u64>, graph: Out<Handle>, dependencies: Out<*const usize>, count: Out<usize>,
     ) {
-        // A null place, since this form does not ask for edges.
+        // A null place, since this variant does not ask for edges.
         let edges = super::arg::nowhere();
         info(d, handle, &Answer { state, id, graph, dependencies, edges, count })
     }

@@ -1,7 +1,7 @@
 //! The driver's own functions: what a test chooses and asks. No real driver has them.
 //!
-//! They are what [`crate::preload::SoftCuda`] calls. Choices about devices must come before `cuInit`; the rest counts from the
-//! next operation on.
+//! They are what [`crate::preload::SoftCuda`] calls. Choices about devices must come before `cuInit`; the
+//! rest counts from the next operation on.
 
 use std::ffi::c_char;
 
@@ -69,8 +69,9 @@ entries! {
         Ok(())
     }
 
-    /// What is checked in kernels, as a sum: 1 shared races, 2 global races, 4 reads of unwritten memory; and how they compute:
-    /// 8 worst-case rounding of approximate functions, 16 sums of tensor cores as the hardware makes them.
+    /// What is checked in kernels, as a sum: 1 shared races, 2 global races, 4 reads of unwritten memory; and
+    /// how they compute: 8 worst-case rounding of approximate functions, 16 sums of tensor cores as the
+    /// hardware makes them.
     early fn engraftSoftCudaSetChecks(d, mask: u32) {
         if mask > 31 {
             return Err(Code::INVALID_VALUE);
@@ -84,8 +85,8 @@ entries! {
         Ok(())
     }
 
-    /// Threads over which the independent blocks of a kernel are spread; as many as the processor has at first. Nothing but the
-    /// time depends on it.
+    /// Threads over which the independent blocks of a kernel are spread; as many as the processor has at
+    /// first. Nothing but the time depends on it.
     early fn engraftSoftCudaSetThreads(d, threads: u32) {
         d.settings.machine.threads = threads.clamp(1, 256) as usize;
         Ok(())
@@ -97,7 +98,8 @@ entries! {
         Ok(())
     }
 
-    /// The last fault in words, cut to the buffer; its whole length in bytes with the NUL, 0 when there was none.
+    /// The last fault in words, truncated to the buffer; its whole length in bytes with the NUL, 0 when there
+    /// was none.
     early fn engraftSoftCudaLastFault(d, buffer: *mut c_char, bytes: usize, length: Out<usize>) {
         let text = d.last_fault.as_deref();
         length.set_if_wanted(text.map_or(0, |t| t.len() + 1));
@@ -119,14 +121,15 @@ entries! {
         Ok(())
     }
 
-    /// Measures (1) the traffic of kernels from and to global memory, or does not (0, the default: it takes time).
+    /// Measures (1) the traffic of kernels from and to global memory, or does not (0, the default: it takes
+    /// time).
     early fn engraftSoftCudaSetTraffic(d, on: u32) {
         d.settings.machine.count_traffic = on != 0;
         Ok(())
     }
 
-    /// Traffic of kernels in an address range, at the grain of 32 bytes, since it was switched on or cleared: bytes requested,
-    /// transferred and distinct of reads, then of writes (see `ptx_vm::memory::Moved`).
+    /// Traffic of kernels in an address range, at the grain of 32 bytes, since it was switched on or cleared:
+    /// bytes requested, transferred and distinct of reads, then of writes (see `ptx_vm::memory::Moved`).
     early fn engraftSoftCudaTraffic(d, address: u64, bytes: u64, six: Out<u64>) {
         if six.is_null() {
             return Err(Code::INVALID_VALUE);
@@ -135,9 +138,9 @@ entries! {
         Ok(())
     }
 
-    /// Kernel number `index`, by name, of those that have run: its name cut to the buffer and the name's whole length with the
-    /// NUL; launches, blocks and warp instructions, then six words of traffic as in [`engraftSoftCudaTraffic`]. `INVALID_VALUE`
-    /// behind the last one.
+    /// Kernel number `index`, by name, of those that have run: its name truncated to the buffer and the
+    /// name's whole length with the NUL; launches, blocks and warp instructions, then six words of traffic as
+    /// in [`engraftSoftCudaTraffic`]. `INVALID_VALUE` behind the last one.
     early fn engraftSoftCudaKernel(d, index: u64, buffer: *mut c_char, bytes: usize, length: Out<usize>, nine: Out<u64>) {
         let at = usize::try_from(index).map_err(|_| Code::INVALID_VALUE)?;
         let (name, counts) = d.statistics.kernels.iter().nth(at).ok_or(Code::INVALID_VALUE)?;

@@ -81,7 +81,7 @@ fn describe(
     }
 }
 
-/// Symbols whose newer form a program of an older interface must not get: name, first interface version.
+/// Symbols whose newer variant a program of an older interface must not get: name, first interface version.
 const SINCE: [(&str, i32); 12] = [
     ("cuCtxCreate_v3", 11040),
     ("cuCtxCreate_v4", 12050),
@@ -97,7 +97,8 @@ const SINCE: [(&str, i32); 12] = [
     ("cuStreamGetCaptureInfo_v3", 12030),
 ];
 
-/// Finds `name`, or the highest `name_vN` that the interface version has. Per-thread variants do not exist here.
+/// Finds `name`, or the highest `name_vN` that the interface version has. Per-thread variants do not exist
+/// here.
 fn find(symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) -> Result<(), u32> {
     const NOT_FOUND: u32 = 1;
     const TOO_OLD: u32 = 2;

@@ -53,7 +53,8 @@ fn packed(extra: *const Handle, wanted: usize) -> Result<Vec<u8>> {
 /// Applies the launch attributes that have a meaning here.
 ///
 /// # Errors
-/// `NOT_SUPPORTED` for those whose absence a program would notice (events inside a launch, device-side updates).
+/// `NOT_SUPPORTED` for those whose absence a program would notice (events inside a launch, device-side
+/// updates).
 pub fn attributes(config: &mut Config, list: &[LaunchAttribute]) -> Result {
     for attribute in list {
         let words = attribute.value.0;

@@ -1,8 +1,8 @@
 //! The C interface: one thin function per symbol, one file per group.
 //!
-//! Every function passes through one of the doors below: `bare` (may be called at any time), `ready` (after `cuInit`), `live`
-//! (with a healthy current context). A door takes the lock, keeps panics in, and turns the result into a code. What a function
-//! does is in the rooms; here is what the interface calls things.
+//! Every function passes through one of the doors below: `bare` (may be called at any time), `ready` (after
+//! `cuInit`), `live` (with a healthy current context). A door takes the lock, keeps panics in, and turns the
+//! result into a code. What a function does is in the rooms; here is what the interface calls things.
 
 // The interface's own spelling.
 #![allow(non_snake_case)]

@@ -97,7 +97,8 @@ entries! {
         stream::resolve(d, from).map(|_| ())
     }
 
-    /// Attributes: an access window or synchronisation policy is accepted without effect, the priority is the stream's.
+    /// Attributes: an access window or synchronisation policy is accepted without effect, the priority is the
+    /// stream's.
     live fn cuStreamSetAttribute(d, handle: Handle, attribute: u32, _value: In<AttributeValue>) {
         stream::resolve(d, handle)?;
         if matches!(attribute, 1 | 3 | 9 | 10) { Ok(()) } else { Err(Code::INVALID_VALUE) }

@@ -1,13 +1,13 @@
 //! Symbols of the interface that this driver does not implement: each answers `CUDA_ERROR_NOT_SUPPORTED`.
 //!
-//! They are exported because bindings look a symbol up when it is first called and abort when it is not there: a program that
-//! tries one of these gets an error code it can handle. `cuGetProcAddress` does not find them, so that whoever asks first is told
-//! the truth. `README.md` groups them by what they are for.
+//! They are exported because bindings look a symbol up when it is first called and abort when it is not
+//! there: a program that tries one of these gets an error code it can handle. `cuGetProcAddress` does not
+//! find them, so that whoever asks first is told the truth. `README.md` groups them by what they are for.
 
 use crate::code::Code;
 
-/// Defines functions without parameters: in the C calling conventions of the supported systems the caller cleans up its
-/// arguments, so a function may ignore those it is given.
+/// Defines functions without parameters: in the C calling conventions of the supported systems the caller
+/// cleans up its arguments, so a function may ignore those it is given.
 macro_rules! unsupported {
     ($($name:ident),* $(,)?) => {
         $(

@@ -1,7 +1,7 @@
 //! Instantiated graphs: flat lists of steps, launched into a stream as operations of the queue.
 //!
-//! Branches of a graph are as unordered as two streams: the queue runs them in any order that the edges allow. A launch comes
-//! after the stream's work and after the previous launch of the same executable.
+//! Branches of a graph are as unordered as two streams: the queue runs them in any order that the edges
+//! allow. A launch comes after the stream's work and after the previous launch of the same executable.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,8 @@ pub struct Exec {
     memory: Vec<u64>,
 }
 
-/// Why an executable cannot take a graph's parameters: `CUgraphExecUpdateResult`, the node, the other end of an edge.
+/// Why an executable cannot take a graph's parameters: `CUgraphExecUpdateResult`, the node, the other end of
+/// an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
     /// 2 topology, 3 node type, 4 function, 5 parameters.
@@ -107,7 +108,7 @@ pub fn instantiate(d: &mut Driver, graph: Id, flags: u64) -> Result<Id> {
     Ok(id)
 }
 
-/// `cuGraphExecDestroy`; a launch under way goes on.
+/// `cuGraphExecDestroy`; a launch in flight goes on.
 pub fn destroy(d: &mut Held, id: Id) -> Result {
     let exec = d.execs.get(&id).ok_or(Code::INVALID_VALUE)?;
     if !exec.memory.is_empty()

@@ -1,7 +1,8 @@
 //! Graphs: operations with explicit dependencies, made by capture or node by node.
 //!
-//! A graph is a recipe; [`Exec`] is what is launched. Nodes are handles of their own kind, unique over all graphs, and a graph
-//! holds them in the order of their creation, which is also what `cuGraphExecUpdate` compares.
+//! A graph is a recipe; [`Exec`] is what is launched. Nodes are handles of their own kind, unique over all
+//! graphs, and a graph holds them in the order of their creation, which is also what `cuGraphExecUpdate`
+//! compares.
 
 mod exec;
 

@@ -1,7 +1,8 @@
 //! Pinned host memory: allocated by the driver or registered by the program.
 //!
-//! It is part of the machine's address space at its own address, so kernels can read and write it, and asynchronous copies read
-//! it when their turn comes, not when they are submitted: who changes the buffer before that has changed what is copied.
+//! It is part of the machine's address space at its own address, so kernels can read and write it, and
+//! asynchronous copies read it when their turn comes, not when they are submitted: who changes the buffer
+//! before that has changed what is copied.
 
 use std::alloc::Layout;
 
@@ -49,8 +50,8 @@ pub fn register(d: &mut Driver, pointer: *mut u8, bytes: usize, flags: u32) -> R
     if pointer.is_null() || bytes == 0 || flags & !0xF != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the program promises a valid range until it unregisters it, as the interface says; the driver reads and writes it
-    // only on behalf of operations that the program submitted.
+    // SAFETY: the program promises a valid range until it unregisters it, as the interface says; the driver
+    // reads and writes it only on behalf of operations that the program submitted.
     unsafe { d.memory.map_host(pointer, bytes) }.map_err(|_| Code::HOST_MEMORY_ALREADY_REGISTERED)?;
     d.table.pinned.insert(pointer as u64, Pinned { bytes, context, flags, ours: false });
     Ok(())
@@ -93,7 +94,8 @@ pub fn remove(d: &mut Driver, address: u64) {
     if pinned.ours
         && let Ok(layout) = layout(pinned.bytes)
     {
-        // SAFETY: allocated in `allocate` with this layout; nothing refers to it any more: it is out of both tables.
+        // SAFETY: allocated in `allocate` with this layout; nothing refers to it any more: it is out of both
+        // tables.
         unsafe { std::alloc::dealloc(address as *mut u8, layout) };
     }
 }

@@ -1,9 +1,10 @@
 //! Memory of devices: who owns which allocation, and when it is gone.
 //!
-//! The bytes live in the machine's memory ([`ptx_vm::Memory`]), which never gives an address twice and knows freed ranges. Here
-//! is what a driver knows of them besides: context, pool, and whether a release is under way. `cuMemFree` waits for the
-//! context's work first, as real drivers do; `cuMemFreeAsync` takes the memory away when its turn in the stream comes, and who
-//! touches it later, in whatever order ran, meets a fault.
+//! The bytes live in the machine's memory ([`ptx_vm::Memory`]), which never gives an address twice and knows
+//! freed ranges. Here is what a driver knows of them besides: context, pool, and whether a release is in
+//! flight. `cuMemFree` waits for the context's work first, as real drivers do; `cuMemFreeAsync` takes the
+//! memory away when its turn in the stream comes, and who touches it later, in whatever order ran, meets a
+//! fault.
 
 mod host;
 mod pointer;
@@ -134,8 +135,8 @@ pub fn free(d: &mut Held, address: u64) -> Result {
     Ok(())
 }
 
-/// `cuMemAllocAsync`, from a pool or the device's current one. The address is known at once; the memory may be used by what
-/// comes later in the stream. In a capture it becomes an allocation node.
+/// `cuMemAllocAsync`, from a pool or the device's current one. The address is known at once; the memory may
+/// be used by what comes later in the stream. In a capture it becomes an allocation node.
 pub fn allocate_async(d: &mut Held, bytes: usize, pool: Option<Id>, stream_id: Id) -> Result<u64> {
     let context = stream::get(d, stream_id)?.context;
     let device = d.healthy(context)?.device;

@@ -1,8 +1,9 @@
 //! Pools of memory for allocation in stream order.
 //!
-//! A pool is bookkeeping: how much is used, how much it holds back from the device after a release (up to the release threshold),
-//! and the highest marks of both. Memory is never reused at the same address (so that use after release shows), but what a pool
-//! holds back counts as taken, so that a program that counts on free memory sees what it would see on a device.
+//! A pool is bookkeeping: how much is used, how much it holds back from the device after a release (up to the
+//! release threshold), and the highest marks of both. Memory is never reused at the same address (so that use
+//! after release shows), but what a pool holds back counts as taken, so that a program that counts on free
+//! memory sees what it would see on a device.
 
 use crate::code::{Code, Result};
 use crate::state::{Driver, Id};
@@ -108,7 +109,8 @@ pub fn trim(d: &mut Driver, id: Id, keep: u64) -> Result {
     Ok(())
 }
 
-/// An attribute by its `CUmemPool_attribute` number: a value of 4 bytes for the first three, of 8 for the rest.
+/// An attribute by its `CUmemPool_attribute` number: a value of 4 bytes for the first three, of 8 for the
+/// rest.
 pub fn get_attribute(d: &mut Driver, id: Id, number: u32) -> Result<u64> {
     let pool = live(d, id)?;
     Ok(match number {
@@ -135,9 +137,9 @@ pub fn set_attribute(d: &mut Driver, id: Id, number: u32, value: u64) -> Result 
     Ok(())
 }
 
-/// `cuMemPoolSetAccess` for one device. The machine knows permissions between devices, not between a device and a pool: access
-/// to the pool opens the pool's device. Taking access back is remembered only for [`access`]'s answer when no context enabled
-/// the peer.
+/// `cuMemPoolSetAccess` for one device. The machine knows permissions between devices, not between a device
+/// and a pool: access to the pool opens the pool's device. Taking access back is remembered only for
+/// [`access`]'s answer when no context enabled the peer.
 pub fn set_access(d: &mut Driver, id: Id, device: u32, flags: u32) -> Result {
     let to = live(d, id)?.device;
     if device == to {

@@ -30,7 +30,7 @@ fn captured_work_runs_at_the_launch_and_not_before() {
 }
 
 #[test]
-fn streams_join_through_events_and_must_be_joined_back() {
+fn streams_join_by_events_and_must_be_joined_back() {
     let run = |order, join_back: bool| {
         let (driver, _) = driver(order);
         let mut d = lock(driver);

@@ -35,7 +35,7 @@ fn a_missing_event_shows_under_some_order_and_an_event_helps_under_all() {
 }
 
 #[test]
-fn an_overwrite_that_nobody_ordered_behind_the_read_comes_first_when_others_go_first() {
+fn an_overwrite_that_no_event_orders_behind_the_read_comes_first_when_others_go_first() {
     let run = |order, with_event| {
         let (driver, _) = driver(order);
         let mut d = lock(driver);

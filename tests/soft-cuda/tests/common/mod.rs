@@ -1,5 +1,5 @@
-//! What the tests share: the loaded driver, one test at a time, modules and launches at cudarc's `result` level (its safe module
-//! type needs the `nvrtc` feature).
+//! What the tests share: the loaded driver, one test at a time, modules and launches at cudarc's `result`
+//! level (its safe module type needs the `nvrtc` feature).
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -16,7 +16,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// The driver, with four devices of 256 MiB, in its default order; and nobody else until the guard goes.
 pub fn soft() -> (&'static SoftCuda, MutexGuard<'static, ()>) {
     let alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
-    let soft = preload::load().expect("cargo built the driver beside this test");
+    let soft = preload::load().expect("cargo built the driver next to this test");
     static ONCE: Once = Once::new();
     ONCE.call_once(|| soft.set_devices(4, 256 << 20).expect("before cuInit"));
     soft.set_order(Order::Latest).expect("known");
@@ -50,7 +50,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if self.1.bind_to_thread().is_ok() {
-            // SAFETY: loaded, and unloaded once. A poisoned context refuses, and takes the module along when it goes.
+            // SAFETY: loaded, and unloaded once. A poisoned context refuses, and takes the module along when
+            // it goes.
             let _ = unsafe { result::module::unload(self.0) };
         }
     }

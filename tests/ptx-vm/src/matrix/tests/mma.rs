@@ -5,8 +5,8 @@ use crate::Row;
 use crate::matrix::mma::Mma;
 use crate::matrix::sum::Summation;
 
-/// Row and column of element `i` of A in a lane (groupID `g`, threadID_in_group `t`), as the manual's section on the shape
-/// says it.
+/// Row and column of element `i` of A in a lane (groupID `g`, threadID_in_group `t`), as the manual's section
+/// on the shape says it.
 fn manual_a(mma: &Mma, i: usize, g: usize, t: usize) -> (usize, usize) {
     let either = |first: bool| if first { g } else { g + 8 };
     match (mma.a, mma.m, mma.k) {
@@ -154,9 +154,10 @@ pub fn all() -> Vec<Mma> {
 }
 
 #[test]
-fn every_shape_is_the_plain_product() {
+fn every_shape_is_the_plain_matmul() {
     let all = all();
-    // 2 f16 x 2 accumulators, 2 bf16, 2 tf32, 2 fp8 shapes x 4 pairs x 2 accumulators, 3 shapes x 4 pairs of s8 and of s4.
+    // 2 f16 x 2 accumulators, 2 bf16, 2 tf32, 2 fp8 shapes x 4 pairs x 2 accumulators, 3 shapes x 4 pairs of
+    // s8 and of s4.
     assert_eq!(all.len(), 4 + 2 + 2 + 16 + 12 + 12);
     let mut numbers = Numbers(1);
     for mma in all {
@@ -166,7 +167,7 @@ fn every_shape_is_the_plain_product() {
         let mut d = vec![[0xdead_beef; 32]; mma.c_registers()];
         for summation in [Summation::Plain, Summation::Ampere, Summation::Hopper] {
             mma.run(&mut d, &f.a, &f.b, &f.c, summation);
-            assert_eq!(result(&mma, &d), product(&a, &b, &c), "{mma:?} {summation:?}");
+            assert_eq!(result(&mma, &d), matmul(&a, &b, &c), "{mma:?} {summation:?}");
         }
     }
 }
@@ -192,8 +193,9 @@ fn real_numbers_are_summed_in_ascending_k_from_the_accumulator() {
                 .flatten()
                 .for_each(|x| *x = decode_sum(mma.accumulator, encode_sum(mma.accumulator, *x)));
             assert_eq!(result(&mma, &d), want, "{mma:?}");
-            // The hardware's order differs by what it cuts off: bounded by a unit per term at the largest exponent.
-            let exact = product(&a, &b, &c);
+            // The hardware's order differs by what it truncates: bounded by a unit per term at the largest
+            // exponent.
+            let exact = matmul(&a, &b, &c);
             let unit = if mma.accumulator == Accumulator::F16 { 2f64.powi(-9) } else { 2f64.powi(-23) };
             for summation in [Summation::Ampere, Summation::Hopper] {
                 mma.run(&mut d, &f.a, &f.b, &f.c, summation);
@@ -225,7 +227,7 @@ fn integer_accumulators_wrap_or_clamp() {
 }
 
 #[test]
-fn special_values_pass_through() {
+fn special_values_pass_unchanged() {
     let mma = Mma::parse(&["m16n8k16", "row", "col", "f32", "bf16", "bf16", "f32"]).unwrap();
     let mut a = vec![vec![0.0; 16]; 16];
     let mut b = vec![vec![1.0; 8]; 16];

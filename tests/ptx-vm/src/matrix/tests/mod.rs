@@ -1,5 +1,5 @@
-//! Every shape against a plain product in f64, with fragments filled by the formulas of the PTX manual, written out here
-//! shape by shape and not derived from the module's one rule.
+//! Every shape against a plain matmul in f64, with fragments filled by the formulas of the PTX manual,
+//! written out here shape by shape and not derived from the module's one rule.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod mma;
@@ -106,8 +106,8 @@ pub fn decode_sum(kind: Accumulator, code: u64) -> f64 {
     }
 }
 
-/// The plain product, `a[m][k] b[k][n] + c[m][n]`.
-pub fn product(a: &[Vec<f64>], b: &[Vec<f64>], c: &[Vec<f64>]) -> Vec<Vec<f64>> {
+/// The plain matmul, `a[m][k] b[k][n] + c[m][n]`.
+pub fn matmul(a: &[Vec<f64>], b: &[Vec<f64>], c: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let mut d = c.to_vec();
     for (d, a) in d.iter_mut().zip(a) {
         for (a, b) in a.iter().zip(b) {

@@ -1,5 +1,5 @@
-//! A warp-specialised kernel, as production kernels are built: one warp loads tiles by tensor copies, four warps multiply them,
-//! and one thread of any of the four gives the buffer back.
+//! A warp-specialised kernel, as production kernels are built: one warp loads tiles by tensor copies, four
+//! warps multiply them, and one thread of any of the four gives the buffer back.
 
 use super::ptx::{Argument, HEAD, fault_of, options, run};
 use super::*;
@@ -18,11 +18,11 @@ enum Bug {
     None,
     /// The producer does not wait for its buffer.
     NoEmpty,
-    /// The buffer is given back before the products are done.
+    /// The buffer is given back before the matmuls are done.
     EarlyRelease,
     /// Only the first of the four warps waits for the data.
     OneWaits,
-    /// Three of four products per tile are waited for.
+    /// Three of four matmuls per tile are waited for.
     WeakWait,
 }
 
@@ -177,7 +177,7 @@ fn any_thread_that_has_waited_may_give_the_buffer_back() {
     let (a, columns) =
         (numbers.integers(Element::Bf16, 64, depth), numbers.integers(Element::Bf16, N, depth));
     let b: Vec<Vec<f64>> = (0..depth).map(|k| columns.iter().map(|c| c[k]).collect()).collect();
-    let want = product(&a, &b, &vec![vec![0.0; N]; 64]);
+    let want = matmul(&a, &b, &vec![vec![0.0; N]; 64]);
     let launch = Launch::new([1, 1, 1], [160, 1, 1]);
     let schedules = [Schedule::Forward, Schedule::Reverse].into_iter().chain((0..12).map(Schedule::Random));
     for (round, schedule) in schedules.enumerate() {

@@ -132,7 +132,8 @@ pub fn list(prefix: &str, count: usize) -> String {
     format!("{{{}}}", names.join(", "))
 }
 
-/// Loads or stores `count` registers, register by register, at 128 bytes each (256 for 64 bits), lane by lane.
+/// Loads or stores `count` registers, register by register, at 128 bytes each (256 for 64 bits), lane by
+/// lane.
 pub fn moves(text: &mut String, op: &str, ty: &str, prefix: &str, count: usize, base: &str) {
     let pitch = if ty == "f64" { 256 } else { 128 };
     for i in 0..count {
@@ -189,7 +190,7 @@ fn mma_of_every_shape_in_ptx() {
         let arguments = [&f.a, &f.b, &f.c, &f.c].map(|rows| Argument::Buffer(bytes_of(rows)));
         let text = mma_text(&mma);
         let buffers = run_all(&text, &Launch::new([1, 1, 1], [32, 1, 1]), &arguments);
-        assert_eq!(result(&mma, &rows_of(&buffers[3])), product(&a, &b, &c), "{mma:?}");
+        assert_eq!(result(&mma, &rows_of(&buffers[3])), matmul(&a, &b, &c), "{mma:?}");
     }
 }
 
@@ -228,7 +229,8 @@ fn mma_needs_the_whole_warp() {
     assert!(guard.detail.contains("guard"), "{guard}");
 }
 
-/// Stores a 16x16 tile of b16 from global to shared memory row by row, loads matrices from it, stores the registers.
+/// Stores a 16x16 tile of b16 from global to shared memory row by row, loads matrices from it, stores the
+/// registers.
 fn ldmatrix_text(count: usize, transpose: bool, extra: &str) -> String {
     let trans = if transpose { ".trans" } else { "" };
     let registers = list("%r1", count).replace("%r1", "%m");

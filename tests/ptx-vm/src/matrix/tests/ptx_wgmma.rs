@@ -23,7 +23,8 @@ enum Bug {
     BadDescriptor,
 }
 
-/// A kernel of one warp group: copies an image into shared memory, issues one product (two with `steps`), stores D.
+/// A kernel of one warp group: copies an image into shared memory, issues one matmul (two with `steps`),
+/// stores D.
 fn wgmma_text(w: &Wgmma, descriptors: (u64, u64), registers: bool, scale_d: bool, bug: Bug) -> String {
     let (n, k) = (w.d_registers(), w.k());
     let d = sums_name(w.accumulator);
@@ -56,7 +57,8 @@ DONE:
     if bug != Bug::NoBarrier {
         t += "fence.proxy.async.shared::cta;\nbar.sync 0;\n";
     }
-    // Fragments lie register by register for each warp: warp w, register j, lane l at ((w * registers) + j) * 32 + l words.
+    // Fragments lie register by register for each warp: warp w, register j, lane l at ((w * registers) + j) *
+    // 32 + l words.
     writeln!(t, "shr.u32 %r1, %r0, 5;\nand.b32 %r3, %r0, 31;").unwrap();
     for (base, count) in [("%p1", 4), ("%p2", n)] {
         writeln!(
@@ -68,7 +70,8 @@ DONE:
     }
     moves(&mut t, "ld", "b32", "%a", 4, "%p1");
     moves(&mut t, "ld", ty, "%d", n, "%p2");
-    // The descriptors were made for a window that starts at zero; the start of shared memory is added in units of 16 bytes.
+    // The descriptors were made for a window that starts at zero; the start of shared memory is added in
+    // units of 16 bytes.
     let (da, db) = descriptors;
     writeln!(
         t,

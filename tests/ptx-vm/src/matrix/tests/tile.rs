@@ -38,7 +38,8 @@ fn storing_undoes_loading() {
 
 #[test]
 fn the_fragments_of_mma_come_out_of_ldmatrix() {
-    // A 16x16 tile of 16-bit elements, row-major: the four matrices of `.x4` with the usual addresses give operand A.
+    // A 16x16 tile of 16-bit elements, row-major: the four matrices of `.x4` with the usual addresses give
+    // operand A.
     let value = |row: usize, k: usize| (100 * row + k) as u16;
     let matrix = |down: usize, across: usize| -> Tile {
         std::array::from_fn(|r| {

@@ -21,7 +21,8 @@ fn swizzle(address: usize, bits: usize) -> usize {
     address ^ (address >> 3 & ((1 << bits) - 1) << 4)
 }
 
-/// Byte address of element (mn, k) by the manual's canonical layouts, in elements: `T` to a chunk of 16 bytes.
+/// Byte address of element (mn, k) by the manual's canonical layouts, in elements: `T` to a chunk of 16
+/// bytes.
 fn canonical(d: &Descriptor, major: Major, kind: Element, mn: usize, k: usize) -> usize {
     let size = kind.bits() / 8;
     let t = 16 / size;
@@ -152,13 +153,13 @@ impl Case {
         self.compare(&d, scale_d, &format!("{w:?} widths {a_width}, {b_width}"));
     }
 
-    /// Compares accumulators with the plain product.
+    /// Compares accumulators with the plain matmul.
     pub fn compare(&self, d: &[Vec<Row>], scale_d: bool, what: &str) {
         let w = &self.wgmma;
         let sign = if w.negate_a != w.negate_b { -1.0 } else { 1.0 };
         let a: Vec<Vec<f64>> = self.a.iter().map(|row| row.iter().map(|x| sign * x).collect()).collect();
         let zero = vec![vec![0.0; w.n]; 64];
-        let want = product(&a, &self.b, if scale_d { &self.c } else { &zero });
+        let want = matmul(&a, &self.b, if scale_d { &self.c } else { &zero });
         for (row, values) in want.iter().enumerate() {
             for (column, &value) in values.iter().enumerate() {
                 let (warp, register, lane, bit) = self.home(row, column);
@@ -265,7 +266,7 @@ fn a_descriptor_moved_inside_the_swizzle_atom_reads_the_next_depth() {
         let (a, b) = (da.encode() + 2 * step, db.encode() + 2 * step);
         wgmma.run([d0, d1, d2, d3], WgmmaA::Shared(a), b, step > 0, Summation::Plain, &mut read).unwrap();
     }
-    let want = product(&a, &b, &vec![vec![0.0; 8]; 64]);
+    let want = matmul(&a, &b, &vec![vec![0.0; 8]; 64]);
     let case = Case::new(wgmma, 0);
     for (row, values) in want.iter().enumerate() {
         for (column, &value) in values.iter().enumerate() {

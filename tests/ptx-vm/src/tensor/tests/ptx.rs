@@ -7,7 +7,8 @@ use crate::{FaultKind, Launch};
 /// Bytes of shared memory the kernels here work in.
 const ROOM: usize = 16384;
 
-/// What surrounds the copies: shared memory filled from `seed` (or left), the body, shared memory stored to `out`.
+/// What surrounds the copies: shared memory filled from `seed` (or left), the body, shared memory stored to
+/// `out`.
 fn kernel(parameters: &str, body: &str, fill: bool) -> String {
     let fill = if fill {
         "mov.u32 %r1, %tid.x;
@@ -134,7 +135,8 @@ add.s32 %r5, %r0, {shared};
         let text = kernel(", .param .align 64 .b8 map[128]", &body, true);
         let (seed, data) = (noise(&mut numbers, ROOM), noise(&mut numbers, extent(&map)));
         let arguments = [Argument::Buffer(seed.clone()), Argument::Buffer(vec![0; ROOM]), argument(map, 2)];
-        // The tensor's buffer is only reached through the map, so it stands before it as a parameter nobody reads.
+        // The tensor's buffer is only reached through the map, so it stands before it as a parameter nobody
+        // reads.
         let text = text.replace("out, .param .align 64", "out, .param .u64 tensor, .param .align 64");
         let [seed_argument, out, map_argument] = arguments;
         let arguments = [seed_argument, out, Argument::Buffer(data.clone()), map_argument];
@@ -310,8 +312,8 @@ ret;
     assert_eq!(got[..2048], data[..]);
     assert_eq!(got[2048..3072], data[1024..]);
     assert_eq!(got[4096..6144], data[..]);
-    let nobody = text.replace("mov.b16 %h0, 3", "mov.b16 %h0, 4");
-    let stop = fault(&nobody, &launch, &arguments(), FaultKind::Operand);
+    let no_consumer = text.replace("mov.b16 %h0, 3", "mov.b16 %h0, 4");
+    let stop = fault(&no_consumer, &launch, &arguments(), FaultKind::Operand);
     assert!(stop.detail.contains("names block 2"), "{stop}");
 }
 
@@ -345,7 +347,8 @@ add.s32 %r5, %r0, {at};
     let good = text(&body(bytes, "0", WAIT, ""));
     run_all(&good, &launch, &arguments(map, 8192));
     let case = |text: &str, kind: FaultKind| fault(text, &launch, &arguments(map, 8192), kind);
-    // Reading without waiting (a warp that runs ahead races with the copy), and writing where the copy is about to.
+    // Reading without waiting (a warp that runs ahead races with the copy), and writing where the copy is
+    // about to.
     let early = [FaultKind::MissingWait, FaultKind::SharedRace];
     fault_of(&text(&body(bytes, "0", "", "")), &launch, &arguments(map, 8192), &early);
     case(&text(&body(bytes, "0", WAIT, "@%q1 st.shared.u32 [%r0], %r0;\n")), FaultKind::MissingWait);
@@ -360,7 +363,8 @@ add.s32 %r5, %r0, {at};
     case(&moved(64), FaultKind::OutOfBounds);
     case(&moved(16), FaultKind::Misaligned);
     fault(&good, &launch, &arguments(map, 2048), FaultKind::OutOfBounds);
-    // Too few bytes expected: somebody reads what has not landed, or the count goes wrong, whatever the order.
+    // Too few bytes expected: somebody reads what has not landed, or the count goes wrong, whatever the
+    // order.
     let few = text(&body(bytes - 16, "0", WAIT, ""));
     let kinds = [FaultKind::MissingWait, FaultKind::Barrier, FaultKind::Deadlock, FaultKind::SharedRace];
     fault_of(&few, &launch, &arguments(map, 8192), &kinds);

@@ -13,7 +13,7 @@ const PIECE: usize = 1 << 18;
 
 /// `[rows, cols]` row-major in `format`; each part holds whole rows.
 #[derive(Debug)]
-pub struct Rows<'a> {
+pub struct HostMatrix<'a> {
     /// First source's name, for messages.
     pub name: String,
     /// Rows of all parts.
@@ -26,7 +26,7 @@ pub struct Rows<'a> {
     pub parts: Vec<Cow<'a, [u8]>>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> HostMatrix<'a> {
     /// A tensor as rows: vectors become `[1, n]` as weights of norms and as biases, leading ones are dropped.
     pub fn new(tensor: &TensorInfo, bytes: Cow<'a, [u8]>, part: Part) -> Result<Self> {
         let shape: Vec<usize> = match tensor.shape.iter().position(|d| *d != 1) {
@@ -36,7 +36,7 @@ impl<'a> Rows<'a> {
         let (rows, cols) = match (part, &shape[..]) {
             (_, [n]) => (1, *n),
             (Part::Weight, [rows, cols]) => (*rows, *cols),
-            // Squares of pixels `[outputs, channel, row, column]`.
+            // Patches of pixels `[outputs, channel, row, column]`.
             (Part::Weight, [rows, rest @ ..]) if rest.len() > 1 => (*rows, rest.iter().product()),
             _ => {
                 let what = format!("shape {:?}; allowed: a vector or a matrix", tensor.shape);
@@ -88,7 +88,7 @@ impl<'a> Rows<'a> {
     /// Columns `[input, tap]` of a convolution's file become `[tap, input]`; plain formats only.
     pub fn taps_apart(self, taps: usize) -> Result<Self> {
         let WeightFormat::Plain(dtype) = self.format else {
-            let what = format!("{} blocks cannot be told apart by taps", self.format);
+            let what = format!("{} blocks cannot be split by taps", self.format);
             return Err(Error::tensor(&self.name, what));
         };
         if taps == 0 || !self.cols.is_multiple_of(taps) {
@@ -207,7 +207,7 @@ impl<'a> Rows<'a> {
         }
         let size = match (self.rows, self.format) {
             (1, WeightFormat::Plain(dtype)) => dtype.bytes(),
-            (1, _) => return Err(Error::tensor(&self.name, "a vector in blocks cannot be cut")),
+            (1, _) => return Err(Error::tensor(&self.name, "a vector in blocks cannot be sharded")),
             _ => self.row_bytes(),
         };
         let all = self.joined();
@@ -238,7 +238,7 @@ impl<'a> Rows<'a> {
             WeightFormat::Group(_) => (self.cols, self.row_bytes()),
         };
         if !range.start.is_multiple_of(unit) || !range.len().is_multiple_of(unit) {
-            let what = format!("columns {range:?} would cut {} blocks of {unit}", self.format);
+            let what = format!("columns {range:?} would split {} blocks of {unit}", self.format);
             return Err(Error::tensor(&self.name, what));
         }
         let (from, to) = (range.start / unit * unit_bytes, range.end / unit * unit_bytes);
@@ -249,16 +249,16 @@ impl<'a> Rows<'a> {
     }
 
     /// Columns of rows that are one group each: the scale stays.
-    fn take_group_columns(self, form: Groups, range: Range<usize>) -> Result<Self> {
-        let (from, to) = match form.bits {
+    fn take_group_columns(self, format: Groups, range: Range<usize>) -> Result<Self> {
+        let (from, to) = match format.bits {
             GroupBits::Eight => (range.start, range.end),
             GroupBits::Four if range.start.is_multiple_of(2) => (range.start / 2, range.end.div_ceil(2)),
             GroupBits::Four => {
-                let what = format!("columns {range:?} would begin in the middle of a byte of {form}");
+                let what = format!("columns {range:?} would begin in the middle of a byte of {format}");
                 return Err(Error::tensor(&self.name, what));
             }
         };
-        let (size, head) = (self.row_bytes(), form.head());
+        let (size, head) = (self.row_bytes(), format.head());
         let piece = |row: &[u8]| [&row[..head], &row[head + from..head + to]].concat();
         let bytes: Vec<u8> = self.joined().chunks_exact(size).flat_map(piece).collect();
         let rows = self.rows;
@@ -266,9 +266,9 @@ impl<'a> Rows<'a> {
     }
 
     /// Several sources one below the other; vectors end to end. Sources of different formats become f32.
-    pub fn fuse(mut sources: Vec<Rows<'a>>) -> Result<Self> {
+    pub fn fuse(mut sources: Vec<HostMatrix<'a>>) -> Result<Self> {
         if sources.iter().any(|s| s.format != sources[0].format) {
-            sources = sources.into_iter().map(Rows::into_f32).collect::<Result<_>>()?;
+            sources = sources.into_iter().map(HostMatrix::into_f32).collect::<Result<_>>()?;
         }
         let mut sources = sources.into_iter();
         let Some(mut all) = sources.next() else { return Err(Error::internal("a binding without sources")) };
@@ -280,7 +280,7 @@ impl<'a> Rows<'a> {
                 continue;
             }
             if one.cols != all.cols {
-                let what = format!("{} columns beside {} of `{}`", one.cols, all.cols, all.name);
+                let what = format!("{} columns next to {} of `{}`", one.cols, all.cols, all.name);
                 return Err(Error::tensor(&one.name, what));
             }
             all.rows += one.rows;
@@ -364,10 +364,10 @@ mod tests {
     use super::*;
     use crate::mem::Stored;
 
-    fn rows(shape: &[usize], values: &[f32]) -> Rows<'static> {
+    fn rows(shape: &[usize], values: &[f32]) -> HostMatrix<'static> {
         let info = TensorInfo { name: "t".into(), shape: shape.to_vec(), stored: Stored::F32 };
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        Rows::new(&info, Cow::Owned(bytes), Part::Weight).unwrap()
+        HostMatrix::new(&info, Cow::Owned(bytes), Part::Weight).unwrap()
     }
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_taps_apart() {
+    fn splits_taps() {
         let t = rows(&[2, 2, 2, 1], &[1., -1., 2., -2., 3., -3., 4., -4.]).taps_apart(2).unwrap();
         assert_eq!((t.rows, t.to_f32().unwrap()), (2, vec![1., 2., -1., -2., 3., 4., -3., -4.]));
         assert!(rows(&[2, 3], &[0.; 6]).taps_apart(2).is_err());
@@ -408,11 +408,11 @@ mod tests {
 
     #[test]
     fn fuses_rows_and_vectors() {
-        let f = Rows::fuse(vec![rows(&[2, 2], &[1., 2., 3., 4.]), rows(&[1, 2], &[5., 6.])]).unwrap();
+        let f = HostMatrix::fuse(vec![rows(&[2, 2], &[1., 2., 3., 4.]), rows(&[1, 2], &[5., 6.])]).unwrap();
         assert_eq!((f.rows, f.cols, f.parts.len()), (3, 2, 2));
-        let v = Rows::fuse(vec![rows(&[2], &[1., 2.]), rows(&[1], &[3.])]).unwrap();
+        let v = HostMatrix::fuse(vec![rows(&[2], &[1., 2.]), rows(&[1], &[3.])]).unwrap();
         assert_eq!((v.rows, v.cols, v.to_f32().unwrap()), (1, 3, vec![1., 2., 3.]));
-        assert!(Rows::fuse(vec![rows(&[2, 2], &[0.; 4]), rows(&[2, 1], &[0.; 2])]).is_err());
+        assert!(HostMatrix::fuse(vec![rows(&[2, 2], &[0.; 4]), rows(&[2, 1], &[0.; 2])]).is_err());
     }
 
     #[test]

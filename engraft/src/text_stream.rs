@@ -66,7 +66,7 @@ impl std::fmt::Display for TextFinish {
 pub struct Stats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens drawn, the end token among them.
+    /// Tokens sampled, the end token among them.
     pub tokens: Vec<u32>,
     /// Seconds from the request to the first token.
     pub prompt_seconds: f64,
@@ -213,7 +213,7 @@ impl TextStream {
             Some(Ok(Event::Finished(other))) => {
                 Err(Error::internal(format!("a text ended in a way that it has no name for: {other:?}")))
             }
-            Some(Ok(Event::Captured(_))) => Ok(String::new()),
+            Some(Ok(Event::Kept(_))) => Ok(String::new()),
             Some(Err(error)) => Err(error),
             None => Err(Error::internal("a stream of tokens ended without saying why")),
         }

@@ -1,4 +1,4 @@
-//! What the last launch of a stream left beside its output.
+//! What the last launch of a stream left next to its output.
 
 use crate::CudaMem;
 use engraft_kernels::params::int8::Codes;
@@ -6,7 +6,7 @@ use engraft_kernels::params::{Elem, MatView};
 
 /// Rows that the stream's last launch stored as bytes, too.
 #[derive(Debug)]
-pub(crate) struct Formed {
+pub(crate) struct QuantizedOutput {
     /// The rows.
     pub of: MatView,
     /// Their memory: while this is here nobody else gets the address.

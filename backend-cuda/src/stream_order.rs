@@ -19,9 +19,9 @@ use std::sync::Mutex;
 /// Whose work is the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Last {
-    /// Nobody's: there was none.
+    /// There was none.
     #[default]
-    Nobody,
+    None,
     /// That of a stream which lives and does not capture.
     Of(CUstream),
     /// The event lies behind it.
@@ -37,7 +37,7 @@ struct State {
 
 /// Who has enqueued last. The context has to be current where a method is called.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<State>);
+pub(crate) struct StreamOrder(Mutex<State>);
 
 impl State {
     fn event(&mut self) -> Result<sys::CUevent> {
@@ -78,7 +78,7 @@ impl State {
     }
 }
 
-impl Turns {
+impl StreamOrder {
     /// Enqueues `work` on `stream` behind all that other streams have enqueued.
     pub fn enqueue<T>(&self, stream: CUstream, work: impl FnOnce() -> T) -> Result<T> {
         // Held while work is enqueued: nobody else comes between.
@@ -108,11 +108,11 @@ impl Turns {
         if state.last == Last::Of(stream) { state.mark() } else { Ok(()) }
     }
 
-    /// To be called where [`Turns::leave`] failed, once `stream` has been waited for.
+    /// To be called where [`StreamOrder::leave`] failed, once `stream` has been waited for.
     pub fn forget(&self, stream: CUstream) {
         let mut state = lock(&self.0);
         if state.last == Last::Of(stream) {
-            state.last = Last::Nobody;
+            state.last = Last::None;
         }
     }
 }

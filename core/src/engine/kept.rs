@@ -8,14 +8,15 @@ use crate::ops::{Checked, Convert, Run};
 /// What a request asked to keep.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Captured {
-    /// Rows of logits one after the other: every prompt token, then every drawn token but the last.
+pub struct Kept {
+    /// Rows of logits one after the other: every prompt token, then every sampled token but the last.
     pub logits: Vec<f32>,
-    /// The rows of every position, of each layer that was asked for ([`super::Layers`]; 0 of all: what enters the first block).
+    /// The rows of every position, of each layer that was asked for ([`super::Layers`]; 0 of all: what enters
+    /// the first block).
     pub hidden: Vec<Vec<f32>>,
 }
 
-impl Captured {
+impl Kept {
     /// Adds rows to hidden state `place` of those that are kept.
     pub(super) fn add_hidden(&mut self, place: usize, rows: &[f32]) {
         if self.hidden.len() <= place {

@@ -1,6 +1,7 @@
-//! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while not.
+//! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while
+//! not.
 
-use super::message::{Command, Event, ModelInfo, Ready, Reply, Terms, Told};
+use super::message::{Command, Event, Limits, ModelInfo, Ready, Reply, TimedEvent};
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 /// All that the thread owns before it knows its backend.
-pub(super) struct Serve {
+pub(super) struct Job {
     pub files: ModelFiles,
     pub engine: EngineConfig,
     /// Whether activations take the element type of most weights.
@@ -30,7 +31,7 @@ pub(super) struct Serve {
     pub ready: Sender<Result<Ready>>,
 }
 
-impl Visitor for Serve {
+impl Visitor for Job {
     type Output = ();
 
     fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
@@ -70,9 +71,9 @@ impl Visitor for Serve {
                 engine.config().kv_dtype,
             )?,
         };
-        let terms = Terms { spec: spec.clone(), config: engine.config().clone() };
-        if self.ready.send(Ok((info, terms))).is_ok() {
-            Desk { engine, clients: BTreeMap::new(), later: VecDeque::new(), broken: None }
+        let limits = Limits { spec: spec.clone(), config: engine.config().clone() };
+        if self.ready.send(Ok((info, limits))).is_ok() {
+            Worker { engine, clients: BTreeMap::new(), pending: VecDeque::new(), broken: None }
                 .serve(&self.inbox);
         }
         Ok(())
@@ -91,9 +92,9 @@ fn most_of(tensors: &[TensorInfo]) -> Option<Float> {
 }
 
 /// The same with every fused op left to its composed default.
-pub(super) struct Unfused(pub Serve);
+pub(super) struct UnfusedJob(pub Job);
 
-impl Visitor for Unfused {
+impl Visitor for UnfusedJob {
     type Output = ();
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<()> {
@@ -105,34 +106,34 @@ impl Visitor for Unfused {
 struct Client {
     key: u64,
     want: Want,
-    events: UnboundedSender<Told>,
+    events: UnboundedSender<TimedEvent>,
 }
 
-struct Desk<B: Backend> {
+struct Worker<B: Backend> {
     engine: Engine<B>,
     /// By the engine's number of the request.
     clients: BTreeMap<u64, Client>,
     /// Commands in their order, from the first on that must wait until the engine is idle.
-    later: VecDeque<Command>,
+    pending: VecDeque<Command>,
     /// Why no request can be served any more.
     broken: Option<String>,
 }
 
-impl<B: Backend> Desk<B> {
+impl<B: Backend> Worker<B> {
     /// Until every handle and every stream is gone.
     fn serve(mut self, inbox: &Receiver<Command>) {
         let mut outputs = Vec::new();
         loop {
-            self.catch_up();
+            self.run_pending();
             if self.engine.is_idle() {
                 match inbox.recv() {
-                    Ok(command) => self.obey(command),
+                    Ok(command) => self.handle_command(command),
                     Err(_) => return,
                 }
             }
             loop {
                 match inbox.try_recv() {
-                    Ok(command) => self.obey(command),
+                    Ok(command) => self.handle_command(command),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
                 }
@@ -145,26 +146,26 @@ impl<B: Backend> Desk<B> {
     }
 
     /// Takes a command in its turn; only cancelling is done at once.
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Cancel { .. } => self.execute(command),
             other => {
-                self.later.push_back(other);
-                self.catch_up();
+                self.pending.push_back(other);
+                self.run_pending();
             }
         }
     }
 
-    /// Executes what waits, up to a command that must have the engine for itself while requests are under way: what came
-    /// after it waits too, so that it has its turn.
-    fn catch_up(&mut self) {
-        while let Some(command) = self.later.front() {
+    /// Executes what waits, up to a command that must have the engine for itself while requests are running:
+    /// what came after it waits too, so that it has its turn.
+    fn run_pending(&mut self) {
+        while let Some(command) = self.pending.front() {
             let alone =
                 matches!(command, Command::Forward { .. } | Command::Embed { .. } | Command::Score { .. });
             if alone && !self.engine.is_idle() {
                 return;
             }
-            if let Some(command) = self.later.pop_front() {
+            if let Some(command) = self.pending.pop_front() {
                 self.execute(command);
             }
         }
@@ -174,11 +175,12 @@ impl<B: Backend> Desk<B> {
         match command {
             Command::Submit { key, request, events } => self.submit(key, request, events),
             Command::Cancel { key } => {
-                self.later.retain(|c| !matches!(c, Command::Submit { key: waiting, .. } if *waiting == key));
+                self.pending
+                    .retain(|c| !matches!(c, Command::Submit { key: waiting, .. } if *waiting == key));
                 let found = self.clients.iter().find(|(_, c)| c.key == key).map(|(id, _)| *id);
                 if let Some(id) = found {
                     self.clients.remove(&id);
-                    self.forget(id);
+                    self.cancel(id);
                 }
             }
             Command::Encode { texts, all_layers, reply } => {
@@ -215,7 +217,7 @@ impl<B: Backend> Desk<B> {
         let _ = reply.send(result);
     }
 
-    fn submit(&mut self, key: u64, request: Request, events: UnboundedSender<Told>) {
+    fn submit(&mut self, key: u64, request: Request, events: UnboundedSender<TimedEvent>) {
         let want = request.want;
         let put = match &self.broken {
             None => self.engine.put(request),
@@ -226,7 +228,7 @@ impl<B: Backend> Desk<B> {
                 self.clients.insert(id, Client { key, want, events });
             }
             Err(error) => {
-                let _ = events.unbounded_send(Told::now(Err(error)));
+                let _ = events.unbounded_send(TimedEvent::now(Err(error)));
             }
         }
     }
@@ -235,30 +237,30 @@ impl<B: Backend> Desk<B> {
         let Some(client) = self.clients.get(&output.id) else { return };
         let mut listening = true;
         if let Some(token) = output.token {
-            listening &= client.events.unbounded_send(Told::now(Ok(Event::Token(token)))).is_ok();
+            listening &= client.events.unbounded_send(TimedEvent::now(Ok(Event::Token(token)))).is_ok();
         }
         if let Some(finish) = output.finish {
             if client.want != Want::default()
-                && let Some(kept) = self.engine.take_captured(output.id)
+                && let Some(kept) = self.engine.take_kept(output.id)
             {
-                let _ = client.events.unbounded_send(Told::now(Ok(Event::Captured(Box::new(kept)))));
+                let _ = client.events.unbounded_send(TimedEvent::now(Ok(Event::Kept(Box::new(kept)))));
             }
-            let _ = client.events.unbounded_send(Told::now(Ok(Event::Finished(finish))));
+            let _ = client.events.unbounded_send(TimedEvent::now(Ok(Event::Finished(finish))));
             self.clients.remove(&output.id);
         } else if !listening {
             self.clients.remove(&output.id);
-            self.forget(output.id);
+            self.cancel(output.id);
         }
     }
 
     /// Ends a request in the engine; failing at that means that its books are wrong.
-    fn forget(&mut self, id: u64) {
+    fn cancel(&mut self, id: u64) {
         if let Err(error) = self.engine.cancel(id) {
             self.broken.get_or_insert(error.to_string());
         }
     }
 
-    /// A failed step fails every request under way: the first is told the error itself, the others its text.
+    /// A failed step fails every running request: the first gets the error itself, the others its text.
     fn fail_all(&mut self, error: Error) {
         let text = error.to_string();
         if matches!(error, Error::DeviceLost { .. } | Error::Internal { .. }) {
@@ -266,9 +268,9 @@ impl<B: Backend> Desk<B> {
         }
         let mut first = Some(error);
         for (id, client) in std::mem::take(&mut self.clients) {
-            let told = first.take().unwrap_or_else(|| Error::DeviceLost { what: text.clone() });
-            let _ = client.events.unbounded_send(Told::now(Err(told)));
-            self.forget(id);
+            let error = first.take().unwrap_or_else(|| Error::DeviceLost { what: text.clone() });
+            let _ = client.events.unbounded_send(TimedEvent::now(Err(error)));
+            self.cancel(id);
         }
     }
 }

@@ -1,11 +1,11 @@
-// The strict product of a few rows with 32 rows of a weight, and what happens to finished sums: shared by linear.cu and
-// moe.cu.
+// The strict matmul of a few rows with 32 rows of a weight, and what happens to finished sums: shared by
+// linear.cu and moe.cu.
 //
-// A block of 256 threads is 8 leaves times 32 outputs: warp l runs the chains of leaf l, lane n those of output n, one
-// chain per row of x (up to 4, or up to 16). Rows of x come through shared memory as f32, a window of every leaf at a time;
-// weights are decoded
-// eight at a time in registers. The leaves meet in shared memory and are added by the tree. So the order is that of
-// docs/numerics.md: it knows k and the grain, and nothing of rows or blocks.
+// A block of 256 threads is 8 leaves times 32 outputs: warp l runs the chains of leaf l, lane n those of
+// output n, one chain per row of x (up to 4, or up to 16). Rows of x come through shared memory as f32, a
+// window of every leaf at a time; weights are decoded
+// eight at a time in registers. The leaves are combined in shared memory and are added by the tree. So the
+// order is that of docs/numerics.md: it knows k and the grain, and nothing of rows or blocks.
 #pragma once
 #include "weight.cuh"
 
@@ -44,7 +44,7 @@ struct Window {
 
 // Rows of x while chains run, their sums afterwards.
 template <u32 ROWS>
-union ProductShared {
+union MatmulShared {
     float x[LEAVES][ROWS][Window<ROWS>::N];
     float sums[LEAVES][ROWS][TILE_OUTPUTS];
 
@@ -55,7 +55,8 @@ union ProductShared {
     }
 };
 
-// N eights of a weight row from k on: all are on their way before the first is used. Row r of x lies r windows behind x.
+// N eights of a weight row from k on: all are on their way before the first is used. Row r of x lies r
+// windows behind x.
 template <typename W, u32 N, u32 ROWS>
 DEVICE void several(const WeightView &w, const u8 *row, u32 k, const float *x, u32 count, float (&acc)[ROWS]) {
     float v[N][8];
@@ -77,11 +78,12 @@ DEVICE void several(const WeightView &w, const u8 *row, u32 k, const float *x, u
     }
 }
 
-// Sums of `count` rows (`x_row(i)` numbers them) with weight rows from `first` on (this lane's is `first + lane`; those below
+// Sums of `count` rows (`x_row(i)` numbers them) with weight rows from `first` on (this lane's is
+// `first + lane`; those below
 // `limit` exist): they lie in `shared.sums` behind the next barrier. Begins with a barrier itself.
 template <typename W, u32 ROWS, typename R>
-DEVICE void product(const MatView &x, u32 x_elem, const WeightView &w, u32 grain, u32 count, R x_row, u64 first, u64 limit,
-                    ProductShared<ROWS> &shared) {
+DEVICE void matmul(const MatView &x, u32 x_elem, const WeightView &w, u32 grain, u32 count, R x_row, u64 first, u64 limit,
+                    MatmulShared<ROWS> &shared) {
     constexpr u32 WINDOW = Window<ROWS>::N;
     constexpr u32 AHEAD = ROWS == FEW ? W::AHEAD : 1;
     u32 lane = threadIdx.x % 32, leaf = threadIdx.x / 32;
