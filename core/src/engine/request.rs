@@ -5,11 +5,11 @@ use crate::policy::{Family, ModelSpec};
 use crate::sample::SamplingParams;
 use crate::{Error, Result};
 
-/// Whose hidden states are kept.
+/// Layers whose hidden states are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Layers {
-    /// Nobody's.
+    /// None.
     #[default]
     None,
     /// What the head reads: one matrix.

@@ -89,7 +89,7 @@ pub(super) enum Command {
     TakeProfile { reply: Reply<Profile> },
 }
 
-/// An event on its way, with the time at which the engine sent it: whoever reads may be late.
+/// An event with the time at which the engine sent it: the reader may be late.
 pub(super) struct TimedEvent {
     pub at: Instant,
     pub event: Result<Event>,

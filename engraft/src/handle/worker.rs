@@ -102,13 +102,14 @@ impl Visitor for UnfusedJob {
     }
 }
 
-/// Who waits for a request of the engine's.
+/// Where the events of a running request go.
 struct Client {
     key: u64,
     want: Want,
     events: UnboundedSender<TimedEvent>,
 }
 
+/// Owns the engine, runs its steps and handles commands in between.
 struct Worker<B: Backend> {
     engine: Engine<B>,
     /// By the engine's number of the request.
@@ -145,7 +146,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Takes a command in its turn; only cancelling is done at once.
+    /// Queues a command; only cancelling is done at once.
     fn handle_command(&mut self, command: Command) {
         match command {
             Command::Cancel { .. } => self.execute(command),
