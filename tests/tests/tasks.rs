@@ -217,7 +217,7 @@ fn encoders_give_starts_and_ends_of_answers() {
         assert!(matches!(model.model().spec.head, HeadSpec::Tokens { of: TokenHead::Span, count: 2, .. }));
         let text = |p: &conformance::golden::Prompt| EncoderInput {
             ids: p.ids.clone(),
-            kinds: p.token_type_ids.clone(),
+            token_type_ids: p.token_type_ids.clone(),
         };
         let texts: Vec<EncoderInput> = case.prompts.iter().map(text).collect();
         let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
