@@ -38,9 +38,8 @@ fn main() -> Result<(), Failure> {
             break;
         }
     }
-    match asks.map(|client| client.join().map_err(|_| "the client panicked")) {
-        Some(answer) => print!("{}", answer??),
-        None => {}
+    if let Some(client) = asks {
+        print!("{}", client.join().map_err(|_| "the client panicked")??);
     }
     Ok(())
 }

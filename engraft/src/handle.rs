@@ -248,7 +248,7 @@ impl EngineHandle {
 
     /// Token types that the model knows.
     pub(crate) fn token_types(&self) -> usize {
-        self.limits.spec.embed.kinds.unwrap_or(1)
+        self.limits.spec.embed.token_types.unwrap_or(1)
     }
 
     /// Sends a command and waits for its reply.

@@ -265,7 +265,7 @@ mod tests {
         TextStream {
             sampling: SamplingParams::default(),
             tokens: None,
-            detokenizer: held_bytes().stream(),
+            detokenizer: held_bytes().decode_stream(),
             stops: StopMatcher::new(&[stop]).unwrap(),
             stop_strings: vec![stop.to_string()],
             stop_ids: Vec::new(),

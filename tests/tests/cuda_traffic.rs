@@ -233,7 +233,7 @@ fn judge_launches(engine: &Engine<Cuda>, soft: &SoftCuda, rows: usize, format: &
         _ => step::Weights::Int4,
     };
     let max_keys = engine.config().max_context;
-    let (context, patches) = (max_keys / 2, rows);
+    let (context, table_edits) = (max_keys / 2, rows);
     let asked = step::Step {
         shape,
         weights,
@@ -242,7 +242,7 @@ fn judge_launches(engine: &Engine<Cuda>, soft: &SoftCuda, rows: usize, format: &
         queries: 1,
         context,
         max_keys,
-        patches,
+        table_edits,
         wanted: rows,
     };
     let mut want: BTreeMap<String, (u64, u64)> = BTreeMap::new();

@@ -219,14 +219,14 @@ mod tests {
             queries: 1,
             context: 600,
             max_keys: 1100,
-            patches: 5,
+            table_edits: 5,
             wanted: 5,
         };
         held(decode);
         held(Step { seqs: 35, weights: Weights::Int8, ..decode });
         held(Step { seqs: 67, context: 200, ..decode });
         let prompt =
-            Step { seqs: 1, queries: 256, context: 512, max_keys: 512, patches: 0, wanted: 1, ..decode };
+            Step { seqs: 1, queries: 256, context: 512, max_keys: 512, table_edits: 0, wanted: 1, ..decode };
         held(prompt);
         held(Step { fast: true, ..prompt });
         held(Step { weights: Weights::Int4, ..prompt });

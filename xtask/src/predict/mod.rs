@@ -150,7 +150,7 @@ fn lines(step: Step, machine: &mut Machine, device: &Device) -> Outcome<Vec<Line
 fn decode(o: &Options, shape: step::Shape, rows: usize, context: usize) -> Step {
     let max_keys = o.max_context.unwrap_or(context).max(context);
     let (weights, fast) = (o.weights, o.fast);
-    Step { shape, weights, fast, seqs: rows, queries: 1, context, max_keys, patches: rows, wanted: rows }
+    Step { shape, weights, fast, seqs: rows, queries: 1, context, max_keys, table_edits: rows, wanted: rows }
 }
 
 /// A prompt in steps of the budget: the first and the last stand for all, between which attention grows
@@ -167,7 +167,7 @@ fn prefill(o: &Options, shape: step::Shape, tokens: usize, machine: &mut Machine
         queries,
         context,
         max_keys: context,
-        patches: 0,
+        table_edits: 0,
         wanted,
     };
     // The last step alone has logits.

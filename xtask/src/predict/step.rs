@@ -9,9 +9,9 @@ use engraft_kernels::Launch;
 use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, SPAN};
 use engraft_kernels::params::gemm::{Gemm, Then, XMap, supports};
-use engraft_kernels::params::kv::{KvView, PageTable, Turned};
+use engraft_kernels::params::kv::{KvView, PageTable, RotateAppend};
 use engraft_kernels::params::{
-    Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Gather, rows::Patch,
+    Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Gather, rows::Scatter,
     sample::Sample,
 };
 
@@ -89,7 +89,7 @@ pub struct Step {
     /// Positions that the launches have room for: of a captured step the engine's `max_context`.
     pub max_keys: usize,
     /// Sequences whose table of pages changes.
-    pub patches: usize,
+    pub table_edits: usize,
     /// Rows that get logits and a token.
     pub wanted: usize,
 }
@@ -218,12 +218,12 @@ impl Builder<'_> {
 
     fn inputs(&mut self, residual: u64) -> Outcome<()> {
         let (tokens, hidden, vocab) = (self.tokens(), self.step.shape.hidden, self.step.shape.vocab);
-        if self.step.patches > 0 {
-            let count = self.step.patches as u32;
+        if self.step.table_edits > 0 {
+            let count = self.step.table_edits as u32;
             let pairs: Vec<u32> = (0..count).flat_map(|i| [i, 0]).collect();
             let (pairs, dst) = (self.arena.words(&pairs)?, self.arena.words(&vec![0; count as usize])?);
-            let p = Patch { pairs, dst, count, len: count };
-            self.add("patch", 1, p.launch(), &p);
+            let p = Scatter { pairs, dst, count, len: count };
+            self.add("scatter", 1, p.launch(), &p);
         }
         // The table stays as it is stored, whatever the matrices become.
         let row_bytes = hidden * 2;
@@ -313,7 +313,7 @@ impl Builder<'_> {
         let first = step.context - step.queries;
         let positions: Vec<u32> = (0..tokens).map(|t| (first + t % step.queries) as u32).collect();
         let positions = self.arena.words(&positions)?;
-        let mut p: Turned = bytemuck::Zeroable::zeroed();
+        let mut p: RotateAppend = bytemuck::Zeroable::zeroed();
         p.qkv = view(qkv, tokens, cols);
         (p.kv, p.positions, p.slots) = (kv, positions, positions);
         p.table = self.arena.activation((step.max_keys * width * 4) as u64)?;
