@@ -68,6 +68,10 @@ fn place<'a>(
     if whole <= limits.binding {
         return Ok(Place { slot: Slot { mem, offset: 0, size: whole }, offset: word(first)? });
     }
+    if count == 0 {
+        // Nothing is read or written; a window at the buffer's end would reach beyond it.
+        return Ok(Place { slot: Slot { mem, offset: 0, size: 16 }, offset: 0 });
+    }
     let (from, to, inside) = window(first, count, size, whole);
     if to - from > limits.binding {
         return Err(too_large(limits, to - from, what));

@@ -45,5 +45,5 @@ pub(crate) fn one_line(text: &str) -> String {
         return visible;
     }
     let omitted = count - 2 * SHOWN;
-    format!("{} [{omitted} characters] {}", &visible[..at(SHOWN)], &visible[at(count - SHOWN)..])
+    format!("{} [{omitted} characters left out] {}", &visible[..at(SHOWN)], &visible[at(count - SHOWN)..])
 }

@@ -74,7 +74,12 @@ fn logging() {
         Ok(filter) => (filter, None),
         Err(e) => (tracing_subscriber::EnvFilter::new("warn"), Some(e)),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
     if let Some(e) = refused {
         output::note(&format!(
             "warning: ENGRAFT_LOG is not understood ({e}); allowed: error, warn, info, debug, trace, TARGET=LEVEL"

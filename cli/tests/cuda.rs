@@ -76,7 +76,7 @@ fn the_software_driver_gives_the_text_of_the_cpu() {
 
 /// The demo model's weights are bf16.
 #[test]
-fn activations_have_the_checkpoints_16_bits_unless_told_otherwise() {
+fn activations_have_the_checkpoints_16_bits_unless_a_type_is_named() {
     let driver = driver();
     let dtype = |more: &[&str]| {
         let plan = stdout(&engraft(&[&["plan", "--json"], more].concat()));

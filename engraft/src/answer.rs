@@ -2,7 +2,7 @@
 //! `question-answering` chooses them.
 //!
 //! Of every window, starts and ends are a softmax over the context's tokens and the class token, in f64; a
-//! span scores the two probabilities' matmul, "no answer" that of the class token twice. Spans grow to whole
+//! span scores the two probabilities' product, "no answer" that of the class token twice. Spans grow to whole
 //! words; those that become the same piece of the context are one answer, with the best of their scores.
 
 use engraft_core::text::PairWindow;

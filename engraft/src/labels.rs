@@ -32,7 +32,7 @@ pub struct Label {
     /// Its name.
     pub name: String,
     /// A share of 1 (softmax); a probability of its own (sigmoid) with `problem_type`
-    /// `multi_label_classification`; the logit itself of a regression.
+    /// `multi_label_classification` or a single label; the logit itself of a regression.
     pub score: f64,
 }
 
@@ -64,7 +64,7 @@ impl Labels {
         let kind = match config["problem_type"].as_str() {
             Some("multi_label_classification") => Kind::Many,
             Some("regression") => Kind::Number,
-            _ if count == 1 => Kind::Number,
+            _ if count == 1 => Kind::Many,
             _ => Kind::One,
         };
         let names = (0..count).map(|i| name(i).unwrap_or_else(|| format!("LABEL_{i}"))).collect();

@@ -81,7 +81,7 @@ impl TextGenerator {
     ///
     /// ```no_run
     /// # fn main() -> engraft::Result<()> {
-    /// let model = engraft::open("distilbert-base-uncased-finetuned-sst-2-english")?;
+    /// let model = engraft::open("distilbert/distilbert-base-uncased-finetuned-sst-2-english")?;
     /// for one in model.classify(&["What a film!", "Two hours too long."])? {
     ///     if let Some(best) = one.best() {
     ///         println!("{} {:.3}", best.name, best.score);

@@ -181,7 +181,7 @@ fn shared_memory_is_what_choices_count_on() {
         let p = attention::Paged { q, kv, heads: 8, seqs: 1, elem, ..attention::Paged::zeroed() };
         assert_eq!(attention::most_shared(elem, k_dim), shared(&p.launch()), "{k_dim}");
     }
-    // Matmuls take no question: they fit the smallest device that is taken, 99 KiB a block.
+    // Matmuls need no query: they fit the smallest device that is taken, 99 KiB a block.
     for format in [Format::Bf16, Format::Int8, Format::Int8a, Format::Int4, Format::Int4a, Format::Q8_0] {
         let layout = gemm::supports(Elem::BF16, Elem::BF16, format, 64, 256, 512, false).unwrap();
         for launch in gemm::Gemm::new(&layout, 1, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {

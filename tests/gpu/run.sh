@@ -3,10 +3,11 @@
 #
 #   tests/gpu/run.sh build FOLDER            where there is Rust: builds the binaries into FOLDER
 #   tests/gpu/run.sh pack FOLDER FILE        the binaries, goldens and this script as FILE (.tar.xz, at most 16 MiB)
-#   tar xf FILE && engraft-gpu/run.sh OUT    where there is a GPU; needs nothing but the driver and coreutils
+#   tar xf FILE && engraft-gpu/run.sh OUT    where there is a GPU; needs the driver, coreutils, awk and xz
 #
-#   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER]
+#   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER] [--clean]
 #
+# Parts may be run by several calls with one OUT: the table goes on, random weights (18 GB) stay there unless --clean is given.
 # OUT gets `table.txt` (at most 120 lines, a row as soon as a step ends), `raw/` (each step's output) and, at the end,
 # `all.tar.gz`. NAME is `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU (the CUDA
 # lane runs it so, from its package). A part takes at most eight minutes, every step has a limit of its own; what fails or hangs
@@ -21,6 +22,8 @@ PART_SECONDS=480
 TABLE_LINES=120
 PACKAGE_BYTES=${PACKAGE_BYTES:-$((16 << 20))}
 GOLDENS=(llama gpt2 opt bert mixtral)
+# Those that `models` opens besides.
+WHOLE=(llama_gqa_llama3 opt_postln_proj)
 
 fail() {
   echo "$*" >&2
@@ -30,12 +33,15 @@ fail() {
 build() {
   local to=$1 made file
   mkdir -p "$to"
+  # What an earlier build left must not be packed after one that fails.
+  rm -f "$to"/{models,goldens,engraft,libsoft_cuda.so}
+  set -o pipefail
   made=$(
     {
-      cargo test --profile gpu --no-run --message-format=json -p conformance --test cuda
-      cargo build --profile gpu --message-format=json -p conformance --bin goldens
-      cargo build --profile gpu --message-format=json -p engraft-cli --features cuda
-      cargo build --profile gpu --message-format=json -p soft-cuda
+      cargo test --profile gpu --no-run --message-format=json -p conformance --test cuda &&
+        cargo build --profile gpu --message-format=json -p conformance --bin goldens &&
+        cargo build --profile gpu --message-format=json -p engraft-cli --features cuda &&
+        cargo build --profile gpu --message-format=json -p soft-cuda
     } | grep -o '"\(executable\|filenames\)":\("[^"]*"\|\[[^]]*\]\)' | grep -o '/[^",]*'
   ) || return 1
   for file in $made; do
@@ -58,7 +64,7 @@ pack() {
   done
   cp "$here/run.sh" "$work/engraft-gpu/"
   cp -r "$here/../expectations" "$work/engraft-gpu/tests/"
-  for golden in "${GOLDENS[@]}"; do
+  for golden in "${GOLDENS[@]}" "${WHOLE[@]}"; do
     cp -r "$here/../golden/$golden" "$work/engraft-gpu/tests/golden/"
   done
   tar -C "$work" -c engraft-gpu | xz -T1 --lzma2="preset=${XZ_PRESET:-6},dict=192MiB" >"$to" || return 1
@@ -78,8 +84,13 @@ esac
 mkdir -p "$1/raw"
 out=$(cd "$1" && pwd)
 shift
-name=cuda parts=1,2,3 experiments='' bin=$here/bin
+name=cuda parts=1,2,3 experiments='' bin=$here/bin clean=''
 while [ $# -gt 0 ]; do
+  if [ "$1" = --clean ]; then
+    clean=yes
+    shift
+    continue
+  fi
   case "$1" in
     --backend) name=${2:?a backend} ;;
     --parts) parts=${2:?parts} ;;
@@ -90,6 +101,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 export ENGRAFT_REQUIRE=$name
+# Kernels of programs without a cache of their own are linked once; a Vulkan loader of the machine is none of our business.
+export CUDA_CACHE_PATH=$out/kernels/linked CUDA_CACHE_MAXSIZE=$((4 << 30)) VK_DRIVER_FILES=/nonexistent
 export ENGRAFT_TESTS=${ENGRAFT_TESTS:-$(cd "$here" && { [ -d tests ] && cd tests || cd ..; } && pwd)}
 soft=''
 device=(--backend "${name%%:soft*}" --kernel-cache "$out/kernels")
@@ -132,13 +145,16 @@ step() {
   [ "$status" = 0 ] && return
   failed=1
   # Again, slowly: the driver waits after every launch, the program after every kernel.
-  [ "$1" = "$bin/engraft" ] && set -- "$@" --blocking
+  case "$1 ${2:-}" in
+    "$bin/engraft "*) [ "$2" = write-shape ] || set -- "$@" --blocking ;;
+  esac
   left=$((part_ends - SECONDS))
-  [ "$left" -gt 10 ] || return
+  [ "$left" -gt 10 ] || return 1
   [ "$limit" -le "$left" ] || limit=$left
   status=0
   CUDA_LAUNCH_BLOCKING=1 timeout -k 5 "$limit" "$@" >"$out/raw/$part-$step-blocking.txt" 2>&1 || status=$?
   row "$part $step, blocking: status $status; $(grep -m 1 -i 'error\|fault\|panicked' "$out/raw/$part-$step-blocking.txt" | cut -c1-240)"
+  return "$status"
 }
 
 part() {
@@ -149,7 +165,10 @@ part() {
 weights() {
   local shape=$1
   [ -d "$out/weights/$shape" ] && return
-  step "write-$shape" 300 "$bin/engraft" write-shape --shape "$shape" --weights bf16 --out "$out/weights/$shape"
+  # Under another name until they are whole: a killed step leaves half of them.
+  rm -rf "$out/weights/$shape.part"
+  step "write-$shape" 300 "$bin/engraft" write-shape --shape "$shape" --weights bf16 --out "$out/weights/$shape.part" &&
+    mv "$out/weights/$shape.part" "$out/weights/$shape"
 }
 
 # bench NAME SHAPE SECONDS OPTIONS...
@@ -166,6 +185,8 @@ part_1() {
     # The machine interprets every instruction: the steps are shown to run, on what is small.
     small=tiny large='' cases=(1/4) tests=(cuda-soft::rope) goldens=(llama) sizes=(--decode 2 --repeat 1)
   fi
+  # Steps of 512 tokens would still read prompts of many sequences when the first of them ends.
+  [ -n "$soft" ] || sizes+=(--step-tokens 8192)
   step doctor 60 "$bin/engraft" doctor "${device[@]}"
   for mode in reference invariant fast; do
     step "generate-$mode" 60 "$bin/engraft" generate "${device[@]}" --mode "$mode" --prompt "This package provides" \
@@ -213,7 +234,8 @@ part_3() {
     step sanitizer 120 compute-sanitizer --error-exitcode 1 "$bin/engraft" generate "${device[@]}" --prompt a --max-new-tokens 2
   fi
   if command -v ncu >/dev/null && [ -z "$soft" ]; then
-    step ncu 120 ncu --set basic --launch-skip 200 --launch-count 60 "$bin/engraft" bench "${device[@]}" \
+    # Clocks stay as they are; the launches are those of decode steps, behind the warm-up's prompt.
+    step ncu 120 ncu --clock-control none --set basic --launch-skip 300 --launch-count 134 "$bin/engraft" bench "${device[@]}" \
       --model "$out/weights/$shape" --dtype bf16 --batch 1 --prompt 64 --decode 4 --repeat 1 --no-graphs
   fi
 }
@@ -223,12 +245,17 @@ part_3() {
   uname -srm
   grep -m 1 'model name' /proc/cpuinfo
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader 2>/dev/null
-} >"$out/table.txt"
+} >>"$out/table.txt"
+archive() {
+  tar -C "$out" -czf "$out/all.tar.gz" table.txt raw $([ -d "$out/experiments" ] && echo experiments)
+}
+# Also when the machine takes the script away in the middle of a step.
+trap 'archive; exit 1' TERM INT
 for number in ${parts//,/ }; do
   part "$number"
   "part_$number"
+  archive
 done
-rm -rf "$out/kernels" "$out/weights"
-tar -C "$out" -czf "$out/all.tar.gz" table.txt raw $([ -d "$out/experiments" ] && echo experiments)
+[ -z "$clean" ] || rm -rf "$out/kernels" "$out/weights"
 echo "results: $out/table.txt, $out/all.tar.gz"
 exit "$failed"

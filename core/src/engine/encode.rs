@@ -15,9 +15,9 @@ use crate::policy::{Family, HeadSpec, PatchSpec, PoolSource};
 /// use engraft_core::engine::EncoderInput;
 ///
 /// let plain = EncoderInput::from(vec![101, 2054, 102]);
-/// assert!(plain.kinds.is_empty(), "all of type 0");
+/// assert!(plain.token_type_ids.is_empty(), "all of type 0");
 /// let typed = EncoderInput { ids: vec![101, 2054, 102, 1996, 102], token_type_ids: vec![0, 0, 0, 1, 1] };
-/// assert_eq!(typed.ids.len(), typed.kinds.len());
+/// assert_eq!(typed.ids.len(), typed.token_type_ids.len());
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EncoderInput {
@@ -274,7 +274,7 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Pixels `[channels, side, side]` as rows `[1 + image_patches, channels * patch * patch]`: zeros for the
+/// Pixels `[channels, side, side]` as rows `[1 + patches, channels * patch * patch]`: zeros for the
 /// class token, then the squares, row by row.
 fn image_patches(image: &[f32], p: PatchSpec) -> Vec<f32> {
     let per_side = p.image / p.patch;

@@ -12,7 +12,7 @@ pub struct Embedding<D: Device> {
     pub spec: EmbedSpec,
     /// `[vocab, width]`; none where patches of pixels take its place.
     pub tokens: Option<D::Weight>,
-    /// `[hidden, values of a image_patch]`.
+    /// `[hidden, values of a patch]`.
     pub patches: Option<Projection<D>>,
     /// From width to hidden.
     pub project: Option<Projection<D>>,

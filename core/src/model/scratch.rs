@@ -43,7 +43,7 @@ pub struct Scratch<M> {
     pub middle_pair: Option<Mat<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
-    /// Pixels as they are uploaded `[tokens, values of a image_patch]`, f32.
+    /// Pixels as they are uploaded `[tokens, values of a patch]`, f32.
     pub pixels: Option<Mat<M>>,
     /// The same in the activations' type.
     pub image_patches: Option<Mat<M>>,

@@ -133,7 +133,7 @@ impl EmbedSpec {
         Self { width, project, positions: None, token_types: None, norm: None, scale: None, patches: None }
     }
 
-    /// Columns of the sum of tokens, positions and kinds.
+    /// Columns of the sum of tokens, positions and token types.
     pub fn sum_width(&self, hidden: usize) -> usize {
         if self.project == Project::Sum { self.width } else { hidden }
     }

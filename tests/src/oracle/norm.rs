@@ -24,8 +24,8 @@ pub fn row(x: &[f32], set: &NormSet) -> (Vec<f64>, Vec<f64>) {
         let y = (v - mean) * r * w + set.bias.as_ref().map_or(0.0, |b| f64::from(b[i]));
         values.push(y);
         slack.push(match set.kind {
-            NormKind::Rms => budget::rms(y),
-            NormKind::Layer => budget::layer(v - mean, r, w, y, mean_abs),
+            NormKind::Rms => budget::rms(x.len(), y),
+            NormKind::Layer => budget::layer(x.len(), (v - mean, r, w), y, mean_abs),
         });
     }
     (values, slack)

@@ -267,7 +267,7 @@ mod tests {
 
     /// The layers that DeepSpeed's automatic tensor parallelism and Megatron split, from their sources.
     #[test]
-    fn layers_are_cut_as_those_who_saved_them_cut_them() {
+    fn layers_are_merged_as_those_who_saved_them_sharded_them() {
         let by_output = [
             "query_key_value",
             "query",

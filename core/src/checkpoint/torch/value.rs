@@ -28,11 +28,11 @@ pub(super) enum Value {
 /// What a pickle may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Global {
-    /// `_rebuildtensor` and its later versions.
+    /// `_rebuild_tensor` and its later versions.
     Tensor(Rebuild),
-    /// `_rebuildparameter`, with or without state: the first argument is the tensor.
+    /// `_rebuild_parameter`, with or without state: the first argument is the tensor.
     Parameter,
-    /// `_rebuildfrom_type_v2`: a constructor, a class, arguments, state.
+    /// `_rebuild_from_type_v2`: a constructor, a class, arguments, state.
     Typed,
     /// A storage class; none for bytes whose element type the tensor says.
     Storage(Option<Stored>),

@@ -6,7 +6,7 @@
 //! and
 //! `mlp_bias`, or because the tensors are there (InternLM in LLaMA's names).
 
-use crate::policy::describe::{Described, LLAMA_LIKE, decoder};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// Names that most decoders of this kind share.
@@ -48,7 +48,12 @@ pub(super) fn pairs(config: &ModelConfig) -> QkvLayout {
 /// A block of LLaMA's kind, rotated; biases of the attention's and the feed-forward part's matmuls as the
 /// configuration says, or as the file has them.
 pub(super) fn llama(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let mut spec = decoder(config, LLAMA_LIKE)?;
+    llama_as(config, catalog, LLAMA_LIKE)
+}
+
+/// LLaMA's blocks with other defaults.
+pub(super) fn llama_as(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switches) -> Result<ModelSpec> {
+    let mut spec = decoder(config, defaults)?;
     let attention = ["attention_bias", "bias"];
     let bias =
         |fields: &[&'static str], slot| config.flag(fields, NAMES.has(config, catalog, slot, Part::Bias));

@@ -1,8 +1,8 @@
 //! Mixtral: LLaMA's blocks with experts in the feed-forward part.
 
-use super::llama::{IGNORED, NAMES, llama, pairs};
+use super::llama::{IGNORED, NAMES, llama_as, pairs};
 use crate::params::RouterScore;
-use crate::policy::describe::Described;
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::routed;
 use crate::policy::*;
 
@@ -25,7 +25,7 @@ pub const MIXTRAL: Described = Described::new(
 .layout(pairs);
 
 fn mixtral(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let mut spec = llama(config, catalog)?;
+    let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, ..LLAMA_LIKE })?;
     spec.slide(config, |_| true)?;
     routed(config, &mut spec, RouterScore::Softmax, true, 0, Join::Add)?;
     Ok(spec)

@@ -1,8 +1,8 @@
 //! OLMo 2 and EXAONE 4: LLaMA's blocks with norms behind both parts instead of before, and over queries and
 //! keys (OLMo 2: over all heads at once). EXAONE 4 rotates only the blocks that have a window.
 
-use super::llama::{NAMES, llama};
-use crate::policy::describe::{Described, sliding_layers};
+use super::llama::{NAMES, llama_as};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, sliding_layers};
 use crate::policy::*;
 
 /// Names of families that norm what attention gives under the name that LLaMA gives the norm before the
@@ -24,7 +24,7 @@ pub const EXAONE4: Described = Described::new(&["exaone4"], POST_NAMES, exaone4)
 
 /// Norms after both parts instead of before, and over queries and keys.
 fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, span: QkSpan) -> Result<ModelSpec> {
-    let mut spec = llama(config, catalog)?;
+    let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, ..LLAMA_LIKE })?;
     spec.each(|_, b| {
         b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, span });
         (b.attn_post, b.mlp_post) = (b.attn_norm.take(), b.mlp_norm.take());

@@ -1,4 +1,4 @@
-//! The tensor map: its parts, the rules they handle_command, and the 128 bytes they travel in.
+//! The tensor map: its parts, the rules they follow, and the 128 bytes they travel in.
 
 use thiserror::Error;
 
