@@ -84,7 +84,7 @@ fn place<'a>(
 /// element.
 fn window(first: usize, count: usize, size: usize, whole: u64) -> (u64, u64, usize) {
     let align = ALIGN as usize;
-    let step = (1..=align).find(|n| n * size % align == 0).unwrap_or(align);
+    let step = (1..=align).find(|n| (n * size).is_multiple_of(align)).unwrap_or(align);
     let inside = first % step;
     let to = (((first + count) * size) as u64).next_multiple_of(16).min(whole);
     (((first - inside) * size) as u64, to, inside)

@@ -358,6 +358,20 @@ impl<'a> HostMatrix<'a> {
     }
 }
 
+/// The format that a stored element type is multiplied from.
+pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
+    Ok(match stored {
+        Stored::F32 => WeightFormat::Plain(Float::F32),
+        Stored::F16 => WeightFormat::Plain(Float::F16),
+        Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
+        Stored::Block(block) => WeightFormat::Block(block),
+        other => {
+            let allowed = "f32, f16, bf16 and GGUF's blocks";
+            return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
+        }
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -423,18 +437,4 @@ mod tests {
         assert_eq!((v.rows, v.to_f32().unwrap()), (1, vec![1., 4., 5.]));
         assert_eq!(m().take_columns(1..3).unwrap().to_f32().unwrap(), [2., 3., 5., 6.]);
     }
-}
-
-/// The format that a stored element type is multiplied from.
-pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
-    Ok(match stored {
-        Stored::F32 => WeightFormat::Plain(Float::F32),
-        Stored::F16 => WeightFormat::Plain(Float::F16),
-        Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
-        Stored::Block(block) => WeightFormat::Block(block),
-        other => {
-            let allowed = "f32, f16, bf16 and GGUF's blocks";
-            return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
-        }
-    })
 }
