@@ -61,14 +61,17 @@ mod text_stream;
 mod wait;
 
 pub use engraft_core as core;
+pub use engraft_core::checkpoint::{Access, ModelFiles};
 pub use engraft_core::config::EngineConfig;
 pub use engraft_core::config::deepspeed::{DeepSpeedConfig, DeepSpeedConfigBuilder, Warning};
 pub use engraft_core::engine::{
-    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Pick, Pooling, Request,
+    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Pick, Pooling, Request, Want,
 };
 pub use engraft_core::inject::InjectionPlan;
 pub use engraft_core::mem::{Float, WeightFormat};
-pub use engraft_core::policy::Registry;
+pub use engraft_core::numerics::Mode;
+pub use engraft_core::ops::OpKind;
+pub use engraft_core::policy::{Family, Registry};
 pub use engraft_core::profile::{Profile, Span};
 pub use engraft_core::sample::SamplingParams;
 pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};

@@ -95,6 +95,7 @@ impl TextGenerator {
             self.cannot("classify", "its head gives no labels for a text; a sequence classifier's does")
         })?;
         let logits = self.handle().classify(self.ids(texts)?)?;
+        logits.iter().try_for_each(|logits| finite(logits))?;
         Ok(logits.into_iter().map(|logits| labels.classify(logits)).collect())
     }
 
@@ -134,6 +135,7 @@ impl TextGenerator {
         let texts = windows.iter().map(|window| self.typed(window));
         let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
         let logits = self.handle().forward(texts.collect::<Vec<_>>(), want)?;
+        logits.iter().try_for_each(|one| finite(&one.logits))?;
         let windows: Vec<_> = windows.into_iter().zip(logits.into_iter().map(|one| one.logits)).collect();
         Ok(answer::best(context, &windows, options))
     }
@@ -151,5 +153,29 @@ impl TextGenerator {
 
     fn cannot(&self, op: &str, reason: &str) -> Error {
         Error::Architecture { op: op.into(), arch: self.info().arch.clone(), reason: reason.into() }
+    }
+}
+
+/// Scores of logits that are no numbers would name a winner by chance.
+fn finite(logits: &[f32]) -> Result<()> {
+    match logits.iter().find(|x| !x.is_finite()) {
+        Some(x) => {
+            Err(Error::text(format!("a logit of the model is {x}; labels and answers need finite ones")))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::finite;
+
+    #[test]
+    fn logits_that_are_no_numbers_are_refused() {
+        assert!(finite(&[0.0, -3.5]).is_ok());
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = finite(&[1.0, wrong]).map_err(|e| e.to_string());
+            assert!(error.is_err_and(|e| e.contains(&wrong.to_string())), "{wrong}");
+        }
     }
 }

@@ -267,9 +267,13 @@ impl<B: Backend> Worker<B> {
         if matches!(error, Error::DeviceLost { .. } | Error::Internal { .. }) {
             self.broken.get_or_insert(text.clone());
         }
+        let lost = matches!(error, Error::DeviceLost { .. });
         let mut first = Some(error);
         for (id, client) in std::mem::take(&mut self.clients) {
-            let error = first.take().unwrap_or_else(|| Error::DeviceLost { what: text.clone() });
+            let error = first.take().unwrap_or_else(|| match lost {
+                true => Error::DeviceLost { what: text.clone() },
+                false => Error::internal(format!("a step failed that this request was in: {text}")),
+            });
             let _ = client.events.unbounded_send(TimedEvent::now(Err(error)));
             self.cancel(id);
         }
