@@ -238,8 +238,23 @@ impl Groups {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used)]
 mod tests {
-    use super::{ALIGN, window};
+    use super::{ALIGN, place, window};
+    use crate::limits::Limits;
+    use engraft_core::backend::Backend;
+
+    /// An empty view at the end of a buffer larger than a binding binds bytes that are there.
+    #[test]
+    fn empty_views_bind_inside_their_buffer() {
+        let Some(gpu) = crate::tests::opened() else { return };
+        let limits = Limits { binding: 512, ..*gpu.limits() };
+        let mem = gpu.alloc(1024).expect("1 KiB");
+        for (first, count) in [(256, 0), (0, 0), (192, 64)] {
+            let placed = place(&limits, &mem, first, count, 4, "words").expect("a window");
+            assert!(placed.slot.offset + placed.slot.size <= 1024, "{count} words from {first} on");
+        }
+    }
 
     /// Elements whose size divides the alignment, and rows of the sampling table, of which it is no multiple.
     #[test]

@@ -91,3 +91,23 @@ impl Labels {
         Classification { labels, logits }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn scores(config: Value, logits: &[f32]) -> Vec<f64> {
+        let labels = Labels::of(&config, HeadSpec::Labels { count: logits.len(), bias: true });
+        let labels = labels.map(|labels| labels.classify(logits.to_vec()).labels);
+        labels.unwrap_or_default().iter().map(|label| label.score).collect()
+    }
+
+    #[test]
+    fn a_single_label_is_a_sigmoid_unless_it_is_a_regression() {
+        assert_eq!(scores(json!({}), &[0.0]), [0.5]);
+        assert_eq!(scores(json!({"problem_type": "regression"}), &[-2.5]), [-2.5]);
+        assert_eq!(scores(json!({}), &[1.0, 1.0]), [0.5, 0.5]);
+        assert_eq!(scores(json!({"problem_type": "multi_label_classification"}), &[0.0, 0.0]), [0.5, 0.5]);
+    }
+}

@@ -20,14 +20,15 @@
 //! use engraft::{AsyncTextStream, GenerateOptions, TextGenerator};
 //! use std::sync::Arc;
 //!
-//! // Returns at once: a wrong request is an error here, tokens come by the stream; dropping it ends the request.
+//! // Returns at once: a wrong request is an error here, tokens come by the stream; dropping it cancels.
 //! async fn handler(model: Arc<TextGenerator>, prompt: String) -> engraft::Result<AsyncTextStream> {
 //!     let options = GenerateOptions::new().max_new_tokens(64).no_special_in_user_text();
 //!     Ok(model.generate(&prompt, &options)?.into_stream())
 //! }
 //! # use futures::{TryStreamExt, executor::block_on};
 //! # let model = Arc::new(engraft::demo().unwrap());
-//! # let pieces = block_on(async { handler(model, "This package".into()).await?.try_collect::<Vec<_>>().await });
+//! # let text = "This package".to_owned();
+//! # let pieces = block_on(async { handler(model, text).await?.try_collect::<Vec<_>>().await });
 //! # assert!(!pieces.unwrap().concat().is_empty());
 //! ```
 //!

@@ -53,7 +53,8 @@ impl std::fmt::Display for TextFinish {
 /// ```
 /// # fn main() -> engraft::Result<()> {
 /// let model = engraft::demo()?;
-/// let mut text = model.generate("This package provides", &engraft::GenerateOptions::new().max_new_tokens(5))?;
+/// let options = engraft::GenerateOptions::new().max_new_tokens(5);
+/// let mut text = model.generate("This package provides", &options)?;
 /// text.text()?;
 /// let stats = text.stats();
 /// println!("{} tokens at {:.0} per second", stats.tokens.len(), stats.decode_rate());

@@ -1,8 +1,12 @@
 // Strict attention, over pages and over plain rows, in the order of docs/numerics.md, 3:
 //
-//   s_j = (chain over d of madd(q_d, k_jd, acc)) * scale    capped: s = cap tanh(s (1 / cap))    slopes: s = madd(slope, j - p, s)
-//   per chunk of 64 absolute positions: m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
-//   merged ascending: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = madd(L, a, l b), O = madd(O, a, o b); at the end O / L
+//   s_j = (chain over d of madd(q_d, k_jd, acc)) * scale
+//   capped: s = cap tanh(s (1 / cap))    slopes: s = madd(slope, j - p, s)
+//   per chunk of 64 absolute positions:
+//     m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
+//   merged ascending:
+//     M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = madd(L, a, l b), O = madd(O, a, o b)
+//   at the end O / L
 //
 // q [tokens, heads * k_dim], out [tokens, heads * v_dim]; keys and values in pages (paged.cuh), or as rows of
 // matrices (dense: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is

@@ -43,7 +43,7 @@ constexpr u32 ELEM_F32 = 0;
 constexpr u32 ELEM_F16 = 1;
 constexpr u32 ELEM_BF16 = 2;
 
-// ---- Arithmetic ------------------------------------------------------------------------------------------------------
+// ---- Arithmetic -------------------------------------------------------------------------------------------
 
 DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float sub(float a, float b) { return __fsub_rn(a, b); }
@@ -66,7 +66,7 @@ DEVICE T most(T a, T b) {
 }
 DEVICE u32 over(u32 n, u32 by) { return (n + by - 1) / by; }
 
-// ---- Element types ---------------------------------------------------------------------------------------------------
+// ---- Element types ----------------------------------------------------------------------------------------
 
 struct f16 {
     u16 raw;
@@ -247,7 +247,7 @@ DEVICE void store_any_part(u64 base, u64 at, u32 left, bool wide, u32 elem, cons
     drain(v, left, [&](u32 i, float value) { store_any(base, at + i, elem, value); });
 }
 
-// ---- Functions: engraft_core::math, fused multiply-add -----------------------------------------------------------------------
+// ---- Functions: engraft_core::math, fused multiply-add ----------------------------------------------------
 
 constexpr float EXP_MIN = -87.33654f;
 
@@ -370,7 +370,7 @@ DEVICE void act_all(u32 act, float (&v)[N]) {
     }
 }
 
-// ---- Sums ------------------------------------------------------------------------------------------------------------
+// ---- Sums -------------------------------------------------------------------------------------------------
 
 constexpr u32 LEAVES = 8;
 
@@ -406,7 +406,7 @@ DEVICE float tree_of_lanes(float v) {
     return add(v, __shfl_xor_sync(0xffffffffu, v, 4));
 }
 
-// ---- Order between launches ------------------------------------------------------------------------------------------
+// ---- Order between launches -------------------------------------------------------------------------------
 
 // Waits for what earlier launches write (programmatic dependent launch; elsewhere launches are in order
 // anyway). Every kernel calls it before its first access to what others write.

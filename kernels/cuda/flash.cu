@@ -4,7 +4,8 @@
 //   per chunk of 64 absolute positions, within a span of 256, ascending, from m = lowest, l = o = 0:
 //     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j
 //   per span, ascending: the first that a row sees as it is, then
-//     M' = max(M, m)   a = exp(M - M')   b = exp(m - M')   L = madd(L, a, l b)   O = madd(O, a, o b);   at the end O (1 / L)
+//     M' = max(M, m)   a = exp(M - M')   b = exp(m - M')   L = madd(L, a, l b)   O = madd(O, a, o b)
+//   at the end O (1 / L)
 //
 // q . k is a chain of mma.sync m16n8k16 over d, 16 at a time, ascending; the sums over j are chains of mma
 // over 16 positions each, ascending, of e in two 16-bit parts, the nearest and what it leaves: together 16
@@ -14,10 +15,9 @@
 // distance of two f16 outputs. l and o carry the factor alike, O (1 / L) has none. A chunk of which a row
 // sees nothing changes no bit of it. So chunked prefill, paging, prefix hits and batch mates cannot change a
 // bit, nor can it matter which of the two kernels takes a sequence: `split` leaves the spans of a row apart
-// and
-// `merge` joins them. Nor can values that a row does not see, infinities and NaN among them: where a chunk
-// has such values and not every row sees all of it, each row is multiplied by itself, with what it does not
-// see as zeros.
+// and `merge` joins them. Nor can values that a row does not see, infinities and NaN among them: where a
+// chunk has such values and not every row sees all of it, each row is multiplied by itself, with what it does
+// not see as zeros.
 //
 // q [tokens, heads * k_dim], out [tokens, heads * v_dim], keys and values in pages (paged.cuh) or as rows of
 // matrices (page_size 0: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing

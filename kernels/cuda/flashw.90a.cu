@@ -3,7 +3,8 @@
 //
 //   s_j = scale (q . k_j)    capped, with slopes: as flash.cu
 //   per chunk of 64 absolute positions, ascending, from m = lowest, l = o = 0:
-//     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j;   at the end o (1 / l)
+//     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j
+//   at the end o (1 / l)
 //
 // q . k is a chain of wgmma over d, the sums over j are chains of wgmma of e in the two 16-bit parts of
 // flash.cu (times 2^15 in f16), so results stay within the budgets of flash.cu. The order is another: no

@@ -1,7 +1,8 @@
 // Linear layers with 16-bit weights on tensor cores (the order of sums, the packed weights and all
 // arithmetic: gemm.cuh).
 //
-//   skinny   1 to 64 rows, bound by the bytes of the weight: each is read once per block row, x once per tile from L2
+//   skinny   1 to 64 rows, bound by the bytes of the weight: each is read once per block row, x once per tile
+//            from L2
 //   dense    many rows, bound by mma.sync (on Hopper in mode `Fast`: gemmw.90a.cu)
 //
 // x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32.

@@ -15,7 +15,7 @@
 // **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros
 // beyond n and k. The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of
 // 32 values:
-//   plain      1024 bytes a half: [rows 0-7, rows 8-15][8 values of k, 4 times][row][8 values]: 8 x 8 matrices
+//   plain      1024 bytes a half: [rows 0-7, rows 8-15][8 values of k, 4 times][row][8 values]: 8x8 matrices
 //   bytes       512 bytes a half: [lane][16 codes]         code + 128
 //   nibbles     256 bytes a half: [lane][16 codes]         code + 8
 // so that a warp's loads (ldmatrix, 16 bytes a lane) are one run. Codes stand where mma's A operand wants
@@ -63,7 +63,7 @@ constexpr u32 THEN_ACT = 1;
 constexpr u32 THEN_ADD = 2;
 constexpr u32 THEN_GATE = 3;
 
-// ---- Weight encodings ----------------------------------------------------------------------------------------------------
+// ---- Weight encodings -------------------------------------------------------------------------------------
 
 // HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; OFFSET: whether those
 // have m; HALVES: of a ring's stage in the skinny kernel; `fragment`: A of both steps of a half that lies at
@@ -147,7 +147,7 @@ struct Fives {
 // Where piece i of an eight of rows of x lies: its row is i / 4, its 8 values are i % 4.
 DEVICE u32 place_of_piece(u32 i) { return i / 4 * 64 + (i % 4 ^ i / 8 % 4) * 16; }
 
-// ---- A warp's sums ---------------------------------------------------------------------------------------------------
+// ---- A warp's sums ----------------------------------------------------------------------------------------
 
 // MT tiles by 8 NT rows.
 template <typename T, typename F, u32 MT, u32 NT>
@@ -255,7 +255,7 @@ struct Sums {
     }
 };
 
-// ---- Copies ----------------------------------------------------------------------------------------------------------
+// ---- Copies -----------------------------------------------------------------------------------------------
 
 // 8 values of x from (row, k) to shared memory where rows do not begin at multiples of 16 bytes; beyond the
 // matrix zeros.
@@ -276,7 +276,7 @@ DEVICE bool wide_rows(const Gemm &p) {
     return aligned<T>(p.x) && p.k % 8 == 0;
 }
 
-// ---- After the sum ---------------------------------------------------------------------------------------------------
+// ---- After the sum ----------------------------------------------------------------------------------------
 
 // Sums in shared memory, for what comes after them: [part][row][feature], `PITCH` floats a row. Parts are
 // leaves, in order.

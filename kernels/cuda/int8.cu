@@ -15,10 +15,11 @@
 // rows   quantizes rows for `dense`: a block per row. Where a norm stands before the matmul it has done that
 // (norm.cu). dense  mma.sync m16n8k32, tile of 64 rows x 128 outputs (a gate: 64 of both halves), 8 warps of
 // 32 x 32, a ring of 3
-//        stages of 128 k: 78 KiB. A fragment of sums begins at 1.5 * 2^23 as an integer, which makes its bits those of the
-//        float 1.5 * 2^23 + sum: a subtraction instead of a conversion, exact up to 2^22 (a sum is at most 32 * 127 * 128).
-//        Three f32 instructions per sum of 32 products bound it: 1365 products a clock of an H100's SM, as bf16 through
-//        mma.sync (gemm.cu; arithmetic, not measured). Registers: leaf sums 32, waiting ones of the tree 96.
+//        stages of 128 k: 78 KiB. A fragment of sums begins at 1.5 * 2^23 as an integer, which makes its bits
+//        those of the float 1.5 * 2^23 + sum: a subtraction instead of a conversion, exact up to 2^22 (a sum
+//        is at most 32 * 127 * 128). Three f32 instructions per sum of 32 products bound it: 1365 products a
+//        clock of an H100's SM, as bf16 through mma.sync (gemm.cu; arithmetic, not measured). Registers: leaf
+//        sums 32, waiting ones of the tree 96.
 // Launch: few as linear.cu; rows [rows], 256; dense [outputs / 128 (64), rows / 64], 256.
 #include "int8.cuh"
 #include "strict.cuh"

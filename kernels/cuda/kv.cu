@@ -1,16 +1,18 @@
 // Paged keys and values (layout: paged.cuh): append, copy of pages, read.
 //
-//   append  row t of k and v, [tokens, kv_heads * dim], to slot slots[t] = page * page_size + offset; negative slots, and
-//           slots beyond the slab, are left out. Element types of rows and slab may differ: rounded once.
+//   append  row t of k and v, [tokens, kv_heads * dim], to slot slots[t] = page * page_size + offset;
+//           negative slots, and slots beyond the slab, are left out. Element types of rows and slab may
+//           differ: rounded once.
 //   copy    pages from[i] to to[i] of pairs [from, to, ...], one pair after the other
 //   read    positions 0.. of a row of the page table, as plain rows
-//   turned  rows of q | k | v: every head of q and k is normed (where asked), turned by its row's position (where asked) and
-//           stored in place, k and v are appended. Rounds where norm, rope and append one after the other would.
+//   rotated rows of q | k | v: every head of q and k is normed (where asked), rotated by its row's position
+//           (where asked) and stored in place, k and v are appended. Rounds where norm, rope and append one
+//           after the other would.
 //
-// Bytes: every element read once and written once (turned: k twice). Launch: a thread takes 8 elements of one
-// head where both widths are multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a row,
-// rows]. turned: a warp per token and head, which lies in shared memory as f32 between the steps; blocks of 4
-// heads, grid [heads / 4, tokens].
+// Bytes: every element read once and written once (rotated: k twice). Launch: a thread takes 8 elements of
+// one head where both widths are multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a
+// row, rows]. rotated: a warp per token and head, which lies in shared memory as f32 between the steps;
+// blocks of 4 heads, grid [heads / 4, tokens].
 #include "paged.cuh"
 #include "rotate.cuh"
 
@@ -145,7 +147,7 @@ struct RotateAppend {
     KvView kv;
     HeadNorm q_norm;
     HeadNorm k_norm;
-    // No table: nothing is turned.
+    // No table: nothing is rotated.
     u64 table;
     u64 positions;
     u64 slots;

@@ -1,5 +1,6 @@
 // out = x w^T + bias, strict: x [rows, k], w [n, k] in any format (quantized activations: int8.cu), out
-// [rows, n]; then nothing, an activation, a sum with what the output holds, or (w [gate | up]) act(gate) * up into out [rows, n / 2].
+// [rows, n]; then nothing, an activation, a sum with what the output holds, or (w [gate | up]) act(gate) * up
+// into out [rows, n / 2].
 //
 // Bytes: the weight once per 4 rows of x, or 16, x once per 32 outputs. Weights in file order are read 32
 // rows apart (whole sectors over a few steps, not coalesced: these kernels are for bits, gemm.cu is for

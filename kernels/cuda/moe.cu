@@ -1,11 +1,14 @@
 // Experts: chosen, grouped, multiplied with, added up.
 //
-//   route    logits [tokens, experts] f32 -> the top_k largest of a row (ties to the lowest, NaN as the smallest), ascending,
-//            and their weights: softmax e / s or sigmoid, renormalised or not, times a scale. A warp per token.
-//   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert, ascending.
-//            A warp per expert looks through all slots twice: no atomics, so the order is what it must be.
-//   linear   every slot's matmul with its expert's weight [experts * n, k], in the order of the contract: blocks of 32 outputs
-//            by 4 slots (or 16) of one expert; a block finds its expert from the bounds on the device.
+//   route    logits [tokens, experts] f32 -> the top_k largest of a row (ties to the lowest, NaN as
+//            the smallest), ascending, and their weights: softmax e / s or sigmoid, renormalised or not,
+//            times a scale. A warp per token.
+//   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert,
+//            ascending. A warp per expert looks through all slots twice: no atomics, so the order is what it
+//            must be.
+//   linear   every slot's matmul with its expert's weight [experts * n, k], in the order of the
+//            contract: blocks of 32 outputs by 4 slots (or 16) of one expert; a block finds its expert from
+//            the bounds on the device.
 //   combine  out[t] = chain over j of madd(weights[t, j], y[t top_k + j], acc), added to out[t] where asked.
 //
 // Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out

@@ -1,6 +1,6 @@
 // Row norms, alone, after a residual sum, and over every head of a row:
 //
-//   rms     y = ((x r) w)                 r = 1 / sqrt(sum(x^2) / n + eps)                     (1 + w where asked)
+//   rms     y = ((x r) w)                 r = 1 / sqrt(sum(x^2) / n + eps)   (1 + w where asked)
 //   layer   y = madd((x - mean) r, w, b)  mean = sum(x) / n, r = 1 / sqrt(sum((x - mean)^2) / n + eps)
 //   add     x = round(x + add) is stored first, and the norm reads what was stored
 //   codes   y as stored, quantized row by row for the matmul of `w8a8` that follows (int8.cuh): optional

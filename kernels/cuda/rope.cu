@@ -3,7 +3,7 @@
 //
 // x [tokens, heads * width]; row t turns by the angles of positions[t]. table: cos [positions, pairs], then
 // sin, f32; the first 2 * pairs columns of a head turn. Pairs are (i, i + pairs), or (2 i, 2 i + 1) where
-// interleaved. A position beyond the table leaves its row as it is. Bytes: the turned columns read and
+// interleaved. A position beyond the table leaves its row as it is. Bytes: the rotated columns read and
 // written once, a row of the table read per token. Launch: a thread per pair; blocks of [pairs of all heads,
 // tokens].
 #include "rotate.cuh"

@@ -1,7 +1,8 @@
 // Rows and words moved.
 //
 //   gather  out[r] = x[rows[r]], bits as they are; a row number beyond x gives zeros
-//   scatter dst[index] = value for every (index, value); indices beyond dst do nothing; of several the last counts
+//   scatter dst[index] = value for every (index, value); indices beyond dst do nothing; of several the last
+//           counts
 //   seen    one row of the seen bits cleared, then the bits of ids set
 //   feed    ids[t] = last[feeds[t]]; a row beyond last leaves the id
 //

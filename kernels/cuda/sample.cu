@@ -5,10 +5,12 @@
 // tokens, about 5 microseconds each):
 //
 //   1. the largest scaled logit (greedy ends here);
-//   2. top-k and top-p, where asked, each: tokens are counted and weighed in 256 bins of equal width in z (ties share a bin,
-//      bins ascend in rank), a scan finds the bin in which the last kept token lies, the tokens of that bin (finer and finer
-//      digits of the ranking key where they are many) are listed, and each listed token ranks itself among them;
-//   3. the sum of what is kept, per warp's stretch of the vocabulary; the warp whose stretch holds the target walks it.
+//   2. top-k and top-p, where asked, each: tokens are counted and weighed in 256 bins of equal width in z
+//      (ties share a bin, bins ascend in rank), a scan finds the bin in which the last kept token lies, the
+//      tokens of that bin (finer and finer digits of the ranking key where they are many) are listed, and
+//      each listed token ranks itself among them;
+//   3. the sum of what is kept, per warp's stretch of the vocabulary; the warp whose stretch holds the target
+//      walks it.
 //
 // Nothing here depends on other rows. seen [slots, words] bits: read for the repetition penalty, the sampled
 // token is added.

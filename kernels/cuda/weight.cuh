@@ -5,8 +5,8 @@
 //   f32, f16, bf16                        elements
 //   q4_0 q4_1 q5_0 q5_1 q8_0              GGUF blocks of 32 values: d, perhaps m, perhaps fifth bits, codes
 //   q2_k q3_k q4_k q5_k q6_k              GGUF blocks of 256 values in parts of 16 with small scales
-//   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; the last group of a row may be short
-//   columns                               f32, packed for warps (`engraft_kernels::columns`): no file's layout
+//   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; a row's last group may be short
+//   columns                               f32, packed for warps (`engraft_kernels::columns`): never in files
 //
 // Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is
 // that of the final sum, and a fused multiply-add gives the CPU's bits.
@@ -21,7 +21,7 @@ DEVICE float half_at(const u8 *p) {
 }
 DEVICE float half_even(const u8 *p) { return widen(f16{*reinterpret_cast<const u16 *>(p)}); }
 
-// ---- Plain elements --------------------------------------------------------------------------------------------------
+// ---- Plain elements ---------------------------------------------------------------------------------------
 
 template <typename T>
 struct Plain {
@@ -61,7 +61,7 @@ DEVICE const u8 *row_of<Columns>(const WeightView &w, u64 n) {
     return reinterpret_cast<const u8 *>(w.ptr) + n / 32 * w.row_bytes + n % 32 * 4;
 }
 
-// ---- Blocks of 32 ----------------------------------------------------------------------------------------------------
+// ---- Blocks of 32 -----------------------------------------------------------------------------------------
 
 // HEAD: bytes before the codes; ZERO is subtracted from a code; MINIMUM: there is an m; FIFTH: there are
 // fifth bits.
@@ -125,7 +125,7 @@ struct Q8_0 {
     }
 };
 
-// ---- Blocks of 256 ---------------------------------------------------------------------------------------------------
+// ---- Blocks of 256 ----------------------------------------------------------------------------------------
 
 // Eight neighbouring bytes from an even address.
 struct Eight {
@@ -245,7 +245,7 @@ struct Q4_K : Large<LayoutQ4K> {};
 struct Q5_K : Large<LayoutQ5K> {};
 struct Q6_K : Large<LayoutQ6K> {};
 
-// ---- Own groups ------------------------------------------------------------------------------------------------------
+// ---- Own groups -------------------------------------------------------------------------------------------
 
 // Groups begin at multiples of `w.group` (a multiple of 32, or the whole row), so eight values from a
 // multiple of eight share one.

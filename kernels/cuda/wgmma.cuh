@@ -12,7 +12,7 @@
 #pragma once
 #include "tensor.cuh"
 
-// ---- Barriers and copies ----------------------------------------------------------------------------------------------
+// ---- Barriers and copies ----------------------------------------------------------------------------------
 
 DEVICE void barrier_init(u32 bar, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
@@ -44,7 +44,7 @@ DEVICE void copy_box(u32 to, const u64 *map, u32 k, u32 row, u32 bar) {
                  : "memory");
 }
 
-// ---- wgmma ------------------------------------------------------------------------------------------------------------
+// ---- wgmma ------------------------------------------------------------------------------------------------
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

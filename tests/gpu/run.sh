@@ -2,20 +2,21 @@
 # Everything that a machine with a GPU is asked for, in one package and one command.
 #
 #   tests/gpu/run.sh build FOLDER            where there is Rust: builds the binaries into FOLDER
-#   tests/gpu/run.sh pack FOLDER FILE        the binaries, goldens and this script as FILE (.tar.xz, at most 16 MiB)
+#   tests/gpu/run.sh pack FOLDER FILE        binaries, goldens, this script as FILE (.tar.xz, at most 16 MiB)
 #   tar xf FILE && engraft-gpu/run.sh OUT    where there is a GPU; needs the driver, coreutils, awk and xz
 #
 #   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER] [--clean]
 #
-# Parts may be run by several calls with one OUT: the table goes on, random weights (18 GB) stay there unless --clean is given.
-# OUT gets `table.txt` (at most 120 lines, a row as soon as a step ends), `raw/` (each step's output) and, at the end,
-# `all.tar.gz`. NAME is `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this script where there is no GPU (the CUDA
-# lane runs it so, from its package). A part takes at most eight minutes, every step has a limit of its own; what fails or hangs
-# loses itself alone and is run again with every kernel waited for, so that its error names one.
+# Parts may be run by several calls with one OUT: the table goes on, random weights (18 GB) stay there unless
+# --clean is given. OUT gets `table.txt` (at most 120 lines, a row as soon as a step ends), `raw/` (each
+# step's output) and, at the end, `all.tar.gz`. NAME is `cuda` (the default), `cuda:1`, or `cuda:soft`, which
+# proves this script where there is no GPU (the CUDA lane runs it so, from its package). A part takes at most
+# eight minutes, every step has a limit of its own; what fails or hangs loses itself alone and is run again
+# with every kernel waited for, so that its error names one.
 #
-# 1: doctor, a text in every mode, speed with and without dependent launch and graphs, op conformance, goldens.
-# 2: the experiments of a folder given by --experiments (its `run.sh`, which reads OUT).
-# 3: a prompt of 8,192, room for 131,072 positions, quantized weights at 64 rows, profilers where they are installed.
+# 1: doctor, a text in every mode, speed with and without dependent launch and graphs, op conformance,
+# goldens. 2: the experiments of a folder given by --experiments (its `run.sh`, which reads OUT). 3: a prompt
+# of 8,192, room for 131,072 positions, quantized weights at 64 rows, profilers where they are installed.
 set -uo pipefail
 
 PART_SECONDS=480
@@ -101,7 +102,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 export ENGRAFT_REQUIRE=$name
-# Kernels of programs without a cache of their own are linked once; a Vulkan loader of the machine is none of our business.
+# Kernels of programs without a cache of their own are linked once. No adapters of Vulkan: `ops` would open
+# all of them.
 export CUDA_CACHE_PATH=$out/kernels/linked CUDA_CACHE_MAXSIZE=$((4 << 30)) VK_DRIVER_FILES=/nonexistent
 export ENGRAFT_TESTS=${ENGRAFT_TESTS:-$(cd "$here" && { [ -d tests ] && cd tests || cd ..; } && pwd)}
 soft=''

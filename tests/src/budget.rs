@@ -89,21 +89,22 @@ pub fn multiplied(a: f64, ea: f64, b: f64, eb: f64) -> f64 {
 
 /// Relative error of a sum of `n` squares, in units of `U`.
 ///
-/// Terms of one sign do not cancel: partial sums grow, and with them each addition's rounding. Up to 1,024 terms
-/// [`C_SUM`] holds. Beyond, errors grow with the root of `n`, as a random walk's; values of 16 bits have few squares,
-/// so that roundings repeat and average out late: 70 were measured over 16,384 values of bf16, where the root is 128.
+/// Terms of one sign do not cancel: partial sums grow, and with them each addition's rounding. Up to 1,024
+/// terms [`C_SUM`] holds. Beyond, errors grow with the root of `n`, as a random walk's; values of 16 bits
+/// have few squares, so that roundings repeat and average out late: 70 were measured over 16,384 values of
+/// bf16, where the root is 128.
 fn squares(n: usize) -> f64 {
     if n <= 1024 { C_SUM } else { (n as f64).sqrt() }
 }
 
-/// RMS norm over `n` values of one that becomes `y`: the root of the mean square has half of its relative error;
-/// root, reciprocal, two products and the addition of eps round once each (5 U).
+/// RMS norm over `n` values of one that becomes `y`: the root of the mean square has half of its relative
+/// error; root, reciprocal, two products and the addition of eps round once each (5 U).
 pub fn rms(n: usize, y: f64) -> f64 {
     (squares(n) / 2.0 + 6.0) * U * y.abs()
 }
 
-/// Layer norm over `n` values of one of them: `c` its distance from the mean, `r = 1 / sqrt(var + eps)`, `w` its weight, `y`
-/// the result.
+/// Layer norm over `n` values of one of them: `c` its distance from the mean, `r = 1 / sqrt(var + eps)`, `w`
+/// its weight, `y` the result.
 ///
 /// The mean is off by `d = C_SUM U mean|x|`, which shifts every distance; the variance feels it only as
 /// `d^2`, because distances add up to zero. The rest is as in [`rms`], and the bias is added with one

@@ -26,6 +26,7 @@ pub mod laws;
 pub mod oracle;
 pub mod poison;
 pub mod registry;
+pub mod sources;
 pub mod spec;
 pub mod trials;
 

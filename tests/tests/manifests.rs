@@ -2,6 +2,7 @@
 //! nothing published that hangs on something unpublished.
 #![allow(clippy::unwrap_used)]
 
+use conformance::sources::{Source, below};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -176,18 +177,6 @@ fn published_packages_stand_on_published_ones() {
     assert_eq!(names, packaged, "what .ci/run packages");
 }
 
-/// Files below a folder, build outputs not counted.
-fn below(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        match path.is_dir() {
-            true if name != "target" && name != "node_modules" && name != "golden" => below(&path, files),
-            true => {}
-            false => files.push(path),
-        }
-    }
-}
-
 /// Lines that name a server of packages.
 fn hosts(text: &str) -> Vec<&str> {
     const SERVERS: [&str; 7] = [
@@ -205,17 +194,13 @@ fn hosts(text: &str) -> Vec<&str> {
 /// Scripts and tools take packages from where a machine is configured to take them.
 #[test]
 fn no_script_names_a_server_of_packages() {
-    let mut files = Vec::new();
-    for folder in [".ci", "xtask", "tests/gpu", "kernels", "shaders", "engraft/web"] {
-        below(&root().join(folder), &mut files);
-    }
-    assert!(files.iter().any(|f| f.ends_with(".ci/lane-wgpu")) && files.len() > 50);
-    let mut named = Vec::new();
-    for file in &files {
-        // Binary files hold no script.
-        let Ok(text) = fs::read_to_string(file) else { continue };
-        named.extend(hosts(&text).into_iter().map(|line| format!("{}: {line}", file.display())));
-    }
+    let folders = [".ci", "xtask", "tests/gpu", "kernels", "shaders", "engraft/web"];
+    let files: Vec<Source> = folders.iter().flat_map(|folder| below(folder, &|_| true)).collect();
+    assert!(files.iter().any(|file| file.name == ".ci/lane-wgpu") && files.len() > 50);
+    let named: Vec<String> = files
+        .iter()
+        .flat_map(|file| hosts(&file.text).into_iter().map(|line| format!("{}: {line}", file.name)))
+        .collect();
     assert!(named.is_empty(), "{}", named.join("\n"));
     assert_eq!(hosts("a\ndeb http://deb.example.org/x bookworm main\nb").len(), 1);
 }

@@ -16,9 +16,10 @@ mod tokens;
 #[path = "rooms/tree.rs"]
 mod tree;
 
+use conformance::sources::{Source, root, sources};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::LazyLock;
 use tree::World;
 
@@ -75,42 +76,6 @@ const STRANGERS: [(&str, &[&str]); 3] = [
 /// What a backend never sees.
 const ABOVE_BACKENDS: [&str; 9] =
     ["engine", "model", "policy", "schedule", "weights", "inject", "graph", "checkpoint", "config"];
-
-/// One file of the repository.
-struct Source {
-    /// Path from the root, with `/`.
-    name: String,
-    text: String,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
-}
-
-/// Every file with one of these endings, sorted by path; build outputs, hidden folders and links are left
-/// out.
-fn sources(endings: &[&str]) -> Vec<Source> {
-    let (root, mut found) = (root(), Vec::new());
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let entry = entry.unwrap();
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
-            let own = entry.file_name().into_string().unwrap_or_default();
-            if kind.is_dir() && own != "target" && !own.starts_with('.') {
-                folders.push(path);
-            } else if kind.is_file() && endings.iter().any(|e| own.ends_with(e)) {
-                let parts =
-                    path.strip_prefix(&root).unwrap().iter().map(|p| p.to_string_lossy().into_owned());
-                let name = parts.collect::<Vec<_>>().join("/");
-                found.push(Source { name, text: fs::read_to_string(&path).unwrap() });
-            }
-        }
-    }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    assert!(!found.is_empty(), "nothing ends with {endings:?} below {}", root.display());
-    found
-}
 
 /// Library files below one of these paths, as far as they are not test code.
 fn library(below: &[&str]) -> Vec<Source> {

@@ -1,17 +1,17 @@
 //! The field's words: no identifier, message or page uses a word of our own where the field has a usual one.
 //!
-//! Reads the sources of this repository. Identifiers are split into their words (`take_outputs`, `TakeOutputs`) and
-//! held to [`WORDS`] and [`PLACES`]; so are the messages of shipped crates, the help of the program and the pages.
-//! Comments are left to review. A finding names file, line, word, and what to write instead.
+//! Reads the sources of this repository. Identifiers are split into their words (`take_outputs`,
+//! `TakeOutputs`) and held to [`WORDS`] and [`PLACES`]; so are the messages of shipped crates, the help of
+//! the program and the pages. Comments are left to review. A finding names file, line, word, and what to
+//! write instead.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "words/lexer.rs"]
 mod lexer;
 
+use conformance::sources::{Source, sources};
 use lexer::{Kind, Token};
-use std::fs;
-use std::path::{Path, PathBuf};
 
 /// Words that mean something else to everyone who knows the field, and what to write instead.
 const WORDS: [(&[&str], &str); 13] = [
@@ -124,34 +124,11 @@ const SHIPPED: [&str; 9] = [
     "shaders/src/",
 ];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
-}
-
-/// Every file with one of these endings: path with `/`, and text. Outputs, hidden folders and goldens are left out.
-fn files(endings: &[&str]) -> Vec<(String, String)> {
-    let (root, mut found) = (root(), Vec::new());
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let entry = entry.unwrap();
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
-            let own = entry.file_name().into_string().unwrap_or_default();
-            if kind.is_dir()
-                && !["target", "golden", "node_modules"].contains(&own.as_str())
-                && !own.starts_with('.')
-            {
-                folders.push(path);
-            } else if kind.is_file() && endings.iter().any(|e| own.ends_with(e)) {
-                let parts =
-                    path.strip_prefix(&root).unwrap().iter().map(|p| p.to_string_lossy().into_owned());
-                found.push((parts.collect::<Vec<_>>().join("/"), fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    found.sort();
-    assert!(!found.is_empty(), "nothing ends with {endings:?} below {}", root.display());
-    found
+/// Sources with these endings; goldens are others' files.
+fn files(endings: &[&str]) -> Vec<Source> {
+    let mut all = sources(endings);
+    all.retain(|source| !source.name.starts_with("tests/golden/"));
+    all
 }
 
 /// The words of an identifier, in lower case: of `CUDA_ARCH`, of `tableEdits`, of `HostMatrix`, of `f16x2`.
@@ -270,7 +247,7 @@ fn on_page(file: &str, text: &str) -> Vec<String> {
 fn identifiers_and_messages_use_the_fields_words() {
     let all = files(&[".rs", ".wgsl", ".cu", ".cuh"]);
     assert!(all.len() > 700, "{} sources", all.len());
-    let found: Vec<String> = all.iter().flat_map(|(file, text)| in_source(file, text)).collect();
+    let found: Vec<String> = all.iter().flat_map(|source| in_source(&source.name, &source.text)).collect();
     assert!(found.is_empty(), "{} words of our own:\n  {}", found.len(), found.join("\n  "));
 }
 
@@ -278,9 +255,9 @@ fn identifiers_and_messages_use_the_fields_words() {
 fn pages_use_the_fields_words() {
     let mut all = files(&[".md", ".html"]);
     // The changelog names what was renamed.
-    all.retain(|(file, _)| file != "CHANGELOG.md");
-    assert!(all.iter().any(|(file, _)| file == "docs/numerics.md"));
-    let found: Vec<String> = all.iter().flat_map(|(file, text)| on_page(file, text)).collect();
+    all.retain(|page| page.name != "CHANGELOG.md");
+    assert!(all.iter().any(|page| page.name == "docs/numerics.md"));
+    let found: Vec<String> = all.iter().flat_map(|page| on_page(&page.name, &page.text)).collect();
     assert!(found.is_empty(), "{} words of our own:\n  {}", found.len(), found.join("\n  "));
 }
 
@@ -288,10 +265,33 @@ fn pages_use_the_fields_words() {
 fn names_of_files_use_the_fields_words() {
     let all = files(&[".rs", ".wgsl", ".cu", ".cuh", ".md"]);
     let stem = |file: &str| file.rsplit('/').next().unwrap().split('.').next().unwrap().to_owned();
-    let wrong = all.iter().filter_map(|(file, _)| misnamed(file, &stem(file)).map(|found| (file, found)));
+    let wrong =
+        all.iter().filter_map(|Source { name, .. }| misnamed(name, &stem(name)).map(|found| (name, found)));
     let found: Vec<String> =
         wrong.map(|(file, (word, instead))| format!("{file}: `{word}`; write: {instead}")).collect();
     assert!(found.is_empty(), "{}", found.join("\n  "));
+}
+
+/// Most columns of a line of comment.
+const WIDEST: usize = 110;
+
+/// Lines of comment that are too wide. Rows of tables have no second line to go on in.
+fn wide(file: &str, text: &str) -> Vec<String> {
+    let lines = text.lines().enumerate().filter(|(_, line)| {
+        let content =
+            line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!', ' ']));
+        content.is_some_and(|rest| !rest.starts_with('|')) && line.chars().count() > WIDEST
+    });
+    lines.map(|(number, line)| format!("{file}:{}: {} columns", number + 1, line.chars().count())).collect()
+}
+
+#[test]
+fn comments_have_at_most_110_columns() {
+    let all = files(&[".rs", ".wgsl", ".cu", ".cuh"]);
+    let found: Vec<String> = all.iter().flat_map(|source| wide(&source.name, &source.text)).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let (long, row) = (format!("    /// {}", "x".repeat(103)), format!("//! | {} |", "x".repeat(120)));
+    assert_eq!(wide("a.rs", &format!("{row}\n{}\n{long}", &long[1..])), ["a.rs:3: 111 columns"]);
 }
 
 /// Every word and every place, planted: a rule that sees nothing would hold for everything.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! engraft.json                 what this is: ranks, the original tensors' headers, each operand's format
-//! rank-00-of-02.safetensors    operands by role ("layer 3 qkv.weight"): plain ones typed, packed ones as bytes
+//! rank-00-of-02.safetensors    operands by role ("layer 3 qkv.weight"): plain ones typed, packed as bytes
 //! config.json, tokenizer files as in the original
 //! ```
 //!

@@ -13,7 +13,8 @@ pub(super) fn labels(config: &ModelConfig) -> Result<usize> {
 /// The weight of a decoder's labels.
 pub(super) const SCORE: &str = "score.weight";
 
-/// Gives a decoder that labels texts its head: a linear layer without a bias, over the last token that is not padding.
+/// Gives a decoder that labels texts its head: a linear layer without a bias, over the last token that is not
+/// padding.
 ///
 /// # Errors
 /// `Config` for tasks of decoders that are not known.

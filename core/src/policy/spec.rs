@@ -244,8 +244,8 @@ pub struct MoeSpec {
 
 /// What queries and keys read instead of the attention part's input `x` (Yuan's localized filtering; values
 /// read `x`):
-/// `norm(x + c)`, `c[t] = W2 [y[t - 1] | y[t]] + b2`, `y[t] = W1 [x[t - 1] | x[t]] + b1`, where what stands before the first
-/// token is zero.
+/// `norm(x + c)`, `c[t] = W2 [y[t - 1] | y[t]] + b2`, `y[t] = W1 [x[t - 1] | x[t]] + b1`, where what stands
+/// before the first token is zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FilterSpec {
     /// Columns of `y`.

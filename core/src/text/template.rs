@@ -46,7 +46,8 @@ impl Message {
 /// ```
 /// use engraft_core::text::{ChatTemplate, Message};
 ///
-/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}\
+///               {% if add_generation_prompt %}<assistant>{% endif %}";
 /// let template = ChatTemplate::new(source, None, Some("</s>"))?;
 /// let text = template.render(&[Message::new("user", "Hello")], true, None)?;
 /// assert_eq!(text, "<user>Hello</s><assistant>");

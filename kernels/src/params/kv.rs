@@ -183,7 +183,7 @@ impl HeadNorm {
     pub const PLUS_ONE: u32 = 4;
 }
 
-/// Norms and turns q and k of `q | k | v` in place and appends k and v: the fused op of head norms, rope and append.
+/// Norms and rotates q and k of `q | k | v` in place and appends k and v.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct RotateAppend {
@@ -195,7 +195,7 @@ pub struct RotateAppend {
     pub q_norm: HeadNorm,
     /// Of key heads.
     pub k_norm: HeadNorm,
-    /// As `Rope::table`; 0: nothing is turned.
+    /// As `Rope::table`; 0: nothing is rotated.
     pub table: u64,
     /// `[tokens]` u32; not read without a table.
     pub positions: u64,
@@ -203,7 +203,7 @@ pub struct RotateAppend {
     pub slots: u64,
     /// Positions of the table.
     pub table_positions: u32,
-    /// Turned pairs of a head.
+    /// Rotated pairs of a head.
     pub pairs: u32,
     /// 1: pairs are neighbours, 0: they are `pairs` columns apart.
     pub interleaved: u32,

@@ -11,7 +11,8 @@
 //!                          |                                                     |
 //!                       kernel(name): parameters, limits                         |
 //!                                                                                v
-//! Memory (allocations of all devices) + Launch (grid, block, params) + Options -> launch(..) -> Report | Fault
+//! Memory (allocations of all devices) + Launch (grid, block, params) + Options
+//!     -> launch(..) -> Report | Fault
 //! ```
 //!
 //! ## Rooms
@@ -30,8 +31,9 @@
 //!
 //! * A fragment register is a [`Row`]: one 32-bit register over the 32 lanes of a warp. `mma`, `ldmatrix` and
 //!   `stmatrix` take
-//!   `&[Row]` per operand in the order of the PTX operand list (`a[i][lane]` is the i-th register of operand a in that lane) and
-//!   give `Vec<Row>` or write `&mut [Row]`. wgmma's accumulator is a slice of rows per warp, four warps in ascending order.
+//!   `&[Row]` per operand in the order of the PTX operand list (`a[i][lane]` is the i-th register of operand
+//!   a in that lane) and give `Vec<Row>` or write `&mut [Row]`. wgmma's accumulator is a slice of rows per
+//!   warp, four warps in ascending order.
 //! * Shared memory reaches them as a reader `&mut dyn FnMut(u32 offset, &mut [u8]) -> Result<(), E>` (offsets
 //!   are those of the shared window, as descriptors and `cvta.to.shared` hold them) so that every byte they
 //!   touch passes the machine's checks.

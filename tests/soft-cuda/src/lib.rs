@@ -11,9 +11,9 @@
 //! ```text
 //!   ffi/*  thin extern "C" functions: read arguments, call a room, return a code; no panic passes them
 //!     |
-//!   context  module  memory  stream  event  capture  graph       what there is: tables of plain data in `state`
+//!   context  module  memory  stream  event  capture  graph       tables of plain data in `state`
 //!     |         \______________  |  ______________/
-//!     |                        queue                             what is still to be done, in any order that is legal
+//!     |                        queue                             work not yet done, in any order that is legal
 //!     |                          |
 //!   fault  <------------------  work  ------------------> ptx_vm  doing it
 //! ```

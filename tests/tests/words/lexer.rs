@@ -1,4 +1,5 @@
-//! A reader of tokens that serves Rust, CUDA C and WGSL templates: identifiers, strings and comments told apart.
+//! A reader of tokens that serves Rust, CUDA C and WGSL templates: identifiers, strings and comments told
+//! apart.
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +37,8 @@ pub fn tokens(text: &str) -> Vec<Token> {
     found
 }
 
-/// The first token of a text: its kind (none for what is left out), where its content begins and ends, where the
-/// next one begins.
+/// The first token of a text: its kind (none for what is left out), where its content begins and ends, where
+/// the next one begins.
 fn next(rest: &str) -> (Option<Kind>, usize, usize, usize) {
     let first = rest.chars().next().unwrap_or(' ');
     let whole = |kind, end| (kind, 0, end, end);
