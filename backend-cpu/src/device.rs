@@ -57,6 +57,7 @@ impl Cpu {
             device: format!("{} threads, {}", machine.pool.threads(), machine.isa.name()),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
+            asynchronous: false,
             memory_bytes: None,
             slab_bytes: None,
         };

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Every own allocation begins at a cache line.
 const ALIGN: usize = 64;
+/// What every allocator gives without being asked.
+const OWN_ALIGN: usize = 8;
 
 /// One allocation. Not `Clone`: who owns a `CpuMem` owns its bytes.
 #[derive(Debug)]
@@ -27,8 +29,8 @@ struct Block {
 
 /// Who frees a block.
 enum Owner {
-    /// The block itself.
-    Heap(Layout),
+    /// The block itself: what was allocated, and as what.
+    Heap(NonNull<u8>, Layout),
     /// Whatever this is, when it is dropped.
     Other { _keep: Box<dyn Any + Send + Sync> },
 }
@@ -46,24 +48,29 @@ impl std::fmt::Debug for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Owner::Heap(layout) = self.owner {
+        if let Owner::Heap(allocated, layout) = self.owner {
             // SAFETY: allocated with this layout in `CpuMem::new`, freed once.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
+            unsafe { dealloc(allocated.as_ptr(), layout) }
         }
     }
 }
 
 impl CpuMem {
-    /// Allocates zeroed bytes.
+    /// Allocates zeroed bytes. Large ones take memory when they are touched: pages of a cache that no
+    /// sequence has come to cost nothing.
     ///
     /// # Errors
     /// `OutOfMemory` when the allocator refuses.
     pub fn new(bytes: usize) -> Result<Self> {
         let refuse = || Error::OutOfMemory { what: "a buffer".into(), wanted: bytes as u64, free: 0 };
-        let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(|_| refuse())?;
+        // By the allocator's own alignment: for more, it would write the zeros itself and touch every page.
+        let room = bytes.checked_add(ALIGN).ok_or_else(refuse)?;
+        let layout = Layout::from_size_align(room, OWN_ALIGN).map_err(|_| refuse())?;
         // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refuse)?;
-        Ok(Self(Arc::new(Block { start, bytes, owner: Owner::Heap(layout) })))
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refuse)?;
+        // SAFETY: at most `ALIGN - 1` bytes on, which there are.
+        let start = unsafe { allocated.add(allocated.align_offset(ALIGN).min(ALIGN)) };
+        Ok(Self(Arc::new(Block { start, bytes, owner: Owner::Heap(allocated, layout) })))
     }
 
     /// Memory that something else owns: `keep` is dropped with the last use of the memory.

@@ -201,6 +201,7 @@ impl Cuda {
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             // A replay is one call for many kernels: they could not be waited for one by one.
             graphs: !config.blocking,
+            asynchronous: !config.blocking,
             memory_bytes: Some(listed.memory_bytes),
             slab_bytes: None,
         };

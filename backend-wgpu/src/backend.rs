@@ -55,6 +55,7 @@ impl Wgpu {
             device: format!("{} ({}, {})", listed.name, listed.api, listed.driver),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
+            asynchronous: true,
             memory_bytes: None,
             slab_bytes: None,
         };

@@ -128,6 +128,9 @@ pub struct DeviceArgs {
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
+    /// Steps that are launched before the one before is collected; default: 1 on GPUs, 0 on the CPU
+    #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub steps_ahead: Option<u8>,
     /// Tokens of one step: the budget that prompts are split by; default: 512
     #[arg(long, value_name = "N", value_parser = positive)]
     pub step_tokens: Option<usize>,
@@ -479,6 +482,9 @@ impl DeviceArgs {
 
     /// The sizes and switches of the engine that were given; a configuration's others stay.
     fn sized(&self, mut options: Options) -> Options {
+        if let Some(steps) = self.steps_ahead {
+            options = options.steps_ahead(steps.into());
+        }
         if let Some(tokens) = self.step_tokens {
             options = options.max_step_tokens(tokens);
         }

@@ -119,8 +119,8 @@ impl EngineHandle {
     }
 
     /// Runs sequences of token ids (or encoder's texts) of any lengths once, sampling nothing, and returns
-    /// the hidden states and logits that `want` names. It runs alone: after the requests that were handed in
-    /// before it.
+    /// the hidden states and logits that `want` names. They ride in the same steps as requests that are
+    /// running.
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or

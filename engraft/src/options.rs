@@ -167,6 +167,13 @@ impl Options {
         self
     }
 
+    /// Steps that are launched before the one before is collected: 0, or 1, which keeps a device busy while
+    /// the host reads and plans (the default on GPUs). Results never depend on it.
+    pub fn steps_ahead(mut self, steps: usize) -> Self {
+        self.engine.steps_ahead = Some(steps);
+        self
+    }
+
     /// Keeps room for the logits of every token of a step, which
     /// [`EngineHandle::score`](crate::EngineHandle::score) and logits of
     /// [`EngineHandle::forward`](crate::EngineHandle::forward) need; off, only those of last tokens have

@@ -4,7 +4,7 @@
 //   scatter dst[index] = value for every (index, value); indices beyond dst do nothing; of several the last
 //           counts
 //   seen    one row of the seen bits cleared, then the bits of ids set
-//   feed    ids[t] = last[feeds[t]]; a row beyond last leaves the id
+//   feed    out[t] = last[feeds[t]]; for a row beyond last, ids[t]
 //
 // Launch: gather: a thread takes 16 bytes (or an element) of a row; scatter: a thread per pair; seen: one
 // block of 1024; feed: a thread per id.
@@ -78,9 +78,10 @@ extern "C" __global__ void __launch_bounds__(1024) rows_seen(const __grid_consta
 }
 
 struct Feed {
+    u64 ids;
     u64 feeds;
     u64 last;
-    u64 ids;
+    u64 out;
     u32 count;
     u32 rows;
 };
@@ -90,5 +91,6 @@ extern "C" __global__ void __launch_bounds__(256) rows_feed(const __grid_constan
     u32 t = blockIdx.x * blockDim.x + threadIdx.x;
     if (t >= p.count) return;
     u32 row = reinterpret_cast<const u32 *>(p.feeds)[t];
-    if (row < p.rows) reinterpret_cast<u32 *>(p.ids)[t] = reinterpret_cast<const u32 *>(p.last)[row];
+    const u32 *from = reinterpret_cast<const u32 *>(row < p.rows ? p.last : p.ids);
+    reinterpret_cast<u32 *>(p.out)[t] = from[row < p.rows ? row : t];
 }

@@ -392,9 +392,11 @@ extern "C" __global__ void __launch_bounds__(1024) sample_tokens(const __grid_co
     logits.penalty = row.penalty;
     logits.inv_penalty = row.inv_penalty;
     bool greedy = row.inv_temperature == 0.0f;
-    u64 top = pair(LOWEST, 0);
+    // Nothing above -infinity: no token.
+    u64 top = pair(LOWEST, 0xffffffffu);
     for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
-        top = most(top, pair(greedy ? ascending(logits.penalised(i)) : logits.place(i), i));
+        u32 place = greedy ? ascending(logits.penalised(i)) : logits.place(i);
+        if (place > LOWEST) top = most(top, pair(place, i));
     }
     top = largest(top, s.room);
     u32 best = ~(u32)top, token = best;

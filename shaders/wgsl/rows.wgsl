@@ -71,17 +71,20 @@ fn main(@builtin(local_invocation_index) t: u32) {
 {%- endmacro -%}
 
 {%- macro feed_tokens() -%}
-{{ it.params(carrier, ["tokens", "feeds_offset", "last_offset", "last_rows", "ids_offset"]) }}
-@group(0) @binding(0) var<storage, read> feeds: array<u32>;
-@group(0) @binding(1) var<storage, read> last: array<u32>;
-@group(0) @binding(2) var<storage, read_write> ids: array<u32>;
+{{ it.params(carrier, ["tokens", "ids_offset", "feeds_offset", "last_offset", "last_rows", "out_offset"]) }}
+@group(0) @binding(0) var<storage, read> ids: array<u32>;
+@group(0) @binding(1) var<storage, read> feeds: array<u32>;
+@group(0) @binding(2) var<storage, read> last: array<u32>;
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     for (var t = id.x; t < p.tokens; t += groups.x * 64u) {
         let row = feeds[p.feeds_offset + t];
         if (row < p.last_rows) {
-            ids[p.ids_offset + t] = last[p.last_offset + row];
+            out[p.out_offset + t] = last[p.last_offset + row];
+        } else {
+            out[p.out_offset + t] = ids[p.ids_offset + t];
         }
     }
 }

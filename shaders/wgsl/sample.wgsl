@@ -313,7 +313,8 @@ fn main(
         let base = p.x_offset + r * p.x_pitch;
         let greedy = (table[at] & 0x7fffffffu) == 0u;
         var key = LOWEST;
-        var index = 0u;
+        // Nothing above -infinity: no token.
+        var index = 0xffffffffu;
         for (var i = t; i < p.cols; i += 256u) {
             var k = 0u;
             if (greedy) {

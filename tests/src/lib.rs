@@ -23,6 +23,7 @@ pub mod dice;
 pub mod golden;
 pub mod lawful;
 pub mod laws;
+pub mod null;
 pub mod oracle;
 pub mod poison;
 pub mod registry;

@@ -40,13 +40,20 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// Runs two requests twice; returns allocations of the second round's steps, and how many steps there were.
-fn steps(case: &str, dtype: Float, graphs: bool, sampling: SamplingParams) -> (usize, usize) {
+fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: SamplingParams) -> (usize, usize) {
     let backend = Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
     let files = checkpoint::open(&dir, Access::Map).unwrap();
     let options = LoadOptions::default();
     let model = inject(&backend, &files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
-    let config = EngineConfig { dtype, kv_dtype: dtype, graphs, max_context: 40, ..EngineConfig::default() };
+    let config = EngineConfig {
+        dtype,
+        kv_dtype: dtype,
+        graphs,
+        max_context: 40,
+        steps_ahead: Some(ahead),
+        ..EngineConfig::default()
+    };
     let mut engine = Engine::new(backend, model, config).unwrap();
     let (mut out, mut count, mut taken) = (Vec::with_capacity(16), 0, 0);
     for round in 0..2 {
@@ -80,10 +87,13 @@ fn main() {
         for dtype in [Float::F32, Float::Bf16] {
             for graphs in [true, false] {
                 for sampling in [SamplingParams::default(), sampled] {
-                    let (count, taken) = steps(case, dtype, graphs, sampling);
-                    assert!(taken >= 12);
-                    assert_eq!(count, 0, "{case} {dtype}, graphs {graphs}, {taken} steps");
-                    cases += 1;
+                    for ahead in [0, 1] {
+                        let (count, taken) = steps(case, dtype, graphs, ahead, sampling);
+                        assert!(taken >= 12);
+                        let what = format!("graphs {graphs}, {ahead} ahead, {taken} steps");
+                        assert_eq!(count, 0, "{case} {dtype}, {what}");
+                        cases += 1;
+                    }
                 }
             }
         }

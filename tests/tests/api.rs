@@ -130,6 +130,27 @@ fn labels_come_as_logits_of_the_text() {
     }
 }
 
+/// Texts ride in the steps of running requests: both give what they give alone, and nothing is lost.
+#[test]
+fn texts_and_requests_share_steps() {
+    let (mut engine, _) = golden("llama");
+    let want = ForwardWant { hidden: Pick::All, logits: Pick::All };
+    let request = Request { prompt: vec![5, 9, 3], max_new_tokens: 6, ..Request::default() };
+    let id = engine.put(request.clone()).unwrap();
+    let alone = engine.run().unwrap().remove(&id).unwrap();
+    let quiet = engine.forward(Batch::Ragged(&[vec![5, 6]]), &want).unwrap();
+    let id = engine.put(request).unwrap();
+    engine.step(&mut Vec::new()).unwrap();
+    let busy = engine.forward(Batch::Ragged(&[vec![5, 6]]), &want).unwrap();
+    assert!(busy == quiet, "a text among requests");
+    let rest = engine.run().unwrap().remove(&id).unwrap();
+    assert!(
+        !rest.is_empty() && alone.ends_with(&rest),
+        "{rest:?} behind the first step's token of {alone:?}"
+    );
+    assert_eq!(rest.len(), alone.len() - 1);
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_by_name() {
     let (mut engine, _) = golden("llama");
@@ -138,7 +159,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     };
     let all = || ForwardWant { hidden: Pick::All, logits: Pick::All };
     let e = error(&mut engine, &[vec![5], vec![]], all());
-    assert!(e.starts_with("request 1: the prompt is empty"), "{e}");
+    assert!(e.starts_with("request 1: the text has 0 tokens; 1 to "), "{e}");
     assert!(engine.is_idle(), "the sequences before it are gone again");
     let e = error(&mut engine, &[vec![5]], ForwardWant { hidden: Pick::Some(vec![9]), ..Default::default() });
     assert!(e.starts_with("request 0: layer 9 asked for; there are"), "{e}");
@@ -146,8 +167,6 @@ fn what_cannot_be_done_is_refused_by_name() {
     assert!(e.contains("token 1 asked for; there are 1"), "{e}");
     let text = [EncoderInput { ids: vec![5], token_type_ids: Vec::new() }];
     assert!(engine.embed(&text, Pooling::Model, true).unwrap_err().to_string().contains("no pooler"));
-    engine.put(Request { prompt: vec![5], max_new_tokens: 2, ..Request::default() }).unwrap();
-    assert!(error(&mut engine, &[vec![5]], all()).contains("requests are running"));
     let (mut encoder, _) = golden("bert_model");
     assert!(encoder.score(&[vec![5, 6]]).unwrap_err().to_string().contains("score is not possible with"));
     assert!(encoder.encode_images(&[&[0.0]], false).unwrap_err().to_string().contains("reads texts"));

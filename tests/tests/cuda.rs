@@ -206,7 +206,7 @@ fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u
     println!("{dtype}: off by {off:e}");
     let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype, dtype).unwrap();
     let ran = gpu.launches();
-    let complaints = complaints(&plan, &ran);
+    let complaints = complaints(&plan, &[], &ran);
     assert!(complaints.is_empty(), "{complaints:?}");
     ran
 }
@@ -369,7 +369,7 @@ fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
         assert!(got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits()), "{name}");
         let ran = gpu.launches();
         let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16, Float::Bf16).unwrap();
-        let complaints = complaints(&plan, &ran);
+        let complaints = complaints(&plan, &[], &ran);
         assert!(complaints.is_empty(), "{complaints:?}");
         let times = |entry: &str| ran.get(entry).copied().unwrap_or(0);
         // Queries to values, outputs, gate and up, down; the head. Before outputs and down there is no norm,

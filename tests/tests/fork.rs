@@ -33,8 +33,18 @@ fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Eng
     Engine::new(backend.clone(), model, config).unwrap()
 }
 
+/// Every step is collected before the next one: how many tokens there are when a request is forked is known.
+/// `null.rs` forks at any time.
 fn config(page_size: usize) -> EngineConfig {
-    EngineConfig { max_context: 40, max_seqs: 4, page_size, page_seed: Some(3), ..EngineConfig::default() }
+    let (page_seed, steps_ahead) = (Some(3), Some(0));
+    EngineConfig {
+        max_context: 40,
+        max_seqs: 4,
+        page_size,
+        page_seed,
+        steps_ahead,
+        ..EngineConfig::default()
+    }
 }
 
 fn greedy() -> SamplingParams {

@@ -156,6 +156,8 @@ fn laws<B: Backend>(backend: &Arc<B>, case: &str) {
     }
     let chunked = EngineConfig { max_step_tokens: 7, max_seqs: 3, ..config() };
     same(case, "ragged chunks", &together(backend, case, chunked), &want);
+    let ahead = EngineConfig { steps_ahead: Some(1), ..config() };
+    same(case, "one step ahead", &together(backend, case, ahead), &want);
     for page_size in [1, 16, 64] {
         let paged = EngineConfig { page_size, page_seed: Some(11), ..config() };
         same(case, &format!("shuffled pages of {page_size}"), &together(backend, case, paged), &want);
@@ -205,9 +207,11 @@ fn recorded_steps_sample_what_eager_ones_sample() {
         ..SamplingParams::default()
     };
     for sampling in [SamplingParams::default(), sampled] {
-        let run = |graphs: bool, max_seqs: usize| {
+        let run = |graphs: bool, max_seqs: usize, ahead: usize| {
             let backend = usual();
-            let mut engine = engine(&backend, "llama", EngineConfig { graphs, max_seqs, ..config() });
+            let steps_ahead = Some(ahead);
+            let config = EngineConfig { graphs, max_seqs, steps_ahead, ..config() };
+            let mut engine = engine(&backend, "llama", config);
             let vocab = engine.model().spec.vocab;
             let ids: Vec<u64> = prompts(vocab)
                 .into_iter()
@@ -226,9 +230,12 @@ fn recorded_steps_sample_what_eager_ones_sample() {
             assert_eq!(captured.is_empty(), !graphs, "{captured:?}");
             ids.iter().map(|id| tokens[id].clone()).collect::<Vec<_>>()
         };
-        let want = run(false, 1);
+        let want = run(false, 1, 0);
         for (graphs, max_seqs) in [(true, 1), (true, 2), (true, 4), (false, 4)] {
-            assert_eq!(run(graphs, max_seqs), want, "graphs {graphs}, {max_seqs} at once");
+            for ahead in [0, 1] {
+                let got = run(graphs, max_seqs, ahead);
+                assert_eq!(got, want, "graphs {graphs}, {max_seqs} at once, {ahead} ahead");
+            }
         }
     }
 }

@@ -57,6 +57,7 @@ const PLACES: [Place; 6] = [
         words: &["patch", "patches"],
         only: &[
             "core/src/engine/encode.rs",
+            "core/src/engine/runner.rs",
             "core/src/inject/build.rs",
             "core/src/model/",
             "core/src/policy/",
@@ -66,7 +67,7 @@ const PLACES: [Place; 6] = [
     },
     Place {
         words: &["captured"],
-        only: &["backend-", "core/src/engine/mod.rs", "core/src/engine/step.rs", "core/src/graph/", "tests/"],
+        only: &["backend-", "core/src/engine/", "core/src/graph/", "tests/"],
         never: &["core/src/engine/kept.rs"],
         instead: "captured are graphs; logits and hidden states are kept, text is rendered",
     },

@@ -37,14 +37,17 @@ pub(super) fn run(stream: &mut CpuStream, op: RowsOp<'_, Cpu>) -> Result<()> {
                 Ok(())
             })
         }
-        RowsOp::FeedTokens(FeedTokens { feeds, last, ids }) => {
-            let (feeds, last, ids) = (Words::from(feeds), Words::from(last), Words::from(ids));
+        RowsOp::FeedTokens(FeedTokens { ids, feeds, last, out }) => {
+            let [ids, feeds, last] = [ids, feeds, last].map(Words::from);
+            let out = Words::from(out);
             stream.enqueue(move |_| {
                 // SAFETY: the stream runs one op at a time; what is written is another allocation than what
                 // is read.
-                let (feeds, last, ids) = unsafe { (feeds.slice(), last.slice(), ids.slice_mut()) };
-                for (id, row) in ids.iter_mut().zip(feeds) {
-                    *id = last.get(*row as usize).copied().unwrap_or(*id);
+                let (ids, feeds, last) = unsafe { (ids.slice(), feeds.slice(), last.slice()) };
+                // SAFETY: as above.
+                let out = unsafe { out.slice_mut() };
+                for (out, (id, row)) in out.iter_mut().zip(ids.iter().zip(feeds)) {
+                    *out = *last.get(*row as usize).unwrap_or(id);
                 }
                 Ok(())
             })

@@ -2,6 +2,7 @@
 //! transfers.
 
 mod edges;
+mod memory;
 mod stream;
 mod words;
 

@@ -41,9 +41,10 @@ pub(super) fn run(stream: &mut CudaStream, op: RowsOp<'_, Cuda>) -> Result<()> {
             stream.launch(&p.launch(), &p)
         }
         RowsOp::FeedTokens(op) => {
-            let (feeds, last) = (stream.buffer(op.feeds)?, stream.buffer(op.last)?);
+            let (ids, feeds, last) =
+                (stream.buffer(op.ids)?, stream.buffer(op.feeds)?, stream.buffer(op.last)?);
             let (count, rows) = (word(op.feeds.len())?, word(op.last.len())?);
-            let p = kernels::Feed { feeds, last, ids: stream.buffer_mut(&op.ids)?, count, rows };
+            let p = kernels::Feed { ids, feeds, last, out: stream.buffer_mut(&op.out)?, count, rows };
             stream.launch(&p.launch(), &p)
         }
     }

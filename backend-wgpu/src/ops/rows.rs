@@ -64,13 +64,14 @@ fn mark_seen(stream: &mut WgpuStream, op: MarkSeen<'_, Wgpu>) -> Result<()> {
 }
 
 fn feed_tokens(stream: &mut WgpuStream, op: FeedTokens<'_, Wgpu>) -> Result<()> {
-    let (limits, ids, count) = (*stream.gpu().limits(), op.ids.as_ref(), op.feeds.len());
+    let (limits, count) = (*stream.gpu().limits(), op.feeds.len());
     if count == 0 {
         return Ok(());
     }
-    let feeds = buffer(&limits, op.feeds, "rows of sampled tokens")?;
-    let (last, to) = (buffer(&limits, op.last, "sampled tokens")?, buffer(&limits, ids, "token ids")?);
-    let words = [word(count)?, feeds.offset, last.offset, word(op.last.len())?, to.offset];
-    let (slots, grid) = ([feeds.slot, last.slot, to.slot], groups(&limits, count, 64));
+    let (ids, feeds) = (buffer(&limits, op.ids, "token ids")?, buffer(&limits, op.feeds, "rows of tokens")?);
+    let last = buffer(&limits, op.last, "sampled tokens")?;
+    let to = buffer(&limits, op.out.as_ref(), "token ids to run")?;
+    let words = [word(count)?, ids.offset, feeds.offset, last.offset, word(op.last.len())?, to.offset];
+    let (slots, grid) = ([ids.slot, feeds.slot, last.slot, to.slot], groups(&limits, count, 64));
     stream.call(&Call { kernel: of_words("feed_tokens"), slots: &slots, words: &words, grid })
 }

@@ -137,6 +137,9 @@ pub struct Caps {
     pub dtypes: Vec<Float>,
     /// Whether steps can be captured.
     pub graphs: bool,
+    /// Whether the device works on its own, so that a step may be launched before the one before is
+    /// collected.
+    pub asynchronous: bool,
     /// Bytes of memory, where known.
     pub memory_bytes: Option<u64>,
     /// Bytes that a layer's keys, or its values, may take; none: as many as there is memory.

@@ -10,7 +10,7 @@
 //! enqueue. Streams of one backend never race: work on one that follows work on another in the program
 //! follows it on the device.
 //!
-//! **What changes per step lives in device buffers** ([`crate::mem::StepBuffers`], page tables, sampling
+//! **What changes per step lives in device buffers** ([`crate::mem::StepWords`], page tables, sampling
 //! tables), never in host-side arguments, so that every decode step can be captured and replayed.
 //!
 //! **Allocation.** Outputs are operands. A step allocates nothing on the host after warm-up, nor on the

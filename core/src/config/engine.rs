@@ -38,6 +38,9 @@ pub struct EngineConfig {
     pub kv_pages: Option<usize>,
     /// Capture decode steps and replay them, where the backend can.
     pub graphs: bool,
+    /// Steps that are launched before the one before is collected: 0, or 1, which keeps the device busy while
+    /// the host reads and plans; none: 1 on devices that work on their own. Results never depend on it.
+    pub steps_ahead: Option<usize>,
     /// Room for the logits of every token of a step, not only of the sampled ones (scoring, tests). The
     /// library `engraft` sets it for encoders whose head answers for every token.
     pub all_logits: bool,
@@ -57,6 +60,7 @@ impl Default for EngineConfig {
             min_context: 1,
             kv_pages: None,
             graphs: true,
+            steps_ahead: None,
             all_logits: false,
             page_seed: None,
         }
@@ -91,6 +95,9 @@ impl EngineConfig {
             if got == 0 || got > most {
                 return Err(Error::config(field, got, format!("1 to {most}")));
             }
+        }
+        if let Some(got) = self.steps_ahead.filter(|ahead| *ahead > 1) {
+            return Err(Error::config("steps_ahead", got, "0 or 1"));
         }
         if self.kv_pages == Some(0) {
             return Err(Error::config("kv_pages", 0, "at least 1"));

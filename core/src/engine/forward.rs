@@ -5,8 +5,12 @@
 //! are ragged: rows of real tokens only, in the order of the input. Pooling and log-probabilities are
 //! computed on the host in f64.
 
-use super::*;
-use crate::policy::{Family, HeadSpec};
+use super::api::Engine;
+use super::input::{EncoderInput, ForwardWant, Pick};
+use super::texts::Texts;
+use crate::backend::Backend;
+use crate::policy::Family;
+use crate::{Error, Result};
 
 /// Token ids of several sequences.
 #[derive(Debug, Clone, Copy)]
@@ -24,45 +28,6 @@ pub enum Batch<'a> {
         /// Columns.
         width: usize,
     },
-}
-
-/// Which of several things are wanted.
-///
-/// ```
-/// use engraft_core::engine::Pick;
-///
-/// let some = [Pick::Last, Pick::Some(vec![0, 3]), Pick::All];
-/// assert!(some.iter().all(|pick| *pick != Pick::default()), "none is the default");
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Pick {
-    /// None.
-    #[default]
-    None,
-    /// The last one.
-    Last,
-    /// These; numbers beyond the end are an error.
-    Some(Vec<usize>),
-    /// All.
-    All,
-}
-
-/// What [`Engine::forward`] returns of every sequence.
-///
-/// ```
-/// use engraft_core::engine::{ForwardWant, Pick};
-///
-/// // The last layer's hidden states, and the logits of the last token.
-/// let want = ForwardWant { hidden: Pick::Last, logits: Pick::Last };
-/// assert_ne!(want, ForwardWant::default());
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ForwardWant {
-    /// Layers whose hidden states are kept; 0 is what enters the first block.
-    pub hidden: Pick,
-    /// Tokens whose logits are kept.
-    pub logits: Pick,
 }
 
 /// What the model says of one sequence; absent parts are empty.
@@ -126,37 +91,19 @@ impl Batch<'_> {
     }
 }
 
-impl Pick {
-    /// Numbers below `count` that are picked.
-    fn among(&self, count: usize, id: usize, what: &str) -> Result<Vec<usize>> {
-        Ok(match self {
-            Pick::None => Vec::new(),
-            Pick::Last => vec![count.saturating_sub(1)],
-            Pick::All => (0..count).collect(),
-            Pick::Some(list) => {
-                if let Some(bad) = list.iter().find(|n| **n >= count) {
-                    let what = format!("{what} {bad} asked for; there are {count}");
-                    return Err(Error::Request { id: id as u64, what });
-                }
-                list.clone()
-            }
-        })
-    }
-}
-
 /// Rows `rows` of `[_, cols]`.
 fn rows_of(values: &[f32], cols: usize, rows: &[usize]) -> Vec<f32> {
     rows.iter().flat_map(|r| values[r * cols..(r + 1) * cols].iter().copied()).collect()
 }
 
 impl<B: Backend> Engine<B> {
-    /// Runs sequences through the model and returns what `want` asks for.
+    /// Runs sequences through the model and returns what `want` asks for; they ride in the same steps as
+    /// requests that are running.
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
     /// tokens that are not there; `Config` for logits of tokens in an engine without
-    /// [`EngineConfig::all_logits`];
-    /// `Architecture` while requests are running.
+    /// [`EngineConfig::all_logits`].
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
         let texts: Vec<EncoderInput> = sequences.into_iter().map(EncoderInput::from).collect();
@@ -168,24 +115,29 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// As [`Engine::forward`].
     pub fn forward_texts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Forwarded>> {
-        let per_token = self.model.spec.head.is_per_token();
-        if want.logits != Pick::None && per_token && !self.config.all_logits {
-            return Err(Error::config("all_logits", false, "true, for logits of chosen tokens"));
-        }
-        let whole = match self.model.spec.family {
-            Family::Decoder => self.run_prompts(texts, want)?,
-            Family::Encoder => self.encode(texts, !matches!(want.hidden, Pick::None | Pick::Last))?,
-        };
-        let (layers, cols) = (self.model.blocks.len() + 1, self.model.spec.logit_cols());
-        let mut all = Vec::with_capacity(texts.len());
-        for (i, (text, mut one)) in texts.iter().zip(whole).enumerate() {
+        let queued = self.submit_texts(texts, want)?;
+        self.run_until(queued.ids())?;
+        self.take_forwarded(queued)
+    }
+
+    /// What the model says of texts whose requests have ended.
+    ///
+    /// # Errors
+    /// `Internal` where one has not.
+    pub fn take_forwarded(&mut self, texts: Texts) -> Result<Vec<Forwarded>> {
+        let (layers, cols) = (self.model().blocks.len() + 1, self.model().spec.logit_cols());
+        let per_token = self.model().spec.head.is_per_token();
+        let (want, tokens) = (texts.want().clone(), texts.tokens().to_vec());
+        let whole = self.take_texts(texts)?;
+        let mut all = Vec::with_capacity(whole.len());
+        for (i, (mut one, count)) in whole.into_iter().zip(tokens).enumerate() {
             let picked = want.hidden.among(layers, i, "layer")?;
             let hidden = match one.hidden.len() {
                 // The last layer alone was kept.
                 1 if layers > 1 => picked.iter().map(|_| std::mem::take(&mut one.hidden[0])).collect(),
-                _ => picked.iter().map(|l| one.hidden[*l].clone()).collect(),
+                _ => picked.iter().filter_map(|layer| one.hidden.get(*layer).cloned()).collect(),
             };
-            let tokens = want.logits.among(text.ids.len(), i, "token")?;
+            let tokens = want.logits.among(count, i, "token")?;
             let logits = match (per_token, tokens.is_empty()) {
                 (true, _) => rows_of(&one.logits, cols, &tokens),
                 (false, true) => Vec::new(),
@@ -194,60 +146,6 @@ impl<B: Backend> Engine<B> {
             all.push(Forwarded { hidden, logits, pooled: one.pooled });
         }
         Ok(all)
-    }
-
-    /// A decoder's prompts, nothing sampled.
-    fn run_prompts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Vec<Encoded>> {
-        if !self.is_idle() {
-            return Err(Error::Architecture {
-                op: "forward".into(),
-                arch: self.model.spec.arch.clone(),
-                reason: "requests are running: forward runs alone".into(),
-            });
-        }
-        let labels = matches!(self.model.spec.head, HeadSpec::Labels { .. });
-        if labels && want.hidden != Pick::None && want.logits != Pick::None {
-            // Hidden states are those of all tokens, labels follow from the tokens up to the row that the
-            // head reads.
-            let hidden = ForwardWant { hidden: want.hidden.clone(), logits: Pick::None };
-            let logits = ForwardWant { hidden: Pick::None, logits: want.logits.clone() };
-            let (all, labelled) = (self.run_prompts(texts, &hidden)?, self.run_prompts(texts, &logits)?);
-            let both = all.into_iter().zip(labelled);
-            return Ok(both.map(|(one, other)| Encoded { logits: other.logits, ..one }).collect());
-        }
-        let hidden = match want.hidden {
-            Pick::None => Layers::None,
-            Pick::Last => Layers::Last,
-            Pick::Some(_) | Pick::All => Layers::All,
-        };
-        let keep = Want { logits: want.logits != Pick::None, hidden };
-        let mut ids = Vec::with_capacity(texts.len());
-        for (i, text) in texts.iter().enumerate() {
-            let whole = !labels || want.hidden != Pick::None || text.ids.is_empty();
-            let read = if whole { &text.ids[..] } else { &text.ids[..=self.first_row(text)] };
-            let request = Request { prompt: read.to_vec(), want: keep, ..Default::default() };
-            match self.put(request) {
-                Ok(id) => ids.push(id),
-                Err(e) => {
-                    for id in ids {
-                        self.cancel(id)?;
-                    }
-                    return Err(match e {
-                        Error::Request { what, .. } => Error::Request { id: i as u64, what },
-                        other => other,
-                    });
-                }
-            }
-        }
-        if let Err(error) = self.run() {
-            // Nobody knows these requests: left behind, they would fail every step to come.
-            for id in ids {
-                self.cancel(id)?;
-            }
-            return Err(error);
-        }
-        let kept = ids.into_iter().map(|id| self.take_kept(id).unwrap_or_default());
-        Ok(kept.map(|k| Encoded { hidden: k.hidden, logits: k.logits, pooled: Vec::new() }).collect())
     }
 
     /// One row per text: the last hidden states pooled, of length 1 where `normalise` asks for it.
@@ -260,7 +158,17 @@ impl<B: Backend> Engine<B> {
         pooling: Pooling,
         normalise: bool,
     ) -> Result<Vec<Vec<f32>>> {
-        let spec = &self.model.spec;
+        let queued = self.submit_embed(texts, pooling)?;
+        self.run_until(queued.ids())?;
+        self.take_embedded(queued, pooling, normalise)
+    }
+
+    /// Queues texts to embed.
+    ///
+    /// # Errors
+    /// As [`Engine::embed`].
+    pub fn submit_embed(&mut self, texts: &[EncoderInput], pooling: Pooling) -> Result<Texts> {
+        let spec = &self.model().spec;
         if pooling == Pooling::Model && (spec.pooler.is_none() || spec.family == Family::Decoder) {
             return Err(Error::Architecture {
                 op: "embed".into(),
@@ -268,9 +176,21 @@ impl<B: Backend> Engine<B> {
                 reason: "this model has no pooler: choose mean, first or last".into(),
             });
         }
-        let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
-        let all = self.forward_texts(texts, &want)?;
-        Ok(all.into_iter().map(|one| pool(&one, self.model.spec.out_width(), pooling, normalise)).collect())
+        self.submit_texts(texts, &ForwardWant { hidden: Pick::Last, logits: Pick::None })
+    }
+
+    /// The rows of texts whose requests have ended.
+    ///
+    /// # Errors
+    /// As [`Engine::take_forwarded`].
+    pub fn take_embedded(
+        &mut self,
+        texts: Texts,
+        pooling: Pooling,
+        normalise: bool,
+    ) -> Result<Vec<Vec<f32>>> {
+        let (all, width) = (self.take_forwarded(texts)?, self.model().spec.out_width());
+        Ok(all.into_iter().map(|one| pool(&one, width, pooling, normalise)).collect())
     }
 
     /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
@@ -278,18 +198,36 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// As [`Engine::forward`]; `Architecture` for encoders.
     pub fn score(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
-        let no = match (self.model.spec.family, self.model.spec.head.is_per_token()) {
+        let queued = self.submit_score(sequences)?;
+        self.run_until(queued.ids())?;
+        self.take_scored(queued, sequences)
+    }
+
+    /// Queues sequences to score.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn submit_score(&mut self, sequences: &[Vec<u32>]) -> Result<Texts> {
+        let spec = &self.model().spec;
+        let no = match (spec.family, spec.head.is_per_token()) {
             (Family::Encoder, _) => Some("an encoder does not continue texts"),
             (Family::Decoder, false) => Some("this model labels texts: use classify"),
             (Family::Decoder, true) => None,
         };
         if let Some(reason) = no {
-            let arch = self.model.spec.arch.clone();
+            let arch = spec.arch.clone();
             return Err(Error::Architecture { op: "score".into(), arch, reason: reason.into() });
         }
-        let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
-        let all = self.forward(Batch::Ragged(sequences), &want)?;
-        let cols = self.model.spec.logit_cols();
+        let texts: Vec<EncoderInput> = sequences.iter().cloned().map(EncoderInput::from).collect();
+        self.submit_texts(&texts, &ForwardWant { hidden: Pick::None, logits: Pick::All })
+    }
+
+    /// The log-probabilities of sequences whose requests have ended.
+    ///
+    /// # Errors
+    /// As [`Engine::take_forwarded`].
+    pub fn take_scored(&mut self, texts: Texts, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+        let (all, cols) = (self.take_forwarded(texts)?, self.model().spec.logit_cols());
         let score = |(ids, one): (&Vec<u32>, Forwarded)| {
             let next = ids.iter().skip(1).zip(one.logits.chunks(cols));
             next.map(|(id, logits)| log_probability(logits, *id as usize)).collect()

@@ -1,10 +1,5 @@
 //! Logits and hidden states kept for requests that asked for them.
 
-use crate::Result;
-use crate::backend::{Backend, Mem, Stream, block_on};
-use crate::mem::{Mat, MatRef};
-use crate::ops::{Checked, Convert, Run};
-
 /// What a request asked to keep.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
@@ -14,6 +9,8 @@ pub struct Kept {
     /// The rows of every position, of each layer that was asked for ([`super::Layers`]; 0 of all: what enters
     /// the first block).
     pub hidden: Vec<Vec<f32>>,
+    /// The pooled row, of models that pool.
+    pub pooled: Vec<f32>,
 }
 
 impl Kept {
@@ -24,18 +21,4 @@ impl Kept {
         }
         self.hidden[place].extend_from_slice(rows);
     }
-}
-
-/// Reads a matrix as f32 through `wide`, waiting for the stream.
-pub(super) fn read_f32<B: Backend>(
-    stream: &mut B::Stream,
-    wide: &mut Mat<Mem<B>>,
-    from: MatRef<'_, Mem<B>>,
-) -> Result<Vec<f32>> {
-    let (rows, cols) = (from.rows(), from.cols());
-    stream.run(Checked::new(Convert { x: from, out: wide.shaped_mut(rows, cols)? })?)?;
-    let ticket = stream.download(wide.shaped(rows, cols)?.as_f32()?)?;
-    let mut values = vec![0.0; rows * cols];
-    block_on(stream.collect(ticket, &mut values))?;
-    Ok(values)
 }

@@ -131,6 +131,8 @@ pub enum Finish {
     Stop,
     /// All tokens asked for were sampled, or the context is full.
     Length,
+    /// No logit was above -infinity (all were NaN, say): there was no token to sample.
+    NoToken,
 }
 
 /// What a step did for one request.

@@ -2,16 +2,17 @@
 //!
 //! A decode step of `n` sequences runs in the smallest bucket that holds it: exact up to 8, then in growing
 //! steps. Rows beyond `n` are padding that writes nothing. A bucket is captured when it is first used,
-//! replayed ever after. Where a capture fails, its reason is kept, and steps of that bucket run op by op:
-//! slower, under the same promise about bits.
+//! replayed ever after. What is captured ends at the logits: the sampler runs behind it, so that what a row
+//! may sample can still change while the model runs. Where a capture fails, its reason is kept, and steps of
+//! that bucket run op by op: slower, under the same promise about bits.
 //!
-//! Replay is safe because of who owns what: the bucket owns its step buffers; scratch, slabs, tables and
-//! operands are owned by the engine that owns this set, are allocated once and live as long. Nobody moves or
+//! Replay is safe because of who owns what: the bucket owns its step buffer; scratch, slabs, tables and
+//! operands are owned by the runner that owns this set, are allocated once and live as long. Nobody moves or
 //! frees them: blocks of a user's own, which are lent scratch, keep steps from being captured unless they
 //! promise that ([`Capturable`](crate::model::Capturable)).
 
 use crate::backend::{AttnPlan, Backend, Mem, Stream};
-use crate::mem::{Buf, StepBuffers, StepShape};
+use crate::mem::{Buf, StepShape};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub struct Bucket<B: Backend> {
     /// Sizes; every step of this bucket is laid out with exactly these.
     pub shape: StepShape,
     /// Ids, positions, slots, ...
-    pub step: StepBuffers<Mem<B>>,
+    pub step: Buf<Mem<B>, u32>,
     /// Attention schedule.
     pub plan: AttnPlan<B>,
     /// The recorded step, once captured.
@@ -31,10 +32,9 @@ pub struct Bucket<B: Backend> {
 
 impl<B: Backend> Bucket<B> {
     /// Buffers for decode steps of up to `rows` sequences.
-    fn new(backend: &Arc<B>, rows: usize, max_keys: usize) -> Result<Self> {
-        let shape = StepShape { tokens: rows, seqs: rows, rows, table_edits: rows, max_query: 1, max_keys };
+    fn new(backend: &Arc<B>, shape: StepShape) -> Result<Self> {
         let words = shape.words();
-        let step = StepBuffers::new(Buf::new(backend.alloc(words * 4)?, words)?);
+        let step = Buf::new(backend.alloc(words * 4)?, words)?;
         Ok(Self { shape, step, plan: backend.attention_plan(shape)?, graph: None, refused: None })
     }
 
@@ -69,7 +69,28 @@ impl<B: Backend> Bucket<B> {
     }
 }
 
-/// The buckets of an engine.
+/// Sizes of buckets: which one a decode step takes.
+#[derive(Debug, Clone)]
+pub struct BucketSizes {
+    sizes: Vec<usize>,
+    max_keys: usize,
+}
+
+impl BucketSizes {
+    /// Of an engine for up to `max_seqs` sequences of up to `max_keys` positions.
+    pub fn new(max_seqs: usize, max_keys: usize) -> Self {
+        Self { sizes: bucket_sizes(max_seqs), max_keys }
+    }
+
+    /// The shape of the bucket for so many decoding sequences; none beyond the largest.
+    pub fn shape(&self, seqs: usize) -> Option<StepShape> {
+        let rows = *self.sizes.iter().find(|size| **size >= seqs)?;
+        let max_keys = self.max_keys;
+        Some(StepShape { tokens: rows, seqs: rows, rows, table_edits: rows, max_query: 1, max_keys })
+    }
+}
+
+/// The buckets of a runner.
 pub struct GraphSet<B: Backend> {
     buckets: Vec<Option<Bucket<B>>>,
     sizes: Vec<usize>,
@@ -82,18 +103,18 @@ impl<B: Backend> GraphSet<B> {
         Self { buckets: sizes.iter().map(|_| None).collect(), sizes }
     }
 
-    /// The bucket for `seqs` sequences, made when first asked for; none beyond the largest.
-    pub fn bucket(
-        &mut self,
-        backend: &Arc<B>,
-        seqs: usize,
-        max_keys: usize,
-    ) -> Result<Option<&mut Bucket<B>>> {
-        let Some(at) = self.sizes.iter().position(|s| *s >= seqs) else { return Ok(None) };
-        if self.buckets[at].is_none() {
-            self.buckets[at] = Some(Bucket::new(backend, self.sizes[at], max_keys)?);
+    /// The bucket of a shape ([`BucketSizes::shape`]), made when first asked for.
+    ///
+    /// # Errors
+    /// `Internal` for the shape of no bucket; what making it raises.
+    pub fn bucket(&mut self, backend: &Arc<B>, shape: StepShape) -> Result<&mut Bucket<B>> {
+        let at = self.sizes.iter().position(|size| *size == shape.seqs);
+        let place = at.and_then(|at| self.buckets.get_mut(at));
+        let place = place.ok_or_else(|| Error::internal("a step of no bucket's shape"))?;
+        if place.is_none() {
+            *place = Some(Bucket::new(backend, shape)?);
         }
-        Ok(self.buckets[at].as_mut())
+        place.as_mut().ok_or_else(|| Error::internal("a bucket is missing"))
     }
 
     /// Sizes of the buckets that have been captured.

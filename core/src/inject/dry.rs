@@ -60,7 +60,7 @@ pub(super) fn ops(
     };
     let ropes = spec.ropes.iter().map(rope).collect::<Result<_>>()?;
     let model: Model<Dry> = build(spec.clone(), operands(source, spec, resolved, options)?, ropes)?;
-    let sizes = Sizes::smallest(spec.family, dtype, dtype);
+    let sizes = Sizes::smallest(spec.family, dtype, dtype, false);
     let state = State::new::<Dry>(spec, &sizes, &alloc, &|_| Ok(()))?;
     survey(&model, state, &sizes, &alloc, &(), composed)
 }

@@ -118,7 +118,7 @@ fn ops<B: Backend>(
     dtype: Float,
     kv_dtype: Float,
 ) -> Result<Vec<Seen>> {
-    let sizes = Sizes::smallest(model.spec.family, dtype, kv_dtype);
+    let sizes = Sizes::smallest(model.spec.family, dtype, kv_dtype, backend.caps().asynchronous);
     let alloc = |bytes| backend.alloc(bytes);
     let state = State::new::<B::Device>(&model.spec, &sizes, &alloc, &|_| Ok(()))?;
     let composed = |signature: &Signature| matches!(backend.coverage(signature), Coverage::Composed(_));

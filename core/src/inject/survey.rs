@@ -2,7 +2,7 @@
 //! before a weight is read, and the list of kernels to make ready.
 
 use crate::Result;
-use crate::mem::{Buf, Device, MatMut, StepBuffers, Weight, WeightInfo};
+use crate::mem::{Buf, Device, MatMut, StepView, Weight, WeightInfo};
 use crate::model::{Exec, Executor, Model, Sizes, State};
 use crate::ops::{Checked, Operand, Run, Signature};
 use std::collections::BTreeSet;
@@ -41,11 +41,13 @@ pub(super) fn survey<D: Device>(
     composed: &dyn Fn(&Signature) -> bool,
 ) -> Result<Vec<Seen>> {
     let words = sizes.step.words();
-    let mut step = StepBuffers::new(Buf::new(alloc(words * 4)?, words)?);
-    step.begin(sizes.step)?;
+    let step = Buf::new(alloc(words * 4)?, words)?;
+    let view = StepView::new(step.view(), sizes.step)?;
     let mut recorder =
         Recorder { layer: None, part: false, seen: Vec::new(), weights: BTreeSet::new(), composed };
-    model.step(&mut Exec::new(&mut recorder), &mut state, step.view()?, plan)?;
+    let mut x = Exec::new(&mut recorder);
+    model.step(&mut x, &mut state, view, plan)?;
+    model.sample(&mut x, &mut state, view)?;
     Ok(recorder.seen)
 }
 

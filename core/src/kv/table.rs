@@ -32,6 +32,11 @@ impl PageTables {
         self.stride
     }
 
+    /// Positions that a row has room for.
+    pub fn most_positions(&self) -> usize {
+        self.stride * self.page_size
+    }
+
     /// Pages that `positions` positions need.
     pub fn pages_for(&self, positions: usize) -> usize {
         positions.div_ceil(self.page_size)

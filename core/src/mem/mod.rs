@@ -10,7 +10,7 @@
 //!   with positions is the commonest bug of a paged cache.
 //! - [`Mat`]: `[rows, cols]`, unit inner stride, row pitch, element type as a run-time tag.
 //! - [`Slab`]: keys and values of a layer in pages.
-//! - [`StepBuffers`]: everything that changes from step to step, in one device buffer filled by one upload.
+//! - [`StepWords`]: everything that changes from step to step, in one device buffer filled by one upload.
 
 /// `copied!([generics] Type)`: copies of a view, whatever is behind it; a derive would ask for `M: Copy`.
 macro_rules! copied {
@@ -37,6 +37,6 @@ pub use device::{Device, DeviceMem, Weight};
 pub use dtype::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
 pub use kv_layout::KvLayout;
 pub use slab::{KvMut, KvRef, Slab, Table};
-pub use step::{NO_ROW, SKIP, StepBuffers, StepFill, StepShape, StepView};
+pub use step::{NO_ROW, SKIP, StepFill, StepShape, StepView, StepWords};
 pub use view::{Buf, BufMut, BufRef, Mat, MatLayout, MatMut, MatRef};
 pub use weight::{HostWeight, WeightInfo, WeightUse};

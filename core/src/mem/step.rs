@@ -2,7 +2,9 @@
 //!
 //! Ids, positions, write slots, sequence bounds, lengths and page-table changes are `u32` words of a single
 //! allocation that one upload fills. Kernels read them from there and never from host-side arguments: that is
-//! what lets a captured step be replayed. A bucket of [`crate::graph`] has a fixed [`StepShape`] and so fixed
+//! what lets a captured step be replayed. The words themselves ([`StepWords`]) are plain data that know of no
+//! device: whoever plans a step fills them, whoever runs it uploads them and looks at the parts
+//! ([`StepView`]). A bucket of [`crate::graph`] has a fixed [`StepShape`] and so fixed
 //! offsets; unused rows are padded so that they write nothing.
 //!
 //! | part | words | meaning |
@@ -12,6 +14,7 @@
 //! | `slots` | tokens, `i32` | `page * page_size + offset` to write K and V to, [`SKIP`] for none |
 //! | `token_type_ids` | tokens | token type ids (encoders), else 0 |
 //! | `before` | tokens | slot of the position before, [`NO_ROW`] for none |
+//! | `feeds` | tokens | row of the step before whose sampled token takes the place of the id, or [`NO_ROW`] |
 //! | `bounds` | seqs + 1 | sequence `s` has the query rows `bounds[s]..bounds[s + 1]` |
 //! | `table_rows` | seqs | the sequence's row of the page table |
 //! | `kv_lens` | seqs | its keys, this step's included; 0 for padding |
@@ -21,13 +24,29 @@
 //! | `table_edits` | 2 x table_edits | `(index, page)` to write into the page table, index [`NO_ROW`] for none |
 
 use super::DeviceMem;
-use super::view::{Buf, BufRef};
-use crate::{Error, Result};
+use super::view::BufRef;
+use crate::Result;
 
 /// Write slot of a token that writes nothing.
 pub const SKIP: i32 = -1;
 /// Index that means "no row".
 pub const NO_ROW: u32 = u32::MAX;
+
+/// Numbers of the parts, in their order.
+const IDS: usize = 0;
+const POSITIONS: usize = 1;
+const SLOTS: usize = 2;
+const TOKEN_TYPES: usize = 3;
+const BEFORE: usize = 4;
+const FEEDS: usize = 5;
+const BOUNDS: usize = 6;
+const TABLE_ROWS: usize = 7;
+const KV_LENS: usize = 8;
+const WANTED: usize = 9;
+const SAMPLE_SLOTS: usize = 10;
+const SAMPLE_POSITIONS: usize = 11;
+const TABLE_EDITS: usize = 12;
+const PARTS: usize = 13;
 
 /// Sizes of one step, or the bounds of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -49,7 +68,7 @@ pub struct StepShape {
 impl StepShape {
     /// Words of all parts.
     pub fn words(&self) -> usize {
-        5 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.table_edits
+        6 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.table_edits
     }
 
     /// Whether a step of this shape fits into `bound` part by part.
@@ -62,8 +81,9 @@ impl StepShape {
             && self.max_keys <= bound.max_keys
     }
 
-    fn starts(&self) -> [usize; 12] {
+    fn starts(&self) -> [usize; PARTS] {
         let sizes = [
+            self.tokens,
             self.tokens,
             self.tokens,
             self.tokens,
@@ -76,7 +96,7 @@ impl StepShape {
             self.rows,
             self.rows,
         ];
-        let mut starts = [0; 12];
+        let mut starts = [0; PARTS];
         for (i, size) in sizes.iter().enumerate() {
             starts[i + 1] = starts[i] + size;
         }
@@ -84,43 +104,32 @@ impl StepShape {
     }
 }
 
-/// The step's device buffer with its host image.
-#[derive(Debug)]
-pub struct StepBuffers<M> {
-    device: Buf<M, u32>,
-    host: Vec<u32>,
+/// The words of one step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepWords {
     shape: StepShape,
+    words: Vec<u32>,
 }
 
-impl<M: DeviceMem> StepBuffers<M> {
-    /// Takes a device buffer; steps of up to its length fit.
-    pub fn new(device: Buf<M, u32>) -> Self {
-        let host = Vec::with_capacity(device.len());
-        Self { device, host, shape: StepShape::default() }
+impl StepWords {
+    /// Room for steps of up to so many words: laying them out allocates nothing.
+    pub fn with_capacity(words: usize) -> Self {
+        Self { shape: StepShape::default(), words: Vec::with_capacity(words) }
     }
 
     /// Lays out a step of `shape`, every part padded: nothing is written, nothing is attended, nothing is
     /// sampled.
-    pub fn begin(&mut self, shape: StepShape) -> Result<StepFill<'_>> {
-        let words = shape.words();
-        if words > self.device.len() {
-            return Err(Error::Shape { op: "step", what: "words", got: words, want: self.device.len() });
-        }
-        self.shape = shape;
-        self.host.clear();
-        self.host.resize(words, 0);
+    pub fn begin(&mut self, shape: StepShape) -> StepFill<'_> {
         let starts = shape.starts();
-        self.host[starts[2]..starts[3]].fill(SKIP as u32);
-        for part in [4, 9] {
-            self.host[starts[part]..starts[part + 1]].fill(NO_ROW);
+        self.shape = shape;
+        self.words.clear();
+        self.words.resize(shape.words(), 0);
+        self.words[starts[SLOTS]..starts[SLOTS + 1]].fill(SKIP as u32);
+        for part in [BEFORE, FEEDS, SAMPLE_SLOTS] {
+            self.words[starts[part]..starts[part + 1]].fill(NO_ROW);
         }
-        self.host[starts[11]..].fill(NO_ROW);
-        Ok(StepFill { words: &mut self.host, starts })
-    }
-
-    /// The host image and the device buffer it goes to.
-    pub fn upload_parts(&mut self) -> (&[u32], super::BufMut<'_, M, u32>) {
-        (&self.host, self.device.view_mut())
+        self.words[starts[TABLE_EDITS]..].fill(NO_ROW);
+        StepFill { words: &mut self.words, starts }
     }
 
     /// Sizes of the step laid out last.
@@ -128,28 +137,9 @@ impl<M: DeviceMem> StepBuffers<M> {
         self.shape
     }
 
-    /// Typed views of all parts.
-    ///
-    /// # Errors
-    /// None where a step was laid out.
-    pub fn view(&self) -> Result<StepView<'_, M>> {
-        let (s, all) = (self.shape.starts(), self.device.view());
-        let words = |part: usize| all.of_allocation(s[part]..s[part + 1]);
-        Ok(StepView {
-            shape: self.shape,
-            ids: words(0)?,
-            positions: words(1)?,
-            slots: all.of_allocation(s[2]..s[3])?,
-            token_type_ids: words(3)?,
-            before: words(4)?,
-            bounds: words(5)?,
-            table_rows: words(6)?,
-            kv_lens: words(7)?,
-            wanted: words(8)?,
-            sample_slots: words(9)?,
-            sample_positions: words(10)?,
-            table_edits: all.of_allocation(s[11]..self.shape.words())?,
-        })
+    /// All parts, one after the other.
+    pub fn words(&self) -> &[u32] {
+        &self.words
     }
 }
 
@@ -157,51 +147,63 @@ impl<M: DeviceMem> StepBuffers<M> {
 #[derive(Debug)]
 pub struct StepFill<'a> {
     words: &'a mut [u32],
-    starts: [usize; 12],
+    starts: [usize; PARTS],
 }
 
 impl StepFill<'_> {
     fn part(&mut self, i: usize) -> &mut [u32] {
-        let end = if i + 1 < self.starts.len() { self.starts[i + 1] } else { self.words.len() };
+        let end = self.starts.get(i + 1).copied().unwrap_or(self.words.len());
         &mut self.words[self.starts[i]..end]
     }
 
     /// Sets one token row.
-    pub fn token(&mut self, row: usize, id: u32, position: u32, slot: i32, kind: u32) {
-        self.part(0)[row] = id;
-        self.part(1)[row] = position;
-        self.part(2)[row] = slot as u32;
-        self.part(3)[row] = kind;
+    pub fn token(&mut self, row: usize, id: u32, position: u32, slot: i32, token_type: u32) {
+        self.part(IDS)[row] = id;
+        self.part(POSITIONS)[row] = position;
+        self.part(SLOTS)[row] = slot as u32;
+        self.part(TOKEN_TYPES)[row] = token_type;
     }
 
     /// Tells where the position before a token row lies: the slot that it was, or will be in this step,
     /// written to.
     pub fn before(&mut self, row: usize, slot: i32) {
-        self.part(4)[row] = u32::try_from(slot).unwrap_or(NO_ROW);
+        self.part(BEFORE)[row] = u32::try_from(slot).unwrap_or(NO_ROW);
     }
 
-    /// Sets one sequence: its query rows end before `end`.
+    /// Takes the id of a token row from the device: what row `from` of the step before sampled.
+    pub fn feed(&mut self, row: usize, from: u32) {
+        self.part(FEEDS)[row] = from;
+    }
+
+    /// Sets one sequence: its query rows end before `end`. Sequences are set in their order.
     pub fn seq(&mut self, s: usize, end: usize, table_row: u32, kv_len: u32) {
-        // Padding sequences after this one are empty: they begin and end here.
-        self.part(5)[s + 1..].fill(end as u32);
-        self.part(6)[s] = table_row;
-        self.part(7)[s] = kv_len;
+        self.part(BOUNDS)[s + 1] = end as u32;
+        self.part(TABLE_ROWS)[s] = table_row;
+        self.part(KV_LENS)[s] = kv_len;
+    }
+
+    /// Behind the last sequence that was set, `s`: those after it are padding, empty, and begin and end where
+    /// it ends.
+    pub fn pad_behind(&mut self, s: usize) {
+        let bounds = self.part(BOUNDS);
+        let end = bounds[s + 1];
+        bounds[s + 2..].fill(end);
     }
 
     /// Asks for the logits of token row `token`, and for a token sampled from them when `sample` is given as
     /// `(row of the sampling table, position of the new token)`.
     pub fn want(&mut self, row: usize, token: u32, sample: Option<(u32, u32)>) {
-        self.part(8)[row] = token;
+        self.part(WANTED)[row] = token;
         if let Some((slot, position)) = sample {
-            self.part(9)[row] = slot;
-            self.part(10)[row] = position;
+            self.part(SAMPLE_SLOTS)[row] = slot;
+            self.part(SAMPLE_POSITIONS)[row] = position;
         }
     }
 
     /// Changes entry `index` of the page table to `page`.
     pub fn table_edit(&mut self, i: usize, index: u32, page: u32) {
-        self.part(11)[2 * i] = index;
-        self.part(11)[2 * i + 1] = page;
+        self.part(TABLE_EDITS)[2 * i] = index;
+        self.part(TABLE_EDITS)[2 * i + 1] = page;
     }
 }
 
@@ -220,6 +222,8 @@ pub struct StepView<'a, M> {
     pub token_type_ids: BufRef<'a, M, u32>,
     /// `[tokens]` slots of the positions before, [`NO_ROW`] = none.
     pub before: BufRef<'a, M, u32>,
+    /// `[tokens]` rows of the step before to take ids from, [`NO_ROW`] = none.
+    pub feeds: BufRef<'a, M, u32>,
     /// `[seqs + 1]` query row bounds.
     pub bounds: BufRef<'a, M, u32>,
     /// `[seqs]` page-table rows.
@@ -238,10 +242,38 @@ pub struct StepView<'a, M> {
 
 copied!([M] StepView<'_, M>);
 
+impl<'a, M: DeviceMem> StepView<'a, M> {
+    /// The parts of a step of this shape, whose words lie at the front of a buffer.
+    ///
+    /// # Errors
+    /// `Shape` where the buffer is too small for it.
+    pub fn new(buffer: BufRef<'a, M, u32>, shape: StepShape) -> Result<Self> {
+        let (s, all) = (shape.starts(), buffer.slice(0..shape.words())?);
+        let words = |part: usize| all.of_allocation(s[part]..s[part + 1]);
+        Ok(StepView {
+            shape,
+            ids: words(IDS)?,
+            positions: words(POSITIONS)?,
+            slots: all.of_allocation(s[SLOTS]..s[SLOTS + 1])?,
+            token_type_ids: words(TOKEN_TYPES)?,
+            before: words(BEFORE)?,
+            feeds: words(FEEDS)?,
+            bounds: words(BOUNDS)?,
+            table_rows: words(TABLE_ROWS)?,
+            kv_lens: words(KV_LENS)?,
+            wanted: words(WANTED)?,
+            sample_slots: words(SAMPLE_SLOTS)?,
+            sample_positions: words(SAMPLE_POSITIONS)?,
+            table_edits: all.of_allocation(s[TABLE_EDITS]..shape.words())?,
+        })
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::mem::Buf;
 
     struct Host(usize);
     impl DeviceMem for Host {
@@ -253,20 +285,22 @@ mod tests {
     #[test]
     fn an_unfilled_step_does_nothing_and_parts_do_not_overlap() {
         let shape = StepShape { tokens: 3, seqs: 2, rows: 2, table_edits: 1, max_query: 2, max_keys: 9 };
-        let mut step = StepBuffers::new(Buf::new(Host(4 * shape.words()), shape.words()).unwrap());
-        let mut fill = step.begin(shape).unwrap();
+        let mut step = StepWords::default();
+        let mut fill = step.begin(shape);
         fill.token(0, 7, 5, 40, 1);
         fill.before(0, 39);
         fill.before(1, SKIP);
+        fill.feed(2, 1);
         fill.seq(0, 1, 3, 6);
+        fill.pad_behind(0);
         fill.want(0, 0, Some((3, 6)));
-        let (host, _) = step.upload_parts();
-        let want: [&[u32]; 12] = [
+        let want: [&[u32]; PARTS] = [
             &[7, 0, 0],
             &[5, 0, 0],
             &[40, SKIP as u32, SKIP as u32],
             &[1, 0, 0],
             &[39, NO_ROW, NO_ROW],
+            &[NO_ROW, NO_ROW, 1],
             &[0, 1, 1],
             &[3, 0],
             &[6, 0],
@@ -275,12 +309,15 @@ mod tests {
             &[6, 0],
             &[NO_ROW, NO_ROW],
         ];
-        assert_eq!(host, want.concat());
+        assert_eq!(step.words(), want.concat());
+        let buffer = Buf::<Host, u32>::new(Host(4 * shape.words()), shape.words()).unwrap();
+        let view = StepView::new(buffer.view(), shape).unwrap();
+        assert_eq!((view.feeds.offset(), view.table_edits.len()), (5 * 3, 2));
     }
 
     #[test]
     fn a_step_that_is_too_large_is_refused() {
-        let mut step = StepBuffers::new(Buf::new(Host(40), 10).unwrap());
-        assert!(step.begin(StepShape { tokens: 3, ..Default::default() }).is_err());
+        let buffer = Buf::<Host, u32>::new(Host(40), 10).unwrap();
+        assert!(StepView::new(buffer.view(), StepShape { tokens: 3, ..Default::default() }).is_err());
     }
 }

@@ -27,13 +27,13 @@ pub use head::{Head, Pooler, Transform};
 pub(crate) use own::Own;
 pub use own::{Capturable, OwnBlock, Place};
 pub use parts::{Norm, Projection, StepInputs};
-pub use rope::{RopeTable, angles, table_len};
+pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use state::{Sizes, State};
 
 use crate::mem::Device;
 use crate::ops;
-use crate::policy::{ModelSpec, Origin, Placement, RopeScaling};
+use crate::policy::{ModelSpec, Origin, Placement};
 use crate::{Error, Result};
 use block::At;
 use std::sync::Arc;
@@ -169,14 +169,9 @@ impl<D: Device> Model<D> {
         x.run(project.linear(from, wide.shaped_mut(tokens, self.spec.out_width())?))
     }
 
-    /// For prompts of `tokens` tokens: how far their rows of the rotary tables lie behind those of shorter
-    /// prompts.
-    pub fn rope_shift(&self, tokens: usize) -> u32 {
-        let shifts = self.spec.ropes.iter().zip(&self.ropes).map(|(spec, table)| match spec.scaling {
-            RopeScaling::Long { original, .. } if tokens > original => table.reach() as u32,
-            _ => 0,
-        });
-        shifts.max().unwrap_or(0)
+    /// How far prompts' rows of the rotary tables lie behind those of shorter ones.
+    pub fn rope_shifts(&self) -> RopeShifts {
+        RopeShifts::new(&self.spec.ropes, &self.ropes)
     }
 
     fn hidden_place(&self) -> scratch::HiddenIn {

@@ -39,6 +39,28 @@ impl<M: DeviceMem> RopeTable<M> {
     }
 }
 
+/// Of models whose long prompts have another list of divisors: how far their rows of the tables lie behind
+/// those of shorter prompts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RopeShifts(Vec<(usize, u32)>);
+
+impl RopeShifts {
+    /// Of tables and their descriptions.
+    pub(super) fn new<M: DeviceMem>(specs: &[RopeSpec], tables: &[RopeTable<M>]) -> Self {
+        let shift = |(spec, table): (&RopeSpec, &RopeTable<M>)| match spec.scaling {
+            RopeScaling::Long { original, .. } => Some((original, table.reach() as u32)),
+            _ => None,
+        };
+        Self(specs.iter().zip(tables).filter_map(shift).collect())
+    }
+
+    /// For prompts of so many tokens.
+    pub fn of(&self, tokens: usize) -> u32 {
+        let beyond = self.0.iter().filter(|(original, _)| tokens > *original);
+        beyond.map(|(_, reach)| *reach).max().unwrap_or(0)
+    }
+}
+
 /// Rows of the table for so many positions: twice as many where there are two lists of divisors.
 fn rows(spec: &RopeSpec, positions: usize) -> usize {
     positions * if matches!(spec.scaling, RopeScaling::Long { .. }) { 2 } else { 1 }

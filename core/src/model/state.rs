@@ -8,7 +8,7 @@ use super::{Exec, Model, Scratch, StepInputs};
 use crate::Result;
 use crate::kv::PagedKv;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Slab, StepShape, StepView, Table};
-use crate::ops::{Sample, Scatter};
+use crate::ops::{FeedTokens, Sample, Scatter};
 use crate::policy::{Family, FilterSpec, ModelSpec};
 use crate::sample::SampleRow;
 
@@ -29,14 +29,16 @@ pub struct Sizes {
     pub dtype: Float,
     /// Element type of keys and values.
     pub kv_dtype: Float,
+    /// Whether a step may take ids from what the step before sampled.
+    pub feeds: bool,
 }
 
 impl Sizes {
     /// One token of one sequence, and for what has pages one of them to enter into the table.
-    pub fn smallest(family: Family, dtype: Float, kv_dtype: Float) -> Self {
+    pub fn smallest(family: Family, dtype: Float, kv_dtype: Float, feeds: bool) -> Self {
         let table_edits = usize::from(family == Family::Decoder);
         let step = StepShape { tokens: 1, seqs: 1, rows: 1, table_edits, max_query: 1, max_keys: 1 };
-        Self { step, seqs: 1, context: 1, pages: 1, page_size: 1, dtype, kv_dtype }
+        Self { step, seqs: 1, context: 1, pages: 1, page_size: 1, dtype, kv_dtype, feeds }
     }
 
     /// Pages of a sequence at most.
@@ -63,6 +65,8 @@ pub struct State<M> {
     pub prompt: Buf<M, u32>,
     /// `[rows]` sampled tokens.
     pub tokens: Buf<M, u32>,
+    /// `[tokens]` ids to run, where steps take some from the step before.
+    pub ids: Option<Buf<M, u32>>,
     /// Buffers between ops.
     pub scratch: Scratch<M>,
 }
@@ -95,6 +99,7 @@ impl<M: DeviceMem> State<M> {
             seen_words,
             prompt: words(sizes.context)?,
             tokens: words(sizes.step.rows)?,
+            ids: if sizes.feeds && spec.samples() { Some(words(sizes.step.tokens)?) } else { None },
             scratch: Scratch::new(spec, sizes.step.tokens, sizes.step.rows, sizes.dtype, alloc)?,
         })
     }
@@ -138,7 +143,8 @@ fn slabs<D: Device>(
 }
 
 impl<D: Device> Model<D> {
-    /// What a step enqueues: page-table changes, the model, the sampler.
+    /// What a step enqueues up to the logits: page-table changes, ids that the step before sampled, the
+    /// model.
     ///
     /// # Errors
     /// What its ops raise.
@@ -152,12 +158,31 @@ impl<D: Device> Model<D> {
         if !view.table_edits.is_empty() {
             x.run(Scatter { pairs: view.table_edits, dst: state.table.view_mut() })?;
         }
+        if let Some(out) = &mut state.ids {
+            let StepView { ids, feeds, .. } = view;
+            let (last, out) = (state.tokens.view(), out.view_mut().slice(0..ids.len())?);
+            x.run(FeedTokens { ids, feeds, last, out })?;
+        }
+        let ids = state.ids.as_ref().map(|ids| ids.view().slice(0..view.ids.len())).transpose()?;
+        let view = StepView { ids: ids.unwrap_or(view.ids), ..view };
         let table = Table { pages: state.table.view(), stride: state.stride };
         let mut inputs = StepInputs { view, kv: &mut state.kv, table, plan };
-        self.forward(x, &mut inputs, &mut state.scratch)?;
+        self.forward(x, &mut inputs, &mut state.scratch)
+    }
+
+    /// What a step enqueues behind its logits: the sampler. It is no part of a captured step.
+    ///
+    /// # Errors
+    /// What its ops raise.
+    pub fn sample(
+        &self,
+        x: &mut Exec<'_, D>,
+        state: &mut State<D::Mem>,
+        view: StepView<'_, D::Mem>,
+    ) -> Result<()> {
         let rows = view.shape.rows;
         let Some(logits) = &state.scratch.logits else { return Ok(()) };
-        if rows == 0 || self.spec.family != Family::Decoder || !self.spec.head.is_per_token() {
+        if rows == 0 || !self.spec.samples() {
             return Ok(());
         }
         x.run(Sample {

@@ -9,7 +9,7 @@ use crate::params::{Heads, Scores};
 
 /// Which query rows belong to which sequence, and how many keys it has.
 ///
-/// The three lists are parts of one step buffer ([`crate::mem::StepBuffers`]). A backend may count on that:
+/// The three lists are parts of one step buffer ([`crate::mem::StepWords`]). A backend may count on that:
 /// wgpu binds them as one and refuses lists of several allocations with `Unsupported`.
 #[derive(Debug)]
 pub struct Sequences<'a, M> {

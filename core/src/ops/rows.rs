@@ -38,15 +38,18 @@ pub struct MarkSeen<'a, D: Device> {
     pub seen: BufMut<'a, D::Mem, u32>,
 }
 
-/// `ids[t] = last[feeds[t]]`: token ids of a step taken from what the device sampled last, before the host
-/// knows it. [`crate::mem::NO_ROW`], like any row beyond `last`, leaves the id as it was uploaded.
+/// `out[t] = last[feeds[t]]`: token ids of a step taken from what the device sampled in the step before,
+/// which the host does not know yet. Where the row is [`crate::mem::NO_ROW`], or any beyond `last`, `out[t] =
+/// ids[t]`.
 pub struct FeedTokens<'a, D: Device> {
+    /// `[tokens]` as they were uploaded.
+    pub ids: BufRef<'a, D::Mem, u32>,
     /// `[tokens]` rows of `last`.
     pub feeds: BufRef<'a, D::Mem, u32>,
-    /// `[any]` the token sampled last in every row of the sampling table.
+    /// `[any]` what the rows of the step before sampled.
     pub last: BufRef<'a, D::Mem, u32>,
     /// `[tokens]`.
-    pub ids: BufMut<'a, D::Mem, u32>,
+    pub out: BufMut<'a, D::Mem, u32>,
 }
 
 stem!(
@@ -110,10 +113,11 @@ impl<'a, D: Device> Rules<'a, D> for MarkSeen<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for FeedTokens<'a, D> {
-    rules!(RowsOpKind::FeedTokens: feeds, last, ids);
+    rules!(RowsOpKind::FeedTokens: ids, feeds, last, out);
 
     fn check(&self, check: &Check) -> Result<()> {
-        check.same("token ids", self.ids.len(), self.feeds.len())
+        check.same("token ids", self.ids.len(), self.feeds.len())?;
+        check.same("ids to run", self.out.len(), self.feeds.len())
     }
 
     fn signature(&self) -> Signature {

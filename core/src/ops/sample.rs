@@ -8,7 +8,7 @@ use crate::mem::{BufMut, BufRef, Device, Float, MatRef};
 use crate::sample::SampleRow;
 
 /// Samples `out[r]` from row `r` of f32 logits `[rows, vocab]` by the rule of [`crate::sample`]; rows without
-/// a slot, or with one beyond the table, give `u32::MAX`.
+/// a slot, with one beyond the table, or without a logit above -infinity give [`crate::sample::NO_TOKEN`].
 pub struct Sample<'a, D: Device> {
     /// `[rows, vocab]` f32.
     pub logits: MatRef<'a, D::Mem>,

@@ -2,12 +2,17 @@
 //! on.
 
 use super::binding::{Part, Role, Slot};
-use super::spec::{BlockSpec, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan, RopeScaling};
+use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan, RopeScaling};
 
 impl ModelSpec {
     /// Columns that the head reads.
     pub fn out_width(&self) -> usize {
         self.project_out.unwrap_or(self.hidden)
+    }
+
+    /// Whether its steps sample: a decoder whose tokens have logits.
+    pub fn samples(&self) -> bool {
+        self.family == Family::Decoder && self.head.is_per_token()
     }
 
     /// Columns of the logits; 0 without a head.

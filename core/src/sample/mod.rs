@@ -14,4 +14,4 @@ pub mod reference;
 
 pub use generation::not_honoured;
 pub use params::{SampleRow, SamplingParams};
-pub use reference::{Scratch, mark_seen, sample_row};
+pub use reference::{NO_TOKEN, Scratch, mark_seen, sample_row};

@@ -19,10 +19,10 @@
 //!    the first, in
 //!    *ascending index order* over the kept ones, whose running sum of weights exceeds `target`.
 //!
-//! A row without any logit above -infinity gives token 0. Weights are integers, so every sum is exact in any
-//! order; with at most 2^32 tokens it fits 62 bits. Tokens below 2^-30 of the best one have weight 0 and are
-//! never sampled. The penalty multiplies by a reciprocal instead of dividing, because not every device rounds
-//! division correctly.
+//! A row without any logit above -infinity, all of NaN for example, gives no token: [`NO_TOKEN`]. Weights are
+//! integers, so every sum is exact in any order; with at most 2^32 tokens it fits 62 bits. Tokens below 2^-30
+//! of the best one have weight 0 and are never sampled. The penalty multiplies by a reciprocal instead of
+//! dividing, because not every device rounds division correctly.
 //!
 //! `exp` is a parameter: the contract's exponential exists in a fused and a separate multiply-add
 //! (`core::math`), and both must be available as the oracle. It must give exactly 1 at 0 and is called with
@@ -30,6 +30,9 @@
 
 use super::params::{SampleRow, TOP_P_BITS, WEIGHT_BITS};
 use super::philox::random_bits;
+
+/// Takes the place of a token where nothing can be sampled.
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Differences `z - zmax` below this weigh nothing: `exp(-21) * 2^30` is 0.81.
 const NEGLIGIBLE: f32 = -21.0;
@@ -91,7 +94,7 @@ pub fn sample_row(
     z.extend((0..logits.len()).map(|i| (penalised(i) * row.inv_temperature).min(f32::MAX)));
     let zmax = z.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if zmax == f32::NEG_INFINITY {
-        return 0;
+        return NO_TOKEN;
     }
     weight.clear();
     weight.extend(z.iter().map(|&z| weigh(z - zmax, exp)));
@@ -106,16 +109,16 @@ pub fn sample_row(
     pick(z, weight, last, row)
 }
 
-/// The largest of `len` values, the lowest index among equals, 0 if all are -infinity.
+/// The largest of `len` values, the lowest index among equals, none if all are -infinity.
 fn greedy(len: usize, value: impl Fn(usize) -> f32) -> u32 {
-    let (mut best, mut top) = (0, f32::NEG_INFINITY);
+    let (mut best, mut top) = (NO_TOKEN, f32::NEG_INFINITY);
     for i in 0..len {
         let v = value(i);
         if v > top {
-            (best, top) = (i, v);
+            (best, top) = (i as u32, v);
         }
     }
-    best as u32
+    best
 }
 
 fn is_seen(bits: &[u32], i: usize) -> bool {

@@ -23,13 +23,13 @@ fn naive(logits: &[f32], seen: &[u32], p: &SamplingParams, position: u32) -> u32
     let mut ranked: Vec<usize> = (0..l.len()).collect();
     if p.temperature == 0.0 {
         ranked.sort_by(|&a, &b| l[b].partial_cmp(&l[a]).unwrap());
-        return ranked[0] as u32;
+        return if l[ranked[0]] == f32::NEG_INFINITY { NO_TOKEN } else { ranked[0] as u32 };
     }
     let z: Vec<f32> = l.iter().map(|l| l * (1.0 / p.temperature)).collect();
     ranked.sort_by(|&a, &b| z[b].partial_cmp(&z[a]).unwrap());
     let zmax = z[ranked[0]];
     if zmax == f32::NEG_INFINITY {
-        return 0;
+        return NO_TOKEN;
     }
     let w = |i: usize| (f64::from((z[i] - zmax).exp()) * 1_073_741_824.0).floor() as u128;
     if p.top_k > 0 {
@@ -227,9 +227,9 @@ fn rows_without_hope_and_infinities_are_defined() {
     let sampled = SamplingParams { temperature: 1.0, top_k: 3, top_p: 0.9, ..Default::default() };
     let greedy = SamplingParams::default();
     for p in [sampled, greedy] {
-        assert_eq!(sample(&[f32::NAN; 5], &p, 0), 0);
-        assert_eq!(sample(&[f32::NEG_INFINITY; 5], &p, 0), 0);
-        assert_eq!(sample(&[], &p, 0), 0);
+        assert_eq!(sample(&[f32::NAN; 5], &p, 0), NO_TOKEN);
+        assert_eq!(sample(&[f32::NEG_INFINITY; 5], &p, 0), NO_TOKEN);
+        assert_eq!(sample(&[], &p, 0), NO_TOKEN);
         assert_eq!(sample(&[f32::NAN, f32::NEG_INFINITY, -3.0], &p, 0), 2);
         assert_eq!(sample(&[0.0, f32::INFINITY, 1.0, f32::NAN], &p, 0), 1);
     }

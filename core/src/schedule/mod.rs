@@ -4,10 +4,14 @@
 //! left of the budget goes to prompts in the order in which they came, long ones in chunks. A request is
 //! admitted when the pages of its worst case (prompt and all tokens it may generate) are free, so that a
 //! running sequence never has to be stopped for want of a page.
+//!
+//! Running sequences lie in a slab by their row of the page table: a step finds them without a search. A
+//! sequence that ends while a launched step still names it keeps row and pages until that step is collected:
+//! nothing that a step may touch is given to another sequence before.
 
 mod sequence;
 
-pub use sequence::{Phase, Sequence};
+pub use sequence::{Phase, Sequence, Token};
 
 use crate::kv::{PagePool, PageTables};
 use crate::{Error, Result};
@@ -16,43 +20,80 @@ use std::collections::VecDeque;
 /// A run of consecutive tokens of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Index of the sequence in [`Scheduler::running`].
-    pub index: usize,
+    /// Row of the sequence: [`Scheduler::sequence`].
+    pub row: u32,
     /// First position.
     pub start: usize,
     /// Tokens.
     pub len: usize,
-    /// Whether these are the last known tokens, so that a new one is sampled.
+    /// Whether a new token is sampled behind them.
     pub samples: bool,
+}
+
+impl Slice {
+    /// The position behind the last one.
+    pub fn end(&self) -> usize {
+        self.start + self.len
+    }
 }
 
 /// What a step computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepBatch {
-    /// In the order of their rows.
+    /// In the order of their token rows.
     pub slices: Vec<Slice>,
     /// Token rows.
     pub tokens: usize,
-    /// Indices of the sequences that were admitted for this step: they own a table row now.
-    pub admitted: Vec<usize>,
+    /// Rows of the sequences that were admitted for this step.
+    pub admitted: Vec<u32>,
+}
+
+impl StepBatch {
+    /// Room for steps of up to so many sequences.
+    pub fn with_capacity(seqs: usize) -> Self {
+        Self { slices: Vec::with_capacity(seqs), tokens: 0, admitted: Vec::with_capacity(seqs) }
+    }
+
+    fn clear(&mut self) {
+        self.slices.clear();
+        self.admitted.clear();
+        self.tokens = 0;
+    }
+}
+
+/// A row that launched steps still name.
+#[derive(Debug)]
+struct Retiring {
+    row: u32,
+    worst: usize,
+    step: u64,
 }
 
 /// Waiting and running sequences.
 #[derive(Debug)]
-pub struct Scheduler {
-    waiting: VecDeque<Sequence>,
-    running: Vec<Sequence>,
+pub struct Scheduler<T = ()> {
+    waiting: VecDeque<Sequence<T>>,
+    /// By row.
+    sequences: Vec<Option<Sequence<T>>>,
+    /// Rows in the order of admission, but that the last one takes the place of one that ends.
+    running: Vec<u32>,
+    retiring: Vec<Retiring>,
+    /// Memory for the tokens of every row's sequence, one after the other.
+    tokens: Vec<Vec<u32>>,
     max_seqs: usize,
     budget: usize,
     reserved: usize,
 }
 
-impl Scheduler {
+impl<T> Scheduler<T> {
     /// At most `max_seqs` sequences at once, `budget` tokens a step.
     pub fn new(max_seqs: usize, budget: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
+            sequences: (0..max_seqs).map(|_| None).collect(),
             running: Vec::with_capacity(max_seqs),
+            retiring: Vec::with_capacity(max_seqs),
+            tokens: (0..max_seqs).map(|_| Vec::new()).collect(),
             max_seqs,
             budget: budget.max(max_seqs),
             reserved: 0,
@@ -63,7 +104,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// `KvFull` when the pool could not hold its worst case even if it were empty.
-    pub fn submit(&mut self, sequence: Sequence, tables: &PageTables, pool: &PagePool) -> Result<()> {
+    pub fn submit(&mut self, sequence: Sequence<T>, tables: &PageTables, pool: &PagePool) -> Result<()> {
         let wanted = tables.pages_for(sequence.limit);
         if wanted > pool.total() {
             return Err(Error::KvFull { wanted, free: pool.free(), total: pool.total() });
@@ -72,14 +113,24 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Running sequences.
-    pub fn running(&self) -> &[Sequence] {
-        &self.running
+    /// Queues a text that runs as a whole and needs no pages: [`Scheduler::next_whole`].
+    pub fn submit_whole(&mut self, sequence: Sequence<T>) {
+        self.waiting.push_back(sequence);
     }
 
-    /// A running sequence, to record its progress.
-    pub fn running_mut(&mut self, index: usize) -> Option<&mut Sequence> {
-        self.running.get_mut(index)
+    /// Running sequences.
+    pub fn running(&self) -> impl Iterator<Item = &Sequence<T>> {
+        self.running.iter().filter_map(|row| self.sequence(*row))
+    }
+
+    /// The running sequence of a row.
+    pub fn sequence(&self, row: u32) -> Option<&Sequence<T>> {
+        self.sequences.get(row as usize)?.as_ref()
+    }
+
+    /// The running sequence of a row, to record its progress.
+    pub fn sequence_mut(&mut self, row: u32) -> Option<&mut Sequence<T>> {
+        self.sequences.get_mut(row as usize)?.as_mut()
     }
 
     /// Sequences that wait for admission.
@@ -89,38 +140,69 @@ impl Scheduler {
 
     /// Whether nothing runs and nothing waits.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// Plans the next step into `batch`: admits, grows page tables, chunks prompts. Empty when idle.
+    /// Plans a step, replacing `batch`; admits what fits first. Sequences whose tokens are all launched have
+    /// no part in it.
+    ///
+    /// # Errors
+    /// `Internal` when the books of pages are wrong.
     pub fn next(
         &mut self,
         tables: &mut PageTables,
         pool: &mut PagePool,
         batch: &mut StepBatch,
     ) -> Result<()> {
-        batch.slices.clear();
-        batch.admitted.clear();
-        batch.tokens = 0;
+        batch.clear();
         self.admit(tables, pool, &mut batch.admitted);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
-            for (index, seq) in self.running.iter().enumerate() {
+            for row in &self.running {
                 let room = self.budget - batch.tokens;
-                if seq.phase() != wanted || room == 0 {
+                let Some(seq) = self.sequences.get(*row as usize).and_then(Option::as_ref) else { continue };
+                let len = seq.pending().min(room);
+                if seq.phase() != wanted || len == 0 {
                     continue;
                 }
-                let len = seq.pending().min(room);
                 tables.grow(seq.row, seq.done + len, pool)?;
-                let samples = len == seq.pending();
-                batch.slices.push(Slice { index, start: seq.done, len, samples });
+                let samples = len == seq.pending() && seq.len() < seq.limit;
+                batch.slices.push(Slice { row: *row, start: seq.done, len, samples });
                 batch.tokens += len;
             }
         }
         Ok(())
     }
 
-    fn admit(&mut self, tables: &mut PageTables, pool: &PagePool, admitted: &mut Vec<usize>) {
+    /// Plans a step of whole texts, which keep nothing: those that wait, in their order, as many as fit.
+    pub fn next_whole(&mut self, tables: &mut PageTables, batch: &mut StepBatch) {
+        batch.clear();
+        while self.running.len() < self.max_seqs {
+            let Some(seq) = self.waiting.front() else { break };
+            if batch.tokens + seq.len() > self.budget {
+                break;
+            }
+            let Some(row) = tables.open() else { break };
+            let Some(mut seq) = self.waiting.pop_front() else { break };
+            batch.slices.push(Slice { row, start: 0, len: seq.len(), samples: false });
+            batch.tokens += seq.len();
+            seq.row = row;
+            self.reserved += tables.pages_for(seq.limit);
+            self.enter(seq);
+        }
+    }
+
+    /// Records that the step of this number was launched with `slice`, and in which row it samples.
+    pub fn launched(&mut self, slice: &Slice, step: u64, sampled_in: Option<u32>) {
+        let Some(seq) = self.sequence_mut(slice.row) else { return };
+        (seq.done, seq.step) = (slice.end(), step);
+        if let Some(row) = sampled_in {
+            seq.in_flight += 1;
+            seq.sampled_in = row;
+        }
+    }
+
+    fn admit(&mut self, tables: &mut PageTables, pool: &PagePool, admitted: &mut Vec<u32>) {
         while self.running.len() < self.max_seqs {
             let Some(seq) = self.waiting.front() else { break };
             let worst = tables.pages_for(seq.limit);
@@ -130,58 +212,113 @@ impl Scheduler {
             let Some(row) = tables.open() else { break };
             let Some(mut seq) = self.waiting.pop_front() else { break };
             seq.row = row;
+            seq.tokens = self.room(row, tables.most_positions(), &seq.tokens);
             self.reserved += worst;
-            admitted.push(self.running.len());
-            self.running.push(seq);
+            admitted.push(row);
+            self.enter(seq);
         }
     }
 
-    /// Lets the running sequence at `index` go on a second time as request `id`, which becomes the last
-    /// running one. Full pages are shared. The page `(from, to)` that the caller has to copy before the next
-    /// step; none where the last page is full.
+    /// The memory of a row with these tokens in it and room for so many: steps allocate nothing, and what
+    /// only waits holds no more than its prompt.
+    fn room(&mut self, row: u32, most: usize, tokens: &[u32]) -> Vec<u32> {
+        let mut room = self.tokens.get_mut(row as usize).map(std::mem::take).unwrap_or_default();
+        room.clear();
+        room.reserve_exact(most.max(tokens.len()));
+        room.extend_from_slice(tokens);
+        room
+    }
+
+    fn enter(&mut self, seq: Sequence<T>) {
+        let row = seq.row;
+        self.running.push(row);
+        if let Some(place) = self.sequences.get_mut(row as usize) {
+            *place = Some(seq);
+        }
+    }
+
+    /// Lets the running sequence of `row` go on a second time as request `id`, whose row this returns. Full
+    /// pages are shared. The page `(from, to)` that the caller has to copy before the next step; none where
+    /// the last page is full.
     ///
     /// # Errors
     /// `KvFull` where there is no room for its worst case or for another sequence; nothing has changed then.
+    /// `Internal` for no sequence, or one with a token in flight.
     pub fn fork(
         &mut self,
-        index: usize,
+        row: u32,
         id: u64,
+        data: T,
         tables: &mut PageTables,
         pool: &mut PagePool,
-    ) -> Result<Option<(u32, u32)>> {
-        let Some(seq) = self.running.get(index) else { return Err(Error::internal("a fork of no sequence")) };
+    ) -> Result<(u32, Option<(u32, u32)>)> {
+        let Some(seq) = self.sequence(row).filter(|seq| seq.in_flight == 0) else {
+            return Err(Error::internal("a fork of no sequence"));
+        };
         let worst = tables.pages_for(seq.limit);
         let full = Error::KvFull { wanted: worst, free: pool.free(), total: pool.total() };
         if self.running.len() >= self.max_seqs || self.reserved + worst > pool.total() {
             return Err(full);
         }
-        let (row, copy) = tables.fork(seq.row, seq.done, pool)?;
-        let mut tokens = seq.tokens.clone();
-        tokens.reserve_exact(seq.limit.saturating_sub(tokens.len()));
-        let fork = Sequence { id, tokens, row, ..seq.clone() };
+        let (new, copy) = tables.fork(row, seq.done, pool)?;
+        let (known, prompt, done, limit) = (seq.tokens.clone(), seq.prompt, seq.done, seq.limit);
+        let tokens = self.room(new, tables.most_positions(), &known);
+        let fork = Sequence { tokens, done, row: new, ..Sequence::new(id, Vec::new(), 0, data) };
         self.reserved += worst;
-        self.running.push(fork);
-        Ok(copy)
+        self.enter(Sequence { prompt, limit, ..fork });
+        Ok((new, copy))
     }
 
-    /// Ends the running sequence at `index` and frees its pages. The last one takes its index.
-    pub fn finish(&mut self, index: usize, tables: &mut PageTables, pool: &mut PagePool) -> Result<Sequence> {
-        let seq = self.running.swap_remove(index);
-        self.reserved -= tables.pages_for(seq.limit);
-        tables.close(seq.row, pool)?;
-        Ok(seq)
+    /// Ends the running sequence of a row and returns its owner's. Its pages and its row are free once step
+    /// `collected` is not before the last one that names it: at once, or by [`Scheduler::settle`].
+    pub fn finish(
+        &mut self,
+        row: u32,
+        collected: u64,
+        tables: &mut PageTables,
+        pool: &mut PagePool,
+    ) -> Result<T> {
+        let seq = self.sequences.get_mut(row as usize).and_then(Option::take);
+        let seq = seq.ok_or_else(|| Error::internal("the end of no sequence"))?;
+        if let Some(at) = self.running.iter().position(|r| *r == row) {
+            self.running.swap_remove(at);
+        }
+        self.retiring.push(Retiring { row, worst: tables.pages_for(seq.limit), step: seq.step });
+        if let Some(room) = self.tokens.get_mut(row as usize) {
+            *room = seq.tokens;
+        }
+        self.settle(collected, tables, pool)?;
+        Ok(seq.data)
     }
 
-    /// Ends a request wherever it stands; whether it was there.
-    pub fn cancel(&mut self, id: u64, tables: &mut PageTables, pool: &mut PagePool) -> Result<bool> {
+    /// Frees the rows and pages of ended sequences that no step behind `collected` names.
+    pub fn settle(&mut self, collected: u64, tables: &mut PageTables, pool: &mut PagePool) -> Result<()> {
+        let mut i = 0;
+        while let Some(Retiring { row, worst, step }) = self.retiring.get(i) {
+            if *step > collected {
+                i += 1;
+                continue;
+            }
+            tables.close(*row, pool)?;
+            self.reserved -= *worst;
+            self.retiring.swap_remove(i);
+        }
+        Ok(())
+    }
+
+    /// Ends a request wherever it stands; its owner's, if there was one.
+    pub fn cancel(
+        &mut self,
+        id: u64,
+        collected: u64,
+        tables: &mut PageTables,
+        pool: &mut PagePool,
+    ) -> Result<Option<T>> {
         if let Some(at) = self.waiting.iter().position(|s| s.id == id) {
-            self.waiting.remove(at);
-            return Ok(true);
+            return Ok(self.waiting.remove(at).map(|seq| seq.data));
         }
-        match self.running.iter().position(|s| s.id == id) {
-            Some(index) => self.finish(index, tables, pool).map(|_| true),
-            None => Ok(false),
-        }
+        let row = self.running().find(|s| s.id == id).map(|s| s.row);
+        row.map(|row| self.finish(row, collected, tables, pool)).transpose()
     }
 }
 

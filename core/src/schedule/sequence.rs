@@ -9,36 +9,69 @@ pub enum Phase {
     Decode,
 }
 
-/// Tokens of a request and how many of them are in the cache.
+/// Tokens of a request and how many of them steps have been launched for; `T` is what its owner keeps of it.
+///
+/// A step may be launched before the one before is collected. Until then the token that the earlier step
+/// samples is *in flight*: it counts, its place is known, its id is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sequence {
+pub struct Sequence<T = ()> {
     /// The request.
     pub id: u64,
-    /// Prompt, then what was sampled.
+    /// Prompt, then what was sampled and collected.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt.
     pub prompt: usize,
-    /// Positions in the cache.
+    /// Positions that launched steps leave in the cache.
     pub done: usize,
     /// Most positions it may come to hold.
     pub limit: usize,
     /// Row of the page table and of the sampling table, once admitted.
     pub row: u32,
+    /// Tokens in flight.
+    pub in_flight: usize,
+    /// Row of the step launched last that samples the last of them.
+    pub sampled_in: u32,
+    /// The step launched last that names it.
+    pub step: u64,
+    /// Its owner's.
+    pub data: T,
 }
 
-impl Sequence {
+impl<T> Sequence<T> {
     /// A request with `prompt` tokens that may generate up to `new` more.
-    pub fn new(id: u64, prompt: Vec<u32>, new: usize) -> Self {
+    pub fn new(id: u64, prompt: Vec<u32>, new: usize, data: T) -> Self {
         let (len, limit) = (prompt.len(), prompt.len() + new);
-        let mut tokens = prompt;
-        // Reserved at once: steps allocate nothing.
-        tokens.reserve_exact(new);
-        Self { id, tokens, prompt: len, done: 0, limit, row: u32::MAX }
+        let (tokens, row) = (prompt, u32::MAX);
+        Self {
+            id,
+            tokens,
+            prompt: len,
+            done: 0,
+            limit,
+            row,
+            in_flight: 0,
+            sampled_in: u32::MAX,
+            step: 0,
+            data,
+        }
     }
 
-    /// Tokens that are not in the cache yet.
+    /// Tokens that have a place: known ones, and those in flight.
+    pub fn len(&self) -> usize {
+        self.tokens.len() + self.in_flight
+    }
+
+    /// Whether it has no token.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens that a step may be launched for. The last one of a sequence is never run: nothing follows it.
     pub fn pending(&self) -> usize {
-        self.tokens.len() - self.done
+        match self.len() >= self.limit && self.done >= self.prompt {
+            true => 0,
+            false => self.len() - self.done,
+        }
     }
 
     /// What it needs next.
@@ -46,8 +79,25 @@ impl Sequence {
         if self.done >= self.prompt { Phase::Decode } else { Phase::Prefill }
     }
 
-    /// Tokens sampled so far.
+    /// Tokens sampled and collected so far.
     pub fn sampled(&self) -> &[u32] {
         &self.tokens[self.prompt..]
     }
+
+    /// The token of a position, or the row of the step before that samples it.
+    pub fn token(&self, position: usize) -> Token {
+        match self.tokens.get(position) {
+            Some(id) => Token::Known(*id),
+            None => Token::SampledIn(self.sampled_in),
+        }
+    }
+}
+
+/// A token of a step that is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    /// Its id.
+    Known(u32),
+    /// It is in flight: the row of the step before that samples it.
+    SampledIn(u32),
 }

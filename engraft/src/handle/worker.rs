@@ -7,14 +7,14 @@ use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, TensorInfo};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Output, Request, Want};
+use engraft_core::engine::{Engine, Finish, Output, Request, Texts, Want};
 use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::{Float, Stored};
 use engraft_core::policy::{Family, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::UnboundedSender;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
@@ -73,8 +73,7 @@ impl Visitor for Job {
         };
         let limits = Limits { spec: spec.clone(), config: engine.config().clone() };
         if self.ready.send(Ok((info, limits))).is_ok() {
-            Worker { engine, clients: BTreeMap::new(), pending: VecDeque::new(), broken: None }
-                .serve(&self.inbox);
+            Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }.serve(&self.inbox);
         }
         Ok(())
     }
@@ -109,13 +108,24 @@ struct Client {
     events: UnboundedSender<TimedEvent>,
 }
 
+/// A call whose texts ride in ordinary steps.
+struct Call<B: Backend> {
+    texts: Texts,
+    /// Texts that have not ended.
+    left: usize,
+    /// Replies with what the engine made of the texts, or with why it could not.
+    reply: Finisher<B>,
+}
+
+type Finisher<B> = Box<dyn FnOnce(&mut Engine<B>, Result<Texts>)>;
+
 /// Owns the engine, runs its steps and handles commands in between.
 struct Worker<B: Backend> {
     engine: Engine<B>,
     /// By the engine's number of the request.
     clients: BTreeMap<u64, Client>,
-    /// Commands in their order, from the first on that must wait until the engine is idle.
-    pending: VecDeque<Command>,
+    /// Calls whose texts ride in the steps.
+    calls: Vec<Call<B>>,
     /// Why no request can be served any more.
     broken: Option<String>,
 }
@@ -125,7 +135,6 @@ impl<B: Backend> Worker<B> {
     fn serve(mut self, inbox: &Receiver<Command>) {
         let mut outputs = Vec::new();
         loop {
-            self.run_pending();
             if self.engine.is_idle() {
                 match inbox.recv() {
                     Ok(command) => self.handle_command(command),
@@ -141,43 +150,15 @@ impl<B: Backend> Worker<B> {
             }
             match self.engine.step(&mut outputs) {
                 Ok(()) => outputs.iter().for_each(|output| self.deliver(output)),
-                Err(error) => self.fail_all(error),
+                Err(error) => self.fail(error),
             }
         }
     }
 
-    /// Queues a command; only cancelling is done at once.
     fn handle_command(&mut self, command: Command) {
-        match command {
-            Command::Cancel { .. } => self.execute(command),
-            other => {
-                self.pending.push_back(other);
-                self.run_pending();
-            }
-        }
-    }
-
-    /// Executes what waits, up to a command that must have the engine for itself while requests are running:
-    /// what came after it waits too, so that it has its turn.
-    fn run_pending(&mut self) {
-        while let Some(command) = self.pending.front() {
-            let alone =
-                matches!(command, Command::Forward { .. } | Command::Embed { .. } | Command::Score { .. });
-            if alone && !self.engine.is_idle() {
-                return;
-            }
-            if let Some(command) = self.pending.pop_front() {
-                self.execute(command);
-            }
-        }
-    }
-
-    fn execute(&mut self, command: Command) {
         match command {
             Command::Submit { key, request, events } => self.submit(key, request, events),
             Command::Cancel { key } => {
-                self.pending
-                    .retain(|c| !matches!(c, Command::Submit { key: waiting, .. } if *waiting == key));
                 let found = self.clients.iter().find(|(_, c)| c.key == key).map(|(id, _)| *id);
                 if let Some(id) = found {
                     self.clients.remove(&id);
@@ -185,46 +166,75 @@ impl<B: Backend> Worker<B> {
                 }
             }
             Command::Encode { texts, all_layers, reply } => {
-                self.answer(&reply, |engine| engine.encode(&texts, all_layers));
+                self.call(reply, |engine| engine.submit_encode(&texts, all_layers), Engine::take_encoded);
             }
             Command::EncodeImages { images, all_layers, reply } => {
                 let images: Vec<&[f32]> = images.iter().map(Vec::as_slice).collect();
-                self.answer(&reply, |engine| engine.encode_images(&images, all_layers));
+                self.call(reply, |engine| engine.submit_images(&images, all_layers), Engine::take_encoded);
             }
             Command::Forward { texts, want, reply } => {
-                self.answer(&reply, |engine| engine.forward_texts(&texts, &want));
+                self.call(reply, |engine| engine.submit_texts(&texts, &want), Engine::take_forwarded);
             }
             Command::Embed { texts, pooling, normalise, reply } => {
-                self.answer(&reply, |engine| engine.embed(&texts, pooling, normalise));
+                let submit = |engine: &mut Engine<B>| engine.submit_embed(&texts, pooling);
+                self.call(reply, submit, move |engine, texts| {
+                    engine.take_embedded(texts, pooling, normalise)
+                });
             }
             Command::Score { sequences, reply } => {
-                self.answer(&reply, |engine| engine.score(&sequences));
+                let queued = self.serving().and_then(|engine| engine.submit_score(&sequences));
+                self.queue(queued, reply, move |engine, texts| engine.take_scored(texts, &sequences));
             }
             Command::SetProfiling { on } => self.engine.set_profiling(on),
-            Command::TakeProfile { reply } => self.answer(&reply, |engine| {
+            Command::TakeProfile { reply } => {
                 let off =
                     || Error::config("profiling", "off", "on, before times are taken: set_profiling(true)");
-                engine.take_profile().map(|profile| vec![profile]).ok_or_else(off)
-            }),
+                let profile = self.engine.take_profile().map(|profile| vec![profile]);
+                let _ = reply.send(profile.ok_or_else(off));
+            }
         }
     }
 
-    /// Sends what the engine makes of whole inputs; whoever asked may be gone.
-    fn answer<T>(&mut self, reply: &Reply<T>, work: impl FnOnce(&mut Engine<B>) -> Result<Vec<T>>) {
-        let result = match &self.broken {
-            None => work(&mut self.engine),
+    /// The engine, unless it is broken.
+    fn serving(&mut self) -> Result<&mut Engine<B>> {
+        match &self.broken {
+            None => Ok(&mut self.engine),
             Some(what) => Err(Error::DeviceLost { what: what.clone() }),
+        }
+    }
+
+    /// Queues the texts of a call.
+    fn call<T: 'static>(
+        &mut self,
+        reply: Reply<T>,
+        submit: impl FnOnce(&mut Engine<B>) -> Result<Texts>,
+        take: impl FnOnce(&mut Engine<B>, Texts) -> Result<Vec<T>> + 'static,
+    ) {
+        let queued = self.serving().and_then(submit);
+        self.queue(queued, reply, take);
+    }
+
+    /// Waits for the texts of a call; whoever asked may be gone.
+    fn queue<T: 'static>(
+        &mut self,
+        queued: Result<Texts>,
+        reply: Reply<T>,
+        take: impl FnOnce(&mut Engine<B>, Texts) -> Result<Vec<T>> + 'static,
+    ) {
+        let finish = move |engine: &mut Engine<B>, texts: Result<Texts>| {
+            let _ = reply.send(texts.and_then(|texts| take(engine, texts)));
         };
-        let _ = reply.send(result);
+        match queued {
+            Ok(texts) if !texts.ids().is_empty() => {
+                self.calls.push(Call { left: texts.ids().len(), texts, reply: Box::new(finish) });
+            }
+            ended => finish(&mut self.engine, ended),
+        }
     }
 
     fn submit(&mut self, key: u64, request: Request, events: UnboundedSender<TimedEvent>) {
         let want = request.want;
-        let put = match &self.broken {
-            None => self.engine.put(request),
-            Some(what) => Err(Error::DeviceLost { what: what.clone() }),
-        };
-        match put {
+        match self.serving().and_then(|engine| engine.put(request)) {
             Ok(id) => {
                 self.clients.insert(id, Client { key, want, events });
             }
@@ -235,12 +245,18 @@ impl<B: Backend> Worker<B> {
     }
 
     fn deliver(&mut self, output: &Output) {
-        let Some(client) = self.clients.get(&output.id) else { return };
+        let Some(client) = self.clients.get(&output.id) else { return self.end_text(output) };
         let mut listening = true;
         if let Some(token) = output.token {
             listening &= client.events.unbounded_send(TimedEvent::now(Ok(Event::Token(token)))).is_ok();
         }
-        if let Some(finish) = output.finish {
+        if output.finish == Some(Finish::NoToken) {
+            let what = "none of the logits is above -infinity: the model's numbers overflowed".into();
+            let error = Error::Request { id: client.key, what };
+            let _ = client.events.unbounded_send(TimedEvent::now(Err(error)));
+            self.engine.take_kept(output.id);
+            self.clients.remove(&output.id);
+        } else if let Some(finish) = output.finish {
             if client.want != Want::default()
                 && let Some(kept) = self.engine.take_kept(output.id)
             {
@@ -261,21 +277,44 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// A failed step fails every running request: the first gets the error itself, the others its text.
-    fn fail_all(&mut self, error: Error) {
-        let text = error.to_string();
-        if matches!(error, Error::DeviceLost { .. } | Error::Internal { .. }) {
-            self.broken.get_or_insert(text.clone());
+    /// Counts the end of a call's text; replies behind the last one.
+    fn end_text(&mut self, output: &Output) {
+        let of = |call: &Call<B>| call.texts.ids().contains(&output.id);
+        let Some(at) = self.calls.iter().position(of).filter(|_| output.finish.is_some()) else { return };
+        self.calls[at].left -= 1;
+        if self.calls[at].left == 0 {
+            let Call { texts, reply, .. } = self.calls.swap_remove(at);
+            reply(&mut self.engine, Ok(texts));
         }
+    }
+
+    /// A failed step fails the requests that were in it, and a broken engine all: the first gets the error
+    /// itself, the others its text.
+    fn fail(&mut self, error: Error) {
+        let text = error.to_string();
         let lost = matches!(error, Error::DeviceLost { .. });
+        let broken = lost || matches!(error, Error::Internal { .. });
+        let mut failed = self.engine.take_failed();
+        if broken {
+            self.broken.get_or_insert(text.clone());
+            failed = self.clients.keys().copied().collect();
+            failed.extend(self.calls.iter().flat_map(|call| call.texts.ids()));
+        }
         let mut first = Some(error);
-        for (id, client) in std::mem::take(&mut self.clients) {
-            let error = first.take().unwrap_or_else(|| match lost {
-                true => Error::DeviceLost { what: text.clone() },
-                false => Error::internal(format!("a step failed that this request was in: {text}")),
-            });
-            let _ = client.events.unbounded_send(TimedEvent::now(Err(error)));
-            self.cancel(id);
+        let mut next = || match (first.take(), lost) {
+            (Some(error), _) => error,
+            (None, true) => Error::DeviceLost { what: text.clone() },
+            (None, false) => Error::internal(format!("a step failed that this request was in: {text}")),
+        };
+        for id in failed {
+            if let Some(client) = self.clients.remove(&id) {
+                let _ = client.events.unbounded_send(TimedEvent::now(Err(next())));
+                self.cancel(id);
+            } else if let Some(at) = self.calls.iter().position(|call| call.texts.ids().contains(&id)) {
+                let Call { texts, reply, .. } = self.calls.swap_remove(at);
+                texts.ids().iter().for_each(|id| self.cancel(*id));
+                reply(&mut self.engine, Err(next()));
+            }
         }
     }
 }

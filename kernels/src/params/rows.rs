@@ -93,16 +93,18 @@ impl Seen {
     }
 }
 
-/// `ids[t] = last[feeds[t]]`; a row beyond `last` leaves the id.
+/// `out[t] = last[feeds[t]]`; for a row beyond `last`, `ids[t]`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Feed {
+    /// `[count]` u32.
+    pub ids: u64,
     /// `[count]` u32.
     pub feeds: u64,
     /// `[rows]` u32.
     pub last: u64,
     /// `[count]` u32.
-    pub ids: u64,
+    pub out: u64,
     /// Ids.
     pub count: u32,
     /// Words of `last`.

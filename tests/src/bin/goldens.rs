@@ -16,7 +16,7 @@ use conformance::golden::{
 use conformance::trials;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::config::EngineConfig;
-use engraft_core::inject::InjectionPlan;
+use engraft_core::inject::{InjectionPlan, kernels};
 use engraft_core::mem::Float;
 use engraft_core::policy::Registry;
 use engraft_core::{Error, Result, numerics};
@@ -230,8 +230,13 @@ fn hold_to_plan<B: Backend>(
             return;
         }
     };
-    let found = match InjectionPlan::new(engine.backend().as_ref(), engine.model(), dtype, dtype) {
-        Ok(plan) => complaints(&plan, ran),
+    let (backend, model) = (engine.backend().as_ref(), engine.model());
+    let planned = InjectionPlan::new(backend, model, dtype, dtype);
+    let found = match planned.and_then(|plan| Ok((plan, kernels(backend, model, dtype, dtype)?))) {
+        Ok((plan, parts)) => {
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            complaints(&plan, &parts, ran)
+        }
         Err(e) => vec![format!("no plan: {e}")],
     };
     if !found.is_empty() {

@@ -63,8 +63,9 @@ pub fn since(before: &Launches, after: &Launches) -> Launches {
     after.iter().map(ran).filter(|(_, n)| *n > 0).collect()
 }
 
-/// What of a plan did not happen, and what happened without being planned.
-pub fn complaints(plan: &InjectionPlan, ran: &Launches) -> Vec<String> {
+/// What of a plan did not happen, and what happened without being planned: neither a slot's kernel nor one of
+/// `parts`, those of composed slots among them ([`engraft_core::inject::kernels`]).
+pub fn complaints(plan: &InjectionPlan, parts: &[String], ran: &Launches) -> Vec<String> {
     let mut complaints = Vec::new();
     for row in &plan.rows {
         let Some(kernel) = &row.kernel else { continue };
@@ -74,7 +75,8 @@ pub fn complaints(plan: &InjectionPlan, ran: &Launches) -> Vec<String> {
         }
     }
     for entry in ran.keys() {
-        let named = plan.rows.iter().filter_map(|r| r.kernel.as_ref()).any(|k| is_named(k, entry));
+        let slots = plan.rows.iter().filter_map(|row| row.kernel.as_ref());
+        let named = slots.chain(parts).any(|kernel| is_named(kernel, entry));
         if is_planned(plan, entry) && !named {
             complaints.push(format!("{entry} ran, which no slot of the plan names"));
         }
@@ -107,11 +109,15 @@ mod tests {
     #[test]
     fn a_plan_is_held_to_what_ran() {
         let plan = plan(&["gemm_*_bf16"]);
-        assert!(complaints(&plan, &ran(&["gemm_n8_bf16", "rows_gather_wide"])).is_empty());
-        let other = complaints(&plan, &ran(&["linear_strict_bf16"]));
+        assert!(complaints(&plan, &[], &ran(&["gemm_n8_bf16", "rows_gather_wide"])).is_empty());
+        let other = complaints(&plan, &[], &ran(&["linear_strict_bf16"]));
         assert_eq!(other.len(), 2, "{other:?}");
         assert!(other[0].contains("layer 1 up") && other[1].contains("linear_strict_bf16"), "{other:?}");
-        assert_eq!(complaints(&plan, &ran(&["gemm_n8_f16"])).len(), 2);
+        assert_eq!(complaints(&plan, &[], &ran(&["gemm_n8_f16"])).len(), 2);
+        // A composed slot has no kernel of its own; its parts' are named apart.
+        let with_part = ran(&["gemm_n8_bf16", "embed_rows_f16"]);
+        assert_eq!(complaints(&plan, &[], &with_part).len(), 1);
+        assert!(complaints(&plan, &["embed_rows_f16".into()], &with_part).is_empty());
     }
 
     #[test]
@@ -129,15 +135,18 @@ mod tests {
             "rope_heads_bf16",
         ] {
             plan.arch = "llama".into();
-            assert!(complaints(&plan, &ran(&usual)).is_empty());
+            assert!(complaints(&plan, &[], &ran(&usual)).is_empty());
             let ran = ran(&[&usual[..], &[other]].concat());
-            let found = complaints(&plan, &ran);
+            let found = complaints(&plan, &[], &ran);
             assert!(found.len() == 1 && found[0].contains(other), "{found:?}");
             let mut composed = plan.clone();
             composed.rows[1].composed = Some("asked for".into());
-            assert!(complaints(&composed, &ran).is_empty(), "{other}: a composed slot runs other kernels");
+            assert!(
+                complaints(&composed, &[], &ran).is_empty(),
+                "{other}: a composed slot runs other kernels"
+            );
             plan.arch = "qwen3".into();
-            assert!(complaints(&plan, &ran).is_empty(), "{other}: not a plain family");
+            assert!(complaints(&plan, &[], &ran).is_empty(), "{other}: not a plain family");
         }
     }
 

@@ -4,13 +4,16 @@ use crate::compare::Want;
 use crate::spec::sample::Case;
 use engraft_core::math::{FusedMadd, SeparateMadd, exp};
 use engraft_core::numerics::Madd;
-use engraft_core::sample::SampleRow;
 use engraft_core::sample::philox::random_bits;
+use engraft_core::sample::{NO_TOKEN, SampleRow};
 
-/// Index of the largest value, the first among equals.
+/// Index of the largest value, the first among equals; [`NO_TOKEN`] where none is above -infinity.
 pub fn first_largest(values: &[f32]) -> u32 {
     let best = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    values.iter().position(|v| *v == best).unwrap_or(0) as u32
+    match values.iter().position(|v| *v == best && *v > f32::NEG_INFINITY) {
+        Some(index) => index as u32,
+        None => NO_TOKEN,
+    }
 }
 
 /// Tokens of all rows, and the bits of tokens seen afterwards.
@@ -31,6 +34,7 @@ pub fn sample(case: &Case, madd: Madd) -> Vec<Want> {
             .row(r)
             .iter()
             .enumerate()
+            .map(|(t, l)| (t, if l.is_nan() { &f32::NEG_INFINITY } else { l }))
             .map(|(t, l)| match (is_seen(t), *l > 0.0) {
                 (false, _) => *l,
                 (true, true) => l * row.inv_penalty,
@@ -38,7 +42,7 @@ pub fn sample(case: &Case, madd: Madd) -> Vec<Want> {
             })
             .collect();
         let token = pick(&logits, &row, case.positions[r], madd);
-        if row.seen_slot >= 0 {
+        if row.seen_slot >= 0 && token != NO_TOKEN {
             seen[row.seen_slot as usize * words + token as usize / 32] |= 1 << (token % 32);
         }
         tokens.push(token);
@@ -55,7 +59,7 @@ fn pick(logits: &[f32], row: &SampleRow, position: u32, madd: Madd) -> u32 {
         Madd::Separate => exp::<SeparateMadd>,
     };
     let z: Vec<f32> = logits.iter().map(|l| (l * row.inv_temperature).min(f32::MAX)).collect();
-    let best = z[first_largest(&z) as usize];
+    let Some(best) = z.get(first_largest(&z) as usize).copied() else { return NO_TOKEN };
     let weigh = |z: f32| if z - best >= -21.0 { (exp(z - best) * (1u32 << 30) as f32) as u64 } else { 0 };
     let mut ranked: Vec<(usize, u64)> = z.iter().map(|z| weigh(*z)).enumerate().collect();
     // A stable sort keeps the lower index first among equals; + 0.0 makes -0 equal to +0.

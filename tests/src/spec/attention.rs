@@ -16,7 +16,7 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Mem, Stream};
-use engraft_core::mem::{Float, KvLayout, SKIP, Slab, StepBuffers, StepShape, Table};
+use engraft_core::mem::{Buf, Float, KvLayout, SKIP, Slab, StepShape, StepView, StepWords, Table};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, AttentionOp, AttentionOpKind, Op, OpKind, Sequences};
 use engraft_core::params::{Heads, Scores};
@@ -204,9 +204,9 @@ impl Case {
     }
 
     /// The step's buffer on the device.
-    fn step<B: Backend>(&self, dev: &mut Device<B>, shape: StepShape) -> Result<StepBuffers<Mem<B>>> {
-        let mut step = StepBuffers::new(dev.words(shape.words())?);
-        let mut fill = step.begin(shape)?;
+    fn step<B: Backend>(&self, dev: &mut Device<B>, shape: StepShape) -> Result<Buf<Mem<B>, u32>> {
+        let mut step = StepWords::default();
+        let mut fill = step.begin(shape);
         let mut end = 0;
         for (s, seq) in self.seqs.iter().enumerate() {
             for i in 0..seq.queries {
@@ -215,9 +215,8 @@ impl Case {
             end += seq.queries;
             fill.seq(s, end, s as u32, seq.len as u32);
         }
-        let (words, to) = step.upload_parts();
-        dev.stream.upload(words, to)?;
-        Ok(step)
+        fill.pad_behind(self.seqs.len() - 1);
+        dev.buffer(step.words())
     }
 
     /// One column block of all sequences as a matrix; padding rows hold zeros.
@@ -327,7 +326,7 @@ impl OpSpec for Attend {
                 kv: slab.view(),
                 heads: case.heads,
                 scores: &case.scores,
-                seqs: Sequences::from(step.view()?),
+                seqs: Sequences::from(StepView::new(step.view(), shape)?),
                 table: Table { pages: table.view(), stride },
                 out: out.view_mut()?,
             })

@@ -12,8 +12,8 @@ use crate::oracle::rope as oracle;
 use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Stream};
-use engraft_core::mem::{Buf, Float, StepBuffers, StepShape};
+use engraft_core::backend::Backend;
+use engraft_core::mem::{Buf, Float, StepShape, StepView, StepWords};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, Op, OpKind, RopeOp, RopeOpKind, RopeView};
 use engraft_core::params::{Heads, RopeStyle};
@@ -167,13 +167,12 @@ impl OpSpec for QkvRopeAppend {
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &QkvCase) -> Result<Vec<Output>> {
         let tokens = case.qkv.rows;
         let shape = StepShape { tokens, seqs: 1, max_query: tokens, max_keys: tokens, ..Default::default() };
-        let mut step = StepBuffers::new(dev.words(shape.words())?);
-        let mut fill = step.begin(shape)?;
+        let mut step = StepWords::default();
+        let mut fill = step.begin(shape);
         for t in 0..tokens {
             fill.token(t, 0, case.positions[t], case.slots[t], 0);
         }
-        let (words, to) = step.upload_parts();
-        dev.stream.upload(words, to)?;
+        let step = dev.buffer(step.words())?;
         let [q_norm, k_norm] =
             [&case.q_norm, &case.k_norm].map(|set| set.as_ref().map(|set| set.operands(dev)));
         let (q_norm, k_norm) = (q_norm.transpose()?, k_norm.transpose()?);
@@ -181,7 +180,7 @@ impl OpSpec for QkvRopeAppend {
         let mut slab = case.slab.place(dev)?;
         let mut qkv = dev.grid(&case.qkv)?;
         dev.launch(|to| {
-            let step = step.view()?;
+            let step = StepView::new(step.view(), shape)?;
             to.run(ops::QkvRopeAppend {
                 qkv: qkv.view_mut()?,
                 heads: case.heads,

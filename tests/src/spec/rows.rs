@@ -176,10 +176,10 @@ impl OpSpec for FeedTokens {
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &FeedCase) -> Result<Vec<Output>> {
         let (feeds, last) = (dev.buffer(&case.feeds)?, dev.buffer(&case.last)?);
-        let mut ids = dev.buffer(&case.ids)?;
-        let (from, rows) = (last.view(), feeds.view());
-        dev.launch(|to| to.run(ops::FeedTokens { feeds: rows, last: from, ids: ids.view_mut() }))?;
-        Ok(vec![dev.read_words(&ids, "ids")?])
+        let (ids, mut out) = (dev.buffer(&case.ids)?, dev.words(case.ids.len())?);
+        let (ids, feeds, last) = (ids.view(), feeds.view(), last.view());
+        dev.launch(|to| to.run(ops::FeedTokens { ids, feeds, last, out: out.view_mut() }))?;
+        Ok(vec![dev.read_words(&out, "ids")?])
     }
     fn oracle(&self, case: &FeedCase, _: Madd) -> Vec<Want> {
         let fed = |(row, id): (&u32, &u32)| case.last.get(*row as usize).copied().unwrap_or(*id);
@@ -240,7 +240,7 @@ fn feeds_half(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Rows(RowsOp::FeedTokens(op)) = op else { return s.run(op) };
     let half = op.feeds.len() / 2;
     let (feeds, ids) = (op.feeds.slice(0..half)?, op.ids.slice(0..half)?);
-    s.run(ops::FeedTokens { feeds, ids, last: op.last })
+    s.run(ops::FeedTokens { feeds, ids, out: op.out.slice(0..half)?, last: op.last })
 }
 
 /// What is read by number may have any size.

@@ -92,8 +92,18 @@ impl OpSpec for Sample {
             _ => *s as u32,
         });
         let slots_of = slots_of.collect();
+        let mut logits = logits(dice, rows, vocab, Float::F32);
+        // Models that overflowed: rows of which nothing, or not everything, can be sampled.
+        for row in logits.values.chunks_mut(vocab) {
+            let nothing = if dice.once_in(2) { f32::NAN } else { f32::NEG_INFINITY };
+            match dice.below(10) {
+                0 => row.fill(nothing),
+                1 => row.iter_mut().step_by(2).for_each(|logit| *logit = nothing),
+                _ => {}
+            }
+        }
         Case {
-            logits: logits(dice, rows, vocab, Float::F32),
+            logits,
             table,
             slots: slots_of,
             positions: (0..rows).map(|_| dice.below(5000) as u32).collect(),

@@ -46,6 +46,7 @@ fn an_engine_serves_on_after_an_op_of_the_embedding_failed() {
     let id = engine.put(Request { prompt: vec![1, 2], max_new_tokens: 3, ..Request::default() }).unwrap();
     let failed = engine.step(&mut Vec::new()).unwrap_err();
     assert!(failed.to_string().contains("a planted failure"), "{failed}");
-    assert!(engine.cancel(id).unwrap());
+    assert_eq!(engine.take_failed(), [id], "the step ends whom it was launched for");
+    assert!(!engine.cancel(id).unwrap() && engine.is_idle());
     assert_eq!(tokens(&mut engine), want);
 }

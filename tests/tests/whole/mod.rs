@@ -90,6 +90,8 @@ pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) 
         ("chunks of 3", EngineConfig { max_step_tokens: 3, max_seqs: 1, ..usual.clone() }),
         ("ragged chunks", EngineConfig { max_step_tokens: 7, max_seqs: 3, ..usual.clone() }),
         ("pages of 1", EngineConfig { page_size: 1, page_seed: Some(11), ..usual.clone() }),
+        ("one step ahead", EngineConfig { steps_ahead: Some(1), ..usual.clone() }),
+        ("no step ahead", EngineConfig { steps_ahead: Some(0), ..usual.clone() }),
         ("pages of 64", EngineConfig { page_size: 64, page_seed: Some(5), ..usual.clone() }),
     ] {
         same(&format!("{case} {dtype}: {name}"), &run(gpu, case, other, greedy, true), &want, true);
@@ -105,8 +107,11 @@ pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) 
     };
     for sampling in [greedy, sampled] {
         let tokens = run(gpu, case, usual.clone(), sampling, false);
-        let plain = EngineConfig { graphs: false, ..usual.clone() };
+        let plain = EngineConfig { graphs: false, steps_ahead: Some(0), ..usual.clone() };
         same(&format!("{case} {dtype}: replayed"), &tokens, &run(gpu, case, plain, sampling, false), false);
+        let waits = EngineConfig { steps_ahead: Some(0), ..usual.clone() };
+        let waits = run(gpu, case, waits, sampling, false);
+        same(&format!("{case} {dtype}: replayed, no step ahead"), &tokens, &waits, false);
         if gpu.numerics().mode == Mode::Reference {
             let cpu = run(cpu, case, usual.clone(), sampling, false);
             same(&format!("{case} {dtype}: tokens as the CPU samples them"), &tokens, &cpu, false);

@@ -11,8 +11,8 @@ use engraft_kernels::params::flash::{Flash, SPAN};
 use engraft_kernels::params::gemm::{Gemm, Then, XMap, supports};
 use engraft_kernels::params::kv::{KvView, PageTable, RotateAppend};
 use engraft_kernels::params::{
-    Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Gather, rows::Scatter,
-    sample::Sample,
+    Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Feed, rows::Gather,
+    rows::Scatter, sample::Sample,
 };
 
 /// The sizes of a LLaMA.
@@ -225,10 +225,17 @@ impl Builder<'_> {
             let p = Scatter { pairs, dst, count, len: count };
             self.add("scatter", 1, p.launch(), &p);
         }
+        let ids: Vec<u32> = (0..tokens).map(|i| (i * 7919 % vocab) as u32).collect();
+        // What decoding sequences sampled in the step before.
+        let feeds: Vec<u32> = (0..tokens as u32).collect();
+        let (uploaded, last, out) =
+            (self.arena.words(&ids)?, self.arena.words(&ids)?, self.arena.words(&ids)?);
+        let count = tokens as u32;
+        let p = Feed { ids: uploaded, feeds: self.arena.words(&feeds)?, last, out, count, rows: count };
+        self.add("feed", 1, p.launch(), &p);
         // The table stays as it is stored, whatever the matrices become.
         let row_bytes = hidden * 2;
         let table = self.arena.pages((vocab * row_bytes) as u64, (tokens * row_bytes) as u64)?;
-        let ids: Vec<u32> = (0..tokens).map(|i| (i * 7919 % vocab) as u32).collect();
         let table = WeightView {
             ptr: table,
             row_bytes: row_bytes as u64,
@@ -237,8 +244,7 @@ impl Builder<'_> {
             group: 0,
             reserved: 0,
         };
-        let ids = self.arena.words(&ids)?;
-        let p = Embed { ids, table, out: view(residual, tokens, hidden), elem: ELEM, add: 0 };
+        let p = Embed { ids: out, table, out: view(residual, tokens, hidden), elem: ELEM, add: 0 };
         self.add("embed", 1, p.launch(Format::Bf16), &p);
         Ok(())
     }

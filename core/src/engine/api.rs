@@ -1,0 +1,163 @@
+//! The engine: what users of it call, and how it is made.
+
+use super::coordinator::{Coordinator, Planned};
+use super::kept::Kept;
+use super::order::StepResult;
+use super::request::{Output, Request};
+use super::runner::{Launched, Runner};
+use super::sizes::sizes;
+use crate::Result;
+use crate::backend::{Backend, Mem};
+use crate::config::EngineConfig;
+use crate::inject::kernels;
+use crate::kv::PagedKv;
+use crate::model::Model;
+use crate::profile::Profile;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// A model that runs on a backend.
+pub struct Engine<B: Backend> {
+    pub(super) runner: Runner<B>,
+    pub(super) coordinator: Coordinator,
+    /// Launched and not yet collected, the oldest first.
+    pub(super) in_flight: VecDeque<(Planned, Launched<B>)>,
+    /// How many may be launched before the oldest is collected.
+    pub(super) ahead: usize,
+    pub(super) result: StepResult,
+    /// What calls that ran steps of their own saw of other requests.
+    pub(super) backlog: Vec<Output>,
+    pub(super) failed: Vec<u64>,
+}
+
+impl<B: Backend> Engine<B> {
+    /// An engine for `model`; sizes are checked, then everything a step needs is allocated.
+    ///
+    /// # Errors
+    /// `Config` for impossible sizes or an element type that the backend lacks, `OutOfMemory` from
+    /// allocations.
+    pub fn new(backend: Arc<B>, model: Model<B::Device>, config: EngineConfig) -> Result<Self> {
+        config.possible(backend.name(), &backend.caps().dtypes)?;
+        let positions = model.ropes.iter().map(|r| r.reach()).min();
+        let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
+        backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
+        let ahead = config.steps_ahead.unwrap_or(usize::from(backend.caps().asynchronous));
+        let runner = Runner::new(backend, model, &config, &sizes(&config, ahead))?;
+        let (spec, shifts) = (runner.model.spec.clone(), runner.model.rope_shifts());
+        let capture = captures(&runner, &config);
+        Ok(Self {
+            coordinator: Coordinator::new(spec, shifts, config, capture),
+            runner,
+            in_flight: VecDeque::with_capacity(ahead + 1),
+            ahead,
+            result: StepResult::default(),
+            backlog: Vec::new(),
+            failed: Vec::new(),
+        })
+    }
+
+    /// Queues a request and returns its number.
+    ///
+    /// # Errors
+    /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary;
+    /// `Config` for sampling parameters out of range; `KvFull` when the pool could never hold it;
+    /// `Architecture` for encoders.
+    pub fn put(&mut self, request: Request) -> Result<u64> {
+        self.coordinator.put(request)
+    }
+
+    /// Ends a request wherever it stands; whether it was there. Its pages are free once no launched step
+    /// names them.
+    pub fn cancel(&mut self, id: u64) -> Result<bool> {
+        self.backlog.retain(|output| output.id != id);
+        self.coordinator.cancel(id)
+    }
+
+    /// Whether nothing runs, nothing waits, and nothing is left to be reported.
+    pub fn is_idle(&self) -> bool {
+        self.coordinator.scheduler.is_idle() && self.in_flight.is_empty() && self.backlog.is_empty()
+    }
+
+    /// KV pages without an owner, of all.
+    pub fn free_pages(&self) -> (usize, usize) {
+        (self.coordinator.pool.free(), self.coordinator.pool.total())
+    }
+
+    /// Keys and values of all layers, for whoever measures what a step reads.
+    pub fn kv(&self) -> &PagedKv<Mem<B>> {
+        &self.runner.state.kv
+    }
+
+    /// What a finished request asked to keep.
+    pub fn take_kept(&mut self, id: u64) -> Option<Kept> {
+        self.coordinator.finished.remove(&id)
+    }
+
+    /// The requests that failed steps have ended since this was last asked.
+    pub fn take_failed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.failed)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<B::Device> {
+        &self.runner.model
+    }
+
+    /// The checked configuration.
+    pub fn config(&self) -> &EngineConfig {
+        &self.coordinator.config
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &Arc<B> {
+        &self.runner.backend
+    }
+
+    /// Steps that are launched before the one before is collected: 0 or 1.
+    pub fn steps_ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// Sizes of the decode buckets captured so far.
+    pub fn captured_graphs(&self) -> Vec<usize> {
+        self.runner.captured_graphs()
+    }
+
+    /// Sizes of the decode buckets whose capture failed, and why: their steps run op by op.
+    pub fn refused_graphs(&self) -> Vec<(usize, &str)> {
+        self.runner.refused_graphs()
+    }
+
+    /// Measures ops from the next step on (steps then run eagerly), or stops.
+    pub fn set_profiling(&mut self, on: bool) {
+        self.coordinator.capture = !on && captures(&self.runner, &self.coordinator.config);
+        self.runner.set_profiling(on);
+    }
+
+    /// The spans measured since profiling began or since the last call.
+    pub fn take_profile(&mut self) -> Option<Profile> {
+        self.runner.profile().map(std::mem::take)
+    }
+
+    /// Milliseconds of every profiled step so far, in order (DeepSpeed's `model_times`).
+    pub fn model_times(&self) -> Vec<f64> {
+        self.runner.steps_ms().to_vec()
+    }
+
+    /// Runs steps until nothing is left, and returns every sampled token in order, by request.
+    pub fn run(&mut self) -> Result<BTreeMap<u64, Vec<u32>>> {
+        let (mut out, mut sampled) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
+        while !self.is_idle() {
+            self.step(&mut out)?;
+            for o in &out {
+                sampled.entry(o.id).or_default().extend(o.token);
+            }
+        }
+        Ok(sampled)
+    }
+}
+
+/// Whether decode steps are captured.
+fn captures<B: Backend>(runner: &Runner<B>, config: &EngineConfig) -> bool {
+    config.graphs && runner.backend.caps().graphs && runner.model.is_capturable()
+}

@@ -1,0 +1,100 @@
+//! What whole texts are asked for, and what an encoder says of one.
+
+use crate::{Error, Result};
+
+/// One text of an encoder batch.
+///
+/// ```
+/// use engraft_core::engine::EncoderInput;
+///
+/// let plain = EncoderInput::from(vec![101, 2054, 102]);
+/// assert!(plain.token_type_ids.is_empty(), "all of type 0");
+/// let typed = EncoderInput { ids: vec![101, 2054, 102, 1996, 102], token_type_ids: vec![0, 0, 0, 1, 1] };
+/// assert_eq!(typed.ids.len(), typed.token_type_ids.len());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EncoderInput {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Token types; empty counts as all 0.
+    pub token_type_ids: Vec<u32>,
+}
+
+impl From<Vec<u32>> for EncoderInput {
+    /// A text without token types.
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, token_type_ids: Vec::new() }
+    }
+}
+
+/// What an encoder says of one text; absent parts are empty.
+///
+/// The library's `EngineHandle::encode` gives it.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Encoded {
+    /// Hidden states `[tokens, hidden]` of every layer, if asked for; else of the last only.
+    pub hidden: Vec<Vec<f32>>,
+    /// Token logits `[tokens, vocab]` in an engine with [`EngineConfig::all_logits`], or label logits
+    /// `[labels]`.
+    pub logits: Vec<f32>,
+    /// Pooled row, after its projection where there is one.
+    pub pooled: Vec<f32>,
+}
+
+/// Which of several things are wanted.
+///
+/// ```
+/// use engraft_core::engine::Pick;
+///
+/// let some = [Pick::Last, Pick::Some(vec![0, 3]), Pick::All];
+/// assert!(some.iter().all(|pick| *pick != Pick::default()), "none is the default");
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pick {
+    /// None.
+    #[default]
+    None,
+    /// The last one.
+    Last,
+    /// These; numbers beyond the end are an error.
+    Some(Vec<usize>),
+    /// All.
+    All,
+}
+
+/// What [`Engine::forward`] returns of every sequence.
+///
+/// ```
+/// use engraft_core::engine::{ForwardWant, Pick};
+///
+/// // The last layer's hidden states, and the logits of the last token.
+/// let want = ForwardWant { hidden: Pick::Last, logits: Pick::Last };
+/// assert_ne!(want, ForwardWant::default());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForwardWant {
+    /// Layers whose hidden states are kept; 0 is what enters the first block.
+    pub hidden: Pick,
+    /// Tokens whose logits are kept.
+    pub logits: Pick,
+}
+
+impl Pick {
+    /// Numbers below `count` that are picked.
+    pub(super) fn among(&self, count: usize, id: usize, what: &str) -> Result<Vec<usize>> {
+        Ok(match self {
+            Pick::None => Vec::new(),
+            Pick::Last => vec![count.saturating_sub(1)],
+            Pick::All => (0..count).collect(),
+            Pick::Some(list) => {
+                if let Some(bad) = list.iter().find(|n| **n >= count) {
+                    let what = format!("{what} {bad} asked for; there are {count}");
+                    return Err(Error::Request { id: id as u64, what });
+                }
+                list.clone()
+            }
+        })
+    }
+}

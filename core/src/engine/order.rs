@@ -1,0 +1,82 @@
+//! What a coordinator orders of the runner of every rank, and what comes back: plain data, which another
+//! thread or process could be sent.
+
+use super::request::Layers;
+use crate::Error;
+use crate::mem::StepWords;
+use crate::sample::SampleRow;
+use std::ops::Range;
+
+/// One step: what changes on the device before it, its words, and what to bring back.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StepOrder {
+    /// From 1, in order and without a gap.
+    pub number: u64,
+    /// Shape and words of the step's buffer.
+    pub words: StepWords,
+    /// Whether the shape is that of a bucket: a decode step that is captured once and replayed.
+    pub captured: bool,
+    /// Rows of the sampling table to write first.
+    pub admitted: Vec<Admitted>,
+    /// Token ids that [`Admitted::seen`] refers to.
+    pub seen: Vec<u32>,
+    /// Rows of pixels `[tokens, values of a patch]`, of models that read images.
+    pub pixels: Vec<f32>,
+    /// What to bring back.
+    pub want: StepWant,
+}
+
+/// A sequence that a step admits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admitted {
+    /// Its row of the sampling table.
+    pub row: u32,
+    /// How it samples.
+    pub sampling: SampleRow,
+    /// For a repetition penalty: which ids of [`StepOrder::seen`] its text has so far.
+    pub seen: Option<Range<usize>>,
+}
+
+/// What a step brings back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepWant {
+    /// The token that every row sampled.
+    pub tokens: bool,
+    /// Logits of all rows.
+    pub logits: bool,
+    /// Pooled rows.
+    pub pooled: bool,
+    /// Hidden states of all tokens.
+    pub hidden: Layers,
+}
+
+/// What a step brought back; absent parts are empty.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StepResult {
+    /// `[rows]`.
+    pub tokens: Vec<u32>,
+    /// `[rows, columns]`.
+    pub logits: Vec<f32>,
+    /// `[rows, columns]`.
+    pub pooled: Vec<f32>,
+    /// `[tokens, columns]` of every layer that was asked for.
+    pub hidden: Vec<Vec<f32>>,
+}
+
+impl StepOrder {
+    /// Takes an order back to be filled again: its memory stays.
+    pub(super) fn clear(&mut self) {
+        let Self { number, words: _, captured, admitted, seen, pixels, want } = self;
+        (*number, *captured, *want) = (0, false, StepWant::default());
+        admitted.clear();
+        seen.clear();
+        pixels.clear();
+    }
+}
+
+/// An internal error for state that must be there.
+pub(super) fn lost(what: &str) -> Error {
+    Error::internal(format!("{what} is missing"))
+}

@@ -1,0 +1,272 @@
+//! Carries out step orders on a backend: owns the stream, the group's communicator, the model, the device's
+//! memory and the captured steps. It decides nothing: what runs is in the order.
+
+use super::executor::{StreamExecutor, Tap};
+use super::order::{Admitted, StepOrder, StepResult, lost};
+use super::request::Layers;
+use super::sizes::fits;
+use crate::Result;
+use crate::backend::{AttnPlan, Backend, Mem, Stream};
+use crate::config::EngineConfig;
+use crate::graph::GraphSet;
+use crate::mem::{Buf, Float, Mat, MatRef, StepView};
+use crate::model::{Exec, Model, Sizes, State};
+use crate::ops::{Checked, Convert, MarkSeen, Run};
+use crate::profile::{Probe, Profile};
+use std::sync::Arc;
+
+/// A model on a backend.
+pub struct Runner<B: Backend> {
+    pub(super) backend: Arc<B>,
+    pub(super) model: Model<B::Device>,
+    pub(super) stream: B::Stream,
+    pub(super) state: State<Mem<B>>,
+    comm: B::Comm,
+    eager: Eager<B>,
+    graphs: GraphSet<B>,
+    profile: Option<Profile>,
+}
+
+/// Buffers of steps that run op by op.
+struct Eager<B: Backend> {
+    step: Buf<Mem<B>, u32>,
+    plan: AttnPlan<B>,
+    /// f32 copies of hidden states and pooled rows; made when first asked for.
+    wide: Option<Mat<Mem<B>>>,
+    tokens: usize,
+}
+
+/// A read in flight: so many elements.
+type Read<B> = (usize, <<B as Backend>::Stream as Stream<B>>::Ticket);
+
+/// A step in flight.
+pub struct Launched<B: Backend> {
+    tokens: Option<Read<B>>,
+    logits: Option<Read<B>>,
+    pooled: Option<Read<B>>,
+    hidden: Vec<Read<B>>,
+    /// Whether its bucket could not be captured, so that it ran op by op.
+    pub refused: bool,
+}
+
+impl<B: Backend> Runner<B> {
+    /// Allocates everything that steps need.
+    ///
+    /// # Errors
+    /// `OutOfMemory` and `Unsupported` from allocations.
+    pub(super) fn new(
+        backend: Arc<B>,
+        model: Model<B::Device>,
+        config: &EngineConfig,
+        sizes: &Sizes,
+    ) -> Result<Self> {
+        let stream = backend.stream()?;
+        let comm = backend.solo()?;
+        // Slabs first: what is too large for memory is refused by the backend before the host lists its
+        // pages.
+        let fits = |bytes| fits(backend.as_ref(), bytes);
+        let state = State::new::<B::Device>(&model.spec, sizes, &|bytes| backend.alloc(bytes), &fits)?;
+        let words = sizes.step.words().max(1);
+        let eager = Eager {
+            step: Buf::new(backend.alloc(words * 4)?, words)?,
+            plan: backend.attention_plan(sizes.step)?,
+            wide: None,
+            tokens: sizes.step.tokens,
+        };
+        let graphs = GraphSet::new(config.max_seqs);
+        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None })
+    }
+
+    /// Launches a step, and the reads of what it brings back.
+    ///
+    /// # Errors
+    /// What its ops raise. The step has done nothing that a later one could see but to its own sequences.
+    pub fn launch(&mut self, order: &StepOrder) -> Result<Launched<B>> {
+        for admitted in &order.admitted {
+            let seen = admitted.seen.clone().and_then(|range| order.seen.get(range));
+            self.admit(admitted, seen)?;
+        }
+        self.upload_pixels(&order.pixels)?;
+        let mut launched =
+            Launched { tokens: None, logits: None, pooled: None, hidden: Vec::new(), refused: false };
+        match order.captured {
+            true => launched.refused = !self.run_bucket(order)?,
+            false => launched.hidden = self.run_eager(order)?,
+        }
+        self.read(order, &mut launched)?;
+        self.stream.submit()?;
+        Ok(launched)
+    }
+
+    /// Waits for a step and takes what it brought back; waiting is awaited (the browser cannot block).
+    ///
+    /// # Errors
+    /// What the device raises.
+    pub async fn collect(&mut self, launched: Launched<B>, result: &mut StepResult) -> Result<()> {
+        let Launched { tokens, logits, pooled, hidden, refused: _ } = launched;
+        let StepResult { tokens: to_tokens, logits: to_logits, pooled: to_pooled, hidden: to_hidden } =
+            result;
+        to_tokens.clear();
+        if let Some((count, ticket)) = tokens {
+            to_tokens.resize(count, 0);
+            self.stream.collect(ticket, to_tokens).await?;
+        }
+        for (read, to) in [(logits, to_logits), (pooled, to_pooled)] {
+            to.clear();
+            if let Some((count, ticket)) = read {
+                to.resize(count, 0.0);
+                self.stream.collect(ticket, to).await?;
+            }
+        }
+        to_hidden.clear();
+        for (count, ticket) in hidden {
+            let mut values = vec![0.0; count];
+            self.stream.collect(ticket, &mut values).await?;
+            to_hidden.push(values);
+        }
+        Ok(())
+    }
+
+    /// Writes a row of the sampling table, and the tokens that its text has so far.
+    pub(super) fn admit(&mut self, admitted: &Admitted, seen: Option<&[u32]>) -> Result<()> {
+        let (row, Self { stream, state, .. }) = (admitted.row as usize, self);
+        stream.upload(&[admitted.sampling], state.sample_table.view_mut().slice(row..row + 1)?)?;
+        if let Some(tokens) = seen {
+            stream.upload(tokens, state.prompt.view_mut())?;
+            let ids = state.prompt.view().slice(0..tokens.len())?;
+            let (words, seen) = (state.seen_words, state.seen.view_mut());
+            stream.run(Checked::new(MarkSeen { ids, slot: row, words, seen })?)?;
+        }
+        Ok(())
+    }
+
+    /// Puts rows of pixels where the embedding reads them.
+    fn upload_pixels(&mut self, rows: &[f32]) -> Result<()> {
+        let Self { state, stream, .. } = self;
+        let (Some(pixels), Some(to)) = (&mut state.scratch.pixels, &mut state.scratch.image_patches) else {
+            return Ok(());
+        };
+        let count = rows.len() / pixels.cols();
+        stream.upload(rows, pixels.view_mut(count)?.into_f32()?)?;
+        stream.run(Checked::new(Convert { x: pixels.view(count)?, out: to.view_mut(count)? })?)
+    }
+
+    /// Runs a step by its bucket; false where that could not be captured, so that it ran op by op.
+    fn run_bucket(&mut self, order: &StepOrder) -> Result<bool> {
+        let Self { graphs, backend, state, stream, comm, model, .. } = self;
+        let bucket = graphs.bucket(backend, order.words.shape())?;
+        stream.upload(order.words.words(), bucket.step.view_mut())?;
+        stream.plan_attention(bucket.shape, &mut bucket.plan)?;
+        if bucket.graph.is_none() && bucket.refused.is_none() {
+            let (view, plan) = (StepView::new(bucket.step.view(), bucket.shape)?, &bucket.plan);
+            let captured = stream.capture(|stream| {
+                let mut live = StreamExecutor::<B>::new(stream, comm);
+                model.step(&mut Exec::new(&mut live), state, view, plan)
+            });
+            bucket.keep(captured)?;
+        }
+        // SAFETY: the runner owns everything the bucket was captured with; see the head of `graph`.
+        let replayed = unsafe { bucket.replay(stream)? };
+        let view = StepView::new(bucket.step.view(), bucket.shape)?;
+        let mut live = StreamExecutor::<B>::new(stream, comm);
+        let mut x = Exec::new(&mut live);
+        if !replayed {
+            model.step(&mut x, state, view, &bucket.plan)?;
+        }
+        model.sample(&mut x, state, view)?;
+        Ok(replayed)
+    }
+
+    /// Runs a step op by op; reads of the hidden states that are asked for.
+    fn run_eager(&mut self, order: &StepOrder) -> Result<Vec<Read<B>>> {
+        let (want, last) = (order.want.hidden, self.model.blocks.len());
+        if want != Layers::None || order.want.pooled {
+            self.make_wide()?;
+        }
+        let mut probe = self.profile.as_ref().map(|_| Probe::default());
+        let Self { state, eager, stream, comm, model, .. } = self;
+        let (Eager { step, plan, wide, .. }, shape) = (eager, order.words.shape());
+        stream.upload(order.words.words(), step.view_mut())?;
+        stream.plan_attention(shape, plan)?;
+        let mut reads = Vec::new();
+        let mut tap = |stream: &mut B::Stream, layer: usize, rows: MatRef<'_, Mem<B>>| {
+            if want.place(layer, last).is_some() {
+                let wide = wide.as_mut().ok_or_else(|| lost("the buffer for hidden states"))?;
+                reads.push(read_f32::<B>(stream, wide, rows)?);
+            }
+            Ok(())
+        };
+        let tap: Option<Tap<'_, B>> = if want == Layers::None { None } else { Some(&mut tap) };
+        let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap };
+        let (mut x, view) = (Exec::new(&mut live), StepView::new(step.view(), shape)?);
+        model.step(&mut x, state, view, plan)?;
+        model.sample(&mut x, state, view)?;
+        if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
+            self.stream.sync()?;
+            profile.append(probe.resolve::<B>(&mut self.stream)?);
+        }
+        Ok(reads)
+    }
+
+    /// Starts the reads of what a step brings back behind its ops.
+    fn read(&mut self, order: &StepOrder, launched: &mut Launched<B>) -> Result<()> {
+        let (rows, want) = (order.words.shape().rows, order.want);
+        let Self { state, stream, eager, .. } = self;
+        if want.tokens {
+            launched.tokens = Some((rows, stream.download(state.tokens.view().slice(0..rows)?)?));
+        }
+        if let (true, Some(logits)) = (want.logits, &state.scratch.logits) {
+            let ticket = stream.download(logits.view(rows)?.as_f32()?)?;
+            launched.logits = Some((rows * logits.cols(), ticket));
+        }
+        if let (true, Some(pooled), Some(wide)) = (want.pooled, &state.scratch.pooled, &mut eager.wide) {
+            launched.pooled = Some(read_f32::<B>(stream, wide, pooled.view(rows)?)?);
+        }
+        Ok(())
+    }
+
+    /// The buffer that hidden states are read through, as f32.
+    fn make_wide(&mut self) -> Result<()> {
+        if self.eager.wide.is_none() {
+            let (rows, spec) = (self.eager.tokens, &self.model.spec);
+            let cols = spec.hidden.max(spec.out_width()).max(spec.pooled_cols());
+            let mem = self.backend.alloc(rows * cols * 4)?;
+            self.eager.wide = Some(Mat::new(mem, rows, cols, Float::F32)?);
+        }
+        Ok(())
+    }
+
+    /// Sizes of the decode buckets captured so far.
+    pub fn captured_graphs(&self) -> Vec<usize> {
+        self.graphs.captured()
+    }
+
+    /// Sizes of the decode buckets whose capture failed, and why.
+    pub fn refused_graphs(&self) -> Vec<(usize, &str)> {
+        self.graphs.refused()
+    }
+
+    pub(super) fn set_profiling(&mut self, on: bool) {
+        self.profile = on.then(Profile::default);
+    }
+
+    pub(super) fn profile(&mut self) -> Option<&mut Profile> {
+        self.profile.as_mut()
+    }
+
+    pub(super) fn steps_ms(&self) -> &[f64] {
+        self.profile.as_ref().map_or(&[], Profile::steps_ms)
+    }
+}
+
+/// Starts reading a matrix as f32 through `wide`: both happen in the stream's order, so `wide` may be used
+/// again at once.
+pub(super) fn read_f32<B: Backend>(
+    stream: &mut B::Stream,
+    wide: &mut Mat<Mem<B>>,
+    from: MatRef<'_, Mem<B>>,
+) -> Result<Read<B>> {
+    let (rows, cols) = (from.rows(), from.cols());
+    stream.run(Checked::new(Convert { x: from, out: wide.shaped_mut(rows, cols)? })?)?;
+    Ok((rows * cols, stream.download(wide.shaped(rows, cols)?.as_f32()?)?))
+}

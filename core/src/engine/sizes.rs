@@ -1,0 +1,49 @@
+//! Sizes of what an engine allocates before its first step.
+
+use crate::backend::Backend;
+use crate::config::EngineConfig;
+use crate::mem::StepShape;
+use crate::model::Sizes;
+use crate::{Error, Result};
+
+/// Of an engine's device memory.
+pub(super) fn sizes(config: &EngineConfig, ahead: usize) -> Sizes {
+    Sizes {
+        step: largest_step(config),
+        seqs: config.max_seqs,
+        context: config.max_context,
+        pages: config.pool_pages(),
+        page_size: config.page_size,
+        dtype: config.dtype,
+        kv_dtype: config.kv_dtype,
+        feeds: ahead > 0,
+    }
+}
+
+/// What no step goes beyond.
+pub(super) fn largest_step(config: &EngineConfig) -> StepShape {
+    StepShape {
+        tokens: config.max_step_tokens,
+        seqs: config.max_seqs,
+        rows: config.step_rows(),
+        table_edits: config.max_seqs * config.pages_per_seq(),
+        max_query: config.max_step_tokens,
+        max_keys: config.max_context,
+    }
+}
+
+/// Refuses slabs that the backend's kernels cannot see as a whole, before any is made.
+pub(super) fn fits<B: Backend>(backend: &B, bytes: u64) -> Result<()> {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    match backend.caps().slab_bytes {
+        Some(most) if bytes > most => Err(Error::Unsupported {
+            op: format!("{} MiB of keys or values in a layer", mib(bytes)),
+            backend: backend.name().to_string(),
+            reason: format!(
+                "the device lets a kernel see {} MiB at once: fewer sequences, a shorter context, or kv_pages",
+                most >> 20
+            ),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,183 @@
+//! Texts of one call as requests: checked, queued, taken when they have ended.
+
+use super::api::Engine;
+use super::coordinator::{Coordinator, Live};
+use super::input::{EncoderInput, ForwardWant, Pick};
+use super::kept::Kept;
+use super::order::lost;
+use super::request::{Layers, Want};
+use crate::backend::Backend;
+use crate::policy::{Family, HeadSpec, PoolSource};
+use crate::{Error, Result};
+use std::ops::Range;
+
+/// The texts of one call, each a request of its own that rides in ordinary steps. They are done once a step
+/// has reported the end of every one.
+#[derive(Debug, Clone, Default)]
+pub struct Texts {
+    ids: Vec<u64>,
+    tokens: Vec<usize>,
+    want: ForwardWant,
+}
+
+impl Texts {
+    /// Their requests, in order.
+    pub fn ids(&self) -> &[u64] {
+        &self.ids
+    }
+
+    /// Tokens of every text.
+    pub(super) fn tokens(&self) -> &[usize] {
+        &self.tokens
+    }
+
+    /// What was asked for.
+    pub(super) fn want(&self) -> &ForwardWant {
+        &self.want
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Queues texts for [`Engine::take_forwarded`].
+    ///
+    /// # Errors
+    /// As [`Engine::forward`]; nothing is queued then.
+    pub fn submit_texts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Texts> {
+        let spec = &self.coordinator.spec;
+        if want.logits != Pick::None && spec.head.is_per_token() && !self.config().all_logits {
+            return Err(Error::config("all_logits", false, "true, for logits of chosen tokens"));
+        }
+        for (i, text) in texts.iter().enumerate() {
+            self.check_text(i as u64, text)?;
+            want.hidden.among(spec.blocks.len() + 1, i, "layer")?;
+            want.logits.among(text.ids.len(), i, "token")?;
+        }
+        match spec.family {
+            Family::Encoder => self.enqueue_whole(texts.iter().map(|text| (text, Vec::new())), want),
+            Family::Decoder => self.enqueue_prompts(texts, want),
+        }
+    }
+
+    /// What requests that have ended kept, in their order.
+    ///
+    /// # Errors
+    /// `Internal` where one has not ended.
+    pub(super) fn take_texts(&mut self, texts: Texts) -> Result<Vec<Kept>> {
+        let kept = texts.ids.iter().map(|id| self.take_kept(*id).ok_or_else(|| lost("a text's result")));
+        kept.collect()
+    }
+
+    /// Ends the requests of texts that nobody waits for any more.
+    ///
+    /// # Errors
+    /// `Internal` when the books are wrong.
+    pub fn cancel_texts(&mut self, texts: &Texts) -> Result<()> {
+        texts.ids.iter().try_for_each(|id| self.cancel(*id).map(|_| ()))
+    }
+
+    /// Texts of an encoder, or images with their rows of pixels.
+    pub(super) fn enqueue_whole<'t>(
+        &mut self,
+        texts: impl Iterator<Item = (&'t EncoderInput, Vec<f32>)>,
+        want: &ForwardWant,
+    ) -> Result<Texts> {
+        let mut queued = Texts { want: want.clone(), ..Texts::default() };
+        for (text, pixels) in texts {
+            let asked = self.coordinator.head_rows(text);
+            let logits = self.coordinator.spec.logit_cols() > 0 && !asked.is_empty();
+            let keep = Want { logits, hidden: layers(&want.hidden) };
+            let token_type_ids = text.token_type_ids.clone();
+            let live = Live { want: keep, keeps: true, asked, token_type_ids, pixels, ..Live::default() };
+            queued.ids.push(self.coordinator.enqueue(text.ids.clone(), 0, live)?);
+            queued.tokens.push(text.ids.len());
+        }
+        Ok(queued)
+    }
+
+    /// A decoder's prompts, nothing sampled.
+    fn enqueue_prompts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Texts> {
+        let labels = matches!(self.coordinator.spec.head, HeadSpec::Labels { .. });
+        let keep = Want { logits: want.logits != Pick::None, hidden: layers(&want.hidden) };
+        let mut queued = Texts { want: want.clone(), ..Texts::default() };
+        for text in texts {
+            let asked = match (keep.logits, labels) {
+                (false, _) => 0..0,
+                (true, false) => 0..usize::MAX,
+                (true, true) => self.coordinator.head_rows(text),
+            };
+            // Labels follow from the tokens up to the row that the head reads.
+            let read = if labels && keep.hidden == Layers::None { asked.end } else { text.ids.len() };
+            let (ids, token_type_ids) = (text.ids[..read.max(1)].to_vec(), text.token_type_ids.clone());
+            let live = Live { want: keep, keeps: true, asked, token_type_ids, ..Live::default() };
+            match self.coordinator.enqueue(ids, 0, live) {
+                Ok(id) => queued.ids.push(id),
+                Err(error) => {
+                    self.cancel_texts(&queued)?;
+                    return Err(error);
+                }
+            }
+            queued.tokens.push(text.ids.len());
+        }
+        Ok(queued)
+    }
+
+    fn check_text(&self, id: u64, text: &EncoderInput) -> Result<()> {
+        let (spec, config, len) = (&self.coordinator.spec, self.config(), text.ids.len());
+        let most = match spec.family {
+            Family::Encoder => config.max_context.min(config.max_step_tokens),
+            Family::Decoder => config.max_context,
+        };
+        let no = |what: String| Err(Error::Request { id, what });
+        if len == 0 || len > most {
+            return no(format!("the text has {len} tokens; 1 to {most} are possible"));
+        }
+        if let Some(bad) = text.ids.iter().find(|t| **t as usize >= spec.vocab) {
+            return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
+        }
+        if !text.token_type_ids.is_empty() && text.token_type_ids.len() != len {
+            return no(format!("{} token types for {len} tokens", text.token_type_ids.len()));
+        }
+        let token_types = spec.embed.token_types.unwrap_or(1);
+        if let Some(bad) = text.token_type_ids.iter().find(|k| **k as usize >= token_types) {
+            return no(format!("token type {bad}; below {token_types} is possible"));
+        }
+        Ok(())
+    }
+}
+
+impl Coordinator {
+    /// Positions of a whole text whose rows the head reads: all, the pooled one, or none.
+    fn head_rows(&self, text: &EncoderInput) -> Range<usize> {
+        let (len, first) = (text.ids.len(), self.pooled_row(text));
+        match self.spec.head {
+            HeadSpec::Tokens { .. } if self.config.all_logits => 0..len,
+            HeadSpec::Tokens { .. } => 0..0,
+            HeadSpec::Labels { .. } => first..first + 1,
+            HeadSpec::None if self.spec.pooler.is_some() => first..first + 1,
+            HeadSpec::None => 0..0,
+        }
+    }
+
+    /// The position of the pooled row.
+    fn pooled_row(&self, text: &EncoderInput) -> usize {
+        let last = text.ids.len() - 1;
+        let find = |id: u32| text.ids.iter().position(|t| *t == id);
+        let Some(pool) = self.spec.pooler else { return 0 };
+        match pool.from {
+            PoolSource::First => 0,
+            PoolSource::Last => last,
+            PoolSource::LastExcept(id) => text.ids.iter().rposition(|t| *t != id).unwrap_or(0),
+            PoolSource::Token(id) => find(id).unwrap_or(last),
+            PoolSource::LargestToken => text.ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
+        }
+    }
+}
+
+/// The layers to keep for those that are picked.
+fn layers(picked: &Pick) -> Layers {
+    match picked {
+        Pick::None => Layers::None,
+        Pick::Last => Layers::Last,
+        Pick::Some(_) | Pick::All => Layers::All,
+    }
+}

@@ -1,0 +1,72 @@
+//! The host's own time per decode step: an engine on a backend that does nothing, with 1 to 256 sequences.
+//!
+//! `cargo run --release -p conformance --bin coordinator [ROUNDS]`
+
+use conformance::backends::folder;
+use conformance::null::Null;
+use engraft_core::Result;
+use engraft_core::checkpoint::{self, Access};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Engine, Request};
+use engraft_core::inject::inject;
+use engraft_core::policy::Registry;
+use engraft_core::weights::LoadOptions;
+use std::time::Instant;
+
+/// Tokens of a prompt, and what follows it: as long as the smallest model's context.
+const PROMPT: usize = 8;
+const NEW: usize = 48;
+
+/// Microseconds of decode steps of so many sequences, sorted.
+fn steps(seqs: usize, ahead: usize, rounds: usize) -> Result<Vec<f64>> {
+    let null = Null::idle();
+    let files = checkpoint::open(&folder().join("golden/llama"), Access::Map)?;
+    let options = LoadOptions::default();
+    let model = inject(&null, &files, &Registry::default(), PROMPT + NEW, options, &mut |_, _| {})?;
+    let config = EngineConfig {
+        max_seqs: seqs,
+        max_step_tokens: seqs * PROMPT,
+        max_context: PROMPT + NEW,
+        steps_ahead: Some(ahead),
+        ..EngineConfig::default()
+    };
+    let mut engine = Engine::new(null, model, config)?;
+    let (mut out, mut times) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        for _ in 0..seqs {
+            engine.put(Request { prompt: vec![3; PROMPT], max_new_tokens: NEW, ..Request::default() })?;
+        }
+        while !engine.is_idle() {
+            let begin = Instant::now();
+            engine.step(&mut out)?;
+            let us = begin.elapsed().as_secs_f64() * 1e6;
+            // Neither prompts nor ends, and no captures.
+            let decodes = out.len() == seqs && out.iter().all(|output| output.finish.is_none());
+            if round > 0 && decodes {
+                times.push(us);
+            }
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+fn main() -> Result<()> {
+    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
+    println!(
+        "| sequences | steps ahead | median, us | 99 %, us | per sequence, ns |\n| --- | --- | --- | --- | --- |"
+    );
+    for seqs in [1, 8, 64, 256] {
+        for ahead in [0, 1] {
+            let times = steps(seqs, ahead, rounds)?;
+            let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+            let median = at(0.5);
+            println!(
+                "| {seqs} | {ahead} | {median:.2} | {:.2} | {:.0} |",
+                at(0.99),
+                median / seqs as f64 * 1e3
+            );
+        }
+    }
+    Ok(())
+}

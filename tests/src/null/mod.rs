@@ -1,0 +1,152 @@
+//! A backend that computes nothing and knows whose every page is.
+//!
+//! A row carries one word, its *tag*: that of an embedded row is its token's, and every op passes tags on.
+//! What is appended to a page is the tag, so attention can fold what it finds over a sequence's pages,
+//! position by position, into the tag of its row, and the sampler takes the token from that. The right
+//! continuation of a prompt is a pure function of the prompt: a page that is shared, given away or entered in
+//! the table where it should not be changes a token.
+//!
+//! Without tags ([`Null::idle`]) ops do nothing at all, and what a step takes is the host's own time.
+
+mod ops;
+mod stream;
+
+pub use stream::{NullGraph, NullStream};
+
+use engraft_core::backend::{Backend, Caps, Coverage, Solo};
+use engraft_core::mem::{Device, DeviceMem, Float, HostWeight, KvLayout, StepShape, Weight, WeightInfo};
+use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::ops::Signature;
+use engraft_core::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// The backend.
+#[derive(Debug)]
+pub struct Null {
+    caps: Caps,
+    tags: bool,
+    /// Ops until one fails; [`u64::MAX`]: none does.
+    fails_in: AtomicU64,
+}
+
+impl Null {
+    /// Carries tags.
+    pub fn new() -> Arc<Self> {
+        Self::with(true)
+    }
+
+    /// Does nothing.
+    pub fn idle() -> Arc<Self> {
+        Self::with(false)
+    }
+
+    fn with(tags: bool) -> Arc<Self> {
+        let caps = Caps {
+            device: "none".into(),
+            dtypes: vec![Float::F32],
+            graphs: true,
+            asynchronous: true,
+            memory_bytes: None,
+            slab_bytes: None,
+        };
+        Arc::new(Self { caps, tags, fails_in: AtomicU64::new(u64::MAX) })
+    }
+
+    /// Lets the op after so many others fail, once.
+    pub fn fail_in(&self, ops: u64) {
+        self.fails_in.store(ops, Relaxed);
+    }
+
+    /// Counts an op.
+    fn count(&self) -> Result<()> {
+        let left = self.fails_in.load(Relaxed);
+        if left == u64::MAX {
+            return Ok(());
+        }
+        self.fails_in.store(if left == 0 { u64::MAX } else { left - 1 }, Relaxed);
+        let planned = || Error::OutOfMemory { what: "a planned failure".into(), wanted: 1, free: 0 };
+        if left == 0 { Err(planned()) } else { Ok(()) }
+    }
+}
+
+/// Words that closures of a recorded step share.
+#[derive(Debug, Clone)]
+pub struct NullMem(Arc<[AtomicU32]>);
+
+impl DeviceMem for NullMem {
+    fn bytes(&self) -> usize {
+        4 * self.0.len()
+    }
+}
+
+/// What is known of a weight.
+#[derive(Debug)]
+pub struct NullWeight(WeightInfo);
+
+impl Weight for NullWeight {
+    fn info(&self) -> &WeightInfo {
+        &self.0
+    }
+}
+
+/// The only kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NullKernel;
+
+impl fmt::Display for NullKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("null")
+    }
+}
+
+impl Device for Null {
+    type Mem = NullMem;
+    type Weight = NullWeight;
+    type AttnPlan = ();
+
+    /// A tag per slot.
+    fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
+        (4 * layout.slots(), 4)
+    }
+}
+
+impl Backend for Null {
+    type Device = Self;
+    type Kernel = NullKernel;
+    type Graph = NullGraph;
+    type Stream = NullStream;
+    type Comm = Solo;
+
+    fn name(&self) -> &str {
+        "null"
+    }
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn numerics(&self) -> Numerics {
+        Numerics { mode: Mode::Reference, madd: Madd::Fused }
+    }
+    fn alloc(&self, bytes: usize) -> Result<NullMem> {
+        Ok(NullMem((0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect()))
+    }
+    fn stream(self: &Arc<Self>) -> Result<NullStream> {
+        Ok(NullStream::new(self.clone()))
+    }
+    fn solo(self: &Arc<Self>) -> Result<Solo> {
+        Ok(Solo)
+    }
+    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<NullWeight> {
+        Ok(NullWeight(weight.info().clone()))
+    }
+    fn attention_plan(&self, _: StepShape) -> Result<()> {
+        Ok(())
+    }
+    fn coverage(&self, signature: &Signature) -> Coverage<NullKernel> {
+        match signature.op.is_fused() {
+            true => Coverage::Composed("tags pass op by op".into()),
+            false => Coverage::Native(NullKernel),
+        }
+    }
+}
