@@ -94,7 +94,8 @@ fn traffic<B: Backend>(backend: &Arc<B>, case: &str, ahead: usize, seed: u64) {
     let want = alone(backend, case, &requests);
     let text: Vec<u32> = (3..9).collect();
     let all = ForwardWant { hidden: Pick::Last, logits: Pick::All };
-    let forward = |engine: &mut Engine<B>| engine.forward(Batch::Ragged(&[text.clone()]), &all).unwrap();
+    let forward =
+        |engine: &mut Engine<B>| engine.forward(Batch::Ragged(std::slice::from_ref(&text)), &all).unwrap();
     let quiet = forward(&mut engine);
 
     let (mut seen, mut cancelled, mut ids) = (BTreeMap::new(), BTreeMap::new(), Vec::new());

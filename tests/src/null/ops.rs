@@ -235,7 +235,7 @@ impl NullStream {
                 // The seed's low half: `SampleRow::seed`.
                 let seed = table.get(slot.saturating_mul(12).saturating_add(6)).unwrap_or(0);
                 let tag = mix(mix(logits.tag(row), seed), positions.get(row).unwrap_or(0));
-                let token = if tag % 61 == 0 { NO_TOKEN } else { tag % logits.at.cols as u32 };
+                let token = if tag.is_multiple_of(61) { NO_TOKEN } else { tag % logits.at.cols as u32 };
                 out.set(row, token);
             }
             Ok(())
