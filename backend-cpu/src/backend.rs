@@ -45,7 +45,7 @@ impl Backend for Cpu {
     fn solo(self: &Arc<Self>) -> Result<Solo> {
         Ok(Solo)
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CpuWeight> {
+    fn prepare_weight(&self, weight: HostWeight<'_>, _uses: &[Signature]) -> Result<CpuWeight> {
         weight::prepare(self, weight)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {

@@ -79,8 +79,9 @@ impl Backend for Cuda {
     fn solo(self: &Arc<Self>) -> Result<Solo> {
         Ok(Solo)
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CudaWeight> {
-        weight::prepare(self, weight)
+    fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<CudaWeight> {
+        let taken: Vec<_> = uses.iter().map(|signature| ops::taken(self.terms(), signature)).collect();
+        weight::prepare(self, weight, &taken)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<CudaPlan> {
         Ok(CudaPlan { bound })
@@ -89,6 +90,7 @@ impl Backend for Cuda {
         ops::coverage(self.terms(), signature)
     }
     fn ready(&self, kernels: &[Kernel]) -> Result<()> {
+        self.release_staging()?;
         self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e))
     }
     fn packing(&self) -> Duration {

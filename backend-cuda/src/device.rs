@@ -10,6 +10,7 @@ use crate::mem::{Pool, lock};
 use crate::modules::{Loads, Modules};
 use crate::packing::Packing;
 use crate::slopes::Slopes;
+use crate::staging::Staging;
 use crate::stream_order::StreamOrder;
 use crate::terms::Terms;
 use crate::trail::Trail;
@@ -164,6 +165,7 @@ pub struct Cuda {
     pub(crate) blaslt: Option<Arc<BlasLt>>,
     pub(crate) blaslt_matmuls: AtomicU64,
     pub(crate) packing: Packing,
+    pub(crate) staging: Staging,
     /// Whether a weight in `w8a8` has come.
     integers: AtomicBool,
     /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits
@@ -222,6 +224,7 @@ impl Cuda {
             blaslt,
             blaslt_matmuls: AtomicU64::new(0),
             packing: Packing::default(),
+            staging: Staging::default(),
             integers: AtomicBool::new(false),
             listed,
             context,
@@ -403,6 +406,7 @@ impl Drop for Cuda {
         // and the event of [`StreamOrder`] go with the context. One whose work does not end stays: destroying
         // it would wait for that.
         if !self.hangs.load(Ordering::Relaxed) {
+            let _ = self.release_staging();
             // SAFETY: created here, destroyed once.
             let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
         }

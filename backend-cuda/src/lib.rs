@@ -5,9 +5,9 @@
 //! pool; `modules` loads kernels of `engraft-kernels`, those of a plan ahead, others when they are first
 //! asked for; `compile` has the driver's compiler make them, `cubins` keeps what it made; `stream` launches,
 //! copies and captures; `stream_order` has streams follow each other; `wait` waits for them, never without
-//! end;
-//! `graph` is a captured step; `weight` packs, `packing` times that; `kernel` is the key of a kernel, as
-//! plans name it; `ops` ties the backend contract to kernels.
+//! end; `graph` is a captured step; `weight` keeps weights in the `order`s that kernels take, `upload` brings
+//! them there through the pinned memory of `staging`, `packing` times what is packed late; `kernel` is the
+//! key of a kernel, as plans name it; `ops` ties the backend contract to kernels.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured
 //! once and replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is
@@ -27,14 +27,17 @@ mod kernel;
 mod mem;
 mod modules;
 mod ops;
+mod order;
 mod packing;
 mod pinned;
 mod quantized;
 mod slopes;
+mod staging;
 mod stream;
 mod stream_order;
 mod terms;
 mod trail;
+mod upload;
 mod wait;
 mod weight;
 

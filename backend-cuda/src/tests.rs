@@ -3,7 +3,7 @@
 use crate::compile::{compile, load_text};
 use crate::cubins::{Cubins, Target};
 use crate::quantized::QuantizedOutput;
-use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads, weight};
+use crate::{Cuda, CudaConfig, CudaMem, Kernel, Loads, order};
 use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{Buf, DeviceMem, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::ops::{Add, Checked, Run};
@@ -263,10 +263,10 @@ fn a_stored_weight_whose_address_is_known_stays_when_it_is_packed() {
         let format = WeightFormat::Plain(Float::Bf16);
         let info = WeightInfo { name: "tied".into(), rows: 32, cols: 64, format, used_for };
         let host = HostWeight::new(info, vec![vec![0u8; 32 * 64 * 2].into()]).unwrap();
-        let weight = gpu.prepare_weight(host).unwrap();
+        let weight = gpu.prepare_weight(host, &[]).unwrap();
         let rows = weight.rows().unwrap();
         let known = looked_up.then(|| rows.view(&gpu).unwrap().ptr);
-        rows.packed(&gpu, weight::Order::Tensor(layout)).unwrap();
+        rows.packed(&gpu, order::Order::Tensor(layout)).unwrap();
         let lies: Vec<(&str, u64)> = weight.buffers().iter().map(|(name, at, _)| (*name, *at)).collect();
         let stored = lies.iter().find(|(name, _)| *name == "stored").map(|(_, at)| *at);
         assert_eq!(stored, known, "{lies:?}");

@@ -1,21 +1,20 @@
 //! Prepared weights: rows in their file layout for the strict kernels and for look-ups, the order of tensor
 //! cores for theirs, vectors as f32.
 //!
-//! Which of the first two a matmul takes depends on the activations' type, which is not known when a weight
-//! is loaded. So a weight is stored as it comes and packed when a matmul first asks for that (in the first
-//! step), 16-bit and integer weights for tensor cores, f32 weights with the outputs of a warp side by side,
-//! those of `w8a8` with codes and scales apart; the stored copy then goes, unless a launch has used it: a
-//! captured step may know its address. So the table of a model that multiplies by it, too (tied embeddings),
-//! lies there in both copies once its head packs.
+//! Which of the first two a matmul takes depends on the activations' type. Where the ops that will read a
+//! weight are known while it is loaded, it is packed on its way to the device: 16-bit and integer weights for
+//! tensor cores, f32 weights with the outputs of a warp side by side, those of `w8a8` with codes and scales
+//! apart. A weight that is looked up and multiplied (tied embeddings), or offered to cuBLASLt, lies there as
+//! stored, too. Where they are not known, it is stored as it comes and packed when a matmul first asks for
+//! that; the stored copy then goes, unless a launch has used it: a captured step may know its address.
 
+use crate::order::{self, Order, Packed, Taken};
 use crate::{Cuda, CudaMem};
 use engraft_core::mem::{
     Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Weight, WeightFormat, WeightInfo, WeightUse,
 };
 use engraft_core::{Error, Result, quant};
-use engraft_kernels::bytes::Bytes;
-use engraft_kernels::columns::Columns;
-use engraft_kernels::pack::Layout;
+use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::{Format, WeightView};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -59,32 +58,13 @@ struct Copies {
     packed: Option<Packed>,
 }
 
-/// An order that kernels take weights in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// That of tensor cores.
-    Tensor(Layout),
-    /// f32, outputs side by side.
-    Columns(Columns),
-    /// Of `w8a8`: codes and scales apart.
-    Bytes(Bytes),
-}
-
-/// Codes and scales in an order.
-#[derive(Debug)]
-struct Packed {
-    order: Order,
-    codes: CudaMem,
-    scales: Option<CudaMem>,
-}
-
 impl Matrix {
     /// As the strict kernels and look-ups see it.
     pub fn view(&self, gpu: &Cuda) -> Result<WeightView> {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let stored = match (copies.stored.take(), &copies.packed) {
             (Some(stored), _) => stored,
-            (None, Some(packed)) => unpack(gpu, packed)?,
+            (None, Some(packed)) => packed.unpack(gpu)?,
             (None, None) => return Err(Error::internal("a weight without storage")),
         };
         let ptr = gpu.address(copies.stored.insert(stored))?;
@@ -107,7 +87,10 @@ impl Matrix {
             let Some(stored) = &copies.stored else {
                 return Err(Error::internal("a weight without storage"));
             };
-            copies.packed = Some(pack(gpu, stored, order)?);
+            let began = Instant::now();
+            let file = gpu.read(stored)?;
+            copies.packed = Some(Packed::new(gpu, &order::rows([&file[..]], self.row_bytes)?, order)?);
+            gpu.packing.add(began.elapsed());
             if !copies.stored_used {
                 copies.stored = None;
             }
@@ -118,66 +101,6 @@ impl Matrix {
         let scales = packed.scales.as_ref().map_or(Ok(0), |scales| gpu.address(scales))?;
         Ok((gpu.address(&packed.codes)?, scales))
     }
-}
-
-fn lengths() -> Error {
-    Error::internal("a weight's bytes and its packed layout do not go together")
-}
-
-fn pack(gpu: &Cuda, stored: &CudaMem, order: Order) -> Result<Packed> {
-    let began = Instant::now();
-    let file = gpu.read(stored)?;
-    let (code_bytes, scale_bytes) = match order {
-        Order::Tensor(layout) => (layout.code_bytes(), layout.scale_bytes()),
-        Order::Columns(columns) => (columns.bytes(), 0),
-        Order::Bytes(bytes) => (bytes.bytes(), 0),
-    };
-    let (mut codes, mut scales) = (vec![0u8; code_bytes], vec![0u8; scale_bytes]);
-    let done = match order {
-        Order::Tensor(layout) => layout.pack_all(threads(codes.len()), &file, &mut codes, &mut scales),
-        Order::Columns(columns) => columns.pack(&file, &mut codes),
-        Order::Bytes(bytes) => bytes.pack(&file, &mut codes),
-    };
-    if !done {
-        return Err(lengths());
-    }
-    let codes = gpu.alloc_filled([codes.as_slice()], codes.len())?;
-    let scales = match scales.is_empty() {
-        true => None,
-        false => Some(gpu.alloc_filled([scales.as_slice()], scales.len())?),
-    };
-    gpu.packing.add(began.elapsed());
-    Ok(Packed { order, codes, scales })
-}
-
-/// Threads that pack so many bytes: placing values goes at the speed of a core, not of memory.
-fn threads(bytes: usize) -> usize {
-    const WORTH_A_THREAD: usize = 1 << 20;
-    std::thread::available_parallelism().map_or(1, usize::from).min(bytes / WORTH_A_THREAD)
-}
-
-fn unpack(gpu: &Cuda, packed: &Packed) -> Result<CudaMem> {
-    let codes = gpu.read(&packed.codes)?;
-    let scales = packed.scales.as_ref().map_or(Ok(Vec::new()), |mem| gpu.read(mem))?;
-    let (mut file, done);
-    match packed.order {
-        Order::Tensor(layout) => {
-            file = vec![0u8; layout.n * layout.row_bytes()];
-            done = layout.unpack(&codes, &scales, &mut file);
-        }
-        Order::Columns(columns) => {
-            file = vec![0u8; columns.file_bytes()];
-            done = columns.unpack(&codes, &mut file);
-        }
-        Order::Bytes(bytes) => {
-            file = vec![0u8; bytes.file_bytes()];
-            done = bytes.unpack(&codes, &mut file);
-        }
-    }
-    if !done {
-        return Err(lengths());
-    }
-    gpu.alloc_filled([file.as_slice()], file.len())
 }
 
 impl Weight for CudaWeight {
@@ -260,8 +183,8 @@ pub(crate) fn format_of(format: WeightFormat) -> Option<Format> {
     })
 }
 
-/// Packs a host weight for its use.
-pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> {
+/// Packs a host weight for the ops that will read it.
+pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Result<CudaWeight> {
     let (info, parts) = weight.into_parts();
     let WeightInfo { rows, cols, format, used_for, .. } = info;
     let (grain, gated) = match used_for {
@@ -278,7 +201,7 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
     };
     let (grain, integers) = (format.grain(grain), format == WeightFormat::W8A8);
     let missing = integers && matches!(used_for, WeightUse::Experts { .. });
-    let Some(stored) = format_of(format).filter(|_| !missing) else {
+    let Some(code) = format_of(format).filter(|_| !missing) else {
         return Err(Error::Unsupported {
             op: "prepare_weight".into(),
             backend: "cuda".into(),
@@ -289,14 +212,34 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>) -> Result<CudaWeight> 
         WeightFormat::Group(groups) => groups.group(cols),
         _ => 0,
     };
-    let mem = gpu.alloc_filled(parts.iter().map(|part| part.as_ref()), info.bytes())?;
+    let row_bytes = format.bytes(1, cols);
+    let file = order::rows(parts.iter().map(|part| part.as_ref()), row_bytes)?;
+    let copies = Mutex::new(Copies::of(gpu, &file, gated, uses)?);
     tracing::trace!(info.name, rows, cols, %format, "prepared");
     if integers {
         gpu.note_integers();
     }
-    let copies = Mutex::new(Copies { stored: Some(mem), ..Copies::default() });
-    let row_bytes = format.bytes(1, cols);
     let storage =
-        Storage::Matrix(Matrix { rows, cols, grain, format: stored, gated, row_bytes, group, copies });
+        Storage::Matrix(Matrix { rows, cols, grain, format: code, gated, row_bytes, group, copies });
     Ok(CudaWeight { info, storage })
+}
+
+impl Copies {
+    /// What ops take; with none of them known the rows as stored.
+    fn of(gpu: &Cuda, file: &FileRows<'_>, gated: bool, uses: &[Taken]) -> Result<Self> {
+        let (mut as_stored, mut order) = (uses.is_empty(), None);
+        for taken in uses {
+            as_stored |= taken.stored;
+            order = order.or(taken.packed);
+        }
+        if let Some(Order::Tensor(layout)) = &mut order {
+            layout.gated = gated;
+        }
+        let packed = order.map(|order| Packed::new(gpu, file, order)).transpose()?;
+        let stored = match as_stored || packed.is_none() {
+            true => Some(order::stored(gpu, file)?),
+            false => None,
+        };
+        Ok(Self { stored, stored_used: as_stored && !uses.is_empty(), packed })
+    }
 }

@@ -22,6 +22,8 @@ pub struct Counters {
     pub uploaded: u64,
     /// Buffers, bind groups and pipelines made.
     pub made: u64,
+    /// Bytes of the host's memory that weights took at once on their way, at most.
+    pub staged: u64,
 }
 
 /// Counts what is done.
@@ -49,6 +51,8 @@ pub(crate) struct Gpu {
     pub faults: Faults,
     pub graveyard: Graveyard,
     pub tally: Tally,
+    /// Bytes of weights that the queue may hold still.
+    pub staged: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -112,6 +116,7 @@ impl Gpu {
             limits: Limits::from(&have),
             graveyard: Graveyard::default(),
             tally: Tally::default(),
+            staged: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
         })
     }
@@ -121,7 +126,15 @@ impl Gpu {
     /// # Errors
     /// `DeviceLost`, also where wgpu panics: it does when a driver loses the device during the wait.
     pub fn poll(&self) -> Result<()> {
-        let wait = || self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.poll_until(None)
+    }
+
+    /// Waits for a submission and those before it; none: for everything.
+    ///
+    /// # Errors
+    /// As [`Gpu::poll`].
+    pub fn poll_until(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        let wait = || self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
         let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)) {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(e)) => e.to_string(),

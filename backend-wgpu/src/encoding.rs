@@ -14,6 +14,10 @@ use crate::device::Gpu;
 use crate::pipelines::Pipelines;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
+use std::collections::VecDeque;
+
+/// Command buffers whose end can be waited for apart from later ones': as many as steps in flight hand over.
+const RECENT: usize = 16;
 
 /// Work that was encoded and not handed over, and what encoding needs.
 #[derive(Debug)]
@@ -24,6 +28,10 @@ pub(crate) struct Encoding {
     encoder: Option<wgpu::CommandEncoder>,
     groups: Groups,
     arena: Option<Arena>,
+    /// Command buffers handed over so far.
+    handed_over: u64,
+    /// The latest of them, the oldest first.
+    recent: VecDeque<(u64, wgpu::SubmissionIndex)>,
 }
 
 impl Encoding {
@@ -32,7 +40,16 @@ impl Encoding {
             Carrier::Immediate => None,
             Carrier::Uniform => Some(Arena::new(gpu)),
         };
-        Self { pass: None, current: None, encoder: None, groups: Groups::default(), arena }
+        let recent = VecDeque::with_capacity(RECENT);
+        Self {
+            pass: None,
+            current: None,
+            encoder: None,
+            groups: Groups::default(),
+            arena,
+            handed_over: 0,
+            recent,
+        }
     }
 
     /// Whether anything waits to be handed over.
@@ -81,6 +98,16 @@ impl Encoding {
         self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()))
     }
 
+    /// The number of the command buffer that is encoded now.
+    pub fn open_number(&self) -> u64 {
+        self.handed_over + 1
+    }
+
+    /// What to wait for where the command buffer of this number is wanted; none: everything.
+    pub fn submission(&self, number: u64) -> Option<wgpu::SubmissionIndex> {
+        self.recent.iter().find(|(handed_over, _)| *handed_over >= number).map(|(_, index)| index.clone())
+    }
+
     /// Ends the pass, submits what was encoded, and reports what went wrong so far.
     pub fn hand_over(&mut self, gpu: &Gpu) -> Result<()> {
         self.pass = None;
@@ -89,7 +116,12 @@ impl Encoding {
             gpu.tally.count(|c| c.uploaded += bytes);
         }
         if let Some(encoder) = self.encoder.take() {
-            gpu.queue.submit([encoder.finish()]);
+            let index = gpu.queue.submit([encoder.finish()]);
+            self.handed_over += 1;
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((self.handed_over, index));
             gpu.tally.count(|c| c.submits += 1);
         }
         self.groups.bury(gpu);

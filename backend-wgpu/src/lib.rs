@@ -1,7 +1,8 @@
 //! The wgpu backend: Vulkan, Metal, DX12 and, compiled to wasm32, WebGPU.
 //!
 //! From the bottom up, each file knowing those before it alone: `config`, `adapter` (lists and chooses),
-//! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `weight` packs; `kernel`
+//! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `staging`
+//! fills buffers, `weight` packs; `kernel`
 //! and `select` (which variant of a kernel runs); `pipelines` compiles kernels of `engraft-shaders` once;
 //! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
 //! immediates; `encoding` is the open command buffer; `scores` are small buffers that attention reads;
@@ -36,6 +37,7 @@ mod probe;
 mod readback;
 mod scores;
 mod select;
+mod staging;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -76,7 +76,7 @@ impl Backend for Wgpu {
     fn solo(self: &Arc<Self>) -> Result<Solo> {
         Ok(Solo)
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<WgpuWeight> {
+    fn prepare_weight(&self, weight: HostWeight<'_>, _uses: &[Signature]) -> Result<WgpuWeight> {
         weight::prepare(&self.gpu, weight)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<WgpuPlan> {

@@ -25,6 +25,8 @@ pub struct Ticket {
     /// Where the wanted bytes begin: copies begin at whole words.
     pub(crate) skip: usize,
     pub(crate) bytes: usize,
+    /// The command buffer that copies them.
+    pub(crate) number: u64,
 }
 
 fn lock(mapped: &Mutex<Mapped>) -> MutexGuard<'_, Mapped> {
@@ -49,9 +51,13 @@ impl Staging {
         Staging { buffer, mapped: Arc::default() }
     }
 
-    /// Waits for the buffer to be mapped; on a native device inside the first poll, in browsers until the
-    /// event loop calls back.
-    fn wait<'a>(&'a self, gpu: &'a Gpu) -> impl Future<Output = Result<()>> + 'a {
+    /// Waits for the buffer to be mapped, which takes the end of `submission` (none: of everything): on a
+    /// native device inside the first poll, in browsers until the event loop calls back.
+    fn wait<'a>(
+        &'a self,
+        gpu: &'a Gpu,
+        submission: Option<wgpu::SubmissionIndex>,
+    ) -> impl Future<Output = Result<()>> + 'a {
         let mapped = self.mapped.clone();
         lock(&mapped).outcome = None;
         let shared = mapped.clone();
@@ -64,7 +70,7 @@ impl Staging {
         });
         std::future::poll_fn(move |context| {
             while lock(&mapped).outcome.is_none() {
-                if let Err(e) = gpu.poll() {
+                if let Err(e) = gpu.poll_until(submission.clone()) {
                     return Poll::Ready(Err(e));
                 }
                 if IN_BROWSER {
@@ -93,8 +99,13 @@ impl Staging {
 
 impl Ticket {
     /// Waits and copies what was read to the front of `out`, which has room for it. Gives the buffer back.
-    pub(crate) async fn read(self, gpu: &Gpu, out: &mut [u8]) -> Result<Staging> {
-        self.staging.wait(gpu).await?;
+    pub(crate) async fn read(
+        self,
+        gpu: &Gpu,
+        submission: Option<wgpu::SubmissionIndex>,
+        out: &mut [u8],
+    ) -> Result<Staging> {
+        self.staging.wait(gpu, submission).await?;
         {
             let all = self.staging.buffer.get_mapped_range(..).map_err(|e| Error::internal(e.to_string()))?;
             out[..self.bytes].copy_from_slice(&all[self.skip..self.skip + self.bytes]);

@@ -105,7 +105,8 @@ impl WgpuStream {
 
     async fn read(&mut self, handed_over: Result<()>, ticket: Ticket, out: &mut [u8]) -> Result<()> {
         handed_over?;
-        let staging = ticket.read(&self.gpu.gpu, out).await?;
+        let submission = self.gpu.encoding().submission(ticket.number);
+        let staging = ticket.read(&self.gpu.gpu, submission, out).await?;
         self.spare.push(staging);
         Ok(())
     }
@@ -148,12 +149,14 @@ impl Stream<Wgpu> for WgpuStream {
         let from = offset / 4 * 4;
         let count = (offset + bytes).next_multiple_of(4) - from;
         let staging = self.staging(count.max(4) as u64);
+        let mut encoding = self.gpu.encoding();
+        let number = encoding.open_number();
         if count > 0 {
-            let mut encoding = self.gpu.encoding();
             let (buffer, to) = (src.mem().buffer(), &staging.buffer);
             encoding.encoder(&self.gpu.gpu).copy_buffer_to_buffer(buffer, from as u64, to, 0, count as u64);
         }
-        Ok(Ticket { staging, skip: offset - from, bytes })
+        drop(encoding);
+        Ok(Ticket { staging, skip: offset - from, bytes, number })
     }
 
     fn collect<T: Pod>(&mut self, ticket: Ticket, out: &mut [T]) -> impl Future<Output = Result<()>> {
@@ -203,7 +206,8 @@ impl Stream<Wgpu> for WgpuStream {
             let staging = self.staging(set.bytes());
             set.resolve(self.gpu.encoding().encoder(&self.gpu.gpu), &staging.buffer);
             let mut ticks = vec![0u64; set.bytes() as usize / size_of::<u64>()];
-            let ticket = Ticket { staging, skip: 0, bytes: set.bytes() as usize };
+            let number = self.gpu.encoding().open_number();
+            let ticket = Ticket { staging, skip: 0, bytes: set.bytes() as usize, number };
             let handed_over = self.hand_over();
             block_on(self.read(handed_over, ticket, bytemuck::cast_slice_mut(&mut ticks)))?;
             set.keep(ticks);

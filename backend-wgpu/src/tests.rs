@@ -4,7 +4,9 @@
 use crate::{Wgpu, WgpuConfig, WgpuMem};
 use engraft_core::Error;
 use engraft_core::backend::{Backend, Stream, block_on};
-use engraft_core::mem::Buf;
+use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::ops::{Checked, Embed, Run};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Adapters that a test may open; the lanes ask for them by ENGRAFT_REQUIRE.
@@ -60,4 +62,40 @@ fn times_are_the_devices_and_move_on() {
     let whole = stream.elapsed_us(&events[0], &events[599]).unwrap();
     assert!((whole - sum).abs() <= 1e-6 * whole.max(1.0), "{whole} {sum}");
     println!("{}: by the {} clock, {whole:.1} us", gpu.name(), if of_device { "device's" } else { "host's" });
+}
+
+/// A weight of several pieces is what its rows were, and takes no more of the host's memory than two pieces.
+#[test]
+fn a_large_weight_is_packed_piece_by_piece() {
+    let Some(gpu) = opened() else { return };
+    const ROWS: usize = 20_001;
+    const COLS: usize = 1060;
+    let value = |row: usize, col: usize| (row * 31 + col) as f32;
+    let values: Vec<f32> = (0..ROWS).flat_map(|row| (0..COLS).map(move |col| value(row, col))).collect();
+    let (format, used_for) = (WeightFormat::Plain(Float::F32), WeightUse::Embedding);
+    let info = WeightInfo { name: "table".into(), rows: ROWS, cols: COLS, format, used_for };
+    let (first, second) = values.split_at(7_000 * COLS);
+    let parts = [first, second].map(|part| Cow::Borrowed(bytemuck::cast_slice(part)));
+    let table = gpu.prepare_weight(HostWeight::new(info, parts.into()).unwrap(), &[]).unwrap();
+    let staged = gpu.counters().staged;
+    assert!((1 << 20..=64 << 20).contains(&staged), "{staged} bytes");
+
+    let mut rows: Vec<u32> = (0..ROWS as u32).step_by(97).chain([6_999, 7_000, ROWS as u32 - 1]).collect();
+    rows.extend((1..3).flat_map(|piece| {
+        let border = (piece * (32 << 20) / (COLS * 4 * 32) * 32) as u32;
+        [border - 1, border]
+    }));
+    let mut stream = gpu.stream().unwrap();
+    let mut ids: Buf<WgpuMem, u32> = Buf::new(gpu.alloc(4 * rows.len()).unwrap(), rows.len()).unwrap();
+    stream.upload(&rows, ids.view_mut()).unwrap();
+    let mut out = Mat::new(gpu.alloc(4 * rows.len() * COLS).unwrap(), rows.len(), COLS, Float::F32).unwrap();
+    let to = out.view_mut(rows.len()).unwrap();
+    stream.run(Checked::new(Embed { ids: ids.view(), table: &table, add: None, out: to }).unwrap()).unwrap();
+    let read = stream.download(out.view(rows.len()).unwrap().as_f32().unwrap()).unwrap();
+    let mut got = vec![0.0f32; rows.len() * COLS];
+    block_on(stream.collect(read, &mut got)).unwrap();
+    for (row, got) in rows.iter().zip(got.chunks(COLS)) {
+        let wrong = got.iter().enumerate().find(|(col, v)| **v != value(*row as usize, *col));
+        assert!(wrong.is_none(), "row {row}: {wrong:?}");
+    }
 }

@@ -7,6 +7,7 @@
 
 use crate::WgpuMem;
 use crate::device::Gpu;
+use crate::staging::Plane;
 use engraft_core::mem::{
     Block, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo, WeightUse,
 };
@@ -198,19 +199,21 @@ fn panels(
     let all = (panels.per_expert() * experts.max(1)).max(1);
     for first in (0..all).step_by(per_chunk) {
         let count = per_chunk.min(all - first);
-        let (mut codes, mut scales) =
-            (vec![0u32; count * halves * code_words], vec![0u32; count * halves * scale_words]);
-        for panel in 0..count * halves {
+        let room = |words: usize| gpu.alloc(name, count * halves * words * 4);
+        let codes = room(code_words)?;
+        let scales = if scale_words == 0 { None } else { Some(room(scale_words)?) };
+        let planes = [
+            Plane { to: Some(&codes), words: code_words },
+            Plane { to: scales.as_ref(), words: scale_words },
+        ];
+        gpu.fill(planes, count * halves, &|panel, codes, shared| {
             for (lane, row) in panels.rows_of(first + panel / halves, panel % halves).enumerate() {
-                let codes = &mut codes[panel * code_words..(panel + 1) * code_words];
-                let shared = &mut scales[panel * scale_words..(panel + 1) * scale_words];
+                let (codes, shared) = (&mut *codes, &mut *shared);
                 let words = packing.scale_words();
                 Lane { codes, shared, words, lane }.pack(format, cols, source.row(row));
             }
-        }
-        let codes = gpu.alloc_filled(name, bytemuck::cast_slice(&codes))?;
-        let scales = (!scales.is_empty()).then(|| gpu.alloc_filled(name, bytemuck::cast_slice(&scales)));
-        panels.chunks.push(Chunk { codes, scales: scales.transpose()?, first, count });
+        })?;
+        panels.chunks.push(Chunk { codes, scales, first, count });
     }
     tracing::trace!(name, rows, cols, %format, chunks = panels.chunks.len(), "prepared");
     Ok(Storage::Panels(panels))

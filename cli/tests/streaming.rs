@@ -12,7 +12,7 @@ use engraft::core::inject::describe;
 use engraft::core::mem::Weight;
 use engraft::core::policy::{Catalog, Registry, resolve};
 use engraft::core::weights::convert::{ConvertOptions, convert_model};
-use engraft::core::weights::{LoadOptions, load};
+use engraft::core::weights::{LoadOptions, Uses, load};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::path::Path;
 use std::process::Command;
@@ -62,9 +62,15 @@ fn streams(shape: &str, least: u64, slack: f64, world: usize) {
         let options = LoadOptions { quantize: format.map(|f| f.parse().unwrap()), ..LoadOptions::default() };
         let mut seen = Vec::new();
         let (operands, peak, left) = meter::peak_and_left(|| {
-            load(cpu.as_ref(), files.source.as_ref(), &spec, &resolved, options, &mut |done, all| {
-                seen.push((done, all))
-            })
+            load(
+                cpu.as_ref(),
+                files.source.as_ref(),
+                &spec,
+                &resolved,
+                options,
+                &Uses::default(),
+                &mut |done, all| seen.push((done, all)),
+            )
             .unwrap()
         });
         let model: usize = operands.prepared.values().map(|w| w.info().bytes()).sum();

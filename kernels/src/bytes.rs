@@ -4,6 +4,9 @@
 //! Codes `[n][k]`, then scales `[n][k / 32 rounded up to 8]` f16, zero behind a row's last. Nothing is
 //! computed, so [`Bytes::unpack`] is an exact inverse.
 
+use crate::file_rows::FileRows;
+use std::ops::Range;
+
 /// Values of a block in the file: a scale of 2 bytes, then a byte each.
 const SPAN: usize = 32;
 /// Bytes of a block's scale.
@@ -22,7 +25,7 @@ pub struct Bytes {
 
 impl Bytes {
     /// Bytes of a row's scales.
-    const fn scale_bytes(&self) -> usize {
+    pub const fn scale_bytes(&self) -> usize {
         (self.k / SPAN).next_multiple_of(8) * SCALE
     }
 
@@ -36,20 +39,22 @@ impl Bytes {
         self.n * (self.k / SPAN) * BLOCK
     }
 
-    /// Packs a weight. False when the lengths do not go together; then nothing is written.
+    /// Packs some rows of a weight: `file` holds all of them, `codes` and `scales` exactly these. False when
+    /// the lengths do not go together; then nothing is written.
     #[must_use]
-    pub fn pack(&self, file: &[u8], packed: &mut [u8]) -> bool {
-        if !self.fits(file, packed) {
+    pub fn pack(&self, rows: Range<usize>, file: &FileRows<'_>, codes: &mut [u8], scales: &mut [u8]) -> bool {
+        let (whole, count) = (file.rows() * file.row_bytes() == self.file_bytes(), rows.len());
+        let fit = codes.len() == count * self.k && scales.len() == count * self.scale_bytes();
+        if !whole || !fit || rows.end > self.n || !self.k.is_multiple_of(SPAN) {
             return false;
         }
-        let (codes, scales) = packed.split_at_mut(self.n * self.k);
         scales.fill(0);
-        for (row, blocks) in file.chunks_exact((self.k / SPAN * BLOCK).max(1)).enumerate() {
-            let scales = &mut scales[row * self.scale_bytes()..];
-            for (b, block) in blocks.chunks_exact(BLOCK).enumerate() {
+        for (at, row) in rows.enumerate() {
+            let scales = &mut scales[at * self.scale_bytes()..];
+            for (b, block) in file.row(row).chunks_exact(BLOCK).enumerate() {
                 let (scale, values) = block.split_at(SCALE);
                 scales[b * SCALE..][..SCALE].copy_from_slice(scale);
-                codes[row * self.k + b * SPAN..][..SPAN].copy_from_slice(values);
+                codes[at * self.k + b * SPAN..][..SPAN].copy_from_slice(values);
             }
         }
         true
@@ -58,7 +63,8 @@ impl Bytes {
     /// The inverse of [`Bytes::pack`]. False when the lengths do not go together.
     #[must_use]
     pub fn unpack(&self, packed: &[u8], file: &mut [u8]) -> bool {
-        if !self.fits(file, packed) {
+        let whole = file.len() == self.file_bytes() && packed.len() == self.bytes();
+        if !whole || !self.k.is_multiple_of(SPAN) {
             return false;
         }
         let (codes, scales) = packed.split_at(self.n * self.k);
@@ -71,9 +77,5 @@ impl Bytes {
             }
         }
         true
-    }
-
-    fn fits(&self, file: &[u8], packed: &[u8]) -> bool {
-        self.k.is_multiple_of(SPAN) && file.len() == self.file_bytes() && packed.len() == self.bytes()
     }
 }

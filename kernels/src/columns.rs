@@ -5,6 +5,9 @@
 //! 32 rows. What lies beyond the weight is zero. Nothing is computed, so [`Columns::unpack`] is an exact
 //! inverse.
 
+use crate::file_rows::FileRows;
+use std::ops::Range;
+
 /// Outputs of a tile: the lanes of a warp.
 pub const LANES: usize = 32;
 /// Bytes of a value.
@@ -27,7 +30,7 @@ impl Columns {
 
     /// Bytes of all tiles; they begin at a multiple of 128.
     pub const fn bytes(&self) -> usize {
-        self.n.div_ceil(LANES) * self.tile_bytes()
+        self.tiles() * self.tile_bytes()
     }
 
     /// Bytes of the file.
@@ -35,17 +38,26 @@ impl Columns {
         self.n * self.k * VALUE
     }
 
-    /// Packs a weight. False when the lengths do not go together; then nothing is written.
+    /// Tiles of outputs.
+    pub const fn tiles(&self) -> usize {
+        self.n.div_ceil(LANES)
+    }
+
+    /// Packs some tiles of a weight: `file` holds all its rows, `packed` exactly these tiles. False when the
+    /// lengths do not go together; then nothing is written.
     #[must_use]
-    pub fn pack(&self, file: &[u8], packed: &mut [u8]) -> bool {
-        if file.len() != self.file_bytes() || packed.len() != self.bytes() {
+    pub fn pack(&self, tiles: Range<usize>, file: &FileRows<'_>, packed: &mut [u8]) -> bool {
+        let whole = file.rows() * file.row_bytes() == self.file_bytes() && tiles.end <= self.tiles();
+        if !whole || packed.len() != tiles.len() * self.tile_bytes() {
             return false;
         }
         packed.fill(0);
-        for (row, values) in file.chunks_exact((self.k * VALUE).max(1)).enumerate() {
-            let tile = &mut packed[row / LANES * self.tile_bytes()..][..self.tile_bytes()];
-            for (line, value) in tile.chunks_exact_mut(LANES * VALUE).zip(values.chunks_exact(VALUE)) {
-                line[row % LANES * VALUE..][..VALUE].copy_from_slice(value);
+        for (tile, packed) in tiles.zip(packed.chunks_exact_mut(self.tile_bytes().max(1))) {
+            for lane in 0..LANES.min(self.n - tile * LANES) {
+                let values = file.row(tile * LANES + lane).chunks_exact(VALUE);
+                for (line, value) in packed.chunks_exact_mut(LANES * VALUE).zip(values) {
+                    line[lane * VALUE..][..VALUE].copy_from_slice(value);
+                }
             }
         }
         true

@@ -19,6 +19,7 @@
 
 pub mod bytes;
 pub mod columns;
+pub mod file_rows;
 pub mod pack;
 pub mod params;
 

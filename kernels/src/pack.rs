@@ -13,6 +13,7 @@
 //! `r / 8 + 2 (i / 8 % 2)`, and there to the low (`i` even) or high part. In a gated weight, rows 0..8 of a
 //! tile are gate rows, rows 8..16 the up rows of the same numbers.
 
+use crate::file_rows::FileRows;
 use crate::params::Format;
 use std::ops::Range;
 
@@ -205,8 +206,14 @@ impl Layout {
     /// Packs some tiles of a weight: `file` holds all its rows, `codes` and `scales` exactly these tiles.
     /// False when the lengths do not go together; then nothing is written.
     #[must_use]
-    pub fn pack(&self, tiles: Range<usize>, file: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
-        if !self.fits(&tiles, file.len(), codes.len(), scales.len()) {
+    pub fn pack(
+        &self,
+        tiles: Range<usize>,
+        file: &FileRows<'_>,
+        codes: &mut [u8],
+        scales: &mut [u8],
+    ) -> bool {
+        if !self.fits(&tiles, file.rows() * file.row_bytes(), codes.len(), scales.len()) {
             return false;
         }
         let row_bytes = self.row_bytes();
@@ -219,7 +226,7 @@ impl Layout {
             scales.fill(0);
             for r in 0..TILE {
                 let Some(from) = self.row(tile, r) else { continue };
-                let file = &file[from * row_bytes..][..row_bytes];
+                let file = file.row(from);
                 row.fill(0);
                 if self.encoding == Encoding::Plain {
                     row[..row_bytes].copy_from_slice(file);
@@ -239,31 +246,6 @@ impl Layout {
             }
         }
         true
-    }
-
-    /// Packs a whole weight on `threads` threads; which of them takes a tile makes no difference. False as
-    /// [`Layout::pack`].
-    #[must_use]
-    pub fn pack_all(&self, threads: usize, file: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
-        let all = 0..self.tiles();
-        if threads <= 1 || !self.fits(&all, file.len(), codes.len(), scales.len()) {
-            return self.pack(all, file, codes, scales);
-        }
-        let share = all.len().div_ceil(threads);
-        let mut rest = scales;
-        std::thread::scope(|scope| {
-            let parts = codes.chunks_mut(share * self.tile_bytes()).enumerate();
-            let running: Vec<_> = parts
-                .map(|(i, codes)| {
-                    let tiles = i * share..((i + 1) * share).min(all.end);
-                    let (scales, others) =
-                        std::mem::take(&mut rest).split_at_mut(tiles.len() * self.tile_scale_bytes());
-                    rest = others;
-                    scope.spawn(move || self.pack(tiles, file, codes, scales))
-                })
-                .collect();
-            running.into_iter().all(|part| part.join().unwrap_or(false))
-        })
     }
 
     /// The inverse of [`Layout::pack`] over all tiles. False when the lengths do not go together.

@@ -129,7 +129,7 @@ impl<B: Backend> Device<B> {
         let halves = [&bytes[..first * row], &bytes[first * row..]];
         let parts = halves.into_iter().filter(|p| !p.is_empty()).map(Cow::Borrowed).collect();
         let info = WeightInfo { name: "case".into(), rows: *rows, cols: *cols, format: *format, used_for };
-        self.backend.prepare_weight(HostWeight::new(info, parts)?)
+        self.backend.prepare_weight(HostWeight::new(info, parts)?, &[])
     }
 
     /// Packs a vector (bias, norm weight).

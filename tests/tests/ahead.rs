@@ -2,12 +2,14 @@
 //! and goes meanwhile; no page is lost, none is given away while a launched step names it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, Finish, ForwardWant, Kept, Layers, Output, Pick, Request, Want};
 use engraft_core::inject::inject;
+use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
@@ -147,6 +149,23 @@ fn random_traffic_gives_what_requests_give_alone() {
     }
 }
 
+#[test]
+fn random_traffic_on_devices() {
+    for name in cuda_names() {
+        for ahead in [0, 1] {
+            traffic(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", ahead, seed());
+        }
+    }
+    for name in adapters() {
+        for ahead in [0, 1] {
+            traffic(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", ahead, seed());
+        }
+    }
+    println!("skipped: {:?}", backends::absent());
+    let missing = backends::missing_here();
+    assert!(missing.is_empty(), "{missing:?} required");
+}
+
 /// At depth 1 a sequence that stops has one more step in flight: its pages stay its own until that is
 /// collected.
 #[test]
@@ -154,17 +173,29 @@ fn a_stopped_sequence_keeps_its_pages_while_a_step_names_them() {
     let cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let mut engine = engine(&cpu, "llama", config(1));
     let prompt: Vec<u32> = (3..8).collect();
-    let id = engine.put(Request { prompt, max_new_tokens: 8, ..Request::default() }).unwrap();
+    let request = Request { prompt, max_new_tokens: 8, ..Request::default() };
+    let id = engine.put(request.clone()).unwrap();
     let mut out = Vec::new();
     engine.step(&mut out).unwrap();
     assert!(out.is_empty(), "the first step is launched, not collected");
     engine.step(&mut out).unwrap();
     assert_eq!((out.len(), out[0].id), (1, id));
-    let (held, total) = engine.free_pages();
+    let (first, (held, total)) = (out[0].token, engine.free_pages());
     assert!(held < total && engine.cancel(id).unwrap());
     assert_eq!(engine.free_pages().0, held, "step 2 is in flight");
     engine.step(&mut out).unwrap();
     assert!(out.is_empty(), "nothing is reported behind a cancel");
     assert_eq!(engine.free_pages(), (total, total));
     assert!(engine.is_idle());
+
+    // The same where its own token ends it.
+    let stop_ids = first.into_iter().collect();
+    engine.put(Request { stop_ids, ..request }).unwrap();
+    engine.step(&mut out).unwrap();
+    engine.step(&mut out).unwrap();
+    assert_eq!((out.len(), out[0].finish), (1, Some(Finish::Stop)));
+    assert_eq!(engine.free_pages().0, held, "a step behind its end is in flight");
+    engine.step(&mut out).unwrap();
+    assert!(out.is_empty(), "nothing is reported behind an end");
+    assert_eq!(engine.free_pages(), (total, total));
 }

@@ -26,7 +26,7 @@ fn ask(
     let files = open(case);
     let (spec, policy, config) = describe(&files, &Registry::default())?;
     let resolved = resolve(policy.as_ref(), &spec, &config, Catalog::new(files.source.tensors()))?;
-    check("some", coverage, files.source.as_ref(), &spec, &resolved, options)
+    check("some", coverage, files.source.as_ref(), &spec, &resolved, options).map(drop)
 }
 
 fn native(s: &Signature) -> Coverage<&'static str> {

@@ -17,6 +17,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::backends::{self, cuda, cuda_names};
+use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
@@ -31,6 +32,7 @@ use soft_cuda::preload::{self, Moved, SoftCuda};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[path = "../../cli/src/bench/shape.rs"]
 #[allow(dead_code, reason = "the program reads formats from its command line")]
@@ -61,9 +63,9 @@ fn checkpoint(folder: &Path) -> ModelFiles {
 }
 
 fn engine(gpu: &Arc<Cuda>, files: &ModelFiles, quantize: Option<WeightFormat>) -> Engine<Cuda> {
-    let options = LoadOptions { quantize, ..LoadOptions::default() };
-    let model = inject(gpu, files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
     let (dtype, kv_dtype) = (Float::Bf16, Float::Bf16);
+    let options = LoadOptions { dtype: Some(dtype), quantize, ..LoadOptions::default() };
+    let model = inject(gpu, files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
     let config = EngineConfig { dtype, kv_dtype, max_context: 512, ..EngineConfig::default() };
     Engine::new(gpu.clone(), model, config).unwrap()
 }
@@ -261,18 +263,63 @@ fn judge_launches(engine: &Engine<Cuda>, soft: &SoftCuda, rows: usize, format: &
         .collect()
 }
 
-#[test]
-fn a_decode_step_reads_everything_once() {
+/// The driver that counts, by its name; none where there is none.
+fn counting_driver() -> Option<String> {
     let missing = backends::missing_here();
     assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
     let here: Vec<String> = cuda_names().into_iter().filter(|n| n.starts_with("cuda:soft")).collect();
     println!("{} software drivers: {}", here.len(), here.join(", "));
-    let Some(name) = here.first() else {
+    if here.is_empty() {
         println!("skipped: only a software driver counts bytes; {}=cuda:soft asks for it", backends::REQUIRE);
-        return;
-    };
+    }
+    here.into_iter().next()
+}
+
+/// Loading copies every byte of every weight once, and leaves nothing for the first step to pack or compile.
+#[test]
+fn a_weight_crosses_the_bus_once() {
+    let Some(name) = counting_driver() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (gpu, files) = (cuda(name, Mode::Invariant).unwrap(), checkpoint(folder.path()));
+    let files = checkpoint(folder.path());
+    let soft = preload::load().unwrap();
+    println!("{:<10} {:>12} {:>12} {:>12}", "weights", "file", "on device", "copied");
+    for quantize in [None, Some("int8"), Some("int4:64"), Some("w8a8"), Some("f32")] {
+        for (mode, stored) in [(Mode::Invariant, "packed"), (Mode::Reference, "stored")] {
+            let (gpu, format) =
+                (cuda(&name, mode).unwrap(), quantize.map(|f| f.parse::<WeightFormat>().unwrap()));
+            soft.clear_counts().unwrap();
+            let mut engine = engine(&gpu, &files, format);
+            let (copied, _) = soft.copied().unwrap();
+            let lying = buffers(&engine);
+            let on_device: u64 = lying.iter().map(|b| b.bytes).sum();
+            let tables: u64 =
+                engine.model().ropes.iter().map(|rope| rope.view().table.len() as u64 * 4).sum();
+            let shown = quantize.unwrap_or("bf16");
+            println!("{shown:<10} {:>12} {on_device:>12} {copied:>12}", files.source.total_bytes());
+            // What the engine's own state is filled with is small.
+            assert!(copied >= on_device + tables, "{shown}: {copied} of {on_device} bytes");
+            assert!(copied - on_device - tables < 4096, "{shown}: {copied} for {on_device} + {tables} bytes");
+            let matrix = lying.iter().find(|b| b.name.starts_with("layer 0 qkv")).unwrap();
+            if quantize != Some("w8a8") {
+                assert!(matrix.name.ends_with(stored), "{shown} in {mode:?}: {}", matrix.name);
+            }
+            let loads = gpu.loads();
+            let prompt = vec![3, 5, 7];
+            engine.put(Request { prompt, max_new_tokens: 2, ..Request::default() }).unwrap();
+            engine.run().unwrap();
+            assert_eq!(gpu.packing(), Duration::ZERO, "{shown}: the first step packed");
+            assert_eq!(gpu.loads(), loads, "{shown}: the first step compiled");
+            let now: Vec<u64> = buffers(&engine).iter().map(|b| b.bytes).collect();
+            assert_eq!(now, lying.iter().map(|b| b.bytes).collect::<Vec<_>>(), "{shown}: another copy");
+        }
+    }
+}
+
+#[test]
+fn a_decode_step_reads_everything_once() {
+    let Some(name) = counting_driver() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (gpu, files) = (cuda(&name, Mode::Invariant).unwrap(), checkpoint(folder.path()));
     let soft = preload::load().unwrap();
     let quantized = |name: &str| Some(name.parse::<WeightFormat>().unwrap());
     let runs: [(&str, Option<WeightFormat>, &[usize]); 4] = [

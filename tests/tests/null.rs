@@ -7,7 +7,7 @@ use conformance::null::Null;
 use engraft_core::Error;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Finish, Output, Request};
+use engraft_core::engine::{EncoderInput, Engine, Finish, ForwardWant, Output, Pick, Request};
 use engraft_core::inject::inject;
 use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
@@ -38,13 +38,17 @@ fn config(dice: &mut Dice) -> EngineConfig {
     }
 }
 
-fn request(dice: &mut Dice, seed: u64) -> Request {
+fn request(dice: &mut Dice) -> Request {
     let token = |dice: &mut Dice| 3 + dice.below(60) as u32;
     Request {
         prompt: (0..1 + dice.below(30)).map(|_| token(dice)).collect(),
         max_new_tokens: dice.below(20),
         stop_ids: (0..4).map(|_| token(dice)).collect(),
-        sampling: SamplingParams { seed, ..SamplingParams::default() },
+        sampling: SamplingParams {
+            seed: dice.bits(),
+            repetition_penalty: if dice.once_in(2) { 1.0 } else { 1.5 },
+            ..SamplingParams::default()
+        },
         ..Request::default()
     }
 }
@@ -116,7 +120,7 @@ fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> (usize
     while left > 0 || !engine.is_idle() {
         if left > 0 && (dice.once_in(2) || engine.is_idle()) {
             left -= 1;
-            let request = request(&mut dice, seed);
+            let request = request(&mut dice);
             if let Ok(id) = engine.put(request.clone()) {
                 known.insert(id, Known::new(request));
             }
@@ -130,25 +134,24 @@ fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> (usize
         }
         if dice.once_in(5) && !running.is_empty() {
             let id = running[dice.below(running.len())];
-            let sampling = SamplingParams { seed, ..SamplingParams::default() };
-            if let Ok(fork) = engine.fork(id, sampling, 0) {
-                let request = known[&id].request.clone();
+            let request = known[&id].request.clone();
+            if let Ok(fork) = engine.fork(id, request.sampling, 0) {
                 known.insert(fork, Known { forked: true, ..Known::new(request) });
             }
         }
         if dice.once_in(40) {
             null.fail_in(dice.below(60) as u64);
         }
-        match engine.step(&mut out) {
+        let stepped = engine.step(&mut out);
+        let failed = engine.take_failed();
+        match stepped {
             Ok(()) => take(&mut known, &out),
-            Err(Error::OutOfMemory { .. }) => {
-                let failed = engine.take_failed();
-                assert!(!failed.is_empty(), "a step fails for somebody");
-                for id in failed {
-                    known.get_mut(&id).unwrap().broken = true;
-                }
-            }
+            // A step launched ahead may be nobody's any more.
+            Err(Error::OutOfMemory { .. }) => assert!(engine.steps_ahead() == 1 || !failed.is_empty()),
             Err(other) => panic!("seed {seed}: {other}"),
+        }
+        for id in failed {
+            known.get_mut(&id).unwrap().broken = true;
         }
     }
     null.fail_in(u64::MAX);
@@ -165,6 +168,59 @@ fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> (usize
         ended += usize::from(!one.broken);
     }
     (ended, without)
+}
+
+/// Steps until something is reported, or one fails.
+fn reported(engine: &mut Engine<Null>) -> Result<Vec<Output>, Error> {
+    let mut out = Vec::new();
+    while out.is_empty() {
+        engine.step(&mut out)?;
+    }
+    Ok(out)
+}
+
+/// A step that fails to be launched takes nothing back: the token in flight that ends a request ends it.
+#[test]
+fn a_failed_launch_loses_nothing_that_is_in_flight() {
+    let null = Null::new();
+    let config = EngineConfig { max_context: 64, steps_ahead: Some(1), ..EngineConfig::default() };
+    let plain = Request { prompt: vec![5, 6, 7], max_new_tokens: 9, ..Request::default() };
+    let (tokens, _) = alone(&mut reference(), &plain);
+    let mut engine = engine(&null, config);
+    let id = engine.put(Request { stop_ids: vec![tokens[1]], ..plain.clone() }).unwrap();
+    let other = engine.put(Request { prompt: vec![9, 8], ..plain }).unwrap();
+    assert_eq!(reported(&mut engine).unwrap().len(), 2);
+    // Step 2, in flight, samples the token that ends the request; step 3 is launched with both and fails.
+    null.fail_in(0);
+    let mut out = Vec::new();
+    assert!(matches!(engine.step(&mut out), Err(Error::OutOfMemory { .. })));
+    assert_eq!(engine.take_failed(), [other]);
+    let last = reported(&mut engine).unwrap();
+    let [last] = last[..] else { panic!("{last:?}") };
+    assert_eq!((last.id, last.token, last.finish), (id, Some(tokens[1]), Some(Finish::Stop)));
+    assert!(engine.is_idle() && engine.free_pages().0 == engine.free_pages().1);
+}
+
+/// A call with many texts does not keep a request waiting, nor does one that came before it starve.
+#[test]
+fn many_texts_block_no_request() {
+    let config = EngineConfig { max_context: 64, max_seqs: 2, max_step_tokens: 8, ..EngineConfig::default() };
+    let mut engine = engine(&Null::new(), config);
+    let texts: Vec<EncoderInput> =
+        (0..100).map(|i| EncoderInput { ids: vec![3 + i % 50; 8], ..EncoderInput::default() }).collect();
+    let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+    let texts = engine.submit_texts(&texts, &want).unwrap();
+    let id = engine.put(Request { prompt: vec![4; 16], max_new_tokens: 1, ..Request::default() }).unwrap();
+    let (mut out, mut before) = (Vec::new(), 0);
+    loop {
+        engine.step(&mut out).unwrap();
+        if out.iter().any(|output| output.id == id) {
+            break;
+        }
+        before += out.len();
+    }
+    assert!(before < 8, "{before} texts were served before the request");
+    engine.cancel_texts(&texts).unwrap();
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn adapter<B: Backend>(backend: &Arc<B>, spec: &ModelSpec, factor: f32) -> Made<
         format: WeightFormat::Plain(Float::F32),
         used_for: WeightUse::Linear { grain: 1 },
     };
-    let weight = backend.prepare_weight(HostWeight::new(info, vec![Cow::Owned(bytes)])?)?;
+    let weight = backend.prepare_weight(HostWeight::new(info, vec![Cow::Owned(bytes)])?, &[])?;
     Ok(Some(Box::new(Adapted::<B::Device>(weight))))
 }
 

@@ -7,7 +7,7 @@ use conformance::golden::Case;
 use engraft_core::Error;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, ForwardWant, Pick, Pooling, Request};
+use engraft_core::engine::{EncoderInput, Engine, ForwardWant, Layers, Pick, Pooling, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::policy::{Family, HeadSpec, Registry, TokenHead};
 use engraft_core::weights::LoadOptions;
@@ -181,6 +181,16 @@ fn padding_changes_no_label_and_leaves_hidden_states_alone() {
     // A text of padding alone is read at its first token, as in the reference.
     let one = model.forward_texts(&[vec![pad].into(), vec![pad; 3].into()], &logits()).unwrap();
     assert_eq!(one[0], one[1]);
+    // A request that only wants logits rides in steps of few rows: it has the one row of its labels.
+    let small = EngineConfig { max_seqs: 1, ..config(&case) };
+    let mut small = engine(folder.path(), small).unwrap();
+    for (text, plain) in texts.iter().zip(&plain) {
+        let want = Want { logits: true, hidden: Layers::None };
+        let request = Request { prompt: text.ids.clone(), max_new_tokens: 0, want, ..Request::default() };
+        let id = small.put(request).unwrap();
+        small.run().unwrap();
+        assert_eq!(small.take_kept(id).unwrap().logits, plain.logits);
+    }
     // What it is not for is refused by name.
     let texts: Vec<Vec<u32>> = vec![case.prompts[0].ids.clone()];
     let request = Request { prompt: texts[0].clone(), max_new_tokens: 1, ..Request::default() };
@@ -192,6 +202,29 @@ fn padding_changes_no_label_and_leaves_hidden_states_alone() {
         let folder = with_head(&case, class, |_| {}, |_| true, &[]);
         let error = engine(folder.path(), config(&case)).map(drop).unwrap_err().to_string();
         assert!(error.contains("architectures") && error.contains(class), "{error}");
+    }
+}
+
+/// Numbers that the model computes wrongly are not handed out as results.
+#[test]
+fn a_text_whose_rows_are_nan_is_an_error() {
+    let case = case("llama");
+    let cols = last_hidden(&case).cols();
+    let broken = [vec![1.0; cols - 1], vec![f32::NAN]].concat();
+    let head = [("model.norm.weight", vec![cols], broken)];
+    let folder = with_head(&case, "LlamaForCausalLM", |_| {}, |_| true, &head);
+    let mut model = engine(folder.path(), config(&case)).unwrap();
+    let texts: Vec<EncoderInput> = case.prompts.iter().map(|p| p.ids.clone().into()).collect();
+    let ids: Vec<Vec<u32>> = case.prompts.iter().map(|p| p.ids.clone()).collect();
+    for error in [
+        model.forward_texts(&texts, &logits()).map(drop).unwrap_err(),
+        model.embed(&texts, Pooling::Mean, true).map(drop).unwrap_err(),
+        model.score(&ids).map(drop).unwrap_err(),
+    ] {
+        assert!(
+            matches!(error, Error::Request { id: 0, .. }) && error.to_string().contains("NaN"),
+            "{error}"
+        );
     }
 }
 

@@ -66,7 +66,7 @@ impl Bench {
         used_for: WeightUse,
     ) -> CpuWeight {
         let info = WeightInfo { name: "w".into(), rows, cols, format, used_for };
-        self.cpu.prepare_weight(HostWeight::new(info, vec![bytes.into()]).unwrap()).unwrap()
+        self.cpu.prepare_weight(HostWeight::new(info, vec![bytes.into()]).unwrap(), &[]).unwrap()
     }
 
     pub fn f32s(&self, values: &[f32], cols: usize, used_for: WeightUse) -> CpuWeight {

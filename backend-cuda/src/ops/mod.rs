@@ -17,6 +17,7 @@ mod sample;
 mod select;
 
 pub(crate) use kv::slab_bytes;
+pub(crate) use select::taken;
 
 use crate::terms::Terms;
 use crate::weight::word;

@@ -3,6 +3,7 @@
 
 use super::names::{elem, format};
 use crate::Kernel;
+use crate::order::{Order, Taken};
 use crate::terms::Terms;
 use engraft_core::mem::WeightFormat;
 use engraft_core::numerics::Mode;
@@ -80,6 +81,23 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
         Err(_) if format == Format::F32 => Matmul::Columns(Columns { n, k }),
         Err(_) => Matmul::Strict(format),
     })
+}
+
+/// What an op with this signature takes of a weight, but for whether that one is gated.
+pub(crate) fn taken(terms: Terms, s: &Signature) -> Taken {
+    let chosen = match s.op {
+        OpKind::Linear(_) => matmul(terms, s),
+        _ => return Taken::STORED,
+    };
+    let packed = |order| Taken { stored: false, packed: Some(order) };
+    match chosen {
+        Ok(Matmul::Strict(_)) | Err(_) => Taken::STORED,
+        Ok(Matmul::Columns(columns)) => packed(Order::Columns(columns)),
+        Ok(Matmul::Integers(bytes)) => packed(Order::Bytes(bytes)),
+        Ok(Matmul::Tensor { layout, blaslt, .. }) => {
+            Taken { stored: blaslt, packed: Some(Order::Tensor(layout)) }
+        }
+    }
 }
 
 /// How attention runs.

@@ -89,7 +89,7 @@ impl Bench {
         let info = WeightInfo { name: "w".into(), rows, cols, format, used_for };
         let ones = vec![1.0f32; rows * cols];
         let parts = vec![bytemuck::cast_slice(&ones).to_vec().into()];
-        self.gpu.prepare_weight(HostWeight::new(info, parts).unwrap()).unwrap()
+        self.gpu.prepare_weight(HostWeight::new(info, parts).unwrap(), &[]).unwrap()
     }
 
     fn slab(&mut self, layout: KvLayout) -> (Slab<WgpuMem>, [Guarded; 2]) {

@@ -156,7 +156,7 @@ impl Job {
         let files = self.files()?;
         let most = self.batches.iter().copied().max().unwrap_or(1);
         let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let load = LoadOptions { quantize: self.quantize, ..LoadOptions::default() };
+        let load = LoadOptions { dtype: Some(self.dtype), quantize: self.quantize, ..LoadOptions::default() };
         let decoded = self.prompt.max(self.context()) + self.decode + 1;
         let positions = self.max_context.unwrap_or(decoded).max(decoded);
         let model = inject(backend, &files, &self.registry, positions, load, &mut |_, _| {})?;

@@ -56,8 +56,8 @@ impl<B: Backend> Backend for Composed<B> {
     fn solo(self: &Arc<Self>) -> Result<Self::Comm> {
         Ok(ComposedComm(self.inner.solo()?))
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<Weight<B>> {
-        self.inner.prepare_weight(weight)
+    fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<Weight<B>> {
+        self.inner.prepare_weight(weight, uses)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<AttnPlan<B>> {
         self.inner.attention_plan(bound)

@@ -43,14 +43,16 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn stream(self: &Arc<Self>) -> Result<Self::Stream>;
     /// A communicator of one rank.
     fn solo(self: &Arc<Self>) -> Result<Self::Comm>;
-    /// Packs a host weight `[rows, cols]` for its use.
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<Weight<Self>>;
+    /// Packs a host weight `[rows, cols]` for its use. `uses`: the signatures of the ops that will read it,
+    /// none where they are not known; whatever they say, every op that takes the weight runs.
+    fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<Weight<Self>>;
     /// An attention schedule for steps up to `bound`.
     fn attention_plan(&self, bound: StepShape) -> Result<AttnPlan<Self>>;
     /// How an op with this signature would run.
     fn coverage(&self, signature: &Signature) -> Coverage<Self::Kernel>;
-    /// Makes kernels ready, all at once, so that the first steps need not wait for one after the other. What
-    /// is not among them is made ready when it is first used; doing nothing is right, too.
+    /// Makes kernels ready, all at once, so that the first steps need not wait for one after the other, and
+    /// lets go of what only loading needed. What is not among them is made ready when it is first used; doing
+    /// nothing is right, too.
     ///
     /// # Errors
     /// Those that the kernels' first use would have.
@@ -58,7 +60,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
         Ok(())
     }
     /// Time spent so far on bringing loaded weights into the order of kernels that first asked for them; none
-    /// where [`Backend::prepare_weight`] does all of it.
+    /// where [`Backend::prepare_weight`] knew the uses, or does all of it.
     fn packing(&self) -> Duration {
         Duration::ZERO
     }

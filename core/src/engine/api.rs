@@ -61,16 +61,20 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary;
     /// `Config` for sampling parameters out of range; `KvFull` when the pool could never hold it;
-    /// `Architecture` for encoders.
+    /// `Architecture` for encoders; `OutOfMemory` where what it wants to keep has no room on the device.
     pub fn put(&mut self, request: Request) -> Result<u64> {
+        self.runner.make_room(request.want.hidden)?;
         self.coordinator.put(request)
     }
 
     /// Ends a request wherever it stands; whether it was there. Its pages are free once no launched step
     /// names them.
     pub fn cancel(&mut self, id: u64) -> Result<bool> {
+        let before = self.backlog.len();
         self.backlog.retain(|output| output.id != id);
-        self.coordinator.cancel(id)
+        // It may have ended in a step that is not reported yet.
+        let reported = self.backlog.len() < before;
+        Ok(self.coordinator.cancel(id)? || reported)
     }
 
     /// Whether nothing runs, nothing waits, and nothing is left to be reported.

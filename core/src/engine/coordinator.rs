@@ -20,6 +20,9 @@ use crate::schedule::{Scheduler, Sequence, Slice, StepBatch, Token};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// The owner of requests in the queue; calls are owners of their texts.
+const REQUESTS: u64 = 0;
+
 /// Requests, pages and batches of an engine.
 pub(super) struct Coordinator {
     pub(super) spec: ModelSpec,
@@ -42,6 +45,11 @@ pub(super) struct Coordinator {
     planned: u64,
     collected: u64,
     spare: Vec<Planned>,
+    /// Rows whose entry of the sampling table the next step has to write: of forks, and of sequences whose
+    /// admission a step carried that failed.
+    pub(super) unwritten: Vec<u32>,
+    /// Pages `(from, to)` that the next step has to copy first.
+    pub(super) copies: Vec<(u32, u32)>,
 }
 
 /// What the engine keeps of a request besides its tokens.
@@ -98,6 +106,8 @@ impl Coordinator {
             planned: 0,
             collected: 0,
             spare: (0..2).map(|_| Planned::new(&config)).collect(),
+            unwritten: Vec::with_capacity(config.max_seqs),
+            copies: Vec::new(),
             filters: spec.blocks.iter().any(|block| block.filter.is_some()),
             spec,
             config,
@@ -110,20 +120,29 @@ impl Coordinator {
         request.check(id, &self.spec, &self.config)?;
         let Request { prompt, max_new_tokens, sampling, stop_ids, subsequence, want } = request;
         let new = max_new_tokens.min(self.config.max_context - prompt.len());
-        let asked = if want.logits { 0..usize::MAX } else { 0..0 };
+        let asked = match (want.logits, self.spec.head.is_per_token()) {
+            (false, _) => 0..0,
+            (true, true) => 0..usize::MAX,
+            (true, false) => self.head_rows(&prompt),
+        };
         let keeps = want != Want::default();
         let live = Live { stop_ids, sampling, subsequence, want, keeps, asked, ..Live::default() };
-        self.enqueue(prompt, new, live)
+        self.enqueue(REQUESTS, prompt, new, live)
+    }
+
+    /// An owner of what one call queues.
+    pub(super) fn owner(&self) -> u64 {
+        REQUESTS + 1 + self.next_id
     }
 
     /// Queues tokens that pass [`Request::check`] or stand for a text that was checked.
-    pub(super) fn enqueue(&mut self, prompt: Vec<u32>, new: usize, live: Live) -> Result<u64> {
+    pub(super) fn enqueue(&mut self, owner: u64, prompt: Vec<u32>, new: usize, live: Live) -> Result<u64> {
         let id = self.next_id;
         let live = Live { shift: self.shifts.of(prompt.len()), ..live };
         let sequence = Sequence::new(id, prompt, new, live);
         match self.spec.family {
-            Family::Decoder => self.scheduler.submit(sequence, &self.tables, &self.pool)?,
-            Family::Encoder => self.scheduler.submit_whole(sequence),
+            Family::Decoder => self.scheduler.submit(owner, sequence, &self.tables, &self.pool)?,
+            Family::Encoder => self.scheduler.submit_whole(owner, sequence),
         }
         self.next_id += 1;
         Ok(id)
@@ -155,6 +174,8 @@ impl Coordinator {
         let Planned { order, batch, parts } = &mut planned;
         order.clear();
         order.number = self.planned;
+        batch.admitted.append(&mut self.unwritten);
+        order.copies.append(&mut self.copies);
         self.order_admissions(batch, order);
         parts.clear();
         parts.extend(batch.slices.iter().filter_map(|slice| self.part(*slice)));
@@ -345,6 +366,9 @@ impl Coordinator {
                 failed.push(part.id);
             }
         }
+        // Those that wait for their first slice go on: whether their rows were written is not known.
+        let admitted = planned.order.admitted.iter().map(|admitted| admitted.row);
+        self.unwritten.extend(admitted.filter(|row| scheduler.sequence(*row).is_some()));
         self.spare.push(planned);
         Ok(())
     }

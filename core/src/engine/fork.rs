@@ -6,11 +6,11 @@
 
 use super::api::Engine;
 use super::coordinator::{Coordinator, Live};
-use super::order::{Admitted, lost};
+use super::order::lost;
 use super::runner::{Runner, read_f32};
 use crate::backend::{Backend, Mem, Stream, block_on};
-use crate::mem::{Buf, Float, Mat, Table};
-use crate::ops::{Checked, KvCopyPages, KvRead, Run};
+use crate::mem::{Float, Mat, Table};
+use crate::ops::{Checked, KvRead, Run};
 use crate::sample::SamplingParams;
 use crate::schedule::Phase;
 use crate::{Error, Result};
@@ -28,9 +28,12 @@ impl<B: Backend> Engine<B> {
         // Its next token has to be known.
         self.drain()?;
         let no = |what: &str| Error::Request { id, what: what.into() };
-        let Coordinator { scheduler, tables, pool, next_id, .. } = &mut self.coordinator;
+        let Coordinator { scheduler, tables, pool, next_id, unwritten, copies, .. } = &mut self.coordinator;
         let Some(from) = scheduler.running().find(|seq| seq.id == id) else {
-            return Err(no("not running, or waiting for its first step"));
+            return Err(no(match scheduler.is_waiting(id) {
+                true => "waits for its first step: it can be forked once its prompt is read",
+                false => "not running",
+            }));
         };
         if from.phase() != Phase::Decode {
             return Err(no("its prompt is still being read: it can be forked after that"));
@@ -38,46 +41,13 @@ impl<B: Backend> Engine<B> {
         let Live { stop_ids, shift, .. } = &from.data;
         let live =
             Live { stop_ids: stop_ids.clone(), shift: *shift, sampling, subsequence, ..Live::default() };
-        let (admitted, tokens, row) = (live.clone(), from.tokens.clone(), from.row);
-        let fork = *next_id;
+        let (row, fork) = (from.row, *next_id);
         let (row, copied) = scheduler.fork(row, fork, live, tables, pool)?;
         *next_id += 1;
-        let sampling = admitted.row(row);
-        let seen = (admitted.sampling.repetition_penalty != 1.0).then_some(&tokens[..]);
-        let admitted = Admitted { row, sampling, seen: None };
-        let done = self.copy_page(copied).and_then(|()| self.runner.admit(&admitted, seen));
-        if let Err(error) = done {
-            self.cancel(fork)?;
-            return Err(error);
-        }
+        // The next step copies the page and writes the row before anything else.
+        unwritten.push(row);
+        copies.extend(copied);
         Ok(fork)
-    }
-
-    /// Copies a page in every slab; what filters keep has a slot for every position of it.
-    fn copy_page(&mut self, pages: Option<(u32, u32)>) -> Result<()> {
-        let Some((from, to)) = pages else { return Ok(()) };
-        let size = self.config().page_size as u32;
-        let slots: Vec<u32> = (0..size).flat_map(|i| [from * size + i, to * size + i]).collect();
-        let pages = self.words(&[from, to])?;
-        let slots = self.words(&slots)?;
-        let Runner { state, stream, .. } = &mut self.runner;
-        for layer in 0..state.kv.len() {
-            if let Some(kv) = state.kv.layer_mut(layer) {
-                stream.run(Checked::new(KvCopyPages { pairs: pages.view(), kv })?)?;
-            }
-            if let Some(kv) = state.kv.filter_mut(layer) {
-                stream.run(Checked::new(KvCopyPages { pairs: slots.view(), kv })?)?;
-            }
-        }
-        // The pairs' memory goes with this call.
-        stream.sync()
-    }
-
-    /// A new buffer of these words.
-    fn words(&mut self, words: &[u32]) -> Result<Buf<Mem<B>, u32>> {
-        let mut buffer = Buf::new(self.backend().alloc(size_of_val(words))?, words.len())?;
-        self.runner.stream.upload(words, buffer.view_mut())?;
-        Ok(buffer)
     }
 
     /// Keys `[positions, kv_heads * k_dim]` and values `[positions, kv_heads * v_dim]` of a running request
@@ -87,6 +57,7 @@ impl<B: Backend> Engine<B> {
     /// `Request` for a request that is not running; `Config` for a layer that the model lacks.
     pub fn cached(&mut self, id: u64, layer: usize) -> Result<[Vec<f32>; 2]> {
         self.drain()?;
+        self.runner.copy_pages(&std::mem::take(&mut self.coordinator.copies))?;
         let running = self.coordinator.scheduler.running().find(|s| s.id == id);
         let Some((row, rows)) = running.map(|s| (s.row, s.done)) else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });
@@ -99,7 +70,7 @@ impl<B: Backend> Engine<B> {
             return Ok([Vec::new(), Vec::new()]);
         }
         let pages = self.coordinator.tables.pages(row).to_vec();
-        let table = self.words(&pages)?;
+        let table = self.runner.words(&pages)?;
         let mat = |cols: usize, dtype: Float| {
             Mat::new(self.backend().alloc(rows * cols.max(1) * dtype.bytes())?, rows, cols, dtype)
         };

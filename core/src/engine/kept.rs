@@ -14,6 +14,12 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// Whether something in it is no number.
+    pub(super) fn has_nan(&self) -> bool {
+        let mut all = self.hidden.iter().chain([&self.logits, &self.pooled]).flatten();
+        all.any(|v| v.is_nan())
+    }
+
     /// Adds rows to hidden state `place` of those that are kept.
     pub(super) fn add_hidden(&mut self, place: usize, rows: &[f32]) {
         if self.hidden.len() <= place {

@@ -17,7 +17,9 @@ pub struct StepOrder {
     pub words: StepWords,
     /// Whether the shape is that of a bucket: a decode step that is captured once and replayed.
     pub captured: bool,
-    /// Rows of the sampling table to write first.
+    /// Pages `(from, to)` to copy first, in every slab.
+    pub copies: Vec<(u32, u32)>,
+    /// Rows of the sampling table to write then.
     pub admitted: Vec<Admitted>,
     /// Token ids that [`Admitted::seen`] refers to.
     pub seen: Vec<u32>,
@@ -68,8 +70,9 @@ pub struct StepResult {
 impl StepOrder {
     /// Takes an order back to be filled again: its memory stays.
     pub(super) fn clear(&mut self) {
-        let Self { number, words: _, captured, admitted, seen, pixels, want } = self;
+        let Self { number, words: _, captured, copies, admitted, seen, pixels, want } = self;
         (*number, *captured, *want) = (0, false, StepWant::default());
+        copies.clear();
         admitted.clear();
         seen.clear();
         pixels.clear();

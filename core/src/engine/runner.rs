@@ -11,7 +11,7 @@ use crate::config::EngineConfig;
 use crate::graph::GraphSet;
 use crate::mem::{Buf, Float, Mat, MatRef, StepView};
 use crate::model::{Exec, Model, Sizes, State};
-use crate::ops::{Checked, Convert, MarkSeen, Run};
+use crate::ops::{Checked, Convert, KvCopyPages, MarkSeen, Run};
 use crate::profile::{Probe, Profile};
 use std::sync::Arc;
 
@@ -25,6 +25,7 @@ pub struct Runner<B: Backend> {
     eager: Eager<B>,
     graphs: GraphSet<B>,
     profile: Option<Profile>,
+    page_size: usize,
 }
 
 /// Buffers of steps that run op by op.
@@ -74,7 +75,8 @@ impl<B: Backend> Runner<B> {
             tokens: sizes.step.tokens,
         };
         let graphs = GraphSet::new(config.max_seqs);
-        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None })
+        let page_size = config.page_size;
+        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None, page_size })
     }
 
     /// Launches a step, and the reads of what it brings back.
@@ -82,6 +84,7 @@ impl<B: Backend> Runner<B> {
     /// # Errors
     /// What its ops raise. The step has done nothing that a later one could see but to its own sequences.
     pub fn launch(&mut self, order: &StepOrder) -> Result<Launched<B>> {
+        self.copy_pages(&order.copies)?;
         for admitted in &order.admitted {
             let seen = admitted.seen.clone().and_then(|range| order.seen.get(range));
             self.admit(admitted, seen)?;
@@ -128,7 +131,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Writes a row of the sampling table, and the tokens that its text has so far.
-    pub(super) fn admit(&mut self, admitted: &Admitted, seen: Option<&[u32]>) -> Result<()> {
+    fn admit(&mut self, admitted: &Admitted, seen: Option<&[u32]>) -> Result<()> {
         let (row, Self { stream, state, .. }) = (admitted.row as usize, self);
         stream.upload(&[admitted.sampling], state.sample_table.view_mut().slice(row..row + 1)?)?;
         if let Some(tokens) = seen {
@@ -138,6 +141,36 @@ impl<B: Backend> Runner<B> {
             stream.run(Checked::new(MarkSeen { ids, slot: row, words, seen })?)?;
         }
         Ok(())
+    }
+
+    /// Copies pages `(from, to)` in every slab; what filters keep has a slot for every position of a page.
+    pub(super) fn copy_pages(&mut self, pages: &[(u32, u32)]) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let size = self.page_size as u32;
+        let slots =
+            pages.iter().flat_map(|(from, to)| (0..size).flat_map(move |i| [from * size + i, to * size + i]));
+        let slots = self.words(&slots.collect::<Vec<u32>>())?;
+        let pages = self.words(&pages.iter().flat_map(|(from, to)| [*from, *to]).collect::<Vec<u32>>())?;
+        let Self { state, stream, .. } = self;
+        for layer in 0..state.kv.len() {
+            if let Some(kv) = state.kv.layer_mut(layer) {
+                stream.run(Checked::new(KvCopyPages { pairs: pages.view(), kv })?)?;
+            }
+            if let Some(kv) = state.kv.filter_mut(layer) {
+                stream.run(Checked::new(KvCopyPages { pairs: slots.view(), kv })?)?;
+            }
+        }
+        // The pairs' memory goes with this call.
+        stream.sync()
+    }
+
+    /// A new buffer of these words.
+    pub(super) fn words(&mut self, words: &[u32]) -> Result<Buf<Mem<B>, u32>> {
+        let mut buffer = Buf::new(self.backend.alloc(size_of_val(words))?, words.len())?;
+        self.stream.upload(words, buffer.view_mut())?;
+        Ok(buffer)
     }
 
     /// Puts rows of pixels where the embedding reads them.
@@ -180,9 +213,6 @@ impl<B: Backend> Runner<B> {
     /// Runs a step op by op; reads of the hidden states that are asked for.
     fn run_eager(&mut self, order: &StepOrder) -> Result<Vec<Read<B>>> {
         let (want, last) = (order.want.hidden, self.model.blocks.len());
-        if want != Layers::None || order.want.pooled {
-            self.make_wide()?;
-        }
         let mut probe = self.profile.as_ref().map(|_| Probe::default());
         let Self { state, eager, stream, comm, model, .. } = self;
         let (Eager { step, plan, wide, .. }, shape) = (eager, order.words.shape());
@@ -225,10 +255,14 @@ impl<B: Backend> Runner<B> {
         Ok(())
     }
 
-    /// The buffer that hidden states are read through, as f32.
-    fn make_wide(&mut self) -> Result<()> {
-        if self.eager.wide.is_none() {
-            let (rows, spec) = (self.eager.tokens, &self.model.spec);
+    /// Makes room on the device for what will be read back: the buffer that hidden states and pooled rows go
+    /// through as f32. Before a request is queued, so that no step fails for want of it.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub(super) fn make_room(&mut self, hidden: Layers) -> Result<()> {
+        let (rows, spec) = (self.eager.tokens, &self.model.spec);
+        if self.eager.wide.is_none() && (hidden != Layers::None || spec.pooler.is_some()) {
             let cols = spec.hidden.max(spec.out_width()).max(spec.pooled_cols());
             let mem = self.backend.alloc(rows * cols * 4)?;
             self.eager.wide = Some(Mat::new(mem, rows, cols, Float::F32)?);

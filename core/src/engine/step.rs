@@ -24,7 +24,13 @@ impl<B: Backend> Engine<B> {
     /// As [`Engine::step`].
     pub async fn step_async(&mut self, out: &mut Vec<Output>) -> Result<()> {
         out.clear();
-        let launched = self.launch()?;
+        let launched = match self.coordinator.plan()? {
+            Some(planned) => {
+                self.launch(planned).await?;
+                true
+            }
+            None => false,
+        };
         out.append(&mut self.backlog);
         if launched && self.in_flight.len() <= self.ahead {
             return Ok(());
@@ -32,24 +38,41 @@ impl<B: Backend> Engine<B> {
         let collected = self.collect(out).await;
         if collected.is_err() {
             // The next step reports it.
-            self.backlog.append(out);
+            self.report_later(out);
         }
         collected
     }
 
-    /// Plans a step and launches it; whether there was one.
-    fn launch(&mut self) -> Result<bool> {
-        let Some(planned) = self.coordinator.plan()? else { return Ok(false) };
+    /// Launches a step.
+    async fn launch(&mut self, planned: Planned) -> Result<()> {
         match self.runner.launch(&planned.order) {
             Ok(launched) => {
                 if launched.refused {
                     self.coordinator.refuse(&planned.order);
                 }
                 self.in_flight.push_back((planned, launched));
-                Ok(true)
+                Ok(())
             }
-            Err(error) => Err(self.ended_by(planned, error)),
+            Err(error) => {
+                // What is in flight is none of this step's business: a request that ends there has ended
+                // well. Where it fails, too, its requests are named; the first reason is returned.
+                let mut seen = Vec::new();
+                while !self.in_flight.is_empty() {
+                    let _ = self.collect(&mut seen).await;
+                }
+                let error = self.ended_by(planned, error);
+                self.report_later(&mut seen);
+                Err(error)
+            }
         }
+    }
+
+    /// Leaves outputs to the next step, behind those that it reports already; nothing is reported of a
+    /// request behind its end.
+    fn report_later(&mut self, outputs: &mut Vec<Output>) {
+        self.backlog.append(outputs);
+        let Self { backlog, failed, .. } = self;
+        backlog.retain(|output| !failed.contains(&output.id));
     }
 
     /// Waits for the oldest step in flight, if there is one, and adds what it did to `out`.
@@ -64,11 +87,7 @@ impl<B: Backend> Engine<B> {
 
     /// Ends the requests of a step that failed for this reason, which it returns.
     fn ended_by(&mut self, planned: Planned, error: Error) -> Error {
-        let before = self.failed.len();
         let books = self.coordinator.fail(planned, &mut self.failed);
-        // Nothing is reported of a request behind its end.
-        let ended = &self.failed[before..];
-        self.backlog.retain(|output| !ended.contains(&output.id));
         let books = books.and_then(|()| match self.in_flight.is_empty() {
             true => self.coordinator.none_in_flight(),
             false => Ok(()),
@@ -79,24 +98,29 @@ impl<B: Backend> Engine<B> {
     /// Collects all that is in flight, for calls that want to see requests as they stand; the next step
     /// reports it.
     pub(super) fn drain(&mut self) -> Result<()> {
-        let mut seen = std::mem::take(&mut self.backlog);
-        let mut done = Ok(());
+        let (mut seen, mut done) = (Vec::new(), Ok(()));
         while done.is_ok() && !self.in_flight.is_empty() {
             done = block_on(self.collect(&mut seen));
         }
-        self.backlog = seen;
+        self.report_later(&mut seen);
         done
     }
 
     /// Runs steps until these requests have ended; what they did to others is reported by the next step.
     ///
     /// # Errors
-    /// Of the step that failed; these requests have ended then.
+    /// Of the step that one of these requests failed in, or after which none runs; they have ended then.
     pub(super) fn run_until(&mut self, ids: &[u64]) -> Result<()> {
         let (mut left, mut out, mut others) = (ids.len(), Vec::new(), Vec::new());
         while left > 0 {
             if let Err(error) = self.step(&mut out) {
-                self.backlog.append(&mut others);
+                let ends_all = matches!(error, Error::DeviceLost { .. } | Error::Internal { .. });
+                if !ends_all && !ids.iter().any(|id| self.failed.contains(id)) {
+                    // Of others: [`Engine::take_failed`] names them.
+                    continue;
+                }
+                others.append(&mut self.backlog);
+                self.report_later(&mut others);
                 for id in ids {
                     self.cancel(*id)?;
                 }
@@ -110,7 +134,8 @@ impl<B: Backend> Engine<B> {
                 }
             }
         }
-        self.backlog.append(&mut others);
+        others.append(&mut self.backlog);
+        self.report_later(&mut others);
         Ok(())
     }
 }

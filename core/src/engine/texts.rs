@@ -61,10 +61,15 @@ impl<B: Backend> Engine<B> {
     /// What requests that have ended kept, in their order.
     ///
     /// # Errors
-    /// `Internal` where one has not ended.
+    /// `Internal` where one has not ended; `Request`, numbered as the texts are, where the model computed
+    /// something that is no number.
     pub(super) fn take_texts(&mut self, texts: Texts) -> Result<Vec<Kept>> {
         let kept = texts.ids.iter().map(|id| self.take_kept(*id).ok_or_else(|| lost("a text's result")));
-        kept.collect()
+        let kept: Vec<Kept> = kept.collect::<Result<_>>()?;
+        match kept.iter().position(Kept::has_nan) {
+            Some(i) => Err(Error::Request { id: i as u64, what: "the model computed NaN for it".into() }),
+            None => Ok(kept),
+        }
     }
 
     /// Ends the requests of texts that nobody waits for any more.
@@ -82,13 +87,15 @@ impl<B: Backend> Engine<B> {
         want: &ForwardWant,
     ) -> Result<Texts> {
         let mut queued = Texts { want: want.clone(), ..Texts::default() };
+        let owner = self.coordinator.owner();
+        self.runner.make_room(layers(&want.hidden))?;
         for (text, pixels) in texts {
-            let asked = self.coordinator.head_rows(text);
+            let asked = self.coordinator.head_rows(&text.ids);
             let logits = self.coordinator.spec.logit_cols() > 0 && !asked.is_empty();
             let keep = Want { logits, hidden: layers(&want.hidden) };
             let token_type_ids = text.token_type_ids.clone();
             let live = Live { want: keep, keeps: true, asked, token_type_ids, pixels, ..Live::default() };
-            queued.ids.push(self.coordinator.enqueue(text.ids.clone(), 0, live)?);
+            queued.ids.push(self.coordinator.enqueue(owner, text.ids.clone(), 0, live)?);
             queued.tokens.push(text.ids.len());
         }
         Ok(queued)
@@ -99,17 +106,19 @@ impl<B: Backend> Engine<B> {
         let labels = matches!(self.coordinator.spec.head, HeadSpec::Labels { .. });
         let keep = Want { logits: want.logits != Pick::None, hidden: layers(&want.hidden) };
         let mut queued = Texts { want: want.clone(), ..Texts::default() };
+        let owner = self.coordinator.owner();
+        self.runner.make_room(keep.hidden)?;
         for text in texts {
             let asked = match (keep.logits, labels) {
                 (false, _) => 0..0,
                 (true, false) => 0..usize::MAX,
-                (true, true) => self.coordinator.head_rows(text),
+                (true, true) => self.coordinator.head_rows(&text.ids),
             };
             // Labels follow from the tokens up to the row that the head reads.
             let read = if labels && keep.hidden == Layers::None { asked.end } else { text.ids.len() };
             let (ids, token_type_ids) = (text.ids[..read.max(1)].to_vec(), text.token_type_ids.clone());
             let live = Live { want: keep, keeps: true, asked, token_type_ids, ..Live::default() };
-            match self.coordinator.enqueue(ids, 0, live) {
+            match self.coordinator.enqueue(owner, ids, 0, live) {
                 Ok(id) => queued.ids.push(id),
                 Err(error) => {
                     self.cancel_texts(&queued)?;
@@ -147,8 +156,8 @@ impl<B: Backend> Engine<B> {
 
 impl Coordinator {
     /// Positions of a whole text whose rows the head reads: all, the pooled one, or none.
-    fn head_rows(&self, text: &EncoderInput) -> Range<usize> {
-        let (len, first) = (text.ids.len(), self.pooled_row(text));
+    pub(super) fn head_rows(&self, ids: &[u32]) -> Range<usize> {
+        let (len, first) = (ids.len(), self.pooled_row(ids));
         match self.spec.head {
             HeadSpec::Tokens { .. } if self.config.all_logits => 0..len,
             HeadSpec::Tokens { .. } => 0..0,
@@ -159,16 +168,16 @@ impl Coordinator {
     }
 
     /// The position of the pooled row.
-    fn pooled_row(&self, text: &EncoderInput) -> usize {
-        let last = text.ids.len() - 1;
-        let find = |id: u32| text.ids.iter().position(|t| *t == id);
+    fn pooled_row(&self, ids: &[u32]) -> usize {
+        let last = ids.len() - 1;
+        let find = |id: u32| ids.iter().position(|t| *t == id);
         let Some(pool) = self.spec.pooler else { return 0 };
         match pool.from {
             PoolSource::First => 0,
             PoolSource::Last => last,
-            PoolSource::LastExcept(id) => text.ids.iter().rposition(|t| *t != id).unwrap_or(0),
+            PoolSource::LastExcept(id) => ids.iter().rposition(|t| *t != id).unwrap_or(0),
             PoolSource::Token(id) => find(id).unwrap_or(last),
-            PoolSource::LargestToken => text.ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
+            PoolSource::LargestToken => ids.iter().max().and_then(|id| find(*id)).unwrap_or(last),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Whether a backend can run a model at all, asked before a weight is read.
 //!
 //! Only descriptions are looked at: the spec, the bindings, the formats that headers name. A dry run of the
-//! model's own `forward` gives its ops; a backend answers with [`Coverage::Missing`] for what it has no way
-//! to run, and the first such answer refuses the model, by op, operand, backend and reason. What runs and how
-//! is the plan's business (`plan.rs`).
+//! model's own `forward` gives its ops, and with them the uses of every weight; a backend answers with
+//! [`Coverage::Missing`] for what it has no way to run, and the first such answer refuses the model, by op,
+//! operand, backend and reason. What runs and how is the plan's business (`plan.rs`).
 
 use super::dry;
 use crate::backend::Coverage;
@@ -11,10 +11,12 @@ use crate::checkpoint::Source;
 use crate::mem::Float;
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Resolved};
-use crate::weights::LoadOptions;
+use crate::weights::{LoadOptions, Uses};
 use crate::{Error, Result};
 
 /// Refuses a model that needs what the backend called `name` does not have; `coverage` is the backend's.
+/// Gives the ops that will read each weight: none where `options` do not say in which element type the model
+/// runs.
 ///
 /// # Errors
 /// `Unsupported`, naming op, operand or place, backend and reason; what describing the operands raises.
@@ -25,12 +27,20 @@ pub fn check<K>(
     spec: &ModelSpec,
     resolved: &[Resolved<'_>],
     options: LoadOptions,
-) -> Result<()> {
-    let mut layered = false;
+) -> Result<Uses> {
+    let (mut layered, mut uses) = (false, Uses::default());
+    let dtype = options.dtype.unwrap_or(Float::F32);
     let composed = |signature: &Signature| matches!(coverage(signature), Coverage::Composed(_));
-    for seen in dry::ops(source, spec, resolved, options, Float::F32, &composed)? {
+    for seen in dry::ops(source, spec, resolved, options, dtype, &composed)? {
         layered |= seen.layer.is_some();
-        let Coverage::Missing(reason) = coverage(&seen.signature) else { continue };
+        let reason = match (coverage(&seen.signature), &seen.weight) {
+            (Coverage::Missing(reason), _) => reason,
+            (Coverage::Native(_), Some(weight)) if options.dtype.is_some() => {
+                uses.add(&weight.info.name, seen.signature);
+                continue;
+            }
+            _ => continue,
+        };
         let place = match (&seen.weight, seen.layer) {
             (Some(weight), _) => weight.info.name.clone(),
             (None, Some(layer)) => format!("layer {layer}"),
@@ -40,5 +50,5 @@ pub fn check<K>(
         let op = format!("{} of {place}", seen.signature.op);
         return Err(Error::Unsupported { op, backend: name.to_string(), reason });
     }
-    Ok(())
+    Ok(uses)
 }

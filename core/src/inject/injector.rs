@@ -60,8 +60,8 @@ impl<'a, B: Backend> Injector<'a, B> {
         let catalog = Catalog::new(files.source.tensors());
         let resolved = resolve(policy.as_ref(), &spec, &config, catalog)?;
         let (source, coverage) = (files.source.as_ref(), |s: &Signature| backend.coverage(s));
-        check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
-        let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, progress)?;
+        let uses = check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
+        let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, &uses, progress)?;
         let positions = self.positions.min(spec.max_positions);
         let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
         let mut model = build(spec, operands, ropes)?;

@@ -72,10 +72,11 @@ struct Retiring {
 /// Waiting and running sequences.
 #[derive(Debug)]
 pub struct Scheduler<T = ()> {
-    waiting: VecDeque<Sequence<T>>,
+    /// Those of one owner behind each other; owners take turns.
+    waiting: VecDeque<(u64, VecDeque<Sequence<T>>)>,
     /// By row.
     sequences: Vec<Option<Sequence<T>>>,
-    /// Rows in the order of admission, but that the last one takes the place of one that ends.
+    /// Rows in the order of admission.
     running: Vec<u32>,
     retiring: Vec<Retiring>,
     /// Memory for the tokens of every row's sequence, one after the other.
@@ -100,22 +101,47 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Queues a sequence.
+    /// Queues a sequence. Those of one `owner` are admitted in the order in which they came; where several
+    /// owners wait they take turns, so that many texts of one call do not keep others waiting.
     ///
     /// # Errors
     /// `KvFull` when the pool could not hold its worst case even if it were empty.
-    pub fn submit(&mut self, sequence: Sequence<T>, tables: &PageTables, pool: &PagePool) -> Result<()> {
+    pub fn submit(
+        &mut self,
+        owner: u64,
+        sequence: Sequence<T>,
+        tables: &PageTables,
+        pool: &PagePool,
+    ) -> Result<()> {
         let wanted = tables.pages_for(sequence.limit);
         if wanted > pool.total() {
             return Err(Error::KvFull { wanted, free: pool.free(), total: pool.total() });
         }
-        self.waiting.push_back(sequence);
+        self.submit_whole(owner, sequence);
         Ok(())
     }
 
     /// Queues a text that runs as a whole and needs no pages: [`Scheduler::next_whole`].
-    pub fn submit_whole(&mut self, sequence: Sequence<T>) {
-        self.waiting.push_back(sequence);
+    pub fn submit_whole(&mut self, owner: u64, sequence: Sequence<T>) {
+        match self.waiting.iter_mut().find(|(id, _)| *id == owner) {
+            Some((_, behind)) => behind.push_back(sequence),
+            None => self.waiting.push_back((owner, VecDeque::from([sequence]))),
+        }
+    }
+
+    /// The sequence that is admitted next.
+    fn front(&self) -> Option<&Sequence<T>> {
+        self.waiting.front()?.1.front()
+    }
+
+    /// Takes it out; its owner is behind the others then.
+    fn take_front(&mut self) -> Option<Sequence<T>> {
+        let (owner, mut of_owner) = self.waiting.pop_front()?;
+        let sequence = of_owner.pop_front();
+        if !of_owner.is_empty() {
+            self.waiting.push_back((owner, of_owner));
+        }
+        sequence
     }
 
     /// Running sequences.
@@ -135,7 +161,12 @@ impl<T> Scheduler<T> {
 
     /// Sequences that wait for admission.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.iter().map(|(_, of_owner)| of_owner.len()).sum()
+    }
+
+    /// Whether request `id` waits for admission.
+    pub fn is_waiting(&self, id: u64) -> bool {
+        self.waiting.iter().flat_map(|(_, of_owner)| of_owner).any(|sequence| sequence.id == id)
     }
 
     /// Whether nothing runs and nothing waits.
@@ -178,12 +209,12 @@ impl<T> Scheduler<T> {
     pub fn next_whole(&mut self, tables: &mut PageTables, batch: &mut StepBatch) {
         batch.clear();
         while self.running.len() < self.max_seqs {
-            let Some(seq) = self.waiting.front() else { break };
+            let Some(seq) = self.front() else { break };
             if batch.tokens + seq.len() > self.budget {
                 break;
             }
             let Some(row) = tables.open() else { break };
-            let Some(mut seq) = self.waiting.pop_front() else { break };
+            let Some(mut seq) = self.take_front() else { break };
             batch.slices.push(Slice { row, start: 0, len: seq.len(), samples: false });
             batch.tokens += seq.len();
             seq.row = row;
@@ -204,13 +235,13 @@ impl<T> Scheduler<T> {
 
     fn admit(&mut self, tables: &mut PageTables, pool: &PagePool, admitted: &mut Vec<u32>) {
         while self.running.len() < self.max_seqs {
-            let Some(seq) = self.waiting.front() else { break };
+            let Some(seq) = self.front() else { break };
             let worst = tables.pages_for(seq.limit);
             if self.reserved + worst > pool.total() {
                 break;
             }
             let Some(row) = tables.open() else { break };
-            let Some(mut seq) = self.waiting.pop_front() else { break };
+            let Some(mut seq) = self.take_front() else { break };
             seq.row = row;
             seq.tokens = self.room(row, tables.most_positions(), &seq.tokens);
             self.reserved += worst;
@@ -281,7 +312,7 @@ impl<T> Scheduler<T> {
         let seq = self.sequences.get_mut(row as usize).and_then(Option::take);
         let seq = seq.ok_or_else(|| Error::internal("the end of no sequence"))?;
         if let Some(at) = self.running.iter().position(|r| *r == row) {
-            self.running.swap_remove(at);
+            self.running.remove(at);
         }
         self.retiring.push(Retiring { row, worst: tables.pages_for(seq.limit), step: seq.step });
         if let Some(room) = self.tokens.get_mut(row as usize) {
@@ -314,8 +345,14 @@ impl<T> Scheduler<T> {
         tables: &mut PageTables,
         pool: &mut PagePool,
     ) -> Result<Option<T>> {
-        if let Some(at) = self.waiting.iter().position(|s| s.id == id) {
-            return Ok(self.waiting.remove(at).map(|seq| seq.data));
+        for place in 0..self.waiting.len() {
+            let of_owner = &mut self.waiting[place].1;
+            let Some(at) = of_owner.iter().position(|s| s.id == id) else { continue };
+            let seq = of_owner.remove(at);
+            if of_owner.is_empty() {
+                self.waiting.remove(place);
+            }
+            return Ok(seq.map(|seq| seq.data));
         }
         let row = self.running().find(|s| s.id == id).map(|s| s.row);
         row.map(|row| self.finish(row, collected, tables, pool)).transpose()

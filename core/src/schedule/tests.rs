@@ -63,7 +63,7 @@ fn simulate(requests: &[(usize, usize)], world: World) -> usize {
     let mut expected = 0;
     for (id, (prompt, new)) in requests.iter().enumerate() {
         let seq = Sequence::new(id as u64, vec![0; *prompt], *new, ());
-        if scheduler.submit(seq, &tables, &pool).is_ok() {
+        if scheduler.submit(0, seq, &tables, &pool).is_ok() {
             expected += 1;
         }
     }
@@ -105,7 +105,7 @@ fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
 #[test]
 fn a_request_larger_than_the_pool_is_refused() {
     let (tables, pool) = (PageTables::new(1, 100, 4), PagePool::new(3, None));
-    let e = Scheduler::new(1, 8).submit(Sequence::new(0, vec![0; 9], 8, ()), &tables, &pool).unwrap_err();
+    let e = Scheduler::new(1, 8).submit(0, Sequence::new(0, vec![0; 9], 8, ()), &tables, &pool).unwrap_err();
     assert!(matches!(e, Error::KvFull { wanted: 5, free: 3, total: 3 }));
 }
 
@@ -114,7 +114,7 @@ fn cancelled_requests_give_everything_back() {
     let (mut tables, mut pool) = (PageTables::new(2, 4, 4), PagePool::new(8, None));
     let mut scheduler = Scheduler::new(1, 8);
     for id in 0..2 {
-        scheduler.submit(Sequence::new(id, vec![0; 6], 2, ()), &tables, &pool).unwrap();
+        scheduler.submit(0, Sequence::new(id, vec![0; 6], 2, ()), &tables, &pool).unwrap();
     }
     let mut batch = StepBatch::default();
     scheduler.next(&mut tables, &mut pool, &mut batch).unwrap();

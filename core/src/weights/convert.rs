@@ -61,7 +61,7 @@ pub fn convert(
     let (mut done, total) = (0, source.total_bytes());
     for one in resolved {
         let role = one.binding.role;
-        let load = LoadOptions { quantize, rank: 0, world };
+        let load = LoadOptions { quantize, world, ..LoadOptions::default() };
         let whole = operand::read(source, spec, one, load)?;
         for (rank, file) in ranks.iter_mut().enumerate() {
             let rows = whole.of_rank(spec, one, LoadOptions { rank, ..load })?;

@@ -13,11 +13,13 @@ mod merge;
 mod operand;
 mod options;
 mod shard;
+mod uses;
 
 pub use host_matrix::HostMatrix;
 pub(crate) use host_matrix::format_of;
 pub use options::LoadOptions;
 pub use shard::{rank_rows, shard_sizes};
+pub use uses::Uses;
 
 use crate::Result;
 use crate::backend::{Backend, Weight};
@@ -42,7 +44,8 @@ impl<W> std::fmt::Debug for Operands<W> {
     }
 }
 
-/// Loads every resolved binding; `progress` hears the bytes read so far and in all.
+/// Loads every resolved binding; `uses` are the ops that will read them, `progress` hears the bytes read so
+/// far and in all.
 ///
 /// # Errors
 /// `Tensor` for element types that cannot be used and blocks that a shard would split; what reading and
@@ -53,6 +56,7 @@ pub fn load<B: Backend>(
     spec: &ModelSpec,
     resolved: &[Resolved<'_>],
     options: LoadOptions,
+    uses: &Uses,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Operands<Weight<B>>> {
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
@@ -68,11 +72,11 @@ pub fn load<B: Backend>(
         } else if let Some(width) = head_width(spec, &role) {
             let heads = (0..rows.outputs() / width.max(1)).map(|h| {
                 let head = rows.borrowed().take_outputs(&[h * width..(h + 1) * width])?;
-                prepare(backend, spec, &one.binding, head)
+                prepare(backend, spec, &one.binding, head, uses)
             });
             operands.per_head.insert(role, heads.collect::<Result<_>>()?);
         } else {
-            operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows)?);
+            operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows, uses)?);
         }
         done += whole.bytes_read(one);
         drop(whole);
@@ -95,13 +99,15 @@ fn prepare<B: Backend>(
     spec: &ModelSpec,
     binding: &Binding,
     rows: HostMatrix<'_>,
+    uses: &Uses,
 ) -> Result<Weight<B>> {
     let role = binding.role;
     let used_for = use_of(spec, binding);
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
     let HostMatrix { rows: count, cols, format, parts, .. } = rows;
     let info = WeightInfo { name: role.to_string(), rows: count, cols, format, used_for };
-    backend.prepare_weight(HostWeight::new(info, parts)?)
+    let uses = uses.of(&info.name);
+    backend.prepare_weight(HostWeight::new(info, parts)?, uses)
 }
 
 /// What an operand is used for.

@@ -1,11 +1,14 @@
 //! What the caller of the loader chooses.
 
 use crate::config::deepspeed::DeepSpeedConfig;
-use crate::mem::WeightFormat;
+use crate::mem::{Float, WeightFormat};
 
 /// What the loader may do on the way.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadOptions {
+    /// Element type of the activations that the model will run with: a backend then packs weights for it on
+    /// their way. None: as the first step asks.
+    pub dtype: Option<Float>,
     /// Format for matmuls whose binding allows it; none keeps what is stored.
     pub quantize: Option<WeightFormat>,
     /// This rank.
@@ -17,12 +20,17 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// What a checked configuration says to rank `rank`.
     pub fn configured(config: &DeepSpeedConfig, rank: usize) -> Self {
-        Self { quantize: config.quantize, rank, world: config.tp_size }
+        Self {
+            dtype: Some(config.dtype.activations()),
+            quantize: config.quantize,
+            rank,
+            world: config.tp_size,
+        }
     }
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { quantize: None, rank: 0, world: 1 }
+        Self { dtype: None, quantize: None, rank: 0, world: 1 }
     }
 }

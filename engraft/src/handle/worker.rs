@@ -42,6 +42,7 @@ impl Visitor for Job {
         }
         // Before anything is read.
         self.engine.possible(backend.name(), &backend.caps().dtypes)?;
+        self.load.dtype = Some(self.engine.dtype);
         let positions = self.engine.max_context;
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();

@@ -7,6 +7,7 @@ use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_core::quant::activation::{self, SPAN};
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
+use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::int8::{self, Codes, Dense, Quantize};
 use engraft_kernels::params::linear::{Linear, Then};
 use engraft_kernels::params::{Activation, Elem, Format, MatView, WeightView};
@@ -101,7 +102,8 @@ fn check(case: &Case, w: &Weight) {
         if w.format == Format::F32 {
             let columns = Columns { n: w.rows, k: w.cols };
             let mut packed = vec![0; columns.bytes()];
-            assert!(columns.pack(&w.bytes, &mut packed));
+            let file = FileRows::new([&w.bytes[..]], w.cols * 4).unwrap();
+            assert!(columns.pack(0..columns.tiles(), &file, &mut packed));
             let weight =
                 WeightView { ptr: gpu.put(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
             let p = Linear { weight, out: place(gpu), ..p };
@@ -121,7 +123,9 @@ fn check_w8a8(
 ) {
     let bytes = Bytes { n: w.rows, k: w.cols };
     let mut packed = vec![0; bytes.bytes()];
-    assert!(bytes.pack(&w.bytes, &mut packed));
+    let file = FileRows::new([&w.bytes[..]], w.bytes.len() / w.rows).unwrap();
+    let (codes, scales) = packed.split_at_mut(w.rows * w.cols);
+    assert!(bytes.pack(0..w.rows, &file, codes, scales));
     let weight = WeightView { ptr: gpu.put(&packed), row_bytes: 0, ..p.weight };
     let p = Linear { weight, ..*p };
     gpu.run(&p, &int8::launch_few(&p));

@@ -6,6 +6,7 @@ use crate::machine::{Machine, numbers, rounded, same};
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_core::quant::activation::{self, SPAN};
 use engraft_kernels::bytes::Bytes;
+use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::int8::{self, Codes, DENSE_FROM, Dense, Quantize};
 use engraft_kernels::params::linear::{Linear, Then};
 use engraft_kernels::params::{Activation, Elem, MatView, WeightView};
@@ -61,7 +62,9 @@ fn matmul(x: &[f32], file: &[u8], grain: usize) -> Vec<f32> {
 fn quantized_activations_at_the_sizes_of_models() {
     let file = weight();
     let mut packed = vec![0; Bytes { n: N, k: K }.bytes()];
-    assert!(Bytes { n: N, k: K }.pack(&file, &mut packed));
+    let rows = FileRows::new([&file[..]], file.len() / N).unwrap();
+    let (codes, scales) = packed.split_at_mut(N * K);
+    assert!(Bytes { n: N, k: K }.pack(0..N, &rows, codes, scales));
     let most = DENSE_FROM as usize + 1;
     let values = rounded(&numbers(most * K, 41), Elem::BF16);
     let want = matmul(&values, &file, 32);

@@ -2,6 +2,7 @@
 
 use crate::machine::{Device, Dice, Type, U, schedules};
 use crate::weights::{Weight, random};
+use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::gemm::{Gemm, Then, leaves, supports};
 use engraft_kernels::params::{Activation, Format, MatView};
 use ptx_vm::Options;
@@ -73,7 +74,8 @@ impl Case {
         .unwrap();
         let mut codes = vec![0; layout.code_bytes()];
         let mut scales = vec![0; layout.scale_bytes()];
-        assert!(layout.pack(0..layout.tiles(), &self.w.file, &mut codes, &mut scales));
+        let file = FileRows::new([&self.w.file[..]], layout.row_bytes()).unwrap();
+        assert!(layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales));
         let count = rows.len();
         // Rows end where the memory ends: what lies between them is poison, what lies behind a fault.
         let mut x = vec![f32::NAN; self.skip + (count - 1) * self.pitch + self.w.k];

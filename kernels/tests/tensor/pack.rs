@@ -4,6 +4,7 @@ use crate::machine::Dice;
 use crate::weights::random;
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
+use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::pack::Layout;
 use engraft_kernels::params::Format;
 use proptest::prelude::*;
@@ -38,17 +39,18 @@ proptest! {
         let middle = layout.tiles() / 2;
         let (a, b) = codes.split_at_mut(middle * layout.tile_bytes());
         let (c, d) = scales.split_at_mut(middle * layout.tile_scale_bytes());
-        prop_assert!(layout.pack(0..middle, &w.file, a, c));
-        prop_assert!(layout.pack(middle..layout.tiles(), &w.file, b, d));
+        // The file in two parts, too, as fused weights come.
+        let first = n / 3 * layout.row_bytes();
+        let file = FileRows::new([&w.file[..first], &w.file[first..]], layout.row_bytes()).unwrap();
+        prop_assert!(layout.pack(0..middle, &file, a, c));
+        prop_assert!(layout.pack(middle..layout.tiles(), &file, b, d));
         let mut back = vec![0xff; w.file.len()];
         prop_assert!(layout.unpack(&codes, &scales, &mut back));
         prop_assert_eq!(&back, &w.file);
-        for threads in [0, 1, 2, 3, 7] {
-            let (mut all, mut of_all) = (vec![2; codes.len()], vec![2; scales.len()]);
-            prop_assert!(layout.pack_all(threads, &w.file, &mut all, &mut of_all));
-            prop_assert!(all == codes && of_all == scales, "{} threads", threads);
-            prop_assert!(!layout.pack_all(threads, &w.file[1..], &mut all, &mut of_all));
-        }
+        let one = FileRows::new([&w.file[..]], layout.row_bytes()).unwrap();
+        let (mut all, mut of_all) = (vec![2; codes.len()], vec![2; scales.len()]);
+        prop_assert!(layout.pack(0..layout.tiles(), &one, &mut all, &mut of_all));
+        prop_assert!(all == codes && of_all == scales);
     }
 }
 
@@ -59,14 +61,20 @@ proptest! {
         let mut dice = Dice(seed);
         let file: Vec<u8> = (0..columns.file_bytes()).map(|_| dice.bits() as u8).collect();
         let mut packed = vec![1; columns.bytes()];
-        prop_assert!(columns.pack(&file, &mut packed));
+        let rows = FileRows::new([&file[..]], k * 4).unwrap();
+        let (a, b) = packed.split_at_mut(columns.tiles() / 2 * columns.tile_bytes());
+        prop_assert!(columns.pack(0..columns.tiles() / 2, &rows, a));
+        prop_assert!(columns.pack(columns.tiles() / 2..columns.tiles(), &rows, b));
         let (row, at) = (n - 1, k - 1);
         let line = row / 32 * columns.tile_bytes() + (at * 32 + row % 32) * 4;
         prop_assert_eq!(&packed[line..line + 4], &file[(row * k + at) * 4..][..4]);
         let mut back = vec![0xff; file.len()];
         prop_assert!(columns.unpack(&packed, &mut back));
         prop_assert_eq!(&back, &file);
-        prop_assert!(!columns.pack(&file[1..], &mut packed) && !columns.unpack(&packed[1..], &mut back));
+        prop_assert!(!columns.unpack(&packed[1..], &mut back));
+        let short = FileRows::new([&file[k * 4..]], k * 4).unwrap();
+        prop_assert!(!columns.pack(0..columns.tiles(), &short, &mut packed));
+        prop_assert!(!columns.pack(0..columns.tiles(), &rows, &mut packed[1..]));
     }
 }
 
@@ -77,7 +85,12 @@ proptest! {
         let mut dice = Dice(seed);
         let file: Vec<u8> = (0..bytes.file_bytes()).map(|_| dice.bits() as u8).collect();
         let mut packed = vec![1; bytes.bytes()];
-        prop_assert!(bytes.pack(&file, &mut packed));
+        let rows = FileRows::new([&file[..]], blocks * 34).unwrap();
+        let (codes, scales) = packed.split_at_mut(n * bytes.k);
+        let ((a, b), (c, d)) =
+            (codes.split_at_mut(n / 2 * bytes.k), scales.split_at_mut(n / 2 * bytes.scale_bytes()));
+        prop_assert!(bytes.pack(0..n / 2, &rows, a, c));
+        prop_assert!(bytes.pack(n / 2..n, &rows, b, d));
         let last = &file[file.len() - 34..];
         let codes = n * bytes.k;
         prop_assert_eq!(&packed[codes - 32..codes], &last[2..]);
@@ -87,9 +100,12 @@ proptest! {
         let mut back = vec![0xff; file.len()];
         prop_assert!(bytes.unpack(&packed, &mut back));
         prop_assert_eq!(&back, &file);
-        prop_assert!(!bytes.pack(&file[1..], &mut packed) && !bytes.unpack(&packed[1..], &mut back));
+        prop_assert!(!bytes.unpack(&packed[1..], &mut back));
+        let (codes, scales) = packed.split_at_mut(n * bytes.k);
+        prop_assert!(!bytes.pack(0..n + 1, &rows, codes, scales));
+        prop_assert!(!bytes.pack(0..n, &rows, &mut codes[1..], scales));
         let odd = Bytes { n, k: bytes.k + 1 };
-        prop_assert!(!odd.pack(&file, &mut packed));
+        prop_assert!(!odd.pack(0..n, &rows, codes, scales));
     }
 }
 
@@ -113,6 +129,8 @@ fn what_cannot_be_packed_is_refused_with_a_reason() {
     assert!(refused(Format::Q8_0, 0, 16, 40, false).contains("whole"));
     assert!(refused(Format::F16, 0, 17, 64, true).contains("gate"));
     let layout = Layout::of(Format::F16, 0, 16, 64, false).unwrap();
-    assert!(!layout.pack(0..1, &[0; 2047], &mut [0; 2048], &mut []));
-    assert!(!layout.pack(0..2, &[0; 2048], &mut [0; 4096], &mut []));
+    let rows = |file| FileRows::new([file], 128).unwrap();
+    assert!(!layout.pack(0..1, &rows(&[0; 15 * 128]), &mut [0; 2048], &mut []));
+    assert!(!layout.pack(0..2, &rows(&[0; 2048]), &mut [0; 4096], &mut []));
+    assert!(layout.pack(0..1, &rows(&[0; 2048]), &mut [0; 2048], &mut []));
 }

@@ -139,7 +139,8 @@ pub fn open_with<B: Backend>(
     weights: Option<Float>,
 ) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
-    let options = LoadOptions { quantize: weights.map(WeightFormat::Plain), ..LoadOptions::default() };
+    let quantize = weights.map(WeightFormat::Plain);
+    let options = LoadOptions { dtype: Some(config.dtype), quantize, ..LoadOptions::default() };
     let model = inject(backend, &files, registry, config.max_context, options, &mut |_, _| {})?;
     Engine::new(backend.clone(), model, config)
 }

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub struct Null {
     caps: Caps,
     tags: bool,
-    /// Ops until one fails; [`u64::MAX`]: none does.
+    /// Ops, uploads and reads until one fails; [`u64::MAX`]: none does.
     fails_in: AtomicU64,
 }
 
@@ -54,12 +54,12 @@ impl Null {
         Arc::new(Self { caps, tags, fails_in: AtomicU64::new(u64::MAX) })
     }
 
-    /// Lets the op after so many others fail, once.
+    /// Lets the op, upload or read after so many others fail, once.
     pub fn fail_in(&self, ops: u64) {
         self.fails_in.store(ops, Relaxed);
     }
 
-    /// Counts an op.
+    /// Counts an op, an upload or a read.
     fn count(&self) -> Result<()> {
         let left = self.fails_in.load(Relaxed);
         if left == u64::MAX {
@@ -137,7 +137,7 @@ impl Backend for Null {
     fn solo(self: &Arc<Self>) -> Result<Solo> {
         Ok(Solo)
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<NullWeight> {
+    fn prepare_weight(&self, weight: HostWeight<'_>, _: &[Signature]) -> Result<NullWeight> {
         Ok(NullWeight(weight.info().clone()))
     }
     fn attention_plan(&self, _: StepShape) -> Result<()> {

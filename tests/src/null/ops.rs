@@ -209,7 +209,7 @@ impl NullStream {
                 })
             }
             // Tokens seen change no tag.
-            RowsOp::MarkSeen(_) => Ok(()),
+            RowsOp::MarkSeen(_) => self.enqueue(|| Ok(())),
             RowsOp::FeedTokens(FeedTokens { ids, feeds, last, out }) => {
                 let [ids, feeds, last] = [ids, feeds, last].map(Words::of);
                 let out = Words::of(out.as_ref());

@@ -63,6 +63,7 @@ impl Stream<Null> for NullStream {
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, NullMem, T>) -> Result<()> {
         self.not_while_recording()?;
+        self.null.count()?;
         let to = dst.as_ref();
         let room = &to.mem().0[words::<T>(to.offset(), to.len())];
         let src: &[u32] = bytemuck::cast_slice(src);
@@ -80,7 +81,7 @@ impl Stream<Null> for NullStream {
         out[..ticket.len()].copy_from_slice(&ticket);
         ticket.clear();
         self.spare.push(ticket);
-        std::future::ready(Ok(()))
+        std::future::ready(self.null.count())
     }
     fn plan_attention(&mut self, _: StepShape, _: &mut ()) -> Result<()> {
         Ok(())

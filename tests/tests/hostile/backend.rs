@@ -169,7 +169,7 @@ impl<G: Ground> Backend for Hostile<G> {
     fn solo(self: &Arc<Self>) -> Result<Solo> {
         Ok(Solo)
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<Weight<G::Inner>> {
+    fn prepare_weight(&self, weight: HostWeight<'_>, _: &[Signature]) -> Result<Weight<G::Inner>> {
         self.ground.pack(weight)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<AttnPlan<G::Inner>> {

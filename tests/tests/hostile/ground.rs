@@ -29,7 +29,7 @@ pub trait Ground: Send + Sync + 'static {
     fn room(&self, bytes: usize) -> Result<Mem<Self::Inner>>;
     /// Packs a weight.
     fn pack(&self, weight: HostWeight<'_>) -> Result<Weight<Self::Inner>> {
-        self.inner().prepare_weight(weight)
+        self.inner().prepare_weight(weight, &[])
     }
     /// Where an allocation begins.
     fn address(&self, mem: &Mem<Self::Inner>) -> usize;
@@ -87,7 +87,7 @@ impl Ground for Guarded {
         Ok(unsafe { CpuMem::from_raw(pages.start(), pages.bytes(), keep) })
     }
     fn pack(&self, weight: HostWeight<'_>) -> Result<Weight<Cpu>> {
-        heap::guarded(|| self.cpu.prepare_weight(weight))
+        heap::guarded(|| self.cpu.prepare_weight(weight, &[]))
     }
     fn address(&self, mem: &CpuMem) -> usize {
         mem.start() as usize

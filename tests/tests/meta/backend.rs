@@ -68,14 +68,14 @@ impl Backend for Broken {
     fn solo(self: &Arc<Self>) -> Result<Solo> {
         self.cpu.solo()
     }
-    fn prepare_weight(&self, weight: HostWeight<'_>) -> Result<CpuWeight> {
+    fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<CpuWeight> {
         let Some(Bug { plant: Plant::Weights(wrong), .. }) = self.bug else {
-            return self.cpu.prepare_weight(weight);
+            return self.cpu.prepare_weight(weight, uses);
         };
         let (info, parts) = weight.into_parts();
         let mut bytes = parts.concat();
         wrong(&info, &mut bytes);
-        self.cpu.prepare_weight(HostWeight::new(info, vec![bytes.into()])?)
+        self.cpu.prepare_weight(HostWeight::new(info, vec![bytes.into()])?, uses)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {
         self.cpu.attention_plan(bound)

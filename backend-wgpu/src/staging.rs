@@ -1,0 +1,105 @@
+//! Packed weights on their way to their buffers, a piece at a time.
+//!
+//! A piece is packed by several threads into the host's memory and handed to the queue, which copies it. What
+//! the queue holds is waited for before it would be more than a piece, so that loading never takes more than
+//! two: one that is packed, one that is copied. In the browser, where nobody can wait, the queue frees them
+//! when it gets to it.
+
+use crate::WgpuMem;
+use crate::adapter::IN_BROWSER;
+use crate::device::Gpu;
+use engraft_core::Result;
+use std::sync::atomic::Ordering;
+
+/// Bytes of a piece, unless a single panel takes more.
+const PIECE: usize = 32 << 20;
+/// Bytes that are worth a thread.
+const WORTH_A_THREAD: usize = 1 << 20;
+
+/// A buffer that is filled panel by panel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane<'m> {
+    /// None where panels have no words of this kind.
+    pub to: Option<&'m WgpuMem>,
+    /// Words of a panel.
+    pub words: usize,
+}
+
+impl Gpu {
+    /// Fills both planes with `panels` panels; `pack` writes one's words, which are 0 before.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub fn fill(
+        &self,
+        planes: [Plane<'_>; 2],
+        panels: usize,
+        pack: &(dyn Fn(usize, &mut [u32], &mut [u32]) + Sync),
+    ) -> Result<()> {
+        let [codes, scales] = planes.map(|plane| plane.words);
+        let at_once = (PIECE / (4 * (codes + scales)).max(1)).clamp(1, panels.max(1));
+        let mut piece = vec![0u32; at_once * (codes + scales)];
+        let size = size_of_val(&piece[..]) as u64;
+        for first in (0..panels).step_by(at_once) {
+            let count = at_once.min(panels - first);
+            let words = &mut piece[..count * (codes + scales)];
+            words.fill(0);
+            let (of_codes, of_scales) = words.split_at_mut(count * codes);
+            in_parallel(first, (of_codes, codes), (of_scales, scales), pack);
+            for (plane, words) in planes.iter().zip([&*of_codes, &*of_scales]) {
+                let Some(to) = plane.to.filter(|_| !words.is_empty()) else { continue };
+                self.write(to, first * plane.words * 4, bytemuck::cast_slice(words), size)?;
+            }
+        }
+        self.faults.check()
+    }
+
+    /// Hands bytes to the queue, which holds at most a piece, next to the `packed` bytes that they are in.
+    fn write(&self, to: &WgpuMem, at: usize, bytes: &[u8], packed: u64) -> Result<()> {
+        let size = bytes.len() as u64;
+        let held = self.staged.fetch_add(size, Ordering::Relaxed);
+        if held + size > PIECE as u64 && held > 0 {
+            self.queue.submit([]);
+            if !IN_BROWSER {
+                self.poll()?;
+            }
+            self.staged.store(size, Ordering::Relaxed);
+        }
+        let now = self.staged.load(Ordering::Relaxed) + packed;
+        self.tally.count(|c| c.staged = c.staged.max(now));
+        self.queue.write_buffer(to.buffer(), at as u64, bytes);
+        Ok(())
+    }
+}
+
+/// Packs panels from `first` on; which thread takes one makes no difference.
+fn in_parallel(
+    first: usize,
+    (codes, of_codes): (&mut [u32], usize),
+    (scales, of_scales): (&mut [u32], usize),
+    pack: &(dyn Fn(usize, &mut [u32], &mut [u32]) + Sync),
+) {
+    let panels = codes.len() / of_codes.max(1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(4 * (codes.len() + scales.len()) / WORTH_A_THREAD).max(1);
+    let share = panels.div_ceil(threads).max(1);
+    let some = |first: usize, codes: &mut [u32], mut scales: &mut [u32]| {
+        for (i, codes) in codes.chunks_exact_mut(of_codes.max(1)).enumerate() {
+            let (own, rest) = std::mem::take(&mut scales).split_at_mut(of_scales);
+            scales = rest;
+            pack(first + i, codes, own);
+        }
+    };
+    if threads == 1 {
+        return some(first, codes, scales);
+    }
+    std::thread::scope(|scope| {
+        let mut rest = scales;
+        for (i, codes) in codes.chunks_mut(share * of_codes).enumerate() {
+            let count = codes.len() / of_codes;
+            let (scales, others) = std::mem::take(&mut rest).split_at_mut(count * of_scales);
+            rest = others;
+            scope.spawn(move || some(first + i * share, codes, scales));
+        }
+    });
+}
