@@ -73,7 +73,7 @@ fn streams(shape: &str, least: u64, slack: f64, world: usize) {
             )
             .unwrap()
         });
-        let model: usize = operands.prepared.values().map(|w| w.info().bytes()).sum();
+        let model: usize = operands.prepared.values().flatten().map(|w| w.info().bytes()).sum();
         drop(operands);
         let extra = peak - left;
         assert!(

@@ -9,7 +9,13 @@ mod rewritten;
 
 use engraft_core::checkpoint::gguf::{Value as Meta, write::Writer};
 use engraft_core::checkpoint::open_gguf_bytes;
-use engraft_core::mem::Stored;
+use engraft_core::inject::{InjectionPlan, inject};
+use engraft_core::mem::{Block, Float, Stored, Weight, WeightFormat};
+use engraft_core::model::Fused;
+use engraft_core::policy::Registry;
+use engraft_core::quant::{decode_rows, encode_rows};
+use engraft_core::weights::LoadOptions;
+use engraft_cpu::{Cpu, CpuConfig};
 use rewritten::{Tensor, Tensors, below, golden, run, same};
 use serde_json::Value;
 
@@ -72,6 +78,8 @@ struct Format {
     config: Value,
     tensors: Tensors,
     pairs: Vec<(&'static str, Meta)>,
+    /// Blocks that tensors are stored in whose names have this part; others are in f32.
+    blocks: Vec<(&'static str, Block)>,
 }
 
 impl Format {
@@ -172,8 +180,12 @@ impl Format {
             file = file.pair(&format!("{}.attention.sliding_window", self.arch), &count(window as usize));
         }
         for (name, tensor) in &self.tensors {
-            let bytes: Vec<u8> = tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            file = file.tensor(name, &tensor.shape, Stored::F32, &bytes).unwrap();
+            let block = self.blocks.iter().find(|(part, _)| name.contains(part)).map(|(_, block)| *block);
+            let (stored, bytes) = match block {
+                Some(block) => (Stored::Block(block), encoded(block, tensor)),
+                None => (Stored::F32, tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            };
+            file = file.tensor(name, &tensor.shape, stored, &bytes).unwrap();
         }
         file.finish()
     }
@@ -184,11 +196,19 @@ impl Format {
     }
 }
 
+/// A matrix in blocks.
+fn encoded(block: Block, tensor: &Tensor) -> Vec<u8> {
+    let format = WeightFormat::Block(block);
+    let mut bytes = vec![0; format.bytes(tensor.shape[0], tensor.cols())];
+    encode_rows(format, tensor.cols(), &tensor.values, &mut bytes);
+    bytes
+}
+
 /// A golden in GGUF's names.
 fn format(name: &'static str, arch: &'static str) -> (rewritten::Named, Format) {
     let (case, config, tensors) = golden(name);
     let tensors = tensors.into_iter().map(|(n, t)| (renamed(&n), t)).collect();
-    (rewritten::Named { name, case }, Format { arch, config, tensors, pairs: Vec::new() })
+    (rewritten::Named { name, case }, Format { arch, config, tensors, pairs: Vec::new(), blocks: Vec::new() })
 }
 
 const AFTER: [(&str, &str); 1] = [("post_attention_layernorm.", "ffn_norm.")];
@@ -223,6 +243,54 @@ fn llama_and_its_kin() {
     }
     let (case, format) = format("olmo2", "olmo2");
     format.also(&[FOUR[0], FOUR[2]]).check(&case);
+}
+
+/// Files like `Q4_K_M` store v in another format than q and k: each keeps its own, and the numbers are those
+/// of its values.
+#[test]
+fn fused_parts_of_unlike_formats_keep_them() {
+    let blocks = [
+        ("attn_q.w", Block::Q4_0),
+        ("attn_k.w", Block::Q4_0),
+        ("attn_v.w", Block::Q8_0),
+        ("ffn_up", Block::Q5_1),
+    ];
+    for (name, arch, pairs) in [("llama", "llama", true), ("qwen2", "qwen2", false)] {
+        let (case, format) = format(name, arch);
+        let format = format.also(&AFTER);
+        let mut stored = if pairs { paired(format) } else { format };
+        stored.blocks = blocks.to_vec();
+        let files = open_gguf_bytes("m.gguf", stored.file().into()).unwrap();
+
+        // The same values in f32.
+        for (name, tensor) in &mut stored.tensors {
+            let Some((_, block)) = blocks.iter().find(|(part, _)| name.contains(part)) else { continue };
+            let bytes = encoded(*block, tensor);
+            decode_rows(WeightFormat::Block(*block), tensor.cols(), &bytes, &mut tensor.values).unwrap();
+        }
+        stored.blocks.clear();
+        let widened = open_gguf_bytes("m.gguf", stored.file().into()).unwrap();
+        let (got, want) = (run(&case.case, &files), run(&case.case, &widened));
+        let largest = want.iter().flatten().fold(0f32, |m, v| m.max(v.abs()));
+        for (i, (got, want)) in got.iter().flatten().zip(want.iter().flatten()).enumerate() {
+            assert!((got - want).abs() <= 1e-5 * largest, "{name}: logit {i} is {got}, {want} in f32");
+        }
+
+        let backend = Cpu::new(CpuConfig::default()).unwrap();
+        let load = LoadOptions::default();
+        let model = inject(&backend, &files, &Registry::default(), 64, load, &mut |_, _| {}).unwrap();
+        let plan = InjectionPlan::new(backend.as_ref(), &model, Float::F32, Float::F32).unwrap();
+        for (block, layer) in model.blocks.iter().zip(0..) {
+            let up = &block.mlp.as_ref().unwrap().up;
+            let formats = |fused: &Fused<Cpu>| -> Vec<&str> {
+                fused.parts().iter().map(|part| part.weight.info().format.name()).collect()
+            };
+            assert_eq!((formats(&block.qkv), formats(up)), (vec!["Q4_0", "Q8_0"], vec!["f32", "Q5_1"]));
+            let rows = plan.rows.iter().filter(|row| row.layer == Some(layer) && row.slot.contains(".."));
+            let shown: Vec<Option<&str>> = rows.map(|row| row.format).collect();
+            assert_eq!(shown, [Some("Q4_0"), Some("Q8_0"), Some("f32"), Some("Q5_1")]);
+        }
+    }
 }
 
 #[test]

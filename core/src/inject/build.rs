@@ -3,8 +3,8 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device};
 use crate::model::{
-    Block, Embedding, Experts, Filter, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection, RopeTable,
-    Transform, angles,
+    Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection,
+    RopeTable, Transform, angles,
 };
 use crate::policy::{
     BlockSpec, FilterSpec, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot,
@@ -23,7 +23,7 @@ pub fn build<D: Device>(
     operands: Operands<D::Weight>,
     ropes: Vec<RopeTable<D::Mem>>,
 ) -> Result<Model<D>> {
-    let mut taker = Taker { left: operands.prepared, per_head: operands.per_head, arch: spec.arch.clone() };
+    let mut taker = Taker { left: operands.prepared, arch: spec.arch.clone() };
     let embed = embedding(&spec, &mut taker)?;
     let mut blocks: Vec<Arc<Block<D>>> = Vec::with_capacity(spec.blocks.len());
     for (layer, block) in spec.blocks.iter().enumerate() {
@@ -46,8 +46,7 @@ pub fn build<D: Device>(
 
 /// Hands operands out, each once.
 struct Taker<D: Device> {
-    left: BTreeMap<Role, D::Weight>,
-    per_head: BTreeMap<Role, Vec<D::Weight>>,
+    left: BTreeMap<Role, Vec<D::Weight>>,
     arch: String,
 }
 
@@ -58,11 +57,30 @@ impl<D: Device> Taker<D> {
 
     fn take(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Result<D::Weight> {
         let role = Role { layer, slot, part };
-        self.left.remove(&role).ok_or_else(|| self.error("an operand is missing", vec![role.to_string()]))
+        let taken = self.take_opt(layer, slot, part);
+        taken.ok_or_else(|| self.error("an operand is missing, or in several parts", vec![role.to_string()]))
     }
 
     fn take_opt(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Option<D::Weight> {
-        self.left.remove(&Role { layer, slot, part })
+        let role = Role { layer, slot, part };
+        match self.left.get(&role)?.len() {
+            1 => self.left.remove(&role)?.pop(),
+            _ => None,
+        }
+    }
+
+    /// A fused operand, in as many parts as it has formats; its bias in the same.
+    fn fused(&mut self, layer: Option<usize>, slot: Slot) -> Result<Fused<D>> {
+        let role = |part| Role { layer, slot, part };
+        let weights = self.left.remove(&role(Part::Weight)).unwrap_or_default();
+        let biases = self.left.remove(&role(Part::Bias));
+        if weights.is_empty() || biases.as_ref().is_some_and(|biases| biases.len() != weights.len()) {
+            return Err(
+                self.error("an operand is missing, or in other parts", vec![role(Part::Weight).to_string()])
+            );
+        }
+        let mut biases = biases.into_iter().flatten();
+        Ok(Fused::new(weights.into_iter().map(|weight| Projection { weight, bias: biases.next() }).collect()))
     }
 
     fn linear(&mut self, layer: Option<usize>, slot: Slot) -> Result<Projection<D>> {
@@ -117,14 +135,14 @@ fn build_block<D: Device>(layer: usize, spec: &BlockSpec, t: &mut Taker<D>) -> R
     Ok(Block {
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
         filter: spec.filter.map(|filter| build_filter(filter, l, t)).transpose()?,
-        qkv: t.linear(l, Slot::Qkv)?,
+        qkv: t.fused(l, Slot::Qkv)?,
         qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
         attn_out: t.linear(l, Slot::AttnOut)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,
         mlp: match spec.mlp.inner {
             0 => None,
-            _ => Some(Mlp { up: t.linear(l, Slot::Up)?, down: t.linear(l, Slot::Down)? }),
+            _ => Some(Mlp { up: t.fused(l, Slot::Up)?, down: t.linear(l, Slot::Down)? }),
         },
         experts: spec.moe.map(|moe| build_experts(moe, l, t)).transpose()?,
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
@@ -148,7 +166,7 @@ fn build_head_norms<D: Device>(
 ) -> Result<(HeadNorms<D>, HeadNorms<D>)> {
     let mut norms = |slot| match span {
         QkSpan::OwnHead => {
-            let weights = t.per_head.remove(&Role::block(layer, slot, Part::Weight));
+            let weights = t.left.remove(&Role::block(layer, slot, Part::Weight));
             let norms = weights.into_iter().flatten();
             Ok(norms.map(|weight| Norm { spec: norm, weight, bias: None }).collect())
         }

@@ -5,11 +5,11 @@ use super::build::build;
 use super::survey::{Seen, survey};
 use crate::Result;
 use crate::checkpoint::Source;
-use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightFormat, WeightInfo, WeightUse};
+use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo};
 use crate::model::{Model, RopeTable, Sizes, State, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Resolved, Slot};
-use crate::weights::{LoadOptions, Operands, format_of, head_width, use_of};
+use crate::weights::{LoadOptions, Operands, Piece, pieces, use_of};
 use std::collections::BTreeMap;
 
 /// The device.
@@ -72,42 +72,20 @@ fn operands(
     resolved: &[Resolved<'_>],
     options: LoadOptions,
 ) -> Result<Operands<DryWeight>> {
-    let mut operands = Operands { prepared: BTreeMap::new(), per_head: BTreeMap::new(), rope_factors: None };
+    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
     for one in resolved {
         let role = one.binding.role;
         let Some((rows, cols)) = spec.shape(&role).filter(|_| role.slot != Slot::RopeFactors) else {
             continue;
         };
-        let used_for = use_of(spec, &one.binding);
-        let format = match used_for {
-            WeightUse::Vector => WeightFormat::Plain(Float::F32),
-            _ => format(source, one, options)?,
+        let all = pieces(source, spec, resolved, one, options)?;
+        let of = |piece: &Piece| {
+            let used_for = use_of(spec, &one.binding, all.len() > 1);
+            let (rows, cols) =
+                if role.is_vector() { (rows, piece.outputs.len()) } else { (piece.outputs.len(), cols) };
+            DryWeight(WeightInfo { name: piece.name.clone(), rows, cols, format: piece.format, used_for })
         };
-        let info = WeightInfo { name: role.to_string(), rows, cols, format, used_for };
-        match head_width(spec, &role) {
-            Some(width) => {
-                let head = || DryWeight(WeightInfo { cols: width, ..info.clone() });
-                let heads = (0..cols / width.max(1)).map(|_| head()).collect();
-                operands.per_head.insert(role, heads);
-            }
-            None => {
-                operands.prepared.insert(role, DryWeight(info));
-            }
-        }
+        operands.prepared.insert(role, all.iter().map(of).collect());
     }
     Ok(operands)
-}
-
-/// The format that an operand will be multiplied from.
-fn format(source: &dyn Source, one: &Resolved<'_>, options: LoadOptions) -> Result<WeightFormat> {
-    if let Some(format) = options.quantize.filter(|_| one.binding.quantize) {
-        return Ok(format);
-    }
-    if let Some(format) = source.ready_format(&one.binding.role.to_string()) {
-        return Ok(format);
-    }
-    let mut formats = one.tensors.iter().map(|tensor| format_of(&tensor.name, tensor.stored));
-    let first = formats.next().unwrap_or(Ok(WeightFormat::Plain(Float::F32)))?;
-    // Sources of different formats become f32.
-    formats.try_fold(first, |all, next| Ok(if next? == all { all } else { WeightFormat::Plain(Float::F32) }))
 }

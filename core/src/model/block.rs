@@ -1,10 +1,10 @@
 //! One block: attention and the feed-forward part, and how each joins the residual stream and its norms.
 
 use super::input::Input;
-use super::{Exec, Experts, Filter, Norm, Projection, Scratch, StepInputs};
+use super::{Exec, Experts, Filter, Fused, Norm, Projection, Scratch, StepInputs};
 use crate::mem::Device;
 use crate::mem::copied;
-use crate::ops::{self, Add, AddNorm, AttendDense, Convert, HeadNorm, QkvRopeAppend, RopeView};
+use crate::ops::{self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, QkvRopeAppend, RopeView};
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
 
@@ -17,7 +17,7 @@ pub struct Block<D: Device> {
     /// What queries and keys read, where that is not what values read.
     pub filter: Option<Filter<D>>,
     /// Fused q | k | v; behind a filter q | k.
-    pub qkv: Projection<D>,
+    pub qkv: Fused<D>,
     /// Norms of queries and keys.
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
     /// Attention output.
@@ -40,7 +40,7 @@ pub type HeadNorms<D> = Vec<Norm<D>>;
 /// A dense feed-forward part.
 pub struct Mlp<D: Device> {
     /// Up, or gate | up.
-    pub up: Projection<D>,
+    pub up: Fused<D>,
     /// Down.
     pub down: Projection<D>,
 }
@@ -126,7 +126,7 @@ impl<D: Device> Block<D> {
             Some(filter) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
             None => {
                 let input = input.read(&s.residual, &s.normed, tokens)?;
-                x.run(self.qkv.linear(input, s.qkv.shaped_mut(tokens, heads.qkv_cols())?))?;
+                self.qkv.run(x, input, s.qkv.shaped_mut(tokens, heads.qkv_cols())?)?;
             }
         }
         let normed = self.separate_norms(x, tokens, s)?;
@@ -241,10 +241,20 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let mlp = self.spec.mlp;
         let input = input.read(&s.residual, &s.normed, tokens)?;
-        let up = weights.up.linear(input, s.inner.shaped_mut(tokens, mlp.inner)?);
-        match mlp.gated {
-            true => x.run(up.gate(mlp.act, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)),
-            false => x.run(up.act(mlp.act)),
+        let out = s.inner.shaped_mut(tokens, mlp.inner)?;
+        match (mlp.gated, weights.up.whole()) {
+            (false, Some(up)) => x.run(up.linear(input, out).act(mlp.act)),
+            (false, None) => Err(Error::internal("an ungated feed-forward part of several weights")),
+            (true, Some(up)) => {
+                let scratch = s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?;
+                x.run(up.linear(input, out).gate(mlp.act, scratch))
+            }
+            // No matmul pairs outputs of two weights.
+            (true, None) => {
+                weights.up.run(x, input, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)?;
+                let gate_up = s.gate_up.shaped(tokens, 2 * mlp.inner)?;
+                x.run(Gate { gate_up, act: mlp.act, out })
+            }
         }
     }
 }

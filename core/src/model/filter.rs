@@ -8,7 +8,7 @@
 //! a matmul over both taps is one over twice the columns.
 
 use super::input::Input;
-use super::{Exec, Norm, Projection, Scratch, StepInputs};
+use super::{Exec, Fused, Norm, Projection, Scratch, StepInputs};
 use crate::mem::Device;
 use crate::ops::{AddNorm, Convert, GatherRows, KvAppend};
 use crate::params::Heads;
@@ -36,7 +36,7 @@ impl<D: Device> Filter<D> {
         step: &mut StepInputs<'_, D>,
         layer: usize,
         heads: Heads,
-        (input, qk): (Input, &Projection<D>),
+        (input, qk): (Input, &Fused<D>),
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let (tokens, view, kv) = (step.view.shape.tokens, step.view, &mut *step.kv);
@@ -80,7 +80,7 @@ impl<D: Device> Filter<D> {
 
         let (cols, split) = (heads.qkv_cols(), heads.q_cols() + heads.k_cols());
         let out = qkv.shaped_mut(tokens, cols)?.columns(0..split)?;
-        x.run(qk.linear(partial.view(tokens)?, out))?;
+        qk.run(x, partial.view(tokens)?, out)?;
         x.run(self.value.linear(input, qkv.shaped_mut(tokens, cols)?.columns(split..cols)?))
     }
 }

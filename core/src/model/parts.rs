@@ -1,5 +1,7 @@
 //! What blocks, embedding and head are made of, and what a step gives them.
 
+use super::Exec;
+use crate::Result;
 use crate::kv::PagedKv;
 use crate::mem::{Device, MatMut, MatRef, StepView, Table, Weight};
 use crate::ops::{Linear, NormWeights};
@@ -22,6 +24,49 @@ impl<D: Device> Projection<D> {
     /// Columns that it gives.
     pub fn outputs(&self) -> usize {
         self.weight.info().rows
+    }
+}
+
+/// Projections of one input whose outputs lie side by side: q | k | v, gate | up. One weight, unless the
+/// checkpoint stores its rows in several formats.
+pub struct Fused<D: Device>(Vec<Projection<D>>);
+
+impl<D: Device> Fused<D> {
+    /// Those that follow each other in the output.
+    pub fn new(parts: Vec<Projection<D>>) -> Self {
+        Self(parts)
+    }
+
+    /// In the order of their outputs.
+    pub fn parts(&self) -> &[Projection<D>] {
+        &self.0
+    }
+
+    /// The one that has all outputs; none where there are several.
+    pub fn whole(&self) -> Option<&Projection<D>> {
+        match &self.0[..] {
+            [whole] => Some(whole),
+            _ => None,
+        }
+    }
+
+    /// `out = x w^T + bias`: x `[rows, k]`, out `[rows, n]`.
+    ///
+    /// # Errors
+    /// As [`Exec::run`].
+    pub fn run(
+        &self,
+        x: &mut Exec<'_, D>,
+        input: MatRef<'_, D::Mem>,
+        mut out: MatMut<'_, D::Mem>,
+    ) -> Result<()> {
+        let mut first = 0;
+        for part in &self.0 {
+            let behind = first + part.outputs();
+            x.run(part.linear(input, out.reborrow().columns(first..behind)?))?;
+            first = behind;
+        }
+        Ok(())
     }
 }
 

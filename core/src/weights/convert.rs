@@ -4,7 +4,7 @@
 //! Operands are read, sharded for every rank and written one after the other, so memory holds one at a time.
 //! A converted model can be converted again: sharded for another degree, or merged to one rank.
 
-use super::{LoadOptions, operand};
+use super::{LoadOptions, operand, pieces};
 use crate::checkpoint::ready::{MANIFEST, Manifest, Shape, rank_file, stored_as};
 use crate::checkpoint::{Layout, ModelFiles};
 use crate::config::ModelConfig;
@@ -62,13 +62,14 @@ pub fn convert(
     for one in resolved {
         let role = one.binding.role;
         let load = LoadOptions { quantize, world, ..LoadOptions::default() };
-        let whole = operand::read(source, spec, one, load)?;
+        let piece = pieces::whole(source, spec, one, load)?;
+        let whole = operand::read(source, spec, one, &piece, load)?;
         for (rank, file) in ranks.iter_mut().enumerate() {
-            let rows = whole.of_rank(spec, one, LoadOptions { rank, ..load })?;
+            let rows = whole.of_rank(one, &piece, LoadOptions { rank, ..load })?;
             let shape = Shape { rows: rows.rows, cols: rows.cols, format: rows.format };
             file.put(role.to_string(), shape, &rows.parts)?;
         }
-        done += whole.bytes_read(one);
+        done += whole.bytes_read(one, piece.sources);
         drop(whole);
         one.tensors.iter().for_each(|t| source.release(&t.name));
         source.release_ready(&role.to_string());

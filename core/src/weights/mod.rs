@@ -12,12 +12,14 @@ mod host_matrix;
 mod merge;
 mod operand;
 mod options;
+mod pieces;
 mod shard;
 mod uses;
 
 pub use host_matrix::HostMatrix;
 pub(crate) use host_matrix::format_of;
 pub use options::LoadOptions;
+pub(crate) use pieces::{Piece, pieces};
 pub use shard::{rank_rows, shard_sizes};
 pub use uses::Uses;
 
@@ -25,15 +27,14 @@ use crate::Result;
 use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
 use crate::mem::{HostWeight, WeightInfo, WeightUse};
-use crate::policy::{Binding, ModelSpec, QkSpan, Resolved, Role, Shard, Slot};
+use crate::policy::{Binding, ModelSpec, Resolved, Role, Shard, Slot};
 use std::collections::BTreeMap;
 
 /// Operands of a model by role.
 pub struct Operands<W> {
-    /// Prepared weights.
-    pub prepared: BTreeMap<Role, W>,
-    /// Norms of queries and keys with values of their own for every head: a vector per head.
-    pub per_head: BTreeMap<Role, Vec<W>>,
+    /// Prepared weights: one for each format of a fused operand's rows, one for every head where norms have
+    /// values of their own, else one.
+    pub prepared: BTreeMap<Role, Vec<W>>,
     /// Divisors of rotary frequencies, when the checkpoint stores them.
     pub rope_factors: Option<Vec<f32>>,
 }
@@ -61,25 +62,28 @@ pub fn load<B: Backend>(
 ) -> Result<Operands<Weight<B>>> {
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
-    let mut operands = Operands { prepared: BTreeMap::new(), per_head: BTreeMap::new(), rope_factors: None };
+    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
-        let whole = operand::read(source, spec, one, options)?;
-        let rows = whole.of_rank(spec, one, options)?;
-        if role.slot == Slot::RopeFactors {
-            operands.rope_factors = Some(rows.to_f32()?);
-        } else if let Some(width) = head_width(spec, &role) {
-            let heads = (0..rows.outputs() / width.max(1)).map(|h| {
-                let head = rows.borrowed().take_outputs(&[h * width..(h + 1) * width])?;
-                prepare(backend, spec, &one.binding, head, uses)
-            });
-            operands.per_head.insert(role, heads.collect::<Result<_>>()?);
-        } else {
-            operands.prepared.insert(role, prepare(backend, spec, &one.binding, rows, uses)?);
+        let pieces = pieces(source, spec, resolved, one, options)?;
+        let (mut prepared, mut counted) = (Vec::with_capacity(pieces.len()), 0);
+        for piece in &pieces {
+            let whole = operand::read(source, spec, one, piece, options)?;
+            let rows = whole.of_rank(one, piece, options)?;
+            match role.slot {
+                Slot::RopeFactors => operands.rope_factors = Some(rows.to_f32()?),
+                _ => {
+                    let used_for = use_of(spec, &one.binding, pieces.len() > 1);
+                    prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
+                }
+            }
+            done += whole.bytes_read(one, counted..piece.sources.end);
+            counted = piece.sources.end;
         }
-        done += whole.bytes_read(one);
-        drop(whole);
+        if role.slot != Slot::RopeFactors {
+            operands.prepared.insert(role, prepared);
+        }
         source.release_ready(&role.to_string());
         one.tensors.iter().for_each(|t| source.release(&t.name));
         progress(done.min(total), total);
@@ -87,31 +91,21 @@ pub fn load<B: Backend>(
     Ok(operands)
 }
 
-/// The width of a head whose norm has values of its own.
-pub(crate) fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
-    let block = spec.blocks.get(role.layer?)?;
-    let own = block.qk_norm?.span == QkSpan::OwnHead && matches!(role.slot, Slot::QNorm | Slot::KNorm);
-    own.then_some(block.heads.k_dim)
-}
-
 fn prepare<B: Backend>(
     backend: &B,
-    spec: &ModelSpec,
-    binding: &Binding,
+    name: &str,
+    used_for: WeightUse,
     rows: HostMatrix<'_>,
     uses: &Uses,
 ) -> Result<Weight<B>> {
-    let role = binding.role;
-    let used_for = use_of(spec, binding);
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
     let HostMatrix { rows: count, cols, format, parts, .. } = rows;
-    let info = WeightInfo { name: role.to_string(), rows: count, cols, format, used_for };
-    let uses = uses.of(&info.name);
-    backend.prepare_weight(HostWeight::new(info, parts)?, uses)
+    let info = WeightInfo { name: name.to_string(), rows: count, cols, format, used_for };
+    backend.prepare_weight(HostWeight::new(info, parts)?, uses.of(name))
 }
 
-/// What an operand is used for.
-pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
+/// What an operand is used for; `several`: of several weights, none of which has all outputs.
+pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
     let role = binding.role;
     if role.is_vector() {
         return WeightUse::Vector;
@@ -125,7 +119,9 @@ pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding) -> WeightUse {
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
-        (Slot::Up, _) if block.is_some_and(|b| b.mlp.gated) => WeightUse::GatedLinear { grain: 1 },
+        (Slot::Up, _) if !several && block.is_some_and(|b| b.mlp.gated) => {
+            WeightUse::GatedLinear { grain: 1 }
+        }
         _ => WeightUse::Linear { grain: 1 },
     }
 }

@@ -4,17 +4,18 @@
 //! matmul do not depend on the degree; a shard boundary inside a group is refused. From a converted model:
 //! taken as it is, or merged and sharded anew when it was sharded for another degree.
 
-use super::{HostMatrix, LoadOptions, merge, shard};
+use super::{HostMatrix, LoadOptions, Piece, merge, shard};
 use crate::checkpoint::{Source, TensorInfo};
 use crate::policy::{HeadSpec, ModelSpec, Part, Resolved, Slot};
 use crate::quant::plain;
 use crate::{Error, Result};
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// Values at the start of a tensor that are looked at: a block of any format.
 const CHECKED: usize = 256;
 
-/// The whole operand of a role, before sharding.
+/// Outputs of an operand, before sharding.
 pub(super) enum Whole<'a> {
     /// Made from tensors.
     Matrix(HostMatrix<'a>),
@@ -22,11 +23,12 @@ pub(super) enum Whole<'a> {
     Shards(Vec<HostMatrix<'a>>),
 }
 
-/// Reads a role's operand once for all ranks.
+/// Reads a piece of a role's operand once for all ranks.
 pub(super) fn read<'a>(
     source: &'a dyn Source,
     spec: &ModelSpec,
     one: &Resolved<'_>,
+    piece: &Piece,
     options: LoadOptions,
 ) -> Result<Whole<'a>> {
     let role = one.binding.role;
@@ -44,7 +46,7 @@ pub(super) fn read<'a>(
         });
         return Ok(Whole::Shards(shards.collect::<Result<_>>()?));
     }
-    let rows = fused(source, one)?;
+    let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
     let rows = match (role.slot, spec.embed.positions) {
         (Slot::PositionEmbed, Some(learned)) => {
@@ -61,15 +63,23 @@ pub(super) fn read<'a>(
         HeadSpec::Tokens { unit_rows: true, .. } if role.slot == Slot::Head => rows.unit_rows()?,
         _ => rows,
     };
-    let rows = if role.is_vector() { rows.into_f32()? } else { requantized(rows, one, options)? };
+    let rows = match role.is_vector() {
+        // Of a head, or of the rows of one format.
+        true if !piece.outputs.is_empty() && piece.outputs.len() < rows.outputs() => {
+            rows.into_f32()?.take_outputs(&[piece.outputs.clone()])?
+        }
+        true => rows.into_f32()?,
+        false => requantized(rows, one, options)?,
+    };
     Ok(Whole::Matrix(rows))
 }
 
-/// A binding's sources as one operand, reordered and fused.
-fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<HostMatrix<'a>> {
+/// A piece's sources as one matrix or vector, reordered and fused.
+fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>, piece: &Piece) -> Result<HostMatrix<'a>> {
     let binding = &one.binding;
-    let mut sources = Vec::with_capacity(one.tensors.len());
-    for (tensor, from) in one.tensors.iter().zip(&binding.sources) {
+    let mut sources = Vec::with_capacity(piece.sources.len());
+    let of_piece = one.tensors.iter().zip(&binding.sources).take(piece.sources.end).skip(piece.sources.start);
+    for (tensor, from) in of_piece {
         let bytes = source.bytes(&tensor.name)?;
         has_numbers(tensor, &bytes)?;
         let mut rows = match (binding.role.slot, &tensor.shape[..]) {
@@ -113,12 +123,14 @@ fn requantized<'a>(rows: HostMatrix<'a>, one: &Resolved<'_>, options: LoadOption
 }
 
 impl Whole<'_> {
-    /// Bytes of the checkpoint that it was made from.
-    pub(super) fn bytes_read(&self, one: &Resolved<'_>) -> u64 {
+    /// Bytes of the checkpoint that it was made from; of tensors those of `tensors`.
+    pub(super) fn bytes_read(&self, one: &Resolved<'_>, tensors: Range<usize>) -> u64 {
         match self {
             Whole::Matrix(_) => {
-                one.tensors.iter().map(|t| t.stored.bytes(t.elements()).unwrap_or(0) as u64).sum()
+                let read = one.tensors.get(tensors).unwrap_or_default();
+                read.iter().map(|t| t.stored.bytes(t.elements()).unwrap_or(0) as u64).sum()
             }
+            Whole::Shards(_) if tensors.start > 0 => 0,
             Whole::Shards(all) => all.iter().flat_map(|r| &r.parts).map(|p| p.len() as u64).sum(),
         }
     }
@@ -126,23 +138,23 @@ impl Whole<'_> {
     /// What rank `options.rank` of `options.world` has of it.
     pub(super) fn of_rank(
         &self,
-        spec: &ModelSpec,
         one: &Resolved<'_>,
+        piece: &Piece,
         options: LoadOptions,
     ) -> Result<HostMatrix<'_>> {
         let LoadOptions { rank, world, .. } = options;
-        let parts =
-            |rows: &HostMatrix<'_>| spec.parts(&one.binding.role).unwrap_or_else(|| vec![rows.outputs()]);
         match self {
-            Whole::Matrix(rows) => shard::shard(rows.borrowed(), &one.binding, &parts(rows), options),
+            Whole::Matrix(rows) => shard::shard(rows.borrowed(), &one.binding, &piece.parts, options),
             Whole::Shards(all) if all.len() == world => match all.get(rank) {
                 Some(rows) => Ok(rows.borrowed()),
                 None => Err(Error::config("rank", rank, format!("below {world}"))),
             },
             Whole::Shards(all) => {
-                let Some(first) = all.first() else { return Err(Error::internal("an operand of no rank")) };
-                let merged = merge::merge(all, &one.binding, &parts(first))?;
-                shard::shard(merged, &one.binding, &parts(first), options)
+                if all.is_empty() {
+                    return Err(Error::internal("an operand of no rank"));
+                }
+                let merged = merge::merge(all, &one.binding, &piece.parts)?;
+                shard::shard(merged, &one.binding, &piece.parts, options)
             }
         }
     }

@@ -1,0 +1,139 @@
+//! Which weights an operand becomes: one, unless its rows are stored in several formats, or every head has
+//! its own. Known from headers alone, so that a plan and a loaded model cannot differ.
+
+use super::{LoadOptions, format_of};
+use crate::Result;
+use crate::checkpoint::Source;
+use crate::mem::{Float, WeightFormat};
+use crate::policy::{ModelSpec, Part, QkSpan, Resolved, Role, RowOrder, Slot};
+use std::ops::Range;
+
+/// A weight that holds some outputs of an operand.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Piece {
+    /// The operand's, with its outputs where there are several pieces: `layer 3 qkv.weight 0..768`.
+    pub name: String,
+    /// Rows of the whole operand; of a vector its elements.
+    pub outputs: Range<usize>,
+    /// Rows of the operand's parts (q, k, v) in it.
+    pub parts: Vec<usize>,
+    /// The tensors that it is made of.
+    pub sources: Range<usize>,
+    /// What it is multiplied from.
+    pub format: WeightFormat,
+}
+
+/// The pieces of an operand, one of `resolved`, in the order of their outputs.
+///
+/// # Errors
+/// `Tensor` for an element type that cannot be used.
+pub(crate) fn pieces(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    resolved: &[Resolved<'_>],
+    one: &Resolved<'_>,
+    options: LoadOptions,
+) -> Result<Vec<Piece>> {
+    let role = one.binding.role;
+    let whole = whole(source, spec, one, options)?;
+    if let Some(width) = head_width(spec, &role) {
+        let heads = whole.outputs.len() / width.max(1);
+        let of = |head: usize| Piece { outputs: head * width..(head + 1) * width, ..whole.clone() };
+        return Ok((0..heads).map(of).collect());
+    }
+    let format = whole.format;
+    let rows = match role.part {
+        Part::Weight => by_format(source, spec, one, options)?,
+        // As its matrix is.
+        Part::Bias => {
+            let matrix = Role { part: Part::Weight, ..role };
+            match resolved.iter().find(|other| other.binding.role == matrix) {
+                Some(matrix) => by_format(source, spec, matrix, options)?,
+                None => Vec::new(),
+            }
+        }
+    };
+    let name = |outputs: &Range<usize>| format!("{role} {}..{}", outputs.start, outputs.end);
+    match rows.len() {
+        0 | 1 => Ok(vec![whole]),
+        _ if role.part == Part::Bias => {
+            let all = whole.sources;
+            let of =
+                |piece: Piece| Piece { name: name(&piece.outputs), format, sources: all.clone(), ..piece };
+            Ok(rows.into_iter().map(of).collect())
+        }
+        _ => Ok(rows.into_iter().map(|piece| Piece { name: name(&piece.outputs), ..piece }).collect()),
+    }
+}
+
+/// The width of a head whose norm has values of its own.
+fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
+    let block = spec.blocks.get(role.layer?)?;
+    let own = block.qk_norm?.span == QkSpan::OwnHead && matches!(role.slot, Slot::QNorm | Slot::KNorm);
+    own.then_some(block.heads.k_dim)
+}
+
+/// The operand as one weight.
+///
+/// # Errors
+/// As [`pieces`].
+pub(super) fn whole(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    options: LoadOptions,
+) -> Result<Piece> {
+    let role = one.binding.role;
+    let outputs = spec.shape(&role).map_or(0, |(rows, cols)| if role.is_vector() { cols } else { rows });
+    let parts = spec.parts(&role).unwrap_or_else(|| vec![outputs]);
+    let f32 = WeightFormat::Plain(Float::F32);
+    let format = match chosen(source, one, options) {
+        _ if role.is_vector() => f32,
+        Some(format) => format,
+        None => {
+            let mut formats = one.tensors.iter().map(|tensor| format_of(&tensor.name, tensor.stored));
+            let first = formats.next().unwrap_or(Ok(f32))?;
+            // Where several formats cannot be kept apart they become f32.
+            formats.try_fold(first, |all, next| next.map(|next| if next == all { all } else { f32 }))?
+        }
+    };
+    Ok(Piece { name: role.to_string(), outputs: 0..outputs, parts, sources: 0..one.tensors.len(), format })
+}
+
+/// The format that all of an operand has, whatever its tensors are stored in.
+fn chosen(source: &dyn Source, one: &Resolved<'_>, options: LoadOptions) -> Option<WeightFormat> {
+    let asked = options.quantize.filter(|_| one.binding.quantize);
+    asked.or_else(|| source.ready_format(&one.binding.role.to_string()))
+}
+
+/// Runs of tensors of one format each; none or one where the operand stays whole: it has one format, its
+/// tensors are not one part (q, k, v) each, or outputs of several are paired by something else than a matmul
+/// of the attention or the dense feed-forward part.
+fn by_format(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    options: LoadOptions,
+) -> Result<Vec<Piece>> {
+    let (role, parts) = (one.binding.role, spec.parts(&one.binding.role).unwrap_or_default());
+    let kept_apart = matches!(role.slot, Slot::Qkv | Slot::Up) && one.binding.order == RowOrder::Plain;
+    if !kept_apart || one.tensors.len() != parts.len() || chosen(source, one, options).is_some() {
+        return Ok(Vec::new());
+    }
+    let (mut pieces, mut start): (Vec<Piece>, usize) = (Vec::new(), 0);
+    for (i, (tensor, part)) in one.tensors.iter().zip(&parts).enumerate() {
+        let (format, end) = (format_of(&tensor.name, tensor.stored)?, start + part);
+        match pieces.last_mut().filter(|last| last.format == format) {
+            Some(last) => {
+                (last.outputs.end, last.sources.end) = (end, i + 1);
+                last.parts.push(*part);
+            }
+            None => {
+                let (name, parts) = (String::new(), vec![*part]);
+                pieces.push(Piece { name, outputs: start..end, parts, sources: i..i + 1, format });
+            }
+        }
+        start = end;
+    }
+    Ok(pieces)
+}
