@@ -48,10 +48,20 @@ impl Backend for Cpu {
     fn prepare_weight(&self, weight: HostWeight<'_>, _uses: &[Signature]) -> Result<CpuWeight> {
         weight::prepare(self, weight)
     }
+    fn free_bytes(&self) -> Option<u64> {
+        free_bytes()
+    }
     fn attention_plan(&self, bound: StepShape) -> Result<CpuPlan> {
         Ok(CpuPlan { bound })
     }
     fn coverage(&self, signature: &Signature) -> Coverage<CpuKernel> {
         ops::select(signature, self.machine().isa).into()
     }
+}
+
+/// What the system could hand out without swapping; none where it does not say.
+fn free_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }

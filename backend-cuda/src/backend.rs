@@ -93,6 +93,13 @@ impl Backend for Cuda {
         self.release_staging()?;
         self.modules.ready(kernels, || self.bind()).map_err(|e| self.lose(e))
     }
+    fn free_bytes(&self) -> Option<u64> {
+        self.bind().ok()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current; the pointers are to locals.
+        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "cuMemGetInfo").ok()?;
+        Some(free as u64)
+    }
     fn packing(&self) -> Duration {
         self.packing.so_far()
     }

@@ -107,6 +107,9 @@ impl Weight for CudaWeight {
     fn info(&self) -> &WeightInfo {
         &self.info
     }
+    fn device_bytes(&self) -> usize {
+        self.buffers().iter().map(|(_, _, bytes)| bytes).sum()
+    }
 }
 
 impl CudaWeight {

@@ -25,17 +25,15 @@ pub(crate) struct Plane<'m> {
     pub words: usize,
 }
 
+/// Writes the words of a panel to both planes.
+pub(crate) type Pack<'p> = dyn Fn(usize, &mut [u32], &mut [u32]) + Sync + 'p;
+
 impl Gpu {
     /// Fills both planes with `panels` panels; `pack` writes one's words, which are 0 before.
     ///
     /// # Errors
     /// `DeviceLost`.
-    pub fn fill(
-        &self,
-        planes: [Plane<'_>; 2],
-        panels: usize,
-        pack: &(dyn Fn(usize, &mut [u32], &mut [u32]) + Sync),
-    ) -> Result<()> {
+    pub fn fill(&self, planes: [Plane<'_>; 2], panels: usize, pack: &Pack<'_>) -> Result<()> {
         let [codes, scales] = planes.map(|plane| plane.words);
         let at_once = (PIECE / (4 * (codes + scales)).max(1)).clamp(1, panels.max(1));
         let mut piece = vec![0u32; at_once * (codes + scales)];
@@ -77,7 +75,7 @@ fn in_parallel(
     first: usize,
     (codes, of_codes): (&mut [u32], usize),
     (scales, of_scales): (&mut [u32], usize),
-    pack: &(dyn Fn(usize, &mut [u32], &mut [u32]) + Sync),
+    pack: &Pack<'_>,
 ) {
     let panels = codes.len() / of_codes.max(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -9,7 +9,8 @@ use crate::WgpuMem;
 use crate::device::Gpu;
 use crate::staging::Plane;
 use engraft_core::mem::{
-    Block, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo, WeightUse,
+    Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo,
+    WeightUse,
 };
 use engraft_core::{Error, Result, quant};
 use engraft_shaders::{PANEL, Packing};
@@ -32,6 +33,16 @@ enum Storage {
 impl Weight for WgpuWeight {
     fn info(&self) -> &WeightInfo {
         &self.info
+    }
+    fn device_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Vector(mem) => mem.bytes(),
+            Storage::Panels(panels) => {
+                let of =
+                    |chunk: &Chunk| chunk.codes.bytes() + chunk.scales.as_ref().map_or(0, DeviceMem::bytes);
+                panels.chunks.iter().map(of).sum()
+            }
+        }
     }
 }
 

@@ -17,11 +17,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn engine(null: &Arc<Null>, config: EngineConfig) -> Engine<Null> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/llama");
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let options = LoadOptions::default();
-    let model = inject(null, &files, &Registry::default(), 256, options, &mut |_, _| {}).unwrap();
-    Engine::new(null.clone(), model, config).unwrap()
+    loaded(null, "llama", config).unwrap()
+}
+
+/// A model on a backend, and an engine of it.
+fn loaded(null: &Arc<Null>, case: &str, config: EngineConfig) -> Result<Engine<Null>, Error> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
+    let files = checkpoint::open(&dir, Access::Map)?;
+    let model = inject(null, &files, &Registry::default(), 256, LoadOptions::default(), &mut |_, _| {})?;
+    Engine::new(null.clone(), model, config)
 }
 
 fn config(dice: &mut Dice) -> EngineConfig {
@@ -199,6 +203,56 @@ fn a_failed_launch_loses_nothing_that_is_in_flight() {
     let [last] = last[..] else { panic!("{last:?}") };
     assert_eq!((last.id, last.token, last.finish), (id, Some(tokens[1]), Some(Finish::Stop)));
     assert!(engine.is_idle() && engine.free_pages().0 == engine.free_pages().1);
+}
+
+/// What an engine says it takes is what it allocates.
+#[test]
+fn memory_is_what_is_allocated() {
+    for case in ["llama", "qwen2_moe", "bert", "gpt2"] {
+        for (max_seqs, steps_ahead) in [(1, Some(0)), (7, Some(1))] {
+            let null = Null::new();
+            let config = EngineConfig { max_context: 64, max_seqs, steps_ahead, ..EngineConfig::default() };
+            let config = EngineConfig { graphs: false, ..config };
+            let engine = loaded(&null, case, config).unwrap();
+            let memory = *engine.memory();
+            // The dry runs of the kernels' list allocate the smallest state once more.
+            let allocated = null.allocated();
+            let wanted = memory.keys_and_values + memory.scratch + memory.steps + memory.rotary;
+            assert!(allocated >= wanted, "{case}: {allocated} of {memory:?}");
+            assert!(allocated - wanted < 100_000, "{case}: {allocated} for {wanted} of {memory:?}");
+            assert!(memory.weights > 0 && memory.total() > wanted);
+        }
+    }
+}
+
+#[test]
+fn a_reserve_sizes_the_pool_by_what_is_free() {
+    let reserve = |bytes: u64| EngineConfig {
+        max_context: 64,
+        max_seqs: 32,
+        kv_reserve: Some(bytes),
+        ..EngineConfig::default()
+    };
+    let all = loaded(&Null::with_free(u64::MAX), "llama", reserve(0)).unwrap();
+    assert_eq!(all.free_pages().1, 32 * 4);
+    let most = all.memory().total() - all.memory().weights - all.memory().rotary;
+    let page = all.memory().keys_and_values / (32 * 4);
+    for (free, kept, pages) in
+        [(most, 0, 128), (most - 1, 0, 127), (most + 500, 501, 127), (most - 100 * page, 0, 28)]
+    {
+        let engine = loaded(&Null::with_free(free), "llama", reserve(kept)).unwrap();
+        assert_eq!(engine.free_pages().1, pages, "{free} bytes are free, {kept} stay so");
+    }
+    let error = loaded(&Null::with_free(most - 128 * page), "llama", reserve(0)).map(drop).unwrap_err();
+    assert!(
+        matches!(error, Error::OutOfMemory { .. }) && error.to_string().contains("kv_reserve"),
+        "{error}"
+    );
+    // Where nobody knows what is free the pool has room for all.
+    assert_eq!(loaded(&Null::new(), "llama", reserve(1 << 40)).unwrap().free_pages().1, 128);
+    let both = EngineConfig { kv_pages: Some(3), ..reserve(5) };
+    let error = loaded(&Null::new(), "llama", both).map(drop).unwrap_err().to_string();
+    assert!(error.contains("kv_pages") && error.contains("kv_reserve"), "{error}");
 }
 
 /// A call with many texts does not keep a request waiting, nor does one that came before it starve.

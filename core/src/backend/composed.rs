@@ -73,6 +73,9 @@ impl<B: Backend> Backend for Composed<B> {
     fn ready(&self, kernels: &[B::Kernel]) -> Result<()> {
         self.inner.ready(kernels)
     }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
     fn packing(&self) -> Duration {
         self.inner.packing()
     }

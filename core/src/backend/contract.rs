@@ -59,6 +59,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn ready(&self, _kernels: &[Self::Kernel]) -> Result<()> {
         Ok(())
     }
+    /// Bytes of the device's memory that nothing holds now; none where that is not known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Time spent so far on bringing loaded weights into the order of kernels that first asked for them; none
     /// where [`Backend::prepare_weight`] knew the uses, or does all of it.
     fn packing(&self) -> Duration {

@@ -36,6 +36,9 @@ pub struct EngineConfig {
     pub min_context: usize,
     /// KV pages; none: enough for `max_seqs` sequences of `max_context`.
     pub kv_pages: Option<usize>,
+    /// Bytes of the device's memory to leave free: as many KV pages as fit into the rest once the model is
+    /// loaded, at most those of `max_seqs` sequences of `max_context`; none: all of these.
+    pub kv_reserve: Option<u64>,
     /// Capture decode steps and replay them, where the backend can.
     pub graphs: bool,
     /// Steps that are launched before the one before is collected: 0, or 1, which keeps the device busy while
@@ -59,6 +62,7 @@ impl Default for EngineConfig {
             max_context: 4096,
             min_context: 1,
             kv_pages: None,
+            kv_reserve: None,
             graphs: true,
             steps_ahead: None,
             all_logits: false,
@@ -102,6 +106,10 @@ impl EngineConfig {
         if self.kv_pages == Some(0) {
             return Err(Error::config("kv_pages", 0, "at least 1"));
         }
+        if let (Some(pages), Some(reserve)) = (self.kv_pages, self.kv_reserve) {
+            let got = format!("{pages} and {reserve}");
+            return Err(Error::config("kv_pages` and `kv_reserve", got, "one of them"));
+        }
         Ok(())
     }
 
@@ -116,7 +124,8 @@ impl EngineConfig {
         // Write slots are i32: page * page_size + offset.
         let most = i32::MAX as usize / self.page_size;
         let pages = self.kv_pages.unwrap_or(self.max_seqs.saturating_mul(self.pages_per_seq()));
-        if pages > most {
+        // With a reserve the pool is made as large as may be.
+        if pages > most && self.kv_reserve.is_none() {
             let allowed = format!("at most {most} pages of {} positions", self.page_size);
             return Err(Error::config("kv_pages", pages, allowed));
         }

@@ -2,6 +2,7 @@
 
 use super::coordinator::{Coordinator, Planned};
 use super::kept::Kept;
+use super::memory::{self, Memory};
 use super::order::StepResult;
 use super::request::{Output, Request};
 use super::runner::{Launched, Runner};
@@ -24,6 +25,7 @@ pub struct Engine<B: Backend> {
     pub(super) in_flight: VecDeque<(Planned, Launched<B>)>,
     /// How many may be launched before the oldest is collected.
     pub(super) ahead: usize,
+    memory: Memory,
     pub(super) result: StepResult,
     /// What calls that ran steps of their own saw of other requests.
     pub(super) backlog: Vec<Output>,
@@ -42,6 +44,8 @@ impl<B: Backend> Engine<B> {
         let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
         backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
         let ahead = config.steps_ahead.unwrap_or(usize::from(backend.caps().asynchronous));
+        let config = memory::pool(backend.as_ref(), &model, config, ahead)?;
+        let memory = Memory::of::<B>(&model, &config, ahead)?;
         let runner = Runner::new(backend, model, &config, &sizes(&config, ahead))?;
         let (spec, shifts) = (runner.model.spec.clone(), runner.model.rope_shifts());
         let capture = captures(&runner, &config);
@@ -50,6 +54,7 @@ impl<B: Backend> Engine<B> {
             runner,
             in_flight: VecDeque::with_capacity(ahead + 1),
             ahead,
+            memory,
             result: StepResult::default(),
             backlog: Vec::new(),
             failed: Vec::new(),
@@ -85,6 +90,11 @@ impl<B: Backend> Engine<B> {
     /// KV pages without an owner, of all.
     pub fn free_pages(&self) -> (usize, usize) {
         (self.coordinator.pool.free(), self.coordinator.pool.total())
+    }
+
+    /// What it takes of the device's memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Keys and values of all layers, for whoever measures what a step reads.

@@ -82,6 +82,11 @@ impl BucketSizes {
         Self { sizes: bucket_sizes(max_seqs), max_keys }
     }
 
+    /// Words of the steps of all buckets.
+    pub fn words(&self) -> usize {
+        self.sizes.iter().filter_map(|size| self.shape(*size)).map(|shape| shape.words()).sum()
+    }
+
     /// The shape of the bucket for so many decoding sequences; none beyond the largest.
     pub fn shape(&self, seqs: usize) -> Option<StepShape> {
         let rows = *self.sizes.iter().find(|size| **size >= seqs)?;

@@ -1,7 +1,7 @@
 //! From operands by role to a model.
 
 use crate::backend::{Backend, Mem, Stream};
-use crate::mem::{Buf, Device};
+use crate::mem::{Buf, Device, Weight};
 use crate::model::{
     Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection,
     RopeTable, Transform, angles,
@@ -23,6 +23,7 @@ pub fn build<D: Device>(
     operands: Operands<D::Weight>,
     ropes: Vec<RopeTable<D::Mem>>,
 ) -> Result<Model<D>> {
+    let weight_bytes = operands.prepared.values().flatten().map(|weight| weight.device_bytes() as u64).sum();
     let mut taker = Taker { left: operands.prepared, arch: spec.arch.clone() };
     let embed = embedding(&spec, &mut taker)?;
     let mut blocks: Vec<Arc<Block<D>>> = Vec::with_capacity(spec.blocks.len());
@@ -41,7 +42,7 @@ pub fn build<D: Device>(
     let head = build_head(&spec, &mut taker)?;
     taker.finish()?;
     let (origin, own) = (None, Vec::new());
-    Ok(Model { spec, embed, ropes, blocks, final_norm, project_out, head, origin, own })
+    Ok(Model { spec, embed, ropes, blocks, final_norm, project_out, head, origin, weight_bytes, own })
 }
 
 /// Hands operands out, each once.

@@ -6,10 +6,11 @@ use super::survey::{Seen, survey};
 use crate::Result;
 use crate::checkpoint::Source;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo};
-use crate::model::{Model, RopeTable, Sizes, State, table_len};
+use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Resolved, Slot};
 use crate::weights::{LoadOptions, Operands, Piece, pieces, use_of};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// The device.
@@ -63,6 +64,20 @@ pub(super) fn ops(
     let sizes = Sizes::smallest(spec.family, dtype, dtype, false);
     let state = State::new::<Dry>(spec, &sizes, &alloc, &|_| Ok(()))?;
     survey(&model, state, &sizes, &alloc, &(), composed)
+}
+
+/// Bytes of a model's state but for keys and values.
+///
+/// # Errors
+/// `Config` for sizes that no address reaches.
+pub fn scratch_bytes(spec: &ModelSpec, sizes: &Sizes) -> Result<u64> {
+    let total = Cell::new(0u64);
+    let alloc = |bytes: usize| {
+        total.set(total.get() + bytes as u64);
+        Ok(DryMem(bytes))
+    };
+    State::new::<Dry>(spec, sizes, &alloc, &|_| Ok(()))?;
+    Ok(total.get() - slab_bytes::<Dry>(spec, sizes)?)
 }
 
 /// Every operand as it will be prepared.

@@ -11,7 +11,9 @@ mod survey;
 
 pub use check::check;
 pub use describe::describe;
+pub(crate) use dry::scratch_bytes;
 pub use injector::{Injector, MakeBlock};
+pub(crate) use plan::bytes_text;
 pub use plan::{InjectionPlan, PlanRow, kernels};
 
 use crate::Result;

@@ -32,6 +32,8 @@ pub struct PlanRow {
     pub format: Option<&'static str>,
     /// The operand's bytes.
     pub bytes: usize,
+    /// What they are on the device: more where kernels take it in two forms.
+    pub device_bytes: usize,
     /// How tensor parallelism shards the operand: `column`, `row`, `replicated`.
     pub shard: String,
 }
@@ -184,6 +186,7 @@ impl PlanRow {
             format: Some(info.format.name()),
             // Counted where it is read first.
             bytes: if weight.first { info.bytes() } else { 0 },
+            device_bytes: if weight.first { weight.device_bytes } else { 0 },
             shard: shard_of(origin, operand),
             ..plain
         }
@@ -205,6 +208,7 @@ impl PlanRow {
             shape: None,
             format: None,
             bytes: 0,
+            device_bytes: 0,
             shard: String::new(),
         }
     }
@@ -234,6 +238,9 @@ impl fmt::Display for InjectionPlan {
                     (None, None, Some(reason)) => format!("missing: {reason}"),
                     (None, None, None) => String::new(),
                 };
+                // Packed rows fill tiles: a little more is no second form.
+                let twice = row.bytes > 0 && row.device_bytes >= 3 * row.bytes / 2;
+                let how = if twice { format!("{how} (kept in two layouts)") } else { how };
                 let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
                 writeln!(
                     f,
@@ -251,7 +258,12 @@ impl fmt::Display for InjectionPlan {
         if missing > 0 {
             write!(f, "{missing} missing, ")?;
         }
-        write!(f, "{} of weights", bytes_text(self.bytes()))
+        let on_device: usize = self.rows.iter().map(|row| row.device_bytes).sum();
+        write!(f, "{} of weights", bytes_text(self.bytes()))?;
+        match on_device == self.bytes() {
+            true => Ok(()),
+            false => write!(f, ", {} on the device", bytes_text(on_device)),
+        }
     }
 }
 
@@ -290,7 +302,7 @@ impl InjectionPlan {
 }
 
 /// `1.2 MB`.
-fn bytes_text(bytes: usize) -> String {
+pub(crate) fn bytes_text(bytes: usize) -> String {
     match bytes as f64 {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
         b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
@@ -315,6 +327,7 @@ mod tests {
             shape: None,
             format: None,
             bytes: 0,
+            device_bytes: 0,
             shard: String::new(),
         };
         let rows = vec![row(Some("linear_f32"), None), row(None, Some("no kernel reads Q9"))];

@@ -23,6 +23,8 @@ pub(super) struct Seen {
 pub(super) struct SeenWeight {
     /// What it is.
     pub info: WeightInfo,
+    /// Bytes that it takes on the device.
+    pub device_bytes: usize,
     /// Whether no op before reads it.
     pub first: bool,
 }
@@ -70,6 +72,7 @@ impl<D: Device> Run<D> for Recorder<'_> {
         });
         let weight = weight.filter(|_| signature.weight.is_some()).map(|weight| SeenWeight {
             info: weight.info().clone(),
+            device_bytes: weight.device_bytes(),
             first: self.weights.insert(std::ptr::from_ref(weight).addr()),
         });
         self.seen.push(Seen { layer: self.layer, signature, weight, part: self.part });

@@ -18,6 +18,10 @@ pub trait DeviceMem: Send + Sync + 'static {
 pub trait Weight: Send + Sync + 'static {
     /// Name, shape, format, use.
     fn info(&self) -> &WeightInfo;
+    /// Bytes that it takes on the device, in every form that it is kept in.
+    fn device_bytes(&self) -> usize {
+        self.info().bytes()
+    }
 }
 
 /// The types of a kind of device.

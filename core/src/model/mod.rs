@@ -29,7 +29,7 @@ pub use own::{Capturable, OwnBlock, Place};
 pub use parts::{Fused, Norm, Projection, StepInputs};
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
-pub use state::{Sizes, State};
+pub use state::{Sizes, State, slab_bytes};
 
 use crate::mem::Device;
 use crate::ops;
@@ -56,6 +56,8 @@ pub struct Model<D: Device> {
     pub head: Head<D>,
     /// The policy and the tensors behind it, of models that were read from a checkpoint.
     pub origin: Option<Origin>,
+    /// Bytes of its operands on the device.
+    pub(crate) weight_bytes: u64,
     /// A user's own blocks by layer; empty where there are none.
     pub(crate) own: Vec<Option<Own<D>>>,
 }

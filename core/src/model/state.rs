@@ -105,7 +105,47 @@ impl<M: DeviceMem> State<M> {
     }
 }
 
-/// Slabs of keys and values, and of what filters keep: as many slots, in the element type of activations.
+/// Of every layer the layout of its keys and values, and of what its filter keeps: as many slots, in the
+/// element type of activations.
+fn layouts<'s>(
+    spec: &'s ModelSpec,
+    sizes: &'s Sizes,
+) -> impl Iterator<Item = (KvLayout, Option<KvLayout>)> + 's {
+    spec.blocks.iter().map(|block| {
+        let heads = block.heads;
+        let layout = KvLayout {
+            pages: sizes.pages,
+            page_size: sizes.page_size,
+            kv_heads: heads.kv_heads,
+            k_dim: heads.k_dim,
+            v_dim: heads.v_dim,
+            dtype: sizes.kv_dtype,
+        };
+        let kept = |filter: FilterSpec| KvLayout {
+            pages: layout.slots(),
+            page_size: 1,
+            kv_heads: 1,
+            k_dim: spec.hidden,
+            v_dim: filter.middle,
+            dtype: sizes.dtype,
+        };
+        (layout, block.filter.map(kept))
+    })
+}
+
+/// Bytes of all slabs of a model; none for encoders.
+///
+/// # Errors
+/// `Config` for more than an address reaches.
+pub fn slab_bytes<D: Device>(spec: &ModelSpec, sizes: &Sizes) -> Result<u64> {
+    if spec.family != Family::Decoder {
+        return Ok(0);
+    }
+    let of = |layout: KvLayout| Slab::<D::Mem>::bytes::<D>(&layout).map(|(k, v)| (k + v) as u64);
+    layouts(spec, sizes).flat_map(|(layer, filter)| [Some(layer), filter]).flatten().map(of).sum()
+}
+
+/// Slabs of keys and values, and of what filters keep.
 fn slabs<D: Device>(
     spec: &ModelSpec,
     sizes: &Sizes,
@@ -118,26 +158,9 @@ fn slabs<D: Device>(
         fits(k.max(v) as u64)?;
         Slab::new::<D>(alloc(k)?, alloc(v)?, layout)
     };
-    for block in &spec.blocks {
-        let heads = block.heads;
-        let layout = KvLayout {
-            pages: sizes.pages,
-            page_size: sizes.page_size,
-            kv_heads: heads.kv_heads,
-            k_dim: heads.k_dim,
-            v_dim: heads.v_dim,
-            dtype: sizes.kv_dtype,
-        };
-        layers.push(slab(layout)?);
-        let kept = |filter: FilterSpec| KvLayout {
-            pages: layout.slots(),
-            page_size: 1,
-            kv_heads: 1,
-            k_dim: spec.hidden,
-            v_dim: filter.middle,
-            dtype: sizes.dtype,
-        };
-        filters.push(block.filter.map(|filter| slab(kept(filter))).transpose()?);
+    for (layer, filter) in layouts(spec, sizes) {
+        layers.push(slab(layer)?);
+        filters.push(filter.map(slab).transpose()?);
     }
     Ok(PagedKv::new(layers).with_filters(filters))
 }

@@ -66,7 +66,7 @@ pub(super) fn read<'a>(
     let rows = match role.is_vector() {
         // Of a head, or of the rows of one format.
         true if !piece.outputs.is_empty() && piece.outputs.len() < rows.outputs() => {
-            rows.into_f32()?.take_outputs(&[piece.outputs.clone()])?
+            rows.into_f32()?.take_outputs(std::slice::from_ref(&piece.outputs))?
         }
         true => rows.into_f32()?,
         false => requantized(rows, one, options)?,

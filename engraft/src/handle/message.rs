@@ -1,7 +1,9 @@
 //! What goes through the channel between handles and the engine's thread.
 
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Pooling, Request};
+use engraft_core::engine::{
+    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Memory, Pooling, Request,
+};
 use engraft_core::inject::InjectionPlan;
 use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
@@ -46,6 +48,8 @@ pub struct ModelInfo {
     pub device: String,
     /// Seconds from opening the files to being ready.
     pub load_seconds: f64,
+    /// What the engine takes of the device's memory.
+    pub memory: Memory,
     /// How every slot runs.
     pub plan: InjectionPlan,
 }

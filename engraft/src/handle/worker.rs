@@ -65,6 +65,7 @@ impl Visitor for Job {
             max_context: engine.config().max_context,
             device: engine.backend().caps().device.clone(),
             load_seconds: 0.0,
+            memory: *engine.memory(),
             plan: InjectionPlan::new(
                 engine.backend().as_ref(),
                 engine.model(),

@@ -29,20 +29,29 @@ pub struct Null {
     tags: bool,
     /// Ops, uploads and reads until one fails; [`u64::MAX`]: none does.
     fails_in: AtomicU64,
+    /// Bytes of all allocations so far.
+    allocated: AtomicU64,
+    /// What it says is free.
+    free: Option<u64>,
 }
 
 impl Null {
     /// Carries tags.
     pub fn new() -> Arc<Self> {
-        Self::with(true)
+        Self::with(true, None)
+    }
+
+    /// Carries tags, and says that so many bytes are free.
+    pub fn with_free(free: u64) -> Arc<Self> {
+        Self::with(true, Some(free))
     }
 
     /// Does nothing.
     pub fn idle() -> Arc<Self> {
-        Self::with(false)
+        Self::with(false, None)
     }
 
-    fn with(tags: bool) -> Arc<Self> {
+    fn with(tags: bool, free: Option<u64>) -> Arc<Self> {
         let caps = Caps {
             device: "none".into(),
             dtypes: vec![Float::F32],
@@ -51,7 +60,12 @@ impl Null {
             memory_bytes: None,
             slab_bytes: None,
         };
-        Arc::new(Self { caps, tags, fails_in: AtomicU64::new(u64::MAX) })
+        Arc::new(Self { caps, tags, fails_in: AtomicU64::new(u64::MAX), allocated: AtomicU64::new(0), free })
+    }
+
+    /// Bytes of all allocations so far.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Relaxed)
     }
 
     /// Lets the op, upload or read after so many others fail, once.
@@ -128,7 +142,11 @@ impl Backend for Null {
     fn numerics(&self) -> Numerics {
         Numerics { mode: Mode::Reference, madd: Madd::Fused }
     }
+    fn free_bytes(&self) -> Option<u64> {
+        self.free
+    }
     fn alloc(&self, bytes: usize) -> Result<NullMem> {
+        self.allocated.fetch_add(bytes as u64, Relaxed);
         Ok(NullMem((0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect()))
     }
     fn stream(self: &Arc<Self>) -> Result<NullStream> {

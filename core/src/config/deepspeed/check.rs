@@ -232,6 +232,9 @@ fn injection_policy(t: &mut Taker) -> Result<Option<BTreeMap<String, Vec<String>
     }
 }
 
+/// Bytes that stay free where `memory_config` does not say how many: DeepSpeed's default.
+const RESERVED: u64 = 1_000_000_000;
+
 fn state(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<Option<StateConfig>> {
     let given = t.entries.keys().any(|k| k.starts_with("state_manager."));
     let tracked = t.count("state_manager.max_tracked_sequences", 1)?.unwrap_or(2048);
@@ -252,6 +255,14 @@ fn state(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<Option<StateConfig>> 
     let allocate = t.one_of("state_manager.memory_config.mode", &[("reserve", false), ("allocate", true)])?;
     let spelled = t.spelled("state_manager.memory_config.size");
     let size = t.take("state_manager.memory_config.size");
+    let kv_reserve = match (allocate, &size) {
+        (Some(true), _) => None,
+        (_, None) => Some(RESERVED),
+        (_, Some(e)) => match e.value.as_u64() {
+            Some(bytes) => Some(bytes),
+            None => return Err(Error::config(spelled, &e.value, "a number of bytes, with mode reserve")),
+        },
+    };
     let kv_blocks = match (allocate, size) {
         (Some(true), Some(e)) => match e.value.as_u64() {
             Some(n) if (1..=MAX_COUNT).contains(&n) => Some(n as usize),
@@ -271,6 +282,7 @@ fn state(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<Option<StateConfig>> 
         max_ragged_batch_size: tokens,
         max_ragged_sequence_count: sequences,
         kv_blocks,
+        kv_reserve,
     };
     Ok(given.then_some(state))
 }

@@ -67,14 +67,6 @@ fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
             warn(warnings, t.spelled(path), "has no effect without `quant.activation.enabled`");
         }
     }
-    if let Some(state) = c.state.as_ref().filter(|state| state.kv_blocks.is_none()) {
-        let what = format!(
-            "is not `allocate`: keys and values of {} sequences of {} positions are allocated at once; `allocate` with a \
-             size takes less",
-            state.max_ragged_sequence_count, c.max_out_tokens
-        );
-        warn(warnings, t.spelled("state_manager.memory_config.mode"), &what);
-    }
     if t.given("tensor_parallel.tp_grain_size") && c.tp_grain != 64 {
         let what = "has no effect: shares follow heads, and the leaves of sums in whole 64s";
         warn(warnings, t.spelled("tensor_parallel.tp_grain_size"), what);
@@ -84,10 +76,6 @@ fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
     }
     if c.checkpoint.is_none() && t.given("training_mp_size") {
         warn(warnings, t.spelled("training_mp_size"), "has no effect without `checkpoint`");
-    }
-    if t.given("state_manager.memory_config.size") && c.state.as_ref().is_none_or(|s| s.kv_blocks.is_none()) {
-        let what = "has an effect in mode allocate only; the KV cache has room for all sequences";
-        warn(warnings, t.spelled("state_manager.memory_config.size"), what);
     }
 }
 

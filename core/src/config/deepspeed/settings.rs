@@ -70,6 +70,8 @@ pub struct StateConfig {
     pub max_ragged_sequence_count: usize,
     /// KV blocks of 128 positions; none: enough for all sequences.
     pub kv_blocks: Option<usize>,
+    /// Bytes of the device's memory to leave free, where the blocks are not counted.
+    pub kv_reserve: Option<u64>,
 }
 
 /// A configuration that has passed all checks.
@@ -161,6 +163,7 @@ impl DeepSpeedConfig {
         if let Some(state) = &self.state {
             engine.max_seqs = state.max_ragged_sequence_count;
             engine.max_step_tokens = state.max_ragged_batch_size;
+            engine.kv_reserve = state.kv_reserve;
             engine.kv_pages = state.kv_blocks.map(|n| n.saturating_mul(BLOCK / engine.page_size));
         }
         engine

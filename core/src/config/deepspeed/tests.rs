@@ -293,10 +293,6 @@ fn combinations_that_cannot_work_name_both_sides() {
         json!({"quant": {"enabled": true}, "quantization": {"quantization_mode": "int4"}}),
         &["quant.enabled", "quantization.quantization_mode"],
     );
-    warned(
-        json!({"state_manager": {"max_context": 4096}}),
-        &["state_manager.memory_config.mode", "512 sequences of 4096 positions"],
-    );
     let room = accepted(json!({"min_tokens": 300})).engine();
     assert!(room.clone().check(300).is_ok());
     let text = room.check(299).unwrap_err().to_string();
@@ -399,7 +395,20 @@ fn sizes_of_the_ragged_engine() {
     );
     let engine = c.engine();
     assert_eq!((engine.max_step_tokens, engine.max_seqs, engine.max_context), (256, 256, 8192));
-    assert_eq!(engine.kv_pages, Some(10 * 128 / engine.page_size));
+    assert_eq!((engine.kv_pages, engine.kv_reserve), (Some(10 * 128 / engine.page_size), None));
+    for (memory, bytes) in [
+        (json!({}), 1_000_000_000),
+        (json!({"memory_config": {"mode": "reserve"}}), 1_000_000_000),
+        (json!({"memory_config": {"mode": "reserve", "size": 5000}}), 5000),
+        (json!({"memory_config": {"size": 0}}), 0),
+    ] {
+        let mut state = memory.clone();
+        state["max_context"] = json!(4096);
+        let engine = accepted(json!({"state_manager": state})).engine();
+        assert_eq!((engine.kv_pages, engine.kv_reserve), (None, Some(bytes)), "{memory}");
+    }
+    let wrong = json!({"state_manager": {"memory_config": {"mode": "reserve", "size": "much"}}});
+    refused(wrong, &["state_manager.memory_config.size", "much", "bytes"]);
 }
 
 #[test]
