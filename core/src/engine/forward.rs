@@ -103,7 +103,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
     /// tokens that are not there; `Config` for logits of tokens in an engine without
-    /// [`EngineConfig::all_logits`].
+    /// [`all_logits`](crate::config::EngineConfig::all_logits).
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
         let texts: Vec<EncoderInput> = sequences.into_iter().map(EncoderInput::from).collect();

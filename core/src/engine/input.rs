@@ -35,8 +35,8 @@ impl From<Vec<u32>> for EncoderInput {
 pub struct Encoded {
     /// Hidden states `[tokens, hidden]` of every layer, if asked for; else of the last only.
     pub hidden: Vec<Vec<f32>>,
-    /// Token logits `[tokens, vocab]` in an engine with [`EngineConfig::all_logits`], or label logits
-    /// `[labels]`.
+    /// Token logits `[tokens, vocab]` in an engine with
+    /// [`all_logits`](crate::config::EngineConfig::all_logits), or label logits `[labels]`.
     pub logits: Vec<f32>,
     /// Pooled row, after its projection where there is one.
     pub pooled: Vec<f32>,
@@ -64,7 +64,7 @@ pub enum Pick {
     All,
 }
 
-/// What [`Engine::forward`] returns of every sequence.
+/// What [`Engine::forward`](super::Engine::forward) returns of every sequence.
 ///
 /// ```
 /// use engraft_core::engine::{ForwardWant, Pick};
