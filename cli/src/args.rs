@@ -13,6 +13,7 @@ use engraft::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::failure::Failure;
 use super::values::{
@@ -125,6 +126,9 @@ pub struct DeviceArgs {
     /// cuda: wait for every kernel, so that a fault names the one that caused it; slow
     #[arg(long)]
     pub blocking: bool,
+    /// cuda: seconds that one wait may take before the device counts as lost; default: 120
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub wait_limit: Option<usize>,
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
@@ -147,7 +151,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: Option<f32>,
     /// Keep only the K best tokens; 0 is off
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub top_k: Option<u32>,
     /// Keep the best tokens that reach this share of the probability; 1 is off
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
@@ -177,7 +181,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
     /// Tokens to generate at most
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
     pub max_new_tokens: usize,
     /// End before this text appears (can be given several times)
     #[arg(long, value_name = "TEXT", value_parser = stop)]
@@ -200,7 +204,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Tokens of an answer at most
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 512)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 512, allow_negative_numbers = true)]
     pub max_new_tokens: usize,
     /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
     #[arg(long)]
@@ -402,6 +406,11 @@ impl ModelArgs {
         self.model.is_none() && self.config.is_none()
     }
 
+    /// How files are read.
+    pub fn access(&self) -> Access {
+        if self.no_mmap { Access::Read } else { Access::default() }
+    }
+
     /// The model, `path` or that of the flags, and how to open it: for one sequence at a time, with the
     /// policies that were named.
     pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
@@ -448,6 +457,7 @@ impl DeviceArgs {
             ("--cublaslt", self.cublaslt.is_some()),
             ("--in-order", self.in_order),
             ("--blocking", self.blocking),
+            ("--wait-limit", self.wait_limit.is_some()),
         ];
         let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         let mut name = self.backend.clone();
@@ -460,6 +470,7 @@ impl DeviceArgs {
                 cuda.mode = self.mode.unwrap_or_default();
                 cuda.cublaslt.clone_from(&self.cublaslt);
                 (cuda.in_order, cuda.blocking) = (self.in_order, self.blocking);
+                cuda.wait_limit = self.wait_limit.map(|seconds| Duration::from_secs(seconds as u64));
             }
             (_, Some(flag)) => return Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
             (BackendName::Wgpu(wgpu), None) => wgpu.mode = self.mode.unwrap_or_default(),

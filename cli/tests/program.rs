@@ -193,6 +193,9 @@ fn a_deepspeed_configuration_is_taken_as_a_file() {
     misused(&["plan", "--config", &own, "--model", demo.to_str().unwrap()], &["`checkpoint`", "give one"]);
     misused(&["plan", "--config", &plain, "--dtype", "f16"], &["cannot be used with", "--dtype"]);
     misused(&["bench", "--config", &plain], &["bench takes no --config"]);
+    misused(&["generate", "x", "-n", "-1"], &["--max-new-tokens", "-1"]);
+    misused(&["generate", "x", "--top-k", "-1"], &["--top-k", "-1"]);
+    misused(&["generate", "x", "--wait-limit", "9"], &["--wait-limit goes with --backend cuda"]);
     let typo = file("typo.json", r#"{"max_out_token": 64}"#);
     fails(&["plan", "--config", &typo], &["max_out_token"]);
     fails(&["plan", "--config", "/no/such/ds.json"], &["/no/such/ds.json"]);
@@ -423,6 +426,20 @@ fn bench_measures_a_random_shape() {
         let bytes = if weights == "f32" { values * 4 } else { values / 32 * 34 };
         assert_eq!(report["weight_bytes_per_step"], bytes);
     }
+}
+
+/// Prompts that take longer to be read than the first sequence was to decode: all decode together anyway,
+/// and each batch is reported as it ends.
+#[test]
+fn bench_waits_until_all_sequences_decode() {
+    let args = ["bench", "--batch", "9", "--prompt", "64", "--decode", "2", "--step-tokens", "16"];
+    let output = engraft(&[&args[..], &["--repeat", "2", "--json", "--no-mmap"]].concat());
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let batch = &report["batches"][0];
+    assert!(batch["decode_tokens_per_second"].as_f64().unwrap() > 0.0, "{batch}");
+    assert_eq!(report["dtype"], "f32");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("run 1 of 2, batch 9: prefill ") && said.contains("run 2 of 2"), "{said}");
 }
 
 #[test]

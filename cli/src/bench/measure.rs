@@ -1,9 +1,10 @@
 //! One benchmark: loads the model, runs prefill and decode (of an encoder: texts), and measures the machine's
 //! limits between the runs.
 
+use super::super::output::note;
 use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
 use engraft::core::backend::Backend;
-use engraft::core::checkpoint::{Access, ModelFiles, open};
+use engraft::core::checkpoint::{Access, ModelFiles, open, stored_float};
 use engraft::core::config::EngineConfig;
 use engraft::core::engine::{EncoderInput, Engine, Output, Request};
 use engraft::core::inject::{InjectionPlan, inject};
@@ -25,7 +26,10 @@ pub struct Job {
     pub model: Option<PathBuf>,
     /// Policies that are asked.
     pub registry: Registry,
-    pub dtype: Float,
+    /// How its files are read.
+    pub access: Access,
+    /// None: as the library chooses, of a shape f32.
+    pub dtype: Option<Float>,
     pub quantize: Option<WeightFormat>,
     pub backend: BackendName,
     pub threads: usize,
@@ -36,6 +40,8 @@ pub struct Job {
     pub profile: bool,
     /// Whether decode steps are captured.
     pub graphs: bool,
+    /// Steps launched before the one before is collected; none: the engine's default.
+    pub steps_ahead: Option<usize>,
     /// Tokens of one step; none: the engine's default.
     pub step_tokens: Option<usize>,
     /// Tokens before the decoded ones; none: of the prompt, at most [`DECODE_PROMPT`].
@@ -49,7 +55,7 @@ pub struct Job {
 pub struct Start {
     /// Until the weights are on the device.
     pub load_s: f64,
-    /// Bringing them into the order of kernels, afterwards.
+    /// Bringing into the order of kernels, in the first step, what the load left as it came.
     pub pack_s: f64,
     /// The rest of the first step: one short text, one token.
     pub first_step_s: f64,
@@ -84,6 +90,8 @@ pub struct Report {
     pub model: String,
     pub family: Family,
     pub device: String,
+    /// Of activations.
+    pub dtype: Float,
     pub starts: Vec<Start>,
     pub peak_rss: Option<u64>,
     pub limits: Vec<Limits>,
@@ -108,13 +116,8 @@ impl Visitor for Job {
             let load_s = began.elapsed().as_secs_f64();
             starts.push(Start { load_s, ..self.first_step(&mut engine)? });
             for (batch, times) in &mut batches {
-                if engine.model().spec.family == Family::Encoder {
-                    times.prefill_s.push(self.encode(&mut engine, *batch)?);
-                    continue;
-                }
-                self.warm_up(&mut engine, *batch)?;
-                times.prefill_s.push(self.prefill(&mut engine, *batch)?);
-                self.decode(&mut engine, *batch, times)?;
+                self.repetition(&mut engine, *batch, times)?;
+                self.print_batch(repetition, *batch, times);
             }
             if repetition == 0 {
                 // Before the limits' own buffer counts.
@@ -133,9 +136,9 @@ impl Visitor for Job {
             times.best_step_s = times.steps.get(times.steps.len() / 10).copied().unwrap_or(f64::NAN);
         }
         let device = backend.caps().device.clone();
-        let family = engine.model().spec.family;
+        let (family, dtype) = (engine.model().spec.family, engine.config().dtype);
         let model = self.model.map_or("demo".into(), |p| p.display().to_string());
-        Ok(Report { model, family, device, starts, peak_rss, limits, batches, work, profiles })
+        Ok(Report { model, family, device, dtype, starts, peak_rss, limits, batches, work, profiles })
     }
 }
 
@@ -145,9 +148,39 @@ impl Job {
         self.context.unwrap_or(DECODE_PROMPT.min(self.prompt))
     }
 
+    /// Steps until all sequences of a batch decode: what decoding ones leave of the budget goes to prompts.
+    fn filling(&self, batch: usize) -> usize {
+        let budget = self.step_tokens.unwrap_or(EngineConfig::default().max_step_tokens).max(batch);
+        (batch * self.context()).div_ceil(budget - batch + 1)
+    }
+
+    /// Runs a batch once.
+    fn repetition<B: Backend>(&self, engine: &mut Engine<B>, batch: usize, times: &mut Times) -> Result<()> {
+        if engine.model().spec.family == Family::Encoder {
+            times.prefill_s.push(self.encode(engine, batch)?);
+            return Ok(());
+        }
+        self.warm_up(engine, batch)?;
+        times.prefill_s.push(self.prefill(engine, batch)?);
+        self.decode(engine, batch, times)
+    }
+
+    /// Says what was measured, before a later batch may take the machine down.
+    fn print_batch(&self, repetition: usize, batch: usize, times: &Times) {
+        let run = format!("run {} of {}, batch {batch}", repetition + 1, self.repeat);
+        let rate = |tokens: usize, seconds: Option<&f64>| seconds.map(|s| (batch * tokens) as f64 / s);
+        match (rate(self.prompt, times.prefill_s.last()), rate(1, times.step_s.last())) {
+            (Some(prefill), Some(decode)) => {
+                note(&format!("{run}: prefill {prefill:.0} tokens/s, decode {decode:.0} tokens/s"));
+            }
+            (Some(encoded), None) => note(&format!("{run}: {encoded:.0} tokens/s")),
+            (None, _) => {}
+        }
+    }
+
     fn files(&self) -> Result<ModelFiles> {
         match &self.model {
-            Some(path) => open(path, Access::default()),
+            Some(path) => open(path, self.access),
             None => demo_files(),
         }
     }
@@ -156,8 +189,11 @@ impl Job {
         let files = self.files()?;
         let most = self.batches.iter().copied().max().unwrap_or(1);
         let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let load = LoadOptions { dtype: Some(self.dtype), quantize: self.quantize, ..LoadOptions::default() };
-        let decoded = self.prompt.max(self.context()) + self.decode + 1;
+        let stored = stored_float(files.source.tensors()).filter(|_| self.backend.takes_stored_dtype());
+        let stored = stored.filter(|dtype| backend.caps().dtypes.contains(dtype));
+        let dtype = self.dtype.or(stored).unwrap_or(Float::F32);
+        let load = LoadOptions { dtype: Some(dtype), quantize: self.quantize, ..LoadOptions::default() };
+        let decoded = self.prompt.max(self.context() + self.filling(most)) + self.decode + 1;
         let positions = self.max_context.unwrap_or(decoded).max(decoded);
         let model = inject(backend, &files, &self.registry, positions, load, &mut |_, _| {})?;
         drop(files);
@@ -175,12 +211,13 @@ impl Job {
         }
         let usual = EngineConfig::default();
         let config = EngineConfig {
-            dtype: self.dtype,
-            kv_dtype: self.dtype,
+            dtype,
+            kv_dtype: dtype,
             max_seqs: most,
             max_context: context,
             max_step_tokens: self.step_tokens.unwrap_or(usual.max_step_tokens),
             graphs: self.graphs,
+            steps_ahead: self.steps_ahead,
             ..usual
         };
         let engine = Engine::new(backend.clone(), model, config)?;
@@ -227,20 +264,20 @@ impl Job {
         (0..batch).map(|b| EncoderInput { ids: ids(b), token_type_ids: Vec::new() }).collect()
     }
 
-    /// Queues `batch` prompts of `len` tokens, all different.
+    /// Queues `batch` prompts of `len` tokens, all different; their requests.
     fn put<B: Backend>(
         &self,
         engine: &mut Engine<B>,
         batch: usize,
         len: usize,
         new_tokens: usize,
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         let vocab = engine.model().spec.vocab;
-        for b in 0..batch {
+        let request = |b: usize| {
             let prompt = (0..len).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
-            engine.put(Request { prompt, max_new_tokens: new_tokens, ..Request::default() })?;
-        }
-        Ok(())
+            Request { prompt, max_new_tokens: new_tokens, ..Request::default() }
+        };
+        (0..batch).map(|b| engine.put(request(b))).collect()
     }
 
     fn warm_up<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<()> {
@@ -258,10 +295,10 @@ impl Job {
 
     /// Times the steps in which all sequences decode.
     fn decode<B: Backend>(&self, engine: &mut Engine<B>, batch: usize, times: &mut Times) -> Result<()> {
-        self.put(engine, batch, self.context(), self.decode + 1)?;
+        let ids = self.put(engine, batch, self.context(), self.filling(batch) + self.decode + 1)?;
         let (mut out, mut steps): (Vec<Output>, Vec<f64>) = (Vec::new(), Vec::with_capacity(self.decode));
         let mut filled = false;
-        while !engine.is_idle() {
+        while steps.len() < self.decode && !engine.is_idle() {
             let began = Instant::now();
             engine.step(&mut out)?;
             let seconds = began.elapsed().as_secs_f64();
@@ -270,6 +307,14 @@ impl Job {
                 steps.push(seconds);
             }
             filled |= out.len() == batch;
+        }
+        for id in ids {
+            engine.cancel(id)?;
+        }
+        engine.run()?;
+        if steps.is_empty() {
+            let allowed = format!("more: no step was seen in which all {batch} sequences decode");
+            return Err(Error::config("decode", self.decode, allowed));
         }
         times.steps.extend(&steps);
         times.step_s.push(median(&mut steps));
@@ -288,7 +333,7 @@ impl Job {
         self.put(engine, batch, self.prompt, 1)?;
         engine.run()?;
         let prefill = engine.take_profile().unwrap_or_default();
-        self.put(engine, batch, self.context(), 9.min(self.decode + 1))?;
+        let ids = self.put(engine, batch, self.context(), self.filling(batch) + 9.min(self.decode + 1))?;
         let mut out = Vec::new();
         let mut decode = Profile::default();
         while !engine.is_idle() {
@@ -298,14 +343,19 @@ impl Job {
                 decode.append(step);
             }
         }
+        ids.into_iter().try_for_each(|id| engine.cancel(id).map(drop))?;
         engine.set_profiling(false);
         Ok((prefill, decode))
     }
 
     fn work<B: Backend>(&self, engine: &Engine<B>, parameters: u64) -> Result<Work> {
         let model = engine.model();
-        let plan =
-            InjectionPlan::new(engine.backend().as_ref(), model, self.dtype, engine.config().kv_dtype)?;
+        let plan = InjectionPlan::new(
+            engine.backend().as_ref(),
+            model,
+            engine.config().dtype,
+            engine.config().kv_dtype,
+        )?;
         let (mut body, mut head, mut weight_bytes) = (0.0, 0.0, 0);
         let tied = plan.rows.iter().any(|r| r.slot == "head (tied)");
         for row in &plan.rows {

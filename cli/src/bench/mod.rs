@@ -40,7 +40,8 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let job = Job {
         model,
         registry: args.model.policies.registry()?,
-        dtype: dtype(args),
+        dtype: device.dtype.or(args.shape.map(|_| Float::F32)),
+        access: args.model.access(),
         quantize: device.quantize,
         backend: backend.clone(),
         threads: device.threads,
@@ -50,6 +51,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
         repeat: args.repeat,
         profile: args.profile || args.trace.is_some(),
         graphs: !device.no_graphs,
+        steps_ahead: device.steps_ahead.map(usize::from),
         step_tokens: device.step_tokens,
         context: args.context,
         max_context: device.max_context,
@@ -119,11 +121,6 @@ fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {
     median(&mut values.into_iter().collect::<Vec<_>>())
 }
 
-/// Element type of activations: shapes are measured in f32 unless another is named.
-fn dtype(args: &BenchArgs) -> Float {
-    args.model.device.dtype.unwrap_or(Float::F32)
-}
-
 /// The figures of one batch size, from its times.
 struct Figures {
     prefill: f64,
@@ -183,15 +180,18 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
         bytes(report.work.weight_bytes),
         args.model.device.backend,
         report.device,
-        dtype(args)
+        report.dtype
     );
+    let packing = match median_of(report.starts.iter().map(|s| s.pack_s)) {
+        0.0 => String::new(),
+        seconds => format!(", packed in {seconds:.3} s"),
+    };
     text.push_str(&format!(
-        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\nloaded in {:.3} s, packed in {:.3} s, first step in \
-         {:.3} s",
+        "limits in the same run: read {} GB/s, multiply-add {} GFLOP/s\n\
+         loaded in {:.3} s{packing}, first step in {:.3} s",
         rate(peak.gbs),
         rate(peak.gflops),
         median_of(report.starts.iter().map(|s| s.load_s)),
-        median_of(report.starts.iter().map(|s| s.pack_s)),
         median_of(report.starts.iter().map(|s| s.first_step_s)),
     ));
     if let Some(rss) = report.peak_rss {
@@ -309,7 +309,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "weight_bytes_per_step": report.work.weight_bytes,
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
-        "dtype": dtype(args),
+        "dtype": report.dtype,
         "prompt": args.prompt,
         "decode": args.decode,
         "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),

@@ -33,7 +33,7 @@ mod torch;
 
 pub use access::Access;
 pub use files::{Layout, ModelFiles, TokenizerFiles};
-pub use source::{Source, TensorInfo};
+pub use source::{Source, TensorInfo, stored_float};
 
 use crate::Result;
 use std::{

@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint as readers of every format hand them out.
 
 use crate::Result;
-use crate::mem::{Stored, WeightFormat};
+use crate::mem::{Float, Stored, WeightFormat};
 use std::borrow::Cow;
 
 /// One tensor of a checkpoint, as its header describes it.
@@ -20,6 +20,17 @@ impl TensorInfo {
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
+}
+
+/// The 16-bit type that most elements of the matrices are stored in; none where most are in another.
+pub fn stored_float(tensors: &[TensorInfo]) -> Option<Float> {
+    let of = |wanted: &dyn Fn(Stored) -> bool| -> u64 {
+        let matrices = tensors.iter().filter(|t| t.shape.len() > 1 && wanted(t.stored));
+        matrices.map(|t| t.elements() as u64).sum()
+    };
+    let (f16, bf16) = (of(&|s| s == Stored::F16), of(&|s| s == Stored::Bf16));
+    let (most, dtype) = if f16 > bf16 { (f16, Float::F16) } else { (bf16, Float::Bf16) };
+    (2 * most > of(&|_| true)).then_some(dtype)
 }
 
 /// One operand of one rank: rows of one format.
@@ -81,5 +92,24 @@ pub trait Source: Send + Sync {
     /// The caller is done with this operand.
     fn release_ready(&self, role: &str) {
         let _ = role;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_of_most_elements_of_matrices_counts() {
+        let tensor = |shape: &[usize], stored| TensorInfo { name: "t".into(), shape: shape.to_vec(), stored };
+        let (norm, table) = (tensor(&[900], Stored::F32), tensor(&[10, 10], Stored::F32));
+        assert_eq!(stored_float(&[norm.clone(), tensor(&[4, 4], Stored::Bf16)]), Some(Float::Bf16));
+        assert_eq!(
+            stored_float(&[tensor(&[4, 4], Stored::F16), tensor(&[3, 4], Stored::Bf16)]),
+            Some(Float::F16)
+        );
+        assert_eq!(stored_float(&[table, tensor(&[10, 10], Stored::F16)]), None);
+        assert_eq!(stored_float(&[norm]), None);
+        assert_eq!(stored_float(&[]), None);
     }
 }

@@ -44,7 +44,7 @@ pub struct PlanRow {
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct InjectionPlan {
-    /// The family.
+    /// The architecture.
     pub arch: String,
     /// The backend.
     pub backend: String,

@@ -1,8 +1,8 @@
 //! The automatic policy: what names and shapes tell about a model that no family describes.
 //!
 //! The rules are those of DeepSpeed's AutoTP, made explicit: blocks are numbered modules; inside one, the
-//! matmul that ends attention and the one that ends the feed-forward part are summed over ranks (known by
-//! name, or given by the user, DeepSpeed's `injection_policy`), all others are sharded by outputs. What
+//! linear layer that ends attention and the one that ends the feed-forward part are summed over ranks (known
+//! by name, or given by the user, DeepSpeed's `injection_policy`), all others are sharded by outputs. What
 //! cannot be read from a file (how a fused q|k|v lies, whether positions rotate, the kind of a norm) is
 //! assumed, and every assumption is listed by [`Automatic::assumptions`]. A tensor that no rule places is a
 //! refusal that names it, and so is a field of the configuration that is not known (`fields`).
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// The automatic policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Automatic {
-    /// Ends of the names of matmuls that are summed over ranks; empty: the built-in ones.
+    /// Ends of the names of linear layers that are summed over ranks; empty: the built-in ones.
     row_parallel: Vec<String>,
     /// Fields of the configuration that the user lets pass unread.
     accepted: Vec<String>,
@@ -163,8 +163,8 @@ struct Module {
 }
 
 impl Automatic {
-    /// DeepSpeed's `injection_policy`: a block's class, and the matmuls in it that are summed over ranks.
-    /// Only the matmuls are read; the class names nothing in a file.
+    /// DeepSpeed's `injection_policy`: a block's class, and the linear layers in it whose outputs are summed
+    /// over ranks. Only the layers are read; the class names nothing in a file.
     ///
     /// # Errors
     /// `Config` for anything but an object of names or lists of names.
@@ -282,7 +282,7 @@ impl Automatic {
         let _ = SPLIT_QKV.iter().any(|ends| take(&mut left, Slot::Qkv, ends));
         let _ = SPLIT_UP.iter().any(|ends| take(&mut left, Slot::Up, ends));
         if !slots.iter().any(|(s, _)| *s == Slot::Up) {
-            // A plain feed-forward part may call its first matmul what gated ones call their second half.
+            // A plain feed-forward part may call its first layer what gated ones call their second half.
             let mut plain = left.iter().position(|n| ends_with(n, "up_proj"));
             if let Some(i) = plain.take() {
                 slots.push((Slot::Up, left.remove(i).clone()));
@@ -312,7 +312,10 @@ impl InjectionPolicy for Automatic {
         let (kind, class) = (config.model_type(), config.architecture());
         let summed = match self.row_parallel[..] {
             [] => String::new(),
-            _ => format!(", matmuls that are summed by injection_policy ({})", self.row_parallel.join(", ")),
+            _ => format!(
+                ", linear layers that are summed by injection_policy ({})",
+                self.row_parallel.join(", ")
+            ),
         };
         let none = format!("no family fits model_type \"{kind}\", architecture \"{class}\"");
         format!("{none}: tensors are placed by their names{summed}")

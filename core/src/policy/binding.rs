@@ -31,9 +31,9 @@ pub enum Slot {
     PatchEmbed,
     /// Norm of the attention part.
     AttnNorm,
-    /// First matmul of a filter before queries and keys `[middle, earlier | now]`.
+    /// First linear layer of a filter before queries and keys `[middle, earlier | now]`.
     FilterIn,
-    /// Second matmul `[hidden, earlier | now]`.
+    /// Second linear layer `[hidden, earlier | now]`.
     FilterOut,
     /// Norm of what the filter gives.
     FilterNorm,
@@ -51,15 +51,15 @@ pub enum Slot {
     AttnPostNorm,
     /// Norm of the feed-forward part.
     MlpNorm,
-    /// First matmul of the feed-forward part: up, or gate | up.
+    /// First linear layer of the feed-forward part: up, or gate | up.
     Up,
-    /// Second matmul.
+    /// Second linear layer.
     Down,
     /// Scores of experts.
     Router,
-    /// First matmuls of all experts, one expert after the other.
+    /// First linear layers of all experts, one expert after the other.
     ExpertUp,
-    /// Second matmuls of all experts.
+    /// Second linear layers of all experts.
     ExpertDown,
     /// What weighs the dense part against the experts.
     Join,
@@ -344,8 +344,8 @@ impl Binding {
 
     /// A role filled by the rows of several tensors.
     ///
-    /// The bias of a matmul that is sharded by its inputs is replicated: it is added once, after the sum over
-    /// ranks.
+    /// The bias of a linear layer that is sharded by its inputs is replicated: it is added once, after the
+    /// sum over ranks.
     pub fn rows(role: Role, sources: Vec<TensorSource>, shard: Shard) -> Self {
         let shard = match (shard, role.part) {
             (Shard::Rows { .. }, Part::Bias) => Shard::Replicated,

@@ -80,17 +80,17 @@ pub struct PatchSpec {
     pub channels: usize,
     /// Pixels of the image's side.
     pub image: usize,
-    /// Pixels of a square's side.
+    /// Pixels of a patch's side.
     pub patch: usize,
 }
 
 impl PatchSpec {
-    /// Squares of an image.
+    /// Patches of an image.
     pub fn count(&self) -> usize {
         (self.image / self.patch).pow(2)
     }
 
-    /// Values of a square: `[channel, row, column]`.
+    /// Values of a patch: `[channel, row, column]`.
     pub fn values(&self) -> usize {
         self.channels * self.patch * self.patch
     }
@@ -234,9 +234,9 @@ pub enum Join {
 pub struct MoeSpec {
     /// How tokens choose.
     pub router: Router,
-    /// Columns between an expert's two matmuls.
+    /// Columns between an expert's two linear layers.
     pub inner: usize,
-    /// Whether the experts' matmuls have biases.
+    /// Whether the experts' linear layers have biases.
     pub bias: bool,
     /// How the dense part joins.
     pub join: Join,

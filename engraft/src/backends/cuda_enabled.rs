@@ -18,9 +18,9 @@ pub fn limits(name: &CudaName) -> Result<Limits> {
 }
 
 fn open(name: &CudaName) -> Result<Arc<Cuda>> {
-    let CudaName { index, driver, kernel_cache, mode, cublaslt, in_order, blocking } = name.clone();
+    let CudaName { index, driver, kernel_cache, mode, cublaslt, in_order, blocking, wait_limit } =
+        name.clone();
     let device = index.into();
-    let wait_limit = None;
     Cuda::new(CudaConfig { device, driver, kernel_cache, mode, cublaslt, blocking, in_order, wait_limit })
 }
 

@@ -4,6 +4,7 @@ use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 const CPU: bool = cfg!(feature = "cpu");
 const CUDA: bool = cfg!(feature = "cuda");
@@ -58,6 +59,8 @@ pub struct CudaName {
     pub in_order: bool,
     /// Wait for every kernel, so that a fault names the one that caused it; steps are then not captured.
     pub blocking: bool,
+    /// How long one wait for the device may take before it counts as lost; none: two minutes.
+    pub wait_limit: Option<Duration>,
 }
 
 impl Default for CudaName {
@@ -71,6 +74,7 @@ impl Default for CudaName {
             cublaslt: None,
             in_order: false,
             blocking: false,
+            wait_limit: None,
         }
     }
 }
@@ -160,7 +164,7 @@ impl std::fmt::Display for BackendName {
 impl BackendName {
     /// Whether activations take the element type of the checkpoint's weights unless the user names one: on
     /// devices that multiply 16-bit numbers faster, where bits need not be the CPU's.
-    pub(crate) fn takes_stored_dtype(&self) -> bool {
+    pub fn takes_stored_dtype(&self) -> bool {
         match self {
             BackendName::Cpu => false,
             BackendName::Cuda(name) => name.mode != Mode::Reference,

@@ -30,7 +30,7 @@ use std::time::Instant;
 pub struct ModelInfo {
     /// The path it was opened by.
     pub name: String,
-    /// The family: `llama`.
+    /// The architecture: `llama`.
     pub arch: String,
     /// Whether it continues text (or encodes it).
     pub family: Family,

@@ -5,11 +5,10 @@ use super::message::{Command, Event, Limits, ModelInfo, Ready, Reply, TimedEvent
 use crate::backends::Visitor;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
-use engraft_core::checkpoint::{ModelFiles, TensorInfo};
+use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Finish, Output, Request, Texts, Want};
 use engraft_core::inject::{InjectionPlan, inject};
-use engraft_core::mem::{Float, Stored};
 use engraft_core::policy::{Family, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -36,7 +35,7 @@ impl Visitor for Job {
 
     fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
         let stored =
-            most_of(self.files.source.tensors()).filter(|dtype| backend.caps().dtypes.contains(dtype));
+            stored_float(self.files.source.tensors()).filter(|dtype| backend.caps().dtypes.contains(dtype));
         if let (true, Some(dtype)) = (self.stored_dtype, stored) {
             (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
         }
@@ -79,17 +78,6 @@ impl Visitor for Job {
         }
         Ok(())
     }
-}
-
-/// The 16-bit type that most elements of the matrices are stored in; none where most are in another.
-fn most_of(tensors: &[TensorInfo]) -> Option<Float> {
-    let of = |wanted: &dyn Fn(Stored) -> bool| -> u64 {
-        let matrices = tensors.iter().filter(|t| t.shape.len() > 1 && wanted(t.stored));
-        matrices.map(|t| t.elements() as u64).sum()
-    };
-    let (f16, bf16) = (of(&|s| s == Stored::F16), of(&|s| s == Stored::Bf16));
-    let (most, dtype) = if f16 > bf16 { (f16, Float::F16) } else { (bf16, Float::Bf16) };
-    (2 * most > of(&|_| true)).then_some(dtype)
 }
 
 /// The same with every fused op left to its composed default.
@@ -318,21 +306,5 @@ impl<B: Backend> Worker<B> {
                 reply(&mut self.engine, Err(next()));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_type_of_most_elements_of_matrices_counts() {
-        let tensor = |shape: &[usize], stored| TensorInfo { name: "t".into(), shape: shape.to_vec(), stored };
-        let (norm, table) = (tensor(&[900], Stored::F32), tensor(&[10, 10], Stored::F32));
-        assert_eq!(most_of(&[norm.clone(), tensor(&[4, 4], Stored::Bf16)]), Some(Float::Bf16));
-        assert_eq!(most_of(&[tensor(&[4, 4], Stored::F16), tensor(&[3, 4], Stored::Bf16)]), Some(Float::F16));
-        assert_eq!(most_of(&[table, tensor(&[10, 10], Stored::F16)]), None);
-        assert_eq!(most_of(&[norm]), None);
-        assert_eq!(most_of(&[]), None);
     }
 }

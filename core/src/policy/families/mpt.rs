@@ -1,4 +1,4 @@
-//! MPT: linear position bias, norms and matmuls without biases, q, k and v in one tensor.
+//! MPT: linear position bias, norms and linear layers without biases, q, k and v in one tensor.
 
 use crate::params::Act;
 use crate::policy::describe::{Described, GPT_LIKE, Switches, decoder};
