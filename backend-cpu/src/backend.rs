@@ -1,10 +1,11 @@
 //! What the engine sees: memory, streams, weights, and which ops run how.
 
+use crate::group::CpuGroup;
 use crate::kernels::kv::slab_bytes;
 use crate::stream::{CpuGraph, CpuPlan, CpuStream};
-use crate::{Cpu, CpuKernel, CpuMem, CpuWeight, ops, weight};
+use crate::{Cpu, CpuConfig, CpuKernel, CpuMem, CpuWeight, ops, weight};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Caps, Coverage, Solo};
+use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage};
 use engraft_core::mem::{Device, HostWeight, KvLayout, StepShape};
 use engraft_core::numerics::{Mode, Numerics};
 use engraft_core::ops::Signature;
@@ -25,7 +26,6 @@ impl Backend for Cpu {
     type Kernel = CpuKernel;
     type Graph = CpuGraph;
     type Stream = CpuStream;
-    type Comm = Solo;
 
     fn name(&self) -> &str {
         "cpu"
@@ -42,8 +42,13 @@ impl Backend for Cpu {
     fn stream(self: &Arc<Self>) -> Result<CpuStream> {
         Ok(CpuStream::new(self.clone()))
     }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        Ok(Solo)
+    fn of_rank(self: &Arc<Self>, world: usize) -> Result<Arc<Self>> {
+        let machine = self.machine();
+        let threads = (machine.pool.threads() / world.max(1)).max(1);
+        Cpu::new(CpuConfig { threads, madd: machine.madd, isa: Some(machine.isa) })
+    }
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(CpuGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, _uses: &[Signature]) -> Result<CpuWeight> {
         weight::prepare(self, weight)

@@ -7,6 +7,7 @@
 
 mod backend;
 mod device;
+mod group;
 pub mod kernels;
 pub mod limits;
 mod mem;

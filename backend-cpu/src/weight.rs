@@ -103,6 +103,10 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
         }
         WeightUse::Embedding => Storage::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
         WeightUse::Linear { grain } => panels(cpu, &info, grain, Layout::Plain, &parts)?,
+        WeightUse::LinearShare { share } => {
+            let packed = Packed::of_share(format, rows, share)?;
+            filled(cpu, &info, packed, &parts)?
+        }
         WeightUse::Experts { count, grain } => experts(cpu, &info, count, grain, &parts)?,
         WeightUse::GatedLinear { grain } => panels(cpu, &info, grain, Layout::Gate, &parts)?,
         WeightUse::EmbeddingAndLinear => panels(cpu, &info, 1, Layout::Plain, &parts)?,
@@ -119,7 +123,11 @@ fn panels(
     parts: &[Cow<'_, [u8]>],
 ) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
-    let mut packed = Packed::new(format, rows, cols, grain, layout)?;
+    filled(cpu, info, Packed::new(format, rows, cols, grain, layout)?, parts)
+}
+
+fn filled(cpu: &Cpu, info: &WeightInfo, mut packed: Packed, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {
+    let WeightInfo { rows, cols, format, .. } = *info;
     let row_bytes = format.bytes(1, cols).max(1);
     let mut row = 0;
     for part in parts {

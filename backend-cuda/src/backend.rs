@@ -5,7 +5,7 @@ use crate::driver::check;
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, Kernel, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Caps, Coverage, Solo};
+use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup};
 use engraft_core::mem::{Device, HostWeight, KvLayout, StepShape};
 use engraft_core::numerics::{Madd, Numerics};
 use engraft_core::ops::Signature;
@@ -54,7 +54,6 @@ impl Backend for Cuda {
     type Kernel = Kernel;
     type Graph = CudaGraph;
     type Stream = CudaStream;
-    type Comm = Solo;
 
     fn name(&self) -> &str {
         &self.name
@@ -76,8 +75,8 @@ impl Backend for Cuda {
     fn stream(self: &Arc<Self>) -> Result<CudaStream> {
         CudaStream::new(self.clone())
     }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        Ok(Solo)
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<CudaWeight> {
         let taken: Vec<_> = uses.iter().map(|signature| ops::taken(self.terms(), signature)).collect();

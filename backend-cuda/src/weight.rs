@@ -198,6 +198,13 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
             let storage = Storage::Vector(gpu.alloc_filled([bytes], bytes.len())?);
             return Ok(CudaWeight { info, storage });
         }
+        WeightUse::LinearShare { .. } => {
+            return Err(Error::Unsupported {
+                op: format!("`{}`, a rank's part of a matmul,", info.name),
+                backend: "cuda".into(),
+                reason: "its kernels take whole sums".into(),
+            });
+        }
         WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
         WeightUse::GatedLinear { grain } => (grain.max(1), true),
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),

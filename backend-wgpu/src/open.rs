@@ -5,7 +5,7 @@ use crate::config::WgpuConfig;
 use crate::device::{Gpu, carrier};
 use crate::select::Select;
 use crate::{Wgpu, WgpuGraph, WgpuKernel, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, weight};
-use engraft_core::backend::{Backend, Caps, Coverage, Solo, block_on};
+use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
 use engraft_core::mem::{HostWeight, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::ops::Signature;
@@ -54,7 +54,6 @@ impl Backend for Wgpu {
     type Kernel = WgpuKernel;
     type Graph = WgpuGraph;
     type Stream = WgpuStream;
-    type Comm = Solo;
 
     fn name(&self) -> &str {
         &self.gpu.name
@@ -73,8 +72,8 @@ impl Backend for Wgpu {
     fn stream(self: &Arc<Self>) -> Result<WgpuStream> {
         Ok(WgpuStream::new(self.clone()))
     }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        Ok(Solo)
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, _uses: &[Signature]) -> Result<WgpuWeight> {
         weight::prepare(&self.gpu, weight)

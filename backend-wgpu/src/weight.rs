@@ -177,6 +177,13 @@ pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
     let (info, parts) = weight.into_parts();
     let storage = match info.used_for {
         WeightUse::Vector => vector(gpu, &info, &parts)?,
+        WeightUse::LinearShare { .. } => {
+            return Err(Error::Unsupported {
+                op: format!("`{}`, a rank's part of a matmul,", info.name),
+                backend: "wgpu".into(),
+                reason: "its kernels take whole sums".into(),
+            });
+        }
         WeightUse::Linear { grain } => panels(gpu, &info, &parts, (grain, false, 0))?,
         WeightUse::GatedLinear { grain } => panels(gpu, &info, &parts, (grain, true, 0))?,
         WeightUse::Experts { count, grain } => panels(gpu, &info, &parts, (grain, false, count.max(1)))?,

@@ -129,6 +129,9 @@ pub struct DeviceArgs {
     /// cuda: seconds that one wait may take before the device counts as lost; default: 120
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub wait_limit: Option<usize>,
+    /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on it
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub tp: Option<usize>,
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
@@ -495,6 +498,9 @@ impl DeviceArgs {
     fn sized(&self, mut options: Options) -> Options {
         if let Some(steps) = self.steps_ahead {
             options = options.steps_ahead(steps.into());
+        }
+        if let Some(ranks) = self.tp {
+            options = options.tp(ranks);
         }
         if let Some(tokens) = self.step_tokens {
             options = options.max_step_tokens(tokens);

@@ -91,6 +91,16 @@ pub enum Error {
         /// Expected.
         want: usize,
     },
+    /// A rank of a group is missing, or failed: nothing runs on the group any more.
+    #[error("rank {rank} of {world}: {what}")]
+    Comm {
+        /// The rank, from 0.
+        rank: usize,
+        /// Ranks in the group.
+        world: usize,
+        /// What happened.
+        what: String,
+    },
     /// Element type or packing of an op's operand is not the one that goes with the others.
     #[error("{op}: {what} is {got}, expected {want}")]
     Type {

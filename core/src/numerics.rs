@@ -9,6 +9,9 @@
 //! degree 2 would own 8 heads and its neighbour 4. Halving gives 2,1,2,1,2,1,2,1: at every degree (2, 4, 8)
 //! ranks own whole leaves *and* differ by at most one grain.
 
+use crate::{Error, Result};
+use std::ops::Range;
+
 /// Leaves of every sum over K.
 pub const LEAVES: usize = 8;
 
@@ -78,6 +81,82 @@ fn halve(start: usize, units: usize, leaf: usize, leaves: usize, bounds: &mut [u
     }
 }
 
+/// Columns of a sum that a rank has: those of its leaves, of `bounds` as [`leaf_bounds`] gives them.
+///
+/// `world` is 1, 2, 4 or 8.
+pub fn rank_columns(bounds: &[usize; LEAVES + 1], rank: usize, world: usize) -> Range<usize> {
+    let leaves = LEAVES / world.clamp(1, LEAVES);
+    let at = |leaf: usize| bounds[leaf.min(LEAVES)];
+    at(rank * leaves)..at((rank + 1) * leaves)
+}
+
+/// The leaves of a sum that a rank has.
+///
+/// A leaf that the rank has and that is empty is +0, as in the whole sum. One that another rank has counts as
+/// -0 here, which changes no sum that it is added to, not even -0: so the tree over all 8 is the subtree over
+/// the rank's own, bit for bit, and the trees over ranks of any degree are that of the whole sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Share {
+    bounds: [u32; LEAVES + 1],
+    first: u8,
+    count: u8,
+}
+
+impl Share {
+    /// What rank `rank` of `world` has of a sum with these leaves.
+    ///
+    /// # Errors
+    /// `Config` for a degree that is not 1, 2, 4 or 8, a rank beyond it, and more columns than 32 bits count.
+    pub fn new(bounds: &[usize; LEAVES + 1], rank: usize, world: usize) -> Result<Self> {
+        check_rank(rank, world)?;
+        let own = rank_columns(bounds, rank, world);
+        if u32::try_from(own.len()).is_err() {
+            return Err(Error::config("columns of a sum", own.len(), "32 bits"));
+        }
+        let local = bounds.map(|at| (at.clamp(own.start, own.end) - own.start) as u32);
+        let count = LEAVES / world;
+        Ok(Self { bounds: local, first: (rank * count) as u8, count: count as u8 })
+    }
+
+    /// Start of every leaf in the rank's columns, and how many they are.
+    pub fn bounds(&self) -> [usize; LEAVES + 1] {
+        self.bounds.map(|at| at as usize)
+    }
+
+    /// Where the sum of a leaf begins.
+    pub fn start(&self, leaf: usize) -> f32 {
+        let own = usize::from(self.first)..usize::from(self.first) + usize::from(self.count);
+        if own.contains(&leaf) { 0.0 } else { -0.0 }
+    }
+}
+
+/// Refuses what is no rank of a group: degrees are 1, 2, 4 and 8, so that ranks have whole leaves.
+///
+/// # Errors
+/// `Config`.
+pub fn check_rank(rank: usize, world: usize) -> Result<()> {
+    if ![1, 2, 4, 8].contains(&world) {
+        return Err(Error::config("tensor parallel degree", world, "1, 2, 4 or 8"));
+    }
+    match rank < world {
+        true => Ok(()),
+        false => Err(Error::config("rank", rank, format!("below {world}"))),
+    }
+}
+
+/// Adds the nodes of 1, 2, 4 or 8 ranks by the upper part of the tree.
+#[inline(always)]
+pub fn tree_of_ranks<const N: usize>(mut node: [f32; N]) -> f32 {
+    let mut left = N;
+    while left > 1 {
+        left /= 2;
+        for i in 0..left {
+            node[i] = node[2 * i] + node[2 * i + 1];
+        }
+    }
+    node[0]
+}
+
 /// Adds 8 leaf sums by the balanced binary tree: `((0+1)+(2+3)) + ((4+5)+(6+7))`.
 #[inline(always)]
 pub fn tree(leaf: [f32; LEAVES]) -> f32 {
@@ -95,7 +174,43 @@ mod tests {
         assert_eq!(leaf_bounds(12 * 64, 64).map(|b| b / 64), [0, 2, 3, 5, 6, 8, 9, 11, 12]);
     }
 
+    #[test]
+    fn a_share_begins_other_ranks_leaves_with_what_no_sum_sees() {
+        let bounds = leaf_bounds(300, 64);
+        let share = Share::new(&bounds, 1, 4).unwrap();
+        assert_eq!(rank_columns(&bounds, 1, 4), bounds[2]..bounds[4]);
+        assert_eq!(share.bounds()[2..5], [0, bounds[3] - bounds[2], bounds[4] - bounds[2]]);
+        for (x, sum) in [(0.0f32, 0.0f32), (-0.0, -0.0), (1.5, 1.5)] {
+            assert_eq!((x + share.start(0)).to_bits(), sum.to_bits());
+            assert_eq!((share.start(7) + x).to_bits(), sum.to_bits());
+        }
+        assert_eq!((share.start(2).to_bits(), share.start(3).to_bits()), (0, 0));
+        assert!(Share::new(&bounds, 0, 3).unwrap_err().to_string().contains("1, 2, 4 or 8"));
+        assert!(Share::new(&bounds, 4, 4).unwrap_err().to_string().contains("below 4"));
+    }
+
     proptest! {
+        #[test]
+        fn nodes_of_ranks_give_the_tree_of_leaves(leaf in prop::array::uniform8(-1e3f32..1e3), zeros in any::<u8>()) {
+            let mut leaf = leaf;
+            for (i, l) in leaf.iter_mut().enumerate() {
+                if zeros >> i & 1 == 1 { *l = if i % 2 == 0 { -0.0 } else { 0.0 }; }
+            }
+            fn nodes<const N: usize>(leaf: [f32; LEAVES]) -> f32 {
+                let share = |rank: usize| Share::new(&[0; LEAVES + 1], rank, N).unwrap();
+                let of = |rank: usize| {
+                    let (per, share) = (LEAVES / N, share(rank));
+                    let own = rank * per..(rank + 1) * per;
+                    tree(std::array::from_fn(|i| if own.contains(&i) { leaf[i] } else { share.start(i) }))
+                };
+                tree_of_ranks::<N>(std::array::from_fn(of))
+            }
+            let want = tree(leaf).to_bits();
+            for got in [nodes::<1>(leaf), nodes::<2>(leaf), nodes::<4>(leaf), nodes::<8>(leaf)] {
+                prop_assert_eq!(got.to_bits(), want);
+            }
+        }
+
         #[test]
         fn leaves_tile_and_ranks_differ_by_at_most_a_grain(k in 0usize..40_000, grain in 0usize..300) {
             let b = leaf_bounds(k, grain);

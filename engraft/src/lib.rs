@@ -53,6 +53,7 @@ mod hub;
 #[path = "hub/cache.rs"]
 mod hub_cache;
 mod labels;
+mod load;
 mod open;
 mod options;
 mod source;
@@ -84,6 +85,7 @@ pub use demo::demo_files;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
 pub use labels::{Classification, Label, Labels};
+pub use load::load_engine;
 pub use options::Options;
 pub use source::ModelSource;
 pub use text::tokenizer;

@@ -113,19 +113,15 @@ impl Options {
     /// graphs. Its checkpoint is opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Unsupported` for what this build cannot do from a configuration: several ranks, writing a converted
-    /// model.
+    /// `Unsupported` for what this build cannot do from a configuration: sharing experts among ranks, writing
+    /// a converted model.
     pub fn config(mut self, config: &DeepSpeedConfig) -> Result<Self> {
-        for (what, ranks) in
-            [("tensor_parallel.tp_size", config.tp_size), ("moe.ep_size", config.moe.ep_size)]
-        {
-            if ranks > 1 {
-                return Err(Error::Unsupported {
-                    op: format!("`{what}` = {ranks}"),
-                    backend: self.backend.to_string(),
-                    reason: "one rank runs a model so far; `engraft convert --tp` prepares shards".into(),
-                });
-            }
+        if config.moe.ep_size > 1 {
+            return Err(Error::Unsupported {
+                op: format!("`moe.ep_size` = {}", config.moe.ep_size),
+                backend: self.backend.to_string(),
+                reason: "every rank has all experts so far".into(),
+            });
         }
         if config.save_mp_checkpoint_path.is_some() {
             return Err(Error::Unsupported {
@@ -192,6 +188,13 @@ impl Options {
     /// The policies that may recognise the model.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
+        self
+    }
+
+    /// Ranks that share the model, a thread each (DeepSpeed's `tp_size`): 1, 2, 4 or 8. Results do not depend
+    /// on it. On the CPU the threads of [`Options::threads`] are divided among them.
+    pub fn tp(mut self, ranks: usize) -> Self {
+        self.load.world = ranks;
         self
     }
 

@@ -4,7 +4,7 @@
 //   activate  x = act(x)                                     reads 1, writes 1
 //   gate      out = act(g) * u of [g | u], rounded once      reads 2, writes 1 per output
 //   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
-//   convert   out = x in another element type                reads 1, writes 1
+//   convert   out = x, or x + bias, in another element type  reads 1, writes 1
 //
 // Matrices are [rows, cols] with pitch. A thread takes 16 bytes of a row (convert: 8 elements) where rows
 // begin at multiples of 16 bytes, single elements otherwise and at the end of a row.
@@ -115,6 +115,7 @@ DEVICE void scaled(const Scale &p) {
 struct Convert {
     MatView x;
     MatView out;
+    const float *bias;
     u32 from;
     u32 to;
 };
@@ -126,6 +127,12 @@ DEVICE void converted(const Convert &p) {
     each<N>(p.x.rows, p.x.cols, aligned<A>(p.x) && aligned<B>(p.out), [&](u32 r, u32 c, bool whole) {
         float v[N];
         load_part(row_of<A>(p.x, r), c, p.x.cols, whole, v);
+        if (p.bias) {
+            float b[N];
+            load_part(p.bias, c, p.x.cols, false, b);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) v[i] = add(v[i], b[i]);
+        }
         store_part(row_of<B>(p.out, r), c, p.x.cols, whole, v);
     });
 }

@@ -60,7 +60,7 @@ fn of_weight(all: &mut Vec<Kernel>, weight: Packing) {
 
 /// Rows of one element type.
 fn of_element(all: &mut Vec<Kernel>, x: Elem) {
-    use Elementwise::{Activate, Add, Convert, Gate, Scale};
+    use Elementwise::{Activate, Add, AddBias, Convert, Gate, Scale};
     all.extend([
         Kernel::Moe(Moe::Combine, x),
         Kernel::Quantize(x),
@@ -71,7 +71,9 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
         all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
     }
     all.extend([Add, Activate, Gate, Scale].map(|how| Kernel::Elementwise(how, x, x)));
-    all.extend(Elem::ALL.map(|out| Kernel::Elementwise(Convert, x, out)));
+    for how in [Convert, AddBias] {
+        all.extend(Elem::ALL.map(|out| Kernel::Elementwise(how, x, out)));
+    }
 }
 
 /// Rows of one element type and a slab of another.

@@ -1,4 +1,4 @@
-{#- Element by element: sum, activation, gated activation, scale and cap, conversion. -#}
+{#- Element by element: sum, activation, gated activation, scale and cap, conversion (with a bias). -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
 {%- if how == "scale" %}
@@ -14,6 +14,9 @@
 {%- else %}
 {{ it.reads(0, "x", x) }}
 {{ it.writes(1, "out", out) }}
+{%- endif %}
+{%- if how == "add_bias" %}
+@group(0) @binding(2) var<storage, read> bias: array<f32>;
 {%- endif %}
 
 @compute @workgroup_size(256)
@@ -37,6 +40,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         out_put(to, out_at(to) + x_at(from_));
 {%- elif how == "gate" %}
         out_put(to, og(act_of(p.act, x_at(from_))) * x_at(from_ + p.cols));
+{%- elif how == "add_bias" %}
+        out_put(to, x_at(from_) + bias[col]);
 {%- else %}
         out_put(to, x_at(from_));
 {%- endif %}

@@ -5,28 +5,26 @@ use crate::compare::{Data, Output};
 use crate::poison::{Grid, Lay, POISON, Placed};
 use bytemuck::Pod;
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Communicator, Mem, Stream, Weight, block_on};
+use engraft_core::backend::{Backend, Communicator, Mem, Solo, Stream, Weight, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, MatMut, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::model::{Exec, Executor};
 use engraft_core::ops::{Checked, Op, Run};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// A backend, its stream and its group of one.
+/// A backend and its stream.
 pub struct Device<B: Backend> {
     /// The backend.
     pub backend: Arc<B>,
     /// The queue.
     pub stream: B::Stream,
-    /// The group.
-    pub comm: B::Comm,
     record: bool,
 }
 
-/// The executor of a case: stream and group, without observers.
+/// The executor of a case: a stream, without observers and other ranks.
 struct Queue<'a, B: Backend> {
     stream: &'a mut B::Stream,
-    comm: &'a mut B::Comm,
 }
 
 impl<B: Backend> Run<B::Device> for Queue<'_, B> {
@@ -36,8 +34,12 @@ impl<B: Backend> Run<B::Device> for Queue<'_, B> {
 }
 
 impl<B: Backend> Executor<B::Device> for Queue<'_, B> {
-    fn all_reduce(&mut self, x: MatMut<'_, Mem<B>>) -> Result<()> {
-        self.comm.all_reduce(self.stream, x)
+    fn all_reduce(&mut self, x: MatMut<'_, Mem<B>>, adds: bool) -> Result<()> {
+        Communicator::<B>::all_reduce(&mut Solo, self.stream, x, adds)
+    }
+
+    fn all_gather(&mut self, x: MatMut<'_, Mem<B>>, columns: &[Range<usize>]) -> Result<()> {
+        Communicator::<B>::all_gather(&mut Solo, self.stream, x, columns)
     }
 }
 
@@ -57,17 +59,17 @@ pub struct Matrix {
 impl<B: Backend> Device<B> {
     /// Opens a stream; with `record`, [`Device::launch`] records and replays.
     pub fn new(backend: &Arc<B>, record: bool) -> Result<Self> {
-        Ok(Self { backend: backend.clone(), stream: backend.stream()?, comm: backend.solo()?, record })
+        Ok(Self { backend: backend.clone(), stream: backend.stream()?, record })
     }
 
     /// Runs ops through the checked door of model code: at once, or recorded and then replayed once.
     pub fn launch(&mut self, body: impl FnOnce(&mut Exec<'_, B::Device>) -> Result<()>) -> Result<()> {
-        let Self { stream, comm, record, .. } = self;
+        let Self { stream, record, .. } = self;
         if !*record {
-            body(&mut Exec::new(&mut Queue::<B> { stream, comm }))?;
+            body(&mut Exec::new(&mut Queue::<B> { stream }))?;
             return stream.sync();
         }
-        let graph = stream.capture(|stream| body(&mut Exec::new(&mut Queue::<B> { stream, comm })))?;
+        let graph = stream.capture(|stream| body(&mut Exec::new(&mut Queue::<B> { stream })))?;
         // SAFETY: the buffers that `body` touched are owned by its caller and outlive this call.
         unsafe { stream.replay(&graph)? };
         stream.sync()

@@ -23,7 +23,7 @@ use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
 use engraft_core::inject::inject;
 use engraft_core::mem::{DeviceMem, Float, Stored, Weight, WeightFormat};
-use engraft_core::model::{Norm, Projection};
+use engraft_core::model::Norm;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
@@ -106,11 +106,13 @@ fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
     for (i, block) in model.blocks.iter().enumerate() {
         let mlp = block.mlp.as_ref().unwrap();
         let (qkv, up) = (block.qkv.whole().unwrap(), mlp.up.whole().unwrap());
-        let projections: [(&str, &Projection<Cuda>); 4] =
-            [("qkv", qkv), ("attn_out", &block.attn_out), ("up", up), ("down", &mlp.down)];
-        for (name, linear) in projections {
-            assert!(linear.bias.is_none());
-            add(&format!("layer {i} {name}"), Kind::Matrix, &linear.weight);
+        let (out, down) = (&block.attn_out, &mlp.down);
+        assert!(qkv.bias.is_none() && out.bias.is_none() && up.bias.is_none() && down.bias.is_none());
+        let matrices = [("qkv", &qkv.weight), ("up", &up.weight)];
+        let shared =
+            [("attn_out", out), ("down", down)].map(|(name, one)| (name, one.weight.as_ref().unwrap()));
+        for (name, weight) in matrices.into_iter().chain(shared) {
+            add(&format!("layer {i} {name}"), Kind::Matrix, weight);
         }
         let norms: [(&str, &Option<Norm<Cuda>>); 2] =
             [("attn_norm", &block.attn_norm), ("mlp_norm", &block.mlp_norm)];

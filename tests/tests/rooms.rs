@@ -29,8 +29,9 @@ const LONGEST: usize = 600;
 const LONGEST_FUNCTION: usize = 60;
 
 /// Crates that users run, by the name that others import, and their root files.
-const SHIPPED: [(&str, &str); 8] = [
+const SHIPPED: [(&str, &str); 9] = [
     ("engraft_core", "core/src/lib.rs"),
+    ("engraft_ranks", "ranks/src/lib.rs"),
     ("engraft_cpu", "backend-cpu/src/lib.rs"),
     ("engraft_kernels", "kernels/src/lib.rs"),
     ("engraft_cuda", "backend-cuda/src/lib.rs"),
@@ -401,8 +402,17 @@ fn only_tests_panic() {
 #[test]
 fn every_library_file_says_what_it_is() {
     let mut broken = Vec::new();
-    let folders =
-        ["core", "backend-cpu", "backend-cuda", "backend-wgpu", "kernels", "shaders", "engraft", "cli"];
+    let folders = [
+        "core",
+        "ranks",
+        "backend-cpu",
+        "backend-cuda",
+        "backend-wgpu",
+        "kernels",
+        "shaders",
+        "engraft",
+        "cli",
+    ];
     let below = folders.map(|folder| format!("{folder}/src/"));
     for s in library(&below.each_ref().map(String::as_str)) {
         let head: Vec<&str> = s.text.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim).collect();

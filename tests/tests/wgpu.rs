@@ -286,8 +286,8 @@ fn halves<B: Backend>(backend: &Arc<B>) -> Vec<Output> {
     let [mut widened, mut rounded] =
         [Float::F32, Float::F16].map(|to| dev.output(256, 248, to, Lay::default()).unwrap());
     dev.launch(|to| {
-        to.run(Convert { x: narrow.view()?, out: widened.view_mut()? })?;
-        to.run(Convert { x: wide.view()?, out: rounded.view_mut()? })
+        to.run(Convert { x: narrow.view()?, bias: None, out: widened.view_mut()? })?;
+        to.run(Convert { x: wide.view()?, bias: None, out: rounded.view_mut()? })
     })
     .unwrap();
     vec![dev.read(&widened, "widened").unwrap(), dev.read(&rounded, "rounded").unwrap()]

@@ -61,6 +61,7 @@ const PLACES: [Place; 6] = [
             "core/src/inject/build.rs",
             "core/src/model/",
             "core/src/policy/",
+            "tests/tests/ranks.rs",
         ],
         never: &[],
         instead: "a patch is a square of an image; page tables are edited, words are scattered",

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Where sources lie.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
     "core",
+    "ranks",
     "backend-cpu",
     "backend-cuda",
     "kernels",

@@ -6,12 +6,12 @@ use engraft_core::{Result, math};
 
 /// What is done to a row.
 #[derive(Clone, Copy)]
-enum Step {
+enum Step<'a> {
     Add(RawMat),
     Activate(Activation),
     Gate(Activation),
     Scale(f32, Option<f32>),
-    Convert,
+    Convert(Option<&'a [f32]>),
 }
 
 /// `acc += x`.
@@ -37,13 +37,16 @@ pub fn gate(machine: &Machine, gate_up: RawMat, act: Activation, out: RawMatMut)
     each_row(machine, gate_up, out, Step::Gate(act))
 }
 
-/// `out = x`, rounded to `out`'s element type.
-pub fn convert(machine: &Machine, x: RawMat, out: RawMatMut) -> Result<()> {
+/// `out = x`, or `x + bias`, rounded to `out`'s element type.
+pub fn convert(machine: &Machine, x: RawMat, bias: Option<&[f32]>, out: RawMatMut) -> Result<()> {
     same_shape("convert", out.as_raw(), x)?;
-    each_row(machine, x, out, Step::Convert)
+    if let Some(bias) = bias {
+        same("convert", "length of the bias", bias.len(), x.cols)?;
+    }
+    each_row(machine, x, out, Step::Convert(bias))
 }
 
-fn each_row(machine: &Machine, x: RawMat, out: RawMatMut, step: Step) -> Result<()> {
+fn each_row(machine: &Machine, x: RawMat, out: RawMatMut, step: Step<'_>) -> Result<()> {
     if x.is_empty() {
         return Ok(());
     }
@@ -52,15 +55,15 @@ fn each_row(machine: &Machine, x: RawMat, out: RawMatMut, step: Step) -> Result<
     })
 }
 
-struct Part {
+struct Part<'a> {
     x: RawMat,
     out: RawMatMut,
-    step: Step,
+    step: Step<'a>,
     range: std::ops::Range<usize>,
     scratch: Floats,
 }
 
-impl Kernel for Part {
+impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let cols = self.x.cols;
@@ -91,7 +94,8 @@ impl Kernel for Part {
                             values.iter_mut().for_each(|v| *v = cap * math::tanh::<V::M>(*v * inverse));
                         }
                     }
-                    Step::Convert => {}
+                    Step::Convert(None) => {}
+                    Step::Convert(Some(bias)) => values.iter_mut().zip(bias).for_each(|(v, b)| *v += b),
                 }
                 self.out.narrow::<V>(r, 0, written, row);
             }

@@ -26,9 +26,10 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
             let x = SharedMat::from(x);
             stream.enqueue(move |cpu| kernel::scale(cpu.machine(), x.write(), factor, cap))
         }
-        ElementwiseOp::Convert(Convert { x, out }) => {
+        ElementwiseOp::Convert(Convert { x, bias, out }) => {
             let (x, out) = (SharedMat::from(x), SharedMat::from(out));
-            stream.enqueue(move |cpu| kernel::convert(cpu.machine(), x.read(), out.write()))
+            let bias = bias.map(|bias| bias.vector()).transpose()?;
+            stream.enqueue(move |cpu| kernel::convert(cpu.machine(), x.read(), bias.as_deref(), out.write()))
         }
     }
 }

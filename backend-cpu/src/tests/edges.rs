@@ -44,7 +44,7 @@ fn elementwise() {
             all.extend(bytes_of(&y));
             for other in TYPES {
                 let mut z = b.mat(&vec![0.0; 3 * cols], cols, other);
-                b.run(Convert { x: x.view(3).unwrap(), out: z.view_mut(3).unwrap() }).unwrap();
+                b.run(Convert { x: x.view(3).unwrap(), bias: None, out: z.view_mut(3).unwrap() }).unwrap();
                 all.extend(bytes_of(&z));
             }
             let rows = b.buf(&[2u32, 0, 2]);

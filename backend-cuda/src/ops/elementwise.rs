@@ -47,7 +47,8 @@ pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Resul
         }
         ElementwiseOp::Convert(op) => {
             let (x, out) = (stream.matrix(op.x)?, stream.matrix_mut(&op.out)?);
-            let p = kernels::Convert { x, out, from: elem(op.x.dtype()), to: elem(op.out.dtype()) };
+            let (from, to) = (elem(op.x.dtype()), elem(op.out.dtype()));
+            let p = kernels::Convert { x, out, bias: stream.vector(op.bias)?, from, to };
             stream.launch(&p.launch(), &p)
         }
     }

@@ -1,7 +1,7 @@
 //! Element by element.
 
-use crate::command::{Call, FLAT, activation, elem, groups, matrix, word};
-use crate::{Wgpu, WgpuMem, WgpuStream};
+use crate::command::{Call, FLAT, Slot, activation, elem, groups, matrix, word};
+use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
 use engraft_core::ops::{ElementwiseOp, Scale};
@@ -9,16 +9,19 @@ use engraft_shaders::{Elementwise as Entry, Kernel};
 
 pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Result<()> {
     match op {
-        ElementwiseOp::Add(op) => each(stream, Entry::Add, op.x, op.acc.as_ref(), 0),
+        ElementwiseOp::Add(op) => each(stream, Entry::Add, (op.x, None), op.acc.as_ref(), 0),
         ElementwiseOp::Activate(op) => {
             let x = op.x.as_ref();
-            each(stream, Entry::Activate, x, x, activation(op.act)?)
+            each(stream, Entry::Activate, (x, None), x, activation(op.act)?)
         }
         ElementwiseOp::Gate(op) => {
-            each(stream, Entry::Gate, op.gate_up, op.out.as_ref(), activation(op.act)?)
+            each(stream, Entry::Gate, (op.gate_up, None), op.out.as_ref(), activation(op.act)?)
         }
         ElementwiseOp::Scale(op) => scale(stream, op),
-        ElementwiseOp::Convert(op) => each(stream, Entry::Convert, op.x, op.out.as_ref(), 0),
+        ElementwiseOp::Convert(op) => {
+            let how = if op.bias.is_some() { Entry::AddBias } else { Entry::Convert };
+            each(stream, how, (op.x, op.bias), op.out.as_ref(), 0)
+        }
     }
 }
 
@@ -48,7 +51,7 @@ fn scale(stream: &mut WgpuStream, op: Scale<'_, Wgpu>) -> Result<()> {
 fn each(
     stream: &mut WgpuStream,
     how: Entry,
-    x: MatRef<'_, WgpuMem>,
+    (x, bias): (MatRef<'_, WgpuMem>, Option<&WgpuWeight>),
     out: MatRef<'_, WgpuMem>,
     act: u32,
 ) -> Result<()> {
@@ -67,8 +70,12 @@ fn each(
         word(out.pitch())?,
         act,
     ];
-    let both = [from.slot, to.slot];
-    let slots = if how == Entry::Activate { &both[1..] } else { &both[..] };
     let kernel = Kernel::Elementwise(how, elem(x.dtype()), elem(out.dtype()));
-    stream.call(&Call { kernel, slots, words: &words, grid: groups(&limits, total, FLAT) })
+    let grid = groups(&limits, total, FLAT);
+    let mut call = |slots: &[Slot<'_>]| stream.call(&Call { kernel, slots, words: &words, grid });
+    match bias.map(WgpuWeight::vector).transpose()?.map(WgpuMem::share) {
+        Some(bias) => call(&[from.slot, to.slot, Slot::whole(&limits, &bias, "a bias")?]),
+        None if how == Entry::Activate => call(&[to.slot]),
+        None => call(&[from.slot, to.slot]),
+    }
 }

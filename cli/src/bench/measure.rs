@@ -7,11 +7,11 @@ use engraft::core::backend::Backend;
 use engraft::core::checkpoint::{Access, ModelFiles, open, stored_float};
 use engraft::core::config::EngineConfig;
 use engraft::core::engine::{EncoderInput, Engine, Output, Request};
-use engraft::core::inject::{InjectionPlan, inject};
+use engraft::core::inject::{InjectionPlan, describe};
 use engraft::core::policy::{Family, ModelSpec, Registry};
 use engraft::core::profile::Profile;
 use engraft::core::weights::LoadOptions;
-use engraft::{Error, Float, Result, WeightFormat, demo_files};
+use engraft::{Error, Float, Result, WeightFormat, demo_files, load_engine};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,6 +42,8 @@ pub struct Job {
     pub graphs: bool,
     /// Steps launched before the one before is collected; none: the engine's default.
     pub steps_ahead: Option<usize>,
+    /// Ranks that share the model.
+    pub tp: usize,
     /// Tokens of one step; none: the engine's default.
     pub step_tokens: Option<usize>,
     /// Tokens before the decoded ones; none: of the prompt, at most [`DECODE_PROMPT`].
@@ -192,12 +194,11 @@ impl Job {
         let stored = stored_float(files.source.tensors()).filter(|_| self.backend.takes_stored_dtype());
         let stored = stored.filter(|dtype| backend.caps().dtypes.contains(dtype));
         let dtype = self.dtype.or(stored).unwrap_or(Float::F32);
-        let load = LoadOptions { dtype: Some(dtype), quantize: self.quantize, ..LoadOptions::default() };
+        let (quantize, world) = (self.quantize, self.tp);
+        let load = LoadOptions { dtype: Some(dtype), quantize, world, ..LoadOptions::default() };
         let decoded = self.prompt.max(self.context() + self.filling(most)) + self.decode + 1;
-        let positions = self.max_context.unwrap_or(decoded).max(decoded);
-        let model = inject(backend, &files, &self.registry, positions, load, &mut |_, _| {})?;
-        drop(files);
-        let (runs, flags) = match model.spec.family {
+        let (spec, ..) = describe(&files, &self.registry)?;
+        let (runs, flags) = match spec.family {
             Family::Decoder => (decoded, "--prompt and --decode that fit"),
             Family::Encoder => (self.prompt, "a --prompt that fits"),
         };
@@ -220,7 +221,8 @@ impl Job {
             steps_ahead: self.steps_ahead,
             ..usual
         };
-        let engine = Engine::new(backend.clone(), model, config)?;
+        let silent = Box::new(|_, _| {});
+        let engine = load_engine(backend.clone(), files, self.registry.clone(), load, config, silent)?;
         if engine.config().max_context < context {
             let have = engine.config().max_context;
             let what = format!("{flags} the model's context of {have} tokens");

@@ -52,6 +52,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
         profile: args.profile || args.trace.is_some(),
         graphs: !device.no_graphs,
         steps_ahead: device.steps_ahead.map(usize::from),
+        tp: device.tp.unwrap_or(1),
         step_tokens: device.step_tokens,
         context: args.context,
         max_context: device.max_context,

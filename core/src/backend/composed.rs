@@ -1,12 +1,14 @@
 //! `Composed<B>`: any backend with every fused op left to its composition, so that a whole model runs fused
 //! against composed on the same device.
 
+use super::board::Board;
 use super::contract::*;
 use crate::Result;
 use crate::mem::{BufMut, BufRef, HostWeight, MatMut, StepShape};
 use crate::numerics::Numerics;
 use crate::ops::{Checked, Run, Signature};
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,14 +31,13 @@ impl<B: Backend> Composed<B> {
 pub struct ComposedStream<B: Backend>(B::Stream);
 
 /// The communicator of [`Composed`].
-pub struct ComposedComm<B: Backend>(B::Comm);
+struct ComposedComm<B: Backend>(Box<dyn Communicator<B>>);
 
 impl<B: Backend> Backend for Composed<B> {
     type Device = B::Device;
     type Kernel = B::Kernel;
     type Graph = B::Graph;
     type Stream = ComposedStream<B>;
-    type Comm = ComposedComm<B>;
 
     fn name(&self) -> &str {
         &self.name
@@ -53,8 +54,11 @@ impl<B: Backend> Backend for Composed<B> {
     fn stream(self: &Arc<Self>) -> Result<Self::Stream> {
         Ok(ComposedStream(self.inner.stream()?))
     }
-    fn solo(self: &Arc<Self>) -> Result<Self::Comm> {
-        Ok(ComposedComm(self.inner.solo()?))
+    fn of_rank(self: &Arc<Self>, world: usize) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self::new(self.inner.of_rank(world)?)))
+    }
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(ComposedComm(self.inner.group(board)?)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<Weight<B>> {
         self.inner.prepare_weight(weight, uses)
@@ -138,7 +142,15 @@ impl<B: Backend> Communicator<Composed<B>> for ComposedComm<B> {
     fn world(&self) -> usize {
         self.0.world()
     }
-    fn all_reduce(&mut self, s: &mut ComposedStream<B>, x: MatMut<'_, Mem<B>>) -> Result<()> {
-        self.0.all_reduce(&mut s.0, x)
+    fn all_reduce(&mut self, s: &mut ComposedStream<B>, x: MatMut<'_, Mem<B>>, adds: bool) -> Result<()> {
+        self.0.all_reduce(&mut s.0, x, adds)
+    }
+    fn all_gather(
+        &mut self,
+        s: &mut ComposedStream<B>,
+        x: MatMut<'_, Mem<B>>,
+        columns: &[Range<usize>],
+    ) -> Result<()> {
+        self.0.all_gather(&mut s.0, x, columns)
     }
 }

@@ -1,5 +1,6 @@
 //! The traits that name each other: a backend, its streams, the communicators of its ranks.
 
+use super::board::Board;
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, HostWeight, MatMut, StepShape};
 use crate::numerics::Numerics;
@@ -8,6 +9,7 @@ use bytemuck::Pod;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +30,6 @@ pub trait Backend: Sized + Send + Sync + 'static {
     type Graph;
     /// The ordered queue of work.
     type Stream: Stream<Self>;
-    /// Collectives of this backend's ranks.
-    type Comm: Communicator<Self>;
 
     /// Name as users write it: `cpu`, `cuda:1`, `wgpu:llvmpipe`.
     fn name(&self) -> &str;
@@ -41,8 +41,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn alloc(&self, bytes: usize) -> Result<Mem<Self>>;
     /// Opens a stream.
     fn stream(self: &Arc<Self>) -> Result<Self::Stream>;
-    /// A communicator of one rank.
-    fn solo(self: &Arc<Self>) -> Result<Self::Comm>;
+    /// What a rank of a group of threads runs on: this backend, or one beside it with a share of the host.
+    fn of_rank(self: &Arc<Self>, _world: usize) -> Result<Arc<Self>> {
+        Ok(self.clone())
+    }
+    /// A communicator for the rank whose place on `board` this is.
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>>;
     /// Packs a host weight `[rows, cols]` for its use. `uses`: the signatures of the ops that will read it,
     /// none where they are not known; whatever they say, every op that takes the weight runs.
     fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<Weight<Self>>;
@@ -124,14 +128,29 @@ pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
 }
 
 /// Collectives of a group of ranks: one communicator per rank. Each call takes the stream, so it is an op
-/// like any other and can be captured.
+/// like any other and can be captured. Every rank makes the same calls in the same order, for as many rows.
 pub trait Communicator<B: Backend> {
     /// This rank, from 0.
     fn rank(&self) -> usize;
     /// Ranks in the group.
     fn world(&self) -> usize;
-    /// `x = sum over ranks of x`, in the order of the leaf tree: `[rows, cols]`.
-    fn all_reduce(&mut self, stream: &mut B::Stream, x: MatMut<'_, Mem<B>>) -> Result<()>;
+    /// `x = sum over ranks of x`, by [`tree_of_ranks`](crate::numerics::tree_of_ranks), with the same bits on
+    /// every rank: x `[rows, cols]` f32. A rank that adds nothing has zeros, whatever its x holds.
+    ///
+    /// # Errors
+    /// `Comm`, naming the rank that is missing.
+    fn all_reduce(&mut self, stream: &mut B::Stream, x: MatMut<'_, Mem<B>>, adds: bool) -> Result<()>;
+    /// Gives every rank the columns of all: x `[rows, cols]`, of which rank `r` has written `columns[r]`.
+    /// Where columns of two ranks are the same, so are their values.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn all_gather(
+        &mut self,
+        stream: &mut B::Stream,
+        x: MatMut<'_, Mem<B>>,
+        columns: &[Range<usize>],
+    ) -> Result<()>;
 }
 
 /// What a device has.

@@ -28,11 +28,15 @@
 //! once.
 
 mod block_on;
+mod board;
 mod composed;
 mod contract;
+mod host_group;
 mod solo;
 
 pub use block_on::block_on;
-pub use composed::{Composed, ComposedComm, ComposedStream};
+pub use board::Board;
+pub use composed::{Composed, ComposedStream};
 pub use contract::{AttnPlan, Backend, Caps, Communicator, Coverage, Mem, Stream, Weight};
+pub use host_group::HostGroup;
 pub use solo::Solo;

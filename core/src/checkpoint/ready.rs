@@ -26,8 +26,10 @@ pub use super::source::ReadyOperand;
 pub const MANIFEST: &str = "engraft.json";
 /// Largest manifest.
 pub const MAX_MANIFEST: usize = 64 << 20;
-/// Version that is written.
-const VERSION: u64 = 1;
+/// Version that is written: operands are sharded by the leaves of the sums that ranks share.
+const VERSION: u64 = 2;
+/// Version that sharded outputs near-evenly, which is merged and sharded anew.
+const NEAR_EVEN: u64 = 1;
 /// Longest dimension.
 const MAX_DIM: u64 = 1 << 40;
 
@@ -53,6 +55,8 @@ pub struct Manifest {
     pub operands: Vec<BTreeMap<String, Shape>>,
     /// Whether names and row orders are llama.cpp's.
     pub gguf: bool,
+    /// Whether operands are sharded by leaves; else outputs near-evenly, as the first version did.
+    pub by_leaves: bool,
 }
 
 /// File of a rank.
@@ -71,7 +75,8 @@ impl Manifest {
             Value::Object(pairs.collect())
         };
         let ranks: Vec<Value> = self.operands.iter().map(one).collect();
-        json!({"engraft": VERSION, "world": self.world, "gguf": self.gguf, "tensors": tensors, "ranks": ranks})
+        let version = if self.by_leaves { VERSION } else { NEAR_EVEN };
+        json!({"engraft": version, "world": self.world, "gguf": self.gguf, "tensors": tensors, "ranks": ranks})
     }
 
     /// Reads and checks a manifest.
@@ -81,10 +86,15 @@ impl Manifest {
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self> {
         let bad = |what: String| Error::format(file, what);
         let value = json::object(file, bytes, MAX_MANIFEST)?;
-        match value.get("engraft").and_then(Value::as_u64) {
-            Some(VERSION) => {}
-            _ => return Err(bad(format!("`engraft` is {}; this build reads {VERSION}", value["engraft"]))),
-        }
+        let by_leaves = match value.get("engraft").and_then(Value::as_u64) {
+            Some(VERSION) => true,
+            Some(NEAR_EVEN) => false,
+            _ => {
+                let what =
+                    format!("`engraft` is {}; this build reads {NEAR_EVEN} and {VERSION}", value["engraft"]);
+                return Err(bad(what));
+            }
+        };
         let world = value["world"].as_u64().filter(|n| [1, 2, 4, 8].contains(n));
         let world =
             world.ok_or_else(|| bad(format!("`world` is {}; allowed: 1, 2, 4, 8", value["world"])))? as usize;
@@ -118,7 +128,7 @@ impl Manifest {
                 other.len()
             )));
         }
-        Ok(Self { world, tensors, operands, gguf })
+        Ok(Self { world, tensors, operands, gguf, by_leaves })
     }
 }
 
@@ -249,6 +259,10 @@ impl Source for Ready {
             all.push(ReadyOperand { rows, cols, format, bytes: tensors.bytes(role)? });
         }
         Ok(Some(all))
+    }
+
+    fn is_sharded_by_leaves(&self) -> bool {
+        self.manifest.by_leaves
     }
 
     fn ready_format(&self, role: &str) -> Option<WeightFormat> {

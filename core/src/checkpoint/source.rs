@@ -83,6 +83,11 @@ pub trait Source: Send + Sync {
         Ok(None)
     }
 
+    /// Whether [`Source::ready`]'s operands are sharded by the leaves of sums; else outputs near-evenly.
+    fn is_sharded_by_leaves(&self) -> bool {
+        true
+    }
+
     /// The format of [`Source::ready`]'s operand, without reading it.
     fn ready_format(&self, role: &str) -> Option<WeightFormat> {
         let _ = role;

@@ -1,14 +1,15 @@
 //! The engine: what users of it call, and how it is made.
 
 use super::coordinator::{Coordinator, Planned};
+use super::group::Followers;
 use super::kept::Kept;
 use super::memory::{self, Memory};
 use super::order::StepResult;
 use super::request::{Output, Request};
 use super::runner::{Launched, Runner};
-use super::sizes::sizes;
+use super::sizes::{sizes, steps_ahead};
 use crate::Result;
-use crate::backend::{Backend, Mem};
+use crate::backend::{Backend, Communicator, Mem, Solo};
 use crate::config::EngineConfig;
 use crate::inject::kernels;
 use crate::kv::PagedKv;
@@ -30,6 +31,8 @@ pub struct Engine<B: Backend> {
     /// What calls that ran steps of their own saw of other requests.
     pub(super) backlog: Vec<Output>,
     pub(super) failed: Vec<u64>,
+    /// The other ranks of its group.
+    pub(super) followers: Option<Box<dyn Followers>>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -39,14 +42,39 @@ impl<B: Backend> Engine<B> {
     /// `Config` for impossible sizes or an element type that the backend lacks, `OutOfMemory` from
     /// allocations.
     pub fn new(backend: Arc<B>, model: Model<B::Device>, config: EngineConfig) -> Result<Self> {
+        Self::make(backend, model, config, Box::new(Solo))
+    }
+
+    /// The engine of a group, for rank 0's `model`: `followers` hear every step's order.
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; `Config` for a model of another rank than `comm` is; those of the followers.
+    pub fn of_group(
+        backend: Arc<B>,
+        model: Model<B::Device>,
+        config: EngineConfig,
+        comm: Box<dyn Communicator<B>>,
+        mut followers: Box<dyn Followers>,
+    ) -> Result<Self> {
+        let engine = Self::make(backend, model, config, comm)?;
+        followers.start(engine.config())?;
+        Ok(Self { followers: Some(followers), ..engine })
+    }
+
+    fn make(
+        backend: Arc<B>,
+        model: Model<B::Device>,
+        config: EngineConfig,
+        comm: Box<dyn Communicator<B>>,
+    ) -> Result<Self> {
         config.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
         let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
         backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
-        let ahead = config.steps_ahead.unwrap_or(usize::from(backend.caps().asynchronous));
+        let ahead = steps_ahead(backend.as_ref(), &config);
         let config = memory::pool(backend.as_ref(), &model, config, ahead)?;
         let memory = Memory::of::<B>(&model, &config, ahead)?;
-        let runner = Runner::new(backend, model, &config, &sizes(&config, ahead))?;
+        let runner = Runner::with_sizes(backend, model, &config, &sizes(&config, ahead), comm)?;
         let (spec, shifts) = (runner.model.spec.clone(), runner.model.rope_shifts());
         let capture = captures(&runner, &config);
         Ok(Self {
@@ -58,6 +86,7 @@ impl<B: Backend> Engine<B> {
             result: StepResult::default(),
             backlog: Vec::new(),
             failed: Vec::new(),
+            followers: None,
         })
     }
 

@@ -6,6 +6,7 @@ use crate::mem::{MatMut, MatRef};
 use crate::model::Executor;
 use crate::ops::{Checked, Run};
 use crate::profile::Probe;
+use std::ops::Range;
 
 /// Reads a hidden state of an eager step: by the stream, its number, its rows.
 pub(super) type Tap<'a, B> =
@@ -16,7 +17,7 @@ pub(super) struct StreamExecutor<'a, B: Backend> {
     /// The queue.
     pub stream: &'a mut B::Stream,
     /// The group.
-    pub comm: &'a mut B::Comm,
+    pub comm: &'a mut dyn Communicator<B>,
     /// Time per op, when profiling.
     pub probe: Option<&'a mut Probe<<B::Stream as Stream<B>>::Event>>,
     /// Hidden states, when somebody asked for them.
@@ -25,7 +26,7 @@ pub(super) struct StreamExecutor<'a, B: Backend> {
 
 impl<'a, B: Backend> StreamExecutor<'a, B> {
     /// Without observers.
-    pub fn new(stream: &'a mut B::Stream, comm: &'a mut B::Comm) -> Self {
+    pub fn new(stream: &'a mut B::Stream, comm: &'a mut dyn Communicator<B>) -> Self {
         Self { stream, comm, probe: None, tap: None }
     }
 }
@@ -41,8 +42,12 @@ impl<B: Backend> Run<B::Device> for StreamExecutor<'_, B> {
 }
 
 impl<B: Backend> Executor<B::Device> for StreamExecutor<'_, B> {
-    fn all_reduce(&mut self, x: MatMut<'_, Mem<B>>) -> Result<()> {
-        self.comm.all_reduce(self.stream, x)
+    fn all_reduce(&mut self, x: MatMut<'_, Mem<B>>, adds: bool) -> Result<()> {
+        self.comm.all_reduce(self.stream, x, adds)
+    }
+
+    fn all_gather(&mut self, x: MatMut<'_, Mem<B>>, columns: &[Range<usize>]) -> Result<()> {
+        self.comm.all_gather(self.stream, x, columns)
     }
 
     fn enter(&mut self, layer: Option<usize>) {

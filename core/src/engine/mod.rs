@@ -15,6 +15,7 @@ mod encode;
 mod executor;
 mod fork;
 mod forward;
+mod group;
 mod input;
 mod kept;
 mod memory;
@@ -27,6 +28,7 @@ mod texts;
 
 pub use api::Engine;
 pub use forward::{Batch, Forwarded, Pooling};
+pub use group::Followers;
 pub use input::{Encoded, EncoderInput, ForwardWant, Pick};
 pub use kept::Kept;
 pub use memory::Memory;

@@ -4,15 +4,17 @@
 use super::executor::{StreamExecutor, Tap};
 use super::order::{Admitted, StepOrder, StepResult, lost};
 use super::request::Layers;
-use super::sizes::fits;
-use crate::Result;
-use crate::backend::{AttnPlan, Backend, Mem, Stream};
+use super::sizes::{fits, sizes, steps_ahead};
+use crate::backend::{AttnPlan, Backend, Communicator, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;
+use crate::inject::kernels;
 use crate::mem::{Buf, Float, Mat, MatRef, StepView};
 use crate::model::{Exec, Model, Sizes, State};
 use crate::ops::{Checked, Convert, KvCopyPages, MarkSeen, Run};
+use crate::policy::Rank;
 use crate::profile::{Probe, Profile};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 /// A model on a backend.
@@ -21,7 +23,7 @@ pub struct Runner<B: Backend> {
     pub(super) model: Model<B::Device>,
     pub(super) stream: B::Stream,
     pub(super) state: State<Mem<B>>,
-    comm: B::Comm,
+    comm: Box<dyn Communicator<B>>,
     eager: Eager<B>,
     graphs: GraphSet<B>,
     profile: Option<Profile>,
@@ -51,18 +53,43 @@ pub struct Launched<B: Backend> {
 }
 
 impl<B: Backend> Runner<B> {
+    /// The runner of a rank that follows: it carries out the orders of the engine whose checked configuration
+    /// `config` is.
+    ///
+    /// # Errors
+    /// As [`Engine::new`](super::Engine::new).
+    pub fn new(
+        backend: Arc<B>,
+        model: Model<B::Device>,
+        config: &EngineConfig,
+        comm: Box<dyn Communicator<B>>,
+    ) -> Result<Self> {
+        backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
+        let ahead = steps_ahead(backend.as_ref(), config);
+        Self::with_sizes(backend, model, config, &sizes(config, ahead), comm)
+    }
+
     /// Allocates everything that steps need.
     ///
     /// # Errors
-    /// `OutOfMemory` and `Unsupported` from allocations.
-    pub(super) fn new(
+    /// `OutOfMemory` and `Unsupported` from allocations; `Config` for a model of another rank.
+    pub(super) fn with_sizes(
         backend: Arc<B>,
         model: Model<B::Device>,
         config: &EngineConfig,
         sizes: &Sizes,
+        comm: Box<dyn Communicator<B>>,
     ) -> Result<Self> {
+        let loaded = model.spec.group.as_ref().map_or(Rank::ONLY, |group| group.rank);
+        if (loaded.index, loaded.world) != (comm.rank(), comm.world()) {
+            let what = format!("rank {} of {}, which its communicator is", comm.rank(), comm.world());
+            return Err(Error::config(
+                "the model's rank",
+                format!("{} of {}", loaded.index, loaded.world),
+                what,
+            ));
+        }
         let stream = backend.stream()?;
-        let comm = backend.solo()?;
         // Slabs first: what is too large for memory is refused by the backend before the host lists its
         // pages.
         let fits = |bytes| fits(backend.as_ref(), bytes);
@@ -79,11 +106,29 @@ impl<B: Backend> Runner<B> {
         Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None, page_size })
     }
 
+    /// Carries out a step that another rank brings back.
+    ///
+    /// # Errors
+    /// What its ops raise, and the group.
+    pub fn follow(&mut self, order: &StepOrder) -> Result<()> {
+        self.enqueue(order, Layers::None)?;
+        self.stream.submit()
+    }
+
     /// Launches a step, and the reads of what it brings back.
     ///
     /// # Errors
     /// What its ops raise. The step has done nothing that a later one could see but to its own sequences.
     pub fn launch(&mut self, order: &StepOrder) -> Result<Launched<B>> {
+        self.make_room(order.want.hidden)?;
+        let mut launched = self.enqueue(order, order.want.hidden)?;
+        self.read(order, &mut launched)?;
+        self.stream.submit()?;
+        Ok(launched)
+    }
+
+    /// Enqueues what a step does, and the reads of `hidden`.
+    fn enqueue(&mut self, order: &StepOrder, hidden: Layers) -> Result<Launched<B>> {
         self.copy_pages(&order.copies)?;
         for admitted in &order.admitted {
             let seen = admitted.seen.clone().and_then(|range| order.seen.get(range));
@@ -94,10 +139,8 @@ impl<B: Backend> Runner<B> {
             Launched { tokens: None, logits: None, pooled: None, hidden: Vec::new(), refused: false };
         match order.captured {
             true => launched.refused = !self.run_bucket(order)?,
-            false => launched.hidden = self.run_eager(order)?,
+            false => launched.hidden = self.run_eager(order, hidden)?,
         }
-        self.read(order, &mut launched)?;
-        self.stream.submit()?;
         Ok(launched)
     }
 
@@ -181,7 +224,7 @@ impl<B: Backend> Runner<B> {
         };
         let count = rows.len() / pixels.cols();
         stream.upload(rows, pixels.view_mut(count)?.into_f32()?)?;
-        stream.run(Checked::new(Convert { x: pixels.view(count)?, out: to.view_mut(count)? })?)
+        stream.run(Checked::new(Convert { x: pixels.view(count)?, bias: None, out: to.view_mut(count)? })?)
     }
 
     /// Runs a step by its bucket; false where that could not be captured, so that it ran op by op.
@@ -193,7 +236,7 @@ impl<B: Backend> Runner<B> {
         if bucket.graph.is_none() && bucket.refused.is_none() {
             let (view, plan) = (StepView::new(bucket.step.view(), bucket.shape)?, &bucket.plan);
             let captured = stream.capture(|stream| {
-                let mut live = StreamExecutor::<B>::new(stream, comm);
+                let mut live = StreamExecutor::<B>::new(stream, comm.as_mut());
                 model.step(&mut Exec::new(&mut live), state, view, plan)
             });
             bucket.keep(captured)?;
@@ -201,7 +244,7 @@ impl<B: Backend> Runner<B> {
         // SAFETY: the runner owns everything the bucket was captured with; see the head of `graph`.
         let replayed = unsafe { bucket.replay(stream)? };
         let view = StepView::new(bucket.step.view(), bucket.shape)?;
-        let mut live = StreamExecutor::<B>::new(stream, comm);
+        let mut live = StreamExecutor::<B>::new(stream, comm.as_mut());
         let mut x = Exec::new(&mut live);
         if !replayed {
             model.step(&mut x, state, view, &bucket.plan)?;
@@ -211,8 +254,8 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Runs a step op by op; reads of the hidden states that are asked for.
-    fn run_eager(&mut self, order: &StepOrder) -> Result<Vec<Read<B>>> {
-        let (want, last) = (order.want.hidden, self.model.blocks.len());
+    fn run_eager(&mut self, order: &StepOrder, want: Layers) -> Result<Vec<Read<B>>> {
+        let last = self.model.blocks.len();
         let mut probe = self.profile.as_ref().map(|_| Probe::default());
         let Self { state, eager, stream, comm, model, .. } = self;
         let (Eager { step, plan, wide, .. }, shape) = (eager, order.words.shape());
@@ -227,6 +270,7 @@ impl<B: Backend> Runner<B> {
             Ok(())
         };
         let tap: Option<Tap<'_, B>> = if want == Layers::None { None } else { Some(&mut tap) };
+        let comm = comm.as_mut();
         let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap };
         let (mut x, view) = (Exec::new(&mut live), StepView::new(step.view(), shape)?);
         model.step(&mut x, state, view, plan)?;
@@ -301,6 +345,6 @@ pub(super) fn read_f32<B: Backend>(
     from: MatRef<'_, Mem<B>>,
 ) -> Result<Read<B>> {
     let (rows, cols) = (from.rows(), from.cols());
-    stream.run(Checked::new(Convert { x: from, out: wide.shaped_mut(rows, cols)? })?)?;
+    stream.run(Checked::new(Convert { x: from, bias: None, out: wide.shaped_mut(rows, cols)? })?)?;
     Ok((rows * cols, stream.download(wide.shaped(rows, cols)?.as_f32()?)?))
 }

@@ -6,6 +6,11 @@ use crate::mem::StepShape;
 use crate::model::Sizes;
 use crate::{Error, Result};
 
+/// Steps that are launched before the one before is collected.
+pub(super) fn steps_ahead<B: Backend>(backend: &B, config: &EngineConfig) -> usize {
+    config.steps_ahead.unwrap_or(usize::from(backend.caps().asynchronous))
+}
+
 /// Of an engine's device memory.
 pub(super) fn sizes(config: &EngineConfig, ahead: usize) -> Sizes {
     Sizes {

@@ -2,7 +2,9 @@
 
 use super::api::Engine;
 use super::coordinator::Planned;
+use super::order::StepOrder;
 use super::request::Output;
+use super::runner::Launched;
 use crate::backend::{Backend, block_on};
 use crate::{Error, Result};
 
@@ -45,7 +47,7 @@ impl<B: Backend> Engine<B> {
 
     /// Launches a step.
     async fn launch(&mut self, planned: Planned) -> Result<()> {
-        match self.runner.launch(&planned.order) {
+        match self.launch_on_all(&planned.order) {
             Ok(launched) => {
                 if launched.refused {
                     self.coordinator.refuse(&planned.order);
@@ -65,6 +67,18 @@ impl<B: Backend> Engine<B> {
                 Err(error)
             }
         }
+    }
+
+    /// Launches a step on every rank.
+    fn launch_on_all(&mut self, order: &StepOrder) -> Result<Launched<B>> {
+        let Self { runner, followers, .. } = self;
+        let Some(followers) = followers else { return runner.launch(order) };
+        followers.order(order)?;
+        let launched = runner.launch(order);
+        if let Err(error) = &launched {
+            followers.fail(&error.to_string());
+        }
+        launched
     }
 
     /// Leaves outputs to the next step, behind those that it reports already; nothing is reported of a
@@ -114,7 +128,8 @@ impl<B: Backend> Engine<B> {
         let (mut left, mut out, mut others) = (ids.len(), Vec::new(), Vec::new());
         while left > 0 {
             if let Err(error) = self.step(&mut out) {
-                let ends_all = matches!(error, Error::DeviceLost { .. } | Error::Internal { .. });
+                let ends_all =
+                    matches!(error, Error::DeviceLost { .. } | Error::Comm { .. } | Error::Internal { .. });
                 if !ends_all && !ids.iter().any(|id| self.failed.contains(id)) {
                     // Of others: [`Engine::take_failed`] names them.
                     continue;

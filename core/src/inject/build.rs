@@ -4,10 +4,11 @@ use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
     Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection,
-    RopeTable, Transform, angles,
+    RopeTable, RowParallel, Transform, angles,
 };
 use crate::policy::{
-    BlockSpec, FilterSpec, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot,
+    BlockSpec, FilterSpec, Group, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role,
+    Slot,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -30,7 +31,7 @@ pub fn build<D: Device>(
     for (layer, block) in spec.blocks.iter().enumerate() {
         let built = match blocks.get(spec.owner(layer)) {
             Some(owner) => owner.clone(),
-            None => Arc::new(build_block(layer, block, &mut taker)?),
+            None => Arc::new(build_block(layer, block, spec.group.as_ref(), &mut taker)?),
         };
         blocks.push(built);
     }
@@ -89,6 +90,15 @@ impl<D: Device> Taker<D> {
         Ok(Projection { weight, bias: self.take_opt(layer, slot, Part::Bias) })
     }
 
+    /// A projection whose inputs ranks share; where `some` says so, this one may have none.
+    fn row_parallel(&mut self, layer: Option<usize>, slot: Slot, some: bool) -> Result<RowParallel<D>> {
+        let weight = match some {
+            true => Some(self.take(layer, slot, Part::Weight)?),
+            false => None,
+        };
+        Ok(RowParallel { weight, bias: self.take_opt(layer, slot, Part::Bias) })
+    }
+
     fn norm(&mut self, spec: NormSpec, layer: Option<usize>, slot: Slot) -> Result<Norm<D>> {
         let weight = self.take(layer, slot, Part::Weight)?;
         let bias = if spec.bias { Some(self.take(layer, slot, Part::Bias)?) } else { None };
@@ -131,32 +141,49 @@ fn embedding<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Embedding<
     })
 }
 
-fn build_block<D: Device>(layer: usize, spec: &BlockSpec, t: &mut Taker<D>) -> Result<Block<D>> {
+fn build_block<D: Device>(
+    layer: usize,
+    spec: &BlockSpec,
+    group: Option<&Group>,
+    t: &mut Taker<D>,
+) -> Result<Block<D>> {
     let l = Some(layer);
+    let of_group = group.and_then(|group| group.blocks.get(layer));
+    let (heads, inner) = (spec.heads.heads > 0, spec.mlp.inner > 0);
     Ok(Block {
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
-        filter: spec.filter.map(|filter| build_filter(filter, l, t)).transpose()?,
-        qkv: t.fused(l, Slot::Qkv)?,
+        filter: spec.filter.map(|filter| build_filter(filter, l, heads, t)).transpose()?,
+        qkv: if heads { t.fused(l, Slot::Qkv)? } else { Fused::new(Vec::new()) },
         qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
-        attn_out: t.linear(l, Slot::AttnOut)?,
+        attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,
-        mlp: match spec.mlp.inner {
-            0 => None,
-            _ => Some(Mlp { up: t.fused(l, Slot::Up)?, down: t.linear(l, Slot::Down)? }),
+        mlp: match of_group.map_or(inner, |group| group.dense) {
+            false => None,
+            true => Some(Mlp {
+                up: if inner { t.fused(l, Slot::Up)? } else { Fused::new(Vec::new()) },
+                down: t.row_parallel(l, Slot::Down, inner)?,
+            }),
         },
         experts: spec.moe.map(|moe| build_experts(moe, l, t)).transpose()?,
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
+        rank: group.map_or(0, |group| group.rank.index),
+        whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
         spec: spec.clone(),
     })
 }
 
-fn build_filter<D: Device>(spec: FilterSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Filter<D>> {
+fn build_filter<D: Device>(
+    spec: FilterSpec,
+    l: Option<usize>,
+    heads: bool,
+    t: &mut Taker<D>,
+) -> Result<Filter<D>> {
     Ok(Filter {
         first: t.linear(l, Slot::FilterIn)?,
         second: t.linear(l, Slot::FilterOut)?,
         norm: t.norm(spec.norm, l, Slot::FilterNorm)?,
-        value: t.linear(l, Slot::Value)?,
+        value: if heads { Some(t.linear(l, Slot::Value)?) } else { None },
     })
 }
 
@@ -207,12 +234,17 @@ fn build_head<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Head<D>> 
         }),
     };
     let weight = match spec.head {
+        // A rank may have no row of the vocabulary.
+        HeadSpec::Tokens { tied: false, .. } if spec.group.is_some() => {
+            t.take_opt(None, Slot::Head, Part::Weight)
+        }
         HeadSpec::Tokens { tied: false, .. } | HeadSpec::Labels { .. } => {
             Some(t.take(None, Slot::Head, Part::Weight)?)
         }
         _ => None,
     };
-    Ok(Head { spec: spec.head, pooler, transform, weight, bias: t.take_opt(None, Slot::Head, Part::Bias) })
+    let bias = t.take_opt(None, Slot::Head, Part::Bias);
+    Ok(Head { spec: spec.head, pooler, transform, weight, bias, group: spec.group.clone() })
 }
 
 /// The rotary tables of a model, filled.

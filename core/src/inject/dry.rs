@@ -5,11 +5,11 @@ use super::build::build;
 use super::survey::{Seen, survey};
 use crate::Result;
 use crate::checkpoint::Source;
-use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo};
+use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo, WeightUse};
 use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
-use crate::policy::{ModelSpec, Resolved, Slot};
-use crate::weights::{LoadOptions, Operands, Piece, pieces, use_of};
+use crate::policy::{ModelSpec, Rank, Resolved, Shares, Slot};
+use crate::weights::{LoadOptions, Operands, Own, Piece, head_of_table, own_use, pieces};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -60,9 +60,13 @@ pub(super) fn ops(
         Ok(RopeTable::new(Buf::new(DryMem(len * 4), len)?, 1, rope))
     };
     let ropes = spec.ropes.iter().map(rope).collect::<Result<_>>()?;
-    let model: Model<Dry> = build(spec.clone(), operands(source, spec, resolved, options)?, ropes)?;
+    let rank = Rank::new(options.rank, options.world)?;
+    let shares = Shares::of(spec, rank)?;
+    let own_spec = shares.spec(spec, rank);
+    let operands = operands(source, spec, (&own_spec, &shares, rank), resolved, options)?;
     let sizes = Sizes::smallest(spec.family, dtype, dtype, false);
-    let state = State::new::<Dry>(spec, &sizes, &alloc, &|_| Ok(()))?;
+    let state = State::new::<Dry>(&own_spec, &sizes, &alloc, &|_| Ok(()))?;
+    let model: Model<Dry> = build(own_spec, operands, ropes)?;
     survey(&model, state, &sizes, &alloc, &(), composed)
 }
 
@@ -84,6 +88,7 @@ pub fn scratch_bytes(spec: &ModelSpec, sizes: &Sizes) -> Result<u64> {
 fn operands(
     source: &dyn Source,
     spec: &ModelSpec,
+    (own_spec, shares, rank): (&ModelSpec, &Shares, Rank),
     resolved: &[Resolved<'_>],
     options: LoadOptions,
 ) -> Result<Operands<DryWeight>> {
@@ -94,13 +99,26 @@ fn operands(
             continue;
         };
         let all = pieces(source, spec, resolved, one, options)?;
-        let of = |piece: &Piece| {
-            let used_for = use_of(spec, &one.binding, all.len() > 1);
-            let (rows, cols) =
-                if role.is_vector() { (rows, piece.outputs.len()) } else { (piece.outputs.len(), cols) };
-            DryWeight(WeightInfo { name: piece.name.clone(), rows, cols, format: piece.format, used_for })
+        let of = |piece: &Piece| -> Result<Option<DryWeight>> {
+            let Some(own) = Own::of(spec, shares, &role, &piece.outputs, rank)? else { return Ok(None) };
+            let used_for = own_use(own_spec, &one.binding, &own, all.len() > 1);
+            let (outputs, cols) = own.size(piece.outputs.len(), cols);
+            let (rows, cols) = if role.is_vector() { (rows, outputs) } else { (outputs, cols) };
+            let (name, format) = (piece.name.clone(), piece.format);
+            Ok(Some(DryWeight(WeightInfo { name, rows, cols, format, used_for })))
         };
-        operands.prepared.insert(role, all.iter().map(of).collect());
+        let prepared = all.iter().filter_map(|piece| of(piece).transpose()).collect::<Result<Vec<_>>>()?;
+        if let (Some((head, own)), Some(table)) =
+            (head_of_table(spec, shares, &role, rank)?, prepared.first())
+        {
+            let (rows, cols) = own.size(rows, cols);
+            let (name, used_for) = (head.to_string(), WeightUse::Linear { grain: 1 });
+            let weight = DryWeight(WeightInfo { name, rows, cols, format: table.0.format, used_for });
+            operands.prepared.insert(head, vec![weight]);
+        }
+        if !prepared.is_empty() {
+            operands.prepared.insert(role, prepared);
+        }
     }
     Ok(operands)
 }

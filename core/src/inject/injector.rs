@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::checkpoint::ModelFiles;
 use crate::model::{Model, Own, OwnBlock};
 use crate::ops::Signature;
-use crate::policy::{Catalog, ModelSpec, Origin, Registry, resolve};
+use crate::policy::{Catalog, ModelSpec, Origin, Rank, Registry, Shares, resolve};
 use crate::weights::{LoadOptions, load};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl<'a, B: Backend> Injector<'a, B> {
         let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, &uses, progress)?;
         let positions = self.positions.min(spec.max_positions);
         let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
-        let mut model = build(spec, operands, ropes)?;
+        let rank = Rank::new(self.options.rank, self.options.world)?;
+        let mut model = build(Shares::of(&spec, rank)?.spec(&spec, rank), operands, ropes)?;
         model.origin = Some(Origin::new(policy.as_ref(), &config, &resolved));
         self.graft(backend, &mut model)?;
         Ok(model)

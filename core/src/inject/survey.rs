@@ -6,6 +6,7 @@ use crate::mem::{Buf, Device, MatMut, StepView, Weight, WeightInfo};
 use crate::model::{Exec, Executor, Model, Sizes, State};
 use crate::ops::{Checked, Operand, Run, Signature};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// An op of a step.
 pub(super) struct Seen {
@@ -87,7 +88,11 @@ impl<D: Device> Run<D> for Recorder<'_> {
 }
 
 impl<D: Device> Executor<D> for Recorder<'_> {
-    fn all_reduce(&mut self, _: MatMut<'_, D::Mem>) -> Result<()> {
+    fn all_reduce(&mut self, _: MatMut<'_, D::Mem>, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_gather(&mut self, _: MatMut<'_, D::Mem>, _: &[Range<usize>]) -> Result<()> {
         Ok(())
     }
 

@@ -5,13 +5,14 @@ use crate::mem::{KvMut, KvRef, Slab};
 /// Keys and values of all layers, and what blocks with a filter keep of every position next to them.
 #[derive(Debug)]
 pub struct PagedKv<M> {
-    layers: Vec<Slab<M>>,
+    layers: Vec<Option<Slab<M>>>,
     filters: Vec<Option<Slab<M>>>,
 }
 
 impl<M> PagedKv<M> {
-    /// Takes the slab of every layer; none for encoders.
-    pub fn new(layers: Vec<Slab<M>>) -> Self {
+    /// Takes the slab of every layer, none for one whose heads are all on other ranks; no layers for
+    /// encoders.
+    pub fn new(layers: Vec<Option<Slab<M>>>) -> Self {
         Self { layers, filters: Vec::new() }
     }
 
@@ -32,12 +33,12 @@ impl<M> PagedKv<M> {
 
     /// One layer's slab, to read.
     pub fn layer(&self, layer: usize) -> Option<KvRef<'_, M>> {
-        self.layers.get(layer).map(Slab::view)
+        self.layers.get(layer)?.as_ref().map(Slab::view)
     }
 
     /// One layer's slab, to write.
     pub fn layer_mut(&mut self, layer: usize) -> Option<KvMut<'_, M>> {
-        self.layers.get_mut(layer).map(Slab::view_mut)
+        self.layers.get_mut(layer)?.as_mut().map(Slab::view_mut)
     }
 
     /// What one layer's filter keeps, to read: its input as keys, what its first matmul gave as values.

@@ -1,6 +1,7 @@
 //! Weights on their way to a backend, and what is known of them afterwards.
 
 use super::{Groups, WeightFormat};
+use crate::numerics::{LEAVES, Share};
 use crate::{Error, Result};
 use std::borrow::Cow;
 
@@ -11,6 +12,12 @@ pub enum WeightUse {
     Linear {
         /// See [`crate::numerics::leaf_bounds`].
         grain: usize,
+    },
+    /// What one rank has of a matmul whose sums several share: `cols` are those of its leaves. Its outputs
+    /// are partial sums, for f32 outputs without a bias.
+    LinearShare {
+        /// Its leaves.
+        share: Share,
     },
     /// Multiplied: gate and up `[2 inner, cols]`, whose outputs are used in pairs; as a plain matmul it gives
     /// `[gate | up]`.
@@ -97,6 +104,9 @@ impl<'a> HostWeight<'a> {
             }
             WeightUse::GatedLinear { .. } if !rows.is_multiple_of(2) => {
                 no(format!("{rows} rows; gate and up have as many each"))
+            }
+            WeightUse::LinearShare { share } if share.bounds()[LEAVES] != cols => {
+                no(format!("{cols} columns for leaves of {}", share.bounds()[LEAVES]))
             }
             WeightUse::Vector if rows != 1 => no(format!("a vector of {rows} rows")),
             _ => Ok(Self { info, parts }),

@@ -1,12 +1,12 @@
 //! One block: attention and the feed-forward part, and how each joins the residual stream and its norms.
 
 use super::input::Input;
-use super::{Exec, Experts, Filter, Fused, Norm, Projection, Scratch, StepInputs};
-use crate::mem::Device;
-use crate::mem::copied;
-use crate::ops::{self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, QkvRopeAppend, RopeView};
+use super::{Exec, Experts, Filter, Fused, Norm, RowParallel, Scratch, StepInputs};
+use crate::mem::{Device, Mat, MatRef, copied};
+use crate::ops::{self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, RopeView};
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
+use std::ops::Range;
 
 /// A block with its operands.
 pub struct Block<D: Device> {
@@ -21,7 +21,7 @@ pub struct Block<D: Device> {
     /// Norms of queries and keys.
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
     /// Attention output.
-    pub attn_out: Projection<D>,
+    pub attn_out: RowParallel<D>,
     /// Norm of what attention gives.
     pub attn_post: Option<Norm<D>>,
     /// Norm of the feed-forward part.
@@ -32,6 +32,10 @@ pub struct Block<D: Device> {
     pub experts: Option<Experts<D>>,
     /// Norm of what the feed-forward part gives.
     pub mlp_post: Option<Norm<D>>,
+    /// Which rank it is.
+    pub rank: usize,
+    /// Of a rank's block whose norms span the heads of all ranks: columns of q and of k by rank.
+    pub whole_norms: Option<[Vec<Range<usize>>; 2]>,
 }
 
 /// Norms of the heads of queries or keys: one for all of them, or one for every head.
@@ -42,7 +46,7 @@ pub struct Mlp<D: Device> {
     /// Up, or gate | up.
     pub up: Fused<D>,
     /// Down.
-    pub down: Projection<D>,
+    pub down: RowParallel<D>,
 }
 
 /// Where a block stands in a step.
@@ -105,11 +109,20 @@ impl<D: Device> Block<D> {
             x.run(ops::Norm { x: residual, norm: norm.weights(), out: normed })?;
         }
         self.inner(x, mlp, tokens, Input::Normed, s)?;
-        let Scratch { inner, normed, partial, .. } = s;
-        let inner = inner.shaped(tokens, self.spec.mlp.inner)?;
+        let Scratch { inner, normed, partial, nodes, .. } = s;
+        let inner = self.columns_of(inner, tokens)?;
         // The norm's rows have been read: they hold the matmul's result before it is added.
-        let down = mlp.down.linear(inner, partial.view_mut(tokens)?);
-        x.run(down.add_to(normed.view_mut(tokens)?))?;
+        match (&mlp.down, nodes, inner) {
+            (RowParallel { weight: Some(weight), bias }, None, Some(inner)) => {
+                let down = Linear::new(inner, weight, bias.as_ref(), partial.view_mut(tokens)?);
+                x.run(down.add_to(normed.view_mut(tokens)?))?;
+            }
+            (down, nodes, inner) => {
+                let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+                down.run(x, inner, nodes, normed.view_mut(tokens)?)?;
+                x.run(Add { acc: partial.view_mut(tokens)?, x: normed.view(tokens)? })?;
+            }
+        }
         add_to_residual(x, tokens, Placement::Parallel, None, next, s)
     }
 
@@ -122,6 +135,13 @@ impl<D: Device> Block<D> {
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let (tokens, heads) = (step.view.shape.tokens, self.spec.heads);
+        if heads.heads == 0 {
+            // None of the heads is this rank's: it adds nothing, and hears what the others do.
+            self.separate_norms(x, tokens, s)?;
+            let Scratch { partial, nodes, .. } = s;
+            let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+            return self.attn_out.run(x, None, nodes, partial.view_mut(tokens)?);
+        }
         match &self.filter {
             Some(filter) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
             None => {
@@ -135,8 +155,9 @@ impl<D: Device> Block<D> {
         } else {
             self.attend(x, step, at, normed, s)?;
         }
-        let attn = s.attn.shaped(tokens, heads.out_cols())?;
-        x.run(self.attn_out.linear(attn, s.partial.view_mut(tokens)?))
+        let Scratch { attn, partial, nodes, .. } = s;
+        let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+        self.attn_out.run(x, Some(attn.shaped(tokens, heads.out_cols())?), nodes, partial.view_mut(tokens)?)
     }
 
     /// Without pages: encoders.
@@ -197,6 +218,12 @@ impl<D: Device> Block<D> {
     fn separate_norms(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<bool> {
         let h = self.spec.heads;
         let separate = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head);
+        if let (Some(columns), Some(norms)) = (&self.whole_norms, &self.qk_norm) {
+            for (part, norms) in [&norms.0, &norms.1].into_iter().enumerate() {
+                self.norm_of_all_ranks(x, tokens, (part, &columns[part]), norms, s)?;
+            }
+            return Ok(true);
+        }
         if let (true, Some((q, k))) = (separate, &self.qk_norm) {
             let k_end = h.q_cols() + h.k_cols();
             for (norms, columns) in [(q, 0..h.q_cols()), (k, h.q_cols()..k_end)] {
@@ -211,6 +238,45 @@ impl<D: Device> Block<D> {
         Ok(separate)
     }
 
+    /// A norm over the heads of all ranks: of queries (part 0) or keys (part 1), whose `columns` each rank
+    /// has.
+    fn norm_of_all_ranks(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        (part, columns): (usize, &[Range<usize>]),
+        norms: &[Norm<D>],
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        let (h, Scratch { qkv, all_heads, .. }) = (self.spec.heads, s);
+        let (Some(all), [norm]) = (all_heads, norms) else {
+            return Err(Error::internal("nowhere to gather heads, or no norm for them"));
+        };
+        let width = columns.iter().map(|range| range.end).max().unwrap_or(0);
+        let own = if part == 0 { 0..h.q_cols() } else { h.q_cols()..h.q_cols() + h.k_cols() };
+        let mine = columns.get(self.rank).cloned().unwrap_or(0..0);
+        if !own.is_empty() {
+            let from = qkv.shaped(tokens, h.qkv_cols())?.columns(own.clone())?;
+            let out = all.shaped_mut(tokens, width)?.columns(mine.clone())?;
+            x.run(Convert { x: from, bias: None, out })?;
+        }
+        x.all_gather(all.shaped_mut(tokens, width)?, columns)?;
+        if own.is_empty() {
+            return Ok(());
+        }
+        x.run(HeadNorm { x: all.shaped_mut(tokens, width)?, width, norm: norm.weights() })?;
+        let (from, out) = (all.shaped(tokens, width)?.columns(mine)?, qkv.shaped_mut(tokens, h.qkv_cols())?);
+        x.run(Convert { x: from, bias: None, out: out.columns(own)? })
+    }
+
+    /// What this rank has between the feed-forward matmuls; none where it has no column of them.
+    fn columns_of<'a>(&self, inner: &'a Mat<D::Mem>, tokens: usize) -> Result<Option<MatRef<'a, D::Mem>>> {
+        match self.spec.mlp.inner {
+            0 => Ok(None),
+            columns => inner.shaped(tokens, columns).map(Some),
+        }
+    }
+
     /// Leaves the feed-forward part in `partial`.
     fn feed_forward(
         &self,
@@ -221,11 +287,12 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         if let Some(mlp) = &self.mlp {
             self.inner(x, mlp, tokens, input, s)?;
-            let inner = s.inner.shaped(tokens, self.spec.mlp.inner)?;
-            x.run(mlp.down.linear(inner, s.partial.view_mut(tokens)?))?;
+            let Scratch { inner, partial, nodes, .. } = s;
+            let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+            mlp.down.run(x, self.columns_of(inner, tokens)?, nodes, partial.view_mut(tokens)?)?;
         }
         match &self.experts {
-            Some(experts) => experts.forward(x, &self.spec, tokens, input, s),
+            Some(experts) => experts.forward(x, (&self.spec, self.mlp.is_some()), tokens, input, s),
             None => Ok(()),
         }
     }
@@ -240,6 +307,10 @@ impl<D: Device> Block<D> {
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let mlp = self.spec.mlp;
+        if mlp.inner == 0 {
+            // None of the columns is this rank's.
+            return Ok(());
+        }
         let input = input.read(&s.residual, &s.normed, tokens)?;
         let out = s.inner.shaped_mut(tokens, mlp.inner)?;
         match (mlp.gated, weights.up.whole()) {
@@ -268,7 +339,7 @@ fn replace_residual<D: Device>(
 ) -> Result<()> {
     match placement {
         Placement::NormedResidual => {
-            x.run(Convert { x: s.normed.view(tokens)?, out: s.residual.view_mut(tokens)? })
+            x.run(Convert { x: s.normed.view(tokens)?, bias: None, out: s.residual.view_mut(tokens)? })
         }
         _ => Ok(()),
     }
@@ -286,7 +357,11 @@ fn add_to_residual<D: Device>(
     s: &mut Scratch<D::Mem>,
 ) -> Result<()> {
     if let Some(post) = post {
-        x.reduce_norm(s.partial.view_mut(tokens)?, post.weights(), s.normed.view_mut(tokens)?)?;
+        x.run(ops::Norm {
+            x: s.partial.view(tokens)?,
+            norm: post.weights(),
+            out: s.normed.view_mut(tokens)?,
+        })?;
         std::mem::swap(&mut s.partial, &mut s.normed);
         let (residual, partial) = (s.residual.view_mut(tokens)?, s.partial.view(tokens)?);
         return match norm {
@@ -297,9 +372,9 @@ fn add_to_residual<D: Device>(
             None => x.run(Add { acc: residual, x: partial }),
         };
     }
-    let (residual, partial) = (s.residual.view_mut(tokens)?, s.partial.view_mut(tokens)?);
-    let Some(norm) = norm else { return x.reduce_add(residual, partial) };
-    x.reduce_add_norm(residual, partial, norm.weights(), s.normed.view_mut(tokens)?)?;
+    let (residual, partial) = (s.residual.view_mut(tokens)?, s.partial.view(tokens)?);
+    let Some(norm) = norm else { return x.run(Add { acc: residual, x: partial }) };
+    x.run(AddNorm { residual, x: partial, norm: norm.weights(), out: s.normed.view_mut(tokens)? })?;
     if placement == Placement::Post {
         // The normed sum is the new residual stream. Two swaps a block: buffers are back in place at its end.
         std::mem::swap(&mut s.residual, &mut s.normed);

@@ -91,7 +91,7 @@ impl<D: Device> Embedding<D> {
             let (sum, out) = (s.residual.shaped(tokens, sum_width)?, s.normed.shaped_mut(tokens, sum_width)?);
             x.run(ops::Norm { x: sum, norm: norm.weights(), out })?;
             let normed = s.normed.shaped(tokens, sum_width)?;
-            x.run(Convert { x: normed, out: s.residual.shaped_mut(tokens, sum_width)? })?;
+            x.run(Convert { x: normed, bias: None, out: s.residual.shaped_mut(tokens, sum_width)? })?;
         }
         Ok(())
     }

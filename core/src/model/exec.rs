@@ -6,15 +6,23 @@
 
 use crate::Result;
 use crate::mem::{Device, MatMut, MatRef};
-use crate::ops::{Add, AddNorm, Checked, Norm, NormWeights, Op, Run};
+use crate::ops::{Checked, Op, Run};
+use std::ops::Range;
 
 /// Runs the ops of a step, or looks at them.
 pub trait Executor<D: Device>: Run<D> {
-    /// `x = sum of x over all ranks`.
+    /// `x = sum of x over all ranks`, by the tree of leaves: x `[rows, cols]` f32. A rank that adds nothing
+    /// has zeros, whatever its x holds.
     ///
     /// # Errors
     /// What the group raises.
-    fn all_reduce(&mut self, x: MatMut<'_, D::Mem>) -> Result<()>;
+    fn all_reduce(&mut self, x: MatMut<'_, D::Mem>, adds: bool) -> Result<()>;
+
+    /// Gives every rank the columns of all: of x `[rows, cols]` each has written its own, `columns[rank]`.
+    ///
+    /// # Errors
+    /// What the group raises.
+    fn all_gather(&mut self, x: MatMut<'_, D::Mem>, columns: &[Range<usize>]) -> Result<()>;
 
     /// Ops from here on belong to `layer` (none: before the first or after the last).
     fn enter(&mut self, _layer: Option<usize>) {}
@@ -45,46 +53,20 @@ impl<'a, D: Device> Exec<'a, D> {
         self.0.run(Checked::new(op)?)
     }
 
-    /// `residual += sum of partial over all ranks; out = norm(residual)`; partial is overwritten.
+    /// `x = sum of x over all ranks`: see [`Executor::all_reduce`].
     ///
     /// # Errors
-    /// As [`Exec::run`].
-    pub fn reduce_add_norm(
-        &mut self,
-        residual: MatMut<'_, D::Mem>,
-        mut partial: MatMut<'_, D::Mem>,
-        norm: NormWeights<'_, D>,
-        out: MatMut<'_, D::Mem>,
-    ) -> Result<()> {
-        self.0.all_reduce(partial.reborrow())?;
-        self.run(AddNorm { residual, x: partial.as_ref(), norm, out })
+    /// What the group raises.
+    pub fn all_reduce(&mut self, x: MatMut<'_, D::Mem>, adds: bool) -> Result<()> {
+        self.0.all_reduce(x, adds)
     }
 
-    /// `residual += sum of partial over all ranks`, where no norm follows; partial is overwritten.
+    /// Gives every rank the columns of all: see [`Executor::all_gather`].
     ///
     /// # Errors
-    /// As [`Exec::run`].
-    pub fn reduce_add(
-        &mut self,
-        residual: MatMut<'_, D::Mem>,
-        mut partial: MatMut<'_, D::Mem>,
-    ) -> Result<()> {
-        self.0.all_reduce(partial.reborrow())?;
-        self.run(Add { acc: residual, x: partial.as_ref() })
-    }
-
-    /// `out = norm(sum of partial over all ranks)`; partial is overwritten.
-    ///
-    /// # Errors
-    /// As [`Exec::run`].
-    pub fn reduce_norm(
-        &mut self,
-        mut partial: MatMut<'_, D::Mem>,
-        norm: NormWeights<'_, D>,
-        out: MatMut<'_, D::Mem>,
-    ) -> Result<()> {
-        self.0.all_reduce(partial.reborrow())?;
-        self.run(Norm { x: partial.as_ref(), norm, out })
+    /// What the group raises.
+    pub fn all_gather(&mut self, x: MatMut<'_, D::Mem>, columns: &[Range<usize>]) -> Result<()> {
+        self.0.all_gather(x, columns)
     }
 
     pub(super) fn enter(&mut self, layer: Option<usize>) {

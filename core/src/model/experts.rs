@@ -55,7 +55,7 @@ impl<D: Device> Experts<D> {
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
-        block: &BlockSpec,
+        block: (&BlockSpec, bool),
         tokens: usize,
         input: Input,
         s: &mut Scratch<D::Mem>,
@@ -69,7 +69,7 @@ impl<D: Device> Experts<D> {
     fn run(
         &self,
         x: &mut Exec<'_, D>,
-        block: &BlockSpec,
+        (block, dense): (&BlockSpec, bool),
         tokens: usize,
         input: Input,
         s: &mut Scratch<D::Mem>,
@@ -82,7 +82,7 @@ impl<D: Device> Experts<D> {
         e.route(x, router, tokens, false)?;
         self.chosen(x, block, rows, e)?;
         let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
-        if block.mlp.inner == 0 {
+        if !dense {
             return x.run(Combine { y, weights, add: false, out: s.partial.view_mut(tokens)? });
         }
         x.run(Combine { y, weights, add: false, out: e.sum.shaped_mut(tokens, hidden)? })?;
@@ -161,7 +161,7 @@ impl<D: Device> Experts<D> {
                 &mut e.sum
             }
         };
-        x.run(Convert { x: sum.shaped(tokens, hidden)?, out: s.partial.view_mut(tokens)? })
+        x.run(Convert { x: sum.shaped(tokens, hidden)?, bias: None, out: s.partial.view_mut(tokens)? })
     }
 }
 

@@ -23,8 +23,8 @@ pub struct Filter<D: Device> {
     pub second: Projection<D>,
     /// Of input and what the second matmul gave.
     pub norm: Norm<D>,
-    /// v.
-    pub value: Projection<D>,
+    /// v; none on a rank without heads.
+    pub value: Option<Projection<D>>,
 }
 
 impl<D: Device> Filter<D> {
@@ -58,7 +58,7 @@ impl<D: Device> Filter<D> {
         let out = pair.shaped_mut(tokens, 2 * hidden)?.columns(0..hidden)?;
         x.run(GatherRows { x: inputs, rows: view.before, out })?;
         let out = pair.shaped_mut(tokens, 2 * hidden)?.columns(hidden..2 * hidden)?;
-        x.run(Convert { x: input, out })?;
+        x.run(Convert { x: input, bias: None, out })?;
         let out = between.shaped_mut(tokens, 2 * middle)?.columns(now.clone())?;
         x.run(self.first.linear(pair.shaped(tokens, 2 * hidden)?, out))?;
 
@@ -81,6 +81,7 @@ impl<D: Device> Filter<D> {
         let (cols, split) = (heads.qkv_cols(), heads.q_cols() + heads.k_cols());
         let out = qkv.shaped_mut(tokens, cols)?.columns(0..split)?;
         qk.run(x, partial.view(tokens)?, out)?;
-        x.run(self.value.linear(input, qkv.shaped_mut(tokens, cols)?.columns(split..cols)?))
+        let value = self.value.as_ref().ok_or_else(|| Error::internal("heads without values"))?;
+        x.run(value.linear(input, qkv.shaped_mut(tokens, cols)?.columns(split..cols)?))
     }
 }

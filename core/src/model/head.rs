@@ -5,7 +5,7 @@ use super::{Exec, Norm, Projection, Scratch, StepInputs};
 use crate::mem::Device;
 use crate::ops::{self, Convert, GatherRows, Linear, Scale};
 use crate::params::Act;
-use crate::policy::HeadSpec;
+use crate::policy::{Group, HeadSpec};
 use crate::{Error, Result};
 
 /// What makes a pooled row.
@@ -40,6 +40,8 @@ pub struct Head<D: Device> {
     pub weight: Option<D::Weight>,
     /// Its bias.
     pub bias: Option<D::Weight>,
+    /// Of a rank: who has which rows of the vocabulary.
+    pub group: Option<Group>,
 }
 
 impl<D: Device> Head<D> {
@@ -68,10 +70,21 @@ impl<D: Device> Head<D> {
             };
         };
         let Some(logits) = &mut s.logits else { return Ok(()) };
-        let weight = self.weight.as_ref().or(tokens_table);
-        let weight = weight.ok_or_else(|| Error::internal("a head without a weight"))?;
         let input = s.head_in.shaped(rows, input)?;
-        x.run(Linear::new(input, weight, self.bias.as_ref(), logits.view_mut(rows)?))?;
+        match self.group.as_ref().filter(|group| !group.vocabulary.is_empty()) {
+            None => {
+                let weight = self.weight.as_ref().or(tokens_table);
+                let weight = weight.ok_or_else(|| Error::internal("a head without a weight"))?;
+                x.run(Linear::new(input, weight, self.bias.as_ref(), logits.view_mut(rows)?))?;
+            }
+            Some(Group { vocabulary, rank, .. }) => {
+                if let (Some(weight), Some(own)) = (&self.weight, vocabulary.get(rank.index)) {
+                    let out = logits.view_mut(rows)?.columns(own.clone())?;
+                    x.run(Linear::new(input, weight, self.bias.as_ref(), out))?;
+                }
+                x.all_gather(logits.view_mut(rows)?, vocabulary)?;
+            }
+        }
         match (scale, cap) {
             (1.0, None) => Ok(()),
             _ => x.run(Scale { x: logits.view_mut(rows)?, factor: scale, cap }),
@@ -89,7 +102,7 @@ impl<D: Device> Head<D> {
         let (from, to) = (other.shaped(rows, width)?, s.head_in.shaped_mut(rows, width)?);
         match norm {
             Some(norm) => x.run(ops::Norm { x: from, norm: norm.weights(), out: to })?,
-            None => x.run(Convert { x: from, out: to })?,
+            None => x.run(Convert { x: from, bias: None, out: to })?,
         }
         Ok(width)
     }
@@ -109,7 +122,7 @@ impl<D: Device> Head<D> {
         match (&pooler.dense, pooler.act) {
             (Some(dense), Some(act)) => x.run(dense.linear(row, out).act(act)),
             (Some(dense), None) => x.run(dense.linear(row, out)),
-            (None, _) => x.run(Convert { x: row, out }),
+            (None, _) => x.run(Convert { x: row, bias: None, out }),
         }
     }
 

@@ -26,7 +26,7 @@ pub use filter::Filter;
 pub use head::{Head, Pooler, Transform};
 pub(crate) use own::Own;
 pub use own::{Capturable, OwnBlock, Place};
-pub use parts::{Fused, Norm, Projection, StepInputs};
+pub use parts::{Fused, Norm, Projection, RowParallel, StepInputs};
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use state::{Sizes, State, slab_bytes};

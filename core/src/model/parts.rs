@@ -1,11 +1,11 @@
 //! What blocks, embedding and head are made of, and what a step gives them.
 
 use super::Exec;
-use crate::Result;
 use crate::kv::PagedKv;
 use crate::mem::{Device, MatMut, MatRef, StepView, Table, Weight};
-use crate::ops::{Linear, NormWeights};
+use crate::ops::{Convert, Linear, NormWeights};
 use crate::policy::NormSpec;
+use crate::{Error, Result};
 
 /// A weight with its bias.
 pub struct Projection<D: Device> {
@@ -24,6 +24,45 @@ impl<D: Device> Projection<D> {
     /// Columns that it gives.
     pub fn outputs(&self) -> usize {
         self.weight.info().rows
+    }
+}
+
+/// A projection whose sums the ranks of a group share: each has some of its inputs.
+pub struct RowParallel<D: Device> {
+    /// `[n, k]` of this rank's inputs; none where it has none.
+    pub weight: Option<D::Weight>,
+    /// `[n]`, added once.
+    pub bias: Option<D::Weight>,
+}
+
+impl<D: Device> RowParallel<D> {
+    /// `out = x w^T + bias`, summed over all ranks: x `[rows, k]` (none where this rank has no input), out
+    /// `[rows, n]`. `nodes`, `[rows, n]` f32, holds what this rank adds; none where there are no others.
+    ///
+    /// # Errors
+    /// As [`Exec::run`]; what the group raises.
+    pub fn run(
+        &self,
+        x: &mut Exec<'_, D>,
+        input: Option<MatRef<'_, D::Mem>>,
+        nodes: Option<MatMut<'_, D::Mem>>,
+        out: MatMut<'_, D::Mem>,
+    ) -> Result<()> {
+        let Some(mut nodes) = nodes else {
+            let (Some(weight), Some(input)) = (&self.weight, input) else {
+                return Err(Error::internal("a matmul without a weight on the only rank"));
+            };
+            return x.run(Linear::new(input, weight, self.bias.as_ref(), out));
+        };
+        let adds = match (&self.weight, input) {
+            (Some(weight), Some(input)) => {
+                x.run(Linear::new(input, weight, None, nodes.reborrow()))?;
+                true
+            }
+            _ => false,
+        };
+        x.all_reduce(nodes.reborrow(), adds)?;
+        x.run(Convert { x: nodes.as_ref(), bias: self.bias.as_ref(), out })
     }
 }
 

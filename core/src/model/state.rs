@@ -159,7 +159,7 @@ fn slabs<D: Device>(
         Slab::new::<D>(alloc(k)?, alloc(v)?, layout)
     };
     for (layer, filter) in layouts(spec, sizes) {
-        layers.push(slab(layer)?);
+        layers.push(if layer.kv_heads > 0 { Some(slab(layer)?) } else { None });
         filters.push(filter.map(slab).transpose()?);
     }
     Ok(PagedKv::new(layers).with_filters(filters))

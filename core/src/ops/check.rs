@@ -85,9 +85,11 @@ impl Check {
         let multiplied = |info: &WeightInfo| {
             let used_for = info.used_for;
             matches!(used_for, WeightUse::Linear { .. } | WeightUse::GatedLinear { .. })
-                || used_for == WeightUse::EmbeddingAndLinear
+                || matches!(used_for, WeightUse::EmbeddingAndLinear | WeightUse::LinearShare { .. })
         };
         self.packed(weight, multiplied, "for a matmul")?;
+        let partial = matches!(weight.info().used_for, WeightUse::LinearShare { .. });
+        self.absent("bias of a rank's part of a sum", partial && bias.is_some())?;
         self.bias(weight, bias)
     }
 
@@ -121,6 +123,7 @@ impl Check {
         let info = weight.info();
         let got = match info.used_for {
             WeightUse::Linear { .. } => "for a matmul",
+            WeightUse::LinearShare { .. } => "for a rank's part of a matmul",
             WeightUse::GatedLinear { .. } => "as gate and up",
             WeightUse::Experts { .. } => "for experts",
             WeightUse::Embedding => "for look-ups",

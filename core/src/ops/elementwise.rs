@@ -44,10 +44,12 @@ pub struct Scale<'a, D: Device> {
     pub cap: Option<f32>,
 }
 
-/// `out = x`, rounded to `out`'s element type: both `[rows, cols]`.
+/// `out = x`, or `out = x + bias` where one is given, rounded to `out`'s element type: both `[rows, cols]`.
 pub struct Convert<'a, D: Device> {
     /// `[rows, cols]`.
     pub x: MatRef<'a, D::Mem>,
+    /// `[cols]`.
+    pub bias: Option<&'a D::Weight>,
     /// `[rows, cols]`.
     pub out: MatMut<'a, D::Mem>,
 }
@@ -115,15 +117,19 @@ impl<'a, D: Device> Rules<'a, D> for Scale<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for Convert<'a, D> {
-    rules!(ElementwiseOpKind::Convert: x, out);
+    rules!(ElementwiseOpKind::Convert: x, bias, out);
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.x.rows())?;
-        check.same("columns", self.out.cols(), self.x.cols())
+        check.same("columns", self.out.cols(), self.x.cols())?;
+        match self.bias {
+            Some(bias) => check.vector("length of the bias", bias, self.x.cols()),
+            None => Ok(()),
+        }
     }
 
     fn signature(&self) -> Signature {
         let plain = Signature::of_rows(self.kind(), self.x.layout());
-        Signature { out: self.out.dtype(), ..plain }
+        Signature { out: self.out.dtype(), bias: self.bias.is_some(), ..plain }
     }
 }

@@ -4,7 +4,7 @@ use super::check::Check;
 use super::stem::kinds;
 use super::{Activate, Add, Gate, Listed, OpKind, Operands, Rules, Run, Signature, operands, send};
 use crate::Result;
-use crate::mem::{Device, MatMut, MatRef, Weight};
+use crate::mem::{Device, Float, MatMut, MatRef, Weight, WeightUse};
 use crate::params::Act;
 
 /// `y = x w^T + bias`, then what `then` says: x `[rows, k]`, w `[n, k]`, bias `[n]`, out `[rows, n]`; behind
@@ -102,6 +102,10 @@ impl<'a, D: Device> Rules<'a, D> for Linear<'a, D> {
     fn check(&self, check: &Check) -> Result<()> {
         let w = self.weight.info();
         check.linear(self.weight, self.bias)?;
+        if let WeightUse::LinearShare { .. } = w.used_for {
+            check.absent("what follows a rank's part of a sum", !matches!(self.then, Then::Nothing))?;
+            check.dtype("element type of a rank's part of a sum", self.out.dtype(), Float::F32)?;
+        }
         check.same("columns of x", self.x.cols(), w.cols)?;
         check.same("rows of the output", self.out.rows(), self.x.rows())?;
         check.widens(self.x.dtype(), self.out.dtype())?;

@@ -186,6 +186,7 @@ pub(crate) fn decoder(config: &ModelConfig, s: Switches) -> Result<ModelSpec> {
         pooler: None,
         head: HeadSpec::tokens(vocab, tied, false),
         assumed: Vec::new(),
+        group: None,
     })
 }
 

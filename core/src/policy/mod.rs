@@ -16,6 +16,7 @@ mod early_tests;
 mod families;
 mod fields;
 mod gguf;
+mod group;
 mod labels;
 mod moe;
 mod names;
@@ -24,6 +25,7 @@ mod registry;
 mod resolve;
 mod roles;
 mod rope;
+mod shares;
 mod spec;
 mod table;
 #[cfg(test)]
@@ -43,10 +45,12 @@ pub use families::{
     MetaLlama, OLMO2, OPT, PHI, PHI3, QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, ROBERTA, STABLELM,
     STARCODER2, YUAN,
 };
+pub use group::{Group, GroupBlock, Rank};
 pub use names::{Names, QkvLayout};
 pub use origin::{Filled, Origin};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
+pub use shares::Shares;
 pub use spec::{
     BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec,
     ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan,

@@ -3,6 +3,7 @@
 //! Plain values. What a value means for operands (which roles exist, their shapes) is in `roles`; what it
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
+use super::group::Group;
 use crate::params::{Act, Heads, NormKind, RopeStyle, Router, Scores};
 
 /// Which way tokens see each other.
@@ -459,4 +460,6 @@ pub struct ModelSpec {
     pub head: HeadSpec,
     /// What was assumed beyond what the checkpoint says, one sentence each; for reports.
     pub assumed: Vec<String>,
+    /// What one rank of several has of the model: blocks are what it has of them. None: all is here.
+    pub group: Option<Group>,
 }

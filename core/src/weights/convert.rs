@@ -4,12 +4,12 @@
 //! Operands are read, sharded for every rank and written one after the other, so memory holds one at a time.
 //! A converted model can be converted again: sharded for another degree, or merged to one rank.
 
-use super::{LoadOptions, operand, pieces};
+use super::{HostMatrix, LoadOptions, Own, operand, pieces};
 use crate::checkpoint::ready::{MANIFEST, Manifest, Shape, rank_file, stored_as};
 use crate::checkpoint::{Layout, ModelFiles};
 use crate::config::ModelConfig;
 use crate::mem::{Stored, WeightFormat};
-use crate::policy::{Catalog, ModelSpec, Resolved};
+use crate::policy::{Catalog, ModelSpec, Rank, Resolved, Shares};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -50,9 +50,8 @@ pub fn convert(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted> {
     let ConvertOptions { world, quantize } = options;
-    if ![1, 2, 4, 8].contains(&world) {
-        return Err(Error::config("tensor parallel degree", world, "1, 2, 4 or 8"));
-    }
+    let group = Rank::new(0, world)?;
+    let shares = Shares::of(spec, group)?;
     let source = files.source.as_ref();
     let mut ranks = Vec::with_capacity(world);
     for rank in 0..world {
@@ -64,8 +63,17 @@ pub fn convert(
         let load = LoadOptions { quantize, world, ..LoadOptions::default() };
         let piece = pieces::whole(source, spec, one, load)?;
         let whole = operand::read(source, spec, one, &piece, load)?;
-        for (rank, file) in ranks.iter_mut().enumerate() {
-            let rows = whole.of_rank(one, &piece, LoadOptions { rank, ..load })?;
+        for (file, rank) in ranks.iter_mut().zip(group.all()) {
+            let rows = match Own::of(spec, &shares, &role, &piece.outputs, rank)? {
+                Some(own) => whole.of_rank(spec, one, &piece, &own, rank)?,
+                None => HostMatrix {
+                    name: role.to_string(),
+                    rows: 0,
+                    cols: 0,
+                    format: piece.format,
+                    parts: Vec::new(),
+                },
+            };
             let shape = Shape { rows: rows.rows, cols: rows.cols, format: rows.format };
             file.put(role.to_string(), shape, &rows.parts)?;
         }
@@ -84,7 +92,8 @@ pub fn convert(
     }
     let count = operands.first().map_or(0, BTreeMap::len);
     let gguf = files.layout == Layout::Gguf;
-    let manifest = Manifest { world, tensors: source.tensors().to_vec(), operands, gguf };
+    let tensors = source.tensors().to_vec();
+    let manifest = Manifest { world, tensors, operands, gguf, by_leaves: true };
     let path = out.join(MANIFEST);
     std::fs::write(&path, manifest.to_json().to_string()).map_err(|e| Error::io(&path, e))?;
     Ok(Converted { operands: count, bytes })

@@ -1,21 +1,67 @@
-//! The way back from shards to the whole operand: the inverse of [`super::shard`]'s split.
+//! The way back from shards to the whole operand.
 
-use super::{HostMatrix, rank_rows};
+use super::{HostMatrix, Piece, rank_rows};
 use crate::mem::{GroupBits, WeightFormat};
-use crate::policy::{Binding, Part, Shard};
+use crate::policy::{Binding, ModelSpec, Part, Rank, Resolved, Shard, Shares};
 use crate::{Error, Result};
 
-/// Joins what all ranks have of an operand; `parts` are the rows of its parts in the whole.
-pub(super) fn merge(
+/// Joins what all ranks have of an operand by the leaves of sums; a key/value group that several ranks have
+/// comes from the last of them.
+pub(super) fn by_leaves(
+    shards: &[HostMatrix<'_>],
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    piece: &Piece,
+) -> Result<HostMatrix<'static>> {
+    let (role, rank) = (one.binding.role, Rank::new(0, shards.len())?);
+    let shares = Shares::of(spec, rank)?;
+    if shares.leaves(spec, &role).is_some() && role.part == Part::Weight {
+        let some: Vec<HostMatrix<'_>> =
+            shards.iter().filter(|s| s.cols > 0).map(HostMatrix::borrowed).collect();
+        let first = some.first().ok_or_else(|| Error::internal("an operand of no rank"))?;
+        alike(&some, first)?;
+        return columns(&some, first);
+    }
+    let Some(first) = shards.iter().find(|s| s.rows * s.cols > 0) else {
+        return Err(Error::internal("an operand of no rank"));
+    };
+    if shares.outputs(spec, &role, rank).is_none() {
+        return Ok(owned(first, first.rows, first.cols, first.joined().into_owned()));
+    }
+    let vector = role.is_vector();
+    let size = match (vector, first.format) {
+        (true, WeightFormat::Plain(dtype)) => dtype.bytes(),
+        _ => first.format.bytes(1, first.cols),
+    };
+    let count = piece.outputs.len();
+    let mut bytes = vec![0; count * size];
+    for (index, shard) in shards.iter().enumerate() {
+        let from = shard.joined();
+        let mut start = 0;
+        for range in shares.outputs(spec, &role, Rank { index, ..rank }).unwrap_or_default() {
+            let end = start + range.len() * size;
+            let to = bytes.get_mut(range.start * size..range.end * size);
+            let (Some(part), Some(to)) = (from.get(start..end), to) else { return Err(short(first, index)) };
+            to.copy_from_slice(part);
+            start = end;
+        }
+        if start != from.len() {
+            return Err(short(first, index));
+        }
+    }
+    let (rows, cols) = if vector { (1, count) } else { (count, first.cols) };
+    Ok(owned(first, rows, cols, bytes))
+}
+
+/// Joins what all ranks have of an operand whose outputs are sharded near-evenly, as the first version did;
+/// `parts` are the rows of its parts in the whole.
+pub(super) fn near_even(
     shards: &[HostMatrix<'_>],
     binding: &Binding,
     parts: &[usize],
 ) -> Result<HostMatrix<'static>> {
     let Some(first) = shards.first() else { return Err(Error::internal("an operand of no rank")) };
-    if let Some(other) = shards.iter().find(|s| s.format != first.format) {
-        let what = format!("is {} on one rank and {} on another", first.format, other.format);
-        return Err(Error::tensor(&first.name, what));
-    }
+    alike(shards, first)?;
     match binding.shard {
         Shard::Replicated => Ok(owned(first, first.rows, first.cols, first.joined().into_owned())),
         Shard::Rows { .. } if binding.role.part == Part::Bias => {
@@ -24,6 +70,16 @@ pub(super) fn merge(
         Shard::Columns { unit } => outputs(shards, first, parts, unit),
         Shard::Vocab => outputs(shards, first, parts, 1),
         Shard::Rows { .. } => columns(shards, first),
+    }
+}
+
+fn alike(shards: &[HostMatrix<'_>], first: &HostMatrix<'_>) -> Result<()> {
+    match shards.iter().find(|s| s.format != first.format) {
+        None => Ok(()),
+        Some(other) => {
+            let what = format!("is {} on one rank and {} on another", first.format, other.format);
+            Err(Error::tensor(&first.name, what))
+        }
     }
 }
 

@@ -20,6 +20,7 @@ pub use host_matrix::HostMatrix;
 pub(crate) use host_matrix::format_of;
 pub use options::LoadOptions;
 pub(crate) use pieces::{Piece, pieces};
+pub(crate) use shard::Own;
 pub use shard::{rank_rows, shard_sizes};
 pub use uses::Uses;
 
@@ -27,7 +28,7 @@ use crate::Result;
 use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
 use crate::mem::{HostWeight, WeightInfo, WeightUse};
-use crate::policy::{Binding, ModelSpec, Resolved, Role, Shard, Slot};
+use crate::policy::{Binding, ModelSpec, Part, Rank, Resolved, Role, Shard, Shares, Slot};
 use std::collections::BTreeMap;
 
 /// Operands of a model by role.
@@ -60,6 +61,9 @@ pub fn load<B: Backend>(
     uses: &Uses,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Operands<Weight<B>>> {
+    let rank = Rank::new(options.rank, options.world)?;
+    let shares = Shares::of(spec, rank)?;
+    let own_spec = shares.spec(spec, rank);
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
     let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
@@ -70,18 +74,24 @@ pub fn load<B: Backend>(
         let (mut prepared, mut counted) = (Vec::with_capacity(pieces.len()), 0);
         for piece in &pieces {
             let whole = operand::read(source, spec, one, piece, options)?;
-            let rows = whole.of_rank(one, piece, options)?;
-            match role.slot {
-                Slot::RopeFactors => operands.rope_factors = Some(rows.to_f32()?),
-                _ => {
-                    let used_for = use_of(spec, &one.binding, pieces.len() > 1);
-                    prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
-                }
-            }
             done += whole.bytes_read(one, counted..piece.sources.end);
             counted = piece.sources.end;
+            let Some(own) = Own::of(spec, &shares, &role, &piece.outputs, rank)? else { continue };
+            let rows = whole.of_rank(spec, one, piece, &own, rank)?;
+            if role.slot == Slot::RopeFactors {
+                operands.rope_factors = Some(rows.to_f32()?);
+                continue;
+            }
+            if let Some((head, own)) = head_of_table(spec, &shares, &role, rank)? {
+                let rows = own.take(rows.borrowed())?;
+                let used_for = WeightUse::Linear { grain: 1 };
+                let weight = prepare(backend, &head.to_string(), used_for, rows, uses)?;
+                operands.prepared.insert(head, vec![weight]);
+            }
+            let used_for = own_use(&own_spec, &one.binding, &own, pieces.len() > 1);
+            prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
         }
-        if role.slot != Slot::RopeFactors {
+        if role.slot != Slot::RopeFactors && !prepared.is_empty() {
             operands.prepared.insert(role, prepared);
         }
         source.release_ready(&role.to_string());
@@ -102,6 +112,33 @@ fn prepare<B: Backend>(
     let HostMatrix { rows: count, cols, format, parts, .. } = rows;
     let info = WeightInfo { name: name.to_string(), rows: count, cols, format, used_for };
     backend.prepare_weight(HostWeight::new(info, parts)?, uses.of(name))
+}
+
+/// The head that a rank makes of its rows of the token table, where the model's has no rows of its own.
+///
+/// # Errors
+/// As [`Own::of`].
+pub(crate) fn head_of_table(
+    spec: &ModelSpec,
+    shares: &Shares,
+    role: &Role,
+    rank: Rank,
+) -> Result<Option<(Role, Own)>> {
+    let table = Role { layer: None, slot: Slot::TokenEmbed, part: Part::Weight };
+    if *role != table || !spec.head.is_tied() || !rank.is_one_of_many() {
+        return Ok(None);
+    }
+    let head = Role { slot: Slot::Head, ..table };
+    let own = Own::of(spec, shares, &head, &(0..spec.vocab), rank)?;
+    Ok(own.map(|own| (head, own)))
+}
+
+/// What a rank uses its part of an operand for, in its own model; `several`: as for [`use_of`].
+pub(crate) fn own_use(spec: &ModelSpec, binding: &Binding, own: &Own, several: bool) -> WeightUse {
+    match own.share() {
+        Some(share) => WeightUse::LinearShare { share },
+        None => use_of(spec, binding, several),
+    }
 }
 
 /// What an operand is used for; `several`: of several weights, none of which has all outputs.

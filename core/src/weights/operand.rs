@@ -4,9 +4,9 @@
 //! matmul do not depend on the degree; a shard boundary inside a group is refused. From a converted model:
 //! taken as it is, or merged and sharded anew when it was sharded for another degree.
 
-use super::{HostMatrix, LoadOptions, Piece, merge, shard};
+use super::{HostMatrix, LoadOptions, Own, Piece, merge};
 use crate::checkpoint::{Source, TensorInfo};
-use crate::policy::{HeadSpec, ModelSpec, Part, Resolved, Slot};
+use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Slot};
 use crate::quant::plain;
 use crate::{Error, Result};
 use std::borrow::Cow;
@@ -20,7 +20,12 @@ pub(super) enum Whole<'a> {
     /// Made from tensors.
     Matrix(HostMatrix<'a>),
     /// What the ranks of a converted model have.
-    Shards(Vec<HostMatrix<'a>>),
+    Shards {
+        /// Rank by rank.
+        ranks: Vec<HostMatrix<'a>>,
+        /// Sharded by the leaves of sums; else outputs near-evenly.
+        by_leaves: bool,
+    },
 }
 
 /// Reads a piece of a role's operand once for all ranks.
@@ -44,7 +49,8 @@ pub(super) fn read<'a>(
             };
             requantized(rows, one, options)
         });
-        return Ok(Whole::Shards(shards.collect::<Result<_>>()?));
+        let (ranks, by_leaves) = (shards.collect::<Result<_>>()?, source.is_sharded_by_leaves());
+        return Ok(Whole::Shards { ranks, by_leaves });
     }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
@@ -130,31 +136,42 @@ impl Whole<'_> {
                 let read = one.tensors.get(tensors).unwrap_or_default();
                 read.iter().map(|t| t.stored.bytes(t.elements()).unwrap_or(0) as u64).sum()
             }
-            Whole::Shards(_) if tensors.start > 0 => 0,
-            Whole::Shards(all) => all.iter().flat_map(|r| &r.parts).map(|p| p.len() as u64).sum(),
+            Whole::Shards { .. } if tensors.start > 0 => 0,
+            Whole::Shards { ranks, .. } => ranks.iter().flat_map(|r| &r.parts).map(|p| p.len() as u64).sum(),
         }
     }
 
-    /// What rank `options.rank` of `options.world` has of it.
+    /// What `rank` has of it: `own`.
     pub(super) fn of_rank(
         &self,
+        spec: &ModelSpec,
         one: &Resolved<'_>,
         piece: &Piece,
-        options: LoadOptions,
+        own: &Own,
+        rank: Rank,
     ) -> Result<HostMatrix<'_>> {
-        let LoadOptions { rank, world, .. } = options;
         match self {
-            Whole::Matrix(rows) => shard::shard(rows.borrowed(), &one.binding, &piece.parts, options),
-            Whole::Shards(all) if all.len() == world => match all.get(rank) {
-                Some(rows) => Ok(rows.borrowed()),
-                None => Err(Error::config("rank", rank, format!("below {world}"))),
-            },
-            Whole::Shards(all) => {
-                if all.is_empty() {
-                    return Err(Error::internal("an operand of no rank"));
+            Whole::Matrix(rows) => own.take(rows.borrowed()),
+            Whole::Shards { ranks, by_leaves: true } if ranks.len() == rank.world => {
+                let rows = ranks.get(rank.index).ok_or_else(|| Error::internal("an operand of no rank"))?;
+                let (outputs, cols) = own.size(piece.outputs.len(), rows.cols);
+                match (rows.outputs(), rows.cols) == (outputs, cols) {
+                    true => Ok(rows.borrowed()),
+                    false => Err(Error::tensor(
+                        &rows.name,
+                        format!(
+                            "{} x {} of rank {}; {outputs} rows are expected",
+                            rows.rows, rows.cols, rank.index
+                        ),
+                    )),
                 }
-                let merged = merge::merge(all, &one.binding, &piece.parts)?;
-                shard::shard(merged, &one.binding, &piece.parts, options)
+            }
+            Whole::Shards { ranks, by_leaves } => {
+                let merged = match by_leaves {
+                    true => merge::by_leaves(ranks, spec, one, piece)?,
+                    false => merge::near_even(ranks, &one.binding, &piece.parts)?,
+                };
+                own.take(merged)
             }
         }
     }

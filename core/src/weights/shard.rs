@@ -1,14 +1,14 @@
 //! Which rows and columns a rank owns.
 //!
 //! [`shard_sizes`] is DeepSpeed's published rule (whole KV heads, whole grains, near-even), kept as a pure
-//! function because checkpoints sharded by it exist. Loading uses [`rank_rows`] for outputs and whole
-//! *leaves* of the sum for inputs ([`leaf_bounds`]), so that ranks of degree 2, 4 and 8 compute the very leaf
-//! sums of the unsharded matmul.
+//! function because checkpoints sharded by it exist. Loading goes by the leaves of the sums that ranks share
+//! ([`Shares`]): ranks of degree 2, 4 and 8 compute the very leaf sums of the unsharded matmul, and make
+//! themselves what goes into them.
 
-use super::{HostMatrix, LoadOptions};
-use crate::numerics::{LEAVES, leaf_bounds};
-use crate::policy::{Binding, Part, Shard};
-use crate::{Error, Result};
+use super::HostMatrix;
+use crate::Result;
+use crate::numerics::{Share, rank_columns};
+use crate::policy::{ModelSpec, Part, Rank, Role, Shares};
 use std::ops::Range;
 
 /// Rows per rank: in KV-head mode whole heads, else whole grains with the tail on the last rank, else
@@ -43,43 +43,80 @@ pub fn rank_rows(total: usize, unit: usize, rank: usize, world: usize) -> Range<
     start..start + sizes[rank]
 }
 
-/// Shards a fused operand for the rank; `parts` are the rows of q, k, v or of gate, up, each sharded for
-/// itself.
-pub(super) fn shard<'a>(
-    rows: HostMatrix<'a>,
-    binding: &Binding,
-    parts: &[usize],
-    options: LoadOptions,
-) -> Result<HostMatrix<'a>> {
-    let LoadOptions { rank, world, .. } = options;
-    if world == 1 {
-        return Ok(rows);
-    }
-    if ![2, 4, 8].contains(&world) || rank >= world {
-        return Err(Error::config("tensor parallel degree", world, "1, 2, 4 or 8"));
-    }
-    let of_parts = |unit: usize| {
-        let mut start = 0;
-        let mut ranges = Vec::with_capacity(parts.len());
-        for part in parts {
-            let own = rank_rows(*part, unit, rank, world);
-            ranges.push(start + own.start..start + own.end);
-            start += part;
+/// What a rank has of a piece of an operand.
+#[derive(Debug, Clone)]
+pub(crate) struct Own {
+    /// Outputs of the piece; none: all.
+    outputs: Option<Vec<Range<usize>>>,
+    /// Inputs, and their leaves; none: all.
+    inputs: Option<(Range<usize>, Share)>,
+}
+
+impl Own {
+    /// All of it.
+    pub(crate) const ALL: Own = Own { outputs: None, inputs: None };
+
+    /// Of the outputs `piece` of a role's operand; none where the rank has nothing of them.
+    ///
+    /// # Errors
+    /// `Config` for more columns than a rank can have.
+    pub(crate) fn of(
+        spec: &ModelSpec,
+        shares: &Shares,
+        role: &Role,
+        piece: &Range<usize>,
+        rank: Rank,
+    ) -> Result<Option<Self>> {
+        if !rank.is_one_of_many() {
+            return Ok(Some(Self::ALL));
         }
-        ranges
+        let inputs = match shares.leaves(spec, role).filter(|_| role.part == Part::Weight) {
+            Some(bounds) => {
+                let own = rank_columns(&bounds, rank.index, rank.world);
+                Some((own, Share::new(&bounds, rank.index, rank.world)?))
+            }
+            None => None,
+        };
+        let outputs = shares.outputs(spec, role, rank).map(|ranges| within(&ranges, piece));
+        let nothing = inputs.as_ref().is_some_and(|(own, _)| own.is_empty())
+            || outputs.as_ref().is_some_and(|ranges| ranges.iter().all(Range::is_empty));
+        Ok((!nothing).then_some(Self { outputs, inputs }))
+    }
+
+    /// How many rows (of a vector, elements) and columns of so many.
+    pub(crate) fn size(&self, outputs: usize, inputs: usize) -> (usize, usize) {
+        let rows = self.outputs.as_ref().map_or(outputs, |ranges| ranges.iter().map(Range::len).sum());
+        (rows, self.inputs.as_ref().map_or(inputs, |(own, _)| own.len()))
+    }
+
+    /// The leaves of its sums, where it has a part of them.
+    pub(crate) fn share(&self) -> Option<Share> {
+        self.inputs.as_ref().map(|(_, share)| *share)
+    }
+
+    /// Takes it.
+    ///
+    /// # Errors
+    /// `Tensor` where its columns would split a block or group.
+    pub(super) fn take<'a>(&self, rows: HostMatrix<'a>) -> Result<HostMatrix<'a>> {
+        let rows = match &self.outputs {
+            Some(ranges) => rows.take_outputs(ranges)?,
+            None => rows,
+        };
+        match &self.inputs {
+            Some((own, _)) => rows.take_columns(own.clone()),
+            None => Ok(rows),
+        }
+    }
+}
+
+/// The parts of `ranges` that lie in `piece`, counted from its start.
+fn within(ranges: &[Range<usize>], piece: &Range<usize>) -> Vec<Range<usize>> {
+    let of = |range: &Range<usize>| {
+        let (from, to) = (range.start.max(piece.start), range.end.min(piece.end));
+        from.min(to).saturating_sub(piece.start)..to.saturating_sub(piece.start)
     };
-    match binding.shard {
-        Shard::Replicated => Ok(rows),
-        Shard::Columns { unit } => rows.take_outputs(&of_parts(unit)),
-        Shard::Vocab => rows.take_outputs(&of_parts(1)),
-        // Added once, after the reduction: every rank keeps it.
-        Shard::Rows { .. } if binding.role.part == Part::Bias => Ok(rows),
-        Shard::Rows { grain } => {
-            let bounds = leaf_bounds(rows.cols, grain);
-            let leaves = LEAVES / world;
-            rows.take_columns(bounds[rank * leaves]..bounds[(rank + 1) * leaves])
-        }
-    }
+    ranges.iter().map(of).filter(|range| !range.is_empty()).collect()
 }
 
 #[cfg(test)]

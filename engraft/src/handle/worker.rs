@@ -3,12 +3,13 @@
 
 use super::message::{Command, Event, Limits, ModelInfo, Ready, Reply, TimedEvent};
 use crate::backends::Visitor;
+use crate::load::load_engine;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Finish, Output, Request, Texts, Want};
-use engraft_core::inject::{InjectionPlan, inject};
+use engraft_core::inject::{InjectionPlan, describe};
 use engraft_core::policy::{Family, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -42,16 +43,13 @@ impl Visitor for Job {
         // Before anything is read.
         self.engine.possible(backend.name(), &backend.caps().dtypes)?;
         self.load.dtype = Some(self.engine.dtype);
-        let positions = self.engine.max_context;
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let model = inject(&backend, &self.files, &self.registry, positions, self.load, &mut self.progress)?;
-        // The mapping is not needed any more.
-        drop(self.files);
+        let (spec, ..) = describe(&self.files, &self.registry)?;
         // Nothing but whole texts reaches an encoder: its head answers for every token.
-        let per_token = model.spec.head.is_per_token();
-        self.engine.all_logits |= model.spec.family == Family::Encoder && per_token;
-        let engine = Engine::new(backend, model, self.engine)?;
+        self.engine.all_logits |= spec.family == Family::Encoder && spec.head.is_per_token();
+        let Self { files, registry, load, progress, .. } = self;
+        let engine = load_engine(backend, files, registry, load, self.engine, progress)?;
         let spec = &engine.model().spec;
         let info = ModelInfo {
             name,
@@ -282,7 +280,8 @@ impl<B: Backend> Worker<B> {
     /// itself, the others its text.
     fn fail(&mut self, error: Error) {
         let text = error.to_string();
-        let lost = matches!(error, Error::DeviceLost { .. });
+        // What is left of a group runs nothing.
+        let lost = matches!(error, Error::DeviceLost { .. } | Error::Comm { .. });
         let broken = lost || matches!(error, Error::Internal { .. });
         let mut failed = self.engine.take_failed();
         if broken {

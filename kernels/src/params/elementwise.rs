@@ -117,7 +117,7 @@ impl Scale {
     }
 }
 
-/// `out = x` in another element type: both `[rows, cols]`.
+/// `out = x`, or `x + bias`, in another element type: both `[rows, cols]`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Convert {
@@ -125,6 +125,8 @@ pub struct Convert {
     pub x: MatView,
     /// Written.
     pub out: MatView,
+    /// `[cols]` f32; 0: none.
+    pub bias: u64,
     /// Element type of `x`.
     pub from: Elem,
     /// Element type of `out`.

@@ -111,7 +111,7 @@ fn conversions_round_to_nearest() {
                 Machine::each(|gpu| {
                     let m = gpu.matrix(&x, cols, from, pitch, offset);
                     let out = gpu.matrix(&x, cols, to, pitch, 0);
-                    let p = Convert { x: m, out, from, to };
+                    let p = Convert { x: m, out, bias: 0, from, to };
                     gpu.run(&p, &p.launch());
                     same(&gpu.values(out, to), &want, "convert");
                 });

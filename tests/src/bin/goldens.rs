@@ -49,6 +49,9 @@ struct Flags {
     /// Leave every fused op to its composed default.
     #[arg(long)]
     composed: bool,
+    /// Ranks that share each model, a thread each: 1, 2, 4 or 8.
+    #[arg(long, default_value_t = 1)]
+    tp: usize,
     /// wgpu: pass parameters as browsers must, through a uniform arena.
     #[arg(long)]
     uniform_parameters: bool,
@@ -93,7 +96,7 @@ impl From<Type> for Float {
 
 impl Flags {
     fn types(&self) -> Types {
-        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from) }
+        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from), tp: self.tp }
     }
 
     fn mode_name(&self) -> &'static str {
@@ -220,9 +223,9 @@ fn hold_to_plan<B: Backend>(
     ran: &Launches,
     report: &mut Report,
 ) {
-    let Types { dtype, weights } = flags.types();
+    let (types, dtype) = (flags.types(), flags.types().dtype);
     let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
-    let engine = match open_with(backend, dir, config, &Registry::default(), weights) {
+    let engine = match open_with(backend, dir, config, &Registry::default(), types) {
         Ok(engine) => engine,
         // Models of several towers are no engine of their own: there is no plan, and the line says so.
         Err(e) => {
@@ -281,6 +284,7 @@ fn json_line(report: &Report, flags: &Flags, ran: &Option<Launches>) -> String {
         "case": report.case,
         "backend": flags.backend,
         "dtype": flags.types().dtype.name(),
+        "tp": flags.tp,
         "weights": flags.types().weights.map(Float::name),
         "mode": flags.mode_name(),
         "passed": match report.outcome {

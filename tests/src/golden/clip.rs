@@ -1,26 +1,25 @@
 //! Goldens of CLIP's towers: texts and images in, hidden states, pooled rows and their products out.
 
 use super::case::{Case, Tensor};
-use super::run::{Verdict, expected, open_with};
+use super::run::{Types, Verdict, expected, open_with};
 use engraft_core::backend::Backend;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Encoded, EncoderInput};
-use engraft_core::mem::Float;
 use engraft_core::policy::{Clip, Registry};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
 
-/// Sizes, and what matrices are rounded to.
-type Config<'a> = (&'a EngineConfig, Option<Float>);
+/// Sizes, and what the model is loaded to.
+type Config<'a> = (&'a EngineConfig, Types);
 
 /// Runs a case of kind `clip_text`, `clip_vision` or `clip`.
 pub(super) fn clip<B: Backend>(
     backend: &Arc<B>,
     case: &Case,
     config: EngineConfig,
-    weights: Option<Float>,
+    types: Types,
 ) -> Result<Verdict> {
-    let config = (&config, weights);
+    let config = (&config, types);
     let mut verdict = Verdict::new(config.0.dtype);
     match case.kind.as_str() {
         "clip_text" => {
@@ -69,7 +68,7 @@ fn both<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>, verdict: 
 }
 
 fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>) -> Result<Vec<Encoded>> {
-    let (sizes, weights) = config;
+    let (sizes, types) = config;
     let ids = expected(case, "in.input_ids")?;
     let mask = case.tensors.get("in.attention_mask");
     let rows = 0..ids.shape.first().copied().unwrap_or(0);
@@ -85,7 +84,7 @@ fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>) -> Resul
         max_context: ids.cols().max(1),
         ..sizes.clone()
     };
-    open_with(backend, &case.dir, config, &Registry::default(), weights)?.encode(&texts, true)
+    open_with(backend, &case.dir, config, &Registry::default(), types)?.encode(&texts, true)
 }
 
 fn images<B: Backend>(
@@ -94,7 +93,7 @@ fn images<B: Backend>(
     config: Config<'_>,
     tower: Clip,
 ) -> Result<Vec<Encoded>> {
-    let (sizes, weights) = config;
+    let (sizes, types) = config;
     let pixels = expected(case, "in.pixel_values")?;
     let count = pixels.shape.first().copied().unwrap_or(0);
     let images: Vec<&[f32]> = (0..count).map(|i| pixels.rows(i..i + 1)).collect();
@@ -102,7 +101,7 @@ fn images<B: Backend>(
     registry.register(Arc::new(tower));
     // Two images a step at most: what does not fit goes into the next one.
     let config = EngineConfig { max_seqs: 2, max_step_tokens: 4096, max_context: 4096, ..sizes.clone() };
-    open_with(backend, &case.dir, config, &registry, weights)?.encode_images(&images, true)
+    open_with(backend, &case.dir, config, &registry, types)?.encode_images(&images, true)
 }
 
 /// Hidden states of every layer but the last, and the last one, which comes after the final norm.

@@ -9,7 +9,7 @@ use engraft_core::config::EngineConfig;
 use engraft_core::engine::{EncoderInput, Engine, Layers, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::{Float, WeightFormat};
-use engraft_core::policy::Registry;
+use engraft_core::policy::{Rank, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use std::ops::Range;
@@ -111,11 +111,13 @@ pub struct Types {
     pub dtype: Float,
     /// What matrices are rounded to as they are loaded; none: they stay as stored.
     pub weights: Option<Float>,
+    /// Ranks that share the model, a thread each.
+    pub tp: usize,
 }
 
 impl From<Float> for Types {
     fn from(dtype: Float) -> Self {
-        Self { dtype, weights: None }
+        Self { dtype, weights: None, tp: 1 }
     }
 }
 
@@ -124,10 +126,11 @@ impl From<Float> for Types {
 /// # Errors
 /// What opening, recognising and loading raise.
 pub fn open<B: Backend>(backend: &Arc<B>, dir: &Path, config: EngineConfig) -> Result<Engine<B>> {
-    open_with(backend, dir, config, &Registry::default(), None)
+    let types = config.dtype.into();
+    open_with(backend, dir, config, &Registry::default(), types)
 }
 
-/// The same by the policies of `registry`, with matrices rounded to `weights`.
+/// The same by the policies of `registry`, with matrices rounded and shared by ranks as `types` says.
 ///
 /// # Errors
 /// As [`open`].
@@ -136,13 +139,23 @@ pub fn open_with<B: Backend>(
     dir: &Path,
     config: EngineConfig,
     registry: &Registry,
-    weights: Option<Float>,
+    types: Types,
 ) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
-    let quantize = weights.map(WeightFormat::Plain);
+    let (quantize, positions) = (types.weights.map(WeightFormat::Plain), config.max_context);
     let options = LoadOptions { dtype: Some(config.dtype), quantize, ..LoadOptions::default() };
-    let model = inject(backend, &files, registry, config.max_context, options, &mut |_, _| {})?;
-    Engine::new(backend.clone(), model, config)
+    if types.tp == 1 {
+        let model = inject(backend, &files, registry, positions, options, &mut |_, _| {})?;
+        return Engine::new(backend.clone(), model, config);
+    }
+    let (backend, registry) = (backend.clone(), registry.clone());
+    let load = move |Rank { index: rank, world }: Rank| {
+        let backend = backend.of_rank(world)?;
+        let options = LoadOptions { rank, world, ..options };
+        let model = inject(&backend, &files, &registry, positions, options, &mut |_, _| {})?;
+        Ok((backend, model))
+    };
+    engraft_ranks::spawn(types.tp, config, Arc::new(load))
 }
 
 /// Runs a case in `types`; token rows `close` of a causal model are judged apart.
@@ -150,7 +163,7 @@ pub fn open_with<B: Backend>(
 /// # Errors
 /// What the engine raises, and `Unsupported` for kinds that it has no run for.
 pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usize]) -> Result<Verdict> {
-    let Types { dtype, weights } = types;
+    let dtype = types.dtype;
     let config = EngineConfig {
         dtype,
         kv_dtype: dtype,
@@ -160,11 +173,11 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usi
         all_logits: true,
         ..Default::default()
     };
-    let open = |config| open_with(backend, &case.dir, config, &Registry::default(), weights);
+    let open = |config| open_with(backend, &case.dir, config, &Registry::default(), types);
     match case.kind.as_str() {
         "causal" => causal(open(config)?, case, dtype, close),
         "encoder" => encoder(open(config)?, case, dtype),
-        "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, weights),
+        "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),
         kind => Err(Error::Unsupported {
             op: format!("a golden of kind \"{kind}\""),
             backend: backend.name().into(),

@@ -13,7 +13,7 @@ mod stream;
 
 pub use stream::{NullGraph, NullStream};
 
-use engraft_core::backend::{Backend, Caps, Coverage, Solo};
+use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup};
 use engraft_core::mem::{Device, DeviceMem, Float, HostWeight, KvLayout, StepShape, Weight, WeightInfo};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::ops::Signature;
@@ -131,7 +131,6 @@ impl Backend for Null {
     type Kernel = NullKernel;
     type Graph = NullGraph;
     type Stream = NullStream;
-    type Comm = Solo;
 
     fn name(&self) -> &str {
         "null"
@@ -152,8 +151,8 @@ impl Backend for Null {
     fn stream(self: &Arc<Self>) -> Result<NullStream> {
         Ok(NullStream::new(self.clone()))
     }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        Ok(Solo)
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, _: &[Signature]) -> Result<NullWeight> {
         Ok(NullWeight(weight.info().clone()))

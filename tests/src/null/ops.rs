@@ -131,7 +131,7 @@ impl NullStream {
                 })
             }
             ElementwiseOp::Gate(Gate { gate_up, out, .. }) => self.pass(gate_up, &out),
-            ElementwiseOp::Convert(Convert { x, out }) => self.pass(x, &out),
+            ElementwiseOp::Convert(Convert { x, out, .. }) => self.pass(x, &out),
             ElementwiseOp::Activate(_) | ElementwiseOp::Scale(_) => Ok(()),
         }
     }

@@ -69,5 +69,8 @@ pub fn scale(case: &Case) -> Want {
 
 /// `x` in another element type.
 pub fn convert(case: &Case) -> Want {
-    Want::Exact(case.x.values.iter().map(|v| round(*v, case.out)).collect())
+    let bias = |i: usize| case.bias.as_ref().map(|bias| bias[i % bias.len()]);
+    // The sum is an f32, then rounded to what is stored.
+    let sum = |(i, v): (usize, &f32)| bias(i).map_or(*v, |bias| *v + bias);
+    Want::Exact(case.x.values.iter().enumerate().map(sum).map(|v| round(v, case.out)).collect())
 }

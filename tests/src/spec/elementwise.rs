@@ -40,6 +40,8 @@ pub struct Case {
     pub factor: f32,
     /// A cap.
     pub cap: Option<f32>,
+    /// Of the columns, of conversions.
+    pub bias: Option<Vec<f32>>,
     /// Element type of the output.
     pub out: Float,
     lay: Lay,
@@ -53,6 +55,7 @@ fn generate(dtype: Float, dice: &mut Dice, scale: f32, unit: usize) -> Case {
         act: dice.pick(&Act::ALL),
         factor: dice.pick(&[1.0, 0.37, 11.3]),
         cap: dice.once_in(2).then(|| dice.pick(&[0.8, 30.0, 50.0])),
+        bias: None,
         out: dice.pick(&[Float::F32, Float::F16, Float::Bf16]),
         lay: Lay::random(dice),
     }
@@ -199,12 +202,14 @@ impl OpSpec for Convert {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         // 1e4 with its spikes crosses the largest f16, 1e-6 reaches into f16's subnormals.
         let scale = dice.scale(dtype);
-        generate(dtype, dice, scale, 1)
+        let case = generate(dtype, dice, scale, 1);
+        let bias = dice.once_in(2).then(|| dice.values(case.x.cols, scale, Float::F32));
+        Case { bias, ..case }
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
-        let x = dev.grid(&case.x)?;
+        let (x, bias) = (dev.grid(&case.x)?, dev.vector_opt(case.bias.as_ref())?);
         let mut out = dev.output(case.x.rows, case.x.cols, case.out, case.lay)?;
-        dev.launch(|to| to.run(ops::Convert { x: x.view()?, out: out.view_mut()? }))?;
+        dev.launch(|to| to.run(ops::Convert { x: x.view()?, bias: bias.as_ref(), out: out.view_mut()? }))?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -226,6 +231,7 @@ pub const BUGS: &[Bug] = &[
     Bug::new("GateBitsChangeFromCallToCall", "gate", TWICE, bits_change_from_call_to_call),
     Bug::new("ScaleForgetsCap", "scale", ORACLE, forgets_cap),
     Bug::new("ConvertTruncates", "convert", ORACLE, truncates),
+    Bug::new("ConvertForgetsBias", "convert", ORACLE, forgets_bias),
 ];
 
 fn adds_twice(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -266,6 +272,11 @@ fn truncates(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     }
     let truncated: Vec<f32> = s.values(&x)?.iter().map(|v| towards_zero(*v, dtype)).collect();
     s.store(&mut out, &truncated)
+}
+
+fn forgets_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Convert(op)) = op else { return s.run(op) };
+    s.run(ops::Convert { bias: None, ..op })
 }
 
 /// `v` in a 16-bit type, rounded towards zero.

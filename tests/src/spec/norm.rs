@@ -21,7 +21,6 @@ use engraft_cpu::Cpu;
 pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(Norm);
     visitor.visit(AddNorm);
-    visitor.visit(ReduceAddNorm);
     visitor.visit(HeadNorm);
 }
 
@@ -233,54 +232,15 @@ impl OpSpec for AddNorm {
     }
 }
 
-/// `reduce_add_norm` in a group of one.
-#[derive(Debug, Clone, Copy)]
-pub struct ReduceAddNorm;
-
-impl OpSpec for ReduceAddNorm {
-    type Case = Case;
-    fn kind(&self) -> OpKind {
-        NormOpKind::AddNorm.into()
-    }
-    fn name(&self) -> &'static str {
-        "reduce_add_norm"
-    }
-    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
-        generate(dtype, dice, 1)
-    }
-    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
-        large(dtype, dice)
-    }
-    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
-        let operands = case.set.operands(dev)?;
-        let (mut residual, mut partial) = (dev.grid(&case.x)?, dev.grid(&case.other)?);
-        let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
-        let norm = operands.weights(&case.set);
-        dev.launch(|to| {
-            to.reduce_add_norm(residual.view_mut()?, partial.view_mut()?, norm, out.view_mut()?)
-        })?;
-        Ok(vec![dev.read(&residual, "residual")?, dev.read(&out, "out")?])
-    }
-    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
-        oracle::add_norm(case)
-    }
-    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
-        alone(case, dice, 2)
-    }
-    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
-        relaid(case, dice)
-    }
-}
-
 /// Planted in norms.
 pub const BUGS: &[Bug] = &[
     Bug::new("NormEpsilonTimes100", "norm", ORACLE, epsilon_times_100),
     Bug::new("NormDropsBias", "norm", ORACLE, drops_bias),
     Bug::new("NormBitsDependOnPitch", "norm", RELAID, bits_depend_on_pitch),
     Bug::new("HeadNormForgetsPlusOne", "head_norm", ORACLE, forgets_plus_one),
+    Bug::new("AddNormDropsWeight", "add_norm", ORACLE, drops_weight),
     Bug::new("AddNormKeepsOldResidual", "add_norm", ORACLE, keeps_old_residual),
     Bug::new("AddNormLastBit", "add_norm", COMPOSED, last_bit),
-    Bug::new("ReduceAddNormDropsWeight", "reduce_add_norm", ORACLE, drops_weight),
 ];
 
 fn epsilon_times_100(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {

@@ -3,7 +3,9 @@
 use super::change::{Change, changes};
 use super::ground::Ground;
 use super::home::{Held, held, homes, move_in, outputs, refused};
-use engraft_core::backend::{AttnPlan, Backend, Caps, Coverage, Mem, Solo, Stream, Weight};
+use engraft_core::backend::{
+    AttnPlan, Backend, Board, Caps, Communicator, Coverage, HostGroup, Mem, Stream, Weight,
+};
 use engraft_core::mem::{BufMut, BufRef, HostWeight, StepShape};
 use engraft_core::numerics::Numerics;
 use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
@@ -148,7 +150,6 @@ impl<G: Ground> Backend for Hostile<G> {
     type Kernel = <G::Inner as Backend>::Kernel;
     type Graph = ();
     type Stream = HostileStream<G>;
-    type Comm = Solo;
 
     fn name(&self) -> &str {
         "hostile"
@@ -166,8 +167,8 @@ impl<G: Ground> Backend for Hostile<G> {
         let inner = self.ground.inner().stream()?;
         Ok(HostileStream { inner, backend: self.clone(), armed: false })
     }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        Ok(Solo)
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, _: &[Signature]) -> Result<Weight<G::Inner>> {
         self.ground.pack(weight)

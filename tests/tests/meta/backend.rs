@@ -5,7 +5,7 @@
 //! them.
 
 use conformance::bug::{Bug, Plant, Strike};
-use engraft_core::backend::{Backend, Caps, Coverage, Solo, Stream};
+use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, Stream};
 use engraft_core::mem::{BufMut, BufRef, HostWeight, StepShape};
 use engraft_core::numerics::Numerics;
 use engraft_core::ops::{Checked, Run, Signature};
@@ -48,7 +48,6 @@ impl Backend for Broken {
     type Kernel = CpuKernel;
     type Graph = CpuGraph;
     type Stream = BrokenStream;
-    type Comm = Solo;
 
     fn name(&self) -> &str {
         "broken"
@@ -65,8 +64,8 @@ impl Backend for Broken {
     fn stream(self: &Arc<Self>) -> Result<BrokenStream> {
         Ok(BrokenStream { inner: self.cpu.stream()?, backend: self.clone(), recording: false })
     }
-    fn solo(self: &Arc<Self>) -> Result<Solo> {
-        self.cpu.solo()
+    fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
+        Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<CpuWeight> {
         let Some(Bug { plant: Plant::Weights(wrong), .. }) = self.bug else {

@@ -16,6 +16,7 @@ use crate::simd::wide::{self, Kernel16, Lanes16, Tile};
 use crate::simd::{self, Kernel, Lanes, WIDTH};
 use crate::sum::Bounds;
 use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::numerics::LEAVES;
 use std::ops::Range;
 use std::ptr::null;
 
@@ -245,6 +246,7 @@ impl Gemm<'_> {
                         panels: at,
                         piece: &piece,
                         bounds: &self.w.bounds,
+                        starts: &self.w.starts,
                         running,
                         waiting,
                         result: results.add(place * rows * PANEL),
@@ -323,6 +325,7 @@ struct Pass<'a> {
     panels: [*const f32; 2],
     piece: &'a Piece,
     bounds: &'a Bounds,
+    starts: &'a [f32; LEAVES],
     running: *mut f32,
     waiting: *mut f32,
     result: *mut f32,
@@ -370,7 +373,7 @@ impl Pass<'_> {
                 (true, true) => (self.bounds[leaf], self.bounds[leaf + 1]),
                 _ => (k.start, k.end),
             };
-            let mut acc = [[W::splat(0.0); R]; P];
+            let mut acc = [[W::splat(self.starts[leaf]); R]; P];
             // SAFETY: the caller's promise.
             unsafe {
                 if !first {

@@ -54,7 +54,7 @@ impl Gemv<'_> {
         let at: [*const u8; STREAMS] = std::array::from_fn(|i| self.w.panel(last.min(p + i)));
         let mut waiting = [0f32; LEVELS * STREAMS * PANEL];
         for leaf in 0..8 {
-            let mut acc: [Wide<V>; STREAMS] = [[V::splat(0.0); 2]; STREAMS];
+            let mut acc: [Wide<V>; STREAMS] = [[V::splat(self.w.starts[leaf]); 2]; STREAMS];
             // SAFETY: panels and x cover 0..k; `waiting` has LEVELS * STREAMS wide vectors, `sums` STREAMS.
             unsafe {
                 panels::<V, S, STREAMS>(

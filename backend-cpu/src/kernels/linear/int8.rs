@@ -119,7 +119,7 @@ impl Matmul<'_> {
                 // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R
                 // rows.
                 unsafe {
-                    let acc = self.chain::<V, R>(panel, row, lo..hi);
+                    let acc = self.chain::<V, R>(panel, row, lo..hi, self.w.starts[leaf]);
                     let total = fold::<Wide<V>, R>(leaf, acc, waiting.as_mut_ptr());
                     if leaf == 7 {
                         for (r, t) in total.iter().enumerate() {
@@ -145,8 +145,9 @@ impl Matmul<'_> {
         panel: *const u8,
         row: usize,
         blocks: Range<usize>,
+        start: f32,
     ) -> [Wide<V>; R] {
-        let mut acc: [Wide<V>; R] = [[V::splat(0.0); 2]; R];
+        let mut acc: [Wide<V>; R] = [[V::splat(start); 2]; R];
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
             let codes: [*const i8; R] = std::array::from_fn(|r| self.x.codes(row + r).cast_const());

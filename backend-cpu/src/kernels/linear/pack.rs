@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::simd::Lanes;
 use crate::sum::Bounds;
 use engraft_core::mem::{Block, Float, Stored, WeightFormat};
-use engraft_core::numerics::leaf_bounds;
+use engraft_core::numerics::{LEAVES, Share, leaf_bounds};
 use engraft_core::quant;
 use engraft_core::{Error, Result};
 use std::ops::Range;
@@ -38,6 +38,8 @@ pub struct Packed {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) bounds: Bounds,
+    /// Where the sum of each leaf begins.
+    pub(super) starts: [f32; LEAVES],
     pub(super) layout: Layout,
     pub(super) panel_bytes: usize,
     data: AlignedBytes,
@@ -83,7 +85,23 @@ impl Packed {
             });
         };
         let data = AlignedBytes::zeroed(total);
-        Ok(Packed { format, n, k, bounds: leaf_bounds(k, format.grain(grain)), layout, panel_bytes, data })
+        let (bounds, starts) = (leaf_bounds(k, format.grain(grain)), [0.0; LEAVES]);
+        Ok(Packed { format, n, k, bounds, starts, layout, panel_bytes, data })
+    }
+
+    /// As [`Packed::new`], for the leaves that a rank has.
+    ///
+    /// Errors: leaves that end inside a block of integers.
+    pub fn of_share(format: WeightFormat, n: usize, share: Share) -> Result<Packed> {
+        let bounds = share.bounds();
+        let blocks = if format == WeightFormat::W8A8 { SPAN } else { 1 };
+        if let Some(inside) = bounds.iter().find(|at| !at.is_multiple_of(blocks)) {
+            let reason = format!("a leaf of its sums ends at {inside}, inside a block of {blocks}");
+            let op = format!("a rank's part of a {format} matmul");
+            return Err(Error::Unsupported { op, backend: "cpu".into(), reason });
+        }
+        let packed = Self::new(format, n, bounds[LEAVES], 1, Layout::Plain)?;
+        Ok(Packed { bounds, starts: std::array::from_fn(|leaf| share.start(leaf)), ..packed })
     }
 
     /// A whole weight in one call: as [`Packed::fill`] with all rows.

@@ -1,0 +1,345 @@
+//! A meeting place of threads.
+//!
+//! Each rank copies what it brings into a slot of its own, says so by a counter, waits until all have, and
+//! reads all slots. Two sets of slots alternate, so one wait an exchange is enough: who is at exchange n + 2
+//! has passed n + 1, which all others only reach after they have read n.
+
+use engraft_core::backend::Board;
+use engraft_core::numerics::{check_rank, tree_of_ranks};
+use engraft_core::{Error, Result};
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How long a rank waits for the others before it gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it looks at their counters before it sleeps.
+const SPIN: Duration = Duration::from_micros(100);
+/// How long it sleeps at most before it looks again.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A rank's place on a board of threads. Dropping it is leaving: whoever waits for the rank then hears of it.
+pub struct ThreadBoard {
+    shared: Arc<Shared>,
+    rank: usize,
+    /// Exchanges so far.
+    done: Cell<u64>,
+}
+
+struct Shared {
+    /// Exchanges that each rank has brought its part to.
+    arrived: Vec<AtomicU64>,
+    /// Of even and odd exchanges, what each rank brings.
+    slots: [Vec<RwLock<Vec<f32>>>; 2],
+    /// Why nobody meets here any more: the rank that is missing, and what happened.
+    failed: Mutex<Option<(usize, String)>>,
+    /// Signalled when a rank arrives or fails.
+    news: Condvar,
+    patience: Duration,
+}
+
+impl ThreadBoard {
+    /// A place for each of `world` ranks.
+    ///
+    /// # Errors
+    /// `Config` for a degree that is not 1, 2, 4 or 8.
+    pub fn group(world: usize) -> Result<Vec<Self>> {
+        Self::group_with_patience(world, PATIENCE)
+    }
+
+    /// The same, with ranks that wait so long for each other.
+    ///
+    /// # Errors
+    /// As [`ThreadBoard::group`].
+    pub fn group_with_patience(world: usize, patience: Duration) -> Result<Vec<Self>> {
+        check_rank(0, world)?;
+        let slots = || (0..world).map(|_| RwLock::default()).collect();
+        let shared = Arc::new(Shared {
+            arrived: (0..world).map(|_| AtomicU64::new(0)).collect(),
+            slots: [slots(), slots()],
+            failed: Mutex::new(None),
+            news: Condvar::new(),
+            patience,
+        });
+        Ok((0..world).map(|rank| Self { shared: shared.clone(), rank, done: Cell::new(0) }).collect())
+    }
+
+    /// Ends the group for a rank's sake; the first reason is kept.
+    pub fn fail(&self, what: &str) {
+        self.shared.fail(self.rank, what);
+    }
+
+    /// A handle by which others can end the group for this rank's sake.
+    pub fn breaker(&self) -> impl Fn(&str) + Send + use<> {
+        let (shared, rank) = (self.shared.clone(), self.rank);
+        move |what: &str| shared.fail(rank, what)
+    }
+
+    /// Brings this rank's part of an exchange, and waits for the others; gives the number of the exchange.
+    fn sync(&self, bring: impl FnOnce(&mut Vec<f32>)) -> Result<u64> {
+        let (shared, number) = (&self.shared, self.done.get());
+        bring(&mut write(&shared.slots[parity(number)][self.rank]));
+        self.done.set(number + 1);
+        shared.arrived[self.rank].store(number + 1, SeqCst);
+        {
+            // Held, so that no waiter falls asleep between its look and this signal.
+            let _failed = shared.failed();
+            shared.news.notify_all();
+        }
+        shared.wait(number + 1)?;
+        Ok(number)
+    }
+}
+
+impl Drop for ThreadBoard {
+    fn drop(&mut self) {
+        self.shared.fail(self.rank, "it has left the group");
+    }
+}
+
+impl Shared {
+    fn failed(&self) -> MutexGuard<'_, Option<(usize, String)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, rank: usize, what: &str) {
+        self.failed().get_or_insert_with(|| (rank, what.to_string()));
+        self.news.notify_all();
+    }
+
+    fn missing(&self, number: u64) -> Option<usize> {
+        self.arrived.iter().position(|arrived| arrived.load(SeqCst) < number)
+    }
+
+    /// Waits until all ranks have brought exchange `number`.
+    fn wait(&self, number: u64) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < SPIN {
+            if self.missing(number).is_none() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let world = self.arrived.len();
+        let mut failed = self.failed();
+        loop {
+            // What all have brought is there, whoever has left since.
+            let Some(rank) = self.missing(number) else { return Ok(()) };
+            if let Some((rank, what)) = &*failed {
+                return Err(Error::Comm { rank: *rank, world, what: what.clone() });
+            }
+            if began.elapsed() > self.patience {
+                let what = format!("it did not come to exchange {number} within {:?}", self.patience);
+                *failed = Some((rank, what.clone()));
+                self.news.notify_all();
+                return Err(Error::Comm { rank, world, what });
+            }
+            let woken = self.news.wait_timeout(failed, NAP.min(self.patience));
+            failed = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Refuses parts of unlike sizes: ranks then run different steps.
+    fn same(&self, rank: usize, got: usize, want: usize) -> Result<()> {
+        if got == want {
+            return Ok(());
+        }
+        let what = format!("brings {got} values to an exchange of {want}");
+        self.fail(rank, &what);
+        Err(Error::Comm { rank, world: self.arrived.len(), what })
+    }
+
+    fn reduce<const N: usize>(&self, number: u64, x: &mut [f32]) -> Result<()> {
+        let parts: [_; N] = std::array::from_fn(|rank| read(&self.slots[parity(number)][rank]));
+        for (rank, part) in parts.iter().enumerate() {
+            self.same(rank, part.len(), x.len())?;
+        }
+        let parts: [&[f32]; N] = std::array::from_fn(|rank| &parts[rank][..x.len()]);
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = tree_of_ranks::<N>(std::array::from_fn(|rank| parts[rank][i]));
+        }
+        Ok(())
+    }
+}
+
+impl Board for ThreadBoard {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.shared.arrived.len()
+    }
+
+    fn all_reduce(&self, x: &mut [f32], adds: bool) -> Result<()> {
+        let number = self.sync(|slot| {
+            slot.clear();
+            match adds {
+                true => slot.extend_from_slice(x),
+                false => slot.resize(x.len(), 0.0),
+            }
+        })?;
+        match self.world() {
+            1 => self.shared.reduce::<1>(number, x),
+            2 => self.shared.reduce::<2>(number, x),
+            4 => self.shared.reduce::<4>(number, x),
+            _ => self.shared.reduce::<8>(number, x),
+        }
+    }
+
+    fn all_gather(&self, x: &mut [f32], cols: usize, columns: &[Range<usize>]) -> Result<()> {
+        if let Some(range) = columns.iter().find(|range| range.end > cols || range.start > range.end) {
+            return Err(Error::internal(format!("columns {range:?} of {cols}")));
+        }
+        let own = columns.get(self.rank).cloned().unwrap_or(0..0);
+        let number = self.sync(|slot| {
+            slot.clear();
+            x.chunks_exact(cols.max(1)).for_each(|row| slot.extend_from_slice(&row[own.clone()]));
+        })?;
+        let rows = x.len() / cols.max(1);
+        for (rank, range) in columns.iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
+            let Some(slot) = self.shared.slots[parity(number)].get(rank) else { break };
+            let part = read(slot);
+            self.shared.same(rank, part.len(), rows * range.len())?;
+            if range.is_empty() {
+                continue;
+            }
+            for (row, part) in x.chunks_exact_mut(cols).zip(part.chunks_exact(range.len())) {
+                row[range.clone()].copy_from_slice(part);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parity(number: u64) -> usize {
+    (number % 2) as usize
+}
+
+fn read(slot: &RwLock<Vec<f32>>) -> std::sync::RwLockReadGuard<'_, Vec<f32>> {
+    slot.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(slot: &RwLock<Vec<f32>>) -> std::sync::RwLockWriteGuard<'_, Vec<f32>> {
+    slot.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use engraft_core::numerics::tree;
+    use proptest::prelude::*;
+    use std::thread;
+
+    /// Runs `body` as every rank, on a thread each.
+    fn ranks<T: Send>(boards: Vec<ThreadBoard>, body: impl Fn(ThreadBoard) -> T + Sync) -> Vec<T> {
+        let body = &body;
+        thread::scope(|scope| {
+            let all: Vec<_> = boards.into_iter().map(|board| scope.spawn(move || body(board))).collect();
+            all.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn sums_are_the_tree_at_every_degree(leaves in prop::collection::vec(prop::array::uniform8(-1e4f32..1e4), 1..40)) {
+            let want: Vec<u32> = leaves.iter().map(|leaf| tree(*leaf).to_bits()).collect();
+            for world in [1, 2, 4, 8] {
+                let got = ranks(ThreadBoard::group(world).unwrap(), |board| {
+                    let per = 8 / board.world();
+                    let node = |leaf: &[f32; 8]| {
+                        let own = &leaf[board.rank() * per..][..per];
+                        match *own {
+                            [a] => a,
+                            [a, b] => a + b,
+                            [a, b, c, d] => (a + b) + (c + d),
+                            _ => tree(*leaf),
+                        }
+                    };
+                    let mut bits = Vec::new();
+                    // Several exchanges: slots alternate.
+                    for _ in 0..5 {
+                        let mut x: Vec<f32> = leaves.iter().map(node).collect();
+                        board.all_reduce(&mut x, true).unwrap();
+                        bits = x.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
+                    }
+                    bits
+                });
+                for bits in got {
+                    prop_assert_eq!(&bits, &want);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_adds_nothing_counts_as_zeros() {
+        let got = ranks(ThreadBoard::group(2).unwrap(), |board| {
+            let mut x = [f32::NAN, 1.0];
+            if board.rank() == 0 {
+                x = [-0.0, 3.0];
+            }
+            board.all_reduce(&mut x, board.rank() == 0).unwrap();
+            x.map(f32::to_bits)
+        });
+        assert_eq!(got, [[0, 3f32.to_bits()]; 2]);
+    }
+
+    #[test]
+    fn columns_of_unequal_width_reach_every_rank() {
+        let columns = [0..3, 3..3, 3..4, 4..7];
+        let got = ranks(ThreadBoard::group(4).unwrap(), |board| {
+            let mut x = [-1.0f32; 14];
+            for (i, x) in x.iter_mut().enumerate() {
+                if columns[board.rank()].contains(&(i % 7)) {
+                    *x = i as f32;
+                }
+            }
+            board.all_gather(&mut x, 7, &columns).unwrap();
+            x
+        });
+        let want: [f32; 14] = std::array::from_fn(|i| i as f32);
+        assert_eq!(got, [want; 4]);
+    }
+
+    #[test]
+    fn who_waits_hears_who_is_missing() {
+        // One leaves, one fails, one never comes.
+        let error = |number: u32, patience| {
+            let boards = ThreadBoard::group_with_patience(2, patience).unwrap();
+            let errors = ranks(boards, |board| match (board.rank(), number) {
+                (0, _) => board.all_reduce(&mut [1.0], true).unwrap_err().to_string(),
+                (_, 0) => String::new(),
+                (_, 1) => {
+                    board.fail("out of memory");
+                    String::new()
+                }
+                _ => {
+                    thread::sleep(Duration::from_millis(300));
+                    String::new()
+                }
+            });
+            errors[0].clone()
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(error(0, long), "rank 1 of 2: it has left the group");
+        assert_eq!(error(1, long), "rank 1 of 2: out of memory");
+        let late = error(2, Duration::from_millis(20));
+        assert!(late.starts_with("rank 1 of 2: it did not come to exchange 1 within 20ms"), "{late}");
+    }
+
+    #[test]
+    fn ranks_that_run_different_steps_are_named() {
+        let errors = ranks(ThreadBoard::group(2).unwrap(), |board| {
+            let mut x = vec![1.0; 3 + board.rank()];
+            board.all_reduce(&mut x, true).map_err(|error| error.to_string())
+        });
+        let want = "rank 1 of 2: brings 4 values to an exchange of 3";
+        assert!(errors.iter().flat_map(|e| e.as_ref().err()).any(|e| e == want), "{errors:?}");
+        assert!(errors.iter().all(Result::is_err), "{errors:?}");
+    }
+}

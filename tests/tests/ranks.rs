@@ -1,0 +1,336 @@
+//! Ranks that share a model: the same tokens, logits and hidden states at every degree, bit for bit.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use conformance::compare::Data;
+use conformance::device::{Device, Matrix};
+use conformance::dice::Dice;
+use conformance::golden::{Types, find, open_with};
+use conformance::poison::{Grid, Lay};
+use engraft_core::backend::{Backend, Composed, Solo, block_on};
+use engraft_core::checkpoint::{self, Access};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{
+    Encoded, EncoderInput, Engine, Followers, Kept, Layers, Request, Runner, StepOrder, StepResult, Want,
+};
+use engraft_core::inject::{describe, inject};
+use engraft_core::mem::{Float, WeightFormat, WeightUse};
+use engraft_core::numerics::{Share, leaf_bounds, rank_columns, tree_of_ranks};
+use engraft_core::ops::Linear;
+use engraft_core::policy::{Family, Rank, Registry, Shares};
+use engraft_core::quant::encode_rows;
+use engraft_core::sample::SamplingParams;
+use engraft_core::weights::LoadOptions;
+use engraft_core::{Error, Result};
+use engraft_cpu::{Cpu, CpuConfig};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+/// Degrees beside 1.
+const DEGREES: [usize; 3] = [2, 4, 8];
+
+fn goldens() -> Vec<PathBuf> {
+    let mut all = find(&Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")).unwrap();
+    all.retain(|dir| dir.join("config.json").exists());
+    all.sort();
+    all
+}
+
+fn cpu() -> Arc<Cpu> {
+    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
+}
+
+/// What a model gives: of each request its tokens, and lists of what was kept of it. As bits, so that -0 and
+/// NaN count.
+type Given = Vec<Vec<u32>>;
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Prompts of several lengths, greedy and sampled, penalised or not, some with all that may be kept, some
+/// with nothing, so that decode steps of buckets are among the rest.
+fn requests(vocab: usize) -> Vec<Request> {
+    let ids = |length: usize| (0..length).map(|i| ((7 * i + 3 * length) % (vocab - 3) + 3) as u32).collect();
+    let sampled =
+        SamplingParams { temperature: 0.9, repetition_penalty: 1.2, seed: 5, ..SamplingParams::default() };
+    let all = Want { logits: true, hidden: Layers::All };
+    let of = |length, sampling, want| Request {
+        prompt: ids(length),
+        max_new_tokens: 6,
+        sampling,
+        want,
+        ..Request::default()
+    };
+    vec![
+        of(9, SamplingParams::default(), all),
+        of(1, sampled, Want::default()),
+        of(5, SamplingParams::default(), Want::default()),
+        of(13, sampled, all),
+    ]
+}
+
+fn decode<B: Backend>(mut engine: Engine<B>, vocab: usize) -> Result<Given> {
+    let ids = requests(vocab).into_iter().map(|r| engine.put(r)).collect::<Result<Vec<_>>>()?;
+    let mut tokens = engine.run()?;
+    let mut given = Vec::new();
+    for id in ids {
+        given.push(tokens.remove(&id).unwrap_or_default());
+        let Kept { hidden, logits, pooled, .. } = engine.take_kept(id).unwrap_or_default();
+        given.extend(hidden.iter().chain([&logits, &pooled]).map(|values| bits(values)));
+    }
+    Ok(given)
+}
+
+fn encode<B: Backend>(mut engine: Engine<B>, vocab: usize) -> Result<Given> {
+    let texts: Vec<EncoderInput> = [4, 5, 1]
+        .map(|length| EncoderInput {
+            ids: (0..length).map(|i| ((5 * i + length) % (vocab - 3) + 3) as u32).collect(),
+            ..EncoderInput::default()
+        })
+        .into();
+    lists(engine.encode(&texts, true)?)
+}
+
+fn see<B: Backend>(mut engine: Engine<B>, values: usize) -> Result<Given> {
+    let image: Vec<f32> = (0..values).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+    lists(engine.encode_images(&[&image, &image[..]], true)?)
+}
+
+fn lists(encoded: Vec<Encoded>) -> Result<Given> {
+    let mut given = Vec::new();
+    for one in encoded {
+        given.extend(one.hidden.iter().chain([&one.logits, &one.pooled]).map(|values| bits(values)));
+    }
+    Ok(given)
+}
+
+fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineConfig) -> Result<Given> {
+    let files = checkpoint::open(dir, Access::default())?;
+    let (spec, ..) = describe(&files, &Registry::default())?;
+    let config = EngineConfig { dtype: types.dtype, kv_dtype: types.dtype, ..config };
+    let engine = open_with(backend, dir, config, &Registry::default(), types)?;
+    if let Some(image) = spec.embed.patches {
+        return see(engine, image.channels * image.image * image.image);
+    }
+    match spec.family {
+        Family::Decoder => decode(engine, spec.vocab),
+        Family::Encoder => encode(engine, spec.vocab),
+    }
+}
+
+/// Whether the ranks of a group can share the model, and what they say if not.
+fn refusal(dir: &Path) -> Option<String> {
+    let files = checkpoint::open(dir, Access::default()).unwrap();
+    let (spec, ..) = describe(&files, &Registry::default()).ok()?;
+    Shares::of(&spec, Rank::new(0, 2).unwrap()).err().map(|error| error.to_string())
+}
+
+fn law<B: Backend>(backend: &Arc<B>, types: Types, config: &EngineConfig) -> usize {
+    let mut held = 0;
+    for dir in goldens() {
+        if refusal(&dir).is_some() {
+            continue;
+        }
+        let name = dir.display();
+        let want = match run(backend, &dir, types, config.clone()) {
+            Ok(given) => given,
+            // Towers of several models have no engine of their own.
+            Err(Error::NoPolicy { .. }) => continue,
+            Err(error) => panic!("{name}: {error}"),
+        };
+        for tp in DEGREES {
+            let given = run(backend, &dir, Types { tp, ..types }, config.clone());
+            let got = given.unwrap_or_else(|error| panic!("{name}, {tp} ranks: {error}"));
+            let same = got.iter().zip(&want).position(|(got, want)| got != want);
+            assert!(
+                got.len() == want.len() && same.is_none(),
+                "{name}, {tp} ranks of {types:?}: list {same:?}"
+            );
+            held += 1;
+        }
+    }
+    held
+}
+
+fn config() -> EngineConfig {
+    EngineConfig { max_context: 32, max_seqs: 4, all_logits: true, ..EngineConfig::default() }
+}
+
+#[test]
+fn every_degree_gives_the_bits_of_one_rank() {
+    let held = law(&cpu(), Float::F32.into(), &config());
+    assert!(held >= 100, "{held}");
+}
+
+#[test]
+fn in_16_bits_in_chunks_op_by_op_and_composed() {
+    let bf16 = Types { weights: Some(Float::Bf16), ..Float::Bf16.into() };
+    let chunks =
+        EngineConfig { max_step_tokens: 10, graphs: false, page_size: 4, page_seed: Some(3), ..config() };
+    assert!(law(&cpu(), bf16, &chunks) >= 100);
+    assert!(law(&Arc::new(Composed::new(cpu())), Float::F16.into(), &config()) >= 100);
+}
+
+/// The values of a matmul of x `[rows, k]` with w `[n, k]`, and the nodes of its ranks, by f32 outputs.
+fn whole_and_nodes(
+    dice: &mut Dice,
+    format: WeightFormat,
+    (rows, n, k): (usize, usize, usize),
+    grain: usize,
+) -> (Vec<f32>, Vec<[Vec<f32>; 8]>) {
+    let mut dev = Device::new(&cpu(), false).unwrap();
+    let dtype = if format == WeightFormat::Plain(Float::F32) { Float::F32 } else { Float::Bf16 };
+    let x = Grid::random(dice, rows, k, dtype, 1.0);
+    let w = dice.values(n * k, 1.0, Float::F32);
+    let matrix = |columns: Range<usize>| {
+        let values: Vec<f32> = w.chunks_exact(k).flat_map(|row| row[columns.clone()].to_vec()).collect();
+        let mut bytes = vec![0; format.bytes(n, columns.len())];
+        encode_rows(format, columns.len(), &values, &mut bytes);
+        Matrix { rows: n, cols: columns.len(), format, bytes }
+    };
+    let x = dev.grid(&x).unwrap();
+    let mut sums = |columns: Range<usize>, used_for: WeightUse| -> Vec<f32> {
+        let w = dev.weight(&matrix(columns.clone()), used_for, 1).unwrap();
+        let mut out = dev.output(rows, n, Float::F32, Lay::default()).unwrap();
+        dev.launch(|to| {
+            let x = x.view()?.columns(columns)?;
+            to.run(Linear::new(x, &w, None, out.view_mut()?))
+        })
+        .unwrap();
+        match dev.read(&out, "out").unwrap().data {
+            Data::Floats { values, .. } => values,
+            Data::Words(_) => panic!("words"),
+        }
+    };
+    let whole = sums(0..k, WeightUse::Linear { grain });
+    let bounds = leaf_bounds(k, format.grain(grain));
+    let of_degree = |sums: &mut dyn FnMut(Range<usize>, WeightUse) -> Vec<f32>, world: usize| {
+        std::array::from_fn(|rank| match rank < world {
+            true => {
+                let columns = rank_columns(&bounds, rank, world);
+                let share = Share::new(&bounds, rank, world).unwrap();
+                match columns.is_empty() {
+                    true => vec![0.0; rows * n],
+                    false => sums(columns, WeightUse::LinearShare { share }),
+                }
+            }
+            false => Vec::new(),
+        })
+    };
+    (whole, DEGREES.map(|world| of_degree(&mut sums, world)).into())
+}
+
+/// The law of F32 outputs: it sees what models in 16 bits round away.
+#[test]
+fn nodes_of_ranks_are_the_sums_of_one() {
+    let mut dice = Dice::new(11);
+    let formats = ["f32", "f16", "bf16", "int8:32", "int4a:32", "Q8_0", "Q4_0", "w8a8"];
+    let (mut folds, mut rounded) = (0, 0);
+    for format in formats.map(|name| name.parse::<WeightFormat>().unwrap()) {
+        for (rows, n, k, grain) in [(1, 33, 640, 64), (3, 17, 1088, 64), (19, 40, 2048, 32), (2, 16, 96, 32)]
+        {
+            let (whole, degrees) = whole_and_nodes(&mut dice, format, (rows, n, k), grain);
+            for (world, nodes) in DEGREES.into_iter().zip(&degrees) {
+                for (i, want) in whole.iter().enumerate() {
+                    let node: [f32; 8] =
+                        std::array::from_fn(|rank| nodes[rank].get(i).copied().unwrap_or(-0.0));
+                    let got = match world {
+                        2 => tree_of_ranks::<2>([node[0], node[1]]),
+                        4 => tree_of_ranks::<4>([node[0], node[1], node[2], node[3]]),
+                        _ => tree_of_ranks::<8>(node),
+                    };
+                    assert_eq!(
+                        got.to_bits(),
+                        want.to_bits(),
+                        "{format} {rows} x {n} x {k}, {world} ranks, sum {i}"
+                    );
+                    // Planted: added first to last, and rounded before they are added.
+                    folds += usize::from(node.iter().fold(-0.0, |sum: f32, node| sum + node) != *want);
+                    let halves = node.map(|node| half::bf16::from_f32(node).to_f32());
+                    rounded += usize::from(tree_of_ranks::<8>(halves) != *want);
+                }
+            }
+        }
+    }
+    assert!(folds > 1000 && rounded > 1000, "{folds} sums by fold, {rounded} of rounded nodes differ");
+}
+
+/// Keeps every order for somebody else.
+struct Record(Sender<StepOrder>);
+
+impl Followers for Record {
+    fn start(&mut self, _: &EngineConfig) -> Result<()> {
+        Ok(())
+    }
+    fn order(&mut self, order: &StepOrder) -> Result<()> {
+        self.0.send(order.clone()).map_err(|_| Error::internal("nobody keeps orders"))
+    }
+    fn fail(&mut self, _: &str) {}
+}
+
+/// Orders are plain data: another thread's runner, which knows no request, gives what the engine's gave.
+#[test]
+fn orders_carried_out_by_another_runner_give_the_same() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/qwen2_moe");
+    for (ahead, graphs) in [(0, true), (1, true), (1, false)] {
+        let config = EngineConfig { steps_ahead: Some(ahead), graphs, ..config() };
+        let dir = dir.clone();
+        let model = move |backend: &Arc<Cpu>| {
+            let files = checkpoint::open(&dir, Access::default()).unwrap();
+            inject(backend, &files, &Registry::default(), 32, LoadOptions::default(), &mut |_, _| {}).unwrap()
+        };
+        let (backend, (keep, orders)) = (cpu(), channel());
+        let record = Box::new(Record(keep));
+        let mut engine =
+            Engine::of_group(backend.clone(), model(&backend), config, Box::new(Solo), record).unwrap();
+        let (vocab, checked) = (engine.model().spec.vocab, engine.config().clone());
+        let ids: Vec<u64> = requests(vocab).into_iter().map(|r| engine.put(r).unwrap()).collect();
+        let (mut out, mut tokens) = (Vec::new(), Vec::new());
+        while !engine.is_idle() {
+            engine.step(&mut out).unwrap();
+            tokens.extend(out.iter().flat_map(|output| output.token));
+        }
+        let logits: Vec<u32> =
+            ids.iter().flat_map(|id| bits(&engine.take_kept(*id).unwrap_or_default().logits)).collect();
+        drop(engine);
+        let (sampled, rows) = thread::spawn(move || {
+            let backend = cpu();
+            let model = model(&backend);
+            let mut runner = Runner::new(backend, model, &checked, Box::new(Solo)).unwrap();
+            let (mut sampled, mut rows, mut result) = (Vec::new(), Vec::new(), StepResult::default());
+            for order in orders {
+                let launched = runner.launch(&order).unwrap();
+                block_on(runner.collect(launched, &mut result)).unwrap();
+                sampled.append(&mut result.tokens);
+                rows.extend(bits(&result.logits));
+            }
+            (sampled, rows)
+        })
+        .join()
+        .unwrap();
+        // In the same order; padding of buckets samples, too.
+        let mut others = sampled.into_iter();
+        let missing = tokens.iter().position(|token| !others.any(|other| other == *token));
+        assert_eq!((missing, tokens.len()), (None, 24), "{ahead} ahead: a token of the engine alone");
+        let held =
+            logits.chunks(vocab).filter(|row| rows.windows(vocab).step_by(vocab).any(|other| other == *row));
+        assert_eq!((held.count() * vocab, logits.is_empty()), (logits.len(), false), "{ahead} ahead");
+    }
+}
+
+/// A rank that cannot load ends all, with its reason.
+#[test]
+fn what_a_rank_cannot_load_ends_the_group() {
+    let config = config();
+    let load = |rank: Rank| match rank.index {
+        2 => Err(Error::internal("no weights here")),
+        _ => Err(Error::config("rank", rank.index, "2")),
+    };
+    let error = engraft_ranks::spawn::<Cpu>(4, config, Arc::new(load)).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("`rank` is 0"), "{error}");
+    let error = engraft_ranks::spawn::<Cpu>(3, EngineConfig::default(), Arc::new(load)).map(|_| ());
+    assert!(error.unwrap_err().to_string().contains("1, 2, 4 or 8"));
+}
