@@ -243,7 +243,12 @@ impl EngineHandle {
 
     /// Tokens that an encoder takes at once.
     pub(crate) fn longest_text(&self) -> usize {
-        self.limits.config.max_context.min(self.limits.config.max_step_tokens)
+        self.limits.config.text_tokens()
+    }
+
+    /// The longest sequence, with whose limit it is.
+    pub(crate) fn context_limit(&self) -> String {
+        self.limits.config.context_limit(self.limits.spec.max_positions)
     }
 
     /// Token types that the model knows.
@@ -324,12 +329,23 @@ impl Start {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (started, ready) = channel();
-        let Options { backend, threads, engine, own_dtype, load, registry, fused, progress } = options;
+        let Options { backend, threads, engine, own_dtype, own_context, load, registry, fused, progress } =
+            options;
         let stored_dtype = !own_dtype && backend.takes_stored_dtype();
         let body = move || {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
             let ready = started.clone();
-            let job = worker::Job { files, engine, stored_dtype, load, registry, progress, inbox, ready };
+            let job = worker::Job {
+                files,
+                engine,
+                stored_dtype,
+                own_context,
+                load,
+                registry,
+                progress,
+                inbox,
+                ready,
+            };
             let ended = match fused {
                 true => with_backend(&backend, threads, job),
                 false => with_backend(&backend, threads, worker::UnfusedJob(job)),

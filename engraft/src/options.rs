@@ -37,6 +37,8 @@ pub struct Options {
     pub(crate) engine: EngineConfig,
     /// Whether the element type was chosen, not left to the checkpoint.
     pub(crate) own_dtype: bool,
+    /// Whether the context was chosen: a model that has less says so.
+    pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
     pub(crate) registry: Registry,
     pub(crate) fused: bool,
@@ -50,6 +52,7 @@ impl Default for Options {
             threads: 0,
             engine: EngineConfig { max_seqs: 4, max_context: DEFAULT_CONTEXT, ..EngineConfig::default() },
             own_dtype: false,
+            own_context: false,
             load: LoadOptions::default(),
             registry: Registry::default(),
             fused: true,
@@ -149,9 +152,9 @@ impl Options {
         self
     }
 
-    /// Longest sequence, prompt and continuation; the model's own limit may be lower.
+    /// Longest sequence, prompt and continuation; a model whose own limit is lower keeps to that, and warns.
     pub fn max_context(mut self, tokens: usize) -> Self {
-        self.engine.max_context = tokens;
+        (self.engine.max_context, self.own_context) = (tokens, true);
         self
     }
 
@@ -185,7 +188,7 @@ impl Options {
 
     /// All sizes of the engine at once, and its element types.
     pub fn engine(mut self, config: EngineConfig) -> Self {
-        (self.engine, self.own_dtype) = (config, true);
+        (self.engine, self.own_dtype, self.own_context) = (config, true, false);
         self
     }
 

@@ -45,7 +45,7 @@ pub struct Want {
 /// use engraft_core::engine::Request;
 /// use engraft_core::sample::SamplingParams;
 ///
-/// let sampling = SamplingParams { temperature: 0.8, seed: 7, ..SamplingParams::default() };
+/// let sampling = SamplingParams { temperature: 0.8, seed: Some(7), ..SamplingParams::default() };
 /// let request = Request { prompt: vec![1, 2, 3], max_new_tokens: 16, sampling, ..Request::default() };
 /// assert!(request.stop_ids.is_empty());
 /// ```
@@ -55,7 +55,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Tokens to generate at most; the context's end may come first. 0 only runs the prompt.
     pub max_new_tokens: usize,
-    /// How tokens are sampled.
+    /// How tokens are sampled; a seed that is not given is a new one.
     pub sampling: SamplingParams,
     /// Tokens that end the continuation (sampled, reported, then it ends).
     pub stop_ids: Vec<u32>,
@@ -94,7 +94,8 @@ impl Request {
             return no("the prompt is empty; at least one token is needed".into());
         }
         if len > config.max_context || (len == config.max_context && self.max_new_tokens > 0) {
-            return no(format!("the prompt has {len} tokens; the context holds {}", config.max_context));
+            let limit = config.context_limit(spec.max_positions);
+            return no(format!("the prompt has {len} tokens; the context holds {limit}"));
         }
         if let Some(bad) = self.prompt.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));

@@ -23,6 +23,8 @@ pub(super) struct Job {
     pub engine: EngineConfig,
     /// Whether activations take the element type of most weights.
     pub stored_dtype: bool,
+    /// Whether the context was asked for by name.
+    pub own_context: bool,
     pub load: LoadOptions,
     pub registry: Registry,
     pub progress: Progress,
@@ -52,6 +54,10 @@ impl Visitor for Job {
         let per_token = model.spec.head.is_per_token();
         self.engine.all_logits |= model.spec.family == Family::Encoder && per_token;
         let engine = Engine::new(backend, model, self.engine)?;
+        let context = engine.config().max_context;
+        if self.own_context && context < positions {
+            tracing::warn!("`max_context` is {positions}; the model's own limit of {context} counts");
+        }
         let spec = &engine.model().spec;
         let info = ModelInfo {
             name,
