@@ -17,7 +17,7 @@ impl Options {
     /// lacks, no memory: each as an [`crate::Error`] that names it.
     pub fn open(self, model: impl Into<ModelSource>) -> Result<TextGenerator> {
         let mut files = model.into().open()?;
-        let tokenizer = std::mem::replace(&mut files.tokenizer, no_tokenizer());
+        let tokenizer = std::mem::replace(&mut files.tokenizer, TokenizerFiles::none());
         let generation = std::mem::take(&mut files.generation);
         let config = files.config.clone();
         let name = files.path.display().to_string();
@@ -36,13 +36,5 @@ impl Options {
     pub fn start(self, model: impl Into<ModelSource>) -> Result<EngineHandle> {
         let files: ModelFiles = model.into().open()?;
         Start::spawn(files, self)?.wait()
-    }
-}
-
-fn no_tokenizer() -> TokenizerFiles {
-    TokenizerFiles::HuggingFace {
-        tokenizer_json: None,
-        tokenizer_config: serde_json::Value::Null,
-        chat_template: None,
     }
 }

@@ -88,6 +88,9 @@ impl ModelSource {
             Some(CheckpointRef::Path(path)) => {
                 checkpoint::open(&Path::new(&config.base_dir).join(path), access)?
             }
+            Some(other) => {
+                return Err(Error::internal(format!("a checkpoint of a kind that nothing opens: {other:?}")));
+            }
         };
         if let Some(model) = &config.model_config {
             files.config = replaced(&files.config, model)?;

@@ -198,8 +198,8 @@ impl Job {
         let model = inject(backend, &files, &self.registry, positions, load, &mut |_, _| {})?;
         drop(files);
         let (runs, flags) = match model.spec.family {
-            Family::Decoder => (decoded, "--prompt and --decode that fit"),
             Family::Encoder => (self.prompt, "a --prompt that fits"),
+            _ => (decoded, "--prompt and --decode that fit"),
         };
         let context = self.max_context.unwrap_or(runs);
         if context < runs {
@@ -234,7 +234,7 @@ impl Job {
         let (began, packed) = (Instant::now(), engine.backend().packing());
         match engine.model().spec.family {
             Family::Encoder => drop(engine.encode(&self.texts(engine, 1), false)?),
-            Family::Decoder => {
+            _ => {
                 self.put(engine, 1, 16.min(self.prompt), 1)?;
                 engine.run()?;
             }

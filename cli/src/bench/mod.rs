@@ -285,7 +285,6 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         .batches
         .iter()
         .map(|(batch, times)| match report.family {
-            Family::Decoder => decoder_json(args, report, &peak, *batch, times),
             Family::Encoder => {
                 let [texts, gflops] = Figures::texts(report, *batch, times);
                 json!({
@@ -296,6 +295,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
                     "batch_seconds": times.prefill_s,
                 })
             }
+            _ => decoder_json(args, report, &peak, *batch, times),
         })
         .collect();
     let profile = |p: &Profile| {

@@ -7,6 +7,7 @@ use crate::params::{Act, Heads, NormKind, RopeStyle, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Family {
     /// Causal, with a KV cache.
     Decoder,
@@ -195,6 +196,7 @@ pub enum RopeScaling {
 
 /// A rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct RopeSpec {
     /// How pairs lie.
     pub style: RopeStyle,
@@ -206,8 +208,16 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
 }
 
+impl RopeSpec {
+    /// Rotation of so many columns of every head, unstretched.
+    pub fn new(style: RopeStyle, columns: usize, theta: f64) -> Self {
+        Self { style, columns, theta, scaling: RopeScaling::None }
+    }
+}
+
 /// The dense feed-forward part of a block; next to experts, the one that all tokens share.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct MlpSpec {
     /// Columns between the two matmuls; 0: there is no dense part.
     pub inner: usize,
@@ -215,6 +225,13 @@ pub struct MlpSpec {
     pub act: Act,
     /// `act(gate) * up` instead of `act(up)`.
     pub gated: bool,
+}
+
+impl MlpSpec {
+    /// `down(act(up(x)))`, with `gated` `down(act(gate(x)) * up(x))`.
+    pub fn new(inner: usize, act: Act, gated: bool) -> Self {
+        Self { inner, act, gated }
+    }
 }
 
 /// How the dense part `d` and the experts' sum `e` become the feed-forward part.
@@ -231,6 +248,7 @@ pub enum Join {
 
 /// Experts next to or instead of the dense feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct MoeSpec {
     /// How tokens choose.
     pub router: Router,
@@ -240,6 +258,13 @@ pub struct MoeSpec {
     pub bias: bool,
     /// How the dense part joins.
     pub join: Join,
+}
+
+impl MoeSpec {
+    /// Experts without biases; a dense part, where there is one, is added.
+    pub fn new(router: Router, inner: usize) -> Self {
+        Self { router, inner, bias: false, join: Join::Add }
+    }
 }
 
 /// What queries and keys read instead of the attention part's input `x` (Yuan's localized filtering; values
@@ -307,6 +332,7 @@ impl BlockSpec {
 
 /// What stands between the last hidden state and the matmul of a head: `norm(act(dense(x)))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct HeadTransform {
     /// The activation.
     pub act: Act,
@@ -314,6 +340,13 @@ pub struct HeadTransform {
     pub norm: Option<NormSpec>,
     /// Columns.
     pub width: usize,
+}
+
+impl HeadTransform {
+    /// `act(dense(x))` of so many columns.
+    pub fn new(act: Act, width: usize) -> Self {
+        Self { act, norm: None, width }
+    }
 }
 
 /// What the logits of a token are over.
@@ -414,6 +447,7 @@ pub enum PoolSource {
 
 /// A pooled row of every text: `act(dense(norm(row)))`, each where there is one.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct PoolSpec {
     /// Which row.
     pub from: PoolSource,
@@ -423,6 +457,13 @@ pub struct PoolSpec {
     pub dense: Option<(usize, bool)>,
     /// Activation of the dense layer.
     pub act: Option<Act>,
+}
+
+impl PoolSpec {
+    /// The row itself.
+    pub fn new(from: PoolSource) -> Self {
+        Self { from, norm: None, dense: None, act: None }
+    }
 }
 
 /// A whole model.

@@ -26,6 +26,7 @@ impl std::fmt::Display for Warning {
 
 /// The checkpoint that a configuration names.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum CheckpointRef {
     /// A JSON description, a folder or a file.
     Path(PathBuf),
