@@ -8,8 +8,30 @@ use crate::source::ModelSource;
 use crate::text;
 use engraft_core::Result;
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
+use engraft_core::inject::describe;
+use engraft_core::policy::ModelSpec;
 
 impl Options {
+    /// What a model is, as the policies of these options see it, before a weight is read.
+    ///
+    /// # Errors
+    /// `NoPolicy` where none knows the model, `Config` for what the one that does refuses.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{ModelSource, Options};
+    ///
+    /// let files = ModelSource::Demo.open()?;
+    /// let options = Options::new();
+    /// assert_eq!(options.describe(&files)?.arch, "llama");
+    /// let model = options.open(files)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn describe(&self, files: &ModelFiles) -> Result<ModelSpec> {
+        Ok(describe(files, &self.registry)?.0)
+    }
+
     /// Opens a model for text.
     ///
     /// # Errors

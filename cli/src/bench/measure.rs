@@ -198,8 +198,8 @@ impl Job {
         let model = inject(backend, &files, &self.registry, positions, load, &mut |_, _| {})?;
         drop(files);
         let (runs, flags) = match model.spec.family {
-            Family::Encoder => (self.prompt, "a --prompt that fits"),
-            _ => (decoded, "--prompt and --decode that fit"),
+            Family::Encoder => (self.prompt, "--prompt-tokens that fit"),
+            _ => (decoded, "--prompt-tokens and --decode that fit"),
         };
         let context = self.max_context.unwrap_or(runs);
         if context < runs {

@@ -46,13 +46,13 @@ pub fn run(args: &BenchArgs) -> Outcome {
         backend: backend.clone(),
         threads: device.threads,
         batches: args.batch.clone(),
-        prompt: args.prompt,
+        prompt: args.prompt_tokens,
         decode: args.decode,
         repeat: args.repeat,
         profile: args.profile || args.trace.is_some(),
         graphs: !device.no_graphs,
         steps_ahead: device.steps_ahead.map(usize::from),
-        step_tokens: device.step_tokens,
+        step_tokens: device.max_step_tokens,
         context: args.context,
         max_context: device.max_context,
     };
@@ -143,7 +143,7 @@ impl Figures {
         let work = &report.work;
         let rows = batch as f64;
         Self {
-            prefill: rows * args.prompt as f64 / prefill_s,
+            prefill: rows * args.prompt_tokens as f64 / prefill_s,
             prefill_gflops: rows * work.prefill_flops / prefill_s / 1e9,
             decode: rows / step,
             best: rows / times.best_step_s,
@@ -212,10 +212,10 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
     text.push_str(&match decoder {
         true => format!(
             "\nprompts of {}, {} per sequence, medians of {runs}\n",
-            plural(args.prompt, "token"),
+            plural(args.prompt_tokens, "token"),
             plural(args.decode, "decoded token"),
         ),
-        false => format!("\ntexts of {}, medians of {runs}\n", plural(args.prompt, "token")),
+        false => format!("\ntexts of {}, medians of {runs}\n", plural(args.prompt_tokens, "token")),
     });
     if let (true, Some((prefill, decode))) = (args.profile, &report.profiles) {
         text.push_str(&match decoder {
@@ -260,7 +260,7 @@ fn decoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
 fn encoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
     let rows = report.batches.iter().map(|(batch, times)| {
         let [texts, gflops] = Figures::texts(report, *batch, times);
-        let tokens = texts * args.prompt as f64;
+        let tokens = texts * args.prompt_tokens as f64;
         vec![batch.to_string(), rate(texts), rate(tokens), rate(gflops), percent(gflops, peak.gflops)]
     });
     table(&["batch", "texts/s", "tokens/s", "GFLOP/s", "of FMA"], &rows.collect::<Vec<_>>())
@@ -310,7 +310,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
         "dtype": report.dtype,
-        "prompt": args.prompt,
+        "prompt": args.prompt_tokens,
         "decode": args.decode,
         "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),
         "pack_seconds": median_of(report.starts.iter().map(|s| s.pack_s)),

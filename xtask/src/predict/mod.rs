@@ -30,7 +30,7 @@ use step::{Item, SHAPES, Step, Weights};
 
 /// How it is called.
 pub const USAGE: &str = "cargo xtask predict [--shape NAME] [--weights bf16|int8|int4] [--mode invariant|fast] [--rows N,..] \
-                         [--context N,..] [--max-context N] [--prefill N] [--step-tokens N] [--summary] [--json]";
+                         [--context N,..] [--max-context N] [--prefill N] [--max-step-tokens N] [--summary] [--json]";
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
             "--context" => o.contexts = numbers(&value()?, "--context")?,
             "--max-context" => o.max_context = Some(one(value()?)?),
             "--prefill" => o.prefill = Some(one(value()?)?),
-            "--step-tokens" => o.step_tokens = one(value()?)?,
+            "--max-step-tokens" | "--step-tokens" => o.step_tokens = one(value()?)?,
             "--summary" => o.summary = true,
             "--json" => o.json = true,
             other => return Err(format!("unknown option '{other}'\nusage: {USAGE}")),
@@ -282,7 +282,7 @@ mod tests {
     /// Attention of two halves of a prompt stands for all of its steps.
     #[test]
     fn a_prompt_has_all_its_operations() {
-        let table = &asked(&["--shape", "llama-1b", "--prefill", "1024", "--step-tokens", "256"])[0];
+        let table = &asked(&["--shape", "llama-1b", "--prefill", "1024", "--max-step-tokens", "256"])[0];
         let flops: f64 = table.lines.iter().map(|line| line.item.times as f64 * line.item.flops).sum();
         let (tokens, weights) = (1024.0, 16.0 * 2048.0 * (2048.0 + 3072.0 + 3.0 * 8192.0));
         let want =
