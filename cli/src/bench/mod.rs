@@ -7,8 +7,10 @@
 
 mod measure;
 mod shape;
+mod shapes;
 
-pub use shape::{Shape, shape, weights};
+pub use shape::{shape, weights};
+pub use shapes::Shape;
 
 use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::failure::{Failure, Outcome};

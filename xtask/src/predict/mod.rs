@@ -19,6 +19,8 @@ mod model;
 mod operands;
 mod pipes;
 mod print;
+#[path = "../../../cli/src/bench/shapes.rs"]
+mod shapes;
 mod step;
 
 use count::{Counts, Machine};
@@ -69,9 +71,14 @@ fn numbers(text: &str, option: &str) -> Outcome<Vec<usize>> {
     all.ok_or_else(|| format!("{option} '{text}': numbers from 1 on, with commas between them"))
 }
 
+/// The shapes whose sizes the kernels for tensor cores take.
+fn predicted() -> impl Iterator<Item = step::Shape> {
+    SHAPES.into_iter().filter(|shape| ["narrow", "llama-1b", "llama-8b"].contains(&shape.name))
+}
+
 fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
     let mut o = Options {
-        shapes: SHAPES[1..].to_vec(),
+        shapes: predicted().filter(|shape| shape.name != "narrow").collect(),
         weights: Weights::Bf16,
         fast: false,
         rows: vec![1, 8, 64, 256],
@@ -88,10 +95,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
         match arg.as_str() {
             "--shape" => {
                 let name = value()?;
-                let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
-                let shape = SHAPES.iter().find(|s| s.name == name);
+                let names: Vec<&str> = predicted().map(|s| s.name).collect();
+                let shape = predicted().find(|s| s.name == name);
                 let shape = shape.ok_or_else(|| format!("shape '{name}'; there are {}", names.join(", ")))?;
-                o.shapes = vec![*shape];
+                o.shapes = vec![shape];
             }
             "--weights" => {
                 o.weights = match value()?.as_str() {
