@@ -415,7 +415,7 @@ impl ModelArgs {
     /// policies that were named.
     pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
-        let mut source = path.or(self.model.as_deref()).map(named);
+        let mut source = path.or(self.model.as_deref()).map(named).transpose()?;
         if let Some(file) = &self.config {
             let (config, warnings) = DeepSpeedConfigBuilder::new().file(file)?.check()?;
             warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
@@ -555,14 +555,8 @@ impl PolicyArgs {
     }
 }
 
-/// A model as users name it; hub ids are looked up in the cache that Hugging Face's programs share.
-pub fn named(text: &str) -> ModelSource {
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let home = || variable("HF_HOME").or_else(|| variable("HOME").map(|h| h.join(".cache/huggingface")));
-    let cache = variable("HF_HUB_CACHE").or_else(|| home().map(|h| h.join("hub")));
-    let source = ModelSource::parse(text);
-    match cache {
-        Some(cache) => source.cached(&cache),
-        None => source,
-    }
+/// A model as users name it; what is on the hub alone is downloaded, with a progress bar.
+pub fn named(text: &str) -> Result<ModelSource, Failure> {
+    let mut loading = Loading::of("downloading");
+    Ok(ModelSource::parse(text).fetch(move |done, total| loading.show(done, total))?)
 }

@@ -31,7 +31,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let folder = args.shape.map(|_| Folder::new()).transpose()?;
     let model = match (args.shape, &folder, &args.model.model) {
         (Some(shape), Some(folder), _) => Some(written(args, shape, &folder.0)?),
-        (_, _, Some(text)) => match named(text) {
+        (_, _, Some(text)) => match named(text)? {
             ModelSource::Path(path) => Some(path),
             other => Some(other.open()?.path),
         },
