@@ -140,8 +140,7 @@ fn labels_are_those_of_the_configuration() {
     let folder = classifier("classifier", |_| {});
     let handle = Options::new().start(folder.as_path()).unwrap();
     let texts: [&[u32]; 2] = [&[5, 9, 200], &[7, 1]];
-    let encoded =
-        handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())).collect(), false).unwrap();
+    let encoded = handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())), false).unwrap();
     let model = folder.to_str().unwrap();
     let got = lines(&["classify", "-m", model], "\"w5 w9 w200\"\n{\"id\": \"b\", \"text\": \"w7 w1\"}\n");
     assert_eq!((got.len(), &got[1]["id"]), (2, &json!("b")));

@@ -41,7 +41,7 @@ pub struct Options {
     pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
     pub(crate) registry: Registry,
-    pub(crate) fused: bool,
+    pub(crate) kernel_inject: bool,
     pub(crate) progress: Option<Progress>,
 }
 
@@ -55,7 +55,7 @@ impl Default for Options {
             own_context: false,
             load: LoadOptions::default(),
             registry: Registry::default(),
-            fused: true,
+            kernel_inject: true,
             progress: None,
         }
     }
@@ -104,10 +104,10 @@ impl Options {
         self
     }
 
-    /// Whether fused kernels are grafted in (the default); otherwise every op runs as the composition that
+    /// Whether fused kernels are injected (the default); otherwise every op runs as the composition that
     /// defines it, to compare with.
     pub fn kernel_inject(mut self, on: bool) -> Self {
-        self.fused = on;
+        self.kernel_inject = on;
         self
     }
 
@@ -140,7 +140,7 @@ impl Options {
         if let Some(policy) = &config.injection_policy {
             self.registry.injection_policy(&serde_json::json!(policy))?;
         }
-        self.fused = config.kernel_inject;
+        self.kernel_inject = config.kernel_inject;
         (self.engine, self.own_dtype) = (config.engine(), true);
         self.load = LoadOptions::configured(config, 0);
         Ok(self)

@@ -33,7 +33,8 @@ impl Layers {
 /// What a request wants to keep besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Want {
-    /// Logits of every prompt token (needs [`EngineConfig::all_logits`]) and every sampled token.
+    /// Logits that follow every prompt token (needs [`EngineConfig::all_logits`]) and every sampled token but
+    /// the last, which no step reads.
     pub logits: bool,
     /// Hidden states of every position, of these layers.
     pub hidden: Layers,
@@ -125,6 +126,20 @@ impl Request {
 /// Why a continuation ended.
 ///
 /// The last event of the library's `EngineHandle::submit`, which has an example.
+///
+/// ```
+/// use engraft_core::engine::Finish;
+///
+/// fn reason(finish: Finish) -> &'static str {
+///     match finish {
+///         Finish::Stop => "the model ended the text",
+///         Finish::Length => "there is no room, or as many tokens as were asked for",
+///         // More may come.
+///         _ => "there was no token to sample",
+///     }
+/// }
+/// assert_eq!(reason(Finish::NoToken), "there was no token to sample");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {

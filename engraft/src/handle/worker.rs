@@ -87,9 +87,9 @@ impl Visitor for Job {
 }
 
 /// The same with every fused op left to its composed default.
-pub(super) struct UnfusedJob(pub Job);
+pub(super) struct ComposedJob(pub Job);
 
-impl Visitor for UnfusedJob {
+impl Visitor for ComposedJob {
     type Output = ();
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<()> {

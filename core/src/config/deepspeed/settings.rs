@@ -8,7 +8,14 @@ use std::path::PathBuf;
 
 /// A setting that was read and has no effect.
 ///
-/// [`DeepSpeedConfigBuilder`](super::DeepSpeedConfigBuilder) has an example.
+/// ```
+/// use engraft_core::config::deepspeed::DeepSpeedConfig;
+///
+/// let (_, warnings) = DeepSpeedConfig::builder().set("use_triton", true)?.check()?;
+/// assert_eq!(warnings[0].field, "use_triton");
+/// println!("{}", warnings[0]);
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
