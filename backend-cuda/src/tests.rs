@@ -13,6 +13,7 @@ use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{Elem, Format, MatView, elementwise, flash, gemm};
 use soft_cuda::preload::{self, Linker, Order};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,8 +119,12 @@ fn a_captured_step_runs_when_it_is_replayed_and_is_counted() {
     assert_eq!(gpu.launches().values().sum::<u64>(), 6, "{:?}", gpu.launches());
     let inside = stream.capture(|s| s.sync()).unwrap_err().to_string();
     assert!(inside.contains("captured region"), "{inside}");
-    // The stream goes on after a capture that failed.
+    // The stream goes on after a capture that failed, or whose body panicked.
     stream.sync().unwrap();
+    let body = AssertUnwindSafe(|| stream.capture(|_| panic!("in a captured region")));
+    assert!(catch_unwind(body).is_err());
+    stream.sync().unwrap();
+    assert_eq!(stream.capture(|s| double(s, &mut x, &y, 2)).unwrap().len(), 2);
 }
 
 #[test]

@@ -169,6 +169,17 @@ struct GroupKey {
     bound: [(u64, u64, u64); BINDINGS],
 }
 
+/// The places of a key. One that a key had no place for would not tell two groups apart: the second call
+/// would run with the first one's memory.
+fn bound(slots: impl ExactSizeIterator<Item = (u64, u64, u64)>) -> Result<[(u64, u64, u64); BINDINGS]> {
+    if slots.len() > BINDINGS {
+        return Err(Error::internal(format!("a call has {} bindings; a key {BINDINGS}", slots.len())));
+    }
+    let mut all = [(0, 0, 0); BINDINGS];
+    all.iter_mut().zip(slots).for_each(|(place, slot)| *place = slot);
+    Ok(all)
+}
+
 /// Bind groups by what they hold.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
@@ -190,17 +201,15 @@ impl Groups {
         }
         let mut words = [0; PARAM_WORDS];
         words[1..=call.words.len()].copy_from_slice(call.words);
-        let group = self.group(gpu, &pipeline, call);
+        let group = self.group(gpu, &pipeline, call)?;
         Ok(Dispatch { pipeline, group, words, grid: call.grid })
     }
 
-    fn group(&mut self, gpu: &Gpu, pipeline: &Pipeline, call: &Call<'_>) -> wgpu::BindGroup {
-        let mut key = GroupKey { kernel: pipeline.kernel, bound: [(0, 0, 0); BINDINGS] };
-        for (bound, slot) in key.bound.iter_mut().zip(call.slots) {
-            *bound = (slot.mem.id(), slot.offset, slot.size);
-        }
+    fn group(&mut self, gpu: &Gpu, pipeline: &Pipeline, call: &Call<'_>) -> Result<wgpu::BindGroup> {
+        let bound = bound(call.slots.iter().map(|slot| (slot.mem.id(), slot.offset, slot.size)))?;
+        let key = GroupKey { kernel: pipeline.kernel, bound };
         if let Some(made) = self.made.get(&key) {
-            return made.clone();
+            return Ok(made.clone());
         }
         let entries: Vec<_> = call
             .slots
@@ -222,7 +231,7 @@ impl Groups {
         });
         gpu.tally.count(|c| c.made += 1);
         self.made.insert(key, group.clone());
-        group
+        Ok(group)
     }
 
     /// Forgets groups that hold buffers which are gone.
@@ -240,9 +249,16 @@ impl Groups {
 #[cfg(test)]
 #[allow(clippy::expect_used)]
 mod tests {
-    use super::{ALIGN, place, window};
+    use super::{ALIGN, BINDINGS, bound, place, window};
     use crate::limits::Limits;
     use engraft_core::backend::Backend;
+
+    #[test]
+    fn a_key_names_every_binding_or_there_is_none() {
+        let slots = |n: usize| vec![(7, 0, 16); n].into_iter();
+        assert_eq!(bound(slots(BINDINGS)).expect("as many as there are places"), [(7, 0, 16); BINDINGS]);
+        assert!(bound(slots(BINDINGS + 1)).is_err());
+    }
 
     /// An empty view at the end of a buffer larger than a binding binds bytes that are there.
     #[test]

@@ -66,7 +66,7 @@ impl WgpuStream {
         if let Some(scratch) = self.scratch.as_ref().filter(|s| s.bytes() >= bytes) {
             return Ok(scratch.share());
         }
-        let scratch = self.gpu.gpu.alloc("scratch", bytes.next_power_of_two().max(4096))?;
+        let scratch = self.gpu.gpu.alloc("scratch", scratch_bytes(bytes, self.gpu.gpu.limits.buffer))?;
         self.scratch = Some(scratch.share());
         Ok(scratch)
     }
@@ -232,5 +232,27 @@ impl Stream<Wgpu> for WgpuStream {
         self.not_while_recording("a replay")?;
         let mut encoding = self.gpu.encoding();
         graph.dispatches.iter().try_for_each(|d| encoding.encode(&self.gpu.gpu, d))
+    }
+}
+
+/// Bytes of a scratch buffer for at least `wanted`: a power of two, so that it seldom grows, unless the
+/// adapter has no buffer of that size.
+fn scratch_bytes(wanted: usize, most: u64) -> usize {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    wanted.checked_next_power_of_two().unwrap_or(wanted).max(4096).min(most).max(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scratch_bytes;
+
+    #[test]
+    fn scratch_that_an_adapter_has_is_never_refused_for_being_rounded_up() {
+        assert_eq!((scratch_bytes(1, 1 << 30), scratch_bytes(5000, 1 << 30)), (4096, 8192));
+        // 700 MiB fit into a buffer of 1000, the next power of two does not.
+        assert_eq!(scratch_bytes(700 << 20, 1000 << 20), 1000 << 20);
+        // What the adapter lacks is asked for as it is, and refused with the numbers.
+        assert_eq!(scratch_bytes(1200 << 20, 1000 << 20), 1200 << 20);
+        assert_eq!(scratch_bytes(usize::MAX, u64::MAX), usize::MAX);
     }
 }

@@ -4,8 +4,7 @@
 use super::args::AnswerArgs;
 use super::failure::Outcome;
 use super::output::{Loading, json};
-use super::texts::{reader, wrong};
-use engraft::core::inject::describe;
+use super::texts::{reader, unreadable, wrong};
 use engraft::core::policy::{HeadSpec, TokenHead};
 use engraft::{Answer, AnswerOptions, Error};
 use serde_json::{Map, Value, json};
@@ -21,7 +20,7 @@ struct Line {
 pub fn run(args: &AnswerArgs) -> Outcome {
     let (source, options) = args.model.read(None)?;
     let files = source.open()?;
-    let (spec, ..) = describe(&files, &args.model.policies.registry()?)?;
+    let spec = options.describe(&files)?;
     // Said before a weight is read.
     if !matches!(spec.head, HeadSpec::Tokens { of: TokenHead::Span, .. }) {
         let reason = "its head gives no spans; that of a ...ForQuestionAnswering does".into();
@@ -32,19 +31,19 @@ pub fn run(args: &AnswerArgs) -> Outcome {
     let mut how = AnswerOptions::new()
         .top_k(args.top_k)
         .max_answer_len(args.max_answer_len)
-        .handle_impossible_answer(args.impossible)
+        .handle_impossible_answer(args.handle_impossible_answer)
         .max_seq_len(args.max_seq_len);
     how.doc_stride = args.doc_stride;
     let (name, lines) = reader(args.file.as_deref())?;
     for (i, text) in lines.lines().enumerate() {
-        let text = text.map_err(|e| Error::io(&name, e))?;
+        let text = text.map_err(|e| unreadable(&name, i + 1, e))?;
         if text.trim().is_empty() {
             continue;
         }
         let Line { question, context, mut answer } =
             parse(&text).map_err(|what| wrong(&name, i + 1, &what))?;
         let found = model.answer(&question, &context, &how).map_err(|e| match e {
-            Error::Text { what } => wrong(&name, i + 1, &what),
+            Error::Text { what } | Error::Request { what, .. } => wrong(&name, i + 1, &what),
             other => other,
         })?;
         answer.extend(report(&context, &found, args.top_k > 1));

@@ -139,8 +139,8 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub steps_ahead: Option<u8>,
     /// Tokens of one step: the budget that prompts are split by; default: 512
-    #[arg(long, value_name = "N", value_parser = positive)]
-    pub step_tokens: Option<usize>,
+    #[arg(long, visible_alias = "step-tokens", value_name = "N", value_parser = positive)]
+    pub max_step_tokens: Option<usize>,
     /// Longest sequence, prompt and continuation, where the model can; default: 8192, of bench what it runs
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_context: Option<usize>,
@@ -270,8 +270,8 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = PoolingArg::Mean)]
     pub pooling: PoolingArg,
     /// Leave vectors at their own length; else it is made 1
-    #[arg(long)]
-    pub raw: bool,
+    #[arg(long, visible_alias = "raw")]
+    pub no_normalize: bool,
     #[command(flatten)]
     pub model: ModelArgs,
 }
@@ -325,8 +325,8 @@ pub struct AnswerArgs {
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = positive)]
     pub max_answer_len: usize,
     /// Let the empty answer win where the context does not say (models trained for that, as on SQuAD 2)
-    #[arg(long)]
-    pub impossible: bool,
+    #[arg(long, visible_alias = "impossible")]
+    pub handle_impossible_answer: bool,
     /// Tokens of a window over a long context, the question included; less where the model cannot
     #[arg(long, value_name = "N", default_value_t = 384, value_parser = positive)]
     pub max_seq_len: usize,
@@ -368,8 +368,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = positive)]
     pub batch: Vec<usize>,
     /// Tokens per prompt, or per text of an encoder
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
-    pub prompt: usize,
+    #[arg(long, visible_alias = "prompt", value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub prompt_tokens: usize,
     /// Tokens to generate per sequence
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
     pub decode: usize,
@@ -418,7 +418,7 @@ impl ModelArgs {
     /// policies that were named.
     pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
-        let mut source = path.or(self.model.as_deref()).map(named);
+        let mut source = path.or(self.model.as_deref()).map(named).transpose()?;
         if let Some(file) = &self.config {
             let (config, warnings) = DeepSpeedConfigBuilder::new().file(file)?.check()?;
             warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
@@ -502,7 +502,7 @@ impl DeviceArgs {
         if let Some(ranks) = self.tp {
             options = options.tp(ranks);
         }
-        if let Some(tokens) = self.step_tokens {
+        if let Some(tokens) = self.max_step_tokens {
             options = options.max_step_tokens(tokens);
         }
         if let Some(tokens) = self.max_context {
@@ -561,14 +561,8 @@ impl PolicyArgs {
     }
 }
 
-/// A model as users name it; hub ids are looked up in the cache that Hugging Face's programs share.
-pub fn named(text: &str) -> ModelSource {
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let home = || variable("HF_HOME").or_else(|| variable("HOME").map(|h| h.join(".cache/huggingface")));
-    let cache = variable("HF_HUB_CACHE").or_else(|| home().map(|h| h.join("hub")));
-    let source = ModelSource::parse(text);
-    match cache {
-        Some(cache) => source.cached(&cache),
-        None => source,
-    }
+/// A model as users name it; what is on the hub alone is downloaded, with a progress bar.
+pub fn named(text: &str) -> Result<ModelSource, Failure> {
+    let mut loading = Loading::of("downloading");
+    Ok(ModelSource::parse(text).fetch(move |done, total| loading.show(done, total))?)
 }

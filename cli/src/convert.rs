@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub fn run(args: &ConvertArgs) -> Outcome {
     warn_of_coarse_groups(args.quantize);
     let registry = args.policies.registry()?;
-    let files = named(&args.model).open()?;
+    let files = named(&args.model)?.open()?;
     let exists = args.out.exists();
     if exists && fs::read_dir(&args.out).map_err(|e| Error::io(&args.out, e))?.next().is_some() {
         return Err(Error::config("--out", args.out.display(), "an empty or new folder").into());

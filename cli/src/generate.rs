@@ -36,8 +36,8 @@ pub fn run(args: &GenerateArgs) -> Outcome {
         note("");
     }
     let mut line = summary(stream.stats());
-    if !stream.sampling().is_greedy() {
-        line.push_str(&format!(", seed {}", stream.sampling().seed));
+    if let Some(seed) = stream.sampling().seed.filter(|_| !stream.sampling().is_greedy()) {
+        line.push_str(&format!(", seed {seed}"));
     }
     note(&dim(&line));
     Ok(())

@@ -9,29 +9,36 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// The bar while weights load; it appears only when loading takes long enough to be read.
+/// The bar while something is read; it appears only when that takes long enough to be read itself.
 pub struct Loading {
+    what: &'static str,
     began: Instant,
     bar: Option<ProgressBar>,
 }
 
 impl Default for Loading {
     fn default() -> Self {
-        Self { began: Instant::now(), bar: None }
+        Self::of("loading")
     }
 }
 
 impl Loading {
+    /// A bar that names what goes on.
+    pub fn of(what: &'static str) -> Self {
+        Self { what, began: Instant::now(), bar: None }
+    }
+
     const PATIENCE: Duration = Duration::from_millis(200);
 
     /// Moves the bar.
     pub fn show(&mut self, done: u64, total: u64) {
         if self.bar.is_none() && self.began.elapsed() > Self::PATIENCE && io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template("loading {bar:32} {bytes}/{total_bytes} {eta}");
+            let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {eta}");
             let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-            self.bar = Some(ProgressBar::new(total).with_style(style));
+            self.bar = Some(ProgressBar::new(total).with_style(style).with_message(self.what));
         }
         if let Some(bar) = &self.bar {
+            bar.set_length(total);
             bar.set_position(done);
             if done >= total {
                 bar.finish_and_clear();

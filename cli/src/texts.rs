@@ -8,7 +8,6 @@ use super::args::{ClassifyArgs, EmbedArgs, LinesArgs, ModelArgs, ScoreArgs};
 use super::failure::{Failure, Outcome};
 use super::generate::shown;
 use super::output::{Loading, json};
-use engraft::core::inject::describe;
 use engraft::core::policy::HeadSpec;
 use engraft::{Classification, Error, TextGenerator};
 use serde_json::{Map, Value, json};
@@ -32,7 +31,7 @@ struct Line {
 pub fn embed(args: &EmbedArgs) -> Outcome {
     let model = open(&args.model, false)?;
     each_group(&args.lines, GROUP, &model, |lines| {
-        let vectors = model.handle().embed(ids(lines), args.pooling.into(), !args.raw)?;
+        let vectors = model.handle().embed(ids(lines), args.pooling.into(), !args.no_normalize)?;
         Ok(vectors.into_iter().map(|vector| json!({ "embedding": all_shown(&vector) })).collect())
     })
 }
@@ -49,7 +48,8 @@ pub fn score(args: &ScoreArgs) -> Outcome {
 pub fn classify(args: &ClassifyArgs) -> Outcome {
     let (source, options) = args.model.read(None)?;
     let files = source.open()?;
-    let (spec, ..) = describe(&files, &args.model.policies.registry()?)?;
+    // By the options' own policies, which a configuration may have added to.
+    let spec = options.describe(&files)?;
     let HeadSpec::Labels { .. } = spec.head else {
         let reason = "its head gives no labels for a text; a sequence classifier's does".into();
         return Err(Error::Architecture { op: "classify".into(), arch: spec.arch, reason }.into());
@@ -120,19 +120,22 @@ fn each_group(
         Ok(())
     };
     for (i, text) in reader.lines().enumerate() {
-        let text = text.map_err(|e| Error::io(&name, e))?;
+        let text = text.map_err(|e| unreadable(&name, i + 1, e))?;
         if text.trim().is_empty() {
             continue;
         }
-        let (text, answer) = match parse(&text, args.plain) {
-            Ok(parsed) => parsed,
+        let parsed = parse(&text, args.plain).and_then(|(text, answer)| {
+            let ids = model.tokenizer().encode(&text, true).map_err(|e| e.to_string())?;
+            Ok(Line { number: i + 1, ids, answer })
+        });
+        let line = match parsed {
+            Ok(line) => line,
             Err(what) => {
                 finish(&mut group)?;
                 return Err(wrong(&name, i + 1, &what).into());
             }
         };
-        let ids = model.tokenizer().encode(&text, true)?;
-        group.push(Line { number: i + 1, ids, answer });
+        group.push(line);
         if group.len() == size {
             finish(&mut group)?;
         }
@@ -174,6 +177,11 @@ fn parse(line: &str, plain: bool) -> Result<(String, Map<String, Value>), String
             Err(format!("{e}; a JSON string or an object is expected (--plain takes lines as they are)"))
         }
     }
+}
+
+/// A line that is no text, or that the system does not give.
+pub(super) fn unreadable(name: &str, number: usize, source: std::io::Error) -> Error {
+    Error::io(format!("{name}, line {number}"), source)
 }
 
 /// An error that names a line.

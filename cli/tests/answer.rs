@@ -79,7 +79,7 @@ fn answers_are_the_librarys_with_places_in_characters() {
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
     };
-    let got = run(&["--top-k", "4", "--max-answer-len", "3", "--impossible"]);
+    let got = run(&["--top-k", "4", "--max-answer-len", "3", "--handle-impossible-answer"]);
     assert!(got.len() == 2 && got[0] == got[1] && got[0]["id"] == 7);
     assert_eq!(got[0]["answers"].as_array().unwrap().len(), 4);
     for (got, want) in got[0]["answers"].as_array().unwrap().iter().zip(&want) {

@@ -158,9 +158,9 @@ fn switches_for_faults_and_comparisons_change_no_token() {
         &["--in-order"][..],
         &["--blocking"],
         &["--no-graphs"],
-        &["--step-tokens", "2"],
+        &["--max-step-tokens", "2"],
         &["--max-context", "32"],
-        &["--in-order", "--no-graphs", "--blocking", "--step-tokens", "3", "--max-context", "40"],
+        &["--in-order", "--no-graphs", "--blocking", "--max-step-tokens", "3", "--max-context", "40"],
     ] {
         assert_eq!(with(switches), plain, "{switches:?}");
     }
@@ -194,7 +194,8 @@ fn bench_takes_the_switches_and_the_load_leaves_no_packing_to_the_first_step() {
         let sizes = ["--prompt", "4", "--decode", "2", "--backend", "cuda", "--cuda-driver", &driver];
         engraft(&[&shape[..], &sizes, more].concat())
     };
-    let report = stdout(&bench(&["--no-graphs", "--in-order", "--step-tokens", "3", "--max-context", "400"]));
+    let report =
+        stdout(&bench(&["--no-graphs", "--in-order", "--max-step-tokens", "3", "--max-context", "400"]));
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     let seconds = |name: &str| report[name].as_f64().unwrap();
     assert!(seconds("load_seconds") > 0.0 && seconds("first_step_seconds") > 0.0, "{report}");

@@ -402,7 +402,7 @@ fn bench_measures_a_random_shape() {
             weights,
             "--batch",
             "1,3",
-            "--prompt",
+            "--prompt-tokens",
             "24",
             "--decode",
             "6",
@@ -432,7 +432,7 @@ fn bench_measures_a_random_shape() {
 /// and each batch is reported as it ends.
 #[test]
 fn bench_waits_until_all_sequences_decode() {
-    let args = ["bench", "--batch", "9", "--prompt", "64", "--decode", "2", "--step-tokens", "16"];
+    let args = ["bench", "--batch", "9", "--prompt-tokens", "64", "--decode", "2", "--max-step-tokens", "16"];
     let output = engraft(&[&args[..], &["--repeat", "2", "--json", "--no-mmap"]].concat());
     let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let batch = &report["batches"][0];
@@ -446,7 +446,8 @@ fn bench_waits_until_all_sequences_decode() {
 fn bench_measures_texts_of_an_encoder() {
     let bert = manifest().join("../tests/golden/bert");
     let bert = bert.to_str().unwrap();
-    let args = ["bench", "--model", bert, "--batch", "1,4", "--prompt", "9", "--repeat", "1", "--profile"];
+    let args =
+        ["bench", "--model", bert, "--batch", "1,4", "--prompt-tokens", "9", "--repeat", "1", "--profile"];
     let report = json(&[&args[..], &["--json"]].concat());
     for (batch, size) in report["batches"].as_array().unwrap().iter().zip([1.0, 4.0]) {
         let seconds = batch["batch_seconds"][0].as_f64().unwrap();
@@ -460,7 +461,7 @@ fn bench_measures_texts_of_an_encoder() {
     // More tokens than the model has positions.
     let long = engraft(&["bench", "--model", bert, "--prompt", "4000"]);
     let text = String::from_utf8_lossy(&long.stderr);
-    assert!(!long.status.success() && text.contains("4000") && text.contains("--prompt"), "{text}");
+    assert!(!long.status.success() && text.contains("4000") && text.contains("--prompt-tokens"), "{text}");
 }
 
 #[test]

@@ -46,10 +46,14 @@ fn embeddings_are_the_librarys_in_the_order_of_the_lines() {
         assert_eq!(got["id"], json!([text.len()]));
         assert_eq!(floats(&got["embedding"]), *want);
     }
-    let plain =
-        lines(&["embed", "--plain", "--pooling", "last", "--raw"], &format!("{}\n\n{}", texts[3], texts[4]));
+    let plain = lines(
+        &["embed", "--plain", "--pooling", "last", "--no-normalize"],
+        &format!("{}\n\n{}", texts[3], texts[4]),
+    );
     let ids = texts[3..5].iter().map(|text| model.tokenizer().encode(text, true).unwrap());
     let want = model.handle().embed(ids, Pooling::Last, false).unwrap();
+    let raw = lines(&["embed", "--plain", "--pooling", "last", "--raw"], &texts[3]);
+    assert_eq!(raw[0], plain[0], "the name of earlier versions");
     assert_eq!(plain.iter().map(|line| floats(&line["embedding"])).collect::<Vec<_>>(), want);
     assert_eq!(lines(&["embed"], ""), Vec::<Value>::new());
 }
@@ -82,6 +86,34 @@ fn wrong_lines_are_named() {
     fails(&["classify"], "\"x\"\n", &["classify", "llama", "labels"]);
 }
 
+/// What the tokenizer refuses, and what is no text at all, names its line; lines before it are answered.
+#[test]
+fn lines_that_cannot_be_tokenized_are_named() {
+    let folder = classifier("unknown-words", |_| {});
+    let file = folder.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    tokenizer["model"]["unk_token"] = json!("not in the vocabulary");
+    fs::write(&file, tokenizer.to_string()).unwrap();
+    let args = ["classify", "-m", folder.to_str().unwrap()];
+    let output = with_input(&args, "\"w5\"\n\"w6 strange\"\n");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), output.stdout.iter().filter(|b| **b == b'\n').count()), (Some(1), 1));
+    assert!(text.lines().last().unwrap().starts_with("error: standard input, line 2: encode: "), "{text}");
+    let latin = folder.join("latin1.txt");
+    fs::write(&latin, b"fine\n\xe9\n").unwrap();
+    fails(&["embed", "--plain", latin.to_str().unwrap()], "", &["latin1.txt, line 2", "UTF-8"]);
+}
+
+/// The check before a weight is read goes by the same policies as the loading: those of `--config`, too.
+#[test]
+fn a_configurations_policy_counts_before_a_weight_is_read() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-of-a-configuration.json");
+    fs::write(&file, json!({"injection_policy": {"Layer": ["attn.no_such_module"]}}).to_string()).unwrap();
+    for command in ["classify", "answer"] {
+        fails(&[command, "--config", file.to_str().unwrap()], "", &["no_such_module"]);
+    }
+}
+
 /// A golden classifier with names for its labels and a tokenizer whose words are `w5` for token 5.
 fn classifier(name: &str, change: impl Fn(&mut Value)) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert_classifier");
@@ -108,8 +140,7 @@ fn labels_are_those_of_the_configuration() {
     let folder = classifier("classifier", |_| {});
     let handle = Options::new().start(folder.as_path()).unwrap();
     let texts: [&[u32]; 2] = [&[5, 9, 200], &[7, 1]];
-    let encoded =
-        handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())).collect(), false).unwrap();
+    let encoded = handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())), false).unwrap();
     let model = folder.to_str().unwrap();
     let got = lines(&["classify", "-m", model], "\"w5 w9 w200\"\n{\"id\": \"b\", \"text\": \"w7 w1\"}\n");
     assert_eq!((got.len(), &got[1]["id"]), (2, &json!("b")));

@@ -152,7 +152,7 @@ pub enum Error {
         what: String,
     },
     /// The KV pool has too few free pages.
-    #[error("KV pool is full: {wanted} pages wanted, {free} of {total} free")]
+    #[error("KV pool is full: {wanted} pages wanted, {free} of {total} free (the engine's `kv_pages`)")]
     KvFull {
         /// Pages wanted.
         wanted: usize,
@@ -160,6 +160,16 @@ pub enum Error {
         free: usize,
         /// Pages in the pool.
         total: usize,
+    },
+    /// A text has more tokens than its reader takes.
+    #[error("a text of {bytes} bytes has {tokens} tokens at least; allowed: {allowed}")]
+    TextTooLong {
+        /// Bytes of the text, or of the part of it that was read.
+        bytes: usize,
+        /// Tokens that it has at least.
+        tokens: usize,
+        /// How many are allowed, and where it is known by whom.
+        allowed: String,
     },
     /// The tokenizer or chat template failed.
     #[error("{what}")]

@@ -20,9 +20,8 @@ fn main() -> Result<()> {
         "num_attention_heads": 4, "intermediate_size": INNER, "vocab_size": VOCAB, "type_vocab_size": 2,
         "max_position_embeddings": 64, "hidden_act": "gelu",
     });
-    let no_tokenizer = TokenizerFiles::from_bytes(None, None, None)?;
     let weights = random_weights(&tensors());
-    let files = open_bytes(config.to_string().as_bytes(), None, weights.into(), no_tokenizer)?;
+    let files = open_bytes(config.to_string().as_bytes(), None, weights.into(), TokenizerFiles::none())?;
 
     // `start` opens a model without its text side; `open` would want a tokenizer.
     let engine = Options::new().start(files)?;

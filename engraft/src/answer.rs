@@ -95,35 +95,55 @@ pub struct Answer {
     pub bytes: Range<usize>,
 }
 
-/// The answers that `logits`, `[tokens, 2]` of every window, give.
-pub(crate) fn best(
-    context: &str,
-    windows: &[(PairWindow, Vec<f32>)],
-    options: &AnswerOptions,
-) -> Vec<Answer> {
-    let (mut found, mut null) = (Vec::<(Range<usize>, f64)>::new(), f64::INFINITY);
-    for (window, logits) in windows {
+/// The best pieces of a context so far, of windows that are added one after the other.
+pub(crate) struct Candidates<'a> {
+    context: &'a str,
+    options: &'a AnswerOptions,
+    /// Different pieces, the best first, as many as may be answers.
+    found: Vec<(Range<usize>, f64)>,
+    /// The least score that "no answer" has in any window.
+    null: f64,
+}
+
+impl<'a> Candidates<'a> {
+    pub fn new(context: &'a str, options: &'a AnswerOptions) -> Self {
+        Self { context, options, found: Vec::new(), null: f64::INFINITY }
+    }
+
+    /// Adds what `logits`, `[tokens, 2]` of a window, give.
+    pub fn add(&mut self, window: &PairWindow, logits: &[f32]) {
         let [starts, ends] = [0, 1].map(|which| probabilities(window, logits, which));
         if window.class_token {
-            null = null.min(starts[0] * ends[0]);
+            self.null = self.null.min(starts[0] * ends[0]);
         }
         let [starts, ends] = [&starts[1..], &ends[1..]];
         for (s, start) in starts.iter().enumerate() {
-            for (e, end) in ends.iter().enumerate().skip(s).take(options.max_answer_len) {
-                found.push((window.words[s].start..window.words[e].end, start * end));
+            for (e, end) in ends.iter().enumerate().skip(s).take(self.options.max_answer_len) {
+                self.found.push((window.words[s].start..window.words[e].end, start * end));
             }
         }
+        // Equal pieces side by side, the best of them first. What is not among the best of this window and
+        // those before it cannot be among the best of all.
+        self.found.sort_by(|(a, x), (b, y)| (a.start, a.end).cmp(&(b.start, b.end)).then(y.total_cmp(x)));
+        self.found.dedup_by(|(a, _), (b, _)| a == b);
+        self.keep_best();
     }
-    // Equal pieces side by side, the best of them first.
-    found.sort_by(|(a, x), (b, y)| (a.start, a.end).cmp(&(b.start, b.end)).then(y.total_cmp(x)));
-    found.dedup_by(|(a, _), (b, _)| a == b);
-    if options.handle_impossible_answer && null.is_finite() {
-        found.push((0..0, null));
+
+    /// The answers.
+    pub fn best(mut self) -> Vec<Answer> {
+        if self.options.handle_impossible_answer && self.null.is_finite() {
+            self.found.push((0..0, self.null));
+            self.keep_best();
+        }
+        let text = |bytes: &Range<usize>| self.context.get(bytes.clone()).unwrap_or_default().to_string();
+        let found = self.found.into_iter();
+        found.map(|(bytes, score)| Answer { text: text(&bytes), score, bytes }).collect()
     }
-    found.sort_by(|(_, x), (_, y)| y.total_cmp(x));
-    found.truncate(options.top_k);
-    let text = |bytes: &Range<usize>| context.get(bytes.clone()).unwrap_or_default().to_string();
-    found.into_iter().map(|(bytes, score)| Answer { text: text(&bytes), score, bytes }).collect()
+
+    fn keep_best(&mut self) {
+        self.found.sort_by(|(_, x), (_, y)| y.total_cmp(x));
+        self.found.truncate(self.options.top_k);
+    }
 }
 
 /// Softmax of one of the two logits over the class token, which comes first (0 without one), and the second
@@ -177,6 +197,12 @@ mod tests {
         let mut windows = tokenizer.encode_pair("who", context, 64, 0).unwrap();
         assert_eq!(windows[0].ids.len(), logits.len());
         vec![(windows.remove(0), logits.concat())]
+    }
+
+    fn best(context: &str, windows: &[(PairWindow, Vec<f32>)], options: &AnswerOptions) -> Vec<Answer> {
+        let mut all = Candidates::new(context, options);
+        windows.iter().for_each(|(window, logits)| all.add(window, logits));
+        all.best()
     }
 
     /// Every span by the definition: the outer matrix of two softmaxes over all tokens, where those that are
@@ -240,5 +266,10 @@ mod tests {
         assert_eq!(answers[0].text, "red or blue");
         // The same piece of both windows is one answer.
         assert_eq!(answers.len(), 7);
+        // Few answers are the first of many: what is forgotten after a window was not among them.
+        for top_k in 1..7 {
+            let options = AnswerOptions::new().handle_impossible_answer(true).top_k(top_k);
+            assert_eq!(best(context, &both, &options), answers[..top_k]);
+        }
     }
 }

@@ -8,7 +8,6 @@ use engraft_core::engine::Request;
 use engraft_core::sample::SamplingParams;
 use engraft_core::text::{Message, Tokenizer};
 use engraft_core::{Error, Result};
-use std::hash::{BuildHasher, Hasher};
 
 /// What a text may look like.
 ///
@@ -34,8 +33,7 @@ use std::hash::{BuildHasher, Hasher};
 pub struct GenerateOptions {
     /// Tokens to generate at most.
     pub max_new_tokens: usize,
-    /// How tokens are sampled, with its seed; none: as the model's `generation_config.json` says, by a new
-    /// seed.
+    /// How tokens are sampled; none: as the model's `generation_config.json` says.
     pub sampling: Option<SamplingParams>,
     /// In place of the temperature that `sampling` or the model has; 0 is greedy.
     pub temperature: Option<f32>,
@@ -47,7 +45,7 @@ pub struct GenerateOptions {
     pub min_p: Option<f32>,
     /// In place of their `repetition_penalty`; 1 is off.
     pub repetition_penalty: Option<f32>,
-    /// In place of the seed of `sampling`, or of a new one.
+    /// In place of the seed of `sampling`; with neither, every text has a new one.
     pub seed: Option<u64>,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
@@ -150,15 +148,16 @@ impl GenerateOptions {
 
     /// What a request is sampled by, where `model` is how the model wants it.
     fn params(&self, model: SamplingParams) -> SamplingParams {
-        let base = self.sampling.unwrap_or_else(|| SamplingParams { seed: fresh_seed(), ..model });
-        SamplingParams {
+        let base = self.sampling.unwrap_or(model);
+        let params = SamplingParams {
             temperature: self.temperature.unwrap_or(base.temperature),
             top_k: self.top_k.unwrap_or(base.top_k),
             top_p: self.top_p.unwrap_or(base.top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
-            seed: self.seed.unwrap_or(base.seed),
-        }
+            seed: self.seed.or(base.seed),
+        };
+        params.seeded()
     }
 
     /// Adds a string that ends the text.
@@ -166,12 +165,6 @@ impl GenerateOptions {
         self.stop.push(text.into());
         self
     }
-}
-
-/// A seed that nobody can guess, from the standard library's randomly keyed hasher; of 32 bits, so that every
-/// JSON reader keeps it.
-fn fresh_seed() -> u64 {
-    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
 }
 
 /// Something that continues text; object-safe, so that programs can hold any. [`TextGenerator`] has the same
@@ -193,9 +186,9 @@ pub trait Generator: Send + Sync {
     /// Continues `prompt`.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express and for more tokens than the context holds, `Config` for
-    /// options out of range, `Request` for an empty or too long prompt, `KvFull` where the cache could never
-    /// hold it, `Architecture` for encoders.
+    /// `Text` for what the tokenizer cannot express, `TextTooLong` for more tokens than the context holds,
+    /// `Config` for options out of range, `Request` for an empty or too long prompt, `KvFull` where the cache
+    /// could never hold it, `Architecture` for encoders.
     fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream>;
 
     /// Answers the last of `messages` by the model's chat template.
@@ -283,10 +276,10 @@ impl TextGenerator {
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TextStream> {
         let (tokenizer, most) = (&self.processor.tokenizer, self.info().max_context);
         let ids = match options.no_special_in_user_text {
-            true => tokenizer.encode_shielded(&tokenizer.shield(prompt)?, true, most)?,
-            false => tokenizer.encode_at_most(prompt, true, most)?,
+            true => tokenizer.encode_shielded(&tokenizer.shield(prompt)?, true, most),
+            false => tokenizer.encode_at_most(prompt, true, most),
         };
-        self.stream(ids, options, true)
+        self.stream(ids.map_err(|e| self.whose_limit(e))?, options, true)
     }
 
     /// Answers the last of `messages` by the model's chat template.
@@ -320,11 +313,21 @@ impl TextGenerator {
                 role => Ok(Message::new(role, tokenizer.shield(&m.content)?)),
             };
             let messages = messages.iter().map(shield).collect::<Result<Vec<_>>>()?;
-            tokenizer.encode_shielded(&template.render(&messages, true, None)?, false, most)?
+            tokenizer.encode_shielded(&template.render(&messages, true, None)?, false, most)
         } else {
-            tokenizer.encode_at_most(&template.render(messages, true, None)?, false, most)?
+            tokenizer.encode_at_most(&template.render(messages, true, None)?, false, most)
         };
-        self.stream(ids, options, false)
+        self.stream(ids.map_err(|e| self.whose_limit(e))?, options, false)
+    }
+
+    /// The tokenizer knows how many tokens are allowed, but not by whom.
+    fn whose_limit(&self, error: Error) -> Error {
+        match error {
+            Error::TextTooLong { bytes, tokens, .. } => {
+                Error::TextTooLong { bytes, tokens, allowed: self.handle.context_limit() }
+            }
+            other => other,
+        }
     }
 
     /// The model.
@@ -370,14 +373,18 @@ mod tests {
             top_p: 0.3,
             min_p: 0.4,
             repetition_penalty: 1.5,
-            seed: 6,
+            seed: Some(6),
         };
         assert_eq!(own.params(model), all);
+        // Parameters that are given as a whole without a seed have a new one, too.
+        let hot = SamplingParams { seed: None, ..all };
+        let seeds = [0, 1].map(|_| GenerateOptions::new().sampling(hot).params(model).seed);
+        assert!(seeds[0].is_some() && seeds[0] != seeds[1], "{seeds:?}");
         // What is given as a whole counts with its seed, and is changed by fields after it alone.
         assert_eq!(own.clone().greedy().params(model), SamplingParams::default());
         assert_eq!(
             GenerateOptions::new().sampling(all).seed(9).params(model),
-            SamplingParams { seed: 9, ..all }
+            SamplingParams { seed: Some(9), ..all }
         );
     }
 }

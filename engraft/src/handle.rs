@@ -105,7 +105,27 @@ impl EngineHandle {
     ///
     /// # Errors
     /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts.
-    pub fn encode(&self, texts: Vec<EncoderInput>, all_layers: bool) -> Result<Vec<Encoded>> {
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::Options;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/bert");
+    /// let handle = Options::new().start(folder)?; // a folder with a BERT
+    /// let texts = [vec![2, 17, 45, 3], vec![2, 88, 3]];
+    /// let all = handle.encode(texts, false)?;
+    /// // A row per token, of the last layer alone.
+    /// assert_eq!(all[0].hidden.len(), 1);
+    /// assert_eq!(all[0].hidden[0].len(), 4 * handle.info().hidden);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn encode<T: Into<EncoderInput>>(
+        &self,
+        texts: impl IntoIterator<Item = T>,
+        all_layers: bool,
+    ) -> Result<Vec<Encoded>> {
+        let texts = texts.into_iter().map(Into::into).collect();
         self.ask(|reply| Command::Encode { texts, all_layers, reply })
     }
 
@@ -114,7 +134,27 @@ impl EngineHandle {
     /// # Errors
     /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
     /// the model's.
-    pub fn encode_images(&self, images: Vec<Vec<f32>>, all_layers: bool) -> Result<Vec<Encoded>> {
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::Options;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/clip_vision");
+    /// let handle = Options::new().start(folder)?; // CLIP's tower for images of 24 by 24 pixels
+    /// let grey = vec![0.0; 3 * 24 * 24];
+    /// let all = handle.encode_images([grey], false)?;
+    /// // The vector to compare with those of texts, after its projection.
+    /// println!("{:?}", &all[0].pooled);
+    /// # assert_eq!(all[0].pooled.len(), 24);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn encode_images(
+        &self,
+        images: impl IntoIterator<Item = Vec<f32>>,
+        all_layers: bool,
+    ) -> Result<Vec<Encoded>> {
+        let images = images.into_iter().collect();
         self.ask(|reply| Command::EncodeImages { images, all_layers, reply })
     }
 
@@ -165,7 +205,20 @@ impl EngineHandle {
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for encoders.
-    pub fn score(&self, sequences: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>> {
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{ModelSource, Options};
+    ///
+    /// let handle = Options::new().all_logits(true).start(ModelSource::Demo)?;
+    /// let scores = handle.score([vec![1, 2, 3], vec![4, 5]])?;
+    /// assert_eq!((scores[0].len(), scores[1].len()), (2, 1));
+    /// assert!(scores[0].iter().all(|logprob| *logprob <= 0.0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn score(&self, sequences: impl IntoIterator<Item = Vec<u32>>) -> Result<Vec<Vec<f32>>> {
+        let sequences = sequences.into_iter().collect();
         self.ask(|reply| Command::Score { sequences, reply })
     }
 
@@ -173,6 +226,19 @@ impl EngineHandle {
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for models that do not label texts.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::Options;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/bert_classifier");
+    /// let handle = Options::new().start(folder)?; // a ...ForSequenceClassification
+    /// let logits = handle.classify([vec![2, 17, 45, 3], vec![2, 88, 3]])?;
+    /// // A row of as many logits as there are labels for each text.
+    /// assert_eq!((logits.len(), logits[0].len()), (2, logits[1].len()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn classify<T: Into<EncoderInput>>(
         &self,
         sequences: impl IntoIterator<Item = T>,
@@ -214,6 +280,7 @@ impl EngineHandle {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "profile_model_time")]
     pub fn set_profiling(&self, on: bool) -> Result<()> {
         self.commands.send(Command::SetProfiling { on }).map_err(|_| gone())
     }
@@ -243,7 +310,12 @@ impl EngineHandle {
 
     /// Tokens that an encoder takes at once.
     pub(crate) fn longest_text(&self) -> usize {
-        self.limits.config.max_context.min(self.limits.config.max_step_tokens)
+        self.limits.config.text_tokens()
+    }
+
+    /// The longest sequence, with whose limit it is.
+    pub(crate) fn context_limit(&self) -> String {
+        self.limits.config.context_limit(self.limits.spec.max_positions)
     }
 
     /// Token types that the model knows.
@@ -324,15 +396,35 @@ impl Start {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (started, ready) = channel();
-        let Options { backend, threads, engine, own_dtype, load, registry, fused, progress } = options;
+        let Options {
+            backend,
+            threads,
+            engine,
+            own_dtype,
+            own_context,
+            load,
+            registry,
+            kernel_inject,
+            progress,
+        } = options;
         let stored_dtype = !own_dtype && backend.takes_stored_dtype();
         let body = move || {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
             let ready = started.clone();
-            let job = worker::Job { files, engine, stored_dtype, load, registry, progress, inbox, ready };
-            let ended = match fused {
+            let job = worker::Job {
+                files,
+                engine,
+                stored_dtype,
+                own_context,
+                load,
+                registry,
+                progress,
+                inbox,
+                ready,
+            };
+            let ended = match kernel_inject {
                 true => with_backend(&backend, threads, job),
-                false => with_backend(&backend, threads, worker::UnfusedJob(job)),
+                false => with_backend(&backend, threads, worker::ComposedJob(job)),
             };
             if let Err(error) = ended {
                 // Nobody listens when the error came after the start.

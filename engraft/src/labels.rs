@@ -77,6 +77,7 @@ impl Labels {
     }
 
     /// The labels that a model's outputs for one text mean.
+    #[doc(hidden)]
     pub fn classify(&self, logits: Vec<f32>) -> Classification {
         let wide = || logits.iter().map(|x| f64::from(*x));
         let most = wide().fold(f64::NEG_INFINITY, f64::max);

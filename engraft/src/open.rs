@@ -8,8 +8,30 @@ use crate::source::ModelSource;
 use crate::text;
 use engraft_core::Result;
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
+use engraft_core::inject::describe;
+use engraft_core::policy::ModelSpec;
 
 impl Options {
+    /// What a model is, as the policies of these options see it, before a weight is read.
+    ///
+    /// # Errors
+    /// `NoPolicy` where none knows the model, `Config` for what the one that does refuses.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{ModelSource, Options};
+    ///
+    /// let files = ModelSource::Demo.open()?;
+    /// let options = Options::new();
+    /// assert_eq!(options.describe(&files)?.arch, "llama");
+    /// let model = options.open(files)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn describe(&self, files: &ModelFiles) -> Result<ModelSpec> {
+        Ok(describe(files, &self.registry)?.0)
+    }
+
     /// Opens a model for text.
     ///
     /// # Errors
@@ -17,7 +39,7 @@ impl Options {
     /// lacks, no memory: each as an [`crate::Error`] that names it.
     pub fn open(self, model: impl Into<ModelSource>) -> Result<TextGenerator> {
         let mut files = model.into().open()?;
-        let tokenizer = std::mem::replace(&mut files.tokenizer, no_tokenizer());
+        let tokenizer = std::mem::replace(&mut files.tokenizer, TokenizerFiles::none());
         let generation = std::mem::take(&mut files.generation);
         let config = files.config.clone();
         let name = files.path.display().to_string();
@@ -36,13 +58,5 @@ impl Options {
     pub fn start(self, model: impl Into<ModelSource>) -> Result<EngineHandle> {
         let files: ModelFiles = model.into().open()?;
         Start::spawn(files, self)?.wait()
-    }
-}
-
-fn no_tokenizer() -> TokenizerFiles {
-    TokenizerFiles::HuggingFace {
-        tokenizer_json: None,
-        tokenizer_config: serde_json::Value::Null,
-        chat_template: None,
     }
 }

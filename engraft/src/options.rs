@@ -37,9 +37,11 @@ pub struct Options {
     pub(crate) engine: EngineConfig,
     /// Whether the element type was chosen, not left to the checkpoint.
     pub(crate) own_dtype: bool,
+    /// Whether the context was chosen: a model that has less says so.
+    pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
     pub(crate) registry: Registry,
-    pub(crate) fused: bool,
+    pub(crate) kernel_inject: bool,
     pub(crate) progress: Option<Progress>,
 }
 
@@ -50,9 +52,10 @@ impl Default for Options {
             threads: 0,
             engine: EngineConfig { max_seqs: 4, max_context: DEFAULT_CONTEXT, ..EngineConfig::default() },
             own_dtype: false,
+            own_context: false,
             load: LoadOptions::default(),
             registry: Registry::default(),
-            fused: true,
+            kernel_inject: true,
             progress: None,
         }
     }
@@ -101,10 +104,10 @@ impl Options {
         self
     }
 
-    /// Whether fused kernels are grafted in (the default); otherwise every op runs as the composition that
+    /// Whether fused kernels are injected (the default); otherwise every op runs as the composition that
     /// defines it, to compare with.
     pub fn kernel_inject(mut self, on: bool) -> Self {
-        self.fused = on;
+        self.kernel_inject = on;
         self
     }
 
@@ -133,7 +136,7 @@ impl Options {
         if let Some(policy) = &config.injection_policy {
             self.registry.injection_policy(&serde_json::json!(policy))?;
         }
-        self.fused = config.kernel_inject;
+        self.kernel_inject = config.kernel_inject;
         (self.engine, self.own_dtype) = (config.engine(), true);
         self.load = LoadOptions::configured(config, 0);
         Ok(self)
@@ -145,9 +148,9 @@ impl Options {
         self
     }
 
-    /// Longest sequence, prompt and continuation; the model's own limit may be lower.
+    /// Longest sequence, prompt and continuation; a model whose own limit is lower keeps to that, and warns.
     pub fn max_context(mut self, tokens: usize) -> Self {
-        self.engine.max_context = tokens;
+        (self.engine.max_context, self.own_context) = (tokens, true);
         self
     }
 
@@ -181,7 +184,7 @@ impl Options {
 
     /// All sizes of the engine at once, and its element types.
     pub fn engine(mut self, config: EngineConfig) -> Self {
-        (self.engine, self.own_dtype) = (config, true);
+        (self.engine, self.own_dtype, self.own_context) = (config, true, false);
         self
     }
 

@@ -26,9 +26,9 @@ pub enum ModelSource {
     /// A folder with `config.json`, a `.gguf` file, a `.safetensors` or PyTorch file next to its
     /// `config.json`, or DeepSpeed's JSON description.
     Path(PathBuf),
-    /// A repository of the Hugging Face hub, `organisation/name` or `organisation/name@revision`; to download
-    /// needs the feature
-    /// `hub` (and Rust 1.95, which its client asks for).
+    /// A repository of the Hugging Face hub, `organisation/name` or `organisation/name@revision`: taken from
+    /// the cache that Hugging Face's programs share. To download what is not there needs the feature `hub`
+    /// (and Rust 1.95, which its client asks for).
     Hub(String),
     /// Files that are open already (in memory, or by an own [`checkpoint::Source`]).
     Files(Box<ModelFiles>),
@@ -54,6 +54,31 @@ impl ModelSource {
                 None => ModelSource::Hub(id),
             },
             other => other,
+        }
+    }
+
+    /// A hub id becomes the path of its files: in the cache that Hugging Face's programs share
+    /// (`HF_HUB_CACHE`, `HF_HOME`), else downloaded into it, while `progress` hears bytes so far and in all.
+    /// All else stays as it is. [`open`](Self::open) does so silently.
+    ///
+    /// # Errors
+    /// Those of the hub, or `Config` where the files are not there and the feature `hub` is missing.
+    ///
+    /// ```
+    /// use engraft::ModelSource;
+    ///
+    /// let here = ModelSource::parse("models/llama.gguf").fetch(|done, total| println!("{done} of {total}"))?;
+    /// assert!(matches!(here, ModelSource::Path(_)));
+    /// # Ok::<(), engraft::Error>(())
+    /// ```
+    pub fn fetch(self, progress: impl FnMut(u64, u64) + Send + 'static) -> Result<Self> {
+        let source = match hub_cache::folder(|name| std::env::var_os(name)) {
+            Some(cache) => self.cached(&cache),
+            None => self,
+        };
+        match source {
+            ModelSource::Hub(id) => Ok(ModelSource::Path(hub::fetch(&id, progress)?)),
+            other => Ok(other),
         }
     }
 
@@ -88,6 +113,9 @@ impl ModelSource {
             Some(CheckpointRef::Path(path)) => {
                 checkpoint::open(&Path::new(&config.base_dir).join(path), access)?
             }
+            Some(other) => {
+                return Err(Error::internal(format!("a checkpoint of a kind that nothing opens: {other:?}")));
+            }
         };
         if let Some(model) = &config.model_config {
             files.config = replaced(&files.config, model)?;
@@ -98,8 +126,7 @@ impl ModelSource {
     /// Finds and opens the files; reads headers and the tokenizer only.
     ///
     /// # Errors
-    /// Those of [`checkpoint::open`]; for hub ids those of the hub, or `Unsupported` without the feature
-    /// `hub`.
+    /// Those of [`checkpoint::open`]; for hub ids those of [`fetch`](Self::fetch).
     pub fn open(self) -> Result<ModelFiles> {
         self.open_by(Access::default())
     }
@@ -109,10 +136,13 @@ impl ModelSource {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_by(self, access: Access) -> Result<ModelFiles> {
-        match self {
+        match self.fetch(|_, _| {})? {
             ModelSource::Demo => demo::demo_files(),
-            ModelSource::Path(path) => checkpoint::open(&path, access),
-            ModelSource::Hub(id) => checkpoint::open(&hub::fetch(&id)?, access),
+            ModelSource::Path(path) => {
+                no_hub_id(&path)?;
+                checkpoint::open(&path, access)
+            }
+            ModelSource::Hub(id) => Err(Error::internal(format!("{id} was fetched and has no path"))),
             ModelSource::Files(files) => Ok(*files),
         }
     }
@@ -167,6 +197,18 @@ fn replaced(found: &Value, given: &Value) -> Result<Value> {
 const PAGES: [&str; 4] =
     ["https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "https://www.huggingface.co/"];
 
+/// What names the hub but no repository there is no file either.
+fn no_hub_id(path: &Path) -> Result<()> {
+    let text = path.to_string_lossy();
+    let meant = text.starts_with("hf:") || PAGES.iter().any(|page| text.starts_with(page));
+    if !meant || path.exists() {
+        return Ok(());
+    }
+    let allowed = "hf:organisation/name, hf:organisation/name@revision, or the address of a model's page; \
+        a repository without an organisation has one by now (gpt2: hf:openai-community/gpt2)";
+    Err(Error::config("model", format!("\"{text}\""), allowed))
+}
+
 /// `organisation/name` or `organisation/name@revision`, where a text is one of them, has `hf:` before it, or
 /// is the address of a repository's page.
 fn hub_id(text: &str) -> Option<String> {
@@ -213,6 +255,16 @@ mod tests {
         assert!(text.contains("config.checkpoint_version") && text.contains("2.0"), "{text}");
         let own = json!({"model_type": "y", "checkpoint_version": 1});
         assert_eq!(replaced(&json!({"model_type": "x"}), &own).unwrap(), own);
+    }
+
+    #[test]
+    fn a_hub_id_without_an_organisation_says_what_is_missing() {
+        for text in ["hf:gpt2", "https://huggingface.co/gpt2", "hf:a/b/c"] {
+            let error = ModelSource::parse(text).open().map(drop).unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains("hf:organisation/name"), "{error}");
+        }
+        let error = ModelSource::parse("gpt2").open().map(drop).unwrap_err().to_string();
+        assert!(error.contains("gpt2") && !error.contains("organisation"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Whole texts in: vectors, log-probabilities, labels, answers.
 
-use crate::answer::{self, Answer, AnswerOptions};
+use crate::answer::{Answer, AnswerOptions, Candidates};
 use crate::labels::{Classification, Labels};
 use crate::{EncoderInput, ForwardWant, Pick, Pooling, TextGenerator};
 use engraft_core::policy::{HeadSpec, TokenHead};
 use engraft_core::text::PairWindow;
 use engraft_core::{Error, Result};
+
+/// Windows over a context that are in memory, and run, at once.
+const WINDOWS: usize = 32;
 
 impl TextGenerator {
     /// One vector per text: its last hidden states pooled, of length 1 where `normalise` asks for it.
@@ -131,13 +134,21 @@ impl TextGenerator {
             }
         }
         let (window, stride) = options.window(self.handle().longest_text());
-        let windows = self.tokenizer().encode_pair(question, context, window, stride)?;
-        let texts = windows.iter().map(|window| self.typed(window));
+        let mut windows = self.tokenizer().pair_windows(question, context, window, stride)?;
         let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
-        let logits = self.handle().forward(texts.collect::<Vec<_>>(), want)?;
-        logits.iter().try_for_each(|one| finite(&one.logits))?;
-        let windows: Vec<_> = windows.into_iter().zip(logits.into_iter().map(|one| one.logits)).collect();
-        Ok(answer::best(context, &windows, options))
+        let mut candidates = Candidates::new(context, options);
+        loop {
+            let group: Vec<PairWindow> = windows.by_ref().take(WINDOWS).collect();
+            if group.is_empty() {
+                return Ok(candidates.best());
+            }
+            let texts = group.iter().map(|window| self.typed(window)).collect::<Vec<_>>();
+            let logits = self.handle().forward(texts, want.clone())?;
+            for (window, one) in group.iter().zip(&logits) {
+                finite(&one.logits)?;
+                candidates.add(window, &one.logits);
+            }
+        }
     }
 
     /// A window as the model reads it: without token types, if it has none.

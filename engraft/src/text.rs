@@ -22,7 +22,7 @@ impl TextProcessor {
     pub fn new(name: &str, mut files: TokenizerFiles, config: &Value, generation: &Value) -> Result<Self> {
         let own = match &mut files {
             TokenizerFiles::HuggingFace { chat_template, .. } => chat_template.take(),
-            TokenizerFiles::Gguf(_) => None,
+            _ => None,
         };
         let tokenizer = tokenizer(name, files)?;
         let template = own.or_else(|| tokenizer.chat_template().map(str::to_owned));
@@ -69,5 +69,6 @@ pub fn tokenizer(name: &str, files: TokenizerFiles) -> Result<Tokenizer> {
             Err(Error::text(format!("{name} has no tokenizer in its metadata")))
         }
         TokenizerFiles::Gguf(found) => Tokenizer::from_gguf(&(*found).into()),
+        _ => Err(Error::internal(format!("{name} has a tokenizer of a kind that nothing reads"))),
     }
 }

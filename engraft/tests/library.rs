@@ -108,6 +108,28 @@ fn wrong_requests_are_reported_and_others_go_on() {
     assert!(matches!(model.generate("a", &options.stop("")), Err(Error::Config { .. })));
 }
 
+/// What is too long names its limit, and whose it is.
+#[test]
+fn limits_of_the_context_say_whose_they_are() {
+    let long = "a text of several words ".repeat(400);
+    let open = |tokens| Options::new().max_context(tokens).open(engraft::ModelSource::Demo).unwrap();
+    let refused = |model: &engraft::TextGenerator, options: &GenerateOptions| {
+        let error = model.generate(&long, options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::TextTooLong { .. }), "{error}");
+        error.to_string()
+    };
+    let (own, shielded) = (GenerateOptions::new(), GenerateOptions::new().no_special_in_user_text());
+    let (small, whole) = (open(64), open(1 << 20));
+    let model = whole.info().max_context;
+    let setting = format!("allowed: 64, the engine's `max_context` (the model has {model})");
+    for options in [own, shielded] {
+        assert!(refused(&small, &options).ends_with(&setting), "{}", refused(&small, &options));
+        assert!(refused(&whole, &options).ends_with(&format!("allowed: {model}, the model's own limit")));
+    }
+    let error = small.handle().submit(request(&[1; 65], 1)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("65 tokens; the context holds 64, the engine's `max_context`"), "{error}");
+}
+
 /// A request that the cache could never hold is refused at once, as every other one that cannot run.
 #[test]
 fn a_request_beyond_the_cache_is_refused_before_it_is_queued() {
@@ -160,7 +182,7 @@ fn a_seed_is_new_unless_it_is_given() {
     let texts: Vec<(String, u64)> = (0..3)
         .map(|_| {
             let mut stream = model.generate("This package", &options).unwrap();
-            (stream.text().unwrap(), stream.sampling().seed)
+            (stream.text().unwrap(), stream.sampling().seed.unwrap())
         })
         .collect();
     assert!(texts.iter().any(|(text, _)| *text != texts[0].0), "{texts:?}");
@@ -172,6 +194,16 @@ fn a_seed_is_new_unless_it_is_given() {
     }
     let wrong = model.generate("a", &GenerateOptions::new().top_p(0.0)).map(drop).unwrap_err();
     assert!(wrong.to_string().contains("top_p"), "{wrong}");
+    // The same holds one level below.
+    let sampling = engraft::SamplingParams { temperature: 1.5, ..Default::default() };
+    let request = engraft::Request { prompt: vec![1, 2], max_new_tokens: 30, sampling, ..Default::default() };
+    let tokens = |request: &engraft::Request| -> Vec<Event> {
+        model.handle().submit(request.clone()).unwrap().map(Result::unwrap).collect()
+    };
+    assert!((0..3).any(|_| tokens(&request) != tokens(&request)), "every request had the same seed");
+    let given =
+        engraft::Request { sampling: engraft::SamplingParams { seed: Some(3), ..sampling }, ..request };
+    assert_eq!(tokens(&given), tokens(&given));
 }
 
 /// Heads that answer for every token of a text do so without being asked for.

@@ -188,7 +188,7 @@ part_1() {
     small=tiny large='' cases=(1/4) tests=(cuda-soft::rope) goldens=(llama) sizes=(--decode 2 --repeat 1)
   fi
   # Steps of 512 tokens would still read prompts of many sequences when the first of them ends.
-  [ -n "$soft" ] || sizes+=(--step-tokens 8192)
+  [ -n "$soft" ] || sizes+=(--max-step-tokens 8192)
   step doctor 60 "$bin/engraft" doctor "${device[@]}"
   for mode in reference invariant fast; do
     step "generate-$mode" 60 "$bin/engraft" generate "${device[@]}" --mode "$mode" --prompt "This package provides" \
@@ -198,10 +198,10 @@ part_1() {
     weights "$shape"
     for case in "${cases[@]}"; do
       batch=${case%/*} context=${case#*/}
-      bench "bench-$shape-$context" "$shape" 90 --batch "$batch" --context "$context" --prompt "$((context < 512 ? context : 512))" "${sizes[@]}"
+      bench "bench-$shape-$context" "$shape" 90 --batch "$batch" --context "$context" --prompt-tokens "$((context < 512 ? context : 512))" "${sizes[@]}"
     done
     for switch in --in-order --no-graphs; do
-      bench "bench-$shape$switch" "$shape" 60 --batch "${cases[0]%/*}" --prompt "$((${cases[0]#*/}))" "${sizes[@]}" "$switch"
+      bench "bench-$shape$switch" "$shape" 60 --batch "${cases[0]%/*}" --prompt-tokens "$((${cases[0]#*/}))" "${sizes[@]}" "$switch"
     done
   done
   step ops 180 "$bin/goldens" trials "${tests[@]}"
@@ -226,11 +226,11 @@ part_3() {
   [ -n "$soft" ] && shape=tiny prompt=8 room=512 rows=2
   local sizes=(--decode 8 --repeat 1)
   weights "$shape"
-  bench "prefill-$prompt" "$shape" 60 --batch 1 --prompt "$prompt" "${sizes[@]}"
-  bench "prefill-$prompt-steps" "$shape" 60 --batch 1 --prompt "$prompt" --step-tokens 4096 "${sizes[@]}"
-  bench "room-$room" "$shape" 90 --batch 1 --prompt 4 --max-context "$room" "${sizes[@]}"
+  bench "prefill-$prompt" "$shape" 60 --batch 1 --prompt-tokens "$prompt" "${sizes[@]}"
+  bench "prefill-$prompt-steps" "$shape" 60 --batch 1 --prompt-tokens "$prompt" --max-step-tokens 4096 "${sizes[@]}"
+  bench "room-$room" "$shape" 90 --batch 1 --prompt-tokens 4 --max-context "$room" "${sizes[@]}"
   for format in int8 int4:64 w8a8; do
-    bench "bench-${format%:*}-$rows" "$shape" 60 --batch "$rows" --prompt 4 --quantize "$format" "${sizes[@]}"
+    bench "bench-${format%:*}-$rows" "$shape" 60 --batch "$rows" --prompt-tokens 4 --quantize "$format" "${sizes[@]}"
   done
   if command -v compute-sanitizer >/dev/null && [ -z "$soft" ]; then
     step sanitizer 120 compute-sanitizer --error-exitcode 1 "$bin/engraft" generate "${device[@]}" --prompt a --max-new-tokens 2
@@ -238,7 +238,7 @@ part_3() {
   if command -v ncu >/dev/null && [ -z "$soft" ]; then
     # Clocks stay as they are; the launches are those of decode steps, behind the warm-up's prompt.
     step ncu 120 ncu --clock-control none --set basic --launch-skip 300 --launch-count 134 "$bin/engraft" bench "${device[@]}" \
-      --model "$out/weights/$shape" --dtype bf16 --batch 1 --prompt 64 --decode 4 --repeat 1 --no-graphs
+      --model "$out/weights/$shape" --dtype bf16 --batch 1 --prompt-tokens 64 --decode 4 --repeat 1 --no-graphs
   fi
 }
 

@@ -37,7 +37,7 @@ fn request(dice: &mut Dice, vocab: usize) -> Request {
     let sampling = SamplingParams {
         temperature: if dice.once_in(2) { 0.0 } else { 0.9 },
         repetition_penalty: if dice.once_in(2) { 1.0 } else { 1.3 },
-        seed: dice.bits(),
+        seed: Some(dice.bits()),
         ..SamplingParams::default()
     };
     let hidden = if dice.once_in(2) { Layers::All } else { Layers::None };

@@ -81,8 +81,13 @@ fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: Samplin
 /// No harness: its threads (the notice of a slow test, say) would be counted, too.
 fn main() {
     let mut cases = 0;
-    let sampled =
-        SamplingParams { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3, ..SamplingParams::default() };
+    let sampled = SamplingParams {
+        temperature: 0.8,
+        top_k: 20,
+        top_p: 0.9,
+        seed: Some(3),
+        ..SamplingParams::default()
+    };
     for case in ["llama", "gpt2", "opt_postln_proj", "qwen2_moe", "gemma2"] {
         for dtype in [Float::F32, Float::Bf16] {
             for graphs in [true, false] {

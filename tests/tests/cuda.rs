@@ -256,7 +256,7 @@ fn replays<B: Backend>(
     bucket: usize,
     engine: impl Fn(EngineConfig) -> Engine<B>,
 ) {
-    let hot = SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() };
+    let hot = SamplingParams { temperature: 1.5, seed: Some(7), ..SamplingParams::default() };
     for sampling in [SamplingParams::default(), hot] {
         let run = |graphs: bool| {
             let config = EngineConfig { graphs, max_seqs: 12, ..EngineConfig::default() };

@@ -37,6 +37,8 @@ use std::time::Duration;
 #[path = "../../cli/src/bench/shape.rs"]
 #[allow(dead_code, reason = "the program reads formats from its command line")]
 mod shape;
+#[path = "../../cli/src/bench/shapes.rs"]
+mod shapes;
 
 #[path = "../../xtask/src/predict/operands.rs"]
 mod operands;

@@ -464,7 +464,7 @@ fn bad_requests_are_refused_and_the_engine_goes_on() {
         ("penalty", sampling(|s| s.repetition_penalty = 0.0), &["repetition_penalty", "0", "1e-5"]),
         ("penalty", sampling(|s| s.repetition_penalty = f32::INFINITY), &["repetition_penalty", "inf"]),
         ("logits", Request { want, ..request(&[1]) }, &["all_logits", "false", "true"]),
-        ("pool", request(&long[..30]), &["KV pool is full", "9 pages wanted", "6 of 6 free"]),
+        ("pool", request(&long[..30]), &["KV pool is full", "9 pages wanted", "6 of 6 free", "`kv_pages`"]),
         (
             "pool",
             Request { max_new_tokens: usize::MAX, ..request(&[1]) },

@@ -52,7 +52,12 @@ fn greedy() -> SamplingParams {
 }
 
 fn sampled(seed: u64) -> SamplingParams {
-    SamplingParams { temperature: 1.5, repetition_penalty: 1.1, seed, ..SamplingParams::default() }
+    SamplingParams {
+        temperature: 1.5,
+        repetition_penalty: 1.1,
+        seed: Some(seed),
+        ..SamplingParams::default()
+    }
 }
 
 fn request(prompt: &[u32], new: usize, sampling: SamplingParams) -> Request {

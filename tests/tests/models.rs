@@ -203,7 +203,7 @@ fn recorded_steps_sample_what_eager_ones_sample() {
         top_k: 40,
         top_p: 0.95,
         repetition_penalty: 1.2,
-        seed: 7,
+        seed: Some(7),
         ..SamplingParams::default()
     };
     for sampling in [SamplingParams::default(), sampled] {

@@ -49,7 +49,7 @@ fn request(dice: &mut Dice) -> Request {
         max_new_tokens: dice.below(20),
         stop_ids: (0..4).map(|_| token(dice)).collect(),
         sampling: SamplingParams {
-            seed: dice.bits(),
+            seed: Some(dice.bits()),
             repetition_penalty: if dice.once_in(2) { 1.0 } else { 1.5 },
             ..SamplingParams::default()
         },

@@ -54,8 +54,12 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// with nothing, so that decode steps of buckets are among the rest.
 fn requests(vocab: usize) -> Vec<Request> {
     let ids = |length: usize| (0..length).map(|i| ((7 * i + 3 * length) % (vocab - 3) + 3) as u32).collect();
-    let sampled =
-        SamplingParams { temperature: 0.9, repetition_penalty: 1.2, seed: 5, ..SamplingParams::default() };
+    let sampled = SamplingParams {
+        temperature: 0.9,
+        repetition_penalty: 1.2,
+        seed: Some(5),
+        ..SamplingParams::default()
+    };
     let all = Want { logits: true, hidden: Layers::All };
     let of = |length, sampling, want| Request {
         prompt: ids(length),
@@ -117,7 +121,7 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
     }
     match spec.family {
         Family::Decoder => decode(engine, spec.vocab),
-        Family::Encoder => encode(engine, spec.vocab),
+        _ => encode(engine, spec.vocab),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Reads the sources of this repository. Identifiers are split into their words (`take_outputs`,
 //! `TakeOutputs`) and held to [`WORDS`] and [`PLACES`]; so are the messages of shipped crates, the help of
-//! the program and the pages. Comments are left to review. A finding names file, line, word, and what to
+//! the program, the pages, and the Rust examples in comments and on pages. Comments are left to review. A finding names file, line, word, and what to
 //! write instead.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -228,7 +228,35 @@ fn in_source(file: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Findings on a page; code on it is held by its source.
+/// The Rust examples of a text, each on its own lines, everything else left out: of doc comments, or of a
+/// page, where a block without a language is no Rust.
+fn examples(text: &str, page: bool) -> String {
+    let (mut code, mut rust) = (false, false);
+    let example = |line: &str| {
+        let trimmed = line.trim_start();
+        let inner = match page {
+            true => Some(line),
+            false => trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!")),
+        };
+        let Some(inner) = inner.map(|inner| inner.strip_prefix(' ').unwrap_or(inner)) else {
+            (code, rust) = (false, false);
+            return String::new();
+        };
+        if let Some(language) = inner.strip_prefix("```") {
+            code = !code;
+            let attributes = ["rust", "no_run", "ignore", "should_panic", "compile_fail"];
+            let named = language.split(',').any(|word| attributes.contains(&word.trim()));
+            rust = code && (named || (!page && language.trim().is_empty()));
+            return String::new();
+        }
+        // Hidden lines count, too; attributes keep their mark.
+        let shown = inner.strip_prefix("# ").unwrap_or(inner);
+        if rust { shown.to_owned() } else { String::new() }
+    };
+    text.lines().map(example).collect::<Vec<_>>().join("\n")
+}
+
+/// Findings in the text of a page; code on it is held by its source, and Rust by [`examples`].
 fn on_page(file: &str, text: &str) -> Vec<String> {
     let (mut found, mut code) = (Vec::new(), false);
     for (number, line) in text.lines().enumerate() {
@@ -250,6 +278,20 @@ fn identifiers_and_messages_use_the_fields_words() {
     let all = files(&[".rs", ".wgsl", ".cu", ".cuh"]);
     assert!(all.len() > 700, "{} sources", all.len());
     let found: Vec<String> = all.iter().flat_map(|source| in_source(&source.name, &source.text)).collect();
+    assert!(found.is_empty(), "{} words of our own:\n  {}", found.len(), found.join("\n  "));
+}
+
+#[test]
+fn examples_use_the_fields_words() {
+    let (rust, mut pages) = (files(&[".rs"]), files(&[".md"]));
+    pages.retain(|page| page.name != "CHANGELOG.md");
+    let of = |source: &Source| examples(&source.text, source.name.ends_with(".md"));
+    let all: Vec<(&str, String)> =
+        rust.iter().chain(&pages).map(|source| (source.name.as_str(), of(source))).collect();
+    let seen =
+        |end: &str| all.iter().filter(|(name, code)| name.ends_with(end) && !code.trim().is_empty()).count();
+    assert!(seen(".rs") > 40 && seen(".md") > 3, "{} and {} files have examples", seen(".rs"), seen(".md"));
+    let found: Vec<String> = all.iter().flat_map(|(name, code)| in_source(name, code)).collect();
     assert!(found.is_empty(), "{} words of our own:\n  {}", found.len(), found.join("\n  "));
 }
 
@@ -329,6 +371,12 @@ fn planted_words_are_found() {
     }
     assert_eq!(in_source("cli/src/x.rs", "note(\"3 tokens drawn\\n\");").len(), 1);
     assert_eq!(in_source("cli/src/args.rs", "/// Tokens to draw at most\nn: u32,").len(), 1);
+    let example = "/// ```\n/// # let drawn = 1;\n/// ```\n/// ```text\n/// cut\n/// ```\nfn f() {}";
+    let found = in_source("core/src/x.rs", &examples(example, false));
+    assert!(found.len() == 1 && found[0].starts_with("core/src/x.rs:2: `drawn`"), "{found:?}");
+    let page = "# Cut\n```\ncut\n```\n```rust\nlet told = 1;\n```\n";
+    let found = in_source("docs/x.md", &examples(page, true));
+    assert!(found.len() == 1 && found[0].starts_with("docs/x.md:6: `told`"), "{found:?}");
     assert_eq!(on_page("docs/x.md", "a\nA product of it is cut.").len(), 2);
     assert_eq!(on_page("x.html", "<form id=\"form\">drawn</form>").len(), 1);
 }

@@ -199,8 +199,8 @@ impl Job {
         let decoded = self.prompt.max(self.context() + self.filling(most)) + self.decode + 1;
         let (spec, ..) = describe(&files, &self.registry)?;
         let (runs, flags) = match spec.family {
-            Family::Decoder => (decoded, "--prompt and --decode that fit"),
-            Family::Encoder => (self.prompt, "a --prompt that fits"),
+            Family::Encoder => (self.prompt, "--prompt-tokens that fit"),
+            _ => (decoded, "--prompt-tokens and --decode that fit"),
         };
         let context = self.max_context.unwrap_or(runs);
         if context < runs {
@@ -236,7 +236,7 @@ impl Job {
         let (began, packed) = (Instant::now(), engine.backend().packing());
         match engine.model().spec.family {
             Family::Encoder => drop(engine.encode(&self.texts(engine, 1), false)?),
-            Family::Decoder => {
+            _ => {
                 self.put(engine, 1, 16.min(self.prompt), 1)?;
                 engine.run()?;
             }

@@ -7,8 +7,10 @@
 
 mod measure;
 mod shape;
+mod shapes;
 
-pub use shape::{Shape, shape, weights};
+pub use shape::{shape, weights};
+pub use shapes::Shape;
 
 use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::failure::{Failure, Outcome};
@@ -29,7 +31,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let folder = args.shape.map(|_| Folder::new()).transpose()?;
     let model = match (args.shape, &folder, &args.model.model) {
         (Some(shape), Some(folder), _) => Some(written(args, shape, &folder.0)?),
-        (_, _, Some(text)) => match named(text) {
+        (_, _, Some(text)) => match named(text)? {
             ModelSource::Path(path) => Some(path),
             other => Some(other.open()?.path),
         },
@@ -46,14 +48,14 @@ pub fn run(args: &BenchArgs) -> Outcome {
         backend: backend.clone(),
         threads: device.threads,
         batches: args.batch.clone(),
-        prompt: args.prompt,
+        prompt: args.prompt_tokens,
         decode: args.decode,
         repeat: args.repeat,
         profile: args.profile || args.trace.is_some(),
         graphs: !device.no_graphs,
         steps_ahead: device.steps_ahead.map(usize::from),
         tp: device.tp.unwrap_or(1),
-        step_tokens: device.step_tokens,
+        step_tokens: device.max_step_tokens,
         context: args.context,
         max_context: device.max_context,
     };
@@ -144,7 +146,7 @@ impl Figures {
         let work = &report.work;
         let rows = batch as f64;
         Self {
-            prefill: rows * args.prompt as f64 / prefill_s,
+            prefill: rows * args.prompt_tokens as f64 / prefill_s,
             prefill_gflops: rows * work.prefill_flops / prefill_s / 1e9,
             decode: rows / step,
             best: rows / times.best_step_s,
@@ -213,10 +215,10 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
     text.push_str(&match decoder {
         true => format!(
             "\nprompts of {}, {} per sequence, medians of {runs}\n",
-            plural(args.prompt, "token"),
+            plural(args.prompt_tokens, "token"),
             plural(args.decode, "decoded token"),
         ),
-        false => format!("\ntexts of {}, medians of {runs}\n", plural(args.prompt, "token")),
+        false => format!("\ntexts of {}, medians of {runs}\n", plural(args.prompt_tokens, "token")),
     });
     if let (true, Some((prefill, decode))) = (args.profile, &report.profiles) {
         text.push_str(&match decoder {
@@ -261,7 +263,7 @@ fn decoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
 fn encoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
     let rows = report.batches.iter().map(|(batch, times)| {
         let [texts, gflops] = Figures::texts(report, *batch, times);
-        let tokens = texts * args.prompt as f64;
+        let tokens = texts * args.prompt_tokens as f64;
         vec![batch.to_string(), rate(texts), rate(tokens), rate(gflops), percent(gflops, peak.gflops)]
     });
     table(&["batch", "texts/s", "tokens/s", "GFLOP/s", "of FMA"], &rows.collect::<Vec<_>>())
@@ -286,7 +288,6 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         .batches
         .iter()
         .map(|(batch, times)| match report.family {
-            Family::Decoder => decoder_json(args, report, &peak, *batch, times),
             Family::Encoder => {
                 let [texts, gflops] = Figures::texts(report, *batch, times);
                 json!({
@@ -297,6 +298,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
                     "batch_seconds": times.prefill_s,
                 })
             }
+            _ => decoder_json(args, report, &peak, *batch, times),
         })
         .collect();
     let profile = |p: &Profile| {
@@ -311,7 +313,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
         "dtype": report.dtype,
-        "prompt": args.prompt,
+        "prompt": args.prompt_tokens,
         "decode": args.decode,
         "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),
         "pack_seconds": median_of(report.starts.iter().map(|s| s.pack_s)),

@@ -2,9 +2,10 @@
 //!
 //! Plain element types become a folder with safetensors under LLaMA's published names, block formats a GGUF
 //! file. The file is written by as many threads as there are, a tensor each. Values are uniform with variance
-//! 1 / inputs, so that activations stay in range. The conformance suite includes this file, to count what a
-//! decode step of a named shape reads.
+//! 1 / inputs, so that activations stay in range. The conformance suite includes this file and the list of
+//! shapes, to count what a decode step of a named shape reads.
 
+use super::shapes::{SHAPES, Shape};
 use engraft_core::mem::{Block, Stored};
 use engraft_core::{Error, Result, quant};
 use half::{bf16, f16};
@@ -13,65 +14,6 @@ use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The sizes of a LLaMA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    pub name: &'static str,
-    hidden: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    inner: usize,
-    vocab: usize,
-    tied: bool,
-}
-
-const SHAPES: [Shape; 6] = [
-    Shape { name: "tiny", hidden: 64, layers: 2, heads: 4, kv_heads: 2, inner: 128, vocab: 256, tied: true },
-    // What the conformance suite counts a step's bytes at.
-    Shape {
-        name: "narrow",
-        hidden: 512,
-        layers: 2,
-        heads: 8,
-        kv_heads: 2,
-        inner: 1408,
-        vocab: 1024,
-        tied: false,
-    },
-    Shape { name: "S", hidden: 288, layers: 6, heads: 6, kv_heads: 6, inner: 768, vocab: 32000, tied: true },
-    Shape {
-        name: "M",
-        hidden: 768,
-        layers: 12,
-        heads: 12,
-        kv_heads: 12,
-        inner: 2048,
-        vocab: 32000,
-        tied: true,
-    },
-    Shape {
-        name: "llama-1b",
-        hidden: 2048,
-        layers: 16,
-        heads: 32,
-        kv_heads: 8,
-        inner: 8192,
-        vocab: 128256,
-        tied: true,
-    },
-    Shape {
-        name: "llama-8b",
-        hidden: 4096,
-        layers: 32,
-        heads: 32,
-        kv_heads: 8,
-        inner: 14336,
-        vocab: 128256,
-        tied: false,
-    },
-];
 
 /// Positions of every shape.
 const POSITIONS: usize = 131_072;

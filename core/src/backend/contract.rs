@@ -110,11 +110,14 @@ pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     #[doc(hidden)]
     fn end_capture(&mut self) -> Result<B::Graph>;
 
-    /// Records what `body` enqueues, without running it; an error inside ends the recording, too.
+    /// Records what `body` enqueues, without running it; an error inside ends the recording, and so does a
+    /// panic.
     fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<B::Graph> {
         self.begin_capture()?;
-        let outcome = body(self);
-        let graph = self.end_capture();
+        let mut recording = Recording::<B> { stream: self, open: true };
+        let outcome = body(recording.stream);
+        recording.open = false;
+        let graph = recording.stream.end_capture();
         outcome?;
         graph
     }
@@ -125,6 +128,21 @@ pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// Every buffer and weight that was touched while recording is alive, at the same address, and not
     /// borrowed for writing by anything but this stream's queue.
     unsafe fn replay(&mut self, graph: &B::Graph) -> Result<()>;
+}
+
+/// A recording that ends when it is dropped: a panic must not leave a device's capture open.
+struct Recording<'s, B: Backend> {
+    stream: &'s mut B::Stream,
+    open: bool,
+}
+
+impl<B: Backend> Drop for Recording<'_, B> {
+    fn drop(&mut self) {
+        if self.open {
+            // The panic says what is wrong.
+            let _ = self.stream.end_capture();
+        }
+    }
 }
 
 /// Collectives of a group of ranks: one communicator per rank. Each call takes the stream, so it is an op

@@ -43,6 +43,7 @@ impl std::fmt::Debug for ModelFiles {
 
 /// The tokenizer as found, not yet built.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum TokenizerFiles {
     /// Files of the Hugging Face format.
     HuggingFace {
@@ -58,6 +59,11 @@ pub enum TokenizerFiles {
 }
 
 impl TokenizerFiles {
+    /// No tokenizer: token ids go in and out.
+    pub fn none() -> Self {
+        Self::HuggingFace { tokenizer_json: None, tokenizer_config: json::empty(), chat_template: None }
+    }
+
     /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
     ///
     /// # Errors

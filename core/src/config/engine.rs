@@ -26,7 +26,7 @@ pub struct EngineConfig {
     pub kv_dtype: Float,
     /// Sequences that may run at once.
     pub max_seqs: usize,
-    /// Tokens of one step: the budget that prompts are split by.
+    /// Tokens of one step: the budget that prompts are split by; at least `max_seqs`.
     pub max_step_tokens: usize,
     /// Positions per KV page.
     pub page_size: usize,
@@ -113,12 +113,20 @@ impl EngineConfig {
         Ok(())
     }
 
-    /// Refuses impossible sizes; clamps `max_context` to what the model can do.
+    /// Refuses impossible sizes; clamps `max_context` to what the model can do, and raises `max_step_tokens`
+    /// to `max_seqs`, with a warning.
+    ///
+    /// # Errors
+    /// `Config`, naming the field, its value and what is allowed.
     pub fn check(mut self, model_positions: usize) -> Result<Self> {
         self.sizes()?;
+        let by = match self.max_context <= model_positions {
+            true => "`max_context`",
+            false => "what the model can do",
+        };
         self.max_context = self.max_context.min(model_positions);
         if self.min_context > self.max_context {
-            let allowed = format!("at most {}: max_context, and what the model can do", self.max_context);
+            let allowed = format!("at most {}, {by}", self.max_context);
             return Err(Error::config("min_context", self.min_context, allowed));
         }
         // Write slots are i32: page * page_size + offset.
@@ -130,8 +138,38 @@ impl EngineConfig {
             return Err(Error::config("kv_pages", pages, allowed));
         }
         // Every running sequence needs one token of the step's budget.
-        self.max_step_tokens = self.max_step_tokens.max(self.max_seqs);
+        if self.max_step_tokens < self.max_seqs {
+            tracing::warn!(
+                "`max_step_tokens` is {}; raised to {}, a token for each of `max_seqs`",
+                self.max_step_tokens,
+                self.max_seqs
+            );
+            self.max_step_tokens = self.max_seqs;
+        }
         Ok(self)
+    }
+
+    /// The longest sequence, for messages: with whose limit it is, the engine's or that of a model with so
+    /// many positions.
+    pub fn context_limit(&self, model_positions: usize) -> String {
+        let context = self.max_context;
+        match context < model_positions {
+            true => format!("{context}, the engine's `max_context` (the model has {model_positions})"),
+            false => format!("{context}, the model's own limit"),
+        }
+    }
+
+    /// Tokens of a text that runs as a whole, in one step.
+    pub fn text_tokens(&self) -> usize {
+        self.max_context.min(self.max_step_tokens)
+    }
+
+    /// [`text_tokens`](Self::text_tokens) for messages, as [`context_limit`](Self::context_limit).
+    pub fn text_limit(&self, model_positions: usize) -> String {
+        match self.max_step_tokens < self.max_context {
+            true => format!("{}, the engine's `max_step_tokens`", self.max_step_tokens),
+            false => self.context_limit(model_positions),
+        }
     }
 
     /// Page-table entries of one sequence.
@@ -154,6 +192,57 @@ impl EngineConfig {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tracing::span;
+
+    #[test]
+    fn limits_say_whose_they_are() {
+        let of = |max_context| EngineConfig { max_context, max_step_tokens: 50, ..EngineConfig::default() };
+        assert_eq!(of(64).context_limit(128), "64, the engine's `max_context` (the model has 128)");
+        assert_eq!(of(256).check(128).unwrap().context_limit(128), "128, the model's own limit");
+        assert_eq!(of(64).text_limit(128), "50, the engine's `max_step_tokens`");
+        assert_eq!((of(40).text_limit(40), of(64).text_tokens()), ("40, the model's own limit".into(), 50));
+        let refused = |config: EngineConfig, positions| {
+            EngineConfig { min_context: 100, ..config }.check(positions).unwrap_err().to_string()
+        };
+        assert!(refused(of(64), 128).ends_with("at most 64, `max_context`"));
+        assert!(refused(of(256), 90).ends_with("at most 90, what the model can do"));
+    }
+
+    /// Counts warnings that name a field.
+    struct Warnings(Arc<AtomicUsize>, &'static str);
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+            *about.level() == tracing::Level::WARN
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut named = |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+                self.0.fetch_add(usize::from(format!("{value:?}").contains(self.1)), Ordering::Relaxed);
+            };
+            event.record(&mut named);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_budget_below_the_sequences_is_raised_with_a_warning() {
+        let raised = |max_step_tokens| {
+            let config = EngineConfig { max_step_tokens, max_seqs: 6, ..EngineConfig::default() };
+            let count = Arc::new(AtomicUsize::new(0));
+            let warnings = Warnings(count.clone(), "`max_step_tokens` is");
+            let checked = tracing::subscriber::with_default(warnings, || config.check(64)).unwrap();
+            (checked.max_step_tokens, count.load(Ordering::Relaxed))
+        };
+        assert_eq!((raised(5), raised(6)), ((6, 1), (6, 0)));
+    }
 
     #[test]
     fn more_sequences_than_a_grid_has_blocks_are_refused_before_anything_is_loaded() {

@@ -97,6 +97,7 @@ impl<B: Backend> Engine<B> {
     /// `Config` for sampling parameters out of range; `KvFull` when the pool could never hold it;
     /// `Architecture` for encoders; `OutOfMemory` where what it wants to keep has no room on the device.
     pub fn put(&mut self, request: Request) -> Result<u64> {
+        let request = Request { sampling: request.sampling.seeded(), ..request };
         self.runner.make_room(request.want.hidden)?;
         self.coordinator.put(request)
     }

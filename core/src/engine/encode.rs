@@ -64,7 +64,7 @@ impl<B: Backend> Engine<B> {
             });
         };
         let config = self.config();
-        let (rows, most) = (patches.count() + 1, config.max_context.min(config.max_step_tokens));
+        let (rows, most) = (patches.count() + 1, config.text_tokens());
         let pixels = patches.channels * patches.image * patches.image;
         for (i, image) in images.iter().enumerate() {
             let no = |what: String| Err(Error::Request { id: i as u64, what });
@@ -72,7 +72,8 @@ impl<B: Backend> Engine<B> {
                 return no(format!("the image has {} values; the model takes {pixels}", image.len()));
             }
             if rows > most {
-                return no(format!("an image takes {rows} rows; the engine's steps have {most}"));
+                let limit = config.text_limit(self.model().spec.max_positions);
+                return no(format!("an image takes {rows} positions; at most {limit}"));
             }
         }
         // Row 0 is the class token: token type 0 adds its vector, type 1 (beyond the table) adds nothing.

@@ -25,6 +25,7 @@ impl<B: Backend> Engine<B> {
     /// sampling parameters out of range; `KvFull` where there is no room for another sequence.
     pub fn fork(&mut self, id: u64, sampling: SamplingParams, subsequence: u32) -> Result<u64> {
         sampling.validate()?;
+        let sampling = sampling.seeded();
         // Its next token has to be known.
         self.drain()?;
         let no = |what: &str| Error::Request { id, what: what.into() };

@@ -4,7 +4,8 @@
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Kept {
-    /// Rows of logits one after the other: every prompt token, then every sampled token but the last.
+    /// Rows of logits one after the other: those that follow every prompt token, then those that follow every
+    /// sampled token but the last, which no step reads.
     pub logits: Vec<f32>,
     /// The rows of every position, of each layer that was asked for ([`super::Layers`]; 0 of all: what enters
     /// the first block).

@@ -33,7 +33,8 @@ impl Layers {
 /// What a request wants to keep besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Want {
-    /// Logits of every prompt token (needs [`EngineConfig::all_logits`]) and every sampled token.
+    /// Logits that follow every prompt token (needs [`EngineConfig::all_logits`]) and every sampled token but
+    /// the last, which no step reads.
     pub logits: bool,
     /// Hidden states of every position, of these layers.
     pub hidden: Layers,
@@ -45,7 +46,7 @@ pub struct Want {
 /// use engraft_core::engine::Request;
 /// use engraft_core::sample::SamplingParams;
 ///
-/// let sampling = SamplingParams { temperature: 0.8, seed: 7, ..SamplingParams::default() };
+/// let sampling = SamplingParams { temperature: 0.8, seed: Some(7), ..SamplingParams::default() };
 /// let request = Request { prompt: vec![1, 2, 3], max_new_tokens: 16, sampling, ..Request::default() };
 /// assert!(request.stop_ids.is_empty());
 /// ```
@@ -55,7 +56,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Tokens to generate at most; the context's end may come first. 0 only runs the prompt.
     pub max_new_tokens: usize,
-    /// How tokens are sampled.
+    /// How tokens are sampled; a seed that is not given is a new one.
     pub sampling: SamplingParams,
     /// Tokens that end the continuation (sampled, reported, then it ends).
     pub stop_ids: Vec<u32>,
@@ -94,7 +95,8 @@ impl Request {
             return no("the prompt is empty; at least one token is needed".into());
         }
         if len > config.max_context || (len == config.max_context && self.max_new_tokens > 0) {
-            return no(format!("the prompt has {len} tokens; the context holds {}", config.max_context));
+            let limit = config.context_limit(spec.max_positions);
+            return no(format!("the prompt has {len} tokens; the context holds {limit}"));
         }
         if let Some(bad) = self.prompt.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
@@ -124,6 +126,20 @@ impl Request {
 /// Why a continuation ended.
 ///
 /// The last event of the library's `EngineHandle::submit`, which has an example.
+///
+/// ```
+/// use engraft_core::engine::Finish;
+///
+/// fn reason(finish: Finish) -> &'static str {
+///     match finish {
+///         Finish::Stop => "the model ended the text",
+///         Finish::Length => "there is no room, or as many tokens as were asked for",
+///         // More may come.
+///         _ => "there was no token to sample",
+///     }
+/// }
+/// assert_eq!(reason(Finish::NoToken), "there was no token to sample");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {

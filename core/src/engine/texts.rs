@@ -133,12 +133,16 @@ impl<B: Backend> Engine<B> {
     fn check_text(&self, id: u64, text: &EncoderInput) -> Result<()> {
         let (spec, config, len) = (&self.coordinator.spec, self.config(), text.ids.len());
         let most = match spec.family {
-            Family::Encoder => config.max_context.min(config.max_step_tokens),
+            Family::Encoder => config.text_tokens(),
             Family::Decoder => config.max_context,
         };
         let no = |what: String| Err(Error::Request { id, what });
         if len == 0 || len > most {
-            return no(format!("the text has {len} tokens; 1 to {most} are possible"));
+            let limit = match spec.family {
+                Family::Encoder => config.text_limit(spec.max_positions),
+                Family::Decoder => config.context_limit(spec.max_positions),
+            };
+            return no(format!("the text has {len} tokens; allowed: 1 to {limit}"));
         }
         if let Some(bad) = text.ids.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));

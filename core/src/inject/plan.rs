@@ -60,7 +60,8 @@ pub struct InjectionPlan {
 }
 
 impl InjectionPlan {
-    /// A plan without ops.
+    /// A plan without ops, which tests fill.
+    #[doc(hidden)]
     pub fn empty(arch: &str, backend: &str, dtype: Float) -> Self {
         let (arch, backend) = (arch.into(), backend.into());
         Self { arch, backend, dtype, rows: Vec::new(), assumed: Vec::new(), origin: None }

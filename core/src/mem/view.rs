@@ -345,8 +345,13 @@ impl<'a, M> MatRef<'a, M> {
     /// `Internal` for other matrices.
     pub fn as_f32(self) -> Result<BufRef<'a, M, f32>> {
         let MatLayout { offset, rows, cols, pitch, dtype } = self.at;
-        if dtype != Float::F32 || (pitch != cols && rows > 1) {
-            return Err(Error::internal(format!("a {dtype} matrix with gaps read as f32")));
+        if dtype != Float::F32 {
+            return Err(Error::internal(format!("a matrix of {dtype} taken for a buffer of f32")));
+        }
+        if pitch != cols && rows > 1 {
+            return Err(Error::internal(format!(
+                "rows of {cols} columns, {pitch} apart, taken for a buffer"
+            )));
         }
         Ok(BufRef { mem: self.mem, offset, len: rows * cols, element: PhantomData })
     }

@@ -8,6 +8,7 @@ use crate::params::{Act, Heads, NormKind, RopeStyle, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Family {
     /// Causal, with a KV cache.
     Decoder,
@@ -196,6 +197,7 @@ pub enum RopeScaling {
 
 /// A rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct RopeSpec {
     /// How pairs lie.
     pub style: RopeStyle,
@@ -207,8 +209,16 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
 }
 
+impl RopeSpec {
+    /// Rotation of so many columns of every head, unstretched.
+    pub fn new(style: RopeStyle, columns: usize, theta: f64) -> Self {
+        Self { style, columns, theta, scaling: RopeScaling::None }
+    }
+}
+
 /// The dense feed-forward part of a block; next to experts, the one that all tokens share.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct MlpSpec {
     /// Columns between the two matmuls; 0: there is no dense part.
     pub inner: usize,
@@ -216,6 +226,13 @@ pub struct MlpSpec {
     pub act: Act,
     /// `act(gate) * up` instead of `act(up)`.
     pub gated: bool,
+}
+
+impl MlpSpec {
+    /// `down(act(up(x)))`, with `gated` `down(act(gate(x)) * up(x))`.
+    pub fn new(inner: usize, act: Act, gated: bool) -> Self {
+        Self { inner, act, gated }
+    }
 }
 
 /// How the dense part `d` and the experts' sum `e` become the feed-forward part.
@@ -232,6 +249,7 @@ pub enum Join {
 
 /// Experts next to or instead of the dense feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct MoeSpec {
     /// How tokens choose.
     pub router: Router,
@@ -241,6 +259,13 @@ pub struct MoeSpec {
     pub bias: bool,
     /// How the dense part joins.
     pub join: Join,
+}
+
+impl MoeSpec {
+    /// Experts without biases; a dense part, where there is one, is added.
+    pub fn new(router: Router, inner: usize) -> Self {
+        Self { router, inner, bias: false, join: Join::Add }
+    }
 }
 
 /// What queries and keys read instead of the attention part's input `x` (Yuan's localized filtering; values
@@ -308,6 +333,7 @@ impl BlockSpec {
 
 /// What stands between the last hidden state and the matmul of a head: `norm(act(dense(x)))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct HeadTransform {
     /// The activation.
     pub act: Act,
@@ -315,6 +341,13 @@ pub struct HeadTransform {
     pub norm: Option<NormSpec>,
     /// Columns.
     pub width: usize,
+}
+
+impl HeadTransform {
+    /// `act(dense(x))` of so many columns.
+    pub fn new(act: Act, width: usize) -> Self {
+        Self { act, norm: None, width }
+    }
 }
 
 /// What the logits of a token are over.
@@ -415,6 +448,7 @@ pub enum PoolSource {
 
 /// A pooled row of every text: `act(dense(norm(row)))`, each where there is one.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct PoolSpec {
     /// Which row.
     pub from: PoolSource,
@@ -424,6 +458,13 @@ pub struct PoolSpec {
     pub dense: Option<(usize, bool)>,
     /// Activation of the dense layer.
     pub act: Option<Act>,
+}
+
+impl PoolSpec {
+    /// The row itself.
+    pub fn new(from: PoolSource) -> Self {
+        Self { from, norm: None, dense: None, act: None }
+    }
 }
 
 /// A whole model.

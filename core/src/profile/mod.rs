@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Events around the ops of a step.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Probe<E> {
     layer: Option<usize>,
@@ -54,6 +55,18 @@ impl<E> Probe<E> {
 }
 
 /// One op's time.
+///
+/// ```
+/// use engraft_core::profile::Profile;
+///
+/// // The library's `EngineHandle::take_profile` gives one with spans.
+/// let profile = Profile::default();
+/// let longest = profile.spans.iter().max_by(|a, b| a.us.total_cmp(&b.us));
+/// if let Some(span) = longest {
+///     println!("{} of layer {:?} took {:.1} us", span.op.name(), span.layer, span.us);
+/// }
+/// # assert!(longest.is_none());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
@@ -80,6 +93,7 @@ pub struct Profile {
 
 impl Profile {
     /// Adds a later step's spans behind this one's.
+    #[doc(hidden)]
     pub fn append(&mut self, later: Profile) {
         let shift = self.spans.last().map_or(0.0, |s| s.start_us + s.us);
         self.steps_ms.extend(later.steps_ms);

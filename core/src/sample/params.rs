@@ -8,6 +8,7 @@
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::{Error, Result};
 
@@ -44,8 +45,8 @@ pub struct SamplingParams {
     pub min_p: f32,
     /// Logits of tokens seen so far are divided (positive ones) or multiplied (others) by this; 1 is off.
     pub repetition_penalty: f32,
-    /// Key of the random generator.
-    pub seed: u64,
+    /// Key of the random generator; none: a new one for every request, unless it is greedy.
+    pub seed: Option<u64>,
 }
 
 impl Default for SamplingParams {
@@ -56,7 +57,7 @@ impl Default for SamplingParams {
             top_p: 1.0,
             min_p: 0.0,
             repetition_penalty: 1.0,
-            seed: 0,
+            seed: None,
         }
     }
 }
@@ -90,7 +91,7 @@ impl SamplingParams {
     ///
     /// As in the reference implementation nothing is sampled unless `do_sample` is true: otherwise the
     /// temperature is 0 whatever the file says. And as there, a file that samples without a word on `top_k`
-    /// means 50; null and 0 are off. `seed` is not a field of that file and stays 0.
+    /// means 50; null and 0 are off. `seed` is not a field of that file and stays none.
     ///
     /// # Errors
     /// A field of the wrong type, or a value that [`validate`](Self::validate) refuses.
@@ -128,14 +129,36 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
+    /// The same parameters with a seed: where there is none and random bits are used, a new one that nobody
+    /// can guess, of 32 bits, so that every JSON reader keeps it.
+    ///
+    /// The engine does so with what it is handed; callers who want to know the seed do it before.
+    ///
+    /// ```
+    /// use engraft_core::sample::SamplingParams;
+    ///
+    /// let params = SamplingParams { temperature: 0.7, ..SamplingParams::default() };
+    /// let taken = params.seeded();
+    /// assert!(params.seed.is_none() && taken.seed.is_some());
+    /// assert_eq!(taken.seeded(), taken);
+    /// ```
+    #[must_use]
+    pub fn seeded(self) -> Self {
+        // The standard library keys every hasher anew from the system's random bits.
+        let fresh = || RandomState::new().build_hasher().finish() >> 32;
+        let seed = if self.is_greedy() { self.seed } else { self.seed.or_else(|| Some(fresh())) };
+        Self { seed, ..self }
+    }
+
     /// The device's row for one sample.
     ///
     /// `subsequence`, `position` and `index` are the Philox counter; `seen_slot` is the row of the device's
     /// bitmaps of seen tokens, or -1. The fields are taken as valid: call [`validate`](Self::validate) where
-    /// they come in.
+    /// they come in. No seed counts as 0: call [`seeded`](Self::seeded) there, too.
     pub fn row(&self, subsequence: u32, position: u32, index: u32, seen_slot: i32) -> SampleRow {
         let inv_temperature = if self.is_greedy() { 0.0 } else { 1.0 / self.temperature };
         let inv_penalty = 1.0 / self.repetition_penalty;
+        let seed = self.seed.unwrap_or(0);
         // Rounded up, so that a tiny top_p never becomes 0; both products are exact in f64.
         let top_p = (f64::from(self.top_p) * f64::from(1u32 << TOP_P_BITS)).ceil() as u32;
         let min_weight = (f64::from(self.min_p) * f64::from(1u32 << WEIGHT_BITS)).ceil() as u32;
@@ -146,7 +169,7 @@ impl SamplingParams {
             top_k: self.top_k,
             top_p,
             min_weight,
-            seed: [self.seed as u32, (self.seed >> 32) as u32],
+            seed: [seed as u32, (seed >> 32) as u32],
             subsequence,
             position,
             index,
@@ -227,6 +250,16 @@ mod tests {
     }
 
     #[test]
+    fn seeds_are_new_ones_only_where_they_are_used_and_not_given() {
+        let hot = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+        assert_ne!(hot.seeded().seed, hot.seeded().seed);
+        assert_ne!(hot.seeded().row(0, 0, 0, -1).seed, hot.seeded().row(0, 0, 0, -1).seed);
+        let given = SamplingParams { seed: Some(0), ..hot };
+        assert_eq!(given.seeded(), given);
+        assert_eq!(SamplingParams::default().seeded(), SamplingParams::default());
+    }
+
+    #[test]
     fn refusals_name_field_and_value() {
         let ok = SamplingParams { temperature: 0.7, ..Default::default() };
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0, 1e-30] {
@@ -250,7 +283,7 @@ mod tests {
         assert!(serde_json::from_value::<SamplingParams>(json!({"temperature": 0.5, "top_q": 1})).is_err());
         let p: SamplingParams =
             serde_json::from_value(json!({"temperature": 0.5, "seed": u64::MAX})).unwrap();
-        assert_eq!((p.temperature, p.seed, p.top_p), (0.5, u64::MAX, 1.0));
+        assert_eq!((p.temperature, p.seed, p.top_p), (0.5, Some(u64::MAX), 1.0));
     }
 
     #[test]

@@ -49,7 +49,8 @@ fn naive(logits: &[f32], seen: &[u32], p: &SamplingParams, position: u32) -> u32
     kept.retain(|&i| w(i) as f64 >= f64::from(p.min_p) * 1_073_741_824.0);
     kept.sort();
     let total: u128 = kept.iter().map(|&i| w(i)).sum();
-    let bits = random_bits([p.seed as u32, (p.seed >> 32) as u32], 7, position, 0);
+    let seed = p.seed.unwrap_or(0);
+    let bits = random_bits([seed as u32, (seed >> 32) as u32], 7, position, 0);
     let target = (u128::from(bits) * total) >> 64;
     let mut running = 0;
     for i in kept {
@@ -95,7 +96,7 @@ fn params() -> impl Strategy<Value = SamplingParams> {
             top_p,
             min_p,
             repetition_penalty,
-            seed,
+            seed: Some(seed),
         },
     )
 }
@@ -157,7 +158,7 @@ proptest! {
 fn frequencies_follow_softmax() {
     let logits = [1.0f32, 0.0, -1.0, 2.0, 0.5, -2.0, 1.5, -0.5];
     let temperature = 0.8f32;
-    let p = SamplingParams { temperature, seed: 42, ..Default::default() };
+    let p = SamplingParams { temperature, seed: Some(42), ..Default::default() };
     let n = 200_000;
     let mut count = [0u32; 8];
     let mut scratch = Scratch::new(8);
@@ -218,7 +219,7 @@ fn top_p_ends_where_the_sum_equals_it() {
 fn a_target_at_the_end_of_a_weight_is_the_next_ones() {
     let position = 712_944_232;
     assert_eq!(random_bits([0, 0], 7, position, 0) >> 33, 1 << 30, "the target among two weights of 2^30");
-    let p = SamplingParams { temperature: 1.0, seed: 0, ..Default::default() };
+    let p = SamplingParams { temperature: 1.0, seed: Some(0), ..Default::default() };
     assert_eq!(sample(&[0.5, 0.5], &p, position), 1);
 }
 

@@ -23,7 +23,7 @@ mod vocabulary;
 pub use detokenize::Detokenizer;
 pub use gguf::GgufVocab;
 pub use jinja::Data;
-pub use pair::PairWindow;
+pub use pair::{PairWindow, PairWindows};
 pub use stop::{StopEvent, StopMatcher};
 pub use template::{ChatTemplate, Message};
 pub use tokenizer::Tokenizer;

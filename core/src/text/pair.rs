@@ -24,7 +24,22 @@ pub struct PairWindow {
     pub class_token: bool,
 }
 
+/// Windows over the second of two texts, each made when it is asked for.
+///
+/// [`Tokenizer::pair_windows`] gives it.
+#[derive(Debug)]
+pub struct PairWindows<'t> {
+    pair: Pair,
+    second: &'t str,
+    /// Tokens of the second text in a window, and those between the starts of two windows.
+    room: usize,
+    step: usize,
+    /// Where the next window begins; none after the last.
+    next: Option<usize>,
+}
+
 /// Both texts tokenized, before they are split into windows.
+#[derive(Debug)]
 struct Pair {
     ids: Vec<u32>,
     token_type_ids: Vec<u32>,
@@ -48,25 +63,32 @@ impl Tokenizer {
         window: usize,
         stride: usize,
     ) -> Result<Vec<PairWindow>> {
+        Ok(self.pair_windows(first, second, window, stride)?.collect())
+    }
+
+    /// [`encode_pair`](Self::encode_pair), one window after the other: of a long text with a wide stride all
+    /// windows together take a multiple of its size.
+    ///
+    /// # Errors
+    /// As [`encode_pair`](Self::encode_pair).
+    pub fn pair_windows<'t>(
+        &self,
+        first: &str,
+        second: &'t str,
+        window: usize,
+        stride: usize,
+    ) -> Result<PairWindows<'t>> {
         let pair = self.pair(first, second)?;
         let around = pair.ids.len() - pair.second.len();
         let room = window.saturating_sub(around);
         if room <= stride {
             return Err(Error::text(format!(
-                "the first text takes {around} of {window} tokens, special tokens included; {room} are left for the second, \
-                 more than the stride of {stride} are needed"
+                "the first text takes {around} of {window} tokens, special tokens included; {room} are left for \
+                 the second, which needs more than the stride of {stride} that windows share"
             )));
         }
-        let mut windows = Vec::new();
-        let mut from = pair.second.start;
-        loop {
-            let to = pair.second.end.min(from + room);
-            windows.push(pair.window(from..to, second));
-            if to == pair.second.end {
-                return Ok(windows);
-            }
-            from += room - stride;
-        }
+        let next = Some(pair.second.start);
+        Ok(PairWindows { pair, second, room, step: room - stride, next })
     }
 
     fn pair(&self, first: &str, second: &str) -> Result<Pair> {
@@ -85,10 +107,10 @@ impl Tokenizer {
         let (Some(start), Some(last)) =
             (sequences.iter().position(is_second), sequences.iter().rposition(is_second))
         else {
-            return Err(Error::text("the second of two texts has no tokens"));
+            return Err(Error::text("the second text, in which an answer is looked for, has no tokens"));
         };
         if !sequences[start..=last].iter().all(is_second) {
-            return Err(Error::text("this tokenizer does not keep the second of two texts together"));
+            return Err(Error::text("this tokenizer does not keep the tokens of the second text together"));
         }
         Ok(Pair {
             ids: encoding.get_ids().to_vec(),
@@ -101,33 +123,56 @@ impl Tokenizer {
     }
 }
 
+impl Iterator for PairWindows<'_> {
+    type Item = PairWindow;
+
+    fn next(&mut self) -> Option<PairWindow> {
+        let (from, last) = (self.next?, self.pair.second.end);
+        let to = last.min(from + self.room);
+        self.next = (to < last).then_some(from + self.step);
+        Some(self.pair.window(from..to, self.second))
+    }
+}
+
 impl Pair {
     /// Everything around the second text, and `part` of it.
     fn window(&self, part: Range<usize>, second: &str) -> PairWindow {
         let (start, behind) = (self.second.start, self.second.end..self.ids.len());
         let with = |all: &[u32]| [&all[..start], &all[part.clone()], &all[behind.clone()]].concat();
-        let word = |i: usize| {
-            let same = |j: &usize| self.words[i].is_some() && self.words[*j] == self.words[i];
-            let first = part.clone().rev().filter(|j| *j <= i).take_while(same).last().unwrap_or(i);
-            let last = (i..part.end).take_while(same).last().unwrap_or(i);
-            let (mut from, mut to) = (self.bytes[first].start, self.bytes[last].end.min(second.len()));
-            // Tokens may split a character.
-            while !second.is_char_boundary(from) {
-                from -= 1;
-            }
-            while !second.is_char_boundary(to) {
-                to += 1;
-            }
-            from..to.max(from)
-        };
         PairWindow {
             ids: with(&self.ids),
             token_type_ids: with(&self.token_type_ids),
             second: start..start + part.len(),
-            words: part.clone().map(word).collect(),
+            words: self.words(part.clone(), second),
             class_token: self.class_token,
         }
     }
+
+    /// Per token of `part` the bytes of its word, as far as that is in `part`.
+    fn words(&self, part: Range<usize>, second: &str) -> Vec<Range<usize>> {
+        let (mut words, mut from) = (Vec::with_capacity(part.len()), part.start);
+        while from < part.end {
+            let word = self.words[from];
+            let other = |at: &usize| word.is_none() || self.words[*at] != word;
+            let to = (from + 1..part.end).find(other).unwrap_or(part.end);
+            let bytes = whole_characters(self.bytes[from].start..self.bytes[to - 1].end, second);
+            words.extend(std::iter::repeat_n(bytes, to - from));
+            from = to;
+        }
+        words
+    }
+}
+
+/// Tokens may split a character: the bytes of all that they touch.
+fn whole_characters(bytes: Range<usize>, text: &str) -> Range<usize> {
+    let (mut from, mut to) = (bytes.start, bytes.end.min(text.len()));
+    while !text.is_char_boundary(from) {
+        from -= 1;
+    }
+    while !text.is_char_boundary(to) {
+        to += 1;
+    }
+    from..to.max(from)
 }
 
 #[cfg(test)]
@@ -192,16 +237,36 @@ mod tests {
         assert_eq!(word.iter().map(|w| w.words.clone()).collect::<Vec<_>>(), [[0..4], [4..6]]);
     }
 
+    /// Windows come one by one, and a text that is one word takes no longer than one of many.
+    #[test]
+    fn a_window_takes_time_in_proportion_to_its_tokens() {
+        let most = 200_000;
+        let text = "in".repeat(most);
+        let pair = Pair {
+            ids: vec![0; most],
+            token_type_ids: vec![0; most],
+            bytes: (0..most).map(|i| 2 * i..2 * i + 2).collect(),
+            words: vec![Some(0); most],
+            second: 0..most,
+            class_token: false,
+        };
+        let begun = std::time::Instant::now();
+        let words = pair.words(0..most, &text);
+        assert!(words.iter().all(|bytes| *bytes == (0..text.len())));
+        // 4e10 comparisons, if it were quadratic.
+        assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+        let mut windows = bert().pair_windows("who", "a b c a b c a", 8, 1).unwrap();
+        assert!(windows.next().is_some() && windows.next().is_some() && windows.next().is_none());
+    }
+
     #[test]
     fn what_leaves_no_room_is_refused_with_the_numbers() {
         let of = |first: &str, second: &str, window, stride| {
             bert().encode_pair(first, second, window, stride).unwrap_err().to_string()
         };
         let text = of("who is here", "a b", 8, 2);
-        assert!(
-            text.contains("6 of 8 tokens") && text.contains("2 are left") && text.contains('2'),
-            "{text}"
-        );
+        let parts = ["6 of 8 tokens", "2 are left", "stride of 2"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         assert!(of("who", " ", 8, 1).contains("no tokens"));
         assert!(of("who", "a", 3, 0).contains("0 are left"));
         assert!(of("who", &"a ".repeat(3 << 20), 8, 1).contains("4194304 are allowed"));

@@ -27,6 +27,7 @@ const MOST_MESSAGE: usize = 2000;
 /// assert_eq!(talk[1].role, "user");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Message {
     /// `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,

@@ -120,13 +120,10 @@ impl Tokenizer {
     /// length alone where that is certain, and else as soon as the first `most` tokens are known.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode), and [`Error::Text`] with the number of tokens that there are at least.
+    /// As [`encode`](Self::encode), and [`Error::TextTooLong`].
     pub fn encode_at_most(&self, text: &str, add_special: bool, most: usize) -> Result<Vec<u32>> {
         let check = |found: usize| match found > most {
-            true => Err(Error::text(format!(
-                "a text of {} bytes has {found} tokens at least; {most} are allowed",
-                text.len()
-            ))),
+            true => Err(Error::TextTooLong { bytes: text.len(), tokens: found, allowed: most.to_string() }),
             false => Ok(()),
         };
         check(self.0.pieces.least(text))?;

@@ -51,6 +51,17 @@ pub fn cuda_devices() -> Result<Vec<String>> {
 ///
 /// # Errors
 /// As [`with_backend`].
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::backends::{BackendName, measure_limits};
+///
+/// let limits = measure_limits(&BackendName::Cpu, 0)?;
+/// println!("{:.0} GB/s, {:.0} GFLOP/s", limits.read_gbs, limits.fma_gflops);
+/// # assert!(limits.read_gbs > 0.0 && limits.fma_gflops > 0.0);
+/// # Ok(())
+/// # }
+/// ```
 pub fn measure_limits(name: &BackendName, threads: usize) -> Result<Limits> {
     match name {
         BackendName::Cpu => cpu::limits(threads),

@@ -24,6 +24,8 @@ pub(super) struct Job {
     pub engine: EngineConfig,
     /// Whether activations take the element type of most weights.
     pub stored_dtype: bool,
+    /// Whether the context was asked for by name.
+    pub own_context: bool,
     pub load: LoadOptions,
     pub registry: Registry,
     pub progress: Progress,
@@ -48,8 +50,13 @@ impl Visitor for Job {
         let (spec, ..) = describe(&self.files, &self.registry)?;
         // Nothing but whole texts reaches an encoder: its head answers for every token.
         self.engine.all_logits |= spec.family == Family::Encoder && spec.head.is_per_token();
+        let (positions, own_context) = (self.engine.max_context, self.own_context);
         let Self { files, registry, load, progress, .. } = self;
         let engine = load_engine(backend, files, registry, load, self.engine, progress)?;
+        let context = engine.config().max_context;
+        if own_context && context < positions {
+            tracing::warn!("`max_context` is {positions}; the model's own limit of {context} counts");
+        }
         let spec = &engine.model().spec;
         let info = ModelInfo {
             name,
@@ -79,9 +86,9 @@ impl Visitor for Job {
 }
 
 /// The same with every fused op left to its composed default.
-pub(super) struct UnfusedJob(pub Job);
+pub(super) struct ComposedJob(pub Job);
 
-impl Visitor for UnfusedJob {
+impl Visitor for ComposedJob {
     type Output = ();
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<()> {

@@ -4,7 +4,15 @@
 //! `models--ORG--NAME/refs/main` holds a commit, `snapshots/COMMIT/` the files. Only looked at, never
 //! written; works in builds without the hub's client, too.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// The cache's folder, by the variables that Hugging Face's programs read; `variable` gives their values.
+pub fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || path("HF_HOME").or_else(|| path("HOME").map(|home| home.join(".cache/huggingface")));
+    path("HF_HUB_CACHE").or_else(|| home().map(|home| home.join("hub")))
+}
 
 /// The snapshot of repository `id` (`ORG/NAME`, or with `@REVISION`) in `cache`, if it has weights and a
 /// configuration.
@@ -52,6 +60,17 @@ pub fn complete(folder: &Path) -> bool {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn the_folder_is_that_of_other_programs() {
+        let of = |set: &[(&str, &str)]| {
+            folder(|name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+        };
+        assert_eq!(of(&[("HOME", "/me")]), Some("/me/.cache/huggingface/hub".into()));
+        assert_eq!(of(&[("HOME", "/me"), ("HF_HOME", "/hf")]), Some("/hf/hub".into()));
+        assert_eq!(of(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/hf")]), Some("/c".into()));
+        assert_eq!((of(&[("HF_HUB_CACHE", "")]), of(&[])), (None, None));
+    }
 
     #[test]
     fn snapshots_that_are_complete() {

@@ -73,7 +73,7 @@ impl Session {
     ) -> std::result::Result<u32, JsError> {
         let sampling = match temperature > 0.0 {
             true => {
-                SamplingParams { temperature, top_p: 0.9, seed: seed.into(), ..SamplingParams::default() }
+                SamplingParams { temperature, top_p: 0.9, seed: Some(seed.into()), ..SamplingParams::default() }
             }
             false => SamplingParams::default(),
         };

@@ -60,7 +60,7 @@ fn params(dice: &mut Dice, vocab: usize) -> SamplingParams {
         top_p: dice.pick(&[1.0, 1.0, 0.9, 0.5, 0.01]),
         min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
         repetition_penalty: dice.pick(&[1.0, 1.3, 0.8]),
-        seed: dice.bits(),
+        seed: Some(dice.bits()),
     }
 }
 

@@ -22,7 +22,7 @@ fn run(backend: &Arc<Broken>) -> (Engine<Broken>, BTreeMap<u64, Vec<u32>>) {
     let config = EngineConfig { max_context: 48, ..EngineConfig::default() };
     let mut engine = Engine::new(backend.clone(), model, config).unwrap();
     for (prompt, max_new_tokens) in [(vec![3, 5, 7], 4), (vec![11, 4, 9], 8)] {
-        let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
+        let sampling = SamplingParams { temperature: 0.9, seed: Some(7), ..SamplingParams::default() };
         engine.put(Request { prompt, max_new_tokens, sampling, ..Request::default() }).unwrap();
     }
     let sampled = engine.run().unwrap();

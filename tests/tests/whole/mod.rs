@@ -103,7 +103,7 @@ pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) 
         top_p: 0.95,
         min_p: 0.01,
         repetition_penalty: 1.1,
-        seed: 7,
+        seed: Some(7),
     };
     for sampling in [greedy, sampled] {
         let tokens = run(gpu, case, usual.clone(), sampling, false);

@@ -19,6 +19,8 @@ mod model;
 mod operands;
 mod pipes;
 mod print;
+#[path = "../../../cli/src/bench/shapes.rs"]
+mod shapes;
 mod step;
 
 use count::{Counts, Machine};
@@ -30,7 +32,7 @@ use step::{Item, SHAPES, Step, Weights};
 
 /// How it is called.
 pub const USAGE: &str = "cargo xtask predict [--shape NAME] [--weights bf16|int8|int4] [--mode invariant|fast] [--rows N,..] \
-                         [--context N,..] [--max-context N] [--prefill N] [--step-tokens N] [--summary] [--json]";
+                         [--context N,..] [--max-context N] [--prefill N] [--max-step-tokens N] [--summary] [--json]";
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -69,9 +71,14 @@ fn numbers(text: &str, option: &str) -> Outcome<Vec<usize>> {
     all.ok_or_else(|| format!("{option} '{text}': numbers from 1 on, with commas between them"))
 }
 
+/// The shapes whose sizes the kernels for tensor cores take.
+fn predicted() -> impl Iterator<Item = step::Shape> {
+    SHAPES.into_iter().filter(|shape| ["narrow", "llama-1b", "llama-8b"].contains(&shape.name))
+}
+
 fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
     let mut o = Options {
-        shapes: SHAPES[1..].to_vec(),
+        shapes: predicted().filter(|shape| shape.name != "narrow").collect(),
         weights: Weights::Bf16,
         fast: false,
         rows: vec![1, 8, 64, 256],
@@ -88,10 +95,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
         match arg.as_str() {
             "--shape" => {
                 let name = value()?;
-                let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
-                let shape = SHAPES.iter().find(|s| s.name == name);
+                let names: Vec<&str> = predicted().map(|s| s.name).collect();
+                let shape = predicted().find(|s| s.name == name);
                 let shape = shape.ok_or_else(|| format!("shape '{name}'; there are {}", names.join(", ")))?;
-                o.shapes = vec![*shape];
+                o.shapes = vec![shape];
             }
             "--weights" => {
                 o.weights = match value()?.as_str() {
@@ -112,7 +119,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
             "--context" => o.contexts = numbers(&value()?, "--context")?,
             "--max-context" => o.max_context = Some(one(value()?)?),
             "--prefill" => o.prefill = Some(one(value()?)?),
-            "--step-tokens" => o.step_tokens = one(value()?)?,
+            "--max-step-tokens" | "--step-tokens" => o.step_tokens = one(value()?)?,
             "--summary" => o.summary = true,
             "--json" => o.json = true,
             other => return Err(format!("unknown option '{other}'\nusage: {USAGE}")),
@@ -282,7 +289,7 @@ mod tests {
     /// Attention of two halves of a prompt stands for all of its steps.
     #[test]
     fn a_prompt_has_all_its_operations() {
-        let table = &asked(&["--shape", "llama-1b", "--prefill", "1024", "--step-tokens", "256"])[0];
+        let table = &asked(&["--shape", "llama-1b", "--prefill", "1024", "--max-step-tokens", "256"])[0];
         let flops: f64 = table.lines.iter().map(|line| line.item.times as f64 * line.item.flops).sum();
         let (tokens, weights) = (1024.0, 16.0 * 2048.0 * (2048.0 + 3072.0 + 3.0 * 8192.0));
         let want =

@@ -5,6 +5,7 @@
 //! and grid.
 
 use super::operands::{Arena, Outcome};
+pub use super::shapes::{SHAPES, Shape};
 use engraft_kernels::Launch;
 use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, SPAN};
@@ -14,40 +15,6 @@ use engraft_kernels::params::{
     Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Feed, rows::Gather,
     rows::Scatter, sample::Sample,
 };
-
-/// The sizes of a LLaMA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// As `engraft bench --shape` names it.
-    pub name: &'static str,
-    /// Columns of the residual.
-    pub hidden: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Columns of gate and up.
-    pub inner: usize,
-    /// Tokens of the vocabulary.
-    pub vocab: usize,
-}
-
-/// Shapes that are predicted.
-pub const SHAPES: [Shape; 3] = [
-    Shape { name: "narrow", hidden: 512, layers: 2, heads: 8, kv_heads: 2, inner: 1408, vocab: 1024 },
-    Shape { name: "llama-1b", hidden: 2048, layers: 16, heads: 32, kv_heads: 8, inner: 8192, vocab: 128_256 },
-    Shape {
-        name: "llama-8b",
-        hidden: 4096,
-        layers: 32,
-        heads: 32,
-        kv_heads: 8,
-        inner: 14336,
-        vocab: 128_256,
-    },
-];
 
 /// How weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,14 @@ use std::path::PathBuf;
 
 /// A setting that was read and has no effect.
 ///
-/// [`DeepSpeedConfigBuilder`](super::DeepSpeedConfigBuilder) has an example.
+/// ```
+/// use engraft_core::config::deepspeed::DeepSpeedConfig;
+///
+/// let (_, warnings) = DeepSpeedConfig::builder().set("use_triton", true)?.check()?;
+/// assert_eq!(warnings[0].field, "use_triton");
+/// println!("{}", warnings[0]);
+/// # Ok::<(), engraft_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
@@ -26,6 +33,7 @@ impl std::fmt::Display for Warning {
 
 /// The checkpoint that a configuration names.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum CheckpointRef {
     /// A JSON description, a folder or a file.
     Path(PathBuf),
