@@ -67,7 +67,8 @@ impl ModelSource {
     /// ```
     /// use engraft::ModelSource;
     ///
-    /// let here = ModelSource::parse("models/llama.gguf").fetch(|done, total| println!("{done} of {total}"))?;
+    /// let source = ModelSource::parse("models/llama.gguf");
+    /// let here = source.fetch(|done, total| println!("{done} of {total}"))?;
     /// assert!(matches!(here, ModelSource::Path(_)));
     /// # Ok::<(), engraft::Error>(())
     /// ```
