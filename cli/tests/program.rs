@@ -442,6 +442,35 @@ fn bench_waits_until_all_sequences_decode() {
     assert!(said.contains("run 1 of 2, batch 9: prefill ") && said.contains("run 2 of 2"), "{said}");
 }
 
+/// Ranks are threads, and say what one says.
+#[test]
+fn ranks_share_a_model() {
+    let with = |more: &[&str]| {
+        let args = [
+            "generate",
+            "--prompt",
+            "This package",
+            "--max-new-tokens",
+            "12",
+            "--seed",
+            "7",
+            "--threads",
+            "2",
+        ];
+        engraft(&[&args[..], more].concat())
+    };
+    let one = stdout(&with(&[]));
+    for degree in ["1", "2", "4", "8"] {
+        assert_eq!(stdout(&with(&["--tp", degree])), one, "{degree} ranks");
+    }
+    assert_eq!(stdout(&with(&["--tp", "2", "--no-graphs", "--max-step-tokens", "3"])), one);
+    let refused = with(&["--tp", "3"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("is 3; allowed: 1, 2, 4 or 8"), "{said}");
+    let report = json(&["bench", "--shape", "tiny", "--tp", "2", "--decode", "2", "--repeat", "1", "--json"]);
+    assert!(report["batches"][0]["decode_tokens_per_second"].as_f64().unwrap() > 0.0, "{report}");
+}
+
 #[test]
 fn bench_measures_texts_of_an_encoder() {
     let bert = manifest().join("../tests/golden/bert");

@@ -129,13 +129,18 @@ fn described_by_a_deepspeed_configuration() {
         ModelSource::configured(&raw.check().unwrap().0)
     };
     assert!(configured(1).unwrap().is_some());
-    let text = configured(2).unwrap_err().to_string();
-    assert!(text.contains("training_mp_size") && text.contains("ds.json"), "{text}");
+    let said = configured(2).unwrap_err().to_string();
+    assert!(said.contains("training_mp_size") && said.contains("ds.json"), "{said}");
 
-    // Several ranks are refused before anything is read.
-    let (config, _) = DeepSpeedConfigBuilder::new().tp_size(2).checkpoint("absent").check().unwrap();
-    let text = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
-    assert!(text.contains("tp_size") && text.contains('2'), "{text}");
+    // Ranks share a model and say what one says; experts they do not share yet.
+    let of = |degree: usize| {
+        let (config, _) = DeepSpeedConfigBuilder::new().tp_size(degree).check().unwrap();
+        text(&Options::new().config(&config).unwrap().open(ModelSource::Demo).unwrap())
+    };
+    assert_eq!(of(2), of(1));
+    let (config, _) = DeepSpeedConfigBuilder::new().set("moe.ep_size", 2).unwrap().check().unwrap();
+    let said = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("ep_size") && said.contains('2'), "{said}");
     let (config, _) =
         DeepSpeedConfigBuilder::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
     assert!(Options::new().config(&config).unwrap_err().to_string().contains("engraft convert"));

@@ -159,7 +159,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     };
     let all = || ForwardWant { hidden: Pick::All, logits: Pick::All };
     let e = error(&mut engine, &[vec![5], vec![]], all());
-    assert!(e.starts_with("request 1: the text has 0 tokens; 1 to "), "{e}");
+    assert!(e.starts_with("request 1: the text has 0 tokens; allowed: 1 to "), "{e}");
     assert!(engine.is_idle(), "the sequences before it are gone again");
     let e = error(&mut engine, &[vec![5]], ForwardWant { hidden: Pick::Some(vec![9]), ..Default::default() });
     assert!(e.starts_with("request 0: layer 9 asked for; there are"), "{e}");
