@@ -1,5 +1,6 @@
 //! What the engine sees: memory, streams, weights, and which ops run how.
 
+use crate::free::free_bytes;
 use crate::group::CpuGroup;
 use crate::kernels::kv::slab_bytes;
 use crate::stream::{CpuGraph, CpuPlan, CpuStream};
@@ -62,11 +63,4 @@ impl Backend for Cpu {
     fn coverage(&self, signature: &Signature) -> Coverage<CpuKernel> {
         ops::select(signature, self.machine().isa).into()
     }
-}
-
-/// What the system could hand out without swapping; none where it does not say.
-fn free_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }

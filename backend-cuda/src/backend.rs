@@ -79,7 +79,8 @@ impl Backend for Cuda {
         Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<CudaWeight> {
-        let taken: Vec<_> = uses.iter().map(|signature| ops::taken(self.terms(), signature)).collect();
+        let info = weight.info();
+        let taken: Vec<_> = uses.iter().map(|signature| ops::taken(self.terms(), signature, info)).collect();
         weight::prepare(self, weight, &taken)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<CudaPlan> {

@@ -344,7 +344,15 @@ impl Cuda {
             // SAFETY: it goes with the context.
             self.wait_for("all work", || unsafe { sys::cuEventQuery(event) })?;
         }
+        self.landed()?;
         self.settle()
+    }
+
+    /// Gives back what packing weights after the load took, unless a step is being captured: freeing may
+    /// wait for the whole context.
+    pub(crate) fn tidy(&self) -> Result<()> {
+        let capturing = lock(&self.capturing);
+        if *capturing > 0 { Ok(()) } else { self.release_late() }
     }
 
     /// Address of memory that this device gave out.
@@ -383,6 +391,7 @@ impl Cuda {
     /// The bytes of a buffer that no work in flight writes (weights).
     pub(crate) fn read(&self, mem: &CudaMem) -> Result<Vec<u8>> {
         self.bind()?;
+        self.landed()?;
         let mut bytes = vec![0u8; mem.bytes()];
         if !bytes.is_empty() {
             // SAFETY: the vector has the allocation's size.

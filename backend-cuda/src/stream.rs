@@ -249,7 +249,7 @@ impl CudaStream {
         // SAFETY: the stream lives.
         unsafe { self.gpu.wait_for_stream("a step", self.raw) }?;
         self.gpu.trail.clear(self.raw);
-        Ok(())
+        self.gpu.tidy()
     }
 
     /// Gives a loss of the device the names of what was running.
@@ -283,11 +283,12 @@ impl CudaStream {
         self.noted(ticket.pinned.event.wait())?;
         // SAFETY: the copy of `bytes` was waited for.
         unsafe { ticket.pinned.read(&mut out[..ticket.bytes]) };
+        let tidied = self.gpu.tidy();
         // One that another device's stream made goes with it.
         if ticket.pinned.is_of(&self.gpu) {
             self.spare.push(ticket.pinned);
         }
-        Ok(())
+        self.noted(tidied)
     }
 }
 

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+mod loading;
+
 fn config() -> CudaConfig {
     let soft = preload::load().expect("Cargo builds the software driver next to this program");
     CudaConfig { driver: Some(soft.path().into()), ..CudaConfig::default() }

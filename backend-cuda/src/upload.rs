@@ -4,7 +4,9 @@
 //! A reader has a queue of its own and two slots. It fills a slot again after the event behind the slot's
 //! last copy, so reading the file, reordering and copying overlap, and no more host memory is taken than the
 //! slots of all readers have ([`SLOT`] times [`SLOTS`] times [`MOST_READERS`], 64 MiB, unless one piece is
-//! larger). What is uploaded is there when [`Cuda::upload`] returns: streams need not wait for it.
+//! larger). When [`Cuda::upload`] returns, the last copies may be under way, out of slots that stay: whoever
+//! gives a weight's address to a stream, reads the weight, or gives its memory to others calls
+//! [`Cuda::landed`] first. An upload that failed has waited for them all.
 
 use crate::device::Cuda;
 use crate::driver::check;
@@ -13,12 +15,17 @@ use crate::staging::{Reader, SLOT, SLOTS, Slot};
 use cudarc::driver::sys;
 use engraft_core::{Error, Result};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Readers at most: so many keep up with the bus.
 const MOST_READERS: usize = 8;
 /// Bytes that are worth a thread.
 const WORTH_A_READER: usize = 1 << 20;
+/// Fills that a reader's share takes at least, so that it packs while it copies.
+const FILLS: usize = 4;
+/// Bytes that are worth a copy of their own.
+const WORTH_A_COPY: usize = 256 << 10;
 
 /// Where the pieces of a weight go: `bytes` of each piece in this plane, one after the other.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,50 +97,87 @@ impl Reader {
             // SAFETY: both live.
             check(unsafe { sys::cuEventRecord(slot.event, queue) }, "cuEventRecord")?;
         }
-        // SAFETY: the queue lives.
-        unsafe { gpu.wait_for_stream("a copy", self.queue) }
+        Ok(())
     }
 }
 
 impl Cuda {
-    /// Uploads `pieces` pieces of a weight, as `fill` writes them; they are there when this returns.
+    /// Uploads `pieces` pieces of a weight, as `fill` writes them; they are there when [`Cuda::landed`] says
+    /// so.
     pub(crate) fn upload(&self, planes: [Plane; 2], pieces: usize, fill: &Fill<'_>) -> Result<()> {
         self.bind()?;
         let piece = planes.iter().map(|plane| plane.bytes).sum::<usize>().max(1);
         let count = readers(pieces * piece);
         let share = pieces.div_ceil(count).max(1);
-        let at_once = (SLOT / piece).clamp(1, share);
+        let at_once = (SLOT / piece).min(share.div_ceil(FILLS)).max(WORTH_A_COPY / piece).clamp(1, share);
         let job = Job { planes, pieces, at_once, next: AtomicUsize::new(0), fill };
-        let mut readers = lock(&self.staging.0);
+        let panicked = |_| Err(Error::internal("packing a weight panicked"));
+        let mut readers = lock(&self.staging.readers);
         while readers.len() < count {
             readers.push(Reader::new()?);
         }
-        let done = match &mut readers[..count] {
+        self.staging.in_flight.store(true, Ordering::Release);
+        let work = || match &mut readers[..count] {
             [one] => one.work(self, &job),
             all => std::thread::scope(|scope| {
                 let running: Vec<_> =
                     all.iter_mut().map(|reader| scope.spawn(|| reader.work(self, &job))).collect();
-                let ends = running.into_iter().map(|thread| {
-                    thread.join().unwrap_or_else(|_| Err(Error::internal("packing a weight panicked")))
-                });
+                let ends = running.into_iter().map(|thread| thread.join().unwrap_or_else(panicked));
                 ends.fold(Ok(()), Result::and)
             }),
         };
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
+        if done.is_err() {
+            // What they write goes back to the pool.
+            let _ = self.end_copies(&readers);
+        }
         done.map_err(|e| self.lose(e))
+    }
+
+    /// Waits for the copies of these readers, which are all.
+    fn end_copies(&self, readers: &[Reader]) -> Result<()> {
+        for reader in readers {
+            // SAFETY: the queue lives.
+            unsafe { self.wait_for_stream("a copy", reader.queue)? };
+        }
+        self.staging.in_flight.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits until all that was uploaded is there.
+    pub(crate) fn landed(&self) -> Result<()> {
+        if !self.staging.in_flight.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.bind()?;
+        self.end_copies(&lock(&self.staging.readers))
     }
 
     /// Gives the readers' memory back; the next upload makes it anew.
     pub(crate) fn release_staging(&self) -> Result<()> {
         self.bind()?;
-        for reader in lock(&self.staging.0).drain(..) {
-            // SAFETY: the queue lives. A copy that failed may be under way still: it must end before its
-            // memory goes.
-            unsafe { self.wait_for_stream("a copy", reader.queue)? };
+        let mut readers = lock(&self.staging.readers);
+        // A copy may be under way still: it must end before its memory goes.
+        self.end_copies(&readers)?;
+        for reader in readers.drain(..) {
             reader.slots.into_iter().for_each(Slot::free);
             // SAFETY: made above, destroyed once.
             let _ = unsafe { sys::cuStreamDestroy_v2(reader.queue) };
         }
         Ok(())
+    }
+
+    /// To be called where a weight was packed that was loaded long ago.
+    pub(crate) fn packed_late(&self) {
+        self.staging.late.store(true, Ordering::Release);
+    }
+
+    /// Gives the readers' memory back where they packed such a weight.
+    pub(crate) fn release_late(&self) -> Result<()> {
+        match self.staging.late.swap(false, Ordering::AcqRel) {
+            true => self.release_staging(),
+            false => Ok(()),
+        }
     }
 }
 

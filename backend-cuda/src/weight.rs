@@ -13,9 +13,10 @@ use crate::{Cuda, CudaMem};
 use engraft_core::mem::{
     Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Weight, WeightFormat, WeightInfo, WeightUse,
 };
+use engraft_core::numerics::{LEAVES, leaf_bounds};
 use engraft_core::{Error, Result, quant};
 use engraft_kernels::file_rows::FileRows;
-use engraft_kernels::params::{Format, WeightView};
+use engraft_kernels::params::{Format, Leaves, WeightView};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -39,8 +40,10 @@ pub(crate) struct Matrix {
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
-    /// Grain of the sum's leaves.
+    /// Grain of the sum's leaves, as tensor cores take them.
     pub grain: usize,
+    /// The same as the kernels take them that keep the contract's order; of a rank its part.
+    pub leaves: Leaves,
     /// What it is stored in.
     pub format: Format,
     /// Whether the outputs are used in pairs.
@@ -64,11 +67,15 @@ impl Matrix {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let stored = match (copies.stored.take(), &copies.packed) {
             (Some(stored), _) => stored,
-            (None, Some(packed)) => packed.unpack(gpu)?,
+            (None, Some(packed)) => {
+                gpu.packed_late();
+                packed.unpack(gpu)?
+            }
             (None, None) => return Err(Error::internal("a weight without storage")),
         };
         let ptr = gpu.address(copies.stored.insert(stored))?;
         copies.stored_used = true;
+        gpu.landed()?;
         Ok(WeightView {
             ptr,
             row_bytes: self.row_bytes as u64,
@@ -88,6 +95,7 @@ impl Matrix {
                 return Err(Error::internal("a weight without storage"));
             };
             let began = Instant::now();
+            gpu.packed_late();
             let file = gpu.read(stored)?;
             copies.packed = Some(Packed::new(gpu, &order::rows([&file[..]], self.row_bytes)?, order)?);
             gpu.packing.add(began.elapsed());
@@ -99,6 +107,7 @@ impl Matrix {
             return Err(Error::internal("a weight was not packed, or in another order"));
         };
         let scales = packed.scales.as_ref().map_or(Ok(0), |scales| gpu.address(scales))?;
+        gpu.landed()?;
         Ok((gpu.address(&packed.codes)?, scales))
     }
 }
@@ -109,6 +118,10 @@ impl Weight for CudaWeight {
     }
     fn device_bytes(&self) -> usize {
         self.buffers().iter().map(|(_, _, bytes)| bytes).sum()
+    }
+    fn layouts(&self) -> usize {
+        // Scales belong to the codes.
+        self.buffers().iter().filter(|(name, ..)| *name != "scales").count()
     }
 }
 
@@ -198,13 +211,7 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
             let storage = Storage::Vector(gpu.alloc_filled([bytes], bytes.len())?);
             return Ok(CudaWeight { info, storage });
         }
-        WeightUse::LinearShare { .. } => {
-            return Err(Error::Unsupported {
-                op: format!("`{}`, a rank's part of a matmul,", info.name),
-                backend: "cuda".into(),
-                reason: "its kernels take whole sums".into(),
-            });
-        }
+        WeightUse::LinearShare { .. } => (1, false),
         WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
         WeightUse::GatedLinear { grain } => (grain.max(1), true),
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
@@ -222,6 +229,10 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
         WeightFormat::Group(groups) => groups.group(cols),
         _ => 0,
     };
+    let leaves = match used_for {
+        WeightUse::LinearShare { share } => leaves(share.bounds(), |leaf| share.has(leaf))?,
+        _ => leaves(leaf_bounds(cols, grain), |_| true)?,
+    };
     let row_bytes = format.bytes(1, cols);
     let file = order::rows(parts.iter().map(|part| part.as_ref()), row_bytes)?;
     let copies = Mutex::new(Copies::of(gpu, &file, gated, uses)?);
@@ -230,8 +241,16 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
         gpu.note_integers();
     }
     let storage =
-        Storage::Matrix(Matrix { rows, cols, grain, format: code, gated, row_bytes, group, copies });
+        Storage::Matrix(Matrix { rows, cols, grain, leaves, format: code, gated, row_bytes, group, copies });
     Ok(CudaWeight { info, storage })
+}
+
+fn leaves(bounds: [usize; LEAVES + 1], own: impl Fn(usize) -> bool) -> Result<Leaves> {
+    let mut at = [0; LEAVES + 1];
+    for (at, bound) in at.iter_mut().zip(bounds) {
+        *at = word(bound)?;
+    }
+    Ok(Leaves::new(at, own))
 }
 
 impl Copies {

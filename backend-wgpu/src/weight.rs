@@ -12,6 +12,7 @@ use engraft_core::mem::{
     Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo,
     WeightUse,
 };
+use engraft_core::numerics::{LEAVES, Share};
 use engraft_core::{Error, Result, quant};
 use engraft_shaders::{PANEL, Packing};
 use std::borrow::Cow;
@@ -40,7 +41,8 @@ impl Weight for WgpuWeight {
             Storage::Panels(panels) => {
                 let of =
                     |chunk: &Chunk| chunk.codes.bytes() + chunk.scales.as_ref().map_or(0, DeviceMem::bytes);
-                panels.chunks.iter().map(of).sum()
+                panels.chunks.iter().map(of).sum::<usize>()
+                    + panels.leaves.as_ref().map_or(0, DeviceMem::bytes)
             }
         }
     }
@@ -55,6 +57,8 @@ pub(crate) struct Panels {
     pub cols: usize,
     /// Grain of the sum's leaves.
     pub grain: usize,
+    /// Of a rank's part of a sum its leaves instead.
+    pub leaves: Option<WgpuMem>,
     /// Format.
     pub packing: Packing,
     /// Values along k that share a scale.
@@ -175,19 +179,17 @@ fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Stora
 /// Packs a host weight for its use.
 pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
     let (info, parts) = weight.into_parts();
+    let matrix = |layout| panels(gpu, &info, &parts, layout);
     let storage = match info.used_for {
         WeightUse::Vector => vector(gpu, &info, &parts)?,
-        WeightUse::LinearShare { .. } => {
-            return Err(Error::Unsupported {
-                op: format!("`{}`, a rank's part of a matmul,", info.name),
-                backend: "wgpu".into(),
-                reason: "its kernels take whole sums".into(),
-            });
+        WeightUse::LinearShare { share } => {
+            let leaves = leaves(gpu, &info, share)?;
+            Storage::Panels(Panels { leaves: Some(leaves), ..matrix((1, false, 0))? })
         }
-        WeightUse::Linear { grain } => panels(gpu, &info, &parts, (grain, false, 0))?,
-        WeightUse::GatedLinear { grain } => panels(gpu, &info, &parts, (grain, true, 0))?,
-        WeightUse::Experts { count, grain } => panels(gpu, &info, &parts, (grain, false, count.max(1)))?,
-        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => panels(gpu, &info, &parts, (1, false, 0))?,
+        WeightUse::Linear { grain } => Storage::Panels(matrix((grain, false, 0))?),
+        WeightUse::GatedLinear { grain } => Storage::Panels(matrix((grain, true, 0))?),
+        WeightUse::Experts { count, grain } => Storage::Panels(matrix((grain, false, count.max(1)))?),
+        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => Storage::Panels(matrix((1, false, 0))?),
     };
     Ok(WgpuWeight { info, storage })
 }
@@ -197,14 +199,14 @@ fn panels(
     info: &WeightInfo,
     parts: &[Cow<'_, [u8]>],
     (grain, gate, experts): (usize, bool, usize),
-) -> Result<Storage> {
+) -> Result<Panels> {
     let WeightInfo { rows, cols, format, ref name, .. } = *info;
     let unsupported = |op: String, reason: String| Error::Unsupported { op, backend: "wgpu".into(), reason };
     let (packing, block) = packing(format, cols)
         .ok_or_else(|| unsupported(format!("weight `{name}`"), format!("no shader reads {format}")))?;
     let source = Source::new(parts, rows, format.bytes(1, cols))?;
     let (grain, chunks) = (format.grain(grain).max(1), Vec::new());
-    let mut panels = Panels { rows, cols, grain, packing, block, gate, experts, chunks };
+    let mut panels = Panels { rows, cols, grain, leaves: None, packing, block, gate, experts, chunks };
     let halves = if gate { 2 } else { 1 };
     let code_words = cols.div_ceil(packing.unit()) * packing.unit_words() * PANEL;
     let scale_words = cols.div_ceil(block) * packing.scale_words() * PANEL;
@@ -234,7 +236,22 @@ fn panels(
         panels.chunks.push(Chunk { codes, scales, first, count });
     }
     tracing::trace!(name, rows, cols, %format, chunks = panels.chunks.len(), "prepared");
-    Ok(Storage::Panels(panels))
+    Ok(panels)
+}
+
+/// Where the leaves of a rank's columns begin, as shaders read it: in f32, which is exact below 2^24.
+fn leaves(gpu: &Gpu, info: &WeightInfo, share: Share) -> Result<WgpuMem> {
+    let most = 1 << f32::MANTISSA_DIGITS;
+    if info.cols > most {
+        return Err(Error::Unsupported {
+            op: format!("`{}`, a rank's part of a matmul,", info.name),
+            backend: "wgpu".into(),
+            reason: format!("{} columns; at most {most} are possible", info.cols),
+        });
+    }
+    let own = (0..LEAVES).map(|leaf| f32::from(u8::from(share.has(leaf))));
+    let words: Vec<f32> = share.bounds().iter().map(|at| *at as f32).chain(own).collect();
+    gpu.alloc_filled(&info.name, bytemuck::cast_slice(&words))
 }
 
 /// Rows of a weight that comes in parts of whole rows.

@@ -129,7 +129,8 @@ pub struct DeviceArgs {
     /// cuda: seconds that one wait may take before the device counts as lost; default: 120
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub wait_limit: Option<usize>,
-    /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on it
+    /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on
+    /// it (cuda with 16-bit activations: in --mode reference)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub tp: Option<usize>,
     /// Run every decode step anew instead of capturing and replaying it

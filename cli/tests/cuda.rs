@@ -67,6 +67,8 @@ fn the_software_driver_gives_the_text_of_the_cpu() {
     let cuda = generate(&["--backend", "cuda", "--cuda-driver", &driver]);
     assert_eq!(stdout(&cuda), cpu);
     assert!(stderr(&cuda).contains("Engraft software CUDA"), "{}", stderr(&cuda));
+    // Ranks that meet in host memory.
+    assert_eq!(stdout(&generate(&["--backend", "cuda", "--cuda-driver", &driver, "--tp", "2"])), cpu);
     let sampled = ["--temperature", "0.9", "--seed", "3"];
     let args = ["generate", "--prompt", PROMPT, "--max-new-tokens", "6", "--dtype", "f32"];
     let cpu = stdout(&engraft(&[&args[..], &sampled, &["--backend", "cpu"]].concat()));

@@ -123,10 +123,15 @@ impl Share {
         self.bounds.map(|at| at as usize)
     }
 
+    /// Whether the rank has this leaf.
+    pub fn has(&self, leaf: usize) -> bool {
+        let first = usize::from(self.first);
+        (first..first + usize::from(self.count)).contains(&leaf)
+    }
+
     /// Where the sum of a leaf begins.
     pub fn start(&self, leaf: usize) -> f32 {
-        let own = usize::from(self.first)..usize::from(self.first) + usize::from(self.count);
-        if own.contains(&leaf) { 0.0 } else { -0.0 }
+        if self.has(leaf) { 0.0 } else { -0.0 }
     }
 }
 

@@ -195,7 +195,8 @@ impl Options {
     }
 
     /// Ranks that share the model, a thread each (DeepSpeed's `tp_size`): 1, 2, 4 or 8. Results do not depend
-    /// on it. On the CPU the threads of [`Options::threads`] are divided among them.
+    /// on it (on CUDA with 16-bit activations in mode `Reference`). On the CPU the threads of
+    /// [`Options::threads`] are divided among them.
     pub fn tp(mut self, ranks: usize) -> Self {
         self.load.world = ranks;
         self

@@ -56,13 +56,13 @@ struct Sums<Bytes> {
     template <u32 ROWS, typename R>
     static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, MatmulShared<ROWS> &shared) {
         u32 lane = threadIdx.x % 32, leaf = threadIdx.x / 32;
-        u32 from = leaf_start(p.weight.cols, p.grain, leaf), to = leaf_start(p.weight.cols, p.grain, leaf + 1);
+        u32 from = p.leaves.at[leaf], to = p.leaves.at[leaf + 1];
         u64 n = least(first + lane, limit - 1);
         const u8 *codes = Bytes::codes(p.weight, n);
         const f16 *scales = Bytes::scales(p.weight, n);
         float acc[ROWS];
 #pragma unroll
-        for (u32 r = 0; r < ROWS; r++) acc[r] = 0.0f;
+        for (u32 r = 0; r < ROWS; r++) acc[r] = p.leaves.zero(leaf);
         for (u32 k = from; k < to; k += SPAN) {
             const uint4 *block = reinterpret_cast<const uint4 *>(codes + k);
             uint4 low = block[0], high = block[1];
@@ -151,7 +151,8 @@ struct Tree {
         each([this](u32 m, u32 n, u32 i) { leaf[m][n][i] = 0.0f; });
     }
     // Leaf `number` has ended. After the last, `left` is the sum of all.
-    DEVICE void end(u32 number) {
+    DEVICE void end(u32 number, const Leaves &leaves) {
+        if (!(leaves.own >> number & 1)) each([this](u32 m, u32 n, u32 i) { leaf[m][n][i] = -0.0f; });
         if (number % 2 == 0) {
             each([this](u32 m, u32 n, u32 i) { pair[m][n][i] = leaf[m][n][i]; });
         } else {
@@ -247,11 +248,11 @@ extern "C" __global__ void __launch_bounds__(256) int8_dense(const __grid_consta
     u32 b_row = (wn + lane / 16 * 8 + lane % 8) * UNIT, b_half = lane / 8 % 2;
     Tree tree;
     tree.clear();
-    u32 leaf = 0, leaf_end = leaf_start(cols, p.linear.grain, 1) / SPAN, done = 0;
+    u32 leaf = 0, leaf_end = p.linear.leaves.at[1] / SPAN, done = 0;
     auto leaves = [&] {
         while (leaf < LEAVES && done == leaf_end) {
-            tree.end(leaf++);
-            leaf_end = leaf_start(cols, p.linear.grain, leaf + 1) / SPAN;
+            tree.end(leaf++, p.linear.leaves);
+            leaf_end = p.linear.leaves.at[least(leaf + 1, LEAVES)] / SPAN;
         }
     };
     leaves();

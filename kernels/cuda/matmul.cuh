@@ -5,7 +5,7 @@
 // output n, one chain per row of x (up to 4, or up to 16). Rows of x come through shared memory as f32, a
 // window of every leaf at a time; weights are decoded
 // eight at a time in registers. The leaves are combined in shared memory and are added by the tree. So the
-// order is that of docs/numerics.md: it knows k and the grain, and nothing of rows or blocks.
+// order is that of docs/numerics.md: it knows where the leaves begin, and nothing of rows or blocks.
 #pragma once
 #include "weight.cuh"
 
@@ -18,13 +18,24 @@ constexpr u32 THEN_ADD = 2;
 // Weight rows [gate | up]: round(act(round(gate)) * round(up)), half as many outputs.
 constexpr u32 THEN_GATE = 3;
 
+// Where the leaves of a sum begin, and its end; which of them this sum has (a bit each); values of the
+// widest. What another rank has is an empty leaf of -0, which changes no sum that it is added to:
+// engraft_core::numerics::Share.
+struct Leaves {
+    u32 at[LEAVES + 1];
+    u32 own;
+    u32 widest;
+
+    DEVICE float zero(u32 leaf) const { return own >> leaf & 1 ? 0.0f : -0.0f; }
+};
+
 struct Linear {
     MatView x;
     WeightView weight;
     MatView out;
     // [weight.rows] f32, or 0.
     u64 bias;
-    u32 grain;
+    Leaves leaves;
     u32 x_elem;
     u32 out_elem;
     u32 then;
@@ -82,22 +93,20 @@ DEVICE void several(const WeightView &w, const u8 *row, u32 k, const float *x, u
 // `first + lane`; those below
 // `limit` exist): they lie in `shared.sums` behind the next barrier. Begins with a barrier itself.
 template <typename W, u32 ROWS, typename R>
-DEVICE void matmul(const MatView &x, u32 x_elem, const WeightView &w, u32 grain, u32 count, R x_row, u64 first, u64 limit,
-                    MatmulShared<ROWS> &shared) {
+DEVICE void matmul(const MatView &x, u32 x_elem, const WeightView &w, const Leaves &leaves, u32 count, R x_row, u64 first,
+                    u64 limit, MatmulShared<ROWS> &shared) {
     constexpr u32 WINDOW = Window<ROWS>::N;
     constexpr u32 AHEAD = ROWS == FEW ? W::AHEAD : 1;
     u32 lane = threadIdx.x % 32, leaf = threadIdx.x / 32;
-    u32 cols = w.cols;
-    u32 from = leaf_start(cols, grain, leaf), to = leaf_start(cols, grain, leaf + 1);
-    // Windows begin at multiples of 8, so that eights do. The widest leaf is the first or (tail) the last.
+    u32 from = leaves.at[leaf], to = leaves.at[leaf + 1];
+    // Windows begin at multiples of 8, so that eights do.
     u32 base = from / 8 * 8;
-    u32 widest = most(leaf_start(cols, grain, 1), cols - leaf_start(cols, grain, LEAVES - 1));
-    u32 windows = over(widest + 7, WINDOW);
+    u32 windows = over(leaves.widest + 7, WINDOW);
     u64 n = least(first + lane, limit - 1);
     const u8 *row = row_of<W>(w, n);
     float acc[ROWS];
 #pragma unroll
-    for (u32 r = 0; r < ROWS; r++) acc[r] = 0.0f;
+    for (u32 r = 0; r < ROWS; r++) acc[r] = leaves.zero(leaf);
     for (u32 window = 0; window < windows; window++) {
         u32 start = base + window * WINDOW;
         u32 end = least(start + WINDOW, to);

@@ -139,8 +139,8 @@ struct ExpertLinear {
     MatView out;
     u64 bias;
     u64 groups;
+    Leaves leaves;
     u32 count;
-    u32 grain;
     u32 elem;
     u32 reserved;
 };
@@ -188,7 +188,7 @@ DEVICE void experts(const ExpertLinear &p) {
     u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = slots / p.x.rows;
     u64 begin = (u64)expert * outputs;
     u32 first = blockIdx.y * TILE_OUTPUTS, n = first + lane;
-    matmul<W>(p.x, p.elem, p.weight, p.grain, count, [=](u32 i) { return least(order[from + i], slots - 1) / per_row; }, begin + first,
+    matmul<W>(p.x, p.elem, p.weight, p.leaves, count, [=](u32 i) { return least(order[from + i], slots - 1) / per_row; }, begin + first,
                begin + outputs, shared);
     __syncthreads();
     for (u32 r = warp; r < count; r += 8) {

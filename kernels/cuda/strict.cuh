@@ -8,7 +8,7 @@ template <typename W>
 struct Sums {
     template <u32 ROWS, typename R>
     static DEVICE void of(const Linear &p, u32 count, R x_row, u64 first, u64 limit, MatmulShared<ROWS> &shared) {
-        matmul<W>(p.x, p.x_elem, p.weight, p.grain, count, x_row, first, limit, shared);
+        matmul<W>(p.x, p.x_elem, p.weight, p.leaves, count, x_row, first, limit, shared);
     }
 };
 

@@ -66,9 +66,14 @@ fn main(
 ) {
     let lane = t % 32u;
     let leaf = t / 32u;
+{%- if experts %}
     let leaf_from = leaf_start(p.cols, p.grain, leaf);
-    let leaf_to = leaf_start(p.cols, p.grain, leaf + 1u);{% if not experts %}
-    let parts = select(1u, 4u, (p.flags & WIDE) != 0u);{% endif %}
+    let leaf_to = leaf_start(p.cols, p.grain, leaf + 1u);
+{%- else %}
+    let leaf_from = leaf_at(leaf);
+    let leaf_to = leaf_at(leaf + 1u);
+    let parts = select(1u, 4u, (p.flags & WIDE) != 0u);
+{%- endif %}
 {%- if vector or bytes %}
     let units = (p.cols + UNIT - 1u) / UNIT;
 {%- endif %}
@@ -153,7 +158,7 @@ fn main(
 {%- endif %}
             let to_sums = half * {{ 8 * rows * 32 }}u + leaf * {{ rows * 32 }}u + lane;
 {%- for r in range(rows) %}
-            sums[to_sums + {{ r * 32 }}u] = acc{{ r }};
+            sums[to_sums + {{ r * 32 }}u] = {{ "acc" ~ r if experts else "own_leaf(leaf, acc" ~ r ~ ")" }};
 {%- endfor %}
         }
         workgroupBarrier();

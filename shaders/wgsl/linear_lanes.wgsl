@@ -45,8 +45,8 @@ fn main(
     let part = (v / 8u) % 4u;
     let leaf = v / 32u;
     let lane = (group.x % 4u) * 8u + v % 8u;
-    let leaf_from = leaf_start(p.cols, p.grain, leaf);
-    let leaf_to = leaf_start(p.cols, p.grain, leaf + 1u);
+    let leaf_from = leaf_at(leaf);
+    let leaf_to = leaf_at(leaf + 1u);
     let from_k = part_start(leaf_from, leaf_to, part, 4u);
     let to_k = part_start(leaf_from, leaf_to, part + 1u, 4u);
     let units = (p.cols + UNIT - 1u) / UNIT;
@@ -68,7 +68,7 @@ fn main(
             if (part == 0u) {
                 let to_sums = half * {{ 8 * rows * 8 }}u + leaf * {{ rows * 8 }}u + v % 8u;
 {%- for r in range(rows) %}
-                sums[to_sums + {{ r * 8 }}u] = acc{{ r }};
+                sums[to_sums + {{ r * 8 }}u] = own_leaf(leaf, acc{{ r }});
 {%- endfor %}
             }
         }

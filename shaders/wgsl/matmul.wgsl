@@ -10,10 +10,28 @@
 
 {#- Parts of leaves. In the contract's order a leaf is one chain; in the wide one it is split into four of
 whole units of 8 values (the last takes what is left), added as (0 + 1) + (2 + 3). Either way the order
-depends on k and the grain alone. -#}
+depends on where the leaves begin alone.
+
+A rank's part of a sum has no bias. With the flag `SHARE` that buffer says where the leaves of its columns begin
+and which of them it has (1, else 0): those of other ranks are -0, which changes no sum. -#}
 {%- macro parts() -%}
 const BIAS = 1u;
 const WIDE = 2u;
+const SHARE = 4u;
+
+fn leaf_at(leaf: u32) -> u32 {
+    if ((p.flags & SHARE) != 0u) {
+        return u32(bias[leaf]);
+    }
+    return leaf_start(p.cols, p.grain, leaf);
+}
+
+fn own_leaf(leaf: u32, sum: f32) -> f32 {
+    if ((p.flags & SHARE) != 0u && bias[9u + leaf] == 0.0) {
+        return bitcast<f32>(0x80000000u | p.zero);
+    }
+    return sum;
+}
 
 fn part_start(from_k: u32, to_k: u32, part: u32, parts: u32) -> u32 {
     if (part >= parts) {

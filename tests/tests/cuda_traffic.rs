@@ -21,7 +21,7 @@ use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
-use engraft_core::inject::inject;
+use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::{DeviceMem, Float, Stored, Weight, WeightFormat};
 use engraft_core::model::Norm;
 use engraft_core::numerics::Mode;
@@ -321,6 +321,53 @@ fn a_weight_crosses_the_bus_once() {
             let now: Vec<u64> = buffers(&engine).iter().map(|b| b.bytes).collect();
             assert_eq!(now, lying.iter().map(|b| b.bytes).collect::<Vec<_>>(), "{shown}: another copy");
         }
+    }
+}
+
+/// A golden case in bf16, its matrices in a format.
+fn golden(gpu: &Arc<Cuda>, case: &str, quantize: Option<WeightFormat>) -> Engine<Cuda> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
+    let (files, dtype) = (open(&folder, Access::default()).unwrap(), Float::Bf16);
+    let options = LoadOptions { dtype: Some(dtype), quantize, ..LoadOptions::default() };
+    let model = inject(gpu, &files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 40, ..EngineConfig::default() };
+    Engine::new(gpu.clone(), model, config).unwrap()
+}
+
+/// The same of what the narrow shape lacks: a table that is looked up and multiplied, biases, experts, the
+/// blocks of GGUF. Plans name those that lie there twice, and no others.
+#[test]
+fn tied_tables_biases_experts_and_blocks_cross_the_bus_once() {
+    let _alone = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(name) = counting_driver() else { return };
+    let soft = preload::load().unwrap();
+    println!("{:<24} {:>10} {:>10}", "weights", "on device", "copied");
+    for (case, quantize, twice) in [
+        ("gpt2", None, 1),
+        ("qwen2", None, 0),
+        ("qwen2_moe", None, 0),
+        ("mixtral", None, 0),
+        ("gpt2", Some("Q8_0"), 1),
+        ("gpt2", Some("Q4_0"), 1),
+    ] {
+        let (gpu, format) = (cuda(&name, Mode::Invariant).unwrap(), quantize.map(|f| f.parse().unwrap()));
+        soft.clear_counts().unwrap();
+        let mut engine = golden(&gpu, case, format);
+        let (copied, _) = soft.copied().unwrap();
+        let on_device = engine.memory().weights + engine.memory().rotary;
+        let shown = format!("{case} {}", quantize.unwrap_or("bf16"));
+        println!("{shown:<24} {on_device:>10} {copied:>10}");
+        assert!(copied >= on_device && copied - on_device < 4096, "{shown}: {copied} for {on_device} bytes");
+        let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16, Float::Bf16).unwrap();
+        let rows = plan.rows.iter().filter(|row| row.layouts > 1);
+        let slots: Vec<&str> = rows.map(|row| row.slot.as_str()).collect();
+        assert_eq!(slots, vec!["token_embed"; twice], "{shown}");
+        assert_eq!(plan.to_string().matches("(kept in two layouts)").count(), twice, "{shown}\n{plan}");
+        engine.put(Request { prompt: vec![3, 5, 7], max_new_tokens: 2, ..Request::default() }).unwrap();
+        engine.run().unwrap();
+        assert_eq!(gpu.packing(), Duration::ZERO, "{shown}: the first step packed");
+        let after = InjectionPlan::new(gpu.as_ref(), engine.model(), Float::Bf16, Float::Bf16).unwrap();
+        assert_eq!(plan, after, "{shown}: another copy");
     }
 }
 

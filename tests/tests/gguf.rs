@@ -7,16 +7,18 @@
 #[allow(dead_code)]
 mod rewritten;
 
+use conformance::golden::Case;
 use engraft_core::checkpoint::gguf::{Value as Meta, write::Writer};
-use engraft_core::checkpoint::open_gguf_bytes;
+use engraft_core::checkpoint::{Access, ModelFiles, open, open_gguf_bytes};
 use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::{Block, Float, Stored, Weight, WeightFormat};
 use engraft_core::model::Fused;
 use engraft_core::policy::Registry;
 use engraft_core::quant::{decode_rows, encode_rows};
 use engraft_core::weights::LoadOptions;
+use engraft_core::weights::convert::{ConvertOptions, convert_model};
 use engraft_cpu::{Cpu, CpuConfig};
-use rewritten::{Tensor, Tensors, below, golden, run, same};
+use rewritten::{Tensor, Tensors, below, golden, run, run_loaded, same};
 use serde_json::Value;
 
 /// Names inside blocks and outside, old and new; the first that is found in a name is replaced.
@@ -290,6 +292,28 @@ fn fused_parts_of_unlike_formats_keep_them() {
             let shown: Vec<Option<&str>> = rows.map(|row| row.format).collect();
             assert_eq!(shown, [Some("Q4_0"), Some("Q8_0"), Some("f32"), Some("Q5_1")]);
         }
+        converted_alike(&case.case, &files, &plan);
+    }
+}
+
+/// A converted model keeps each format, and says what its original says: as it is, and quantized.
+fn converted_alike(case: &Case, files: &ModelFiles, original: &InjectionPlan) {
+    let backend = Cpu::new(CpuConfig::default()).unwrap();
+    for world in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ConvertOptions { world, quantize: None };
+        convert_model(files, &Registry::default(), folder.path(), options, &mut |_, _| {}).unwrap();
+        std::fs::write(folder.path().join("config.json"), files.config.to_string()).unwrap();
+        let converted = open(folder.path(), Access::Map).unwrap();
+        for quantize in [None, Some("int8:32".parse().unwrap())] {
+            let load = LoadOptions { quantize, ..LoadOptions::default() };
+            let [got, want] = [&converted, files].map(|files| run_loaded(case, files, load));
+            assert_eq!(got, want, "{quantize:?} for {world} ranks");
+        }
+        let load = LoadOptions::default();
+        let model = inject(&backend, &converted, &Registry::default(), 64, load, &mut |_, _| {}).unwrap();
+        let plan = InjectionPlan::new(backend.as_ref(), &model, Float::F32, Float::F32).unwrap();
+        assert_eq!(plan.rows, original.rows, "for {world} ranks");
     }
 }
 

@@ -5,9 +5,12 @@
 use conformance::dice::Dice;
 use conformance::null::Null;
 use engraft_core::Error;
+use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, Finish, ForwardWant, Output, Pick, Request};
+use engraft_core::engine::{
+    Batch, EncoderInput, Engine, Finish, ForwardWant, Layers, Output, Pick, Request, Want,
+};
 use engraft_core::inject::inject;
 use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
@@ -225,34 +228,207 @@ fn memory_is_what_is_allocated() {
     }
 }
 
+/// Steps that are not captured have no buffers.
 #[test]
-fn a_reserve_sizes_the_pool_by_what_is_free() {
-    let reserve = |bytes: u64| EngineConfig {
+fn buckets_count_where_steps_can_be_captured() {
+    let steps = |null: &Arc<Null>, graphs: bool| {
+        engine(null, EngineConfig { max_context: 64, graphs, ..EngineConfig::default() }).memory().steps
+    };
+    let plain = steps(&Null::new(), false);
+    assert!(steps(&Null::new(), true) > plain);
+    assert_eq!(steps(&Null::without_graphs(), true), plain);
+}
+
+/// A page is 256 positions: keys of a layer take 4 MiB.
+fn reserve(bytes: u64) -> EngineConfig {
+    EngineConfig {
         max_context: 64,
-        max_seqs: 32,
+        max_seqs: 4096,
+        page_size: 256,
         kv_reserve: Some(bytes),
         ..EngineConfig::default()
-    };
-    let all = loaded(&Null::with_free(u64::MAX), "llama", reserve(0)).unwrap();
-    assert_eq!(all.free_pages().1, 32 * 4);
-    let most = all.memory().total() - all.memory().weights - all.memory().rotary;
-    let page = all.memory().keys_and_values / (32 * 4);
-    for (free, kept, pages) in
-        [(most, 0, 128), (most - 1, 0, 127), (most + 500, 501, 127), (most - 100 * page, 0, 28)]
-    {
-        let engine = loaded(&Null::with_free(free), "llama", reserve(kept)).unwrap();
-        assert_eq!(engine.free_pages().1, pages, "{free} bytes are free, {kept} stay so");
     }
-    let error = loaded(&Null::with_free(most - 128 * page), "llama", reserve(0)).map(drop).unwrap_err();
-    assert!(
-        matches!(error, Error::OutOfMemory { .. }) && error.to_string().contains("kv_reserve"),
-        "{error}"
-    );
-    // Where nobody knows what is free the pool has room for all.
-    assert_eq!(loaded(&Null::new(), "llama", reserve(1 << 40)).unwrap().free_pages().1, 128);
+}
+
+#[test]
+fn a_reserve_sizes_the_pool_by_what_is_free() {
+    const KEPT: u64 = 5 << 20;
+    let (mut pages, mut refused) = (Vec::new(), false);
+    for mib in (4..300).step_by(4) {
+        let null = Null::with_memory(mib << 20, 0);
+        let mut engine = match loaded(&null, "llama", reserve(KEPT)) {
+            Ok(engine) => engine,
+            Err(Error::OutOfMemory { what, .. }) if pages.is_empty() => {
+                refused |= what.contains("kv_reserve");
+                continue;
+            }
+            Err(error) => panic!("{mib} MiB: {error}"),
+        };
+        pages.push(engine.free_pages().1);
+        // What only some requests and steps need is there, too.
+        let want = Want { hidden: Layers::Last, ..Want::default() };
+        engine.put(Request { prompt: vec![4; 9], max_new_tokens: 3, want, ..Request::default() }).unwrap();
+        engine.run().unwrap();
+        let free = null.free_bytes().unwrap();
+        assert!(free >= KEPT, "{mib} MiB: {free} bytes are left of {KEPT}");
+    }
+    let between = |pages: &&usize| (1..4096).contains(*pages);
+    assert!(pages.is_sorted() && pages.iter().any(|n| between(&n)), "{pages:?}");
+    assert_eq!((pages.last(), refused), (Some(&4096), true));
     let both = EngineConfig { kv_pages: Some(3), ..reserve(5) };
     let error = loaded(&Null::new(), "llama", both).map(drop).unwrap_err().to_string();
     assert!(error.contains("kv_pages") && error.contains("kv_reserve"), "{error}");
+}
+
+/// Memory that is said to be free and cannot be had: in pieces, or another program's by now.
+#[test]
+fn a_pool_that_does_not_fit_after_all_becomes_smaller() {
+    let pages = |more: u64| {
+        let null = Null::with_memory((200 << 20) - more, more);
+        loaded(&null, "llama", reserve(0)).map(|engine| engine.free_pages().1)
+    };
+    assert_eq!(pages(0).unwrap(), 4096);
+    let fewer: Vec<usize> = (0..200).step_by(4).map_while(|mib| pages(mib << 20).ok()).collect();
+    let smallest = *fewer.last().unwrap();
+    assert!(fewer.is_sorted_by(|a, b| a >= b) && (1..2048).contains(&smallest), "{fewer:?}");
+}
+
+#[test]
+fn a_reserve_without_effect_is_a_warning() {
+    let engine = loaded(&Null::new(), "llama", reserve(1 << 40)).unwrap();
+    assert_eq!(engine.free_pages().1, 4096);
+    let [warning] = engine.warnings() else { panic!("{:?}", engine.warnings()) };
+    let text = warning.to_string();
+    assert!(text.contains("kv_reserve") && text.contains("null") && text.contains("kv_pages"), "{text}");
+    let known = loaded(&Null::with_memory(1 << 30, 0), "llama", reserve(5)).unwrap();
+    assert!(known.warnings().is_empty());
+}
+
+/// Steps until nothing is left, some of which may fail; what was sampled, and the requests that failed.
+fn rest(engine: &mut Engine<Null>) -> (BTreeMap<u64, Vec<u32>>, Vec<u64>) {
+    let (mut out, mut tokens, mut failed) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new(), Vec::new());
+    while !engine.is_idle() {
+        if engine.step(&mut out).is_ok() {
+            out.iter().for_each(|o| tokens.entry(o.id).or_default().extend(o.token));
+        }
+        failed.extend(engine.take_failed());
+    }
+    (tokens, failed)
+}
+
+fn penalised(prompt: &[u32], max_new_tokens: usize) -> Request {
+    let sampling = SamplingParams { repetition_penalty: 1.5, ..SamplingParams::default() };
+    Request { prompt: prompt.to_vec(), max_new_tokens, sampling, ..Request::default() }
+}
+
+/// A request that a step admits and the next one runs first: whichever of them fails, it goes on with all
+/// tokens it has sampled, or not at all.
+#[test]
+fn a_failed_step_forgets_no_token_of_a_request_behind_it() {
+    let config = EngineConfig {
+        max_context: 64,
+        max_seqs: 2,
+        max_step_tokens: 8,
+        graphs: false,
+        steps_ahead: Some(1),
+        ..EngineConfig::default()
+    };
+    let (first, second) = (penalised(&[9; 8], 4), penalised(&[5, 6, 7], 20));
+    let (want, _) = alone(&mut reference(), &second);
+    assert!(want.len() > 5);
+    let mut alone = 0;
+    for ops in 0..400 {
+        let null = Null::new();
+        let mut engine = engine(&null, config.clone());
+        let [first, second] = [&first, &second].map(|request| engine.put(request.clone()).unwrap());
+        null.fail_in(ops);
+        let (tokens, failed) = rest(&mut engine);
+        if !failed.contains(&second) {
+            assert_eq!(tokens[&second], want, "failure in {ops} ops");
+            alone += usize::from(failed.contains(&first));
+        }
+    }
+    assert!(alone > 0, "no failure ended the first request alone");
+}
+
+/// An engine with pages of four positions, and a request of it that has sampled some tokens.
+fn half_way(null: &Arc<Null>) -> (Engine<Null>, u64, Vec<u32>) {
+    let config =
+        EngineConfig { max_context: 64, page_size: 4, steps_ahead: Some(0), ..EngineConfig::default() };
+    let mut engine = engine(null, config);
+    let id = engine.put(penalised(&[7, 40, 9, 61, 22], 12)).unwrap();
+    let (mut out, mut tokens) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        engine.step(&mut out).unwrap();
+        tokens.extend(out.iter().filter_map(|o| o.token));
+    }
+    assert_eq!(tokens.len(), 2);
+    (engine, id, tokens)
+}
+
+fn whole_text() -> Vec<u32> {
+    alone(&mut reference(), &penalised(&[7, 40, 9, 61, 22], 12)).0
+}
+
+#[test]
+fn a_page_that_could_not_be_copied_is_copied_later() {
+    let null = Null::new();
+    let (mut engine, id, before) = half_way(&null);
+    let fork = engine.fork(id, penalised(&[], 0).sampling, 0).unwrap();
+    null.fail_in(0);
+    assert!(matches!(engine.cached(fork, 0), Err(Error::OutOfMemory { .. })));
+    let (tokens, failed) = rest(&mut engine);
+    assert!(failed.is_empty());
+    assert_eq!([&before[..], &tokens[&fork]].concat(), whole_text());
+}
+
+#[test]
+fn forks_that_are_cancelled_before_a_step_cost_it_nothing() {
+    let (null, quiet) = (Null::new(), Null::new());
+    let ((mut engine, id, before), (mut twin, ..)) = (half_way(&null), half_way(&quiet));
+    let sampling = penalised(&[], 0).sampling;
+    for _ in 0..50 {
+        let fork = engine.fork(id, sampling, 0).unwrap();
+        assert!(engine.cancel(fork).unwrap());
+    }
+    let spent = |engine: &mut Engine<Null>, null: &Null| {
+        let before = (null.counted(), null.allocated());
+        engine.step(&mut Vec::new()).unwrap();
+        (null.counted() - before.0, null.allocated() - before.1)
+    };
+    assert_eq!(spent(&mut engine, &null), spent(&mut twin, &quiet));
+    // A fork of a fork reads what the first of the three has, whether the second is there or not.
+    let second = engine.fork(id, sampling, 0).unwrap();
+    let third = engine.fork(second, sampling, 0).unwrap();
+    assert!(engine.cancel(second).unwrap());
+    let (tokens, failed) = rest(&mut engine);
+    assert!(failed.is_empty());
+    assert_eq!(tokens[&third], whole_text()[before.len() + 1..]);
+}
+
+/// A call that runs steps until its own texts have ended leaves the failure of others to whoever asks next.
+#[test]
+fn a_failure_that_a_call_saw_of_others_is_reported() {
+    let null = Null::new();
+    // A step whose capture fails would be run op by op.
+    let config = EngineConfig {
+        max_context: 64,
+        max_seqs: 1,
+        graphs: false,
+        steps_ahead: Some(0),
+        ..EngineConfig::default()
+    };
+    let mut engine = engine(&null, config);
+    let id = engine.put(penalised(&[5, 6, 7], 9)).unwrap();
+    engine.step(&mut Vec::new()).unwrap();
+    null.fail_in(3);
+    let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+    engine.forward(Batch::Ragged(&[vec![8, 9]]), &want).unwrap();
+    assert!(!engine.is_idle());
+    let reported = engine.run();
+    assert!(matches!(reported, Err(Error::OutOfMemory { .. })), "{reported:?}");
+    assert_eq!(engine.take_failed(), [id]);
+    assert!(engine.is_idle() && engine.run().unwrap().is_empty());
 }
 
 /// A call with many texts does not keep a request waiting, nor does one that came before it starve.
@@ -275,6 +451,26 @@ fn many_texts_block_no_request() {
     }
     assert!(before < 8, "{before} texts were served before the request");
     engine.cancel_texts(&texts).unwrap();
+}
+
+/// Texts of an encoder, too: one that comes behind a hundred of another call does not wait for all of them.
+#[test]
+fn many_texts_of_an_encoder_block_no_other_call() {
+    let config = EngineConfig { max_seqs: 2, max_step_tokens: 16, ..EngineConfig::default() };
+    let mut engine = loaded(&Null::idle(), "bert", config).unwrap();
+    let text = |first: u32| EncoderInput { ids: vec![first; 8], ..EncoderInput::default() };
+    let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+    let many: Vec<EncoderInput> = (0..100).map(|i| text(3 + i % 50)).collect();
+    let many = engine.submit_texts(&many, &want).unwrap();
+    let one = engine.submit_texts(&[text(7)], &want).unwrap();
+    let (mut out, mut before) = (Vec::new(), 0);
+    while !out.iter().any(|output: &Output| one.ids().contains(&output.id)) {
+        before += out.len();
+        engine.step(&mut out).unwrap();
+    }
+    assert!(before < 16, "{before} texts of the other call were served before");
+    engine.cancel_texts(&many).unwrap();
+    assert_eq!(engine.take_forwarded(one).unwrap().len(), 1);
 }
 
 #[test]

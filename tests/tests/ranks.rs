@@ -1,6 +1,7 @@
 //! Ranks that share a model: the same tokens, logits and hidden states at every degree, bit for bit.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::compare::Data;
 use conformance::device::{Device, Matrix};
 use conformance::dice::Dice;
@@ -14,7 +15,7 @@ use engraft_core::engine::{
 };
 use engraft_core::inject::{describe, inject};
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
-use engraft_core::numerics::{Share, leaf_bounds, rank_columns, tree_of_ranks};
+use engraft_core::numerics::{Mode, Share, leaf_bounds, rank_columns, tree_of_ranks};
 use engraft_core::ops::Linear;
 use engraft_core::policy::{Family, Rank, Registry, Shares};
 use engraft_core::quant::encode_rows;
@@ -132,21 +133,27 @@ fn refusal(dir: &Path) -> Option<String> {
     Shares::of(&spec, Rank::new(0, 2).unwrap()).err().map(|error| error.to_string())
 }
 
-fn law<B: Backend>(backend: &Arc<B>, types: Types, config: &EngineConfig) -> usize {
+fn law<B: Backend>(
+    backend: &Arc<B>,
+    goldens: &[PathBuf],
+    types: Types,
+    degrees: &[usize],
+    config: &EngineConfig,
+) -> usize {
     let mut held = 0;
-    for dir in goldens() {
-        if refusal(&dir).is_some() {
+    for dir in goldens {
+        if refusal(dir).is_some() {
             continue;
         }
         let name = dir.display();
-        let want = match run(backend, &dir, types, config.clone()) {
+        let want = match run(backend, dir, types, config.clone()) {
             Ok(given) => given,
             // Towers of several models have no engine of their own.
             Err(Error::NoPolicy { .. }) => continue,
             Err(error) => panic!("{name}: {error}"),
         };
-        for tp in DEGREES {
-            let given = run(backend, &dir, Types { tp, ..types }, config.clone());
+        for &tp in degrees {
+            let given = run(backend, dir, Types { tp, ..types }, config.clone());
             let got = given.unwrap_or_else(|error| panic!("{name}, {tp} ranks: {error}"));
             let same = got.iter().zip(&want).position(|(got, want)| got != want);
             assert!(
@@ -165,7 +172,7 @@ fn config() -> EngineConfig {
 
 #[test]
 fn every_degree_gives_the_bits_of_one_rank() {
-    let held = law(&cpu(), Float::F32.into(), &config());
+    let held = law(&cpu(), &goldens(), Float::F32.into(), &DEGREES, &config());
     assert!(held >= 100, "{held}");
 }
 
@@ -174,18 +181,20 @@ fn in_16_bits_in_chunks_op_by_op_and_composed() {
     let bf16 = Types { weights: Some(Float::Bf16), ..Float::Bf16.into() };
     let chunks =
         EngineConfig { max_step_tokens: 10, graphs: false, page_size: 4, page_seed: Some(3), ..config() };
-    assert!(law(&cpu(), bf16, &chunks) >= 100);
-    assert!(law(&Arc::new(Composed::new(cpu())), Float::F16.into(), &config()) >= 100);
+    assert!(law(&cpu(), &goldens(), bf16, &DEGREES, &chunks) >= 100);
+    let composed = Arc::new(Composed::new(cpu()));
+    assert!(law(&composed, &goldens(), Float::F16.into(), &DEGREES, &config()) >= 100);
 }
 
 /// The values of a matmul of x `[rows, k]` with w `[n, k]`, and the nodes of its ranks, by f32 outputs.
-fn whole_and_nodes(
+fn whole_and_nodes<B: Backend>(
+    backend: &Arc<B>,
     dice: &mut Dice,
     format: WeightFormat,
     (rows, n, k): (usize, usize, usize),
     grain: usize,
 ) -> (Vec<f32>, Vec<[Vec<f32>; 8]>) {
-    let mut dev = Device::new(&cpu(), false).unwrap();
+    let mut dev = Device::new(backend, false).unwrap();
     let dtype = if format == WeightFormat::Plain(Float::F32) { Float::F32 } else { Float::Bf16 };
     let x = Grid::random(dice, rows, k, dtype, 1.0);
     let w = dice.values(n * k, 1.0, Float::F32);
@@ -230,13 +239,17 @@ fn whole_and_nodes(
 /// The law of F32 outputs: it sees what models in 16 bits round away.
 #[test]
 fn nodes_of_ranks_are_the_sums_of_one() {
+    nodes_are_sums(&cpu());
+}
+
+fn nodes_are_sums<B: Backend>(backend: &Arc<B>) {
     let mut dice = Dice::new(11);
     let formats = ["f32", "f16", "bf16", "int8:32", "int4a:32", "Q8_0", "Q4_0", "w8a8"];
     let (mut folds, mut rounded) = (0, 0);
     for format in formats.map(|name| name.parse::<WeightFormat>().unwrap()) {
         for (rows, n, k, grain) in [(1, 33, 640, 64), (3, 17, 1088, 64), (19, 40, 2048, 32), (2, 16, 96, 32)]
         {
-            let (whole, degrees) = whole_and_nodes(&mut dice, format, (rows, n, k), grain);
+            let (whole, degrees) = whole_and_nodes(backend, &mut dice, format, (rows, n, k), grain);
             for (world, nodes) in DEGREES.into_iter().zip(&degrees) {
                 for (i, want) in whole.iter().enumerate() {
                     let node: [f32; 8] =
@@ -260,6 +273,39 @@ fn nodes_of_ranks_are_the_sums_of_one() {
         }
     }
     assert!(folds > 1000 && rounded > 1000, "{folds} sums by fold, {rounded} of rounded nodes differ");
+}
+
+/// The same on devices, whose ranks meet in host memory: kernels that take a rank's part, steps that cannot
+/// be captured. In mode `Reference`; tensor cores add leaves in an order of their own.
+#[test]
+fn devices_give_the_bits_of_one_rank() {
+    const SOME: [&str; 6] = ["llama_gqa_llama3", "gpt2", "qwen2_moe", "falcon_7b", "bert", "bloom"];
+    let goldens = SOME.map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name));
+    let bf16 = Types { weights: Some(Float::Bf16), ..Float::Bf16.into() };
+    for name in cuda_names() {
+        let gpu = cuda(&name, Mode::Reference).unwrap();
+        nodes_are_sums(&gpu);
+        let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
+        let in_16_bits = law(&gpu, &goldens[..1], bf16, &[4], &config());
+        println!("{name}: {} models by degree", held + in_16_bits);
+        assert!(held >= 8 && in_16_bits == 1, "{held}");
+        // Tensor cores have an order of their own, which one rank takes and ranks do not.
+        let gpu = cuda(&name, Mode::Invariant).unwrap();
+        assert!(law(&gpu, &goldens[..3], Float::F32.into(), &[4], &config()) == 3);
+        let [two, others @ ..] =
+            DEGREES.map(|tp| run(&gpu, &goldens[0], Types { tp, ..bf16 }, config()).unwrap());
+        assert!(others.iter().all(|other| *other == two));
+    }
+    for name in adapters() {
+        let gpu = wgpu(Some(&name), false).unwrap();
+        nodes_are_sums(&gpu);
+        let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
+        println!("{name}: {held} models by degree");
+        assert!(held >= 8, "{held}");
+    }
+    println!("skipped: {:?}", backends::absent());
+    let missing = backends::missing_here();
+    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
 }
 
 /// Keeps every order for somebody else.

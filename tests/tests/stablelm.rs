@@ -10,8 +10,11 @@ mod whole;
 
 use conformance::dice::Dice;
 use described::{Matrix, Tensors, attend, close, layer_norm, matvec, rotated, widened, write};
+use engraft_core::checkpoint::{Access, copy_companions, open};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, ForwardWant, Pick};
+use engraft_core::policy::Registry;
+use engraft_core::weights::convert::{ConvertOptions, convert_model};
 use engraft_cpu::{Cpu, CpuConfig};
 use serde_json::json;
 
@@ -109,11 +112,23 @@ fn norms_of_every_head() {
     write(dir.path(), &config, &tensors());
     let cpu = Cpu::new(CpuConfig::default()).unwrap();
     let usual = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
-    let mut engine = whole::open(&cpu, dir.path(), usual);
+    let mut engine = whole::open(&cpu, dir.path(), usual.clone());
     let prompts: Vec<Vec<u32>> = vec![vec![3], (0..11).map(|i| (i * 7 + 2) % VOCAB as u32).collect()];
     let want = ForwardWant { logits: Pick::All, hidden: Pick::None };
     let got = engine.forward(Batch::Ragged(&prompts), &want).unwrap();
-    for (prompt, got) in prompts.iter().zip(got) {
+    for (prompt, got) in prompts.iter().zip(&got) {
         close(&format!("{} tokens", prompt.len()), &got.logits, &logits(&tensors(), prompt).concat());
+    }
+    // A converted model has the norms of all heads in one vector, for whatever degree.
+    for world in [1, 2, 4] {
+        let (folder, files) = (tempfile::tempdir().unwrap(), open(dir.path(), Access::Map).unwrap());
+        copy_companions(&files, folder.path()).unwrap();
+        let options = ConvertOptions { world, quantize: None };
+        convert_model(&files, &Registry::default(), folder.path(), options, &mut |_, _| {}).unwrap();
+        let mut engine = whole::open(&cpu, folder.path(), usual.clone());
+        let converted = engine.forward(Batch::Ragged(&prompts), &want).unwrap();
+        for (got, converted) in got.iter().zip(&converted) {
+            assert_eq!(got.logits, converted.logits, "for {world} ranks");
+        }
     }
 }

@@ -104,7 +104,7 @@ fn in_order(call: &Call<'_>, weight: WeightView) -> Result<strict::Linear> {
         weight,
         out: call.out_at,
         bias: call.bias,
-        grain: word(call.w.grain)?,
+        leaves: call.w.leaves,
         x_elem: elem(call.x.dtype()),
         out_elem: elem(call.out.dtype()),
         then,

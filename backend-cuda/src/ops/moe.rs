@@ -62,8 +62,8 @@ fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<
         out: stream.matrix_mut(&op.out)?,
         bias: stream.vector(op.bias)?,
         groups: stream.buffer(op.groups.groups)?,
+        leaves: w.leaves,
         count: word(op.groups.count)?,
-        grain: word(w.grain)?,
         elem: elem(op.x.dtype()),
         reserved: 0,
     };

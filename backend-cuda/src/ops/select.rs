@@ -5,7 +5,7 @@ use super::names::{elem, format};
 use crate::Kernel;
 use crate::order::{Order, Taken};
 use crate::terms::Terms;
-use engraft_core::mem::WeightFormat;
+use engraft_core::mem::{WeightFormat, WeightInfo, WeightUse};
 use engraft_core::numerics::Mode;
 use engraft_core::ops::{LinearOpKind, OpKind, Signature};
 use engraft_core::params::Heads;
@@ -68,6 +68,10 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
     if terms.mode == Mode::Reference {
         return Ok(Matmul::Strict(format));
     }
+    // Tensor cores add leaves from the first to the last: what ranks have of a sum must be nodes of its tree.
+    if s.share {
+        return Ok(in_order(format, n, k));
+    }
     let group = match s.weight {
         Some(WeightFormat::Group(groups)) => groups.group(k),
         _ => 0,
@@ -78,15 +82,26 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
             let (boxed, blaslt) = (fast && terms.hopper, fast && terms.blaslt && blaslt_says(s));
             Matmul::Tensor { layout, boxed, blaslt }
         }
-        Err(_) if format == Format::F32 => Matmul::Columns(Columns { n, k }),
-        Err(_) => Matmul::Strict(format),
+        Err(_) => in_order(format, n, k),
     })
 }
 
-/// What an op with this signature takes of a weight, but for whether that one is gated.
-pub(crate) fn taken(terms: Terms, s: &Signature) -> Taken {
+/// Without tensor cores.
+fn in_order(format: Format, n: usize, k: usize) -> Matmul {
+    match format {
+        Format::F32 => Matmul::Columns(Columns { n, k }),
+        _ => Matmul::Strict(format),
+    }
+}
+
+/// What an op with this signature takes of a weight, but for whether that one is gated. Format and sizes are
+/// those that the weight has: the signature may state others, of a model that is not sharded, or of rows
+/// before they were divided.
+pub(crate) fn taken(terms: Terms, s: &Signature, weight: &WeightInfo) -> Taken {
+    let share = matches!(weight.used_for, WeightUse::LinearShare { .. });
+    let real = Signature { weight: Some(weight.format), inner: weight.cols, outer: weight.rows, share, ..*s };
     let chosen = match s.op {
-        OpKind::Linear(_) => matmul(terms, s),
+        OpKind::Linear(_) => matmul(terms, &real),
         _ => return Taken::STORED,
     };
     let packed = |order| Taken { stored: false, packed: Some(order) };
@@ -176,6 +191,19 @@ mod tests {
 
     fn ask(terms: Terms, op: OpKind, dtype: Float, width: usize) -> String {
         shown(terms, &heads(op, dtype, dtype, (width, width)))
+    }
+
+    #[test]
+    fn a_ranks_part_of_a_sum_is_added_in_order() {
+        let plain = WeightFormat::Plain(Float::Bf16);
+        let op = OpKind::Linear(LinearOpKind::Linear);
+        let whole =
+            Signature { weight: Some(plain), out: Float::F32, ..Signature::new(op, Float::Bf16, 4096, 4096) };
+        assert!(matches!(matmul(LARGE, &whole), Ok(Matmul::Tensor { .. })));
+        let part = Signature { share: true, ..whole };
+        assert_eq!(matmul(LARGE, &part), Ok(Matmul::Strict(Format::Bf16)));
+        let part = Signature { x: Float::F32, weight: Some(WeightFormat::Plain(Float::F32)), ..part };
+        assert_eq!(matmul(LARGE, &part), Ok(Matmul::Columns(Columns { n: 4096, k: 4096 })));
     }
 
     #[test]

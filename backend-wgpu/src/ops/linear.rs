@@ -5,7 +5,7 @@ use crate::kernel::Variant;
 use crate::limits::Limits;
 use crate::select::Matmul;
 use crate::weight::Panels;
-use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
+use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
 use engraft_core::ops::{Linear, Then};
@@ -91,7 +91,13 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
         Then::Add { .. } => (1, None),
     };
     let to = matrix(limits, out, "activations")?;
-    let bias_mem = bias.map_or(Ok(gpu.nothing()), WgpuWeight::vector)?;
+    // A rank's part has no bias, and its leaves there.
+    let bias_mem = match (&w.leaves, bias) {
+        (Some(leaves), _) => leaves,
+        (None, Some(bias)) => bias.vector()?,
+        (None, None) => gpu.nothing(),
+    };
+    let flags = u32::from(bias.is_some()) | u32::from(w.leaves.is_some()) << 2;
     let input = Input::new(stream, w, x)?;
     let (from, x_pitch) = input.place(limits)?;
     let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
@@ -110,7 +116,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
             word(outputs.start)?,
             word(outputs.end)?,
             word(w.outputs())?,
-            u32::from(bias.is_some()) | u32::from(wide) << 1,
+            flags | u32::from(wide) << 1,
             add,
             act.unwrap_or(0),
             word(w.block)?,

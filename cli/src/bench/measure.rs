@@ -144,16 +144,27 @@ impl Visitor for Job {
     }
 }
 
+/// Steps of `budget` tokens, at least one for each sequence of a batch, until all of it decodes: those that
+/// have read their prompts of `context` tokens take one each, the others' prompts get the rest in turn.
+fn filling(batch: usize, context: usize, budget: usize) -> usize {
+    let (mut steps, mut read) = (0, 0);
+    while read < batch * context {
+        read += budget - read / context;
+        steps += 1;
+    }
+    steps
+}
+
 impl Job {
     /// Tokens of the prompts of decode runs.
     fn context(&self) -> usize {
         self.context.unwrap_or(DECODE_PROMPT.min(self.prompt))
     }
 
-    /// Steps until all sequences of a batch decode: what decoding ones leave of the budget goes to prompts.
+    /// Steps until all sequences of a batch decode.
     fn filling(&self, batch: usize) -> usize {
-        let budget = self.step_tokens.unwrap_or(EngineConfig::default().max_step_tokens).max(batch);
-        (batch * self.context()).div_ceil(budget - batch + 1)
+        let budget = self.step_tokens.unwrap_or(EngineConfig::default().max_step_tokens);
+        filling(batch, self.context(), budget.max(batch))
     }
 
     /// Runs a batch once.
@@ -424,5 +435,22 @@ pub fn median(values: &mut [f64]) -> f64 {
         0 => f64::NAN,
         n if n % 2 == 1 => values[n / 2],
         n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filling;
+
+    #[test]
+    fn prompts_are_read_in_the_steps_that_their_budget_leaves() {
+        assert_eq!((filling(1, 128, 512), filling(4, 128, 512), filling(5, 128, 512)), (1, 1, 2));
+        // 512, 508 and 505 tokens of 1024.
+        assert_eq!(filling(8, 128, 512), 3);
+        assert_eq!(filling(2, 3, 2), 4);
+        // The last prompt alone takes a step a token: the harmonic sum of 512, times 128.
+        let near = filling(512, 128, 512);
+        assert!((850..880).contains(&near), "{near}");
+        assert_eq!(filling(3, 0, 3), 0);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! engraft.json                 what this is: ranks, the original tensors' headers, each operand's format
-//! rank-00-of-02.safetensors    operands by role ("layer 3 qkv.weight"): plain ones typed, packed as bytes
+//! rank-00-of-02.safetensors    operands by role ("layer 3 qkv.weight"): plain ones typed, packed as bytes;
+//!                              by rows ("layer 3 qkv.weight 0..768") where these are of unlike formats
 //! config.json, tokenizer files as in the original
 //! ```
 //!
@@ -270,6 +271,10 @@ impl Source for Ready {
     }
 
     fn release_ready(&self, role: &str) {
-        self.ranks.iter().for_each(|r| r.release(role));
+        for (tensors, operands) in self.ranks.iter().zip(&self.manifest.operands) {
+            // With those that have some of its rows.
+            let names = operands.range(role.to_string()..).map(|(name, _)| name);
+            names.take_while(|name| name.starts_with(role)).for_each(|name| tensors.release(name));
+        }
     }
 }

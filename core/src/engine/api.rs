@@ -7,14 +7,15 @@ use super::memory::{self, Memory};
 use super::order::StepResult;
 use super::request::{Output, Request};
 use super::runner::{Launched, Runner};
-use super::sizes::{sizes, steps_ahead};
-use crate::Result;
+use super::sizes::{captures, sizes, steps_ahead};
 use crate::backend::{Backend, Communicator, Mem, Solo};
 use crate::config::EngineConfig;
+use crate::config::deepspeed::Warning;
 use crate::inject::kernels;
 use crate::kv::PagedKv;
 use crate::model::Model;
 use crate::profile::Profile;
+use crate::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -27,12 +28,17 @@ pub struct Engine<B: Backend> {
     /// How many may be launched before the oldest is collected.
     pub(super) ahead: usize,
     memory: Memory,
+    warnings: Vec<Warning>,
     pub(super) result: StepResult,
     /// What calls that ran steps of their own saw of other requests.
     pub(super) backlog: Vec<Output>,
     pub(super) failed: Vec<u64>,
     /// The other ranks of its group.
     pub(super) followers: Option<Box<dyn Followers>>,
+    /// Why a step failed that another call ran for itself: the next step returns it.
+    pub(super) unreported: Option<Error>,
+    /// Steps that failed so far.
+    pub(super) failures: u64,
 }
 
 impl<B: Backend> Engine<B> {
@@ -72,21 +78,24 @@ impl<B: Backend> Engine<B> {
         let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
         backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
         let ahead = steps_ahead(backend.as_ref(), &config);
-        let config = memory::pool(backend.as_ref(), &model, config, ahead)?;
-        let memory = Memory::of::<B>(&model, &config, ahead)?;
+        let (config, warning) = memory::pool(&backend, &model, config, ahead)?;
+        let memory = Memory::of(backend.as_ref(), &model, &config, ahead)?;
         let runner = Runner::with_sizes(backend, model, &config, &sizes(&config, ahead), comm)?;
         let (spec, shifts) = (runner.model.spec.clone(), runner.model.rope_shifts());
-        let capture = captures(&runner, &config);
+        let capture = captures(runner.backend.as_ref(), &runner.model, &config);
         Ok(Self {
             coordinator: Coordinator::new(spec, shifts, config, capture),
             runner,
             in_flight: VecDeque::with_capacity(ahead + 1),
             ahead,
             memory,
+            warnings: warning.into_iter().collect(),
             result: StepResult::default(),
             backlog: Vec::new(),
             failed: Vec::new(),
             followers: None,
+            unreported: None,
+            failures: 0,
         })
     }
 
@@ -114,7 +123,8 @@ impl<B: Backend> Engine<B> {
 
     /// Whether nothing runs, nothing waits, and nothing is left to be reported.
     pub fn is_idle(&self) -> bool {
-        self.coordinator.scheduler.is_idle() && self.in_flight.is_empty() && self.backlog.is_empty()
+        let reported = self.backlog.is_empty() && self.unreported.is_none();
+        self.coordinator.scheduler.is_idle() && self.in_flight.is_empty() && reported
     }
 
     /// KV pages without an owner, of all.
@@ -125,6 +135,11 @@ impl<B: Backend> Engine<B> {
     /// What it takes of the device's memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Settings of its configuration that have no effect here.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// Keys and values of all layers, for whoever measures what a step reads.
@@ -174,7 +189,8 @@ impl<B: Backend> Engine<B> {
 
     /// Measures ops from the next step on (steps then run eagerly), or stops.
     pub fn set_profiling(&mut self, on: bool) {
-        self.coordinator.capture = !on && captures(&self.runner, &self.coordinator.config);
+        let Runner { backend, model, .. } = &self.runner;
+        self.coordinator.capture = !on && captures(backend.as_ref(), model, &self.coordinator.config);
         self.runner.set_profiling(on);
     }
 
@@ -189,6 +205,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Runs steps until nothing is left, and returns every sampled token in order, by request.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
     pub fn run(&mut self) -> Result<BTreeMap<u64, Vec<u32>>> {
         let (mut out, mut sampled) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
         while !self.is_idle() {
@@ -199,9 +218,4 @@ impl<B: Backend> Engine<B> {
         }
         Ok(sampled)
     }
-}
-
-/// Whether decode steps are captured.
-fn captures<B: Backend>(runner: &Runner<B>, config: &EngineConfig) -> bool {
-    config.graphs && runner.backend.caps().graphs && runner.model.is_capturable()
 }

@@ -151,7 +151,12 @@ impl Coordinator {
     /// Ends a request wherever it stands; whether it was there.
     pub(super) fn cancel(&mut self, id: u64) -> Result<bool> {
         let kept = self.finished.remove(&id).is_some();
-        let Self { scheduler, tables, pool, collected, .. } = self;
+        let Self { scheduler, tables, pool, collected, unwritten, copies, .. } = self;
+        // What the next step would do for a fork that no step has run.
+        if let Some(row) = scheduler.running().find(|seq| seq.id == id).map(|seq| seq.row) {
+            unwritten.retain(|other| *other != row);
+            copies.retain(|(_, to)| !tables.pages(row).contains(to));
+        }
         Ok(scheduler.cancel(id, *collected, tables, pool)?.is_some() || kept)
     }
 
@@ -366,9 +371,11 @@ impl Coordinator {
                 failed.push(part.id);
             }
         }
-        // Those that wait for their first slice go on: whether their rows were written is not known.
+        // Those that wait for their first slice go on: whether their rows were written is not known. What was
+        // launched behind the step has used them, and writing them anew would forget the tokens it samples.
+        let waits = |row: &u32| scheduler.sequence(*row).is_some_and(|seq| seq.step <= planned.order.number);
         let admitted = planned.order.admitted.iter().map(|admitted| admitted.row);
-        self.unwritten.extend(admitted.filter(|row| scheduler.sequence(*row).is_some()));
+        self.unwritten.extend(admitted.filter(waits));
         self.spare.push(planned);
         Ok(())
     }

@@ -47,7 +47,14 @@ impl<B: Backend> Engine<B> {
         *next_id += 1;
         // The next step copies the page and writes the row before anything else.
         unwritten.push(row);
-        copies.extend(copied);
+        if let Some((from, to)) = copied {
+            // Of a page that is a copy to be made: from its source, right behind it, whatever comes of it.
+            let copy = copies.iter().position(|(_, page)| *page == from);
+            match copy.map(|at| (at + 1, copies[at].0)) {
+                Some((behind, source)) => copies.insert(behind, (source, to)),
+                None => copies.push((from, to)),
+            }
+        }
         Ok(fork)
     }
 
@@ -58,7 +65,8 @@ impl<B: Backend> Engine<B> {
     /// `Request` for a request that is not running; `Config` for a layer that the model lacks.
     pub fn cached(&mut self, id: u64, layer: usize) -> Result<[Vec<f32>; 2]> {
         self.drain()?;
-        self.runner.copy_pages(&std::mem::take(&mut self.coordinator.copies))?;
+        self.runner.copy_pages(&self.coordinator.copies)?;
+        self.coordinator.copies.clear();
         let running = self.coordinator.scheduler.running().find(|s| s.id == id);
         let Some((row, rows)) = running.map(|s| (s.row, s.done)) else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });

@@ -3,12 +3,17 @@
 use crate::backend::Backend;
 use crate::config::EngineConfig;
 use crate::mem::StepShape;
-use crate::model::Sizes;
+use crate::model::{Model, Sizes};
 use crate::{Error, Result};
 
 /// Steps that are launched before the one before is collected.
 pub(super) fn steps_ahead<B: Backend>(backend: &B, config: &EngineConfig) -> usize {
     config.steps_ahead.unwrap_or(usize::from(backend.caps().asynchronous))
+}
+
+/// Whether decode steps are captured.
+pub(super) fn captures<B: Backend>(backend: &B, model: &Model<B::Device>, config: &EngineConfig) -> bool {
+    config.graphs && backend.caps().graphs && model.is_capturable()
 }
 
 /// Of an engine's device memory.

@@ -14,8 +14,9 @@ impl<B: Backend> Engine<B> {
     /// its own may therefore report nothing.
     ///
     /// # Errors
-    /// What launching or collecting raises. The requests that the failed step was launched with have ended,
-    /// and [`Engine::take_failed`] names them; the others go on, unless the device is lost.
+    /// What launching or collecting raises, also in a step that another call ran for itself (then nothing
+    /// else is done). The requests that the failed step was launched with have ended, and
+    /// [`Engine::take_failed`] names them; the others go on, unless the device is lost.
     pub fn step(&mut self, out: &mut Vec<Output>) -> Result<()> {
         block_on(self.step_async(out))
     }
@@ -25,6 +26,15 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// As [`Engine::step`].
     pub async fn step_async(&mut self, out: &mut Vec<Output>) -> Result<()> {
+        out.clear();
+        match self.unreported.take() {
+            Some(error) => Err(error),
+            None => self.advance(out).await,
+        }
+    }
+
+    /// The same, whatever is left to be reported.
+    async fn advance(&mut self, out: &mut Vec<Output>) -> Result<()> {
         out.clear();
         let launched = match self.coordinator.plan()? {
             Some(planned) => {
@@ -101,6 +111,7 @@ impl<B: Backend> Engine<B> {
 
     /// Ends the requests of a step that failed for this reason, which it returns.
     fn ended_by(&mut self, planned: Planned, error: Error) -> Error {
+        self.failures += 1;
         let books = self.coordinator.fail(planned, &mut self.failed);
         let books = books.and_then(|()| match self.in_flight.is_empty() {
             true => self.coordinator.none_in_flight(),
@@ -127,11 +138,16 @@ impl<B: Backend> Engine<B> {
     pub(super) fn run_until(&mut self, ids: &[u64]) -> Result<()> {
         let (mut left, mut out, mut others) = (ids.len(), Vec::new(), Vec::new());
         while left > 0 {
-            if let Err(error) = self.step(&mut out) {
+            let (failures, failed) = (self.failures, self.failed.len());
+            if let Err(error) = block_on(self.advance(&mut out)) {
                 let ends_all =
                     matches!(error, Error::DeviceLost { .. } | Error::Comm { .. } | Error::Internal { .. });
-                if !ends_all && !ids.iter().any(|id| self.failed.contains(id)) {
-                    // Of others: [`Engine::take_failed`] names them.
+                let ours = ids.iter().any(|id| self.failed.contains(id));
+                // A step that failed is done with; one that could not be planned would fail for ever.
+                if !ends_all && !ours && self.failures > failures {
+                    if self.failed.len() > failed {
+                        self.unreported.get_or_insert(error);
+                    }
                     continue;
                 }
                 others.append(&mut self.backlog);

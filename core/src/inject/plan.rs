@@ -32,8 +32,10 @@ pub struct PlanRow {
     pub format: Option<&'static str>,
     /// The operand's bytes.
     pub bytes: usize,
-    /// What they are on the device: more where kernels take it in two forms.
+    /// What they are on the device: more where kernels take it in two layouts, or in whole tiles.
     pub device_bytes: usize,
+    /// Layouts that it is kept in there; 0 where it is counted in another row, or the op has no operand.
+    pub layouts: usize,
     /// How tensor parallelism shards the operand: `column`, `row`, `replicated`.
     pub shard: String,
 }
@@ -188,6 +190,7 @@ impl PlanRow {
             // Counted where it is read first.
             bytes: if weight.first { info.bytes() } else { 0 },
             device_bytes: if weight.first { weight.device_bytes } else { 0 },
+            layouts: if weight.first { weight.layouts } else { 0 },
             shard: shard_of(origin, operand),
             ..plain
         }
@@ -210,6 +213,7 @@ impl PlanRow {
             format: None,
             bytes: 0,
             device_bytes: 0,
+            layouts: 0,
             shard: String::new(),
         }
     }
@@ -239,9 +243,7 @@ impl fmt::Display for InjectionPlan {
                     (None, None, Some(reason)) => format!("missing: {reason}"),
                     (None, None, None) => String::new(),
                 };
-                // Packed rows fill tiles: a little more is no second form.
-                let twice = row.bytes > 0 && row.device_bytes >= 3 * row.bytes / 2;
-                let how = if twice { format!("{how} (kept in two layouts)") } else { how };
+                let how = if row.layouts > 1 { format!("{how} (kept in two layouts)") } else { how };
                 let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
                 writeln!(
                     f,
@@ -329,6 +331,7 @@ mod tests {
             format: None,
             bytes: 0,
             device_bytes: 0,
+            layouts: 0,
             shard: String::new(),
         };
         let rows = vec![row(Some("linear_f32"), None), row(None, Some("no kernel reads Q9"))];

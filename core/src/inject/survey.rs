@@ -26,6 +26,8 @@ pub(super) struct SeenWeight {
     pub info: WeightInfo,
     /// Bytes that it takes on the device.
     pub device_bytes: usize,
+    /// Layouts that it is kept in there.
+    pub layouts: usize,
     /// Whether no op before reads it.
     pub first: bool,
 }
@@ -74,6 +76,7 @@ impl<D: Device> Run<D> for Recorder<'_> {
         let weight = weight.filter(|_| signature.weight.is_some()).map(|weight| SeenWeight {
             info: weight.info().clone(),
             device_bytes: weight.device_bytes(),
+            layouts: weight.layouts(),
             first: self.weights.insert(std::ptr::from_ref(weight).addr()),
         });
         self.seen.push(Seen { layer: self.layer, signature, weight, part: self.part });

@@ -22,6 +22,10 @@ pub trait Weight: Send + Sync + 'static {
     fn device_bytes(&self) -> usize {
         self.info().bytes()
     }
+    /// Layouts that it is kept in, for ops that take it in different ones.
+    fn layouts(&self) -> usize {
+        1
+    }
 }
 
 /// The types of a kind of device.

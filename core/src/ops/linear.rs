@@ -128,7 +128,8 @@ impl<'a, D: Device> Rules<'a, D> for Linear<'a, D> {
     fn signature(&self) -> Signature {
         let w = self.weight.info();
         let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
-        Signature { out: self.out.dtype(), weight: Some(w.format), bias: self.bias.is_some(), ..plain }
+        let (weight, share) = (Some(w.format), matches!(w.used_for, WeightUse::LinearShare { .. }));
+        Signature { out: self.out.dtype(), weight, bias: self.bias.is_some(), share, ..plain }
     }
 
     operands!(x, weight, out, bias, then);

@@ -127,6 +127,8 @@ pub struct Signature {
     pub outer: usize,
     /// Whether a bias is added.
     pub bias: bool,
+    /// Whether a matmul's sums are a rank's part of them.
+    pub share: bool,
     /// Heads of attention and of what happens before it.
     pub heads: Option<Heads>,
     /// Element type of cached keys and values.
@@ -136,7 +138,8 @@ pub struct Signature {
 impl Signature {
     /// The signature of an op over matrices of one type.
     pub fn new(op: OpKind, x: Float, inner: usize, outer: usize) -> Self {
-        Self { op, x, out: x, weight: None, inner, outer, bias: false, heads: None, kv: None }
+        let (weight, bias, share) = (None, false, false);
+        Self { op, x, out: x, weight, inner, outer, bias, share, heads: None, kv: None }
     }
 
     /// The signature of an op that takes a matrix row by row.

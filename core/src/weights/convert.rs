@@ -53,36 +53,51 @@ pub fn convert(
     let group = Rank::new(0, world)?;
     let shares = Shares::of(spec, group)?;
     let source = files.source.as_ref();
+    let load = LoadOptions { quantize, world, ..LoadOptions::default() };
+    let stored = |one: &Resolved<'_>| match one.binding.role.is_vector() {
+        // Whole, whatever norms of heads or the formats of its matrix divide it into.
+        true => Ok(vec![pieces::whole(source, spec, one, load)?]),
+        false => pieces::pieces(source, spec, resolved, one, load),
+    };
+    let all = resolved.iter().map(|one| Ok((one, stored(one)?))).collect::<Result<Vec<_>>>()?;
+    let count = all.iter().map(|(_, pieces)| pieces.len()).sum();
     let mut ranks = Vec::with_capacity(world);
     for rank in 0..world {
-        ranks.push(RankFile::create(out.join(rank_file(rank, world)), resolved.len())?);
+        ranks.push(RankFile::create(out.join(rank_file(rank, world)), count)?);
     }
     let (mut done, total) = (0, source.total_bytes());
-    for one in resolved {
-        let role = one.binding.role;
-        let load = LoadOptions { quantize, world, ..LoadOptions::default() };
-        let piece = pieces::whole(source, spec, one, load)?;
-        let whole = operand::read(source, spec, one, &piece, load)?;
-        for (file, rank) in ranks.iter_mut().zip(group.all()) {
-            let rows = match Own::of(spec, &shares, &role, &piece.outputs, rank)? {
-                Some(own) => whole.of_rank(spec, one, &piece, &own, rank)?,
-                None => HostMatrix {
-                    name: role.to_string(),
-                    rows: 0,
-                    cols: 0,
-                    format: piece.format,
-                    parts: Vec::new(),
-                },
-            };
-            let shape = Shape { rows: rows.rows, cols: rows.cols, format: rows.format };
-            file.put(role.to_string(), shape, &rows.parts)?;
+    for (one, pieces) in all {
+        let (role, mut counted) = (one.binding.role, 0);
+        for piece in pieces {
+            let whole = operand::read(source, spec, one, &piece, load)?;
+            for (file, rank) in ranks.iter_mut().zip(group.all()) {
+                let rows = match Own::of(spec, &shares, &role, &piece.outputs, rank)? {
+                    Some(own) => whole.of_rank(spec, one, &piece, &own, rank)?,
+                    None => HostMatrix {
+                        name: piece.name.clone(),
+                        rows: 0,
+                        cols: 0,
+                        format: piece.format,
+                        parts: Vec::new(),
+                    },
+                };
+                let shape = Shape { rows: rows.rows, cols: rows.cols, format: rows.format };
+                file.put(piece.name.clone(), shape, &rows.parts)?;
+            }
+            done += whole.bytes_read(one, counted..piece.sources.end);
+            counted = piece.sources.end;
         }
-        done += whole.bytes_read(one, piece.sources);
-        drop(whole);
         one.tensors.iter().for_each(|t| source.release(&t.name));
         source.release_ready(&role.to_string());
         progress(done.min(total), total);
     }
+    let bytes = finished(ranks, files, out)?;
+    Ok(Converted { operands: count, bytes })
+}
+
+/// Ends the ranks' files and writes their manifest; bytes of all files.
+fn finished(ranks: Vec<RankFile>, files: &ModelFiles, out: &Path) -> Result<u64> {
+    let world = ranks.len();
     let mut operands = Vec::with_capacity(world);
     let mut bytes = 0;
     for rank in ranks {
@@ -90,13 +105,12 @@ pub fn convert(
         bytes += size;
         operands.push(shapes);
     }
-    let count = operands.first().map_or(0, BTreeMap::len);
     let gguf = files.layout == Layout::Gguf;
-    let tensors = source.tensors().to_vec();
+    let tensors = files.source.tensors().to_vec();
     let manifest = Manifest { world, tensors, operands, gguf, by_leaves: true };
     let path = out.join(MANIFEST);
     std::fs::write(&path, manifest.to_json().to_string()).map_err(|e| Error::io(&path, e))?;
-    Ok(Converted { operands: count, bytes })
+    Ok(bytes)
 }
 
 /// As [`convert`], for a model whose policy is to be chosen from `registry`.

@@ -1,5 +1,6 @@
 //! The way back from shards to the whole operand.
 
+use super::shard::within;
 use super::{HostMatrix, Piece, rank_rows};
 use crate::mem::{GroupBits, WeightFormat};
 use crate::policy::{Binding, ModelSpec, Part, Rank, Resolved, Shard, Shares};
@@ -38,7 +39,8 @@ pub(super) fn by_leaves(
     for (index, shard) in shards.iter().enumerate() {
         let from = shard.joined();
         let mut start = 0;
-        for range in shares.outputs(spec, &role, Rank { index, ..rank }).unwrap_or_default() {
+        let ranges = shares.outputs(spec, &role, Rank { index, ..rank }).unwrap_or_default();
+        for range in within(&ranges, &piece.outputs) {
             let end = start + range.len() * size;
             let to = bytes.get_mut(range.start * size..range.end * size);
             let (Some(part), Some(to)) = (from.get(start..end), to) else { return Err(short(first, index)) };

@@ -4,7 +4,7 @@
 //! matmul do not depend on the degree; a shard boundary inside a group is refused. From a converted model:
 //! taken as it is, or merged and sharded anew when it was sharded for another degree.
 
-use super::{HostMatrix, LoadOptions, Own, Piece, merge};
+use super::{HostMatrix, LoadOptions, Own, Piece, merge, pieces};
 use crate::checkpoint::{Source, TensorInfo};
 use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Slot};
 use crate::quant::plain;
@@ -37,20 +37,14 @@ pub(super) fn read<'a>(
     options: LoadOptions,
 ) -> Result<Whole<'a>> {
     let role = one.binding.role;
-    let name = role.to_string();
-    if let Some(ready) = source.ready(&name)? {
-        let shards = ready.into_iter().map(|r| {
-            let rows = HostMatrix {
-                name: name.clone(),
-                rows: r.rows,
-                cols: r.cols,
-                format: r.format,
-                parts: vec![r.bytes],
-            };
-            requantized(rows, one, options)
-        });
-        let (ranks, by_leaves) = (shards.collect::<Result<_>>()?, source.is_sharded_by_leaves());
-        return Ok(Whole::Shards { ranks, by_leaves });
+    if let Some(ranks) = ready(source, spec, one, piece, options)? {
+        let by_leaves = source.is_sharded_by_leaves();
+        let all = pieces::whole(source, spec, one, options)?;
+        if !role.is_vector() || piece.outputs == all.outputs {
+            return Ok(Whole::Shards { ranks, by_leaves });
+        }
+        let rows = merged(&ranks, by_leaves, spec, one, &all)?.into_f32()?;
+        return Ok(Whole::Matrix(rows.take_outputs(std::slice::from_ref(&piece.outputs))?));
     }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
@@ -78,6 +72,58 @@ pub(super) fn read<'a>(
         false => requantized(rows, one, options)?,
     };
     Ok(Whole::Matrix(rows))
+}
+
+/// What the ranks of a converted model have of a piece, in the format asked for; none where there are tensors
+/// to make it from. Vectors are kept whole.
+fn ready<'a>(
+    source: &'a dyn Source,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    piece: &Piece,
+    options: LoadOptions,
+) -> Result<Option<Vec<HostMatrix<'a>>>> {
+    let role = one.binding.role;
+    let name = if role.is_vector() { role.to_string() } else { piece.name.clone() };
+    let mut names = vec![name.clone()];
+    if source.ready_format(&name).is_none() {
+        // Rows that were converted in unlike formats are asked for in one.
+        let apart = pieces::by_format(source, spec, one, LoadOptions { quantize: None, ..options })?;
+        let apart: Vec<_> = apart.into_iter().map(|piece| piece.name).collect();
+        if !apart.is_empty() && apart.iter().all(|name| source.ready_format(name).is_some()) {
+            names = apart;
+        }
+    }
+    let mut ranks: Vec<Vec<HostMatrix<'a>>> = Vec::new();
+    for part in &names {
+        let Some(ready) = source.ready(part)? else { return Ok(None) };
+        ranks.resize_with(ready.len(), Vec::new);
+        for (rank, r) in ranks.iter_mut().zip(ready) {
+            let (name, parts) = (name.clone(), vec![r.bytes]);
+            rank.push(HostMatrix { name, rows: r.rows, cols: r.cols, format: r.format, parts });
+        }
+    }
+    let one_of = |mut parts: Vec<HostMatrix<'a>>| {
+        if parts.iter().any(|part| part.outputs() > 0) {
+            parts.retain(|part| part.outputs() > 0);
+        }
+        requantized(HostMatrix::fuse(parts)?, one, options)
+    };
+    ranks.into_iter().map(one_of).collect::<Result<_>>().map(Some)
+}
+
+/// What all ranks of a converted model have of a piece as one.
+fn merged(
+    ranks: &[HostMatrix<'_>],
+    by_leaves: bool,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    piece: &Piece,
+) -> Result<HostMatrix<'static>> {
+    match by_leaves {
+        true => merge::by_leaves(ranks, spec, one, piece),
+        false => merge::near_even(ranks, &one.binding, &piece.parts),
+    }
 }
 
 /// A piece's sources as one matrix or vector, reordered and fused.
@@ -166,13 +212,7 @@ impl Whole<'_> {
                     )),
                 }
             }
-            Whole::Shards { ranks, by_leaves } => {
-                let merged = match by_leaves {
-                    true => merge::by_leaves(ranks, spec, one, piece)?,
-                    false => merge::near_even(ranks, &one.binding, &piece.parts)?,
-                };
-                own.take(merged)
-            }
+            Whole::Shards { ranks, by_leaves } => own.take(merged(ranks, *by_leaves, spec, one, piece)?),
         }
     }
 }

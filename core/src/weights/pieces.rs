@@ -5,7 +5,7 @@ use super::{LoadOptions, format_of};
 use crate::Result;
 use crate::checkpoint::Source;
 use crate::mem::{Float, WeightFormat};
-use crate::policy::{ModelSpec, Part, QkSpan, Resolved, Role, RowOrder, Slot};
+use crate::policy::{HeadSpec, ModelSpec, Part, QkSpan, Resolved, Role, RowOrder, Slot};
 use std::ops::Range;
 
 /// A weight that holds some outputs of an operand.
@@ -53,17 +53,23 @@ pub(crate) fn pieces(
             }
         }
     };
-    let name = |outputs: &Range<usize>| format!("{role} {}..{}", outputs.start, outputs.end);
     match rows.len() {
         0 | 1 => Ok(vec![whole]),
         _ if role.part == Part::Bias => {
             let all = whole.sources;
-            let of =
-                |piece: Piece| Piece { name: name(&piece.outputs), format, sources: all.clone(), ..piece };
+            let of = |piece: Piece| {
+                let name = named(&role, &piece.outputs);
+                Piece { name, format, sources: all.clone(), ..piece }
+            };
             Ok(rows.into_iter().map(of).collect())
         }
-        _ => Ok(rows.into_iter().map(|piece| Piece { name: name(&piece.outputs), ..piece }).collect()),
+        _ => Ok(rows),
     }
+}
+
+/// A name for some outputs of a role's operand.
+fn named(role: &Role, outputs: &Range<usize>) -> String {
+    format!("{role} {}..{}", outputs.start, outputs.end)
 }
 
 /// The width of a head whose norm has values of its own.
@@ -90,6 +96,10 @@ pub(super) fn whole(
     let format = match chosen(source, one, options) {
         _ if role.is_vector() => f32,
         Some(format) => format,
+        // Rows of length 1 are divided as f32.
+        None if matches!(spec.head, HeadSpec::Tokens { unit_rows: true, .. }) && role.slot == Slot::Head => {
+            f32
+        }
         None => {
             let mut formats = one.tensors.iter().map(|tensor| format_of(&tensor.name, tensor.stored));
             let first = formats.next().unwrap_or(Ok(f32))?;
@@ -109,7 +119,7 @@ fn chosen(source: &dyn Source, one: &Resolved<'_>, options: LoadOptions) -> Opti
 /// Runs of tensors of one format each; none or one where the operand stays whole: it has one format, its
 /// tensors are not one part (q, k, v) each, or outputs of several are paired by something else than a matmul
 /// of the attention or the dense feed-forward part.
-fn by_format(
+pub(super) fn by_format(
     source: &dyn Source,
     spec: &ModelSpec,
     one: &Resolved<'_>,
@@ -135,5 +145,67 @@ fn by_format(
         }
         start = end;
     }
+    pieces.iter_mut().for_each(|piece| piece.name = named(&role, &piece.outputs));
     Ok(pieces)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::TensorInfo;
+    use crate::config::ModelConfig;
+    use crate::mem::Stored;
+    use crate::policy::{Binding, Catalog, Registry, Shard};
+    use serde_json::json;
+    use std::borrow::Cow;
+
+    /// A file of which nothing but the header is read.
+    struct Headers(Vec<TensorInfo>);
+
+    impl Source for Headers {
+        fn file(&self) -> &str {
+            "headers"
+        }
+        fn tensors(&self) -> &[TensorInfo] {
+            &self.0
+        }
+        fn bytes(&self, _: &str) -> Result<Cow<'_, [u8]>> {
+            Ok(Cow::Borrowed(&[]))
+        }
+        fn release(&self, _: &str) {}
+        fn total_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Baichuan 2 divides the rows of its head, as f32: what is packed for must be that.
+    #[test]
+    fn a_head_of_rows_of_length_1_is_f32() {
+        let (name, shape) = ("lm_head.weight".to_string(), vec![48, 32]);
+        let files = Headers(vec![TensorInfo { name: name.clone(), shape, stored: Stored::Bf16 }]);
+        let role = Role { layer: None, slot: Slot::Head, part: Part::Weight };
+        let binding = Binding::single(role, vec![name], Shard::Replicated);
+        let one = Resolved { binding, tensors: files.0.iter().collect() };
+        let quantized = WeightFormat::Plain(Float::F16);
+        for (unit_rows, quantize, want) in [
+            (false, None, WeightFormat::Plain(Float::Bf16)),
+            (true, None, WeightFormat::Plain(Float::F32)),
+            (true, Some(quantized), quantized),
+        ] {
+            let mut config = json!({
+                "model_type": "baichuan", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "vocab_size": 48, "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
+            });
+            if unit_rows {
+                config["z_loss_weight"] = json!(0);
+            }
+            let (config, catalog) = (ModelConfig::new(config).unwrap(), Catalog::new(files.tensors()));
+            let policy = Registry::default().choose(&config, catalog).unwrap();
+            let spec = policy.spec(&config, catalog).unwrap();
+            let options = LoadOptions { quantize, ..LoadOptions::default() };
+            let all = pieces(&files, &spec, &[], &one, options).unwrap();
+            assert_eq!(all.iter().map(|piece| piece.format).collect::<Vec<_>>(), [want], "{unit_rows}");
+        }
+    }
 }

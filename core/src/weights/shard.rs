@@ -111,7 +111,7 @@ impl Own {
 }
 
 /// The parts of `ranges` that lie in `piece`, counted from its start.
-fn within(ranges: &[Range<usize>], piece: &Range<usize>) -> Vec<Range<usize>> {
+pub(super) fn within(ranges: &[Range<usize>], piece: &Range<usize>) -> Vec<Range<usize>> {
     let of = |range: &Range<usize>| {
         let (from, to) = (range.start.max(piece.start), range.end.min(piece.end));
         from.min(to).saturating_sub(piece.start)..to.saturating_sub(piece.start)

@@ -1,6 +1,7 @@
 //! What goes through the channel between handles and the engine's thread.
 
 use engraft_core::config::EngineConfig;
+use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{
     Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Memory, Pooling, Request,
 };
@@ -50,6 +51,8 @@ pub struct ModelInfo {
     pub load_seconds: f64,
     /// What the engine takes of the device's memory.
     pub memory: Memory,
+    /// Settings of the engine that have no effect on this device.
+    pub warnings: Vec<Warning>,
     /// How every slot runs.
     pub plan: InjectionPlan,
 }

@@ -70,6 +70,7 @@ impl Visitor for Job {
             device: engine.backend().caps().device.clone(),
             load_seconds: 0.0,
             memory: *engine.memory(),
+            warnings: engine.warnings().to_vec(),
             plan: InjectionPlan::new(
                 engine.backend().as_ref(),
                 engine.model(),

@@ -1,6 +1,6 @@
 //! Strict matmuls with their epilogues: `cuda/linear.cu`.
 
-use super::{Activation, Elem, Format, MatView, WeightView, by_format, launch};
+use super::{Activation, Elem, Format, Leaves, MatView, WeightView, by_format, launch};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
@@ -32,8 +32,8 @@ pub struct Linear {
     pub out: MatView,
     /// `[n]` f32, or 0.
     pub bias: u64,
-    /// Grain of the leaves.
-    pub grain: u32,
+    /// Leaves of the sums.
+    pub leaves: Leaves,
     /// Element type of `x`.
     pub x_elem: Elem,
     /// Element type of `out`.

@@ -63,6 +63,27 @@ pub struct WeightView {
     pub reserved: u32,
 }
 
+/// Leaves of a matmul's sums.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct Leaves {
+    /// Where each begins, and the end.
+    at: [u32; 9],
+    /// A bit for each that the sum has; the others are empty, and -0.
+    own: u32,
+    /// Values of the widest.
+    widest: u32,
+}
+
+impl Leaves {
+    /// Leaves that begin there and end where the next does; `own` says which of them are this rank's.
+    pub fn new(at: [u32; 9], own: impl Fn(usize) -> bool) -> Self {
+        let widest = at.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
+        let own = (0..8).filter(|leaf| own(*leaf)).fold(0, |all, leaf| all | 1 << leaf);
+        Self { at, own, widest }
+    }
+}
+
 /// Element type of activations and KV.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Pod, Zeroable)]

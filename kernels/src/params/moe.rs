@@ -1,6 +1,6 @@
 //! Experts: `cuda/moe.cu`.
 
-use super::{Elem, Format, MatView, WeightView, by_elem, by_format, launch, over_rows};
+use super::{Elem, Format, Leaves, MatView, WeightView, by_elem, by_format, launch, over_rows};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
@@ -75,10 +75,10 @@ pub struct ExpertLinear {
     pub bias: u64,
     /// As [`Group`] leaves them.
     pub groups: u64,
+    /// Leaves of the sums.
+    pub leaves: Leaves,
     /// Experts.
     pub count: u32,
-    /// Grain of the leaves.
-    pub grain: u32,
     /// Element type of `x` and `out`.
     pub elem: Elem,
     /// Zero.

@@ -3,14 +3,15 @@
 use crate::embed::{Weight, every_weight};
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd};
-use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_core::numerics::{Share, leaf_bounds, rank_columns, tree, tree_of_ranks};
 use engraft_core::quant::activation::{self, SPAN};
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::int8::{self, Codes, Dense, Quantize};
 use engraft_kernels::params::linear::{Linear, Then};
-use engraft_kernels::params::{Activation, Elem, Format, MatView, WeightView};
+use engraft_kernels::params::{Activation, Elem, Format, Leaves, MatView, WeightView};
+use std::ops::Range;
 
 /// `x w^T` in the contract's order.
 pub fn matmul(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
@@ -19,6 +20,11 @@ pub fn matmul(x: &[f32], w: &[f32], k: usize, grain: usize) -> Vec<f32> {
         tree(std::array::from_fn(|l| (b[l]..b[l + 1]).fold(0.0, |acc, k| x[k].mul_add(w[k], acc))))
     };
     x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot(x, w))).collect()
+}
+
+/// All leaves of a sum.
+pub fn leaves(k: usize, grain: usize) -> Leaves {
+    Leaves::new(leaf_bounds(k, grain).map(|at| at as u32), |_| true)
 }
 
 struct Case {
@@ -87,7 +93,7 @@ fn check(case: &Case, w: &Weight) {
             weight: w.view(gpu),
             out,
             bias,
-            grain: case.grain as u32,
+            leaves: leaves(w.cols, case.grain),
             x_elem: case.x_elem,
             out_elem: case.out_elem,
             then: case.then,
@@ -95,32 +101,43 @@ fn check(case: &Case, w: &Weight) {
             reserved: 0,
         };
         if case.w8a8 {
-            return check_w8a8(gpu, &p, w, &want, place);
+            check_w8a8(gpu, &p, w, Some(&want), place);
+            return;
         }
         gpu.run(&p, &p.launch(w.format));
         same(&gpu.values(out, case.out_elem), &want, w.format.name());
         if w.format == Format::F32 {
-            let columns = Columns { n: w.rows, k: w.cols };
-            let mut packed = vec![0; columns.bytes()];
-            let file = FileRows::new([&w.bytes[..]], w.cols * 4).unwrap();
-            assert!(columns.pack(0..columns.tiles(), &file, &mut packed));
-            let weight =
-                WeightView { ptr: gpu.put(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
-            let p = Linear { weight, out: place(gpu), ..p };
-            gpu.run(&p, &p.launch_columns());
-            same(&gpu.values(p.out, case.out_elem), &want, "columns");
+            check_columns(gpu, &p, w, &want, place);
         }
     });
 }
 
-/// Both kernels: rows quantized on the way in, and before.
-fn check_w8a8(
+/// The same of a packed weight.
+fn check_columns(
     gpu: &mut Machine,
     p: &Linear,
     w: &Weight,
     want: &[f32],
     place: impl Fn(&mut Machine) -> MatView,
 ) {
+    let columns = Columns { n: w.rows, k: w.cols };
+    let mut packed = vec![0; columns.bytes()];
+    let file = FileRows::new([&w.bytes[..]], w.cols * 4).unwrap();
+    assert!(columns.pack(0..columns.tiles(), &file, &mut packed));
+    let weight = WeightView { ptr: gpu.put(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
+    let p = Linear { weight, out: place(gpu), ..*p };
+    gpu.run(&p, &p.launch_columns());
+    same(&gpu.values(p.out, p.out_elem), want, "columns");
+}
+
+/// Both kernels: rows quantized on the way in, and before. What the first gives.
+fn check_w8a8(
+    gpu: &mut Machine,
+    p: &Linear,
+    w: &Weight,
+    want: Option<&[f32]>,
+    place: impl Fn(&mut Machine) -> MatView,
+) -> Vec<f32> {
     let bytes = Bytes { n: w.rows, k: w.cols };
     let mut packed = vec![0; bytes.bytes()];
     let file = FileRows::new([&w.bytes[..]], w.bytes.len() / w.rows).unwrap();
@@ -129,7 +146,9 @@ fn check_w8a8(
     let weight = WeightView { ptr: gpu.put(&packed), row_bytes: 0, ..p.weight };
     let p = Linear { weight, ..*p };
     gpu.run(&p, &int8::launch_few(&p));
-    same(&gpu.values(p.out, p.out_elem), want, "few");
+    let few = gpu.values(p.out, p.out_elem);
+    let want = want.unwrap_or(&few);
+    same(&few, want, "few");
     let (rows, cols) = (p.x.rows, p.x.cols);
     let codes = Codes::at(gpu.empty(Codes::bytes(rows, cols) as usize), rows, cols);
     let quantize = Quantize { x: p.x, to: codes, x_elem: p.x_elem, reserved: 0 };
@@ -139,6 +158,92 @@ fn check_w8a8(
     let dense = Dense { linear: Linear { x, out: place(gpu), ..p }, x: codes };
     gpu.run(&dense, &dense.launch());
     same(&gpu.values(dense.linear.out, p.out_elem), want, "dense");
+    few
+}
+
+/// Columns of a row-major matrix.
+fn columns<T: Clone>(all: &[T], cols: usize, range: Range<usize>) -> Vec<T> {
+    all.chunks(cols).flat_map(|row| row[range.clone()].to_vec()).collect()
+}
+
+/// What ranks have of sums are nodes of their trees: by every kernel, also where a rank has no column and
+/// where all leaves are -0 (products too small for any number).
+#[test]
+fn parts_of_ranks_are_nodes() {
+    parts_are_nodes(7 * SPAN);
+    assert_eq!(parts_are_nodes(9 * SPAN).to_bits(), (-0.0f32).to_bits());
+}
+
+/// For sums over `k`; gives the last, whose products are too small.
+fn parts_are_nodes(k: usize) -> f32 {
+    let (rows, n, grain) = (19, 5, SPAN);
+    let x = [&numbers((rows - 1) * k, 31)[..], &vec![1e-30; k]].concat();
+    let w = every_weight(n, k).into_iter().find(|w| w.format == Format::Q8_0).unwrap();
+    let f32s: Vec<f32> = [&w.values[..(n - 1) * k], &vec![-1e-30; k]].concat();
+    let bounds = leaf_bounds(k, grain);
+    let want = [matmul(&x, &f32s, k, grain), matmul_w8a8(&x, &w, grain)];
+    for world in [2, 4, 8] {
+        let mut nodes = [vec![Vec::new(); rows * n], vec![Vec::new(); rows * n]];
+        for rank in 0..world {
+            let (share, own) =
+                (Share::new(&bounds, rank, world).unwrap(), rank_columns(&bounds, rank, world));
+            let (x, cols) = (columns(&x, k, own.clone()), own.len());
+            let mut add = |i: usize, values: &[f32]| {
+                assert_eq!(values.len(), rows * n);
+                nodes[i].iter_mut().zip(values).for_each(|(nodes, value)| nodes.push(*value));
+            };
+            if cols == 0 {
+                (0..2).for_each(|i| add(i, &vec![0.0; rows * n]));
+                continue;
+            }
+            let values = columns(&f32s, k, own.clone());
+            let bytes = columns(&w.bytes, w.row_bytes, own.start / SPAN * 34..own.end / SPAN * 34);
+            let f32s = Weight {
+                format: Format::F32,
+                bytes: bytemuck::cast_slice(&values).to_vec(),
+                row_bytes: cols * 4,
+                group: 0,
+                rows: n,
+                cols,
+                values,
+            };
+            let leaves = Leaves::new(share.bounds().map(|at| at as u32), |leaf| share.has(leaf));
+            let q8 = Weight { bytes, row_bytes: cols / SPAN * 34, cols, values: Vec::new(), ..w };
+            Machine::once(|gpu| {
+                let place = |gpu: &mut Machine| gpu.dense(&vec![7.0; rows * n], n, Elem::F32);
+                let p = Linear {
+                    x: gpu.dense(&x, cols, Elem::F32),
+                    weight: f32s.view(gpu),
+                    out: place(gpu),
+                    bias: 0,
+                    leaves,
+                    x_elem: Elem::F32,
+                    out_elem: Elem::F32,
+                    then: Then::NOTHING,
+                    act: Activation::NONE,
+                    reserved: 0,
+                };
+                gpu.run(&p, &p.launch(Format::F32));
+                let strict = gpu.values(p.out, Elem::F32);
+                check_columns(gpu, &p, &f32s, &strict, place);
+                add(0, &strict);
+                let p = Linear { weight: q8.view(gpu), out: place(gpu), ..p };
+                add(1, &check_w8a8(gpu, &p, &q8, None, place));
+            });
+        }
+        for (want, nodes) in want.iter().zip(&nodes) {
+            let sums: Vec<f32> = nodes
+                .iter()
+                .map(|nodes| match world {
+                    2 => tree_of_ranks::<2>(nodes[..].try_into().unwrap()),
+                    4 => tree_of_ranks::<4>(nodes[..].try_into().unwrap()),
+                    _ => tree_of_ranks::<8>(nodes[..].try_into().unwrap()),
+                })
+                .collect();
+            same(&sums, want, "of all ranks");
+        }
+    }
+    *want[0].last().unwrap()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Experts.
 
 use crate::embed::every_weight;
-use crate::linear::matmul;
+use crate::linear::{leaves, matmul};
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{FusedMadd as F, exp, sigmoid};
 use engraft_core::numerics::{leaf_bounds, tree};
@@ -114,8 +114,8 @@ fn check_experts(experts: &[u32], k: usize, formats: usize) {
                 out,
                 bias: gpu.put(&bias),
                 groups: gpu.put(&grouped(experts, count)),
+                leaves: leaves(k, 1),
                 count: count as u32,
-                grain: 1,
                 elem,
                 reserved: 0,
             };

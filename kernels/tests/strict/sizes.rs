@@ -1,7 +1,7 @@
 //! Quantized activations at sizes that models have: sums of 129 blocks in leaves that begin inside a unit of
 //! the ring, rings that go round many times, thousands of outputs with a tile that is not full.
 
-use crate::linear::same_codes;
+use crate::linear::{leaves, same_codes};
 use crate::machine::{Machine, numbers, rounded, same};
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_core::quant::activation::{self, SPAN};
@@ -84,7 +84,7 @@ fn quantized_activations_at_the_sizes_of_models() {
             weight,
             out: gpu.dense(&blank[..rows * N], N, Elem::F32),
             bias: 0,
-            grain: 32,
+            leaves: leaves(K, 32),
             x_elem: Elem::BF16,
             out_elem: Elem::F32,
             then: Then::NOTHING,

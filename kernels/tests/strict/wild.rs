@@ -3,6 +3,7 @@
 
 use crate::embed::every_weight;
 use crate::kv::slabs;
+use crate::linear::leaves;
 use crate::machine::{Machine, numbers, words};
 use engraft_core::sample::SampleRow;
 use engraft_kernels::params::Elem;
@@ -111,8 +112,8 @@ fn experts() {
                 out: gpu.dense(&out, n, Elem::F32),
                 bias: gpu.put(&numbers(count * n, 2)),
                 groups: gpu.put(&groups),
+                leaves: leaves(k, 1),
                 count: count as u32,
-                grain: 1,
                 elem: Elem::F32,
                 reserved: 0,
             };

@@ -299,6 +299,14 @@ impl SoftCuda {
         call!(self, engraftSoftCudaSetLinker(u32), number)
     }
 
+    /// How many more allocations of pinned memory are granted; none: all.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn set_pinned(&self, granted: Option<u64>) -> Result<(), LoadError> {
+        call!(self, engraftSoftCudaSetPinned(u64), granted.unwrap_or(u64::MAX))
+    }
+
     /// The order of warps and blocks in kernels from now on.
     ///
     /// # Errors

@@ -59,6 +59,8 @@ pub struct Settings {
     pub order: Order,
     /// Which texts the linker compiles.
     pub linker: Linker,
+    /// How many more allocations of pinned memory are granted.
+    pub pinned: u64,
     /// What the machine checks in kernels, and how it runs them.
     pub machine: Options,
 }
@@ -67,7 +69,8 @@ impl Default for Settings {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = Options { track_writes: true, threads, ..Options::default() };
-        Settings { devices: 1, memory: 8 << 30, order: Order::Latest, linker: Linker::All, machine }
+        let (order, linker, pinned) = (Order::Latest, Linker::All, u64::MAX);
+        Settings { devices: 1, memory: 8 << 30, order, linker, pinned, machine }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The host's own time per decode step: an engine on a backend that does nothing, with 1 to 256 sequences.
 //!
-//! `cargo run --release -p conformance --bin coordinator [ROUNDS]`
+//! `cargo run --release -p conformance --bin coordinator [ROUNDS [SEQUENCES]]`
+//!
+//! Instructions are counted by two runs under `valgrind --tool=callgrind`: what one round more takes, by its
+//! steps.
 
 use conformance::backends::folder;
 use conformance::null::Null;
@@ -52,11 +55,12 @@ fn steps(seqs: usize, ahead: usize, rounds: usize) -> Result<Vec<f64>> {
 }
 
 fn main() -> Result<()> {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
+    let number = |place: usize| std::env::args().nth(place).and_then(|text| text.parse().ok());
+    let (rounds, only) = (number(1).unwrap_or(100), number(2));
     println!(
         "| sequences | steps ahead | median, us | 99 %, us | per sequence, ns |\n| --- | --- | --- | --- | --- |"
     );
-    for seqs in [1, 8, 64, 256] {
+    for seqs in [1, 8, 64, 256].into_iter().filter(|seqs| only.is_none_or(|only| only == *seqs)) {
         for ahead in [0, 1] {
             let times = steps(seqs, ahead, rounds)?;
             let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];

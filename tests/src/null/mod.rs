@@ -6,6 +6,11 @@
 //! continuation of a prompt is a pure function of the prompt: a page that is shared, given away or entered in
 //! the table where it should not be changes a token.
 //!
+//! Tokens seen count, too: of a sequence with a repetition penalty they are mixed into what is sampled.
+//!
+//! Memory may be limited ([`Null::with_memory`]); every allocation takes whole pieces of it, as drivers hand
+//! it out.
+//!
 //! Without tags ([`Null::idle`]) ops do nothing at all, and what a step takes is the host's own time.
 
 mod ops;
@@ -29,29 +34,50 @@ pub struct Null {
     tags: bool,
     /// Ops, uploads and reads until one fails; [`u64::MAX`]: none does.
     fails_in: AtomicU64,
+    /// Ops, uploads and reads so far.
+    counted: AtomicU64,
     /// Bytes of all allocations so far.
     allocated: AtomicU64,
-    /// What it says is free.
-    free: Option<u64>,
+    /// What there is.
+    memory: Option<Memory>,
 }
+
+/// Memory that has an end.
+#[derive(Debug, Clone)]
+struct Memory {
+    free: Arc<AtomicU64>,
+    /// Of what it says is free, that much is not there.
+    missing: u64,
+}
+
+/// Bytes that an allocation takes whole.
+pub const GRANULE: u64 = 2 << 20;
 
 impl Null {
     /// Carries tags.
     pub fn new() -> Arc<Self> {
-        Self::with(true, None)
+        Arc::new(Self::with(true, None))
     }
 
-    /// Carries tags, and says that so many bytes are free.
-    pub fn with_free(free: u64) -> Arc<Self> {
-        Self::with(true, Some(free))
+    /// Carries tags, has so many bytes, and says that it has so many more.
+    pub fn with_memory(bytes: u64, more: u64) -> Arc<Self> {
+        let memory = Memory { free: Arc::new(AtomicU64::new(bytes.saturating_add(more))), missing: more };
+        Arc::new(Self::with(true, Some(memory)))
+    }
+
+    /// Carries tags, and captures nothing.
+    pub fn without_graphs() -> Arc<Self> {
+        let mut null = Self::with(true, None);
+        null.caps.graphs = false;
+        Arc::new(null)
     }
 
     /// Does nothing.
     pub fn idle() -> Arc<Self> {
-        Self::with(false, None)
+        Arc::new(Self::with(false, None))
     }
 
-    fn with(tags: bool, free: Option<u64>) -> Arc<Self> {
+    fn with(tags: bool, memory: Option<Memory>) -> Self {
         let caps = Caps {
             device: "none".into(),
             dtypes: vec![Float::F32],
@@ -60,7 +86,13 @@ impl Null {
             memory_bytes: None,
             slab_bytes: None,
         };
-        Arc::new(Self { caps, tags, fails_in: AtomicU64::new(u64::MAX), allocated: AtomicU64::new(0), free })
+        let [counted, allocated] = [const { AtomicU64::new(0) }; 2];
+        Self { caps, tags, fails_in: AtomicU64::new(u64::MAX), counted, allocated, memory }
+    }
+
+    /// Ops, uploads and reads so far.
+    pub fn counted(&self) -> u64 {
+        self.counted.load(Relaxed)
     }
 
     /// Bytes of all allocations so far.
@@ -75,6 +107,7 @@ impl Null {
 
     /// Counts an op, an upload or a read.
     fn count(&self) -> Result<()> {
+        self.counted.fetch_add(1, Relaxed);
         let left = self.fails_in.load(Relaxed);
         if left == u64::MAX {
             return Ok(());
@@ -87,7 +120,30 @@ impl Null {
 
 /// Words that closures of a recorded step share.
 #[derive(Debug, Clone)]
-pub struct NullMem(Arc<[AtomicU32]>);
+pub struct NullMem(Arc<NullWords>);
+
+#[derive(Debug)]
+struct NullWords {
+    words: Box<[AtomicU32]>,
+    /// Where what they take goes back to.
+    taken: Option<(Arc<AtomicU64>, u64)>,
+}
+
+impl std::ops::Deref for NullWords {
+    type Target = [AtomicU32];
+
+    fn deref(&self) -> &[AtomicU32] {
+        &self.words
+    }
+}
+
+impl Drop for NullWords {
+    fn drop(&mut self) {
+        if let Some((free, bytes)) = &self.taken {
+            free.fetch_add(*bytes, Relaxed);
+        }
+    }
+}
 
 impl DeviceMem for NullMem {
     fn bytes(&self) -> usize {
@@ -142,11 +198,24 @@ impl Backend for Null {
         Numerics { mode: Mode::Reference, madd: Madd::Fused }
     }
     fn free_bytes(&self) -> Option<u64> {
-        self.free
+        Some(self.memory.as_ref()?.free.load(Relaxed))
     }
     fn alloc(&self, bytes: usize) -> Result<NullMem> {
         self.allocated.fetch_add(bytes as u64, Relaxed);
-        Ok(NullMem((0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect()))
+        let taken = match &self.memory {
+            Some(Memory { free, missing }) => {
+                let wanted = (bytes as u64).next_multiple_of(GRANULE);
+                let left = |have: u64| have.checked_sub(wanted).filter(|left| left >= missing);
+                if let Err(have) = free.fetch_update(Relaxed, Relaxed, left) {
+                    let what = "a buffer".into();
+                    return Err(Error::OutOfMemory { what, wanted, free: have.saturating_sub(*missing) });
+                }
+                Some((free.clone(), wanted))
+            }
+            None => None,
+        };
+        let words = (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
+        Ok(NullMem(Arc::new(NullWords { words, taken })))
     }
     fn stream(self: &Arc<Self>) -> Result<NullStream> {
         Ok(NullStream::new(self.clone()))

@@ -31,6 +31,18 @@ impl Words {
         (at < self.len()).then(|| self.mem.0[self.range.start + at].load(Relaxed))
     }
 
+    /// Some of them.
+    fn part(&self, range: Range<usize>) -> Self {
+        let [start, end] = [range.start, range.end].map(|at| (self.range.start + at).min(self.range.end));
+        Self { mem: self.mem.clone(), range: start..end }
+    }
+
+    /// Sets a bit; nothing beyond the end.
+    fn mark(&self, bit: u32) {
+        let at = bit as usize / 32;
+        self.set(at, self.get(at).unwrap_or(0) | 1 << (bit % 32));
+    }
+
     /// Writes a word; nothing beyond the end.
     fn set(&self, at: usize, value: u32) {
         if at < self.len() {
@@ -208,8 +220,15 @@ impl NullStream {
                     Ok(())
                 })
             }
-            // Tokens seen change no tag.
-            RowsOp::MarkSeen(_) => self.enqueue(|| Ok(())),
+            RowsOp::MarkSeen(op) => {
+                let bounds = op.bounds();
+                let (ids, seen) = (Words::of(op.ids), Words::of(op.seen.as_ref()).part(bounds));
+                self.enqueue(move || {
+                    (0..seen.len()).for_each(|at| seen.set(at, 0));
+                    (0..ids.len()).filter_map(|i| ids.get(i)).for_each(|id| seen.mark(id));
+                    Ok(())
+                })
+            }
             RowsOp::FeedTokens(FeedTokens { ids, feeds, last, out }) => {
                 let [ids, feeds, last] = [ids, feeds, last].map(Words::of);
                 let out = Words::of(out.as_ref());
@@ -224,19 +243,28 @@ impl NullStream {
         }
     }
 
-    /// The token that a row's tag, its seed and its position make; now and then none.
+    /// The token that a row's tag, its seed, its position and, with a penalty, the tokens seen make; now and
+    /// then none.
     fn sample(&mut self, op: Sample<'_, Null>) -> Result<()> {
         let (logits, out) = (Matrix::of(op.logits), Words::of(op.out.as_ref()));
         let [slots, positions] = [op.slots, op.positions].map(Words::of);
-        let table = Words::of(op.table);
+        let (table, seen, words) = (Words::of(op.table), Words::of(op.seen.as_ref()), op.seen_words);
         self.enqueue(move || {
             for row in 0..out.len() {
                 let slot = slots.get(row).unwrap_or(u32::MAX) as usize;
-                // The seed's low half: `SampleRow::seed`.
-                let seed = table.get(slot.saturating_mul(12).saturating_add(6)).unwrap_or(0);
+                // The words of a `SampleRow`: the seed's low half, and the row of tokens seen.
+                let entry = |word: usize| table.get(slot.saturating_mul(12).saturating_add(word));
+                let (seed, seen_slot) = (entry(6).unwrap_or(0), entry(11).unwrap_or(u32::MAX));
+                let of_row =
+                    usize::try_from(seen_slot as i32).map(|at| seen.part(at * words..(at + 1) * words));
                 let tag = mix(mix(logits.tag(row), seed), positions.get(row).unwrap_or(0));
+                let bits = of_row.iter().flat_map(|bits| (0..bits.len()).filter_map(|at| bits.get(at)));
+                let tag = bits.fold(tag, mix);
                 let token = if tag.is_multiple_of(61) { NO_TOKEN } else { tag % logits.at.cols as u32 };
                 out.set(row, token);
+                if let Some(bits) = of_row.ok().filter(|_| token != NO_TOKEN) {
+                    bits.mark(token);
+                }
             }
             Ok(())
         })

@@ -85,8 +85,12 @@ pub fn logits(case: &Case, config: &Value, tensors: &Tensors) -> Vec<Vec<f32>> {
 
 /// The logits of every prompt of `case` by the model in `files`.
 pub fn run(case: &Case, files: &ModelFiles) -> Vec<Vec<f32>> {
+    run_loaded(case, files, LoadOptions::default())
+}
+
+/// The same, loaded with these options.
+pub fn run_loaded(case: &Case, files: &ModelFiles, options: LoadOptions) -> Vec<Vec<f32>> {
     let backend = Cpu::new(CpuConfig::default()).unwrap();
-    let options = LoadOptions::default();
     let model = inject(&backend, files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
     let engine = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
     let mut engine = Engine::new(backend, model, engine).unwrap();

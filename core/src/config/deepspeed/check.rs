@@ -1,6 +1,6 @@
 //! The second stage: types and ranges of single settings; `pairs.rs` has the combinations.
 
-use super::taker::{Entry, MAX_COUNT, Taker, kind};
+use super::taker::{Entry, MAX_COUNT, Taker, kind, whole};
 use super::{CheckpointRef, DataType, DeepSpeedConfig, MoeConfig, MoeKind, StateConfig, Warning, pairs};
 use crate::mem::{GroupBits, Groups, WeightFormat};
 use crate::{Error, Result};
@@ -258,13 +258,13 @@ fn state(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<Option<StateConfig>> 
     let kv_reserve = match (allocate, &size) {
         (Some(true), _) => None,
         (_, None) => Some(RESERVED),
-        (_, Some(e)) => match e.value.as_u64() {
+        (_, Some(e)) => match whole(&e.value) {
             Some(bytes) => Some(bytes),
             None => return Err(Error::config(spelled, &e.value, "a number of bytes, with mode reserve")),
         },
     };
     let kv_blocks = match (allocate, size) {
-        (Some(true), Some(e)) => match e.value.as_u64() {
+        (Some(true), Some(e)) => match whole(&e.value) {
             Some(n) if (1..=MAX_COUNT).contains(&n) => Some(n as usize),
             _ => return Err(Error::config(spelled, e.value, format!("1 to {MAX_COUNT} blocks"))),
         },

@@ -47,17 +47,13 @@ impl Taker {
 
     pub(super) fn count(&mut self, path: &str, least: u64) -> Result<Option<usize>> {
         self.take(path)
-            .map(|e| {
-                match e.value.as_u64().or(e.value.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as u64)) {
-                    Some(n) if (least..=MAX_COUNT).contains(&n) && e.value.as_f64() >= Some(0.0) => {
-                        Ok(n as usize)
-                    }
-                    _ => Err(Error::config(
-                        e.spelled,
-                        e.value,
-                        format!("a whole number from {least} to {MAX_COUNT}"),
-                    )),
-                }
+            .map(|e| match whole(&e.value) {
+                Some(n) if (least..=MAX_COUNT).contains(&n) => Ok(n as usize),
+                _ => Err(Error::config(
+                    e.spelled,
+                    e.value,
+                    format!("a whole number from {least} to {MAX_COUNT}"),
+                )),
             })
             .transpose()
     }
@@ -82,6 +78,12 @@ impl Taker {
             }
         }
     }
+}
+
+/// A number from 0 without a fraction, however it is written: `1e9`.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    let float = || value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..u64::MAX as f64).contains(f));
+    value.as_u64().or_else(|| float().map(|f| f as u64))
 }
 
 /// What a value is, for messages.

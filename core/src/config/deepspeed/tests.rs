@@ -401,14 +401,21 @@ fn sizes_of_the_ragged_engine() {
         (json!({"memory_config": {"mode": "reserve"}}), 1_000_000_000),
         (json!({"memory_config": {"mode": "reserve", "size": 5000}}), 5000),
         (json!({"memory_config": {"size": 0}}), 0),
+        (json!({"memory_config": {"size": 1e9}}), 1_000_000_000),
+        (json!({"memory_config": {"size": 2.5e11}}), 250_000_000_000),
     ] {
         let mut state = memory.clone();
         state["max_context"] = json!(4096);
         let engine = accepted(json!({"state_manager": state})).engine();
         assert_eq!((engine.kv_pages, engine.kv_reserve), (None, Some(bytes)), "{memory}");
     }
-    let wrong = json!({"state_manager": {"memory_config": {"mode": "reserve", "size": "much"}}});
-    refused(wrong, &["state_manager.memory_config.size", "much", "bytes"]);
+    let blocks = json!({"state_manager": {"memory_config": {"mode": "allocate", "size": 10.0}}});
+    assert_eq!(accepted(blocks).engine().kv_pages, engine.kv_pages);
+    for wrong in [json!("much"), json!(-1e9), json!(0.5), json!(1e300)] {
+        let all = json!({"state_manager": {"memory_config": {"mode": "reserve", "size": wrong.clone()}}});
+        let text = wrong.as_str().map_or(wrong.to_string(), str::to_string);
+        refused(all, &["state_manager.memory_config.size", &text, "bytes"]);
+    }
 }
 
 #[test]

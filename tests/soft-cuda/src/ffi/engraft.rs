@@ -58,6 +58,12 @@ entries! {
         Ok(())
     }
 
+    /// How many more allocations of pinned memory are granted; all but 2^64 - 1 run out.
+    early fn engraftSoftCudaSetPinned(d, granted: u64) {
+        d.settings.pinned = granted;
+        Ok(())
+    }
+
     /// The order of warps and blocks inside a kernel: 0 forward, 1 reverse, 2 random.
     early fn engraftSoftCudaSetSchedule(d, schedule: u32, seed: u64) {
         d.settings.machine.schedule = match schedule {

@@ -27,6 +27,10 @@ pub fn allocate(d: &mut Driver, bytes: usize, flags: u32) -> Result<*mut u8> {
     if bytes == 0 || flags & !7 != 0 {
         return Err(Code::INVALID_VALUE);
     }
+    match &mut d.settings.pinned {
+        0 => return Err(Code::OUT_OF_MEMORY),
+        granted => *granted -= u64::from(*granted < u64::MAX),
+    }
     let layout = layout(bytes)?;
     // SAFETY: the size is not zero.
     let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
