@@ -91,7 +91,7 @@ fn a_converted_model_says_the_same() {
             let options = ConvertOptions { world, quantize };
             let done = convert_model(&files, &Registry::default(), &folder, options, &mut |_, _| {}).unwrap();
             assert!(done.operands > 10 && done.bytes > 100_000);
-            // One rank merges the files; of several each loads its own, or its part of those of other degrees.
+            // One rank merges the files; of several each loads its own, or its part of other degrees.
             for ranks in [1, 2, 4] {
                 let model = Options::new().tp(ranks).open(folder.as_path()).unwrap();
                 assert_eq!(text(&model), direct, "{name} for {world}, {ranks} ranks");
