@@ -102,14 +102,14 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
             Storage::Vector(values.into())
         }
         WeightUse::Embedding => Storage::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
-        WeightUse::Linear { grain } => panels(cpu, &info, grain, Layout::Plain, &parts)?,
+        WeightUse::Linear { grain, group } => panels(cpu, &info, (grain, group), Layout::Plain, &parts)?,
         WeightUse::LinearShare { share } => {
             let packed = Packed::of_share(format, rows, share)?;
             filled(cpu, &info, packed, &parts)?
         }
         WeightUse::Experts { count, grain } => experts(cpu, &info, count, grain, &parts)?,
-        WeightUse::GatedLinear { grain } => panels(cpu, &info, grain, Layout::Gate, &parts)?,
-        WeightUse::EmbeddingAndLinear => panels(cpu, &info, 1, Layout::Plain, &parts)?,
+        WeightUse::GatedLinear { grain } => panels(cpu, &info, (grain, 1), Layout::Gate, &parts)?,
+        WeightUse::EmbeddingAndLinear => panels(cpu, &info, (1, 1), Layout::Plain, &parts)?,
     };
     tracing::trace!(name = info.name, rows, cols, %format, "prepared");
     Ok(CpuWeight { info, storage })
@@ -118,12 +118,12 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
 fn panels(
     cpu: &Cpu,
     info: &WeightInfo,
-    grain: usize,
+    (grain, group): (usize, usize),
     layout: Layout,
     parts: &[Cow<'_, [u8]>],
 ) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
-    filled(cpu, info, Packed::new(format, rows, cols, grain, layout)?, parts)
+    filled(cpu, info, Packed::new(format, rows, cols, grain, layout)?.in_groups(grain, group), parts)
 }
 
 fn filled(cpu: &Cpu, info: &WeightInfo, mut packed: Packed, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {

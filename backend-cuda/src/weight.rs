@@ -13,7 +13,7 @@ use crate::{Cuda, CudaMem};
 use engraft_core::mem::{
     Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Weight, WeightFormat, WeightInfo, WeightUse,
 };
-use engraft_core::numerics::{LEAVES, leaf_bounds};
+use engraft_core::numerics::{LEAVES, leaf_bounds_of_groups};
 use engraft_core::{Error, Result, quant};
 use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::{Format, Leaves, WeightView};
@@ -203,7 +203,7 @@ pub(crate) fn format_of(format: WeightFormat) -> Option<Format> {
 pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Result<CudaWeight> {
     let (info, parts) = weight.into_parts();
     let WeightInfo { rows, cols, format, used_for, .. } = info;
-    let (grain, gated) = match used_for {
+    let (grain, group_of, gated) = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0f32; rows * cols];
             quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
@@ -211,10 +211,11 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
             let storage = Storage::Vector(gpu.alloc_filled([bytes], bytes.len())?);
             return Ok(CudaWeight { info, storage });
         }
-        WeightUse::LinearShare { .. } => (1, false),
-        WeightUse::Linear { grain } | WeightUse::Experts { grain, .. } => (grain.max(1), false),
-        WeightUse::GatedLinear { grain } => (grain.max(1), true),
-        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, false),
+        WeightUse::LinearShare { .. } => (1, 1, false),
+        WeightUse::Linear { grain, group } => (grain.max(1), group, false),
+        WeightUse::Experts { grain, .. } => (grain.max(1), 1, false),
+        WeightUse::GatedLinear { grain } => (grain.max(1), 1, true),
+        WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, 1, false),
     };
     let (grain, integers) = (format.grain(grain), format == WeightFormat::W8A8);
     let missing = integers && matches!(used_for, WeightUse::Experts { .. });
@@ -231,7 +232,7 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
     };
     let leaves = match used_for {
         WeightUse::LinearShare { share } => leaves(share.bounds(), |leaf| share.has(leaf))?,
-        _ => leaves(leaf_bounds(cols, grain), |_| true)?,
+        _ => leaves(leaf_bounds_of_groups(cols, grain, group_of), |_| true)?,
     };
     let row_bytes = format.bytes(1, cols);
     let file = order::rows(parts.iter().map(|part| part.as_ref()), row_bytes)?;

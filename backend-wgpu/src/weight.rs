@@ -12,7 +12,7 @@ use engraft_core::mem::{
     Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo,
     WeightUse,
 };
-use engraft_core::numerics::{LEAVES, Share};
+use engraft_core::numerics::{LEAVES, Share, whole_groups};
 use engraft_core::{Error, Result, quant};
 use engraft_shaders::{PANEL, Packing};
 use std::borrow::Cow;
@@ -57,6 +57,8 @@ pub(crate) struct Panels {
     pub cols: usize,
     /// Grain of the sum's leaves.
     pub grain: usize,
+    /// Grains of a group of leaves' ([`whole_groups`]).
+    pub group: usize,
     /// Of a rank's part of a sum its leaves instead.
     pub leaves: Option<WgpuMem>,
     /// Format.
@@ -186,7 +188,10 @@ pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
             let leaves = leaves(gpu, &info, share)?;
             Storage::Panels(Panels { leaves: Some(leaves), ..matrix((1, false, 0))? })
         }
-        WeightUse::Linear { grain } => Storage::Panels(matrix((grain, false, 0))?),
+        WeightUse::Linear { grain, group } => {
+            let panels = matrix((grain, false, 0))?;
+            Storage::Panels(Panels { group: whole_groups(panels.cols, panels.grain, group), ..panels })
+        }
         WeightUse::GatedLinear { grain } => Storage::Panels(matrix((grain, true, 0))?),
         WeightUse::Experts { count, grain } => Storage::Panels(matrix((grain, false, count.max(1)))?),
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => Storage::Panels(matrix((1, false, 0))?),
@@ -206,7 +211,8 @@ fn panels(
         .ok_or_else(|| unsupported(format!("weight `{name}`"), format!("no shader reads {format}")))?;
     let source = Source::new(parts, rows, format.bytes(1, cols))?;
     let (grain, chunks) = (format.grain(grain).max(1), Vec::new());
-    let mut panels = Panels { rows, cols, grain, leaves: None, packing, block, gate, experts, chunks };
+    let mut panels =
+        Panels { rows, cols, grain, group: 1, leaves: None, packing, block, gate, experts, chunks };
     let halves = if gate { 2 } else { 1 };
     let code_words = cols.div_ceil(packing.unit()) * packing.unit_words() * PANEL;
     let scale_words = cols.div_ceil(block) * packing.scale_words() * PANEL;

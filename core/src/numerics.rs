@@ -7,7 +7,9 @@
 //! (the first half the odd one), the tail that is smaller than a grain goes to the last leaf. DESIGN names
 //! `shard_sizes(K, 8, grain)`; plain division gives 12 heads the leaves 2,2,2,2,1,1,1,1, so that a rank of
 //! degree 2 would own 8 heads and its neighbour 4. Halving gives 2,1,2,1,2,1,2,1: at every degree (2, 4, 8)
-//! ranks own whole leaves *and* differ by at most one grain.
+//! ranks own whole leaves *and* differ by at most one grain. Where grains come in groups (query heads that
+//! read the same keys) groups are halved first, then the grains of a single one: a leaf has whole groups, or
+//! a part of one.
 
 use crate::{Error, Result};
 use std::ops::Range;
@@ -62,9 +64,15 @@ impl std::str::FromStr for Mode {
 ///
 /// `grain` 0 counts as 1. Leaves may be empty (their sum is +0).
 pub fn leaf_bounds(k: usize, grain: usize) -> [usize; LEAVES + 1] {
-    let grain = grain.max(1);
-    let mut bounds = [0; LEAVES + 1];
-    halve(0, k / grain, 0, LEAVES, &mut bounds);
+    leaf_bounds_of_groups(k, grain, 1)
+}
+
+/// As [`leaf_bounds`], of grains that come in groups of `group`.
+///
+/// `group` counts as [`whole_groups`] says.
+pub fn leaf_bounds_of_groups(k: usize, grain: usize, group: usize) -> [usize; LEAVES + 1] {
+    let (grain, group, mut bounds) = (grain.max(1), whole_groups(k, grain, group), [0; LEAVES + 1]);
+    halve(0, (k / grain / group, group), 0..LEAVES, &mut bounds);
     for b in &mut bounds[..LEAVES] {
         *b *= grain;
     }
@@ -72,13 +80,35 @@ pub fn leaf_bounds(k: usize, grain: usize) -> [usize; LEAVES + 1] {
     bounds
 }
 
-fn halve(start: usize, units: usize, leaf: usize, leaves: usize, bounds: &mut [usize; LEAVES + 1]) {
-    bounds[leaf] = start;
-    if leaves > 1 {
-        let first = units.div_ceil(2);
-        halve(start, first, leaf, leaves / 2, bounds);
-        halve(start + first, units - first, leaf + leaves / 2, leaves / 2, bounds);
+/// `group` grains where `k` is made of whole groups of so many, else 1.
+pub fn whole_groups(k: usize, grain: usize, group: usize) -> usize {
+    match grain.max(1).checked_mul(group) {
+        Some(columns) if columns > 0 && k.is_multiple_of(columns) => group,
+        _ => 1,
     }
+}
+
+/// `groups` of `grains` each from grain `start` on go to these leaves.
+fn halve(
+    start: usize,
+    (groups, grains): (usize, usize),
+    leaves: Range<usize>,
+    bounds: &mut [usize; LEAVES + 1],
+) {
+    bounds[leaves.start] = start;
+    if leaves.len() < 2 {
+        return;
+    }
+    let (left, right) = match groups {
+        1 => {
+            let first = grains.div_ceil(2);
+            ((1, first), (usize::from(grains > first), grains - first))
+        }
+        _ => ((groups.div_ceil(2), grains), (groups / 2, grains)),
+    };
+    let middle = leaves.start + leaves.len() / 2;
+    halve(start, left, leaves.start..middle, bounds);
+    halve(start + left.0 * left.1, right, middle..leaves.end, bounds);
 }
 
 /// Columns of a sum that a rank has: those of its leaves, of `bounds` as [`leaf_bounds`] gives them.
@@ -180,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn groups_are_halved_before_what_they_are_made_of() {
+        assert_eq!(leaf_bounds_of_groups(9, 1, 3), [0, 2, 3, 5, 6, 7, 8, 9, 9]);
+        assert_eq!(leaf_bounds_of_groups(40 * 128, 128, 4).map(|b| b / 512), [0, 2, 3, 4, 5, 7, 8, 9, 10]);
+        assert_eq!(leaf_bounds_of_groups(71 * 64, 64, 71), leaf_bounds(71 * 64, 64));
+        // Not whole groups: as if there were none.
+        assert_eq!(leaf_bounds_of_groups(100, 8, 4), leaf_bounds(100, 8));
+        assert_eq!(leaf_bounds_of_groups(100, 0, 0), leaf_bounds(100, 1));
+    }
+
+    #[test]
     fn a_share_begins_other_ranks_leaves_with_what_no_sum_sees() {
         let bounds = leaf_bounds(300, 64);
         let share = Share::new(&bounds, 1, 4).unwrap();
@@ -213,6 +253,19 @@ mod tests {
             let want = tree(leaf).to_bits();
             for got in [nodes::<1>(leaf), nodes::<2>(leaf), nodes::<4>(leaf), nodes::<8>(leaf)] {
                 prop_assert_eq!(got.to_bits(), want);
+            }
+        }
+
+        #[test]
+        fn a_rank_has_whole_groups_or_a_part_of_one(groups in 0usize..70, group in 1usize..20) {
+            let b = leaf_bounds_of_groups(groups * group, 1, group);
+            prop_assert!(b.windows(2).all(|w| w[0] <= w[1]) && b[0] == 0 && b[LEAVES] == groups * group);
+            for tp in [1, 2, 4, 8] {
+                for rank in 0..tp {
+                    let own = rank_columns(&b, rank, tp);
+                    let whole = own.start % group == 0 && own.end % group == 0;
+                    prop_assert!(whole || own.start / group == (own.end - 1) / group, "{:?} of {}", own, group);
+                }
             }
         }
 

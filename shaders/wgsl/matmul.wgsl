@@ -5,7 +5,7 @@
 {#- Parameters of a matmul that is not of experts. -#}
 {%- set fields = [
     "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "first_out", "end_out", "inner",
-    "flags", "add", "act", "block",
+    "flags", "add", "act", "block", "group",
 ] -%}
 
 {#- Parts of leaves. In the contract's order a leaf is one chain; in the wide one it is split into four of
@@ -23,7 +23,7 @@ fn leaf_at(leaf: u32) -> u32 {
     if ((p.flags & SHARE) != 0u) {
         return u32(bias[leaf]);
     }
-    return leaf_start(p.cols, p.grain, leaf);
+    return leaf_start_of_groups(p.cols, p.grain, p.group, leaf);
 }
 
 fn own_leaf(leaf: u32, sum: f32) -> f32 {

@@ -185,25 +185,33 @@ fn {{ name }}_put(i: u32, value: u32) {
 {%- endif %}
 {%- endmacro -%}
 
-{#- Leaves of a sum: where leaf `l` of `k` terms begins (core's `numerics::leaf_bounds`), and the tree
-over 8. -#}
+{#- Leaves of a sum: where leaf `l` of `k` terms begins (core's `numerics::leaf_bounds_of_groups`), and the
+tree over 8. -#}
 {%- macro leaves() -%}
-fn leaf_start(k: u32, grain: u32, l: u32) -> u32 {
+fn leaf_start_of_groups(k: u32, grain: u32, group: u32, l: u32) -> u32 {
     if (l >= 8u) {
         return k;
     }
-    var units = k / grain;
+    var groups = k / (grain * group);
+    var grains = group;
     var start = 0u;
     for (var bit = 4u; bit > 0u; bit = bit >> 1u) {
-        let first = (units + 1u) / 2u;
-        if ((l & bit) != 0u) {
-            start += first;
-            units -= first;
+        let right = (l & bit) != 0u;
+        if (groups == 1u) {
+            let first = (grains + 1u) / 2u;
+            start += select(0u, first, right);
+            groups = select(1u, min(grains - first, 1u), right);
+            grains = select(first, grains - first, right);
         } else {
-            units = first;
+            let first = (groups + 1u) / 2u;
+            start += select(0u, first * grains, right);
+            groups = select(first, groups - first, right);
         }
     }
     return start * grain;
+}
+fn leaf_start(k: u32, grain: u32, l: u32) -> u32 {
+    return leaf_start_of_groups(k, grain, 1u, l);
 }
 fn tree(a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32) -> f32 {
     return og(og(og(a + b) + og(c + d)) + og(og(e + f) + og(g + h)));

@@ -64,7 +64,7 @@ fn adapter<B: Backend>(backend: &Arc<B>, spec: &ModelSpec, factor: f32) -> Made<
         rows: n,
         cols: n,
         format: WeightFormat::Plain(Float::F32),
-        used_for: WeightUse::Linear { grain: 1 },
+        used_for: WeightUse::MATMUL,
     };
     let weight = backend.prepare_weight(HostWeight::new(info, vec![Cow::Owned(bytes)])?, &[])?;
     Ok(Some(Box::new(Adapted::<B::Device>(weight))))

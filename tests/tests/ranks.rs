@@ -15,7 +15,7 @@ use engraft_core::engine::{
 };
 use engraft_core::inject::{describe, inject};
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
-use engraft_core::numerics::{Mode, Share, leaf_bounds, rank_columns, tree_of_ranks};
+use engraft_core::numerics::{Mode, Share, leaf_bounds_of_groups, rank_columns, tree_of_ranks};
 use engraft_core::ops::Linear;
 use engraft_core::policy::{Family, Rank, Registry, Shares};
 use engraft_core::quant::encode_rows;
@@ -130,7 +130,7 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
 fn refusal(dir: &Path) -> Option<String> {
     let files = checkpoint::open(dir, Access::default()).unwrap();
     let (spec, ..) = describe(&files, &Registry::default()).ok()?;
-    Shares::of(&spec, Rank::new(0, 2).unwrap()).err().map(|error| error.to_string())
+    Shares::of(&spec, Rank::new(0, 2).unwrap(), &|_| None).err().map(|error| error.to_string())
 }
 
 fn law<B: Backend>(
@@ -192,7 +192,7 @@ fn whole_and_nodes<B: Backend>(
     dice: &mut Dice,
     format: WeightFormat,
     (rows, n, k): (usize, usize, usize),
-    grain: usize,
+    (grain, group): (usize, usize),
 ) -> (Vec<f32>, Vec<[Vec<f32>; 8]>) {
     let mut dev = Device::new(backend, false).unwrap();
     let dtype = if format == WeightFormat::Plain(Float::F32) { Float::F32 } else { Float::Bf16 };
@@ -218,8 +218,8 @@ fn whole_and_nodes<B: Backend>(
             Data::Words(_) => panic!("words"),
         }
     };
-    let whole = sums(0..k, WeightUse::Linear { grain });
-    let bounds = leaf_bounds(k, format.grain(grain));
+    let whole = sums(0..k, WeightUse::Linear { grain, group });
+    let bounds = leaf_bounds_of_groups(k, format.grain(grain), group);
     let of_degree = |sums: &mut dyn FnMut(Range<usize>, WeightUse) -> Vec<f32>, world: usize| {
         std::array::from_fn(|rank| match rank < world {
             true => {
@@ -247,9 +247,16 @@ fn nodes_are_sums<B: Backend>(backend: &Arc<B>) {
     let formats = ["f32", "f16", "bf16", "int8:32", "int4a:32", "Q8_0", "Q4_0", "w8a8"];
     let (mut folds, mut rounded) = (0, 0);
     for format in formats.map(|name| name.parse::<WeightFormat>().unwrap()) {
-        for (rows, n, k, grain) in [(1, 33, 640, 64), (3, 17, 1088, 64), (19, 40, 2048, 32), (2, 16, 96, 32)]
-        {
-            let (whole, degrees) = whole_and_nodes(backend, &mut dice, format, (rows, n, k), grain);
+        for (rows, n, k, grain, group) in [
+            (1, 33, 640, 64, 1),
+            (3, 17, 1088, 64, 1),
+            (19, 40, 2048, 32, 1),
+            (2, 16, 96, 32, 1),
+            // 9 heads on 3 of keys and values, 40 on 10.
+            (5, 24, 9 * 64, 64, 3),
+            (2, 20, 40 * 32, 32, 4),
+        ] {
+            let (whole, degrees) = whole_and_nodes(backend, &mut dice, format, (rows, n, k), (grain, group));
             for (world, nodes) in DEGREES.into_iter().zip(&degrees) {
                 for (i, want) in whole.iter().enumerate() {
                     let node: [f32; 8] =

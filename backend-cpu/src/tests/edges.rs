@@ -139,7 +139,7 @@ fn matmuls() {
                 let mut scratch = b.mat(&vec![0.0; t * n], n, dtype);
                 let mut out = b.mat(&values(t * n, 4), n, dtype);
                 let mut half = b.mat(&vec![0.0; t * n / 2], n / 2, dtype);
-                let plain = b.weight(&raw, (n, k), format, WeightUse::Linear { grain: 1 });
+                let plain = b.weight(&raw, (n, k), format, WeightUse::MATMUL);
                 let gated = b.weight(&raw, (n, k), format, WeightUse::GatedLinear { grain: 1 });
                 let (x, bias) = (x.view(t).unwrap(), Some(&bias));
                 let add = Linear::new(x, &plain, bias, out.view_mut(t).unwrap());

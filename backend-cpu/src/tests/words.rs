@@ -136,13 +136,7 @@ fn groups_that_no_kernel_reads_are_no_weights() {
     for (size, is_read) in [(0, true), (32, true), (64, true), (5, false), (16, false), (33, false)] {
         let groups = engraft_core::mem::Groups { bits: GroupBits::Eight, size, asymmetric: false };
         let format = WeightFormat::Group(groups);
-        let info = WeightInfo {
-            name: "w".into(),
-            rows: 1,
-            cols: 64,
-            format,
-            used_for: WeightUse::Linear { grain: 1 },
-        };
+        let info = WeightInfo { name: "w".into(), rows: 1, cols: 64, format, used_for: WeightUse::MATMUL };
         let bytes = vec![0; info.bytes()];
         let made = HostWeight::new(info, vec![bytes.into()]).map(|_| ()).map_err(|e| e.to_string());
         assert_eq!(made.is_ok(), is_read, "{size}: {made:?}");

@@ -177,7 +177,7 @@ fn want(rows: usize, cols: usize) -> Vec<f32> {
 #[test]
 fn a_weight_is_packed_for_what_it_is_whatever_its_uses_say() {
     let (bf16, f32) = (WeightFormat::Plain(Float::Bf16), WeightFormat::Plain(Float::F32));
-    let used_for = WeightUse::Linear { grain: 32 };
+    let used_for = WeightUse::Linear { grain: 32, group: 1 };
     for mode in [Mode::Reference, Mode::Invariant, Mode::Fast] {
         let gpu = Cuda::new(crate::CudaConfig { mode, ..config() }).unwrap();
         let mut stream = gpu.stream().unwrap();
@@ -211,7 +211,7 @@ fn a_weight_says_how_many_layouts_it_has() {
         assert_eq!(weight.layouts(), layouts, "{:?}", weight.buffers());
     }
     // Rows that fill a part of a tile are one, whatever bytes they take.
-    let few = host(3, 64, Float::Bf16, WeightUse::Linear { grain: 32 });
+    let few = host(3, 64, Float::Bf16, WeightUse::Linear { grain: 32, group: 1 });
     let few = gpu.prepare_weight(few, &[multiplied]).unwrap();
     let buffers = few.buffers();
     assert!(few.device_bytes() > 3 * few.info().bytes() / 2 && few.layouts() == 1, "{buffers:?}");
@@ -220,7 +220,9 @@ fn a_weight_says_how_many_layouts_it_has() {
 #[test]
 fn what_packing_behind_the_load_took_is_given_back() {
     let gpu = Cuda::new(crate::CudaConfig { mode: Mode::Invariant, ..config() }).unwrap();
-    let weight = gpu.prepare_weight(host(32, 64, Float::Bf16, WeightUse::Linear { grain: 32 }), &[]).unwrap();
+    let weight = gpu
+        .prepare_weight(host(32, 64, Float::Bf16, WeightUse::Linear { grain: 32, group: 1 }), &[])
+        .unwrap();
     gpu.ready(&[]).unwrap();
     assert!(lock(&gpu.staging.readers).is_empty());
     let mut stream = gpu.stream().unwrap();

@@ -120,6 +120,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
             add,
             act.unwrap_or(0),
             word(w.block)?,
+            word(w.group)?,
         ];
         let slots = [
             Slot::whole(limits, &chunk.codes, "a weight")?,

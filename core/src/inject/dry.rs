@@ -9,7 +9,7 @@ use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo, We
 use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Rank, Resolved, Shares, Slot};
-use crate::weights::{LoadOptions, Operands, Own, Piece, head_of_table, own_use, pieces};
+use crate::weights::{LoadOptions, Operands, Own, Piece, head_of_table, own_use, pieces, shares_of};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ pub(super) fn ops(
     };
     let ropes = spec.ropes.iter().map(rope).collect::<Result<_>>()?;
     let rank = Rank::new(options.rank, options.world)?;
-    let shares = Shares::of(spec, rank)?;
+    let shares = shares_of(source, spec, resolved, options)?;
     let own_spec = shares.spec(spec, rank);
     let operands = operands(source, spec, (&own_spec, &shares, rank), resolved, options)?;
     let sizes = Sizes::smallest(spec.family, dtype, dtype, false);
@@ -101,7 +101,7 @@ fn operands(
         let all = pieces(source, spec, resolved, one, options)?;
         let of = |piece: &Piece| -> Result<Option<DryWeight>> {
             let Some(own) = Own::of(spec, shares, &role, &piece.outputs, rank)? else { return Ok(None) };
-            let used_for = own_use(own_spec, &one.binding, &own, all.len() > 1);
+            let used_for = own_use((own_spec, shares), &one.binding, &own, all.len() > 1);
             let (outputs, cols) = own.size(piece.outputs.len(), cols);
             let (rows, cols) = if role.is_vector() { (rows, outputs) } else { (outputs, cols) };
             let (name, format) = (piece.name.clone(), piece.format);
@@ -112,7 +112,7 @@ fn operands(
             (head_of_table(spec, shares, &role, rank)?, prepared.first())
         {
             let (rows, cols) = own.size(rows, cols);
-            let (name, used_for) = (head.to_string(), WeightUse::Linear { grain: 1 });
+            let (name, used_for) = (head.to_string(), WeightUse::MATMUL);
             let weight = DryWeight(WeightInfo { name, rows, cols, format: table.0.format, used_for });
             operands.prepared.insert(head, vec![weight]);
         }

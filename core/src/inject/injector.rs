@@ -6,8 +6,8 @@ use crate::backend::Backend;
 use crate::checkpoint::ModelFiles;
 use crate::model::{Model, Own, OwnBlock};
 use crate::ops::Signature;
-use crate::policy::{Catalog, ModelSpec, Origin, Rank, Registry, Shares, resolve};
-use crate::weights::{LoadOptions, load};
+use crate::policy::{Catalog, ModelSpec, Origin, Rank, Registry, resolve};
+use crate::weights::{LoadOptions, load, shares_of};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -65,7 +65,8 @@ impl<'a, B: Backend> Injector<'a, B> {
         let positions = self.positions.min(spec.max_positions);
         let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
         let rank = Rank::new(self.options.rank, self.options.world)?;
-        let mut model = build(Shares::of(&spec, rank)?.spec(&spec, rank), operands, ropes)?;
+        let shares = shares_of(source, &spec, &resolved, self.options)?;
+        let mut model = build(shares.spec(&spec, rank), operands, ropes)?;
         model.origin = Some(Origin::new(policy.as_ref(), &config, &resolved));
         self.graft(backend, &mut model)?;
         Ok(model)

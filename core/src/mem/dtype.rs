@@ -338,12 +338,23 @@ impl WeightFormat {
     /// whole blocks.
     pub fn grain(self, grain: usize) -> usize {
         match self {
-            // The least common multiple with 32, a power of two.
-            WeightFormat::W8A8 => {
-                grain.max(1).saturating_mul(Block::VALUES >> grain.max(1).trailing_zeros().min(5))
-            }
+            WeightFormat::W8A8 => self.whole_units(grain),
             _ => grain,
         }
+    }
+
+    /// The least common multiple of `grain` and the values of a row that ranks cannot divide: a block, or a
+    /// group that has a scale of its own and is not the whole row.
+    pub fn whole_units(self, grain: usize) -> usize {
+        let unit = match self {
+            WeightFormat::Group(Groups { size, .. }) => (size as usize).max(1),
+            _ => self.block().map_or(1, Block::values),
+        };
+        let (grain, mut divisor, mut rest) = (grain.max(1), grain.max(1), unit);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        grain.saturating_mul(unit / divisor)
     }
 
     /// Name for reports.

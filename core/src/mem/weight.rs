@@ -8,10 +8,12 @@ use std::borrow::Cow;
 /// What a weight is used for; decides how a backend packs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightUse {
-    /// Multiplied: `y = x w^T`; the sum over `cols` has leaves of whole `grain`s.
+    /// Multiplied: `y = x w^T`; the sum over `cols` has leaves of whole `grain`s, which come in groups.
     Linear {
         /// See [`crate::numerics::leaf_bounds`].
         grain: usize,
+        /// See [`crate::numerics::leaf_bounds_of_groups`].
+        group: usize,
     },
     /// What one rank has of a matmul whose sums several share: `cols` are those of its leaves. Its outputs
     /// are partial sums, for f32 outputs without a bias.
@@ -53,6 +55,11 @@ pub struct WeightInfo {
     pub format: WeightFormat,
     /// Use.
     pub used_for: WeightUse,
+}
+
+impl WeightUse {
+    /// A matmul whose sums have leaves of any length.
+    pub const MATMUL: WeightUse = WeightUse::Linear { grain: 1, group: 1 };
 }
 
 impl WeightInfo {

@@ -6,10 +6,11 @@
 //! key/value group together as far as they go: a rank has the keys and values that its queries read, and a
 //! group is on several ranks only where it has more heads than a leaf. A rank may have no head, or no column.
 
-use super::binding::{Role, Slot};
+use super::binding::{Part, Role, Slot};
 use super::group::{Group, GroupBlock, Rank};
 use super::spec::{BlockSpec, HeadSpec, ModelSpec, QkSpan, TokenHead};
-use crate::numerics::{LEAVES, leaf_bounds};
+use crate::mem::WeightFormat;
+use crate::numerics::{LEAVES, leaf_bounds, leaf_bounds_of_groups};
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -20,40 +21,63 @@ type Bounds = [usize; LEAVES + 1];
 const UNIT: usize = 64;
 
 /// The leaves of a model's shared sums, whatever the degree.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
     blocks: Vec<BlockShares>,
     vocabulary: Option<Bounds>,
 }
 
-#[derive(Debug, Clone)]
+/// Of what the leaves of a sum are made: see [`leaf_bounds_of_groups`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grains {
+    /// Columns of a grain.
+    pub grain: usize,
+    /// Grains of a group.
+    pub group: usize,
+}
+
+impl Grains {
+    /// Of the attention output: heads, in groups that read the same keys. Leaves of sums of integers end at
+    /// blocks; those of other formats may end inside one, which ranks cannot share.
+    fn of_heads(block: &BlockSpec, format: WeightFormat) -> Self {
+        let (width, group) = (block.heads.v_dim, block.heads.heads / block.heads.kv_heads.max(1));
+        let grain = format.grain(width).max(1);
+        let together = width * group.max(1);
+        Self { grain, group: if together.is_multiple_of(grain) { together / grain } else { 1 } }
+    }
+
+    fn leaves(self, columns: usize) -> Bounds {
+        leaf_bounds_of_groups(columns, self.grain, self.group)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
 struct BlockShares {
-    /// In heads.
-    heads: Bounds,
     /// Query heads of a key/value head.
     group: usize,
-    /// In columns.
-    inner: Bounds,
+    /// Of the attention output.
+    out: Grains,
+    out_leaves: Bounds,
+    /// Between the feed-forward matmuls.
+    inner: Grains,
+    inner_leaves: Bounds,
 }
 
 impl Shares {
-    /// Those that the ranks of a group share of a whole model; none where a rank has it for itself.
+    /// What the ranks of a group share of a whole model; `format` is that of a role's matrix, where the model
+    /// has one.
     ///
     /// # Errors
-    /// As [`Shares::new`].
-    pub fn of(spec: &ModelSpec, rank: Rank) -> Result<Self> {
-        match rank.is_one_of_many() {
-            true => Self::new(spec),
-            false => Ok(Self { blocks: Vec::new(), vocabulary: None }),
-        }
-    }
-
-    /// Of a whole model.
-    ///
-    /// # Errors
-    /// `Unsupported` for key/value groups that the leaves of the unsharded sum do not keep together.
-    pub fn new(spec: &ModelSpec) -> Result<Self> {
-        let blocks = spec.blocks.iter().map(|block| BlockShares::new(spec, block)).collect::<Result<_>>()?;
+    /// `Unsupported` for heads that a degree above 1 would divide between ranks.
+    pub fn of(spec: &ModelSpec, rank: Rank, format: &dyn Fn(&Role) -> Option<WeightFormat>) -> Result<Self> {
+        let of = |(layer, block): (usize, &BlockSpec)| {
+            let shares = BlockShares::new(block, &|slot| {
+                let role = Role { layer: Some(layer), slot, part: Part::Weight };
+                format(&role).unwrap_or(WeightFormat::Plain(Default::default()))
+            });
+            shares.check(spec, block, rank).map(|()| shares)
+        };
+        let blocks = spec.blocks.iter().enumerate().map(of).collect::<Result<_>>()?;
         let vocabulary = match spec.head {
             HeadSpec::Tokens { of: TokenHead::Vocabulary, count, .. } => Some(leaf_bounds(count, UNIT)),
             _ => None,
@@ -65,15 +89,22 @@ impl Shares {
         self.blocks.get(role.layer?)
     }
 
-    /// The leaves of a matmul's sum, where ranks share it.
-    pub fn leaves(&self, spec: &ModelSpec, role: &Role) -> Option<Bounds> {
+    /// Of what the leaves of a matmul's sum are made, where ranks share it.
+    pub fn grains(&self, role: &Role) -> Option<Grains> {
         let shares = self.block(role)?;
         match role.slot {
-            Slot::AttnOut => {
-                let width = spec.blocks.get(role.layer?)?.heads.v_dim;
-                Some(shares.heads.map(|head| head * width))
-            }
+            Slot::AttnOut => Some(shares.out),
             Slot::Down => Some(shares.inner),
+            _ => None,
+        }
+    }
+
+    /// The leaves of a matmul's sum, where ranks share it.
+    pub fn leaves(&self, role: &Role) -> Option<Bounds> {
+        let shares = self.block(role)?;
+        match role.slot {
+            Slot::AttnOut => Some(shares.out_leaves),
+            Slot::Down => Some(shares.inner_leaves),
             _ => None,
         }
     }
@@ -96,7 +127,7 @@ impl Shares {
             Slot::KNorm if own => Some(vec![k]),
             Slot::Up => {
                 let halves = 1 + usize::from(block.mlp.gated);
-                let inner = rank.of(&shares.inner);
+                let inner = rank.of(&shares.inner_leaves);
                 Some((0..halves).map(|half| behind(half * block.mlp.inner, inner.clone())).collect())
             }
             _ => None,
@@ -119,22 +150,52 @@ impl Shares {
 }
 
 impl BlockShares {
-    fn new(spec: &ModelSpec, block: &BlockSpec) -> Result<Self> {
-        let (heads, kv_heads) = (block.heads.heads, block.heads.kv_heads.max(1));
-        let (group, bounds) = (heads / kv_heads, leaf_bounds(heads, 1));
-        if head_bounds(kv_heads, heads / kv_heads) != bounds {
+    fn new(block: &BlockSpec, format: &dyn Fn(Slot) -> WeightFormat) -> Self {
+        let (out, columns) = (Grains::of_heads(block, format(Slot::AttnOut)), block.heads.out_cols());
+        let inner = Grains { grain: format(Slot::Down).whole_units(UNIT), group: 1 };
+        Self {
+            group: (block.heads.heads / block.heads.kv_heads.max(1)).max(1),
+            out,
+            out_leaves: out.leaves(columns),
+            inner,
+            inner_leaves: inner.leaves(block.mlp.inner),
+        }
+    }
+
+    /// Refuses what ranks cannot share: a head, or a group of heads next to a part of another.
+    fn check(&self, spec: &ModelSpec, block: &BlockSpec, rank: Rank) -> Result<()> {
+        let width = block.heads.v_dim.max(1);
+        let columns = rank.all().map(|rank| rank.of(&self.out_leaves));
+        let whole = |range: Range<usize>, unit: usize| {
+            range.start.is_multiple_of(unit) && range.end.is_multiple_of(unit)
+        };
+        for own in columns.filter(|own| !own.is_empty()) {
+            let (group, last) = (width * self.group, own.end - 1);
+            let in_one = own.start / group == last / group;
+            if whole(own.clone(), width) && (in_one || whole(own.clone(), group)) {
+                continue;
+            }
             return Err(Error::Unsupported {
-                op: format!("{heads} heads on {kv_heads} of keys and values, shared by ranks"),
+                op: format!("{} heads of {width} shared by {} ranks", block.heads.heads, rank.world),
                 backend: spec.arch.clone(),
-                reason: "its groups do not end where leaves of the attention output do".into(),
+                reason: format!(
+                    "leaves of {} columns end inside a head, or inside a group of {}",
+                    self.out.grain, self.group
+                ),
             });
         }
-        Ok(Self { heads: bounds, group, inner: leaf_bounds(block.mlp.inner, UNIT) })
+        Ok(())
+    }
+
+    /// The query heads of a rank.
+    fn heads(&self, block: &BlockSpec, rank: Rank) -> Range<usize> {
+        let (own, width) = (rank.of(&self.out_leaves), block.heads.v_dim.max(1));
+        own.start / width..own.end / width
     }
 
     /// Heads of keys and values that a rank's queries read.
-    fn kv_heads(&self, rank: Rank) -> Range<usize> {
-        let heads = rank.of(&self.heads);
+    fn kv_heads(&self, block: &BlockSpec, rank: Rank) -> Range<usize> {
+        let heads = self.heads(block, rank);
         match heads.is_empty() {
             true => 0..0,
             false => heads.start / self.group..heads.end.div_ceil(self.group),
@@ -143,17 +204,18 @@ impl BlockShares {
 
     /// Columns of q, k and v that a rank has, each counted from its own first.
     fn columns(&self, block: &BlockSpec, rank: Rank) -> [Range<usize>; 3] {
-        let (heads, kv) = (rank.of(&self.heads), self.kv_heads(rank));
+        let (heads, kv) = (self.heads(block, rank), self.kv_heads(block, rank));
         let wide = |range: &Range<usize>, width: usize| range.start * width..range.end * width;
         let (k_dim, v_dim) = (block.heads.k_dim, block.heads.v_dim);
         [wide(&heads, k_dim), wide(&kv, k_dim), wide(&kv, v_dim)]
     }
 
     fn spec(&self, block: &BlockSpec, rank: Rank) -> BlockSpec {
-        let (heads, mut block) = (rank.of(&self.heads), block.clone());
-        (block.heads.heads, block.heads.kv_heads) = (heads.len(), self.kv_heads(rank).len());
+        let (heads, kv_heads) = (self.heads(block, rank), self.kv_heads(block, rank));
+        let mut block = block.clone();
+        (block.heads.heads, block.heads.kv_heads) = (heads.len(), kv_heads.len());
         block.scores.alibi = block.scores.alibi.as_ref().and_then(|slopes| slopes.get(heads)).map(Into::into);
-        block.mlp.inner = rank.of(&self.inner).len();
+        block.mlp.inner = rank.of(&self.inner_leaves).len();
         block
     }
 
@@ -172,44 +234,11 @@ fn untied(mut head: HeadSpec) -> HeadSpec {
     head
 }
 
-/// Leaves of query heads: groups are halved first, then the heads of a single one.
-fn head_bounds(groups: usize, heads: usize) -> Bounds {
-    let mut bounds = [0; LEAVES + 1];
-    halve(0, groups, heads, 0..LEAVES, &mut bounds);
-    bounds[LEAVES] = groups * heads;
-    bounds
-}
-
-/// `groups` of `heads` each from head `start` on go to these leaves.
-fn halve(start: usize, groups: usize, heads: usize, leaves: Range<usize>, bounds: &mut Bounds) {
-    bounds[leaves.start] = start;
-    if leaves.len() < 2 {
-        return;
-    }
-    let middle = leaves.start + leaves.len() / 2;
-    let (left, right) = (leaves.start..middle, middle..leaves.end);
-    match groups {
-        0 => {
-            halve(start, 0, heads, left, bounds);
-            halve(start, 0, heads, right, bounds);
-        }
-        1 => {
-            let first = heads.div_ceil(2);
-            halve(start, 1, first, left, bounds);
-            halve(start + first, usize::from(heads > first), heads - first, right, bounds);
-        }
-        _ => {
-            let first = groups.div_ceil(2);
-            halve(start, first, heads, left, bounds);
-            halve(start + first * heads, groups - first, heads, right, bounds);
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::mem::Block;
     use crate::params::{Act, Heads, NormKind};
     use crate::policy::{EmbedSpec, Family, MlpSpec, NormSpec, Part, Placement};
 
@@ -239,8 +268,8 @@ mod tests {
 
     /// Heads, heads of keys and values, columns and rows of the vocabulary of every rank.
     fn of_ranks(spec: &ModelSpec, world: usize) -> Vec<[usize; 4]> {
-        let shares = Shares::new(spec).unwrap();
         let of = |rank: Rank| {
+            let shares = Shares::of(spec, rank, &|_| None).unwrap();
             let own = shares.spec(spec, rank);
             let rows = own.group.as_ref().map_or(0, |group| group.vocabulary[rank.index].len());
             let block = &own.blocks[0];
@@ -284,24 +313,51 @@ mod tests {
     #[test]
     fn what_feeds_a_shared_sum_is_sharded_as_it_is() {
         let spec = model(8, 4, 1000, 256);
-        let (shares, rank) = (Shares::new(&spec).unwrap(), Rank::new(3, 4).unwrap());
+        let rank = Rank::new(3, 4).unwrap();
+        let shares = Shares::of(&spec, rank, &|_| None).unwrap();
         let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
         let of = |slot| shares.outputs(&spec, &role(slot), rank).unwrap();
         // q of 8 heads, k and v of 4, 16 wide each.
         assert_eq!(of(Slot::Qkv), [96..128, 176..192, 240..256]);
-        let inputs = |slot| rank.of(&shares.leaves(&spec, &role(slot)).unwrap());
+        let inputs = |slot| rank.of(&shares.leaves(&role(slot)).unwrap());
         assert_eq!(inputs(Slot::AttnOut), 96..128);
         let inner = inputs(Slot::Down);
         assert_eq!(of(Slot::Up), [inner.clone(), 1000 + inner.start..1000 + inner.end]);
         assert!(shares.outputs(&spec, &role(Slot::Down), rank).is_none());
-        assert!(shares.leaves(&spec, &role(Slot::Qkv)).is_none());
+        assert!(shares.leaves(&role(Slot::Qkv)).is_none());
     }
 
     #[test]
-    fn groups_that_leaves_would_split_are_refused_by_name() {
-        for (heads, kv_heads) in [(9, 3), (15, 5), (40, 10)] {
-            let error = Shares::new(&model(heads, kv_heads, 64, 64)).unwrap_err().to_string();
-            assert!(error.contains(&format!("{heads} heads on {kv_heads}")), "{error}");
+    fn groups_that_eight_does_not_divide_stay_whole_as_far_as_they_go() {
+        let heads = |heads, kv_heads, world| {
+            of_ranks(&model(heads, kv_heads, 64, 64), world).iter().map(|r| (r[0], r[1])).collect::<Vec<_>>()
+        };
+        assert_eq!(heads(9, 3, 2), [(6, 2), (3, 1)]);
+        assert_eq!(heads(9, 3, 4), [(3, 1), (3, 1), (2, 1), (1, 1)]);
+        assert_eq!(heads(9, 3, 8)[..3], [(2, 1), (1, 1), (2, 1)]);
+        assert_eq!(heads(15, 5, 4), [(6, 2), (3, 1), (3, 1), (3, 1)]);
+        assert_eq!(heads(40, 10, 8), [(8, 2), (4, 1), (4, 1), (4, 1), (8, 2), (4, 1), (4, 1), (4, 1)]);
+    }
+
+    #[test]
+    fn leaves_end_at_blocks_and_groups() {
+        let format = |name: &str| name.parse::<WeightFormat>().unwrap();
+        let of = |spec: &ModelSpec, format: WeightFormat, world: usize| {
+            Shares::of(spec, Rank::new(0, world).unwrap(), &|_| Some(format))
+        };
+        let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
+        let large = WeightFormat::Block(Block::Q4K);
+        for (format, unit) in
+            [(large, 256), (format("int4:128"), 128), (format("int8a:96"), 192), (format("int4"), 64)]
+        {
+            let shares = of(&model(8, 8, 11008, 64), format, 8).unwrap();
+            assert_eq!(shares.leaves(&role(Slot::Down)).unwrap(), leaf_bounds(11008, unit), "{format}");
         }
+        // Heads of 16 in blocks of 32: a leaf has two of them, wherever groups of three end.
+        let grouped = model(12, 4, 64, 64);
+        let shares = of(&grouped, WeightFormat::W8A8, 2).unwrap();
+        assert_eq!(shares.leaves(&role(Slot::AttnOut)).unwrap(), leaf_bounds(192, 32));
+        let error = of(&grouped, WeightFormat::W8A8, 4).unwrap_err().to_string();
+        assert!(error.contains("12 heads of 16 shared by 4 ranks"), "{error}");
     }
 }

@@ -4,12 +4,12 @@
 //! Operands are read, sharded for every rank and written one after the other, so memory holds one at a time.
 //! A converted model can be converted again: sharded for another degree, or merged to one rank.
 
-use super::{HostMatrix, LoadOptions, Own, operand, pieces};
+use super::{HostMatrix, LoadOptions, Own, operand, pieces, shares_of, stored_shares};
 use crate::checkpoint::ready::{MANIFEST, Manifest, Shape, rank_file, stored_as};
 use crate::checkpoint::{Layout, ModelFiles};
 use crate::config::ModelConfig;
 use crate::mem::{Stored, WeightFormat};
-use crate::policy::{Catalog, ModelSpec, Rank, Resolved, Shares};
+use crate::policy::{Catalog, ModelSpec, Rank, Resolved};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -51,9 +51,10 @@ pub fn convert(
 ) -> Result<Converted> {
     let ConvertOptions { world, quantize } = options;
     let group = Rank::new(0, world)?;
-    let shares = Shares::of(spec, group)?;
     let source = files.source.as_ref();
     let load = LoadOptions { quantize, world, ..LoadOptions::default() };
+    let shares = shares_of(source, spec, resolved, load)?;
+    let as_stored = stored_shares(source, spec, resolved, load)?;
     let stored = |one: &Resolved<'_>| match one.binding.role.is_vector() {
         // Whole, whatever norms of heads or the formats of its matrix divide it into.
         true => Ok(vec![pieces::whole(source, spec, one, load)?]),
@@ -69,10 +70,10 @@ pub fn convert(
     for (one, pieces) in all {
         let (role, mut counted) = (one.binding.role, 0);
         for piece in pieces {
-            let whole = operand::read(source, spec, one, &piece, load)?;
+            let whole = operand::read(source, (spec, as_stored.as_ref()), one, &piece, load)?;
             for (file, rank) in ranks.iter_mut().zip(group.all()) {
                 let rows = match Own::of(spec, &shares, &role, &piece.outputs, rank)? {
-                    Some(own) => whole.of_rank(spec, one, &piece, &own, rank)?,
+                    Some(own) => whole.of_rank((spec, &shares), one, &piece, &own, rank)?,
                     None => HostMatrix {
                         name: piece.name.clone(),
                         rows: 0,

@@ -10,13 +10,12 @@ use crate::{Error, Result};
 /// comes from the last of them.
 pub(super) fn by_leaves(
     shards: &[HostMatrix<'_>],
-    spec: &ModelSpec,
+    (spec, shares): (&ModelSpec, &Shares),
     one: &Resolved<'_>,
     piece: &Piece,
 ) -> Result<HostMatrix<'static>> {
     let (role, rank) = (one.binding.role, Rank::new(0, shards.len())?);
-    let shares = Shares::of(spec, rank)?;
-    if shares.leaves(spec, &role).is_some() && role.part == Part::Weight {
+    if shares.leaves(&role).is_some() && role.part == Part::Weight {
         let some: Vec<HostMatrix<'_>> =
             shards.iter().filter(|s| s.cols > 0).map(HostMatrix::borrowed).collect();
         let first = some.first().ok_or_else(|| Error::internal("an operand of no rank"))?;

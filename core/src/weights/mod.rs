@@ -28,7 +28,7 @@ use crate::Result;
 use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
 use crate::mem::{HostWeight, WeightInfo, WeightUse};
-use crate::policy::{Binding, ModelSpec, Part, Rank, Resolved, Role, Shard, Shares, Slot};
+use crate::policy::{Binding, Grains, ModelSpec, Part, Rank, Resolved, Role, Shard, Shares, Slot};
 use std::collections::BTreeMap;
 
 /// Operands of a model by role.
@@ -62,7 +62,8 @@ pub fn load<B: Backend>(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Operands<Weight<B>>> {
     let rank = Rank::new(options.rank, options.world)?;
-    let shares = Shares::of(spec, rank)?;
+    let shares = shares_of(source, spec, resolved, options)?;
+    let stored = stored_shares(source, spec, resolved, options)?;
     let own_spec = shares.spec(spec, rank);
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
@@ -73,22 +74,21 @@ pub fn load<B: Backend>(
         let pieces = pieces(source, spec, resolved, one, options)?;
         let (mut prepared, mut counted) = (Vec::with_capacity(pieces.len()), 0);
         for piece in &pieces {
-            let whole = operand::read(source, spec, one, piece, options)?;
+            let whole = operand::read(source, (spec, stored.as_ref()), one, piece, options)?;
             done += whole.bytes_read(one, counted..piece.sources.end);
             counted = piece.sources.end;
             let Some(own) = Own::of(spec, &shares, &role, &piece.outputs, rank)? else { continue };
-            let rows = whole.of_rank(spec, one, piece, &own, rank)?;
+            let rows = whole.of_rank((spec, &shares), one, piece, &own, rank)?;
             if role.slot == Slot::RopeFactors {
                 operands.rope_factors = Some(rows.to_f32()?);
                 continue;
             }
             if let Some((head, own)) = head_of_table(spec, &shares, &role, rank)? {
                 let rows = own.take(rows.borrowed())?;
-                let used_for = WeightUse::Linear { grain: 1 };
-                let weight = prepare(backend, &head.to_string(), used_for, rows, uses)?;
+                let weight = prepare(backend, &head.to_string(), WeightUse::MATMUL, rows, uses)?;
                 operands.prepared.insert(head, vec![weight]);
             }
-            let used_for = own_use(&own_spec, &one.binding, &own, pieces.len() > 1);
+            let used_for = own_use((&own_spec, &shares), &one.binding, &own, pieces.len() > 1);
             prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
         }
         if role.slot != Slot::RopeFactors && !prepared.is_empty() {
@@ -99,6 +99,41 @@ pub fn load<B: Backend>(
         progress(done.min(total), total);
     }
     Ok(operands)
+}
+
+/// What the ranks of a group share of a model that is loaded as `options` say: leaves depend on the formats
+/// of the weights.
+///
+/// # Errors
+/// As [`Shares::of`] and [`pieces`].
+pub(crate) fn shares_of(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    resolved: &[Resolved<'_>],
+    options: LoadOptions,
+) -> Result<Shares> {
+    let mut formats = BTreeMap::new();
+    for one in resolved {
+        let role = one.binding.role;
+        if role.part == Part::Weight && matches!(role.slot, Slot::AttnOut | Slot::Down) {
+            formats.insert(role, pieces::whole(source, spec, one, options)?.format);
+        }
+    }
+    let rank = Rank::new(options.rank, options.world)?;
+    Shares::of(spec, rank, &|role| formats.get(role).copied())
+}
+
+/// The same of the formats in which a converted model lies in its ranks' files; none where they were not
+/// sharded by leaves.
+pub(crate) fn stored_shares(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    resolved: &[Resolved<'_>],
+    options: LoadOptions,
+) -> Result<Option<Shares>> {
+    let as_stored = LoadOptions { quantize: None, rank: 0, world: 1, ..options };
+    let by_leaves = source.is_sharded_by_leaves();
+    by_leaves.then(|| shares_of(source, spec, resolved, as_stored)).transpose()
 }
 
 fn prepare<B: Backend>(
@@ -133,16 +168,25 @@ pub(crate) fn head_of_table(
     Ok(own.map(|own| (head, own)))
 }
 
-/// What a rank uses its part of an operand for, in its own model; `several`: as for [`use_of`].
-pub(crate) fn own_use(spec: &ModelSpec, binding: &Binding, own: &Own, several: bool) -> WeightUse {
-    match own.share() {
-        Some(share) => WeightUse::LinearShare { share },
-        None => use_of(spec, binding, several),
+/// What a rank uses its part of an operand for, in its own model; `several`: as for `use_of`.
+pub(crate) fn own_use(
+    (spec, shares): (&ModelSpec, &Shares),
+    binding: &Binding,
+    own: &Own,
+    several: bool,
+) -> WeightUse {
+    match (own.share(), shares.grains(&binding.role)) {
+        (Some(share), _) => WeightUse::LinearShare { share },
+        (None, Some(Grains { grain, group })) if binding.role.part == Part::Weight => {
+            WeightUse::Linear { grain, group }
+        }
+        _ => use_of(spec, binding, several),
     }
 }
 
-/// What an operand is used for; `several`: of several weights, none of which has all outputs.
-pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
+/// What an operand is used for whose sums ranks do not share; `several`: of several weights, none of which
+/// has all outputs.
+fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
     let role = binding.role;
     if role.is_vector() {
         return WeightUse::Vector;
@@ -155,10 +199,10 @@ pub(crate) fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> Weig
         (Slot::ExpertDown, Shard::Rows { grain }) => WeightUse::Experts { count, grain },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
-        (_, Shard::Rows { grain }) => WeightUse::Linear { grain },
+        (_, Shard::Rows { grain }) => WeightUse::Linear { grain, group: 1 },
         (Slot::Up, _) if !several && block.is_some_and(|b| b.mlp.gated) => {
             WeightUse::GatedLinear { grain: 1 }
         }
-        _ => WeightUse::Linear { grain: 1 },
+        _ => WeightUse::MATMUL,
     }
 }

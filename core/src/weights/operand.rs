@@ -6,7 +6,7 @@
 
 use super::{HostMatrix, LoadOptions, Own, Piece, merge, pieces};
 use crate::checkpoint::{Source, TensorInfo};
-use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Slot};
+use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Shares, Slot};
 use crate::quant::plain;
 use crate::{Error, Result};
 use std::borrow::Cow;
@@ -23,27 +23,26 @@ pub(super) enum Whole<'a> {
     Shards {
         /// Rank by rank.
         ranks: Vec<HostMatrix<'a>>,
-        /// Sharded by the leaves of sums; else outputs near-evenly.
-        by_leaves: bool,
+        /// What they share, sharded by the leaves of sums; else outputs are, near-evenly.
+        stored: Option<&'a Shares>,
     },
 }
 
-/// Reads a piece of a role's operand once for all ranks.
+/// Reads a piece of a role's operand once for all ranks; `stored` is what those of a converted model share.
 pub(super) fn read<'a>(
     source: &'a dyn Source,
-    spec: &ModelSpec,
+    (spec, stored): (&ModelSpec, Option<&'a Shares>),
     one: &Resolved<'_>,
     piece: &Piece,
     options: LoadOptions,
 ) -> Result<Whole<'a>> {
     let role = one.binding.role;
     if let Some(ranks) = ready(source, spec, one, piece, options)? {
-        let by_leaves = source.is_sharded_by_leaves();
         let all = pieces::whole(source, spec, one, options)?;
         if !role.is_vector() || piece.outputs == all.outputs {
-            return Ok(Whole::Shards { ranks, by_leaves });
+            return Ok(Whole::Shards { ranks, stored });
         }
-        let rows = merged(&ranks, by_leaves, spec, one, &all)?.into_f32()?;
+        let rows = merged(&ranks, stored, spec, one, &all)?.into_f32()?;
         return Ok(Whole::Matrix(rows.take_outputs(std::slice::from_ref(&piece.outputs))?));
     }
     let rows = fused(source, one, piece)?;
@@ -115,14 +114,14 @@ fn ready<'a>(
 /// What all ranks of a converted model have of a piece as one.
 fn merged(
     ranks: &[HostMatrix<'_>],
-    by_leaves: bool,
+    stored: Option<&Shares>,
     spec: &ModelSpec,
     one: &Resolved<'_>,
     piece: &Piece,
 ) -> Result<HostMatrix<'static>> {
-    match by_leaves {
-        true => merge::by_leaves(ranks, spec, one, piece),
-        false => merge::near_even(ranks, &one.binding, &piece.parts),
+    match stored {
+        Some(shares) => merge::by_leaves(ranks, (spec, shares), one, piece),
+        None => merge::near_even(ranks, &one.binding, &piece.parts),
     }
 }
 
@@ -190,7 +189,7 @@ impl Whole<'_> {
     /// What `rank` has of it: `own`.
     pub(super) fn of_rank(
         &self,
-        spec: &ModelSpec,
+        (spec, shares): (&ModelSpec, &Shares),
         one: &Resolved<'_>,
         piece: &Piece,
         own: &Own,
@@ -198,7 +197,10 @@ impl Whole<'_> {
     ) -> Result<HostMatrix<'_>> {
         match self {
             Whole::Matrix(rows) => own.take(rows.borrowed()),
-            Whole::Shards { ranks, by_leaves: true } if ranks.len() == rank.world => {
+            // Another format may have other leaves.
+            Whole::Shards { ranks, stored: Some(stored) }
+                if ranks.len() == rank.world && *stored == shares =>
+            {
                 let rows = ranks.get(rank.index).ok_or_else(|| Error::internal("an operand of no rank"))?;
                 let (outputs, cols) = own.size(piece.outputs.len(), rows.cols);
                 match (rows.outputs(), rows.cols) == (outputs, cols) {
@@ -212,7 +214,7 @@ impl Whole<'_> {
                     )),
                 }
             }
-            Whole::Shards { ranks, by_leaves } => own.take(merged(ranks, *by_leaves, spec, one, piece)?),
+            Whole::Shards { ranks, stored } => own.take(merged(ranks, *stored, spec, one, piece)?),
         }
     }
 }

@@ -70,7 +70,7 @@ impl Own {
         if !rank.is_one_of_many() {
             return Ok(Some(Self::ALL));
         }
-        let inputs = match shares.leaves(spec, role).filter(|_| role.part == Part::Weight) {
+        let inputs = match shares.leaves(role).filter(|_| role.part == Part::Weight) {
             Some(bounds) => {
                 let own = rank_columns(&bounds, rank.index, rank.world);
                 Some((own, Share::new(&bounds, rank.index, rank.world)?))

@@ -45,7 +45,7 @@ pub fn strict(case: &Case, kind: Madd) -> Vec<f32> {
     let mut out = Vec::new();
     for r in 0..case.x.rows {
         for (n, w) in w.chunks(case.w.cols).enumerate() {
-            let sum = order::dot(kind, case.x.row(r), w, case.grain);
+            let sum = order::dot(kind, case.x.row(r), w, (case.grain, case.group));
             out.push(round(case.bias.as_ref().map_or(sum, |b| sum + b[n]), case.out));
         }
     }

@@ -85,7 +85,7 @@ pub fn expert_linear_strict(case: &ExpertCase, kind: Madd) -> Vec<f32> {
     for s in 0..case.experts.len() {
         let (x, first, rows) = slot(case, &w, s);
         for (i, row) in rows.iter().enumerate() {
-            let sum = order::dot(kind, x, row, case.grain);
+            let sum = order::dot(kind, x, row, (case.grain, 1));
             out.push(round(case.bias.as_ref().map_or(sum, |b| sum + b[first + i]), case.x.dtype));
         }
     }

@@ -1,7 +1,7 @@
 //! The contract's summation order, written once more and independently: what `linear` must equal to the last
 //! bit.
 
-use engraft_core::numerics::{Madd, leaf_bounds};
+use engraft_core::numerics::{Madd, leaf_bounds_of_groups};
 
 /// `a * b + c` of the kind in force.
 pub fn madd(kind: Madd, a: f32, b: f32, c: f32) -> f32 {
@@ -15,9 +15,9 @@ pub fn madd(kind: Madd, a: f32, b: f32, c: f32) -> f32 {
 }
 
 /// `sum_k x[k] w[k]`: 8 leaves, each one ascending chain from +0, then pairs of leaves, pairs of pairs, the
-/// two halves.
-pub fn dot(kind: Madd, x: &[f32], w: &[f32], grain: usize) -> f32 {
-    let bounds = leaf_bounds(x.len(), grain);
+/// two halves. Leaves have whole grains, in groups.
+pub fn dot(kind: Madd, x: &[f32], w: &[f32], (grain, group): (usize, usize)) -> f32 {
+    let bounds = leaf_bounds_of_groups(x.len(), grain, group);
     let mut sums = Vec::new();
     for leaf in 0..8 {
         let mut sum = 0.0;
@@ -43,13 +43,13 @@ mod tests {
             let sums = |k: usize| {
                 let x: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin()).collect();
                 let w: Vec<f32> = (0..k).map(|i| (i as f32 * 1.3).cos()).collect();
-                (dot(Madd::Fused, &x, &w, 1), other(&x, &w))
+                (dot(Madd::Fused, &x, &w, (1, 1)), other(&x, &w))
             };
             (990..1010).map(sums).filter(|(a, b)| a != b).count() > 10
         };
-        assert!(differs(|x, w| dot(Madd::Separate, x, w, 1)), "the multiply-add");
-        assert!(differs(|x, w| dot(Madd::Fused, x, w, 64)), "the grain");
+        assert!(differs(|x, w| dot(Madd::Separate, x, w, (1, 1))), "the multiply-add");
+        assert!(differs(|x, w| dot(Madd::Fused, x, w, (64, 1))), "the grain");
         assert!(differs(|x, w| x.iter().zip(w).fold(0.0, |a, (x, w)| x.mul_add(*w, a))), "one chain");
-        assert!(!differs(|x, w| dot(Madd::Fused, x, w, 1)), "itself");
+        assert!(!differs(|x, w| dot(Madd::Fused, x, w, (1, 1))), "itself");
     }
 }

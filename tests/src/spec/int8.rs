@@ -128,7 +128,7 @@ impl OpSpec for LinearW8A8 {
         let used_for = match case.then {
             Then::Gate(_) => WeightUse::GatedLinear { grain },
             Then::Nothing if grain == 1 => WeightUse::EmbeddingAndLinear,
-            _ => WeightUse::Linear { grain },
+            _ => WeightUse::Linear { grain, group: 1 },
         };
         let w = dev.weight(&case.w, used_for, case.parts)?;
         let bias = dev.vector_opt(case.bias.as_ref())?;

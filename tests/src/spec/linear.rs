@@ -38,6 +38,8 @@ pub struct Case {
     pub bias: Option<Vec<f32>>,
     /// Grain of the leaves.
     pub grain: usize,
+    /// Grains of a group; the sums of a pair have none.
+    pub group: usize,
     /// Element type of the output.
     pub out: Float,
     /// Activation, where there is one.
@@ -51,7 +53,7 @@ pub struct Case {
     tied: bool,
 }
 
-const INNER: [usize; 12] = [1, 2, 7, 31, 33, 63, 65, 111, 128, 160, 300, 989];
+const INNER: [usize; 13] = [1, 2, 7, 31, 33, 63, 65, 111, 128, 160, 300, 576, 989];
 
 /// Formats come by turn. A software driver gets six seeds, fewer than there are formats: ops begin apart
 /// (`first`), and so do element types, so that together they see all of them.
@@ -73,6 +75,7 @@ fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usiz
     let residual = dice.values(x.rows * n, scale, dtype);
     Case {
         grain: dice.pick(&[1, 1, 8, 32, 64]),
+        group: dice.pick(&[1, 1, 2, 3]),
         act: dice.pick(&Act::ALL),
         lay: Lay::random(dice),
         parts: 1 + dice.below(2),
@@ -95,7 +98,7 @@ fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec
         let generate = case(dtype, dice, true, format, n, k);
         let x = Grid::random(dice, rows, k, dtype, 1.0);
         let residual = dice.values(rows * n, 1.0, dtype);
-        Case { x, residual, grain: 1, tied: false, ..generate }
+        Case { x, residual, grain: 1, group: 1, tied: false, ..generate }
     });
     cases.collect()
 }
@@ -125,9 +128,9 @@ fn relaid(case: &Case, dice: &mut Dice) -> Option<Case> {
 impl Case {
     fn weights<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Weight<B>, Option<Weight<B>>)> {
         // A tied table has no grain of its own: it multiplies with grain 1.
-        let used_for = match self.tied && self.grain == 1 {
+        let used_for = match self.tied && self.grain == 1 && self.group == 1 {
             true => WeightUse::EmbeddingAndLinear,
-            false => WeightUse::Linear { grain: self.grain },
+            false => WeightUse::Linear { grain: self.grain, group: self.group },
         };
         self.packed(dev, used_for)
     }

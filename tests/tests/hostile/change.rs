@@ -207,7 +207,7 @@ impl List<'_> {
         }
         for grain in [0, 1, 32, cols + 1, usize::MAX] {
             let used_for = match used_for {
-                WeightUse::Linear { .. } => WeightUse::Linear { grain },
+                WeightUse::Linear { .. } => WeightUse::Linear { grain, group: 1 },
                 WeightUse::GatedLinear { .. } => WeightUse::GatedLinear { grain },
                 WeightUse::Experts { count, .. } => WeightUse::Experts { count, grain },
                 _ => continue,
@@ -222,7 +222,8 @@ fn uses(rows: usize) -> Vec<WeightUse> {
     let grain = 1;
     let experts = [1, 2, 3, rows, rows + 1, 0].map(|count| WeightUse::Experts { count, grain });
     let one = [
-        WeightUse::Linear { grain },
+        WeightUse::Linear { grain, group: 1 },
+        WeightUse::Linear { grain, group: 3 },
         WeightUse::GatedLinear { grain },
         WeightUse::Embedding,
         WeightUse::EmbeddingAndLinear,

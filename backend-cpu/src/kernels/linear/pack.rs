@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::simd::Lanes;
 use crate::sum::Bounds;
 use engraft_core::mem::{Block, Float, Stored, WeightFormat};
-use engraft_core::numerics::{LEAVES, Share, leaf_bounds};
+use engraft_core::numerics::{LEAVES, Share, leaf_bounds, leaf_bounds_of_groups};
 use engraft_core::quant;
 use engraft_core::{Error, Result};
 use std::ops::Range;
@@ -87,6 +87,12 @@ impl Packed {
         let data = AlignedBytes::zeroed(total);
         let (bounds, starts) = (leaf_bounds(k, format.grain(grain)), [0.0; LEAVES]);
         Ok(Packed { format, n, k, bounds, starts, layout, panel_bytes, data })
+    }
+
+    /// The same, its grains in groups of so many.
+    pub fn in_groups(self, grain: usize, group: usize) -> Packed {
+        let bounds = leaf_bounds_of_groups(self.k, self.format.grain(grain), group);
+        Packed { bounds, ..self }
     }
 
     /// As [`Packed::new`], for the leaves that a rank has.
