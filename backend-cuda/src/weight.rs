@@ -247,11 +247,16 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
 }
 
 fn leaves(bounds: [usize; LEAVES + 1], own: impl Fn(usize) -> bool) -> Result<Leaves> {
+    Ok(Leaves::new(bounds_of(bounds)?, own))
+}
+
+/// Bounds of leaves as kernels count.
+pub(crate) fn bounds_of(bounds: [usize; LEAVES + 1]) -> Result<[u32; LEAVES + 1]> {
     let mut at = [0; LEAVES + 1];
     for (at, bound) in at.iter_mut().zip(bounds) {
         *at = word(bound)?;
     }
-    Ok(Leaves::new(at, own))
+    Ok(at)
 }
 
 impl Copies {

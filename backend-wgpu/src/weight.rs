@@ -92,7 +92,7 @@ impl Panels {
     }
 
     /// Panels of one expert, or of all outputs.
-    fn per_expert(&self) -> usize {
+    pub(crate) fn per_expert(&self) -> usize {
         self.outputs().div_ceil(PANEL)
     }
 

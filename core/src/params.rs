@@ -3,6 +3,10 @@
 //! No tensor and no backend here. Adding a value means adding it on every backend and to the conformance
 //! registry (`docs/add_an_op.md`).
 
+use crate::Result;
+use crate::numerics::{LEAVES, check_rank, leaf_bounds, rank_columns};
+use std::ops::Range;
+
 /// An activation function; formulas in [`crate::math`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -147,4 +151,53 @@ pub struct Router {
 impl Router {
     /// Experts per token that kernels have room for.
     pub const MAX_TOP_K: usize = 64;
+}
+
+/// Which experts a rank has: those of whole leaves of the sum over experts, whose leaves go by their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExpertShare {
+    count: usize,
+    rank: usize,
+    world: usize,
+}
+
+impl ExpertShare {
+    /// All of `count`.
+    pub fn whole(count: usize) -> Self {
+        Self { count, rank: 0, world: 1 }
+    }
+
+    /// Those of rank `rank` of `world`, of `count`.
+    ///
+    /// # Errors
+    /// `Config` for a degree that is not 1, 2, 4 or 8, and a rank beyond it.
+    pub fn of_rank(count: usize, rank: usize, world: usize) -> Result<Self> {
+        check_rank(rank, world).map(|()| Self { count, rank, world })
+    }
+
+    /// Experts of all ranks.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// First expert of every leaf, and their number at the end.
+    pub fn bounds(&self) -> [usize; LEAVES + 1] {
+        leaf_bounds(self.count, 1)
+    }
+
+    /// The leaves of this rank.
+    pub fn leaves(&self) -> Range<usize> {
+        let own = LEAVES / self.world;
+        self.rank * own..(self.rank + 1) * own
+    }
+
+    /// The experts of this rank.
+    pub fn experts(&self) -> Range<usize> {
+        rank_columns(&self.bounds(), self.rank, self.world)
+    }
+
+    /// Whether other ranks have some.
+    pub fn is_part(&self) -> bool {
+        self.world > 1
+    }
 }

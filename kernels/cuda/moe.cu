@@ -9,7 +9,9 @@
 //   linear   every slot's matmul with its expert's weight [experts * n, k], in the order of the
 //            contract: blocks of 32 outputs by 4 slots (or 16) of one expert; a block finds its expert from
 //            the bounds on the device.
-//   combine  out[t] = chain over j of madd(weights[t, j], y[t top_k + j], acc), added to out[t] where asked.
+//   combine  out[t] = sum over j of weights[t, j] y[t top_k + j], added to out[t] where asked. Leaves go by
+//            expert number, each a chain of madd; a rank adds those of its own experts and reads no other
+//            slot. Without experts one chain.
 //
 // Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out
 // once.
@@ -140,7 +142,10 @@ struct ExpertLinear {
     u64 bias;
     u64 groups;
     Leaves leaves;
+    // Experts in all; the first whose weight is here, and how many are.
     u32 count;
+    u32 first;
+    u32 own;
     u32 elem;
     u32 reserved;
 };
@@ -150,15 +155,16 @@ DEVICE void experts(const ExpertLinear &p) {
     __shared__ MatmulShared<ROWS> shared;
     __shared__ u32 place[3];
     begin();
-    const u32 *bounds = reinterpret_cast<const u32 *>(p.groups), *order = bounds + p.count + 1;
+    const u32 *groups = reinterpret_cast<const u32 *>(p.groups), *order = groups + p.count + 1;
+    const u32 *bounds = groups + p.first;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, slots = p.out.rows;
     // Which expert has tile blockIdx.x: experts' tiles lie one after the other.
     if (threadIdx.x < 32) {
         u32 before = 0, found = 0xffffffffu, from = 0, to = 0;
-        for (u32 e = 0; e < p.count && found == 0xffffffffu; e += 32) {
+        for (u32 e = 0; e < p.own && found == 0xffffffffu; e += 32) {
             // Bounds beyond the slots count as their number.
-            u32 a = e + lane < p.count ? least(bounds[e + lane], slots) : 0;
-            u32 b = e + lane < p.count ? most(least(bounds[e + lane + 1], slots), a) : a;
+            u32 a = e + lane < p.own ? least(bounds[e + lane], slots) : 0;
+            u32 b = e + lane < p.own ? most(least(bounds[e + lane + 1], slots), a) : a;
             u32 tiles = over(b - a, ROWS), sum = tiles;
 #pragma unroll
             for (u32 span = 1; span < 32; span *= 2) {
@@ -221,35 +227,74 @@ struct Combine {
     // [tokens, top_k] f32
     MatView weights;
     MatView out;
+    // [tokens * top_k], ascending within a token; 0: one chain.
+    u64 experts;
+    // First expert of every leaf, and their number; which leaves are added here.
+    u32 leaves[LEAVES + 1];
+    u32 own;
     u32 elem;
+    u32 elem_out;
     u32 add;
+    u32 reserved;
 };
+
+// The slots of token t: j is the first of a leaf, the first behind it when this returns.
+template <typename T, u32 N>
+DEVICE void combine_leaf(const Combine &p, u32 t, u32 c, bool whole, u32 &j, u32 leaf, float (&acc)[N]) {
+    u32 top_k = p.weights.cols;
+    const u32 *experts = reinterpret_cast<const u32 *>(p.experts) + (u64)t * top_k;
+    const float *weights = row_of<float>(p.weights, t);
+    float v[N];
+#pragma unroll
+    for (u32 i = 0; i < N; i++) acc[i] = 0.0f;
+    for (; j < top_k && (p.experts == 0 || experts[j] < p.leaves[leaf + 1]); j++) {
+        // Slots of other ranks hold nothing.
+        if (!(p.own >> leaf & 1)) continue;
+        load_part(row_of<T>(p.y, t * top_k + j), c, p.out.cols, whole, v);
+        float w = weights[j];
+#pragma unroll
+        for (u32 i = 0; i < N; i++) acc[i] = madd(w, v[i], acc[i]);
+    }
+}
 
 template <typename T>
 DEVICE void combine(const Combine &p) {
     constexpr u32 N = Wide<T>::N;
     begin();
-    u32 cols = p.out.cols, top_k = p.weights.cols;
+    u32 cols = p.out.cols;
     u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (c >= cols) return;
-    bool whole = aligned<T>(p.y) && aligned<T>(p.out) && c + N <= cols;
+    bool whole = aligned<T>(p.y) && c + N <= cols, node = p.elem_out != p.elem;
+    bool whole_out = (node ? aligned<float>(p.out) : aligned<T>(p.out)) && c + N <= cols;
     for (u32 t = blockIdx.y * blockDim.y + threadIdx.y; t < p.out.rows; t += gridDim.y * blockDim.y) {
-        const float *weights = row_of<float>(p.weights, t);
-        float acc[N], v[N];
+        // Sums of 1, 2 and 4 leaves: the tree, leaf by leaf.
+        float acc[N], pair[N], quad[N], half[N];
+        u32 j = 0;
 #pragma unroll
-        for (u32 i = 0; i < N; i++) acc[i] = 0.0f;
-        for (u32 j = 0; j < top_k; j++) {
-            load_part(row_of<T>(p.y, t * top_k + j), c, cols, whole, v);
-            float w = weights[j];
+        for (u32 leaf = 0; leaf < LEAVES; leaf++) {
+            combine_leaf<T>(p, t, c, whole, j, leaf, acc);
 #pragma unroll
-            for (u32 i = 0; i < N; i++) acc[i] = madd(w, v[i], acc[i]);
+            for (u32 i = 0; i < N; i++) {
+                if (leaf % 2 == 0) pair[i] = acc[i];
+                if (leaf % 2 == 1) pair[i] = add(pair[i], acc[i]);
+                if (leaf % 4 == 1) quad[i] = pair[i];
+                if (leaf % 4 == 3) quad[i] = add(quad[i], pair[i]);
+                if (leaf == 3) half[i] = quad[i];
+                if (leaf == 7) acc[i] = add(half[i], quad[i]);
+            }
+            if (p.experts == 0) break;
         }
         if (p.add) {
-            load_part(row_of<T>(p.out, t), c, cols, whole, v);
+            float v[N];
+            load_part(row_of<T>(p.out, t), c, cols, whole_out, v);
 #pragma unroll
             for (u32 i = 0; i < N; i++) acc[i] = add(acc[i], v[i]);
         }
-        store_part(row_of<T>(p.out, t), c, cols, whole, acc);
+        if (node) {
+            store_part(row_of<float>(p.out, t), c, cols, whole_out, acc);
+        } else {
+            store_part(row_of<T>(p.out, t), c, cols, whole_out, acc);
+        }
     }
 }
 

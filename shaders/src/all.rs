@@ -63,6 +63,7 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
     use Elementwise::{Activate, Add, AddBias, Convert, Gate, Scale};
     all.extend([
         Kernel::Moe(Moe::Combine, x),
+        Kernel::Moe(Moe::CombineNode, x),
         Kernel::Quantize(x),
         Kernel::Rope(x),
         Kernel::Kv(Kv::Copy, x, x),

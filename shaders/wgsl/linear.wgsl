@@ -16,12 +16,15 @@ slots of expert `group.z`. -#}
 {%- import "matmul.wgsl" as matmul -%}
 {%- import "math.wgsl" as math -%}
 {%- set of_experts = [
-    "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "inner", "has_bias",
+    "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "inner", "flags",
     "block", "per_row", "which_offset", "count", "first_panel", "end_panel",
 ] %}
 {{ it.params(carrier, of_experts if experts else matmul.fields) }}
 {{ it.leaves() }}
-{%- if not experts %}
+{%- if experts %}
+// The other flags are the number of the first expert whose weight is here.
+const BIAS = 1u;
+{%- else %}
 {{ matmul.parts() }}
 {%- endif %}
 {%- if act %}
@@ -87,7 +90,7 @@ fn main(
         }
         let x0 = p.x_offset + (tile / p.per_row) * p.x_pitch;
 {%- elif experts == "group" %}
-    let expert = group.z;
+    let expert = group.z + (p.flags >> 1u);
     let first = expert * ((p.inner + 31u) / 32u) + group.x;
     if (first < p.first_panel || first >= p.end_panel) {
         return;

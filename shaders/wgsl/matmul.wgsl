@@ -158,7 +158,7 @@ while (k < to_k) {
 {#- From the sum `y` (and `up` of a gate weight) of output `n` to the element `to`. -#}
 {%- macro finish(gate, act, experts) -%}
 {%- if gate %}
-if ({{ "p.has_bias" if experts else "(p.flags & BIAS)" }} != 0u) {
+if ((p.flags & BIAS) != 0u) {
     y = og(y + bias[n]);
     up = og(up + bias[p.inner + n]);
 }
@@ -170,8 +170,8 @@ out_put(to, y);
 out_put(to + p.inner, up);
 {%- endif %}
 {%- else %}
-if ({{ "p.has_bias" if experts else "(p.flags & BIAS)" }} != 0u) {
-    y = og(y + bias[{{ "expert * p.inner + n" if experts else "n" }}]);
+if ((p.flags & BIAS) != 0u) {
+    y = og(y + bias[{{ "(expert - (p.flags >> 1u)) * p.inner + n" if experts else "n" }}]);
 }
 {%- if act %}
 y = act_of(p.act, out_round(y));

@@ -1,4 +1,5 @@
-{#- Experts: choosing them (`route`), sorting slots by expert (`group`), adding up what they gave (`combine`).
+{#- Experts: choosing them (`route`), sorting slots by expert (`group`), adding up what they gave (`combine`;
+`combine_node` for a rank's part, in f32). Leaves of that sum go by expert number.
 
 A slot is one of the pairs of a token and an expert, `token * top_k + choice`. Logits are compared as
 integers: NaN counts as the smallest number, and the two zeros are equal, whatever a driver does with
@@ -138,11 +139,31 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 {%- else %}
 {{ it.params(carrier, [
     "rows", "cols", "top_k", "add", "y_offset", "y_pitch", "weights_offset", "weights_pitch",
-    "out_offset", "out_pitch",
+    "out_offset", "out_pitch", "count", "own", "experts_offset",
 ]) }}
+{{ it.leaves() }}
 {{ it.reads(0, "y", x) }}
 @group(0) @binding(1) var<storage, read> weights: array<f32>;
-{{ it.writes(2, "out", x) }}
+{{ it.writes(2, "out", "f32" if how == "combine_node" else x) }}
+@group(0) @binding(3) var<storage, read> experts: array<u32>;
+
+// The slots of token t up to the first whose expert is `end` or above: from `j` on, the next at the end. Those of
+// other ranks are passed over, they hold nothing.
+fn leaf_of(t: u32, c: u32, from_j: u32, end: u32, own: bool, next: ptr<function, u32>) -> f32 {
+    var acc = 0.0;
+    var j = from_j;
+    for (; j < p.top_k; j += 1u) {
+        if (p.count != 0u && experts[p.experts_offset + t * p.top_k + j] >= end) {
+            break;
+        }
+        if (own) {
+            let w = weights[p.weights_offset + t * p.weights_pitch + j];
+            acc = madd(w, y_at(p.y_offset + (t * p.top_k + j) * p.y_pitch + c), acc);
+        }
+    }
+    *next = j;
+    return og(acc);
+}
 
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
@@ -151,9 +172,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let t = i / p.cols;
         let c = i % p.cols;
         var acc = 0.0;
-        for (var j = 0u; j < p.top_k; j += 1u) {
-            let w = weights[p.weights_offset + t * p.weights_pitch + j];
-            acc = madd(w, y_at(p.y_offset + (t * p.top_k + j) * p.y_pitch + c), acc);
+        var j = 0u;
+        if (p.count == 0u) {
+            acc = leaf_of(t, c, 0u, 0u, true, &j);
+        } else {
+{%- for l in range(8) %}
+            let leaf{{ l }} = leaf_of(t, c, j, leaf_start(p.count, 1u, {{ l + 1 }}u), (p.own >> {{ l }}u & 1u) != 0u, &j);
+{%- endfor %}
+            acc = tree(leaf0, leaf1, leaf2, leaf3, leaf4, leaf5, leaf6, leaf7);
         }
         let to = p.out_offset + t * p.out_pitch + c;
         if (p.add != 0u) {

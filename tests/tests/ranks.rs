@@ -6,6 +6,7 @@ use conformance::compare::Data;
 use conformance::device::{Device, Matrix};
 use conformance::dice::Dice;
 use conformance::golden::{Types, find, open_with};
+use conformance::oracle::moe::groups;
 use conformance::poison::{Grid, Lay};
 use engraft_core::backend::{Backend, Composed, Solo, block_on};
 use engraft_core::checkpoint::{self, Access};
@@ -16,7 +17,8 @@ use engraft_core::engine::{
 use engraft_core::inject::{describe, inject};
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::{Mode, Share, leaf_bounds_of_groups, rank_columns, tree_of_ranks};
-use engraft_core::ops::Linear;
+use engraft_core::ops::{Chosen, Combine, ExpertLinear, Groups, Linear};
+use engraft_core::params::ExpertShare;
 use engraft_core::policy::{Family, Rank, Registry, Shares};
 use engraft_core::quant::encode_rows;
 use engraft_core::sample::SamplingParams;
@@ -236,10 +238,79 @@ fn whole_and_nodes<B: Backend>(
     (whole, DEGREES.map(|world| of_degree(&mut sums, world)).into())
 }
 
+/// Experts of ranks add up to those of one: every rank multiplies its own slots, whatever lies in the others,
+/// and adds a node.
+fn experts_add_up<B: Backend>(backend: &Arc<B>, dtype: Float) {
+    const COUNT: usize = 11;
+    let (mut dev, mut dice) = (Device::new(backend, false).unwrap(), Dice::new(5));
+    for (tokens, top_k) in [(1, 2), (7, 3), (40, 4)] {
+        let (x, n) = (Grid::random(&mut dice, tokens, 48, dtype, 1.0), 20);
+        let w = dice.values(COUNT * n * 48, 1.0, dtype);
+        let weights = Grid::random(&mut dice, tokens, top_k, Float::F32, 1.0);
+        let bias = dice.values(COUNT * n, 1.0, Float::F32);
+        let experts: Vec<u32> = (0..tokens)
+            .flat_map(|_| {
+                let mut chosen = dice.shuffled(COUNT)[..top_k].to_vec();
+                chosen.sort_unstable();
+                chosen.into_iter().map(|e| e as u32)
+            })
+            .collect();
+        let mut node = |share: ExpertShare| {
+            let own = share.experts();
+            let format = WeightFormat::Plain(dtype);
+            let mut bytes = vec![0; format.bytes(own.len() * n, 48)];
+            encode_rows(format, 48, &w[own.start * n * 48..own.end * n * 48], &mut bytes);
+            let matrix = Matrix { rows: own.len() * n, cols: 48, format, bytes };
+            let used_for = WeightUse::Experts { count: own.len(), grain: 1 };
+            let w = dev.weight(&matrix, used_for, 1).unwrap();
+            let bias = dev.vector(&bias[own.start * n..own.end * n]).unwrap();
+            let (x, weights) = (dev.grid(&x).unwrap(), dev.grid(&weights).unwrap());
+            let grouped = dev.buffer(&groups(&experts, COUNT)).unwrap();
+            let experts = dev.buffer(&experts).unwrap();
+            // Poisoned: what is not written here must not be read.
+            let mut y = dev.output(tokens * top_k, n, dtype, Lay::default()).unwrap();
+            let mut out = dev.output(tokens, n, Float::F32, Lay::default()).unwrap();
+            dev.launch(|to| {
+                let groups = Groups { experts: experts.view(), groups: grouped.view(), count: COUNT };
+                let (bias, first) = (Some(&bias), own.start);
+                to.run(ExpertLinear { x: x.view()?, weight: &w, bias, groups, first, out: y.view_mut()? })
+            })
+            .unwrap();
+            dev.launch(|to| {
+                let chosen = Some(Chosen { experts: experts.view(), share });
+                let (y, weights, out) = (y.view()?, weights.view()?, out.view_mut()?);
+                to.run(Combine { y, weights, chosen, add: false, out })
+            })
+            .unwrap();
+            match dev.read(&out, "out").unwrap().data {
+                Data::Floats { values, .. } => values,
+                Data::Words(_) => panic!("words"),
+            }
+        };
+        let want = bits(&node(ExpertShare::whole(COUNT)));
+        for world in DEGREES {
+            let nodes: Vec<Vec<f32>> =
+                (0..world).map(|rank| node(ExpertShare::of_rank(COUNT, rank, world).unwrap())).collect();
+            let sum = |i: usize| {
+                let node: [f32; 8] = std::array::from_fn(|rank| nodes.get(rank).map_or(-0.0, |n| n[i]));
+                match world {
+                    2 => tree_of_ranks::<2>([node[0], node[1]]),
+                    4 => tree_of_ranks::<4>([node[0], node[1], node[2], node[3]]),
+                    _ => tree_of_ranks::<8>(node),
+                }
+            };
+            let got: Vec<u32> = (0..tokens * n).map(|i| sum(i).to_bits()).collect();
+            assert_eq!(got, want, "{tokens} tokens, {world} ranks, {dtype}");
+        }
+    }
+}
+
 /// The law of F32 outputs: it sees what models in 16 bits round away.
 #[test]
 fn nodes_of_ranks_are_the_sums_of_one() {
     nodes_are_sums(&cpu());
+    experts_add_up(&cpu(), Float::F32);
+    experts_add_up(&cpu(), Float::Bf16);
 }
 
 fn nodes_are_sums<B: Backend>(backend: &Arc<B>) {
@@ -292,6 +363,7 @@ fn devices_give_the_bits_of_one_rank() {
     for name in cuda_names() {
         let gpu = cuda(&name, Mode::Reference).unwrap();
         nodes_are_sums(&gpu);
+        experts_add_up(&gpu, Float::Bf16);
         let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
         let in_16_bits = law(&gpu, &goldens[..1], bf16, &[4], &config());
         println!("{name}: {} models by degree", held + in_16_bits);
@@ -306,6 +378,7 @@ fn devices_give_the_bits_of_one_rank() {
     for name in adapters() {
         let gpu = wgpu(Some(&name), false).unwrap();
         nodes_are_sums(&gpu);
+        experts_add_up(&gpu, Float::F32);
         let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
         println!("{name}: {held} models by degree");
         assert!(held >= 8, "{held}");

@@ -220,7 +220,7 @@ fn matmuls<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
         to.run(Embed { ids: ids.view(), table: &w, add: None, out: looked_up.view_mut()? })?;
         let groups = Groups { experts: experts.view(), groups: groups.view(), count: 3 };
         let (x, out) = (x.view()?, by_expert.view_mut()?);
-        to.run(ExpertLinear { x, weight: &of_experts, bias: None, groups, out })
+        to.run(ExpertLinear { x, weight: &of_experts, bias: None, groups, first: 0, out })
     })
     .unwrap();
     out.iter().map(|o| dev.read(o, "out").unwrap()).collect()

@@ -7,13 +7,15 @@ use super::linear::{After, Epilogue, Packed, linear};
 use super::{AlignedBytes, Machine, RawMat, RawMatMut, same};
 use engraft_core::{Error, Result};
 
-/// Weights and biases of all experts.
+/// Weights and biases of experts that follow each other.
 #[derive(Debug, Clone, Copy)]
 pub struct Experts<'a> {
     /// `[n, k]` each.
     pub weights: &'a [Packed],
     /// `[experts * n]`.
     pub bias: Option<&'a [f32]>,
+    /// The number of the first.
+    pub first: usize,
 }
 
 /// Slots by expert: `count + 1` bounds, then the slots.
@@ -45,7 +47,11 @@ pub fn expert_linear(
     out: RawMatMut,
     scratch: &mut AlignedBytes,
 ) -> Result<()> {
-    same("expert_linear", "experts", experts.weights.len(), groups.count)?;
+    if experts.first.saturating_add(experts.weights.len()) > groups.count {
+        let (what, got) = ("experts", groups.count);
+        let want = experts.first.saturating_add(experts.weights.len());
+        return Err(Error::Shape { op: "expert_linear", what, got, want });
+    }
     same("expert_linear", "grouped slots", groups.words.len(), groups.count.saturating_add(1 + out.rows))?;
     same("expert_linear", "slots beyond whole tokens", out.rows % x.rows.max(1), 0)?;
     same("expert_linear", "element bytes", out.dtype.bytes(), x.dtype.bytes())?;
@@ -54,7 +60,7 @@ pub fn expert_linear(
     }
     let call = Call { machine, x, out, per_token: (out.rows / x.rows.max(1)).max(1) };
     for (e, weight) in experts.weights.iter().enumerate() {
-        let slots = groups.of(e);
+        let slots = groups.of(experts.first + e);
         if !slots.is_empty() {
             let bias = experts.bias.map(|all| all.get(e * out.cols..(e + 1) * out.cols).unwrap_or_default());
             call.expert(weight, bias, slots, scratch)?;

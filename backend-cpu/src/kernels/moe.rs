@@ -7,9 +7,10 @@ use super::{Floats, Machine, RawMat, RawMatMut, over_rows, same};
 use crate::simd::{self, Kernel, Lanes};
 use crate::sum;
 use engraft_core::math::{self, MulAdd};
-use engraft_core::numerics::leaf_bounds;
-use engraft_core::params::{Router, RouterScore};
+use engraft_core::numerics::{LEAVES, leaf_bounds};
+use engraft_core::params::{ExpertShare, Router, RouterScore};
 use engraft_core::{Error, Result};
+use std::ops::Range;
 
 /// Words that chunks write disjoint parts of.
 #[derive(Clone, Copy)]
@@ -62,7 +63,7 @@ struct Choose {
     router: Router,
     experts: Words,
     weights: RawMatMut,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     scratch: Floats,
 }
 
@@ -156,55 +157,130 @@ pub(crate) fn group(experts: &[u32], count: usize, groups: &mut [u32]) {
     bounds[0] = 0;
 }
 
-/// `out[t] = sum_j weights[t, j] * y[t * k + j]`, a chain from zero in ascending j, added to `out[t]` where
-/// asked.
-pub fn combine(machine: &Machine, y: RawMat, weights: RawMat, add: bool, out: RawMatMut) -> Result<()> {
+/// What slots' experts gave.
+#[derive(Clone, Copy)]
+pub struct Slots<'a> {
+    /// `[tokens * k, cols]`.
+    pub y: RawMat,
+    /// `[tokens, k]` f32.
+    pub weights: RawMat,
+    /// `[tokens * k]` the experts, ascending within a token, and those whose results count; none: one chain.
+    pub chosen: Option<(&'a [u32], ExpertShare)>,
+}
+
+/// `out[t] = sum_j weights[t, j] * y[t * k + j]`, by leaves of expert number, added to `out[t]` where asked.
+pub fn combine(machine: &Machine, slots: Slots<'_>, add: bool, out: RawMatMut) -> Result<()> {
+    let Slots { y, weights, chosen } = slots;
     same("combine", "rows of the weights", weights.rows, out.rows)?;
     same("combine", "columns", y.cols, out.cols)?;
-    let slots = out.rows.saturating_mul(weights.cols);
-    same("combine", "slots", y.rows, slots)?;
+    let count = out.rows.saturating_mul(weights.cols);
+    same("combine", "slots", y.rows, count)?;
+    same("combine", "experts of slots", chosen.map_or(count, |(experts, _)| experts.len()), count)?;
     if out.as_raw().is_empty() {
         return Ok(());
     }
-    over_rows(machine, [out.rows, out.cols], 8192, 3, |range, scratch| {
-        simd::run(machine.isa, machine.madd, Combine { y, weights, add, out, range, scratch });
+    let (bounds, own) = match chosen {
+        Some((_, share)) => (share.bounds(), share.leaves()),
+        None => ([0; LEAVES + 1], 0..0),
+    };
+    let experts = chosen.map(|(experts, _)| experts);
+    over_rows(machine, [out.rows, out.cols], 8192, 2 + DEPTH, |range, scratch| {
+        let leaves = Leaves { bounds: &bounds, own: own.clone(), experts };
+        simd::run(machine.isa, machine.madd, Combine { y, weights, leaves, add, out, range, scratch });
     })
 }
 
-struct Combine {
+/// Sums that are kept while a tree of leaves is walked.
+const DEPTH: usize = LEAVES.ilog2() as usize + 1;
+
+/// Which slots are in which leaf.
+struct Leaves<'a> {
+    bounds: &'a [usize; LEAVES + 1],
+    own: Range<usize>,
+    experts: Option<&'a [u32]>,
+}
+
+struct Combine<'a> {
     y: RawMat,
     weights: RawMat,
+    leaves: Leaves<'a>,
     add: bool,
     out: RawMatMut,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     scratch: Floats,
 }
 
-impl Kernel for Combine {
+impl Kernel for Combine<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let (cols, k) = (self.out.cols, self.weights.cols);
-        let pitch = cols.next_multiple_of(16);
-        let mut w = [0f32; 1];
-        // SAFETY: three rows of scratch; `combine` has checked that the views go together.
-        unsafe {
-            let (y, old) = (self.scratch.at(0), self.scratch.at(pitch));
-            let acc = std::slice::from_raw_parts_mut(self.scratch.at(2 * pitch), cols);
-            for t in self.range {
-                acc.fill(0.0);
-                for j in 0..k {
-                    self.weights.widen::<V>(t, j, 1, w.as_mut_ptr());
-                    self.y.widen::<V>(t * k + j, 0, cols, y);
-                    let y = std::slice::from_raw_parts(y, cols);
-                    acc.iter_mut().zip(y).for_each(|(a, y)| *a = V::M::madd(w[0], *y, *a));
-                }
+        let row = |i: usize| {
+            // SAFETY: as many rows of scratch, each used by one borrow at a time.
+            unsafe { std::slice::from_raw_parts_mut(self.scratch.at(i * cols.next_multiple_of(16)), cols) }
+        };
+        for t in self.range.clone() {
+            match self.leaves.experts {
+                None => self.chain::<V>(t, 0..k, row(2)),
+                Some(experts) => self.tree::<V>(t, &experts[t * k..(t + 1) * k], |i| row(2 + i)),
+            }
+            let acc = row(2);
+            // SAFETY: `combine` has checked that the views go together.
+            unsafe {
                 if self.add {
-                    self.out.as_raw().widen::<V>(t, 0, cols, old);
-                    let old = std::slice::from_raw_parts(old, cols);
-                    acc.iter_mut().zip(old).for_each(|(a, o)| *a += o);
+                    let old = row(1);
+                    self.out.as_raw().widen::<V>(t, 0, cols, old.as_mut_ptr());
+                    acc.iter_mut().zip(old).for_each(|(a, o)| *a += *o);
                 }
                 self.out.narrow::<V>(t, 0, cols, acc.as_ptr());
             }
+        }
+    }
+}
+
+impl Combine<'_> {
+    /// The chain of some of a token's slots.
+    #[inline(always)]
+    fn chain<V: Lanes>(&self, t: usize, slots: Range<usize>, acc: &mut [f32]) {
+        let (k, cols, mut w) = (self.weights.cols, acc.len(), [0f32; 1]);
+        acc.fill(0.0);
+        for j in slots {
+            // SAFETY: the first row of scratch; `combine` has checked that the views go together.
+            let y = unsafe {
+                let y = self.scratch.at(0);
+                self.weights.widen::<V>(t, j, 1, w.as_mut_ptr());
+                self.y.widen::<V>(t * k + j, 0, cols, y);
+                std::slice::from_raw_parts(y, cols)
+            };
+            acc.iter_mut().zip(y).for_each(|(a, y)| *a = V::M::madd(w[0], *y, *a));
+        }
+    }
+
+    /// The sum over the leaves of a token's slots in `row(0)`. Leaves without a slot are zeros: they change no
+    /// sum, as none is -0.
+    #[inline(always)]
+    fn tree<'r, V: Lanes>(&self, t: usize, chosen: &[u32], row: impl Fn(usize) -> &'r mut [f32]) {
+        let Leaves { bounds, own, .. } = &self.leaves;
+        // Sums that wait for their other half, and the first leaf of each.
+        let (mut waiting, mut first) = (0, [0; DEPTH]);
+        let mut start = 0;
+        for leaf in 0..LEAVES {
+            let end =
+                start + chosen[start..].iter().take_while(|e| (**e as usize) < bounds[leaf + 1]).count();
+            if own.contains(&leaf) && start < end {
+                self.chain::<V>(t, start..end, row(waiting));
+                first[waiting] = leaf;
+                waiting += 1;
+            }
+            start = end;
+            for span in (1..DEPTH).map(|level| 1 << level).filter(|span| (leaf + 1) % span == 0) {
+                if waiting > 1 && first[waiting - 2] + span > leaf {
+                    waiting -= 1;
+                    row(waiting - 1).iter_mut().zip(row(waiting)).for_each(|(a, b)| *a += *b);
+                }
+            }
+        }
+        if waiting == 0 {
+            row(0).fill(0.0);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::linear;
 use crate::kernels::experts::{self, Experts, Grouped};
-use crate::kernels::moe::{self as kernel, Routed};
+use crate::kernels::moe::{self as kernel, Routed, Slots};
 use crate::mem::{SharedMat, Words};
 use crate::select::Choice;
 use crate::simd::Isa;
@@ -23,13 +23,20 @@ pub(super) fn run(stream: &mut CpuStream, op: MoeOp<'_, Cpu>) -> Result<()> {
     match op {
         MoeOp::Route(op) => route(stream, op),
         MoeOp::ExpertLinear(op) => expert_linear(stream, op),
-        MoeOp::Combine(Combine { y, weights, add, out }) => {
-            let (y, weights, out) = (SharedMat::from(y), SharedMat::from(weights), SharedMat::from(out));
-            stream.enqueue(move |cpu| {
-                kernel::combine(cpu.machine(), y.read(), weights.read(), add, out.write())
-            })
-        }
+        MoeOp::Combine(op) => combine(stream, op),
     }
+}
+
+fn combine(stream: &mut CpuStream, op: Combine<'_, Cpu>) -> Result<()> {
+    let Combine { y, weights, chosen, add, out } = op;
+    let (y, weights, out) = (SharedMat::from(y), SharedMat::from(weights), SharedMat::from(out));
+    let chosen = chosen.map(|chosen| (Words::from(chosen.experts), chosen.share));
+    stream.enqueue(move |cpu| {
+        // SAFETY: the stream runs one op at a time.
+        let chosen = chosen.as_ref().map(|(experts, share)| (unsafe { experts.slice() }, *share));
+        let slots = Slots { y: y.read(), weights: weights.read(), chosen };
+        kernel::combine(cpu.machine(), slots, add, out.write())
+    })
 }
 
 fn route(stream: &mut CpuStream, op: Route<'_, Cpu>) -> Result<()> {
@@ -46,7 +53,7 @@ fn route(stream: &mut CpuStream, op: Route<'_, Cpu>) -> Result<()> {
 }
 
 fn expert_linear(stream: &mut CpuStream, op: ExpertLinear<'_, Cpu>) -> Result<()> {
-    let ExpertLinear { x, weight, bias, groups, out } = op;
+    let ExpertLinear { x, weight, bias, groups, first, out } = op;
     let (x, w, out) = (SharedMat::from(x), weight.experts()?, SharedMat::from(out));
     let bias = bias.map(CpuWeight::vector).transpose()?;
     let (words, count) = (Words::from(groups.groups), groups.count);
@@ -54,7 +61,7 @@ fn expert_linear(stream: &mut CpuStream, op: ExpertLinear<'_, Cpu>) -> Result<()
         let mut scratch = cpu.expert_scratch().lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the stream runs one op at a time.
         let groups = Grouped { words: unsafe { words.slice() }, count };
-        let all = Experts { weights: &w, bias: bias.as_deref() };
+        let all = Experts { weights: &w, bias: bias.as_deref(), first };
         experts::expert_linear(cpu.machine(), x.read(), all, groups, out.write(), &mut scratch)
     })
 }

@@ -210,11 +210,11 @@ fn experts() {
             let mut y = b.mat(&vec![0.0; 6 * cols], cols, dtype);
             let groups = Groups { experts: chosen.view(), groups: groups.view(), count: experts };
             let (x, out) = (x.view(3).unwrap(), y.view_mut(6).unwrap());
-            b.run(ExpertLinear { x, weight: &w, bias: None, groups, out }).unwrap();
+            b.run(ExpertLinear { x, weight: &w, bias: None, groups, first: 0, out }).unwrap();
             all.extend(bytes_of(&y));
             let mut out = b.mat(&values(3 * cols, 4), cols, dtype);
             let (y, weights) = (y.view(6).unwrap(), weights.view(3).unwrap());
-            b.run(Combine { y, weights, add: true, out: out.view_mut(3).unwrap() }).unwrap();
+            b.run(Combine::chain(y, weights, true, out.view_mut(3).unwrap())).unwrap();
             all.extend(bytes_of(&out));
         }
         all

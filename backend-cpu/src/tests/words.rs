@@ -282,7 +282,7 @@ fn groups_out_of_range_leave_rows_out() {
         let mut out = b.mat(&[9.0; 16], 4, Float::F32);
         let groups = Groups { experts: experts.view(), groups: groups.view(), count: 3 };
         let (x, out_view) = (x.view(rows).unwrap(), out.view_mut(4).unwrap());
-        b.run(ExpertLinear { x, weight: &w, bias: Some(&bias), groups, out: out_view }).unwrap();
+        b.run(ExpertLinear { x, weight: &w, bias: Some(&bias), groups, first: 0, out: out_view }).unwrap();
         b.rows(&out)
     };
     let good = [0, 2, 3, 4, 0, 2, 1, 3];
@@ -332,7 +332,7 @@ fn any_logits_are_routed_to_experts_that_exist() {
         assert!(groups[..8].is_sorted() && groups[7] == 18 && groups[8..].iter().all(|slot| *slot < 18));
         let (y, mut out) = (b.mat(&values(18 * 2, 2), 2, Float::F32), b.mat(&[0.0; 12], 2, Float::F32));
         let (y, weights, out) = (y.view(18).unwrap(), weights.view(6).unwrap(), out.view_mut(6).unwrap());
-        b.run(Combine { y, weights, add: true, out }).unwrap();
+        b.run(Combine::chain(y, weights, true, out)).unwrap();
     }
 }
 

@@ -1,12 +1,12 @@
 //! Experts: routing, their matmuls, their sum.
 
 use super::names::{elem, format, no_format};
-use crate::weight::word;
+use crate::weight::{bounds_of, word};
 use crate::{Cuda, CudaStream, Kernel};
-use engraft_core::Result;
-use engraft_core::mem::WeightFormat;
-use engraft_core::ops::{ExpertLinear, MoeOp, MoeOpKind, Route, Signature};
+use engraft_core::mem::{Weight, WeightFormat, WeightUse};
+use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, MoeOpKind, Route, Signature};
 use engraft_core::params::RouterScore;
+use engraft_core::{Error, Result};
 use engraft_kernels::params::moe as kernels;
 
 /// Which kernel.
@@ -28,13 +28,31 @@ pub(super) fn run(stream: &mut CudaStream, op: MoeOp<'_, Cuda>) -> Result<()> {
     match op {
         MoeOp::Route(op) => route(stream, op),
         MoeOp::ExpertLinear(op) => expert_linear(stream, op),
-        MoeOp::Combine(op) => {
-            let (y, weights) = (stream.matrix(op.y)?, stream.matrix(op.weights)?);
-            let (out, add) = (stream.matrix_mut(&op.out)?, u32::from(op.add));
-            let p = kernels::Combine { y, weights, out, elem: elem(op.y.dtype()), add };
-            stream.launch(&p.launch(), &p)
-        }
+        MoeOp::Combine(op) => combine(stream, op),
     }
+}
+
+fn combine(stream: &mut CudaStream, op: Combine<'_, Cuda>) -> Result<()> {
+    let (experts, own, leaves) = match op.chosen {
+        Some(Chosen { experts, share }) => {
+            let own = share.leaves().fold(0, |own, leaf| own | 1 << leaf);
+            (stream.buffer(experts)?, own, share.bounds())
+        }
+        None => (0, 1, Default::default()),
+    };
+    let p = kernels::Combine {
+        y: stream.matrix(op.y)?,
+        weights: stream.matrix(op.weights)?,
+        out: stream.matrix_mut(&op.out)?,
+        experts,
+        leaves: bounds_of(leaves)?,
+        own,
+        elem: elem(op.y.dtype()),
+        elem_out: elem(op.out.dtype()),
+        add: u32::from(op.add),
+        reserved: 0,
+    };
+    stream.launch(&p.launch(), &p)
 }
 
 fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
@@ -56,6 +74,9 @@ fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
 
 fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<()> {
     let w = op.weight.rows()?;
+    let WeightUse::Experts { count: own, .. } = op.weight.info().used_for else {
+        return Err(Error::internal("a weight that is not of experts"));
+    };
     let p = kernels::ExpertLinear {
         x: stream.matrix(op.x)?,
         weight: w.view(stream.gpu())?,
@@ -64,6 +85,8 @@ fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<
         groups: stream.buffer(op.groups.groups)?,
         leaves: w.leaves,
         count: word(op.groups.count)?,
+        first: word(op.first)?,
+        own: word(own)?,
         elem: elem(op.x.dtype()),
         reserved: 0,
     };

@@ -5,10 +5,10 @@
 //! way is taken.
 
 use super::linear;
-use crate::command::{Call, FLAT, Slot, buffer, elem, groups, matrix, word};
+use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::{Wgpu, WgpuStream, WgpuWeight};
 use engraft_core::Result;
-use engraft_core::ops::{Combine, ExpertLinear, MoeOp, Route};
+use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, Route};
 use engraft_core::params::RouterScore;
 use engraft_shaders::{Elem, Kernel, Moe as Entry, PANEL};
 
@@ -53,7 +53,7 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
 }
 
 fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<()> {
-    let ExpertLinear { x, weight, bias, groups: by, out } = op;
+    let ExpertLinear { x, weight, bias, groups: by, first, out } = op;
     let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
     let limits = gpu.limits();
     if out.rows() * out.cols() == 0 || x.rows() == 0 {
@@ -65,13 +65,16 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
     let bias_mem = bias.map_or(Ok(gpu.nothing()), WgpuWeight::vector)?;
     // Slots that an expert has on average.
     let share = out.rows().div_ceil(by.count.max(1));
+    let own = w.experts;
     let rows = gpu.select.tile_rows(share);
     let (which, tiles, experts) = match rows {
         1 => (buffer(limits, by.experts, "experts")?, out.rows(), 1),
-        _ => (buffer(limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), by.count),
+        _ => (buffer(limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), own),
     };
     let tiles = tiles.min(limits.groups as usize);
     let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype()), rows, vector: input.aligned() };
+    // Panels are counted from those of expert 0, wherever they are.
+    let before = first * w.per_expert();
     for chunk in &w.chunks {
         let words = [
             word(out.rows())?,
@@ -82,13 +85,13 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
             to.offset,
             word(out.pitch())?,
             word(w.outputs())?,
-            u32::from(bias.is_some()),
+            u32::from(bias.is_some()) | word(first)? << 1,
             word(w.block)?,
             word(out.rows() / x.rows())?,
             which.offset,
             word(by.count)?,
-            word(chunk.first)?,
-            word(chunk.first + chunk.count)?,
+            word(before + chunk.first)?,
+            word(before + chunk.first + chunk.count)?,
         ];
         let slots = [
             Slot::whole(limits, &chunk.codes, "a weight")?,
@@ -105,14 +108,22 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
 }
 
 fn combine(stream: &mut WgpuStream, op: Combine<'_, Wgpu>) -> Result<()> {
-    let Combine { y, weights, add, out } = op;
-    let (limits, out) = (*stream.gpu().limits(), out.as_ref());
+    let Combine { y, weights, chosen, add, out } = op;
+    let gpu = stream.gpu().clone();
+    let (limits, out) = (*gpu.limits(), out.as_ref());
     let total = out.rows() * out.cols();
     if total == 0 {
         return Ok(());
     }
     let place = |m| matrix(&limits, m, "activations");
     let (from, by, to) = (place(y)?, place(weights)?, place(out)?);
+    let (count, own, experts) = match &chosen {
+        Some(Chosen { experts, share }) => {
+            let own = share.leaves().fold(0, |own, leaf| own | 1 << leaf);
+            (share.count(), own, buffer(&limits, *experts, "experts")?)
+        }
+        None => (0, 0, Place { slot: Slot::whole(&limits, gpu.nothing(), "experts")?, offset: 0 }),
+    };
     let words = [
         word(out.rows())?,
         word(out.cols())?,
@@ -124,8 +135,12 @@ fn combine(stream: &mut WgpuStream, op: Combine<'_, Wgpu>) -> Result<()> {
         word(weights.pitch())?,
         to.offset,
         word(out.pitch())?,
+        word(count)?,
+        own,
+        experts.offset,
     ];
-    let kernel = Kernel::Moe(Entry::Combine, elem(out.dtype()));
-    let (slots, grid) = ([from.slot, by.slot, to.slot], groups(&limits, total, FLAT));
+    let how = if out.dtype() == y.dtype() { Entry::Combine } else { Entry::CombineNode };
+    let kernel = Kernel::Moe(how, elem(y.dtype()));
+    let (slots, grid) = ([from.slot, by.slot, to.slot, experts.slot], groups(&limits, total, FLAT));
     stream.call(&Call { kernel, slots: &slots, words: &words, grid })
 }

@@ -266,7 +266,8 @@ fn experts_stay_in_their_rows() {
             let groups = Groups { experts: experts.view(), groups: groups.view(), count: 2 };
             let mut out = bench.guarded(slots * 8);
             let x = x.view(slots).unwrap();
-            let op = ExpertLinear { x, weight: &weight, bias: None, groups, out: out.mat(slots, 8) };
+            let op =
+                ExpertLinear { x, weight: &weight, bias: None, groups, first: 0, out: out.mat(slots, 8) };
             bench.run(op);
             bench.inside(&out);
         }

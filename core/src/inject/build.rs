@@ -6,6 +6,7 @@ use crate::model::{
     Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection,
     RopeTable, RowParallel, Transform, angles,
 };
+use crate::params::ExpertShare;
 use crate::policy::{
     BlockSpec, FilterSpec, Group, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role,
     Slot,
@@ -165,7 +166,10 @@ fn build_block<D: Device>(
                 down: t.row_parallel(l, Slot::Down, inner)?,
             }),
         },
-        experts: spec.moe.map(|moe| build_experts(moe, l, t)).transpose()?,
+        experts: match spec.moe {
+            Some(moe) => Some(build_experts(moe, of_group.and_then(|group| group.experts), l, t)?),
+            None => None,
+        },
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
         rank: group.map_or(0, |group| group.rank.index),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
@@ -203,12 +207,20 @@ fn build_head_norms<D: Device>(
     Ok((norms(Slot::QNorm)?, norms(Slot::KNorm)?))
 }
 
-fn build_experts<D: Device>(spec: MoeSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Experts<D>> {
+fn build_experts<D: Device>(
+    spec: MoeSpec,
+    of_group: Option<ExpertShare>,
+    l: Option<usize>,
+    t: &mut Taker<D>,
+) -> Result<Experts<D>> {
+    let share = of_group.unwrap_or(ExpertShare::whole(spec.router.experts));
+    let mut own = |slot| (!share.experts().is_empty()).then(|| t.linear(l, slot)).transpose();
     Ok(Experts {
         spec,
+        share,
+        up: own(Slot::ExpertUp)?,
+        down: own(Slot::ExpertDown)?,
         router: t.linear(l, Slot::Router)?,
-        up: t.linear(l, Slot::ExpertUp)?,
-        down: t.linear(l, Slot::ExpertDown)?,
         join: match spec.join {
             Join::Add => None,
             _ => Some(t.linear(l, Slot::Join)?),

@@ -9,8 +9,8 @@ use super::expert_scratch::ExpertScratch;
 use super::input::Input;
 use super::{Exec, Projection, Scratch};
 use crate::mem::{Device, DeviceMem, MatMut, MatRef};
-use crate::ops::{Activate, Add, Combine, Convert, ExpertLinear, Gate, Groups, Route};
-use crate::params::{Router, RouterScore};
+use crate::ops::{Activate, Add, Chosen, Combine, Convert, ExpertLinear, Gate, Groups, Route};
+use crate::params::{ExpertShare, Router, RouterScore};
 use crate::policy::{BlockSpec, Join, MoeSpec};
 use crate::{Error, Result};
 
@@ -20,10 +20,12 @@ pub struct Experts<D: Device> {
     pub spec: MoeSpec,
     /// Scores `[experts, hidden]`.
     pub router: Projection<D>,
-    /// First matmuls of all experts.
-    pub up: Projection<D>,
-    /// Second matmuls of all experts.
-    pub down: Projection<D>,
+    /// The experts of this rank.
+    pub share: ExpertShare,
+    /// Their first matmuls; none where it has no expert.
+    pub up: Option<Projection<D>>,
+    /// Their second matmuls.
+    pub down: Option<Projection<D>>,
     /// Weighs the dense part.
     pub join: Option<Projection<D>>,
 }
@@ -80,13 +82,28 @@ impl<D: Device> Experts<D> {
         let rows = input.read(&s.residual, &s.normed, tokens)?;
         x.run(self.router.linear(rows, e.logits.shaped_mut(tokens, router.experts)?))?;
         e.route(x, router, tokens, false)?;
-        self.chosen(x, block, rows, e)?;
-        let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
-        if !dense {
-            return x.run(Combine { y, weights, add: false, out: s.partial.view_mut(tokens)? });
+        if let (Some(up), Some(down)) = (&self.up, &self.down) {
+            self.chosen(x, block, rows, (up, down), e)?;
         }
-        x.run(Combine { y, weights, add: false, out: e.sum.shaped_mut(tokens, hidden)? })?;
-        self.join(x, tokens, input, s, e)
+        let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
+        let chosen = Some(Chosen { experts: e.experts.view().slice(0..slots)?, share: self.share });
+        let Scratch { partial, nodes, .. } = s;
+        let out = match dense {
+            true => e.sum.shaped_mut(tokens, hidden)?,
+            false => partial.view_mut(tokens)?,
+        };
+        match nodes {
+            None => x.run(Combine { y, weights, chosen, add: false, out })?,
+            Some(nodes) => {
+                if self.up.is_some() {
+                    let out = nodes.view_mut(tokens)?;
+                    x.run(Combine { y, weights, chosen, add: false, out })?;
+                }
+                x.all_reduce(nodes.view_mut(tokens)?, self.up.is_some())?;
+                x.run(Convert { x: nodes.view(tokens)?, bias: None, out })?;
+            }
+        }
+        if dense { self.join(x, tokens, input, s, e) } else { Ok(()) }
     }
 
     /// Leaves what every slot's expert gives in `e.out`.
@@ -95,6 +112,7 @@ impl<D: Device> Experts<D> {
         x: &mut Exec<'_, D>,
         block: &BlockSpec,
         rows: MatRef<'_, D::Mem>,
+        (up, down): (&Projection<D>, &Projection<D>),
         e: &mut ExpertScratch<D::Mem>,
     ) -> Result<()> {
         let (router, inner, act) = (self.spec.router, self.spec.inner, block.mlp.act);
@@ -104,16 +122,16 @@ impl<D: Device> Experts<D> {
             groups: e.groups.view().slice(0..router.experts + 1 + slots)?,
             count: router.experts,
         };
-        let (up, down) = (&self.up, &self.down);
+        let first = self.share.experts().start;
         if block.mlp.gated {
-            x.run(up.experts(rows, groups, e.up.shaped_mut(slots, 2 * inner)?))?;
+            x.run(up.experts(rows, (groups, first), e.up.shaped_mut(slots, 2 * inner)?))?;
             let gate_up = e.up.shaped(slots, 2 * inner)?;
             x.run(Gate { gate_up, act, out: e.inner.shaped_mut(slots, inner)? })?;
         } else {
-            x.run(up.experts(rows, groups, e.inner.shaped_mut(slots, inner)?))?;
+            x.run(up.experts(rows, (groups, first), e.inner.shaped_mut(slots, inner)?))?;
             x.run(Activate { x: e.inner.shaped_mut(slots, inner)?, act })?;
         }
-        x.run(down.experts(e.inner.shaped(slots, inner)?, groups, e.out.shaped_mut(slots, hidden)?))
+        x.run(down.experts(e.inner.shaped(slots, inner)?, (groups, first), e.out.shaped_mut(slots, hidden)?))
     }
 
     /// Adds the dense part, which is in `partial`, to the experts' sum.
@@ -146,18 +164,12 @@ impl<D: Device> Experts<D> {
             Join::Mixed => {
                 let (y, sum) = (e.sum.shaped(tokens, hidden)?, &mut e.out);
                 let (first, second) = (weights.columns(0..1)?, weights.columns(1..2)?);
-                x.run(Combine { y, weights: first, add: false, out: sum.shaped_mut(tokens, hidden)? })?;
-                x.run(Combine {
-                    y: dense,
-                    weights: second,
-                    add: true,
-                    out: sum.shaped_mut(tokens, hidden)?,
-                })?;
+                x.run(Combine::chain(y, first, false, sum.shaped_mut(tokens, hidden)?))?;
+                x.run(Combine::chain(dense, second, true, sum.shaped_mut(tokens, hidden)?))?;
                 sum
             }
             _ => {
-                let out = e.sum.shaped_mut(tokens, hidden)?;
-                x.run(Combine { y: dense, weights, add: true, out })?;
+                x.run(Combine::chain(dense, weights, true, e.sum.shaped_mut(tokens, hidden)?))?;
                 &mut e.sum
             }
         };
@@ -166,13 +178,13 @@ impl<D: Device> Experts<D> {
 }
 
 impl<D: Device> Projection<D> {
-    /// Every slot's matmul with its expert's part of the weight.
+    /// Every slot's matmul with its expert's part of the weight, which begins with that of expert `first`.
     fn experts<'a>(
         &'a self,
         x: MatRef<'a, D::Mem>,
-        groups: Groups<'a, D>,
+        (groups, first): (Groups<'a, D>, usize),
         out: MatMut<'a, D::Mem>,
     ) -> ExpertLinear<'a, D> {
-        ExpertLinear { x, weight: &self.weight, bias: self.bias.as_ref(), groups, out }
+        ExpertLinear { x, weight: &self.weight, bias: self.bias.as_ref(), groups, first, out }
     }
 }

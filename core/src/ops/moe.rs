@@ -7,7 +7,7 @@ use super::stem::stem;
 use super::{Rules, Signature, groups, rules};
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight, copied};
-use crate::params::Router;
+use crate::params::{ExpertShare, Router};
 
 /// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts
 /// as the smallest.
@@ -46,8 +46,9 @@ groups!(Groups<'a, D> { experts: "experts", groups: "groups", count: "count" });
 
 /// Every slot's matmul with its expert's weight: w holds `[n, k]` of every expert, one after the other
 /// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or,
-/// `[slots / top_k, k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Groups that no
-/// [`Route`] wrote give rows that mean nothing, or leave rows as they were.
+/// `[slots / top_k, k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Slots of experts
+/// whose weights are not here keep their rows. Groups that no [`Route`] wrote give rows that mean nothing, or
+/// leave rows as they were.
 pub struct ExpertLinear<'a, D: Device> {
     /// `[slots, k]` or `[tokens, k]`.
     pub x: MatRef<'a, D::Mem>,
@@ -57,20 +58,39 @@ pub struct ExpertLinear<'a, D: Device> {
     pub bias: Option<&'a D::Weight>,
     /// Which slots.
     pub groups: Groups<'a, D>,
+    /// The expert whose weight comes first: a rank has some of them.
+    pub first: usize,
     /// `[slots, n]`.
     pub out: MatMut<'a, D::Mem>,
 }
 
-/// `out[t] = sum_j weights[t, j] * y[t * top_k + j]`, one chain of multiply-adds from zero in ascending `j`;
-/// with `add`, that is added to `out[t]`.
+/// The experts of slots, whose results are added by leaves.
+pub struct Chosen<'a, D: Device> {
+    /// `[tokens * top_k]`, ascending within a token.
+    pub experts: BufRef<'a, D::Mem, u32>,
+    /// Those whose results are added here.
+    pub share: ExpertShare,
+}
+
+copied!([D: Device] Chosen<'_, D>);
+
+groups!(Chosen<'a, D> { experts: "experts" });
+
+/// `out[t] = sum_j weights[t, j] * y[t * top_k + j]`; with `add`, that is added to `out[t]`.
+///
+/// The sum has leaves by expert number (`docs/numerics.md`): each is a chain of multiply-adds from zero in
+/// ascending `j`, of the slots whose expert is in the leaf. Without `chosen` there is one chain. Slots of
+/// experts that other ranks have are not read; what is left is this rank's node, for f32 outputs.
 pub struct Combine<'a, D: Device> {
     /// `[tokens * top_k, n]`.
     pub y: MatRef<'a, D::Mem>,
     /// `[tokens, top_k]` f32.
     pub weights: MatRef<'a, D::Mem>,
+    /// The slots' experts.
+    pub chosen: Option<Chosen<'a, D>>,
     /// Whether `out` is added to.
     pub add: bool,
-    /// `[tokens, n]`.
+    /// `[tokens, n]`, of y's element type or f32.
     pub out: MatMut<'a, D::Mem>,
 }
 
@@ -106,15 +126,16 @@ impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
-    rules!(MoeOpKind::ExpertLinear: x, weight, groups, out, bias);
+    rules!(MoeOpKind::ExpertLinear: x, weight, groups, out, bias, first);
 
     fn check(&self, check: &Check) -> Result<()> {
         let w = self.weight.info();
         let (slots, count) = (self.out.rows(), self.groups.count);
-        check.experts(self.weight, count)?;
+        let own = check.experts(self.weight)?;
+        check.at_least("experts", count, self.first.saturating_add(own))?;
         check.bias(self.weight, self.bias)?;
         check.same("columns of x", self.x.cols(), w.cols)?;
-        check.factors("rows of all experts", w.rows, &[count, self.out.cols()])?;
+        check.factors("rows of all experts", w.rows, &[own, self.out.cols()])?;
         check.same("slots", self.groups.experts.len(), slots)?;
         check.same("grouped slots", self.groups.groups.len(), count.saturating_add(1 + slots))?;
         check.same("slots beyond whole tokens", slots % self.x.rows().max(1), 0)?;
@@ -129,18 +150,35 @@ impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
     }
 }
 
+impl<'a, D: Device> Combine<'a, D> {
+    /// One chain, whatever the experts.
+    pub fn chain(
+        y: MatRef<'a, D::Mem>,
+        weights: MatRef<'a, D::Mem>,
+        add: bool,
+        out: MatMut<'a, D::Mem>,
+    ) -> Self {
+        Self { y, weights, chosen: None, add, out }
+    }
+}
+
 impl<'a, D: Device> Rules<'a, D> for Combine<'a, D> {
-    rules!(MoeOpKind::Combine: y, weights, out; add);
+    rules!(MoeOpKind::Combine: y, weights, out, chosen; add);
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows of the weights", self.weights.rows(), self.out.rows())?;
         check.factors("slots", self.y.rows(), &[self.out.rows(), self.weights.cols()])?;
         check.same("columns", self.y.cols(), self.out.cols())?;
-        check.dtype("element type", self.out.dtype(), self.y.dtype())?;
+        if let Some(Chosen { experts, share }) = self.chosen {
+            check.same("experts of slots", experts.len(), self.y.rows())?;
+            check.absent("a sum that a rank's part is added to", self.add && share.is_part())?;
+        }
+        check.widens(self.y.dtype(), self.out.dtype())?;
         check.dtype("element type of the weights", self.weights.dtype(), Float::F32)
     }
 
     fn signature(&self) -> Signature {
-        Signature::new(self.kind(), self.y.dtype(), self.weights.cols(), self.out.cols())
+        let plain = Signature::new(self.kind(), self.y.dtype(), self.weights.cols(), self.out.cols());
+        Signature { out: self.out.dtype(), ..plain }
     }
 }

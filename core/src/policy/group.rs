@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::numerics::{LEAVES, check_rank, rank_columns};
+use crate::params::ExpertShare;
 use std::ops::Range;
 
 /// A rank of a group.
@@ -66,6 +67,8 @@ impl Group {
 pub struct GroupBlock {
     /// Whether the block has a dense feed-forward part, of which a rank may have no column.
     pub dense: bool,
+    /// The experts that it has, where the block has any.
+    pub experts: Option<ExpertShare>,
     /// Columns of q and of k that every rank has: where a norm spans all heads.
     pub whole_norms: Option<[Vec<Range<usize>>; 2]>,
 }

@@ -4,13 +4,15 @@
 //! A sum that ranks share is sharded by whole leaves ([`crate::numerics`]); what feeds it is sharded as it
 //! is, so that every rank makes what it adds. Leaves of the attention output are whole heads, those of one
 //! key/value group together as far as they go: a rank has the keys and values that its queries read, and a
-//! group is on several ranks only where it has more heads than a leaf. A rank may have no head, or no column.
+//! group is on several ranks only where it has more heads than a leaf. Experts are whole on a rank, by leaves
+//! of their number. A rank may have no head, no column, or no expert.
 
 use super::binding::{Part, Role, Slot};
 use super::group::{Group, GroupBlock, Rank};
 use super::spec::{BlockSpec, HeadSpec, ModelSpec, QkSpan, TokenHead};
 use crate::mem::WeightFormat;
 use crate::numerics::{LEAVES, leaf_bounds, leaf_bounds_of_groups};
+use crate::params::ExpertShare;
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -130,6 +132,12 @@ impl Shares {
                 let inner = rank.of(&shares.inner_leaves);
                 Some((0..halves).map(|half| behind(half * block.mlp.inner, inner.clone())).collect())
             }
+            Slot::ExpertUp | Slot::ExpertDown => {
+                let (share, (rows, cols)) = (experts(block, rank)?, spec.shape(role)?);
+                let of_one = if role.is_vector() { cols } else { rows } / share.count().max(1);
+                let own = share.experts();
+                Some(vec![own.start * of_one..own.end * of_one])
+            }
             _ => None,
         }
     }
@@ -222,8 +230,17 @@ impl BlockShares {
     fn group(&self, block: &BlockSpec, rank: Rank) -> GroupBlock {
         let whole = block.qk_norm.is_some_and(|norm| norm.span == QkSpan::Whole);
         let of = |part: usize| rank.all().map(|r| self.columns(block, r)[part].clone()).collect();
-        GroupBlock { dense: block.mlp.inner > 0, whole_norms: whole.then(|| [of(0), of(1)]) }
+        GroupBlock {
+            dense: block.mlp.inner > 0,
+            experts: experts(block, rank),
+            whole_norms: whole.then(|| [of(0), of(1)]),
+        }
     }
+}
+
+/// The experts that a rank has; none where the block has none.
+fn experts(block: &BlockSpec, rank: Rank) -> Option<ExpertShare> {
+    ExpertShare::of_rank(block.moe?.router.experts, rank.index, rank.world).ok()
 }
 
 /// A head that has rows of its own: look-ups need the whole table, a rank's logits its part.

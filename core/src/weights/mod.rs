@@ -193,7 +193,9 @@ fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
     }
     let tied = spec.head.is_tied();
     let block = role.layer.and_then(|l| spec.blocks.get(l));
-    let count = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
+    let of_group = spec.group.as_ref().and_then(|group| group.blocks.get(role.layer?)?.experts);
+    let all = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
+    let count = of_group.map_or(all, |share| share.experts().len());
     match (role.slot, binding.shard) {
         (Slot::ExpertUp, _) => WeightUse::Experts { count, grain: 1 },
         (Slot::ExpertDown, Shard::Rows { grain }) => WeightUse::Experts { count, grain },

@@ -67,18 +67,22 @@ impl Group {
 pub struct ExpertLinear {
     /// `[slots, k]`, or a row per token.
     pub x: MatView,
-    /// `[count * n, k]`.
+    /// `[own * n, k]`.
     pub weight: WeightView,
     /// `[slots, n]`.
     pub out: MatView,
-    /// `[count * n]` f32, or 0.
+    /// `[own * n]` f32, or 0.
     pub bias: u64,
     /// As [`Group`] leaves them.
     pub groups: u64,
     /// Leaves of the sums.
     pub leaves: Leaves,
-    /// Experts.
+    /// Experts in all.
     pub count: u32,
+    /// The first whose weight is here.
+    pub first: u32,
+    /// How many weights are.
+    pub own: u32,
     /// Element type of `x` and `out`.
     pub elem: Elem,
     /// Zero.
@@ -99,7 +103,7 @@ impl ExpertLinear {
             Some(entry) if slots / 8 >= self.count => (entry, 16),
             _ => (by_format!("moe_linear_", format), 4),
         };
-        let tiles = (slots / rows + self.count).min(slots);
+        let tiles = (slots / rows + self.own).min(slots);
         launch(entry, [tiles, self.out.cols.div_ceil(32), 1], [256, 1, 1])
     }
 }
@@ -114,7 +118,8 @@ fn many(format: Format) -> Option<&'static str> {
     })
 }
 
-/// `out[t] = sum over j of weights[t, j] * y[t * top_k + j]`, added to `out[t]` where asked.
+/// `out[t] = sum over j of weights[t, j] * y[t * top_k + j]`, by leaves of expert number, added to `out[t]`
+/// where asked.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Combine {
@@ -124,10 +129,20 @@ pub struct Combine {
     pub weights: MatView,
     /// `[tokens, n]`.
     pub out: MatView,
-    /// Element type of `y` and `out`.
+    /// `[tokens * top_k]` u32, ascending within a token; 0: one chain.
+    pub experts: u64,
+    /// First expert of every leaf, and their number.
+    pub leaves: [u32; 9],
+    /// Which leaves are added here, a bit each.
+    pub own: u32,
+    /// Element type of `y`.
     pub elem: Elem,
+    /// That of `out`: the same, or f32 without `add`.
+    pub elem_out: Elem,
     /// 1: added to what `out` holds.
     pub add: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Combine {

@@ -5,8 +5,8 @@ use crate::linear::{leaves, matmul};
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{FusedMadd as F, exp, sigmoid};
 use engraft_core::numerics::{leaf_bounds, tree};
-use engraft_kernels::params::Elem;
 use engraft_kernels::params::moe::{Combine, ExpertLinear, Group, Route};
+use engraft_kernels::params::{Elem, WeightView};
 
 /// Experts of a row, ascending, and their weights.
 fn routed(row: &[f32], top_k: usize, softmax: bool, renormalise: bool, scale: f32) -> (Vec<u32>, Vec<f32>) {
@@ -106,52 +106,91 @@ fn check_experts(experts: &[u32], k: usize, formats: usize) {
                 y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect::<Vec<_>>()
             })
             .collect();
-        Machine::each(|gpu| {
-            let out = gpu.matrix(&vec![0.0; slots * n], n, elem, n + 1, 0);
-            let p = ExpertLinear {
-                x: gpu.dense(&x, k, elem),
-                weight: w.view(gpu),
-                out,
-                bias: gpu.put(&bias),
-                groups: gpu.put(&grouped(experts, count)),
-                leaves: leaves(k, 1),
-                count: count as u32,
-                elem,
-                reserved: 0,
-            };
-            gpu.run(&p, &p.launch(w.format));
-            same(&gpu.values(out, elem), &want, w.format.name());
-        });
+        // All experts, and those of a rank: slots of others keep what they hold.
+        for own in [0..count, 2..5] {
+            let kept = |i: usize| if own.contains(&(experts[i / n] as usize)) { want[i] } else { 0.0 };
+            let want: Vec<f32> = (0..slots * n).map(kept).collect();
+            Machine::each(|gpu| {
+                let out = gpu.matrix(&vec![0.0; slots * n], n, elem, n + 1, 0);
+                let whole = w.view(gpu);
+                let row_bytes = whole.row_bytes as usize;
+                let p = ExpertLinear {
+                    x: gpu.dense(&x, k, elem),
+                    weight: WeightView { ptr: whole.ptr + (own.start * n * row_bytes) as u64, ..whole },
+                    out,
+                    bias: gpu.put(&bias[own.start * n..own.end * n]),
+                    groups: gpu.put(&grouped(experts, count)),
+                    leaves: leaves(k, 1),
+                    count: count as u32,
+                    first: own.start as u32,
+                    own: own.len() as u32,
+                    elem,
+                    reserved: 0,
+                };
+                gpu.run(&p, &p.launch(w.format));
+                same(&gpu.values(out, elem), &want, w.format.name());
+            });
+        }
     }
 }
 
+/// Sums over the slots of a token: leaves by expert number, or one chain.
+fn sum_of(experts: Option<(&[u32], usize)>, own: std::ops::Range<usize>, terms: &[(f32, f32)]) -> f32 {
+    let mut sums = [0.0f32; 8];
+    for (j, (w, y)) in terms.iter().enumerate() {
+        let leaf = experts.map_or(0, |(experts, count)| {
+            let bounds = leaf_bounds(count, 1);
+            (0..8).find(|l| (experts[j] as usize) < bounds[l + 1]).unwrap()
+        });
+        if own.contains(&leaf) {
+            sums[leaf] = w.mul_add(*y, sums[leaf]);
+        }
+    }
+    tree(sums)
+}
+
 #[test]
-fn slots_are_added_in_order() {
-    let (tokens, top_k) = (5usize, 3usize);
+fn slots_are_added_by_leaves() {
+    let (tokens, top_k, count) = (5usize, 3usize, 13usize);
+    let experts: Vec<u32> = (0..tokens as u32).flat_map(|t| [t, t + 4, t + 8]).collect();
     for elem in Elem::ALL {
-        for (n, add) in [(24, 0), (17, 1)] {
+        for (n, add, chosen, own) in [
+            (24, 0, false, 0..8),
+            (17, 1, true, 0..8),
+            (33, 0, true, 0..8),
+            (40, 0, true, 2..4),
+            (9, 0, true, 7..8),
+        ] {
             let (y, w, old) =
                 (numbers(tokens * top_k * n, 1), numbers(tokens * top_k, 2), numbers(tokens * n, 3));
             let (ys, olds) = (rounded(&y, elem), rounded(&old, elem));
+            // A rank's part is not rounded.
+            let elem_out = if own == (0..8) { elem } else { Elem::F32 };
             let want: Vec<f32> = (0..tokens * n)
                 .map(|i| {
                     let (t, c) = (i / n, i % n);
-                    let sum = (0..top_k)
-                        .fold(0.0, |acc, j| w[t * top_k + j].mul_add(ys[(t * top_k + j) * n + c], acc));
-                    round(if add == 1 { sum + olds[i] } else { sum }, elem)
+                    let slots = t * top_k..(t + 1) * top_k;
+                    let terms: Vec<_> = slots.clone().map(|s| (w[s], ys[s * n + c])).collect();
+                    let sum = sum_of(chosen.then_some((&experts[slots], count)), own.clone(), &terms);
+                    round(if add == 1 { sum + olds[i] } else { sum }, elem_out)
                 })
                 .collect();
             Machine::each(|gpu| {
-                let out = gpu.matrix(&old, n, elem, n, 0);
+                let out = gpu.matrix(&old, n, elem_out, n, 0);
                 let p = Combine {
                     y: gpu.dense(&y, n, elem),
                     weights: gpu.matrix(&w, top_k, Elem::F32, top_k + 2, 0),
                     out,
+                    experts: if chosen { gpu.put(&experts) } else { 0 },
+                    leaves: leaf_bounds(count, 1).map(|at| at as u32),
+                    own: own.clone().fold(0, |own, leaf| own | 1 << leaf),
                     elem,
+                    elem_out,
                     add,
+                    reserved: 0,
                 };
                 gpu.run(&p, &p.launch());
-                same(&gpu.values(out, elem), &want, "combine");
+                same(&gpu.values(out, elem_out), &want, "combine");
             });
         }
     }

@@ -114,12 +114,14 @@ fn experts() {
                 groups: gpu.put(&groups),
                 leaves: leaves(k, 1),
                 count: count as u32,
+                first: 0,
+                own: count as u32,
                 elem: Elem::F32,
                 reserved: 0,
             };
             gpu.run_wild(&p, &p.launch(weight.format));
             // Many slots to an expert: the other entry.
-            let launch = ExpertLinear { count: 1, ..p };
+            let launch = ExpertLinear { count: 1, own: 1, ..p };
             gpu.run_wild(&launch, &launch.launch(weight.format));
         });
     }

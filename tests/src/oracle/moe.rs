@@ -5,7 +5,7 @@ use crate::budget;
 use crate::compare::Want;
 use crate::dice::round;
 use crate::spec::moe::{CombineCase, ExpertCase, RouteCase};
-use engraft_core::numerics::Madd;
+use engraft_core::numerics::{Madd, leaf_bounds};
 use engraft_core::params::RouterScore;
 
 /// Bounds of the experts' slots, then the slots of expert 0, of expert 1, ...
@@ -99,8 +99,8 @@ pub fn combine(case: &CombineCase) -> Want {
     for t in 0..case.out.rows {
         for c in 0..case.out.cols {
             let there = if case.add { f64::from(case.out.row(t)[c]) } else { 0.0 };
-            let terms =
-                (0..k).map(|j| f64::from(case.weights.row(t)[j]) * f64::from(case.y.row(t * k + j)[c]));
+            let own = (0..k).filter(|j| case.counts(t * k + j));
+            let terms = own.map(|j| f64::from(case.weights.row(t)[j]) * f64::from(case.y.row(t * k + j)[c]));
             let (sum, condition) =
                 terms.fold((there, there.abs()), |(sum, condition), t| (sum + t, condition + t.abs()));
             values.push(sum);
@@ -108,4 +108,30 @@ pub fn combine(case: &CombineCase) -> Want {
         }
     }
     Want::Near { values, slack }
+}
+
+/// The same in the contract's order, to the bit: leaves by expert number, without experts one chain.
+pub fn combine_strict(case: &CombineCase, kind: Madd) -> Vec<f32> {
+    let k = case.weights.cols;
+    let leaf_of = |slot: usize| match &case.chosen {
+        None => 0,
+        Some((experts, share)) => {
+            let bounds = leaf_bounds(share.count(), 1);
+            (0..8).find(|l| (experts[slot] as usize) < bounds[l + 1]).unwrap_or(0)
+        }
+    };
+    let mut out = Vec::new();
+    for t in 0..case.out.rows {
+        for c in 0..case.out.cols {
+            let mut leaves = [0.0; 8];
+            for slot in (t * k..(t + 1) * k).filter(|slot| case.counts(*slot)) {
+                let (w, leaf) = (case.weights.row(t)[slot - t * k], &mut leaves[leaf_of(slot)]);
+                *leaf = order::madd(kind, w, case.y.row(slot)[c], *leaf);
+            }
+            let sum = order::tree(leaves.to_vec());
+            let sum = if case.add { sum + case.out.row(t)[c] } else { sum };
+            out.push(round(sum, case.out.dtype));
+        }
+    }
+    out
 }

@@ -26,6 +26,11 @@ pub fn dot(kind: Madd, x: &[f32], w: &[f32], (grain, group): (usize, usize)) -> 
         }
         sums.push(sum);
     }
+    tree(sums)
+}
+
+/// Pairs of leaves, pairs of pairs, the two halves.
+pub fn tree(mut sums: Vec<f32>) -> f32 {
     while sums.len() > 1 {
         sums = sums.chunks(2).map(|pair| pair[0] + pair[1]).collect();
     }

@@ -16,7 +16,7 @@ use engraft_core::backend::Backend;
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, Groups, MoeOp, MoeOpKind, Op, OpKind};
-use engraft_core::params::{Router, RouterScore};
+use engraft_core::params::{ExpertShare, Router, RouterScore};
 use engraft_cpu::Cpu;
 
 /// Shows the ops of this stem.
@@ -130,12 +130,7 @@ impl ExpertCase {
         let (count, n) = (dice.pick(&[1, 2, 3, 5, 8]), dice.pick(&[1, 2, 15, 16, 33]));
         let top_k = 1 + dice.below(count.min(3));
         let tokens = dice.rows();
-        let experts = (0..tokens).flat_map(|_| {
-            let mut chosen: Vec<usize> = dice.shuffled(count)[..top_k].to_vec();
-            chosen.sort_unstable();
-            chosen.into_iter().map(|e| e as u32)
-        });
-        let experts: Vec<u32> = experts.collect();
+        let experts = experts_of(dice, tokens, top_k, count);
         let rows = if dice.once_in(2) { tokens } else { experts.len() };
         let scale = dice.scale(dtype);
         ExpertCase {
@@ -182,7 +177,7 @@ impl OpSpec for ExpertLinear {
         dev.launch(|to| {
             let groups = Groups { experts: experts.view(), groups: groups.view(), count: case.count };
             let (x, bias, out) = (x.view()?, bias.as_ref(), out.view_mut()?);
-            to.run(ops::ExpertLinear { x, weight: &w, bias, groups, out })
+            to.run(ops::ExpertLinear { x, weight: &w, bias, groups, first: 0, out })
         })?;
         Ok(vec![dev.read(&out, "out")?])
     }
@@ -206,6 +201,25 @@ impl OpSpec for ExpertLinear {
     }
 }
 
+/// Experts of every slot, ascending within a token.
+fn experts_of(dice: &mut Dice, tokens: usize, top_k: usize, count: usize) -> Vec<u32> {
+    let of_token = |_| {
+        let mut chosen: Vec<usize> = dice.shuffled(count)[..top_k].to_vec();
+        chosen.sort_unstable();
+        chosen.into_iter().map(|e| e as u32)
+    };
+    (0..tokens).flat_map(of_token).collect()
+}
+
+impl CombineCase {
+    /// Whether a slot's result is added here.
+    pub fn counts(&self, slot: usize) -> bool {
+        let own =
+            |(experts, share): &(Vec<u32>, ExpertShare)| share.experts().contains(&(experts[slot] as usize));
+        self.chosen.as_ref().is_none_or(own)
+    }
+}
+
 /// Results of experts on their way to a sum.
 #[derive(Debug, Clone)]
 pub struct CombineCase {
@@ -213,6 +227,8 @@ pub struct CombineCase {
     pub y: Grid,
     /// `[tokens, top_k]`, f32.
     pub weights: Grid,
+    /// The experts of slots, and whose results are added: those of a rank have f32 sums.
+    pub chosen: Option<(Vec<u32>, ExpertShare)>,
     /// Whether the sum is added to what is there.
     pub add: bool,
     /// `[tokens, cols]`, what is there.
@@ -230,12 +246,26 @@ impl OpSpec for Combine {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> CombineCase {
         let (tokens, top_k, cols) = (dice.rows(), dice.pick(&[1, 2, 3, 8]), dice.size());
-        CombineCase {
+        let count = top_k + dice.pick(&[0, 1, 5, 56]);
+        let world = dice.pick(&[1, 1, 1, 2, 4, 8]);
+        let share = ExpertShare::of_rank(count, dice.below(world), world);
+        let chosen = share.ok().filter(|share| share.is_part() || !dice.once_in(4));
+        let out = if chosen.is_some_and(|share| share.is_part()) { Float::F32 } else { dtype };
+        let mut case = CombineCase {
             y: Grid::random(dice, tokens * top_k, cols, dtype, 2.0),
             weights: Grid::random(dice, tokens, top_k, Float::F32, 1.0),
-            add: dice.once_in(2),
-            out: Grid::random(dice, tokens, cols, dtype, 2.0),
+            add: out == dtype && dice.once_in(2),
+            out: Grid::random(dice, tokens, cols, out, 2.0),
+            chosen: chosen.map(|share| (experts_of(dice, tokens, top_k, count), share)),
+        };
+        // What other ranks have is not here.
+        for slot in 0..tokens * top_k {
+            if !case.counts(slot) {
+                case.y.values[slot * cols..(slot + 1) * cols].fill(f32::NAN);
+            }
         }
+        case.add &= !chosen.is_some_and(|share| share.is_part());
+        case
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &CombineCase) -> Result<Vec<Output>> {
         let (y, weights) = (dev.grid(&case.y)?, dev.grid(&case.weights)?);
@@ -245,18 +275,28 @@ impl OpSpec for Combine {
             false => dev.output(case.out.rows, case.out.cols, case.out.dtype, case.out.lay)?,
         };
         let add = case.add;
+        let experts = case.chosen.as_ref().map(|(experts, _)| dev.buffer(experts)).transpose()?;
+        let share = case.chosen.as_ref().map(|(_, share)| *share);
         dev.launch(|to| {
-            to.run(ops::Combine { y: y.view()?, weights: weights.view()?, add, out: out.view_mut()? })
+            let chosen =
+                experts.as_ref().zip(share).map(|(e, share)| ops::Chosen { experts: e.view(), share });
+            let (y, weights, out) = (y.view()?, weights.view()?, out.view_mut()?);
+            to.run(ops::Combine { y, weights, chosen, add, out })
         })?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &CombineCase, _: Madd) -> Vec<Want> {
         vec![oracle::combine(case)]
     }
+    fn strict(&self, case: &CombineCase, madd: Madd) -> Option<Vec<Want>> {
+        Some(vec![Want::Exact(oracle::combine_strict(case, madd))])
+    }
     fn alone(&self, case: &CombineCase, dice: &mut Dice) -> Option<Part<CombineCase>> {
         let (r, k) = (dice.below(case.out.rows), case.weights.cols);
         let y = case.y.slice(r * k..(r + 1) * k);
-        let part = CombineCase { y, weights: case.weights.only(r), out: case.out.only(r), add: case.add };
+        let chosen = case.chosen.as_ref().map(|(all, share)| (all[r * k..(r + 1) * k].to_vec(), *share));
+        let (weights, out) = (case.weights.only(r), case.out.only(r));
+        let part = CombineCase { y, weights, chosen, out, add: case.add };
         Some((part, vec![r..r + 1]))
     }
     fn relaid(&self, case: &CombineCase, dice: &mut Dice) -> Option<CombineCase> {
@@ -275,6 +315,8 @@ pub const BUGS: &[Bug] = &[
     Bug::new("ExpertLinearDropsBias", "expert_linear", ORACLE, drops_bias),
     Bug::new("ExpertLinearLastBit", "expert_linear", STRICT, last_bit),
     Bug::new("CombineOverwrites", "combine", ORACLE, overwrites),
+    Bug::new("CombineInOneChain", "combine", STRICT, one_chain),
+    Bug::new("CombineAddsAllRanks", "combine", ORACLE, all_ranks),
 ];
 
 fn next_expert(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -307,6 +349,20 @@ fn last_bit(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 fn overwrites(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Moe(MoeOp::Combine(op)) = op else { return s.run(op) };
     s.run(ops::Combine { add: false, ..op })
+}
+
+fn one_chain(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Combine(op)) = op else { return s.run(op) };
+    let part = op.chosen.is_some_and(|chosen| chosen.share.is_part());
+    s.run(ops::Combine { chosen: op.chosen.filter(|_| part), ..op })
+}
+
+fn all_ranks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Combine(mut op)) = op else { return s.run(op) };
+    if let Some(chosen) = &mut op.chosen {
+        chosen.share = ExpertShare::whole(chosen.share.count());
+    }
+    s.run(op)
 }
 
 /// Rows may be those of slots or of tokens.
