@@ -15,9 +15,13 @@ pub fn run(args: &PlanArgs) -> Outcome {
         let value = |part: serde_json::Result<Value>| part.map_err(|e| Error::internal(e.to_string()));
         let mut all = value(serde_json::to_value(plan))?;
         all["memory"] = value(serde_json::to_value(memory))?;
+        all["group"] = value(serde_json::to_value(&handle.info().group))?;
         return json(&all);
     }
     emit(&format!("{plan}\n{memory}\n"))?;
+    if let Some(group) = &handle.info().group {
+        emit(&format!("\n{group}\n"))?;
+    }
     match plan.origin.as_ref().filter(|_| args.tensors) {
         Some(origin) => emit(&format!("\n{origin}\n")),
         None => Ok(()),

@@ -69,7 +69,7 @@ pub use engraft_core::config::deepspeed::{DeepSpeedConfig, DeepSpeedConfigBuilde
 pub use engraft_core::engine::{
     Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Pick, Pooling, Request, Want,
 };
-pub use engraft_core::inject::InjectionPlan;
+pub use engraft_core::inject::{GroupPlan, InjectionPlan};
 pub use engraft_core::mem::{Float, WeightFormat};
 pub use engraft_core::numerics::Mode;
 pub use engraft_core::ops::OpKind;

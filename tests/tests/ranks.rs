@@ -14,7 +14,7 @@ use engraft_core::config::EngineConfig;
 use engraft_core::engine::{
     Encoded, EncoderInput, Engine, Followers, Kept, Layers, Request, Runner, StepOrder, StepResult, Want,
 };
-use engraft_core::inject::{describe, inject};
+use engraft_core::inject::{GroupPlan, RankPlan, describe, inject};
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::{Mode, Share, leaf_bounds_of_groups, rank_columns, tree_of_ranks};
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, Groups, Linear};
@@ -386,6 +386,45 @@ fn devices_give_the_bits_of_one_rank() {
     println!("skipped: {:?}", backends::absent());
     let missing = backends::missing_here();
     assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
+}
+
+/// What a plan says of a group: ranks together have the model and what is replicated, with reasons; a
+/// parallel block exchanges once.
+#[test]
+fn a_plan_says_what_each_rank_has() {
+    let plan = |name: &str, world: usize| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
+        let files = checkpoint::open(&dir, Access::default()).unwrap();
+        let options = LoadOptions { world, ..LoadOptions::default() };
+        GroupPlan::new(&files, &Registry::default(), options, Float::F32, Float::F32).unwrap()
+    };
+    for name in ["llama", "qwen2_moe", "gpt2", "bert"] {
+        let one = plan(name, 1);
+        assert!(one.replicated.is_empty(), "{name}: {one}");
+        for world in DEGREES {
+            let group = plan(name, world);
+            let total =
+                |of: &dyn Fn(&RankPlan) -> usize, plan: &GroupPlan| plan.ranks.iter().map(of).sum::<usize>();
+            let replicated: usize = group.replicated.iter().map(|one| one.bytes).sum();
+            assert_eq!(
+                total(&|r| r.bytes, &group),
+                total(&|r| r.bytes, &one) + replicated,
+                "{name}: {group}"
+            );
+            assert_eq!(total(&|r| r.heads, &group), total(&|r| r.heads, &one), "{name}: {group}");
+            assert_eq!(total(&|r| r.columns, &group), total(&|r| r.columns, &one), "{name}: {group}");
+            assert!(group.replicated.iter().any(|one| one.why.contains("looks up whole rows")), "{group}");
+        }
+    }
+    let experts: Vec<usize> = plan("qwen2_moe", 4).ranks.iter().map(|rank| rank.experts).collect();
+    assert!(experts.iter().sum::<usize>() > 4 && experts.iter().all(|n| *n > 0), "{experts:?}");
+    // One exchange a block where both parts add to the same sum, two elsewhere; one for the logits.
+    for (name, a_block) in [("gptj", 1), ("falcon_7b", 1), ("llama", 2)] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
+        let files = checkpoint::open(&dir, Access::default()).unwrap();
+        let layers = describe(&files, &Registry::default()).unwrap().0.blocks.len();
+        assert_eq!(plan(name, 2).exchanges, a_block * layers + 1, "{name}");
+    }
 }
 
 /// Keeps every order for somebody else.

@@ -172,6 +172,7 @@ fn build_block<D: Device>(
         },
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
         rank: group.map_or(0, |group| group.rank.index),
+        one_exchange: of_group.is_some_and(|group| group.one_exchange),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
         spec: spec.clone(),
     })

@@ -2,13 +2,13 @@
 //! is read. Their `forward` gives the ops that the loaded model will run.
 
 use super::build::build;
-use super::survey::{Seen, survey};
+use super::survey::{Survey, survey};
 use crate::Result;
 use crate::checkpoint::Source;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo, WeightUse};
 use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
-use crate::policy::{ModelSpec, Rank, Resolved, Shares, Slot};
+use crate::policy::{ModelSpec, Rank, Resolved, Role, Shares, Slot};
 use crate::weights::{LoadOptions, Operands, Own, Piece, head_of_table, own_use, pieces, shares_of};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -45,15 +45,15 @@ impl Device for Dry {
     }
 }
 
-/// The ops that a model will run, with activations and cache in `dtype`.
-pub(super) fn ops(
+/// What a step of a model will run, with activations and cache in `dtype`.
+pub(super) fn survey_of(
     source: &dyn Source,
     spec: &ModelSpec,
     resolved: &[Resolved<'_>],
     options: LoadOptions,
     dtype: Float,
     composed: &dyn Fn(&Signature) -> bool,
-) -> Result<Vec<Seen>> {
+) -> Result<Survey> {
     let alloc = |bytes: usize| Ok(DryMem(bytes));
     let rope = |rope| {
         let len = table_len(rope, 1);
@@ -68,6 +68,22 @@ pub(super) fn ops(
     let state = State::new::<Dry>(&own_spec, &sizes, &alloc, &|_| Ok(()))?;
     let model: Model<Dry> = build(own_spec, operands, ropes)?;
     survey(&model, state, &sizes, &alloc, &(), composed)
+}
+
+/// A rank's model, and the bytes of its operands.
+pub(super) fn bytes_by_role(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    resolved: &[Resolved<'_>],
+    options: LoadOptions,
+) -> Result<(ModelSpec, BTreeMap<Role, usize>)> {
+    let rank = Rank::new(options.rank, options.world)?;
+    let shares = shares_of(source, spec, resolved, options)?;
+    let own_spec = shares.spec(spec, rank);
+    let operands = operands(source, spec, (&own_spec, &shares, rank), resolved, options)?;
+    let bytes = |weights: Vec<DryWeight>| weights.iter().map(|weight| weight.0.bytes()).sum();
+    let all = operands.prepared.into_iter().map(|(role, weights)| (role, bytes(weights))).collect();
+    Ok((own_spec, all))
 }
 
 /// Bytes of a model's state but for keys and values.

@@ -127,7 +127,7 @@ fn ops<B: Backend>(
     let alloc = |bytes| backend.alloc(bytes);
     let state = State::new::<B::Device>(&model.spec, &sizes, &alloc, &|_| Ok(()))?;
     let composed = |signature: &Signature| matches!(backend.coverage(signature), Coverage::Composed(_));
-    survey(model, state, &sizes, &alloc, &backend.attention_plan(sizes.step)?, &composed)
+    Ok(survey(model, state, &sizes, &alloc, &backend.attention_plan(sizes.step)?, &composed)?.ops)
 }
 
 /// The kernels of a model's step, those of composed ops' parts too, each once.

@@ -32,6 +32,17 @@ pub(super) struct SeenWeight {
     pub first: bool,
 }
 
+/// What a step does.
+#[derive(Default)]
+pub(super) struct Survey {
+    /// Its ops, in order.
+    pub ops: Vec<Seen>,
+    /// Exchanges between ranks.
+    pub exchanges: usize,
+    /// Values that a rank brings to them.
+    pub exchange_values: usize,
+}
+
 /// Sees the ops of one step of `model` in order, behind a composed one its parts; `state` has room for the
 /// smallest.
 ///
@@ -44,12 +55,12 @@ pub(super) fn survey<D: Device>(
     alloc: &dyn Fn(usize) -> Result<D::Mem>,
     plan: &D::AttnPlan,
     composed: &dyn Fn(&Signature) -> bool,
-) -> Result<Vec<Seen>> {
+) -> Result<Survey> {
     let words = sizes.step.words();
     let step = Buf::new(alloc(words * 4)?, words)?;
     let view = StepView::new(step.view(), sizes.step)?;
     let mut recorder =
-        Recorder { layer: None, part: false, seen: Vec::new(), weights: BTreeSet::new(), composed };
+        Recorder { layer: None, part: false, seen: Survey::default(), weights: BTreeSet::new(), composed };
     let mut x = Exec::new(&mut recorder);
     model.step(&mut x, &mut state, view, plan)?;
     model.sample(&mut x, &mut state, view)?;
@@ -60,7 +71,7 @@ struct Recorder<'c> {
     layer: Option<usize>,
     part: bool,
     composed: &'c dyn Fn(&Signature) -> bool,
-    seen: Vec<Seen>,
+    seen: Survey,
     /// Addresses of the weights seen so far; all are borrowed from the one model that is walked.
     weights: BTreeSet<usize>,
 }
@@ -79,7 +90,7 @@ impl<D: Device> Run<D> for Recorder<'_> {
             layouts: weight.layouts(),
             first: self.weights.insert(std::ptr::from_ref(weight).addr()),
         });
-        self.seen.push(Seen { layer: self.layer, signature, weight, part: self.part });
+        self.seen.ops.push(Seen { layer: self.layer, signature, weight, part: self.part });
         if !signature.op.is_fused() || !(self.composed)(&signature) {
             return Ok(());
         }
@@ -91,11 +102,16 @@ impl<D: Device> Run<D> for Recorder<'_> {
 }
 
 impl<D: Device> Executor<D> for Recorder<'_> {
-    fn all_reduce(&mut self, _: MatMut<'_, D::Mem>, _: bool) -> Result<()> {
+    fn all_reduce(&mut self, x: MatMut<'_, D::Mem>, _: bool) -> Result<()> {
+        self.seen.exchanges += 1;
+        self.seen.exchange_values += x.rows() * x.cols();
         Ok(())
     }
 
-    fn all_gather(&mut self, _: MatMut<'_, D::Mem>, _: &[Range<usize>]) -> Result<()> {
+    fn all_gather(&mut self, x: MatMut<'_, D::Mem>, columns: &[Range<usize>]) -> Result<()> {
+        self.seen.exchanges += 1;
+        let most = columns.iter().map(Range::len).max().unwrap_or(0);
+        self.seen.exchange_values += x.rows() * most;
         Ok(())
     }
 

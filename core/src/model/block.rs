@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use super::{Exec, Experts, Filter, Fused, Norm, RowParallel, Scratch, StepInputs};
-use crate::mem::{Device, Mat, MatRef, copied};
+use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
 use crate::ops::{self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, RopeView};
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
@@ -34,6 +34,8 @@ pub struct Block<D: Device> {
     pub mlp_post: Option<Norm<D>>,
     /// Which rank it is.
     pub rank: usize,
+    /// Of a rank's parallel block: attention and the feed-forward part are added in one exchange.
+    pub one_exchange: bool,
     /// Of a rank's block whose norms span the heads of all ranks: columns of q and of k by rank.
     pub whole_norms: Option<[Vec<Range<usize>>; 2]>,
 }
@@ -93,7 +95,8 @@ impl<D: Device> Block<D> {
         add_to_residual(x, tokens, placement, self.mlp_post.as_ref(), second, s)
     }
 
-    /// The feed-forward part parallel to attention, whose result is in `partial`.
+    /// The feed-forward part parallel to attention, whose result is in `partial`, or its node in the first
+    /// columns of `nodes` where one exchange takes both.
     fn parallel_mlp(
         &self,
         x: &mut Exec<'_, D>,
@@ -110,15 +113,25 @@ impl<D: Device> Block<D> {
         }
         self.inner(x, mlp, tokens, Input::Normed, s)?;
         let Scratch { inner, normed, partial, nodes, .. } = s;
-        let inner = self.columns_of(inner, tokens)?;
+        let (inner, hidden) = (self.columns_of(inner, tokens)?, normed.cols());
         // The norm's rows have been read: they hold the matmul's result before it is added.
         match (&mlp.down, nodes, inner) {
             (RowParallel { weight: Some(weight), bias }, None, Some(inner)) => {
                 let down = Linear::new(inner, weight, bias.as_ref(), partial.view_mut(tokens)?);
                 x.run(down.add_to(normed.view_mut(tokens)?))?;
             }
+            (down, Some(nodes), inner) if self.one_exchange => {
+                let of = |part: usize| part * hidden..(part + 1) * hidden;
+                let mut both = nodes.shaped_mut(tokens, 2 * hidden)?;
+                down.node(x, inner, both.reborrow().columns(of(1))?)?;
+                x.all_reduce(both.reborrow(), true)?;
+                let both = both.as_ref();
+                self.attn_out.finish(x, both.columns(of(0))?, partial.view_mut(tokens)?)?;
+                down.finish(x, both.columns(of(1))?, normed.view_mut(tokens)?)?;
+                x.run(Add { acc: partial.view_mut(tokens)?, x: normed.view(tokens)? })?;
+            }
             (down, nodes, inner) => {
-                let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+                let nodes = of_rank(nodes, tokens, hidden)?;
                 down.run(x, inner, nodes, normed.view_mut(tokens)?)?;
                 x.run(Add { acc: partial.view_mut(tokens)?, x: normed.view(tokens)? })?;
             }
@@ -139,7 +152,7 @@ impl<D: Device> Block<D> {
             // None of the heads is this rank's: it adds nothing, and hears what the others do.
             self.separate_norms(x, tokens, s)?;
             let Scratch { partial, nodes, .. } = s;
-            let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+            let nodes = of_rank(nodes, tokens, partial.cols())?;
             return self.attn_out.run(x, None, nodes, partial.view_mut(tokens)?);
         }
         match &self.filter {
@@ -156,8 +169,13 @@ impl<D: Device> Block<D> {
             self.attend(x, step, at, normed, s)?;
         }
         let Scratch { attn, partial, nodes, .. } = s;
-        let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
-        self.attn_out.run(x, Some(attn.shaped(tokens, heads.out_cols())?), nodes, partial.view_mut(tokens)?)
+        let (attn, hidden) = (Some(attn.shaped(tokens, heads.out_cols())?), partial.cols());
+        if let (true, Some(nodes)) = (self.one_exchange, nodes.as_mut()) {
+            let node = nodes.shaped_mut(tokens, 2 * hidden)?.columns(0..hidden)?;
+            return self.attn_out.node(x, attn, node).map(|_| ());
+        }
+        let nodes = of_rank(nodes, tokens, hidden)?;
+        self.attn_out.run(x, attn, nodes, partial.view_mut(tokens)?)
     }
 
     /// Without pages: encoders.
@@ -288,7 +306,7 @@ impl<D: Device> Block<D> {
         if let Some(mlp) = &self.mlp {
             self.inner(x, mlp, tokens, input, s)?;
             let Scratch { inner, partial, nodes, .. } = s;
-            let nodes = nodes.as_mut().map(|nodes| nodes.view_mut(tokens)).transpose()?;
+            let nodes = of_rank(nodes, tokens, partial.cols())?;
             mlp.down.run(x, self.columns_of(inner, tokens)?, nodes, partial.view_mut(tokens)?)?;
         }
         match &self.experts {
@@ -328,6 +346,15 @@ impl<D: Device> Block<D> {
             }
         }
     }
+}
+
+/// Where a rank leaves what it adds to a sum `[tokens, hidden]`; none where there are no others.
+fn of_rank<M: DeviceMem>(
+    nodes: &mut Option<Mat<M>>,
+    tokens: usize,
+    hidden: usize,
+) -> Result<Option<MatMut<'_, M>>> {
+    nodes.as_mut().map(|nodes| nodes.shaped_mut(tokens, hidden)).transpose()
 }
 
 /// Where the residual stream goes through the norms, what the norm gave takes its place.

@@ -95,12 +95,13 @@ impl<D: Device> Experts<D> {
         match nodes {
             None => x.run(Combine { y, weights, chosen, add: false, out })?,
             Some(nodes) => {
+                let mut node = nodes.shaped_mut(tokens, hidden)?;
                 if self.up.is_some() {
-                    let out = nodes.view_mut(tokens)?;
+                    let out = node.reborrow();
                     x.run(Combine { y, weights, chosen, add: false, out })?;
                 }
-                x.all_reduce(nodes.view_mut(tokens)?, self.up.is_some())?;
-                x.run(Convert { x: nodes.view(tokens)?, bias: None, out })?;
+                x.all_reduce(node.reborrow(), self.up.is_some())?;
+                x.run(Convert { x: node.as_ref(), bias: None, out })?;
             }
         }
         if dense { self.join(x, tokens, input, s, e) } else { Ok(()) }

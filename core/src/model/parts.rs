@@ -54,15 +54,36 @@ impl<D: Device> RowParallel<D> {
             };
             return x.run(Linear::new(input, weight, self.bias.as_ref(), out));
         };
-        let adds = match (&self.weight, input) {
-            (Some(weight), Some(input)) => {
-                x.run(Linear::new(input, weight, None, nodes.reborrow()))?;
-                true
-            }
-            _ => false,
-        };
+        let adds = self.node(x, input, nodes.reborrow())?;
         x.all_reduce(nodes.reborrow(), adds)?;
-        x.run(Convert { x: nodes.as_ref(), bias: self.bias.as_ref(), out })
+        self.finish(x, nodes.as_ref(), out)
+    }
+
+    /// Leaves what this rank adds in `node`, `[rows, n]` f32; whether it adds anything.
+    ///
+    /// # Errors
+    /// As [`Exec::run`].
+    pub(super) fn node(
+        &self,
+        x: &mut Exec<'_, D>,
+        input: Option<MatRef<'_, D::Mem>>,
+        node: MatMut<'_, D::Mem>,
+    ) -> Result<bool> {
+        let (Some(weight), Some(input)) = (&self.weight, input) else { return Ok(false) };
+        x.run(Linear::new(input, weight, None, node)).map(|()| true)
+    }
+
+    /// `out = sum + bias`, rounded once: the sum of all ranks' nodes.
+    ///
+    /// # Errors
+    /// As [`Exec::run`].
+    pub(super) fn finish(
+        &self,
+        x: &mut Exec<'_, D>,
+        sum: MatRef<'_, D::Mem>,
+        out: MatMut<'_, D::Mem>,
+    ) -> Result<()> {
+        x.run(Convert { x: sum, bias: self.bias.as_ref(), out })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::expert_scratch::ExpertScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
-use crate::policy::{BlockSpec, Group, ModelSpec, Project};
+use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
 use crate::{Error, Result};
 
 /// Which buffer holds the last hidden state.
@@ -26,7 +26,8 @@ pub struct Scratch<M> {
     pub normed: Mat<M>,
     /// What a part adds to the residual stream `[tokens, hidden]`.
     pub partial: Mat<M>,
-    /// Of a rank: what it adds to a sum that all share, then the sum `[tokens, hidden]`, f32.
+    /// Of a rank: what it adds to a sum that all share, then the sum `[tokens, hidden]`, f32; two side by side
+    /// in models of parallel blocks.
     pub nodes: Option<Mat<M>>,
     /// Of a rank whose norms span the heads of all: queries, or keys, of all of them
     /// `[tokens, columns]`, f32: the norm is rounded where it is put back.
@@ -95,12 +96,13 @@ impl<M: DeviceMem> Scratch<M> {
         let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
         let middle = most(&|b| b.filter.map_or(0, |f| f.middle));
         let gathered = spec.group.as_ref().and_then(Group::gathered_columns);
+        let nodes = if spec.placement == Placement::Parallel { 2 } else { 1 };
         let image_patch = spec.embed.patches.map(|p| p.values());
         Ok(Self {
             residual: mat(tokens, spec.hidden, dtype)?,
             normed: mat(tokens, spec.hidden, dtype)?,
             partial: mat(tokens, spec.hidden, dtype)?,
-            nodes: spec.group.as_ref().map(|_| mat(tokens, spec.hidden, Float::F32)).transpose()?,
+            nodes: spec.group.as_ref().map(|_| mat(tokens, nodes * spec.hidden, Float::F32)).transpose()?,
             all_heads: gathered.map(|columns| mat(tokens, columns, Float::F32)).transpose()?,
             qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,

@@ -67,6 +67,8 @@ impl Group {
 pub struct GroupBlock {
     /// Whether the block has a dense feed-forward part, of which a rank may have no column.
     pub dense: bool,
+    /// Whether every rank adds to both sums of a parallel block, so that one exchange takes both.
+    pub one_exchange: bool,
     /// The experts that it has, where the block has any.
     pub experts: Option<ExpertShare>,
     /// Columns of q and of k that every rank has: where a norm spans all heads.

@@ -9,7 +9,7 @@
 
 use super::binding::{Part, Role, Slot};
 use super::group::{Group, GroupBlock, Rank};
-use super::spec::{BlockSpec, HeadSpec, ModelSpec, QkSpan, TokenHead};
+use super::spec::{BlockSpec, HeadSpec, ModelSpec, Placement, QkSpan, TokenHead};
 use crate::mem::WeightFormat;
 use crate::numerics::{LEAVES, leaf_bounds, leaf_bounds_of_groups};
 use crate::params::ExpertShare;
@@ -151,7 +151,12 @@ impl Shares {
         let group = Group {
             rank,
             vocabulary: self.vocabulary.iter().flat_map(|b| rank.all().map(|r| r.of(b))).collect(),
-            blocks: spec.blocks.iter().zip(&self.blocks).map(|(b, shares)| shares.group(b, rank)).collect(),
+            blocks: spec
+                .blocks
+                .iter()
+                .zip(&self.blocks)
+                .map(|(b, shares)| shares.group(spec, b, rank))
+                .collect(),
         };
         ModelSpec { blocks: blocks.collect(), group: Some(group), head: untied(spec.head), ..spec.clone() }
     }
@@ -227,11 +232,13 @@ impl BlockShares {
         block
     }
 
-    fn group(&self, block: &BlockSpec, rank: Rank) -> GroupBlock {
+    fn group(&self, spec: &ModelSpec, block: &BlockSpec, rank: Rank) -> GroupBlock {
         let whole = block.qk_norm.is_some_and(|norm| norm.span == QkSpan::Whole);
         let of = |part: usize| rank.all().map(|r| self.columns(block, r)[part].clone()).collect();
+        let adds = |r: Rank| !self.heads(block, r).is_empty() && !r.of(&self.inner_leaves).is_empty();
         GroupBlock {
             dense: block.mlp.inner > 0,
+            one_exchange: spec.placement == Placement::Parallel && rank.all().all(adds),
             experts: experts(block, rank),
             whole_norms: whole.then(|| [of(0), of(1)]),
         }

@@ -5,7 +5,7 @@ use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{
     Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Memory, Pooling, Request,
 };
-use engraft_core::inject::InjectionPlan;
+use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
@@ -53,8 +53,10 @@ pub struct ModelInfo {
     pub memory: Memory,
     /// Settings of the engine that have no effect on this device.
     pub warnings: Vec<Warning>,
-    /// How every slot runs.
+    /// How every slot runs; of several ranks on the first.
     pub plan: InjectionPlan,
+    /// How ranks share the model, where there are several.
+    pub group: Option<GroupPlan>,
 }
 
 /// Something that happened to a request; [`EngineHandle::submit`](crate::EngineHandle::submit) has an

@@ -9,7 +9,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Finish, Output, Request, Texts, Want};
-use engraft_core::inject::{InjectionPlan, describe};
+use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::policy::{Family, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -52,6 +52,9 @@ impl Visitor for Job {
         self.engine.all_logits |= spec.family == Family::Encoder && spec.head.is_per_token();
         let (positions, own_context) = (self.engine.max_context, self.own_context);
         let Self { files, registry, load, progress, .. } = self;
+        let (dtype, kv_dtype) = (self.engine.dtype, self.engine.kv_dtype);
+        let group = (load.world > 1).then(|| GroupPlan::new(&files, &registry, load, dtype, kv_dtype));
+        let group = group.transpose()?;
         let engine = load_engine(backend, files, registry, load, self.engine, progress)?;
         let context = engine.config().max_context;
         if own_context && context < positions {
@@ -70,6 +73,7 @@ impl Visitor for Job {
             device: engine.backend().caps().device.clone(),
             load_seconds: 0.0,
             memory: *engine.memory(),
+            group,
             warnings: engine.warnings().to_vec(),
             plan: InjectionPlan::new(
                 engine.backend().as_ref(),
