@@ -107,7 +107,12 @@ pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
             let packed = Packed::of_share(format, rows, share)?;
             filled(cpu, &info, packed, &parts)?
         }
-        WeightUse::Experts { count, grain } => experts(cpu, &info, count, grain, &parts)?,
+        WeightUse::Experts { count, grain } => {
+            experts(cpu, &info, count, &parts, &|each| Packed::new(format, each, cols, grain, Layout::Plain))?
+        }
+        WeightUse::ExpertsShare { count, share } => {
+            experts(cpu, &info, count, &parts, &|each| Packed::of_share(format, each, share))?
+        }
         WeightUse::GatedLinear { grain } => panels(cpu, &info, (grain, 1), Layout::Gate, &parts)?,
         WeightUse::EmbeddingAndLinear => panels(cpu, &info, (1, 1), Layout::Plain, &parts)?,
     };
@@ -146,13 +151,13 @@ fn experts(
     cpu: &Cpu,
     info: &WeightInfo,
     count: usize,
-    grain: usize,
     parts: &[Cow<'_, [u8]>],
+    room: &dyn Fn(usize) -> Result<Packed>,
 ) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
     // `HostWeight` has seen to it that there are experts and that they share the rows evenly.
     let each = rows / count;
-    let packed = (0..count).map(|_| Packed::new(format, each, cols, grain, Layout::Plain));
+    let packed = (0..count).map(|_| room(each));
     let mut packed = packed.collect::<Result<Vec<Packed>>>()?;
     let row_bytes = format.bytes(1, cols).max(1);
     let mut row = 0;

@@ -211,14 +211,15 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
             let storage = Storage::Vector(gpu.alloc_filled([bytes], bytes.len())?);
             return Ok(CudaWeight { info, storage });
         }
-        WeightUse::LinearShare { .. } => (1, 1, false),
+        WeightUse::LinearShare { .. } | WeightUse::ExpertsShare { .. } => (1, 1, false),
         WeightUse::Linear { grain, group } => (grain.max(1), group, false),
         WeightUse::Experts { grain, .. } => (grain.max(1), 1, false),
         WeightUse::GatedLinear { grain } => (grain.max(1), 1, true),
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => (1, 1, false),
     };
     let (grain, integers) = (format.grain(grain), format == WeightFormat::W8A8);
-    let missing = integers && matches!(used_for, WeightUse::Experts { .. });
+    let of_experts = matches!(used_for, WeightUse::Experts { .. } | WeightUse::ExpertsShare { .. });
+    let missing = integers && of_experts;
     let Some(code) = format_of(format).filter(|_| !missing) else {
         return Err(Error::Unsupported {
             op: "prepare_weight".into(),
@@ -230,9 +231,9 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
         WeightFormat::Group(groups) => groups.group(cols),
         _ => 0,
     };
-    let leaves = match used_for {
-        WeightUse::LinearShare { share } => leaves(share.bounds(), |leaf| share.has(leaf))?,
-        _ => leaves(leaf_bounds_of_groups(cols, grain, group_of), |_| true)?,
+    let leaves = match used_for.share() {
+        Some(share) => leaves(share.bounds(), |leaf| share.has(leaf))?,
+        None => leaves(leaf_bounds_of_groups(cols, grain, group_of), |_| true)?,
     };
     let row_bytes = format.bytes(1, cols);
     let file = order::rows(parts.iter().map(|part| part.as_ref()), row_bytes)?;

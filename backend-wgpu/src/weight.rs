@@ -194,6 +194,10 @@ pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
         }
         WeightUse::GatedLinear { grain } => Storage::Panels(matrix((grain, true, 0))?),
         WeightUse::Experts { count, grain } => Storage::Panels(matrix((grain, false, count.max(1)))?),
+        WeightUse::ExpertsShare { count, share } => {
+            let leaves = leaves(gpu, &info, share)?;
+            Storage::Panels(Panels { leaves: Some(leaves), ..matrix((1, false, count.max(1)))? })
+        }
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => Storage::Panels(matrix((1, false, 0))?),
     };
     Ok(WgpuWeight { info, storage })

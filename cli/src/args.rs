@@ -133,6 +133,10 @@ pub struct DeviceArgs {
     /// it (cuda with 16-bit activations: in --mode reference)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub tp: Option<usize>,
+    /// Ranks that whole experts are shared among: as many as --tp (the default), or 1: every rank
+    /// has a part of each expert
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub ep: Option<usize>,
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
@@ -502,6 +506,9 @@ impl DeviceArgs {
         }
         if let Some(ranks) = self.tp {
             options = options.tp(ranks);
+        }
+        if let Some(ranks) = self.ep {
+            options = options.ep(ranks);
         }
         if let Some(tokens) = self.max_step_tokens {
             options = options.max_step_tokens(tokens);

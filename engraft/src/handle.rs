@@ -396,16 +396,17 @@ impl Start {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (started, ready) = channel();
+        let load = options.sharing()?;
         let Options {
             backend,
             threads,
             engine,
             own_dtype,
             own_context,
-            load,
             registry,
             kernel_inject,
             progress,
+            ..
         } = options;
         let stored_dtype = !own_dtype && backend.takes_stored_dtype();
         let body = move || {

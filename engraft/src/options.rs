@@ -40,6 +40,8 @@ pub struct Options {
     /// Whether the context was chosen: a model that has less says so.
     pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
+    /// Ranks that whole experts are shared among, if that was said.
+    pub(crate) ep: Option<usize>,
     pub(crate) registry: Registry,
     pub(crate) kernel_inject: bool,
     pub(crate) progress: Option<Progress>,
@@ -54,6 +56,7 @@ impl Default for Options {
             own_dtype: false,
             own_context: false,
             load: LoadOptions::default(),
+            ep: None,
             registry: Registry::default(),
             kernel_inject: true,
             progress: None,
@@ -116,16 +119,9 @@ impl Options {
     /// graphs. Its checkpoint is opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Unsupported` for what this build cannot do from a configuration: sharing experts among ranks, writing
-    /// a converted model.
+    /// `Unsupported` for what this build cannot do from a configuration: writing a converted model; `Config`
+    /// for whole experts that are shared among some of the ranks.
     pub fn config(mut self, config: &DeepSpeedConfig) -> Result<Self> {
-        if config.moe.ep_size > 1 {
-            return Err(Error::Unsupported {
-                op: format!("`moe.ep_size` = {}", config.moe.ep_size),
-                backend: self.backend.to_string(),
-                reason: "every rank has all experts so far".into(),
-            });
-        }
         if config.save_mp_checkpoint_path.is_some() {
             return Err(Error::Unsupported {
                 op: "`save_mp_checkpoint_path`".into(),
@@ -139,6 +135,9 @@ impl Options {
         self.kernel_inject = config.kernel_inject;
         (self.engine, self.own_dtype) = (config.engine(), true);
         self.load = LoadOptions::configured(config, 0);
+        // 1 is also what a file without it has: experts stay whole.
+        self.ep = Some(config.moe.ep_size).filter(|ranks| *ranks > 1);
+        self.sharing()?;
         Ok(self)
     }
 
@@ -200,6 +199,30 @@ impl Options {
     pub fn tp(mut self, ranks: usize) -> Self {
         self.load.world = ranks;
         self
+    }
+
+    /// Ranks that whole experts are shared among: as many as share the model (the default), or 1, so that
+    /// every rank has a part of each expert. Results do not depend on it; whole experts exchange one row for a
+    /// token, parts one for each chosen expert, but few large experts fill all ranks alike.
+    pub fn ep(mut self, ranks: usize) -> Self {
+        self.ep = Some(ranks);
+        self
+    }
+
+    /// How ranks share the model.
+    ///
+    /// # Errors
+    /// `Config` where whole experts are shared among some of the ranks.
+    pub(crate) fn sharing(&self) -> Result<LoadOptions> {
+        let world = self.load.world;
+        match self.ep {
+            Some(ranks) if ranks != 1 && ranks != world => {
+                let allowed =
+                    if world == 1 { "1".into() } else { format!("1 or {world}, the ranks of `tp`") };
+                Err(Error::config("ep", ranks, allowed))
+            }
+            ep => Ok(LoadOptions { expert_parts: ep == Some(1) && world > 1, ..self.load }),
+        }
     }
 
     /// Calls `progress` with bytes read so far and in all while weights load, on the engine's thread.

@@ -135,15 +135,36 @@ fn described_by_a_deepspeed_configuration() {
     let said = configured(2).unwrap_err().to_string();
     assert!(said.contains("training_mp_size") && said.contains("ds.json"), "{said}");
 
-    // Ranks share a model and say what one says; experts they do not share yet.
+    // Ranks share a model and say what one says.
     let of = |degree: usize| {
         let (config, _) = DeepSpeedConfigBuilder::new().tp_size(degree).check().unwrap();
         text(&Options::new().config(&config).unwrap().open(ModelSource::Demo).unwrap())
     };
     assert_eq!(of(2), of(1));
-    let (config, _) = DeepSpeedConfigBuilder::new().set("moe.ep_size", 2).unwrap().check().unwrap();
-    let said = Options::new().config(&config).map(|_| ()).unwrap_err().to_string();
-    assert!(said.contains("ep_size") && said.contains('2'), "{said}");
+    // Experts are whole on as many ranks as there are, or every rank has a part of each.
+    let experts = |tp: usize, ep: usize| {
+        let raw = DeepSpeedConfigBuilder::new().tp_size(tp).set("moe.ep_size", ep).unwrap();
+        let options = Options::new().config(&raw.check().unwrap().0)?;
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen2_moe");
+        let handle = options.max_context(32).start(golden.as_path())?;
+        Ok::<_, engraft::Error>(
+            handle.info().group.clone().map(|group| (group.exchanges, group.exchange_bytes)),
+        )
+    };
+    assert!(experts(2, 2).unwrap().is_some());
+    let said = experts(4, 2).unwrap_err().to_string();
+    assert!(said.contains("`ep` is 2; allowed: 1 or 4"), "{said}");
+    let parts = |ep: usize| {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen2_moe");
+        let handle = Options::new().max_context(32).tp(2).ep(ep).start(golden.as_path()).unwrap();
+        let group = handle.info().group.clone().unwrap();
+        (group.exchange_bytes, group.ranks.iter().map(|rank| rank.experts).collect::<Vec<_>>())
+    };
+    let (whole, split) = (parts(2), parts(1));
+    assert!(
+        whole.0 < split.0 && whole.1.iter().sum::<usize>() * 2 == split.1.iter().sum::<usize>(),
+        "{whole:?} {split:?}"
+    );
     let (config, _) =
         DeepSpeedConfigBuilder::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
     assert!(Options::new().config(&config).unwrap_err().to_string().contains("engraft convert"));

@@ -147,7 +147,7 @@ struct ExpertLinear {
     u32 first;
     u32 own;
     u32 elem;
-    u32 reserved;
+    u32 elem_out;
 };
 
 template <typename W, u32 ROWS>
@@ -202,7 +202,7 @@ DEVICE void experts(const ExpertLinear &p) {
         if (n < outputs && slot < slots) {
             float y = shared.whole(r, lane);
             if (p.bias) y = add(y, reinterpret_cast<const float *>(p.bias)[begin + n]);
-            store_any(p.out.ptr, (u64)slot * p.out.pitch + n, p.elem, y);
+            store_any(p.out.ptr, (u64)slot * p.out.pitch + n, p.elem_out, y);
         }
     }
 }

@@ -12,8 +12,12 @@ impl Kernel {
         }
         for (weight, x) in Packing::ALL.into_iter().flat_map(|w| Elem::ALL.map(|x| (w, x))) {
             for (rows, vector) in [1, 4, 8].into_iter().flat_map(|r| [(r, false), (r, true)]) {
-                if !(vector && weight == Packing::W8A8) {
-                    all.push(Kernel::Experts { weight, x, rows, vector });
+                if vector && weight == Packing::W8A8 {
+                    continue;
+                }
+                all.push(Kernel::Experts { weight, x, out: x, rows, vector });
+                if x != Elem::F32 {
+                    all.push(Kernel::Experts { weight, x, out: Elem::F32, rows, vector });
                 }
             }
         }

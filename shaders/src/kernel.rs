@@ -53,8 +53,10 @@ pub enum Kernel {
     Experts {
         /// Of the weight.
         weight: Packing,
-        /// Of input and output.
+        /// Of the input.
         x: Elem,
+        /// Of the output: the same, or f32.
+        out: Elem,
         /// Rows of a tile, at most 8.
         rows: u32,
         /// Input rows begin at multiples of four elements.
@@ -231,9 +233,9 @@ impl Kernel {
                 let lanes = if subgroups { "subgroups" } else { "shared" };
                 format!("{}_x{rows}_{lanes}", linear_label((gate, act), weight, x, out))
             }
-            Kernel::Experts { weight, x, rows, vector } => {
-                let v = if vector { "_v" } else { "" };
-                format!("expert_linear_{}_{}_x{rows}{v}", weight.name(), x.name())
+            Kernel::Experts { weight, x, out, rows, vector } => {
+                let (v, node) = (if vector { "_v" } else { "" }, if x == out { "" } else { "_f32" });
+                format!("expert_linear_{}_{}{node}_x{rows}{v}", weight.name(), x.name())
             }
             Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", how.name(), x.name(), reduce.name()),
             Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", how.name(), x.name(), out.name()),

@@ -203,10 +203,10 @@ fn of_weight(kernel: &Kernel, f16: bool) -> Value {
         Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
             context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, act, subgroups }
         }
-        Kernel::Experts { weight, x, rows, vector } => {
+        Kernel::Experts { weight, x, out, rows, vector } => {
             let experts = if rows == 1 { "slot" } else { "group" };
-            let (x, halves) = (elem(x), context! { gate => false, act => false, experts });
-            context! { weight => packing(weight), x, out => x, rows, vector, bytes, ..halves }
+            let (x, out, halves) = (elem(x), elem(out), context! { gate => false, act => false, experts });
+            context! { weight => packing(weight), x, out, rows, vector, bytes, ..halves }
         }
         _ => Value::from(()),
     }

@@ -22,11 +22,9 @@ slots of expert `group.z`. -#}
 {{ it.params(carrier, of_experts if experts else matmul.fields) }}
 {{ it.leaves() }}
 {%- if experts %}
-// The other flags are the number of the first expert whose weight is here.
-const BIAS = 1u;
-{%- else %}
-{{ matmul.parts() }}
+// Flags; above the two is the number of the first expert whose weight is here.
 {%- endif %}
+{{ matmul.parts(experts) }}
 {%- if act %}
 {{ math.functions() }}
 {%- endif %}
@@ -69,12 +67,9 @@ fn main(
 ) {
     let lane = t % 32u;
     let leaf = t / 32u;
-{%- if experts %}
-    let leaf_from = leaf_start(p.cols, p.grain, leaf);
-    let leaf_to = leaf_start(p.cols, p.grain, leaf + 1u);
-{%- else %}
     let leaf_from = leaf_at(leaf);
     let leaf_to = leaf_at(leaf + 1u);
+{%- if not experts %}
     let parts = select(1u, 4u, (p.flags & WIDE) != 0u);
 {%- endif %}
 {%- if vector or bytes %}
@@ -90,7 +85,7 @@ fn main(
         }
         let x0 = p.x_offset + (tile / p.per_row) * p.x_pitch;
 {%- elif experts == "group" %}
-    let expert = group.z + (p.flags >> 1u);
+    let expert = group.z + (p.flags >> 2u);
     let first = expert * ((p.inner + 31u) / 32u) + group.x;
     if (first < p.first_panel || first >= p.end_panel) {
         return;
@@ -161,7 +156,7 @@ fn main(
 {%- endif %}
             let to_sums = half * {{ 8 * rows * 32 }}u + leaf * {{ rows * 32 }}u + lane;
 {%- for r in range(rows) %}
-            sums[to_sums + {{ r * 32 }}u] = {{ "acc" ~ r if experts else "own_leaf(leaf, acc" ~ r ~ ")" }};
+            sums[to_sums + {{ r * 32 }}u] = own_leaf(leaf, acc{{ r }});
 {%- endfor %}
         }
         workgroupBarrier();

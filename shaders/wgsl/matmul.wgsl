@@ -14,16 +14,20 @@ depends on where the leaves begin alone.
 
 A rank's part of a sum has no bias. With the flag `SHARE` that buffer says where the leaves of its columns begin
 and which of them it has (1, else 0): those of other ranks are -0, which changes no sum. -#}
-{%- macro parts() -%}
+{%- macro parts(experts=false) -%}
 const BIAS = 1u;
+{%- if experts %}
+const SHARE = 2u;
+{%- else %}
 const WIDE = 2u;
 const SHARE = 4u;
+{%- endif %}
 
 fn leaf_at(leaf: u32) -> u32 {
     if ((p.flags & SHARE) != 0u) {
         return u32(bias[leaf]);
     }
-    return leaf_start_of_groups(p.cols, p.grain, p.group, leaf);
+    return leaf_start_of_groups(p.cols, p.grain, {{ "1u" if experts else "p.group" }}, leaf);
 }
 
 fn own_leaf(leaf: u32, sum: f32) -> f32 {
@@ -171,7 +175,7 @@ out_put(to + p.inner, up);
 {%- endif %}
 {%- else %}
 if ((p.flags & BIAS) != 0u) {
-    y = og(y + bias[{{ "(expert - (p.flags >> 1u)) * p.inner + n" if experts else "n" }}]);
+    y = og(y + bias[{{ "(expert - (p.flags >> 2u)) * p.inner + n" if experts else "n" }}]);
 }
 {%- if act %}
 y = act_of(p.act, out_round(y));

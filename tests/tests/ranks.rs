@@ -132,7 +132,7 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
 fn refusal(dir: &Path) -> Option<String> {
     let files = checkpoint::open(dir, Access::default()).unwrap();
     let (spec, ..) = describe(&files, &Registry::default()).ok()?;
-    Shares::of(&spec, Rank::new(0, 2).unwrap(), &|_| None).err().map(|error| error.to_string())
+    Shares::of(&spec, Rank::new(0, 2).unwrap(), false, &|_| None).err().map(|error| error.to_string())
 }
 
 fn law<B: Backend>(
@@ -186,6 +186,24 @@ fn in_16_bits_in_chunks_op_by_op_and_composed() {
     assert!(law(&cpu(), &goldens(), bf16, &DEGREES, &chunks) >= 100);
     let composed = Arc::new(Composed::new(cpu()));
     assert!(law(&composed, &goldens(), Float::F16.into(), &DEGREES, &config()) >= 100);
+}
+
+/// Every rank has a part of each expert: sums of slots are shared before they are weighed.
+#[test]
+fn parts_of_experts_give_the_bits_of_whole_ones() {
+    let goldens: Vec<_> = goldens().into_iter().filter(|dir| has_experts(dir)).collect();
+    for types in [Float::F32.into(), Types { weights: Some(Float::Bf16), ..Float::Bf16.into() }] {
+        let types = Types { expert_parts: true, ..types };
+        assert!(law(&cpu(), &goldens, types, &DEGREES, &config()) >= 9);
+    }
+    let composed = Arc::new(Composed::new(cpu()));
+    let types = Types { expert_parts: true, ..Float::F16.into() };
+    assert!(law(&composed, &goldens, types, &[4], &config()) >= 3);
+}
+
+fn has_experts(dir: &Path) -> bool {
+    let files = checkpoint::open(dir, Access::default()).unwrap();
+    describe(&files, &Registry::default()).is_ok_and(|(spec, ..)| spec.blocks.iter().any(|b| b.moe.is_some()))
 }
 
 /// The values of a matmul of x `[rows, k]` with w `[n, k]`, and the nodes of its ranks, by f32 outputs.
@@ -366,6 +384,8 @@ fn devices_give_the_bits_of_one_rank() {
         experts_add_up(&gpu, Float::Bf16);
         let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
         let in_16_bits = law(&gpu, &goldens[..1], bf16, &[4], &config());
+        let parts = Types { expert_parts: true, ..bf16 };
+        assert_eq!(law(&gpu, &goldens[2..3], parts, &[2, 8], &config()), 2);
         println!("{name}: {} models by degree", held + in_16_bits);
         assert!(held >= 8 && in_16_bits == 1, "{held}");
         // Tensor cores have an order of their own, which one rank takes and ranks do not.
@@ -380,6 +400,8 @@ fn devices_give_the_bits_of_one_rank() {
         nodes_are_sums(&gpu);
         experts_add_up(&gpu, Float::F32);
         let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
+        let parts = Types { expert_parts: true, ..Float::F32.into() };
+        assert_eq!(law(&gpu, &goldens[2..3], parts, &[2, 8], &config()), 2);
         println!("{name}: {held} models by degree");
         assert!(held >= 8, "{held}");
     }

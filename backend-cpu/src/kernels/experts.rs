@@ -54,7 +54,6 @@ pub fn expert_linear(
     }
     same("expert_linear", "grouped slots", groups.words.len(), groups.count.saturating_add(1 + out.rows))?;
     same("expert_linear", "slots beyond whole tokens", out.rows % x.rows.max(1), 0)?;
-    same("expert_linear", "element bytes", out.dtype.bytes(), x.dtype.bytes())?;
     if out.rows > 0 && x.rows == 0 {
         return Err(Error::Shape { op: "expert_linear", what: "rows of x", got: 0, want: out.rows });
     }
@@ -87,11 +86,12 @@ impl Call<'_> {
         slots: &[u32],
         scratch: &mut AlignedBytes,
     ) -> Result<()> {
-        let (x, out, size) = (self.x, self.out, self.x.dtype.bytes());
+        let (x, out) = (self.x, self.out);
+        let (size, out_size) = (x.dtype.bytes(), out.dtype.bytes());
         let (k, n, rows) = (x.cols, out.cols, slots.len());
         let inputs = (rows * k * size).next_multiple_of(64);
-        if scratch.len() < inputs + rows * n * size {
-            *scratch = AlignedBytes::zeroed(inputs + rows * n * size);
+        if scratch.len() < inputs + rows * n * out_size {
+            *scratch = AlignedBytes::zeroed(inputs + rows * n * out_size);
         }
         let start = scratch.as_mut_ptr();
         let exists = |slot: &u32| (*slot as usize) < out.rows;
@@ -117,8 +117,8 @@ impl Call<'_> {
         for (r, slot) in slots.iter().enumerate().filter(|(_, slot)| exists(slot)) {
             // SAFETY: whole rows of the scratch and of the output.
             unsafe {
-                let from = start.add(inputs + r * n * size);
-                std::ptr::copy_nonoverlapping(from, out.row(*slot as usize), n * size);
+                let from = start.add(inputs + r * n * out_size);
+                std::ptr::copy_nonoverlapping(from, out.row(*slot as usize), n * out_size);
             }
         }
         Ok(())

@@ -74,8 +74,9 @@ fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
 
 fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<()> {
     let w = op.weight.rows()?;
-    let WeightUse::Experts { count: own, .. } = op.weight.info().used_for else {
-        return Err(Error::internal("a weight that is not of experts"));
+    let own = match op.weight.info().used_for {
+        WeightUse::Experts { count, .. } | WeightUse::ExpertsShare { count, .. } => count,
+        _ => return Err(Error::internal("a weight that is not of experts")),
     };
     let p = kernels::ExpertLinear {
         x: stream.matrix(op.x)?,
@@ -88,7 +89,7 @@ fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<
         first: word(op.first)?,
         own: word(own)?,
         elem: elem(op.x.dtype()),
-        reserved: 0,
+        elem_out: elem(op.out.dtype()),
     };
     stream.launch(&p.launch(w.format), &p)
 }

@@ -6,7 +6,7 @@
 
 use super::linear;
 use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
-use crate::{Wgpu, WgpuStream, WgpuWeight};
+use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, Route};
 use engraft_core::params::RouterScore;
@@ -62,7 +62,13 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
     let to = matrix(limits, out, "activations")?;
     let input = linear::Input::new(stream, w, x)?;
     let (from, x_pitch) = input.place(limits)?;
-    let bias_mem = bias.map_or(Ok(gpu.nothing()), WgpuWeight::vector)?;
+    // A rank's part has no bias, and its leaves there.
+    let bias_mem = match (&w.leaves, bias) {
+        (Some(leaves), _) => leaves,
+        (None, Some(bias)) => bias.vector()?,
+        (None, None) => gpu.nothing(),
+    };
+    let flags = u32::from(bias.is_some()) | u32::from(w.leaves.is_some()) << 1 | word(first)? << 2;
     // Slots that an expert has on average.
     let share = out.rows().div_ceil(by.count.max(1));
     let own = w.experts;
@@ -72,7 +78,9 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
         _ => (buffer(limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), own),
     };
     let tiles = tiles.min(limits.groups as usize);
-    let kernel = Kernel::Experts { weight: w.packing, x: elem(x.dtype()), rows, vector: input.aligned() };
+    let (from_elem, to_elem) = (elem(x.dtype()), elem(out.dtype()));
+    let kernel =
+        Kernel::Experts { weight: w.packing, x: from_elem, out: to_elem, rows, vector: input.aligned() };
     // Panels are counted from those of expert 0, wherever they are.
     let before = first * w.per_expert();
     for chunk in &w.chunks {
@@ -85,7 +93,7 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
             to.offset,
             word(out.pitch())?,
             word(w.outputs())?,
-            u32::from(bias.is_some()) | word(first)? << 1,
+            flags,
             word(w.block)?,
             word(out.rows() / x.rows())?,
             which.offset,

@@ -8,8 +8,8 @@ use crate::model::{
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, FilterSpec, Group, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role,
-    Slot,
+    BlockSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm,
+    QkSpan, Role, Slot,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -167,7 +167,7 @@ fn build_block<D: Device>(
             }),
         },
         experts: match spec.moe {
-            Some(moe) => Some(build_experts(moe, of_group.and_then(|group| group.experts), l, t)?),
+            Some(moe) => Some(build_experts(moe, of_group, l, t)?),
             None => None,
         },
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
@@ -210,15 +210,18 @@ fn build_head_norms<D: Device>(
 
 fn build_experts<D: Device>(
     spec: MoeSpec,
-    of_group: Option<ExpertShare>,
+    of_group: Option<&GroupBlock>,
     l: Option<usize>,
     t: &mut Taker<D>,
 ) -> Result<Experts<D>> {
-    let share = of_group.unwrap_or(ExpertShare::whole(spec.router.experts));
-    let mut own = |slot| (!share.experts().is_empty()).then(|| t.linear(l, slot)).transpose();
+    let of_rank = of_group.and_then(|group| group.experts);
+    let share = of_rank.unwrap_or(ExpertShare::whole(spec.router.experts));
+    let some = !share.experts().is_empty() && spec.inner > 0;
+    let mut own = |slot| some.then(|| t.linear(l, slot)).transpose();
     Ok(Experts {
         spec,
         share,
+        parts: of_group.is_some_and(|group| group.expert_parts),
         up: own(Slot::ExpertUp)?,
         down: own(Slot::ExpertDown)?,
         router: t.linear(l, Slot::Router)?,

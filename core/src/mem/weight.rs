@@ -34,6 +34,14 @@ pub enum WeightUse {
         /// See [`crate::numerics::leaf_bounds`].
         grain: usize,
     },
+    /// What one rank has of the experts' matmuls whose sums several share: as [`WeightUse::LinearShare`], for
+    /// each of `count` experts.
+    ExpertsShare {
+        /// Experts.
+        count: usize,
+        /// The leaves of every expert's sums.
+        share: Share,
+    },
     /// Rows are looked up.
     Embedding,
     /// Both (tied embeddings); must not take the memory of two.
@@ -60,6 +68,14 @@ pub struct WeightInfo {
 impl WeightUse {
     /// A matmul whose sums have leaves of any length.
     pub const MATMUL: WeightUse = WeightUse::Linear { grain: 1, group: 1 };
+
+    /// A rank's part of sums, where it is that.
+    pub fn share(self) -> Option<Share> {
+        match self {
+            WeightUse::LinearShare { share } | WeightUse::ExpertsShare { share, .. } => Some(share),
+            _ => None,
+        }
+    }
 }
 
 impl WeightInfo {
@@ -106,13 +122,17 @@ impl<'a> HostWeight<'a> {
             return no(format!("{got} bytes; [{rows}, {cols}] in {format} has {want}"));
         }
         match info.used_for {
-            WeightUse::Experts { count, .. } if count == 0 || !rows.is_multiple_of(count) => {
+            WeightUse::Experts { count, .. } | WeightUse::ExpertsShare { count, .. }
+                if count == 0 || !rows.is_multiple_of(count) =>
+            {
                 no(format!("{rows} rows for {count} experts; every expert has as many"))
             }
             WeightUse::GatedLinear { .. } if !rows.is_multiple_of(2) => {
                 no(format!("{rows} rows; gate and up have as many each"))
             }
-            WeightUse::LinearShare { share } if share.bounds()[LEAVES] != cols => {
+            WeightUse::LinearShare { share } | WeightUse::ExpertsShare { share, .. }
+                if share.bounds()[LEAVES] != cols =>
+            {
                 no(format!("{cols} columns for leaves of {}", share.bounds()[LEAVES]))
             }
             WeightUse::Vector if rows != 1 => no(format!("a vector of {rows} rows")),

@@ -17,6 +17,8 @@ pub struct ExpertScratch<M> {
     pub(super) inner: Mat<M>,
     /// `[slots, hidden]`.
     pub(super) out: Mat<M>,
+    /// Of a rank that has a part of each expert: what it adds, then the sum `[slots, hidden]`, f32.
+    pub(super) nodes: Option<Mat<M>>,
     /// The experts' sum, where the dense part waits in `partial`: `[tokens, hidden]`.
     pub(super) sum: Mat<M>,
     pub(super) join_weights: Mat<M>,
@@ -47,6 +49,8 @@ impl<M: DeviceMem> ExpertScratch<M> {
         let weights = mat(tokens, top_k, Float::F32)?;
         let (up, inner) = (mat(rows, up, dtype)?, mat(rows, most(&|_, m| m.inner), dtype)?);
         let (out, sum) = (mat(rows, spec.hidden, dtype)?, mat(tokens, spec.hidden, dtype)?);
+        let parts = spec.group.as_ref().is_some_and(|group| group.blocks.iter().any(|b| b.expert_parts));
+        let nodes = parts.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let join_weights = mat(tokens, 2, Float::F32)?;
         let words = |n: usize, alloc: &mut dyn FnMut(usize) -> Result<M>| Buf::new(alloc(4 * n)?, n);
         Ok(Some(Self {
@@ -57,6 +61,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
             up,
             inner,
             out,
+            nodes,
             sum,
             join_weights,
         }))

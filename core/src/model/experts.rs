@@ -22,6 +22,8 @@ pub struct Experts<D: Device> {
     pub router: Projection<D>,
     /// The experts of this rank.
     pub share: ExpertShare,
+    /// Whether it has a part of each: what slots give is summed over all ranks, then.
+    pub parts: bool,
     /// Their first matmuls; none where it has no expert.
     pub up: Option<Projection<D>>,
     /// Their second matmuls.
@@ -85,6 +87,11 @@ impl<D: Device> Experts<D> {
         if let (Some(up), Some(down)) = (&self.up, &self.down) {
             self.chosen(x, block, rows, (up, down), e)?;
         }
+        if let (true, Some(nodes)) = (self.parts, &mut e.nodes) {
+            let mut sums = nodes.shaped_mut(slots, hidden)?;
+            x.all_reduce(sums.reborrow(), self.up.is_some())?;
+            x.run(Convert { x: sums.as_ref(), bias: None, out: e.out.shaped_mut(slots, hidden)? })?;
+        }
         let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
         let chosen = Some(Chosen { experts: e.experts.view().slice(0..slots)?, share: self.share });
         let Scratch { partial, nodes, .. } = s;
@@ -93,8 +100,7 @@ impl<D: Device> Experts<D> {
             false => partial.view_mut(tokens)?,
         };
         match nodes {
-            None => x.run(Combine { y, weights, chosen, add: false, out })?,
-            Some(nodes) => {
+            Some(nodes) if !self.parts => {
                 let mut node = nodes.shaped_mut(tokens, hidden)?;
                 if self.up.is_some() {
                     let out = node.reborrow();
@@ -103,11 +109,12 @@ impl<D: Device> Experts<D> {
                 x.all_reduce(node.reborrow(), self.up.is_some())?;
                 x.run(Convert { x: node.as_ref(), bias: None, out })?;
             }
+            _ => x.run(Combine { y, weights, chosen, add: false, out })?,
         }
         if dense { self.join(x, tokens, input, s, e) } else { Ok(()) }
     }
 
-    /// Leaves what every slot's expert gives in `e.out`.
+    /// Leaves what every slot's expert gives in `e.out`, a rank's part of it in `e.nodes`.
     fn chosen(
         &self,
         x: &mut Exec<'_, D>,
@@ -132,7 +139,11 @@ impl<D: Device> Experts<D> {
             x.run(up.experts(rows, (groups, first), e.inner.shaped_mut(slots, inner)?))?;
             x.run(Activate { x: e.inner.shaped_mut(slots, inner)?, act })?;
         }
-        x.run(down.experts(e.inner.shaped(slots, inner)?, (groups, first), e.out.shaped_mut(slots, hidden)?))
+        let out = match (&mut e.nodes, self.parts) {
+            (Some(nodes), true) => nodes.shaped_mut(slots, hidden)?,
+            _ => e.out.shaped_mut(slots, hidden)?,
+        };
+        x.run(down.experts(e.inner.shaped(slots, inner)?, (groups, first), out))
     }
 
     /// Adds the dense part, which is in `partial`, to the experts' sum.

@@ -114,7 +114,7 @@ impl Check {
     /// How many experts have their weights here.
     pub fn experts(&self, weight: &impl Weight) -> Result<usize> {
         match weight.info().used_for {
-            WeightUse::Experts { count, .. } => Ok(count),
+            WeightUse::Experts { count, .. } | WeightUse::ExpertsShare { count, .. } => Ok(count),
             _ => self.packed(weight, |_| false, "for experts").map(|()| 0),
         }
     }
@@ -126,6 +126,7 @@ impl Check {
             WeightUse::LinearShare { .. } => "for a rank's part of a matmul",
             WeightUse::GatedLinear { .. } => "as gate and up",
             WeightUse::Experts { .. } => "for experts",
+            WeightUse::ExpertsShare { .. } => "for a rank's part of experts",
             WeightUse::Embedding => "for look-ups",
             WeightUse::EmbeddingAndLinear => "for look-ups and a matmul",
             WeightUse::Vector => "as a vector",

@@ -47,7 +47,7 @@ groups!(Groups<'a, D> { experts: "experts", groups: "groups", count: "count" });
 /// Every slot's matmul with its expert's weight: w holds `[n, k]` of every expert, one after the other
 /// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or,
 /// `[slots / top_k, k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Slots of experts
-/// whose weights are not here keep their rows. Groups that no [`Route`] wrote give rows that mean nothing, or
+/// whose weights are not here keep their rows. A rank's part of sums is f32, without a bias. Groups that no [`Route`] wrote give rows that mean nothing, or
 /// leave rows as they were.
 pub struct ExpertLinear<'a, D: Device> {
     /// `[slots, k]` or `[tokens, k]`.
@@ -140,13 +140,20 @@ impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
         check.same("grouped slots", self.groups.groups.len(), count.saturating_add(1 + slots))?;
         check.same("slots beyond whole tokens", slots % self.x.rows().max(1), 0)?;
         check.at_least("rows of x", self.x.rows(), usize::from(slots > 0))?;
-        check.dtype("element type", self.out.dtype(), self.x.dtype())
+        match w.used_for.share() {
+            Some(_) => {
+                check.absent("bias of a rank's part of a sum", self.bias.is_some())?;
+                check.dtype("element type of a rank's part of a sum", self.out.dtype(), Float::F32)
+            }
+            None => check.dtype("element type", self.out.dtype(), self.x.dtype()),
+        }
     }
 
     fn signature(&self) -> Signature {
         let w = self.weight.info();
         let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
-        Signature { weight: Some(w.format), bias: self.bias.is_some(), ..plain }
+        let (weight, share) = (Some(w.format), w.used_for.share().is_some());
+        Signature { out: self.out.dtype(), weight, bias: self.bias.is_some(), share, ..plain }
     }
 }
 

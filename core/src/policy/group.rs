@@ -71,6 +71,8 @@ pub struct GroupBlock {
     pub one_exchange: bool,
     /// The experts that it has, where the block has any.
     pub experts: Option<ExpertShare>,
+    /// Whether it has a part of each of them: sums of slots are shared, then.
+    pub expert_parts: bool,
     /// Columns of q and of k that every rank has: where a norm spans all heads.
     pub whole_norms: Option<[Vec<Range<usize>>; 2]>,
 }

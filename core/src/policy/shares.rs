@@ -27,6 +27,8 @@ const UNIT: usize = 64;
 pub struct Shares {
     blocks: Vec<BlockShares>,
     vocabulary: Option<Bounds>,
+    /// Whether every rank has a part of each expert, not some of them whole.
+    expert_parts: bool,
 }
 
 /// Of what the leaves of a sum are made: see [`leaf_bounds_of_groups`].
@@ -63,15 +65,33 @@ struct BlockShares {
     /// Between the feed-forward matmuls.
     inner: Grains,
     inner_leaves: Bounds,
+    /// Between the matmuls of an expert.
+    expert: Grains,
+    expert_leaves: Bounds,
 }
 
 impl Shares {
     /// What the ranks of a group share of a whole model; `format` is that of a role's matrix, where the model
-    /// has one.
+    /// has one. With `expert_parts` a rank has a part of each expert, not some of them whole.
     ///
     /// # Errors
-    /// `Unsupported` for heads that a degree above 1 would divide between ranks.
-    pub fn of(spec: &ModelSpec, rank: Rank, format: &dyn Fn(&Role) -> Option<WeightFormat>) -> Result<Self> {
+    /// `Unsupported` for heads that a degree above 1 would divide between ranks, and for parts of experts with
+    /// biases.
+    pub fn of(
+        spec: &ModelSpec,
+        rank: Rank,
+        expert_parts: bool,
+        format: &dyn Fn(&Role) -> Option<WeightFormat>,
+    ) -> Result<Self> {
+        let expert_parts = expert_parts && rank.is_one_of_many();
+        if expert_parts && spec.blocks.iter().any(|block| block.moe.is_some_and(|moe| moe.bias)) {
+            return Err(Error::Unsupported {
+                op: "a part of each expert on every rank".into(),
+                backend: spec.arch.clone(),
+                reason: "its experts have biases, which are added to whole sums; whole experts can be shared"
+                    .into(),
+            });
+        }
         let of = |(layer, block): (usize, &BlockSpec)| {
             let shares = BlockShares::new(block, &|slot| {
                 let role = Role { layer: Some(layer), slot, part: Part::Weight };
@@ -84,7 +104,7 @@ impl Shares {
             HeadSpec::Tokens { of: TokenHead::Vocabulary, count, .. } => Some(leaf_bounds(count, UNIT)),
             _ => None,
         };
-        Ok(Self { blocks, vocabulary })
+        Ok(Self { blocks, vocabulary, expert_parts })
     }
 
     fn block(&self, role: &Role) -> Option<&BlockShares> {
@@ -97,6 +117,7 @@ impl Shares {
         match role.slot {
             Slot::AttnOut => Some(shares.out),
             Slot::Down => Some(shares.inner),
+            Slot::ExpertDown => Some(shares.expert),
             _ => None,
         }
     }
@@ -107,6 +128,7 @@ impl Shares {
         match role.slot {
             Slot::AttnOut => Some(shares.out_leaves),
             Slot::Down => Some(shares.inner_leaves),
+            Slot::ExpertDown if self.expert_parts => Some(shares.expert_leaves),
             _ => None,
         }
     }
@@ -132,6 +154,12 @@ impl Shares {
                 let inner = rank.of(&shares.inner_leaves);
                 Some((0..halves).map(|half| behind(half * block.mlp.inner, inner.clone())).collect())
             }
+            Slot::ExpertDown if self.expert_parts => None,
+            Slot::ExpertUp if self.expert_parts => {
+                let (moe, own) = (block.moe?, rank.of(&shares.expert_leaves));
+                let parts = moe.router.experts * (1 + usize::from(block.mlp.gated));
+                Some((0..parts).map(|part| behind(part * moe.inner, own.clone())).collect())
+            }
             Slot::ExpertUp | Slot::ExpertDown => {
                 let (share, (rows, cols)) = (experts(block, rank)?, spec.shape(role)?);
                 let of_one = if role.is_vector() { cols } else { rows } / share.count().max(1);
@@ -147,7 +175,9 @@ impl Shares {
         if !rank.is_one_of_many() {
             return spec.clone();
         }
-        let blocks = spec.blocks.iter().zip(&self.blocks).map(|(block, shares)| shares.spec(block, rank));
+        let parts = self.expert_parts;
+        let blocks =
+            spec.blocks.iter().zip(&self.blocks).map(|(block, shares)| shares.spec(block, rank, parts));
         let group = Group {
             rank,
             vocabulary: self.vocabulary.iter().flat_map(|b| rank.all().map(|r| r.of(b))).collect(),
@@ -155,10 +185,26 @@ impl Shares {
                 .blocks
                 .iter()
                 .zip(&self.blocks)
-                .map(|(b, shares)| shares.group(spec, b, rank))
+                .map(|(b, shares)| self.group(spec, b, shares, rank))
                 .collect(),
         };
         ModelSpec { blocks: blocks.collect(), group: Some(group), head: untied(spec.head), ..spec.clone() }
+    }
+}
+
+impl Shares {
+    fn group(&self, spec: &ModelSpec, block: &BlockSpec, shares: &BlockShares, rank: Rank) -> GroupBlock {
+        let whole = block.qk_norm.is_some_and(|norm| norm.span == QkSpan::Whole);
+        let of = |part: usize| rank.all().map(|r| shares.columns(block, r)[part].clone()).collect();
+        let adds = |r: Rank| !shares.heads(block, r).is_empty() && !r.of(&shares.inner_leaves).is_empty();
+        let all = block.moe.map(|moe| ExpertShare::whole(moe.router.experts));
+        GroupBlock {
+            dense: block.mlp.inner > 0,
+            one_exchange: spec.placement == Placement::Parallel && rank.all().all(adds),
+            experts: if self.expert_parts { all } else { experts(block, rank) },
+            expert_parts: self.expert_parts,
+            whole_norms: whole.then(|| [of(0), of(1)]),
+        }
     }
 }
 
@@ -166,12 +212,15 @@ impl BlockShares {
     fn new(block: &BlockSpec, format: &dyn Fn(Slot) -> WeightFormat) -> Self {
         let (out, columns) = (Grains::of_heads(block, format(Slot::AttnOut)), block.heads.out_cols());
         let inner = Grains { grain: format(Slot::Down).whole_units(UNIT), group: 1 };
+        let expert = Grains { grain: format(Slot::ExpertDown).whole_units(UNIT), group: 1 };
         Self {
             group: (block.heads.heads / block.heads.kv_heads.max(1)).max(1),
             out,
             out_leaves: out.leaves(columns),
             inner,
             inner_leaves: inner.leaves(block.mlp.inner),
+            expert,
+            expert_leaves: expert.leaves(block.moe.map_or(0, |moe| moe.inner)),
         }
     }
 
@@ -223,25 +272,16 @@ impl BlockShares {
         [wide(&heads, k_dim), wide(&kv, k_dim), wide(&kv, v_dim)]
     }
 
-    fn spec(&self, block: &BlockSpec, rank: Rank) -> BlockSpec {
+    fn spec(&self, block: &BlockSpec, rank: Rank, expert_parts: bool) -> BlockSpec {
         let (heads, kv_heads) = (self.heads(block, rank), self.kv_heads(block, rank));
         let mut block = block.clone();
         (block.heads.heads, block.heads.kv_heads) = (heads.len(), kv_heads.len());
         block.scores.alibi = block.scores.alibi.as_ref().and_then(|slopes| slopes.get(heads)).map(Into::into);
         block.mlp.inner = rank.of(&self.inner_leaves).len();
-        block
-    }
-
-    fn group(&self, spec: &ModelSpec, block: &BlockSpec, rank: Rank) -> GroupBlock {
-        let whole = block.qk_norm.is_some_and(|norm| norm.span == QkSpan::Whole);
-        let of = |part: usize| rank.all().map(|r| self.columns(block, r)[part].clone()).collect();
-        let adds = |r: Rank| !self.heads(block, r).is_empty() && !r.of(&self.inner_leaves).is_empty();
-        GroupBlock {
-            dense: block.mlp.inner > 0,
-            one_exchange: spec.placement == Placement::Parallel && rank.all().all(adds),
-            experts: experts(block, rank),
-            whole_norms: whole.then(|| [of(0), of(1)]),
+        if let (true, Some(moe)) = (expert_parts, &mut block.moe) {
+            moe.inner = rank.of(&self.expert_leaves).len();
         }
+        block
     }
 }
 
@@ -293,7 +333,7 @@ mod tests {
     /// Heads, heads of keys and values, columns and rows of the vocabulary of every rank.
     fn of_ranks(spec: &ModelSpec, world: usize) -> Vec<[usize; 4]> {
         let of = |rank: Rank| {
-            let shares = Shares::of(spec, rank, &|_| None).unwrap();
+            let shares = Shares::of(spec, rank, false, &|_| None).unwrap();
             let own = shares.spec(spec, rank);
             let rows = own.group.as_ref().map_or(0, |group| group.vocabulary[rank.index].len());
             let block = &own.blocks[0];
@@ -338,7 +378,7 @@ mod tests {
     fn what_feeds_a_shared_sum_is_sharded_as_it_is() {
         let spec = model(8, 4, 1000, 256);
         let rank = Rank::new(3, 4).unwrap();
-        let shares = Shares::of(&spec, rank, &|_| None).unwrap();
+        let shares = Shares::of(&spec, rank, false, &|_| None).unwrap();
         let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
         let of = |slot| shares.outputs(&spec, &role(slot), rank).unwrap();
         // q of 8 heads, k and v of 4, 16 wide each.
@@ -367,7 +407,7 @@ mod tests {
     fn leaves_end_at_blocks_and_groups() {
         let format = |name: &str| name.parse::<WeightFormat>().unwrap();
         let of = |spec: &ModelSpec, format: WeightFormat, world: usize| {
-            Shares::of(spec, Rank::new(0, world).unwrap(), &|_| Some(format))
+            Shares::of(spec, Rank::new(0, world).unwrap(), false, &|_| Some(format))
         };
         let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
         let large = WeightFormat::Block(Block::Q4K);

@@ -115,12 +115,12 @@ pub(crate) fn shares_of(
     let mut formats = BTreeMap::new();
     for one in resolved {
         let role = one.binding.role;
-        if role.part == Part::Weight && matches!(role.slot, Slot::AttnOut | Slot::Down) {
+        if role.part == Part::Weight && matches!(role.slot, Slot::AttnOut | Slot::Down | Slot::ExpertDown) {
             formats.insert(role, pieces::whole(source, spec, one, options)?.format);
         }
     }
     let rank = Rank::new(options.rank, options.world)?;
-    Shares::of(spec, rank, &|role| formats.get(role).copied())
+    Shares::of(spec, rank, options.expert_parts, &|role| formats.get(role).copied())
 }
 
 /// The same of the formats in which a converted model lies in its ranks' files; none where they were not
@@ -131,7 +131,8 @@ pub(crate) fn stored_shares(
     resolved: &[Resolved<'_>],
     options: LoadOptions,
 ) -> Result<Option<Shares>> {
-    let as_stored = LoadOptions { quantize: None, rank: 0, world: 1, ..options };
+    // Experts of a converted model are whole.
+    let as_stored = LoadOptions { quantize: None, rank: 0, world: 1, expert_parts: false, ..options };
     let by_leaves = source.is_sharded_by_leaves();
     by_leaves.then(|| shares_of(source, spec, resolved, as_stored)).transpose()
 }
@@ -175,13 +176,26 @@ pub(crate) fn own_use(
     own: &Own,
     several: bool,
 ) -> WeightUse {
-    match (own.share(), shares.grains(&binding.role)) {
-        (Some(share), _) => WeightUse::LinearShare { share },
-        (None, Some(Grains { grain, group })) if binding.role.part == Part::Weight => {
-            WeightUse::Linear { grain, group }
+    let role = binding.role;
+    match (own.share(), shares.grains(&role).filter(|_| role.part == Part::Weight)) {
+        (Some(share), _) if role.slot == Slot::ExpertDown => {
+            WeightUse::ExpertsShare { count: experts_of(spec, &role), share }
         }
+        (Some(share), _) => WeightUse::LinearShare { share },
+        (None, Some(Grains { grain, .. })) if role.slot == Slot::ExpertDown => {
+            WeightUse::Experts { count: experts_of(spec, &role), grain }
+        }
+        (None, Some(Grains { grain, group })) => WeightUse::Linear { grain, group },
         _ => use_of(spec, binding, several),
     }
+}
+
+/// The experts of a role's block that a rank has.
+fn experts_of(spec: &ModelSpec, role: &Role) -> usize {
+    let of_group = spec.group.as_ref().and_then(|group| group.blocks.get(role.layer?)?.experts);
+    let block = role.layer.and_then(|layer| spec.blocks.get(layer));
+    let all = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
+    of_group.map_or(all, |share| share.experts().len())
 }
 
 /// What an operand is used for whose sums ranks do not share; `several`: of several weights, none of which
@@ -193,12 +207,8 @@ fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
     }
     let tied = spec.head.is_tied();
     let block = role.layer.and_then(|l| spec.blocks.get(l));
-    let of_group = spec.group.as_ref().and_then(|group| group.blocks.get(role.layer?)?.experts);
-    let all = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
-    let count = of_group.map_or(all, |share| share.experts().len());
     match (role.slot, binding.shard) {
-        (Slot::ExpertUp, _) => WeightUse::Experts { count, grain: 1 },
-        (Slot::ExpertDown, Shard::Rows { grain }) => WeightUse::Experts { count, grain },
+        (Slot::ExpertUp, _) => WeightUse::Experts { count: experts_of(spec, &role), grain: 1 },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain, group: 1 },

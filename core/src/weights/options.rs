@@ -15,6 +15,8 @@ pub struct LoadOptions {
     pub rank: usize,
     /// Ranks that share the model.
     pub world: usize,
+    /// Whether every rank has a part of each expert, not some of them whole: no bit depends on it.
+    pub expert_parts: bool,
 }
 
 impl LoadOptions {
@@ -25,12 +27,13 @@ impl LoadOptions {
             quantize: config.quantize,
             rank,
             world: config.tp_size,
+            expert_parts: false,
         }
     }
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { dtype: None, quantize: None, rank: 0, world: 1 }
+        Self { dtype: None, quantize: None, rank: 0, world: 1, expert_parts: false }
     }
 }

@@ -83,10 +83,10 @@ pub struct ExpertLinear {
     pub first: u32,
     /// How many weights are.
     pub own: u32,
-    /// Element type of `x` and `out`.
+    /// Element type of `x`.
     pub elem: Elem,
-    /// Zero.
-    pub reserved: u32,
+    /// That of `out`: the same, or f32 for a rank's part of sums.
+    pub elem_out: Elem,
 }
 
 impl ExpertLinear {

@@ -125,7 +125,7 @@ fn check_experts(experts: &[u32], k: usize, formats: usize) {
                     first: own.start as u32,
                     own: own.len() as u32,
                     elem,
-                    reserved: 0,
+                    elem_out: elem,
                 };
                 gpu.run(&p, &p.launch(w.format));
                 same(&gpu.values(out, elem), &want, w.format.name());

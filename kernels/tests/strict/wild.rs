@@ -117,7 +117,7 @@ fn experts() {
                 first: 0,
                 own: count as u32,
                 elem: Elem::F32,
-                reserved: 0,
+                elem_out: Elem::F32,
             };
             gpu.run_wild(&p, &p.launch(weight.format));
             // Many slots to an expert: the other entry.

@@ -52,6 +52,9 @@ struct Flags {
     /// Ranks that share each model, a thread each: 1, 2, 4 or 8.
     #[arg(long, default_value_t = 1)]
     tp: usize,
+    /// Ranks that whole experts are shared among: as many as --tp, or 1 for a part of each on every rank.
+    #[arg(long)]
+    ep: Option<usize>,
     /// wgpu: pass parameters as browsers must, through a uniform arena.
     #[arg(long)]
     uniform_parameters: bool,
@@ -96,7 +99,12 @@ impl From<Type> for Float {
 
 impl Flags {
     fn types(&self) -> Types {
-        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from), tp: self.tp }
+        Types {
+            dtype: self.dtype.into(),
+            weights: self.weights.map(Float::from),
+            tp: self.tp,
+            expert_parts: self.ep == Some(1),
+        }
     }
 
     fn mode_name(&self) -> &'static str {

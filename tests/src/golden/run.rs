@@ -113,11 +113,13 @@ pub struct Types {
     pub weights: Option<Float>,
     /// Ranks that share the model, a thread each.
     pub tp: usize,
+    /// Whether each rank has a part of every expert, not some of them whole.
+    pub expert_parts: bool,
 }
 
 impl From<Float> for Types {
     fn from(dtype: Float) -> Self {
-        Self { dtype, weights: None, tp: 1 }
+        Self { dtype, weights: None, tp: 1, expert_parts: false }
     }
 }
 
@@ -143,7 +145,8 @@ pub fn open_with<B: Backend>(
 ) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
     let (quantize, positions) = (types.weights.map(WeightFormat::Plain), config.max_context);
-    let options = LoadOptions { dtype: Some(config.dtype), quantize, ..LoadOptions::default() };
+    let Types { expert_parts, .. } = types;
+    let options = LoadOptions { dtype: Some(config.dtype), quantize, expert_parts, ..LoadOptions::default() };
     if types.tp == 1 {
         let model = inject(backend, &files, registry, positions, options, &mut |_, _| {})?;
         return Engine::new(backend.clone(), model, config);
