@@ -16,6 +16,7 @@ use engraft_core::mem::{
 use engraft_core::numerics::{LEAVES, leaf_bounds_of_groups};
 use engraft_core::{Error, Result, quant};
 use engraft_kernels::file_rows::FileRows;
+use engraft_kernels::params::gemm::Sum;
 use engraft_kernels::params::{Format, Leaves, WeightView};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -40,8 +41,8 @@ pub(crate) struct Matrix {
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
-    /// Grain of the sum's leaves, as tensor cores take them.
-    pub grain: usize,
+    /// The sum's leaves, as tensor cores take them.
+    pub sum: Sum,
     /// The same as the kernels take them that keep the contract's order; of a rank its part.
     pub leaves: Leaves,
     /// What it is stored in.
@@ -235,6 +236,12 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
         Some(share) => leaves(share.bounds(), |leaf| share.has(leaf))?,
         None => leaves(leaf_bounds_of_groups(cols, grain, group_of), |_| true)?,
     };
+    // What ranks could share is added by the tree.
+    let sum = match used_for {
+        WeightUse::LinearShare { .. } => Sum::shared(&leaves).unwrap_or(Sum::by_tree(cols, grain)),
+        WeightUse::Linear { .. } if grain > 1 => Sum::shared(&leaves).unwrap_or(Sum::by_tree(cols, grain)),
+        _ => Sum::folded(cols, grain),
+    };
     let row_bytes = format.bytes(1, cols);
     let file = order::rows(parts.iter().map(|part| part.as_ref()), row_bytes)?;
     let copies = Mutex::new(Copies::of(gpu, &file, gated, uses)?);
@@ -243,7 +250,7 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
         gpu.note_integers();
     }
     let storage =
-        Storage::Matrix(Matrix { rows, cols, grain, leaves, format: code, gated, row_bytes, group, copies });
+        Storage::Matrix(Matrix { rows, cols, sum, leaves, format: code, gated, row_bytes, group, copies });
     Ok(CudaWeight { info, storage })
 }
 

@@ -17,6 +17,10 @@ use std::ops::Range;
 /// Leaves of every sum over K.
 pub const LEAVES: usize = 8;
 
+/// Columns that tensor cores multiply at once: where all leaves begin at multiples of it, they too take a
+/// rank's part of a sum.
+pub const LEAF_UNIT: usize = 64;
+
 /// How `a * b + c` is rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Madd {
@@ -130,6 +134,7 @@ pub struct Share {
     bounds: [u32; LEAVES + 1],
     first: u8,
     count: u8,
+    units: bool,
 }
 
 impl Share {
@@ -145,7 +150,14 @@ impl Share {
         }
         let local = bounds.map(|at| (at.clamp(own.start, own.end) - own.start) as u32);
         let count = LEAVES / world;
-        Ok(Self { bounds: local, first: (rank * count) as u8, count: count as u8 })
+        // Of the whole sum: what holds on one rank holds on all, at every degree.
+        let units = bounds.iter().all(|at| at.is_multiple_of(LEAF_UNIT) || *at == bounds[LEAVES]);
+        Ok(Self { bounds: local, first: (rank * count) as u8, count: count as u8, units })
+    }
+
+    /// Whether the leaves of all ranks begin at multiples of [`LEAF_UNIT`] columns.
+    pub fn is_in_units(&self) -> bool {
+        self.units
     }
 
     /// Start of every leaf in the rank's columns, and how many they are.
@@ -230,6 +242,9 @@ mod tests {
             assert_eq!((share.start(7) + x).to_bits(), sum.to_bits());
         }
         assert_eq!((share.start(2).to_bits(), share.start(3).to_bits()), (0, 0));
+        // One leaf of a rank may begin well where others do not.
+        assert!(share.is_in_units());
+        assert!(!Share::new(&leaf_bounds(300, 32), 0, 8).unwrap().is_in_units());
         assert!(Share::new(&bounds, 0, 3).unwrap_err().to_string().contains("1, 2, 4 or 8"));
         assert!(Share::new(&bounds, 4, 4).unwrap_err().to_string().contains("below 4"));
     }

@@ -54,8 +54,14 @@ struct Gemm {
     u32 gated;
     u32 then;
     u32 act;
+    // Which leaves are this rank's, a bit each; those of others begin at -0, the identity of addition.
+    u32 own;
+    // Whether leaves are added by the balanced tree, as ranks share it; else from the first to the last.
+    u32 tree;
     // First unit of every leaf, and the end.
     u32 leaves[9];
+
+    DEVICE float zero(u32 leaf) const { return own >> leaf & 1 ? 0.0f : -0.0f; }
 };
 
 constexpr u32 THEN_NOTHING = 0;
@@ -160,13 +166,13 @@ struct Sums {
     // Two f16 each, of rows g and g + 8.
     u32 d[MT], m[MT];
 
-    DEVICE void clear_leaf() {
+    DEVICE void clear_leaf(float zero) {
 #pragma unroll
         for (u32 i = 0; i < MT; i++) {
 #pragma unroll
             for (u32 j = 0; j < NT; j++) {
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) leaf[i][j][e] = 0.0f;
+                for (u32 e = 0; e < 4; e++) leaf[i][j][e] = zero;
             }
         }
     }
@@ -314,11 +320,26 @@ DEVICE void finish(const Gemm &p, u32 tile, u32 within, u32 row, const float *su
     float v[V];
     float up[V];
     auto gather = [&](float (&v)[V], const float *from, u32 bias) {
+        if (parts == 1) {
 #pragma unroll
-        for (u32 i = 0; i < V; i++) v[i] = 0.0f;
-        for (u32 part = 0; part < parts; part++) {
+            for (u32 i = 0; i < V; i++) v[i] = from[i];
+        } else if (p.tree) {
 #pragma unroll
-            for (u32 i = 0; i < V; i++) v[i] = add(v[i], from[part * part_pitch + i]);
+            for (u32 i = 0; i < V; i++) {
+                float pair[4];
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    pair[j] = add(from[2 * j * part_pitch + i], from[(2 * j + 1) * part_pitch + i]);
+                }
+                v[i] = add(add(pair[0], pair[1]), add(pair[2], pair[3]));
+            }
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < V; i++) v[i] = 0.0f;
+            for (u32 part = 0; part < parts; part++) {
+#pragma unroll
+                for (u32 i = 0; i < V; i++) v[i] = add(v[i], from[part * part_pitch + i]);
+            }
         }
         if (p.bias != 0) {
             const float *b = reinterpret_cast<const float *>(p.bias) + bias;

@@ -1,8 +1,8 @@
 // Many rows: the kernel behind the entries small and wide of gemm.cu and gemmq.cu.
 //
 // A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that
-// all fill and all read: one barrier a unit. Leaves are added as they end. Reads of both operands take every
-// bank once.
+// all fill and all read: one barrier a unit. Leaves are added as they end, from the first to the last or, where
+// ranks share the sum, by the tree. Reads of both operands take every bank once.
 #pragma once
 #include "gemm.cuh"
 
@@ -12,6 +12,8 @@ struct Dense {
     static constexpr u32 W = 2 * F::HALF, S = 2 * F::SCALES, X = ROWS * 128, STAGE = TILES * (W + S) + X;
     static constexpr u32 RING = STAGES * STAGE, BOARD = ROWS * Board<TILES>::PITCH * 4;
     static constexpr u32 SHARED = RING > BOARD ? RING : BOARD;
+    // Sums of a thread.
+    static constexpr u32 SUMS = MT * NT * 4;
     // 16-byte pieces of a unit that a thread copies: of weights, of x. x lies in two halves of 32 values.
     static constexpr u32 WN = TILES * W / 16 / THREADS, XN = ROWS * 8 / THREADS;
     static_assert(WN * THREADS * 16 == TILES * W && XN * THREADS == ROWS * 8 && ROWS * 4 % THREADS == 0, "whole pieces");
@@ -111,6 +113,42 @@ struct Dense {
         x_to = after(x_to, x_place);
     }
 
+    // The tree, leaf by leaf: an even leaf waits in `total`, and so does the whole sum at the end. Sums of two
+    // and of four leaves wait in memory of the thread: they are touched six times a tile, and registers would
+    // not hold two sets more.
+    DEVICE static void node(const float (&sums)[MT][NT][4], float (&total)[MT][NT][4], volatile float (&saved)[2 * SUMS], u32 leaf) {
+        if (leaf % 2 == 0) {
+#pragma unroll
+            for (u32 e = 0; e < SUMS; e++) total[e / 4 / NT][e / 4 % NT][e % 4] = sums[e / 4 / NT][e / 4 % NT][e % 4];
+            return;
+        }
+#pragma unroll
+        for (u32 e = 0; e < SUMS; e++) {
+            float &value = total[e / 4 / NT][e / 4 % NT][e % 4];
+            value = add(value, sums[e / 4 / NT][e / 4 % NT][e % 4]);
+        }
+        if (leaf % 4 == 1) {
+#pragma unroll
+            for (u32 e = 0; e < SUMS; e++) saved[e] = total[e / 4 / NT][e / 4 % NT][e % 4];
+            return;
+        }
+#pragma unroll
+        for (u32 e = 0; e < SUMS; e++) {
+            float &value = total[e / 4 / NT][e / 4 % NT][e % 4];
+            value = add(saved[e], value);
+        }
+        if (leaf == 3) {
+#pragma unroll
+            for (u32 e = 0; e < SUMS; e++) saved[SUMS + e] = total[e / 4 / NT][e / 4 % NT][e % 4];
+        } else {
+#pragma unroll
+            for (u32 e = 0; e < SUMS; e++) {
+                float &value = total[e / 4 / NT][e / 4 % NT][e % 4];
+                value = add(saved[SUMS + e], value);
+            }
+        }
+    }
+
     DEVICE void run(float *board) {
         u32 lane = pinned(threadIdx.x % 32), warp = threadIdx.x / 32, wm = warp % MW, wn = warp / MW;
 #pragma unroll 1
@@ -125,13 +163,33 @@ struct Dense {
         u32 w_own = pinned(wm * MT * W), x_own = pinned(TILES * (W + S) + wn * NT * 512);
         Sums<T, F, MT, NT> sums;
         float total[MT][NT][4];
-        sums.clear_leaf();
+        volatile float saved[2 * SUMS];
+        sums.clear_leaf(p.zero(0));
         sums.clear_chain();
 #pragma unroll
-        for (u32 e = 0; e < MT * NT * 4; e++) total[e / 4 / NT][e / 4 % NT][e % 4] = 0.0f;
+        for (u32 e = 0; e < SUMS; e++) total[e / 4 / NT][e / 4 % NT][e % 4] = 0.0f;
         u32 leaf = 0, leaf_end = p.leaves[1], next = 0, at = ring;
 #pragma unroll 1
-        for (u32 unit = 0; unit < all; unit++) {
+        for (u32 unit = 0;; unit++) {
+            if (p.tree) {
+                // Leaves without a unit end where the one before them does, the first ones of another rank at 0.
+#pragma unroll 1
+                while (leaf < 8 && leaf_end == unit) {
+                    node(sums.leaf, total, saved, leaf);
+                    sums.clear_leaf(p.zero(++leaf));
+                    leaf_end = leaf < 8 ? p.leaves[leaf + 1] : 0;
+                }
+            } else if (unit == leaf_end) {
+#pragma unroll
+                for (u32 e = 0; e < SUMS; e++) {
+                    total[e / 4 / NT][e / 4 % NT][e % 4] =
+                        add(total[e / 4 / NT][e / 4 % NT][e % 4], sums.leaf[e / 4 / NT][e / 4 % NT][e % 4]);
+                }
+                sums.clear_leaf(0.0f);
+                // Empty leaves are +0 and change nothing.
+                while (leaf < 7 && leaf_end == unit) leaf_end = p.leaves[++leaf + 1];
+            }
+            if (unit == all) break;
             copy_wait<STAGES - 2>();
             __syncthreads();
             if (units < all) {
@@ -150,16 +208,6 @@ struct Dense {
                 if (small) sums.scales(scale + h * F::SCALES, S, lane);
                 sums.half(w + h * F::HALF, W, scale + h * F::SCALES, S, x + h * ROWS * 64, lane);
                 if (F::SCALES > 0 && (small || (h == 1 && (unit + 1 == leaf_end || unit + 1 == next)))) sums.join();
-            }
-            if (unit + 1 == leaf_end) {
-#pragma unroll
-                for (u32 e = 0; e < MT * NT * 4; e++) {
-                    total[e / 4 / NT][e / 4 % NT][e % 4] =
-                        add(total[e / 4 / NT][e / 4 % NT][e % 4], sums.leaf[e / 4 / NT][e / 4 % NT][e % 4]);
-                }
-                sums.clear_leaf();
-                // Empty leaves are +0 and change nothing.
-                while (leaf < 7 && leaf_end == unit + 1) leaf_end = p.leaves[++leaf + 1];
             }
             at = after(at, 0);
         }

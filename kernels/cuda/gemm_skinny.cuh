@@ -139,10 +139,13 @@ struct Skinny {
         }
         Sums<T, F, MT, NT> sums;
         float before[MT][NT][4];
-        sums.clear_leaf();
+        u32 leaf = threadIdx.x / 32 * OWN;
+        // The second leaf begins at once where the first has no unit.
+        float zero = p.zero(leaf), last = p.zero(leaf + OWN - 1);
+        sums.clear_leaf(turn == 0 ? last : zero);
         sums.clear_chain();
 #pragma unroll
-        for (u32 e = 0; e < MT * NT * 4; e++) before[e / 4 / NT][e / 4 % NT][e % 4] = 0.0f;
+        for (u32 e = 0; e < MT * NT * 4; e++) before[e / 4 / NT][e / 4 % NT][e % 4] = zero;
         // Stage of the next group.
         u32 next = 0, at = ring, lane_bytes = lane * 16;
 #pragma unroll 1
@@ -175,13 +178,12 @@ struct Skinny {
                 for (u32 e = 0; e < MT * NT * 4; e++) {
                     before[e / 4 / NT][e / 4 % NT][e % 4] = sums.leaf[e / 4 / NT][e / 4 % NT][e % 4];
                 }
-                sums.clear_leaf();
+                sums.clear_leaf(last);
             }
             at = after(at);
         }
         copy_wait<0>();
         __syncthreads();
-        u32 leaf = threadIdx.x / 32 * OWN;
         if constexpr (OWN > 1) Board<MT>::put(board, leaf, ROWS, 0, 0, before, lane);
         Board<MT>::put(board, leaf + OWN - 1, ROWS, 0, 0, sums.leaf, lane);
         __syncthreads();

@@ -181,10 +181,11 @@ fn shared_memory_is_what_choices_count_on() {
         let p = attention::Paged { q, kv, heads: 8, seqs: 1, elem, ..attention::Paged::zeroed() };
         assert_eq!(attention::most_shared(elem, k_dim), shared(&p.launch()), "{k_dim}");
     }
+    let sum = gemm::Sum::folded(512, 1);
     // Matmuls need no query: they fit the smallest device that is taken, 99 KiB a block.
     for format in [Format::Bf16, Format::Int8, Format::Int8a, Format::Int4, Format::Int4a, Format::Q8_0] {
         let layout = gemm::supports(Elem::BF16, Elem::BF16, format, 64, 256, 512, false).unwrap();
-        for launch in gemm::Gemm::new(&layout, 1, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {
+        for launch in gemm::Gemm::new(&layout, sum, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {
             assert!(shared(&launch) <= 99 << 10, "{launch:?}");
         }
     }
@@ -193,7 +194,7 @@ fn shared_memory_is_what_choices_count_on() {
     let p = flash::Flash { kv, elem: Elem::BF16, heads: 1, seqs: 1, ..flash::Flash::zeroed() };
     assert!(p.whole_on_hopper(64).is_some_and(|launch| shared(&launch) <= 227 << 10));
     let layout = gemm::supports(Elem::F16, Elem::F16, Format::F16, 0, 256, 512, false).unwrap();
-    for boxed in gemm::Gemm::new(&layout, 1, Elem::F16, Elem::F16, gemm::Then::Nothing).boxed_choices() {
+    for boxed in gemm::Gemm::new(&layout, sum, Elem::F16, Elem::F16, gemm::Then::Nothing).boxed_choices() {
         assert!(shared(&boxed.launch) <= 227 << 10, "{:?}", boxed.launch);
     }
 }

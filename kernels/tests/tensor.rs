@@ -13,6 +13,8 @@ mod long;
 mod machine;
 #[path = "tensor/pack.rs"]
 mod pack;
+#[path = "tensor/ranks.rs"]
+mod ranks;
 #[path = "tensor/sizes.rs"]
 mod sizes;
 #[path = "tensor/weights.rs"]

@@ -16,7 +16,7 @@ use engraft_core::engine::{
 };
 use engraft_core::inject::{GroupPlan, RankPlan, describe, inject};
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
-use engraft_core::numerics::{Mode, Share, leaf_bounds_of_groups, rank_columns, tree_of_ranks};
+use engraft_core::numerics::{LEAF_UNIT, Mode, Share, leaf_bounds_of_groups, rank_columns, tree_of_ranks};
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, Groups, Linear};
 use engraft_core::params::ExpertShare;
 use engraft_core::policy::{Family, Rank, Registry, Shares};
@@ -332,6 +332,11 @@ fn nodes_of_ranks_are_the_sums_of_one() {
 }
 
 fn nodes_are_sums<B: Backend>(backend: &Arc<B>) {
+    nodes_are_sums_of(backend, &|_| true);
+}
+
+/// The same of matmuls whose leaves have grains that `takes` says.
+fn nodes_are_sums_of<B: Backend>(backend: &Arc<B>, takes: &dyn Fn(usize) -> bool) {
     let mut dice = Dice::new(11);
     let formats = ["f32", "f16", "bf16", "int8:32", "int4a:32", "Q8_0", "Q4_0", "w8a8"];
     let (mut folds, mut rounded) = (0, 0);
@@ -344,7 +349,11 @@ fn nodes_are_sums<B: Backend>(backend: &Arc<B>) {
             // 9 heads on 3 of keys and values, 40 on 10.
             (5, 24, 9 * 64, 64, 3),
             (2, 20, 40 * 32, 32, 4),
+            (70, 40, 13 * 64, 64, 1),
         ] {
+            if !takes(grain) {
+                continue;
+            }
             let (whole, degrees) = whole_and_nodes(backend, &mut dice, format, (rows, n, k), (grain, group));
             for (world, nodes) in DEGREES.into_iter().zip(&degrees) {
                 for (i, want) in whole.iter().enumerate() {
@@ -388,8 +397,10 @@ fn devices_give_the_bits_of_one_rank() {
         assert_eq!(law(&gpu, &goldens[2..3], parts, &[2, 8], &config()), 2);
         println!("{name}: {} models by degree", held + in_16_bits);
         assert!(held >= 8 && in_16_bits == 1, "{held}");
-        // Tensor cores have an order of their own, which one rank takes and ranks do not.
+        // Tensor cores take whole units of columns, in which leaves of these models do not begin: there one
+        // rank has an order of its own. Where they do, ranks have its bits.
         let gpu = cuda(&name, Mode::Invariant).unwrap();
+        nodes_are_sums_of(&gpu, &|grain| grain % LEAF_UNIT == 0);
         assert!(law(&gpu, &goldens[..3], Float::F32.into(), &[4], &config()) == 3);
         let [two, others @ ..] =
             DEGREES.map(|tp| run(&gpu, &goldens[0], Types { tp, ..bf16 }, config()).unwrap());

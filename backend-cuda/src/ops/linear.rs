@@ -148,7 +148,7 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: 
     };
     let (weight, scales) = call.w.packed(stream.gpu(), Order::Tensor(*layout))?;
     let (x, out) = (call.x.dtype(), call.out.dtype());
-    let mut p = gemm::Gemm::new(layout, call.w.grain, elem(x), elem(out), then);
+    let mut p = gemm::Gemm::new(layout, call.w.sum, elem(x), elem(out), then);
     (p.x, p.out) = (call.x_at, call.out_at);
     (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
     match p.boxed().filter(|_| boxed) {

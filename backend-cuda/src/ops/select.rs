@@ -5,9 +5,9 @@ use super::names::{elem, format};
 use crate::Kernel;
 use crate::order::{Order, Taken};
 use crate::terms::Terms;
-use engraft_core::mem::{WeightFormat, WeightInfo, WeightUse};
+use engraft_core::mem::{WeightFormat, WeightInfo};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{LinearOpKind, OpKind, Signature};
+use engraft_core::ops::{LinearOpKind, OpKind, Signature, SumPart};
 use engraft_core::params::Heads;
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
@@ -68,8 +68,8 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
     if terms.mode == Mode::Reference {
         return Ok(Matmul::Strict(format));
     }
-    // Tensor cores add leaves from the first to the last: what ranks have of a sum must be nodes of its tree.
-    if s.share {
+    // Tensor cores take whole units: where a leaf begins inside one, ranks share the contract's order.
+    if s.part == SumPart::Any {
         return Ok(in_order(format, n, k));
     }
     let group = match s.weight {
@@ -78,7 +78,9 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
     };
     Ok(match gemm::supports(elem(s.x), elem(s.out), format, group, n, k, false) {
         Ok(layout) => {
-            let fast = terms.mode == Mode::Fast && layout.encoding == Encoding::Plain;
+            // Nothing else makes nodes of the tree.
+            let whole = s.part == SumPart::Whole;
+            let fast = terms.mode == Mode::Fast && layout.encoding == Encoding::Plain && whole;
             let (boxed, blaslt) = (fast && terms.hopper, fast && terms.blaslt && blaslt_says(s));
             Matmul::Tensor { layout, boxed, blaslt }
         }
@@ -98,8 +100,8 @@ fn in_order(format: Format, n: usize, k: usize) -> Matmul {
 /// those that the weight has: the signature may state others, of a model that is not sharded, or of rows
 /// before they were divided.
 pub(crate) fn taken(terms: Terms, s: &Signature, weight: &WeightInfo) -> Taken {
-    let share = matches!(weight.used_for, WeightUse::LinearShare { .. });
-    let real = Signature { weight: Some(weight.format), inner: weight.cols, outer: weight.rows, share, ..*s };
+    let part = SumPart::of(weight.used_for);
+    let real = Signature { weight: Some(weight.format), inner: weight.cols, outer: weight.rows, part, ..*s };
     let chosen = match s.op {
         OpKind::Linear(_) => matmul(terms, &real),
         _ => return Taken::STORED,
@@ -200,7 +202,12 @@ mod tests {
         let whole =
             Signature { weight: Some(plain), out: Float::F32, ..Signature::new(op, Float::Bf16, 4096, 4096) };
         assert!(matches!(matmul(LARGE, &whole), Ok(Matmul::Tensor { .. })));
-        let part = Signature { share: true, ..whole };
+        let fast = Terms { mode: Mode::Fast, blaslt: true, ..LARGE };
+        let units = Signature { part: SumPart::Units, ..whole };
+        assert_eq!(matmul(LARGE, &units), matmul(LARGE, &whole));
+        assert_ne!(matmul(fast, &units), matmul(fast, &whole));
+        assert_eq!(matmul(fast, &units), matmul(LARGE, &whole));
+        let part = Signature { part: SumPart::Any, ..whole };
         assert_eq!(matmul(LARGE, &part), Ok(Matmul::Strict(Format::Bf16)));
         let part = Signature { x: Float::F32, weight: Some(WeightFormat::Plain(Float::F32)), ..part };
         assert_eq!(matmul(LARGE, &part), Ok(Matmul::Columns(Columns { n: 4096, k: 4096 })));

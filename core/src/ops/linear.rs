@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::stem::kinds;
-use super::{Activate, Add, Gate, Listed, OpKind, Operands, Rules, Run, Signature, operands, send};
+use super::{Activate, Add, Gate, Listed, OpKind, Operands, Rules, Run, Signature, SumPart, operands, send};
 use crate::Result;
 use crate::mem::{Device, Float, MatMut, MatRef, Weight, WeightUse};
 use crate::params::Act;
@@ -128,8 +128,8 @@ impl<'a, D: Device> Rules<'a, D> for Linear<'a, D> {
     fn signature(&self) -> Signature {
         let w = self.weight.info();
         let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
-        let (weight, share) = (Some(w.format), matches!(w.used_for, WeightUse::LinearShare { .. }));
-        Signature { out: self.out.dtype(), weight, bias: self.bias.is_some(), share, ..plain }
+        let (weight, part) = (Some(w.format), SumPart::of(w.used_for));
+        Signature { out: self.out.dtype(), weight, bias: self.bias.is_some(), part, ..plain }
     }
 
     operands!(x, weight, out, bias, then);

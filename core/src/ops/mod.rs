@@ -43,7 +43,7 @@ pub use rope::*;
 pub use rows::*;
 pub use sample::*;
 
-use crate::mem::{Device, Float, MatLayout, WeightFormat};
+use crate::mem::{Device, Float, MatLayout, WeightFormat, WeightUse};
 use crate::params::Heads;
 use crate::{Error, Result};
 use check::Check;
@@ -110,6 +110,29 @@ impl std::fmt::Display for OpKind {
     }
 }
 
+/// What of a matmul's sums a rank makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SumPart {
+    /// All of them.
+    #[default]
+    Whole,
+    /// Its leaves, all of which begin at multiples of [`LEAF_UNIT`](crate::numerics::LEAF_UNIT) columns.
+    Units,
+    /// Its leaves, which begin anywhere.
+    Any,
+}
+
+impl SumPart {
+    /// Of what a weight is used for.
+    pub fn of(used_for: WeightUse) -> Self {
+        match used_for.share() {
+            None => Self::Whole,
+            Some(share) if share.is_in_units() => Self::Units,
+            Some(_) => Self::Any,
+        }
+    }
+}
+
 /// What the choice of a kernel depends on, and nothing that changes from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature {
@@ -127,8 +150,8 @@ pub struct Signature {
     pub outer: usize,
     /// Whether a bias is added.
     pub bias: bool,
-    /// Whether a matmul's sums are a rank's part of them.
-    pub share: bool,
+    /// What of a matmul's sums it makes.
+    pub part: SumPart,
     /// Heads of attention and of what happens before it.
     pub heads: Option<Heads>,
     /// Element type of cached keys and values.
@@ -138,8 +161,8 @@ pub struct Signature {
 impl Signature {
     /// The signature of an op over matrices of one type.
     pub fn new(op: OpKind, x: Float, inner: usize, outer: usize) -> Self {
-        let (weight, bias, share) = (None, false, false);
-        Self { op, x, out: x, weight, inner, outer, bias, share, heads: None, kv: None }
+        let (weight, bias, part) = (None, false, SumPart::Whole);
+        Self { op, x, out: x, weight, inner, outer, bias, part, heads: None, kv: None }
     }
 
     /// The signature of an op that takes a matrix row by row.

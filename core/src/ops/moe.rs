@@ -4,7 +4,7 @@
 
 use super::check::Check;
 use super::stem::stem;
-use super::{Rules, Signature, groups, rules};
+use super::{Rules, Signature, SumPart, groups, rules};
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight, copied};
 use crate::params::{ExpertShare, Router};
@@ -152,8 +152,8 @@ impl<'a, D: Device> Rules<'a, D> for ExpertLinear<'a, D> {
     fn signature(&self) -> Signature {
         let w = self.weight.info();
         let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
-        let (weight, share) = (Some(w.format), w.used_for.share().is_some());
-        Signature { out: self.out.dtype(), weight, bias: self.bias.is_some(), share, ..plain }
+        let (weight, part) = (Some(w.format), SumPart::of(w.used_for));
+        Signature { out: self.out.dtype(), weight, bias: self.bias.is_some(), part, ..plain }
     }
 }
 

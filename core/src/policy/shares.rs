@@ -11,7 +11,7 @@ use super::binding::{Part, Role, Slot};
 use super::group::{Group, GroupBlock, Rank};
 use super::spec::{BlockSpec, HeadSpec, ModelSpec, Placement, QkSpan, TokenHead};
 use crate::mem::WeightFormat;
-use crate::numerics::{LEAVES, leaf_bounds, leaf_bounds_of_groups};
+use crate::numerics::{LEAF_UNIT, LEAVES, leaf_bounds, leaf_bounds_of_groups};
 use crate::params::ExpertShare;
 use crate::{Error, Result};
 use std::ops::Range;
@@ -20,7 +20,7 @@ use std::ops::Range;
 type Bounds = [usize; LEAVES + 1];
 
 /// Columns between the feed-forward matmuls, and rows of the vocabulary, that stay together.
-const UNIT: usize = 64;
+const UNIT: usize = LEAF_UNIT;
 
 /// The leaves of a model's shared sums, whatever the degree.
 #[derive(Debug, Clone, PartialEq)]

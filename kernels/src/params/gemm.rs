@@ -1,13 +1,13 @@
 //! Matmuls on tensor cores with packed weights ([`crate::pack`]): `cuda/gemm.cuh`, `gemm.cu`, `gemmq.cu`.
 //!
-//! Mode `Invariant`: a row's bits depend on x, the weight and where the leaves begin, never on the number of
-//! rows. Whoever asks [`supports`] before anything else gets a launch for every number of rows.
+//! Mode `Invariant`: a row's bits depend on x, the weight, where the leaves begin and whether ranks could share
+//! the sum ([`Sum`]), never on the number of rows. Whoever asks [`supports`] before anything else gets a launch for every number of rows.
 //!
 //! Mode `Fast`, Hopper alone: many rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`]
 //! gives a launch. The weight is packed alike; x is read through a tensor map, which the driver's host code
 //! encodes from an [`XMap`].
 
-use super::{Activation, Elem, Format, MatView};
+use super::{Activation, Elem, Format, Leaves, MatView};
 use crate::Launch;
 use crate::pack::{Encoding, Layout, UNIT};
 use bytemuck::{Pod, Zeroable};
@@ -51,7 +51,37 @@ pub struct Gemm {
     gated: u32,
     then: u32,
     act: Activation,
+    own: u32,
+    tree: u32,
     leaves: [u32; 9],
+}
+
+/// How a sum is divided into leaves of whole units, and how these are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sum {
+    leaves: [u32; 9],
+    own: u32,
+    tree: bool,
+}
+
+impl Sum {
+    /// Leaves of whole grains, added from the first to the last (see [`leaves`]).
+    pub fn folded(k: usize, grain: usize) -> Self {
+        Self { leaves: leaves(k, grain), own: 0xff, tree: false }
+    }
+
+    /// The same leaves, added by the tree: what ranks could share, but for where leaves begin.
+    pub fn by_tree(k: usize, grain: usize) -> Self {
+        Self { tree: true, ..Self::folded(k, grain) }
+    }
+
+    /// The leaves of a sum that ranks share, added by the tree; none where one begins inside a unit.
+    pub fn shared(leaves: &Leaves) -> Option<Self> {
+        let (bounds, unit) = (leaves.bounds(), UNIT as u32);
+        let end = bounds[8];
+        let whole = bounds.iter().all(|at| at.is_multiple_of(unit) || *at == end);
+        whole.then(|| Self { leaves: bounds.map(|at| at.div_ceil(unit)), own: leaves.own(), tree: true })
+    }
 }
 
 const NOTHING: u32 = 0;
@@ -197,7 +227,7 @@ pub struct Boxed {
     /// The tensor map, as the driver encodes it.
     pub map: [u64; 16],
     gemm: Gemm,
-    reserved: [u64; 5],
+    reserved: [u64; 4],
 }
 
 /// Rows up to which Hopper's kernel leaves most of a device idle.
@@ -214,8 +244,8 @@ struct Tiling {
 }
 
 impl Gemm {
-    /// A matmul; `layout` as [`supports`] gave it, `grain` the weight's (see [`leaves`]).
-    pub fn new(layout: &Layout, grain: usize, elem: Elem, elem_out: Elem, then: Then) -> Self {
+    /// A matmul; `layout` as [`supports`] gave it.
+    pub fn new(layout: &Layout, sum: Sum, elem: Elem, elem_out: Elem, then: Then) -> Self {
         let (then, act) = match then {
             Then::Nothing => (NOTHING, Activation::NONE),
             Then::Act(act) => (ACT, act),
@@ -234,7 +264,9 @@ impl Gemm {
             gated: u32::from(layout.gated),
             then,
             act,
-            leaves: leaves(layout.k, grain),
+            own: sum.own,
+            tree: u32::from(sum.tree),
+            leaves: sum.leaves,
             ..Gemm::zeroed()
         }
     }

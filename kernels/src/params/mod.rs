@@ -82,6 +82,16 @@ impl Leaves {
         let own = (0..8).filter(|leaf| own(*leaf)).fold(0, |all, leaf| all | 1 << leaf);
         Self { at, own, widest }
     }
+
+    /// First column of every leaf, and the end.
+    pub fn bounds(&self) -> [u32; 9] {
+        self.at
+    }
+
+    /// A bit for each leaf that is this rank's.
+    pub fn own(&self) -> u32 {
+        self.own
+    }
 }
 
 /// Element type of activations and KV.

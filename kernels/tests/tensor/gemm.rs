@@ -3,7 +3,7 @@
 use crate::machine::{Device, Dice, Type, U, schedules};
 use crate::weights::{Weight, random};
 use engraft_kernels::file_rows::FileRows;
-use engraft_kernels::params::gemm::{Gemm, Then, leaves, supports};
+use engraft_kernels::params::gemm::{Gemm, Sum, Then, leaves, supports};
 use engraft_kernels::params::{Activation, Format, MatView};
 use ptx_vm::Options;
 
@@ -19,7 +19,7 @@ pub struct Case {
     pub skip: usize,
     pub bias: Option<Vec<f32>>,
     pub then: Then,
-    pub grain: usize,
+    pub sum: Sum,
     pub gated: bool,
 }
 
@@ -28,7 +28,8 @@ pub fn case(ty: Type, format: Format, group: usize, rows: usize, n: usize, k: us
     let w = random(format, group, n, k, &mut dice);
     let x = (0..rows * k).map(|_| ty.round(dice.unit())).collect();
     let pitch = k.next_multiple_of(8);
-    Case { ty, out: ty, rows, w, x, pitch, skip: 0, bias: None, then: Then::Nothing, grain: 1, gated: false }
+    let (sum, then) = (Sum::folded(k, 1), Then::Nothing);
+    Case { ty, out: ty, rows, w, x, pitch, skip: 0, bias: None, then, sum, gated: false }
 }
 
 pub fn of(ty: Type) -> Format {
@@ -43,7 +44,7 @@ impl Case {
     }
 
     /// The outputs of rows `rows`, computed in the launch that is chosen for so many.
-    fn run(&self, rows: std::ops::Range<usize>, options: &Options) -> Vec<f32> {
+    pub fn run(&self, rows: std::ops::Range<usize>, options: &Options) -> Vec<f32> {
         self.run_by(rows, options, None)
     }
 
@@ -86,7 +87,7 @@ impl Case {
         let cols = self.columns();
         let out_pitch = cols + 3;
         let old = self.out.write(&vec![OLD; (count - 1) * out_pitch + cols]);
-        let mut p = Gemm::new(&layout, self.grain, self.ty.elem(), self.out.elem(), self.then);
+        let mut p = Gemm::new(&layout, self.sum, self.ty.elem(), self.out.elem(), self.then);
         let view = |ptr, pitch: usize, cols: usize| MatView {
             ptr,
             pitch: pitch as u64,

@@ -6,7 +6,7 @@ use crate::gemm::{Case, all_kernels, case, of};
 use crate::machine::{Type, schedules};
 use crate::wide::run_boxed;
 use engraft_kernels::Launch;
-use engraft_kernels::params::gemm::{Gemm, Then, supports};
+use engraft_kernels::params::gemm::{Gemm, Sum, Then, supports};
 use engraft_kernels::params::{Format, MatView};
 
 /// By every kernel, each at one of its sides of what it serves.
@@ -63,7 +63,7 @@ fn thousands_of_outputs() {
 fn chosen(format: Format, n: usize, rows: u32) -> Launch {
     let elem = Type::Bf16.elem();
     let layout = supports(elem, elem, format, 0, n, 4096, false).unwrap();
-    let mut p = Gemm::new(&layout, 1, elem, elem, Then::Nothing);
+    let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), elem, elem, Then::Nothing);
     p.x = MatView { ptr: 4096, pitch: 4096, rows, cols: 4096 };
     p.launch()
 }
@@ -94,7 +94,7 @@ fn the_choice_on_hopper_on_both_sides_of_every_threshold() {
     let elem = Type::Bf16.elem();
     let boxed = |n, rows| {
         let layout = supports(elem, elem, Format::Bf16, 0, n, 4096, false).unwrap();
-        let mut p = Gemm::new(&layout, 1, elem, elem, Then::Nothing);
+        let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), elem, elem, Then::Nothing);
         p.x = MatView { ptr: 4096, pitch: 4096, rows, cols: 4096 };
         p.boxed().map(|boxed| boxed.launch.entry)
     };

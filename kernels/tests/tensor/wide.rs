@@ -3,7 +3,7 @@
 
 use crate::gemm::{Case, case, of};
 use crate::machine::{Device, Type, schedules};
-use engraft_kernels::params::gemm::{BoxedLaunch, Gemm, Then, supports};
+use engraft_kernels::params::gemm::{BoxedLaunch, Gemm, Sum, Then, supports};
 use engraft_kernels::params::{Activation, Elem, Format, MatView};
 use ptx_vm::Options;
 use ptx_vm::tensor::{DataType, Swizzle, TensorMap};
@@ -83,7 +83,7 @@ fn every_ending() {
 fn many_rows_that_a_map_can_describe_are_taken() {
     let of = |format, rows: u32, ptr: u64, pitch: u64, n: usize| {
         let layout = supports(Elem::BF16, Elem::BF16, format, 0, n, 4096, false).unwrap();
-        let mut p = Gemm::new(&layout, 1, Elem::BF16, Elem::BF16, Then::Nothing);
+        let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), Elem::BF16, Elem::BF16, Then::Nothing);
         p.x = MatView { ptr, pitch, rows, cols: 4096 };
         p.boxed().map(|boxed| (boxed.launch.entry, boxed.launch.grid[0]))
     };

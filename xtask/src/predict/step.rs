@@ -9,7 +9,7 @@ pub use super::shapes::{SHAPES, Shape};
 use engraft_kernels::Launch;
 use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, SPAN};
-use engraft_kernels::params::gemm::{Gemm, Then, XMap, supports};
+use engraft_kernels::params::gemm::{Gemm, Sum, Then, XMap, supports};
 use engraft_kernels::params::kv::{KvView, PageTable, RotateAppend};
 use engraft_kernels::params::{
     Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Feed, rows::Gather,
@@ -242,7 +242,7 @@ impl Builder<'_> {
         let group = if group == 0 && format != Format::Bf16 { k } else { group };
         let out_elem = if role == "head" { Elem::F32 } else { ELEM };
         let layout = supports(ELEM, out_elem, format, group, n, k, gated)?;
-        let mut p = Gemm::new(&layout, 1, ELEM, out_elem, then);
+        let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), ELEM, out_elem, then);
         p.x = view(x, rows, k);
         p.out = view(out, rows, if gated { n / 2 } else { n });
         p.weight = self.arena.weight(layout.code_bytes() as u64)?;
