@@ -278,7 +278,7 @@ mod tests {
             for tp in [1, 2, 4, 8] {
                 for rank in 0..tp {
                     let own = rank_columns(&b, rank, tp);
-                    let whole = own.start % group == 0 && own.end % group == 0;
+                    let whole = own.start.is_multiple_of(group) && own.end.is_multiple_of(group);
                     prop_assert!(whole || own.start / group == (own.end - 1) / group, "{:?} of {}", own, group);
                 }
             }
