@@ -54,7 +54,10 @@ impl Cpu {
         let isa = config.isa.unwrap_or_else(Isa::detect);
         let machine = Machine::with_isa(threads, config.madd, isa);
         let caps = Caps {
-            device: format!("{} threads, {}", machine.pool.threads(), machine.isa.name()),
+            device: match machine.pool.threads() {
+                1 => format!("1 thread, {}", machine.isa.name()),
+                threads => format!("{threads} threads, {}", machine.isa.name()),
+            },
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
             graphs: true,
             asynchronous: false,

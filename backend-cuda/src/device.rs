@@ -129,7 +129,7 @@ fn chosen(config: &CudaConfig) -> Result<Listed> {
         let (major, minor) = listed.capability;
         let reason =
             format!("{} has compute capability {major}.{minor}; 8.0 or newer is needed", listed.name);
-        return Err(Error::Unsupported { op: "opening a device".into(), backend: name, reason });
+        return Err(Error::Unavailable { backend: name, reason });
     }
     Ok(listed)
 }

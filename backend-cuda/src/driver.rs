@@ -57,7 +57,7 @@ pub fn version() -> Result<i32> {
 }
 
 fn refused(reason: &str) -> Error {
-    Error::Unsupported { op: "opening a device".into(), backend: "cuda".into(), reason: reason.into() }
+    Error::Unavailable { backend: "cuda".into(), reason: reason.into() }
 }
 
 /// A driver by its path. It answers to its SONAME from then on, which is how the bindings find it.

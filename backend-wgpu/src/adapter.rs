@@ -150,9 +150,10 @@ fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> 
             true => "no adapter was found: a Vulkan loader and driver are needed (Debian: libvulkan1 and, \
                      without a GPU, mesa-vulkan-drivers)"
                 .to_string(),
-            false => format!("adapters here: {}; a software adapter must be named", here.join(", ")),
+            false if part.is_some() => format!("no adapter has this in its name; found: {}", here.join(", ")),
+            false => format!("only software adapters, which must be named: {}", here.join(", ")),
         };
-        Error::Unsupported { op: "opening an adapter".into(), backend: wanted, reason: found }
+        Error::Unavailable { backend: wanted, reason: found }
     })
 }
 

@@ -102,8 +102,7 @@ impl Gpu {
             required_limits: limits,
             ..Default::default()
         });
-        let (device, queue) = asked.await.map_err(|e| Error::Unsupported {
-            op: "opening an adapter".into(),
+        let (device, queue) = asked.await.map_err(|e| Error::Unavailable {
             backend: format!("wgpu:{}", listed.name),
             reason: e.to_string(),
         })?;

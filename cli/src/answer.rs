@@ -3,18 +3,17 @@
 
 use super::args::AnswerArgs;
 use super::failure::Outcome;
+use super::generate::introduce;
+use super::lines::Lines;
 use super::output::{Loading, json};
-use super::texts::{reader, unreadable, wrong};
-use engraft::core::policy::{HeadSpec, TokenHead};
+use engraft::engraft_core::policy::{HeadSpec, TokenHead};
 use engraft::{Answer, AnswerOptions, Error};
 use serde_json::{Map, Value, json};
-use std::io::BufRead;
 
-/// A question, where its answer is looked for, and what the answer begins with.
-struct Line {
+/// A question, and where its answer is looked for.
+struct Question {
     question: String,
     context: String,
-    answer: Map<String, Value>,
 }
 
 pub fn run(args: &AnswerArgs) -> Outcome {
@@ -34,22 +33,27 @@ pub fn run(args: &AnswerArgs) -> Outcome {
         .handle_impossible_answer(args.handle_impossible_answer)
         .max_seq_len(args.max_seq_len);
     how.doc_stride = args.doc_stride;
-    let (name, lines) = reader(args.file.as_deref())?;
-    for (i, text) in lines.lines().enumerate() {
-        let text = text.map_err(|e| unreadable(&name, i + 1, e))?;
-        if text.trim().is_empty() {
-            continue;
+    introduce(&model, args.model.is_demo());
+    let mut lines = Lines::open(args.file.as_deref())?;
+    while let Some((number, text)) = lines.next()? {
+        let (asked, mut answer) = parse(&text);
+        let Question { question, context } = match asked {
+            Ok(asked) => asked,
+            Err(what) => {
+                lines.fail(number, answer, &what)?;
+                continue;
+            }
+        };
+        match model.answer(&question, &context, &how) {
+            Ok(found) => {
+                answer.extend(report(&context, &found, args.top_k > 1));
+                json(&Value::Object(answer))?;
+            }
+            Err(Error::Text { what } | Error::Request { what, .. }) => lines.fail(number, answer, &what)?,
+            Err(other) => return Err(other.into()),
         }
-        let Line { question, context, mut answer } =
-            parse(&text).map_err(|what| wrong(&name, i + 1, &what))?;
-        let found = model.answer(&question, &context, &how).map_err(|e| match e {
-            Error::Text { what } | Error::Request { what, .. } => wrong(&name, i + 1, &what),
-            other => other,
-        })?;
-        answer.extend(report(&context, &found, args.top_k > 1));
-        json(&Value::Object(answer))?;
     }
-    Ok(())
+    lines.end()
 }
 
 /// The best answer, and with `all` every one of them.
@@ -72,21 +76,26 @@ fn report(context: &str, found: &[Answer], all: bool) -> Map<String, Value> {
     line
 }
 
-fn parse(line: &str) -> Result<Line, String> {
+/// The question of a line, or what is wrong with it, and what its answer begins with.
+fn parse(line: &str) -> (Result<Question, String>, Map<String, Value>) {
     let expected = "an object with `question` and `context` is expected";
     let mut fields = match serde_json::from_str(line) {
         Ok(Value::Object(fields)) => fields,
-        Ok(_) => return Err(expected.into()),
-        Err(e) => return Err(format!("{e}; {expected}")),
+        Ok(_) => return (Err(expected.into()), Map::new()),
+        Err(e) => return (Err(format!("{e}; {expected}")), Map::new()),
     };
+    let answer = fields.remove("id").map(|id| ("id".to_string(), id)).into_iter().collect();
+    (question(fields), answer)
+}
+
+fn question(mut fields: Map<String, Value>) -> Result<Question, String> {
     let mut text = |name: &str| match fields.remove(name) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text),
         _ => Err(format!("an object needs `{name}`, a string that is not empty")),
     };
     let (question, context) = (text("question")?, text("context")?);
-    let answer = fields.remove("id").map(|id| ("id".to_string(), id)).into_iter().collect();
     match fields.keys().next() {
         Some(other) => Err(format!("`{other}` is no field of a line; allowed: question, context, id")),
-        None => Ok(Line { question, context, answer }),
+        None => Ok(Question { question, context }),
     }
 }

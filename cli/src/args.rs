@@ -1,24 +1,28 @@
 //! All flags, and how they become options of the library.
 
+mod texts;
+
+pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
+
 use super::output::{Loading, note};
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use engraft::backends::BackendName;
-use engraft::core::checkpoint::Access;
-use engraft::core::mem::GroupBits;
-use engraft::core::numerics::Mode;
-use engraft::core::policy::TablePolicy;
+use engraft::engraft_core::checkpoint::Access;
+use engraft::engraft_core::mem::GroupBits;
+use engraft::engraft_core::numerics::Mode;
+use engraft::engraft_core::policy::TablePolicy;
 use engraft::{
-    DeepSpeedConfigBuilder, Float, GenerateOptions, ModelSource, Options, Pooling, Registry, TextGenerator,
+    DeepSpeedConfigBuilder, Error, Float, GenerateOptions, ModelSource, Options, Registry, TextGenerator,
     WeightFormat,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::Failure;
 use super::values::{
-    backend, degree, dtype, min_p, positive, repetition_penalty, seed, stop, temperature, threads, top_p,
-    weight_format,
+    backend, degree, dtype, min_p, new_tokens, positive, repetition_penalty, seed, stop, temperature,
+    threads, top_k, top_p, weight_format,
 };
 
 /// Values of a group of four-bit weights that keep the accuracy of the stored ones in most models.
@@ -28,12 +32,31 @@ const FINE_GROUP: u32 = 32;
 const AFTER: &str = "Exit status: 0 done, 1 failed, 2 wrong usage. Results go to standard output, all else \
     to standard error.\nENGRAFT_LOG=debug logs more, NO_COLOR=1 takes colours off.";
 
+/// What stands below the flags of `generate`.
+const EXAMPLES: &str = "Examples:\n  engraft generate \"This package provides\" -n 32
+  engraft generate -m path/to/model --prompt-file question.txt --temperature 0
+  echo \"This package\" | engraft generate -m org/name --json";
+
 /// Run pretrained transformers. Without --model, a small embedded demo model answers.
 #[derive(Debug, Parser)]
-#[command(name = "engraft", version, propagate_version = true, max_term_width = 100, after_help = AFTER)]
+#[command(name = "engraft", version, propagate_version = true, max_term_width = 80, after_help = AFTER)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Args {
+    /// The arguments of this process, or a message and the end of it.
+    pub fn of_process() -> Self {
+        // A negative number is a value, so that a flag can say which are allowed.
+        let command = Self::command().mut_subcommands(|command| {
+            command.mut_args(|arg| match arg.is_positional() {
+                false if arg.get_action().takes_values() => arg.allow_negative_numbers(true),
+                _ => arg,
+            })
+        });
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -67,6 +90,7 @@ pub enum Command {
 
 /// Which model, where and how.
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Folder of a checkpoint, .gguf file, or a model of the Hugging Face hub: org/name, org/name@revision,
     /// hf:org/name, or its page's address (found in the shared cache; downloaded by builds with the cargo
@@ -89,24 +113,25 @@ pub struct ModelArgs {
 
 /// Where and how to compute.
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Device and engine")]
 pub struct DeviceArgs {
     /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub backend: BackendName,
-    /// cuda: take the driver from this file instead of the system's (a software driver, say)
-    #[arg(long, value_name = "PATH")]
+    /// Take the driver from this file instead of the system's (a software driver, say)
+    #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub cuda_driver: Option<PathBuf>,
-    /// cuda: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's
+    /// Keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's
     /// cache folder
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(help_heading = "CUDA", long, value_name = "FOLDER")]
     pub kernel_cache: Option<PathBuf>,
     /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the
     /// batch; the default), fast
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
-    /// cuda: take matmuls of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with
+    /// Take matmuls of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with
     /// --mode fast
-    #[arg(long, value_name = "PATH")]
+    #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub cublaslt: Option<PathBuf>,
     /// Element type of activations and KV cache: f32, f16, bf16; default: on GPUs the checkpoint's own where
     /// its weights have 16 bits (not with --mode reference), else f32
@@ -120,22 +145,22 @@ pub struct DeviceArgs {
     /// Threads of the CPU backend; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub threads: usize,
-    /// cuda: let no kernel begin before the one before it has ended (no programmatic dependent launch)
-    #[arg(long)]
+    /// Let no kernel begin before the one before it has ended (no programmatic dependent launch)
+    #[arg(help_heading = "CUDA", long)]
     pub in_order: bool,
-    /// cuda: wait for every kernel, so that a fault names the one that caused it; slow
-    #[arg(long)]
+    /// Wait for every kernel, so that a fault names the one that caused it; slow
+    #[arg(help_heading = "CUDA", long)]
     pub blocking: bool,
-    /// cuda: seconds that one wait may take before the device counts as lost; default: 120
-    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    /// Seconds that one wait may take before the device counts as lost; default: 120
+    #[arg(help_heading = "CUDA", long, value_name = "SECONDS", value_parser = positive)]
     pub wait_limit: Option<usize>,
     /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on
     /// it (cuda with 16-bit activations: in --mode reference)
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = degree)]
     pub tp: Option<usize>,
     /// Ranks that whole experts are shared among: as many as --tp (the default), or 1: every rank
     /// has a part of each expert
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = degree)]
     pub ep: Option<usize>,
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
@@ -153,43 +178,43 @@ pub struct DeviceArgs {
 
 /// How tokens are sampled. What is not given comes from the model's generation_config.json.
 #[derive(Debug, ClapArgs)]
-#[command(next_help_heading = "Sampling (default: what the model's generation_config.json says)")]
+#[command(next_help_heading = "Sampling (default: as the model's generation_config.json says)")]
 pub struct SamplingArgs {
     /// Divides logits; 0 is greedy
-    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(long, value_name = "T", value_parser = temperature)]
     pub temperature: Option<f32>,
     /// Keep only the K best tokens; 0 is off
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", value_parser = top_k)]
     pub top_k: Option<u32>,
     /// Keep the best tokens that reach this share of the probability; 1 is off
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
+    #[arg(long, value_name = "P", value_parser = top_p)]
     pub top_p: Option<f32>,
     /// Keep tokens with at least this share of the best one's probability; 0 is off
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
+    #[arg(long, value_name = "P", value_parser = min_p)]
     pub min_p: Option<f32>,
     /// Make tokens seen so far less likely; 1 is off
-    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = repetition_penalty)]
+    #[arg(long, value_name = "R", value_parser = repetition_penalty)]
     pub repetition_penalty: Option<f32>,
     /// Random seed; the same seed samples the same text. Default: a new one every time
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(long, value_name = "N", value_parser = seed)]
     pub seed: Option<u64>,
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct GenerateArgs {
     /// Text to continue; without one, standard input is read
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "prompt_file"])]
     pub text: Option<String>,
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Text to continue, as an option
     #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
     pub prompt: Option<String>,
     /// File with the text to continue; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
-    /// Tokens to generate at most
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
+    /// Tokens to generate at most; -1: until the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value = "128",
+        value_parser = new_tokens)]
     pub max_new_tokens: usize,
     /// End before this text appears (can be given several times)
     #[arg(long, value_name = "TEXT", value_parser = stop)]
@@ -202,23 +227,26 @@ pub struct GenerateArgs {
     pub no_special_in_user_text: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 #[derive(Debug, ClapArgs)]
 pub struct ChatArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Tokens of an answer at most
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 512, allow_negative_numbers = true)]
+    /// Tokens of an answer at most; -1: until the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value = "512",
+        value_parser = new_tokens)]
     pub max_new_tokens: usize,
     /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
     #[arg(long)]
     pub no_special_in_user_text: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -226,8 +254,6 @@ pub struct PlanArgs {
     /// The model, as with --model
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub path: Option<String>,
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Also list which tensors of the checkpoint fill each operand, and how they are fused and sharded (JSON
     /// always does)
     #[arg(long)]
@@ -235,6 +261,8 @@ pub struct PlanArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -255,93 +283,6 @@ pub struct ConvertArgs {
     pub quantize: Option<WeightFormat>,
 }
 
-/// Where texts come from.
-#[derive(Debug, ClapArgs)]
-pub struct LinesArgs {
-    /// File of texts, a line of JSON each: "a text" or {"text": "...", "id": ...}; without one, or with -,
-    /// standard input
-    #[arg(value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Take lines as the texts themselves, not as JSON
-    #[arg(long)]
-    pub plain: bool,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct EmbedArgs {
-    #[command(flatten)]
-    pub lines: LinesArgs,
-    /// How the vectors of a text's tokens become one; model is the model's own pooler
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = PoolingArg::Mean)]
-    pub pooling: PoolingArg,
-    /// Leave vectors at their own length; else it is made 1
-    #[arg(long, visible_alias = "raw")]
-    pub no_normalize: bool,
-    #[command(flatten)]
-    pub model: ModelArgs,
-}
-
-/// Names of [`Pooling`].
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum PoolingArg {
-    Mean,
-    First,
-    Last,
-    Model,
-}
-
-impl From<PoolingArg> for Pooling {
-    fn from(arg: PoolingArg) -> Self {
-        match arg {
-            PoolingArg::Mean => Pooling::Mean,
-            PoolingArg::First => Pooling::First,
-            PoolingArg::Last => Pooling::Last,
-            PoolingArg::Model => Pooling::Model,
-        }
-    }
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct ScoreArgs {
-    #[command(flatten)]
-    pub lines: LinesArgs,
-    #[command(flatten)]
-    pub model: ModelArgs,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct ClassifyArgs {
-    #[command(flatten)]
-    pub lines: LinesArgs,
-    #[command(flatten)]
-    pub model: ModelArgs,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct AnswerArgs {
-    /// File of lines, each {"question": "...", "context": "...", "id": ...}; without one, or with -, standard
-    /// input
-    #[arg(value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Answers to a question at most; with more than one, a line has all of them under `answers`
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = positive)]
-    pub top_k: usize,
-    /// Tokens of an answer at most
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = positive)]
-    pub max_answer_len: usize,
-    /// Let the empty answer win where the context does not say (models trained for that, as on SQuAD 2)
-    #[arg(long, visible_alias = "impossible")]
-    pub handle_impossible_answer: bool,
-    /// Tokens of a window over a long context, the question included; less where the model cannot
-    #[arg(long, value_name = "N", default_value_t = 384, value_parser = positive)]
-    pub max_seq_len: usize,
-    /// Tokens that two windows share; default: half a window, at most 128
-    #[arg(long, value_name = "N")]
-    pub doc_stride: Option<usize>,
-    #[command(flatten)]
-    pub model: ModelArgs,
-}
-
 #[derive(Debug, ClapArgs)]
 pub struct CompletionsArgs {
     /// The shell
@@ -360,24 +301,22 @@ pub struct DoctorArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct BenchArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Random weights of a named shape: tiny, narrow, S, M, llama-1b, llama-8b
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = super::bench::shape)]
     pub shape: Option<super::bench::Shape>,
     /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k,
     /// q6_k
     #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = super::bench::weights)]
-    pub weights: engraft::core::mem::Stored,
+    pub weights: engraft::engraft_core::mem::Stored,
     /// Sequences at once, a list
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = positive)]
     pub batch: Vec<usize>,
-    /// Tokens per prompt, or per text of an encoder
-    #[arg(long, visible_alias = "prompt", value_name = "N", default_value_t = 512, value_parser = positive)]
-    pub prompt_tokens: usize,
-    /// Tokens to generate per sequence
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
-    pub decode: usize,
+    /// Tokens per prompt, or per text of an encoder; default: 512, less where the model cannot
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub prompt_tokens: Option<usize>,
+    /// Tokens to generate per sequence; default: 128, less where the model cannot
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub decode: Option<usize>,
     /// Tokens before the sampled ones, whose steps are timed; default: those of a prompt, at most 128
     #[arg(long, value_name = "N", value_parser = positive)]
     pub context: Option<usize>,
@@ -393,6 +332,8 @@ pub struct BenchArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -402,7 +343,7 @@ pub struct WriteShapeArgs {
     pub shape: super::bench::Shape,
     /// Format
     #[arg(long, value_parser = super::bench::weights)]
-    pub weights: engraft::core::mem::Stored,
+    pub weights: engraft::engraft_core::mem::Stored,
     /// Folder to write to
     #[arg(long)]
     pub out: PathBuf,
@@ -425,9 +366,16 @@ impl ModelArgs {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
         let mut source = path.or(self.model.as_deref()).map(named).transpose()?;
         if let Some(file) = &self.config {
-            let (config, warnings) = DeepSpeedConfigBuilder::new().file(file)?.check()?;
+            let read = DeepSpeedConfigBuilder::new().file(file).and_then(DeepSpeedConfigBuilder::check);
+            let (config, warnings) = read.map_err(|e| in_file(file, e))?;
             warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
-            options = options.config(&config)?;
+            options = options.deepspeed(&config)?;
+            if !config.kernel_inject && config.injection_policy.is_none() {
+                note(&format!(
+                    "warning: `replace_with_kernel_inject` is not set in {}: no fused kernel is used",
+                    file.display()
+                ));
+            }
             source = match (source, config.checkpoint.is_some()) {
                 (Some(_), true) => {
                     let both = "a model is named on the command line and by `checkpoint` in";
@@ -541,6 +489,14 @@ impl SamplingArgs {
         options.repetition_penalty = self.repetition_penalty;
         options.seed = self.seed;
         options
+    }
+}
+
+/// What is wrong with a setting, with the name of the file that it is in.
+fn in_file(file: &Path, error: Error) -> Error {
+    match error {
+        Error::Config { .. } => Error::format(file.display().to_string(), error.to_string()),
+        other => other,
     }
 }
 

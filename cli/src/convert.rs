@@ -6,8 +6,8 @@
 use super::args::{ConvertArgs, named, warn_of_coarse_groups};
 use super::failure::Outcome;
 use super::output::{Loading, bytes, emit, plural};
-use engraft::core::checkpoint::copy_companions;
-use engraft::core::weights::convert::{ConvertOptions, convert_model};
+use engraft::engraft_core::checkpoint::copy_companions;
+use engraft::engraft_core::weights::convert::{ConvertOptions, convert_model};
 use engraft::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};

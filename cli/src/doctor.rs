@@ -4,7 +4,7 @@
 use super::args::{DeviceArgs, DoctorArgs};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, emit, json};
-use engraft::backends::{BackendName, CudaName, WgpuName, adapters, cuda_devices};
+use engraft::backends::{BackendName, CudaOptions, WgpuOptions, adapters, cuda_devices};
 use engraft::{GenerateOptions, ModelSource};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -151,12 +151,12 @@ fn backends_as_text(line: &mut dyn FnMut(&str, String)) {
 
 /// Whether this build has the CUDA backend.
 fn cuda() -> bool {
-    BackendName::from(CudaName::default()).compiled_in()
+    BackendName::from(CudaOptions::default()).compiled_in()
 }
 
 /// Whether this build has the wgpu backend.
 fn wgpu() -> bool {
-    BackendName::Wgpu(WgpuName::default()).compiled_in()
+    BackendName::Wgpu(WgpuOptions::default()).compiled_in()
 }
 
 fn verdict(features: &[&str]) -> String {

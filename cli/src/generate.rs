@@ -3,7 +3,7 @@
 use super::args::GenerateArgs;
 use super::failure::{Failure, Outcome};
 use super::output::{bold, bytes, count, dim, emit, json, note, note_inline, summary};
-use engraft::{Error, Float, TextGenerator, TextStream};
+use engraft::{Error, Float, ModelInfo, TextGenerator, TextStream};
 use serde_json::json;
 use std::io::{IsTerminal, Read, stderr, stdin, stdout};
 use std::path::Path;
@@ -79,13 +79,29 @@ pub(super) fn introduce(model: &TextGenerator, demo: bool) {
         "{name}: {}, {} parameters, {} of weights, {} on {}, loaded in {:.2} s",
         info.arch,
         count(info.parameters),
-        bytes(info.plan.bytes() as u64),
+        bytes(weight_bytes(info)),
         info.plan.backend,
-        info.device,
+        device(info),
         info.load_seconds
     )));
     if !demo && info.plan.backend.starts_with("cuda") && info.plan.dtype == Float::F32 {
         note(&dim("activations are f32, which tensor cores do not multiply; --dtype bf16 or f16 takes them"));
+    }
+}
+
+/// Bytes of the weights of all ranks.
+fn weight_bytes(info: &ModelInfo) -> u64 {
+    match &info.group {
+        Some(group) => group.ranks.iter().map(|rank| rank.bytes as u64).sum(),
+        None => info.plan.bytes() as u64,
+    }
+}
+
+/// What a rank runs on, and how many ranks there are.
+fn device(info: &ModelInfo) -> String {
+    match &info.group {
+        Some(group) => format!("{} ranks of {}", group.ranks.len(), info.device),
+        None => info.device.clone(),
     }
 }
 

@@ -14,20 +14,26 @@ mod convert;
 mod doctor;
 mod failure;
 mod generate;
+mod lines;
 mod output;
 mod plan;
 mod texts;
 mod values;
 
 use args::Command;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use engraft::Error;
 use failure::{Failure, one_line};
+use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
+    let args = args::Args::of_process();
     logging();
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),
@@ -74,16 +80,37 @@ fn logging() {
         Ok(filter) => (filter, None),
         Err(e) => (tracing_subscriber::EnvFilter::new("warn"), Some(e)),
     };
-    tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .init();
+    let lines = tracing_subscriber::fmt().event_format(LogLines).with_env_filter(filter);
+    lines.with_writer(std::io::stderr).init();
     if let Some(e) = refused {
         output::note(&format!(
             "warning: ENGRAFT_LOG is not understood ({e}); allowed: error, warn, info, debug, trace, TARGET=LEVEL"
         ));
+    }
+}
+
+/// A warning reads like one of the program's own; other lines name their level and module.
+struct LogLines;
+
+impl<S, N> FormatEvent<S, N> for LogLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let about = event.metadata();
+        match *about.level() {
+            Level::WARN => write!(out, "warning: ")?,
+            Level::ERROR => write!(out, "error: ")?,
+            level => write!(out, "{}: {}: ", level.as_str().to_lowercase(), about.target())?,
+        }
+        context.format_fields(out.by_ref(), event)?;
+        writeln!(out)
     }
 }
 

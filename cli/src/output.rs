@@ -95,12 +95,10 @@ pub fn summary(stats: &Stats) -> String {
     if stats.tokens.len() > 1 {
         let _ = write!(line, " at {} tokens/s", rate(stats.decode_rate()));
     }
-    let _ = write!(
-        line,
-        ", prompt of {} at {} tokens/s",
-        plural(stats.prompt_tokens, "token"),
-        rate(stats.prompt_rate())
-    );
+    let _ = write!(line, ", prompt of {}", plural(stats.prompt_tokens, "token"));
+    if stats.prompt_rate().is_finite() && !stats.tokens.is_empty() {
+        let _ = write!(line, " at {} tokens/s", rate(stats.prompt_rate()));
+    }
     if let Some(finish) = &stats.finish {
         let _ = write!(line, ", ended by {finish}");
     }

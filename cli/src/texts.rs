@@ -6,41 +6,45 @@
 
 use super::args::{ClassifyArgs, EmbedArgs, LinesArgs, ModelArgs, ScoreArgs};
 use super::failure::{Failure, Outcome};
-use super::generate::shown;
-use super::output::{Loading, json};
-use engraft::core::policy::HeadSpec;
-use engraft::{Classification, Error, TextGenerator};
+use super::generate::{introduce, shown};
+use super::lines::Lines;
+use super::output::{Loading, json, note};
+use engraft::engraft_core::policy::HeadSpec;
+use engraft::{Classification, EmbedOptions, Error, Options, TextGenerator};
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{BufRead, BufReader, stdin};
-use std::path::Path;
 
 /// Lines that are answered together.
 const GROUP: usize = 32;
 /// How many of them run at once: each has a place in the KV cache.
 const SEQS: usize = 4;
 
-/// A text and what its answer begins with.
 struct Line {
     /// From 1.
     number: usize,
-    ids: Vec<u32>,
+    /// What its answer begins with.
     answer: Map<String, Value>,
+    /// Its token ids, or what is wrong with it.
+    ids: Result<Vec<u32>, String>,
 }
 
 pub fn embed(args: &EmbedArgs) -> Outcome {
-    let model = open(&args.model, false)?;
-    each_group(&args.lines, GROUP, &model, |lines| {
-        let vectors = model.handle().embed(ids(lines), args.pooling.into(), !args.no_normalize)?;
-        Ok(vectors.into_iter().map(|vector| json!({ "embedding": all_shown(&vector) })).collect())
+    let model = open(&args.model, &args.lines, |options| options.max_seqs(SEQS))?;
+    if args.model.is_demo() {
+        note("warning: the demo model was made to continue texts, not to compare them; -m names a model");
+    }
+    let how = EmbedOptions::new().pooling(args.pooling.into()).normalize(!args.no_normalize);
+    each_group(&args.lines, GROUP, &model, |ids| {
+        let vectors = model.handle().embed(ids, &how)?;
+        let one = |vector: &Vec<f32>| numbers(vector).map(|all| json!({ "embedding": all }));
+        Ok(vectors.iter().map(one).collect())
     })
 }
 
 pub fn score(args: &ScoreArgs) -> Outcome {
-    let model = open(&args.model, true)?;
+    let model = open(&args.model, &args.lines, |options| options.all_logits(true))?;
     // One at a time: the logits of all tokens of a text are in memory until it is scored.
-    each_group(&args.lines, 1, &model, |lines| {
-        let all = model.handle().score(ids(lines))?;
+    each_group(&args.lines, 1, &model, |ids| {
+        let all = model.handle().score(ids)?;
         Ok(all.iter().map(|one| scores(one)).collect())
     })
 }
@@ -51,151 +55,156 @@ pub fn classify(args: &ClassifyArgs) -> Outcome {
     // By the options' own policies, which a configuration may have added to.
     let spec = options.describe(&files)?;
     let HeadSpec::Labels { .. } = spec.head else {
-        let reason = "its head gives no labels for a text; a sequence classifier's does".into();
+        let reason = "it has no classification head; a ...ForSequenceClassification has one".into();
         return Err(Error::Architecture { op: "classify".into(), arch: spec.arch, reason }.into());
     };
     let mut loading = Loading::default();
-    let options = options.max_seqs(SEQS).progress(move |done, total| loading.show(done, total));
-    let model = options.open(files)?;
-    each_group(&args.lines, GROUP, &model, |lines| {
-        let (logits, labels) = (model.handle().classify(ids(lines))?, model.labels());
+    let options = options.max_seqs(SEQS).truncate_texts(args.lines.truncate);
+    let model = options.progress(move |done, total| loading.show(done, total)).open(files)?;
+    introduce(&model, args.model.is_demo());
+    each_group(&args.lines, GROUP, &model, |ids| {
+        let (logits, labels) = (model.handle().classify(ids)?, model.labels());
         let all = logits.into_iter().filter_map(|logits| Some(labels?.classify(logits)));
-        Ok(all.map(|one| labelled(&one)).collect())
+        Ok(all.map(|one| labeled(&one)).collect())
     })
 }
 
-fn open(model: &ModelArgs, all_logits: bool) -> Result<TextGenerator, Failure> {
+/// Loads the model, and says which it is.
+fn open(
+    model: &ModelArgs,
+    lines: &LinesArgs,
+    with: impl FnOnce(Options) -> Options,
+) -> Result<TextGenerator, Failure> {
     let mut loading = Loading::default();
     let (source, options) = model.read(None)?;
-    let options = if all_logits { options.all_logits(true) } else { options.max_seqs(SEQS) };
-    Ok(options.progress(move |done, total| loading.show(done, total)).open(source)?)
+    let options = with(options.truncate_texts(lines.truncate));
+    let opened = options.progress(move |done, total| loading.show(done, total)).open(source)?;
+    introduce(&opened, model.is_demo());
+    Ok(opened)
 }
 
-fn ids(lines: &[Line]) -> Vec<Vec<u32>> {
-    lines.iter().map(|line| line.ids.clone()).collect()
-}
-
-fn all_shown(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|x| shown(*x)).collect()
+/// What the model gives, as JSON; JSON has no infinities.
+fn numbers(values: &[f32]) -> Result<Vec<f64>, String> {
+    match values.iter().find(|x| !x.is_finite()) {
+        Some(x) => Err(format!("the model gives {x} for this text")),
+        None => Ok(values.iter().map(|x| shown(*x)).collect()),
+    }
 }
 
 /// Log-probabilities of a text's tokens but the first, given those before.
-fn scores(logprobs: &[f32]) -> Value {
+fn scores(logprobs: &[f32]) -> Result<Value, String> {
     let sum: f64 = logprobs.iter().map(|p| f64::from(*p)).sum();
     let perplexity = (!logprobs.is_empty()).then(|| (-sum / logprobs.len() as f64).exp());
-    json!({ "tokens": logprobs.len() + 1, "logprob": sum, "perplexity": perplexity, "logprobs": all_shown(logprobs) })
+    let all = numbers(logprobs)?;
+    Ok(json!({ "tokens": logprobs.len() + 1, "logprob": sum, "perplexity": perplexity, "logprobs": all }))
 }
 
 /// The labels of a text as JSON.
-fn labelled(one: &Classification) -> Value {
-    let best = one.best();
+fn labeled(one: &Classification) -> Result<Value, String> {
+    let (best, logits) = (one.best(), numbers(&one.logits)?);
     let scores: Map<String, Value> = one.labels.iter().map(|l| (l.name.clone(), json!(l.score))).collect();
-    json!({
+    Ok(json!({
         "label": best.map(|l| &l.name),
         "score": best.map(|l| l.score),
         "scores": scores,
-        "logits": all_shown(&one.logits),
-    })
+        "logits": logits,
+    }))
 }
+
+/// What a text's answer is made of, or what is wrong with the text.
+type Answer = Result<Value, String>;
 
 /// Reads lines, answers them in groups of `size`, and prints an answer per line.
 fn each_group(
     args: &LinesArgs,
     size: usize,
     model: &TextGenerator,
-    mut answers: impl FnMut(&[Line]) -> Result<Vec<Value>, Error>,
+    answers: impl Fn(Vec<Vec<u32>>) -> Result<Vec<Answer>, Error>,
 ) -> Outcome {
-    let (name, reader) = reader(args.file.as_deref())?;
+    let mut lines = Lines::open(args.file.as_deref())?;
     let mut group = Vec::new();
-    let mut finish = |group: &mut Vec<Line>| -> Outcome {
-        if group.is_empty() {
-            return Ok(());
-        }
-        let results = answers(group).map_err(|e| located(e, &name, group))?;
-        for (line, result) in group.drain(..).zip(results) {
-            let mut all = line.answer;
-            all.extend(result.as_object().cloned().unwrap_or_default());
-            json(&Value::Object(all))?;
-        }
-        Ok(())
-    };
-    for (i, text) in reader.lines().enumerate() {
-        let text = text.map_err(|e| unreadable(&name, i + 1, e))?;
-        if text.trim().is_empty() {
-            continue;
-        }
-        let parsed = parse(&text, args.plain).and_then(|(text, answer)| {
-            let ids = model.tokenizer().encode(&text, true).map_err(|e| e.to_string())?;
-            Ok(Line { number: i + 1, ids, answer })
-        });
-        let line = match parsed {
-            Ok(line) => line,
-            Err(what) => {
-                finish(&mut group)?;
-                return Err(wrong(&name, i + 1, &what).into());
-            }
-        };
-        group.push(line);
+    while let Some((number, text)) = lines.next()? {
+        let (text, answer) = parse(&text, args.plain);
+        let ids = text.and_then(|text| model.tokenize(&text).map_err(|e| e.to_string()));
+        group.push(Line { number, answer, ids });
         if group.len() == size {
-            finish(&mut group)?;
+            finish(&mut lines, &mut group, &answers)?;
         }
     }
-    finish(&mut group)
+    finish(&mut lines, &mut group, &answers)?;
+    lines.end()
 }
 
-/// A file of lines, or standard input; its name comes first.
-pub(super) fn reader(file: Option<&Path>) -> Result<(String, Box<dyn BufRead>), Error> {
-    Ok(match file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path).map_err(|e| Error::io(path, e))?;
-            (path.display().to_string(), Box::new(BufReader::new(file)))
+/// Answers a group of lines, in their order.
+fn finish(
+    lines: &mut Lines,
+    group: &mut Vec<Line>,
+    answers: impl Fn(Vec<Vec<u32>>) -> Result<Vec<Answer>, Error>,
+) -> Outcome {
+    let mut of_line: Vec<Option<Answer>> = Vec::new();
+    let (mut good, mut places) = (Vec::new(), Vec::new());
+    for (place, line) in group.iter_mut().enumerate() {
+        match &mut line.ids {
+            Ok(ids) => {
+                good.push(std::mem::take(ids));
+                places.push(place);
+                of_line.push(None);
+            }
+            Err(what) => of_line.push(Some(Err(std::mem::take(what)))),
         }
-        _ => ("standard input".into(), Box::new(stdin().lock())),
-    })
+    }
+    // A text that is refused is refused before any of them runs: the others are asked again without it.
+    let found = loop {
+        if good.is_empty() {
+            break Vec::new();
+        }
+        match answers(good.clone()) {
+            Ok(found) => break found,
+            Err(Error::Request { id, what }) if (id as usize) < good.len() => {
+                good.remove(id as usize);
+                of_line[places.remove(id as usize)] = Some(Err(what));
+            }
+            Err(other) => return Err(other.into()),
+        }
+    };
+    for (place, answer) in places.into_iter().zip(found) {
+        of_line[place] = Some(answer);
+    }
+    for (line, answer) in group.drain(..).zip(of_line) {
+        match answer.unwrap_or_else(|| Err("the model gave no answer".into())) {
+            Ok(answer) => {
+                let mut all = line.answer;
+                all.extend(answer.as_object().cloned().unwrap_or_default());
+                json(&Value::Object(all))?;
+            }
+            Err(what) => lines.fail(line.number, line.answer, &what)?,
+        }
+    }
+    Ok(())
 }
 
-/// The text of a line and what its answer begins with.
-fn parse(line: &str, plain: bool) -> Result<(String, Map<String, Value>), String> {
+/// The text of a line, or what is wrong with it, and what its answer begins with.
+fn parse(line: &str, plain: bool) -> (Result<String, String>, Map<String, Value>) {
     let mut answer = Map::new();
     if plain {
-        return Ok((line.to_string(), answer));
+        return (Ok(line.to_string()), answer);
     }
-    match serde_json::from_str(line) {
-        Ok(Value::String(text)) => Ok((text, answer)),
+    let text = match serde_json::from_str(line) {
+        Ok(Value::String(text)) => Ok(text),
         Ok(Value::Object(mut fields)) => {
-            let Some(Value::String(text)) = fields.remove("text") else {
-                return Err("an object needs `text`, a string".into());
-            };
             answer.extend(fields.remove("id").map(|id| ("id".into(), id)));
-            match fields.keys().next() {
-                Some(other) => Err(format!("`{other}` is no field of a line; allowed: text, id")),
-                None => Ok((text, answer)),
+            match (fields.remove("text"), fields.keys().next()) {
+                (Some(Value::String(text)), None) => Ok(text),
+                (Some(Value::String(_)), Some(other)) => {
+                    Err(format!("`{other}` is no field of a line; allowed: text, id"))
+                }
+                _ => Err("an object needs `text`, a string".into()),
             }
         }
         Ok(_) => Err("a JSON string or an object with `text` is expected".into()),
         Err(e) => {
             Err(format!("{e}; a JSON string or an object is expected (--plain takes lines as they are)"))
         }
-    }
-}
-
-/// A line that is no text, or that the system does not give.
-pub(super) fn unreadable(name: &str, number: usize, source: std::io::Error) -> Error {
-    Error::io(format!("{name}, line {number}"), source)
-}
-
-/// An error that names a line.
-pub(super) fn wrong(name: &str, number: usize, what: &str) -> Error {
-    Error::text(format!("{name}, line {number}: {what}"))
-}
-
-/// An error about one text of a group names its line.
-fn located(error: Error, name: &str, group: &[Line]) -> Error {
-    match error {
-        Error::Request { id, what } => {
-            let number = usize::try_from(id).ok().and_then(|i| group.get(i)).map_or(0, |line| line.number);
-            wrong(name, number, &what)
-        }
-        other => other,
-    }
+    };
+    (text, answer)
 }

@@ -2,6 +2,9 @@
 
 use engraft::backends::{self, BackendName};
 use engraft::{Float, SamplingParams, WeightFormat};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 pub(super) fn backend(text: &str) -> Result<BackendName, String> {
     text.parse().map_err(|_| format!("unknown backend; there are {}", backends::KNOWN))
@@ -25,21 +28,38 @@ pub(super) fn degree(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| [1, 2, 4, 8].contains(n)).ok_or_else(|| "allowed: 1, 2, 4, 8".into())
 }
 
+/// A whole number in a range.
+fn whole<T: FromStr + PartialOrd + Display>(text: &str, range: RangeInclusive<T>) -> Result<T, String> {
+    let n = text.parse().ok().filter(|n| range.contains(n));
+    n.ok_or_else(|| format!("allowed: whole numbers from {} to {}", range.start(), range.end()))
+}
+
 pub(super) fn threads(text: &str) -> Result<usize, String> {
-    let n: usize = text.parse().map_err(|_| "a whole number is expected".to_string())?;
-    if n <= 1024 { Ok(n) } else { Err("at most 1024 are possible".into()) }
+    whole(text, 0..=1024)
 }
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
-        _ => Err("a whole number from 1 to 1048576 is expected".into()),
+    whole(text, 1..=1 << 20)
+}
+
+pub(super) fn top_k(text: &str) -> Result<u32, String> {
+    whole(text, 0..=u32::MAX)
+}
+
+pub(super) fn stride(text: &str) -> Result<usize, String> {
+    whole(text, 0..=1 << 20)
+}
+
+/// Tokens to generate; -1, as in llama.cpp: as many as the context holds.
+pub(super) fn new_tokens(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(usize::MAX),
+        _ => whole(text, 0..=1 << 20).map_err(|e| format!("{e}; -1: until the context is full")),
     }
 }
 
 pub(super) fn seed(text: &str) -> Result<u64, String> {
-    let allowed = "allowed: 0 to 18446744073709551615; without --seed every text has a new one";
-    text.parse().map_err(|_| allowed.into())
+    whole(text, 0..=u64::MAX).map_err(|e| format!("{e}; without --seed every text has a new one"))
 }
 
 pub(super) fn stop(text: &str) -> Result<String, String> {

@@ -118,18 +118,26 @@ fn wrong_lines_and_wrong_models_are_named() {
         let last = text.lines().last().unwrap_or_default();
         assert!(last.starts_with("error: ") && words.iter().all(|word| last.contains(word)), "{text}");
     };
-    let answer = ["answer", "-m", folder];
-    fails(&answer, "\"x\"\n", &["standard input, line 1", "question", "context"]);
-    fails(&answer, "\n{\"question\": \"w5\"}\n", &["line 2", "`context`"]);
-    fails(
-        &answer,
-        r#"{"question": "w5", "context": "w6", "text": ""}"#,
-        &["`text`", "question, context, id"],
-    );
+    // A line is wrong; the one behind it is answered.
+    let wrong = |line: &str, words: &[&str]| {
+        let fine = r#"{"question": "w5", "context": "w6"}"#;
+        let output = with_input(&["answer", "-m", folder], &format!("{line}\n{fine}\n"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("1 of 2 lines"), "{said}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let answers: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(answers.len() == 2 && answers[1].get("answer").is_some(), "{text}");
+        assert_eq!(answers[0]["line"].as_u64(), Some(1 + line.matches('\n').count() as u64));
+        let why = answers[0]["error"].as_str().unwrap();
+        assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    };
+    wrong("\"x\"", &["question", "context"]);
+    wrong("\n{\"question\": \"w5\"}", &["`context`"]);
+    wrong(r#"{"question": "w5", "context": "w6", "text": ""}"#, &["`text`", "question, context, id"]);
     let long = format!("{{\"question\": \"{}\", \"context\": \"w6\"}}", "w5 ".repeat(90));
-    fails(&answer, &long, &["line 1", "93 of 33 tokens"]);
+    wrong(&long, &["93 of 33 tokens"]);
     fails(&["answer"], "{}", &["answer", "llama", "ForQuestionAnswering"]);
-    fails(&["classify", "-m", folder], "\"w5\"\n", &["classify", "labels"]);
+    fails(&["classify", "-m", folder], "\"w5\"\n", &["classify", "ForSequenceClassification"]);
     let model = engraft::open(Path::new(folder)).unwrap();
     let text = model.answer("w5", "w6", &AnswerOptions::new().top_k(0)).unwrap_err().to_string();
     assert!(text.contains("top_k"), "{text}");

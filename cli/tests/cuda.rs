@@ -193,7 +193,7 @@ fn bench_takes_the_switches_and_the_load_leaves_no_packing_to_the_first_step() {
     let bench = |more: &[&str]| {
         let shape =
             ["bench", "--shape", "tiny", "--weights", "bf16", "--dtype", "bf16", "--json", "--repeat", "1"];
-        let sizes = ["--prompt", "4", "--decode", "2", "--backend", "cuda", "--cuda-driver", &driver];
+        let sizes = ["--prompt-tokens", "4", "--decode", "2", "--backend", "cuda", "--cuda-driver", &driver];
         engraft(&[&shape[..], &sizes, more].concat())
     };
     let report =

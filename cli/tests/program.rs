@@ -193,11 +193,12 @@ fn a_deepspeed_configuration_is_taken_as_a_file() {
     misused(&["plan", "--config", &own, "--model", demo.to_str().unwrap()], &["`checkpoint`", "give one"]);
     misused(&["plan", "--config", &plain, "--dtype", "f16"], &["cannot be used with", "--dtype"]);
     misused(&["bench", "--config", &plain], &["bench takes no --config"]);
-    misused(&["generate", "x", "-n", "-1"], &["--max-new-tokens", "-1"]);
-    misused(&["generate", "x", "--top-k", "-1"], &["--top-k", "-1"]);
+    misused(&["generate", "x", "-n", "-2"], &["--max-new-tokens", "-2", "0 to 1048576", "-1: until"]);
+    misused(&["generate", "x", "--top-k", "-1"], &["--top-k", "-1", "0 to 4294967295"]);
+    misused(&["generate", "x", "--threads", "-1"], &["--threads", "0 to 1024"]);
     misused(&["generate", "x", "--wait-limit", "9"], &["--wait-limit goes with --backend cuda"]);
     let typo = file("typo.json", r#"{"max_out_token": 64}"#);
-    fails(&["plan", "--config", &typo], &["max_out_token"]);
+    fails(&["plan", "--config", &typo], &["typo.json: `max_out_token`", "`max_out_tokens`"]);
     fails(&["plan", "--config", "/no/such/ds.json"], &["/no/such/ds.json"]);
 }
 
@@ -375,6 +376,9 @@ fn logs_go_to_standard_error_and_a_wrong_filter_is_reported() {
         program.args(["generate", PROMPT, "-n", "1"]).env("ENGRAFT_LOG", filter).output().unwrap()
     };
     assert!(stderr(&run("engraft=loud")).contains("warning: ENGRAFT_LOG"));
+    let info = stderr(&run("info"));
+    assert!(info.contains("info: engraft::handle::worker: demo-model is loaded arch="), "{info}");
+    assert!(stderr(&run("debug")).contains("debug: engraft_core::inject::injector: "));
     for fine in ["", "debug", "engraft_core=trace"] {
         assert!(!stderr(&run(fine)).contains("warning: ENGRAFT_LOG"), "{fine}");
     }
@@ -428,6 +432,21 @@ fn bench_measures_a_random_shape() {
     }
 }
 
+/// Sizes that nobody named shrink to what the model takes; those that were named are refused by name.
+#[test]
+fn bench_fits_the_model() {
+    let report = json(&["bench", "--repeat", "1", "--json"]);
+    assert_eq!((report["prompt"].as_u64(), report["decode"].as_u64()), (Some(383), Some(128)), "of 512");
+    let report = json(&["bench", "--repeat", "1", "--json", "--prompt-tokens", "500"]);
+    assert_eq!((report["prompt"].as_u64(), report["decode"].as_u64()), (Some(500), Some(11)));
+    let report = json(&["bench", "--repeat", "1", "--json", "--decode", "4", "--max-context", "64"]);
+    assert_eq!((report["prompt"].as_u64(), report["decode"].as_u64()), (Some(58), Some(4)));
+    let sizes = ["--prompt-tokens", "500", "--decode", "100"];
+    misused(&[&["bench"], &sizes[..]].concat(), &["--prompt-tokens 500", "--decode 100", "has 512"]);
+    let small = ["--decode", "100", "--max-context", "64"];
+    misused(&[&["bench"], &small[..]].concat(), &["--decode 100", "--max-context is 64"]);
+}
+
 /// Prompts that take longer to be read than the first sequence was to decode: all decode together anyway,
 /// and each batch is reported as it ends.
 #[test]
@@ -464,9 +483,18 @@ fn ranks_share_a_model() {
         assert_eq!(stdout(&with(&["--tp", degree])), one, "{degree} ranks");
     }
     assert_eq!(stdout(&with(&["--tp", "2", "--no-graphs", "--max-step-tokens", "3"])), one);
-    let refused = with(&["--tp", "3"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("is 3; allowed: 1, 2, 4 or 8"), "{said}");
+    misused(&["generate", "x", "--tp", "3"], &["--tp", "1, 2, 4, 8"]);
+    let two = with(&["--tp", "2"]);
+    let (said, alone) = (String::from_utf8_lossy(&two.stderr), with(&[]));
+    // All weights of the model, and what every rank keeps of them besides.
+    assert!(said.contains("2 ranks of 1 thread, ") && !said.contains("1 threads"), "{said}");
+    let megabytes = |text: &str| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let at = words.windows(3).position(|w| w[1..] == ["of", "weights,"] || w[2] == "weights,").unwrap();
+        words[at - 1].parse::<f64>().unwrap_or_else(|_| words[at].parse().unwrap())
+    };
+    let (two, one) = (megabytes(&said), megabytes(&String::from_utf8_lossy(&alone.stderr)));
+    assert!(two >= one && two < 1.5 * one, "{two} of {one}");
     let report = json(&["bench", "--shape", "tiny", "--tp", "2", "--decode", "2", "--repeat", "1", "--json"]);
     assert!(report["batches"][0]["decode_tokens_per_second"].as_f64().unwrap() > 0.0, "{report}");
 }
@@ -488,9 +516,7 @@ fn bench_measures_texts_of_an_encoder() {
     let text = stdout(&engraft(&args));
     assert!(text.contains("texts/s") && !text.contains("decode"), "{text}");
     // More tokens than the model has positions.
-    let long = engraft(&["bench", "--model", bert, "--prompt", "4000"]);
-    let text = String::from_utf8_lossy(&long.stderr);
-    assert!(!long.status.success() && text.contains("4000") && text.contains("--prompt-tokens"), "{text}");
+    misused(&["bench", "--model", bert, "--prompt-tokens", "4000"], &["4000", "--prompt-tokens", "context"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn bench_measures_an_adapter_against_its_own_limits() {
         println!("left out: no adapter on this machine");
         return;
     };
-    let sizes = ["--prompt", "4", "--decode", "4", "--repeat", "1", "--json"];
+    let sizes = ["--prompt-tokens", "4", "--decode", "4", "--repeat", "1", "--json"];
     let bench = ["bench", "--shape", "tiny", "--backend", &backend];
     let output = stdout(&engraft(None, &[&bench[..], &sizes].concat()));
     let report: serde_json::Value = serde_json::from_str(&output).unwrap();

@@ -7,12 +7,12 @@
 #[path = "../../core/tests/support/meter.rs"]
 mod meter;
 
-use engraft::core::checkpoint::{self, Access};
-use engraft::core::inject::describe;
-use engraft::core::mem::Weight;
-use engraft::core::policy::{Catalog, Registry, resolve};
-use engraft::core::weights::convert::{ConvertOptions, convert_model};
-use engraft::core::weights::{LoadOptions, Uses, load};
+use engraft::engraft_core::checkpoint::{self, Access};
+use engraft::engraft_core::inject::describe;
+use engraft::engraft_core::mem::Weight;
+use engraft::engraft_core::policy::{Catalog, Registry, resolve};
+use engraft::engraft_core::weights::convert::{ConvertOptions, convert_model};
+use engraft::engraft_core::weights::{LoadOptions, Uses, load};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::path::Path;
 use std::process::Command;

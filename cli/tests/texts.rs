@@ -5,7 +5,7 @@
 
 mod support;
 
-use engraft::{EncoderInput, ModelSource, Options, Pooling};
+use engraft::{EmbedOptions, EncoderInput, Layers, ModelSource, Options, Pooling};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,24 @@ fn lines(args: &[&str], input: &str) -> Vec<Value> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A line is wrong, for a reason with all of `words`; of `(all, good)` lines the good ones are answered. Its
+/// answer.
+fn wrong(args: &[&str], input: &str, (all, good): (usize, usize), line: usize, words: &[&str]) -> Value {
+    let output = with_input(args, input);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("error: ") && last.contains("1 of "), "{said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let answers: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (bad, fine): (Vec<&Value>, Vec<&Value>) = answers.iter().partition(|a| a.get("error").is_some());
+    assert_eq!((answers.len(), fine.len()), (all, good), "{text}");
+    assert_eq!(bad[0]["line"], line);
+    let why = bad[0]["error"].as_str().unwrap();
+    assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    bad[0].clone()
 }
 
 /// Status 1 and one line that has all of `words`.
@@ -37,7 +55,7 @@ fn embeddings_are_the_librarys_in_the_order_of_the_lines() {
     // More than a group of lines.
     let texts: Vec<String> = (0..70).map(|i| format!("This package provides {i} libraries")).collect();
     let ids = texts.iter().map(|text| model.tokenizer().encode(text, true).unwrap());
-    let want = model.handle().embed(ids, Pooling::Mean, true).unwrap();
+    let want = model.handle().embed(ids, &EmbedOptions::new()).unwrap();
     let input: String =
         texts.iter().map(|text| format!("{}\n", json!({"text": text, "id": [text.len()]}))).collect();
     let got = lines(&["embed"], &input);
@@ -51,7 +69,8 @@ fn embeddings_are_the_librarys_in_the_order_of_the_lines() {
         &format!("{}\n\n{}", texts[3], texts[4]),
     );
     let ids = texts[3..5].iter().map(|text| model.tokenizer().encode(text, true).unwrap());
-    let want = model.handle().embed(ids, Pooling::Last, false).unwrap();
+    let want =
+        model.handle().embed(ids, &EmbedOptions::new().pooling(Pooling::Last).normalize(false)).unwrap();
     let raw = lines(&["embed", "--plain", "--pooling", "last", "--raw"], &texts[3]);
     assert_eq!(raw[0], plain[0], "the name of earlier versions");
     assert_eq!(plain.iter().map(|line| floats(&line["embedding"])).collect::<Vec<_>>(), want);
@@ -75,15 +94,27 @@ fn scores_are_the_librarys() {
 #[test]
 fn wrong_lines_are_named() {
     for command in ["embed", "score"] {
-        fails(&[command], "\"fine\"\nnot json\n", &["standard input, line 2", "--plain"]);
-        fails(&[command], "\n{\"id\": 3}\n", &["standard input, line 2", "`text`"]);
-        fails(&[command], "{\"text\": \"a\", \"label\": 1}\n", &["line 1", "`label`", "text, id"]);
-        fails(&[command], "17\n", &["line 1", "JSON string"]);
-        fails(&[command, "/no/such/file"], "", &["/no/such/file"]);
+        wrong(&[command], "\"fine\"\nnot json\n\"fine\"\n", (3, 2), 2, &["--plain"]);
+        let answer = wrong(&[command], "\n{\"id\": 3}\n", (1, 0), 2, &["`text`"]);
+        assert_eq!(answer["id"], 3);
+        wrong(&[command], "{\"text\": \"a\", \"label\": 1}\n", (1, 0), 1, &["`label`", "text, id"]);
+        wrong(&[command], "17\n", (1, 0), 1, &["JSON string"]);
+        for (file, hint) in [("/no/such/file", "--plain"), ("/", "is a folder")] {
+            let output = with_input(&[command, file], "");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(2) && said.contains(file) && said.contains(hint), "{said}");
+        }
         let long = "package ".repeat(2000);
-        fails(&[command, "--plain"], &format!("short\n\n{long}\n"), &["standard input, line 3"]);
+        let text = format!("short\n\n{long}\nshort\n");
+        wrong(&[command, "--plain"], &text, (3, 2), 3, &["tokens", "1 to 512"]);
+        // Or as much of it as the model takes.
+        let answers = lines(&[command, "--plain", "--truncate"], &text);
+        assert_eq!(answers.len(), 3);
+        let short = lines(&[command, "--plain", "--truncate", "--max-context", "8"], &long);
+        let eight = if command == "score" { short[0]["tokens"] == 8 } else { short != [answers[1].clone()] };
+        assert!(eight, "{short:?}");
     }
-    fails(&["classify"], "\"x\"\n", &["classify", "llama", "labels"]);
+    fails(&["classify"], "\"x\"\n", &["classify", "llama", "ForSequenceClassification"]);
 }
 
 /// What the tokenizer refuses, and what is no text at all, names its line; lines before it are answered.
@@ -95,13 +126,10 @@ fn lines_that_cannot_be_tokenized_are_named() {
     tokenizer["model"]["unk_token"] = json!("not in the vocabulary");
     fs::write(&file, tokenizer.to_string()).unwrap();
     let args = ["classify", "-m", folder.to_str().unwrap()];
-    let output = with_input(&args, "\"w5\"\n\"w6 strange\"\n");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), output.stdout.iter().filter(|b| **b == b'\n').count()), (Some(1), 1));
-    assert!(text.lines().last().unwrap().starts_with("error: standard input, line 2: encode: "), "{text}");
+    wrong(&args, "\"w5\"\n\"w6 strange\"\n\"w7\"\n", (3, 2), 2, &["encode: "]);
     let latin = folder.join("latin1.txt");
     fs::write(&latin, b"fine\n\xe9\n").unwrap();
-    fails(&["embed", "--plain", latin.to_str().unwrap()], "", &["latin1.txt, line 2", "UTF-8"]);
+    wrong(&["embed", "--plain", latin.to_str().unwrap()], "", (2, 1), 2, &["UTF-8"]);
 }
 
 /// The check before a weight is read goes by the same policies as the loading: those of `--config`, too.
@@ -140,7 +168,8 @@ fn labels_are_those_of_the_configuration() {
     let folder = classifier("classifier", |_| {});
     let handle = Options::new().start(folder.as_path()).unwrap();
     let texts: [&[u32]; 2] = [&[5, 9, 200], &[7, 1]];
-    let encoded = handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())), false).unwrap();
+    let encoded =
+        handle.encode(texts.iter().map(|ids| EncoderInput::from(ids.to_vec())), Layers::Last).unwrap();
     let model = folder.to_str().unwrap();
     let got = lines(&["classify", "-m", model], "\"w5 w9 w200\"\n{\"id\": \"b\", \"text\": \"w7 w1\"}\n");
     assert_eq!((got.len(), &got[1]["id"]), (2, &json!("b")));

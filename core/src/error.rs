@@ -133,6 +133,14 @@ pub enum Error {
         /// Why, and where possible what would help.
         reason: String,
     },
+    /// A backend's driver or device is not there, or cannot be used.
+    #[error("{backend}: {reason}")]
+    Unavailable {
+        /// The backend, as it was named.
+        backend: String,
+        /// What was found, and where possible what would help.
+        reason: String,
+    },
     /// A device or host allocation failed or would exceed the limit.
     #[error("out of memory: {wanted} bytes wanted for {what}, {free} free")]
     OutOfMemory {

@@ -29,6 +29,18 @@ impl Act {
     /// Every activation, for registries and tests.
     pub const ALL: [Act; 6] = [Act::Relu, Act::Silu, Act::Gelu, Act::GeluTanh, Act::QuickGelu, Act::Tanh];
 
+    /// Its name in checkpoints; [`Act::from_name`] knows others, too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Act::Relu => "relu",
+            Act::Silu => "silu",
+            Act::Gelu => "gelu",
+            Act::GeluTanh => "gelu_pytorch_tanh",
+            Act::QuickGelu => "quick_gelu",
+            Act::Tanh => "tanh",
+        }
+    }
+
     /// The activation that checkpoints call `name` (`silu`, `gelu_new`, ...).
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {

@@ -108,6 +108,35 @@ fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
     }
 }
 
+/// What is truncated is the text, never what the model wants around it; no more of a long text is tokenized
+/// than counts.
+#[test]
+fn a_truncated_text_keeps_what_stands_around_it() {
+    let line = "The quick brown fox doesn't jump, 12345 times; naïve 😀\n";
+    for (case, before, behind) in
+        [("gpt2", 0, 0), ("llama", 1, 0), ("llama_gqa_llama3", 1, 0), ("roberta", 1, 1), ("bert", 1, 1)]
+    {
+        let tokenizer = golden(case);
+        let ids = tokenizer.encode(line, true).unwrap();
+        assert_eq!(tokenizer.encode_truncated(line, true, ids.len()).unwrap(), ids, "{case}");
+        for most in [ids.len() - 1, ids.len() / 2, 3] {
+            let got = tokenizer.encode_truncated(line, true, most).unwrap();
+            assert_eq!(got.len(), most, "{case}");
+            let end = most - behind;
+            assert_eq!(got[..end], ids[..end], "{case}");
+            assert_eq!(got[end..], ids[ids.len() - behind..], "{case}");
+            let bare = tokenizer.encode_truncated(line, false, end - before).unwrap();
+            assert_eq!(bare, ids[before..end], "{case}: without what stands around");
+        }
+        if matches!(case, "bert" | "llama") {
+            continue; // To these tokenizers any text is one piece.
+        }
+        let long = line.repeat(4_000_000 / line.len());
+        let (got, peak) = meter::peak(|| tokenizer.encode_truncated(&long, true, 512).unwrap());
+        assert!(got.len() == 512 && peak < 24 << 20, "{case}: {peak} bytes");
+    }
+}
+
 #[test]
 fn long_texts_are_tokenized_in_pieces() {
     let line =

@@ -5,10 +5,10 @@
 //! Three prompts of different lengths join at different times and run in the same steps. What a sequence
 //! samples does not depend on its company: the first one is run again alone and gives the same tokens.
 
-use engraft::core::backend::Backend;
-use engraft::core::engine::{Engine, Request};
-use engraft::core::inject::inject;
-use engraft::core::weights::LoadOptions;
+use engraft::engraft_core::backend::Backend;
+use engraft::engraft_core::engine::{Engine, Request};
+use engraft::engraft_core::inject::inject;
+use engraft::engraft_core::weights::LoadOptions;
 use engraft::{EngineConfig, Registry, demo_files};
 use engraft_cpu::{Cpu, CpuConfig};
 

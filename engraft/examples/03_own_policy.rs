@@ -6,9 +6,9 @@
 //! policy fits. The policy below describes the architecture (LLaMA's, under other names); it never touches a
 //! tensor.
 
-use engraft::core::checkpoint::{ModelFiles, Source, TensorInfo};
-use engraft::core::config::ModelConfig;
-use engraft::core::policy::{Binding, Catalog, Fit, InjectionPolicy, LLAMA, ModelSpec};
+use engraft::engraft_core::checkpoint::{ModelFiles, Source, TensorInfo};
+use engraft::engraft_core::config::ModelConfig;
+use engraft::engraft_core::policy::{Binding, Catalog, Fit, InjectionPolicy, LLAMA, ModelSpec};
 use engraft::{GenerateOptions, Options, Registry, Result, demo_files};
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! A tiny BERT is made in memory (random weights, so the numbers mean nothing; a real one is a folder to
 //! open). Texts of different lengths run in one batch; sentence vectors are the mean over their tokens.
 
-use engraft::core::checkpoint::{TokenizerFiles, open_bytes};
-use engraft::{Options, Pooling, Result};
+use engraft::engraft_core::checkpoint::{TokenizerFiles, open_bytes};
+use engraft::{EmbedOptions, Options, Result};
 use serde_json::{Map, json};
 
 const HIDDEN: usize = 32;
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
 
     let texts: [Vec<u32>; 3] = [vec![2, 17, 45, 3], vec![2, 17, 45, 9, 3], vec![2, 88, 61, 70, 12, 54, 3]];
     // Of length 1, so that a product is a cosine. `encode` gives the hidden states themselves.
-    let vectors = engine.embed(texts, Pooling::Mean, true)?;
+    let vectors = engine.embed(texts, &EmbedOptions::new())?;
     for (i, a) in vectors.iter().enumerate() {
         let row: Vec<String> = vectors.iter().map(|b| format!("{:6.3}", dot(a, b))).collect();
         println!("text {i} is like the others by {}", row.join(" "));

@@ -4,9 +4,9 @@
 //!
 //! With an argument the trace is written there; open it at `chrome://tracing` or in Perfetto.
 
-use engraft::core::engine::{Engine, Request};
-use engraft::core::inject::inject;
-use engraft::core::weights::LoadOptions;
+use engraft::engraft_core::engine::{Engine, Request};
+use engraft::engraft_core::inject::inject;
+use engraft::engraft_core::weights::LoadOptions;
 use engraft::{EngineConfig, Error, Registry, demo_files};
 use engraft_cpu::{Cpu, CpuConfig};
 

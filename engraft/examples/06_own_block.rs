@@ -5,11 +5,11 @@
 //! Which of the demo model's layers could it do without? Each is left out once, and the text that is left is
 //! shown. The code below names no backend: it runs on every one.
 
-use engraft::core::engine::{Engine, Request};
-use engraft::core::inject::Injector;
-use engraft::core::mem::Device;
-use engraft::core::model::{Exec, OwnBlock, Place};
-use engraft::core::weights::LoadOptions;
+use engraft::engraft_core::engine::{Engine, Request};
+use engraft::engraft_core::inject::Injector;
+use engraft::engraft_core::mem::Device;
+use engraft::engraft_core::model::{Exec, OwnBlock, Place};
+use engraft::engraft_core::weights::LoadOptions;
 use engraft::{EngineConfig, Registry, Result, demo_files};
 use engraft_cpu::{Cpu, CpuConfig};
 

@@ -6,12 +6,12 @@
 //! sockets or a fabric. A [`Board`] is all that it takes; a `Communicator` of your own does the same on a
 //! device's stream. The text is that of one rank.
 
-use engraft::core::backend::{Backend, Board};
-use engraft::core::engine::{Engine, Followers, Request, Runner, StepOrder};
-use engraft::core::inject::Injector;
-use engraft::core::model::Model;
-use engraft::core::numerics::tree_of_ranks;
-use engraft::core::weights::LoadOptions;
+use engraft::engraft_core::backend::{Backend, Board};
+use engraft::engraft_core::engine::{Engine, Followers, Request, Runner, StepOrder};
+use engraft::engraft_core::inject::Injector;
+use engraft::engraft_core::model::Model;
+use engraft::engraft_core::numerics::tree_of_ranks;
+use engraft::engraft_core::weights::LoadOptions;
 use engraft::{EngineConfig, Error, Registry, Result, demo_files};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::ops::Range;

@@ -168,7 +168,7 @@ impl GenerateOptions {
 }
 
 /// Something that continues text; object-safe, so that programs can hold any. [`TextGenerator`] has the same
-/// methods without this trait.
+/// methods without this trait. Sealed: only this library implements it, so that it may have more methods.
 ///
 /// ```
 /// # fn main() -> engraft::Result<()> {
@@ -182,7 +182,7 @@ impl GenerateOptions {
 /// # Ok(())
 /// # }
 /// ```
-pub trait Generator: Send + Sync {
+pub trait Generator: Send + Sync + sealed::Sealed {
     /// Continues `prompt`.
     ///
     /// # Errors
@@ -202,6 +202,11 @@ pub trait Generator: Send + Sync {
 }
 
 /// A model with its text side. Threads share it by reference; their requests run as one batch.
+///
+/// [`generate`](Self::generate) and [`chat`](Self::chat) return at once; the text's iterator blocks, its
+/// stream does not. [`embed`](Self::embed), [`score`](Self::score), [`classify`](Self::classify) and
+/// [`answer`](Self::answer) block until all is done: an async program calls them in its runtime's
+/// `spawn_blocking`.
 ///
 /// ```
 /// # fn main() -> engraft::Result<()> {
@@ -223,11 +228,17 @@ pub struct TextGenerator {
     handle: EngineHandle,
     processor: TextProcessor,
     pub(crate) labels: Option<Labels>,
+    pub(crate) truncate: bool,
 }
 
 impl TextGenerator {
-    pub(crate) fn new(handle: EngineHandle, processor: TextProcessor, labels: Option<Labels>) -> Self {
-        Self { handle, processor, labels }
+    pub(crate) fn new(
+        handle: EngineHandle,
+        processor: TextProcessor,
+        labels: Option<Labels>,
+        truncate: bool,
+    ) -> Self {
+        Self { handle, processor, labels, truncate }
     }
 
     /// The level below: token ids in, token ids out.
@@ -334,6 +345,11 @@ impl TextGenerator {
     pub fn info(&self) -> &ModelInfo {
         self.handle.info()
     }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::TextGenerator {}
 }
 
 impl Generator for TextGenerator {

@@ -15,10 +15,11 @@ mod worker;
 pub use message::{Event, ModelInfo};
 
 use crate::backends::with_backend;
+use crate::embed::EmbedOptions;
 use crate::options::{Options, Progress};
 use crate::wait::wait;
 use engraft_core::checkpoint::ModelFiles;
-use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Pick, Pooling, Request};
+use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Layers, Pick, Request};
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
@@ -35,14 +36,17 @@ use std::time::{Duration, Instant};
 
 /// A running engine; clones share it, from any thread.
 ///
+/// [`EngineHandle::submit`] returns at once. Every other call that gives results blocks its thread until they
+/// are there: an async program makes such calls in its runtime's `spawn_blocking`.
+///
 /// ```
 /// # fn main() -> engraft::Result<()> {
-/// use engraft::{ModelSource, Options, Pooling};
+/// use engraft::{EmbedOptions, ModelSource, Options};
 ///
 /// let handle = Options::new().start(ModelSource::Demo)?;
 /// assert_eq!(handle.info().vocab, 2048);
 /// // Token ids in, one vector per sequence out, of length 1.
-/// let vectors = handle.embed([vec![1, 2, 3], vec![4, 5]], Pooling::Mean, true)?;
+/// let vectors = handle.embed([vec![1, 2, 3], vec![4, 5]], &EmbedOptions::new())?;
 /// assert_eq!((vectors.len(), vectors[0].len()), (2, handle.info().hidden));
 /// # Ok(())
 /// # }
@@ -101,20 +105,21 @@ impl EngineHandle {
         Ok(Tokens { key, events: received, commands, open: true, began, last: began })
     }
 
-    /// Encodes texts (models without a causal direction) and waits for the result.
+    /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks until
+    /// all are done.
     ///
     /// # Errors
     /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts.
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
-    /// use engraft::Options;
+    /// use engraft::{Layers, Options};
     ///
     /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/bert");
     /// let handle = Options::new().start(folder)?; // a folder with a BERT
     /// let texts = [vec![2, 17, 45, 3], vec![2, 88, 3]];
-    /// let all = handle.encode(texts, false)?;
-    /// // A row per token, of the last layer alone.
+    /// let all = handle.encode(texts, Layers::Last)?;
+    /// // A row per token.
     /// assert_eq!(all[0].hidden.len(), 1);
     /// assert_eq!(all[0].hidden[0].len(), 4 * handle.info().hidden);
     /// # Ok(())
@@ -123,13 +128,14 @@ impl EngineHandle {
     pub fn encode<T: Into<EncoderInput>>(
         &self,
         texts: impl IntoIterator<Item = T>,
-        all_layers: bool,
+        layers: Layers,
     ) -> Result<Vec<Encoded>> {
         let texts = texts.into_iter().map(Into::into).collect();
-        self.ask(|reply| Command::Encode { texts, all_layers, reply })
+        self.ask(|reply| Command::Encode { texts, layers, reply })
     }
 
-    /// Encodes images, each `[channels, side, side]` normalised pixels, by models that read them.
+    /// Encodes images, each `[channels, side, side]` normalized pixels, by models that read them, and keeps the
+    /// hidden states of `layers`. Blocks until all are done.
     ///
     /// # Errors
     /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
@@ -137,12 +143,12 @@ impl EngineHandle {
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
-    /// use engraft::Options;
+    /// use engraft::{Layers, Options};
     ///
     /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/clip_vision");
     /// let handle = Options::new().start(folder)?; // CLIP's tower for images of 24 by 24 pixels
-    /// let grey = vec![0.0; 3 * 24 * 24];
-    /// let all = handle.encode_images([grey], false)?;
+    /// let gray = vec![0.0; 3 * 24 * 24];
+    /// let all = handle.encode_images([gray], Layers::Last)?;
     /// // The vector to compare with those of texts, after its projection.
     /// println!("{:?}", &all[0].pooled);
     /// # assert_eq!(all[0].pooled.len(), 24);
@@ -152,15 +158,15 @@ impl EngineHandle {
     pub fn encode_images(
         &self,
         images: impl IntoIterator<Item = Vec<f32>>,
-        all_layers: bool,
+        layers: Layers,
     ) -> Result<Vec<Encoded>> {
         let images = images.into_iter().collect();
-        self.ask(|reply| Command::EncodeImages { images, all_layers, reply })
+        self.ask(|reply| Command::EncodeImages { images, layers, reply })
     }
 
     /// Runs sequences of token ids (or encoder's texts) of any lengths once, sampling nothing, and returns
     /// the hidden states and logits that `want` names. They ride in the same steps as requests that are
-    /// running.
+    /// running. Blocks until all are done.
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
@@ -187,21 +193,21 @@ impl EngineHandle {
         self.ask(|reply| Command::Forward { texts, want, reply })
     }
 
-    /// One vector per sequence: its last hidden states pooled, of length 1 where `normalise` asks for it.
+    /// One vector per sequence: its last hidden states pooled, as `options` say. Blocks until all are done.
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for the pooler of a model that has none.
     pub fn embed<T: Into<EncoderInput>>(
         &self,
         sequences: impl IntoIterator<Item = T>,
-        pooling: Pooling,
-        normalise: bool,
+        options: &EmbedOptions,
     ) -> Result<Vec<Vec<f32>>> {
-        let texts = sequences.into_iter().map(Into::into).collect();
-        self.ask(|reply| Command::Embed { texts, pooling, normalise, reply })
+        let (texts, options) = (sequences.into_iter().map(Into::into).collect(), *options);
+        self.ask(|reply| Command::Embed { texts, options, reply })
     }
 
-    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder. Blocks
+    /// until all are done.
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for encoders.
@@ -222,7 +228,8 @@ impl EngineHandle {
         self.ask(|reply| Command::Score { sequences, reply })
     }
 
-    /// Logits of the labels of every sequence, by a sequence classifier (encoder or decoder).
+    /// Logits of the labels of every sequence, by a sequence classifier (encoder or decoder). Blocks until all
+    /// are done.
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for models that do not label texts.
@@ -247,7 +254,7 @@ impl EngineHandle {
             return Err(Error::Architecture {
                 op: "classify".into(),
                 arch: self.info.arch.clone(),
-                reason: "its head gives no labels for a text; a sequence classifier's does".into(),
+                reason: "it has no classification head; a ...ForSequenceClassification has one".into(),
             });
         }
         let all = self.forward(sequences, ForwardWant { hidden: Pick::None, logits: Pick::Last })?;
@@ -391,12 +398,12 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Starts the thread; it loads the model and then serves until nobody is left.
+    /// Starts the thread; it loads the model and then serves until no handle is left.
     pub fn spawn(files: ModelFiles, options: Options) -> Result<Self> {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (started, ready) = channel();
-        let load = options.sharing()?;
+        let load = options.load_options()?;
         let Options {
             backend,
             threads,
@@ -428,7 +435,7 @@ impl Start {
                 false => with_backend(&backend, threads, worker::ComposedJob(job)),
             };
             if let Err(error) = ended {
-                // Nobody listens when the error came after the start.
+                // The receiver is gone when the error came after the start.
                 let _ = started.send(Err(error));
             }
         };

@@ -76,8 +76,8 @@ impl Labels {
         &self.names
     }
 
-    /// The labels that a model's outputs for one text mean.
-    #[doc(hidden)]
+    /// The labels that a model's outputs for one text mean: those of
+    /// [`EngineHandle::classify`](crate::EngineHandle::classify).
     pub fn classify(&self, logits: Vec<f32>) -> Classification {
         let wide = || logits.iter().map(|x| f64::from(*x));
         let most = wide().fold(f64::NEG_INFINITY, f64::max);

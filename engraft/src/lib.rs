@@ -32,11 +32,11 @@
 //! # assert!(!pieces.unwrap().concat().is_empty());
 //! ```
 //!
-//! This crate is the front door. [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed
+//! [`Options`] opens a model, [`TextGenerator`] turns prompts into streamed
 //! text, [`EngineHandle`] is the level below it: token ids in, token ids out, from any thread. What they
 //! stream is an iterator that waits, or ([`TextStream::into_stream`]) a `Stream` for any async runtime. None
-//! of them has a type parameter: which backend runs is a name in [`Options`]. What is behind the door stands
-//! in [`core`], with the backend as a type parameter, for those who build on it.
+//! of them has a type parameter: which backend runs is a name in [`Options`]. The engine itself, with the
+//! backend as a type parameter, is [`engraft_core`], for those who build on it.
 //!
 //! Not here: the engine (`engraft-core`), kernels (`engraft-cpu` and its siblings), the program
 //! (`engraft-cli`).
@@ -45,6 +45,7 @@ mod answer;
 mod async_stream;
 pub mod backends;
 mod demo;
+mod embed;
 mod generator;
 mod handle;
 #[cfg_attr(feature = "hub", path = "hub/enabled.rs")]
@@ -62,7 +63,7 @@ mod text;
 mod text_stream;
 mod wait;
 
-pub use engraft_core as core;
+pub use engraft_core;
 pub use engraft_core::checkpoint::{Access, ModelFiles};
 pub use engraft_core::config::EngineConfig;
 pub use engraft_core::config::deepspeed::{DeepSpeedConfig, DeepSpeedConfigBuilder, Warning};
@@ -82,6 +83,7 @@ pub use engraft_core::{Error, Result};
 pub use answer::{Answer, AnswerOptions};
 pub use async_stream::{AsyncTextStream, AsyncTokens};
 pub use demo::demo_files;
+pub use embed::EmbedOptions;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{EngineHandle, Event, ModelInfo, Tokens};
 pub use labels::{Classification, Label, Labels};

@@ -44,11 +44,12 @@ impl Options {
         let config = files.config.clone();
         let name = files.path.display().to_string();
         // The tokenizer is built while the engine's thread reads the weights.
+        let truncate = self.truncate_texts;
         let starting = Start::spawn(files, self)?;
         let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
         let labels = Labels::of(&config, handle.head());
-        Ok(TextGenerator::new(handle, processor?, labels))
+        Ok(TextGenerator::new(handle, processor?, labels, truncate))
     }
 
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.

@@ -8,7 +8,7 @@ use engraft_core::mem::WeightFormat;
 use engraft_core::weights::LoadOptions;
 use std::fmt;
 
-/// Hears bytes read so far, and in all, while a model loads.
+/// Called with the bytes read so far, and in all, while a model loads.
 pub(crate) type Progress = Box<dyn FnMut(u64, u64) + Send>;
 
 /// Longest sequence unless set otherwise: the KV cache's size follows from it.
@@ -44,6 +44,7 @@ pub struct Options {
     pub(crate) ep: Option<usize>,
     pub(crate) registry: Registry,
     pub(crate) kernel_inject: bool,
+    pub(crate) truncate_texts: bool,
     pub(crate) progress: Option<Progress>,
 }
 
@@ -59,6 +60,7 @@ impl Default for Options {
             ep: None,
             registry: Registry::default(),
             kernel_inject: true,
+            truncate_texts: false,
             progress: None,
         }
     }
@@ -114,20 +116,19 @@ impl Options {
         self
     }
 
-    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, kernel injection or an
-    /// injection policy (which the registry of these options takes: see [`Registry::injection_policy`]), CUDA
-    /// graphs. Its checkpoint is opened by [`crate::ModelSource::configured`].
+    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, ranks, kernel injection or
+    /// an injection policy (which the registry of these options takes: see [`Registry::injection_policy`]),
+    /// CUDA graphs. It replaces what was set of these before; what is set after it counts. Its checkpoint is
+    /// opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Unsupported` for what this build cannot do from a configuration: writing a converted model; `Config`
-    /// for whole experts that are shared among some of the ranks.
-    pub fn config(mut self, config: &DeepSpeedConfig) -> Result<Self> {
-        if config.save_mp_checkpoint_path.is_some() {
-            return Err(Error::Unsupported {
-                op: "`save_mp_checkpoint_path`".into(),
-                backend: self.backend.to_string(),
-                reason: "write shards with `engraft convert`".into(),
-            });
+    /// `Config` for a converted model that it wants written, and for whole experts that are shared among some
+    /// of the ranks.
+    pub fn deepspeed(mut self, config: &DeepSpeedConfig) -> Result<Self> {
+        if let Some(path) = &config.save_mp_checkpoint_path {
+            let allowed =
+                "none, when a model is opened; `engraft convert MODEL --tp N --out FOLDER` writes shards";
+            return Err(Error::config("save_mp_checkpoint_path", format!("{path:?}"), allowed));
         }
         if let Some(policy) = &config.injection_policy {
             self.registry.injection_policy(&serde_json::json!(policy))?;
@@ -137,7 +138,7 @@ impl Options {
         self.load = LoadOptions::configured(config, 0);
         // 1 is also what a file without it has: experts stay whole.
         self.ep = Some(config.moe.ep_size).filter(|ranks| *ranks > 1);
-        self.sharing()?;
+        self.load_options()?;
         Ok(self)
     }
 
@@ -181,6 +182,13 @@ impl Options {
         self
     }
 
+    /// Whether [`TextGenerator::embed`](crate::TextGenerator::embed), `score` and `classify` truncate texts to
+    /// as many tokens as the model takes; otherwise (the default) longer ones are refused.
+    pub fn truncate_texts(mut self, on: bool) -> Self {
+        self.truncate_texts = on;
+        self
+    }
+
     /// All sizes of the engine at once, and its element types.
     pub fn engine(mut self, config: EngineConfig) -> Self {
         (self.engine, self.own_dtype, self.own_context) = (config, true, false);
@@ -194,8 +202,8 @@ impl Options {
     }
 
     /// Ranks that share the model, a thread each (DeepSpeed's `tp_size`): 1, 2, 4 or 8. Results do not depend
-    /// on it (on CUDA with 16-bit activations in mode `Reference`). On the CPU the threads of
-    /// [`Options::threads`] are divided among them.
+    /// on it (on CUDA with 16-bit activations in mode `Reference`, elsewhere for heads of 64, 128 or 256). On
+    /// the CPU the threads of [`Options::threads`] are divided among them.
     pub fn tp(mut self, ranks: usize) -> Self {
         self.load.world = ranks;
         self
@@ -209,11 +217,12 @@ impl Options {
         self
     }
 
-    /// How ranks share the model.
+    /// What [`load_engine`](crate::load_engine) takes of these options: quantization, and how ranks share the
+    /// model.
     ///
     /// # Errors
     /// `Config` where whole experts are shared among some of the ranks.
-    pub(crate) fn sharing(&self) -> Result<LoadOptions> {
+    pub fn load_options(&self) -> Result<LoadOptions> {
         let world = self.load.world;
         match self.ep {
             Some(ranks) if ranks != 1 && ranks != world => {

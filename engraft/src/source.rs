@@ -5,6 +5,7 @@ use engraft_core::checkpoint::{self, Access, ModelFiles};
 use engraft_core::config::deepspeed::{CheckpointRef, DeepSpeedConfig};
 use engraft_core::{Error, Result};
 use serde_json::Value;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// A model by the place of its files.
@@ -14,9 +15,10 @@ use std::path::{Path, PathBuf};
 ///
 /// assert!(matches!(ModelSource::parse("models/llama.gguf"), ModelSource::Path(_)));
 /// assert!(matches!(ModelSource::parse("organisation/name"), ModelSource::Hub(_)));
-/// // Wherever a source is asked for, a `&str` or a path will do.
+/// // Wherever a source is asked for, a text, an argument or a path will do.
 /// let found: ModelSource = std::path::Path::new("models").into();
 /// assert!(matches!(found, ModelSource::Path(_)));
+/// assert!(matches!(std::env::args_os().next().map(ModelSource::from), Some(ModelSource::Path(_))));
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
@@ -58,8 +60,8 @@ impl ModelSource {
     }
 
     /// A hub id becomes the path of its files: in the cache that Hugging Face's programs share
-    /// (`HF_HUB_CACHE`, `HF_HOME`), else downloaded into it, while `progress` hears bytes so far and in all.
-    /// All else stays as it is. [`open`](Self::open) does so silently.
+    /// (`HF_HUB_CACHE`, `HF_HOME`), else downloaded into it, while `progress` is called with the bytes so
+    /// far and in all. All else stays as it is. [`open`](Self::open) does so silently.
     ///
     /// # Errors
     /// Those of the hub, or `Config` where the files are not there and the feature `hub` is missing.
@@ -141,7 +143,10 @@ impl ModelSource {
             ModelSource::Demo => demo::demo_files(),
             ModelSource::Path(path) => {
                 no_hub_id(&path)?;
-                checkpoint::open(&path, access)
+                let files = checkpoint::open(&path, access)?;
+                let tensors = files.source.tensors().len();
+                tracing::info!(path = %path.display(), layout = ?files.layout, tensors, "headers are read");
+                Ok(files)
             }
             ModelSource::Hub(id) => Err(Error::internal(format!("{id} was fetched and has no path"))),
             ModelSource::Files(files) => Ok(*files),
@@ -164,6 +169,37 @@ impl From<&Path> for ModelSource {
 impl From<PathBuf> for ModelSource {
     fn from(path: PathBuf) -> Self {
         ModelSource::Path(path)
+    }
+}
+
+impl From<&PathBuf> for ModelSource {
+    fn from(path: &PathBuf) -> Self {
+        ModelSource::Path(path.clone())
+    }
+}
+
+impl From<String> for ModelSource {
+    fn from(text: String) -> Self {
+        ModelSource::parse(&text)
+    }
+}
+
+impl From<&String> for ModelSource {
+    fn from(text: &String) -> Self {
+        ModelSource::parse(text)
+    }
+}
+
+/// As text where it is some, so that an argument of a program may name a model of the hub; else as a path.
+impl From<&OsStr> for ModelSource {
+    fn from(text: &OsStr) -> Self {
+        text.to_str().map_or_else(|| ModelSource::Path(text.into()), ModelSource::parse)
+    }
+}
+
+impl From<OsString> for ModelSource {
+    fn from(text: OsString) -> Self {
+        text.as_os_str().into()
     }
 }
 

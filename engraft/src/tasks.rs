@@ -1,9 +1,10 @@
 //! Whole texts in: vectors, log-probabilities, labels, answers.
 
 use crate::answer::{Answer, AnswerOptions, Candidates};
+use crate::embed::EmbedOptions;
 use crate::labels::{Classification, Labels};
-use crate::{EncoderInput, ForwardWant, Pick, Pooling, TextGenerator};
-use engraft_core::policy::{HeadSpec, TokenHead};
+use crate::{EncoderInput, ForwardWant, Pick, TextGenerator};
+use engraft_core::policy::{Family, HeadSpec, TokenHead};
 use engraft_core::text::PairWindow;
 use engraft_core::{Error, Result};
 
@@ -11,7 +12,7 @@ use engraft_core::{Error, Result};
 const WINDOWS: usize = 32;
 
 impl TextGenerator {
-    /// One vector per text: its last hidden states pooled, of length 1 where `normalise` asks for it.
+    /// One vector per text: its last hidden states pooled, as `options` say.
     ///
     /// # Errors
     /// `Text` for what the tokenizer cannot express; those of
@@ -19,22 +20,18 @@ impl TextGenerator {
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
-    /// use engraft::Pooling;
+    /// use engraft::EmbedOptions;
     ///
     /// let model = engraft::demo()?;
-    /// let vectors = model.embed(&["a library for images", "pictures in Python"], Pooling::Mean, true)?;
+    /// let texts = ["a library for images", "pictures in Python"];
+    /// let vectors = model.embed(&texts, &EmbedOptions::new())?;
     /// let cosine: f32 = vectors[0].iter().zip(&vectors[1]).map(|(a, b)| a * b).sum();
     /// assert!(cosine.abs() <= 1.001);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn embed<T: AsRef<str>>(
-        &self,
-        texts: &[T],
-        pooling: Pooling,
-        normalise: bool,
-    ) -> Result<Vec<Vec<f32>>> {
-        self.handle().embed(self.ids(texts)?, pooling, normalise)
+    pub fn embed<T: AsRef<str>>(&self, texts: &[T], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+        self.handle().embed(self.ids(texts)?, options)
     }
 
     /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a decoder
@@ -95,7 +92,7 @@ impl TextGenerator {
     /// ```
     pub fn classify<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Classification>> {
         let labels = self.labels().ok_or_else(|| {
-            self.cannot("classify", "its head gives no labels for a text; a sequence classifier's does")
+            self.cannot("classify", "it has no classification head; a ...ForSequenceClassification has one")
         })?;
         let logits = self.handle().classify(self.ids(texts)?)?;
         logits.iter().try_for_each(|logits| finite(logits))?;
@@ -157,9 +154,35 @@ impl TextGenerator {
         EncoderInput { ids: window.ids.clone(), token_type_ids: types }
     }
 
+    /// Token ids of a text as `embed`, `score` and `classify` read it: with what the model wants around it,
+    /// truncated where [`Options::truncate_texts`](crate::Options::truncate_texts) says so.
+    ///
+    /// # Errors
+    /// `Text` for what the tokenizer cannot express or truncate.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{ModelSource, Options};
+    ///
+    /// let model = Options::new().truncate_texts(true).max_context(8).open(ModelSource::Demo)?;
+    /// assert_eq!(model.tokenize(&"a library for images ".repeat(9))?.len(), 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
+        let most = match self.info().family {
+            Family::Encoder => self.handle().longest_text(),
+            _ => self.info().max_context,
+        };
+        match self.truncate {
+            true => self.tokenizer().encode_truncated(text, true, most),
+            // What is longer than the context is refused by the engine, with the text's number.
+            false => self.tokenizer().encode(text, true),
+        }
+    }
+
     fn ids<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<u32>>> {
-        // What is longer than the context is refused by the engine, with the text's number.
-        texts.iter().map(|text| self.tokenizer().encode(text.as_ref(), true)).collect()
+        texts.iter().map(|text| self.tokenize(text.as_ref())).collect()
     }
 
     fn cannot(&self, op: &str, reason: &str) -> Error {

@@ -4,8 +4,8 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use engraft::core::checkpoint::{Access, copy_companions, open};
-use engraft::core::weights::convert::{ConvertOptions, convert_model};
+use engraft::engraft_core::checkpoint::{Access, copy_companions, open};
+use engraft::engraft_core::weights::convert::{ConvertOptions, convert_model};
 use engraft::{
     DeepSpeedConfigBuilder, GenerateOptions, ModelSource, Options, Registry, TextGenerator, WeightFormat,
 };
@@ -111,7 +111,7 @@ fn described_by_a_deepspeed_configuration() {
     let (config, warnings) = DeepSpeedConfigBuilder::new().dictionary(&config).unwrap().check().unwrap();
     assert!(warnings.is_empty());
     let model = ModelSource::configured(&config).unwrap().unwrap();
-    let model = Options::new().config(&config).unwrap().open(model).unwrap();
+    let model = Options::new().deepspeed(&config).unwrap().open(model).unwrap();
     assert_eq!(model.handle().info().max_context, 128);
     assert_eq!(text(&model), text(&engraft::demo().unwrap()));
     // Kernel injection is off unless asked for: the composed model, which says the same.
@@ -138,13 +138,13 @@ fn described_by_a_deepspeed_configuration() {
     // Ranks share a model and say what one says.
     let of = |degree: usize| {
         let (config, _) = DeepSpeedConfigBuilder::new().tp_size(degree).check().unwrap();
-        text(&Options::new().config(&config).unwrap().open(ModelSource::Demo).unwrap())
+        text(&Options::new().deepspeed(&config).unwrap().open(ModelSource::Demo).unwrap())
     };
     assert_eq!(of(2), of(1));
     // Experts are whole on as many ranks as there are, or every rank has a part of each.
     let experts = |tp: usize, ep: usize| {
         let raw = DeepSpeedConfigBuilder::new().tp_size(tp).set("moe.ep_size", ep).unwrap();
-        let options = Options::new().config(&raw.check().unwrap().0)?;
+        let options = Options::new().deepspeed(&raw.check().unwrap().0)?;
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen2_moe");
         let handle = options.max_context(32).start(golden.as_path())?;
         Ok::<_, engraft::Error>(
@@ -167,7 +167,7 @@ fn described_by_a_deepspeed_configuration() {
     );
     let (config, _) =
         DeepSpeedConfigBuilder::new().set("save_mp_checkpoint_path", "x").unwrap().check().unwrap();
-    assert!(Options::new().config(&config).unwrap_err().to_string().contains("engraft convert"));
+    assert!(Options::new().deepspeed(&config).unwrap_err().to_string().contains("engraft convert"));
     let (config, _) = DeepSpeedConfigBuilder::new().check().unwrap();
     assert!(ModelSource::configured(&config).unwrap().is_none());
 }
@@ -198,7 +198,7 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
             Some(dictionary) => raw.set("injection_dict", dictionary).unwrap(),
             None => raw,
         };
-        Options::new().config(&raw.check().unwrap().0).unwrap().open(folder.as_path())
+        Options::new().deepspeed(&raw.check().unwrap().0).unwrap().open(folder.as_path())
     };
     let model = open(Some(json!({"UnheardOfBlock": ["self_attn.mix", "mlp.shrink"]}))).unwrap();
     assert_eq!(text(&model), text(&engraft::demo().unwrap()));
@@ -214,7 +214,7 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
         .unwrap()
         .check()
         .unwrap();
-    let known = Options::new().config(&config).unwrap().open(ModelSource::Demo).unwrap_err().to_string();
+    let known = Options::new().deepspeed(&config).unwrap().open(ModelSource::Demo).unwrap_err().to_string();
     assert!(known.contains("injection_policy") && known.contains("c_proj"), "{known}");
 }
 

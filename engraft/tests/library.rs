@@ -3,11 +3,11 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use engraft::core::engine::{Layers, Want};
+use engraft::engraft_core::engine::{Layers, Want};
 use engraft::{
-    AsyncTextStream, AsyncTokens, EncoderInput, EngineHandle, Error, Event, Finish, ForwardWant,
-    GenerateOptions, Generator, Message, Options, Pick, Pooling, Request, TextFinish, TextGenerator,
-    TextStream,
+    AsyncTextStream, AsyncTokens, EmbedOptions, EncoderInput, EngineHandle, Error, Event, Finish,
+    ForwardWant, GenerateOptions, Generator, Message, Options, Pick, Pooling, Request, TextFinish,
+    TextGenerator, TextStream,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +102,7 @@ fn wrong_requests_are_reported_and_others_go_on() {
     }
     assert_eq!(good.by_ref().filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 20);
     let text = EncoderInput { ids: vec![1], token_type_ids: Vec::new() };
-    assert!(matches!(handle.encode(vec![text], false), Err(Error::Architecture { .. })));
+    assert!(matches!(handle.encode(vec![text], Layers::Last), Err(Error::Architecture { .. })));
     let options = GenerateOptions::new();
     assert!(matches!(model.chat(&[Message::new("user", "hi")], &options), Err(Error::Text { .. })));
     assert!(matches!(model.generate("a", &options.stop("")), Err(Error::Config { .. })));
@@ -224,7 +224,7 @@ fn encoders_with_a_head_for_tokens_give_their_logits() {
         let handle = Options::new().start(folder).unwrap();
         let text = EncoderInput { ids: vec![1, 2, 3], token_type_ids: Vec::new() };
         let cols = if case == "bert" { handle.info().vocab } else { 1 };
-        let encoded = handle.encode(vec![text], false).unwrap();
+        let encoded = handle.encode(vec![text], Layers::Last).unwrap();
         assert_eq!(encoded[0].logits.len(), 3 * cols, "{case}");
     }
 }
@@ -315,7 +315,10 @@ fn embeddings_are_pooled_states() {
     let prompts: [Vec<u32>; 2] = [vec![1, 2, 3], vec![4, 5, 6, 7, 8]];
     let last = ForwardWant { hidden: Pick::Last, logits: Pick::None };
     let states = handle.forward(prompts.clone(), last).unwrap();
-    let of = |pooling, normalise| handle.embed(prompts.clone(), pooling, normalise).unwrap();
+    let of = |pooling, normalize| {
+        let options = EmbedOptions::new().pooling(pooling).normalize(normalize);
+        handle.embed(prompts.clone(), &options).unwrap()
+    };
     let (firsts, lasts, means) =
         (of(Pooling::First, false), of(Pooling::Last, false), of(Pooling::Mean, false));
     for (i, one) in states.iter().enumerate() {
@@ -331,7 +334,10 @@ fn embeddings_are_pooled_states() {
         let length: f32 = row.iter().map(|v| v * v).sum();
         assert!((length - 1.0).abs() < 1e-4, "{length}");
     }
-    assert!(matches!(handle.embed(prompts.clone(), Pooling::Model, true), Err(Error::Architecture { .. })));
+    assert!(matches!(
+        handle.embed(prompts.clone(), &EmbedOptions::new().pooling(Pooling::Model)),
+        Err(Error::Architecture { .. })
+    ));
 }
 
 #[test]
@@ -358,16 +364,19 @@ fn images_are_encoded_by_models_that_read_them() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/clip_vision");
     let handle = Options::new().start(engraft::ModelSource::Path(folder)).unwrap();
     let image = |shift: usize| (0..3 * 24 * 24).map(|i| ((i + shift) % 7) as f32 / 7.0).collect::<Vec<f32>>();
-    let both = handle.encode_images(vec![image(0), image(3)], true).unwrap();
+    let both = handle.encode_images(vec![image(0), image(3)], Layers::All).unwrap();
     assert_eq!(both.len(), 2);
     for one in &both {
         // A row for the class token and one per square, of what enters and of two layers.
         assert!(one.hidden.len() == 3 && one.hidden.iter().all(|rows| rows.len() == 10 * 64));
         assert_eq!(one.pooled.len(), 24);
     }
-    assert!(both[1] == handle.encode_images(vec![image(3)], true).unwrap()[0], "alone");
-    let text = handle.encode_images(vec![vec![0.0; 5]], false).unwrap_err().to_string();
+    assert!(both[1] == handle.encode_images(vec![image(3)], Layers::All).unwrap()[0], "alone");
+    let text = handle.encode_images(vec![vec![0.0; 5]], Layers::Last).unwrap_err().to_string();
     assert!(text.contains("5 values"), "{text}");
     let demo = engraft::demo().unwrap();
-    assert!(matches!(demo.handle().encode_images(vec![image(0)], false), Err(Error::Architecture { .. })));
+    assert!(matches!(
+        demo.handle().encode_images(vec![image(0)], Layers::Last),
+        Err(Error::Architecture { .. })
+    ));
 }

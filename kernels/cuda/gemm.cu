@@ -17,9 +17,9 @@
 // | small | 4 warps of 32 x 32 | 64 x 64 | 4 stages of 64 values, 64 KiB | 136 |
 // | wide | 8 warps of 64 x 32 | 128 x 128 | 3 stages of 64 values, 96 KiB | 224 |
 //
-// The tree of sums that ranks share keeps two more sets of sums, in 256 (small) and 512 (wide) bytes of each
-// thread's own memory: 128 KiB a block of wide, written three times and read three times a tile, beside 2 MiB of
-// operands at k = 4096. Above 170 registers one block of wide runs on an SM, with 208 as with 224.
+// The tree of sums that ranks share keeps two more sets of sums, in 256 (small) and 512 (wide) bytes of
+// each thread's own memory: 128 KiB a block of wide, written and read three times a tile, where the
+// operands have 2 MiB at k = 4096. Above 170 registers one block of wide runs on an SM, with 208 as with 224.
 //
 // 96 KiB let a block run on every device from compute_80 on, and two on one SM of an H100: 84 to 72 KiB each
 // are on their way while a stage of a skinny kernel is multiplied (an H100 wants 23 KiB per SM at least).

@@ -1,8 +1,8 @@
 // Many rows: the kernel behind the entries small and wide of gemm.cu and gemmq.cu.
 //
 // A block has MW x NW warps of MT tiles by 8 NT rows each and walks all of K in units, through a ring that
-// all fill and all read: one barrier a unit. Leaves are added as they end, from the first to the last or, where
-// ranks share the sum, by the tree. Reads of both operands take every bank once.
+// all fill and all read: one barrier a unit. Leaves are added as they end, from the first to the last or,
+// where ranks share the sum, by the tree. Reads of both operands take every bank once.
 #pragma once
 #include "gemm.cuh"
 
@@ -113,10 +113,12 @@ struct Dense {
         x_to = after(x_to, x_place);
     }
 
-    // The tree, leaf by leaf: an even leaf waits in `total`, and so does the whole sum at the end. Sums of two
-    // and of four leaves wait in memory of the thread: they are touched six times a tile, and registers would
-    // not hold two sets more.
-    DEVICE static void node(const float (&sums)[MT][NT][4], float (&total)[MT][NT][4], volatile float (&saved)[2 * SUMS], u32 leaf) {
+    // The tree, leaf by leaf: an even leaf waits in `total`, and so does the whole sum at the end. Sums of
+    // two and of four leaves wait in memory of the thread: they are touched six times a tile, and registers
+    // would not hold two sets more.
+    DEVICE static void node(
+        const float (&sums)[MT][NT][4], float (&total)[MT][NT][4], volatile float (&saved)[2 * SUMS], u32 leaf
+    ) {
         if (leaf % 2 == 0) {
 #pragma unroll
             for (u32 e = 0; e < SUMS; e++) total[e / 4 / NT][e / 4 % NT][e % 4] = sums[e / 4 / NT][e / 4 % NT][e % 4];
@@ -172,7 +174,7 @@ struct Dense {
 #pragma unroll 1
         for (u32 unit = 0;; unit++) {
             if (p.tree) {
-                // Leaves without a unit end where the one before them does, the first ones of another rank at 0.
+                // Leaves without a unit end where the one before them does, the first of another rank at 0.
 #pragma unroll 1
                 while (leaf < 8 && leaf_end == unit) {
                     node(sums.leaf, total, saved, leaf);

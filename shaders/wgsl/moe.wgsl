@@ -147,8 +147,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 {{ it.writes(2, "out", "f32" if how == "combine_node" else x) }}
 @group(0) @binding(3) var<storage, read> experts: array<u32>;
 
-// The slots of token t up to the first whose expert is `end` or above: from `j` on, the next at the end. Those of
-// other ranks are passed over, they hold nothing.
+// The slots of token t up to the first whose expert is `end` or above: from `j` on, the next at the end.
+// Those of other ranks are passed over, they hold nothing.
 fn leaf_of(t: u32, c: u32, from_j: u32, end: u32, own: bool, next: ptr<function, u32>) -> f32 {
     var acc = 0.0;
     var j = from_j;

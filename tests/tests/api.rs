@@ -4,7 +4,9 @@
 
 use conformance::golden::{Case, open};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Batch, EncoderInput, Engine, ForwardWant, Forwarded, Pick, Pooling, Request};
+use engraft_core::engine::{
+    Batch, EncoderInput, Engine, ForwardWant, Forwarded, Layers, Pick, Pooling, Request,
+};
 use engraft_cpu::{Cpu, CpuConfig};
 use std::path::Path;
 
@@ -169,5 +171,5 @@ fn what_cannot_be_done_is_refused_by_name() {
     assert!(engine.embed(&text, Pooling::Model, true).unwrap_err().to_string().contains("no pooler"));
     let (mut encoder, _) = golden("bert_model");
     assert!(encoder.score(&[vec![5, 6]]).unwrap_err().to_string().contains("score is not possible with"));
-    assert!(encoder.encode_images(&[&[0.0]], false).unwrap_err().to_string().contains("reads texts"));
+    assert!(encoder.encode_images(&[&[0.0]], Layers::Last).unwrap_err().to_string().contains("reads texts"));
 }

@@ -19,7 +19,7 @@ use conformance::{budget, compare};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Encoded, EncoderInput, Engine, Request, Want};
+use engraft_core::engine::{Encoded, EncoderInput, Engine, Layers, Request, Want};
 use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
@@ -352,7 +352,7 @@ fn encoded<B: Backend>(backend: &Arc<B>, dtype: Float) -> Vec<Vec<u32>> {
         token_type_ids: (0..n).map(|i| u32::from(2 * i > n)).collect(),
     };
     let texts: Vec<EncoderInput> = [5, 1, 17].into_iter().enumerate().map(text).collect();
-    let all = engine.encode(&texts, true).unwrap();
+    let all = engine.encode(&texts, Layers::All).unwrap();
     let values = |e: Encoded| [e.hidden.concat(), e.logits, e.pooled].concat();
     all.into_iter().map(|e| values(e).iter().map(|v| v.to_bits()).collect()).collect()
 }

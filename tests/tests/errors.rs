@@ -10,7 +10,7 @@
 use engraft_core::Error;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, Request, Want};
+use engraft_core::engine::{EncoderInput, Engine, Layers, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
 use engraft_core::policy::Registry;
@@ -477,7 +477,7 @@ fn bad_requests_are_refused_and_the_engine_goes_on() {
         assert_eq!(serves(&mut engine), good, "after {what}");
     }
     let texts = [EncoderInput { ids: vec![1], token_type_ids: vec![] }];
-    says("encode", engine.encode(&texts, false), &["encode", "llama", "decoder"]);
+    says("encode", engine.encode(&texts, Layers::Last), &["encode", "llama", "decoder"]);
     assert!(!engine.cancel(1 << 40).unwrap(), "a request that never was");
     assert_eq!(serves(&mut engine), good);
 }
@@ -565,7 +565,7 @@ fn bad_texts_are_refused_and_the_encoder_goes_on() {
     let mut engine = open(&cpu(), &golden("bert"), sizes).unwrap();
     let text = |ids: Vec<u32>, token_type_ids: Vec<u32>| EncoderInput { ids, token_type_ids };
     let fine = [text(vec![1, 7, 9], vec![0, 1, 1])];
-    let good = engine.encode(&fine, false).unwrap();
+    let good = engine.encode(&fine, Layers::Last).unwrap();
     assert!(good[0].logits.len() == 3 * 341 && good[0].logits.iter().all(|v| v.is_finite()));
     let bad: Vec<(EncoderInput, &[&str])> = vec![
         (text(vec![], vec![]), &["text has 0 tokens", "1 to 40"]),
@@ -577,10 +577,10 @@ fn bad_texts_are_refused_and_the_encoder_goes_on() {
     for (text, parts) in bad {
         // The good one stands before it: the number in the message is the bad one's.
         let texts = [fine[0].clone(), text];
-        says("text", engine.encode(&texts, false), &[parts, &["request 1"]].concat());
-        assert_eq!(engine.encode(&fine, false).unwrap(), good, "after {parts:?}");
+        says("text", engine.encode(&texts, Layers::Last), &[parts, &["request 1"]].concat());
+        assert_eq!(engine.encode(&fine, Layers::Last).unwrap(), good, "after {parts:?}");
     }
     says("put", engine.put(request(&[1])), &["generation", "bert", "encoder", "encode"]);
     assert!(engine.is_idle());
-    assert_eq!(engine.encode(&fine, false).unwrap(), good);
+    assert_eq!(engine.encode(&fine, Layers::Last).unwrap(), good);
 }

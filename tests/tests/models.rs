@@ -250,12 +250,15 @@ fn encoders_do_not_see_their_batch_mates() {
         };
         let mut one = engine(&fused, case, EngineConfig { max_context: 32, ..config() });
         let vocab = one.model().spec.vocab;
-        let batch = one.encode(&texts(vocab), true).unwrap();
+        let batch = one.encode(&texts(vocab), Layers::All).unwrap();
         for (text, want) in texts(vocab).iter().zip(&batch) {
-            assert!(one.encode(std::slice::from_ref(text), true).unwrap()[0] == *want, "{case}: alone");
+            assert!(
+                one.encode(std::slice::from_ref(text), Layers::All).unwrap()[0] == *want,
+                "{case}: alone"
+            );
         }
         let mut two = engine(&composed, case, EngineConfig { max_context: 32, ..config() });
-        assert!(two.encode(&texts(vocab), true).unwrap() == batch, "{case}: composed against fused");
+        assert!(two.encode(&texts(vocab), Layers::All).unwrap() == batch, "{case}: composed against fused");
     }
 }
 
@@ -270,7 +273,7 @@ fn plans_list_what_runs() {
         engine.set_profiling(true);
         let ids: Vec<u32> = (3..8).collect();
         if ENCODERS.contains(&case) {
-            engine.encode(&[EncoderInput { ids, token_type_ids: Vec::new() }], true).unwrap();
+            engine.encode(&[EncoderInput { ids, token_type_ids: Vec::new() }], Layers::All).unwrap();
         } else {
             engine.put(Request { prompt: ids, max_new_tokens: 3, ..Request::default() }).unwrap();
             engine.run().unwrap();

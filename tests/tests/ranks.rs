@@ -98,12 +98,12 @@ fn encode<B: Backend>(mut engine: Engine<B>, vocab: usize) -> Result<Given> {
             ..EncoderInput::default()
         })
         .into();
-    lists(engine.encode(&texts, true)?)
+    lists(engine.encode(&texts, Layers::All)?)
 }
 
 fn see<B: Backend>(mut engine: Engine<B>, values: usize) -> Result<Given> {
     let image: Vec<f32> = (0..values).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-    lists(engine.encode_images(&[&image, &image[..]], true)?)
+    lists(engine.encode_images(&[&image, &image[..]], Layers::All)?)
 }
 
 fn lists(encoded: Vec<Encoded>) -> Result<Given> {

@@ -195,7 +195,7 @@ fn padding_changes_no_label_and_leaves_hidden_states_alone() {
     let texts: Vec<Vec<u32>> = vec![case.prompts[0].ids.clone()];
     let request = Request { prompt: texts[0].clone(), max_new_tokens: 1, ..Request::default() };
     for error in [model.score(&texts).map(drop).unwrap_err(), model.put(request).map(drop).unwrap_err()] {
-        assert!(error.to_string().contains("use classify"), "{error}");
+        assert!(error.to_string().contains("`classify` is for it"), "{error}");
     }
     assert!(model.embed(&padded, Pooling::Model, false).unwrap_err().to_string().contains("no pooler"));
     for class in ["LlamaForTokenClassification", "LlamaForQuestionAnswering"] {

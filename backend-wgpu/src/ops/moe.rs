@@ -6,7 +6,8 @@
 
 use super::linear;
 use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
-use crate::{Wgpu, WgpuStream};
+use crate::weight::Panels;
+use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, Route};
 use engraft_core::params::RouterScore;
@@ -52,6 +53,15 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
     stream.call(&Call { kernel, slots: &slots, words: &words, grid })
 }
 
+/// What stands in a bias's binding: a rank's part of a sum has no bias, and its leaves there.
+fn bias_or_leaves<'a>(w: &'a Panels, bias: Option<&'a WgpuWeight>, gpu: &'a Wgpu) -> Result<&'a WgpuMem> {
+    match (&w.leaves, bias) {
+        (Some(leaves), _) => Ok(leaves),
+        (None, Some(bias)) => bias.vector(),
+        (None, None) => Ok(gpu.nothing()),
+    }
+}
+
 fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<()> {
     let ExpertLinear { x, weight, bias, groups: by, first, out } = op;
     let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
@@ -62,12 +72,7 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
     let to = matrix(limits, out, "activations")?;
     let input = linear::Input::new(stream, w, x)?;
     let (from, x_pitch) = input.place(limits)?;
-    // A rank's part has no bias, and its leaves there.
-    let bias_mem = match (&w.leaves, bias) {
-        (Some(leaves), _) => leaves,
-        (None, Some(bias)) => bias.vector()?,
-        (None, None) => gpu.nothing(),
-    };
+    let bias_mem = bias_or_leaves(w, bias, &gpu)?;
     let flags = u32::from(bias.is_some()) | u32::from(w.leaves.is_some()) << 1 | word(first)? << 2;
     // Slots that an expert has on average.
     let share = out.rows().div_ceil(by.count.max(1));

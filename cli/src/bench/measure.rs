@@ -1,17 +1,18 @@
 //! One benchmark: loads the model, runs prefill and decode (of an encoder: texts), and measures the machine's
 //! limits between the runs.
 
+use super::super::failure::Failure;
 use super::super::output::note;
 use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
-use engraft::core::backend::Backend;
-use engraft::core::checkpoint::{Access, ModelFiles, open, stored_float};
-use engraft::core::config::EngineConfig;
-use engraft::core::engine::{EncoderInput, Engine, Output, Request};
-use engraft::core::inject::{InjectionPlan, describe};
-use engraft::core::policy::{Family, ModelSpec, Registry};
-use engraft::core::profile::Profile;
-use engraft::core::weights::LoadOptions;
-use engraft::{Error, Float, Result, WeightFormat, demo_files, load_engine};
+use engraft::engraft_core::backend::Backend;
+use engraft::engraft_core::checkpoint::{Access, ModelFiles, open, stored_float};
+use engraft::engraft_core::config::EngineConfig;
+use engraft::engraft_core::engine::{EncoderInput, Engine, Layers, Output, Request};
+use engraft::engraft_core::inject::{InjectionPlan, describe};
+use engraft::engraft_core::policy::{Family, ModelSpec, Registry};
+use engraft::engraft_core::profile::Profile;
+use engraft::engraft_core::weights::LoadOptions;
+use engraft::{Error, Float, Result, demo_files, load_engine};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +31,8 @@ pub struct Job {
     pub access: Access,
     /// None: as the library chooses, of a shape f32.
     pub dtype: Option<Float>,
-    pub quantize: Option<WeightFormat>,
+    /// Quantization, and how ranks share the model.
+    pub load: LoadOptions,
     pub backend: BackendName,
     pub threads: usize,
     pub batches: Vec<usize>,
@@ -42,8 +44,6 @@ pub struct Job {
     pub graphs: bool,
     /// Steps launched before the one before is collected; none: the engine's default.
     pub steps_ahead: Option<usize>,
-    /// Ranks that share the model.
-    pub tp: usize,
     /// Tokens of one step; none: the engine's default.
     pub step_tokens: Option<usize>,
     /// Tokens before the decoded ones; none: of the prompt, at most [`DECODE_PROMPT`].
@@ -99,6 +99,9 @@ pub struct Report {
     pub limits: Vec<Limits>,
     pub batches: Vec<(usize, Times)>,
     pub work: Work,
+    /// Tokens of a prompt, and of what is decoded behind one.
+    pub prompt: usize,
+    pub decode: usize,
     /// Of a prefill and of decode steps.
     pub profiles: Option<(Profile, Profile)>,
 }
@@ -139,8 +142,22 @@ impl Visitor for Job {
         }
         let device = backend.caps().device.clone();
         let (family, dtype) = (engine.model().spec.family, engine.config().dtype);
+        let (prompt, decode) = (self.prompt, self.decode);
         let model = self.model.map_or("demo".into(), |p| p.display().to_string());
-        Ok(Report { model, family, device, dtype, starts, peak_rss, limits, batches, work, profiles })
+        Ok(Report {
+            prompt,
+            decode,
+            model,
+            family,
+            device,
+            dtype,
+            starts,
+            peak_rss,
+            limits,
+            batches,
+            work,
+            profiles,
+        })
     }
 }
 
@@ -159,6 +176,51 @@ impl Job {
     /// Tokens of the prompts of decode runs.
     fn context(&self) -> usize {
         self.context.unwrap_or(DECODE_PROMPT.min(self.prompt))
+    }
+
+    /// Positions of the longest sequence that runs.
+    fn positions(&self, family: Family) -> usize {
+        let most = self.batches.iter().copied().max().unwrap_or(1);
+        match family {
+            Family::Encoder => self.prompt,
+            _ => self.prompt.max(self.context() + self.filling(most)) + self.decode + 1,
+        }
+    }
+
+    /// Shrinks the sizes that were left open until everything fits the context that there is.
+    ///
+    /// # Errors
+    /// `Usage` where what was given does not fit; those of reading the headers of the model's files.
+    pub fn fit(&mut self, (own_prompt, own_decode): (bool, bool)) -> Result<(), Failure> {
+        let (spec, ..) = describe(&self.files()?, &self.registry)?;
+        let limit = spec.max_positions.min(self.max_context.unwrap_or(usize::MAX));
+        let fits = |job: &Self| job.positions(spec.family) <= limit;
+        if fits(self) {
+            return Ok(());
+        }
+        if !own_decode {
+            // A quarter for what is decoded, as of the usual sizes.
+            let most = if own_prompt { self.decode } else { self.decode.min(limit / 4).max(1) };
+            self.decode = most;
+            while own_prompt && self.decode > 1 && !fits(self) {
+                self.decode -= 1;
+            }
+        }
+        while !own_prompt && self.prompt > 1 && !fits(self) {
+            self.prompt -= 1;
+        }
+        if fits(self) {
+            return Ok(());
+        }
+        let what = match spec.family {
+            Family::Encoder => format!("--prompt-tokens {}", self.prompt),
+            _ => format!("--prompt-tokens {} and --decode {}", self.prompt, self.decode),
+        };
+        let whose = match self.max_context {
+            Some(context) if context < spec.max_positions => format!("--max-context is {context}"),
+            _ => format!("the model's context has {}", spec.max_positions),
+        };
+        Err(Failure::Usage(format!("{what}: up to {} positions; {whose}", self.positions(spec.family))))
     }
 
     /// Steps until all sequences of a batch decode.
@@ -205,22 +267,9 @@ impl Job {
         let stored = stored_float(files.source.tensors()).filter(|_| self.backend.takes_stored_dtype());
         let stored = stored.filter(|dtype| backend.caps().dtypes.contains(dtype));
         let dtype = self.dtype.or(stored).unwrap_or(Float::F32);
-        let (quantize, world) = (self.quantize, self.tp);
-        let load = LoadOptions { dtype: Some(dtype), quantize, world, ..LoadOptions::default() };
-        let decoded = self.prompt.max(self.context() + self.filling(most)) + self.decode + 1;
+        let load = LoadOptions { dtype: Some(dtype), ..self.load };
         let (spec, ..) = describe(&files, &self.registry)?;
-        let (runs, flags) = match spec.family {
-            Family::Encoder => (self.prompt, "--prompt-tokens that fit"),
-            _ => (decoded, "--prompt-tokens and --decode that fit"),
-        };
-        let context = self.max_context.unwrap_or(runs);
-        if context < runs {
-            return Err(Error::config(
-                "max-context",
-                context,
-                format!("at least {runs}, which is what runs"),
-            ));
-        }
+        let context = self.max_context.unwrap_or(self.positions(spec.family));
         let usual = EngineConfig::default();
         let config = EngineConfig {
             dtype,
@@ -234,11 +283,6 @@ impl Job {
         };
         let silent = Box::new(|_, _| {});
         let engine = load_engine(backend.clone(), files, self.registry.clone(), load, config, silent)?;
-        if engine.config().max_context < context {
-            let have = engine.config().max_context;
-            let what = format!("{flags} the model's context of {have} tokens");
-            return Err(Error::config("tokens", context, what));
-        }
         Ok((engine, parameters))
     }
 
@@ -246,7 +290,7 @@ impl Job {
     fn first_step<B: Backend>(&self, engine: &mut Engine<B>) -> Result<Start> {
         let (began, packed) = (Instant::now(), engine.backend().packing());
         match engine.model().spec.family {
-            Family::Encoder => drop(engine.encode(&self.texts(engine, 1), false)?),
+            Family::Encoder => drop(engine.encode(&self.texts(engine, 1), Layers::Last)?),
             _ => {
                 self.put(engine, 1, 16.min(self.prompt), 1)?;
                 engine.run()?;
@@ -261,11 +305,11 @@ impl Job {
     /// count.
     fn encode<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<f64> {
         let texts = self.texts(engine, batch);
-        engine.encode(&texts, false)?;
+        engine.encode(&texts, Layers::Last)?;
         let mut seconds = Vec::new();
         while seconds.len() < 5 || seconds.iter().sum::<f64>() < 1.0 {
             let began = Instant::now();
-            engine.encode(&texts, false)?;
+            engine.encode(&texts, Layers::Last)?;
             seconds.push(began.elapsed().as_secs_f64());
         }
         Ok(median(&mut seconds))
@@ -338,7 +382,7 @@ impl Job {
         let batch = self.batches.first().copied().unwrap_or(1);
         engine.set_profiling(true);
         if engine.model().spec.family == Family::Encoder {
-            engine.encode(&self.texts(engine, batch), false)?;
+            engine.encode(&self.texts(engine, batch), Layers::Last)?;
             let profile = engine.take_profile().unwrap_or_default();
             engine.set_profiling(false);
             return Ok((profile, Profile::default()));
@@ -417,7 +461,7 @@ fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
 
 /// Operations of one query per key, all layers: two for the score and two for the sum, per column and head.
 fn attention(spec: &ModelSpec) -> f64 {
-    let layer = |h: &engraft::core::params::Heads| 2.0 * (h.heads * (h.k_dim + h.v_dim)) as f64;
+    let layer = |h: &engraft::engraft_core::params::Heads| 2.0 * (h.heads * (h.k_dim + h.v_dim)) as f64;
     spec.blocks.iter().map(|b| layer(&b.heads)).sum()
 }
 

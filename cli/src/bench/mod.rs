@@ -16,13 +16,17 @@ use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use engraft::backends::with_backend;
-use engraft::core::policy::Family;
-use engraft::core::profile::Profile;
+use engraft::engraft_core::policy::Family;
+use engraft::engraft_core::profile::Profile;
 use engraft::{Error, Float, ModelSource};
 use measure::{Job, Report, Times, median};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Tokens of a prompt, and of what is decoded behind one, where the command line says nothing.
+const PROMPT: usize = 512;
+const DECODE: usize = 128;
 
 pub fn run(args: &BenchArgs) -> Outcome {
     if args.model.config.is_some() {
@@ -39,26 +43,26 @@ pub fn run(args: &BenchArgs) -> Outcome {
     };
     let device = &args.model.device;
     let backend = device.backend()?;
-    let job = Job {
+    let mut job = Job {
         model,
         registry: args.model.policies.registry()?,
         dtype: device.dtype.or(args.shape.map(|_| Float::F32)),
         access: args.model.access(),
-        quantize: device.quantize,
+        load: device.options()?.load_options()?,
         backend: backend.clone(),
         threads: device.threads,
         batches: args.batch.clone(),
-        prompt: args.prompt_tokens,
-        decode: args.decode,
+        prompt: args.prompt_tokens.unwrap_or(PROMPT),
+        decode: args.decode.unwrap_or(DECODE),
         repeat: args.repeat,
         profile: args.profile || args.trace.is_some(),
         graphs: !device.no_graphs,
         steps_ahead: device.steps_ahead.map(usize::from),
-        tp: device.tp.unwrap_or(1),
         step_tokens: device.max_step_tokens,
         context: args.context,
         max_context: device.max_context,
     };
+    job.fit((args.prompt_tokens.is_some(), args.decode.is_some()))?;
     let mut report = with_backend(&backend, device.threads, job)?;
     if let Some(shape) = args.shape {
         report.model = format!("shape {} in {}", shape.name, args.weights);
@@ -141,12 +145,12 @@ impl Figures {
         [rate, rate * report.work.prefill_flops / 1e9]
     }
 
-    fn new(args: &BenchArgs, report: &Report, batch: usize, times: &Times) -> Self {
+    fn new(report: &Report, batch: usize, times: &Times) -> Self {
         let (prefill_s, step) = (median_of(times.prefill_s.clone()), median_of(times.step_s.clone()));
         let work = &report.work;
         let rows = batch as f64;
         Self {
-            prefill: rows * args.prompt_tokens as f64 / prefill_s,
+            prefill: rows * report.prompt as f64 / prefill_s,
             prefill_gflops: rows * work.prefill_flops / prefill_s / 1e9,
             decode: rows / step,
             best: rows / times.best_step_s,
@@ -209,16 +213,16 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
     let runs = plural(args.repeat, "run");
     let decoder = report.family == Family::Decoder;
     text.push_str(&match decoder {
-        true => decoder_table(args, report, &peak),
-        false => encoder_table(args, report, &peak),
+        true => decoder_table(report, &peak),
+        false => encoder_table(report, &peak),
     });
     text.push_str(&match decoder {
         true => format!(
             "\nprompts of {}, {} per sequence, medians of {runs}\n",
-            plural(args.prompt_tokens, "token"),
-            plural(args.decode, "decoded token"),
+            plural(report.prompt, "token"),
+            plural(report.decode, "decoded token"),
         ),
-        false => format!("\ntexts of {}, medians of {runs}\n", plural(args.prompt_tokens, "token")),
+        false => format!("\ntexts of {}, medians of {runs}\n", plural(report.prompt, "token")),
     });
     if let (true, Some((prefill, decode))) = (args.profile, &report.profiles) {
         text.push_str(&match decoder {
@@ -229,9 +233,9 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
     text
 }
 
-fn decoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
+fn decoder_table(report: &Report, peak: &Peak) -> String {
     let rows = report.batches.iter().map(|(batch, times)| {
-        let f = Figures::new(args, report, *batch, times);
+        let f = Figures::new(report, *batch, times);
         vec![
             batch.to_string(),
             rate(f.prefill),
@@ -260,10 +264,10 @@ fn decoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
     table(&heads, &rows.collect::<Vec<_>>())
 }
 
-fn encoder_table(args: &BenchArgs, report: &Report, peak: &Peak) -> String {
+fn encoder_table(report: &Report, peak: &Peak) -> String {
     let rows = report.batches.iter().map(|(batch, times)| {
         let [texts, gflops] = Figures::texts(report, *batch, times);
-        let tokens = texts * args.prompt_tokens as f64;
+        let tokens = texts * report.prompt as f64;
         vec![batch.to_string(), rate(texts), rate(tokens), rate(gflops), percent(gflops, peak.gflops)]
     });
     table(&["batch", "texts/s", "tokens/s", "GFLOP/s", "of FMA"], &rows.collect::<Vec<_>>())
@@ -298,11 +302,11 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
                     "batch_seconds": times.prefill_s,
                 })
             }
-            _ => decoder_json(args, report, &peak, *batch, times),
+            _ => decoder_json(report, &peak, *batch, times),
         })
         .collect();
     let profile = |p: &Profile| {
-        let op = |(op, us, calls): &(engraft::core::ops::OpKind, f64, usize)| json!({"op": op.name(), "calls": calls, "microseconds": us});
+        let op = |(op, us, calls): &(engraft::engraft_core::ops::OpKind, f64, usize)| json!({"op": op.name(), "calls": calls, "microseconds": us});
         json!({"steps_ms": p.steps_ms(), "by_op": p.by_op().iter().map(op).collect::<Vec<_>>()})
     };
     let profiles = report.profiles.as_ref();
@@ -313,8 +317,8 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
         "dtype": report.dtype,
-        "prompt": args.prompt_tokens,
-        "decode": args.decode,
+        "prompt": report.prompt,
+        "decode": report.decode,
         "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),
         "pack_seconds": median_of(report.starts.iter().map(|s| s.pack_s)),
         "first_step_seconds": median_of(report.starts.iter().map(|s| s.first_step_s)),
@@ -326,8 +330,8 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
     })
 }
 
-fn decoder_json(args: &BenchArgs, report: &Report, peak: &Peak, batch: usize, times: &Times) -> Value {
-    let f = Figures::new(args, report, batch, times);
+fn decoder_json(report: &Report, peak: &Peak, batch: usize, times: &Times) -> Value {
+    let f = Figures::new(report, batch, times);
     json!({
         "batch": batch,
         "prefill_tokens_per_second": f.prefill,

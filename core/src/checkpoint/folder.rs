@@ -291,6 +291,7 @@ fn hugging_face(
     };
     let Some((name, config)) = found else {
         let what = "config.json is missing; it (or Meta's params.json) must lie next to the weights";
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         return Err(Error::format(folder.display().to_string(), what));
     };
     let named = |name: &str| folder.join(name).display().to_string();

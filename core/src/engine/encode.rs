@@ -3,19 +3,20 @@
 use super::api::Engine;
 use super::input::{Encoded, EncoderInput, ForwardWant, Pick};
 use super::kept::Kept;
+use super::request::Layers;
 use super::texts::Texts;
 use crate::backend::Backend;
 use crate::policy::{Family, PatchSpec};
 use crate::{Error, Result};
 
 impl<B: Backend> Engine<B> {
-    /// Encodes texts in steps of as many as fit; `all_layers` keeps every layer's hidden states.
+    /// Encodes texts in steps of as many as fit, and keeps the hidden states of `layers`.
     ///
     /// # Errors
     /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts, ids beyond a
     /// table.
-    pub fn encode(&mut self, texts: &[EncoderInput], all_layers: bool) -> Result<Vec<Encoded>> {
-        let queued = self.submit_encode(texts, all_layers)?;
+    pub fn encode(&mut self, texts: &[EncoderInput], layers: Layers) -> Result<Vec<Encoded>> {
+        let queued = self.submit_encode(texts, layers)?;
         self.run_until(queued.ids())?;
         self.take_encoded(queued)
     }
@@ -26,8 +27,8 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
     /// the model's, or an engine whose steps cannot hold an image.
-    pub fn encode_images(&mut self, images: &[&[f32]], all_layers: bool) -> Result<Vec<Encoded>> {
-        let queued = self.submit_images(images, all_layers)?;
+    pub fn encode_images(&mut self, images: &[&[f32]], layers: Layers) -> Result<Vec<Encoded>> {
+        let queued = self.submit_images(images, layers)?;
         self.run_until(queued.ids())?;
         self.take_encoded(queued)
     }
@@ -36,25 +37,27 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// As [`Engine::encode`].
-    pub fn submit_encode(&mut self, texts: &[EncoderInput], all_layers: bool) -> Result<Texts> {
+    pub fn submit_encode(&mut self, texts: &[EncoderInput], layers: Layers) -> Result<Texts> {
         let spec = &self.model().spec;
         let no = |reason: &str| {
             let (op, arch) = ("encode".into(), spec.arch.clone());
             Err(Error::Architecture { op, arch, reason: reason.into() })
         };
         match (spec.family, spec.embed.patches) {
-            (Family::Decoder, _) => return no("this model is a decoder: put requests"),
-            (_, Some(_)) => return no("this model reads images: use encode_images"),
+            (Family::Decoder, _) => {
+                return no("a decoder encodes nothing; `forward` and `embed` give its hidden states");
+            }
+            (_, Some(_)) => return no("this model reads images; `encode_images` takes them"),
             _ => {}
         }
-        self.submit_texts(texts, &of_layers(all_layers))
+        self.submit_texts(texts, &of_layers(layers))
     }
 
     /// Queues images to encode.
     ///
     /// # Errors
     /// As [`Engine::encode_images`].
-    pub fn submit_images(&mut self, images: &[&[f32]], all_layers: bool) -> Result<Texts> {
+    pub fn submit_images(&mut self, images: &[&[f32]], layers: Layers) -> Result<Texts> {
         let spec = &self.model().spec;
         let Some(patches) = spec.embed.patches else {
             return Err(Error::Architecture {
@@ -80,7 +83,7 @@ impl<B: Backend> Engine<B> {
         let token_type_ids: Vec<u32> = (0..rows).map(|r| u32::from(r > 0)).collect();
         let text = EncoderInput { ids: vec![0; rows], token_type_ids };
         let images = images.iter().map(|image| (&text, image_patches(image, patches)));
-        self.enqueue_whole(images, &of_layers(all_layers))
+        self.enqueue_whole(images, &of_layers(layers))
     }
 
     /// What the encoder says of texts or images whose requests have ended.
@@ -93,9 +96,13 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Every layer's hidden states, or the last one's.
-fn of_layers(all: bool) -> ForwardWant {
-    ForwardWant { hidden: if all { Pick::All } else { Pick::Last }, logits: Pick::None }
+fn of_layers(layers: Layers) -> ForwardWant {
+    let hidden = match layers {
+        Layers::None => Pick::None,
+        Layers::Last => Pick::Last,
+        Layers::All => Pick::All,
+    };
+    ForwardWant { hidden, logits: Pick::None }
 }
 
 /// Pixels `[channels, side, side]` as rows `[1 + patches, channels * patch * patch]`: zeros for the

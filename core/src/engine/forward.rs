@@ -148,7 +148,7 @@ impl<B: Backend> Engine<B> {
         Ok(all)
     }
 
-    /// One row per text: the last hidden states pooled, of length 1 where `normalise` asks for it.
+    /// One row per text: the last hidden states pooled, of length 1 where `normalize` asks for it.
     ///
     /// # Errors
     /// As [`Engine::forward`]; `Architecture` for the pooler of a model that has none.
@@ -156,11 +156,11 @@ impl<B: Backend> Engine<B> {
         &mut self,
         texts: &[EncoderInput],
         pooling: Pooling,
-        normalise: bool,
+        normalize: bool,
     ) -> Result<Vec<Vec<f32>>> {
         let queued = self.submit_embed(texts, pooling)?;
         self.run_until(queued.ids())?;
-        self.take_embedded(queued, pooling, normalise)
+        self.take_embedded(queued, pooling, normalize)
     }
 
     /// Queues texts to embed.
@@ -187,10 +187,10 @@ impl<B: Backend> Engine<B> {
         &mut self,
         texts: Texts,
         pooling: Pooling,
-        normalise: bool,
+        normalize: bool,
     ) -> Result<Vec<Vec<f32>>> {
         let (all, width) = (self.take_forwarded(texts)?, self.model().spec.out_width());
-        Ok(all.into_iter().map(|one| pool(&one, width, pooling, normalise)).collect())
+        Ok(all.into_iter().map(|one| pool(&one, width, pooling, normalize)).collect())
     }
 
     /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
@@ -211,7 +211,9 @@ impl<B: Backend> Engine<B> {
         let spec = &self.model().spec;
         let no = match (spec.family, spec.head.is_per_token()) {
             (Family::Encoder, _) => Some("an encoder does not continue texts"),
-            (Family::Decoder, false) => Some("this model labels texts: use classify"),
+            (Family::Decoder, false) => {
+                Some("a model that labels texts generates none; `classify` is for it")
+            }
             (Family::Decoder, true) => None,
         };
         if let Some(reason) = no {
@@ -244,7 +246,7 @@ fn log_probability(logits: &[f32], id: usize) -> f32 {
 }
 
 /// The rows of a text as one.
-fn pool(one: &Forwarded, cols: usize, pooling: Pooling, normalise: bool) -> Vec<f32> {
+fn pool(one: &Forwarded, cols: usize, pooling: Pooling, normalize: bool) -> Vec<f32> {
     let rows = one.hidden.first().map_or(&[] as &[f32], Vec::as_slice);
     let widen = |row: &[f32]| row.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
     let mut pooled = match pooling {
@@ -261,7 +263,7 @@ fn pool(one: &Forwarded, cols: usize, pooling: Pooling, normalise: bool) -> Vec<
         }
     };
     let length = pooled.iter().map(|v| v * v).sum::<f64>().sqrt();
-    if normalise && length > 0.0 {
+    if normalize && length > 0.0 {
         pooled.iter_mut().for_each(|v| *v /= length);
     }
     pooled.into_iter().map(|v| v as f32).collect()

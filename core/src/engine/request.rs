@@ -78,7 +78,8 @@ impl Request {
             return Err(Error::Architecture {
                 op: "generation".into(),
                 arch: spec.arch.clone(),
-                reason: "this model is an encoder: use encode".into(),
+                reason: "an encoder generates no text; `embed`, `classify` and `answer` are for such models"
+                    .into(),
             });
         }
         let per_token = spec.head.is_per_token();
@@ -86,7 +87,7 @@ impl Request {
             return Err(Error::Architecture {
                 op: "generation".into(),
                 arch: spec.arch.clone(),
-                reason: "this model labels texts: use classify".into(),
+                reason: "a model that labels texts generates none; `classify` is for it".into(),
             });
         }
         self.sampling.validate()?;

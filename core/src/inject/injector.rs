@@ -57,8 +57,13 @@ impl<'a, B: Backend> Injector<'a, B> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model<B::Device>> {
         let (spec, policy, config) = describe(files, self.registry)?;
+        // Once for a group of ranks.
+        for assumed in spec.assumed.iter().filter(|_| self.options.rank == 0) {
+            tracing::warn!("{} policy: {assumed}", policy.name());
+        }
         let catalog = Catalog::new(files.source.tensors());
         let resolved = resolve(policy.as_ref(), &spec, &config, catalog)?;
+        tracing::debug!(policy = policy.name(), arch = spec.arch, "{}", policy.why(&config));
         let (source, coverage) = (files.source.as_ref(), |s: &Signature| backend.coverage(s));
         let uses = check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
         let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, &uses, progress)?;

@@ -323,9 +323,6 @@ impl InjectionPolicy for Automatic {
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         let found = self.read(config, catalog)?;
-        for assumed in &found.assumed {
-            tracing::warn!("automatic policy: {assumed}");
-        }
         Ok(ModelSpec { assumed: found.assumed, ..found.spec })
     }
 
@@ -428,8 +425,8 @@ fn shape(
     let gated = name(Slot::Up).is_some_and(|n| n.contains(" + ") || n.ends_with("gate_up_proj"));
     let norm_bias = bias(Slot::AttnNorm);
     let norm = if norm_bias { NormKind::Layer } else { NormKind::Rms };
-    let has = if norm_bias { "a" } else { "no" };
-    assumed.push(format!("norms are {norm:?} norms, because they have {has} bias"));
+    let (kind, has) = if norm_bias { ("LayerNorm", "a") } else { ("RMSNorm", "no") };
+    assumed.push(format!("norms are {kind}, because they have {has} bias"));
     let base = if gated { LLAMA_LIKE } else { GPT_LIKE };
     let parallel = name(Slot::MlpNorm).is_none();
     if parallel {
@@ -467,7 +464,9 @@ fn shape(
         assumed.push("halves of every head rotate, because the file has no table of positions".into());
         spec.rotate_part(config, catalog, 1.0)?;
     }
-    assumed.push(format!("the feed-forward part uses {:?}", spec.blocks.first().map(|b| b.mlp.act)));
+    if let Some(block) = spec.blocks.first() {
+        assumed.push(format!("the activation between the feed-forward matmuls is {}", block.mlp.act.name()));
+    }
     spec.arch = "automatic".into();
     Ok(spec)
 }

@@ -211,16 +211,24 @@ impl Asked {
     }
 }
 
+/// What is wrong with a table, with its file's name.
+fn in_file(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Format { what, .. } => Error::format(path.display().to_string(), what),
+        other => Error::format(path.display().to_string(), other.to_string()),
+    }
+}
+
 impl TablePolicy {
     /// Reads a table from a file, `.json` or `.toml`.
     ///
     /// # Errors
-    /// `Io`, `Config` for another ending, and those of [`TablePolicy::from_json`].
+    /// `Io`, `Config` for another ending, `Format` naming the file for what is wrong with the table.
     pub fn read(path: &Path) -> Result<Self> {
         let text = || std::fs::read_to_string(path).map_err(|e| Error::io(path, e));
         match path.extension().and_then(|e| e.to_str()) {
-            Some("json") => Self::from_json(&text()?),
-            Some("toml") => Self::from_toml(&text()?),
+            Some("json") => Self::from_json(&text()?).map_err(|e| in_file(path, e)),
+            Some("toml") => Self::from_toml(&text()?).map_err(|e| in_file(path, e)),
             _ => {
                 Err(Error::config("policy", path.display().to_string(), "a file that ends in .json or .toml"))
             }

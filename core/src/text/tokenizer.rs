@@ -145,6 +145,39 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The first `most` token ids of [`encode`](Self::encode), with what the model wants behind every text
+    /// still behind it.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); [`Error::Text`] for a longer text where what stands around it depends on
+    /// the text.
+    pub fn encode_truncated(&self, text: &str, add_special: bool, most: usize) -> Result<Vec<u32>> {
+        let parts = self.0.pieces.split(text)?;
+        if let [whole] = parts.as_slice() {
+            let ids = self.encode_part(whole, add_special)?;
+            if ids.len() <= most {
+                return Ok(ids);
+            }
+        }
+        let none = (Vec::new(), Vec::new());
+        let around = if add_special { self.0.frame.as_ref() } else { Some(&none) };
+        let Some((before, behind)) = around else {
+            return Err(Error::text(
+                "what this tokenizer puts around a text depends on the text: it cannot be truncated",
+            ));
+        };
+        let (mut ids, end) = (before.clone(), most.saturating_sub(behind.len()));
+        for part in parts {
+            if ids.len() >= end {
+                break;
+            }
+            ids.extend(self.encode_part(part, false)?);
+        }
+        ids.truncate(end);
+        ids.extend(behind);
+        Ok(ids)
+    }
+
     /// `text` so that [`encode_shielded`](Self::encode_shielded) finds no control token in it: with marks
     /// (U+FDD0), which chat templates leave in place.
     ///

@@ -17,7 +17,7 @@ mod visit;
 #[cfg_attr(not(feature = "wgpu"), path = "wgpu_disabled.rs")]
 mod wgpu;
 
-pub use name::{BackendName, CudaName, KNOWN, WgpuName};
+pub use name::{BackendName, CudaOptions, KNOWN, WgpuOptions};
 pub use visit::{Limits, Visitor};
 
 use engraft_core::Result;

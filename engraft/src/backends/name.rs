@@ -26,24 +26,23 @@ pub enum BackendName {
     /// `cpu`.
     Cpu,
     /// `cuda` or `cuda:1`.
-    Cuda(CudaName),
+    Cuda(CudaOptions),
     /// `wgpu`, or `wgpu:` and a part of an adapter's name.
-    Wgpu(WgpuName),
+    Wgpu(WgpuOptions),
 }
 
-/// A CUDA device as users name it, and how it is used.
+/// Which CUDA device runs a model, and how.
 ///
 /// ```
-/// use engraft::backends::{BackendName, CudaName};
+/// use engraft::Mode;
+/// use engraft::backends::{BackendName, CudaOptions};
 ///
-/// let mut second = CudaName::default();
-/// second.index = 1;
-/// second.kernel_cache = Some("cache/kernels".into());
+/// let second = CudaOptions::new().index(1).mode(Mode::Reference).kernel_cache("cache/kernels");
 /// assert_eq!(BackendName::from(second).to_string(), "cuda:1");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CudaName {
+pub struct CudaOptions {
     /// From 0.
     pub index: u16,
     /// Another driver library than the system's.
@@ -63,7 +62,7 @@ pub struct CudaName {
     pub wait_limit: Option<Duration>,
 }
 
-impl Default for CudaName {
+impl Default for CudaOptions {
     /// The first device, by the system's driver, kernels kept in the user's cache folder.
     fn default() -> Self {
         Self {
@@ -79,7 +78,68 @@ impl Default for CudaName {
     }
 }
 
-impl std::fmt::Display for CudaName {
+impl CudaOptions {
+    /// The first device, by the system's driver, kernels kept in the user's cache folder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes another device than the first; from 0.
+    pub fn index(mut self, index: u16) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// Takes another driver library than the system's.
+    pub fn driver(mut self, library: impl Into<PathBuf>) -> Self {
+        self.driver = Some(library.into());
+        self
+    }
+
+    /// Keeps compiled kernels in this folder from start to start.
+    pub fn kernel_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.kernel_cache = Some(folder.into());
+        self
+    }
+
+    /// Keeps no compiled kernels: every start compiles.
+    pub fn no_kernel_cache(mut self) -> Self {
+        self.kernel_cache = None;
+        self
+    }
+
+    /// What is promised about bits.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Takes matmuls of many rows from this cuBLASLt library in mode `Fast`.
+    pub fn cublaslt(mut self, library: impl Into<PathBuf>) -> Self {
+        self.cublaslt = Some(library.into());
+        self
+    }
+
+    /// Lets no kernel begin before the one before it has ended.
+    pub fn in_order(mut self, on: bool) -> Self {
+        self.in_order = on;
+        self
+    }
+
+    /// Waits for every kernel, so that a fault names the one that caused it.
+    pub fn blocking(mut self, on: bool) -> Self {
+        self.blocking = on;
+        self
+    }
+
+    /// How long one wait for the device may take before it counts as lost.
+    pub fn wait_limit(mut self, limit: Duration) -> Self {
+        self.wait_limit = Some(limit);
+        self
+    }
+}
+
+impl std::fmt::Display for CudaOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.index {
             0 => f.write_str("cuda"),
@@ -88,31 +148,49 @@ impl std::fmt::Display for CudaName {
     }
 }
 
-impl From<CudaName> for BackendName {
-    fn from(name: CudaName) -> Self {
+impl From<CudaOptions> for BackendName {
+    fn from(name: CudaOptions) -> Self {
         BackendName::Cuda(name)
     }
 }
 
-/// A wgpu adapter as users name it, and how it is used.
+/// Which wgpu adapter runs a model, and how.
 ///
 /// ```
-/// use engraft::backends::{BackendName, WgpuName};
+/// use engraft::backends::{BackendName, WgpuOptions};
 ///
-/// let mut radeon = WgpuName::default();
-/// radeon.adapter = Some("radeon".into());
+/// let radeon = WgpuOptions::new().adapter("radeon");
 /// assert_eq!(BackendName::from(radeon).to_string(), "wgpu:radeon");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct WgpuName {
+pub struct WgpuOptions {
     /// A part of its name; none: the strongest one that is hardware.
     pub adapter: Option<String>,
     /// What is promised about bits.
     pub mode: Mode,
 }
 
-impl std::fmt::Display for WgpuName {
+impl WgpuOptions {
+    /// The strongest adapter that is hardware.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the adapter with this part in its name.
+    pub fn adapter(mut self, part: impl Into<String>) -> Self {
+        self.adapter = Some(part.into());
+        self
+    }
+
+    /// What is promised about bits.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+}
+
+impl std::fmt::Display for WgpuOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.adapter {
             None => f.write_str("wgpu"),
@@ -121,8 +199,8 @@ impl std::fmt::Display for WgpuName {
     }
 }
 
-impl From<WgpuName> for BackendName {
-    fn from(name: WgpuName) -> Self {
+impl From<WgpuOptions> for BackendName {
+    fn from(name: WgpuOptions) -> Self {
         BackendName::Wgpu(name)
     }
 }
@@ -137,14 +215,14 @@ impl FromStr for BackendName {
         let (kind, which) = text.split_once(':').map_or((text, None), |(kind, which)| (kind, Some(which)));
         match (kind, which) {
             ("cpu", None) => Ok(BackendName::Cpu),
-            ("cuda", None) => Ok(BackendName::Cuda(CudaName::default())),
+            ("cuda", None) => Ok(BackendName::Cuda(CudaOptions::default())),
             ("cuda", Some(n)) => match n.parse() {
-                Ok(index) => Ok(BackendName::Cuda(CudaName { index, ..CudaName::default() })),
+                Ok(index) => Ok(BackendName::Cuda(CudaOptions { index, ..CudaOptions::default() })),
                 Err(_) => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
             },
-            ("wgpu", None) => Ok(WgpuName::default().into()),
+            ("wgpu", None) => Ok(WgpuOptions::default().into()),
             ("wgpu", Some(part)) if !part.is_empty() => {
-                Ok(WgpuName { adapter: Some(part.into()), ..WgpuName::default() }.into())
+                Ok(WgpuOptions { adapter: Some(part.into()), ..WgpuOptions::default() }.into())
             }
             _ => Err(Error::config("backend", format!("\"{text}\""), KNOWN)),
         }
@@ -201,7 +279,7 @@ mod tests {
     #[test]
     fn kernels_are_kept_in_the_users_cache_folder_by_default() {
         let Ok(BackendName::Cuda(cuda)) = "cuda:1".parse() else { panic!("cuda:1 is no CUDA device") };
-        assert_eq!(cuda.kernel_cache, CudaName::default().kernel_cache);
+        assert_eq!(cuda.kernel_cache, CudaOptions::default().kernel_cache);
         let home = std::env::var_os("HOME").is_some_and(|home| !home.is_empty());
         match (CUDA && home, cuda.kernel_cache) {
             (true, folder) => assert!(folder.unwrap().ends_with("engraft/kernels")),
@@ -215,7 +293,7 @@ mod tests {
         assert_eq!("cpu".parse::<BackendName>().unwrap(), BackendName::Cpu);
         assert_eq!("cuda:1".parse::<BackendName>().unwrap().to_string(), "cuda:1");
         let adapter = Some("llvmpipe".to_string());
-        let named = BackendName::from(WgpuName { adapter, ..WgpuName::default() });
+        let named = BackendName::from(WgpuOptions { adapter, ..WgpuOptions::default() });
         assert_eq!("wgpu:llvmpipe".parse::<BackendName>().unwrap(), named);
         assert_eq!(named.to_string(), "wgpu:llvmpipe");
         for bad in ["", "CPU", "cpu:0", "cuda:", "cuda:x", "wgpu:", "tpu"] {

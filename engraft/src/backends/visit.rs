@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// ```
 /// # fn main() -> engraft::Result<()> {
 /// use engraft::backends::{BackendName, Visitor, with_backend};
-/// use engraft::core::backend::Backend;
+/// use engraft::engraft_core::backend::Backend;
 /// use std::sync::Arc;
 ///
 /// struct Device;

@@ -1,6 +1,6 @@
 //! The wgpu backend is compiled in.
 
-use super::name::WgpuName;
+use super::name::WgpuOptions;
 use super::visit::{Limits, Visitor};
 use engraft_core::backend::Backend;
 use engraft_core::numerics::Mode;
@@ -9,19 +9,19 @@ use engraft_wgpu::{Wgpu, WgpuConfig, list};
 use std::sync::Arc;
 
 /// Runs `visitor` on the adapter that `name` means.
-pub fn visit<V: Visitor>(name: &WgpuName, visitor: V) -> Result<V::Output> {
+pub fn visit<V: Visitor>(name: &WgpuOptions, visitor: V) -> Result<V::Output> {
     visitor.visit(open(name)?)
 }
 
 /// Measured reads and multiply-adds.
-pub fn limits(name: &WgpuName) -> Result<Limits> {
+pub fn limits(name: &WgpuOptions) -> Result<Limits> {
     let (read_gbs, fma_gflops) = open(name)?.measure_limits()?;
     Ok(Limits { read_gbs, fma_gflops })
 }
 
 /// The adapter, if it keeps the promise that was asked for.
-fn open(name: &WgpuName) -> Result<Arc<Wgpu>> {
-    let WgpuName { adapter, mode } = name.clone();
+fn open(name: &WgpuOptions) -> Result<Arc<Wgpu>> {
+    let WgpuOptions { adapter, mode } = name.clone();
     let gpu = Wgpu::new(WgpuConfig { adapter, mode, ..WgpuConfig::default() })?;
     if mode == Mode::Reference && gpu.numerics().mode != Mode::Reference {
         return Err(Error::Unsupported {

@@ -1,9 +1,10 @@
 //! What goes through the channel between handles and the engine's thread.
 
+use crate::embed::EmbedOptions;
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{
-    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Memory, Pooling, Request,
+    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request,
 };
 use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
@@ -89,10 +90,10 @@ pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
 pub(super) enum Command {
     Submit { key: u64, request: Request, events: UnboundedSender<TimedEvent> },
     Cancel { key: u64 },
-    Encode { texts: Vec<EncoderInput>, all_layers: bool, reply: Reply<Encoded> },
-    EncodeImages { images: Vec<Vec<f32>>, all_layers: bool, reply: Reply<Encoded> },
+    Encode { texts: Vec<EncoderInput>, layers: Layers, reply: Reply<Encoded> },
+    EncodeImages { images: Vec<Vec<f32>>, layers: Layers, reply: Reply<Encoded> },
     Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
-    Embed { texts: Vec<EncoderInput>, pooling: Pooling, normalise: bool, reply: Reply<Vec<f32>> },
+    Embed { texts: Vec<EncoderInput>, options: EmbedOptions, reply: Reply<Vec<f32>> },
     Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
     SetProfiling { on: bool },
     TakeProfile { reply: Reply<Profile> },

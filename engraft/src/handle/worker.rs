@@ -3,6 +3,7 @@
 
 use super::message::{Command, Event, Limits, ModelInfo, Ready, Reply, TimedEvent};
 use crate::backends::Visitor;
+use crate::embed::EmbedOptions;
 use crate::load::load_engine;
 use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
@@ -82,6 +83,16 @@ impl Visitor for Job {
                 engine.config().kv_dtype,
             )?,
         };
+        tracing::info!(
+            arch = info.arch,
+            policy = info.plan.origin.as_ref().map(|origin| origin.policy.as_str()),
+            device = info.device,
+            dtype = %info.plan.dtype,
+            weights = info.memory.weights,
+            context = info.max_context,
+            "{} is loaded",
+            info.name
+        );
         let limits = Limits { spec: spec.clone(), config: engine.config().clone() };
         if self.ready.send(Ok((info, limits))).is_ok() {
             Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }.serve(&self.inbox);
@@ -165,20 +176,20 @@ impl<B: Backend> Worker<B> {
                     self.cancel(id);
                 }
             }
-            Command::Encode { texts, all_layers, reply } => {
-                self.call(reply, |engine| engine.submit_encode(&texts, all_layers), Engine::take_encoded);
+            Command::Encode { texts, layers, reply } => {
+                self.call(reply, |engine| engine.submit_encode(&texts, layers), Engine::take_encoded);
             }
-            Command::EncodeImages { images, all_layers, reply } => {
+            Command::EncodeImages { images, layers, reply } => {
                 let images: Vec<&[f32]> = images.iter().map(Vec::as_slice).collect();
-                self.call(reply, |engine| engine.submit_images(&images, all_layers), Engine::take_encoded);
+                self.call(reply, |engine| engine.submit_images(&images, layers), Engine::take_encoded);
             }
             Command::Forward { texts, want, reply } => {
                 self.call(reply, |engine| engine.submit_texts(&texts, &want), Engine::take_forwarded);
             }
-            Command::Embed { texts, pooling, normalise, reply } => {
+            Command::Embed { texts, options: EmbedOptions { pooling, normalize }, reply } => {
                 let submit = |engine: &mut Engine<B>| engine.submit_embed(&texts, pooling);
                 self.call(reply, submit, move |engine, texts| {
-                    engine.take_embedded(texts, pooling, normalise)
+                    engine.take_embedded(texts, pooling, normalize)
                 });
             }
             Command::Score { sequences, reply } => {

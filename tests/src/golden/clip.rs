@@ -4,7 +4,7 @@ use super::case::{Case, Tensor};
 use super::run::{Types, Verdict, expected, open_with};
 use engraft_core::backend::Backend;
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Encoded, EncoderInput};
+use engraft_core::engine::{Encoded, EncoderInput, Layers};
 use engraft_core::policy::{Clip, Registry};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>) -> Resul
         max_context: ids.cols().max(1),
         ..sizes.clone()
     };
-    open_with(backend, &case.dir, config, &Registry::default(), types)?.encode(&texts, true)
+    open_with(backend, &case.dir, config, &Registry::default(), types)?.encode(&texts, Layers::All)
 }
 
 fn images<B: Backend>(
@@ -101,7 +101,7 @@ fn images<B: Backend>(
     registry.register(Arc::new(tower));
     // Two images a step at most: what does not fit goes into the next one.
     let config = EngineConfig { max_seqs: 2, max_step_tokens: 4096, max_context: 4096, ..sizes.clone() };
-    open_with(backend, &case.dir, config, &registry, types)?.encode_images(&images, true)
+    open_with(backend, &case.dir, config, &registry, types)?.encode_images(&images, Layers::All)
 }
 
 /// Hidden states of every layer but the last, and the last one, which comes after the final norm.

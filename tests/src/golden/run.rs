@@ -299,7 +299,7 @@ fn encoder_batch<B: Backend>(
         })
         .collect();
     let rows = case.rows();
-    for (i, got) in order.iter().zip(engine.encode(&texts, true)?) {
+    for (i, got) in order.iter().zip(engine.encode(&texts, Layers::All)?) {
         for name in case.tensors.keys().filter(|n| n.starts_with("hidden_states.")) {
             let want = expected(case, name)?;
             let layer: Option<usize> = name.rsplit('.').next().and_then(|n| n.parse().ok());

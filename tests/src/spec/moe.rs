@@ -366,9 +366,13 @@ fn all_ranks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 }
 
 /// Rows may be those of slots or of tokens.
-pub const LAWFUL: &[Lawful] = &[Lawful::new(
-    "expert_linear",
-    "x",
-    Field::Rows,
-    "a row per slot, per token, or per as many slots as divide them",
-)];
+pub const LAWFUL: &[Lawful] = &[
+    Lawful::new(
+        "expert_linear",
+        "x",
+        Field::Rows,
+        "a row per slot, per token, or per as many slots as divide them",
+    ),
+    Lawful::new("combine", "y", Field::Dtype, "any element type goes into an f32 sum"),
+    Lawful::new("combine", "out", Field::Dtype, "a sum has the slots' element type, or is f32"),
+];

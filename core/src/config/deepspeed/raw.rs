@@ -206,8 +206,10 @@ impl DeepSpeedConfigBuilder {
             let full = if spelled.is_empty() { key.clone() } else { format!("{spelled}.{key}") };
             let Some(field) = find(section, key) else {
                 let hint = match nearest(section, key) {
-                    Some(name) => format!("the known keys; the nearest is `{name}`"),
-                    None => "the known keys (docs/from_deepspeed.md lists them)".to_string(),
+                    Some(name) => {
+                        format!("`{name}`, which is the nearest, and those of docs/from_deepspeed.md")
+                    }
+                    None => "those of docs/from_deepspeed.md".to_string(),
                 };
                 return Err(Error::config(full, "an unknown key", hint));
             };
