@@ -5,6 +5,7 @@ use crate::{Error, Float, Registry, Result};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::DeepSpeedConfig;
 use engraft_core::mem::WeightFormat;
+use engraft_core::policy::expert_parts;
 use engraft_core::weights::LoadOptions;
 use std::fmt;
 
@@ -40,8 +41,6 @@ pub struct Options {
     /// Whether the context was chosen: a model that has less says so.
     pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
-    /// Ranks that whole experts are shared among, if that was said.
-    pub(crate) ep: Option<usize>,
     pub(crate) registry: Registry,
     pub(crate) kernel_inject: bool,
     pub(crate) truncate_texts: bool,
@@ -57,7 +56,6 @@ impl Default for Options {
             own_dtype: false,
             own_context: false,
             load: LoadOptions::default(),
-            ep: None,
             registry: Registry::default(),
             kernel_inject: true,
             truncate_texts: false,
@@ -122,8 +120,8 @@ impl Options {
     /// opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
-    /// `Config` for a converted model that it wants written, and for whole experts that are shared among some
-    /// of the ranks.
+    /// `Config` for a converted model that it wants written, and for an `ep_size` that does not divide the
+    /// ranks.
     pub fn deepspeed(mut self, config: &DeepSpeedConfig) -> Result<Self> {
         if let Some(path) = &config.save_mp_checkpoint_path {
             let allowed =
@@ -136,8 +134,6 @@ impl Options {
         self.kernel_inject = config.kernel_inject;
         (self.engine, self.own_dtype) = (config.engine(), true);
         self.load = LoadOptions::configured(config, 0);
-        // 1 is also what a file without it has: experts stay whole.
-        self.ep = Some(config.moe.ep_size).filter(|ranks| *ranks > 1);
         self.load_options()?;
         Ok(self)
     }
@@ -209,11 +205,12 @@ impl Options {
         self
     }
 
-    /// Ranks that whole experts are shared among: as many as share the model (the default), or 1, so that
-    /// every rank has a part of each expert. Results do not depend on it; whole experts exchange one row for a
-    /// token, parts one for each chosen expert, but few large experts fill all ranks alike.
+    /// Groups of ranks that whole experts are shared among: as many as there are ranks (the default), so that
+    /// every expert is whole on one; 1, so that every rank has a part of each; or a number between, so that a
+    /// group's ranks have parts of the group's experts. Results do not depend on it; whole experts exchange one
+    /// row for a token, parts one for each chosen expert, but few large experts fill all ranks alike.
     pub fn ep(mut self, ranks: usize) -> Self {
-        self.ep = Some(ranks);
+        self.load.ep = Some(ranks);
         self
     }
 
@@ -221,17 +218,10 @@ impl Options {
     /// model.
     ///
     /// # Errors
-    /// `Config` where whole experts are shared among some of the ranks.
+    /// `Config` for an [`ep`](Self::ep) that does not divide the ranks.
     pub fn load_options(&self) -> Result<LoadOptions> {
-        let world = self.load.world;
-        match self.ep {
-            Some(ranks) if ranks != 1 && ranks != world => {
-                let allowed =
-                    if world == 1 { "1".into() } else { format!("1 or {world}, the ranks of `tp`") };
-                Err(Error::config("ep", ranks, allowed))
-            }
-            ep => Ok(LoadOptions { expert_parts: ep == Some(1) && world > 1, ..self.load }),
-        }
+        expert_parts(self.load.ep, self.load.world)?;
+        Ok(self.load)
     }
 
     /// Calls `progress` with bytes read so far and in all while weights load, on the engine's thread.

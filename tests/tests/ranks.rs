@@ -132,7 +132,7 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
 fn refusal(dir: &Path) -> Option<String> {
     let files = checkpoint::open(dir, Access::default()).unwrap();
     let (spec, ..) = describe(&files, &Registry::default()).ok()?;
-    Shares::of(&spec, Rank::new(0, 2).unwrap(), false, &|_| None).err().map(|error| error.to_string())
+    Shares::of(&spec, Rank::new(0, 2).unwrap(), None, &|_| None).err().map(|error| error.to_string())
 }
 
 fn law<B: Backend>(
@@ -148,7 +148,7 @@ fn law<B: Backend>(
             continue;
         }
         let name = dir.display();
-        let want = match run(backend, dir, types, config.clone()) {
+        let want = match run(backend, dir, Types { ep: None, ..types }, config.clone()) {
             Ok(given) => given,
             // Towers of several models have no engine of their own.
             Err(Error::NoPolicy { .. }) => continue,
@@ -193,12 +193,32 @@ fn in_16_bits_in_chunks_op_by_op_and_composed() {
 fn parts_of_experts_give_the_bits_of_whole_ones() {
     let goldens: Vec<_> = goldens().into_iter().filter(|dir| has_experts(dir)).collect();
     for types in [Float::F32.into(), Types { weights: Some(Float::Bf16), ..Float::Bf16.into() }] {
-        let types = Types { expert_parts: true, ..types };
+        let types = Types { ep: Some(1), ..types };
         assert!(law(&cpu(), &goldens, types, &DEGREES, &config()) >= 9);
     }
     let composed = Arc::new(Composed::new(cpu()));
-    let types = Types { expert_parts: true, ..Float::F16.into() };
+    let types = Types { ep: Some(1), ..Float::F16.into() };
     assert!(law(&composed, &goldens, types, &[4], &config()) >= 3);
+}
+
+/// Groups of ranks share whole experts, and the ranks of a group have parts of them.
+#[test]
+fn groups_with_parts_of_experts_give_the_bits_of_one_rank() {
+    let goldens: Vec<_> = goldens().into_iter().filter(|dir| has_experts(dir)).collect();
+    let bf16 = Types { weights: Some(Float::Bf16), ..Float::Bf16.into() };
+    for (types, ep) in [(Float::F32.into(), 2), (bf16, 2), (bf16, 4)] {
+        let types = Types { ep: Some(ep), ..types };
+        let degrees: Vec<usize> = DEGREES.into_iter().filter(|tp| *tp > ep).collect();
+        assert!(law(&cpu(), &goldens, types, &degrees, &config()) >= 3 * degrees.len());
+    }
+    let composed = Arc::new(Composed::new(cpu()));
+    let types = Types { ep: Some(2), ..Float::F16.into() };
+    assert!(law(&composed, &goldens, types, &[4], &config()) >= 3);
+    for (tp, ep, allowed) in [(4, 8, "1, 2, 4"), (2, 3, "1, 2"), (1, 2, "1"), (8, 0, "1, 2, 4, 8")] {
+        let refused = run(&cpu(), &goldens[0], Types { tp, ep: Some(ep), ..Float::F32.into() }, config());
+        let error = refused.map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("`ep` is {ep}; allowed: {allowed}, for {tp} ranks")), "{error}");
+    }
 }
 
 fn has_experts(dir: &Path) -> bool {
@@ -393,8 +413,9 @@ fn devices_give_the_bits_of_one_rank() {
         experts_add_up(&gpu, Float::Bf16);
         let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
         let in_16_bits = law(&gpu, &goldens[..1], bf16, &[4], &config());
-        let parts = Types { expert_parts: true, ..bf16 };
+        let parts = Types { ep: Some(1), ..bf16 };
         assert_eq!(law(&gpu, &goldens[2..3], parts, &[2, 8], &config()), 2);
+        assert_eq!(law(&gpu, &goldens[2..3], Types { ep: Some(2), ..bf16 }, &[8], &config()), 1);
         println!("{name}: {} models by degree", held + in_16_bits);
         assert!(held >= 8 && in_16_bits == 1, "{held}");
         // Tensor cores take whole units of columns, in which leaves of these models do not begin: there one
@@ -411,8 +432,9 @@ fn devices_give_the_bits_of_one_rank() {
         nodes_are_sums(&gpu);
         experts_add_up(&gpu, Float::F32);
         let held = law(&gpu, &goldens, Float::F32.into(), &[2, 8], &config());
-        let parts = Types { expert_parts: true, ..Float::F32.into() };
+        let parts = Types { ep: Some(1), ..Float::F32.into() };
         assert_eq!(law(&gpu, &goldens[2..3], parts, &[2, 8], &config()), 2);
+        assert_eq!(law(&gpu, &goldens[2..3], Types { ep: Some(4), ..parts }, &[8], &config()), 1);
         println!("{name}: {held} models by degree");
         assert!(held >= 8, "{held}");
     }

@@ -89,11 +89,14 @@ impl<B: Backend> Runner<B> {
                 what,
             ));
         }
-        let stream = backend.stream()?;
+        let mut stream = backend.stream()?;
         // Slabs first: what is too large for memory is refused by the backend before the host lists its
         // pages.
         let fits = |bytes| fits(backend.as_ref(), bytes);
-        let state = State::new::<B::Device>(&model.spec, sizes, &|bytes| backend.alloc(bytes), &fits)?;
+        let mut state = State::new::<B::Device>(&model.spec, sizes, &|bytes| backend.alloc(bytes), &fits)?;
+        if let Some(zeros) = state.scratch.experts.as_mut().and_then(|experts| experts.zeros()) {
+            stream.upload(&vec![-0.0f32; zeros.rows() * zeros.cols()], zeros.into_f32()?)?;
+        }
         let words = sizes.step.words().max(1);
         let eager = Eager {
             step: Buf::new(backend.alloc(words * 4)?, words)?,

@@ -1,7 +1,7 @@
 //! Buffers of routing and of the experts' matmuls.
 
 use crate::Result;
-use crate::mem::{Buf, DeviceMem, Float, Mat};
+use crate::mem::{Buf, DeviceMem, Float, Mat, MatMut};
 use crate::policy::{BlockSpec, ModelSpec, MoeSpec};
 
 /// Buffers of routing: a slot is a pair of token and chosen expert.
@@ -19,12 +19,20 @@ pub struct ExpertScratch<M> {
     pub(super) out: Mat<M>,
     /// Of a rank that has a part of each expert: what it adds, then the sum `[slots, hidden]`, f32.
     pub(super) nodes: Option<Mat<M>>,
+    /// -0 in every element, where ranks have parts of unlike experts: `[slots, hidden]`, f32.
+    pub(super) zeros: Option<Mat<M>>,
     /// The experts' sum, where the dense part waits in `partial`: `[tokens, hidden]`.
     pub(super) sum: Mat<M>,
     pub(super) join_weights: Mat<M>,
 }
 
 impl<M: DeviceMem> ExpertScratch<M> {
+    /// What must be -0 in every element before the first step, if there is any.
+    pub(crate) fn zeros(&mut self) -> Option<MatMut<'_, M>> {
+        let rows = self.zeros.as_ref()?.rows();
+        self.zeros.as_mut()?.view_mut(rows).ok()
+    }
+
     /// Buffers for steps of up to `tokens` rows; none for models without experts.
     pub(super) fn new(
         spec: &ModelSpec,
@@ -49,8 +57,10 @@ impl<M: DeviceMem> ExpertScratch<M> {
         let weights = mat(tokens, top_k, Float::F32)?;
         let (up, inner) = (mat(rows, up, dtype)?, mat(rows, most(&|_, m| m.inner), dtype)?);
         let (out, sum) = (mat(rows, spec.hidden, dtype)?, mat(tokens, spec.hidden, dtype)?);
-        let parts = spec.group.as_ref().is_some_and(|group| group.blocks.iter().any(|b| b.expert_parts));
-        let nodes = parts.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
+        let blocks = || spec.group.iter().flat_map(|group| &group.blocks).filter(|b| b.expert_parts);
+        let nodes = blocks().next().map(|_| mat(rows, spec.hidden, Float::F32)).transpose()?;
+        let unlike = blocks().any(|b| b.experts.is_some_and(|share| share.is_part()));
+        let zeros = unlike.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let join_weights = mat(tokens, 2, Float::F32)?;
         let words = |n: usize, alloc: &mut dyn FnMut(usize) -> Result<M>| Buf::new(alloc(4 * n)?, n);
         Ok(Some(Self {
@@ -62,6 +72,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
             inner,
             out,
             nodes,
+            zeros,
             sum,
             join_weights,
         }))

@@ -22,7 +22,8 @@ pub struct Experts<D: Device> {
     pub router: Projection<D>,
     /// The experts of this rank.
     pub share: ExpertShare,
-    /// Whether it has a part of each: what slots give is summed over all ranks, then.
+    /// Whether it has a part of each: what slots give is summed over all ranks, then, and ranks with parts of
+    /// other experts add -0, the identity of addition.
     pub parts: bool,
     /// Their first matmuls; none where it has no expert.
     pub up: Option<Projection<D>>,
@@ -84,16 +85,23 @@ impl<D: Device> Experts<D> {
         let rows = input.read(&s.residual, &s.normed, tokens)?;
         x.run(self.router.linear(rows, e.logits.shaped_mut(tokens, router.experts)?))?;
         e.route(x, router, tokens, false)?;
+        let others = self.parts && self.share.is_part();
+        if let (true, Some(nodes), Some(zeros)) = (others, &mut e.nodes, &e.zeros) {
+            let out = nodes.shaped_mut(slots, hidden)?;
+            x.run(Convert { x: zeros.shaped(slots, hidden)?, bias: None, out })?;
+        }
         if let (Some(up), Some(down)) = (&self.up, &self.down) {
             self.chosen(x, block, rows, (up, down), e)?;
         }
         if let (true, Some(nodes)) = (self.parts, &mut e.nodes) {
             let mut sums = nodes.shaped_mut(slots, hidden)?;
-            x.all_reduce(sums.reborrow(), self.up.is_some())?;
+            x.all_reduce(sums.reborrow(), others || self.up.is_some())?;
             x.run(Convert { x: sums.as_ref(), bias: None, out: e.out.shaped_mut(slots, hidden)? })?;
         }
         let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
-        let chosen = Some(Chosen { experts: e.experts.view().slice(0..slots)?, share: self.share });
+        // Sums of parts are on every rank.
+        let share = if self.parts { ExpertShare::whole(router.experts) } else { self.share };
+        let chosen = Some(Chosen { experts: e.experts.view().slice(0..slots)?, share });
         let Scratch { partial, nodes, .. } = s;
         let out = match dense {
             true => e.sum.shaped_mut(tokens, hidden)?,

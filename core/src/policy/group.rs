@@ -69,9 +69,9 @@ pub struct GroupBlock {
     pub dense: bool,
     /// Whether every rank adds to both sums of a parallel block, so that one exchange takes both.
     pub one_exchange: bool,
-    /// The experts that it has, where the block has any.
+    /// The experts that it has, or has a part of, where the block has any.
     pub experts: Option<ExpertShare>,
-    /// Whether it has a part of each of them: sums of slots are shared, then.
+    /// Whether it has a part of each of them: sums of the slots of chosen experts are shared, then.
     pub expert_parts: bool,
     /// Columns of q and of k that every rank has: where a norm spans all heads.
     pub whole_norms: Option<[Vec<Range<usize>>; 2]>,

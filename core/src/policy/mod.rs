@@ -50,7 +50,7 @@ pub use names::{Names, QkvLayout};
 pub use origin::{Filled, Origin};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
-pub use shares::{Grains, Shares};
+pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
     BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec,
     ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan,

@@ -5,7 +5,8 @@
 //! is, so that every rank makes what it adds. Leaves of the attention output are whole heads, those of one
 //! key/value group together as far as they go: a rank has the keys and values that its queries read, and a
 //! group is on several ranks only where it has more heads than a leaf. Experts are whole on a rank, by leaves
-//! of their number. A rank may have no head, no column, or no expert.
+//! of their number, or groups of neighbouring ranks have whole experts and each rank of a group a part of
+//! them. A rank may have no head, no column, or no expert.
 
 use super::binding::{Part, Role, Slot};
 use super::group::{Group, GroupBlock, Rank};
@@ -27,8 +28,8 @@ const UNIT: usize = LEAF_UNIT;
 pub struct Shares {
     blocks: Vec<BlockShares>,
     vocabulary: Option<Bounds>,
-    /// Whether every rank has a part of each expert, not some of them whole.
-    expert_parts: bool,
+    /// Ranks that have a part each of the same experts.
+    expert_parts: usize,
 }
 
 /// Of what the leaves of a sum are made: see [`leaf_bounds_of_groups`].
@@ -72,19 +73,19 @@ struct BlockShares {
 
 impl Shares {
     /// What the ranks of a group share of a whole model; `format` is that of a role's matrix, where the model
-    /// has one. With `expert_parts` a rank has a part of each expert, not some of them whole.
+    /// has one; `ep` as in `LoadOptions`.
     ///
     /// # Errors
-    /// `Unsupported` for heads that a degree above 1 would divide between ranks, and for parts of experts with
+    /// `Config` for an `ep` that does not divide the ranks; `Unsupported` for heads that a degree above 1 would divide between ranks, and for parts of experts with
     /// biases.
     pub fn of(
         spec: &ModelSpec,
         rank: Rank,
-        expert_parts: bool,
+        ep: Option<usize>,
         format: &dyn Fn(&Role) -> Option<WeightFormat>,
     ) -> Result<Self> {
-        let expert_parts = expert_parts && rank.is_one_of_many();
-        if expert_parts && spec.blocks.iter().any(|block| block.moe.is_some_and(|moe| moe.bias)) {
+        let expert_parts = expert_parts(ep, rank.world)?;
+        if expert_parts > 1 && spec.blocks.iter().any(|block| block.moe.is_some_and(|moe| moe.bias)) {
             return Err(Error::Unsupported {
                 op: "a part of each expert on every rank".into(),
                 backend: spec.arch.clone(),
@@ -128,9 +129,28 @@ impl Shares {
         match role.slot {
             Slot::AttnOut => Some(shares.out_leaves),
             Slot::Down => Some(shares.inner_leaves),
-            Slot::ExpertDown if self.expert_parts => Some(shares.expert_leaves),
+            Slot::ExpertDown if self.expert_parts > 1 => Some(shares.expert_leaves),
             _ => None,
         }
+    }
+
+    /// Which of how many ranks a rank is in sharing the sum of this matmul.
+    pub fn sharing(&self, role: &Role, rank: Rank) -> Rank {
+        match role.slot {
+            Slot::ExpertUp | Slot::ExpertDown => self.part(rank),
+            _ => rank,
+        }
+    }
+
+    /// Which part of its experts a rank has.
+    fn part(&self, rank: Rank) -> Rank {
+        Rank { index: rank.index % self.expert_parts, world: self.expert_parts }
+    }
+
+    /// The experts of which a rank has a part, or all; none where the block has none.
+    fn experts(&self, block: &BlockSpec, rank: Rank) -> Option<ExpertShare> {
+        let (group, groups) = (rank.index / self.expert_parts, rank.world / self.expert_parts);
+        ExpertShare::of_rank(block.moe?.router.experts, group, groups).ok()
     }
 
     /// Rows of an operand (of a vector, elements) that a rank has, part by part; none where it has all.
@@ -154,14 +174,14 @@ impl Shares {
                 let inner = rank.of(&shares.inner_leaves);
                 Some((0..halves).map(|half| behind(half * block.mlp.inner, inner.clone())).collect())
             }
-            Slot::ExpertDown if self.expert_parts => None,
-            Slot::ExpertUp if self.expert_parts => {
-                let (moe, own) = (block.moe?, rank.of(&shares.expert_leaves));
-                let parts = moe.router.experts * (1 + usize::from(block.mlp.gated));
-                Some((0..parts).map(|part| behind(part * moe.inner, own.clone())).collect())
+            Slot::ExpertUp if self.expert_parts > 1 => {
+                let (moe, own) = (block.moe?, self.part(rank).of(&shares.expert_leaves));
+                let (experts, halves) = (self.experts(block, rank)?, 1 + usize::from(block.mlp.gated));
+                let parts = experts.experts().start * halves..experts.experts().end * halves;
+                Some(parts.map(|part| behind(part * moe.inner, own.clone())).collect())
             }
             Slot::ExpertUp | Slot::ExpertDown => {
-                let (share, (rows, cols)) = (experts(block, rank)?, spec.shape(role)?);
+                let (share, (rows, cols)) = (self.experts(block, rank)?, spec.shape(role)?);
                 let of_one = if role.is_vector() { cols } else { rows } / share.count().max(1);
                 let own = share.experts();
                 Some(vec![own.start * of_one..own.end * of_one])
@@ -175,9 +195,9 @@ impl Shares {
         if !rank.is_one_of_many() {
             return spec.clone();
         }
-        let parts = self.expert_parts;
+        let part = self.part(rank);
         let blocks =
-            spec.blocks.iter().zip(&self.blocks).map(|(block, shares)| shares.spec(block, rank, parts));
+            spec.blocks.iter().zip(&self.blocks).map(|(block, shares)| shares.spec(block, rank, part));
         let group = Group {
             rank,
             vocabulary: self.vocabulary.iter().flat_map(|b| rank.all().map(|r| r.of(b))).collect(),
@@ -197,12 +217,11 @@ impl Shares {
         let whole = block.qk_norm.is_some_and(|norm| norm.span == QkSpan::Whole);
         let of = |part: usize| rank.all().map(|r| shares.columns(block, r)[part].clone()).collect();
         let adds = |r: Rank| !shares.heads(block, r).is_empty() && !r.of(&shares.inner_leaves).is_empty();
-        let all = block.moe.map(|moe| ExpertShare::whole(moe.router.experts));
         GroupBlock {
             dense: block.mlp.inner > 0,
             one_exchange: spec.placement == Placement::Parallel && rank.all().all(adds),
-            experts: if self.expert_parts { all } else { experts(block, rank) },
-            expert_parts: self.expert_parts,
+            experts: self.experts(block, rank),
+            expert_parts: self.expert_parts > 1,
             whole_norms: whole.then(|| [of(0), of(1)]),
         }
     }
@@ -272,22 +291,33 @@ impl BlockShares {
         [wide(&heads, k_dim), wide(&kv, k_dim), wide(&kv, v_dim)]
     }
 
-    fn spec(&self, block: &BlockSpec, rank: Rank, expert_parts: bool) -> BlockSpec {
+    fn spec(&self, block: &BlockSpec, rank: Rank, part: Rank) -> BlockSpec {
         let (heads, kv_heads) = (self.heads(block, rank), self.kv_heads(block, rank));
         let mut block = block.clone();
         (block.heads.heads, block.heads.kv_heads) = (heads.len(), kv_heads.len());
         block.scores.alibi = block.scores.alibi.as_ref().and_then(|slopes| slopes.get(heads)).map(Into::into);
         block.mlp.inner = rank.of(&self.inner_leaves).len();
-        if let (true, Some(moe)) = (expert_parts, &mut block.moe) {
-            moe.inner = rank.of(&self.expert_leaves).len();
+        if let (true, Some(moe)) = (part.is_one_of_many(), &mut block.moe) {
+            moe.inner = part.of(&self.expert_leaves).len();
         }
         block
     }
 }
 
-/// The experts that a rank has; none where the block has none.
-fn experts(block: &BlockSpec, rank: Rank) -> Option<ExpertShare> {
-    ExpertShare::of_rank(block.moe?.router.experts, rank.index, rank.world).ok()
+/// Ranks that have a part each of the same experts, where `ep` groups of `world` ranks (none: as many as
+/// ranks) share whole ones.
+///
+/// # Errors
+/// `Config` for an `ep` that does not divide the ranks.
+pub fn expert_parts(ep: Option<usize>, world: usize) -> Result<usize> {
+    match ep.unwrap_or(world) {
+        groups if groups > 0 && groups <= world && world.is_multiple_of(groups) => Ok(world / groups),
+        groups => {
+            let allowed: Vec<String> =
+                [1, 2, 4, 8].iter().filter(|n| **n <= world).map(|n| n.to_string()).collect();
+            Err(Error::config("ep", groups, format!("{}, for {world} ranks", allowed.join(", "))))
+        }
+    }
 }
 
 /// A head that has rows of its own: look-ups need the whole table, a rank's logits its part.
@@ -333,7 +363,7 @@ mod tests {
     /// Heads, heads of keys and values, columns and rows of the vocabulary of every rank.
     fn of_ranks(spec: &ModelSpec, world: usize) -> Vec<[usize; 4]> {
         let of = |rank: Rank| {
-            let shares = Shares::of(spec, rank, false, &|_| None).unwrap();
+            let shares = Shares::of(spec, rank, None, &|_| None).unwrap();
             let own = shares.spec(spec, rank);
             let rows = own.group.as_ref().map_or(0, |group| group.vocabulary[rank.index].len());
             let block = &own.blocks[0];
@@ -378,7 +408,7 @@ mod tests {
     fn what_feeds_a_shared_sum_is_sharded_as_it_is() {
         let spec = model(8, 4, 1000, 256);
         let rank = Rank::new(3, 4).unwrap();
-        let shares = Shares::of(&spec, rank, false, &|_| None).unwrap();
+        let shares = Shares::of(&spec, rank, None, &|_| None).unwrap();
         let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
         let of = |slot| shares.outputs(&spec, &role(slot), rank).unwrap();
         // q of 8 heads, k and v of 4, 16 wide each.
@@ -407,7 +437,7 @@ mod tests {
     fn leaves_end_at_blocks_and_groups() {
         let format = |name: &str| name.parse::<WeightFormat>().unwrap();
         let of = |spec: &ModelSpec, format: WeightFormat, world: usize| {
-            Shares::of(spec, Rank::new(0, world).unwrap(), false, &|_| Some(format))
+            Shares::of(spec, Rank::new(0, world).unwrap(), None, &|_| Some(format))
         };
         let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
         let large = WeightFormat::Block(Block::Q4K);

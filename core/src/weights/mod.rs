@@ -120,7 +120,7 @@ pub(crate) fn shares_of(
         }
     }
     let rank = Rank::new(options.rank, options.world)?;
-    Shares::of(spec, rank, options.expert_parts, &|role| formats.get(role).copied())
+    Shares::of(spec, rank, options.ep, &|role| formats.get(role).copied())
 }
 
 /// The same of the formats in which a converted model lies in its ranks' files; none where they were not
@@ -132,7 +132,7 @@ pub(crate) fn stored_shares(
     options: LoadOptions,
 ) -> Result<Option<Shares>> {
     // Experts of a converted model are whole.
-    let as_stored = LoadOptions { quantize: None, rank: 0, world: 1, expert_parts: false, ..options };
+    let as_stored = LoadOptions { quantize: None, rank: 0, world: 1, ep: None, ..options };
     let by_leaves = source.is_sharded_by_leaves();
     by_leaves.then(|| shares_of(source, spec, resolved, as_stored)).transpose()
 }

@@ -15,8 +15,10 @@ pub struct LoadOptions {
     pub rank: usize,
     /// Ranks that share the model.
     pub world: usize,
-    /// Whether every rank has a part of each expert, not some of them whole: no bit depends on it.
-    pub expert_parts: bool,
+    /// Groups of ranks that whole experts are shared among; each rank of a group has a part of the group's
+    /// experts. As many as ranks, or none: experts are whole on a rank. 1: every rank has a part of each. No bit
+    /// depends on it.
+    pub ep: Option<usize>,
 }
 
 impl LoadOptions {
@@ -27,13 +29,14 @@ impl LoadOptions {
             quantize: config.quantize,
             rank,
             world: config.tp_size,
-            expert_parts: false,
+            // 1 is also what a file without it has: experts stay whole.
+            ep: Some(config.moe.ep_size).filter(|groups| *groups > 1),
         }
     }
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { dtype: None, quantize: None, rank: 0, world: 1, expert_parts: false }
+        Self { dtype: None, quantize: None, rank: 0, world: 1, ep: None }
     }
 }

@@ -72,8 +72,8 @@ impl Own {
         }
         let inputs = match shares.leaves(role).filter(|_| role.part == Part::Weight) {
             Some(bounds) => {
-                let own = rank_columns(&bounds, rank.index, rank.world);
-                Some((own, Share::new(&bounds, rank.index, rank.world)?))
+                let Rank { index, world } = shares.sharing(role, rank);
+                Some((rank_columns(&bounds, index, world), Share::new(&bounds, index, world)?))
             }
             None => None,
         };

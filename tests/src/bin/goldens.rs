@@ -99,12 +99,7 @@ impl From<Type> for Float {
 
 impl Flags {
     fn types(&self) -> Types {
-        Types {
-            dtype: self.dtype.into(),
-            weights: self.weights.map(Float::from),
-            tp: self.tp,
-            expert_parts: self.ep == Some(1),
-        }
+        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from), tp: self.tp, ep: self.ep }
     }
 
     fn mode_name(&self) -> &'static str {

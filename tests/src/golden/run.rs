@@ -113,13 +113,13 @@ pub struct Types {
     pub weights: Option<Float>,
     /// Ranks that share the model, a thread each.
     pub tp: usize,
-    /// Whether each rank has a part of every expert, not some of them whole.
-    pub expert_parts: bool,
+    /// Groups of ranks that whole experts are shared among; none: all.
+    pub ep: Option<usize>,
 }
 
 impl From<Float> for Types {
     fn from(dtype: Float) -> Self {
-        Self { dtype, weights: None, tp: 1, expert_parts: false }
+        Self { dtype, weights: None, tp: 1, ep: None }
     }
 }
 
@@ -145,8 +145,8 @@ pub fn open_with<B: Backend>(
 ) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
     let (quantize, positions) = (types.weights.map(WeightFormat::Plain), config.max_context);
-    let Types { expert_parts, .. } = types;
-    let options = LoadOptions { dtype: Some(config.dtype), quantize, expert_parts, ..LoadOptions::default() };
+    let (dtype, ep) = (Some(config.dtype), types.ep);
+    let options = LoadOptions { dtype, quantize, ep, ..LoadOptions::default() };
     if types.tp == 1 {
         let model = inject(backend, &files, registry, positions, options, &mut |_, _| {})?;
         return Engine::new(backend.clone(), model, config);
