@@ -116,7 +116,7 @@ pub trait Lanes: Copy + 'static {
     /// The low and the high nibbles of 8 bytes, each minus `offset`.
     unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self);
     /// As `nibbles`, with bit i of `low` (`high`) as bit 4 of lane i.
-    unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self);
+    unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self);
     /// Rounds to binary16 (nearest even) and writes 8.
     unsafe fn store_f16(self, p: *mut u16);
     /// Rounds to bfloat16 (nearest even) and writes 8.
@@ -183,7 +183,7 @@ mod many {
             q.map(|q| f32::from(q as i8))
         }
         /// Low and high nibbles with a fifth bit from `low` and `high`, minus `offset`.
-        fn fives(q: [u8; WIDTH], low: u8, high: u8, offset: i32) -> ([f32; WIDTH], [f32; WIDTH]) {
+        fn five_bits(q: [u8; WIDTH], low: u8, high: u8, offset: i32) -> ([f32; WIDTH], [f32; WIDTH]) {
             let bit = |bits: u8, i: usize| i32::from(bits >> i & 1) << 4;
             (
                 std::array::from_fn(|i| ((i32::from(q[i] & 15) | bit(low, i)) - offset) as f32),
@@ -238,13 +238,13 @@ impl<M: MulAdd> Lanes for Portable<M> {
     #[inline(always)]
     unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self) {
         // SAFETY: as above.
-        unsafe { Self::fives(p, 0, 0, offset) }
+        unsafe { Self::five_bits(p, 0, 0, offset) }
     }
     #[inline(always)]
-    unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
+    unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
         // SAFETY: as above.
         let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
-        let (l, h) = many::fives(q, low, high, offset);
+        let (l, h) = many::five_bits(q, low, high, offset);
         (Portable(l, PhantomData), Portable(h, PhantomData))
     }
     #[inline(always)]
@@ -364,7 +364,7 @@ mod avx2 {
             }
         }
         #[inline(always)]
-        unsafe fn fives(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
+        unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
             // SAFETY: as above.
             unsafe {
                 let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
@@ -496,7 +496,7 @@ mod tests {
                 let (a, b) = V::nibbles(q.as_ptr(), 8);
                 put(a);
                 put(b);
-                let (a, b) = V::fives(q.as_ptr(), q[0], q[1], 16);
+                let (a, b) = V::five_bits(q.as_ptr(), q[0], q[1], 16);
                 put(a);
                 put(b);
                 let x: [i8; 32] = std::array::from_fn(|i| (q[i % 8] as i8).wrapping_add(i as i8).max(-127));

@@ -344,7 +344,7 @@ impl Cuda {
             // SAFETY: it goes with the context.
             self.wait_for("all work", || unsafe { sys::cuEventQuery(event) })?;
         }
-        self.landed()?;
+        self.wait_uploads()?;
         self.settle()
     }
 
@@ -391,7 +391,7 @@ impl Cuda {
     /// The bytes of a buffer that no work in flight writes (weights).
     pub(crate) fn read(&self, mem: &CudaMem) -> Result<Vec<u8>> {
         self.bind()?;
-        self.landed()?;
+        self.wait_uploads()?;
         let mut bytes = vec![0u8; mem.bytes()];
         if !bytes.is_empty() {
             // SAFETY: the vector has the allocation's size.

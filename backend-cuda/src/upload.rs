@@ -145,7 +145,7 @@ impl Cuda {
     }
 
     /// Waits until all that was uploaded is there.
-    pub(crate) fn landed(&self) -> Result<()> {
+    pub(crate) fn wait_uploads(&self) -> Result<()> {
         if !self.staging.in_flight.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -76,7 +76,7 @@ impl Matrix {
         };
         let ptr = gpu.address(copies.stored.insert(stored))?;
         copies.stored_used = true;
-        gpu.landed()?;
+        gpu.wait_uploads()?;
         Ok(WeightView {
             ptr,
             row_bytes: self.row_bytes as u64,
@@ -108,7 +108,7 @@ impl Matrix {
             return Err(Error::internal("a weight was not packed, or in another order"));
         };
         let scales = packed.scales.as_ref().map_or(Ok(0), |scales| gpu.address(scales))?;
-        gpu.landed()?;
+        gpu.wait_uploads()?;
         Ok((gpu.address(&packed.codes)?, scales))
     }
 }

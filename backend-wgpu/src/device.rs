@@ -172,7 +172,7 @@ impl Gpu {
                 reason: format!("the adapter's max_buffer_size is {} MiB", self.limits.buffer / MIB),
             });
         }
-        // In the browser scopes end only when the event loop turns; there `faults` hears of it.
+        // In the browser scopes end only when the event loop turns; there `faults` gets the error.
         let scope = (!IN_BROWSER).then(|| self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory));
         let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,

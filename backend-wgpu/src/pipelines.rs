@@ -97,7 +97,7 @@ fn storage_layout(device: &wgpu::Device, label: &str, bindings: &[Access]) -> wg
 fn compile_source(gpu: &Gpu, kernel: Kernel, carrier: Carrier, source: Source) -> Result<Pipeline> {
     let (label, device) = (kernel.label(), &gpu.device);
     let Source { text, bindings, words } = source;
-    // The front end complains as validation, a driver as an internal error. In browsers `faults` hears of
+    // The front end complains as validation, a driver as an internal error. In browsers `faults` gets
     // both, later.
     let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
         .map(|filter| (!IN_BROWSER).then(|| device.push_error_scope(filter)));

@@ -1,32 +1,18 @@
 //! All flags, and how they become options of the library.
 
+mod model;
 mod texts;
 
+pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 
-use super::output::{Loading, note};
-use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
-use engraft::backends::BackendName;
-use engraft::engraft_core::checkpoint::Access;
-use engraft::engraft_core::mem::GroupBits;
-use engraft::engraft_core::numerics::Mode;
-use engraft::engraft_core::policy::TablePolicy;
-use engraft::{
-    DeepSpeedConfigBuilder, Error, Float, GenerateOptions, ModelSource, Options, Registry, TextGenerator,
-    WeightFormat,
-};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
-use super::failure::Failure;
 use super::values::{
-    backend, degree, dtype, min_p, new_tokens, positive, repetition_penalty, seed, stop, temperature,
-    threads, top_k, top_p, weight_format,
+    degree, min_p, new_tokens, positive, repetition_penalty, seed, stop, temperature, top_k, top_p,
+    weight_format,
 };
-
-/// Values of a group of four-bit weights that keep the accuracy of the stored ones in most models.
-const FINE_GROUP: u32 = 32;
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use engraft::{GenerateOptions, WeightFormat};
+use std::path::PathBuf;
 
 /// What stands below the list of commands.
 const AFTER: &str = "Exit status: 0 done, 1 failed, 2 wrong usage. Results go to standard output, all else \
@@ -86,94 +72,6 @@ pub enum Command {
     /// Write a checkpoint of random weights (used by bench, in a process of its own)
     #[command(hide = true)]
     WriteShape(WriteShapeArgs),
-}
-
-/// Which model, where and how.
-#[derive(Debug, ClapArgs)]
-#[command(next_help_heading = "Model")]
-pub struct ModelArgs {
-    /// Folder of a checkpoint, .gguf file, or a model of the Hugging Face hub: org/name, org/name@revision,
-    /// hf:org/name, or its page's address (found in the shared cache; downloaded by builds with the cargo
-    /// feature `hub`); default: the demo model
-    #[arg(short, long, value_name = "MODEL")]
-    pub model: Option<String>,
-    #[command(flatten)]
-    pub policies: PolicyArgs,
-    /// Take element type, sizes, quantization, policy and checkpoint from a DeepSpeed configuration, .json or
-    /// .toml; it stands in the place of --dtype and --quantize
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["dtype", "quantize"])]
-    pub config: Option<PathBuf>,
-    /// Read tensors from their files instead of mapping them; where another program may truncate a file
-    /// while it is in use
-    #[arg(long)]
-    pub no_mmap: bool,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-}
-
-/// Where and how to compute.
-#[derive(Debug, ClapArgs)]
-#[command(next_help_heading = "Device and engine")]
-pub struct DeviceArgs {
-    /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
-    pub backend: BackendName,
-    /// Take the driver from this file instead of the system's (a software driver, say)
-    #[arg(help_heading = "CUDA", long, value_name = "PATH")]
-    pub cuda_driver: Option<PathBuf>,
-    /// Keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's
-    /// cache folder
-    #[arg(help_heading = "CUDA", long, value_name = "FOLDER")]
-    pub kernel_cache: Option<PathBuf>,
-    /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the
-    /// batch; the default), fast
-    #[arg(long, value_name = "MODE")]
-    pub mode: Option<Mode>,
-    /// Take matmuls of many rows from NVIDIA's cuBLASLt, the file libcublasLt.so.12 or .13; goes with
-    /// --mode fast
-    #[arg(help_heading = "CUDA", long, value_name = "PATH")]
-    pub cublaslt: Option<PathBuf>,
-    /// Element type of activations and KV cache: f32, f16, bf16; default: on GPUs the checkpoint's own where
-    /// its weights have 16 bits (not with --mode reference), else f32
-    #[arg(long, value_name = "TYPE", value_parser = dtype)]
-    pub dtype: Option<Float>,
-    /// Quantize weights while loading: int8, int8a (per row, or with a group, int8:64), int4 (the same as
-    /// int4a:32), int4:N, int4a:N, q8_0, q4_0, q4_1, q5_0, q5_1, f16, bf16; w8a8 also quantizes activations;
-    /// default: as stored
-    #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
-    pub quantize: Option<WeightFormat>,
-    /// Threads of the CPU backend; 0 is one per core
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
-    pub threads: usize,
-    /// Let no kernel begin before the one before it has ended (no programmatic dependent launch)
-    #[arg(help_heading = "CUDA", long)]
-    pub in_order: bool,
-    /// Wait for every kernel, so that a fault names the one that caused it; slow
-    #[arg(help_heading = "CUDA", long)]
-    pub blocking: bool,
-    /// Seconds that one wait may take before the device counts as lost; default: 120
-    #[arg(help_heading = "CUDA", long, value_name = "SECONDS", value_parser = positive)]
-    pub wait_limit: Option<usize>,
-    /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on
-    /// it (cuda with 16-bit activations: in --mode reference)
-    #[arg(long, value_name = "N", value_parser = degree)]
-    pub tp: Option<usize>,
-    /// Groups of ranks that whole experts are shared among: as many as --tp (the default), 1: every rank has a
-    /// part of each expert, or between: a group's ranks have parts of its experts
-    #[arg(long, value_name = "N", value_parser = degree)]
-    pub ep: Option<usize>,
-    /// Run every decode step anew instead of capturing and replaying it
-    #[arg(long)]
-    pub no_graphs: bool,
-    /// Steps that are launched before the one before is collected; default: 1 on GPUs, 0 on the CPU
-    #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
-    pub steps_ahead: Option<u8>,
-    /// Tokens of one step: the budget that prompts are split by; default: 512
-    #[arg(long, visible_alias = "step-tokens", value_name = "N", value_parser = positive)]
-    pub max_step_tokens: Option<usize>,
-    /// Longest sequence, prompt and continuation, where the model can; default: 8192, of bench what it runs
-    #[arg(long, value_name = "N", value_parser = positive)]
-    pub max_context: Option<usize>,
 }
 
 /// How tokens are sampled. What is not given comes from the model's generation_config.json.
@@ -349,135 +247,6 @@ pub struct WriteShapeArgs {
     pub out: PathBuf,
 }
 
-impl ModelArgs {
-    /// Whether the embedded model is meant.
-    pub fn is_demo(&self) -> bool {
-        self.model.is_none() && self.config.is_none()
-    }
-
-    /// How files are read.
-    pub fn access(&self) -> Access {
-        if self.no_mmap { Access::Read } else { Access::default() }
-    }
-
-    /// The model, `path` or that of the flags, and how to open it: for one sequence at a time, with the
-    /// policies that were named.
-    pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
-        let mut options = self.device.options()?.registry(self.policies.registry()?);
-        let mut source = path.or(self.model.as_deref()).map(named).transpose()?;
-        if let Some(file) = &self.config {
-            let read = DeepSpeedConfigBuilder::new().file(file).and_then(DeepSpeedConfigBuilder::check);
-            let (config, warnings) = read.map_err(|e| in_file(file, e))?;
-            warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
-            options = options.deepspeed(&config)?;
-            if !config.kernel_inject && config.injection_policy.is_none() {
-                note(&format!(
-                    "warning: `replace_with_kernel_inject` is not set in {}: no fused kernel is used",
-                    file.display()
-                ));
-            }
-            source = match (source, config.checkpoint.is_some()) {
-                (Some(_), true) => {
-                    let both = "a model is named on the command line and by `checkpoint` in";
-                    return Err(Failure::Usage(format!("{both} {}: give one", file.display())));
-                }
-                (None, true) if self.no_mmap => {
-                    let both = "--no-mmap does not go with the `checkpoint` of a configuration:";
-                    return Err(Failure::Usage(format!("{both} name the model on the command line")));
-                }
-                (None, true) => ModelSource::configured(&config)?,
-                (source, false) => source,
-            };
-        }
-        let mut source = source.unwrap_or(ModelSource::Demo);
-        if self.no_mmap {
-            source = source.open_by(Access::Read)?.into();
-        }
-        Ok((source, self.device.sized(options.max_seqs(1))))
-    }
-
-    /// Loads the model for one sequence at a time, with a progress bar.
-    pub fn open(&self) -> Result<TextGenerator, Failure> {
-        let mut loading = Loading::default();
-        let (source, options) = self.read(None)?;
-        Ok(options.progress(move |done, total| loading.show(done, total)).open(source)?)
-    }
-}
-
-impl DeviceArgs {
-    /// The backend, with the driver and the folder that were named for it.
-    pub fn backend(&self) -> Result<BackendName, Failure> {
-        let of_cuda = [
-            ("--cuda-driver", self.cuda_driver.is_some()),
-            ("--kernel-cache", self.kernel_cache.is_some()),
-            ("--cublaslt", self.cublaslt.is_some()),
-            ("--in-order", self.in_order),
-            ("--blocking", self.blocking),
-            ("--wait-limit", self.wait_limit.is_some()),
-        ];
-        let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
-        let mut name = self.backend.clone();
-        match (&mut name, given) {
-            (BackendName::Cuda(cuda), _) => {
-                cuda.driver.clone_from(&self.cuda_driver);
-                if let Some(folder) = &self.kernel_cache {
-                    cuda.kernel_cache = (folder.as_os_str() != "off").then(|| folder.clone());
-                }
-                cuda.mode = self.mode.unwrap_or_default();
-                cuda.cublaslt.clone_from(&self.cublaslt);
-                (cuda.in_order, cuda.blocking) = (self.in_order, self.blocking);
-                cuda.wait_limit = self.wait_limit.map(|seconds| Duration::from_secs(seconds as u64));
-            }
-            (_, Some(flag)) => return Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
-            (BackendName::Wgpu(wgpu), None) => wgpu.mode = self.mode.unwrap_or_default(),
-            (_, None) if self.mode.is_some() => {
-                return Err(Failure::Usage("--mode goes with --backend cuda or wgpu".into()));
-            }
-            (_, None) => {}
-        }
-        Ok(name)
-    }
-
-    pub fn options(&self) -> Result<Options, Failure> {
-        warn_of_coarse_groups(self.quantize);
-        let mut options = Options::new().backend(self.backend()?);
-        if let Some(dtype) = self.dtype {
-            options = options.dtype(dtype);
-        }
-        Ok(self.sized(options.threads(self.threads).quantize(self.quantize)))
-    }
-
-    /// The sizes and switches of the engine that were given; a configuration's others stay.
-    fn sized(&self, mut options: Options) -> Options {
-        if let Some(steps) = self.steps_ahead {
-            options = options.steps_ahead(steps.into());
-        }
-        if let Some(ranks) = self.tp {
-            options = options.tp(ranks);
-        }
-        if let Some(ranks) = self.ep {
-            options = options.ep(ranks);
-        }
-        if let Some(tokens) = self.max_step_tokens {
-            options = options.max_step_tokens(tokens);
-        }
-        if let Some(tokens) = self.max_context {
-            options = options.max_context(tokens);
-        }
-        if self.no_graphs { options.graphs(false) } else { options }
-    }
-}
-
-/// Says what four bits in groups of more than 32 values cost.
-pub fn warn_of_coarse_groups(format: Option<WeightFormat>) {
-    if let Some(WeightFormat::Group(groups)) = format
-        && groups.bits == GroupBits::Four
-        && groups.size > FINE_GROUP
-    {
-        note(&format!("warning: {groups} is coarse and costs accuracy; int4a:{FINE_GROUP} is the default"));
-    }
-}
-
 impl SamplingArgs {
     /// Options of a text of at most `tokens` tokens; what no flag names stays the model's.
     pub fn options(&self, tokens: usize) -> GenerateOptions {
@@ -490,43 +259,4 @@ impl SamplingArgs {
         options.seed = self.seed;
         options
     }
-}
-
-/// What is wrong with a setting, with the name of the file that it is in.
-fn in_file(file: &Path, error: Error) -> Error {
-    match error {
-        Error::Config { .. } => Error::format(file.display().to_string(), error.to_string()),
-        other => other,
-    }
-}
-
-/// How a model's architecture is recognised.
-#[derive(Debug, Clone, Default, ClapArgs)]
-pub struct PolicyArgs {
-    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several
-    /// times)
-    #[arg(long, value_name = "FILE")]
-    pub policy: Vec<PathBuf>,
-    /// Run a model of no known family although its config.json has this field, which the automatic policy
-    /// does not read (can be given several times); what the field says is not computed
-    #[arg(long, value_name = "FIELD")]
-    pub accept_unknown: Vec<String>,
-}
-
-impl PolicyArgs {
-    /// The built-in policies and those of the tables.
-    pub fn registry(&self) -> Result<Registry, Failure> {
-        let mut registry = Registry::default();
-        for table in &self.policy {
-            registry.register(Arc::new(TablePolicy::read(table)?));
-        }
-        registry.accept_unknown(self.accept_unknown.iter().cloned());
-        Ok(registry)
-    }
-}
-
-/// A model as users name it; what is on the hub alone is downloaded, with a progress bar.
-pub fn named(text: &str) -> Result<ModelSource, Failure> {
-    let mut loading = Loading::of("downloading");
-    Ok(ModelSource::parse(text).fetch(move |done, total| loading.show(done, total))?)
 }

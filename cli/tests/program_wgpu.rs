@@ -66,7 +66,12 @@ fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
     let plan = stdout(&engraft(None, &["plan", "--backend", &backend]));
     assert!(plan.contains("linear") && !plan.contains("missing"), "{plan}");
     let unknown = engraft(None, &["plan", "--backend", "wgpu:no such adapter"]);
-    assert!(!unknown.status.success() && stderr(&unknown).contains("adapters here"), "{}", stderr(&unknown));
+    assert!(
+        !unknown.status.success()
+            && stderr(&unknown).contains("wgpu:no such adapter: no adapter has this in its name; found: "),
+        "{}",
+        stderr(&unknown)
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Engraft's engine: a published checkpoint goes in, tokens come out.
 //!
-//! The rooms are the data's journey, one module each:
+//! The modules follow the data:
 //!
 //! ```text
 //! config -> checkpoint -> policy -> weights (fuse, shard, quantize) -> inject -> model

@@ -1,6 +1,6 @@
 //! The same streams for async code: [`futures_core::Stream`]s without a runtime of their own.
 //!
-//! A type of its own each, since `next`, `map` and their kin would be ambiguous on one that iterates and
+//! A type of its own each, since `next`, `map` and other adapters would be ambiguous on one that iterates and
 //! streams.
 
 use crate::handle::{Event, Tokens};

@@ -105,8 +105,8 @@ impl EngineHandle {
         Ok(Tokens { key, events: received, commands, open: true, began, last: began })
     }
 
-    /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks until
-    /// all are done.
+    /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks
+    /// until all are done.
     ///
     /// # Errors
     /// `Architecture` for decoders; `Request` (numbered by text) for empty or too long texts.
@@ -134,8 +134,8 @@ impl EngineHandle {
         self.ask(|reply| Command::Encode { texts, layers, reply })
     }
 
-    /// Encodes images, each `[channels, side, side]` normalized pixels, by models that read them, and keeps the
-    /// hidden states of `layers`. Blocks until all are done.
+    /// Encodes images, each `[channels, side, side]` normalized pixels, by models that read them, and keeps
+    /// the hidden states of `layers`. Blocks until all are done.
     ///
     /// # Errors
     /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
@@ -228,8 +228,8 @@ impl EngineHandle {
         self.ask(|reply| Command::Score { sequences, reply })
     }
 
-    /// Logits of the labels of every sequence, by a sequence classifier (encoder or decoder). Blocks until all
-    /// are done.
+    /// Logits of the labels of every sequence, by a sequence classifier (encoder or decoder). Blocks until
+    /// all are done.
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for models that do not label texts.

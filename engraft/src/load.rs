@@ -12,7 +12,8 @@ use engraft_core::weights::LoadOptions;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Loads a model and makes its engine: where `options.world` says so for a group of ranks, a thread each, of
-/// which the calling one is rank 0. `progress` hears the bytes that rank 0 has read, and all that it will.
+/// which the calling one is rank 0. `progress` is called with the bytes that rank 0 has read, and all
+/// that it will.
 ///
 /// # Errors
 /// Those of recognising, loading and [`Engine::new`], on any rank; `Unsupported` where the backend has no

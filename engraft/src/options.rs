@@ -114,10 +114,10 @@ impl Options {
         self
     }
 
-    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, ranks, kernel injection or
-    /// an injection policy (which the registry of these options takes: see [`Registry::injection_policy`]),
-    /// CUDA graphs. It replaces what was set of these before; what is set after it counts. Its checkpoint is
-    /// opened by [`crate::ModelSource::configured`].
+    /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, ranks, kernel injection
+    /// or an injection policy (which the registry of these options takes: see
+    /// [`Registry::injection_policy`]), CUDA graphs. It replaces what was set of these before; what is set
+    /// after it counts. Its checkpoint is opened by [`crate::ModelSource::configured`].
     ///
     /// # Errors
     /// `Config` for a converted model that it wants written, and for an `ep_size` that does not divide the
@@ -178,8 +178,8 @@ impl Options {
         self
     }
 
-    /// Whether [`TextGenerator::embed`](crate::TextGenerator::embed), `score` and `classify` truncate texts to
-    /// as many tokens as the model takes; otherwise (the default) longer ones are refused.
+    /// Whether [`TextGenerator::embed`](crate::TextGenerator::embed), `score` and `classify` truncate texts
+    /// to as many tokens as the model takes; otherwise (the default) longer ones are refused.
     pub fn truncate_texts(mut self, on: bool) -> Self {
         self.truncate_texts = on;
         self
@@ -207,8 +207,8 @@ impl Options {
 
     /// Groups of ranks that whole experts are shared among: as many as there are ranks (the default), so that
     /// every expert is whole on one; 1, so that every rank has a part of each; or a number between, so that a
-    /// group's ranks have parts of the group's experts. Results do not depend on it; whole experts exchange one
-    /// row for a token, parts one for each chosen expert, but few large experts fill all ranks alike.
+    /// group's ranks have parts of the group's experts. Results do not depend on it; whole experts exchange
+    /// one row for a token, parts one for each chosen expert, but few large experts fill all ranks alike.
     pub fn ep(mut self, ranks: usize) -> Self {
         self.load.ep = Some(ranks);
         self

@@ -1,4 +1,4 @@
-//! Formats through the front door: quantized while loading, converted, described by a DeepSpeed
+//! Formats by the library's own calls: quantized while loading, converted, described by a DeepSpeed
 //! configuration.
 
 #![cfg(feature = "cpu")]
@@ -172,7 +172,7 @@ fn described_by_a_deepspeed_configuration() {
     assert!(ModelSource::configured(&config).unwrap().is_none());
 }
 
-/// The demo model under a type that nobody knows, opened by a configuration with DeepSpeed's dictionary.
+/// The demo model under a type of no known family, opened by a configuration with DeepSpeed's dictionary.
 #[test]
 fn an_unknown_model_by_deepspeeds_injection_policy() {
     let folder = fresh("injection-policy");

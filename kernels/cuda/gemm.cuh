@@ -116,15 +116,15 @@ struct Nibbles {
 // Nibbles 0 and 4 of v with bits 4 and 20 of `high` as fifth bits, less 16: first 128 (bf16) or 1024 (f16)
 // more.
 template <typename T>
-DEVICE u32 fives(u32 v, u32 high);
+DEVICE u32 five_bits(u32 v, u32 high);
 template <>
-DEVICE u32 fives<bf16>(u32 v, u32 high) {
+DEVICE u32 five_bits<bf16>(u32 v, u32 high) {
     u32 r, biased = masked_or<0x00100010u>(high, masked_or<0x000f000fu>(v, 0x43004300u));
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(biased), "r"(0x3f803f80u), "r"(0xc310c310u));
     return r;
 }
 template <>
-DEVICE u32 fives<f16>(u32 v, u32 high) {
+DEVICE u32 five_bits<f16>(u32 v, u32 high) {
     u32 r, biased = masked_or<0x00100010u>(high, masked_or<0x000f000fu>(v, 0x64006400u));
     asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(biased), "r"(0x64106410u));
     return r;
@@ -145,7 +145,7 @@ struct Fives {
         u32 high = __byte_perm(fifths, 0, 0x4140u);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            a[i / 4][i % 4] = fives<T>(v[i / 4] >> (i % 4 * 4), i < 4 ? high << (4 - i) : high >> (i - 4));
+            a[i / 4][i % 4] = five_bits<T>(v[i / 4] >> (i % 4 * 4), i < 4 ? high << (4 - i) : high >> (i - 4));
         }
     }
 };

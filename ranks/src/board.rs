@@ -1,6 +1,6 @@
-//! A meeting place of threads.
+//! A rendezvous of threads.
 //!
-//! Each rank copies what it brings into a slot of its own, says so by a counter, waits until all have, and
+//! Each rank copies what it sends into a slot of its own, says so by a counter, waits until all have, and
 //! reads all slots. Two sets of slots alternate, so one wait an exchange is enough: who is at exchange n + 2
 //! has passed n + 1, which all others only reach after they have read n.
 
@@ -20,7 +20,7 @@ const SPIN: Duration = Duration::from_micros(100);
 /// How long it sleeps at most before it looks again.
 const NAP: Duration = Duration::from_millis(50);
 
-/// A rank's place on a board of threads. Dropping it is leaving: whoever waits for the rank then hears of it.
+/// A rank's place on a board of threads. Dropping it is leaving: who waits for the rank then gets an error.
 pub struct ThreadBoard {
     shared: Arc<Shared>,
     rank: usize,
@@ -29,11 +29,11 @@ pub struct ThreadBoard {
 }
 
 struct Shared {
-    /// Exchanges that each rank has brought its part to.
+    /// Exchanges that each rank has sent its part to.
     arrived: Vec<AtomicU64>,
-    /// Of even and odd exchanges, what each rank brings.
+    /// Of even and odd exchanges, what each rank sends.
     slots: [Vec<RwLock<Vec<f32>>>; 2],
-    /// Why nobody meets here any more: the rank that is missing, and what happened.
+    /// Why no exchange is possible any more: the rank that is missing, and what happened.
     failed: Mutex<Option<(usize, String)>>,
     /// Signalled when a rank arrives or fails.
     news: Condvar,
@@ -113,7 +113,7 @@ impl Shared {
         self.arrived.iter().position(|arrived| arrived.load(SeqCst) < number)
     }
 
-    /// Waits until all ranks have brought exchange `number`.
+    /// Waits until all ranks have sent their part of exchange `number`.
     fn wait(&self, number: u64) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < SPIN {
@@ -125,7 +125,7 @@ impl Shared {
         let world = self.arrived.len();
         let mut failed = self.failed();
         loop {
-            // What all have brought is there, whoever has left since.
+            // What all have sent is there, whoever has left since.
             let Some(rank) = self.missing(number) else { return Ok(()) };
             if let Some((rank, what)) = &*failed {
                 return Err(Error::Comm { rank: *rank, world, what: what.clone() });
@@ -146,7 +146,7 @@ impl Shared {
         if got == want {
             return Ok(());
         }
-        let what = format!("brings {got} values to an exchange of {want}");
+        let what = format!("sent {got} values to an exchange of {want}");
         self.fail(rank, &what);
         Err(Error::Comm { rank, world: self.arrived.len(), what })
     }
@@ -338,7 +338,7 @@ mod tests {
             let mut x = vec![1.0; 3 + board.rank()];
             board.all_reduce(&mut x, true).map_err(|error| error.to_string())
         });
-        let want = "rank 1 of 2: brings 4 values to an exchange of 3";
+        let want = "rank 1 of 2: sent 4 values to an exchange of 3";
         assert!(errors.iter().flat_map(|e| e.as_ref().err()).any(|e| e == want), "{errors:?}");
         assert!(errors.iter().all(Result::is_err), "{errors:?}");
     }

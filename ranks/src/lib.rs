@@ -1,6 +1,6 @@
 //! Ranks that share a model: where they meet, and who runs them.
 //!
-//! [`ThreadBoard`] is a meeting place of threads in host memory. [`spawn`] gives a model to several threads,
+//! [`ThreadBoard`] is a rendezvous of threads in host memory. [`spawn`] gives a model to several threads,
 //! one rank each, of which the calling one has the engine; the others follow its orders. No backend is named
 //! here: what a rank runs on is the caller's business.
 

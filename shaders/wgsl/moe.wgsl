@@ -177,7 +177,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
             acc = leaf_of(t, c, 0u, 0u, true, &j);
         } else {
 {%- for l in range(8) %}
-            let leaf{{ l }} = leaf_of(t, c, j, leaf_start(p.count, 1u, {{ l + 1 }}u), (p.own >> {{ l }}u & 1u) != 0u, &j);
+            let leaf{{ l }} = leaf_of(t, c, j, leaf_start(p.count, 1u, {{ l + 1 }}u), ((p.own >> {{ l }}u) & 1u) != 0u, &j);
 {%- endfor %}
             acc = tree(leaf0, leaf1, leaf2, leaf3, leaf4, leaf5, leaf6, leaf7);
         }

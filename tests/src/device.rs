@@ -62,7 +62,7 @@ impl<B: Backend> Device<B> {
         Ok(Self { backend: backend.clone(), stream: backend.stream()?, record })
     }
 
-    /// Runs ops through the checked door of model code: at once, or recorded and then replayed once.
+    /// Runs ops as model code runs them: at once, or recorded and then replayed once.
     pub fn launch(&mut self, body: impl FnOnce(&mut Exec<'_, B::Device>) -> Result<()>) -> Result<()> {
         let Self { stream, record, .. } = self;
         if !*record {

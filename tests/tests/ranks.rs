@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-/// Degrees beside 1.
+/// Degrees above 1.
 const DEGREES: [usize; 3] = [2, 4, 8];
 
 fn goldens() -> Vec<PathBuf> {
@@ -490,7 +490,7 @@ impl Followers for Record {
         Ok(())
     }
     fn order(&mut self, order: &StepOrder) -> Result<()> {
-        self.0.send(order.clone()).map_err(|_| Error::internal("nobody keeps orders"))
+        self.0.send(order.clone()).map_err(|_| Error::internal("no receiver for orders"))
     }
     fn fail(&mut self, _: &str) {}
 }

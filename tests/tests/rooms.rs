@@ -41,7 +41,7 @@ const SHIPPED: [(&str, &str); 9] = [
     ("the program", "cli/src/main.rs"),
 ];
 
-/// The rooms of `core`, from the bottom up: each may import those before it.
+/// The modules of `core`, from the bottom up: each may import those before it.
 const ROOMS: [&str; 21] = [
     "error",
     "numerics",
@@ -258,7 +258,7 @@ fn imports_go_down() {
         .collect();
     broken.dedup();
     broken.extend(against_the_order(&WORLD));
-    none("rooms have an order, and backends see ops, memory and pages", broken);
+    none("modules have an order, and backends see ops, memory and pages", broken);
 }
 
 #[test]

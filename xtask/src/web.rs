@@ -136,7 +136,7 @@ fn std_sources() -> Outcome<PathBuf> {
     }
     let version = asked("rustc", &["--version"])?;
     Err(format!(
-        "no standard library for {TARGET} and no sources of it beside {version}; `rustup target add {TARGET}`, \
+        "no standard library for {TARGET} and no sources of it next to {version}; `rustup target add {TARGET}`, \
          `rustup component add rust-src`, or --std-source FOLDER (the folder `library` of that compiler's sources)"
     ))
 }

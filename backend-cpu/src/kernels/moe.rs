@@ -255,8 +255,8 @@ impl Combine<'_> {
         }
     }
 
-    /// The sum over the leaves of a token's slots in `row(0)`. Leaves without a slot are zeros: they change no
-    /// sum, as none is -0.
+    /// The sum over the leaves of a token's slots in `row(0)`. Leaves without a slot are zeros: they change
+    /// no sum, as none is -0.
     #[inline(always)]
     fn tree<'r, V: Lanes>(&self, t: usize, chosen: &[u32], row: impl Fn(usize) -> &'r mut [f32]) {
         let Leaves { bounds, own, .. } = &self.leaves;

@@ -1,7 +1,7 @@
 //! Flags of the commands that read a text per line.
 
 use super::super::values::{positive, stride};
-use super::ModelArgs;
+use super::model::ModelArgs;
 use clap::Args as ClapArgs;
 use engraft::Pooling;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use crate::Result;
 use std::ops::Range;
 
-/// A meeting place of the ranks of a group: each has one of its own, for the same group. Every rank makes the
+/// A rendezvous of the ranks of a group: each has one of its own, for the same group. Every rank makes the
 /// same calls in the same order, and each returns when all have made it.
 pub trait Board: Send {
     /// This rank, from 0.

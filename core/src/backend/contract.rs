@@ -41,7 +41,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn alloc(&self, bytes: usize) -> Result<Mem<Self>>;
     /// Opens a stream.
     fn stream(self: &Arc<Self>) -> Result<Self::Stream>;
-    /// What a rank of a group of threads runs on: this backend, or one beside it with a share of the host.
+    /// What a rank of a group of threads runs on: this backend, or another with a share of the host.
     fn of_rank(self: &Arc<Self>, _world: usize) -> Result<Arc<Self>> {
         Ok(self.clone())
     }

@@ -164,7 +164,7 @@ impl Coordinator {
     /// collected.
     ///
     /// # Errors
-    /// `Internal` when the books are wrong.
+    /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn plan(&mut self) -> Result<Option<Planned>> {
         let mut planned = self.spare.pop().unwrap_or_else(|| Planned::new(&self.config));
         match self.spec.family {
@@ -307,7 +307,7 @@ impl Coordinator {
     /// Records progress, sampled tokens and kept rows; ends what is finished.
     ///
     /// # Errors
-    /// `Internal` when the books are wrong.
+    /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn apply(
         &mut self,
         planned: Planned,
@@ -362,7 +362,7 @@ impl Coordinator {
     /// Ends the requests that a failed step was launched with; adds their numbers to `failed`.
     ///
     /// # Errors
-    /// `Internal` when the books are wrong.
+    /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
         let Self { scheduler, tables, pool, collected, .. } = self;
         for part in &planned.parts {

@@ -1,4 +1,4 @@
-//! Device memory: what an engine takes, and how many pages of keys and values fit beside it.
+//! Device memory: what an engine takes, and how many pages of keys and values fit in the rest.
 
 use super::sizes::{captures, fits, largest_step, sizes};
 use crate::backend::Backend;

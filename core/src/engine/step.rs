@@ -112,12 +112,12 @@ impl<B: Backend> Engine<B> {
     /// Ends the requests of a step that failed for this reason, which it returns.
     fn ended_by(&mut self, planned: Planned, error: Error) -> Error {
         self.failures += 1;
-        let books = self.coordinator.fail(planned, &mut self.failed);
-        let books = books.and_then(|()| match self.in_flight.is_empty() {
+        let failed = self.coordinator.fail(planned, &mut self.failed);
+        let failed = failed.and_then(|()| match self.in_flight.is_empty() {
             true => self.coordinator.none_in_flight(),
             false => Ok(()),
         });
-        books.err().unwrap_or(error)
+        failed.err().unwrap_or(error)
     }
 
     /// Collects all that is in flight, for calls that want to see requests as they stand; the next step

@@ -75,7 +75,7 @@ impl<B: Backend> Engine<B> {
     /// Ends the requests of texts that nobody waits for any more.
     ///
     /// # Errors
-    /// `Internal` when the books are wrong.
+    /// `Internal` when the bookkeeping is inconsistent.
     pub fn cancel_texts(&mut self, texts: &Texts) -> Result<()> {
         texts.ids.iter().try_for_each(|id| self.cancel(*id).map(|_| ()))
     }

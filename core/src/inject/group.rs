@@ -1,5 +1,5 @@
-//! What each rank of a group will have, from headers alone: bytes, heads, columns, experts, and which operands
-//! are on several ranks and why.
+//! What each rank of a group will have, from headers alone: bytes, heads, columns, experts, and which
+//! operands are on several ranks and why.
 
 use super::{bytes_text, describe, dry};
 use crate::Result;

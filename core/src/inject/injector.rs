@@ -44,8 +44,8 @@ impl<'a, B: Backend> Injector<'a, B> {
     }
 
     /// Reads a whole model: chooses the policy, resolves names, asks whether the backend can run it, loads
-    /// operands, builds blocks, then puts own ones in their places. `progress` hears bytes read so far and in
-    /// all.
+    /// operands, builds blocks, then puts own ones in their places. `progress` is called with bytes read so
+    /// far and in all.
     ///
     /// # Errors
     /// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot

@@ -149,7 +149,7 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let (tokens, heads) = (step.view.shape.tokens, self.spec.heads);
         if heads.heads == 0 {
-            // None of the heads is this rank's: it adds nothing, and hears what the others do.
+            // None of the heads is this rank's: it adds nothing, and takes the others' sum.
             self.separate_norms(x, tokens, s)?;
             let Scratch { partial, nodes, .. } = s;
             let nodes = of_rank(nodes, tokens, partial.cols())?;
@@ -373,8 +373,7 @@ fn replace_residual<D: Device>(
 }
 
 /// Adds the partial result, normed by `post` where that is given, to the residual stream; `norm` of the sum
-/// is left in
-/// `normed` or, post-norm, becomes the residual stream.
+/// is left in `normed` or, post-norm, becomes the residual stream.
 fn add_to_residual<D: Device>(
     x: &mut Exec<'_, D>,
     tokens: usize,

@@ -1,4 +1,4 @@
-//! The door through which model code reaches ops.
+//! How model code runs ops.
 //!
 //! Model code is generic over the [`Device`] whose operands it holds; who runs its ops is an [`Executor`]:
 //! the engine's stream, or a recorder that only looks (the plan, and the check before a weight is read, are
@@ -40,7 +40,7 @@ pub trait Executor<D: Device>: Run<D> {
 pub struct Exec<'a, D: Device>(&'a mut dyn Executor<D>);
 
 impl<'a, D: Device> Exec<'a, D> {
-    /// A door to `executor`.
+    /// Runs ops by `executor`.
     pub fn new(executor: &'a mut dyn Executor<D>) -> Self {
         Self(executor)
     }

@@ -8,9 +8,9 @@
 //! A block runs whenever the engine makes a plan, too: one token, whose ops are looked at and not run. It
 //! keeps no count of its calls.
 //!
-//! Inside, [`Exec`] is the only door, as for the engine's own model code: the calls are checked, profiled,
-//! and enqueued. What changes per step comes from device buffers (`step`), since steps may be recorded and
-//! replayed: numbers that the host computes are frozen into a recording.
+//! Inside, [`Exec`] is the only way to run ops, as for the engine's own model code: the calls are checked,
+//! profiled, and enqueued. What changes per step comes from device buffers (`step`), since steps may be
+//! recorded and replayed: numbers that the host computes are frozen into a recording.
 
 use super::block::At;
 use super::{Block, Exec, Scratch, StepInputs};

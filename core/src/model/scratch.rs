@@ -26,8 +26,8 @@ pub struct Scratch<M> {
     pub normed: Mat<M>,
     /// What a part adds to the residual stream `[tokens, hidden]`.
     pub partial: Mat<M>,
-    /// Of a rank: what it adds to a sum that all share, then the sum `[tokens, hidden]`, f32; two side by side
-    /// in models of parallel blocks.
+    /// Of a rank: what it adds to a sum that all share, then the sum `[tokens, hidden]`, f32; two side by
+    /// side in models of parallel blocks.
     pub nodes: Option<Mat<M>>,
     /// Of a rank whose norms span the heads of all: queries, or keys, of all of them
     /// `[tokens, columns]`, f32: the norm is rounded where it is put back.

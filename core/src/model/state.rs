@@ -72,7 +72,7 @@ pub struct State<M> {
 }
 
 impl<M: DeviceMem> State<M> {
-    /// Allocates everything; `alloc` takes bytes, `fits` hears the bytes of every slab before one is
+    /// Allocates everything; `alloc` takes bytes, `fits` is called with the bytes of every slab before one is
     /// allocated.
     ///
     /// # Errors

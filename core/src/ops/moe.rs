@@ -47,8 +47,8 @@ groups!(Groups<'a, D> { experts: "experts", groups: "groups", count: "count" });
 /// Every slot's matmul with its expert's weight: w holds `[n, k]` of every expert, one after the other
 /// ([`crate::mem::WeightUse::Experts`]), bias `[experts * n]`; out `[slots, n]`; x has a row per slot or,
 /// `[slots / top_k, k]`, a row per token. Rows are those of [`super::Linear`], bit for bit. Slots of experts
-/// whose weights are not here keep their rows. A rank's part of sums is f32, without a bias. Groups that no [`Route`] wrote give rows that mean nothing, or
-/// leave rows as they were.
+/// whose weights are not here keep their rows. A rank's part of sums is f32, without a bias. Groups that no
+/// [`Route`] wrote give rows that mean nothing, or leave rows as they were.
 pub struct ExpertLinear<'a, D: Device> {
     /// `[slots, k]` or `[tokens, k]`.
     pub x: MatRef<'a, D::Mem>,

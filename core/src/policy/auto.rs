@@ -464,9 +464,8 @@ fn shape(
         assumed.push("halves of every head rotate, because the file has no table of positions".into());
         spec.rotate_part(config, catalog, 1.0)?;
     }
-    if let Some(block) = spec.blocks.first() {
-        assumed.push(format!("the activation between the feed-forward matmuls is {}", block.mlp.act.name()));
-    }
+    let act = spec.blocks.first().map_or("none", |b| b.mlp.act.name());
+    assumed.push(format!("the activation between the feed-forward matmuls is {act}"));
     spec.arch = "automatic".into();
     Ok(spec)
 }

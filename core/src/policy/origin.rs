@@ -60,7 +60,10 @@ impl Filled {
             operand: format!("{}.{}", binding.role.slot.name(), binding.role.part.suffix()),
             tensors: tensors.iter().map(|t| t.name.clone()).collect(),
             order: done.join(", "),
-            shard: shard_text(binding.shard),
+            shard: match binding.role.slot {
+                Slot::ExpertUp | Slot::ExpertDown => "experts".into(),
+                _ => shard_text(binding.shard),
+            },
         }
     }
 
@@ -87,11 +90,11 @@ impl Filled {
 fn order_text(order: RowOrder) -> String {
     match order {
         RowOrder::Plain => String::new(),
-        RowOrder::PairsInterleaved { heads } => format!("rotary pairs of {heads} heads put apart"),
+        RowOrder::PairsInterleaved { heads } => format!("rotary pairs of {heads} heads de-interleaved"),
         RowOrder::Grouped { groups, widths: [a, b, c], .. } => {
             format!("taken out of {groups} groups of {a} + {b} + {c} rows")
         }
-        RowOrder::Spread { parts, pieces } => format!("{pieces} pieces of {parts} runs in turns"),
+        RowOrder::Spread { parts, pieces } => format!("{pieces} pieces of {parts} runs interleaved"),
     }
 }
 

@@ -76,8 +76,8 @@ impl Shares {
     /// has one; `ep` as in `LoadOptions`.
     ///
     /// # Errors
-    /// `Config` for an `ep` that does not divide the ranks; `Unsupported` for heads that a degree above 1 would divide between ranks, and for parts of experts with
-    /// biases.
+    /// `Config` for an `ep` that does not divide the ranks; `Unsupported` for heads that a degree above 1
+    /// would divide between ranks, and for parts of experts with biases.
     pub fn of(
         spec: &ModelSpec,
         rank: Rank,

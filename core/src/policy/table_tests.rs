@@ -219,7 +219,7 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
     case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let config = ModelConfig::new(case.config.clone()).unwrap();
     let said = Automatic::default().assumptions(&config, Catalog::new(&case.tensors)).unwrap().join("\n");
-    assert!(said.contains("norms are Layer norms") && said.contains("q, k and v of every head"), "{said}");
+    assert!(said.contains("norms are LayerNorm,") && said.contains("q, k and v of every head"), "{said}");
     let fit = |case: &mut Case| {
         case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
         let config = ModelConfig::new(case.config.clone()).unwrap();

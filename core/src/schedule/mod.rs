@@ -5,7 +5,7 @@
 //! admitted when the pages of its worst case (prompt and all tokens it may generate) are free, so that a
 //! running sequence never has to be stopped for want of a page.
 //!
-//! Running sequences lie in a slab by their row of the page table: a step finds them without a search. A
+//! Running sequences lie in a vector, at their row of the page table: a step finds them without a search. A
 //! sequence that ends while a launched step still names it keeps row and pages until that step is collected:
 //! nothing that a step may touch is given to another sequence before.
 
@@ -178,7 +178,7 @@ impl<T> Scheduler<T> {
     /// no part in it.
     ///
     /// # Errors
-    /// `Internal` when the books of pages are wrong.
+    /// `Internal` when the bookkeeping of pages is inconsistent.
     pub fn next(
         &mut self,
         tables: &mut PageTables,

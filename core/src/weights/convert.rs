@@ -36,7 +36,7 @@ pub struct Converted {
 }
 
 /// Writes operands and manifest to `out`, which must exist; configuration and tokenizer are the caller's to
-/// copy ([`crate::checkpoint::copy_companions`]). `progress` hears bytes read so far and in all.
+/// copy ([`crate::checkpoint::copy_companions`]). `progress` is called with bytes read so far and in all.
 ///
 /// # Errors
 /// `Config` for a degree that is not 1, 2, 4 or 8; `Tensor` where a shard boundary lies inside a block or

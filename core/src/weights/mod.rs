@@ -46,8 +46,8 @@ impl<W> std::fmt::Debug for Operands<W> {
     }
 }
 
-/// Loads every resolved binding; `uses` are the ops that will read them, `progress` hears the bytes read so
-/// far and in all.
+/// Loads every resolved binding; `uses` are the ops that will read them, `progress` is called with the bytes
+/// read so far and in all.
 ///
 /// # Errors
 /// `Tensor` for element types that cannot be used and blocks that a shard would split; what reading and

@@ -16,8 +16,8 @@ pub struct LoadOptions {
     /// Ranks that share the model.
     pub world: usize,
     /// Groups of ranks that whole experts are shared among; each rank of a group has a part of the group's
-    /// experts. As many as ranks, or none: experts are whole on a rank. 1: every rank has a part of each. No bit
-    /// depends on it.
+    /// experts. As many as ranks, or none: experts are whole on a rank. 1: every rank has a part of each. No
+    /// bit depends on it.
     pub ep: Option<usize>,
 }
 

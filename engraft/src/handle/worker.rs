@@ -83,22 +83,26 @@ impl Visitor for Job {
                 engine.config().kv_dtype,
             )?,
         };
-        tracing::info!(
-            arch = info.arch,
-            policy = info.plan.origin.as_ref().map(|origin| origin.policy.as_str()),
-            device = info.device,
-            dtype = %info.plan.dtype,
-            weights = info.memory.weights,
-            context = info.max_context,
-            "{} is loaded",
-            info.name
-        );
+        log_loaded(&info);
         let limits = Limits { spec: spec.clone(), config: engine.config().clone() };
         if self.ready.send(Ok((info, limits))).is_ok() {
             Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }.serve(&self.inbox);
         }
         Ok(())
     }
+}
+
+fn log_loaded(info: &ModelInfo) {
+    tracing::info!(
+        arch = info.arch,
+        policy = info.plan.origin.as_ref().map(|origin| origin.policy.as_str()),
+        device = info.device,
+        dtype = %info.plan.dtype,
+        weights = info.memory.weights,
+        context = info.max_context,
+        "{} is loaded",
+        info.name
+    );
 }
 
 /// The same with every fused op left to its composed default.
@@ -281,7 +285,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Ends a request in the engine; failing at that means that its books are wrong.
+    /// Ends a request in the engine; failing at that means that its bookkeeping is inconsistent.
     fn cancel(&mut self, id: u64) {
         if let Err(error) = self.engine.cancel(id) {
             self.broken.get_or_insert(error.to_string());

@@ -23,7 +23,7 @@ const WANTED: [&str; 6] = [
 const OLDER: [&str; 2] = ["pytorch_model*.bin", "pytorch_model.bin.index.json"];
 
 /// The local folder of repository `id` (`organisation/name`, or with `@revision`): from the cache, else
-/// downloaded into it, while `progress` hears bytes so far and in all.
+/// downloaded into it, while `progress` is called with the bytes so far and in all.
 ///
 /// # Errors
 /// `Io` with what the hub's client says (no such repository, no network, no permission).
@@ -53,7 +53,7 @@ pub fn fetch(id: &str, progress: impl FnMut(u64, u64) + Send + 'static) -> Resul
 struct Download<F>(Mutex<Bytes<F>>);
 
 struct Bytes<F> {
-    hears: F,
+    progress: F,
     /// By file.
     files: HashMap<String, u64>,
     /// Of files that are on their way together, which the client counts as one.
@@ -63,8 +63,8 @@ struct Bytes<F> {
 }
 
 impl<F: FnMut(u64, u64) + Send> Download<F> {
-    fn new(hears: F) -> Self {
-        Self(Mutex::new(Bytes { hears, files: HashMap::new(), in_flight: 0, total: 0, shown: 0 }))
+    fn new(progress: F) -> Self {
+        Self(Mutex::new(Bytes { progress, files: HashMap::new(), in_flight: 0, total: 0, shown: 0 }))
     }
 }
 
@@ -82,7 +82,7 @@ impl<F: FnMut(u64, u64) + Send> Bytes<F> {
         // What is counted in two ways must not go back.
         self.shown = self.shown.max(now);
         if self.total > 0 {
-            (self.hears)(self.shown, self.total);
+            (self.progress)(self.shown, self.total);
         }
     }
 }
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_download_goes_from_nothing_to_all_and_never_back() {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let hears = heard.clone();
-        let download = Download::new(move |done, total| hears.lock().unwrap().push((done, total)));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let seen = calls.clone();
+        let download = Download::new(move |done, total| seen.lock().unwrap().push((done, total)));
         let file = |name: &str, done, status| {
             let files =
                 vec![FileProgress { filename: name.into(), bytes_completed: done, total_bytes: 0, status }];
@@ -139,6 +139,6 @@ mod tests {
             download.on_progress(&ProgressEvent::Download(event));
         }
         let want = [0, 4, 54, 54, 90, 100, 100].map(|done| (done, 100));
-        assert_eq!(*heard.lock().unwrap(), want);
+        assert_eq!(*calls.lock().unwrap(), want);
     }
 }

@@ -1,7 +1,8 @@
 //! Matmuls on tensor cores with packed weights ([`crate::pack`]): `cuda/gemm.cuh`, `gemm.cu`, `gemmq.cu`.
 //!
-//! Mode `Invariant`: a row's bits depend on x, the weight, where the leaves begin and whether ranks could share
-//! the sum ([`Sum`]), never on the number of rows. Whoever asks [`supports`] before anything else gets a launch for every number of rows.
+//! Mode `Invariant`: a row's bits depend on x, the weight, where the leaves begin and whether ranks could
+//! share the sum ([`Sum`]), never on the number of rows. Who asks [`supports`] before anything else gets a
+//! launch for every number of rows.
 //!
 //! Mode `Fast`, Hopper alone: many rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`]
 //! gives a launch. The weight is packed alike; x is read through a tensor map, which the driver's host code

@@ -141,7 +141,7 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
             let q = block.add(Self::CODES + k % SPAN / 2 * PANEL);
             let ((a0, b0), (a1, b1)) = if FIVE {
                 let m = block.add(Self::BITS + k % SPAN * 2);
-                (V::fives(q, *m, *m.add(2), OFFSET), V::fives(q.add(8), *m.add(1), *m.add(3), OFFSET))
+                (V::five_bits(q, *m, *m.add(2), OFFSET), V::five_bits(q.add(8), *m.add(1), *m.add(3), OFFSET))
             } else {
                 (V::nibbles(q, OFFSET), V::nibbles(q.add(8), OFFSET))
             };

@@ -4,7 +4,7 @@
 //! fits the second-level cache) and some units of panels. A tile runs through all of k while its panels pass
 //! by from the second-level cache, or, where the weights are not f32 or k is long, through one [`Piece`]
 //! after the other, which all tiles of the block share; what has not come to the end of its leaf waits in a
-//! stash, which continues the chain without a rounding.
+//! partial sums, which continues the chain without a rounding.
 
 use super::chain::{LEVELS, decode, fold};
 use super::epilogue::Finish;
@@ -70,7 +70,7 @@ impl Tiling {
     }
 
     /// Scratch floats of one thread: what its tiles keep, and widened weights.
-    pub fn stash(&self) -> usize {
+    pub fn partials(&self) -> usize {
         self.block.min(self.tiles) * self.keeps() + self.tile.panels * WIDENED * PANEL
     }
 }
@@ -196,8 +196,8 @@ pub(super) struct Gemm<'a> {
     pub tiling: Tiling,
     pub tiles: Range<usize>,
     pub units: Range<usize>,
-    /// This thread's scratch, [`Tiling::stash`] floats.
-    pub stash: Floats,
+    /// This thread's scratch, [`Tiling::partials`] floats.
+    pub partials: Floats,
     pub finish: Finish<'a>,
 }
 
@@ -234,10 +234,10 @@ impl Gemm<'_> {
             for (i, tile) in self.tiles.clone().enumerate() {
                 let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
                 let (rows, size) = (r1 - r0, self.tiling.accumulators());
-                // SAFETY: the packed rows of the tile, its part of the stash, and the panels cover what a
-                // pass reads and writes; the outputs belong to this item.
+                // SAFETY: the packed rows of the tile, its part of the partial sums, and the panels cover
+                // what a pass reads and writes; the outputs belong to this item.
                 unsafe {
-                    let running = self.stash.at(i * self.tiling.keeps());
+                    let running = self.partials.at(i * self.tiling.keeps());
                     let waiting = running.add(size);
                     let results = waiting.add(LEVELS * size);
                     let pass = Pass {
@@ -268,8 +268,8 @@ impl Gemm<'_> {
 
     /// Widens a piece of panels into scratch; returns where they would begin.
     fn widened(&self, panels: [*const f32; 2], count: usize, piece: &Piece) -> [*const f32; 2] {
-        // SAFETY: behind what the tiles keep the stash has room for a piece of every panel.
-        let to = unsafe { self.stash.at(self.tiles.len() * self.tiling.keeps()) };
+        // SAFETY: behind what the tiles keep the partial sums has room for a piece of every panel.
+        let to = unsafe { self.partials.at(self.tiles.len() * self.tiling.keeps()) };
         let mut at = panels;
         for (n, at) in at.iter_mut().enumerate().take(count) {
             let to = to.wrapping_add(n * WIDENED * PANEL);

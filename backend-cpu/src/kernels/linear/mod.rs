@@ -98,8 +98,8 @@ fn many_rows(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -> Result
     let tiling = Tiling::new(x.rows, w.k, wide::tile(machine.isa));
     let threads = machine.pool.threads();
     // Whole cache lines between the parts.
-    let (packed, stash) = ((x.rows * w.k).next_multiple_of(16), tiling.stash().next_multiple_of(16));
-    machine.with_scratch(packed + threads * stash, |s| {
+    let (packed, partials) = ((x.rows * w.k).next_multiple_of(16), tiling.partials().next_multiple_of(16));
+    machine.with_scratch(packed + threads * partials, |s| {
         let pack = |tiles| simd::run(machine.isa, machine.madd, PackRows { x, out: s, tiling, tiles });
         if x.rows * w.k < SHARED {
             pack(0..tiling.tiles);
@@ -113,9 +113,9 @@ fn many_rows(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -> Result
             let (block, g) = (chunk / groups, chunk % groups);
             let tiles = block * tiling.block..((block + 1) * tiling.block).min(tiling.tiles);
             let units = g * group..((g + 1) * group).min(units);
-            // SAFETY: each thread has a stash of its own behind the packed rows.
-            let stash = Floats(unsafe { s.at(packed + thread * stash) });
-            Gemm { machine, w, x: s, tiling, tiles, units, stash, finish }.run();
+            // SAFETY: each thread has partial sums of its own behind the packed rows.
+            let partials = Floats(unsafe { s.at(packed + thread * partials) });
+            Gemm { machine, w, x: s, tiling, tiles, units, partials, finish }.run();
         })
     })
 }

@@ -1,5 +1,5 @@
-//! BERT: a bidirectional encoder with post-norms, learned positions and token types. RoBERTa and its kin: the
-//! same with positions that begin behind the padding's, and heads under other names.
+//! BERT: a bidirectional encoder with post-norms, learned positions and token types. RoBERTa and models like
+//! it: the same with positions that begin behind the padding's, and heads under other names.
 //!
 //! Variants: `bert.` prefix or none, LayerNorm's `weight`/`bias` or the older `gamma`/`beta`, GGUF's names.
 //! The head goes by

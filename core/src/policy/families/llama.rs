@@ -1,6 +1,6 @@
-//! LLaMA and its kin: RMSNorm, rotary embedding, grouped queries, gated SiLU. Also Vicuna, SmolLM, TinyLlama,
-//! Yi, InternLM (with biases), Mistral (with a window), and OLMo 2 and EXAONE 4, which norm what the parts
-//! give.
+//! LLaMA and models like it: RMSNorm, rotary embedding, grouped queries, gated SiLU. Also Vicuna, SmolLM,
+//! TinyLlama, Yi, InternLM (with biases), Mistral (with a window), and OLMo 2 and EXAONE 4, which norm what
+//! the parts give.
 //!
 //! Variants: `model.` prefix or none; GGUF's names with interleaved q and k rows; biases by `attention_bias`
 //! and
