@@ -1,6 +1,6 @@
 //! Where a model came from: the policy that described it, why that one, and which tensors fill which operand.
 
-use super::{InjectionPolicy, Resolved, RowOrder, Shard};
+use super::{InjectionPolicy, Resolved, RowOrder, Shard, Slot};
 use crate::config::ModelConfig;
 use std::fmt;
 
