@@ -152,8 +152,9 @@ fn described_by_a_deepspeed_configuration() {
         )
     };
     assert!(experts(2, 2).unwrap().is_some());
-    let said = experts(4, 2).unwrap_err().to_string();
-    assert!(said.contains("`ep` is 2; allowed: 1 or 4"), "{said}");
+    assert!(experts(4, 2).unwrap().is_some());
+    let said = experts(2, 4).unwrap_err().to_string();
+    assert!(said.contains("`ep` is 4; allowed: 1, 2, for 2 ranks"), "{said}");
     let parts = |ep: usize| {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen2_moe");
         let handle = Options::new().max_context(32).tp(2).ep(ep).start(golden.as_path()).unwrap();
@@ -192,15 +193,20 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
     std::fs::write(folder.join("model.safetensors"), safetensors::serialize(new, None).unwrap()).unwrap();
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 
-    let open = |dictionary: Option<serde_json::Value>| {
-        let raw = DeepSpeedConfigBuilder::new().dictionary(&json!({"dtype": "fp32"})).unwrap();
+    let of_ranks = |dictionary: Option<serde_json::Value>, degree: usize| {
+        let raw =
+            DeepSpeedConfigBuilder::new().dictionary(&json!({"dtype": "fp32"})).unwrap().tp_size(degree);
         let raw = match dictionary {
             Some(dictionary) => raw.set("injection_dict", dictionary).unwrap(),
             None => raw,
         };
         Options::new().deepspeed(&raw.check().unwrap().0).unwrap().open(folder.as_path())
     };
-    let model = open(Some(json!({"UnheardOfBlock": ["self_attn.mix", "mlp.shrink"]}))).unwrap();
+    let open = |dictionary| of_ranks(dictionary, 1);
+    let policy = || Some(json!({"UnheardOfBlock": ["self_attn.mix", "mlp.shrink"]}));
+    // What the dictionary names is what ranks add up, as in DeepSpeed.
+    assert_eq!(text(&of_ranks(policy(), 4).unwrap()), text(&engraft::demo().unwrap()));
+    let model = open(policy()).unwrap();
     assert_eq!(text(&model), text(&engraft::demo().unwrap()));
     assert!(!model.handle().info().plan.assumed.is_empty() && model.handle().info().plan.arch == "automatic");
     let unplaced = open(None).unwrap_err().to_string();

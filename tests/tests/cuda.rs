@@ -23,7 +23,7 @@ use engraft_core::engine::{Encoded, EncoderInput, Engine, Layers, Request, Want}
 use engraft_core::inject::{InjectionPlan, inject};
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::{Madd, Mode};
-use engraft_core::policy::Registry;
+use engraft_core::policy::{Rank, Registry};
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
@@ -193,6 +193,47 @@ fn logits<B: Backend>(
     engine.run().unwrap();
     let all = ids.iter().flat_map(|id| engine.take_kept(*id).unwrap().logits).collect();
     (engine, all)
+}
+
+/// Where leaves begin at whole units of columns, tensor cores add them by the tree that ranks share: the bits
+/// of one rank, at every degree, which the mode of the strict kernels has anyway.
+#[test]
+fn ranks_of_wide_heads_give_the_bits_of_one() {
+    let here = here();
+    for (name, dtype) in here.iter().flat_map(|name| [(name, Float::Bf16), (name, Float::F16)]) {
+        let gpu = cuda(name, Mode::Invariant).unwrap();
+        let given = |tp: usize, quantize: Option<WeightFormat>| {
+            let sizes = EngineConfig { all_logits: true, max_context: 96, ..EngineConfig::default() };
+            let sizes = EngineConfig { dtype, kv_dtype: dtype, ..sizes };
+            let gpu = gpu.clone();
+            let load = move |Rank { index: rank, world }: Rank| {
+                let (gpu, options) =
+                    (gpu.of_rank(world)?, LoadOptions { quantize, rank, world, ..Default::default() });
+                let options = LoadOptions { dtype: Some(dtype), ..options };
+                let model =
+                    inject(&gpu, &wide_heads(dtype), &Registry::default(), 96, options, &mut |_, _| {})?;
+                Ok((gpu, model))
+            };
+            let mut engine = engraft_ranks::spawn(tp, sizes, Arc::new(load)).unwrap();
+            let want = Want { logits: true, ..Want::default() };
+            let ask = |length: u32| Request {
+                prompt: (0..length).map(|i| 3 + (length * 31 + i * 17) % 90).collect(),
+                max_new_tokens: 3,
+                want,
+                ..Request::default()
+            };
+            let ids = [50, 7, 1].map(|length| engine.put(ask(length)).unwrap());
+            let tokens = engine.run().unwrap();
+            let rows = ids.map(|id| engine.take_kept(id).unwrap().logits);
+            (tokens, rows.map(|rows| rows.iter().map(|v| v.to_bits()).collect::<Vec<_>>()))
+        };
+        for format in [None, Some("int8:64".parse().unwrap())] {
+            let one = given(1, format);
+            for tp in [2, 4, 8] {
+                assert!(given(tp, format) == one, "{name}, {dtype}, {format:?}: {tp} ranks");
+            }
+        }
+    }
 }
 
 /// Runs it, holds its logits to the CPU's and what ran to the plan; what ran, by name.
