@@ -1,7 +1,7 @@
 //! A communicator for any backend: ranks meet in host memory.
 //!
 //! It waits for the device before each exchange, so steps that use it cannot be captured: a stream refuses to
-//! read while it records, and such a step runs op by op. It is the oracle of every faster communicator.
+//! read while it captures, and such a step runs op by op. It is the oracle of every faster communicator.
 
 use super::block_on;
 use super::board::Board;

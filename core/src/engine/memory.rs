@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Bytes of the device's memory that an engine takes. What a driver needs for itself (a context, compiled
-/// kernels, recorded steps) is not among them.
+/// kernels, captured steps) is not among them.
 ///
 /// ```
 /// use engraft_core::engine::Memory;

@@ -24,7 +24,7 @@ pub struct Bucket<B: Backend> {
     pub step: Buf<Mem<B>, u32>,
     /// Attention schedule.
     pub plan: AttnPlan<B>,
-    /// The recorded step, once captured.
+    /// The captured step, once there is one.
     pub graph: Option<B::Graph>,
     /// Why this bucket cannot be captured, once that was tried in vain.
     pub refused: Option<String>,

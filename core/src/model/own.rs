@@ -10,7 +10,7 @@
 //!
 //! Inside, [`Exec`] is the only way to run ops, as for the engine's own model code: the calls are checked,
 //! profiled, and enqueued. What changes per step comes from device buffers (`step`), since steps may be
-//! recorded and replayed: numbers that the host computes are frozen into a recording.
+//! captured and replayed: numbers that the host computes are frozen into the graph.
 
 use super::block::At;
 use super::{Block, Exec, Scratch, StepInputs};
