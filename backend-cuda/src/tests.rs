@@ -510,7 +510,7 @@ fn a_kernel_has_the_shared_memory_that_its_device_has() {
     );
 }
 
-/// What drivers' linkers may refuse. Nobody else links meanwhile: the driver is the process's.
+/// What drivers' linkers may refuse. No other test links meanwhile: the driver is the process's.
 #[test]
 fn compiled_kernels_are_kept_also_where_the_linker_wants_the_target_named() {
     const ALONE: &str = "ENGRAFT_LINKER_ALONE";

@@ -72,7 +72,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Ends the requests of texts that nobody waits for any more.
+    /// Ends the requests of texts that are not waited for any more.
     ///
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.

@@ -62,7 +62,7 @@ pub struct Place<'a, 's, D: Device> {
     pub step: &'a mut StepInputs<'s, D>,
     /// The rotary table of this layer.
     pub rope: Option<RopeView<'a, D::Mem>>,
-    /// The residual stream, and buffers that nobody else needs while this block runs.
+    /// The residual stream, and buffers that nothing else needs while this block runs.
     pub scratch: &'a mut Scratch<D::Mem>,
     pub(super) placement: Placement,
 }

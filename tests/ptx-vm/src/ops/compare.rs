@@ -249,7 +249,7 @@ pub(crate) fn compare(r: &mut Registers, c: &Compare, active: u32) -> Done<Flow>
     Ok(Flow::Next)
 }
 
-/// `and.pred` and its kin.
+/// `and.pred` and the like.
 #[derive(Debug, Clone)]
 pub(crate) struct Logic {
     op: Boolean,
