@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn what_goes_wrong_is_warned_about_once() {
         // The first thread that logs at a callsite decides for all whether a subscriber is interested.
-        // Another test may just have cached that none is: then no event arrives here until the cache is rebuilt.
+        // Another test may just have cached that none is: then no event arrives until the cache is rebuilt.
         let tries: Vec<[usize; 4]> = (0..20)
             .map(|_| {
                 tracing::callsite::rebuild_interest_cache();

@@ -83,8 +83,8 @@ impl Losses {
         }
     }
 
-    /// Whether devices were lost and no trial loses one alone: a fault that belongs to no trial is a failure of
-    /// the run.
+    /// Whether devices were lost and no trial loses one alone: a fault of no trial is a failure of the
+    /// run.
     pub fn unexplained(&self) -> bool {
         self.lost.load(Ordering::Relaxed) > 0 && self.repeated.load(Ordering::Relaxed) == 0
     }
