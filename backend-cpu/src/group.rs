@@ -1,4 +1,4 @@
-//! Ranks on the CPU: exchanges are ops like any other, and are recorded.
+//! Ranks on the CPU: exchanges are ops like any other, and are captured.
 
 use crate::mem::Words;
 use crate::{Cpu, CpuMem, CpuStream};

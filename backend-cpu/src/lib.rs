@@ -2,9 +2,9 @@
 //!
 //! `sum` states the order of every reduction; `simd` compiles each kernel for every instruction set and both
 //! kinds of multiply-add with the same bits; `kernels` holds the arithmetic on plain rows; `ops` ties it to
-//! the backend contract, `select` has the keys of kernels; `stream` runs ops at once or records them for
-//! replay; `pool` is the fork-join pool; `limits` measures what the machine could do, `free` asks what memory
-//! is free.
+//! the backend contract, `select` has the keys of kernels; `stream` runs ops at once or captures them
+//! for replay; `pool` is the fork-join pool; `limits` measures what the machine could do, `free` asks what
+//! memory is free.
 
 mod backend;
 mod device;

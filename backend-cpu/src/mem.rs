@@ -1,6 +1,6 @@
 //! Host memory as device memory: reference-counted, written behind shared references.
 //!
-//! A recorded step keeps what it touches alive by shares of it. Data races are ruled out one level up: views
+//! A captured step keeps what it touches alive by shares of it. Data races are ruled out one level up: views
 //! to write borrow their owner exclusively, a stream runs its ops one after the other, and an op's kernels
 //! write disjoint parts.
 
@@ -93,7 +93,7 @@ impl CpuMem {
         self.share()
     }
 
-    /// Keeps the memory alive for an op or a recording.
+    /// Keeps the memory alive for an op or a graph.
     pub(crate) fn share(&self) -> Self {
         Self(self.0.clone())
     }
@@ -110,7 +110,7 @@ impl DeviceMem for CpuMem {
     }
 }
 
-/// A matrix that keeps its memory alive: what kernels and recordings hold.
+/// A matrix that keeps its memory alive: what kernels and graphs hold.
 #[derive(Debug)]
 pub(crate) struct SharedMat {
     mem: CpuMem,

@@ -2,7 +2,7 @@
 //!
 //! Invariants. A job allocates nothing. Chunks are claimed by one atomic counter that also carries the job's
 //! generation and size, so a worker that comes late (its core was taken by another process) claims nothing
-//! and nobody waits for it: the caller only waits for chunks that were claimed. Whoever waits spins for a
+//! and is not waited for: the caller only waits for chunks that were claimed. Whoever waits spins for a
 //! bounded time ([`SPIN`]) and then sleeps on a condition variable; an idle pool costs nothing. A panic in a
 //! chunk becomes the error of that job. A second thread that calls `run` during a job runs its own chunks
 //! alone.

@@ -1,6 +1,6 @@
-//! The CPU's queue: an op runs when it is enqueued, or is recorded.
+//! The CPU's queue: an op runs when it is enqueued, or is captured.
 //!
-//! A recording is a list of ops, each holding its memory and weights alive. Replay runs the list: what
+//! A graph is a list of ops, each holding its memory and weights alive. Replay runs the list: what
 //! changes from step to step is read from memory then, exactly as on a device, so the rule that nothing of it
 //! may sit in host-side arguments is tested here from the first day.
 
@@ -13,20 +13,20 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-type Recorded = Box<dyn Fn(&Cpu) -> Result<()>>;
+type Captured = Box<dyn Fn(&Cpu) -> Result<()>>;
 
-/// A recorded list of ops.
+/// A captured step: a list of ops.
 pub struct CpuGraph {
-    ops: Vec<Recorded>,
+    ops: Vec<Captured>,
 }
 
 impl CpuGraph {
-    /// Ops recorded.
+    /// Ops captured.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether nothing was recorded.
+    /// Whether nothing was captured.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -41,7 +41,7 @@ pub struct CpuPlan {
 /// The CPU's queue.
 pub struct CpuStream {
     cpu: Arc<Cpu>,
-    recording: Option<Vec<Recorded>>,
+    capture: Option<Vec<Captured>>,
     /// Buffers of reads that were collected, for later ones: a step allocates nothing once they are as large
     /// as its reads.
     spare: Vec<Vec<u8>>,
@@ -65,16 +65,16 @@ impl Ticket {
 
 impl CpuStream {
     pub(crate) fn new(cpu: Arc<Cpu>) -> Self {
-        Self { cpu, recording: None, spare: Vec::with_capacity(SPARE) }
+        Self { cpu, capture: None, spare: Vec::with_capacity(SPARE) }
     }
 
     pub(crate) fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// Runs an op, or records it.
+    /// Runs an op, or captures it.
     pub(crate) fn enqueue(&mut self, op: impl Fn(&Cpu) -> Result<()> + 'static) -> Result<()> {
-        match &mut self.recording {
+        match &mut self.capture {
             Some(ops) => {
                 ops.push(Box::new(op));
                 Ok(())
@@ -83,8 +83,8 @@ impl CpuStream {
         }
     }
 
-    fn not_while_recording(&self, what: &str) -> Result<()> {
-        match self.recording {
+    fn not_while_capturing(&self, what: &str) -> Result<()> {
+        match self.capture {
             Some(_) => Err(Error::internal(format!("{what} inside a captured region"))),
             None => Ok(()),
         }
@@ -109,7 +109,7 @@ impl Stream<Cpu> for CpuStream {
     type Ticket = Ticket;
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CpuMem, T>) -> Result<()> {
-        self.not_while_recording("upload")?;
+        self.not_while_capturing("upload")?;
         if src.len() > dst.len() {
             return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len() });
         }
@@ -124,7 +124,7 @@ impl Stream<Cpu> for CpuStream {
     }
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, CpuMem, T>) -> Result<Ticket> {
-        self.not_while_recording("download")?;
+        self.not_while_capturing("download")?;
         let mut bytes = self.buffer(src.len() * size_of::<T>());
         // SAFETY: a view that exists lies inside its allocation; while it is borrowed nothing writes there.
         bytes.extend_from_slice(unsafe {
@@ -167,7 +167,7 @@ impl Stream<Cpu> for CpuStream {
     }
 
     fn record(&mut self) -> Result<Instant> {
-        self.not_while_recording("a timestamp")?;
+        self.not_while_capturing("a timestamp")?;
         Ok(Instant::now())
     }
 
@@ -176,20 +176,20 @@ impl Stream<Cpu> for CpuStream {
     }
 
     fn begin_capture(&mut self) -> Result<()> {
-        self.not_while_recording("a capture")?;
-        self.recording = Some(Vec::new());
+        self.not_while_capturing("a capture")?;
+        self.capture = Some(Vec::new());
         Ok(())
     }
 
     fn end_capture(&mut self) -> Result<CpuGraph> {
-        match self.recording.take() {
+        match self.capture.take() {
             Some(ops) => Ok(CpuGraph { ops }),
             None => Err(Error::internal("a capture ended that had not begun")),
         }
     }
 
     unsafe fn replay(&mut self, graph: &CpuGraph) -> Result<()> {
-        self.not_while_recording("a replay")?;
+        self.not_while_capturing("a replay")?;
         graph.ops.iter().try_for_each(|op| op(&self.cpu))
     }
 }

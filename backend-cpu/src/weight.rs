@@ -20,7 +20,7 @@ impl Weight for CpuWeight {
     }
 }
 
-/// How a weight lies in memory; clones share it, so that recorded steps keep it alive.
+/// How a weight lies in memory; clones share it, so that captured steps keep it alive.
 #[derive(Debug, Clone)]
 pub(crate) enum Storage {
     /// Panels of 16 outputs: matmuls, and tied embeddings, whose rows are read back out of the panels.

@@ -5,7 +5,7 @@
 //! is simply not found, and a file may be deleted at any time. In front of the image stands its own SHA-256
 //! (with the key's): a file that is truncated, damaged or another's is distinguished from a good one here,
 //! before the driver reads it (which takes an image's length from the image). Files are written under a name
-//! of their own and renamed, so that nobody reads half of one.
+//! of their own and renamed, so that no reader sees half of one.
 //!
 //! The disk never fails a load: whatever it refuses, the kernel is compiled. The first refusal is warned
 //! about.
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn what_goes_wrong_is_warned_about_once() {
-        // Who meets a warning first decides for all threads whether anybody listens. Another test that is
-        // just about to may think that nobody does: then nothing is heard here until everyone is asked again.
+        // The first thread that logs at a callsite decides for all whether a subscriber is interested.
+        // Another test may just have cached that none is: then no event arrives until the cache is rebuilt.
         let tries: Vec<[usize; 4]> = (0..20)
             .map(|_| {
                 tracing::callsite::rebuild_interest_cache();

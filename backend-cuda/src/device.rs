@@ -35,8 +35,8 @@ pub struct CudaConfig {
     /// Another driver library than the system's.
     pub driver: Option<PathBuf>,
     /// Folder that keeps compiled kernels from start to start, made when there is something to keep; none:
-    /// every start compiles (drivers keep a cache of their own, of limited size). What is there is used by
-    /// nobody else's device or driver, and may be deleted at any time.
+    /// every start compiles (drivers keep a cache of their own, of limited size). What is there is used
+    /// with this device and driver alone, and may be deleted at any time.
     pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
@@ -168,8 +168,8 @@ pub struct Cuda {
     pub(crate) staging: Staging,
     /// Whether a weight in `w8a8` has come.
     integers: AtomicBool,
-    /// Streams that are capturing: meanwhile nobody may wait for the whole context, on no thread; who waits
-    /// holds the lock.
+    /// Streams that are capturing: meanwhile no thread may wait for the whole context; who waits holds the
+    /// lock.
     capturing: Mutex<usize>,
     lost: Mutex<Option<String>>,
     /// Whether work was waited for in vain.

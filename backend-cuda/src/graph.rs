@@ -9,7 +9,7 @@ use engraft_core::Result;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A recorded step, ready to run.
+/// A captured step, ready to run.
 #[derive(Debug)]
 pub struct CudaGraph {
     exec: sys::CUgraphExec,
@@ -20,16 +20,16 @@ pub struct CudaGraph {
     gpu: Arc<Cuda>,
 }
 
-/// What a capture has taken up so far.
+/// What a capture has collected so far.
 #[derive(Debug, Default)]
-pub(crate) struct Recording {
+pub(crate) struct Capture {
     pub kernels: Vec<Arc<Function>>,
     pub kept: Vec<CudaMem>,
 }
 
 impl CudaGraph {
     /// Instantiates what was captured; `graph` is consumed.
-    pub(crate) fn new(gpu: &Arc<Cuda>, graph: sys::CUgraph, recording: Recording) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Cuda>, graph: sys::CUgraph, capture: Capture) -> Result<Self> {
         let mut exec = null_mut();
         // SAFETY: the graph was just captured; it is destroyed once, whatever instantiation gives.
         let made = unsafe {
@@ -38,11 +38,11 @@ impl CudaGraph {
             made
         };
         check(made, "instantiating a captured step")?;
-        let Recording { kernels, kept } = recording;
+        let Capture { kernels, kept } = capture;
         Ok(Self { exec, kernels, _kept: kept, gpu: gpu.clone() })
     }
 
-    /// Whether it was recorded on this device.
+    /// Whether it was captured on this device.
     pub(crate) fn is_of(&self, gpu: &Arc<Cuda>) -> bool {
         Arc::ptr_eq(&self.gpu, gpu)
     }

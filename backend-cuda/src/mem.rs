@@ -1,6 +1,6 @@
 //! Device memory: owners that any thread may drop, and the pool that their memory goes back to.
 //!
-//! Dropping the last owner of a block tells nobody but the pool: work that still uses the block may be on its
+//! Dropping the last owner of a block informs the pool alone: work that still uses the block may be on its
 //! way. The pool gives memory out again, or back to the driver, only after the whole context has been waited
 //! for, and work that knows an address is enqueued while its owner is borrowed: what was dropped before the
 //! wait is used by nothing behind it. The wait happens when something is allocated, which no step does, and

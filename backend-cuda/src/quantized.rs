@@ -9,7 +9,7 @@ use engraft_kernels::params::{Elem, MatView};
 pub(crate) struct QuantizedOutput {
     /// The rows.
     pub of: MatView,
-    /// Their memory: while this is here nobody else gets the address.
+    /// Their memory: while this is here no other allocation gets the address.
     pub _mem: CudaMem,
     /// Their element type.
     pub elem: Elem,

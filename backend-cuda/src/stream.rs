@@ -8,7 +8,7 @@
 use crate::blaslt::{Matmul, Operands, Shape};
 use crate::device::Cuda;
 use crate::driver::check;
-use crate::graph::{CudaGraph, Recording};
+use crate::graph::{Capture, CudaGraph};
 use crate::mem::CudaMem;
 use crate::modules::Function;
 use crate::pinned::{CudaEvent, Pinned, Ring};
@@ -43,7 +43,7 @@ pub struct CudaStream {
     raw: sys::CUstream,
     ring: Ring,
     spare: Vec<Pinned>,
-    recording: Option<Recording>,
+    capture: Option<Capture>,
     /// The largest scratch so far.
     scratch: Option<CudaMem>,
     /// What the last launch left in scratch next to its output.
@@ -68,16 +68,7 @@ impl CudaStream {
         // SAFETY: the context is current; the pointer is to a local.
         check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "cuStreamCreate").map_err(|e| gpu.lose(e))?;
         let ring = Ring::new(&gpu);
-        Ok(Self {
-            gpu,
-            raw,
-            ring,
-            spare: Vec::new(),
-            recording: None,
-            scratch: None,
-            quantized: None,
-            matmul,
-        })
+        Ok(Self { gpu, raw, ring, spare: Vec::new(), capture: None, scratch: None, quantized: None, matmul })
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Cuda> {
@@ -101,8 +92,8 @@ impl CudaStream {
 
     /// Keeps memory that no view owns alive as long as the step that is being captured, if one is.
     pub(crate) fn keep(&mut self, mem: &CudaMem) {
-        if let Some(recording) = &mut self.recording {
-            recording.kept.push(mem.share());
+        if let Some(capture) = &mut self.capture {
+            capture.kept.push(mem.share());
         }
     }
 
@@ -126,7 +117,7 @@ impl CudaStream {
     }
 
     /// Notes what the launch just made left in scratch: until the next launch, copy, wait, use of scratch, or
-    /// end of a recording.
+    /// end of a capture.
     pub(crate) fn remember(&mut self, quantized: QuantizedOutput) {
         self.quantized = Some(quantized);
     }
@@ -137,25 +128,25 @@ impl CudaStream {
         self.quantized
             .as_ref()
             .filter(|quantized| (quantized.of, quantized.elem) == (rows, elem))
-            .filter(|_| self.recording.is_some() || self.gpu.stream_order.is_last(self.raw))
+            .filter(|_| self.capture.is_some() || self.gpu.stream_order.is_last(self.raw))
             .map(|quantized| quantized.codes)
     }
 
-    /// Enqueues `work` behind that of other streams; a recording takes it up as it is, and waits when it is
+    /// Enqueues `work` behind that of other streams; a capture takes it up as it is, and waits when it is
     /// replayed.
     fn in_turn<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
-        match self.recording {
+        match self.capture {
             Some(_) => Ok(work()),
             None => self.noted(self.gpu.stream_order.enqueue(self.raw, work)),
         }
     }
 
     /// Whether cuBLASLt would run this matmul of operands at these addresses; not where it is not there or
-    /// has no kernel, and never inside a recorded step, whatever its rows: a recording counts and names own
+    /// has no kernel, and never inside a captured step, whatever its rows: a graph counts and names own
     /// kernels alone.
     pub(crate) fn blaslt_takes(&mut self, shape: Shape, x: u64, out: u64) -> Result<bool> {
         let at = Operands { x, w: 0, out };
-        let (Some(matmul), None, true) = (&mut self.matmul, &self.recording, at.aligned()) else {
+        let (Some(matmul), None, true) = (&mut self.matmul, &self.capture, at.aligned()) else {
             return Ok(false);
         };
         self.gpu.bind()?;
@@ -165,7 +156,7 @@ impl CudaStream {
 
     /// A matmul by cuBLASLt; false where [`CudaStream::blaslt_takes`] says so, or the weight is not aligned.
     pub(crate) fn run_blaslt(&mut self, shape: Shape, at: Operands) -> Result<bool> {
-        let (Some(matmul), None, true) = (&mut self.matmul, &self.recording, at.aligned()) else {
+        let (Some(matmul), None, true) = (&mut self.matmul, &self.capture, at.aligned()) else {
             return Ok(false);
         };
         self.quantized = None;
@@ -185,7 +176,7 @@ impl CudaStream {
         Ok(ran)
     }
 
-    /// Launches a kernel with its parameters, or records that.
+    /// Launches a kernel with its parameters, or captures the launch.
     pub(crate) fn launch<P: Pod>(&mut self, launch: &Launch, params: &P) -> Result<()> {
         if launch.is_empty() {
             return Ok(());
@@ -202,8 +193,8 @@ impl CudaStream {
         self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
         let outcome = check(code, &launch.entry);
         self.noted(outcome)?;
-        match &mut self.recording {
-            Some(recording) => recording.kernels.push(function),
+        match &mut self.capture {
+            Some(capture) => capture.kernels.push(function),
             None => {
                 function.count(1);
                 if self.gpu.blocking() {
@@ -257,8 +248,8 @@ impl CudaStream {
         outcome.map_err(|e| self.gpu.lose(e))
     }
 
-    fn not_while_recording(&self, what: &str) -> Result<()> {
-        match self.recording {
+    fn not_while_capturing(&self, what: &str) -> Result<()> {
+        match self.capture {
             Some(_) => Err(Error::internal(format!("{what} inside a captured region"))),
             None => self.gpu.bind(),
         }
@@ -305,7 +296,7 @@ impl Drop for CudaStream {
             // SAFETY: created here, destroyed once; the driver lets enqueued work end.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
-        if self.recording.is_some() {
+        if self.capture.is_some() {
             self.gpu.capture_ends();
         }
     }
@@ -316,7 +307,7 @@ impl Stream<Cuda> for CudaStream {
     type Ticket = Ticket;
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, CudaMem, T>) -> Result<()> {
-        self.not_while_recording("upload")?;
+        self.not_while_capturing("upload")?;
         self.quantized = None;
         if src.len() > dst.len() {
             return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len() });
@@ -328,7 +319,7 @@ impl Stream<Cuda> for CudaStream {
     }
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, CudaMem, T>) -> Result<Ticket> {
-        self.not_while_recording("download")?;
+        self.not_while_capturing("download")?;
         self.quantized = None;
         let (from, bytes) = (self.buffer(src)?, src.len() * size_of::<T>());
         let pinned = self.read_back(bytes);
@@ -357,16 +348,16 @@ impl Stream<Cuda> for CudaStream {
     }
 
     fn submit(&mut self) -> Result<()> {
-        self.not_while_recording("a submit")
+        self.not_while_capturing("a submit")
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.not_while_recording("a wait")?;
+        self.not_while_capturing("a wait")?;
         self.wait()
     }
 
     fn record(&mut self) -> Result<CudaEvent> {
-        self.not_while_recording("a timestamp")?;
+        self.not_while_capturing("a timestamp")?;
         let event = self.noted(CudaEvent::new(&self.gpu, true))?;
         self.noted(event.record(self.raw))?;
         Ok(event)
@@ -378,7 +369,7 @@ impl Stream<Cuda> for CudaStream {
     }
 
     fn begin_capture(&mut self) -> Result<()> {
-        self.not_while_recording("a capture")?;
+        self.not_while_capturing("a capture")?;
         self.quantized = None;
         // Relaxed: loading a kernel for the first time, or a table of slopes, is allowed meanwhile; neither
         // touches this stream.
@@ -391,13 +382,13 @@ impl Stream<Cuda> for CudaStream {
             self.gpu.capture_ends();
             return Err(e);
         }
-        self.recording = Some(Recording::default());
+        self.capture = Some(Capture::default());
         Ok(())
     }
 
     fn end_capture(&mut self) -> Result<CudaGraph> {
         self.quantized = None;
-        let Some(recording) = self.recording.take() else {
+        let Some(capture) = self.capture.take() else {
             return Err(Error::internal("a capture ended that had not begun"));
         };
         let bound = self.gpu.bind();
@@ -407,14 +398,14 @@ impl Stream<Cuda> for CudaStream {
         self.gpu.capture_ends();
         bound?;
         self.noted(check(code, "ending a capture"))?;
-        self.noted(CudaGraph::new(&self.gpu, graph, recording))
+        self.noted(CudaGraph::new(&self.gpu, graph, capture))
     }
 
     unsafe fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
-        self.not_while_recording("a replay")?;
+        self.not_while_capturing("a replay")?;
         self.quantized = None;
         if !graph.is_of(&self.gpu) {
-            return Err(Error::internal("a step that was recorded on another device"));
+            return Err(Error::internal("a step that was captured on another device"));
         }
         if graph.is_empty() {
             return Ok(());
@@ -428,7 +419,7 @@ impl Stream<Cuda> for CudaStream {
             self.gpu.trail.push(self.raw, Running::Kernel(function.clone()));
         }
         self.noted(check(code, "a replay"))?;
-        // An engine on such a device records nothing (`Caps::graphs`); for whoever does.
+        // An engine on such a device captures nothing (`Caps::graphs`); other callers may.
         if self.gpu.blocking() {
             self.wait()?;
         }

@@ -81,7 +81,7 @@ impl State {
 impl StreamOrder {
     /// Enqueues `work` on `stream` behind all that other streams have enqueued.
     pub fn enqueue<T>(&self, stream: CUstream, work: impl FnOnce() -> T) -> Result<T> {
-        // Held while work is enqueued: nobody else comes between.
+        // Held while work is enqueued, so that no other stream's work comes between.
         let mut state = lock(&self.0);
         state.follow(stream)?;
         Ok(work())
@@ -97,7 +97,7 @@ impl StreamOrder {
         Ok(event)
     }
 
-    /// Whether nobody else has enqueued anything since `stream` did.
+    /// Whether no other stream has enqueued anything since `stream` did.
     pub fn is_last(&self, stream: CUstream) -> bool {
         lock(&self.0).last == Last::Of(stream)
     }

@@ -48,7 +48,7 @@ fn round_trip(gpu: &Arc<Cuda>, values: &[u32]) -> Vec<u32> {
     out
 }
 
-/// `x += x`, `times` times, on a stream that may be recording.
+/// `x += x`, `times` times, on a stream that may be capturing.
 fn double(
     stream: &mut crate::CudaStream,
     x: &mut Mat<CudaMem>,
@@ -112,7 +112,7 @@ fn a_captured_step_runs_when_it_is_replayed_and_is_counted() {
     stream.upload(&[2.0f32; 9], y.view_mut(1).unwrap().into_f32().unwrap()).unwrap();
     let graph = stream.capture(|s| double(s, &mut x, &y, 3)).unwrap();
     assert_eq!(graph.len(), 3);
-    assert_eq!(read(&mut stream, &x), [1.0; 9], "recording runs nothing");
+    assert_eq!(read(&mut stream, &x), [1.0; 9], "a capture runs nothing");
     for times in 1..=2u8 {
         // SAFETY: x and y live.
         unsafe { stream.replay(&graph).unwrap() };
@@ -314,7 +314,7 @@ fn a_device_that_waits_for_every_kernel_offers_no_captured_steps() {
     assert!(open().caps().graphs);
     let gpu = Cuda::new(CudaConfig { blocking: true, ..config() }).unwrap();
     assert!(!gpu.caps().graphs);
-    // Who records by hand still waits after each replay, and the words name what ran.
+    // Who captures by hand still waits after each replay, and the words name what ran.
     let mut stream = gpu.stream().unwrap();
     let graph = stream.capture(add_nowhere).unwrap();
     // SAFETY: nothing is alive at the address, which is the test: the driver reports it.
@@ -343,7 +343,7 @@ fn streams_of_a_device_follow_each_other() {
             // One that comes and goes.
             double(&mut gpu.stream().unwrap(), &mut x, &y, 1).unwrap();
             want += 4.0 * add;
-            // Recording puts nothing between, and does not end the order.
+            // A capture puts nothing between, and does not end the order.
             let unused = a.capture(|s| double(s, &mut x, &y, 1)).unwrap();
             assert_eq!(unused.len(), 1);
             assert_eq!(read(if round % 2 == 0 { a } else { b }, &x), [want; 300], "round {round}, {order:?}");
@@ -510,7 +510,7 @@ fn a_kernel_has_the_shared_memory_that_its_device_has() {
     );
 }
 
-/// What drivers' linkers may refuse. Nobody else links meanwhile: the driver is the process's.
+/// What drivers' linkers may refuse. No other test links meanwhile: the driver is the process's.
 #[test]
 fn compiled_kernels_are_kept_also_where_the_linker_wants_the_target_named() {
     const ALONE: &str = "ENGRAFT_LINKER_ALONE";

@@ -6,7 +6,7 @@
 //! slots of all readers have ([`SLOT`] times [`SLOTS`] times [`MOST_READERS`], 64 MiB, unless one piece is
 //! larger). When [`Cuda::upload`] returns, the last copies may be under way, out of slots that stay: whoever
 //! gives a weight's address to a stream, reads the weight, or gives its memory to others calls
-//! [`Cuda::landed`] first. An upload that failed has waited for them all.
+//! [`Cuda::wait_uploads`] first. An upload that failed has waited for them all.
 
 use crate::device::Cuda;
 use crate::driver::check;
@@ -102,8 +102,8 @@ impl Reader {
 }
 
 impl Cuda {
-    /// Uploads `pieces` pieces of a weight, as `fill` writes them; they are there when [`Cuda::landed`] says
-    /// so.
+    /// Uploads `pieces` pieces of a weight, as `fill` writes them; they are there once
+    /// [`Cuda::wait_uploads`] has returned.
     pub(crate) fn upload(&self, planes: [Plane; 2], pieces: usize, fill: &Fill<'_>) -> Result<()> {
         self.bind()?;
         let piece = planes.iter().map(|plane| plane.bytes).sum::<usize>().max(1);

@@ -1,8 +1,9 @@
 //! One dispatch: a kernel, what it binds, its parameters, its grid.
 //!
 //! Ops describe a [`Call`]; the stream turns it into a [`Dispatch`] (bind groups are cached by the buffers
-//! they hold) and encodes or records it. Offsets and sizes of views are parameters: a binding spans its whole
-//! buffer, or, where a buffer is larger than the device lets a binding be, the window that the view needs.
+//! they hold) and encodes or captures it. Offsets and sizes of views are parameters: a binding spans its
+//! whole buffer, or, where a buffer is larger than the device lets a binding be, the window that the
+//! view needs.
 
 use crate::WgpuMem;
 use crate::device::Gpu;

@@ -1,15 +1,14 @@
 //! The wgpu backend: Vulkan, Metal, DX12 and, compiled to wasm32, WebGPU.
 //!
 //! From the bottom up, each file knowing those before it alone: `config`, `adapter` (lists and chooses),
-//! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `staging`
-//! fills buffers, `weight` packs; `kernel`
-//! and `select` (which variant of a kernel runs); `pipelines` compiles kernels of `engraft-shaders` once;
-//! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
-//! immediates; `encoding` is the open command buffer; `scores` are small buffers that attention reads;
-//! `backend` is what a device's streams share; `clock`, `readback` and `stream` are one rank's queue, or its
-//! recording (the software graph); `ops` ties ops to kernels; `probe` finds out what the driver does to
-//! arithmetic and so which promise about bits can be kept; `measure` what the device can do at most; `open`
-//! puts it all together.
+//! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `staging` fills buffers,
+//! `weight` packs; `kernel` and `select` (which variant of a kernel runs); `pipelines` compiles kernels of
+//! `engraft-shaders` once; `command` is one dispatch with everything it touches; `arena` holds parameters
+//! where these cannot be immediates; `encoding` is the open command buffer; `scores` are small buffers that
+//! attention reads; `backend` is what a device's streams share; `clock`, `readback` and `stream` are one
+//! rank's queue, and its captured steps (graphs in software); `ops` ties ops to kernels; `probe` finds out
+//! what the driver does to arithmetic and so which promise about bits can be kept; `measure` what the device
+//! can do at most; `open` puts it all together.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
 //! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and

@@ -1,6 +1,6 @@
 //! Buffers as device memory.
 //!
-//! Nobody else can have two owners of a buffer; the crate shares it with bind groups and caches. When the
+//! No other code can have two owners of a buffer; the crate shares it with bind groups and caches. When the
 //! last one goes, its number is handed to the device's open command buffer, which drops the bind groups that
 //! were cached with it. Sizes are rounded up to 16 bytes, so that kernels may read whole vectors at the end.
 

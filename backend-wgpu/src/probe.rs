@@ -62,7 +62,7 @@ fn unusable(got: &[u32]) -> Option<String> {
         return Some(format!("they are {size} wide"));
     }
     let odd = got.as_chunks::<4>().0.iter().zip(0u32..).find(|(lane, v)| {
-        // Numbers begin at 1, since what nobody wrote is 0.
+        // Numbers begin at 1, since what was not written is 0.
         **lane != [v + 1, size, v ^ 1, v ^ (size / 2)]
     });
     odd.map(|(lane, v)| format!("invocation {v} of a workgroup is seen as {lane:?}, {size} wide"))

@@ -2,8 +2,8 @@
 //!
 //! A piece is packed by several threads into the host's memory and handed to the queue, which copies it. What
 //! the queue holds is waited for before it would be more than a piece, so that loading never takes more than
-//! two: one that is packed, one that is copied. In the browser, where nobody can wait, the queue frees them
-//! when it gets to it.
+//! two: one that is packed, one that is copied. In the browser, where no thread may wait, the queue frees
+//! them when it gets to it.
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;

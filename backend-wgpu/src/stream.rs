@@ -4,7 +4,7 @@
 //! All streams of a device encode into the same open command buffer (`encoding`), so they never race: the
 //! order of the program is the order of the queue. `upload` goes into the queue before the next submit, so
 //! work that was encoded earlier, on whichever stream, is handed over first; `download` copies into a
-//! read-back buffer of a small ring within the same submit; `collect` waits for that one. Recording keeps
+//! read-back buffer of a small ring within the same submit; `collect` waits for that one. A capture keeps
 //! dispatches instead of encoding them; a replay encodes them again, with nothing looked up.
 //!
 //! No data make a kernel touch memory outside its operands: accesses stay inside a binding (naga's bounds
@@ -22,19 +22,19 @@ use engraft_core::{Error, Result};
 use std::future::Future;
 use std::sync::Arc;
 
-/// A recorded step: dispatches with their bind groups.
+/// A captured step: dispatches with their bind groups.
 #[derive(Debug)]
 pub struct WgpuGraph {
     dispatches: Vec<Dispatch>,
 }
 
 impl WgpuGraph {
-    /// Dispatches recorded.
+    /// Dispatches captured.
     pub fn len(&self) -> usize {
         self.dispatches.len()
     }
 
-    /// Whether nothing was recorded.
+    /// Whether nothing was captured.
     pub fn is_empty(&self) -> bool {
         self.dispatches.is_empty()
     }
@@ -43,7 +43,7 @@ impl WgpuGraph {
 /// The queue of one rank.
 pub struct WgpuStream {
     gpu: Arc<Wgpu>,
-    recording: Option<Vec<Dispatch>>,
+    capture: Option<Vec<Dispatch>>,
     spare: Vec<Staging>,
     /// What one op's first dispatch leaves for its second.
     scratch: Option<WgpuMem>,
@@ -53,15 +53,15 @@ pub struct WgpuStream {
 impl WgpuStream {
     pub(crate) fn new(gpu: Arc<Wgpu>) -> Self {
         let clock = Clock::new(&gpu.gpu);
-        Self { gpu, clock, recording: None, spare: Vec::new(), scratch: None }
+        Self { gpu, clock, capture: None, spare: Vec::new(), scratch: None }
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Wgpu> {
         &self.gpu
     }
 
-    /// Memory of at least `bytes` until the op is over. It grows to what the largest step needs; recorded
-    /// dispatches keep what they were recorded with.
+    /// Memory of at least `bytes` until the op is over. It grows to what the largest step needs; captured
+    /// dispatches keep what they were captured with.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<WgpuMem> {
         if let Some(scratch) = self.scratch.as_ref().filter(|s| s.bytes() >= bytes) {
             return Ok(scratch.share());
@@ -71,13 +71,13 @@ impl WgpuStream {
         Ok(scratch)
     }
 
-    /// Enqueues a call, or records it.
+    /// Enqueues a call, or captures it.
     pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<()> {
         let mut encoding = self.gpu.encoding();
         let dispatch = encoding.bind(&self.gpu.gpu, &self.gpu.pipelines, call)?;
-        match &mut self.recording {
-            Some(recorded) => {
-                recorded.push(dispatch);
+        match &mut self.capture {
+            Some(captured) => {
+                captured.push(dispatch);
                 Ok(())
             }
             None => encoding.encode(&self.gpu.gpu, &dispatch),
@@ -88,8 +88,8 @@ impl WgpuStream {
         self.gpu.encoding().hand_over(&self.gpu.gpu)
     }
 
-    fn not_while_recording(&self, what: &str) -> Result<()> {
-        match self.recording {
+    fn not_while_capturing(&self, what: &str) -> Result<()> {
+        match self.capture {
             Some(_) => Err(Error::internal(format!("{what} inside a captured region"))),
             None => Ok(()),
         }
@@ -117,7 +117,7 @@ impl Stream<Wgpu> for WgpuStream {
     type Ticket = Ticket;
 
     fn upload<T: Pod>(&mut self, src: &[T], dst: BufMut<'_, WgpuMem, T>) -> Result<()> {
-        self.not_while_recording("upload")?;
+        self.not_while_capturing("upload")?;
         let dst = dst.into_ref();
         if src.len() > dst.len() {
             return Err(Error::Shape { op: "upload", what: "elements", got: src.len(), want: dst.len() });
@@ -144,7 +144,7 @@ impl Stream<Wgpu> for WgpuStream {
     }
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, WgpuMem, T>) -> Result<Ticket> {
-        self.not_while_recording("download")?;
+        self.not_while_capturing("download")?;
         let (offset, bytes) = (src.offset() * size_of::<T>(), src.len() * size_of::<T>());
         let from = offset / 4 * 4;
         let count = (offset + bytes).next_multiple_of(4) - from;
@@ -177,19 +177,19 @@ impl Stream<Wgpu> for WgpuStream {
     }
 
     fn submit(&mut self) -> Result<()> {
-        self.not_while_recording("a submit")?;
+        self.not_while_capturing("a submit")?;
         self.hand_over()
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.not_while_recording("a wait")?;
+        self.not_while_capturing("a wait")?;
         self.hand_over()?;
         self.gpu.gpu.poll()?;
         self.gpu.gpu.faults.check()
     }
 
     fn record(&mut self) -> Result<WgpuEvent> {
-        self.not_while_recording("a timestamp")?;
+        self.not_while_capturing("a timestamp")?;
         let stamp = self.clock.stamp(&self.gpu.gpu, self.gpu.encoding().encoder(&self.gpu.gpu));
         match stamp {
             Some(event) => Ok(event),
@@ -216,20 +216,20 @@ impl Stream<Wgpu> for WgpuStream {
     }
 
     fn begin_capture(&mut self) -> Result<()> {
-        self.not_while_recording("a capture")?;
-        self.recording = Some(Vec::new());
+        self.not_while_capturing("a capture")?;
+        self.capture = Some(Vec::new());
         Ok(())
     }
 
     fn end_capture(&mut self) -> Result<WgpuGraph> {
-        match self.recording.take() {
+        match self.capture.take() {
             Some(dispatches) => Ok(WgpuGraph { dispatches }),
             None => Err(Error::internal("a capture ended that had not begun")),
         }
     }
 
     unsafe fn replay(&mut self, graph: &WgpuGraph) -> Result<()> {
-        self.not_while_recording("a replay")?;
+        self.not_while_capturing("a replay")?;
         let mut encoding = self.gpu.encoding();
         graph.dispatches.iter().try_for_each(|d| encoding.encode(&self.gpu.gpu, d))
     }

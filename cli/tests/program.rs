@@ -432,7 +432,7 @@ fn bench_measures_a_random_shape() {
     }
 }
 
-/// Sizes that nobody named shrink to what the model takes; those that were named are refused by name.
+/// Sizes that were not named shrink to what the model takes; those that were named are refused by name.
 #[test]
 fn bench_fits_the_model() {
     let report = json(&["bench", "--repeat", "1", "--json"]);

@@ -1,4 +1,4 @@
-//! Ranks that meet in a way of your own: DeepSpeed's `mpu`.
+//! Ranks with a rendezvous of your own: DeepSpeed's `mpu`.
 //!
 //! `cargo run --release -p engraft --example 08_own_communicator`
 //!

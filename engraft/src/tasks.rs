@@ -92,7 +92,10 @@ impl TextGenerator {
     /// ```
     pub fn classify<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Classification>> {
         let labels = self.labels().ok_or_else(|| {
-            self.cannot("classify", "it has no classification head; a ...ForSequenceClassification has one")
+            self.cannot(
+                "classify",
+                "the model has no classification head (expected ...ForSequenceClassification)",
+            )
         })?;
         let logits = self.handle().classify(self.ids(texts)?)?;
         logits.iter().try_for_each(|logits| finite(logits))?;

@@ -42,7 +42,7 @@ pub enum Encoding {
         offset: bool,
     },
     /// Nibbles, and with the scales of a group (32 values) the fifth bits of its codes.
-    Fives {
+    FiveBits {
         /// `d q + m` instead of `d (q - 16)`.
         offset: bool,
     },
@@ -54,20 +54,20 @@ impl Encoding {
         match self {
             Encoding::Plain => 2 * TILE * UNIT,
             Encoding::Bytes { .. } => TILE * UNIT,
-            Encoding::Nibbles { .. } | Encoding::Fives { .. } => TILE * UNIT / 2,
+            Encoding::Nibbles { .. } | Encoding::FiveBits { .. } => TILE * UNIT / 2,
         }
     }
 
     /// Bytes of a tile's scales of one group, fifth bits included.
     pub const fn scale_bytes(self) -> usize {
-        TILE * self.head() + if let Encoding::Fives { .. } = self { TILE * HALF / 8 } else { 0 }
+        TILE * self.head() + if let Encoding::FiveBits { .. } = self { TILE * HALF / 8 } else { 0 }
     }
 
     /// Bytes of a group's scale and offset in a file: they stand before its codes.
     const fn head(self) -> usize {
         match self {
             Encoding::Plain => 0,
-            Encoding::Bytes { offset } | Encoding::Nibbles { offset } | Encoding::Fives { offset } => {
+            Encoding::Bytes { offset } | Encoding::Nibbles { offset } | Encoding::FiveBits { offset } => {
                 2 + 2 * offset as usize
             }
         }
@@ -104,8 +104,8 @@ impl Layout {
             Format::Int8a => Encoding::Bytes { offset: true },
             Format::Q4_0 | Format::Int4 => Encoding::Nibbles { offset: false },
             Format::Q4_1 | Format::Int4a => Encoding::Nibbles { offset: true },
-            Format::Q5_0 => Encoding::Fives { offset: false },
-            Format::Q5_1 => Encoding::Fives { offset: true },
+            Format::Q5_0 => Encoding::FiveBits { offset: false },
+            Format::Q5_1 => Encoding::FiveBits { offset: true },
             Format::F32 => return Err("f32 weights have no tensor-core layout"),
             _ => return Err("K-quants have no tensor-core kernel"),
         };
@@ -188,7 +188,7 @@ impl Layout {
         let values = self.group.min(self.k - at);
         let codes = match self.encoding {
             Encoding::Nibbles { .. } => values.div_ceil(2),
-            Encoding::Fives { .. } => FIFTHS + values.div_ceil(2),
+            Encoding::FiveBits { .. } => FIFTHS + values.div_ceil(2),
             _ => values,
         };
         self.encoding.head() + codes
@@ -306,7 +306,7 @@ impl Layout {
 
     /// Byte and bit of a code's fifth bit among the scales; none in other encodings.
     fn fifth_at(&self, r: usize, k: usize) -> Option<(usize, usize)> {
-        let Encoding::Fives { .. } = self.encoding else { return None };
+        let Encoding::FiveBits { .. } = self.encoding else { return None };
         let (half, step, lane, register, part) = place(r, k);
         Some((
             half * self.encoding.scale_bytes() + TILE * self.encoding.head() + lane * 2 + part,
@@ -334,7 +334,7 @@ impl Layout {
             for (i, code) in row[first..first + values].iter_mut().enumerate() {
                 *code = match self.encoding {
                     Encoding::Nibbles { .. } if self.split_nibbles => bytes[i % 16] >> (i / 16 * 4) & 15,
-                    Encoding::Fives { .. } => {
+                    Encoding::FiveBits { .. } => {
                         bytes[FIFTHS + i % 16] >> (i / 16 * 4) & 15 | (bytes[i / 8] >> (i % 8) & 1) << 4
                     }
                     Encoding::Nibbles { .. } => bytes[i / 2] >> (i % 2 * 4) & 15,
@@ -352,7 +352,7 @@ impl Layout {
             for (i, &code) in row[first..first + values].iter().enumerate() {
                 match self.encoding {
                     Encoding::Nibbles { .. } if self.split_nibbles => bytes[i % 16] |= code << (i / 16 * 4),
-                    Encoding::Fives { .. } => {
+                    Encoding::FiveBits { .. } => {
                         bytes[FIFTHS + i % 16] |= (code & 15) << (i / 16 * 4);
                         bytes[i / 8] |= (code >> 4) << (i % 8);
                     }
@@ -379,7 +379,7 @@ const fn plain_at(r: usize, k: usize) -> usize {
 const fn code_at(encoding: Encoding, r: usize, k: usize) -> (usize, usize) {
     let (half, step, lane, register, part) = place(r, k);
     match encoding {
-        Encoding::Nibbles { .. } | Encoding::Fives { .. } => {
+        Encoding::Nibbles { .. } | Encoding::FiveBits { .. } => {
             let bit = part * 16 + register * 4;
             (half * 256 + lane * 8 + step * 4 + bit / 8, bit % 8)
         }
@@ -399,7 +399,7 @@ fn place_codes(encoding: Encoding, r: usize, row: &[u8], codes: &mut [u8]) {
     for (k, &code) in row.iter().enumerate() {
         let (at, shift) = code_at(encoding, r, k);
         // Fifth bits lie elsewhere.
-        let code = if let Encoding::Fives { .. } = encoding { code & 15 } else { code };
+        let code = if let Encoding::FiveBits { .. } = encoding { code & 15 } else { code };
         codes[at] |= code << shift;
     }
 }
@@ -407,7 +407,7 @@ fn place_codes(encoding: Encoding, r: usize, row: &[u8], codes: &mut [u8]) {
 fn code(encoding: Encoding, r: usize, k: usize, codes: &[u8]) -> u8 {
     let (at, shift) = code_at(encoding, r, k);
     match encoding {
-        Encoding::Nibbles { .. } | Encoding::Fives { .. } => codes[at] >> shift & 15,
+        Encoding::Nibbles { .. } | Encoding::FiveBits { .. } => codes[at] >> shift & 15,
         _ => codes[at],
     }
 }

@@ -134,7 +134,7 @@ fn named() -> BTreeSet<String> {
                 Encoding::Plain,
                 Encoding::Bytes { offset },
                 Encoding::Nibbles { offset },
-                Encoding::Fives { offset },
+                Encoding::FiveBits { offset },
             ] {
                 all.extend(gemm::entries(encoding, elem));
             }
@@ -151,7 +151,7 @@ fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
     assert_eq!(named.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "named alone");
     assert_eq!(compiled.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "compiled alone");
     assert_eq!(gemm::name(Encoding::Plain, Elem::F16), "gemm_*_f16");
-    assert_eq!(gemm::name(Encoding::Fives { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
+    assert_eq!(gemm::name(Encoding::FiveBits { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
 }
 
 /// Shared memory of a launch, dynamic and static, on the worst architecture.

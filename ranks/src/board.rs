@@ -66,21 +66,21 @@ impl ThreadBoard {
         Ok((0..world).map(|rank| Self { shared: shared.clone(), rank, done: Cell::new(0) }).collect())
     }
 
-    /// Ends the group for a rank's sake; the first reason is kept.
+    /// Ends the group because this rank failed; the first reason is kept.
     pub fn fail(&self, what: &str) {
         self.shared.fail(self.rank, what);
     }
 
-    /// A handle by which others can end the group for this rank's sake.
+    /// A handle by which others can end the group because this rank failed.
     pub fn breaker(&self) -> impl Fn(&str) + Send + use<> {
         let (shared, rank) = (self.shared.clone(), self.rank);
         move |what: &str| shared.fail(rank, what)
     }
 
-    /// Brings this rank's part of an exchange, and waits for the others; gives the number of the exchange.
-    fn sync(&self, bring: impl FnOnce(&mut Vec<f32>)) -> Result<u64> {
+    /// Sends this rank's part of an exchange, and waits for the others; returns the number of the exchange.
+    fn sync(&self, fill: impl FnOnce(&mut Vec<f32>)) -> Result<u64> {
         let (shared, number) = (&self.shared, self.done.get());
-        bring(&mut write(&shared.slots[parity(number)][self.rank]));
+        fill(&mut write(&shared.slots[parity(number)][self.rank]));
         self.done.set(number + 1);
         shared.arrived[self.rank].store(number + 1, SeqCst);
         {
@@ -131,7 +131,7 @@ impl Shared {
                 return Err(Error::Comm { rank: *rank, world, what: what.clone() });
             }
             if began.elapsed() > self.patience {
-                let what = format!("it did not come to exchange {number} within {:?}", self.patience);
+                let what = format!("it did not reach exchange {number} within {:?}", self.patience);
                 *failed = Some((rank, what.clone()));
                 self.news.notify_all();
                 return Err(Error::Comm { rank, world, what });
@@ -146,7 +146,7 @@ impl Shared {
         if got == want {
             return Ok(());
         }
-        let what = format!("sent {got} values to an exchange of {want}");
+        let what = format!("sent {got} values, {want} expected");
         self.fail(rank, &what);
         Err(Error::Comm { rank, world: self.arrived.len(), what })
     }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_who_is_missing() {
+    fn the_error_of_a_wait_names_the_missing_rank() {
         // One leaves, one fails, one never comes.
         let error = |number: u32, patience| {
             let boards = ThreadBoard::group_with_patience(2, patience).unwrap();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(error(0, long), "rank 1 of 2: it has left the group");
         assert_eq!(error(1, long), "rank 1 of 2: out of memory");
         let late = error(2, Duration::from_millis(20));
-        assert!(late.starts_with("rank 1 of 2: it did not come to exchange 1 within 20ms"), "{late}");
+        assert!(late.starts_with("rank 1 of 2: it did not reach exchange 1 within 20ms"), "{late}");
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
             let mut x = vec![1.0; 3 + board.rank()];
             board.all_reduce(&mut x, true).map_err(|error| error.to_string())
         });
-        let want = "rank 1 of 2: sent 4 values to an exchange of 3";
+        let want = "rank 1 of 2: sent 4 values, 3 expected";
         assert!(errors.iter().flat_map(|e| e.as_ref().err()).any(|e| e == want), "{errors:?}");
         assert!(errors.iter().all(Result::is_err), "{errors:?}");
     }

@@ -1,4 +1,4 @@
-//! Ranks that share a model: where they meet, and who runs them.
+//! Ranks that share a model: their rendezvous, and the threads that run them.
 //!
 //! [`ThreadBoard`] is a rendezvous of threads in host memory. [`spawn`] gives a model to several threads,
 //! one rank each, of which the calling one has the engine; the others follow its orders. No backend is named

@@ -39,7 +39,7 @@ struct Follower {
 /// All of them.
 struct Threads {
     followers: Vec<Follower>,
-    /// Ends the group for rank 0's sake.
+    /// Ends the group because rank 0 failed.
     fail: Box<dyn Fn(&str)>,
 }
 
@@ -96,7 +96,7 @@ fn follow<B: Backend>(
         }
     };
     let _ = say.send(Ok(()));
-    // Where the engine came to nothing there is nothing to follow.
+    // Without an engine there is nothing to follow.
     let Ok(Message::Config(config)) = orders.recv() else { return };
     let made = backend.group(Box::new(board)).and_then(|comm| Runner::new(backend, model, &config, comm));
     let mut runner = match made {

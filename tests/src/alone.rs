@@ -83,7 +83,7 @@ impl Losses {
         }
     }
 
-    /// Whether devices were lost and no trial loses one alone: a fault that nobody owns is a failure of the
+    /// Whether devices were lost and no trial loses one alone: a fault of no trial is a failure of the
     /// run.
     pub fn unexplained(&self) -> bool {
         self.lost.load(Ordering::Relaxed) > 0 && self.repeated.load(Ordering::Relaxed) == 0

@@ -236,7 +236,7 @@ fn paired(format: Format) -> Format {
 }
 
 #[test]
-fn llama_and_its_kin() {
+fn llama_and_families_like_it() {
     let (case, llama) = format("llama", "llama");
     paired(llama.also(&AFTER)).check(&case);
     for (name, arch) in [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3")] {

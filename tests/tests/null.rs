@@ -153,7 +153,7 @@ fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> (usize
         let failed = engine.take_failed();
         match stepped {
             Ok(()) => take(&mut known, &out),
-            // A step launched ahead may be nobody's any more.
+            // A step launched ahead may belong to no request any more.
             Err(Error::OutOfMemory { .. }) => assert!(engine.steps_ahead() == 1 || !failed.is_empty()),
             Err(other) => panic!("seed {seed}: {other}"),
         }

@@ -1,5 +1,5 @@
-//! The rules of the house that no compiler checks: which room may look into which, how long a file may be,
-//! where a panic may stand, what a file begins with.
+//! The rules that no compiler checks: which module may import which, how long a file may be, where a panic
+//! may stand, what a file begins with.
 //!
 //! Reads the sources of this repository. A rule that is broken is reported with file and line, all of them at
 //! once. The text is taken as rustfmt leaves it: an item ends with `;` on its first line or with a brace in
@@ -42,7 +42,7 @@ const SHIPPED: [(&str, &str); 9] = [
 ];
 
 /// The modules of `core`, from the bottom up: each may import those before it.
-const ROOMS: [&str; 21] = [
+const MODULES: [&str; 21] = [
     "error",
     "numerics",
     "math",
@@ -66,8 +66,8 @@ const ROOMS: [&str; 21] = [
     "text",
 ];
 
-/// What a room must not see although it stands higher: what a model is does not depend on what runs it, nor
-/// the other way round.
+/// What a module must not import although it stands higher: what a model is does not depend on what runs it,
+/// nor the other way round.
 const STRANGERS: [(&str, &[&str]); 3] = [
     ("checkpoint", &["kv", "schedule", "ops", "backend"]),
     ("config", &["kv", "schedule", "ops", "backend"]),
@@ -179,8 +179,8 @@ fn folder(root_file: &str) -> String {
     root_file.trim_end_matches("lib.rs").trim_end_matches("main.rs").to_owned()
 }
 
-/// The room of a file of `core`; none for its root.
-fn room(file: &str) -> Option<&str> {
+/// The module of a file of `core`; none for its root.
+fn module(file: &str) -> Option<&str> {
     let first = file.strip_prefix("core/src/")?.split('/').next()?.trim_end_matches(".rs");
     (first != "lib").then_some(first)
 }
@@ -213,13 +213,14 @@ fn circles(world: &World) -> Vec<String> {
 
 /// Arrows that go up, or to a stranger, or from a backend to what it never sees.
 fn against_the_order(world: &World) -> Vec<String> {
-    let height = |room: &str| ROOMS.iter().position(|r| *r == room);
-    let stranger = |a: &str, b: &str| STRANGERS.iter().any(|(room, never)| *room == a && never.contains(&b));
+    let height = |module: &str| MODULES.iter().position(|m| *m == module);
+    let stranger =
+        |a: &str, b: &str| STRANGERS.iter().any(|(module, never)| *module == a && never.contains(&b));
     let mut broken = Vec::new();
     for ((from, to), names) in &world.arrows().0 {
         let (from, to) = (world.files[*from].as_str(), world.files[*to].as_str());
-        let Some(target) = room(to) else { continue };
-        let wrong = match room(from) {
+        let Some(target) = module(to) else { continue };
+        let wrong = match module(from) {
             Some(own) => own != target && (height(own) <= height(target) || stranger(own, target)),
             None => from.starts_with("backend-") && ABOVE_BACKENDS.contains(&target),
         };
@@ -252,9 +253,9 @@ fn imports_go_down() {
     let mut broken: Vec<String> = WORLD
         .files
         .iter()
-        .filter_map(|file| room(file))
-        .filter(|room| !ROOMS.contains(room))
-        .map(|room| format!("core's room {room} has no place in the order"))
+        .filter_map(|file| module(file))
+        .filter(|module| !MODULES.contains(module))
+        .map(|module| format!("core's module {module} has no place in the order"))
         .collect();
     broken.dedup();
     broken.extend(against_the_order(&WORLD));
@@ -266,7 +267,7 @@ fn policies_see_headers_and_no_bytes() {
     let mut broken = Vec::new();
     for ((from, to), names) in &WORLD.arrows().0 {
         let (from, to) = (&WORLD.files[*from], &WORLD.files[*to]);
-        if room(from) == Some("policy") && room(to) == Some("checkpoint") {
+        if module(from) == Some("policy") && module(to) == Some("checkpoint") {
             broken.extend(names.iter().filter(|n| *n != "TensorInfo").map(|n| format!("{from} uses {n}")));
         }
     }

@@ -298,7 +298,7 @@ fn baichuan_of_both_generations() {
     same("baichuan 2", &case, &logits(&case, &config, &tensors), Some(&lengths));
 }
 
-/// Models that nobody described, under a type that nobody knows.
+/// Models that no policy describes, under an unknown type.
 #[test]
 fn the_automatic_policy_runs_unknown_models() {
     let (case, mut config, tensors) = golden("llama");

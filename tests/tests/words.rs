@@ -14,7 +14,7 @@ use conformance::sources::{Source, sources};
 use lexer::{Kind, Token};
 
 /// Words that mean something else to everyone who knows the field, and what to write instead.
-const WORDS: [(&[&str], &str); 13] = [
+const WORDS: [(&[&str], &str); 16] = [
     (&["product", "products"], "matmul, gemm; `dot_product` is the field's own"),
     (&["drawn", "draw", "draws", "drawing"], "sampled, sample; generate for cases of tests"),
     (&["cut", "cuts", "cutting"], "shard over ranks, split or chunk a list, truncate a text or file"),
@@ -27,6 +27,9 @@ const WORDS: [(&[&str], &str); 13] = [
     (&["nobody"], "none, missing"),
     (&["meet", "meets", "met"], "sync, reduce, join, reconverge"),
     (&["beside"], "extra, others"),
+    (&["stash"], "scratch, a buffer"),
+    (&["kin"], "the like, others of its family"),
+    (&["door", "doors"], "interface, wrapper, entry"),
     (&["through"], "by, via, or what happens: normed, forward"),
 ];
 

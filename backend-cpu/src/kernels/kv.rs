@@ -8,7 +8,7 @@ use super::{Machine, RawMat, RawMatMut, check_factors, over, same};
 use engraft_core::Result;
 use engraft_core::mem::{Float, KvLayout};
 
-/// Bytes behind a slab that loads may read and nobody uses.
+/// Bytes behind a slab that loads may read and nothing uses.
 pub const PAD: usize = 128;
 
 /// Bytes of the key and the value slab.
@@ -35,8 +35,8 @@ impl Slab {
     /// Slabs of [`slab_bytes`].
     ///
     /// # Safety
-    /// They are that large, aligned to their element, and stay alive while the slab is used; nobody else
-    /// writes them meanwhile, nor reads them while a kernel writes.
+    /// They are that large, aligned to their element, and stay alive while the slab is used; nothing
+    /// else writes them meanwhile, nor reads them while a kernel writes.
     pub unsafe fn new(k: *mut u8, v: *mut u8, layout: KvLayout) -> Slab {
         Slab { k, v, layout }
     }

@@ -202,7 +202,7 @@ impl RawMat {
     ///
     /// # Safety
     /// As long as the view or a copy of it is handed to kernels, `[rows, cols]` at `pitch` is readable,
-    /// initialised, aligned to its element, and written by nobody meanwhile (a kernel's own output may be the
+    /// initialised, aligned to its element, and not written meanwhile (a kernel's own output may be the
     /// same memory where the kernel says so).
     pub unsafe fn new(ptr: *const u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RawMat {
         RawMat { ptr, dtype, rows, cols, pitch }
@@ -238,7 +238,7 @@ impl RawMatMut {
     ///
     /// # Safety
     /// As long as the view or a copy of it is handed to kernels, `[rows, cols]` at `pitch` is writable,
-    /// initialised and aligned to its element; no two kernels run on it at a time, and nobody else uses it
+    /// initialised and aligned to its element; no two kernels run on it at a time, and nothing else uses it
     /// while one does.
     pub unsafe fn new(ptr: *mut u8, dtype: Float, rows: usize, cols: usize, pitch: usize) -> RawMatMut {
         RawMatMut { ptr, dtype, rows, cols, pitch }

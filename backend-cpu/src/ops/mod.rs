@@ -1,5 +1,5 @@
 //! The backend contract on top of the kernels: each op turns views into memory-holding descriptors and hands
-//! a closure to the stream, which runs or records it.
+//! a closure to the stream, which runs or captures it.
 //!
 //! One file per stem. What changes per step (ids, positions, slots, lengths) is read from memory inside the
 //! closure.

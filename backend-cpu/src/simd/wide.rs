@@ -250,7 +250,7 @@ mod tests {
                 run(Isa::Portable, madd, Probe(&x, &mut want));
                 for isa in [Isa::Avx2, Isa::Avx512] {
                     run(isa, madd, Probe(&x, &mut got));
-                    // A NaN's payload is nobody's promise.
+                    // The payload of a NaN is not promised.
                     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
                     assert!(want.iter().zip(&got).all(same), "{x:?} {isa:?}");
                 }

@@ -44,7 +44,7 @@ impl Bench {
             return guarded(bytes);
         }
         let mem = CpuMem::new(bytes.len()).unwrap();
-        // SAFETY: as many bytes, used by nobody else yet.
+        // SAFETY: as many bytes, not used elsewhere yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mem.start(), bytes.len()) };
         mem
     }
@@ -109,7 +109,7 @@ fn guarded(bytes: &[u8]) -> CpuMem {
     let guard = map.as_mut_ptr().wrapping_add(room);
     forbid(guard);
     let start = guard.wrapping_sub(bytes.len().next_multiple_of(4));
-    // SAFETY: the bytes in front of the guard belong to the map, which the memory keeps; nobody else has it.
+    // SAFETY: the bytes in front of the guard belong to the map, which the memory alone keeps.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len());
         CpuMem::from_raw(NonNull::new(start).unwrap(), bytes.len(), Box::new(map))

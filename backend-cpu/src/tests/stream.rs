@@ -1,4 +1,4 @@
-//! Transfers, recordings, plans.
+//! Transfers, captures, plans.
 
 use super::*;
 use engraft_core::ops::{Add, Signature};
@@ -43,7 +43,7 @@ fn a_recording_keeps_its_memory() {
     let graph =
         stream.capture(|s| s.run(Checked::new(Add { acc: acc.view_mut(1)?, x: x.view(1)? })?)).unwrap();
     drop(x);
-    // SAFETY: what was recorded is held by the recording, and nothing else borrows it.
+    // SAFETY: what was captured is held by the graph, and nothing else borrows it.
     unsafe {
         stream.replay(&graph).unwrap();
         stream.replay(&graph).unwrap();

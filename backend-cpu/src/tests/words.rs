@@ -233,7 +233,7 @@ fn attention_refuses_words_out_of_range() {
             // A window of one key leaves the first page of the second sequence out, not its last.
             assert!(step.attend(&mut b, &slab, window).is_err(), "{i} {window:?}");
         }
-        // Nobody looks at pages behind the last key, nor at sequences without rows.
+        // Pages behind the last key are not read, nor are sequences without rows.
         let unused = Step { pages: vec![0, u32::MAX, 2, 0], ..good.clone() };
         assert_eq!(unused.attend(&mut b, &slab, window).unwrap(), want);
         let empty = Step { bounds: vec![1, 1, 3], rows: vec![9, 1], lens: vec![u32::MAX, 6], ..good.clone() };

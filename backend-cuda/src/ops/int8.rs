@@ -2,7 +2,7 @@
 //!
 //! Where a norm stands directly before the matmul, it has stored its rows as bytes, too: the stream remembers
 //! what its last launch quantized, and forgets it with its next launch, copy or wait, and once another stream
-//! enqueues something. So nobody has changed the rows in between; and their memory is held meanwhile, so the
+//! enqueues something. So the rows have not changed in between; and their memory is held meanwhile, so the
 //! address is not given to other rows. A norm does not know who reads it; it does so for many rows on a
 //! device that holds weights in `w8a8`.
 

@@ -1,4 +1,4 @@
-//! Where ranks meet in host memory.
+//! The rendezvous of ranks in host memory.
 
 use crate::Result;
 use std::ops::Range;

@@ -26,7 +26,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
     type Device: Device;
     /// The key of a kernel: what [`Backend::coverage`] answers and [`Backend::ready`] takes; shown in plans.
     type Kernel: fmt::Display + fmt::Debug + Clone + Eq + Hash + Send + Sync;
-    /// A recorded step.
+    /// A captured step.
     type Graph;
     /// The ordered queue of work.
     type Stream: Stream<Self>;
@@ -103,40 +103,40 @@ pub trait Stream<B: Backend<Stream = Self>>: Run<B::Device> + Sized {
     /// Microseconds between two points that have passed ([`Stream::sync`] first).
     fn elapsed_us(&mut self, from: &Self::Event, to: &Self::Event) -> Result<f64>;
 
-    /// Starts recording instead of running; callers use [`Stream::capture`].
+    /// Starts capturing instead of running; callers use [`Stream::capture`].
     #[doc(hidden)]
     fn begin_capture(&mut self) -> Result<()>;
-    /// Ends recording.
+    /// Ends the capture.
     #[doc(hidden)]
     fn end_capture(&mut self) -> Result<B::Graph>;
 
-    /// Records what `body` enqueues, without running it; an error inside ends the recording, and so does a
+    /// Captures what `body` enqueues, without running it; an error inside ends the capture, and so does a
     /// panic.
     fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<B::Graph> {
         self.begin_capture()?;
-        let mut recording = Recording::<B> { stream: self, open: true };
-        let outcome = body(recording.stream);
-        recording.open = false;
-        let graph = recording.stream.end_capture();
+        let mut capture = OpenCapture::<B> { stream: self, open: true };
+        let outcome = body(capture.stream);
+        capture.open = false;
+        let graph = capture.stream.end_capture();
         outcome?;
         graph
     }
 
-    /// Enqueues a recorded step.
+    /// Enqueues a captured step.
     ///
     /// # Safety
-    /// Every buffer and weight that was touched while recording is alive, at the same address, and not
+    /// Every buffer and weight that the captured ops touch is alive, at the same address, and not
     /// borrowed for writing by anything but this stream's queue.
     unsafe fn replay(&mut self, graph: &B::Graph) -> Result<()>;
 }
 
-/// A recording that ends when it is dropped: a panic must not leave a device's capture open.
-struct Recording<'s, B: Backend> {
+/// A capture that ends when it is dropped: a panic must not leave a device's capture open.
+struct OpenCapture<'s, B: Backend> {
     stream: &'s mut B::Stream,
     open: bool,
 }
 
-impl<B: Backend> Drop for Recording<'_, B> {
+impl<B: Backend> Drop for OpenCapture<'_, B> {
     fn drop(&mut self) {
         if self.open {
             // The panic says what is wrong.

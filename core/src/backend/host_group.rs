@@ -1,7 +1,7 @@
-//! A communicator for any backend: ranks meet in host memory.
+//! A communicator for any backend: ranks exchange in host memory.
 //!
 //! It waits for the device before each exchange, so steps that use it cannot be captured: a stream refuses to
-//! read while it records, and such a step runs op by op. It is the oracle of every faster communicator.
+//! read while it captures, and such a step runs op by op. It is the oracle of every faster communicator.
 
 use super::block_on;
 use super::board::Board;
@@ -10,7 +10,7 @@ use crate::Result;
 use crate::mem::MatMut;
 use std::ops::Range;
 
-/// A rank of a group whose ranks meet on a [`Board`].
+/// A rank of a group whose ranks exchange on a [`Board`].
 pub struct HostGroup {
     board: Box<dyn Board>,
     values: Vec<f32>,

@@ -51,7 +51,7 @@ impl<B: Backend> Engine<B> {
         Self::make(backend, model, config, Box::new(Solo))
     }
 
-    /// The engine of a group, for rank 0's `model`: `followers` hear every step's order.
+    /// The engine of a group, for rank 0's `model`: `followers` are sent every step's order.
     ///
     /// # Errors
     /// As [`Engine::new`]; `Config` for a model of another rank than `comm` is; those of the followers.

@@ -2,7 +2,8 @@
 //! orders, and what steps bring back into tokens, ends and kept rows.
 //!
 //! A step may be planned before the one before is collected. A token that is in flight then has a place but
-//! no id: the order names the row of the step before that samples it, and the device takes it from there.
+//! no id: the order names the row of the logits of the step before that samples it, and the device takes it
+//! from there.
 
 use super::kept::Kept;
 use super::order::{Admitted, StepOrder, StepResult, StepWant, lost};
@@ -45,8 +46,8 @@ pub(super) struct Coordinator {
     planned: u64,
     collected: u64,
     spare: Vec<Planned>,
-    /// Rows whose entry of the sampling table the next step has to write: of forks, and of sequences whose
-    /// admission a step carried that failed.
+    /// Request slots whose row of the sampling table the next step has to write: of forks, and of sequences
+    /// whose admission a step carried that failed.
     pub(super) unwritten: Vec<u32>,
     /// Pages `(from, to)` that the next step has to copy first.
     pub(super) copies: Vec<(u32, u32)>,
@@ -61,13 +62,13 @@ pub(super) struct Live {
     pub want: Want,
     /// Whether what it wants is kept for whoever asks after its end.
     pub keeps: bool,
-    /// Positions whose rows the head reads besides those that sample.
+    /// Positions whose token rows the head reads besides those that sample.
     pub asked: Range<usize>,
     /// How far its rows of the rotary tables lie behind those of shorter prompts.
     pub shift: u32,
     /// Of every token of the prompt; empty counts as all 0.
     pub token_type_ids: Vec<u32>,
-    /// Rows of pixels, of models that read images.
+    /// A row of pixels for each token, of models that read images.
     pub pixels: Vec<f32>,
     pub kept: Kept,
 }
@@ -85,7 +86,7 @@ pub(super) struct Planned {
 struct Part {
     id: u64,
     slice: Slice,
-    /// Rows that the head reads.
+    /// Token rows that the head reads.
     rows: usize,
     want: Want,
     keeps: bool,
@@ -208,7 +209,7 @@ impl Coordinator {
     fn part(&self, slice: Slice) -> Option<Part> {
         let seq = self.scheduler.sequence(slice.row)?;
         let asked = asked_in(&seq.data.asked, &slice);
-        // A row that samples may be one that was asked for.
+        // A token row that samples may be one that was asked for.
         let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
         let (rows, Live { want, keeps, .. }) = (asked.len() + usize::from(sampled), &seq.data);
         Some(Part { id: seq.id, slice, rows, want: *want, keeps: *keeps })
@@ -371,8 +372,9 @@ impl Coordinator {
                 failed.push(part.id);
             }
         }
-        // Those that wait for their first slice go on: whether their rows were written is not known. What was
-        // launched behind the step has used them, and writing them anew would forget the tokens it samples.
+        // Those that wait for their first slice go on: whether their rows of the sampling table were
+        // written is not known. What was launched behind the step has used them, and writing them anew would
+        // forget the tokens it samples.
         let waits = |row: &u32| scheduler.sequence(*row).is_some_and(|seq| seq.step <= planned.order.number);
         let admitted = planned.order.admitted.iter().map(|admitted| admitted.row);
         self.unwritten.extend(admitted.filter(waits));
@@ -404,7 +406,7 @@ impl Planned {
 }
 
 impl Live {
-    /// Its row of the sampling table; `slot` is that of its sequence.
+    /// Its row of the sampling table; `slot` is its request slot.
     pub(super) fn row(&self, slot: u32) -> crate::sample::SampleRow {
         let penalised = self.sampling.repetition_penalty != 1.0;
         self.sampling.row(self.subsequence, 0, 0, if penalised { slot as i32 } else { -1 })
@@ -417,8 +419,8 @@ fn asked_in(asked: &Range<usize>, slice: &Slice) -> Range<usize> {
     from..asked.end.min(slice.end()).max(from)
 }
 
-/// Gives a request its rows of what a step of this shape brought back: of its tokens, and those that the head
-/// read.
+/// Gives a request its part of what a step of this shape brought back: its token rows of hidden states, and
+/// its rows of what the head returned.
 fn keep(
     kept: &mut Kept,
     want: Want,

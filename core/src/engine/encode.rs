@@ -22,7 +22,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Encodes images, each `[channels, side, side]` normalised pixels, as [`Engine::encode`] does texts.
-    /// Hidden states have a row for the class token, then one per patch, row by row.
+    /// Hidden states have a row for the class token, then one per patch; patches go by rows of the image.
     ///
     /// # Errors
     /// `Architecture` for models of texts; `Request` (numbered by image) for another number of pixels than
@@ -106,7 +106,7 @@ fn of_layers(layers: Layers) -> ForwardWant {
 }
 
 /// Pixels `[channels, side, side]` as rows `[1 + patches, channels * patch * patch]`: zeros for the
-/// class token, then the patches, row by row.
+/// class token, then the patches, by rows of the image.
 fn image_patches(image: &[f32], p: PatchSpec) -> Vec<f32> {
     let per_side = p.image / p.patch;
     let mut rows = vec![0.0; p.values()];

@@ -1,4 +1,4 @@
-//! A running request continued twice, and its cache as plain rows.
+//! A running request continued twice, and its cache as plain matrices.
 //!
 //! A fork shares the full pages of what it continues and owns a copy of the last one, so that neither sees
 //! what the other writes. It samples by its own parameters from then on: what it gives is, bit for bit, what
@@ -45,7 +45,7 @@ impl<B: Backend> Engine<B> {
         let (row, fork) = (from.row, *next_id);
         let (row, copied) = scheduler.fork(row, fork, live, tables, pool)?;
         *next_id += 1;
-        // The next step copies the page and writes the row before anything else.
+        // The next step copies the page and writes the row of the sampling table before anything else.
         unwritten.push(row);
         if let Some((from, to)) = copied {
             // Of a page that is a copy to be made: from its source, right behind it, whatever comes of it.

@@ -44,7 +44,7 @@ pub struct Forwarded {
     pub pooled: Vec<f32>,
 }
 
-/// How the rows of a text become one.
+/// How the hidden states of a text, a row per token, become one.
 ///
 /// The library's `TextGenerator::embed` takes it, and has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

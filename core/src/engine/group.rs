@@ -19,6 +19,6 @@ pub trait Followers {
     /// `Comm`, naming a rank that is gone.
     fn order(&mut self, order: &StepOrder) -> Result<()>;
 
-    /// The engine's own rank could not launch a step that was handed over: nobody waits for it any more.
+    /// The engine's own rank could not launch a step that was handed over: it is not waited for any more.
     fn fail(&mut self, why: &str);
 }

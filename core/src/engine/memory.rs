@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Bytes of the device's memory that an engine takes. What a driver needs for itself (a context, compiled
-/// kernels, recorded steps) is not among them.
+/// kernels, captured steps) is not among them.
 ///
 /// ```
 /// use engraft_core::engine::Memory;
@@ -211,7 +211,7 @@ pub(super) fn pool<B: Backend>(
     let others = whole(words).saturating_add(of_steps(backend.as_ref(), model, &config));
     let room = free.saturating_sub(reserve).saturating_sub(others);
     let of = |pages: usize| Sizes { pages, ..sizes(&config, ahead) };
-    // Write slots are i32.
+    // Page slots are i32.
     let (mut fit, mut most) = (0, config.pool_pages().min(i32::MAX as usize / config.page_size));
     while fit < most {
         let middle = fit + (most - fit).div_ceil(2);

@@ -23,7 +23,7 @@ pub struct StepOrder {
     pub admitted: Vec<Admitted>,
     /// Token ids that [`Admitted::seen`] refers to.
     pub seen: Vec<u32>,
-    /// Rows of pixels `[tokens, values of a patch]`, of models that read images.
+    /// Pixels `[tokens, values of a patch]`, of models that read images.
     pub pixels: Vec<f32>,
     /// What to bring back.
     pub want: StepWant,
@@ -32,7 +32,7 @@ pub struct StepOrder {
 /// A sequence that a step admits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admitted {
-    /// Its row of the sampling table.
+    /// Its request slot, which is its row of the sampling table.
     pub row: u32,
     /// How it samples.
     pub sampling: SampleRow,
@@ -43,11 +43,11 @@ pub struct Admitted {
 /// What a step brings back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepWant {
-    /// The token that every row sampled.
+    /// The token sampled from every row of logits.
     pub tokens: bool,
-    /// Logits of all rows.
+    /// Logits of all token rows that the head reads.
     pub logits: bool,
-    /// Pooled rows.
+    /// What the pooler makes of the same rows.
     pub pooled: bool,
     /// Hidden states of all tokens.
     pub hidden: Layers,
@@ -57,7 +57,7 @@ pub struct StepWant {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StepResult {
-    /// `[rows]`.
+    /// `[rows]`; rows here and below are those that the head read ([`StepShape`](crate::mem::StepShape)).
     pub tokens: Vec<u32>,
     /// `[rows, columns]`.
     pub logits: Vec<f32>,

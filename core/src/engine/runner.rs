@@ -176,7 +176,7 @@ impl<B: Backend> Runner<B> {
         Ok(())
     }
 
-    /// Writes a row of the sampling table, and the tokens that its text has so far.
+    /// Writes the sampling table's row of a request slot, and the tokens that its text has so far.
     fn admit(&mut self, admitted: &Admitted, seen: Option<&[u32]>) -> Result<()> {
         let (row, Self { stream, state, .. }) = (admitted.row as usize, self);
         stream.upload(&[admitted.sampling], state.sample_table.view_mut().slice(row..row + 1)?)?;
@@ -189,7 +189,8 @@ impl<B: Backend> Runner<B> {
         Ok(())
     }
 
-    /// Copies pages `(from, to)` in every slab; what filters keep has a slot for every position of a page.
+    /// Copies pages `(from, to)` in every slab; what filters keep has a page slot for every position of a
+    /// page.
     pub(super) fn copy_pages(&mut self, pages: &[(u32, u32)]) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
@@ -219,7 +220,7 @@ impl<B: Backend> Runner<B> {
         Ok(buffer)
     }
 
-    /// Puts rows of pixels where the embedding reads them.
+    /// Puts pixels where the embedding reads them.
     fn upload_pixels(&mut self, rows: &[f32]) -> Result<()> {
         let Self { state, stream, .. } = self;
         let (Some(pixels), Some(to)) = (&mut state.scratch.pixels, &mut state.scratch.image_patches) else {

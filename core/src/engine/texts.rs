@@ -72,7 +72,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Ends the requests of texts that nobody waits for any more.
+    /// Ends the requests of texts that are not waited for any more.
     ///
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
@@ -80,7 +80,7 @@ impl<B: Backend> Engine<B> {
         texts.ids.iter().try_for_each(|id| self.cancel(*id).map(|_| ()))
     }
 
-    /// Texts of an encoder, or images with their rows of pixels.
+    /// Texts of an encoder, or images with their pixels.
     pub(super) fn enqueue_whole<'t>(
         &mut self,
         texts: impl Iterator<Item = (&'t EncoderInput, Vec<f32>)>,
@@ -114,7 +114,7 @@ impl<B: Backend> Engine<B> {
                 (true, false) => 0..usize::MAX,
                 (true, true) => self.coordinator.head_rows(&text.ids),
             };
-            // Labels follow from the tokens up to the row that the head reads.
+            // Labels follow from the tokens up to the token row that the head reads.
             let read = if labels && keep.hidden == Layers::None { asked.end } else { text.ids.len() };
             let (ids, token_type_ids) = (text.ids[..read.max(1)].to_vec(), text.token_type_ids.clone());
             let live = Live { want: keep, keeps: true, asked, token_type_ids, ..Live::default() };
@@ -159,7 +159,7 @@ impl<B: Backend> Engine<B> {
 }
 
 impl Coordinator {
-    /// Positions of a whole text whose rows the head reads: all, the pooled one, or none.
+    /// Positions of a whole text whose token rows the head reads: all, the pooled one, or none.
     pub(super) fn head_rows(&self, ids: &[u32]) -> Range<usize> {
         let (len, first) = (ids.len(), self.pooled_row(ids));
         match self.spec.head {

@@ -7,7 +7,7 @@
 //! that bucket run op by op: slower, under the same promise about bits.
 //!
 //! Replay is safe because of who owns what: the bucket owns its step buffer; scratch, slabs, tables and
-//! operands are owned by the runner that owns this set, are allocated once and live as long. Nobody moves or
+//! operands are owned by the runner that owns this set, are allocated once and live as long. Nothing moves or
 //! frees them: blocks of a user's own, which are lent scratch, keep steps from being captured unless they
 //! promise that ([`Capturable`](crate::model::Capturable)).
 
@@ -24,7 +24,7 @@ pub struct Bucket<B: Backend> {
     pub step: Buf<Mem<B>, u32>,
     /// Attention schedule.
     pub plan: AttnPlan<B>,
-    /// The recorded step, once captured.
+    /// The captured step, once there is one.
     pub graph: Option<B::Graph>,
     /// Why this bucket cannot be captured, once that was tried in vain.
     pub refused: Option<String>,

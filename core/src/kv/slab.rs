@@ -16,7 +16,7 @@ impl<M> PagedKv<M> {
         Self { layers, filters: Vec::new() }
     }
 
-    /// The same with what layers' filters keep, a slot for every slot of the keys and values.
+    /// The same with what layers' filters keep, in as many page slots as the keys and values have.
     pub fn with_filters(self, filters: Vec<Option<Slab<M>>>) -> Self {
         Self { filters, ..self }
     }

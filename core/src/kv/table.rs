@@ -4,7 +4,8 @@ use super::PagePool;
 use crate::mem::SKIP;
 use crate::{Error, Result};
 
-/// Rows of fixed stride, one per live sequence: entry `p / page_size` of a row is the page of position `p`.
+/// Rows of fixed stride, one per live sequence, whose request slot is the row's number: entry
+/// `p / page_size` of a row is the page of position `p`.
 #[derive(Debug)]
 pub struct PageTables {
     page_size: usize,
@@ -117,7 +118,7 @@ impl PageTables {
         Ok(())
     }
 
-    /// Slot of a position: `page * page_size + offset`, or [`SKIP`] where there is no page.
+    /// Page slot of a position: `page * page_size + offset`, or [`SKIP`] where there is no page.
     pub fn slot(&self, row: u32, position: usize) -> i32 {
         match self.rows[row as usize].get(position / self.page_size) {
             Some(page) => (*page as usize * self.page_size + position % self.page_size) as i32,

@@ -14,11 +14,11 @@ pub trait DeviceMem: Send + Sync + 'static {
     fn bytes(&self) -> usize;
 }
 
-/// A prepared weight: its layout is the backend's secret, what it is is not.
+/// A prepared weight: its layout is private to the backend, what it holds is in [`Weight::info`].
 pub trait Weight: Send + Sync + 'static {
     /// Name, shape, format, use.
     fn info(&self) -> &WeightInfo;
-    /// Bytes that it takes on the device, in every form that it is kept in.
+    /// Bytes that it takes on the device, in every layout that it is kept in.
     fn device_bytes(&self) -> usize {
         self.info().bytes()
     }

@@ -1,6 +1,6 @@
 //! What changes from step to step, in one device buffer.
 //!
-//! Ids, positions, write slots, sequence bounds, lengths and page-table changes are `u32` words of a single
+//! Ids, positions, page slots, sequence bounds, lengths and page-table changes are `u32` words of a single
 //! allocation that one upload fills. Kernels read them from there and never from host-side arguments: that is
 //! what lets a captured step be replayed. The words themselves ([`StepWords`]) are plain data that know of no
 //! device: whoever plans a step fills them, whoever runs it uploads them and looks at the parts
@@ -11,15 +11,15 @@
 //! | --- | --- | --- |
 //! | `ids` | tokens | token ids |
 //! | `positions` | tokens | absolute position in the sequence |
-//! | `slots` | tokens, `i32` | `page * page_size + offset` to write K and V to, [`SKIP`] for none |
+//! | `slots` | tokens, `i32` | page slot, `page * page_size + offset`, to write K and V to, [`SKIP`] for none |
 //! | `token_type_ids` | tokens | token type ids (encoders), else 0 |
-//! | `before` | tokens | slot of the position before, [`NO_ROW`] for none |
-//! | `feeds` | tokens | row of the step before whose sampled token takes the place of the id, or [`NO_ROW`] |
+//! | `before` | tokens | page slot of the position before, [`NO_ROW`] for none |
+//! | `feeds` | tokens | row of the logits of the step before whose sampled token takes the place of the id, or [`NO_ROW`] |
 //! | `bounds` | seqs + 1 | sequence `s` has the query rows `bounds[s]..bounds[s + 1]` |
-//! | `table_rows` | seqs | the sequence's row of the page table |
+//! | `table_rows` | seqs | the sequence's request slot: its row of the page table |
 //! | `kv_lens` | seqs | its keys, this step's included; 0 for padding |
 //! | `wanted` | rows | token rows whose logits are asked for |
-//! | `sample_slots` | rows | row of the sampling table, [`NO_ROW`] for none |
+//! | `sample_slots` | rows | request slot: row of the sampling table, [`NO_ROW`] for none |
 //! | `sample_positions` | rows | position of the token to sample |
 //! | `table_edits` | 2 x table_edits | `(index, page)` to write into the page table, index [`NO_ROW`] for none |
 
@@ -27,7 +27,7 @@ use super::DeviceMem;
 use super::view::BufRef;
 use crate::Result;
 
-/// Write slot of a token that writes nothing.
+/// Page slot of a token that writes nothing.
 pub const SKIP: i32 = -1;
 /// Index that means "no row".
 pub const NO_ROW: u32 = u32::MAX;
@@ -55,7 +55,7 @@ pub struct StepShape {
     pub tokens: usize,
     /// Sequences.
     pub seqs: usize,
-    /// Rows whose logits are wanted.
+    /// Token rows whose logits are wanted.
     pub rows: usize,
     /// Page-table changes.
     pub table_edits: usize,
@@ -164,13 +164,14 @@ impl StepFill<'_> {
         self.part(TOKEN_TYPES)[row] = token_type;
     }
 
-    /// Tells where the position before a token row lies: the slot that it was, or will be in this step,
+    /// Sets where the position before a token row lies: the page slot that it was, or will be in this step,
     /// written to.
     pub fn before(&mut self, row: usize, slot: i32) {
         self.part(BEFORE)[row] = u32::try_from(slot).unwrap_or(NO_ROW);
     }
 
-    /// Takes the id of a token row from the device: what row `from` of the step before sampled.
+    /// Takes the id of a token row from the device: what was sampled from row `from` of the
+    /// logits of the step before.
     pub fn feed(&mut self, row: usize, from: u32) {
         self.part(FEEDS)[row] = from;
     }
@@ -191,7 +192,7 @@ impl StepFill<'_> {
     }
 
     /// Asks for the logits of token row `token`, and for a token sampled from them when `sample` is given as
-    /// `(row of the sampling table, position of the new token)`.
+    /// `(request slot, position of the new token)`.
     pub fn want(&mut self, row: usize, token: u32, sample: Option<(u32, u32)>) {
         self.part(WANTED)[row] = token;
         if let Some((slot, position)) = sample {
@@ -216,23 +217,23 @@ pub struct StepView<'a, M> {
     pub ids: BufRef<'a, M, u32>,
     /// `[tokens]` positions.
     pub positions: BufRef<'a, M, u32>,
-    /// `[tokens]` write slots, [`SKIP`] = none.
+    /// `[tokens]` page slots to write to, [`SKIP`] = none.
     pub slots: BufRef<'a, M, i32>,
     /// `[tokens]` token type ids.
     pub token_type_ids: BufRef<'a, M, u32>,
-    /// `[tokens]` slots of the positions before, [`NO_ROW`] = none.
+    /// `[tokens]` page slots of the positions before, [`NO_ROW`] = none.
     pub before: BufRef<'a, M, u32>,
-    /// `[tokens]` rows of the step before to take ids from, [`NO_ROW`] = none.
+    /// `[tokens]` rows of the logits of the step before, whose tokens to take as ids, [`NO_ROW`] = none.
     pub feeds: BufRef<'a, M, u32>,
     /// `[seqs + 1]` query row bounds.
     pub bounds: BufRef<'a, M, u32>,
-    /// `[seqs]` page-table rows.
+    /// `[seqs]` request slots: rows of the page table.
     pub table_rows: BufRef<'a, M, u32>,
     /// `[seqs]` keys, this step's included.
     pub kv_lens: BufRef<'a, M, u32>,
     /// `[rows]` token rows whose logits are wanted.
     pub wanted: BufRef<'a, M, u32>,
-    /// `[rows]` rows of the sampling table, [`NO_ROW`] = none.
+    /// `[rows]` request slots: rows of the sampling table, [`NO_ROW`] = none.
     pub sample_slots: BufRef<'a, M, u32>,
     /// `[rows]` positions of the tokens to sample.
     pub sample_positions: BufRef<'a, M, u32>,

@@ -10,7 +10,7 @@
 //!
 //! Inside, [`Exec`] is the only way to run ops, as for the engine's own model code: the calls are checked,
 //! profiled, and enqueued. What changes per step comes from device buffers (`step`), since steps may be
-//! recorded and replayed: numbers that the host computes are frozen into a recording.
+//! captured and replayed: numbers that the host computes are frozen into the graph.
 
 use super::block::At;
 use super::{Block, Exec, Scratch, StepInputs};
@@ -62,7 +62,7 @@ pub struct Place<'a, 's, D: Device> {
     pub step: &'a mut StepInputs<'s, D>,
     /// The rotary table of this layer.
     pub rope: Option<RopeView<'a, D::Mem>>,
-    /// The residual stream, and buffers that nobody else needs while this block runs.
+    /// The residual stream, and buffers that nothing else needs while this block runs.
     pub scratch: &'a mut Scratch<D::Mem>,
     pub(super) placement: Placement,
 }

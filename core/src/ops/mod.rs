@@ -11,7 +11,7 @@
 //! step is read from device buffers when the op runs, never from a field: a captured op is replayed with the
 //! fields that it was captured with.
 //!
-//! Data in device buffers (ids, slots, page numbers, bounds) is not checked here: nobody knows it before the
+//! Data in device buffers (ids, slots, page numbers, bounds) is not checked here: it is not known before the
 //! op runs. Each op says what a value out of range does; no value makes a kernel touch memory outside its
 //! operands.
 //!

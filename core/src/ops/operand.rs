@@ -42,7 +42,7 @@ macro_rules! rules {
 }
 
 /// `operands!(field, ...; other, ...)`: the fields with views or sizes, then all others, so that a field
-/// which nobody thought of does not compile.
+/// which was forgotten does not compile.
 macro_rules! operands {
     ($($field:ident),+ $(; $($other:ident),+)?) => {
         fn operands<'o>(&'o mut self) -> $crate::ops::Operands<'o, 'a, D> {

@@ -2,7 +2,7 @@
 //!
 //! A field is read by a rule, or is known to change nothing about the forward pass; any other one that says
 //! something refuses the model. New architectures bring new fields: a model that ran without one would
-//! compute something else, and nobody would notice. A user may accept a field, which is then listed among the
+//! compute something else, unnoticed. A user may accept a field, which is then listed among the
 //! assumptions.
 
 use super::describe::{ACT, EPS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, POSITIONS, VOCAB};

@@ -381,7 +381,7 @@ const CLASSIFIERS: [Classifier; 8] = [
 ];
 
 #[test]
-fn classifiers_of_berts_kin_bind_their_heads() {
+fn classifiers_of_encoders_bind_their_heads() {
     for (name, class, labels, head, extra, act) in CLASSIFIERS {
         let listed = (0..labels).map(|i| (i.to_string(), json!(format!("LABEL_{i}")))).collect();
         let case = Case::load(name).set("architectures", json!([class]));

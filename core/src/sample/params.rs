@@ -129,8 +129,8 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
-    /// The same parameters with a seed: where there is none and random bits are used, a new one that nobody
-    /// can guess, of 32 bits, so that every JSON reader keeps it.
+    /// The same parameters with a seed: where there is none and random bits are used, a new one that cannot
+    /// be guessed, of 32 bits, so that every JSON reader keeps it.
     ///
     /// The engine does so with what it is handed; callers who want to know the seed do it before.
     ///

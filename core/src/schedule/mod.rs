@@ -5,9 +5,11 @@
 //! admitted when the pages of its worst case (prompt and all tokens it may generate) are free, so that a
 //! running sequence never has to be stopped for want of a page.
 //!
-//! Running sequences lie in a vector, at their row of the page table: a step finds them without a search. A
-//! sequence that ends while a launched step still names it keeps row and pages until that step is collected:
-//! nothing that a step may touch is given to another sequence before.
+//! A running sequence has a *request slot*: its row of the page table and of the sampling table, and its
+//! index in the vector of sequences, so that a step finds it without a search. A sequence that ends while a
+//! launched step still names it keeps its request slot and its pages until that step is collected: nothing
+//! that a step may touch is given to another sequence before. Fields and arguments named `row` are request
+//! slots; a *token row* is a row of a step's matrices.
 
 mod sequence;
 
@@ -20,7 +22,7 @@ use std::collections::VecDeque;
 /// A run of consecutive tokens of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Row of the sequence: [`Scheduler::sequence`].
+    /// Request slot of the sequence: [`Scheduler::sequence`].
     pub row: u32,
     /// First position.
     pub start: usize,
@@ -44,7 +46,7 @@ pub struct StepBatch {
     pub slices: Vec<Slice>,
     /// Token rows.
     pub tokens: usize,
-    /// Rows of the sequences that were admitted for this step.
+    /// Request slots of the sequences that were admitted for this step.
     pub admitted: Vec<u32>,
 }
 
@@ -61,7 +63,7 @@ impl StepBatch {
     }
 }
 
-/// A row that launched steps still name.
+/// A request slot that launched steps still name.
 #[derive(Debug)]
 struct Retiring {
     row: u32,
@@ -74,12 +76,12 @@ struct Retiring {
 pub struct Scheduler<T = ()> {
     /// Those of one owner behind each other; owners take turns.
     waiting: VecDeque<(u64, VecDeque<Sequence<T>>)>,
-    /// By row.
+    /// By request slot.
     sequences: Vec<Option<Sequence<T>>>,
-    /// Rows in the order of admission.
+    /// Request slots in the order of admission.
     running: Vec<u32>,
     retiring: Vec<Retiring>,
-    /// Memory for the tokens of every row's sequence, one after the other.
+    /// Memory for the tokens of the sequence in every request slot, one after the other.
     tokens: Vec<Vec<u32>>,
     max_seqs: usize,
     budget: usize,
@@ -149,12 +151,12 @@ impl<T> Scheduler<T> {
         self.running.iter().filter_map(|row| self.sequence(*row))
     }
 
-    /// The running sequence of a row.
+    /// The running sequence in a request slot.
     pub fn sequence(&self, row: u32) -> Option<&Sequence<T>> {
         self.sequences.get(row as usize)?.as_ref()
     }
 
-    /// The running sequence of a row, to record its progress.
+    /// The running sequence in a request slot, to record its progress.
     pub fn sequence_mut(&mut self, row: u32) -> Option<&mut Sequence<T>> {
         self.sequences.get_mut(row as usize)?.as_mut()
     }
@@ -223,7 +225,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Records that the step of this number was launched with `slice`, and in which row it samples.
+    /// Records that the step of this number was launched with `slice`, and in which row of the
+    /// step's logits it samples.
     pub fn launched(&mut self, slice: &Slice, step: u64, sampled_in: Option<u32>) {
         let Some(seq) = self.sequence_mut(slice.row) else { return };
         (seq.done, seq.step) = (slice.end(), step);
@@ -250,8 +253,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The memory of a row with these tokens in it and room for so many: steps allocate nothing, and what
-    /// only waits holds no more than its prompt.
+    /// The memory of a request slot with these tokens in it and room for so many: steps allocate nothing, and
+    /// what only waits holds no more than its prompt.
     fn room(&mut self, row: u32, most: usize, tokens: &[u32]) -> Vec<u32> {
         let mut room = self.tokens.get_mut(row as usize).map(std::mem::take).unwrap_or_default();
         room.clear();
@@ -268,9 +271,9 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Lets the running sequence of `row` go on a second time as request `id`, whose row this returns. Full
-    /// pages are shared. The page `(from, to)` that the caller has to copy before the next step; none where
-    /// the last page is full.
+    /// Lets the running sequence in request slot `row` go on a second time as request `id`. Full pages are
+    /// shared. Returns the request slot of `id`, and the page `(from, to)` that the caller has to copy before
+    /// the next step; none where the last page is full.
     ///
     /// # Errors
     /// `KvFull` where there is no room for its worst case or for another sequence; nothing has changed then.
@@ -300,8 +303,9 @@ impl<T> Scheduler<T> {
         Ok((new, copy))
     }
 
-    /// Ends the running sequence of a row and returns its owner's. Its pages and its row are free once step
-    /// `collected` is not before the last one that names it: at once, or by [`Scheduler::settle`].
+    /// Ends the running sequence in a request slot and returns its owner's data. Its pages and its request
+    /// slot are free once step `collected` is not before the last one that names it: at once, or by
+    /// [`Scheduler::settle`].
     pub fn finish(
         &mut self,
         row: u32,
@@ -322,7 +326,7 @@ impl<T> Scheduler<T> {
         Ok(seq.data)
     }
 
-    /// Frees the rows and pages of ended sequences that no step behind `collected` names.
+    /// Frees the request slots and pages of ended sequences that no step behind `collected` names.
     pub fn settle(&mut self, collected: u64, tables: &mut PageTables, pool: &mut PagePool) -> Result<()> {
         let mut i = 0;
         while let Some(Retiring { row, worst, step }) = self.retiring.get(i) {

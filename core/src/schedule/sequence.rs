@@ -25,11 +25,11 @@ pub struct Sequence<T = ()> {
     pub done: usize,
     /// Most positions it may come to hold.
     pub limit: usize,
-    /// Row of the page table and of the sampling table, once admitted.
+    /// Request slot: row of the page table and of the sampling table, once admitted.
     pub row: u32,
     /// Tokens in flight.
     pub in_flight: usize,
-    /// Row of the step launched last that samples the last of them.
+    /// Row of the logits of the step launched last that samples the last of them.
     pub sampled_in: u32,
     /// The step launched last that names it.
     pub step: u64,
@@ -84,7 +84,7 @@ impl<T> Sequence<T> {
         &self.tokens[self.prompt..]
     }
 
-    /// The token of a position, or the row of the step before that samples it.
+    /// The token of a position, or the row of the logits of the step before that samples it.
     pub fn token(&self, position: usize) -> Token {
         match self.tokens.get(position) {
             Some(id) => Token::Known(*id),
@@ -98,6 +98,6 @@ impl<T> Sequence<T> {
 pub enum Token {
     /// Its id.
     Known(u32),
-    /// It is in flight: the row of the step before that samples it.
+    /// It is in flight: the row of the logits of the step before that samples it.
     SampledIn(u32),
 }

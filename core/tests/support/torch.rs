@@ -85,7 +85,7 @@ pub fn state_dict(pickler: Pickler, tensors: &[Tensor]) -> Pickler {
     tensors.iter().fold(pickler.op(b"}("), |p, t| p.text(t.name).tensor(t)).op(b"u")
 }
 
-/// An archive of stored members; the checksums are left out, nobody reads them.
+/// An archive of stored members; the checksums, which are not read, are left out.
 pub fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut out, mut directory) = (Vec::new(), Vec::new());
     for (name, data) in members {

@@ -1,7 +1,7 @@
 //! Backends by name.
 //!
 //! Users name a backend in a string; generic code (engine, plan, benchmarks) is called with the right type by
-//! a [`Visitor`]. A name that nobody knows is distinguished from one that this build was made without: the
+//! a [`Visitor`]. An unknown name is distinguished from one that this build was made without: the
 //! first is a user's slip, the second needs another build.
 
 mod cache;

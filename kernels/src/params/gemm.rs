@@ -96,7 +96,7 @@ const fn number(encoding: Encoding) -> u32 {
         Encoding::Plain => 0,
         Encoding::Bytes { offset } => 1 + offset as u32,
         Encoding::Nibbles { offset } => 3 + offset as u32,
-        Encoding::Fives { offset } => 5 + offset as u32,
+        Encoding::FiveBits { offset } => 5 + offset as u32,
     }
 }
 

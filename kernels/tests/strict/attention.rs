@@ -77,7 +77,7 @@ fn rules() -> [Scores; 4] {
     ]
 }
 
-/// Sequences `(queries, keys)`; a row before and one behind them belong to nobody.
+/// Sequences `(queries, keys)`; a row before and one behind them belong to no sequence.
 fn check_paged(
     shape: &Shape,
     seqs: &[(usize, usize)],

@@ -43,7 +43,7 @@ impl Machine {
         test(&mut Machine { memory: Memory::new(), schedule: SCHEDULES[2] });
     }
 
-    /// Memory that nobody has written.
+    /// Uninitialised memory.
     pub fn empty(&mut self, bytes: usize) -> u64 {
         self.memory.allocate(0, bytes.max(1) as u64).unwrap()
     }

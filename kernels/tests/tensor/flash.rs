@@ -109,7 +109,7 @@ impl Heads {
         let pages: usize = asks.iter().map(|a| a.len.div_ceil(how.page_size)).sum();
         let (mut table, mut used) = (vec![u32::MAX; asks.len() * stride], 0);
         let page = self.kv_heads * how.page_size * self.width;
-        // Positions that nobody wrote stay NaN: whoever reads them shows.
+        // Positions that were not written stay NaN, which shows where they are read.
         let (mut keys, mut values) = (vec![f32::NAN; pages * page], vec![f32::NAN; pages * page]);
         for (s, ask) in asks.iter().enumerate() {
             for entry in 0..ask.len.div_ceil(how.page_size) {
@@ -179,7 +179,7 @@ impl Heads {
     }
 
     /// Fills in what both kinds share, launches, and reads the outputs; two token rows at the end belong to
-    /// nobody.
+    /// no sequence.
     fn finish(&self, device: &mut Device, mut p: Flash, asks: &[Ask<'_>], how: How) -> Vec<f32> {
         let cols = self.heads * self.width;
         let tokens: usize = asks.iter().map(|a| a.queries).sum();
@@ -434,7 +434,7 @@ fn a_row_has_the_same_bits_alone_in_a_batch_and_in_chunks() {
 /// A text whose values at some positions are no numbers, and whether the row at a position sees one of them.
 fn dirtied(h: &Heads, clean: &Text) -> (Text, impl Fn(usize) -> bool) {
     let (mut dirty, cols) = (clean.clone(), h.kv_heads * h.width);
-    // An early one leaves nobody but those whose window has left it behind.
+    // An early one leaves none but those whose window has left it behind.
     let at = match h.window {
         None => vec![(clean.len - 2, f32::NAN)],
         Some(_) => vec![(clean.len - 2, f32::NAN), (clean.len - 50, f32::NEG_INFINITY), (3, f32::INFINITY)],

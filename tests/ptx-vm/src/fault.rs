@@ -35,7 +35,7 @@ pub enum FaultKind {
     /// Lanes of a warp wait for each other at different collectives, or a lane calls a collective whose mask
     /// leaves it out.
     Divergence,
-    /// Nothing can go on: barriers or mbarriers that nobody completes.
+    /// Nothing can go on: barriers or mbarriers that no warp completes.
     Deadlock,
     /// An mbarrier used wrongly: not initialised, overflow of its counts, transaction bytes that do not add
     /// up.

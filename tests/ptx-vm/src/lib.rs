@@ -15,9 +15,9 @@
 //!     -> launch(..) -> Report | Fault
 //! ```
 //!
-//! ## Rooms
+//! ## Modules
 //!
-//! | module | what lives there |
+//! | module | what it holds |
 //! | --- | --- |
 //! | [`module`] | a parsed module: kernels, their parameters and limits, globals; its instance in a memory |
 //! | [`memory`] | device memory: allocations of several virtual devices in one address space, and what is known of each byte |

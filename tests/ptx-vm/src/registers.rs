@@ -29,7 +29,7 @@ const UNSET: u64 = 0x7fff_dead_7fff_dead;
 pub(crate) struct Registers {
     units: Vec<[u64; 16]>,
     pub(crate) preds: Vec<u32>,
-    /// The carry flag of `add.cc` and its kin.
+    /// The carry flag of `add.cc` and the like.
     pub(crate) carry: u32,
     /// `*.approx` functions err as far as the manual lets them.
     pub(crate) worst: bool,

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 #[repr(transparent)]
 pub struct Code(pub u32);
 
-/// What every room returns: the code is never `SUCCESS` on the error side.
+/// What the functions of every module return: the code is never `SUCCESS` on the error side.
 pub type Result<T = ()> = std::result::Result<T, Code>;
 
 macro_rules! codes {

@@ -4,7 +4,7 @@
 //! memory takes the bytes before it returns (staging) and lands later; *to* pageable memory it returns when
 //! it is done; with pinned memory it reads and writes when its turn comes. A synchronous copy goes through
 //! the legacy stream: from pageable memory it too may land after it has returned, so a non-blocking stream
-//! may miss it; between device addresses nobody waits at all.
+//! may miss it; between device addresses nothing waits at all.
 
 use crate::capture;
 use crate::code::{Code, Result};

@@ -120,7 +120,7 @@ pub fn wait(d: &mut Held, stream_id: Id, id: Id, external: bool) -> Result {
     match (recorded, capturing) {
         (Recorded::Captured { capture, nodes }, _) => capture::join(d, stream_id, capture, &nodes),
         (_, Some(_)) if external => capture::add(d, stream_id, crate::graph::Job::Wait(id)).map(|_| ()),
-        // A wait for an event that nobody has recorded does nothing, in a capture too.
+        // A wait for an event that was never recorded does nothing, in a capture too.
         (Recorded::Never, _) => Ok(()),
         (Recorded::At(_), Some(capture)) => {
             capture::invalidate(d, capture);

@@ -1,7 +1,7 @@
 //! Launches: what is checked before a kernel is submitted.
 //!
 //! Limits are the device's ([`crate::device`]) and the function's. What is wrong here is an error of the call
-//! and sticks to nobody; what goes wrong in the kernel comes out when it has run.
+//! and is not sticky; what goes wrong in the kernel comes out when it has run.
 
 use crate::capture;
 use crate::code::{Code, Result};

@@ -9,7 +9,7 @@
 //! buffer that is reused too early holds the new data, memory that was freed in stream order is gone.
 //!
 //! ```text
-//!   ffi/*  thin extern "C" functions: read arguments, call a room, return a code; no panic passes them
+//!   ffi/*  thin extern "C" functions: read arguments, call a module, return a code; no panic passes them
 //!     |
 //!   context  module  memory  stream  event  capture  graph       tables of plain data in `state`
 //!     |         \______________  |  ______________/

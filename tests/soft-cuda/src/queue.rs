@@ -145,7 +145,7 @@ impl Queue {
 }
 
 /// Runs what the order in force does not leave for later; whoever has submitted something calls this when its
-/// books are in order, since running may open the lock.
+/// bookkeeping is consistent, since running may open the lock.
 pub fn pump(d: &mut Held) {
     let order = d.settings.order;
     match order {

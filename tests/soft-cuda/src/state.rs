@@ -132,7 +132,7 @@ pub struct Driver {
 pub type Held = MutexGuard<'static, Driver>;
 
 impl Driver {
-    /// A driver that nobody has initialised.
+    /// A driver that is not initialised.
     pub fn new() -> Self {
         Driver {
             settings: Settings::default(),

@@ -3,7 +3,7 @@
 //! An operation waits for its stream's previous one. The legacy default stream and the "blocking" streams
 //! (all that were not created with `CU_STREAM_NON_BLOCKING`, the per-thread default streams among them) wait
 //! for each other: an operation in the legacy stream comes after everything submitted to blocking streams of
-//! its context, and theirs after it. Non-blocking streams wait for nobody without an event.
+//! its context, and theirs after it. Non-blocking streams wait for none without an event.
 
 use std::ffi::c_void;
 

@@ -453,7 +453,7 @@ fn bits_depend_on_batch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
     let (mut out, bounds) = (s.spot(op.out.as_ref())?, s.words(op.seqs.bounds)?);
     s.run(op)?;
-    // More than one sequence; the rows behind the last bound are nobody's.
+    // More than one sequence; the rows behind the last bound belong to none.
     match bounds.last() {
         Some(live) if bounds.len() > 2 => s.nudge(&mut out, *live as usize),
         _ => Ok(()),

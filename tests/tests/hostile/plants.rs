@@ -20,7 +20,7 @@ pub const ALL: [&str; 5] = [
 ];
 
 fn touch(at: *const u8) {
-    // SAFETY: none: a touch of memory that nobody has, in a process that is there to end by it.
+    // SAFETY: none: a touch of memory outside every allocation, in a process that is there to end by it.
     let byte = unsafe { at.read_volatile() };
     println!("{byte} was read");
 }

@@ -345,7 +345,7 @@ impl Builder<'_> {
         let spans = p.spans;
         if let Some(item) = self.items.last_mut() {
             let keys = step.context as u32;
-            // Whole spans, the last one of the sequence, spans that nobody has keys in.
+            // Whole spans, the last one of the sequence, spans that no sequence has keys in.
             let bounds = vec![keys / SPAN, keys.div_ceil(SPAN), spans];
             item.axes = [Axis::Alike(bounds), Axis::Alike(vec![item.launch.grid[1]]), item.axes[2].clone()];
             item.flops = if split { flops } else { 0.0 };

@@ -249,7 +249,7 @@ impl Packed {
     /// Packs some columns of one panel.
     ///
     /// # Safety
-    /// `dst` is a whole panel and nobody else uses these columns.
+    /// `dst` is a whole panel and nothing else uses these columns.
     unsafe fn fill_panel(
         &self,
         source: WeightFormat,

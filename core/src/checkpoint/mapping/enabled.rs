@@ -11,7 +11,7 @@ pub(super) struct Mapping(memmap2::Mmap);
 impl Mapping {
     /// Maps a file of at least one byte.
     pub(super) fn new(file: &File) -> std::io::Result<Self> {
-        // SAFETY: the mapping is read-only and private. That nobody changes the file under us is the
+        // SAFETY: the mapping is read-only and private. That no process changes the file meanwhile is the
         // documented condition of `Access::Map`; checkpoints are written once, and every use validates what
         // it reads.
         unsafe { memmap2::Mmap::map(file) }.map(Self)

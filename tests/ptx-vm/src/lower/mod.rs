@@ -165,7 +165,7 @@ impl<'a> Lowering<'a> {
         slot
     }
 
-    /// A register nobody names.
+    /// A register without a name.
     pub(crate) fn scratch(&mut self, wide: bool) -> Slot {
         self.units(wide)
     }
@@ -410,7 +410,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A destination of a type; `_` is a register nobody reads.
+    /// A destination of a type; `_` is a register that is not read.
     pub(crate) fn destination(&mut self, operand: &Operand, ty: Type) -> Result<Slot, Error> {
         let wide = ty.bits() > 32;
         match operand {
@@ -454,7 +454,7 @@ impl<'a> Lowering<'a> {
                 let t = self.test(inner)?;
                 Ok(Test { negated: !t.negated, ..t })
             }
-            // A predicate nobody writes is false.
+            // A predicate that is not written is false.
             Operand::Integer(n) => Ok(Test { pred: self.new_pred(), negated: *n != 0 }),
             _ => Ok(Test { pred: self.pred(operand)?, negated: false }),
         }

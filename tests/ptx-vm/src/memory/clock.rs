@@ -14,7 +14,7 @@ pub(crate) struct Clock {
     own: Vec<u32>,
     foreign: BTreeMap<u32, Vec<u32>>,
     /// What a fence between proxies stands behind, by cluster: of each warp the latest count whose writes the
-    /// asynchronous proxy sees. Empty where nobody has fenced.
+    /// asynchronous proxy sees. Empty without a fence.
     seen_async: BTreeMap<u32, Vec<u32>>,
 }
 

@@ -1,8 +1,8 @@
 //! What one thread has written and read while blocks of a launch run side by side.
 //!
 //! The threads see the memory as it was when they started, each with its own writes on top. When all are
-//! done, the overlays are compared: if nobody touched what another wrote, the writes go into the memory, and
-//! the outcome is that of any order. If somebody did, the overlays are thrown away; nothing has happened. So
+//! done, the overlays are compared: if none touched what another wrote, the writes go into the memory, and
+//! the outcome is that of any order. If one did, the overlays are thrown away; nothing has happened. So
 //! no order of threads ever shows in a result.
 
 use super::Memory;

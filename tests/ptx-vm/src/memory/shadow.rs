@@ -21,7 +21,7 @@ const LISTED: u16 = u16::MAX;
 /// More readers than this are not distinguished when nothing can order clusters.
 const ANYONE: u32 = u32::MAX;
 
-/// What is known of one word. A count of 0 stands for "nobody".
+/// What is known of one word. A count of 0 stands for "none".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
     write_count: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Cell {
     more: [u8; 3],
 }
 
-/// Nobody but the first reader.
+/// None but the first reader.
 const ALONE: [u8; 3] = [0; 3];
 
 /// The party behind one of [`Cell::more`].

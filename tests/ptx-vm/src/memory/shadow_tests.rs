@@ -46,7 +46,7 @@ fn several_readers_are_all_remembered_and_bytes_are_apart() {
     assert_eq!(cell.touch(&mut readers, 1, How::WRITE, &party(&c, 1, 0)), None);
 }
 
-/// Warps that read together stand in the cell, up to four; more, or others among them, in a list: nobody is
+/// Warps that read together stand in the cell, up to four; more, or others among them, in a list: none is
 /// forgotten, and the first who is not ordered is named, in the order in which they came.
 #[test]
 fn readers_in_the_cell_and_in_a_list_are_the_same_readers() {

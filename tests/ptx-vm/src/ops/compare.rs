@@ -151,7 +151,8 @@ macro_rules! pairs {
 }
 
 /// The comparison of that name for a type.
-#[allow(clippy::neg_cmp_op_on_partial_ord, clippy::nonminimal_bool, clippy::double_comparisons)] // Unordered comparisons are the negation of ordered ones.
+// Unordered comparisons are the negation of ordered ones.
+#[allow(clippy::neg_cmp_op_on_partial_ord, clippy::nonminimal_bool, clippy::double_comparisons)]
 fn comparison(op: &str, ty: Type, ftz: bool) -> Option<Holds> {
     fn same<T>(x: T) -> T {
         x
@@ -249,7 +250,7 @@ pub(crate) fn compare(r: &mut Registers, c: &Compare, active: u32) -> Done<Flow>
     Ok(Flow::Next)
 }
 
-/// `and.pred` and its kin.
+/// `and.pred` and the like.
 #[derive(Debug, Clone)]
 pub(crate) struct Logic {
     op: Boolean,

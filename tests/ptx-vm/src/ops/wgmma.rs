@@ -200,7 +200,7 @@ fn reader(cluster: &Cluster, w: &Warp) -> u16 {
 fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
     let reader = reader(t.cluster, t.warp);
     let mut clock = t.warp.clock.clone();
-    // Its groups are counted from 1: a count of 0 is nobody.
+    // Its groups are counted from 1: a count of 0 is none.
     clock.raise_to(reader, p.group + 1);
     let me = Party { cluster: t.cluster.id, warp: reader, lane: TOGETHER, clock: &clock };
     let leader = t.warp.index.is_multiple_of(4);

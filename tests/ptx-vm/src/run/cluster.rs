@@ -375,7 +375,7 @@ fn visit(
 ) -> Result<(), Found> {
     if mark == Mark::WriteEnds {
         cell.flight &= !mask;
-        // Nobody else could touch these bytes since the copy was checked at its issue.
+        // Nothing else could touch these bytes since the copy was checked at its issue.
         if cell.is_still(mask, me) {
             cell.init |= mask;
             return Ok(());

@@ -3,8 +3,8 @@
 //! Clusters (single blocks, mostly) run one after another; another one joins only when those in flight make
 //! no progress, or from the start in a cooperative launch. A round gives each warp a turn, in the order the
 //! schedule says. When a round of a cluster brings nothing forward, one asynchronous operation lands: that is
-//! the latest legal moment. When there is nothing to land and nobody to admit either, and every warp waits or
-//! polls, the launch is deadlocked.
+//! the latest legal moment. When there is nothing to land and no block to admit either, and every warp waits
+//! or polls, the launch is deadlocked.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -167,7 +167,7 @@ fn budgets_and_switched_off_checks() {
     assert_eq!(b.download::<u32>(a, 1), [31]);
 }
 
-/// A long computation that nobody waits for is no spin, in one warp or next to warps that have ended.
+/// A long computation that is not waited for is no spin, in one warp or next to warps that have ended.
 #[test]
 fn long_loops_are_not_spins() {
     let body = "

@@ -22,7 +22,7 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// Nobody wants the result.
+    /// The result is not wanted.
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }

@@ -1,8 +1,9 @@
 //! The C interface: one thin function per symbol, one file per group.
 //!
-//! Every function passes through one of the doors below: `bare` (may be called at any time), `ready` (after
-//! `cuInit`), `live` (with a healthy current context). A door takes the lock, keeps panics in, and turns the
-//! result into a code. What a function does is in the rooms; here is what the interface calls things.
+//! Every function runs in one of the wrappers below: `bare` (may be called at any time), `early` (needs the
+//! lock), `ready` (after `cuInit`), `live` (with a healthy current context). A wrapper takes the lock, keeps
+//! panics in, and turns the result into a code. What a function does is in the modules of this crate; here
+//! are the interface's names and types.
 
 // The interface's own spelling.
 #![allow(non_snake_case)]
@@ -38,14 +39,14 @@ use crate::state::{Held, lock};
 /// A symbol and its address.
 pub type Entry = (&'static str, *const ());
 
-/// Defines entries: a door, a name, the lock's name inside, the arguments, the body.
+/// Defines entries: a wrapper, a name, the lock's name inside, the arguments, the body.
 macro_rules! entries {
-    ($($(#[$meta:meta])* $door:ident fn $name:ident($d:tt $(, $arg:ident : $type:ty)* $(,)?) $body:block)*) => {
+    ($($(#[$meta:meta])* $wrapper:ident fn $name:ident($d:tt $(, $arg:ident : $type:ty)* $(,)?) $body:block)*) => {
         $(
             $(#[$meta])*
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::code::Code {
-                $crate::ffi::$door(stringify!($name), |$d| $body)
+                $crate::ffi::$wrapper(stringify!($name), |$d| $body)
             }
         )*
 
@@ -68,12 +69,12 @@ fn answer(name: &str, call: impl FnOnce() -> Result) -> Code {
     }
 }
 
-/// The door of calls that need no driver state.
+/// The wrapper of calls that need no driver state.
 fn bare(name: &str, call: impl FnOnce(()) -> Result) -> Code {
     answer(name, || call(()))
 }
 
-/// The door of calls that need the lock but no initialised driver.
+/// The wrapper of calls that need the lock but no initialised driver.
 fn early(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     answer(name, || {
         if queue::inside_host_function() {
@@ -83,12 +84,12 @@ fn early(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     })
 }
 
-/// The door of calls that need `cuInit`.
+/// The wrapper of calls that need `cuInit`.
 fn ready(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     early(name, |d| if d.initialised { call(d) } else { Err(Code::NOT_INITIALIZED) })
 }
 
-/// The door of calls that need a healthy current context.
+/// The wrapper of calls that need a healthy current context.
 fn live(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     ready(name, |d| {
         d.here()?;

@@ -39,7 +39,7 @@ pub fn allocate(d: &mut Driver, bytes: usize, flags: u32) -> Result<*mut u8> {
     }
     // SAFETY: freshly allocated, freed only after it was unmapped (`remove`).
     if unsafe { d.memory.map_host(pointer, bytes) }.is_err() {
-        // SAFETY: allocated above with this layout and given to nobody.
+        // SAFETY: allocated above with this layout and not given out.
         unsafe { std::alloc::dealloc(pointer, layout) };
         return Err(Code::OUT_OF_MEMORY);
     }

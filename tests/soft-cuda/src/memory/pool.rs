@@ -48,7 +48,7 @@ impl Pool {
         }
     }
 
-    /// Bytes held back that nobody uses.
+    /// Bytes held back and not used.
     pub fn idle(&self) -> u64 {
         self.reserved - self.used
     }

@@ -1,4 +1,4 @@
-//! The state machine without C: rooms called directly, on a driver of the test's own.
+//! The state machine without C: modules called directly, on a driver of the test's own.
 
 mod capturing;
 mod graphs;

@@ -40,7 +40,7 @@ fn a_primary_context_lives_from_the_first_retain_to_the_last_release() {
     assert_ne!(again, first);
 }
 
-/// One stream frees, another, which nobody ordered behind it, writes.
+/// One stream frees, another, which is not ordered behind it, writes.
 fn use_after_free(order: Order) -> (crate::code::Result, Option<String>) {
     let (driver, _) = driver(order);
     let mut d = lock(driver);

@@ -13,7 +13,7 @@ pub const KERNELS: &str = include_str!("kernels.ptx");
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The driver, with four devices of 256 MiB, in its default order; and nobody else until the guard goes.
+/// The driver, with four devices of 256 MiB, in its default order; no other test has it until the guard goes.
 pub fn soft() -> (&'static SoftCuda, MutexGuard<'static, ()>) {
     let alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let soft = preload::load().expect("cargo built the driver next to this test");

@@ -199,7 +199,7 @@ fn wgmma_bugs_are_caught_in_every_schedule() {
     for (bug, kinds, word) in [
         (Bug::NoWait, &[MissingWait][..], "wgmma"),
         (Bug::WeakWait, &[MissingWait], "wgmma"),
-        // Without the barrier some schedules meet bytes that nobody has written yet.
+        // Without the barrier some schedules read bytes that are not written yet.
         (Bug::NoBarrier, &[SharedRace, Uninitialised], "operand"),
         // A warp that runs ahead writes before the first one has issued anything.
         (Bug::Overwrite, &[MissingWait, SharedRace], ""),

@@ -135,8 +135,8 @@ add.s32 %r5, %r0, {shared};
         let text = kernel(", .param .align 64 .b8 map[128]", &body, true);
         let (seed, data) = (noise(&mut numbers, ROOM), noise(&mut numbers, extent(&map)));
         let arguments = [Argument::Buffer(seed.clone()), Argument::Buffer(vec![0; ROOM]), argument(map, 2)];
-        // The tensor's buffer is only reached through the map, so it stands before it as a parameter nobody
-        // reads.
+        // The tensor's buffer is only reached through the map, so it stands before it as a parameter that is
+        // not read.
         let text = text.replace("out, .param .align 64", "out, .param .u64 tensor, .param .align 64");
         let [seed_argument, out, map_argument] = arguments;
         let arguments = [seed_argument, out, Argument::Buffer(data.clone()), map_argument];
