@@ -55,7 +55,7 @@ pub fn classify(args: &ClassifyArgs) -> Outcome {
     // By the options' own policies, which a configuration may have added to.
     let spec = options.describe(&files)?;
     let HeadSpec::Labels { .. } = spec.head else {
-        let reason = "it has no classification head; a ...ForSequenceClassification has one".into();
+        let reason = "the model has no classification head (expected ...ForSequenceClassification)".into();
         return Err(Error::Architecture { op: "classify".into(), arch: spec.arch, reason }.into());
     };
     let mut loading = Loading::default();

@@ -206,5 +206,5 @@ fn bench_takes_the_switches_and_the_load_leaves_no_packing_to_the_first_step() {
     // each.
     assert_eq!(report["kv_cache_bytes"], 25 * 16 * 2 * 2 * 2 * 16 * 2);
     let refused = stderr(&bench(&["--max-context", "5"]));
-    assert!(refused.contains("max-context") && refused.contains("at least"), "{refused}");
+    assert!(refused.contains("--max-context is 5") && refused.contains("--decode 2"), "{refused}");
 }

@@ -254,7 +254,7 @@ impl EngineHandle {
             return Err(Error::Architecture {
                 op: "classify".into(),
                 arch: self.info.arch.clone(),
-                reason: "it has no classification head; a ...ForSequenceClassification has one".into(),
+                reason: "the model has no classification head (expected ...ForSequenceClassification)".into(),
             });
         }
         let all = self.forward(sequences, ForwardWant { hidden: Pick::None, logits: Pick::Last })?;

@@ -89,8 +89,8 @@ pub struct DeviceArgs {
     /// it (cuda with 16-bit activations: in --mode reference)
     #[arg(long, value_name = "N", value_parser = degree)]
     pub tp: Option<usize>,
-    /// Groups of ranks that whole experts are shared among: as many as --tp (the default), 1: every rank has a
-    /// part of each expert, or between: a group's ranks have parts of its experts
+    /// Groups of ranks that whole experts are shared among: as many as --tp (the default), 1: every rank has
+    /// a part of each expert, or between: a group's ranks have parts of its experts
     #[arg(long, value_name = "N", value_parser = degree)]
     pub ep: Option<usize>,
     /// Run every decode step anew instead of capturing and replaying it

@@ -79,7 +79,7 @@ impl GroupPlan {
         let source = files.source.as_ref();
         let resolved = resolve(policy.as_ref(), &spec, &config, Catalog::new(source.tensors()))?;
         let of = |options| dry::bytes_by_role(source, &spec, &resolved, options);
-        let (_, whole) = of(LoadOptions { rank: 0, world: 1, ..options })?;
+        let (_, whole) = of(LoadOptions { rank: 0, world: 1, ep: None, ..options })?;
         let (mut ranks, mut all) = (Vec::new(), BTreeMap::<Role, usize>::new());
         for rank in Rank::new(0, options.world)?.all() {
             let (own_spec, bytes) = of(LoadOptions { rank: rank.index, world: rank.world, ..options })?;
