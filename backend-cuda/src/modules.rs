@@ -165,6 +165,9 @@ impl Modules {
         let mut raw = null_mut();
         // SAFETY: the module lives as long as the context, which is current; the name ends in a zero.
         check(unsafe { sys::cuModuleGetFunction(&mut raw, module, name.as_ptr()) }, entry)?;
+        // Drivers load lazily: at the first launch, which may wait for all work, and may be captured.
+        // SAFETY: the function is of that module.
+        check(unsafe { sys::cuFuncLoad(raw) }, entry)?;
         Ok(Function {
             raw,
             entry: entry.into(),

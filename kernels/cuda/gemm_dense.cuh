@@ -223,7 +223,7 @@ struct Dense {
 
 // An entry; a launch's shared memory is SHARED, as `params/gemm.rs` knows.
 #define DENSE(FAMILY, NAME, T, F, MW, NW, MT, NT, STAGES)                                                              \
-    extern "C" __global__ void __launch_bounds__(MW * NW * 32) FAMILY##_##NAME(const __grid_constant__ Gemm p) {       \
+    extern "C" __global__ void __launch_bounds__(MW * NW * 32, 1) FAMILY##_##NAME(const __grid_constant__ Gemm p) {    \
         using Kernel = Dense<T, F, MW, NW, MT, NT, STAGES>;                                                            \
         static_assert(Kernel::SHARED <= 98304, "96 KiB");                                                              \
         Kernel kernel(p, shared_address(memory));                                                                      \

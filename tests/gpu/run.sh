@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Everything that a machine with a GPU is asked for, in one package and one command.
 #
-#   tests/gpu/run.sh build FOLDER            where there is Rust: builds the binaries into FOLDER
-#   tests/gpu/run.sh pack FOLDER FILE        binaries, goldens, this script as FILE (.tar.xz, at most 16 MiB)
+#   tests/gpu/run.sh build FOLDER            where there is Rust: builds the program into FOLDER
+#   tests/gpu/run.sh pack FOLDER FILE        program, goldens, this script as FILE (.tar.xz, at most 16 MiB)
 #   tar xf FILE && engraft-gpu/run.sh OUT    where there is a GPU; needs the driver, coreutils, awk and xz
+#                                          (or: python3 -m tarfile -e FILE)
 #
 #   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER] [--clean]
 #
@@ -14,8 +15,8 @@
 # eight minutes, every step has a limit of its own; what fails or hangs loses itself alone and is run again
 # with every kernel waited for, so that its error names one.
 #
-# 1: doctor, a text in every mode, speed with and without dependent launch and graphs, op conformance,
-# goldens. 2: the experiments of a folder given by --experiments (its `run.sh`, which reads OUT). 3: a prompt
+# 1: doctor, a text in every mode, goldens, whole models and op conformance, then speed with and without
+# dependent launch and graphs. 2: the experiments of a folder given by --experiments (its `run.sh`, which reads OUT). 3: a prompt
 # of 8,192, room for 131,072 positions, quantized weights at 64 rows, profilers where they are installed.
 set -uo pipefail
 
@@ -35,31 +36,27 @@ build() {
   local to=$1 made file
   mkdir -p "$to"
   # What an earlier build left must not be packed after one that fails.
-  rm -f "$to"/{models,goldens,engraft,libsoft_cuda.so}
+  rm -f "$to"/{gpu,libsoft_cuda.so}
   set -o pipefail
   made=$(
     {
-      cargo test --profile gpu --no-run --message-format=json -p conformance --test cuda &&
-        cargo build --profile gpu --message-format=json -p conformance --bin goldens &&
-        cargo build --profile gpu --message-format=json -p engraft-cli --features cuda &&
+      cargo build --profile gpu --message-format=json -p conformance --features gpu --bin gpu &&
         cargo build --profile gpu --message-format=json -p soft-cuda
     } | grep -o '"\(executable\|filenames\)":\("[^"]*"\|\[[^]]*\]\)' | grep -o '/[^",]*'
   ) || return 1
   for file in $made; do
     case "$(basename "$file")" in
-      cuda-*) cp "$file" "$to/models" ;;
-      goldens | engraft | libsoft_cuda.so) cp "$file" "$to/" ;;
+      gpu | libsoft_cuda.so) cp "$file" "$to/" ;;
     esac
   done
   ls -l "$to"
 }
 
-# The binaries hold the same PTX: a dictionary that spans them all keeps it once.
 pack() {
-  local from=$1 to=$2 work golden bytes
+  local from=$1 to=$2 work golden bytes file
   work=$(mktemp -d)
   mkdir -p "$work/engraft-gpu/bin" "$work/engraft-gpu/tests/golden"
-  for file in models goldens engraft libsoft_cuda.so; do
+  for file in gpu libsoft_cuda.so; do
     cp -L "$from/$file" "$work/engraft-gpu/bin/" || fail "$from has no $file"
     strip "$work/engraft-gpu/bin/$file" 2>/dev/null
   done
@@ -68,7 +65,7 @@ pack() {
   for golden in "${GOLDENS[@]}" "${WHOLE[@]}"; do
     cp -r "$here/../golden/$golden" "$work/engraft-gpu/tests/golden/"
   done
-  tar -C "$work" -c engraft-gpu | xz -T1 --lzma2="preset=${XZ_PRESET:-6},dict=192MiB" >"$to" || return 1
+  tar -C "$work" -c engraft-gpu | xz -T2 "-${XZ_PRESET:-6}" >"$to" || return 1
   rm -rf "$work"
   bytes=$(stat -c %s "$to")
   echo "$to: $bytes bytes"
@@ -77,8 +74,8 @@ pack() {
 
 here=$(cd "$(dirname "$0")" && pwd)
 case "${1:-}" in
-  build) build "${2:?a folder for the binaries}" && exit ;;
-  pack) pack "${2:?the folder of the binaries}" "${3:?the package}" && exit ;;
+  build) build "${2:?a folder for the program}" && exit ;;
+  pack) pack "${2:?the folder of the program}" "${3:?the package}" && exit ;;
   "" | -*) fail "usage: run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER]" ;;
 esac
 
@@ -148,7 +145,7 @@ step() {
   failed=1
   # Again, slowly: the driver waits after every launch, the program after every kernel.
   case "$1 ${2:-}" in
-    "$bin/engraft "*) [ "$2" = write-shape ] || set -- "$@" --blocking ;;
+    "$bin/gpu "*) case "$2" in write-shape | goldens | trials | models) ;; *) set -- "$@" --blocking ;; esac ;;
   esac
   left=$((part_ends - SECONDS))
   [ "$left" -gt 10 ] || return 1
@@ -169,7 +166,7 @@ weights() {
   [ -d "$out/weights/$shape" ] && return
   # Under another name until they are whole: a killed step leaves half of them.
   rm -rf "$out/weights/$shape.part"
-  step "write-$shape" 300 "$bin/engraft" write-shape --shape "$shape" --weights bf16 --out "$out/weights/$shape.part" &&
+  step "write-$shape" 300 "$bin/gpu" write-shape --shape "$shape" --weights bf16 --out "$out/weights/$shape.part" &&
     mv "$out/weights/$shape.part" "$out/weights/$shape"
 }
 
@@ -177,25 +174,37 @@ weights() {
 bench() {
   local bench=$1 shape=$2 limit=$3
   shift 3
-  step "$bench" "$limit" "$bin/engraft" bench "${device[@]}" --model "$out/weights/$shape" --dtype bf16 "$@"
+  step "$bench" "$limit" "$bin/gpu" bench "${device[@]}" --model "$out/weights/$shape" --dtype bf16 "$@"
 }
 
 part_1() {
-  local small=llama-1b large=llama-8b mode case batch context dtype
-  local cases=(1,8,64,256/128 1,8,64/4096 1,8/32768) tests=(cuda) goldens=("${GOLDENS[@]}") sizes=(--decode 64 --repeat 1)
+  local shape mode case batch context dtype
+  # Keys and values of 256 sequences of 4,096, or of 64 of 32,768, leave no room for the large model.
+  local cases=(1,8,64,256/128 1,8,64,256/4096 1,8,64/32768) large_cases=(1,8,64,256/128 1,8,64/4096 1,8/32768)
+  local small=llama-1b large=llama-8b tests=(cuda) goldens=("${GOLDENS[@]}") sizes=(--decode 64 --repeat 1)
+  local models=()
   if [ -n "$soft" ]; then
     # The machine interprets every instruction: the steps are shown to run, on what is small.
+    models=(every_slot_of_the_four_families_is_native)
     small=tiny large='' cases=(1/4) tests=(cuda-soft::rope) goldens=(llama) sizes=(--decode 2 --repeat 1)
   fi
   # Steps of 512 tokens would still read prompts of many sequences when the first of them ends.
   [ -n "$soft" ] || sizes+=(--max-step-tokens 8192)
-  step doctor 60 "$bin/engraft" doctor "${device[@]}"
+  step doctor 60 "$bin/gpu" doctor "${device[@]}"
   for mode in reference invariant fast; do
-    step "generate-$mode" 60 "$bin/engraft" generate "${device[@]}" --mode "$mode" --prompt "This package provides" \
+    step "generate-$mode" 60 "$bin/gpu" generate "${device[@]}" --mode "$mode" --prompt "This package provides" \
       --max-new-tokens 16 --temperature 0
   done
+  goldens=("${goldens[@]/#/$ENGRAFT_TESTS/golden/}")
+  step goldens-reference 60 "$bin/gpu" goldens --backend "$name" --mode reference "${goldens[@]}"
+  for dtype in bf16 f16; do
+    step "goldens-$dtype" 60 "$bin/gpu" goldens --backend "$name" --mode invariant --dtype "$dtype" --weights "$dtype" "${goldens[@]}"
+  done
+  step models 90 "$bin/gpu" models --nocapture "${models[@]}"
+  step ops 120 "$bin/gpu" trials "${tests[@]}"
   for shape in $small $large; do
     weights "$shape"
+    [ "$shape" = "$large" ] && cases=("${large_cases[@]}")
     for case in "${cases[@]}"; do
       batch=${case%/*} context=${case#*/}
       bench "bench-$shape-$context" "$shape" 90 --batch "$batch" --context "$context" --prompt-tokens "$((context < 512 ? context : 512))" "${sizes[@]}"
@@ -203,13 +212,6 @@ part_1() {
     for switch in --in-order --no-graphs; do
       bench "bench-$shape$switch" "$shape" 60 --batch "${cases[0]%/*}" --prompt-tokens "$((${cases[0]#*/}))" "${sizes[@]}" "$switch"
     done
-  done
-  step ops 180 "$bin/goldens" trials "${tests[@]}"
-  [ -n "$soft" ] || step models 120 "$bin/models" --nocapture
-  goldens=("${goldens[@]/#/$ENGRAFT_TESTS/golden/}")
-  step goldens-reference 60 "$bin/goldens" --backend "$name" --mode reference "${goldens[@]}"
-  for dtype in bf16 f16; do
-    step "goldens-$dtype" 60 "$bin/goldens" --backend "$name" --mode invariant --dtype "$dtype" --weights "$dtype" "${goldens[@]}"
   done
 }
 
@@ -222,7 +224,7 @@ part_2() {
 }
 
 part_3() {
-  local shape=llama-1b prompt=8192 room=131072 rows=64
+  local shape=llama-1b prompt=8192 room=131072 rows=64 kernels
   [ -n "$soft" ] && shape=tiny prompt=8 room=512 rows=2
   local sizes=(--decode 8 --repeat 1)
   weights "$shape"
@@ -233,11 +235,15 @@ part_3() {
     bench "bench-${format%:*}-$rows" "$shape" 60 --batch "$rows" --prompt-tokens 4 --quantize "$format" "${sizes[@]}"
   done
   if command -v compute-sanitizer >/dev/null && [ -z "$soft" ]; then
-    step sanitizer 120 compute-sanitizer --error-exitcode 1 "$bin/engraft" generate "${device[@]}" --prompt a --max-new-tokens 2
+    step sanitizer 120 compute-sanitizer --error-exitcode 1 "$bin/gpu" generate "${device[@]}" --prompt a --max-new-tokens 2
+    # Attention and matmuls on tensor cores, by the kernels of the default mode and by Hopper's.
+    for kernels in the_default_mode_attends_on_tensor_cores fast_takes_the_kernels_of_hopper; do
+      step "sanitizer-$kernels" 100 compute-sanitizer --error-exitcode 1 "$bin/gpu" models "$kernels"
+    done
   fi
   if command -v ncu >/dev/null && [ -z "$soft" ]; then
     # Clocks stay as they are; the launches are those of decode steps, behind the warm-up's prompt.
-    step ncu 120 ncu --clock-control none --set basic --launch-skip 300 --launch-count 134 "$bin/engraft" bench "${device[@]}" \
+    step ncu 120 ncu --clock-control none --set basic --launch-skip 300 --launch-count 134 "$bin/gpu" bench "${device[@]}" \
       --model "$out/weights/$shape" --dtype bf16 --batch 1 --prompt-tokens 64 --decode 4 --repeat 1 --no-graphs
   fi
 }

@@ -7,8 +7,8 @@
 //! - [`backends`] says what can be tested here; [`trials`] is the program that does it, [`alone`] keeps a
 //!   lost device from costing other trials; `tests/meta` plants bugs that the suite must catch ([`mod@bug`]).
 //! - [`lawful`] says which changes of its operands an op may take; `tests/hostile_views.rs` makes all others.
-//! - [`golden`] runs whole models against outputs of the reference implementation; the program `goldens` is
-//!   its face.
+//! - [`golden`] runs whole models against outputs of the reference implementation; [`goldens`] is the program
+//!   that does it.
 //!
 //! Nothing here is imported by the engine. Failures are values: a check never panics, so one wrong element
 //! cannot hide the next.
@@ -21,6 +21,7 @@ pub mod compare;
 pub mod device;
 pub mod dice;
 pub mod golden;
+pub mod goldens;
 pub mod lawful;
 pub mod laws;
 pub mod null;

@@ -1,5 +1,6 @@
-//! Every op of the contract on every backend that is there: one trial per backend, op and element type, each
-//! run again in a process of its own where it loses its device (`alone`). The program of the test `ops`.
+//! Programs of trials. Every op of the contract on every backend that is there: one trial per backend, op and
+//! element type, each run again in a process of its own where it loses its device (`alone`), which is the
+//! test `ops`. And functions by name, for tests that another program has, too.
 
 use crate::alone::{self, Losses};
 use crate::backends::{self, LabVisitor};
@@ -18,6 +19,26 @@ const SHOWN: usize = 5;
 static COMPARISONS: AtomicUsize = AtomicUsize::new(0);
 
 static LOSSES: Losses = Losses::new();
+
+/// A test that is a function, and its name.
+pub type Named = (&'static str, fn());
+
+/// Functions as [`Named`].
+#[macro_export]
+macro_rules! named {
+    ($($test:ident),* $(,)?) => { [$((stringify!($test), $test as fn())),*] };
+}
+
+/// Runs `tests` by name and arguments as libtest takes them.
+pub fn run(tests: &[Named], args: impl IntoIterator<Item = String>) -> ExitCode {
+    let trial = |&(name, test): &Named| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&Arguments::from_iter(args), tests.iter().map(trial).collect()).exit_code()
+}
 
 #[derive(Default)]
 struct Trials(Vec<Trial>);

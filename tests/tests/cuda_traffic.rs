@@ -318,6 +318,7 @@ fn a_weight_crosses_the_bus_once() {
             engine.run().unwrap();
             assert_eq!(gpu.packing(), Duration::ZERO, "{shown}: the first step packed");
             assert_eq!(gpu.loads(), loads, "{shown}: the first step compiled");
+            assert_eq!(soft.loaded_late().unwrap(), 0, "{shown}: a launch waited for its code");
             let now: Vec<u64> = buffers(&engine).iter().map(|b| b.bytes).collect();
             assert_eq!(now, lying.iter().map(|b| b.bytes).collect::<Vec<_>>(), "{shown}: another copy");
         }

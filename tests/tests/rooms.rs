@@ -29,7 +29,7 @@ const LONGEST: usize = 600;
 const LONGEST_FUNCTION: usize = 60;
 
 /// Crates that users run, by the name that others import, and their root files.
-const SHIPPED: [(&str, &str); 9] = [
+const SHIPPED: [(&str, &str); 10] = [
     ("engraft_core", "core/src/lib.rs"),
     ("engraft_ranks", "ranks/src/lib.rs"),
     ("engraft_cpu", "backend-cpu/src/lib.rs"),
@@ -38,6 +38,7 @@ const SHIPPED: [(&str, &str); 9] = [
     ("engraft_shaders", "shaders/src/lib.rs"),
     ("engraft_wgpu", "backend-wgpu/src/lib.rs"),
     ("engraft", "engraft/src/lib.rs"),
+    ("engraft_cli", "cli/src/lib.rs"),
     ("the program", "cli/src/main.rs"),
 ];
 

@@ -86,6 +86,17 @@ fn check_paged(
     held: Elem,
     page_size: usize,
 ) {
+    check_paged_on(shape, seqs, scores, (elem, held), page_size, Machine::each);
+}
+
+fn check_paged_on(
+    shape: &Shape,
+    seqs: &[(usize, usize)],
+    scores: &Scores,
+    (elem, held): (Elem, Elem),
+    page_size: usize,
+    on: fn(&mut dyn FnMut(&mut Machine)),
+) {
     let Shape { heads, kv_heads, k_dim, v_dim } = *shape;
     let tokens: usize = seqs.iter().map(|s| s.0).sum::<usize>() + 1;
     let q = numbers(tokens * heads * k_dim, 1);
@@ -141,7 +152,7 @@ fn check_paged(
     let (k_slab, v_slab) = (fill(&keys, k_dim), fill(&values, v_dim));
     let lens: Vec<u32> = seqs.iter().map(|s| s.1 as u32).collect();
     let most = *lens.iter().max().unwrap();
-    Machine::each(|gpu| {
+    on(&mut |gpu| {
         for split in [false, true] {
             let mut kv =
                 slabs(gpu, pages as u32, page_size as u32, kv_heads as u32, k_dim as u32, v_dim as u32, held);
@@ -194,6 +205,28 @@ fn pages_splits_and_batch_mates_change_no_bit() {
     check_paged(&broad, &[(1, 66)], &rules()[1], Elem::F32, Elem::F32, 32);
 }
 
+/// 32 heads of 128 over 8, a context of 17 chunks whose last has one key.
+#[test]
+fn many_heads_over_a_long_context() {
+    let shape = Shape { heads: 32, kv_heads: 8, k_dim: 128, v_dim: 128 };
+    let causal = Scores { slopes: 0, scale: 0.088_388_35, cap: 0.0, window: 0, flags: Scores::CAUSAL };
+    check_paged_on(&shape, &[(1, 1025), (3, 66)], &causal, (Elem::BF16, Elem::BF16), 16, Machine::once);
+}
+
+/// Keys of a chunk (64), of two, of a page (16), and a window as wide as a chunk.
+#[test]
+fn keys_on_both_sides_of_every_threshold() {
+    let shape = Shape { heads: 4, kv_heads: 2, k_dim: 16, v_dim: 64 };
+    let [causal, windowed, ..] = rules();
+    let windowed = Scores { window: CHUNK, ..windowed };
+    for at in [16, CHUNK as usize, 2 * CHUNK as usize] {
+        let seqs: Vec<_> = (at - 1..=at + 1).flat_map(|keys| [(1, keys), (2, keys)]).collect();
+        for scores in [&causal, &windowed] {
+            check_paged(&shape, &seqs, scores, Elem::F16, Elem::F16, 16);
+        }
+    }
+}
+
 #[test]
 fn encoders_see_their_own_sequence() {
     let Shape { heads, kv_heads, k_dim, v_dim } = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
@@ -223,7 +256,7 @@ fn encoders_see_their_own_sequence() {
                 }
             }
         }
-        Machine::each(|gpu| {
+        Machine::each(&mut |gpu| {
             let out = gpu.dense(&old, heads * v_dim, elem);
             let p = Dense {
                 q: gpu.dense(&q, heads * k_dim, elem),

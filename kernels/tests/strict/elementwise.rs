@@ -39,7 +39,7 @@ fn sums_round_once() {
             let (a, b) = (numbers(rows * cols, 1), numbers(rows * cols, 2));
             let want: Vec<f32> =
                 rounded(&a, elem).iter().zip(rounded(&b, elem)).map(|(a, b)| round(a + b, elem)).collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let acc = gpu.matrix(&a, cols, elem, pitch, offset);
                 let x = gpu.matrix(&b, cols, elem, pitch + 1, offset);
                 let p = Add { acc, x, elem, reserved: 0 };
@@ -63,7 +63,7 @@ fn activations_are_the_contracts() {
                 g.iter().zip(rounded(&up, elem)).map(|(g, u)| round(f(*g) * u, elem)).collect();
             let both: Vec<f32> =
                 x.chunks(cols).zip(up.chunks(cols)).flat_map(|(g, u)| [g, u].concat()).collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let m = gpu.matrix(&x, cols, elem, pitch, offset);
                 let p = Activate { x: m, elem, act };
                 gpu.run(&p, &p.launch());
@@ -90,7 +90,7 @@ fn scaling_rounds_once() {
                 .map(|v| cap.map_or(v, |c| c * math::tanh::<F>(v * (1.0 / c))))
                 .map(|v| round(v, elem))
                 .collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let m = gpu.matrix(&x, cols, elem, pitch, offset);
                 let capped = u32::from(cap.is_some());
                 let p = Scale { x: m, elem, factor: 1.7, capped, cap: cap.unwrap_or(1.0) };
@@ -108,7 +108,7 @@ fn conversions_round_to_nearest() {
             for (rows, cols, pitch, offset) in SHAPES {
                 let x = wild(rows * cols, 6);
                 let want = rounded(&rounded(&x, from), to);
-                Machine::each(|gpu| {
+                Machine::each(&mut |gpu| {
                     let m = gpu.matrix(&x, cols, from, pitch, offset);
                     let out = gpu.matrix(&x, cols, to, pitch, 0);
                     let p = Convert { x: m, out, bias: 0, from, to };

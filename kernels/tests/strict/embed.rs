@@ -59,51 +59,57 @@ fn scales(b: Block) -> &'static [usize] {
     }
 }
 
-/// A weight of every format: codes are random bytes, scales small numbers.
-pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
-    let mut all = Vec::new();
+/// Values as they are.
+pub fn plain(elem: Elem, rows: usize, cols: usize) -> Weight {
+    let format = match elem {
+        Elem::F32 => Format::F32,
+        Elem::F16 => Format::F16,
+        _ => Format::Bf16,
+    };
     let plain = numbers(rows * cols, 11);
-    for (format, elem) in [(Format::F32, Elem::F32), (Format::F16, Elem::F16), (Format::Bf16, Elem::BF16)] {
-        all.push(Weight {
-            format,
-            bytes: encode(&plain, elem),
-            row_bytes: cols * elem.bytes() as usize,
-            group: 0,
-            values: rounded(&plain, elem),
-            rows,
-            cols,
-        });
-    }
-    for b in Block::ALL {
-        let whole = cols.next_multiple_of(b.values());
-        let row_bytes = whole / b.values() * b.bytes();
-        let mut bytes: Vec<u8> = words(rows * row_bytes, 12).iter().map(|w| (w >> 9) as u8).collect();
-        for (i, raw) in bytes.chunks_mut(b.bytes()).enumerate() {
-            for (j, at) in scales(b).iter().enumerate() {
-                let scale = half::f16::from_f32(0.01 * (i % 13) as f32 - 0.05 * j as f32);
-                raw[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
-            }
+    let (bytes, values) = (encode(&plain, elem), rounded(&plain, elem));
+    Weight { format, bytes, row_bytes: cols * elem.bytes() as usize, group: 0, values, rows, cols }
+}
+
+/// Blocks: codes are random bytes, scales small numbers.
+pub fn in_blocks(b: Block, rows: usize, cols: usize) -> Weight {
+    let whole = cols.next_multiple_of(b.values());
+    let row_bytes = whole / b.values() * b.bytes();
+    let mut bytes: Vec<u8> = words(rows * row_bytes, 12).iter().map(|w| (w >> 9) as u8).collect();
+    for (i, raw) in bytes.chunks_mut(b.bytes()).enumerate() {
+        for (j, at) in scales(b).iter().enumerate() {
+            let scale = half::f16::from_f32(0.01 * (i % 13) as f32 - 0.05 * j as f32);
+            raw[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
         }
-        let mut values = vec![0.0; rows * whole];
-        block::decode(b, &bytes, &mut values);
-        let values = values.chunks(whole).flat_map(|row| row[..cols].to_vec()).collect();
-        all.push(Weight { format: blocks(b), bytes, row_bytes, group: 0, values, rows, cols });
     }
+    let mut values = vec![0.0; rows * whole];
+    block::decode(b, &bytes, &mut values);
+    let values = values.chunks(whole).flat_map(|row| row[..cols].to_vec()).collect();
+    Weight { format: blocks(b), bytes, row_bytes, group: 0, values, rows, cols }
+}
+
+/// Groups, of `size` columns or (0) of a whole row.
+fn in_groups(format: Format, groups: Groups, rows: usize, cols: usize) -> Weight {
+    let row_bytes = groups.row_bytes(cols);
+    let mut bytes = vec![0; rows * row_bytes];
+    group::encode(groups, cols, &numbers(rows * cols, 11), &mut bytes);
+    let mut values = vec![0.0; rows * cols];
+    group::decode(groups, cols, &bytes, &mut values);
+    Weight { format, bytes, row_bytes, group: groups.group(cols), values, rows, cols }
+}
+
+/// A weight of every format.
+pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
+    let mut all: Vec<Weight> = Elem::ALL.map(|elem| plain(elem, rows, cols)).into();
+    all.extend(Block::ALL.map(|b| in_blocks(b, rows, cols)));
     for (format, bits, asymmetric) in [
         (Format::Int8, GroupBits::Eight, false),
         (Format::Int8a, GroupBits::Eight, true),
         (Format::Int4, GroupBits::Four, false),
         (Format::Int4a, GroupBits::Four, true),
     ] {
-        for size in [0, 32] {
-            let groups = Groups { bits, size, asymmetric };
-            let row_bytes = groups.row_bytes(cols);
-            let mut bytes = vec![0; rows * row_bytes];
-            group::encode(groups, cols, &plain, &mut bytes);
-            let mut values = vec![0.0; rows * cols];
-            group::decode(groups, cols, &bytes, &mut values);
-            all.push(Weight { format, bytes, row_bytes, group: groups.group(cols), values, rows, cols });
-        }
+        let of = |size| in_groups(format, Groups { bits, size, asymmetric }, rows, cols);
+        all.extend([0, 32].map(of));
     }
     all
 }
@@ -122,7 +128,7 @@ fn rows_of_every_format() {
             let plain: Vec<f32> = ids.iter().flat_map(|id| rounded(&row(*id), elem)).collect();
             let added: Vec<f32> =
                 plain.iter().zip(rounded(&old, elem)).map(|(v, o)| round(o + v, elem)).collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let (ids_at, table) = (gpu.put(&ids), w.view(gpu));
                 for add in [0, 1] {
                     let out = gpu.matrix(&old, cols, elem, cols + 3, 0);

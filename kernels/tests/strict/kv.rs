@@ -58,7 +58,7 @@ fn heads_rotate_and_the_rest_stays() {
                     rotate(row, width, &table, (at as usize, 7), pairs, interleaved, elem);
                 }
             }
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let m = gpu.matrix(&x, heads * width, elem, heads * width + 3, 1);
                 let p = Rope {
                     x: m,
@@ -91,7 +91,7 @@ fn what_is_appended_copied_and_read_is_what_was_written() {
             let slot = |i: u32| (if i < page_size { 2 * page_size + i } else { i - page_size }) as i32;
             let mut slots: Vec<i32> = (0..6).map(slot).collect();
             (slots[3], slots[5]) = (-1, 4 * page_size as i32);
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let kv = slabs(gpu, 4, page_size, heads as u32, k_dim as u32, v_dim as u32, held);
                 let p = Append {
                     k: gpu.matrix(&k, heads * k_dim, elem, heads * k_dim + 1, 0),
@@ -153,7 +153,7 @@ fn the_fused_op_equals_its_parts() {
                         rotate(rotated, k_dim, &table, (at as usize, 9), pairs, interleaved, elem);
                     }
                 }
-                Machine::each(|gpu| {
+                Machine::each(&mut |gpu| {
                     let kv = slabs(gpu, 2, 4, kv_heads as u32, k_dim as u32, v_dim as u32, held);
                     let qkv = gpu.matrix(&x, cols, elem, cols + 8, 0);
                     let by = HeadNorm { weight: gpu.put(&weight), bias: 0, eps: 1e-6, flags: HeadNorm::NORM };

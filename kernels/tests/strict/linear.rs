@@ -1,8 +1,9 @@
 //! Matmuls.
 
-use crate::embed::{Weight, every_weight};
+use crate::embed::{Weight, every_weight, in_blocks, plain};
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd};
+use engraft_core::mem::Block;
 use engraft_core::numerics::{Share, leaf_bounds, rank_columns, tree, tree_of_ranks};
 use engraft_core::quant::activation::{self, SPAN};
 use engraft_kernels::bytes::Bytes;
@@ -27,14 +28,15 @@ pub fn leaves(k: usize, grain: usize) -> Leaves {
     Leaves::new(leaf_bounds(k, grain).map(|at| at as u32), |_| true)
 }
 
-struct Case {
-    rows: usize,
-    grain: usize,
-    x_elem: Elem,
-    out_elem: Elem,
-    bias: bool,
-    then: Then,
-    w8a8: bool,
+/// One matmul.
+pub struct Case {
+    pub rows: usize,
+    pub grain: usize,
+    pub x_elem: Elem,
+    pub out_elem: Elem,
+    pub bias: bool,
+    pub then: Then,
+    pub w8a8: bool,
 }
 
 /// The same of rows that are quantized: chains over blocks.
@@ -78,12 +80,18 @@ fn model(case: &Case, x: &[f32], w: &Weight, bias: &[f32], old: &[f32]) -> Vec<f
     }
 }
 
+/// The bits of the contract under every schedule.
 fn check(case: &Case, w: &Weight) {
+    check_on(case, w, Machine::each);
+}
+
+/// The same under the schedules that `on` has.
+pub fn check_on(case: &Case, w: &Weight, on: fn(&mut dyn FnMut(&mut Machine))) {
     let outputs = if case.then == Then::GATE { w.rows / 2 } else { w.rows };
     let x = numbers(case.rows * w.cols, 21);
     let (bias, old) = (numbers(w.rows, 22), numbers(case.rows * outputs, 23));
     let want = model(case, &x, w, &bias, &old);
-    Machine::each(|gpu| {
+    on(&mut |gpu| {
         let x = gpu.matrix(&x, w.cols, case.x_elem, w.cols + 1, 0);
         let place = |gpu: &mut Machine| gpu.matrix(&old, outputs, case.out_elem, outputs + 2, 1);
         let out = place(gpu);
@@ -209,7 +217,7 @@ fn parts_are_nodes(k: usize) -> f32 {
             };
             let leaves = Leaves::new(share.bounds().map(|at| at as u32), |leaf| share.has(leaf));
             let q8 = Weight { bytes, row_bytes: cols / SPAN * 34, cols, values: Vec::new(), ..w };
-            Machine::once(|gpu| {
+            Machine::once(&mut |gpu| {
                 let place = |gpu: &mut Machine| gpu.dense(&vec![7.0; rows * n], n, Elem::F32);
                 let p = Linear {
                     x: gpu.dense(&x, cols, Elem::F32),
@@ -347,6 +355,30 @@ fn quantized_activations_on_both_sides_of_every_threshold() {
     }
 }
 
+/// Rows from which a kernel takes 16 at a time (8), rows of a tile (4 and 16), outputs of a tile (32).
+#[test]
+fn rows_and_outputs_on_both_sides_of_every_threshold() {
+    let case = |rows| Case {
+        rows,
+        grain: 1,
+        x_elem: Elem::F32,
+        out_elem: Elem::F32,
+        bias: true,
+        then: Then::NOTHING,
+        w8a8: false,
+    };
+    let around = |at: usize| at - 1..=at + 1;
+    for rows in [4, 8, 16].into_iter().flat_map(around) {
+        check(&case(rows), &plain(Elem::F32, 5, 96));
+        check(&case(rows), &in_blocks(Block::Q6K, 5, 256));
+        check(&case(rows), &plain(Elem::BF16, 5, 96));
+    }
+    for n in around(32) {
+        check(&case(3), &plain(Elem::F32, n, 96));
+        check(&case(9), &plain(Elem::F32, n, 96));
+    }
+}
+
 #[test]
 fn rows_are_quantized_as_the_definition_says() {
     for (elem, cols) in [(Elem::F32, 32), (Elem::F16, 160), (Elem::BF16, 2080)] {
@@ -356,7 +388,7 @@ fn rows_are_quantized_as_the_definition_says() {
         x[cols..cols + SPAN].fill(0.0);
         x[2 * cols + 5] = f32::INFINITY;
         let x = rounded(&x, elem);
-        Machine::each(|gpu| {
+        Machine::each(&mut |gpu| {
             let view = gpu.matrix(&x, cols, elem, cols + 1, 1);
             let codes = Codes::at(gpu.empty(Codes::bytes(3, cols as u32) as usize), 3, cols as u32);
             let p = Quantize { x: view, to: codes, x_elem: elem, reserved: 0 };

@@ -32,14 +32,14 @@ pub struct Machine {
 
 impl Machine {
     /// Runs `test` under every schedule.
-    pub fn each(mut test: impl FnMut(&mut Machine)) {
+    pub fn each(test: &mut dyn FnMut(&mut Machine)) {
         for schedule in SCHEDULES {
             test(&mut Machine { memory: Memory::new(), schedule });
         }
     }
 
     /// Runs `test` under one schedule: where there are many cases.
-    pub fn once(mut test: impl FnMut(&mut Machine)) {
+    pub fn once(test: &mut dyn FnMut(&mut Machine)) {
         test(&mut Machine { memory: Memory::new(), schedule: SCHEDULES[2] });
     }
 

@@ -1,12 +1,13 @@
 //! Experts.
 
-use crate::embed::every_weight;
+use crate::embed::{Weight, every_weight, plain};
 use crate::linear::{leaves, matmul};
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{FusedMadd as F, exp, sigmoid};
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_kernels::params::moe::{Combine, ExpertLinear, Group, Route};
 use engraft_kernels::params::{Elem, WeightView};
+use std::ops::Range;
 
 /// Experts of a row, ascending, and their weights.
 fn routed(row: &[f32], top_k: usize, softmax: bool, renormalise: bool, scale: f32) -> (Vec<u32>, Vec<f32>) {
@@ -52,7 +53,7 @@ fn routes_and_groups_are_the_contracts() {
                 logits.chunks(experts).map(|r| routed(r, top_k, softmax, renormalise, 1.5)).collect();
             let chosen: Vec<u32> = rows.iter().flat_map(|r| r.0.clone()).collect();
             let weights: Vec<f32> = rows.iter().flat_map(|r| r.1.clone()).collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let out = gpu.matrix(&vec![0.0; tokens * top_k], top_k, Elem::F32, top_k + 1, 0);
                 let (experts_at, groups) =
                     (gpu.empty(4 * chosen.len()), gpu.empty(4 * (experts + 1 + chosen.len())));
@@ -86,56 +87,81 @@ fn every_slot_uses_its_expert() {
     check_experts(&few.repeat(7), 77, 3);
 }
 
-/// Slots that go to these experts, with the first formats of [`every_weight`].
+/// Slots that go to these experts, two of a token, with the first formats of [`every_weight`].
 fn check_experts(experts: &[u32], k: usize, formats: usize) {
-    let (count, n, top_k) = (6usize, 35usize, 2usize);
-    let (slots, tokens) = (experts.len(), experts.len() / top_k);
-    for (i, w) in every_weight(count * n, k).iter().take(formats).enumerate() {
-        let elem = Elem::ALL[i % 3];
-        let per_token = i % 2 == 0;
-        let rows = if per_token { tokens } else { slots };
-        let (x, bias) = (numbers(rows * k, 1), numbers(count * n, 2));
-        let xs = rounded(&x, elem);
-        let want: Vec<f32> = experts
-            .iter()
-            .enumerate()
-            .flat_map(|(s, e)| {
-                let row = if per_token { s / top_k } else { s };
-                let e = *e as usize;
-                let y = matmul(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, 1);
-                y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect::<Vec<_>>()
-            })
-            .collect();
+    const COUNT: usize = 6;
+    for (i, w) in every_weight(COUNT * 35, k).iter().take(formats).enumerate() {
+        let slots = Slots { experts, count: COUNT, top_k: 2, elem: Elem::ALL[i % 3], per_token: i % 2 == 0 };
         // All experts, and those of a rank: slots of others keep what they hold.
-        for own in [0..count, 2..5] {
-            let kept = |i: usize| if own.contains(&(experts[i / n] as usize)) { want[i] } else { 0.0 };
-            let want: Vec<f32> = (0..slots * n).map(kept).collect();
-            Machine::each(|gpu| {
-                let out = gpu.matrix(&vec![0.0; slots * n], n, elem, n + 1, 0);
-                let whole = w.view(gpu);
-                let row_bytes = whole.row_bytes as usize;
-                let p = ExpertLinear {
-                    x: gpu.dense(&x, k, elem),
-                    weight: WeightView { ptr: whole.ptr + (own.start * n * row_bytes) as u64, ..whole },
-                    out,
-                    bias: gpu.put(&bias[own.start * n..own.end * n]),
-                    groups: gpu.put(&grouped(experts, count)),
-                    leaves: leaves(k, 1),
-                    count: count as u32,
-                    first: own.start as u32,
-                    own: own.len() as u32,
-                    elem,
-                    elem_out: elem,
-                };
-                gpu.run(&p, &p.launch(w.format));
-                same(&gpu.values(out, elem), &want, w.format.name());
-            });
+        for own in [0..COUNT, 2..5] {
+            slots.check(w, own, Machine::each);
         }
     }
 }
 
+/// Slots on their way to experts.
+#[derive(Clone, Copy)]
+pub struct Slots<'a> {
+    pub experts: &'a [u32],
+    pub count: usize,
+    pub top_k: usize,
+    pub elem: Elem,
+    /// Whether x has a row per token, and not per slot.
+    pub per_token: bool,
+}
+
+impl Slots<'_> {
+    /// The bits of the contract, by the weights of the experts `own`.
+    pub fn check(&self, w: &Weight, own: Range<usize>, on: fn(&mut dyn FnMut(&mut Machine))) {
+        let (Self { experts, count, top_k, elem, .. }, k, n) = (*self, w.cols, w.rows / self.count);
+        let rows = if self.per_token { experts.len() / top_k } else { experts.len() };
+        let (x, bias) = (numbers(rows * k, 1), numbers(count * n, 2));
+        let xs = rounded(&x, elem);
+        let of_slot = |(slot, expert): (usize, &u32)| -> Vec<f32> {
+            let (row, e) = (if self.per_token { slot / top_k } else { slot }, *expert as usize);
+            if !own.contains(&e) {
+                return vec![0.0; n];
+            }
+            let y = matmul(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, 1);
+            y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect()
+        };
+        let want: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
+        on(&mut |gpu| {
+            let out = gpu.matrix(&vec![0.0; experts.len() * n], n, elem, n + 1, 0);
+            let whole = w.view(gpu);
+            let row_bytes = whole.row_bytes as usize;
+            let p = ExpertLinear {
+                x: gpu.dense(&x, k, elem),
+                weight: WeightView { ptr: whole.ptr + (own.start * n * row_bytes) as u64, ..whole },
+                out,
+                bias: gpu.put(&bias[own.start * n..own.end * n]),
+                groups: gpu.put(&grouped(experts, count)),
+                leaves: leaves(k, 1),
+                count: count as u32,
+                first: own.start as u32,
+                own: own.len() as u32,
+                elem,
+                elem_out: elem,
+            };
+            gpu.run(&p, &p.launch(w.format));
+            same(&gpu.values(out, elem), &want, w.format.name());
+        });
+    }
+}
+
+/// Slots to an expert from which 16 are taken at a time (8), and slots of a tile (4 and 16).
+#[test]
+fn slots_on_both_sides_of_every_threshold() {
+    let w = plain(Elem::BF16, 2 * 33, 40);
+    for slots in [4, 8, 16, 32].into_iter().flat_map(|at| at - 1..=at + 1) {
+        let experts: Vec<u32> = (0..slots).map(|i| u32::from(i % 5 == 3)).collect();
+        let slots = Slots { experts: &experts, count: 2, top_k: 1, elem: Elem::F16, per_token: false };
+        slots.check(&w, 0..2, Machine::each);
+    }
+}
+
 /// Sums over the slots of a token: leaves by expert number, or one chain.
-fn sum_of(experts: Option<(&[u32], usize)>, own: std::ops::Range<usize>, terms: &[(f32, f32)]) -> f32 {
+fn sum_of(experts: Option<(&[u32], usize)>, own: Range<usize>, terms: &[(f32, f32)]) -> f32 {
     let mut sums = [0.0f32; 8];
     for (j, (w, y)) in terms.iter().enumerate() {
         let leaf = experts.map_or(0, |(experts, count)| {
@@ -175,7 +201,7 @@ fn slots_are_added_by_leaves() {
                     round(if add == 1 { sum + olds[i] } else { sum }, elem_out)
                 })
                 .collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let out = gpu.matrix(&old, n, elem_out, n, 0);
                 let p = Combine {
                     y: gpu.dense(&y, n, elem),

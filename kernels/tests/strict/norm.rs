@@ -71,7 +71,7 @@ fn strict_norms_have_the_contracts_bits() {
                     stored.iter_mut().zip(rounded(&y, elem)).for_each(|(v, y)| *v = round(*v + y, elem));
                 }
                 let want: Vec<f32> = stored.chunks(width).flat_map(|part| model(part, kind, 1e-5)).collect();
-                Machine::each(|gpu| {
+                Machine::each(&mut |gpu| {
                     let m = gpu.matrix(&x, cols, elem, cols + gap, 0);
                     let out = if added { gpu.matrix(&x, cols, elem, cols + gap, gap) } else { m };
                     let add = if added { gpu.matrix(&y, cols, elem, cols + gap, 0) } else { MatView::NONE };
@@ -122,7 +122,7 @@ fn rows_go_out_as_bytes_as_well_where_a_matmul_wants_them() {
     {
         let (rows, w) = (3, numbers(width, 1));
         let (x, y) = (numbers(rows * width, 3), numbers(rows * width, 4));
-        Machine::each(|gpu| {
+        Machine::each(&mut |gpu| {
             let cols = width as u32;
             let codes = Codes::at(gpu.empty(Codes::bytes(rows as u32, cols) as usize), rows as u32, cols);
             let p = Norm {

@@ -17,7 +17,7 @@ fn rows_are_gathered_and_unknown_ones_are_zero() {
                     |r| if *r < 4 { all[*r as usize * cols..][..cols].to_vec() } else { vec![0.0; cols] },
                 )
                 .collect();
-            Machine::each(|gpu| {
+            Machine::each(&mut |gpu| {
                 let from = gpu.matrix(&x, cols, elem, pitch, 0);
                 let out = gpu.matrix(&numbers(5 * cols, 2), cols, elem, pitch, 0);
                 let p = Gather { x: from, out, rows: gpu.put(&rows), elem, reserved: 0 };
@@ -31,7 +31,7 @@ fn rows_are_gathered_and_unknown_ones_are_zero() {
 #[test]
 fn of_several_writes_the_last_counts() {
     let pairs = [[3u32, 30], [0, 1], [9, 90], [3, 31], [5, 50], [u32::MAX, 7], [3, 32]];
-    Machine::each(|gpu| {
+    Machine::each(&mut |gpu| {
         let dst = gpu.put(&[100u32; 9]);
         let p = Scatter { pairs: gpu.put(&pairs), dst, count: pairs.len() as u32, len: 9 };
         gpu.run(&p, &p.launch());
@@ -42,7 +42,7 @@ fn of_several_writes_the_last_counts() {
 #[test]
 fn seen_bits_are_cleared_and_set() {
     let ids: Vec<u32> = vec![0, 31, 32, 95, 96, 5000, 0];
-    Machine::each(|gpu| {
+    Machine::each(&mut |gpu| {
         let seen = gpu.put(&[0xffff_ffffu32; 4]);
         let p = Seen { ids: gpu.put(&ids), seen, count: ids.len() as u32, words: 3 };
         gpu.run(&p, &p.launch());

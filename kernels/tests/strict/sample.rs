@@ -73,7 +73,7 @@ fn every_token_is_the_definitions() {
                 })
                 .collect();
             let rows: Vec<f32> = slots.iter().flat_map(|_| values.clone()).collect();
-            let run = |gpu: &mut Machine| {
+            let mut run = |gpu: &mut Machine| {
                 let seen_at = gpu.put(&seen);
                 let out = gpu.empty(4 * slots.len());
                 let p = Sample {
@@ -92,7 +92,7 @@ fn every_token_is_the_definitions() {
                 assert_eq!(gpu.get::<u32>(out, slots.len()), want, "vocab {vocab}, logits {l}");
                 assert_eq!(gpu.get::<u32>(seen_at, seen.len()), after);
             };
-            if vocab < 100 { Machine::each(run) } else { Machine::once(run) }
+            if vocab < 100 { Machine::each(&mut run) } else { Machine::once(&mut run) }
         }
     }
 }

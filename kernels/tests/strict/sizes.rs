@@ -1,8 +1,11 @@
-//! Quantized activations at sizes that models have: sums of 129 blocks in leaves that begin inside a unit of
-//! the ring, rings that go round many times, thousands of outputs with a tile that is not full.
+//! Matmuls of the sizes that models have: sums of 129 blocks in leaves that begin inside a unit of the ring,
+//! rings that go round many times, thousands of outputs with a tile that is not full.
 
-use crate::linear::{leaves, same_codes};
+use crate::embed::{in_blocks, plain};
+use crate::linear::{Case, check_on, leaves, same_codes};
 use crate::machine::{Machine, numbers, rounded, same};
+use crate::moe::Slots;
+use engraft_core::mem::Block;
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_core::quant::activation::{self, SPAN};
 use engraft_kernels::bytes::Bytes;
@@ -68,7 +71,7 @@ fn quantized_activations_at_the_sizes_of_models() {
     let most = DENSE_FROM as usize + 1;
     let values = rounded(&numbers(most * K, 41), Elem::BF16);
     let want = matmul(&values, &file, 32);
-    Machine::once(|gpu| {
+    Machine::once(&mut |gpu| {
         let x = gpu.matrix(&values, K, Elem::BF16, K + 8, 0);
         let weight = WeightView {
             ptr: gpu.put(&packed),
@@ -103,4 +106,32 @@ fn quantized_activations_at_the_sizes_of_models() {
         gpu.run(&dense, &dense.launch());
         same(&gpu.values(p.out, Elem::F32), &want, "dense");
     });
+}
+
+/// Thousands of outputs with long sums: by the kernel for few rows and, where there is one, that for many.
+#[test]
+fn matmuls_at_the_sizes_of_models() {
+    let case = |rows, elem| Case {
+        rows,
+        grain: 64,
+        x_elem: elem,
+        out_elem: Elem::F32,
+        bias: true,
+        then: Then::NOTHING,
+        w8a8: false,
+    };
+    let f32s = plain(Elem::F32, N, K);
+    check_on(&case(1, Elem::F32), &f32s, Machine::once);
+    check_on(&case(9, Elem::F32), &f32s, Machine::once);
+    check_on(&case(9, Elem::BF16), &in_blocks(Block::Q6K, N, 4096 + 256), Machine::once);
+}
+
+/// The same of experts: one slot of the first, sixteen and one of the second.
+#[test]
+fn experts_at_the_sizes_of_models() {
+    let experts: Vec<u32> = (0..18).map(|slot| u32::from(slot > 0)).collect();
+    let slots = |experts| Slots { experts, count: 2, top_k: 1, elem: Elem::BF16, per_token: false };
+    let w = plain(Elem::BF16, 2 * N, 4096);
+    slots(&experts).check(&w, 0..2, Machine::once);
+    slots(&experts[..2]).check(&w, 0..2, Machine::once);
 }

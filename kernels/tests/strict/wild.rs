@@ -31,7 +31,7 @@ fn scores(seed: u64) -> Scores {
 fn attention_over_pages() {
     let (heads, kv_heads, dim, tokens, seqs, stride) = (4u32, 2u32, 8u32, 6usize, 3usize, 5u32);
     for seed in 0..24 {
-        Machine::once(|gpu| {
+        Machine::once(&mut |gpu| {
             // Without pages there is nothing to see.
             let kv = slabs(gpu, if seed == 0 { 0 } else { 4 }, 16, kv_heads, dim, dim, Elem::BF16);
             let rows = 2;
@@ -73,7 +73,7 @@ fn attention_over_pages() {
 fn attention_over_rows() {
     let (heads, kv_heads, dim, tokens, seqs) = (4u32, 2u32, 8u32, 70usize, 3usize);
     for seed in 0..16 {
-        Machine::once(|gpu| {
+        Machine::once(&mut |gpu| {
             let (cols, kv_cols) = ((heads * dim) as usize, (kv_heads * dim) as usize);
             let p = Dense {
                 q: gpu.dense(&numbers(tokens * cols, 1), cols, Elem::F16),
@@ -99,7 +99,7 @@ fn experts() {
     let (count, n, k, slots, tokens) = (5usize, 35usize, 64usize, 14usize, 7usize);
     let weight = &every_weight(count * n, k)[0];
     for seed in 0..24 {
-        Machine::once(|gpu| {
+        Machine::once(&mut |gpu| {
             let (x, out) = (numbers(tokens * k, 1), vec![0.0; slots * n]);
             let mut groups = wild(count + 1 + slots, seed);
             if seed % 2 == 0 {
@@ -131,7 +131,7 @@ fn experts() {
 fn keys_and_values() {
     let (tokens, kv_heads, dim, page_size) = (9usize, 2u32, 8u32, 4u32);
     for seed in 0..16 {
-        Machine::once(|gpu| {
+        Machine::once(&mut |gpu| {
             let kv = slabs(gpu, 3, page_size, kv_heads, dim, dim, Elem::F16);
             let cols = (kv_heads * dim) as usize;
             let [k, v] = [1, 2].map(|s| gpu.dense(&numbers(tokens * cols, s), cols, Elem::F32));
@@ -152,7 +152,7 @@ fn rows_ids_and_positions() {
     let (rows, cols) = (9usize, 16usize);
     let table = &every_weight(7, cols)[0];
     for seed in 0..16 {
-        Machine::once(|gpu| {
+        Machine::once(&mut |gpu| {
             let [x, out] = [1, 2].map(|s| gpu.dense(&numbers(rows * cols, s), cols, Elem::F32));
             let ids = gpu.put(&wild(rows, seed));
             let embed = Embed { ids, table: table.view(gpu), out, elem: Elem::F32, add: 1 };
@@ -184,7 +184,7 @@ fn rows_ids_and_positions() {
 fn sampling() {
     let (rows, vocab) = (6usize, 70usize);
     for seed in 0..16 {
-        Machine::once(|gpu| {
+        Machine::once(&mut |gpu| {
             let table: Vec<SampleRow> = wild(4 * 12, seed)
                 .chunks(12)
                 .map(|row| bytemuck::pod_read_unaligned(bytemuck::cast_slice(row)))

@@ -46,8 +46,10 @@ fn sums_of_many_units_on_hopper() {
 /// As many blocks as a model's matmuls have, by the launch that is chosen.
 #[test]
 fn thousands_of_outputs() {
-    for (format, group, rows) in [(Format::Bf16, 0, 1), (Format::Int4, 128, 1), (Format::Bf16, 0, 34)] {
-        let case: Case = case(Type::Bf16, format, group, rows, 4112, 128);
+    for (format, group, rows, k) in
+        [(Format::Bf16, 0, 1, 4160), (Format::Int4, 128, 1, 4096), (Format::Bf16, 0, 34, 128)]
+    {
+        let case: Case = case(Type::Bf16, format, group, rows, 4112, k);
         let [_, reverse, _] = schedules();
         case.check(&case.run_with(0..rows, |device, p| {
             device.run(&p.launch(), bytemuck::bytes_of(p), &reverse);

@@ -146,8 +146,13 @@ pub(crate) enum Op {
     Store(Box<ops::data::Access>),
     Atomic(Box<ops::atomic::Atomic>),
     Fence(bool),
-    /// `fence.proxy.async`.
-    FenceAsync,
+    /// `fence.proxy.async`, of shared and of global memory.
+    FenceAsync {
+        shared: bool,
+        global: bool,
+    },
+    /// `fence.mbarrier_init`.
+    FenceBarrierInit,
     MapShared(Box<ops::space::MapShared>),
     IsSpace {
         p: Pred,

@@ -114,9 +114,14 @@ pub fn prepare(d: &Driver, id: Id, config: &Config, params: Vec<u8>) -> Result<K
 /// Launches a kernel in a stream.
 pub fn launch(d: &mut Held, function: Id, config: &Config, params: Vec<u8>, stream_id: Id) -> Result {
     let work = prepare(d, function, config, params)?;
-    let context = d.functions.get(&function).ok_or(Code::INVALID_HANDLE)?.context;
+    let found = d.functions.get_mut(&function).ok_or(Code::INVALID_HANDLE)?;
+    let (context, late) = (found.context, !found.loaded);
     if stream::get(d, stream_id)?.context != context {
         return Err(Code::INVALID_HANDLE);
+    }
+    if late && let Some(found) = d.functions.get_mut(&function) {
+        found.loaded = true;
+        d.statistics.loaded_late += 1;
     }
     let work = Work::Kernel(Box::new(work));
     if capture::active(d, stream_id)?.is_some() {

@@ -54,6 +54,8 @@ pub struct Function {
     pub cluster: [u32; 3],
     /// Cluster scheduling policy.
     pub policy: i32,
+    /// Its code is on the device: since `cuFuncLoad`, or since its first launch (modules are loaded lazily).
+    pub loaded: bool,
 }
 
 /// A library: an image that is loaded into each context that uses it.
@@ -182,6 +184,7 @@ impl Function {
             large_clusters: false,
             cluster: [0; 3],
             policy: 0,
+            loaded: false,
         }
     }
 }

@@ -462,8 +462,18 @@ impl SoftCuda {
         Ok((copied, filled))
     }
 
-    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`] and [`SoftCuda::copied`] to
-    /// zero.
+    /// Functions that their first launch loaded, and not `cuFuncLoad`.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn loaded_late(&self) -> Result<u64, LoadError> {
+        let mut count = 0u64;
+        call!(self, engraftSoftCudaLoadedLate(*mut u64), &raw mut count)?;
+        Ok(count)
+    }
+
+    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`], [`SoftCuda::copied`] and
+    /// [`SoftCuda::loaded_late`] to zero.
     ///
     /// # Errors
     /// [`LoadError::System`] when the function is missing.

@@ -33,6 +33,8 @@ pub struct Statistics {
     pub copied: u64,
     /// Bytes of memsets.
     pub filled: u64,
+    /// Functions that their first launch loaded: a driver may wait for all work then.
+    pub loaded_late: u64,
 }
 
 impl Statistics {

@@ -178,6 +178,39 @@ fn modules_have_globals_attributes_and_errors() {
 }
 
 #[test]
+fn code_is_loaded_when_asked_or_at_the_first_launch() {
+    let (soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let x = stream.alloc_zeros::<u32>(1).unwrap();
+    let to = address(&x, &stream);
+    soft.clear_counts().unwrap();
+    for (asks, late) in [(true, 0), (false, 1)] {
+        let module = Module::load(&context);
+        let ask = module.function("ask").unwrap();
+        let is_loaded = || {
+            let mut state = 7;
+            // SAFETY: the function is of a loaded module.
+            let code = unsafe { sys::cuFuncIsLoaded((&raw mut state).cast(), ask) };
+            assert_eq!((code, state < 2), (R::CUDA_SUCCESS, true));
+            state == 1
+        };
+        assert!(!is_loaded());
+        if asks {
+            // SAFETY: as above.
+            assert_eq!(unsafe { sys::cuFuncLoad(ask) }, R::CUDA_SUCCESS);
+        }
+        assert_eq!(is_loaded(), asks);
+        for _ in 0..2 {
+            launch(&stream, ask, 1, 1, 0, args([&to])).unwrap();
+        }
+        stream.synchronize().unwrap();
+        assert!(is_loaded());
+        assert_eq!(soft.loaded_late().unwrap(), late, "asked: {asks}");
+    }
+}
+
+#[test]
 fn a_refused_module_says_why_in_the_callers_buffer() {
     let (_soft, _alone) = soft();
     let _context = bare_context(0);

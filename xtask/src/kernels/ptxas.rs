@@ -11,9 +11,9 @@ use std::process::Command;
 pub struct Resources {
     /// Registers of a thread.
     pub registers: u32,
-    /// Bytes stored and loaded by spills.
+    /// Bytes stored and loaded by spills, also of the functions that it calls.
     pub spills: u32,
-    /// Bytes of stack.
+    /// Bytes of stack: arrays that are indexed by what is not known, which lie in local memory.
     pub stack: u32,
     /// Static shared memory of a block, in bytes.
     pub shared: u32,
@@ -73,13 +73,14 @@ fn parse(log: &str) -> Assembled {
         }
         if line.contains("bytes stack frame") && !entry.is_empty() {
             let of = report.entry(entry.clone()).or_default();
-            of.stack = before(line, " bytes stack frame");
-            of.spills = before(line, " bytes spill stores") + before(line, " bytes spill loads");
+            of.stack = of.stack.max(before(line, " bytes stack frame"));
+            of.spills += before(line, " bytes spill stores") + before(line, " bytes spill loads");
         }
         if line.contains("Used ") && line.contains(" registers") && !entry.is_empty() {
             let of = report.entry(entry.clone()).or_default();
             of.registers = before(line, " registers");
             of.shared = before(line, " bytes smem");
+            of.stack = of.stack.max(before(line, " bytes cumulative stack size"));
         }
     }
     Assembled { entries: report, warnings }
@@ -90,9 +91,11 @@ pub struct Limit {
     prefix: String,
     registers: u32,
     shared: u32,
+    stack: u32,
 }
 
-/// Reads `prefix registers shared-bytes` lines; `#` begins a comment. The longest prefix counts.
+/// Reads `prefix registers shared-bytes stack-bytes` lines, the last 0 where it is not there; `#` begins a
+/// comment. The longest prefix counts.
 pub fn limits(table: &str) -> Outcome<Vec<Limit>> {
     let mut limits = Vec::new();
     for (at, line) in table.lines().enumerate() {
@@ -100,12 +103,13 @@ pub fn limits(table: &str) -> Outcome<Vec<Limit>> {
         let number = |word: &str| word.parse().map_err(|_| format!("limits.txt:{}: '{word}'", at + 1));
         match words[..] {
             [] => {}
-            [prefix, registers, shared] => limits.push(Limit {
+            [prefix, registers, shared, ref stack @ ..] if stack.len() < 2 => limits.push(Limit {
                 prefix: prefix.trim_end_matches('*').into(),
                 registers: number(registers)?,
                 shared: number(shared)?,
+                stack: stack.first().map_or(Ok(0), |word| number(word))?,
             }),
-            _ => return Err(format!("limits.txt:{}: 'prefix registers shared' expected", at + 1)),
+            _ => return Err(format!("limits.txt:{}: 'prefix registers shared [stack]' expected", at + 1)),
         }
     }
     Ok(limits)
@@ -124,6 +128,7 @@ pub fn over(assembled: &Assembled, arch: &str, limits: &[Limit]) -> Vec<String> 
             ("bytes of spills", has.spills, 0),
             ("registers", has.registers, limit.registers),
             ("bytes of static shared memory", has.shared, limit.shared),
+            ("bytes of stack", has.stack, limit.stack),
         ];
         for (what, got, most) in figures {
             if got > most {
@@ -153,6 +158,24 @@ mod tests {
         let over = over(&report, "compute_80", &limits);
         assert_eq!(over.len(), 2, "{over:?}");
         assert!(over[0].contains("spills") && over[1].contains("32 registers, at most 31"), "{over:?}");
+    }
+
+    /// What a function that is not inlined takes is its caller's; ptxas names the caller first.
+    #[test]
+    fn stacks_and_spills_of_called_functions_count() {
+        let called = LOG.replace(
+            "ptxas info    : Used",
+            "ptxas info    : Function properties for act\n    16 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n\
+             ptxas info    : Function properties for other\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
+             ptxas info    : Used",
+        );
+        let report = parse(&called);
+        let want = Resources { registers: 32, spills: 20, stack: 16, shared: 4096 };
+        assert_eq!(report.entries.get("norm_rms_f32"), Some(&want));
+        let over = |table: &str| over(&report, "compute_80", &limits(table).unwrap_or_default());
+        assert!(over("* 255 8192 15").iter().any(|said| said.contains("16 bytes of stack, at most 15")));
+        assert!(!over("* 255 8192 16").iter().any(|said| said.contains("stack")));
+        assert!(limits("* 255 8192 16 1").is_err());
     }
 
     /// As ptxas 13.0 says it of a kernel without its `wgmma.fence`, and of one without its number of threads.

@@ -272,6 +272,37 @@ mod tests {
         }
     }
 
+    /// The table of `docs/cuda.md` beside what was estimated by hand: prompts, every format, both modes.
+    #[test]
+    fn the_page_has_what_is_predicted() {
+        let page = include_str!("../../../docs/cuda.md");
+        let (prompt, fast) = (["--prefill", "8192"], ["--prefill", "8192", "--mode", "fast"]);
+        let rows = |rows, context| ["--rows", rows, "--context", context];
+        let (one, some, many) = (rows("1", "641"), rows("64", "1024"), rows("256", "1024"));
+        let of = |args: &[&'static str], more: &[&'static str]| [args, more].concat();
+        let (one, int8) = (of(&one, &["--max-context", "4096"]), ["--weights", "int8"]);
+        let steps = [
+            ("bf16, 1 row at 641", one.clone()),
+            ("int8, 1 row at 641", of(&one, &int8)),
+            ("int4, 1 row at 641", of(&one, &["--weights", "int4"])),
+            ("bf16, 64 rows at 1,024", some.to_vec()),
+            ("int8, 64 rows at 1,024", of(&some, &int8)),
+            ("bf16, 256 rows at 1,024", many.to_vec()),
+            ("prompt of 8,192", prompt.to_vec()),
+            ("prompt of 8,192, `Fast`", fast.to_vec()),
+            ("the same, steps of 4,096", of(&fast, &["--max-step-tokens", "4096"])),
+        ];
+        for (step, args) in steps {
+            let line = page.lines().find(|line| line.starts_with(&format!("| {step} |"))).unwrap();
+            let cells: Vec<f64> =
+                line.split('|').skip(2).take(2).map(|c| c.trim().parse().unwrap()).collect();
+            let (ms, floor, _) = predicted(&[&["--shape", "llama-8b"][..], &args].concat());
+            for (said, is) in cells.into_iter().zip([ms, floor]) {
+                assert!((said / is - 1.0).abs() < 0.01, "{step}: {said} on the page, {is} predicted");
+            }
+        }
+    }
+
     #[test]
     fn every_launch_takes_at_least_its_floor_and_the_same_each_time() {
         let args = ["--shape", "llama-1b", "--rows", "1,64", "--context", "4096"];

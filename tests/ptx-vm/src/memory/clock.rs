@@ -13,9 +13,16 @@ pub(crate) struct Clock {
     home: u32,
     own: Vec<u32>,
     foreign: BTreeMap<u32, Vec<u32>>,
-    /// What a fence between proxies stands behind, by cluster: of each warp the latest count whose writes the
-    /// asynchronous proxy sees. Empty without a fence.
-    seen_async: BTreeMap<u32, Vec<u32>>,
+    /// What a fence between proxies stands behind, by space and cluster: of each warp the latest count whose
+    /// writes the asynchronous proxy sees. Empty without a fence.
+    seen_async: [BTreeMap<u32, Vec<u32>>; 2],
+}
+
+/// Memory that a fence between proxies is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fenced {
+    Shared,
+    Global,
 }
 
 fn raise(to: &mut Vec<u32>, from: &[u32]) {
@@ -68,25 +75,29 @@ impl Clock {
 
     /// `fence.proxy.async`: what the owner is ordered after the asynchronous proxy sees, for whoever is
     /// ordered after this.
-    pub(crate) fn fence_async(&mut self) {
-        let Clock { home, own, seen_async, .. } = self;
-        raise(seen_async.entry(*home).or_default(), own);
+    pub(crate) fn fence_async(&mut self, space: Fenced) {
+        let Clock { home, own, foreign, seen_async } = self;
+        let seen = &mut seen_async[space as usize];
+        raise(seen.entry(*home).or_default(), own);
+        for (cluster, row) in foreign {
+            raise(seen.entry(*cluster).or_default(), row);
+        }
     }
 
-    /// The asynchronous proxy sees its own writes.
+    /// The asynchronous proxy sees what it wrote to shared memory itself.
     pub(crate) fn fence_async_of(&mut self, warp: u16) {
         let (at, count) = (usize::from(warp), self.now(warp));
-        let row = self.seen_async.entry(self.home).or_default();
+        let row = self.seen_async[Fenced::Shared as usize].entry(self.home).or_default();
         if row.len() <= at {
             row.resize(at + 1, 0);
         }
         row[at] = row[at].max(count);
     }
 
-    /// Whether the asynchronous proxy sees what that warp of the own cluster wrote up to `count`.
-    pub(crate) fn shows_async(&self, warp: u16, count: u32) -> bool {
-        self.seen_async
-            .get(&self.home)
+    /// Whether the asynchronous proxy sees what that warp wrote up to `count`.
+    pub(crate) fn shows_async(&self, space: Fenced, cluster: u32, warp: u16, count: u32) -> bool {
+        self.seen_async[space as usize]
+            .get(&cluster)
             .and_then(|row| row.get(usize::from(warp)))
             .is_some_and(|&c| c >= count)
     }
@@ -98,8 +109,10 @@ impl Clock {
         } else {
             raise(self.foreign.entry(other.home).or_default(), &other.own);
         }
-        for (cluster, row) in &other.seen_async {
-            raise(self.seen_async.entry(*cluster).or_default(), row);
+        for (seen, others) in self.seen_async.iter_mut().zip(&other.seen_async) {
+            for (cluster, row) in others {
+                raise(seen.entry(*cluster).or_default(), row);
+            }
         }
         for (cluster, row) in &other.foreign {
             if *cluster == self.home {
@@ -134,16 +147,23 @@ mod tests {
         let (mut writer, mut reader, mut flag) = (Clock::new(0, 2), Clock::new(0, 2), Clock::new(3, 0));
         writer.tick(0);
         reader.join(&writer);
-        assert!(reader.knows(0, 0, 1) && !reader.shows_async(0, 1));
+        let shows = |clock: &Clock, space, count| clock.shows_async(space, 0, 0, count);
+        assert!(reader.knows(0, 0, 1) && !shows(&reader, Fenced::Shared, 1));
         // Whoever fences on the way does.
-        reader.fence_async();
-        assert!(reader.shows_async(0, 1));
+        reader.fence_async(Fenced::Shared);
+        assert!(shows(&reader, Fenced::Shared, 1) && !shows(&reader, Fenced::Global, 1));
         writer.tick(0);
         reader.join(&writer);
-        assert!(!reader.shows_async(0, 2));
-        writer.fence_async();
+        assert!(!shows(&reader, Fenced::Shared, 2));
+        writer.fence_async(Fenced::Shared);
         flag.join(&writer);
         reader.join(&flag);
-        assert!(reader.shows_async(0, 2));
+        assert!(shows(&reader, Fenced::Shared, 2));
+        // What another cluster has been ordered before.
+        let mut far = Clock::new(5, 1);
+        far.join(&reader);
+        assert!(!shows(&far, Fenced::Global, 2));
+        far.fence_async(Fenced::Global);
+        assert!(shows(&far, Fenced::Global, 2));
     }
 }

@@ -11,6 +11,7 @@
 
 mod bits;
 pub(crate) mod clock;
+pub(crate) mod global;
 pub(crate) mod overlay;
 pub(crate) mod shadow;
 pub(crate) mod traffic;

@@ -10,7 +10,7 @@
 //! is the same. Where two parties write, or two read, different bytes of one word, only the later one is
 //! remembered: such a race can be missed, but nothing is reported that is none.
 
-use super::clock::Clock;
+use super::clock::{Clock, Fenced};
 
 /// Several lanes of one warp, as far as a cell remembers.
 const SEVERAL: u8 = 32;
@@ -32,7 +32,8 @@ pub(crate) struct Cell {
     read_who: u16,
     write_bytes: u8,
     read_bytes: u8,
-    /// Bit 0: the last write was strong; bit 1: all reads were strong.
+    /// Bit 0: the last write was strong; bit 1: all reads were strong; bit 2: the asynchronous proxy made the
+    /// last write (global memory).
     strong: u8,
     /// Low four bits: bytes written at all (shared memory). High four: bytes of an mbarrier.
     pub(crate) init: u8,
@@ -173,7 +174,7 @@ impl Cell {
                 if same && self.write_who != me.who() { me.warp << 6 | u16::from(SEVERAL) } else { me.who() };
             self.write_count = now;
             self.write_cluster = me.cluster;
-            self.strong = self.strong & !1 | u8::from(how.strong);
+            self.strong = self.strong & !5 | u8::from(how.strong);
         } else {
             self.read(readers, bytes, how.strong, now, me);
         }
@@ -182,11 +183,15 @@ impl Cell {
 
     /// The warp whose write to some of these bytes the asynchronous proxy may not see: no fence stands
     /// between.
-    pub(crate) fn hidden_write(&self, bytes: u8, me: &Party<'_>) -> Option<u16> {
-        let there =
-            self.write_count != 0 && self.write_bytes & bytes != 0 && self.write_cluster == me.cluster;
-        let warp = self.write_who >> 6;
-        (there && !me.clock.shows_async(warp, self.write_count)).then_some(warp)
+    pub(crate) fn hidden_write(&self, space: Fenced, bytes: u8, me: &Party<'_>) -> Option<u16> {
+        let plain = self.write_count != 0 && self.write_bytes & bytes != 0 && self.strong & 4 == 0;
+        let (cluster, warp) = (self.write_cluster, self.write_who >> 6);
+        (plain && !me.clock.shows_async(space, cluster, warp, self.write_count)).then_some(warp)
+    }
+
+    /// The asynchronous proxy made the last write.
+    pub(super) fn wrote_async(&mut self) {
+        self.strong |= 4;
     }
 
     /// Whether the last access to all of these bytes was a plain write by the same lane, which then counts as
@@ -208,7 +213,7 @@ impl Cell {
     /// Whether no read finds or changes anything: never written, and read whole and weakly by clusters
     /// without order.
     #[inline(always)]
-    fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let anyone = self.read_who == LISTED && self.read_count == ANYONE;
         anyone && self.write_count == 0 && self.read_bytes == 15 && self.strong & 2 == 0
     }
@@ -389,9 +394,9 @@ pub(crate) const LINE: usize = 16;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Line {
     /// Stands for all four words, unless they are apart.
-    one: Cell,
+    pub(super) one: Cell,
     /// Where the four are when they are apart, plus one.
-    apart: u32,
+    pub(super) apart: u32,
 }
 
 // The readers that a cell remembers by itself must not make the shadow larger than what it describes twice
@@ -470,110 +475,12 @@ impl Line {
     }
 }
 
-/// Lines of a page of the global shadow: one bit each in a word.
-const PAGE: usize = 64;
-
-/// A page of lines, made when first touched.
-#[derive(Debug, Clone, Default)]
-struct Page {
-    /// Lines that only a write can change: clusters without order have read all of them, and nothing has
-    /// written. A further read finds nothing and leaves nothing, so that it need not look at the line.
-    settled: u64,
-    lines: Option<Box<[Line; PAGE]>>,
-}
-
-/// The shadow of global memory.
-#[derive(Debug, Default)]
-pub(crate) struct GlobalShadow {
-    /// Per allocation of the memory.
-    pages: Vec<Vec<Page>>,
-    pub(crate) readers: Readers,
-    parts: Parts,
-}
-
 /// The part of `at .. end` in the word of `at`: where it stops, and its bytes as a mask.
 #[inline(always)]
 pub(crate) fn word_bytes(at: usize, end: usize) -> (usize, u8) {
     let next = at / 4 * 4 + 4;
     let stop = end.min(next);
     (stop, (0xf << (at % 4) & 0xf >> (next - stop)) as u8)
-}
-
-impl GlobalShadow {
-    pub(crate) fn new(allocations: usize, ordered_clusters: bool) -> Self {
-        GlobalShadow {
-            pages: vec![Vec::new(); allocations],
-            readers: Readers::new(ordered_clusters),
-            parts: Parts::default(),
-        }
-    }
-
-    /// Notes an access to `bytes` bytes at `offset` of an allocation.
-    #[inline(always)]
-    pub(crate) fn touch(
-        &mut self,
-        allocation: usize,
-        offset: usize,
-        bytes: usize,
-        how: How,
-        me: &Party<'_>,
-    ) -> Option<Conflict> {
-        let line = offset / LINE;
-        if !how.write
-            && offset % LINE + bytes <= LINE
-            && let Some(page) = self.pages[allocation].get(line / PAGE)
-            && page.settled >> (line % PAGE) & 1 != 0
-        {
-            return None;
-        }
-        self.note(allocation, offset, bytes, how, me)
-    }
-
-    #[inline(never)]
-    fn note(
-        &mut self,
-        allocation: usize,
-        offset: usize,
-        bytes: usize,
-        how: How,
-        me: &Party<'_>,
-    ) -> Option<Conflict> {
-        let pages = &mut self.pages[allocation];
-        let last = (offset + bytes) / LINE / PAGE;
-        if pages.len() <= last {
-            pages.resize(last + 1, Page::default());
-        }
-        let (mut at, end) = (offset, offset + bytes);
-        while at < end {
-            let index = at / LINE;
-            let (page, bit) = (&mut pages[index / PAGE], 1 << (index % PAGE));
-            if how.write {
-                page.settled &= !bit;
-            }
-            let lines = page.lines.get_or_insert_with(|| Box::new([Line::default(); PAGE]));
-            let line = &mut lines[index % PAGE];
-            if at.is_multiple_of(LINE) && end - at >= LINE {
-                for cell in line.all(&mut self.parts) {
-                    if let Some(conflict) = cell.touch(&mut self.readers, 15, how, me) {
-                        return Some(conflict);
-                    }
-                }
-                line.join(&mut self.parts);
-                if line.apart == 0 && line.one.is_settled() {
-                    page.settled |= bit;
-                }
-                at += LINE;
-                continue;
-            }
-            let (stop, mask) = word_bytes(at, end);
-            let cell = line.word(at % LINE / 4, &mut self.parts, &mut self.readers);
-            if let Some(conflict) = cell.touch(&mut self.readers, mask, how, me) {
-                return Some(conflict);
-            }
-            at = stop;
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::reduce::Reduction;
 use super::space::{parse, resolve};
 use super::{Decoder, Done, Flow};
 use crate::code::{Address, Op};
+use crate::memory::clock::Fenced;
 use crate::memory::shadow::{How, Party};
 use crate::registers::Slot;
 use crate::run::{Stop, Turn, lanes_of};
@@ -151,7 +152,11 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let proxy = d.variant.rest().iter().any(|p| p.starts_with("proxy") || p.starts_with("mbarrier_init"));
     if proxy {
         // Data is in one memory for all proxies; that an asynchronous read has its fence is known by clocks.
-        let with_async = d.variant.rest().iter().any(|p| p.starts_with("async"));
+        let has = |start: &str| d.variant.rest().iter().any(|p| p.starts_with(start));
+        let (with_async, barrier_init) = (has("async"), has("mbarrier_init"));
+        // Without a space it is about all of them.
+        let (shared, global) = (has("shared"), has("global") || has("async.global"));
+        let all = !shared && !global;
         let known = [
             "proxy",
             "async",
@@ -179,7 +184,11 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
             d.variant.take(p);
         });
         d.finish()?;
-        return Ok(if with_async { Op::FenceAsync } else { Op::Fence(true) });
+        return Ok(match (with_async, barrier_init) {
+            (true, _) => Op::FenceAsync { shared: shared || all, global: global || all },
+            (_, true) => Op::FenceBarrierInit,
+            _ => Op::Fence(true),
+        });
     }
     match base {
         "membar" => d.variant.one_of(&["cta", "gl", "sys"]),
@@ -193,8 +202,12 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
 }
 
 /// Executes a fence between the plain and the asynchronous proxy.
-pub(crate) fn execute_fence_async(t: &mut Turn<'_, '_>) -> Done<Flow> {
-    t.warp.clock.fence_async();
+pub(crate) fn execute_fence_async(t: &mut Turn<'_, '_>, shared: bool, global: bool) -> Done<Flow> {
+    for (is_about, space) in [(shared, Fenced::Shared), (global, Fenced::Global)] {
+        if is_about {
+            t.warp.clock.fence_async(space);
+        }
+    }
     Ok(Flow::Next)
 }
 

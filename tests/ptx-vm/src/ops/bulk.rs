@@ -212,7 +212,7 @@ fn issue(t: &mut Turn<'_, '_>, b: &Bulk, lane: usize) -> Done {
         let signal = match barrier {
             Some(p) => {
                 let p = if b.multicast.is_some() { SharedPlace { rank, offset: p.offset } } else { p };
-                super::mbarrier::visit(t, p, lane)?;
+                super::mbarrier::visit_async(t, p, lane)?;
                 Some((p, bytes))
             }
             None => None,

@@ -8,7 +8,7 @@ use super::data::{addresses, aligned};
 use super::space::{parse, resolve};
 use super::{Decoder, Done, Flow};
 use crate::code::{Address, Op, SHARED_START};
-use crate::memory::clock::Clock;
+use crate::memory::clock::{Clock, Fenced};
 use crate::memory::shadow::{How, Party};
 use crate::registers::{Pred, Slot};
 use crate::run::cluster::SharedPlace;
@@ -29,6 +29,10 @@ pub(crate) struct State {
     phase: u32,
     gathering: Clock,
     released: Clock,
+    /// The warp that initialised it, and its count then.
+    init: (u16, u32),
+    /// Whether that warp has fenced since, for the asynchronous proxy.
+    init_fenced: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,6 +174,29 @@ pub(crate) fn visit(t: &mut Turn<'_, '_>, at: SharedPlace, lane: usize) -> Done 
     let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
     t.cluster.access(at, 8, How { write: false, strong: true }, &me, t.grid.options)?;
     Ok(())
+}
+
+/// The same for an mbarrier that asynchronous copies will report to, which must see that it was initialised.
+pub(crate) fn visit_async(t: &mut Turn<'_, '_>, at: SharedPlace, lane: usize) -> Done {
+    visit(t, at, lane)?;
+    let Some(state) = t.cluster.mbarriers.get(&(at.rank, at.offset)) else { return Err(missing(at)) };
+    let (warp, count) = state.init;
+    if state.init_fenced || t.warp.clock.shows_async(Fenced::Shared, t.cluster.id, warp, count) {
+        return Ok(());
+    }
+    let detail = format!(
+        "an asynchronous copy that reports to the mbarrier at shared offset {}, which warp {warp} initialised without \
+         `fence.mbarrier_init` or `fence.proxy.async` behind it",
+        at.offset
+    );
+    Err(Stop::new(FaultKind::MissingFence, detail))
+}
+
+/// Executes `fence.mbarrier_init`: what the warp has initialised is seen by asynchronous copies.
+pub(crate) fn execute_fence(t: &mut Turn<'_, '_>) -> Done<Flow> {
+    let own = t.warp.id;
+    t.cluster.mbarriers.values_mut().filter(|s| s.init.0 == own).for_each(|s| s.init_fenced = true);
+    Ok(Flow::Next)
 }
 
 /// Ends the phase if nothing is missing.
@@ -333,7 +360,8 @@ fn init(t: &mut Turn<'_, '_>, at: SharedPlace, count: u32, lane: usize) -> Done 
     let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
     t.cluster.access(at, 8, How::WRITE, &me, t.grid.options)?;
     mark(t.cluster, at, true);
-    let state = State { expected: count, pending: count, ..State::default() };
+    let init = (t.warp.id, t.warp.clock.now(t.warp.id));
+    let state = State { expected: count, pending: count, init, ..State::default() };
     t.cluster.mbarriers.insert((at.rank, at.offset), state);
     t.cluster.progress += 1;
     Ok(())

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::flight::Flight;
 use super::{Done, Stop};
 use crate::code::SHARED_START;
-use crate::memory::clock::Clock;
+use crate::memory::clock::{Clock, Fenced};
 use crate::memory::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, word_bytes};
 use crate::ops::mbarrier::State;
 use crate::{FaultKind, Options};
@@ -399,7 +399,7 @@ fn visit(
     }
     if options.shared_races
         && mark == Mark::ReadBegins
-        && let Some(warp) = cell.hidden_write(mask, me)
+        && let Some(warp) = cell.hidden_write(Fenced::Shared, mask, me)
     {
         return Err(Found::Hidden(warp));
     }

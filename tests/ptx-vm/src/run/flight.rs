@@ -102,7 +102,10 @@ pub(crate) fn issue(
                 if !dependency_done {
                     grid.not_pending(to, bytes.into())?;
                 }
-                grid.locate(to, bytes.into(), true)?;
+                let found = grid.locate(to, bytes.into(), true)?;
+                if flight.reduction.is_some() {
+                    grid.shown_async(found, bytes as usize, &me)?;
+                }
             }
             Run::Share { from, to, bytes } => {
                 cluster.access_and_mark(
@@ -135,7 +138,8 @@ fn source(grid: &mut Grid<'_>, from: u64, bytes: u32, me: &Party<'_>, dependency
     let found = grid.locate(from, bytes.into(), false)?;
     grid.moved(from, bytes as usize, false);
     grid.written(found, bytes as usize)?;
-    grid.touch(found, bytes as usize, How::READ, me)
+    grid.touch(found, bytes as usize, How::READ, me)?;
+    grid.shown_async(found, bytes as usize, me)
 }
 
 /// Reads the sources of a store and frees them.
@@ -226,12 +230,14 @@ fn store(grid: &mut Grid<'_>, to: u64, data: &[u8], reduction: Option<Reduction>
     match reduction {
         None => {
             grid.touch(found, data.len(), How::WRITE, me)?;
+            grid.wrote_async(found, data.len());
             grid.save(found, data);
         }
         Some(r) => {
             grid.moved(to, data.len(), false);
             grid.written(found, data.len())?;
             grid.touch(found, data.len(), How::ATOMIC, me)?;
+            grid.wrote_async(found, data.len());
             let mut out = vec![0; data.len()];
             grid.load(found, &mut out);
             let width = r.bytes() as usize;

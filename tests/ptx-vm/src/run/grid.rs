@@ -6,8 +6,9 @@ use super::{Done, Stop};
 use crate::code::Program;
 use crate::matrix::Summation;
 use crate::memory::clock::Clock;
+use crate::memory::global::GlobalShadow;
 use crate::memory::overlay::Overlay;
-use crate::memory::shadow::{Conflict, GlobalShadow, How, LINE, Party};
+use crate::memory::shadow::{Conflict, How, LINE, Party};
 use crate::memory::traffic::Counters;
 use crate::ops::data::copy_few;
 use crate::{FaultKind, Launch, Memory, Options};
@@ -239,6 +240,32 @@ impl<'g> Grid<'g> {
         match self.shadow.touch(found.allocation, found.offset, bytes, how, me) {
             None => Ok(()),
             Some(c) => Err(self.race(found, bytes, how, me, c)),
+        }
+    }
+
+    /// Refuses what the asynchronous proxy may not see: plain stores of this launch without a fence behind
+    /// them.
+    pub(crate) fn shown_async(&mut self, found: Found, bytes: usize, me: &Party<'_>) -> Done {
+        if !self.options.global_races {
+            return Ok(());
+        }
+        match self.shadow.hidden_write(found.allocation, found.offset, bytes, me) {
+            None => Ok(()),
+            Some(warp) => {
+                let address = self.memory.get().at(found.allocation).base + found.offset as u64;
+                let detail = format!(
+                    "an asynchronous read at global address {address:#x} of what warp {warp} wrote by plain stores, without \
+                     `fence.proxy.async` between them"
+                );
+                Err(Stop::new(FaultKind::MissingFence, detail))
+            }
+        }
+    }
+
+    /// The asynchronous proxy has just written these bytes.
+    pub(crate) fn wrote_async(&mut self, found: Found, bytes: usize) {
+        if self.options.global_races {
+            self.shadow.wrote_async(found.allocation, found.offset, bytes);
         }
     }
 

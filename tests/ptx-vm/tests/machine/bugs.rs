@@ -100,6 +100,10 @@ fn between_blocks_and_in_clusters() {
 
 /// A text with a mistake, in blocks of 64 threads over 64 words of memory.
 fn text(body: &str, kinds: &[FaultKind]) {
+    caught(body, kinds, |options| run_text(body, options));
+}
+
+fn run_text(body: &str, options: &Options) -> Result<(), Fault> {
     let ptx = module(&format!(
         ".visible .entry k(.param .u64 a) {{
            .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<9>; .reg .f32 %f<9>;
@@ -110,13 +114,18 @@ fn text(body: &str, kinds: &[FaultKind]) {
            {body}
            ret; }}"
     ));
-    caught(body, kinds, |options| {
-        let mut b = Bench::new(&ptx);
-        let a = b.upload(&[0u32; 1024]);
-        let launch = b.launch("k", [2, 1, 1], [64, 1, 1], &[Arg::U64(a)]);
-        // The budget ends the one case that spins.
-        b.run("k", &launch, &Options { budget: 300_000, ..*options }).map(|_| ())
-    });
+    let mut b = Bench::new(&ptx);
+    let a = b.upload(&[0u32; 1024]);
+    let launch = b.launch("k", [2, 1, 1], [64, 1, 1], &[Arg::U64(a)]);
+    // The budget ends the one case that spins.
+    b.run("k", &launch, &Options { budget: 300_000, ..*options }).map(|_| ())
+}
+
+/// The same without a mistake.
+fn right(body: &str) {
+    for options in schedules(4) {
+        run_text(body, &options).unwrap_or_else(|fault| panic!("{body}\n{fault}"));
+    }
 }
 
 #[test]
@@ -183,29 +192,28 @@ fn small_mistakes() {
     );
     text("@%p1 mbarrier.init.shared.b64 [%r6], 64; bar.sync 0; @%p1 st.shared.u64 [mb], %rd1;", &[Barrier]);
     // Bulk copies.
+    let init = "@%p1 mbarrier.init.shared.b64 [%r6], 1; fence.mbarrier_init.release.cluster;";
     let bulk = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 256, [%r6];";
     text(
         &format!(
-            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; @%p1 {bulk} bar.sync 0; ld.shared.u32 %r2, [%r5];"
+            "{init} bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; @%p1 {bulk} bar.sync 0; ld.shared.u32 %r2, [%r5];"
         ),
         &[MissingWait],
     );
     text(
         &format!(
-            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 128; @%p1 {bulk} L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L; ld.shared.u32 %r2, [%r5];"
+            "{init} bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 128; @%p1 {bulk} L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L; ld.shared.u32 %r2, [%r5];"
         ),
         &[MissingWait, Deadlock],
     );
     text(
         &format!(
-            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 512; @%p1 {bulk} L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L;"
+            "{init} bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 512; @%p1 {bulk} L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L;"
         ),
         &[Deadlock],
     );
     text(
-        &format!(
-            "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; @%p1 {bulk}"
-        ),
+        &format!("{init} bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; @%p1 {bulk}"),
         &[MissingWait],
     );
     text(
@@ -224,6 +232,54 @@ fn small_mistakes() {
     // Ends.
     text("trap;", &[Trap]);
     text("L: ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p3, %r2, 0; @%p3 bra L;", &[Budget]);
+}
+
+/// Bulk copies of what plain stores wrote, and to mbarriers, each without the fence that shows it to them.
+#[test]
+fn fences_between_proxies_and_bulk_copies() {
+    use FaultKind::MissingFence;
+    let init = "@%p1 mbarrier.init.shared.b64 [%r6], 1;";
+    let own = "mov.u32 %r8, %ctaid.x; mul.wide.u32 %rd6, %r8, 1024; add.s64 %rd3, %rd3, %rd6; add.s64 %rd7, %rd1, %rd6;";
+    let load = "bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;
+       @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd7], 256, [%r6];
+       L: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra L;";
+    let done = "@%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;";
+    let store =
+        format!("bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd7], [%r3], 256; {done}");
+    let add = format!(
+        "bar.sync 0; @%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd7], [%r3], 256; {done}"
+    );
+    // An mbarrier that was initialised.
+    for fence in
+        ["fence.mbarrier_init.release.cluster;", "fence.proxy.async.shared::cta;", "fence.proxy.async;"]
+    {
+        right(&format!("{own} {init} {fence} {load}"));
+    }
+    for fence in ["", "fence.proxy.async.global;", "fence.acq_rel.gpu;"] {
+        text(&format!("{own} {init} {fence} {load}"), &[MissingFence]);
+    }
+    // Another warp's fence of this kind is about its own.
+    let other = "setp.ge.u32 %p4, %r1, 32; @%p4 fence.mbarrier_init.release.cluster;";
+    text(&format!("{own} {init} {other} {load}"), &[MissingFence]);
+    // Shared memory that is stored by a bulk copy.
+    right(&format!("{own} st.shared.u32 [%r5], %r1; fence.proxy.async.shared::cta; {store}"));
+    for fence in ["", "fence.proxy.async.global;", "fence.mbarrier_init.release.cluster;"] {
+        text(&format!("{own} st.shared.u32 [%r5], %r1; {fence} {store}"), &[MissingFence]);
+    }
+    // Global memory that is loaded, or added to, by one.
+    let init =
+        format!("{own} {init} fence.mbarrier_init.release.cluster; st.shared.u32 [%r5], %r1; bar.sync 0;");
+    for fence in ["fence.proxy.async;", "fence.proxy.async.global;"] {
+        right(&format!("{init} st.global.u32 [%rd3], %r1; {fence} {load}"));
+        right(&format!("{init} st.global.u32 [%rd3], %r1; fence.proxy.async.shared::cta; {fence} {add}"));
+    }
+    for fence in ["", "fence.proxy.async.shared::cta;", "membar.gl;"] {
+        text(&format!("{init} st.global.u32 [%rd3], %r1; {fence} {load}"), &[MissingFence]);
+    }
+    text(&format!("{init} st.global.u32 [%rd3], %r1; fence.proxy.async.shared::cta; {add}"), &[MissingFence]);
+    // Bulk copies see each other.
+    right(&format!("{init} fence.proxy.async.shared::cta; {store} fence.proxy.async; bar.sync 0; {load}"));
+    right(&format!("{init} fence.proxy.async.shared::cta; {store} {load}"));
 }
 
 /// A matmul of a warpgroup: ones that threads stored, times ones; every sum is 16.

@@ -127,10 +127,10 @@ fn mbarrier_variants() {
 
 #[test]
 fn bulk_copies_both_ways() {
-    let load = format!("@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;
+    let load = format!("@%p1 mbarrier.init.shared.b64 [%r6], 1; fence.mbarrier_init.release.cluster; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;
       @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 256, [%r6]; {WAIT}");
     each(&format!("{load} ld.shared.u32 %r20, [%r7];"), |t| (63 - t) * 3);
-    let two = "@%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;
+    let two = "@%p1 mbarrier.init.shared.b64 [%r6], 1; fence.proxy.async.shared::cta; bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;
       @%p1 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 128, [%r6];
       @%p1 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r3+128], [%rd1+128], 128, [%r6], %rd9;";
     each(&format!("{two} {WAIT} ld.shared.u32 %r20, [%r7];"), |t| (63 - t) * 3);
@@ -186,7 +186,7 @@ fn clusters_share_memory() {
         assert_eq!(got, (0..128u32).map(|t| 5 + (1 - t / 64) * 64 + t % 64).collect::<Vec<_>>());
     }
     // One block loads for both.
-    let multicast = format!("@%p1 mbarrier.init.shared.b64 [%r6], 1; {sync} @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; {sync} {other}
+    let multicast = format!("@%p1 mbarrier.init.shared.b64 [%r6], 1; fence.mbarrier_init.release.cluster; {sync} @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256; {sync} {other}
       setp.eq.u32 %p5, %r0, 0; mov.u16 %h1, 3; @%p5 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r3], [%rd1], 256, [%r6], %h1;
       {WAIT} ld.shared.u32 %r20, [%r7]; {sync}");
     for got in run(&multicast, 2) {

@@ -15,7 +15,7 @@ use crate::link::Linker;
 use crate::order::Order;
 
 /// The version of this file's interface.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Traffic as the interface has it.
 fn words(t: Traffic) -> [u64; 6] {
@@ -164,6 +164,11 @@ entries! {
         copied.set_if_wanted(d.statistics.copied);
         filled.set_if_wanted(d.statistics.filled);
         Ok(())
+    }
+
+    /// Functions that their first launch loaded.
+    early fn engraftSoftCudaLoadedLate(d, count: Out<u64>) {
+        count.set(d.statistics.loaded_late)
     }
 
     /// Sets all these counts to zero.

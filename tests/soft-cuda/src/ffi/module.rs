@@ -158,6 +158,17 @@ entries! {
         if config > 2 { Err(Code::INVALID_VALUE) } else { Ok(()) }
     }
 
+    /// Brings its code to the device, which its first launch would do else.
+    live fn cuFuncLoad(d, handle: Handle) {
+        function(d, handle)?.loaded = true;
+        Ok(())
+    }
+
+    /// Whether it is there: 0 or 1.
+    live fn cuFuncIsLoaded(d, state: Out<u32>, handle: Handle) {
+        state.set(u32::from(function(d, handle)?.loaded))
+    }
+
     /// Its module.
     live fn cuFuncGetModule(d, module: Out<Handle>, handle: Handle) {
         let id = function(d, handle)?.module;
@@ -180,16 +191,5 @@ entries! {
         offset.set(at)?;
         bytes.set_if_wanted(size);
         Ok(())
-    }
-
-    /// Everything is loaded (1).
-    live fn cuFuncIsLoaded(d, state: Out<u32>, handle: Handle) {
-        function(d, handle)?;
-        state.set(1)
-    }
-
-    /// Everything is loaded.
-    live fn cuFuncLoad(d, handle: Handle) {
-        function(d, handle).map(|_| ())
     }
 }

@@ -4,18 +4,18 @@
 //! backend's own tests.
 //!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing
-//! runs, and each test says so.
-#![allow(clippy::unwrap_used, clippy::panic)]
+//! runs, and each test says so. Tests of this file are listed in [`TESTS`]: they are a test of this package,
+//! and part of the program for machines without Rust.
 
-mod whole;
-
+use crate::whole::{CASES, config, golden, laws, open, run, same};
 use conformance::backends::{self, cuda, cuda_names, cuda_with};
 use conformance::device::Device;
 use conformance::dice::Dice;
 use conformance::golden::complaints;
 use conformance::registry::OpSpec;
 use conformance::spec::linear;
-use conformance::{budget, compare};
+use conformance::trials::Named;
+use conformance::{budget, compare, named};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TokenizerFiles, open_bytes};
 use engraft_core::config::EngineConfig;
@@ -35,7 +35,23 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use whole::{CASES, config, golden, laws, open, run, same};
+
+/// All of them, by name.
+pub const TESTS: &[Named] = &named![
+    every_slot_of_the_four_families_is_native,
+    a_second_engine_start_compiles_nothing,
+    ranks_of_wide_heads_give_the_bits_of_one,
+    fast_takes_the_kernels_of_hopper_for_many_rows,
+    the_default_mode_attends_on_tensor_cores_and_replays_what_it_runs,
+    what_a_model_runs_is_ready_when_its_engine_is_made,
+    padded_rows_of_a_bucket_change_nothing,
+    encoders_have_the_cpus_bits,
+    quantized_activations_have_the_cpus_bits_and_norms_store_them,
+    cublaslt_takes_matmuls_of_many_rows_where_it_is_given,
+    cublaslt_and_the_own_kernels_are_within_the_same_budgets,
+    the_kernel_for_many_queries_runs_above_the_threshold_alone,
+    models_keep_the_laws_and_equal_the_cpu,
+];
 
 /// The devices to test; the run fails where one that it asks for is not there.
 fn here() -> Vec<String> {
@@ -46,7 +62,6 @@ fn here() -> Vec<String> {
     here
 }
 
-#[test]
 fn every_slot_of_the_four_families_is_native() {
     for name in &here() {
         for mode in [Mode::Reference, Mode::Invariant, Mode::Fast] {
@@ -73,7 +88,6 @@ fn every_slot_of_the_four_families_is_native() {
     }
 }
 
-#[test]
 fn a_second_engine_start_compiles_nothing() {
     for name in &here() {
         let folder = tempfile::tempdir().unwrap();
@@ -197,7 +211,6 @@ fn logits<B: Backend>(
 
 /// Where leaves begin at whole units of columns, tensor cores add them by the tree that ranks share: the bits
 /// of one rank, at every degree, which the mode of the strict kernels has anyway.
-#[test]
 fn ranks_of_wide_heads_give_the_bits_of_one() {
     let here = here();
     for (name, dtype) in here.iter().flat_map(|name| [(name, Float::Bf16), (name, Float::F16)]) {
@@ -252,7 +265,6 @@ fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u
     ran
 }
 
-#[test]
 fn fast_takes_the_kernels_of_hopper_for_many_rows() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
@@ -309,7 +321,6 @@ fn replays<B: Backend>(
     }
 }
 
-#[test]
 fn the_default_mode_attends_on_tensor_cores_and_replays_what_it_runs() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
@@ -329,7 +340,6 @@ fn the_default_mode_attends_on_tensor_cores_and_replays_what_it_runs() {
 }
 
 /// A first use inside a capture would put a compilation of seconds into a decode step.
-#[test]
 fn what_a_model_runs_is_ready_when_its_engine_is_made() {
     for name in &here() {
         for mode in [Mode::Reference, Mode::Invariant, Mode::Fast] {
@@ -355,7 +365,6 @@ fn what_a_model_runs_is_ready_when_its_engine_is_made() {
 }
 
 /// Nine sequences decode in a bucket of twelve: the rows between write nothing.
-#[test]
 fn padded_rows_of_a_bucket_change_nothing() {
     let lengths = [5, 1, 17, 2, 9, 16, 3, 15, 7];
     for name in &here() {
@@ -369,7 +378,6 @@ fn padded_rows_of_a_bucket_change_nothing() {
     }
 }
 
-#[test]
 fn encoders_have_the_cpus_bits() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
@@ -398,7 +406,6 @@ fn encoded<B: Backend>(backend: &Arc<B>, dtype: Float) -> Vec<Vec<u32>> {
     all.into_iter().map(|e| values(e).iter().map(|v| v.to_bits()).collect()).collect()
 }
 
-#[test]
 fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
@@ -423,14 +430,18 @@ fn quantized_activations_have_the_cpus_bits_and_norms_store_them() {
 
 /// cuBLASLt for this device: the double over the software driver, or NVIDIA's where the system has it.
 fn blaslt(name: &str) -> PathBuf {
-    match name.starts_with("cuda:soft") {
+    if name.starts_with("cuda:soft") {
         // Cargo builds it next to this program.
-        true => soft_cublaslt::file().unwrap(),
-        false => "libcublasLt.so.12".into(),
+        return soft_cublaslt::file().unwrap();
     }
+    let opens = |file: &PathBuf| {
+        let config = CudaConfig { mode: Mode::Fast, cublaslt: Some(file.clone()), ..CudaConfig::default() };
+        cuda_with(name, config).is_ok()
+    };
+    let [newer, older] = ["libcublasLt.so.13", "libcublasLt.so.12"].map(PathBuf::from);
+    if opens(&newer) { newer } else { older }
 }
 
-#[test]
 fn cublaslt_takes_matmuls_of_many_rows_where_it_is_given() {
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
     for name in &here() {
@@ -469,7 +480,6 @@ fn passes<S: OpSpec<Case = linear::Case>>(gpu: &Arc<Cuda>, spec: S, case: &linea
     }
 }
 
-#[test]
 fn cublaslt_and_the_own_kernels_are_within_the_same_budgets() {
     for name in &here() {
         for file in [None, Some(blaslt(name))] {
@@ -515,7 +525,6 @@ fn attention_of(gpu: &Arc<Cuda>, seqs: usize, queries: usize) -> (u64, u64) {
 }
 
 /// No bit tells which kernel takes a sequence: only what is launched does.
-#[test]
 fn the_kernel_for_many_queries_runs_above_the_threshold_alone() {
     for name in &here() {
         let gpu = cuda(name, Mode::Invariant).unwrap();
@@ -529,7 +538,6 @@ fn the_kernel_for_many_queries_runs_above_the_threshold_alone() {
     }
 }
 
-#[test]
 fn models_keep_the_laws_and_equal_the_cpu() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();

@@ -1,0 +1,133 @@
+//! The program `engraft`: arguments in, the library's calls, people's text out.
+//!
+//! What a script reads (a continuation, a table, JSON) goes to standard output, everything else to standard
+//! error. Exit status: 0, 1 for a failure, 2 for wrong usage.
+//!
+//! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns
+//! a `Failure` (`failure.rs`); only this file turns one into text and an exit status.
+//!
+//! A library with one function, so that a program for machines without Rust can have this one in it.
+
+mod answer;
+mod args;
+mod bench;
+mod chat;
+mod convert;
+mod doctor;
+mod failure;
+mod generate;
+mod lines;
+mod output;
+mod plan;
+mod texts;
+mod values;
+
+use args::Command;
+use clap::CommandFactory;
+use engraft::Error;
+use failure::{Failure, one_line};
+use std::fmt;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The program: reads the arguments of the process, and gives its exit status.
+pub fn main() -> ExitCode {
+    let args = args::Args::of_process();
+    logging();
+    let outcome = match args.command {
+        Command::Generate(args) => generate::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Convert(args) => convert::run(&args),
+        Command::Embed(args) => texts::embed(&args),
+        Command::Score(args) => texts::score(&args),
+        Command::Classify(args) => texts::classify(&args),
+        Command::Answer(args) => answer::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions(&args),
+        Command::WriteShape(args) => bench::write_shape(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader went away (`engraft generate ... | head`): nothing is wrong.
+        Err(Failure::Run(Error::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(Failure::Run(error)) => {
+            report(&format!("{}{}", one_line(&error.to_string()), hint(&error)));
+            ExitCode::FAILURE
+        }
+        Err(Failure::Usage(text)) => {
+            report(&format!("{}\n\nFor more information, try '--help'.", one_line(&text)));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn completions(args: &args::CompletionsArgs) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut args::Args::command(), "engraft", &mut script);
+    output::emit(&String::from_utf8_lossy(&script))
+}
+
+/// Warnings, or what `ENGRAFT_LOG` asks for (`debug`, `engraft_core=trace`), to standard error.
+fn logging() {
+    let wanted = std::env::var("ENGRAFT_LOG").ok().filter(|text| !text.is_empty());
+    let (filter, refused) = match wanted.as_deref().unwrap_or("warn").parse::<tracing_subscriber::EnvFilter>()
+    {
+        Ok(filter) => (filter, None),
+        Err(e) => (tracing_subscriber::EnvFilter::new("warn"), Some(e)),
+    };
+    let lines = tracing_subscriber::fmt().event_format(LogLines).with_env_filter(filter);
+    lines.with_writer(std::io::stderr).init();
+    if let Some(e) = refused {
+        output::note(&format!(
+            "warning: ENGRAFT_LOG is not understood ({e}); allowed: error, warn, info, debug, trace, TARGET=LEVEL"
+        ));
+    }
+}
+
+/// A warning reads like one of the program's own; other lines name their level and module.
+struct LogLines;
+
+impl<S, N> FormatEvent<S, N> for LogLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let about = event.metadata();
+        match *about.level() {
+            Level::WARN => write!(out, "warning: ")?,
+            Level::ERROR => write!(out, "error: ")?,
+            level => write!(out, "{}: {}: ", level.as_str().to_lowercase(), about.target())?,
+        }
+        context.format_fields(out.by_ref(), event)?;
+        writeln!(out)
+    }
+}
+
+/// What helps against an error, where a flag does.
+fn hint(error: &Error) -> &'static str {
+    match error {
+        Error::NoPolicy { .. } => {
+            "; a table given by --policy FILE describes an architecture that is not built in (docs/add_a_policy.md)"
+        }
+        _ => "",
+    }
+}
+
+fn report(text: &str) {
+    // When standard error is closed, the exit status is all that is left.
+    let _ = writeln!(std::io::stderr(), "error: {text}");
+}

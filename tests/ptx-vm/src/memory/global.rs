@@ -1,0 +1,145 @@
+//! The shadow of global memory: pages of lines, made when they are first touched.
+
+use super::clock::Fenced;
+use super::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, word_bytes};
+
+/// Lines of a page of the global shadow: one bit each in a word.
+const PAGE: usize = 64;
+
+/// A page of lines, made when first touched.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Page {
+    /// Lines that only a write can change: clusters without order have read all of them, and nothing has
+    /// written. A further read finds nothing and leaves nothing, so that it need not look at the line.
+    pub(super) settled: u64,
+    lines: Option<Box<[Line; PAGE]>>,
+}
+
+/// The shadow of global memory.
+#[derive(Debug, Default)]
+pub(crate) struct GlobalShadow {
+    /// Per allocation of the memory.
+    pub(super) pages: Vec<Vec<Page>>,
+    pub(crate) readers: Readers,
+    parts: Parts,
+}
+
+impl GlobalShadow {
+    pub(crate) fn new(allocations: usize, ordered_clusters: bool) -> Self {
+        GlobalShadow {
+            pages: vec![Vec::new(); allocations],
+            readers: Readers::new(ordered_clusters),
+            parts: Parts::default(),
+        }
+    }
+
+    /// Notes an access to `bytes` bytes at `offset` of an allocation.
+    #[inline(always)]
+    pub(crate) fn touch(
+        &mut self,
+        allocation: usize,
+        offset: usize,
+        bytes: usize,
+        how: How,
+        me: &Party<'_>,
+    ) -> Option<Conflict> {
+        let line = offset / LINE;
+        if !how.write
+            && offset % LINE + bytes <= LINE
+            && let Some(page) = self.pages[allocation].get(line / PAGE)
+            && page.settled >> (line % PAGE) & 1 != 0
+        {
+            return None;
+        }
+        self.note(allocation, offset, bytes, how, me)
+    }
+
+    /// The warp whose write to some of these bytes the asynchronous proxy may not see.
+    pub(crate) fn hidden_write(
+        &mut self,
+        allocation: usize,
+        offset: usize,
+        bytes: usize,
+        me: &Party<'_>,
+    ) -> Option<u16> {
+        self.written(allocation, offset, bytes, |cell, mask| cell.hidden_write(Fenced::Global, mask, me))
+    }
+
+    /// The asynchronous proxy has just written these bytes.
+    pub(crate) fn wrote_async(&mut self, allocation: usize, offset: usize, bytes: usize) {
+        let _: Option<()> = self.written(allocation, offset, bytes, |cell, _| {
+            cell.wrote_async();
+            None
+        });
+    }
+
+    /// Shows the words of a range that has been touched, with masks of their bytes, until there is an answer.
+    fn written<T>(
+        &mut self,
+        allocation: usize,
+        offset: usize,
+        bytes: usize,
+        mut see: impl FnMut(&mut Cell, u8) -> Option<T>,
+    ) -> Option<T> {
+        let (mut at, end) = (offset, offset + bytes);
+        while at < end {
+            let (index, (stop, mask)) = (at / LINE, word_bytes(at, end));
+            let lines = self.pages[allocation].get_mut(index / PAGE).and_then(|page| page.lines.as_mut());
+            if let Some(lines) = lines {
+                let cells = lines[index % PAGE].all(&mut self.parts);
+                let word = if cells.len() == 1 { 0 } else { at % LINE / 4 };
+                if let Some(answer) = see(&mut cells[word], mask) {
+                    return Some(answer);
+                }
+            }
+            at = stop;
+        }
+        None
+    }
+
+    #[inline(never)]
+    fn note(
+        &mut self,
+        allocation: usize,
+        offset: usize,
+        bytes: usize,
+        how: How,
+        me: &Party<'_>,
+    ) -> Option<Conflict> {
+        let pages = &mut self.pages[allocation];
+        let last = (offset + bytes) / LINE / PAGE;
+        if pages.len() <= last {
+            pages.resize(last + 1, Page::default());
+        }
+        let (mut at, end) = (offset, offset + bytes);
+        while at < end {
+            let index = at / LINE;
+            let (page, bit) = (&mut pages[index / PAGE], 1 << (index % PAGE));
+            if how.write {
+                page.settled &= !bit;
+            }
+            let lines = page.lines.get_or_insert_with(|| Box::new([Line::default(); PAGE]));
+            let line = &mut lines[index % PAGE];
+            if at.is_multiple_of(LINE) && end - at >= LINE {
+                for cell in line.all(&mut self.parts) {
+                    if let Some(conflict) = cell.touch(&mut self.readers, 15, how, me) {
+                        return Some(conflict);
+                    }
+                }
+                line.join(&mut self.parts);
+                if line.apart == 0 && line.one.is_settled() {
+                    page.settled |= bit;
+                }
+                at += LINE;
+                continue;
+            }
+            let (stop, mask) = word_bytes(at, end);
+            let cell = line.word(at % LINE / 4, &mut self.parts, &mut self.readers);
+            if let Some(conflict) = cell.touch(&mut self.readers, mask, how, me) {
+                return Some(conflict);
+            }
+            at = stop;
+        }
+        None
+    }
+}

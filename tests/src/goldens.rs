@@ -1,0 +1,294 @@
+//! The program `goldens --backend cpu DIR...`: every golden directory below the given ones, through the real
+//! engine.
+//!
+//! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan
+//! calls native ran something else, or nothing.
+//!
+//! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
+
+use crate::backends::{cuda, folder, wgpu};
+use crate::golden::{
+    Expectations, Launches, Outcome, Report, Types, complaints, find, judge, open_with, since,
+};
+use clap::{Parser, ValueEnum};
+use engraft_core::backend::{Backend, Composed};
+use engraft_core::config::EngineConfig;
+use engraft_core::inject::{InjectionPlan, kernels};
+use engraft_core::mem::Float;
+use engraft_core::policy::Registry;
+use engraft_core::{Error, Result, numerics};
+use engraft_cpu::{Cpu, CpuConfig};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Runs golden models and compares every tensor with the reference implementation's.
+#[derive(Debug, Parser)]
+struct Flags {
+    /// Directories; every golden directory below them is run.
+    #[arg(required = true)]
+    dirs: Vec<PathBuf>,
+    /// The backend.
+    #[arg(long, default_value = "cpu")]
+    backend: String,
+    /// Element type of activations and KV, whatever is stored.
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Type,
+    /// Element type that matrices are rounded to while they are loaded.
+    #[arg(long, value_enum)]
+    weights: Option<Type>,
+    /// What is promised about bits. The CPU always keeps the strictest promise.
+    #[arg(long, value_enum, default_value = "reference")]
+    mode: Mode,
+    /// Leave every fused op to its composed default.
+    #[arg(long)]
+    composed: bool,
+    /// Ranks that share each model, a thread each: 1, 2, 4 or 8.
+    #[arg(long, default_value_t = 1)]
+    tp: usize,
+    /// Ranks that whole experts are shared among: as many as --tp, or 1 for a part of each on every rank.
+    #[arg(long)]
+    ep: Option<usize>,
+    /// wgpu: pass parameters as browsers must, through a uniform arena.
+    #[arg(long)]
+    uniform_parameters: bool,
+    /// One JSON object per case on standard output; the summary goes to standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Type {
+    F32,
+    F16,
+    Bf16,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    Reference,
+    Invariant,
+    Fast,
+}
+
+impl From<Mode> for numerics::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Reference => numerics::Mode::Reference,
+            Mode::Invariant => numerics::Mode::Invariant,
+            Mode::Fast => numerics::Mode::Fast,
+        }
+    }
+}
+
+impl From<Type> for Float {
+    fn from(ty: Type) -> Self {
+        match ty {
+            Type::F32 => Float::F32,
+            Type::F16 => Float::F16,
+            Type::Bf16 => Float::Bf16,
+        }
+    }
+}
+
+impl Flags {
+    fn types(&self) -> Types {
+        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from), tp: self.tp, ep: self.ep }
+    }
+
+    fn mode_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Reference => "reference",
+            Mode::Invariant => "invariant",
+            Mode::Fast => "fast",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+/// The program: its name and arguments.
+pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let flags = Flags::parse_from(args);
+    match run(&flags) {
+        Ok(counts) => {
+            let Counts { passed, failed, skipped } = counts;
+            let summary = format!("{passed} passed, {failed} failed, {skipped} skipped");
+            if flags.json {
+                eprintln!("{summary}")
+            } else {
+                println!("{summary}")
+            }
+            match (failed, passed) {
+                (1.., _) => ExitCode::from(1),
+                (0, 0) => ExitCode::from(2),
+                _ => ExitCode::SUCCESS,
+            }
+        }
+        Err(e) => {
+            eprintln!("goldens: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What a backend's kernels have run so far, where it counts.
+type Count<'a> = Option<&'a dyn Fn() -> Launches>;
+
+fn run(flags: &Flags) -> Result<Counts> {
+    let file = |name: &str| folder().join("expectations").join(name);
+    // What the engine cannot run yet is the same on every backend.
+    let expect = Expectations::read(&file("cpu.json"))?;
+    match flags.backend.split_once(':').map_or((flags.backend.as_str(), None), |(k, n)| (k, Some(n))) {
+        ("cpu", None) => with(Cpu::new(CpuConfig::default())?, flags, &expect, None),
+        ("cuda", _) => {
+            let expect = expect.and(Expectations::read(&file("cuda.json"))?);
+            let gpu = cuda(&flags.backend, flags.mode.into())?;
+            with(gpu.clone(), flags, &expect, Some(&move || gpu.launches()))
+        }
+        ("wgpu", adapter) => {
+            let expect = expect.and(Expectations::read(&file("wgpu.json"))?);
+            with(wgpu(adapter, flags.uniform_parameters)?, flags, &expect, None)
+        }
+        _ => {
+            let known = "cpu, cuda, cuda:<index>, cuda:soft, cuda:soft:reverse, cuda:soft:random<seed>, wgpu, \
+                         wgpu:<part of an adapter's name>";
+            Err(Error::config("backend", format!("\"{}\"", flags.backend), known))
+        }
+    }
+}
+
+fn with<B: Backend>(
+    backend: Arc<B>,
+    flags: &Flags,
+    expect: &Expectations,
+    count: Count<'_>,
+) -> Result<Counts> {
+    eprintln!("{}: {}, {:?}", backend.name(), backend.caps().device, backend.numerics());
+    match flags.composed {
+        true => run_on(&Arc::new(Composed::new(backend)), flags, expect, count),
+        false => run_on(&backend, flags, expect, count),
+    }
+}
+
+fn run_on<B: Backend>(
+    backend: &Arc<B>,
+    flags: &Flags,
+    expect: &Expectations,
+    count: Count<'_>,
+) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for root in &flags.dirs {
+        for dir in find(root)? {
+            let before = count.map(|c| c()).unwrap_or_default();
+            let mut report = judge(backend, &dir, flags.types(), expect);
+            let ran = count.map(|c| since(&before, &c()));
+            if let (Some(ran), Outcome::Passed) = (&ran, report.outcome) {
+                hold_to_plan(backend, &dir, flags, ran, &mut report);
+            }
+            match report.outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Failed => counts.failed += 1,
+                Outcome::Skipped => counts.skipped += 1,
+            }
+            println!("{}", if flags.json { json_line(&report, flags, &ran) } else { text_line(&report) });
+            if let (Some(ran), false) = (&ran, flags.json) {
+                let each: Vec<String> = ran.iter().map(|(entry, n)| format!("{entry} {n}")).collect();
+                println!("    {}", each.join(", "));
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// Fails a case whose plan and whose launches say different things.
+fn hold_to_plan<B: Backend>(
+    backend: &Arc<B>,
+    dir: &Path,
+    flags: &Flags,
+    ran: &Launches,
+    report: &mut Report,
+) {
+    let (types, dtype) = (flags.types(), flags.types().dtype);
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+    let engine = match open_with(backend, dir, config, &Registry::default(), types) {
+        Ok(engine) => engine,
+        // Models of several towers are no engine of their own: there is no plan, and the line says so.
+        Err(e) => {
+            report.reason = format!("not held to a plan: {e}");
+            return;
+        }
+    };
+    let (backend, model) = (engine.backend().as_ref(), engine.model());
+    let planned = InjectionPlan::new(backend, model, dtype, dtype);
+    let found = match planned.and_then(|plan| Ok((plan, kernels(backend, model, dtype, dtype)?))) {
+        Ok((plan, parts)) => {
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            complaints(&plan, &parts, ran)
+        }
+        Err(e) => vec![format!("no plan: {e}")],
+    };
+    if !found.is_empty() {
+        (report.outcome, report.reason) = (Outcome::Failed, found.join("; "));
+    }
+}
+
+fn greedy(report: &Report) -> Option<String> {
+    let greedy = report.verdict.as_ref()?.greedy?;
+    Some(match greedy.same == greedy.all {
+        true => "exact".into(),
+        false => format!("{}/{}", greedy.same, greedy.all),
+    })
+}
+
+fn text_line(report: &Report) -> String {
+    let word = match report.outcome {
+        Outcome::Passed => "ok",
+        Outcome::Failed => "FAILED",
+        Outcome::Skipped => "skipped",
+    };
+    let mut line = format!("{:<22} {word:<8}", report.case);
+    if let Some(v) = &report.verdict {
+        line += &format!(" worst {:>7.4} of tolerance ({})", v.worst, v.tensor);
+    }
+    if let Some(greedy) = greedy(report) {
+        line += &format!(", greedy {greedy}");
+    }
+    if report.outcome != Outcome::Skipped {
+        line += &format!(", {:.2} s", report.seconds);
+    }
+    if !report.reason.is_empty() {
+        line += &format!(": {}", report.reason);
+    }
+    line
+}
+
+fn json_line(report: &Report, flags: &Flags, ran: &Option<Launches>) -> String {
+    // JSON has no infinity: the largest number stands for it, so that a reader's `worst > 1` still holds.
+    let worst = report.verdict.as_ref().map(|v| v.worst.min(f64::MAX));
+    serde_json::json!({
+        "case": report.case,
+        "backend": flags.backend,
+        "dtype": flags.types().dtype.name(),
+        "tp": flags.tp,
+        "weights": flags.types().weights.map(Float::name),
+        "mode": flags.mode_name(),
+        "passed": match report.outcome {
+            Outcome::Passed => Some(true),
+            Outcome::Failed => Some(false),
+            Outcome::Skipped => None,
+        },
+        "worst": worst,
+        "tensor": report.verdict.as_ref().map(|v| v.tensor.as_str()),
+        "greedy": greedy(report),
+        "seconds": report.seconds,
+        "reason": report.reason,
+        "launches": ran,
+    })
+    .to_string()
+}
