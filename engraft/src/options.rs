@@ -116,8 +116,11 @@ impl Options {
 
     /// Takes a checked DeepSpeed configuration: element types, sizes, quantization, ranks, kernel injection
     /// or an injection policy (which the registry of these options takes: see
-    /// [`Registry::injection_policy`]), CUDA graphs. It replaces what was set of these before; what is set
-    /// after it counts. Its checkpoint is opened by [`crate::ModelSource::configured`].
+    /// [`Registry::injection_policy`]), CUDA graphs. Element types, the longest sequence, ranks, kernel
+    /// injection and graphs are those of the configuration (DeepSpeed's defaults where it is silent),
+    /// quantization and the sizes of a `state_manager` where it has them; all else stays as it was set
+    /// before. What is set after it counts. Its checkpoint is opened by
+    /// [`crate::ModelSource::configured`].
     ///
     /// # Errors
     /// `Config` for a converted model that it wants written, and for an `ep_size` that does not divide the
@@ -132,8 +135,9 @@ impl Options {
             self.registry.injection_policy(&serde_json::json!(policy))?;
         }
         self.kernel_inject = config.kernel_inject;
-        (self.engine, self.own_dtype) = (config.engine(), true);
-        self.load = LoadOptions::configured(config, 0);
+        (self.engine, self.own_dtype) = (config.engine_over(self.engine), true);
+        let quantize = config.quantize.or(self.load.quantize);
+        self.load = LoadOptions { quantize, ..LoadOptions::configured(config, 0) };
         self.load_options()?;
         Ok(self)
     }
@@ -228,5 +232,37 @@ impl Options {
     pub fn progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> Self {
         self.progress = Some(Box::new(progress));
         self
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// What was set before a DeepSpeed file stays where the file says nothing of it.
+    #[test]
+    fn a_deepspeed_file_discards_nothing_that_it_does_not_set() {
+        let before = || {
+            let options =
+                Options::new().quantize(Some("int8".parse().unwrap())).max_seqs(3).max_step_tokens(99);
+            options.all_logits(true).steps_ahead(0)
+        };
+        let with = |file: Value| {
+            let raw = crate::DeepSpeedConfigBuilder::from_call(&file, &serde_json::Map::new()).unwrap();
+            before().deepspeed(&raw.check().unwrap().0).unwrap()
+        };
+        let options = with(json!({"replace_with_kernel_inject": true}));
+        let format = options.load.quantize.unwrap().to_string();
+        let EngineConfig { max_seqs, max_step_tokens, all_logits, steps_ahead, .. } = options.engine;
+        assert_eq!((&*format, max_seqs, max_step_tokens, all_logits), ("int8", 3, 99, true));
+        assert_eq!(steps_ahead, Some(0));
+        let quantized = json!({"quantization": {"quantization_mode": "int4:64"}, "manager": {"max_ragged_sequence_count": 7}});
+        let options = with(quantized);
+        assert_eq!(
+            (options.load.quantize.unwrap().to_string(), options.engine.max_seqs),
+            ("int4:64".into(), 7)
+        );
     }
 }

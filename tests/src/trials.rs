@@ -29,15 +29,40 @@ macro_rules! named {
     ($($test:ident),* $(,)?) => { [$((stringify!($test), $test as fn())),*] };
 }
 
-/// Runs `tests` by name and arguments as libtest takes them.
-pub fn run(tests: &[Named], args: impl IntoIterator<Item = String>) -> ExitCode {
-    let trial = |&(name, test): &Named| {
-        Trial::test(name, move || {
+/// Runs tests by name and arguments as libtest takes them. Those that go with a missing device are listed as
+/// ignored, with what is missing: a summary must not count as passed what ran on nothing.
+pub fn run(groups: &[(&[Named], Option<&str>)], args: impl IntoIterator<Item = String>) -> ExitCode {
+    let trial = |&(name, test): &Named, missing: Option<&str>| {
+        let run = move || {
             test();
             Ok(())
-        })
+        };
+        Trial::test(name, run).with_ignored_flag(missing.is_some()).with_kind(missing.unwrap_or_default())
     };
-    libtest_mimic::run(&Arguments::from_iter(args), tests.iter().map(trial).collect()).exit_code()
+    let all = groups.iter().flat_map(|(tests, missing)| tests.iter().map(|test| trial(test, *missing)));
+    libtest_mimic::run(&Arguments::from_iter(args), all.collect()).exit_code()
+}
+
+/// What is missing for tests on CUDA: none where a device is here, or is asked for (then they fail without).
+pub fn missing_cuda() -> Option<&'static str> {
+    (backends::cuda_names().is_empty() && std::env::var_os(backends::REQUIRE).is_none())
+        .then_some("no CUDA device")
+}
+
+/// The same for tests on wgpu.
+pub fn missing_wgpu() -> Option<&'static str> {
+    (backends::adapters().is_empty() && std::env::var_os(backends::REQUIRE).is_none()).then_some("no adapter")
+}
+
+/// Trials that a backend of this name would have.
+struct Listed<'a>(&'a str, usize);
+
+impl Visitor for Listed<'_> {
+    fn visit<S: OpSpec>(&mut self, spec: S) {
+        if backends::concerns(self.0, spec.name()) {
+            self.1 += spec.dtypes().len();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -104,11 +129,12 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let ran = conclusion.num_passed + conclusion.num_failed;
-    println!(
-        "{ran} of {listed} trials ran ({} comparisons), backends not here: {} (skipped)",
-        COMPARISONS.load(Ordering::Relaxed),
-        backends::absent().join(", ")
-    );
+    println!("{ran} of {listed} trials ran ({} comparisons)", COMPARISONS.load(Ordering::Relaxed));
+    for absent in backends::absent() {
+        let mut left_out = Listed(absent, 0);
+        registry::each(&mut left_out);
+        println!("left out, because no device of {absent} is here: {} trials or more", left_out.1);
+    }
     if !missing.is_empty() {
         println!("{} asks for {}, which this run does not have", backends::REQUIRE, missing.join(", "));
         return ExitCode::FAILURE;

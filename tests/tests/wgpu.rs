@@ -1,7 +1,7 @@
 //! Whole models on every adapter of this machine: the laws, bit for bit, the CPU's bits where the adapter's
 //! arithmetic allows that promise, the tokens that the CPU samples, and what a decode step costs the host.
 //!
-//! Without an adapter nothing runs, and the test says so; `ENGRAFT_REQUIRE=wgpu` makes that a failure.
+//! Without an adapter they are listed as ignored; `ENGRAFT_REQUIRE=wgpu` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod whole;
@@ -10,8 +10,10 @@ use conformance::backends::{self, wgpu, wgpu_reduced};
 use conformance::compare::{Data, Output, Want, Worst, against, same_bits};
 use conformance::device::{Device, Matrix};
 use conformance::dice::Dice;
+use conformance::named;
 use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
+use conformance::trials::{self, Named};
 use engraft_core::backend::{Backend, Coverage};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
@@ -29,8 +31,24 @@ use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use whole::{CASES, config, golden, laws, open, run, same};
+
+/// Tests that need an adapter, and those that do not.
+const ON_ADAPTERS: &[Named] = &named![
+    weights_of_every_packed_format_give_the_cpus_bits,
+    halves_are_the_same_by_type_and_by_hand,
+    wide_sums_keep_the_laws,
+    weights_that_no_binding_holds_are_split_and_keep_their_bits,
+    keys_that_no_binding_holds_are_refused_when_the_engine_is_made,
+    models_keep_the_laws_and_equal_the_cpu,
+];
+const ANYWHERE: &[Named] = &named![required_adapters_are_strict];
+
+fn main() -> ExitCode {
+    trials::run(&[(ON_ADAPTERS, trials::missing_wgpu()), (ANYWHERE, None)], std::env::args())
+}
 
 /// Counts what this thread allocates: drivers have threads of their own. Where it is asked to it notes who
 /// did.
@@ -242,7 +260,6 @@ fn adapters() -> Vec<String> {
 }
 
 /// The formats of quantized weights that `ops` leaves out: a driver compiles every shader of every format.
-#[test]
 fn weights_of_every_packed_format_give_the_cpus_bits() {
     let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
     let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128", "w8a8"];
@@ -295,7 +312,6 @@ fn halves<B: Backend>(backend: &Arc<B>) -> Vec<Output> {
 
 /// Halves by their own type, where shaders know it, are those that are unpacked by hand; reports say which it
 /// is.
-#[test]
 fn halves_are_the_same_by_type_and_by_hand() {
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
     let signature = Signature::new(NormOpKind::Norm.into(), Float::F16, 64, 64);
@@ -334,7 +350,6 @@ fn halves_are_the_same_by_type_and_by_hand() {
 
 /// Sums that are split over the invocations of a workgroup keep the laws, and do not depend on how these are
 /// added.
-#[test]
 fn wide_sums_keep_the_laws() {
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
     for name in adapters() {
@@ -359,7 +374,6 @@ fn wide_sums_keep_the_laws() {
 }
 
 /// Weights, tables and experts that are split into many bindings give what whole ones give.
-#[test]
 fn weights_that_no_binding_holds_are_split_and_keep_their_bits() {
     for name in adapters() {
         let config = WgpuConfig { adapter: Some(name.clone()), software: true, ..WgpuConfig::default() };
@@ -385,7 +399,6 @@ fn weights_that_no_binding_holds_are_split_and_keep_their_bits() {
     }
 }
 
-#[test]
 fn keys_that_no_binding_holds_are_refused_when_the_engine_is_made() {
     for name in adapters() {
         let config = WgpuConfig { adapter: Some(name), software: true, ..WgpuConfig::default() };
@@ -400,7 +413,6 @@ fn keys_that_no_binding_holds_are_refused_when_the_engine_is_made() {
 }
 
 /// The bits of the reference, on every adapter that a lane requires: were the probe to find less, this fails.
-#[test]
 fn required_adapters_are_strict() {
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Separate, isa: None }).unwrap();
     let required = std::env::var(backends::REQUIRE).unwrap_or_default();
@@ -417,7 +429,6 @@ fn required_adapters_are_strict() {
     }
 }
 
-#[test]
 fn models_keep_the_laws_and_equal_the_cpu() {
     let here = adapters();
     println!("{} adapters: {}", here.len(), here.join(", "));

@@ -244,7 +244,7 @@ fn sharded(
     let (mut model, version) = match [inside.as_path(), folder].into_iter().find(there) {
         Some(home) => {
             let mut version = None;
-            let model = hugging_face(folder, home, |config| {
+            let model = hugging_face(home, home, |config| {
                 let opened = deepspeed::open(&place, &files, order.with(&place, config)?, access)?;
                 version = Some(opened.version);
                 Ok(opened.source)

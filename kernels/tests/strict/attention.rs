@@ -1,7 +1,7 @@
 //! Attention.
 
 use crate::kv::slabs;
-use crate::machine::{Machine, encode, numbers, rounded, same};
+use crate::machine::{Machine, Runs, encode, numbers, rounded, same};
 use engraft_core::math::{FusedMadd, exp, tanh};
 use engraft_kernels::params::Elem;
 use engraft_kernels::params::attention::{CHUNK, Dense, Paged, Scores, Split};
@@ -95,7 +95,7 @@ fn check_paged_on(
     scores: &Scores,
     (elem, held): (Elem, Elem),
     page_size: usize,
-    on: fn(&mut dyn FnMut(&mut Machine)),
+    on: Runs,
 ) {
     let Shape { heads, kv_heads, k_dim, v_dim } = *shape;
     let tokens: usize = seqs.iter().map(|s| s.0).sum::<usize>() + 1;

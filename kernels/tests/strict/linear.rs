@@ -1,7 +1,7 @@
 //! Matmuls.
 
 use crate::embed::{Weight, every_weight, in_blocks, plain};
-use crate::machine::{Machine, numbers, round, rounded, same};
+use crate::machine::{Machine, Runs, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd};
 use engraft_core::mem::Block;
 use engraft_core::numerics::{Share, leaf_bounds, rank_columns, tree, tree_of_ranks};
@@ -86,7 +86,7 @@ fn check(case: &Case, w: &Weight) {
 }
 
 /// The same under the schedules that `on` has.
-pub fn check_on(case: &Case, w: &Weight, on: fn(&mut dyn FnMut(&mut Machine))) {
+pub fn check_on(case: &Case, w: &Weight, on: Runs) {
     let outputs = if case.then == Then::GATE { w.rows / 2 } else { w.rows };
     let x = numbers(case.rows * w.cols, 21);
     let (bias, old) = (numbers(w.rows, 22), numbers(case.rows * outputs, 23));

@@ -24,6 +24,9 @@ fn parsed(stem: &str, arch: &str) -> Arc<Module> {
     modules[&path].clone()
 }
 
+/// [`Machine::each`] or [`Machine::once`].
+pub type Runs = fn(&mut dyn FnMut(&mut Machine));
+
 /// Device memory and one schedule.
 pub struct Machine {
     memory: Memory,

@@ -2,7 +2,7 @@
 
 use crate::embed::{Weight, every_weight, plain};
 use crate::linear::{leaves, matmul};
-use crate::machine::{Machine, numbers, round, rounded, same};
+use crate::machine::{Machine, Runs, numbers, round, rounded, same};
 use engraft_core::math::{FusedMadd as F, exp, sigmoid};
 use engraft_core::numerics::{leaf_bounds, tree};
 use engraft_kernels::params::moe::{Combine, ExpertLinear, Group, Route};
@@ -112,7 +112,7 @@ pub struct Slots<'a> {
 
 impl Slots<'_> {
     /// The bits of the contract, by the weights of the experts `own`.
-    pub fn check(&self, w: &Weight, own: Range<usize>, on: fn(&mut dyn FnMut(&mut Machine))) {
+    pub fn check(&self, w: &Weight, own: Range<usize>, on: Runs) {
         let (Self { experts, count, top_k, elem, .. }, k, n) = (*self, w.cols, w.rows / self.count);
         let rows = if self.per_token { experts.len() / top_k } else { experts.len() };
         let (x, bias) = (numbers(rows * k, 1), numbers(count * n, 2));

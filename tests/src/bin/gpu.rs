@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match args().next().as_deref() {
         Some("goldens") => goldens::main(args()),
         Some("trials") => trials::main(args()),
-        Some("models") => trials::run(models::TESTS, args()),
+        Some("models") => trials::run(&[(models::TESTS, trials::missing_cuda())], args()),
         _ => engraft_cli::main(),
     }
 }

@@ -11,12 +11,15 @@
 //! | `dtype` | what DeepSpeed would cast to; not needed to read the files |
 //!
 //! `tp` files come partition by partition, all ranks of one partition together, as DeepSpeed writes them.
+//!
+//! A description that comes with a model must not name any file of the machine: all that it names lies below
+//! the user's `base_dir`, or below its own folder where the user gives none. Links are followed.
 
 use super::files::{Files, MAX_RANKS, parent};
 use super::order::Order;
 use crate::{Error, Result};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 const KEYS: [&str; 8] =
     ["type", "checkpoints", "version", "parallelization", "tp_size", "mp_size", "base_dir", "dtype"];
@@ -54,13 +57,7 @@ impl Description {
         if !["bloom", "ds_model", "megatron"].contains(&kind.as_str()) {
             return Err(bad(format!("type is \"{kind}\"; allowed: BLOOM, ds_model, Megatron")));
         }
-        let base =
-            match base.filter(|b| !b.is_empty()).or(text(file, value, "base_dir")?).filter(|b| !b.is_empty())
-            {
-                Some(base) => PathBuf::from(base),
-                None => folder.to_owned(),
-            };
-        let base = if base.is_absolute() || base.exists() { base } else { folder.join(base) };
+        let base = base_of(file, folder, base, text(file, value, "base_dir")?)?;
         let degree = degree(file, value)?;
         let paths = |value: Option<&Value>, key: &str| paths(file, value, key, &base);
         let files = match value.get("checkpoints") {
@@ -111,6 +108,46 @@ fn text<'a>(file: &str, value: &'a Value, key: &str) -> Result<Option<&'a str>> 
     }
 }
 
+/// The folder that file names are joined to: the user's, else the description's own, else `folder`.
+fn base_of(file: &str, folder: &Path, given: Option<&str>, own: Option<&str>) -> Result<PathBuf> {
+    if let Some(given) = given.filter(|b| !b.is_empty()) {
+        let given = PathBuf::from(given);
+        return Ok(if given.is_absolute() || given.exists() { given } else { folder.join(given) });
+    }
+    let Some(own) = own.filter(|b| !b.is_empty()) else { return Ok(folder.to_owned()) };
+    // DeepSpeed writes it as it was given when the files were saved, from wherever that was.
+    let there = folder.join(own);
+    let base = if there.exists() { there } else { PathBuf::from(own) };
+    match is_below(folder, &base) {
+        true => Ok(base),
+        false => Err(outside(file, &format!("base_dir is {own:?}"), folder)),
+    }
+}
+
+/// Whether a path lies in a folder or below, by its name.
+fn is_below(folder: &Path, path: &Path) -> bool {
+    let plain = |path: &Path| {
+        let mut plain = PathBuf::new();
+        for part in std::path::absolute(path).ok()?.components() {
+            match part {
+                Component::ParentDir => drop(plain.pop()),
+                Component::CurDir => {}
+                part => plain.push(part),
+            }
+        }
+        Some(plain)
+    };
+    let empty = folder.as_os_str().is_empty();
+    plain(path).zip(plain(if empty { Path::new(".") } else { folder })).is_some_and(|(p, f)| p.starts_with(f))
+}
+
+fn outside(file: &str, what: &str, folder: &Path) -> Error {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let below =
+        format!("{what}, which is not below {}; a `base_dir` of your own allows it", folder.display());
+    Error::format(file, below)
+}
+
 fn degree(file: &str, value: &Value) -> Result<Option<usize>> {
     let one = |key: &str| match value.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -131,7 +168,8 @@ fn paths(file: &str, value: Option<&Value>, key: &str, base: &Path) -> Result<Ve
     let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
     let list = value.as_array().ok_or_else(|| Error::format(file, format!("{key} is no list of files")))?;
     let one = |v: &Value| match v.as_str() {
-        Some(name) if !name.is_empty() => Ok(base.join(name)),
+        Some(name) if !name.is_empty() && is_below(base, &base.join(name)) => Ok(base.join(name)),
+        Some(name) if !name.is_empty() => Err(outside(file, &format!("{key} lists {name:?}"), base)),
         _ => Err(Error::format(file, format!("{key} lists {v}; file names are expected"))),
     };
     list.iter().map(one).collect()
@@ -166,15 +204,37 @@ mod tests {
         let pp = parse(json!({"type": "bloom", "checkpoints": ["a.pt", "b.pt"], "version": 1.0})).unwrap();
         assert_eq!(pp.files.whole, [Path::new("/x/a.pt"), Path::new("/x/b.pt")]);
         let tp = parse(json!({
-            "type": "ds_model", "version": 1.0, "parallelization": "tp", "tp_size": 2, "base_dir": "/y",
+            "type": "ds_model", "version": 1.0, "parallelization": "tp", "tp_size": 2, "base_dir": "/x/y",
             "checkpoints": {"non_tp": ["n.pt"], "tp": ["00_00", "01_00", "00_01", "01_01"]},
         }))
         .unwrap();
-        assert_eq!(tp.files.whole, [Path::new("/y/n.pt")]);
-        assert_eq!(tp.files.ranks[1], [Path::new("/y/01_00"), Path::new("/y/01_01")]);
+        assert_eq!(tp.files.whole, [Path::new("/x/y/n.pt")]);
+        assert_eq!(tp.files.ranks[1], [Path::new("/x/y/01_00"), Path::new("/x/y/01_01")]);
         let m = parse(json!({"type": "Megatron", "checkpoints": ["0", "1"], "version": 0})).unwrap();
         assert_eq!((m.files.ranks.len(), m.order.version), (2, Some(0.0)));
         assert_eq!(tp.order, Order::default());
+    }
+
+    #[test]
+    fn files_lie_below_the_folder_or_the_users_own() {
+        let below = |value: Value, base| Description::parse("d.json", &value, Path::new("/x"), base);
+        let list = |name: &str| json!({"checkpoints": [name]});
+        for name in ["a/../b.pt", "/x/deep/a.pt", "./a.pt"] {
+            assert!(below(list(name), None).is_ok(), "{name}");
+        }
+        for name in ["../a.pt", "/etc/passwd", "a/../../x2/a.pt", "/x/../etc/passwd", "/xy/a.pt"] {
+            let text = below(list(name), None).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains("not below /x; a `base_dir`"), "{text}");
+            assert!(below(list(name), Some("/")).is_ok(), "{name} below what the user gives");
+        }
+        let own = |base: &str| json!({"checkpoints": ["a.pt"], "base_dir": base});
+        assert_eq!(below(own("/x/y"), None).unwrap().files.whole, [Path::new("/x/y/a.pt")]);
+        for base in ["/etc", "/x/../etc"] {
+            let text = below(own(base), None).unwrap_err().to_string();
+            assert!(text.contains("base_dir is") && text.contains(base), "{text}");
+        }
+        // The user's counts before the description's.
+        assert_eq!(below(own("/etc"), Some("/y")).unwrap().files.whole, [Path::new("/y/a.pt")]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The second stage: types and ranges of single settings; `pairs.rs` has the combinations.
 
+use super::settings::TRACKED;
 use super::taker::{Entry, MAX_COUNT, Taker, kind, whole};
 use super::{CheckpointRef, DataType, DeepSpeedConfig, MoeConfig, MoeKind, StateConfig, Warning, pairs};
 use crate::mem::{GroupBits, Groups, WeightFormat};
@@ -237,7 +238,7 @@ const RESERVED: u64 = 1_000_000_000;
 
 fn state(t: &mut Taker, c: &mut DeepSpeedConfig) -> Result<Option<StateConfig>> {
     let given = t.entries.keys().any(|k| k.starts_with("state_manager."));
-    let tracked = t.count("state_manager.max_tracked_sequences", 1)?.unwrap_or(2048);
+    let tracked = t.count("state_manager.max_tracked_sequences", 1)?.unwrap_or(TRACKED);
     let tokens = t.count("state_manager.max_ragged_batch_size", 1)?.unwrap_or(768);
     let sequences =
         t.count("state_manager.max_ragged_sequence_count", 1)?.unwrap_or(512.min(tracked).min(tokens));

@@ -1,5 +1,5 @@
-//! The table of all names that DeepSpeed's inference configurations have, v1 and v2, and what becomes of
-//! each.
+//! The table of all names that DeepSpeed's inference configurations have, v1 and v2, and those of MII, which
+//! stands around them; and what becomes of each.
 
 /// What becomes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +10,10 @@ pub(super) enum Becomes {
     Section,
     /// Another place, under which it is found from now on; the old name warns.
     Moved(&'static str),
+    /// What another place means, by MII's name.
+    Also(&'static str),
+    /// Keys inside, which stand where it does.
+    Inlined,
     /// Nothing, for this reason; it warns.
     Ignored(&'static str),
     /// An object of the running Python program: only null can come from a file.
@@ -41,12 +45,21 @@ const fn ignored(name: &'static str, aliases: &'static [&'static str], why: &'st
     Field { section: "", name, aliases, becomes: Becomes::Ignored(why) }
 }
 
+const fn also(name: &'static str, of: &'static str) -> Field {
+    Field { section: "", name, aliases: &[], becomes: Becomes::Also(of) }
+}
+
+const fn inlined(name: &'static str) -> Field {
+    Field { section: "", name, aliases: &[], becomes: Becomes::Inlined }
+}
+
 const fn object(section: &'static str, name: &'static str, aliases: &'static [&'static str]) -> Field {
     Field { section, name, aliases, becomes: Becomes::Object }
 }
 
 const TRAINING: &str = "belongs to DeepSpeed's training engines and has no effect on inference";
 const PYTHON: &str = "is about how Python modules are swapped, which does not happen here";
+const SERVER: &str = "is about MII's server; a process here runs one model on its own";
 const KERNELS: &str = "chooses among DeepSpeed's kernels; `engraft plan` shows which kernels run here";
 
 /// Every key.
@@ -130,6 +143,21 @@ pub(super) const FIELDS: &[Field] = &[
     value("state_manager", "offload", &[]),
     section("", "quantization", &[]),
     value("quantization", "quantization_mode", &[]),
+    // MII's.
+    inlined("model_config"),
+    inlined("inference_engine_config"),
+    also("quantization_mode", "quantization.quantization_mode"),
+    also("max_length", "max_out_tokens"),
+    ignored("model_name_or_path", &[], "names the model for MII; here `--model` does, or a `ModelSource`"),
+    ignored("tokenizer", &[], "is MII's; the checkpoint's own tokenizer is used"),
+    ignored("task", &[], "is MII's; the command says what is done, or the function that is called"),
+    ignored("profile_model_time", &[], "is MII's; `EngineHandle::set_profiling` takes times"),
+    ignored("sync_debug", &[], "is MII's; `--blocking` waits for every kernel"),
+    ignored("device_map", &[], "is MII's; `--backend cuda:1` names a device"),
+    ignored("replica_num", &["replica_configs"], SERVER),
+    ignored("torch_dist_port", &["zmq_port_number", "port_number"], SERVER),
+    ignored("deployment_name", &["deployment_type", "hostfile", "version", "instance_type"], SERVER),
+    ignored("enable_restful_api", &["restful_api_host", "restful_api_port", "restful_processes"], SERVER),
 ];
 
 /// The key of a section by any of its names.

@@ -1,7 +1,7 @@
 //! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been
 //! opened yet.
 
-use super::settings::BLOCK;
+use super::settings::{BLOCK, TRACKED};
 use super::taker::Taker;
 use super::{CheckpointRef, DeepSpeedConfig, Warning};
 use crate::mem::WeightFormat;
@@ -61,6 +61,17 @@ fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
                 "has no effect: the checkpoint says how many experts it has, and of which kind",
             );
         }
+    }
+    if c.moe.enabled && t.given("moe.enabled") && c.moe.ep_size == 1 {
+        warn(
+            warnings,
+            t.spelled("moe.enabled"),
+            "has no effect: the checkpoint says whether there are experts",
+        );
+    }
+    if c.state.as_ref().is_some_and(|state| state.max_tracked_sequences != TRACKED) {
+        let what = "bounds `max_ragged_sequence_count` alone: requests wait without a limit";
+        warn(warnings, t.spelled("state_manager.max_tracked_sequences"), what);
     }
     for path in ["quant.activation.num_bits", "quant.activation.q_type", "quant.activation.q_groups"] {
         if t.given(path) && c.quantize != Some(WeightFormat::W8A8) {

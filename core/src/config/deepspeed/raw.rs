@@ -225,12 +225,20 @@ impl DeepSpeedConfigBuilder {
                 (Becomes::Section, Value::Bool(_)) if path == "moe" => {
                     self.add("moe.enabled".into(), full, value.clone())?;
                 }
-                (Becomes::Section, other) => return Err(Error::config(full, kind(other), "an object")),
+                // MII's `tensor_parallel` is the number of ranks.
+                (Becomes::Section, Value::Number(_)) if path == "tensor_parallel" => {
+                    self.add("tensor_parallel.tp_size".into(), full, value.clone())?;
+                }
+                (Becomes::Inlined, Value::Object(inner)) => self.walk("", &full, inner)?,
+                (Becomes::Section | Becomes::Inlined, other) => {
+                    return Err(Error::config(full, kind(other), "an object"));
+                }
                 (Becomes::Value, _) => self.add(path, full, value.clone())?,
                 (Becomes::Object, _) => {
                     let allowed = "null: groups of ranks are made when the engine starts";
                     return Err(Error::config(full, kind(value), allowed));
                 }
+                (Becomes::Also(place), _) => self.add(place.to_owned(), full, value.clone())?,
                 (Becomes::Ignored(why), _) => self.warn(full, format!("{why}; it is ignored")),
                 (Becomes::Moved(to), _) => {
                     let object =

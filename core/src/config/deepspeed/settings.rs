@@ -152,14 +152,21 @@ impl Default for DeepSpeedConfig {
     }
 }
 
+/// Sequences that DeepSpeed tracks unless it is told how many.
+pub(super) const TRACKED: usize = 2048;
+
 /// Positions of one of DeepSpeed's KV blocks.
 pub(super) const BLOCK: usize = 128;
 
 impl DeepSpeedConfig {
     /// What the engine is built with.
     pub fn engine(&self) -> EngineConfig {
+        self.engine_over(EngineConfig::default())
+    }
+
+    /// The same, with what `base` says where DeepSpeed has no setting or the file has no `state_manager`.
+    pub fn engine_over(&self, base: EngineConfig) -> EngineConfig {
         let dtype = self.dtype.activations();
-        let base = EngineConfig::default();
         let mut engine = EngineConfig {
             dtype,
             kv_dtype: dtype,

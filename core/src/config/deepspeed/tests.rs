@@ -66,7 +66,16 @@ fn every_name_of_every_field_is_accepted_or_warns_or_is_an_object_of_python() {
                     .any(|f| format!("{}.{}", f.section, f.name) == path && f.becomes == Becomes::Object)
             };
             match field.becomes {
-                Becomes::Section => {}
+                Becomes::Section | Becomes::Inlined => {}
+                Becomes::Also(of) => {
+                    let (section, name) = of.rsplit_once('.').unwrap_or(("", of));
+                    let of = match section {
+                        "" => json!({name: sample(section, name)}),
+                        _ => json!({section: {name: sample(section, name)}}),
+                    };
+                    let value = json!({field.name: sample(section, name)});
+                    assert_eq!(accepted(value), accepted(of), "{}", field.name);
+                }
                 // Alone it means nothing that can be done: weights must be quantized, too.
                 Becomes::Value if (field.section, field.name) == ("quant.activation", "enabled") => {
                     refused(value, &["quant.activation.enabled", "quant.enabled"]);
@@ -83,6 +92,24 @@ fn every_name_of_every_field_is_accepted_or_warns_or_is_an_object_of_python() {
         }
     }
     assert!(seen >= 75, "{seen}");
+}
+
+/// What a user of MII has: the model's configuration with the engine's inside.
+#[test]
+fn miis_configurations_are_read() {
+    let mii = json!({"model_config": {
+        "tensor_parallel": 2, "max_length": 512, "inference_engine_config": {"state_manager": {"max_context": 512}},
+    }});
+    let c = accepted(mii);
+    assert_eq!((c.tp_size, c.max_out_tokens), (2, 512));
+    let server = json!({"model_config": {"model_name_or_path": "org/name", "replica_num": 2}, "enable_restful_api": true});
+    warned(
+        server,
+        &["model_config.model_name_or_path", "--model", "replica_num", "enable_restful_api", "MII's server"],
+    );
+    refused(json!({"tensor_parallel": 2, "tp": {"tp_size": 4}}), &["tensor_parallel", "tp"]);
+    refused(json!({"model_config": 3}), &["model_config", "an object"]);
+    refused(json!({"inference_engine_config": {"tensor_parallel": {"tp_siez": 2}}}), &["tp_siez", "tp_size"]);
 }
 
 #[test]
@@ -132,7 +159,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
     assert!(!far.contains("nearest") && far.contains("zzzzzzzzzz"), "{far}");
     let long = "x".repeat(100_000);
     assert!(check(json!({&long: 1})).is_err());
-    refused(json!({"tp": 2}), &["`tp`", "a number", "an object"]);
+    refused(json!({"state_manager": 2}), &["`state_manager`", "a number", "an object"]);
 }
 
 #[test]
@@ -353,6 +380,9 @@ fn what_deepspeed_ignores_works_or_warns() {
     warned(json!({"training_mp_size": 2}), &["training_mp_size"]);
     warned(json!({"moe": {"num_experts": 8}}), &["moe.num_experts", "no effect"]);
     warned(json!({"tp": {"tp_grain_size": 32}}), &["tp.tp_grain_size", "no effect"]);
+    warned(json!({"moe": true}), &["moe", "no effect", "checkpoint"]);
+    let tracked = json!({"manager": {"max_tracked_sequences": 4096}});
+    warned(tracked, &["manager.max_tracked_sequences", "without a limit"]);
     let c = warned(
         json!({"mp_size": 2, "ep_size": 2, "moe_experts": [4], "moe_type": "residual"}),
         &["mp_size", "moe.ep_size"],
