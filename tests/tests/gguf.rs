@@ -289,7 +289,7 @@ fn fused_parts_of_unlike_formats_keep_them() {
             };
             assert_eq!((formats(&block.qkv), formats(up)), (vec!["Q4_0", "Q8_0"], vec!["f32", "Q5_1"]));
             let rows = plan.rows.iter().filter(|row| row.layer == Some(layer) && row.slot.contains(".."));
-            let shown: Vec<Option<&str>> = rows.map(|row| row.format).collect();
+            let shown: Vec<Option<&str>> = rows.map(|row| row.format.as_deref()).collect();
             assert_eq!(shown, [Some("Q4_0"), Some("Q8_0"), Some("f32"), Some("Q5_1")]);
         }
         converted_alike(&case.case, &files, &plan);

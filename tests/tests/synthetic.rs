@@ -380,28 +380,67 @@ fn megatron_in_all_row_orders() {
     }
 }
 
-/// Experts that are all alike give what one dense part gives, whoever is chosen, as their weights add up to
-/// one; with residual experts so do the two coefficients.
+/// Scores of experts that do not depend on the token: rows of the gate that undo a LayerNorm's weight, whose
+/// rows sum to 0 before its bias, so that bias alone is left.
+fn gate(norm: (&Tensor, &Tensor), scores: &[f32]) -> Tensor {
+    let (weight, bias) = (&norm.0.values, &norm.1.values);
+    let left: f32 = bias.iter().zip(weight).map(|(b, w)| b / w).sum();
+    let values = scores.iter().flat_map(|score| weight.iter().map(move |w| score / left / w)).collect();
+    Tensor { shape: vec![scores.len(), weight.len()], values }
+}
+
+/// What the results of experts with these scores are multiplied by: 0 where one is not chosen.
+fn weights_of(scores: &[f32], topk: usize) -> Vec<f32> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    let chosen = &order[..topk];
+    let all: f32 = scores.iter().map(|s| s.exp()).sum();
+    let total = if topk > 1 { chosen.iter().map(|e| scores[*e].exp()).sum() } else { all };
+    (0..scores.len()).map(|e| if chosen.contains(&e) { scores[e].exp() / total } else { 0.0 }).collect()
+}
+
+/// Experts that all differ: each gives a multiple of what the dense part gave, such that those that are
+/// chosen, weighed, add up to it; the others give something else. Whom a layer chooses differs by layer.
 #[test]
 fn megatron_with_experts() {
-    for (moe, experts, topk) in [("standard", 1, 1), ("standard", 3, 2), ("residual", 4, 2)] {
+    for (moe, experts, topk) in [
+        ("standard", 1, 1),
+        ("standard", 3, 1),
+        ("standard", 3, 2),
+        ("standard", 5, 3),
+        ("residual", 4, 2),
+        ("residual", 3, 1),
+    ] {
         let (case, mut config, dense) = megatron(2);
         let hidden = config["hidden_size"].as_u64().unwrap() as usize;
         let odd = |n: usize| (0..n).map(odd).collect::<Vec<f32>>();
         let mut tensors = Tensors::new();
-        for (name, tensor) in dense {
+        for (name, tensor) in &dense {
             let Some((block, rest)) = name.split_once("mlp.") else {
-                tensors.insert(name, tensor);
+                tensors.insert(name.clone(), tensor.clone());
                 continue;
             };
-            for e in 0..experts {
+            let layer: usize = block.split('.').rev().nth(1).unwrap().parse().unwrap();
+            let scores: Vec<f32> = (0..experts).map(|e| ((e + layer) * 7 % 5) as f32 * 0.4 - 0.5).collect();
+            let weights = weights_of(&scores, topk);
+            for (e, weight) in weights.iter().enumerate() {
                 let expert = format!("{block}mlp.deepspeed_moe.experts.deepspeed_experts.{e}.{rest}");
-                tensors.insert(expert, tensor.clone());
+                let mut tensor = tensor.clone();
+                if *weight == 0.0 {
+                    tensor.values.iter_mut().for_each(|v| *v = 3.0 - 2.0 * *v);
+                } else if rest.starts_with("dense_4h_to_h") {
+                    // Of those that are chosen, one after the other gives more.
+                    let place = weights[..e].iter().filter(|w| **w > 0.0).count() + 1;
+                    let share = place as f32 / (topk * (topk + 1) / 2) as f32;
+                    tensor.values.iter_mut().for_each(|v| *v *= share / weight);
+                }
+                tensors.insert(expert, tensor);
             }
-            let gate = Tensor { shape: vec![experts, hidden], values: odd(experts * hidden) };
+            let norm = |part: &str| &dense[&format!("{block}post_attention_layernorm.{part}")];
+            let gate = gate((norm("weight"), norm("bias")), &scores);
             tensors.insert(format!("{block}mlp.deepspeed_moe.gate.wg.weight"), gate);
             if moe == "residual" {
-                tensors.insert(format!("{block}mlp.mlp.{rest}"), tensor);
+                tensors.insert(format!("{block}mlp.mlp.{rest}"), tensor.clone());
                 let weight = Tensor { shape: vec![2, hidden], values: odd(2 * hidden) };
                 tensors.insert(format!("{block}mlp.coefficient.weight"), weight);
                 let bias = Tensor { shape: vec![2], values: vec![0.3, -0.2] };
@@ -411,6 +450,6 @@ fn megatron_with_experts() {
         config["num_experts"] = experts.into();
         config["moe_type"] = moe.into();
         config["topk"] = topk.into();
-        same(&format!("{moe}, {experts} experts"), &case, &logits(&case, &config, &tensors), None);
+        same(&format!("{moe}, {topk} of {experts} experts"), &case, &logits(&case, &config, &tensors), None);
     }
 }

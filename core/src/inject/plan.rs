@@ -29,7 +29,7 @@ pub struct PlanRow {
     /// The operand's shape `[rows, cols]`, if it has one.
     pub shape: Option<[usize; 2]>,
     /// The operand's format.
-    pub format: Option<&'static str>,
+    pub format: Option<String>,
     /// The operand's bytes.
     pub bytes: usize,
     /// What they are on the device: more where kernels take it in two layouts, or in whole tiles.
@@ -186,7 +186,7 @@ impl PlanRow {
         Self {
             slot: slot.to_string(),
             shape: Some([info.rows, info.cols]),
-            format: Some(info.format.name()),
+            format: Some(info.format.to_string()),
             // Counted where it is read first.
             bytes: if weight.first { info.bytes() } else { 0 },
             device_bytes: if weight.first { weight.device_bytes } else { 0 },
@@ -231,7 +231,7 @@ impl fmt::Display for InjectionPlan {
         }
         writeln!(
             f,
-            "{:<9} {:<16} {:<16} {:<7} {:>13} {:>10}  {:<10} kernel",
+            "{:<9} {:<16} {:<16} {:<9} {:>13} {:>10}  {:<10} kernel",
             "layer", "slot", "op", "format", "shape", "bytes", "shard"
         )?;
         for (label, rows) in self.groups() {
@@ -247,10 +247,10 @@ impl fmt::Display for InjectionPlan {
                 let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
                 writeln!(
                     f,
-                    "{label:<9} {:<16} {:<16} {:<7} {shape:>13} {bytes:>10}  {:<10} {how}",
+                    "{label:<9} {:<16} {:<16} {:<9} {shape:>13} {bytes:>10}  {:<10} {how}",
                     row.slot,
                     row.op,
-                    row.format.unwrap_or(""),
+                    row.format.as_deref().unwrap_or(""),
                     row.shard,
                 )?;
             }
