@@ -1,5 +1,5 @@
 //! Families that have no golden: a golden of a relative is rewritten into their format (names, row orders,
-//! fusions, experts that are copies), and must give the relative's numbers.
+//! fusions, experts that share the work of one), and must give the relative's numbers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 // Reason: shared with the tests of GGUF files, which use other parts of it.
@@ -10,7 +10,8 @@ mod torch;
 
 use conformance::golden::Case;
 use engraft_core::checkpoint::{Access, open};
-use rewritten::{Tensor, Tensors, below, golden, logits, run, same};
+use engraft_core::mem::Float;
+use rewritten::{Tensor, Tensors, below, golden, logits, logits_of_ranks, run, same};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -401,55 +402,83 @@ fn weights_of(scores: &[f32], topk: usize) -> Vec<f32> {
 
 /// Experts that all differ: each gives a multiple of what the dense part gave, such that those that are
 /// chosen, weighed, add up to it; the others give something else. Whom a layer chooses differs by layer.
+fn with_experts(moe: &str, experts: usize, topk: usize) -> (Case, Value, Tensors) {
+    let (case, mut config, dense) = megatron(2);
+    let hidden = config["hidden_size"].as_u64().unwrap() as usize;
+    let odd = |n: usize| (0..n).map(odd).collect::<Vec<f32>>();
+    let mut tensors = Tensors::new();
+    for (name, tensor) in &dense {
+        let Some((block, rest)) = name.split_once("mlp.") else {
+            tensors.insert(name.clone(), tensor.clone());
+            continue;
+        };
+        let layer: usize = block.split('.').rev().nth(1).unwrap().parse().unwrap();
+        let scores: Vec<f32> = (0..experts).map(|e| ((e + layer) * 7 % 5) as f32 * 0.4 - 0.5).collect();
+        let weights = weights_of(&scores, topk);
+        for (e, weight) in weights.iter().enumerate() {
+            let expert = format!("{block}mlp.deepspeed_moe.experts.deepspeed_experts.{e}.{rest}");
+            let mut tensor = tensor.clone();
+            if *weight == 0.0 {
+                tensor.values.iter_mut().for_each(|v| *v = 3.0 - 2.0 * *v);
+            } else if rest.starts_with("dense_4h_to_h") {
+                // Of those that are chosen, one after the other gives more.
+                let place = weights[..e].iter().filter(|w| **w > 0.0).count() + 1;
+                let share = place as f32 / (topk * (topk + 1) / 2) as f32;
+                tensor.values.iter_mut().for_each(|v| *v *= share / weight);
+            }
+            tensors.insert(expert, tensor);
+        }
+        let norm = |part: &str| &dense[&format!("{block}post_attention_layernorm.{part}")];
+        let gate = gate((norm("weight"), norm("bias")), &scores);
+        tensors.insert(format!("{block}mlp.deepspeed_moe.gate.wg.weight"), gate);
+        if moe == "residual" {
+            tensors.insert(format!("{block}mlp.mlp.{rest}"), tensor.clone());
+            let weight = Tensor { shape: vec![2, hidden], values: odd(2 * hidden) };
+            tensors.insert(format!("{block}mlp.coefficient.weight"), weight);
+            let bias = Tensor { shape: vec![2], values: vec![0.3, -0.2] };
+            tensors.insert(format!("{block}mlp.coefficient.bias"), bias);
+        }
+    }
+    config["num_experts"] = experts.into();
+    config["moe_type"] = moe.into();
+    config["topk"] = topk.into();
+    (case, config, tensors)
+}
+
+const EXPERTS: [(&str, usize, usize); 6] = [
+    ("standard", 1, 1),
+    ("standard", 3, 1),
+    ("standard", 3, 2),
+    ("standard", 5, 3),
+    ("residual", 4, 2),
+    ("residual", 3, 1),
+];
+
 #[test]
 fn megatron_with_experts() {
-    for (moe, experts, topk) in [
-        ("standard", 1, 1),
-        ("standard", 3, 1),
-        ("standard", 3, 2),
-        ("standard", 5, 3),
-        ("residual", 4, 2),
-        ("residual", 3, 1),
-    ] {
-        let (case, mut config, dense) = megatron(2);
-        let hidden = config["hidden_size"].as_u64().unwrap() as usize;
-        let odd = |n: usize| (0..n).map(odd).collect::<Vec<f32>>();
-        let mut tensors = Tensors::new();
-        for (name, tensor) in &dense {
-            let Some((block, rest)) = name.split_once("mlp.") else {
-                tensors.insert(name.clone(), tensor.clone());
-                continue;
+    for (moe, experts, topk) in EXPERTS {
+        let (case, config, tensors) = with_experts(moe, experts, topk);
+        same(&format!("{moe}, {topk} of {experts} experts"), &case, &logits(&case, &config, &tensors), None);
+    }
+}
+
+/// Biases of experts are added to whole sums, however experts are shared: the bits of one rank.
+#[test]
+fn ranks_share_experts_with_biases() {
+    for (moe, experts, topk) in EXPERTS {
+        let (case, config, tensors) = with_experts(moe, experts, topk);
+        for dtype in [Float::F32, Float::Bf16] {
+            let of = |ranks| {
+                let rows = logits_of_ranks(&case, &config, &tensors, ranks, dtype);
+                rows.iter().map(|row| row.iter().map(|v| v.to_bits()).collect()).collect::<Vec<Vec<u32>>>()
             };
-            let layer: usize = block.split('.').rev().nth(1).unwrap().parse().unwrap();
-            let scores: Vec<f32> = (0..experts).map(|e| ((e + layer) * 7 % 5) as f32 * 0.4 - 0.5).collect();
-            let weights = weights_of(&scores, topk);
-            for (e, weight) in weights.iter().enumerate() {
-                let expert = format!("{block}mlp.deepspeed_moe.experts.deepspeed_experts.{e}.{rest}");
-                let mut tensor = tensor.clone();
-                if *weight == 0.0 {
-                    tensor.values.iter_mut().for_each(|v| *v = 3.0 - 2.0 * *v);
-                } else if rest.starts_with("dense_4h_to_h") {
-                    // Of those that are chosen, one after the other gives more.
-                    let place = weights[..e].iter().filter(|w| **w > 0.0).count() + 1;
-                    let share = place as f32 / (topk * (topk + 1) / 2) as f32;
-                    tensor.values.iter_mut().for_each(|v| *v *= share / weight);
-                }
-                tensors.insert(expert, tensor);
-            }
-            let norm = |part: &str| &dense[&format!("{block}post_attention_layernorm.{part}")];
-            let gate = gate((norm("weight"), norm("bias")), &scores);
-            tensors.insert(format!("{block}mlp.deepspeed_moe.gate.wg.weight"), gate);
-            if moe == "residual" {
-                tensors.insert(format!("{block}mlp.mlp.{rest}"), tensor.clone());
-                let weight = Tensor { shape: vec![2, hidden], values: odd(2 * hidden) };
-                tensors.insert(format!("{block}mlp.coefficient.weight"), weight);
-                let bias = Tensor { shape: vec![2], values: vec![0.3, -0.2] };
-                tensors.insert(format!("{block}mlp.coefficient.bias"), bias);
+            let one = of((1, None));
+            for (world, ep) in [(2, None), (2, Some(1)), (4, Some(2)), (8, Some(1)), (8, Some(4))] {
+                assert!(
+                    of((world, ep)) == one,
+                    "{moe}, {topk} of {experts}, {dtype}, {world} ranks, ep {ep:?}"
+                );
             }
         }
-        config["num_experts"] = experts.into();
-        config["moe_type"] = moe.into();
-        config["topk"] = topk.into();
-        same(&format!("{moe}, {topk} of {experts} experts"), &case, &logits(&case, &config, &tensors), None);
     }
 }

@@ -217,11 +217,14 @@ fn build_experts<D: Device>(
     let of_rank = of_group.and_then(|group| group.experts);
     let share = of_rank.unwrap_or(ExpertShare::whole(spec.router.experts));
     let some = !share.experts().is_empty() && spec.inner > 0;
+    let parts = of_group.is_some_and(|group| group.expert_parts);
+    let biases = if parts { t.take_opt(l, Slot::ExpertDown, Part::Bias) } else { None };
     let mut own = |slot| some.then(|| t.linear(l, slot)).transpose();
     Ok(Experts {
         spec,
         share,
-        parts: of_group.is_some_and(|group| group.expert_parts),
+        parts,
+        biases,
         up: own(Slot::ExpertUp)?,
         down: own(Slot::ExpertDown)?,
         router: t.linear(l, Slot::Router)?,

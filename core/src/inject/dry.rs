@@ -119,7 +119,11 @@ fn operands(
             let Some(own) = Own::of(spec, shares, &role, &piece.outputs, rank)? else { return Ok(None) };
             let used_for = own_use((own_spec, shares), &one.binding, &own, all.len() > 1);
             let (outputs, cols) = own.size(piece.outputs.len(), cols);
-            let (rows, cols) = if role.is_vector() { (rows, outputs) } else { (outputs, cols) };
+            let (rows, cols) = match shares.bias_rows(spec, &role) {
+                Some(count) => (count, outputs / count.max(1)),
+                None if role.is_vector() => (rows, outputs),
+                None => (outputs, cols),
+            };
             let (name, format) = (piece.name.clone(), piece.format);
             Ok(Some(DryWeight(WeightInfo { name, rows, cols, format, used_for })))
         };

@@ -21,6 +21,8 @@ pub struct ExpertScratch<M> {
     pub(super) nodes: Option<Mat<M>>,
     /// -0 in every element, where ranks have parts of unlike experts: `[slots, hidden]`, f32.
     pub(super) zeros: Option<Mat<M>>,
+    /// Biases of the slots' experts, where they are added to those sums: `[slots, hidden]`, f32.
+    pub(super) bias_rows: Option<Mat<M>>,
     /// The experts' sum, where the dense part waits in `partial`: `[tokens, hidden]`.
     pub(super) sum: Mat<M>,
     pub(super) join_weights: Mat<M>,
@@ -61,6 +63,8 @@ impl<M: DeviceMem> ExpertScratch<M> {
         let nodes = blocks().next().map(|_| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let unlike = blocks().any(|b| b.experts.is_some_and(|share| share.is_part()));
         let zeros = unlike.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
+        let biased = nodes.is_some() && spec.blocks.iter().any(|b| b.moe.is_some_and(|moe| moe.bias));
+        let bias_rows = biased.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let join_weights = mat(tokens, 2, Float::F32)?;
         let words = |n: usize, alloc: &mut dyn FnMut(usize) -> Result<M>| Buf::new(alloc(4 * n)?, n);
         Ok(Some(Self {
@@ -73,6 +77,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
             out,
             nodes,
             zeros,
+            bias_rows,
             sum,
             join_weights,
         }))

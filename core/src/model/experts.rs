@@ -9,7 +9,7 @@ use super::expert_scratch::ExpertScratch;
 use super::input::Input;
 use super::{Exec, Projection, Scratch};
 use crate::mem::{Device, DeviceMem, MatMut, MatRef};
-use crate::ops::{Activate, Add, Chosen, Combine, Convert, ExpertLinear, Gate, Groups, Route};
+use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route};
 use crate::params::{ExpertShare, Router, RouterScore};
 use crate::policy::{BlockSpec, Join, MoeSpec};
 use crate::{Error, Result};
@@ -25,6 +25,8 @@ pub struct Experts<D: Device> {
     /// Whether it has a part of each: what slots give is summed over all ranks, then, and ranks with parts of
     /// other experts add -0, the identity of addition.
     pub parts: bool,
+    /// Where ranks have parts: what is added to the sums of all, `[experts, hidden]`, if anything.
+    pub biases: Option<D::Weight>,
     /// Their first matmuls; none where it has no expert.
     pub up: Option<Projection<D>>,
     /// Their second matmuls.
@@ -93,10 +95,8 @@ impl<D: Device> Experts<D> {
         if let (Some(up), Some(down)) = (&self.up, &self.down) {
             self.chosen(x, block, rows, (up, down), e)?;
         }
-        if let (true, Some(nodes)) = (self.parts, &mut e.nodes) {
-            let mut sums = nodes.shaped_mut(slots, hidden)?;
-            x.all_reduce(sums.reborrow(), others || self.up.is_some())?;
-            x.run(Convert { x: sums.as_ref(), bias: None, out: e.out.shaped_mut(slots, hidden)? })?;
+        if self.parts {
+            self.exchange(x, slots, hidden, others || self.up.is_some(), e)?;
         }
         let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
         // Sums of parts are on every rank.
@@ -120,6 +120,27 @@ impl<D: Device> Experts<D> {
             _ => x.run(Combine { y, weights, chosen, add: false, out })?,
         }
         if dense { self.join(x, tokens, input, s, e) } else { Ok(()) }
+    }
+
+    /// Adds what all ranks have of every slot, in `e.nodes`, and the biases of the slots' experts; leaves the
+    /// sums, rounded, in `e.out`.
+    fn exchange(
+        &self,
+        x: &mut Exec<'_, D>,
+        slots: usize,
+        hidden: usize,
+        adds: bool,
+        e: &mut ExpertScratch<D::Mem>,
+    ) -> Result<()> {
+        let Some(nodes) = &mut e.nodes else { return Err(Error::internal("no room for a rank's slots")) };
+        let mut sums = nodes.shaped_mut(slots, hidden)?;
+        x.all_reduce(sums.reborrow(), adds)?;
+        if let (Some(table), Some(rows)) = (&self.biases, &mut e.bias_rows) {
+            let ids = e.experts.view().slice(0..slots)?;
+            let add = Some(rows.shaped_mut(slots, hidden)?);
+            x.run(Embed { ids, table, add, out: sums.reborrow() })?;
+        }
+        x.run(Convert { x: sums.as_ref(), bias: None, out: e.out.shaped_mut(slots, hidden)? })
     }
 
     /// Leaves what every slot's expert gives in `e.out`, a rank's part of it in `e.nodes`.

@@ -77,7 +77,7 @@ impl Shares {
     ///
     /// # Errors
     /// `Config` for an `ep` that does not divide the ranks; `Unsupported` for heads that a degree above 1
-    /// would divide between ranks, and for parts of experts with biases.
+    /// would divide between ranks.
     pub fn of(
         spec: &ModelSpec,
         rank: Rank,
@@ -85,14 +85,6 @@ impl Shares {
         format: &dyn Fn(&Role) -> Option<WeightFormat>,
     ) -> Result<Self> {
         let expert_parts = expert_parts(ep, rank.world)?;
-        if expert_parts > 1 && spec.blocks.iter().any(|block| block.moe.is_some_and(|moe| moe.bias)) {
-            return Err(Error::Unsupported {
-                op: "a part of each expert on every rank".into(),
-                backend: spec.arch.clone(),
-                reason: "its experts have biases, which are added to whole sums; whole experts can be shared"
-                    .into(),
-            });
-        }
         let of = |(layer, block): (usize, &BlockSpec)| {
             let shares = BlockShares::new(block, &|slot| {
                 let role = Role { layer: Some(layer), slot, part: Part::Weight };
@@ -121,6 +113,14 @@ impl Shares {
             Slot::ExpertDown => Some(shares.expert),
             _ => None,
         }
+    }
+
+    /// Experts whose biases every rank has, a row for each, because they are added to whole sums; none where
+    /// the operand is no such table.
+    pub fn bias_rows(&self, spec: &ModelSpec, role: &Role) -> Option<usize> {
+        let moe = spec.blocks.get(role.layer?)?.moe?;
+        let table = self.expert_parts > 1 && role.slot == Slot::ExpertDown && role.part == Part::Bias;
+        table.then_some(moe.router.experts)
     }
 
     /// The leaves of a matmul's sum, where ranks share it.
@@ -180,6 +180,7 @@ impl Shares {
                 let parts = experts.experts().start * halves..experts.experts().end * halves;
                 Some(parts.map(|part| behind(part * moe.inner, own.clone())).collect())
             }
+            Slot::ExpertDown if self.bias_rows(spec, role).is_some() => None,
             Slot::ExpertUp | Slot::ExpertDown => {
                 let (share, (rows, cols)) = (self.experts(block, rank)?, spec.shape(role)?);
                 let of_one = if role.is_vector() { cols } else { rows } / share.count().max(1);

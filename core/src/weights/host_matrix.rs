@@ -314,6 +314,11 @@ impl<'a> HostMatrix<'a> {
         Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
     }
 
+    /// A vector of as many rows, one after the other, as rows.
+    pub fn in_rows(self, count: usize) -> Self {
+        Self { rows: count, cols: self.outputs() / count.max(1), ..self }
+    }
+
     /// The same values in f32.
     pub fn into_f32(self) -> Result<Self> {
         self.into_format(WeightFormat::Plain(Float::F32))

@@ -89,6 +89,10 @@ pub fn load<B: Backend>(
                 operands.prepared.insert(head, vec![weight]);
             }
             let used_for = own_use((&own_spec, &shares), &one.binding, &own, pieces.len() > 1);
+            let rows = match shares.bias_rows(spec, &role) {
+                Some(count) => rows.into_f32()?.in_rows(count),
+                None => rows,
+            };
             prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
         }
         if role.slot != Slot::RopeFactors && !prepared.is_empty() {
@@ -177,6 +181,9 @@ pub(crate) fn own_use(
     several: bool,
 ) -> WeightUse {
     let role = binding.role;
+    if shares.bias_rows(spec, &role).is_some() {
+        return WeightUse::Embedding;
+    }
     match (own.share(), shares.grains(&role).filter(|_| role.part == Part::Weight)) {
         (Some(share), _) if role.slot == Slot::ExpertDown => {
             WeightUse::ExpertsShare { count: experts_of(spec, &role), share }

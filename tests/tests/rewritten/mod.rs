@@ -6,7 +6,8 @@ use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_by
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Pick};
 use engraft_core::inject::inject;
-use engraft_core::policy::Registry;
+use engraft_core::mem::Float;
+use engraft_core::policy::{Rank, Registry};
 use engraft_core::quant::plain;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
@@ -15,6 +16,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A matrix or vector, row by row.
 #[derive(Clone)]
@@ -72,6 +74,31 @@ pub fn golden(name: &str) -> (Case, Value, Tensors) {
 
 /// The logits of every prompt of `case` by a model made of these tensors.
 pub fn logits(case: &Case, config: &Value, tensors: &Tensors) -> Vec<Vec<f32>> {
+    run(case, &files_of(config, tensors))
+}
+
+/// The same by so many ranks, whole experts of which so many groups share; in `dtype`.
+pub fn logits_of_ranks(
+    case: &Case,
+    config: &Value,
+    tensors: &Tensors,
+    (world, ep): (usize, Option<usize>),
+    dtype: Float,
+) -> Vec<Vec<f32>> {
+    let files = files_of(config, tensors);
+    let load = move |Rank { index: rank, world }: Rank| {
+        let options = LoadOptions { rank, world, ep, dtype: Some(dtype), ..LoadOptions::default() };
+        let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() })?;
+        let model = inject(&backend, &files, &Registry::default(), 64, options, &mut |_, _| {})?;
+        Ok((backend, model))
+    };
+    let config = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
+    let config = EngineConfig { dtype, kv_dtype: dtype, ..config };
+    all_logits(case, engraft_ranks::spawn(world, config, Arc::new(load)).unwrap())
+}
+
+/// A model in memory.
+fn files_of(config: &Value, tensors: &Tensors) -> ModelFiles {
     let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
         .iter()
         .map(|(n, t)| (n.clone(), t.shape.clone(), t.values.iter().flat_map(|v| v.to_le_bytes()).collect()))
@@ -80,7 +107,7 @@ pub fn logits(case: &Case, config: &Value, tensors: &Tensors) -> Vec<Vec<f32>> {
     let file = serialize(views, None).unwrap();
     let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
     let config = serde_json::to_vec(config).unwrap();
-    run(case, &open_bytes(&config, None, Cow::Owned(file), tokenizer).unwrap())
+    open_bytes(&config, None, Cow::Owned(file), tokenizer).unwrap()
 }
 
 /// The logits of every prompt of `case` by the model in `files`.
@@ -93,7 +120,10 @@ pub fn run_loaded(case: &Case, files: &ModelFiles, options: LoadOptions) -> Vec<
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     let model = inject(&backend, files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
     let engine = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
-    let mut engine = Engine::new(backend, model, engine).unwrap();
+    all_logits(case, Engine::new(backend, model, engine).unwrap())
+}
+
+fn all_logits(case: &Case, mut engine: Engine<Cpu>) -> Vec<Vec<f32>> {
     let ids: Vec<Vec<u32>> = case.prompts.iter().map(|p| p.ids.clone()).collect();
     let want = ForwardWant { logits: Pick::All, hidden: Pick::None };
     engine.forward(Batch::Ragged(&ids), &want).unwrap().into_iter().map(|f| f.logits).collect()
