@@ -3,6 +3,10 @@
 //! Each rank copies what it sends into a slot of its own, says so by a counter, waits until all have, and
 //! reads all slots. Two sets of slots alternate, so one wait an exchange is enough: who is at exchange n + 2
 //! has passed n + 1, which all others only reach after they have read n.
+//!
+//! A group that has failed stays failed: nobody enters another exchange. A rank that went on would be taken for
+//! one that is where the others still wait. Ranks that end well are not hurt by it: who has left an exchange
+//! knows that all have entered it.
 
 use engraft_core::backend::Board;
 use engraft_core::numerics::{check_rank, tree_of_ranks};
@@ -13,12 +17,16 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How long a rank waits for the others before it gives up.
+/// How long a rank waits for the others before it gives up; time in which the process was stopped does not
+/// count.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it looks at their counters before it sleeps.
 const SPIN: Duration = Duration::from_micros(100);
 /// How long it sleeps at most before it looks again.
 const NAP: Duration = Duration::from_millis(50);
+/// What exchanges are for.
+const REDUCE: &str = "all_reduce";
+const GATHER: &str = "all_gather";
 
 /// A rank's place on a board of threads. Dropping it is leaving: who waits for the rank then gets an error.
 pub struct ThreadBoard {
@@ -32,12 +40,19 @@ struct Shared {
     /// Exchanges that each rank has sent its part to.
     arrived: Vec<AtomicU64>,
     /// Of even and odd exchanges, what each rank sends.
-    slots: [Vec<RwLock<Vec<f32>>>; 2],
+    slots: [Vec<RwLock<Slot>>; 2],
     /// Why no exchange is possible any more: the rank that is missing, and what happened.
     failed: Mutex<Option<(usize, String)>>,
     /// Signalled when a rank arrives or fails.
     news: Condvar,
     patience: Duration,
+}
+
+/// What a rank sends.
+#[derive(Debug, Default)]
+struct Slot {
+    kind: &'static str,
+    values: Vec<f32>,
 }
 
 impl ThreadBoard {
@@ -78,9 +93,16 @@ impl ThreadBoard {
     }
 
     /// Sends this rank's part of an exchange, and waits for the others; returns the number of the exchange.
-    fn sync(&self, fill: impl FnOnce(&mut Vec<f32>)) -> Result<u64> {
+    fn sync(&self, kind: &'static str, fill: impl FnOnce(&mut Vec<f32>)) -> Result<u64> {
         let (shared, number) = (&self.shared, self.done.get());
-        fill(&mut write(&shared.slots[parity(number)][self.rank]));
+        if let Some((rank, what)) = &*shared.failed() {
+            return Err(Error::Comm { rank: *rank, world: self.world(), what: what.clone() });
+        }
+        {
+            let mut slot = write(&shared.slots[parity(number)][self.rank]);
+            slot.kind = kind;
+            fill(&mut slot.values);
+        }
         self.done.set(number + 1);
         shared.arrived[self.rank].store(number + 1, SeqCst);
         {
@@ -124,29 +146,37 @@ impl Shared {
         }
         let world = self.arrived.len();
         let mut failed = self.failed();
+        let mut slept = Duration::ZERO;
         loop {
             // What all have sent is there, whoever has left since.
             let Some(rank) = self.missing(number) else { return Ok(()) };
             if let Some((rank, what)) = &*failed {
                 return Err(Error::Comm { rank: *rank, world, what: what.clone() });
             }
-            if began.elapsed() > self.patience {
+            if slept > self.patience {
                 let what = format!("it did not reach exchange {number} within {:?}", self.patience);
                 *failed = Some((rank, what.clone()));
                 self.news.notify_all();
                 return Err(Error::Comm { rank, world, what });
             }
-            let woken = self.news.wait_timeout(failed, NAP.min(self.patience));
+            let (nap, began) = (NAP.min(self.patience), Instant::now());
+            let woken = self.news.wait_timeout(failed, nap);
             failed = woken.unwrap_or_else(PoisonError::into_inner).0;
+            // A stopped process sleeps long, and so do the others.
+            slept += began.elapsed().min(2 * nap);
         }
     }
 
-    /// Refuses parts of unlike sizes: ranks then run different steps.
-    fn same(&self, rank: usize, got: usize, want: usize) -> Result<()> {
-        if got == want {
+    /// Refuses parts of unlike sizes, or for another purpose: ranks then run different steps.
+    fn same(&self, rank: usize, slot: &Slot, kind: &'static str, want: usize) -> Result<()> {
+        let got = slot.values.len();
+        if got == want && slot.kind == kind {
             return Ok(());
         }
-        let what = format!("sent {got} values, {want} expected");
+        let what = match slot.kind == kind {
+            true => format!("sent {got} values, {want} expected"),
+            false => format!("calls {}, {kind} expected", slot.kind),
+        };
         self.fail(rank, &what);
         Err(Error::Comm { rank, world: self.arrived.len(), what })
     }
@@ -154,9 +184,9 @@ impl Shared {
     fn reduce<const N: usize>(&self, number: u64, x: &mut [f32]) -> Result<()> {
         let parts: [_; N] = std::array::from_fn(|rank| read(&self.slots[parity(number)][rank]));
         for (rank, part) in parts.iter().enumerate() {
-            self.same(rank, part.len(), x.len())?;
+            self.same(rank, part, REDUCE, x.len())?;
         }
-        let parts: [&[f32]; N] = std::array::from_fn(|rank| &parts[rank][..x.len()]);
+        let parts: [&[f32]; N] = std::array::from_fn(|rank| &parts[rank].values[..x.len()]);
         for (i, x) in x.iter_mut().enumerate() {
             *x = tree_of_ranks::<N>(std::array::from_fn(|rank| parts[rank][i]));
         }
@@ -174,7 +204,7 @@ impl Board for ThreadBoard {
     }
 
     fn all_reduce(&self, x: &mut [f32], adds: bool) -> Result<()> {
-        let number = self.sync(|slot| {
+        let number = self.sync(REDUCE, |slot| {
             slot.clear();
             match adds {
                 true => slot.extend_from_slice(x),
@@ -194,7 +224,7 @@ impl Board for ThreadBoard {
             return Err(Error::internal(format!("columns {range:?} of {cols}")));
         }
         let own = columns.get(self.rank).cloned().unwrap_or(0..0);
-        let number = self.sync(|slot| {
+        let number = self.sync(GATHER, |slot| {
             slot.clear();
             x.chunks_exact(cols.max(1)).for_each(|row| slot.extend_from_slice(&row[own.clone()]));
         })?;
@@ -202,11 +232,11 @@ impl Board for ThreadBoard {
         for (rank, range) in columns.iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
             let Some(slot) = self.shared.slots[parity(number)].get(rank) else { break };
             let part = read(slot);
-            self.shared.same(rank, part.len(), rows * range.len())?;
+            self.shared.same(rank, &part, GATHER, rows * range.len())?;
             if range.is_empty() {
                 continue;
             }
-            for (row, part) in x.chunks_exact_mut(cols).zip(part.chunks_exact(range.len())) {
+            for (row, part) in x.chunks_exact_mut(cols).zip(part.values.chunks_exact(range.len())) {
                 row[range.clone()].copy_from_slice(part);
             }
         }
@@ -218,11 +248,11 @@ fn parity(number: u64) -> usize {
     (number % 2) as usize
 }
 
-fn read(slot: &RwLock<Vec<f32>>) -> std::sync::RwLockReadGuard<'_, Vec<f32>> {
+fn read(slot: &RwLock<Slot>) -> std::sync::RwLockReadGuard<'_, Slot> {
     slot.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write(slot: &RwLock<Vec<f32>>) -> std::sync::RwLockWriteGuard<'_, Vec<f32>> {
+fn write(slot: &RwLock<Slot>) -> std::sync::RwLockWriteGuard<'_, Slot> {
     slot.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -330,6 +360,37 @@ mod tests {
         assert_eq!(error(1, long), "rank 1 of 2: out of memory");
         let late = error(2, Duration::from_millis(20));
         assert!(late.starts_with("rank 1 of 2: it did not reach exchange 1 within 20ms"), "{late}");
+    }
+
+    /// What a rank does after it has failed must not be taken for what the others wait for.
+    #[test]
+    fn a_group_that_has_failed_stays_failed() {
+        for _ in 0..200 {
+            let errors = ranks(ThreadBoard::group(2).unwrap(), |board| {
+                let fail = board.breaker();
+                if board.rank() == 0 {
+                    fail("out of memory");
+                }
+                board.all_reduce(&mut [1.0], true).map_err(|error| error.to_string())
+            });
+            assert_eq!(errors[0], Err("rank 0 of 2: out of memory".to_string()));
+            assert!(errors[1].is_err(), "rank 1 was given something");
+        }
+    }
+
+    #[test]
+    fn ranks_that_call_different_exchanges_are_named() {
+        let errors = ranks(ThreadBoard::group(2).unwrap(), |board| {
+            let mut x = [1.0, 2.0];
+            let done = match board.rank() {
+                0 => board.all_reduce(&mut x, true),
+                _ => board.all_gather(&mut x, 2, &[0..0, 0..2]),
+            };
+            done.map_err(|error| error.to_string())
+        });
+        assert!(errors.iter().all(Result::is_err), "{errors:?}");
+        let said = "calls all_gather, all_reduce expected";
+        assert!(errors.iter().flat_map(|e| e.as_ref().err()).any(|e| e.contains(said)), "{errors:?}");
     }
 
     #[test]

@@ -110,8 +110,11 @@ fn follow<B: Backend>(
     let _ = say.send(Ok(()));
     while let Ok(Message::Order(order)) = orders.recv() {
         if let Err(error) = runner.follow(&order) {
-            tracing::error!("rank {rank} of {world}: {error}");
-            fail(&error.to_string());
+            // Another rank's failure is that rank's to report.
+            if !matches!(error, Error::Comm { rank: other, .. } if other != rank) {
+                tracing::error!("rank {rank} of {world}: {error}");
+                fail(&error.to_string());
+            }
             return;
         }
     }

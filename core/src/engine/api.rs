@@ -35,6 +35,8 @@ pub struct Engine<B: Backend> {
     pub(super) failed: Vec<u64>,
     /// The other ranks of its group.
     pub(super) followers: Option<Box<dyn Followers>>,
+    /// Why ranks are not at the same step any more.
+    pub(super) parted: Option<String>,
     /// Why a step failed that another call ran for itself: the next step returns it.
     pub(super) unreported: Option<Error>,
     /// Steps that failed so far.
@@ -94,6 +96,7 @@ impl<B: Backend> Engine<B> {
             backlog: Vec::new(),
             failed: Vec::new(),
             followers: None,
+            parted: None,
             unreported: None,
             failures: 0,
         })

@@ -62,11 +62,19 @@ impl<B: Backend> Engine<B> {
     /// in one layer, as f32, for every position that has been computed.
     ///
     /// # Errors
-    /// `Request` for a request that is not running; `Config` for a layer that the model lacks.
+    /// `Request` for a request that is not running; `Config` for a layer that the model lacks; `Unsupported` on
+    /// a rank of several, which has the keys and values of its own heads alone.
     pub fn cached(&mut self, id: u64, layer: usize) -> Result<[Vec<f32>; 2]> {
+        if self.runner.rank().1 > 1 {
+            return Err(Error::Unsupported {
+                op: "reading keys and values".into(),
+                backend: self.backend().name().into(),
+                reason: "a rank of several has those of its own heads alone".into(),
+            });
+        }
         self.drain()?;
+        // The next step makes the same copies: nothing is written between.
         self.runner.copy_pages(&self.coordinator.copies)?;
-        self.coordinator.copies.clear();
         let running = self.coordinator.scheduler.running().find(|s| s.id == id);
         let Some((row, rows)) = running.map(|s| (s.row, s.done)) else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });

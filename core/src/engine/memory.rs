@@ -209,7 +209,9 @@ pub(super) fn pool<B: Backend>(
     let with = |pages: usize| EngineConfig { kv_pages: Some(pages), kv_reserve: None, ..config.clone() };
     let words = Memory::of(backend.as_ref(), model, &with(1), ahead)?.steps;
     let others = whole(words).saturating_add(of_steps(backend.as_ref(), model, &config));
-    let room = free.saturating_sub(reserve).saturating_sub(others);
+    // Ranks that are threads share what is free, and rank 0, which has most, asks for all.
+    let ranks = model.spec.group.as_ref().map_or(1, |group| group.rank.world) as u64;
+    let room = (free.saturating_sub(reserve) / ranks).saturating_sub(others);
     let of = |pages: usize| Sizes { pages, ..sizes(&config, ahead) };
     // Page slots are i32.
     let (mut fit, mut most) = (0, config.pool_pages().min(i32::MAX as usize / config.page_size));

@@ -28,6 +28,8 @@ pub struct Runner<B: Backend> {
     graphs: GraphSet<B>,
     profile: Option<Profile>,
     page_size: usize,
+    /// The last step that it followed.
+    followed: u64,
 }
 
 /// Buffers of steps that run op by op.
@@ -106,16 +108,27 @@ impl<B: Backend> Runner<B> {
         };
         let graphs = GraphSet::new(config.max_seqs);
         let page_size = config.page_size;
-        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None, page_size })
+        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None, page_size, followed: 0 })
     }
 
     /// Carries out a step that another rank brings back.
     ///
     /// # Errors
-    /// What its ops raise, and the group.
+    /// What its ops raise, and the group; `Comm` for a step that is not the next one.
     pub fn follow(&mut self, order: &StepOrder) -> Result<()> {
+        if order.number != self.followed + 1 {
+            let (rank, world) = self.rank();
+            let what = format!("was sent step {}, {} expected", order.number, self.followed + 1);
+            return Err(Error::Comm { rank, world, what });
+        }
+        self.followed = order.number;
         self.enqueue(order, Layers::None)?;
         self.stream.submit()
+    }
+
+    /// Its place in the group, and how many there are.
+    pub(super) fn rank(&self) -> (usize, usize) {
+        (self.comm.rank(), self.comm.world())
     }
 
     /// Launches a step, and the reads of what it brings back.

@@ -79,14 +79,20 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Launches a step on every rank.
+    /// Launches a step on every rank. Where that fails the group is at an end: some ranks may have done what
+    /// others have not.
     fn launch_on_all(&mut self, order: &StepOrder) -> Result<Launched<B>> {
-        let Self { runner, followers, .. } = self;
+        let Self { runner, followers, parted, .. } = self;
         let Some(followers) = followers else { return runner.launch(order) };
-        followers.order(order)?;
-        let launched = runner.launch(order);
+        if let Some(what) = parted {
+            let (rank, world) = runner.rank();
+            return Err(Error::Comm { rank, world, what: format!("a step failed before: {what}") });
+        }
+        let launched = followers.order(order).and_then(|()| runner.launch(order));
         if let Err(error) = &launched {
-            followers.fail(&error.to_string());
+            let what = error.to_string();
+            followers.fail(&what);
+            *parted = Some(what);
         }
         launched
     }

@@ -134,7 +134,9 @@ fn why(role: &Role) -> &'static str {
         (Slot::Qkv | Slot::Value | Slot::QNorm | Slot::KNorm, _) => {
             "queries on several ranks read the same keys and values"
         }
-        (Slot::AttnOut | Slot::Down | Slot::ExpertDown, Part::Bias) => "added after the exchange, by every rank to its copy",
+        (Slot::AttnOut | Slot::Down | Slot::ExpertDown, Part::Bias) => {
+            "added after the exchange, by every rank to its copy"
+        }
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => {
             "every rank looks up whole rows"
         }
