@@ -113,6 +113,7 @@ pub fn plural(n: usize, what: &str) -> String {
 /// Three digits are enough.
 pub fn rate(x: f64) -> String {
     match x {
+        x if x.is_nan() => "-".into(),
         x if x >= 100.0 => format!("{x:.0}"),
         x if x >= 10.0 => format!("{x:.1}"),
         x => format!("{x:.2}"),

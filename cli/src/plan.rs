@@ -18,9 +18,10 @@ pub fn run(args: &PlanArgs) -> Outcome {
         all["group"] = value(serde_json::to_value(&handle.info().group))?;
         return json(&all);
     }
-    emit(&format!("{plan}\n{memory}\n"))?;
-    if let Some(group) = &handle.info().group {
-        emit(&format!("\n{group}\n"))?;
+    // The plan and the memory of a group's engine are rank 0's.
+    match &handle.info().group {
+        Some(group) => emit(&format!("{plan}\nrank 0: {memory}\n\n{group}\n"))?,
+        None => emit(&format!("{plan}\n{memory}\n"))?,
     }
     match plan.origin.as_ref().filter(|_| args.tensors) {
         Some(origin) => emit(&format!("\n{origin}\n")),

@@ -497,6 +497,13 @@ fn ranks_share_a_model() {
     assert!(two >= one && two < 1.5 * one, "{two} of {one}");
     let report = json(&["bench", "--shape", "tiny", "--tp", "2", "--decode", "2", "--repeat", "1", "--json"]);
     assert!(report["batches"][0]["decode_tokens_per_second"].as_f64().unwrap() > 0.0, "{report}");
+    // What is known of rank 0 is not shown for all.
+    assert!(report["ranks"] == 2 && report["batches"][0]["decode_gflop_per_second"].is_null(), "{report}");
+    let plan = stdout(&engraft(&["plan", "--tp", "2"]));
+    assert!(plan.contains("\nrank 0: ") && plan.contains("2 ranks, "), "{plan}");
+    let experts = with(&["--tp", "4", "--ep", "2"]);
+    let said = String::from_utf8_lossy(&experts.stderr);
+    assert!(said.contains("warning: `ep`: 2 has no effect: the model has no experts"), "{said}");
 }
 
 #[test]

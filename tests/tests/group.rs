@@ -270,8 +270,12 @@ fn ranks_divide_what_a_reserve_leaves() {
     };
     for tp in [1, 2, 4, 8] {
         let reserve = free.saturating_sub(ROOM);
-        let config =
-            EngineConfig { max_context: 64, max_seqs: 10_000, max_step_tokens: 64, ..EngineConfig::default() };
+        let config = EngineConfig {
+            max_context: 64,
+            max_seqs: 10_000,
+            max_step_tokens: 64,
+            ..EngineConfig::default()
+        };
         let engine = engine(tp, EngineConfig { kv_reserve: Some(reserve), ..config });
         let all = tp as u64 * engine.memory().total();
         // What is free changes from one look to the next.

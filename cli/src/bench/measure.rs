@@ -78,6 +78,8 @@ pub struct Times {
 /// Floating-point operations and bytes, from the plan.
 pub struct Work {
     pub parameters: u64,
+    /// Ranks that share the model: bytes and operations are rank 0's, whose plan is known.
+    pub ranks: usize,
     /// Bytes that every step reads.
     pub weight_bytes: u64,
     /// Of the KV cache, when full.
@@ -85,6 +87,18 @@ pub struct Work {
     pub prefill_flops: f64,
     /// Of one token.
     pub decode_flops: f64,
+}
+
+impl Work {
+    /// What all ranks do: not known where there are several, as other ranks' parts are not rank 0's.
+    pub fn known(&self, of_rank_0: f64) -> f64 {
+        if self.ranks == 1 { of_rank_0 } else { f64::NAN }
+    }
+
+    /// Whose bytes are meant.
+    pub fn whose(&self) -> &'static str {
+        if self.ranks == 1 { "" } else { " by rank 0" }
+    }
 }
 
 /// All figures of a job.
@@ -436,6 +450,7 @@ impl Job {
             let flops = prompt * (body + attention(&model.spec) * prompt);
             return Ok(Work {
                 parameters,
+                ranks: self.load.world,
                 weight_bytes,
                 kv_bytes: 0,
                 prefill_flops: flops,
@@ -444,6 +459,7 @@ impl Job {
         }
         Ok(Work {
             parameters,
+            ranks: self.load.world,
             weight_bytes,
             kv_bytes: kv_bytes(engine),
             prefill_flops: prompt * body + head + attention(&model.spec) * prompt * (prompt + 1.0) / 2.0,

@@ -142,7 +142,7 @@ impl Figures {
     /// Of an encoder: texts per second, and their GFLOP/s.
     fn texts(report: &Report, batch: usize, times: &Times) -> [f64; 2] {
         let rate = batch as f64 / median_of(times.prefill_s.clone());
-        [rate, rate * report.work.prefill_flops / 1e9]
+        [rate, rate * report.work.known(report.work.prefill_flops) / 1e9]
     }
 
     fn new(report: &Report, batch: usize, times: &Times) -> Self {
@@ -151,11 +151,11 @@ impl Figures {
         let rows = batch as f64;
         Self {
             prefill: rows * report.prompt as f64 / prefill_s,
-            prefill_gflops: rows * work.prefill_flops / prefill_s / 1e9,
+            prefill_gflops: rows * work.known(work.prefill_flops) / prefill_s / 1e9,
             decode: rows / step,
             best: rows / times.best_step_s,
-            decode_gbs: work.weight_bytes as f64 / step / 1e9,
-            decode_gflops: rows * work.decode_flops / step / 1e9,
+            decode_gbs: work.known(work.weight_bytes as f64) / step / 1e9,
+            decode_gflops: rows * work.known(work.decode_flops) / step / 1e9,
         }
     }
 }
@@ -175,16 +175,20 @@ impl Peak {
 }
 
 fn percent(x: f64, of: f64) -> String {
+    if x.is_nan() {
+        return "-".into();
+    }
     format!("{:.0} %", 100.0 * x / of)
 }
 
 fn as_text(args: &BenchArgs, report: &Report) -> String {
     let peak = Peak::of(report);
     let mut text = format!(
-        "{}: {} parameters, {} read per step\n{} on {}, activations {}\n",
+        "{}: {} parameters, {} read per step{}\n{} on {}, activations {}\n",
         report.model,
         count(report.work.parameters),
         bytes(report.work.weight_bytes),
+        report.work.whose(),
         args.model.device.backend,
         report.device,
         report.dtype
@@ -202,12 +206,13 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
         median_of(report.starts.iter().map(|s| s.first_step_s)),
     ));
     if let Some(rss) = report.peak_rss {
+        text.push_str(&format!(", peak memory {}", bytes(rss)));
         let ratio = rss as f64 / report.work.weight_bytes as f64;
-        text.push_str(&format!(", peak memory {} ({ratio:.2} x weights", bytes(rss)));
-        if report.work.kv_bytes > 0 {
-            text.push_str(&format!("; {} of KV cache", bytes(report.work.kv_bytes)));
+        match (report.work.ranks, report.work.kv_bytes) {
+            (1, 0) => text.push_str(&format!(" ({ratio:.2} x weights)")),
+            (1, kv) => text.push_str(&format!(" ({ratio:.2} x weights; {} of KV cache)", bytes(kv))),
+            _ => {}
         }
-        text.push(')');
     }
     text.push_str("\n\n");
     let runs = plural(args.repeat, "run");
@@ -313,6 +318,8 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
     json!({
         "model": report.model,
         "parameters": report.work.parameters,
+        "ranks": report.work.ranks,
+        // Rank 0's, where there are several.
         "weight_bytes_per_step": report.work.weight_bytes,
         "backend": args.model.device.backend.to_string(),
         "device": report.device,

@@ -9,9 +9,10 @@ use crate::options::Progress;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
+use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{Engine, Finish, Output, Request, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
-use engraft_core::policy::{Family, Registry};
+use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::UnboundedSender;
@@ -54,6 +55,7 @@ impl Visitor for Job {
         let (positions, own_context) = (self.engine.max_context, self.own_context);
         let Self { files, registry, load, progress, .. } = self;
         let (dtype, kv_dtype) = (self.engine.dtype, self.engine.kv_dtype);
+        let no_experts = without_experts(&spec, load);
         let group = (load.world > 1).then(|| GroupPlan::new(&files, &registry, load, dtype, kv_dtype));
         let group = group.transpose()?;
         let engine = load_engine(backend, files, registry, load, self.engine, progress)?;
@@ -75,7 +77,7 @@ impl Visitor for Job {
             load_seconds: 0.0,
             memory: *engine.memory(),
             group,
-            warnings: engine.warnings().to_vec(),
+            warnings: engine.warnings().iter().cloned().chain(no_experts).collect(),
             plan: InjectionPlan::new(
                 engine.backend().as_ref(),
                 engine.model(),
@@ -90,6 +92,14 @@ impl Visitor for Job {
         }
         Ok(())
     }
+}
+
+/// A setting about experts has no effect on a model that has none.
+fn without_experts(spec: &ModelSpec, load: LoadOptions) -> Option<Warning> {
+    let ep = load.ep.filter(|_| spec.blocks.iter().all(|block| block.moe.is_none()))?;
+    let warning = Warning::new("ep", format!("{ep} has no effect: the model has no experts"));
+    tracing::warn!("{warning}");
+    Some(warning)
 }
 
 fn log_loaded(info: &ModelInfo) {

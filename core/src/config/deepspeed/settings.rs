@@ -25,6 +25,13 @@ pub struct Warning {
     pub what: String,
 }
 
+impl Warning {
+    /// Of a setting, and why it has no effect.
+    pub fn new(field: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { field: field.into(), what: what.into() }
+    }
+}
+
 impl std::fmt::Display for Warning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}`: {}", self.field, self.what)
