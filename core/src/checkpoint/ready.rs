@@ -11,6 +11,9 @@
 //! operands from here ([`super::Source::ready`]) and transforms nothing. A model sharded for another degree
 //! is merged and sharded anew by the loader. `weights::convert` writes this format.
 //!
+//! Every file has a digest of its operands, which the manifest lists: a file of another rank, or of another
+//! conversion, is known by it without being read.
+//!
 //! Invariant: an operand's rows, columns and format give exactly the bytes that its file holds.
 
 use super::{Access, Source, TensorInfo, json, safetensors, storage::Storage, tensors::Tensors};
@@ -58,6 +61,45 @@ pub struct Manifest {
     pub gguf: bool,
     /// Whether operands are sharded by leaves; else outputs near-evenly, as the first version did.
     pub by_leaves: bool,
+    /// What each rank's file is known by; none of files that have none.
+    pub digests: Vec<Digest>,
+}
+
+/// The name of a file's own digest among its operands.
+pub const DIGEST: &str = "digest";
+
+/// A digest of a rank's operands: files that were swapped, or are of another conversion, are known by it. It is
+/// written when they are, and compared without reading them again: what changes later is not seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl Digest {
+    /// Adds an operand's bytes, and where they end.
+    pub fn add(&mut self, bytes: &[u8]) {
+        // FNV's prime, by words.
+        let mix = |digest: u64, word: u64| (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
+        let words = bytes.chunks(8).map(|word| {
+            let mut whole = [0; 8];
+            whole[..word.len()].copy_from_slice(word);
+            u64::from_le_bytes(whole)
+        });
+        self.0 = mix(words.fold(self.0, mix), bytes.len() as u64);
+    }
+
+    /// As it is stored.
+    pub fn bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        u64::from_str_radix(text, 16).ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
 }
 
 /// File of a rank.
@@ -77,7 +119,11 @@ impl Manifest {
         };
         let ranks: Vec<Value> = self.operands.iter().map(one).collect();
         let version = if self.by_leaves { VERSION } else { NEAR_EVEN };
-        json!({"engraft": version, "world": self.world, "gguf": self.gguf, "tensors": tensors, "ranks": ranks})
+        let digests: Vec<String> = self.digests.iter().map(Digest::to_string).collect();
+        json!({
+            "engraft": version, "world": self.world, "gguf": self.gguf, "tensors": tensors, "ranks": ranks,
+            "digests": digests,
+        })
     }
 
     /// Reads and checks a manifest.
@@ -129,7 +175,14 @@ impl Manifest {
                 other.len()
             )));
         }
-        Ok(Self { world, tensors, operands, gguf, by_leaves })
+        // Files of the first version have none.
+        let digests = match value.get("digests").and_then(Value::as_array) {
+            Some(all) => all.iter().map(|v| v.as_str().and_then(Digest::parse)).collect(),
+            None => Some(Vec::new()),
+        };
+        let digests = digests.filter(|all: &Vec<Digest>| all.is_empty() || all.len() == world);
+        let digests = digests.ok_or_else(|| bad(format!("`digests` is {}", short(&value["digests"]))))?;
+        Ok(Self { world, tensors, operands, digests, gguf, by_leaves })
     }
 }
 
@@ -218,6 +271,12 @@ impl Ready {
                     }
                     None => return Err(Error::tensor(role, format!("is not in {}", tensors.file()))),
                 }
+            }
+            if let Some(digest) = manifest.digests.get(rank)
+                && tensors.find(DIGEST).is_none_or(|_| tensors.bytes(DIGEST).is_ok_and(|b| *b != digest.bytes()))
+            {
+                let what = format!("is not the file that {file} was written with; convert the model again");
+                return Err(Error::format(tensors.file(), what));
             }
             ranks.push(tensors);
         }

@@ -5,7 +5,7 @@
 //! A converted model can be converted again: sharded for another degree, or merged to one rank.
 
 use super::{HostMatrix, LoadOptions, Own, operand, pieces, shares_of, stored_shares};
-use crate::checkpoint::ready::{MANIFEST, Manifest, Shape, rank_file, stored_as};
+use crate::checkpoint::ready::{DIGEST, Digest, MANIFEST, Manifest, Shape, rank_file, stored_as};
 use crate::checkpoint::{Layout, ModelFiles};
 use crate::config::ModelConfig;
 use crate::mem::{Stored, WeightFormat};
@@ -99,16 +99,17 @@ pub fn convert(
 /// Ends the ranks' files and writes their manifest; bytes of all files.
 fn finished(ranks: Vec<RankFile>, files: &ModelFiles, out: &Path) -> Result<u64> {
     let world = ranks.len();
-    let mut operands = Vec::with_capacity(world);
+    let (mut operands, mut digests) = (Vec::with_capacity(world), Vec::with_capacity(world));
     let mut bytes = 0;
     for rank in ranks {
-        let (shapes, size) = rank.finish()?;
+        let (shapes, digest, size) = rank.finish()?;
         bytes += size;
         operands.push(shapes);
+        digests.push(digest);
     }
     let gguf = files.layout == Layout::Gguf;
     let tensors = files.source.tensors().to_vec();
-    let manifest = Manifest { world, tensors, operands, gguf, by_leaves: true };
+    let manifest = Manifest { world, tensors, operands, digests, gguf, by_leaves: true };
     let path = out.join(MANIFEST);
     std::fs::write(&path, manifest.to_json().to_string()).map_err(|e| Error::io(&path, e))?;
     Ok(bytes)
@@ -141,6 +142,8 @@ struct RankFile {
     at: u64,
     header: serde_json::Map<String, serde_json::Value>,
     shapes: BTreeMap<String, Shape>,
+    /// Of all operands so far.
+    digest: Digest,
 }
 
 /// Bytes of a header's entry at most: a role's name, a type, two numbers, two offsets.
@@ -148,17 +151,19 @@ const ENTRY: usize = 256;
 
 impl RankFile {
     fn create(path: PathBuf, operands: usize) -> Result<Self> {
-        let room = (operands * ENTRY + 64).next_multiple_of(64) - 8;
+        // One more for the digest.
+        let room = ((operands + 1) * ENTRY + 64).next_multiple_of(64) - 8;
         let file = File::create(&path).map_err(|e| Error::io(&path, e))?;
         let mut to = BufWriter::new(file);
         to.seek(SeekFrom::Start(room as u64 + 8)).map_err(|e| Error::io(&path, e))?;
-        Ok(Self { path, to, room, at: 0, header: serde_json::Map::new(), shapes: BTreeMap::new() })
+        Ok(Self { path, to, room, at: 0, header: serde_json::Map::new(), shapes: BTreeMap::new(), digest: Digest::default() })
     }
 
     fn put(&mut self, role: String, shape: Shape, parts: &[std::borrow::Cow<'_, [u8]>]) -> Result<()> {
         let (stored, dims) = stored_as(shape);
         let start = self.at;
         for part in parts {
+            self.digest.add(part);
             self.to.write_all(part).map_err(|e| Error::io(&self.path, e))?;
             self.at += part.len() as u64;
         }
@@ -177,7 +182,15 @@ impl RankFile {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(BTreeMap<String, Shape>, u64)> {
+    /// Writes the header and, as its last entry, the digest of the operands, by which the manifest knows the
+    /// file.
+    fn finish(mut self) -> Result<(BTreeMap<String, Shape>, Digest, u64)> {
+        let digest = self.digest;
+        self.to.write_all(&digest.bytes()).map_err(|e| Error::io(&self.path, e))?;
+        let (start, end) = (self.at, self.at + digest.bytes().len() as u64);
+        let entry = serde_json::json!({"dtype": "U8", "shape": [digest.bytes().len()], "data_offsets": [start, end]});
+        self.header.insert(DIGEST.into(), entry);
+        self.at = end;
         let mut header = serde_json::Value::Object(std::mem::take(&mut self.header)).to_string();
         if header.len() > self.room {
             return Err(Error::internal(format!(
@@ -196,6 +209,6 @@ impl RankFile {
             to.flush()
         };
         write(&mut self.to).map_err(|e| Error::io(&path, e))?;
-        Ok((self.shapes, self.at + header.len() as u64 + 8))
+        Ok((self.shapes, digest, self.at + header.len() as u64 + 8))
     }
 }

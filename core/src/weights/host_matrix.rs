@@ -231,18 +231,18 @@ impl<'a> HostMatrix<'a> {
             WeightFormat::Plain(dtype) => (1, dtype.bytes()),
             WeightFormat::Block(b) => (b.values(), b.bytes()),
             WeightFormat::W8A8 => (Block::VALUES, Block::Q8_0.bytes()),
-            WeightFormat::Group(g) if g.size > 0 && self.cols.is_multiple_of(g.size as usize) => {
-                (g.size as usize, g.group_bytes(g.size as usize))
-            }
-            // Rows in one group, or with a tail, have no unit that repeats.
-            WeightFormat::Group(_) => (self.cols, self.row_bytes()),
+            WeightFormat::Group(g) => (g.size as usize, g.group_bytes(g.size as usize)),
         };
-        if !range.start.is_multiple_of(unit) || !range.len().is_multiple_of(unit) {
+        let size = self.row_bytes();
+        // A last group may be shorter.
+        let at = |column: usize| match column == self.cols {
+            true => Some(size),
+            false => column.is_multiple_of(unit).then(|| column / unit * unit_bytes),
+        };
+        let (Some(from), Some(to)) = (at(range.start), at(range.end)) else {
             let what = format!("columns {range:?} would split {} blocks of {unit}", self.format);
             return Err(Error::tensor(&self.name, what));
-        }
-        let (from, to) = (range.start / unit * unit_bytes, range.end / unit * unit_bytes);
-        let size = self.row_bytes();
+        };
         let bytes = self.joined().chunks_exact(size).flat_map(|row| row[from..to].to_vec()).collect();
         let rows = self.rows;
         Ok(self.with(rows, range.len(), bytes))
@@ -432,6 +432,23 @@ mod tests {
         let v = HostMatrix::fuse(vec![rows(&[2], &[1., 2.]), rows(&[1], &[3.])]).unwrap();
         assert_eq!((v.rows, v.cols, v.to_f32().unwrap()), (1, 3, vec![1., 2., 3.]));
         assert!(HostMatrix::fuse(vec![rows(&[2, 2], &[0.; 4]), rows(&[2, 1], &[0.; 2])]).is_err());
+    }
+
+    #[test]
+    fn groups_with_a_shorter_one_at_the_end_are_divided_between_groups() {
+        let values: Vec<f32> = (0..160).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+        let format = "int4a:32".parse().unwrap();
+        let m = || rows(&[2, 80], &values).into_format(format).unwrap();
+        let whole = m().to_f32().unwrap();
+        for range in [0..32, 32..64, 0..64, 64..80, 32..80] {
+            let part = m().take_columns(range.clone()).unwrap().to_f32().unwrap();
+            let want: Vec<f32> = whole.chunks(80).flat_map(|row| row[range.clone()].to_vec()).collect();
+            assert_eq!(part, want, "{range:?}");
+        }
+        for range in [0..48, 16..64, 40..80] {
+            let error = m().take_columns(range).unwrap_err().to_string();
+            assert!(error.contains("would split int4a:32 blocks of 32"), "{error}");
+        }
     }
 
     #[test]

@@ -1,0 +1,224 @@
+//! Models of sizes that nothing divides, shared by ranks: heads in odd groups, columns and rows of the
+//! vocabulary that no degree divides, every format that weights can be given. The bits of one rank.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use conformance::dice::Dice;
+use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_bytes};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Engine, Request, Want};
+use engraft_core::inject::inject;
+use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::policy::{Rank, Registry};
+use engraft_core::weights::LoadOptions;
+use engraft_core::weights::convert::{ConvertOptions, convert_model};
+use engraft_core::{Error, Result};
+use engraft_cpu::{Cpu, CpuConfig};
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use serde_json::json;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+const DEGREES: [usize; 3] = [2, 4, 8];
+
+/// Sizes of a LLaMA of one block.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    heads: usize,
+    kv_heads: usize,
+    width: usize,
+    inner: usize,
+    vocab: usize,
+}
+
+/// Published models' numbers of heads, their feed-forward sizes and vocabularies, on narrow heads.
+const SHAPES: [Shape; 7] = [
+    Shape { heads: 9, kv_heads: 3, width: 8, inner: 1536, vocab: 251 },
+    Shape { heads: 14, kv_heads: 2, width: 8, inner: 4864, vocab: 97 },
+    Shape { heads: 28, kv_heads: 4, width: 4, inner: 300, vocab: 50257 },
+    Shape { heads: 40, kv_heads: 10, width: 4, inner: 65, vocab: 33 },
+    Shape { heads: 71, kv_heads: 1, width: 2, inner: 100, vocab: 65 },
+    Shape { heads: 8, kv_heads: 8, width: 4, inner: 11008, vocab: 64 },
+    Shape { heads: 3, kv_heads: 3, width: 16, inner: 29568, vocab: 100 },
+];
+
+/// The model with random weights.
+fn files(shape: Shape) -> ModelFiles {
+    files_of(shape, 0)
+}
+
+/// The same with other weights for each seed.
+fn files_of(shape: Shape, seed: u64) -> ModelFiles {
+    let Shape { heads, kv_heads, width, inner, vocab } = shape;
+    let hidden = 32;
+    let layer = |name: &str| format!("model.layers.0.{name}.weight");
+    let tensors = [
+        ("model.embed_tokens.weight".into(), vec![vocab, hidden]),
+        ("lm_head.weight".into(), vec![vocab, hidden]),
+        ("model.norm.weight".into(), vec![hidden]),
+        (layer("input_layernorm"), vec![hidden]),
+        (layer("post_attention_layernorm"), vec![hidden]),
+        (layer("self_attn.q_proj"), vec![heads * width, hidden]),
+        (layer("self_attn.k_proj"), vec![kv_heads * width, hidden]),
+        (layer("self_attn.v_proj"), vec![kv_heads * width, hidden]),
+        (layer("self_attn.o_proj"), vec![hidden, heads * width]),
+        (layer("mlp.gate_proj"), vec![inner, hidden]),
+        (layer("mlp.up_proj"), vec![inner, hidden]),
+        (layer("mlp.down_proj"), vec![hidden, inner]),
+    ];
+    let mut dice = Dice::new(seed + heads as u64 * 1000 + inner as u64);
+    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+        .into_iter()
+        .map(|(name, shape)| {
+            let values = dice.values(shape.iter().product(), 0.3, Float::F32);
+            (name, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+        })
+        .collect();
+    let views = bytes.iter().map(|(n, s, b)| (n, TensorView::new(Dtype::F32, s.clone(), b).unwrap()));
+    let config = json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": hidden,
+        "num_hidden_layers": 1, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": width,
+        "intermediate_size": inner, "vocab_size": vocab, "tie_word_embeddings": false, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "max_position_embeddings": 64,
+    });
+    let tokenizer = TokenizerFiles::from_bytes(None, None, None).unwrap();
+    let file = Cow::Owned(serialize(views, None).unwrap());
+    open_bytes(&serde_json::to_vec(&config).unwrap(), None, file, tokenizer).unwrap()
+}
+
+/// Tokens and logits of three prompts at once, as bits.
+fn given(files: Arc<ModelFiles>, tp: usize, quantize: Option<WeightFormat>, dtype: Float) -> Result<Vec<u32>> {
+    let load = move |Rank { index: rank, world }: Rank| {
+        let options = LoadOptions { rank, world, quantize, dtype: Some(dtype), ..LoadOptions::default() };
+        let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() })?;
+        let model = inject(&backend, &files, &Registry::default(), 40, options, &mut |_, _| {})?;
+        Ok((backend, model))
+    };
+    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 40, max_seqs: 4, ..EngineConfig::default() };
+    let config = EngineConfig { all_logits: true, ..config };
+    let mut engine: Engine<Cpu> = engraft_ranks::spawn(tp, config, Arc::new(load))?;
+    let vocab = engine.model().spec.vocab;
+    let want = Want { logits: true, ..Want::default() };
+    let ask = |length: usize| {
+        let prompt = (0..length).map(|i| ((i * 7 + length) % vocab) as u32).collect();
+        Request { prompt, max_new_tokens: 3, want, ..Request::default() }
+    };
+    let ids = [5, 1, 11].map(|length| engine.put(ask(length)).unwrap());
+    let tokens = engine.run()?;
+    Ok(ids
+        .iter()
+        .flat_map(|id| {
+            let logits = engine.take_kept(*id).unwrap().logits;
+            tokens[id].iter().copied().chain(logits.iter().map(|v| v.to_bits())).collect::<Vec<u32>>()
+        })
+        .collect())
+}
+
+#[test]
+fn sizes_that_nothing_divides_give_the_bits_of_one_rank() {
+    for shape in SHAPES {
+        let files = Arc::new(files(shape));
+        for dtype in [Float::F32, Float::Bf16] {
+            let one = given(files.clone(), 1, None, dtype).unwrap();
+            for tp in DEGREES {
+                assert!(given(files.clone(), tp, None, dtype).unwrap() == one, "{shape:?}, {tp} ranks, {dtype}");
+            }
+        }
+    }
+}
+
+/// Where leaves end inside a block or a byte the degree is refused by name; else it gives the bits of one.
+#[test]
+fn every_format_gives_the_bits_of_one_rank() {
+    const FORMATS: [&str; 15] = [
+        "int8", "int8a", "int8:32", "int8a:64", "int4", "int4a", "int4:32", "int4a:64", "int4:128", "Q4_0", "Q4_1",
+        "Q5_0", "Q5_1", "Q8_0", "w8a8",
+    ];
+    let shape = Shape { heads: 16, kv_heads: 8, width: 64, inner: 704, vocab: 80 };
+    let tail = Shape { inner: 688, ..shape };
+    for (shape, formats) in [(shape, &FORMATS[..]), (tail, &["int8:32", "int4a:32", "int4:64", "int8"])] {
+        let files = Arc::new(files(shape));
+        let mut held = 0;
+        for name in formats {
+            let format = Some(name.parse().unwrap());
+            let one = given(files.clone(), 1, format, Float::Bf16).unwrap();
+            for tp in DEGREES {
+                match given(files.clone(), tp, format, Float::Bf16) {
+                    Ok(got) => {
+                        assert!(got == one, "{name}, {tp} ranks");
+                        held += 1;
+                    }
+                    Err(Error::Tensor { what, .. }) => assert!(what.contains("would split"), "{name}: {what}"),
+                    Err(other) => panic!("{name}, {tp} ranks: {other}"),
+                }
+            }
+        }
+        println!("{held} of {} formats and degrees", formats.len() * 3);
+        assert!(held + 2 >= formats.len() * 3, "{held}");
+    }
+}
+
+/// Ranks' files give the logits of the model that they were made of at every degree, also those of the first
+/// version, which are merged and sharded anew.
+#[test]
+fn converted_models_give_the_logits_of_what_they_were_made_of() {
+    // Shares by leaves and near-even ones are the same here.
+    let shape = Shape { heads: 8, kv_heads: 8, width: 64, inner: 512, vocab: 256 };
+    let whole = Arc::new(files(shape));
+    let folder = tempfile::tempdir().unwrap();
+    for (stored, quantize) in [(2, None), (4, Some("int8:32")), (8, Some("int8:32"))] {
+        let quantize: Option<WeightFormat> = quantize.map(|name| name.parse().unwrap());
+        let want = given(whole.clone(), 1, quantize, Float::F32).unwrap();
+        let out = folder.path().join(format!("{stored}"));
+        std::fs::create_dir(&out).unwrap();
+        std::fs::write(out.join("config.json"), whole.config.to_string()).unwrap();
+        let options = ConvertOptions { world: stored, quantize };
+        convert_model(&whole, &Registry::default(), &out, options, &mut |_, _| {}).unwrap();
+        let manifest = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
+        let manifest = manifest.into_iter().find(|p| p.extension().is_some_and(|e| e == "json") && !p.ends_with("config.json"));
+        let manifest = manifest.unwrap();
+        let text = std::fs::read_to_string(&manifest).unwrap();
+        for version in [2, 1] {
+            let text = text.replace("\"engraft\":2", &format!("\"engraft\":{version}"));
+            assert!(text.contains(&format!("\"engraft\":{version}")), "{text}");
+            std::fs::write(&manifest, text).unwrap();
+            for tp in [1, 2, 4, 8] {
+                let files = Arc::new(open(&out, Access::default()).unwrap());
+                let got = given(files, tp, None, Float::F32).unwrap();
+                assert!(got == want, "stored for {stored}, version {version}, {tp} ranks, {quantize:?}");
+            }
+        }
+    }
+}
+
+/// Files that are not those of the manifest are refused by name, though nothing about their shapes is wrong.
+#[test]
+fn swapped_and_stale_files_of_ranks_are_refused() {
+    let shape = Shape { heads: 8, kv_heads: 8, width: 16, inner: 256, vocab: 128 };
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, files: &ModelFiles| {
+        let out = folder.path().join(name);
+        std::fs::create_dir(&out).unwrap();
+        std::fs::write(out.join("config.json"), files.config.to_string()).unwrap();
+        let options = ConvertOptions { world: 2, quantize: None };
+        convert_model(files, &Registry::default(), &out, options, &mut |_, _| {}).unwrap();
+        out
+    };
+    let (one, two) = (write("one", &files(shape)), write("two", &files(shape)));
+    let of = |folder: &std::path::Path, rank: usize| folder.join(format!("rank-{rank:02}-of-02.safetensors"));
+    let bytes = [0, 1].map(|rank| std::fs::read(of(&one, rank)).unwrap());
+    // The same model converted twice is the same.
+    std::fs::copy(of(&two, 1), of(&one, 1)).unwrap();
+    assert!(open(&one, Access::default()).is_ok());
+    std::fs::write(of(&one, 0), &bytes[1]).unwrap();
+    std::fs::write(of(&one, 1), &bytes[0]).unwrap();
+    let error = open(&one, Access::default()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("rank-00-of-02") && error.contains("is not the file that"), "{error}");
+    // The same shapes with other values.
+    std::fs::write(of(&one, 0), &bytes[0]).unwrap();
+    std::fs::write(of(&one, 1), &bytes[1]).unwrap();
+    assert!(open(&one, Access::default()).is_ok());
+    let tuned = write("tuned", &files_of(shape, 1));
+    std::fs::copy(of(&tuned, 1), of(&one, 1)).unwrap();
+    let error = open(&one, Access::default()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("rank-01-of-02") && error.contains("convert the model again"), "{error}");
+}
