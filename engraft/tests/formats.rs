@@ -159,13 +159,12 @@ fn described_by_a_deepspeed_configuration() {
 
     // A description in a file; what it says of its degree must be what the configuration says.
     let folder = fresh("described");
-    let description =
-        json!({"checkpoints": ["model.safetensors"], "tp_size": 1, "base_dir": demo().display().to_string()});
+    let description = json!({"checkpoints": ["model.safetensors"], "tp_size": 1, "base_dir": "elsewhere"});
     let file = folder.join("ds.json");
     std::fs::write(&file, description.to_string()).unwrap();
     let configured = |degree: u64| {
         let raw = DeepSpeedConfigBuilder::new()
-            .dictionary(&json!({"training_mp_size": degree}))
+            .dictionary(&json!({"training_mp_size": degree, "base_dir": demo().display().to_string()}))
             .unwrap()
             .checkpoint(&file);
         ModelSource::configured(&raw.check().unwrap().0)

@@ -4,9 +4,9 @@
 //! reads all slots. Two sets of slots alternate, so one wait an exchange is enough: who is at exchange n + 2
 //! has passed n + 1, which all others only reach after they have read n.
 //!
-//! A group that has failed stays failed: nobody enters another exchange. A rank that went on would be taken for
-//! one that is where the others still wait. Ranks that end well are not hurt by it: who has left an exchange
-//! knows that all have entered it.
+//! A group that has failed stays failed: nobody enters another exchange. A rank that went on would be taken
+//! for one that is where the others still wait. Ranks that end well are not hurt by it: who has left an
+//! exchange knows that all have entered it.
 
 use engraft_core::backend::Board;
 use engraft_core::numerics::{check_rank, tree_of_ranks};

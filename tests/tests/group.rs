@@ -252,10 +252,11 @@ fn an_order_that_is_not_the_next_one_is_refused() {
     let lost: fn(StepOrder) -> Vec<StepOrder> = |order| if order.number == 3 { vec![] } else { vec![order] };
     for (tamper, want) in [(twice, "was sent step 3, 4 expected"), (lost, "it did not reach exchange")] {
         let (said, follower) = two((2, 0), tamper);
-        let told: Vec<String> = said.iter().flat_map(|s| s.as_ref().err()).map(ToString::to_string).collect();
+        let errors: Vec<String> =
+            said.iter().flat_map(|s| s.as_ref().err()).map(ToString::to_string).collect();
         let follower = follower.map(|error| error.to_string());
         assert!(said[0].is_err() && said[2].is_err(), "{said:?}");
-        assert!(told.iter().chain(&follower).any(|error| error.contains(want)), "{told:?}, {follower:?}");
+        assert!(errors.iter().chain(&follower).any(|error| error.contains(want)), "{errors:?}, {follower:?}");
     }
 }
 

@@ -68,8 +68,8 @@ pub struct Manifest {
 /// The name of a file's own digest among its operands.
 pub const DIGEST: &str = "digest";
 
-/// A digest of a rank's operands: files that were swapped, or are of another conversion, are known by it. It is
-/// written when they are, and compared without reading them again: what changes later is not seen.
+/// A digest of a rank's operands: files that were swapped, or are of another conversion, are known by it. It
+/// is written when they are, and compared without reading them again: what changes later is not seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digest(u64);
 
@@ -77,7 +77,8 @@ impl Digest {
     /// Adds an operand's bytes, and where they end.
     pub fn add(&mut self, bytes: &[u8]) {
         // FNV's prime, by words.
-        let mix = |digest: u64, word: u64| (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
+        let mix =
+            |digest: u64, word: u64| (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
         let words = bytes.chunks(8).map(|word| {
             let mut whole = [0; 8];
             whole[..word.len()].copy_from_slice(word);
@@ -273,7 +274,9 @@ impl Ready {
                 }
             }
             if let Some(digest) = manifest.digests.get(rank)
-                && tensors.find(DIGEST).is_none_or(|_| tensors.bytes(DIGEST).is_ok_and(|b| *b != digest.bytes()))
+                && tensors
+                    .find(DIGEST)
+                    .is_none_or(|_| tensors.bytes(DIGEST).is_ok_and(|b| *b != digest.bytes()))
             {
                 let what = format!("is not the file that {file} was written with; convert the model again");
                 return Err(Error::format(tensors.file(), what));

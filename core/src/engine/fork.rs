@@ -62,8 +62,8 @@ impl<B: Backend> Engine<B> {
     /// in one layer, as f32, for every position that has been computed.
     ///
     /// # Errors
-    /// `Request` for a request that is not running; `Config` for a layer that the model lacks; `Unsupported` on
-    /// a rank of several, which has the keys and values of its own heads alone.
+    /// `Request` for a request that is not running; `Config` for a layer that the model lacks; `Unsupported`
+    /// on a rank of several, which has the keys and values of its own heads alone.
     pub fn cached(&mut self, id: u64, layer: usize) -> Result<[Vec<f32>; 2]> {
         if self.runner.rank().1 > 1 {
             return Err(Error::Unsupported {

@@ -156,7 +156,15 @@ impl RankFile {
         let file = File::create(&path).map_err(|e| Error::io(&path, e))?;
         let mut to = BufWriter::new(file);
         to.seek(SeekFrom::Start(room as u64 + 8)).map_err(|e| Error::io(&path, e))?;
-        Ok(Self { path, to, room, at: 0, header: serde_json::Map::new(), shapes: BTreeMap::new(), digest: Digest::default() })
+        Ok(Self {
+            path,
+            to,
+            room,
+            at: 0,
+            header: serde_json::Map::new(),
+            shapes: BTreeMap::new(),
+            digest: Digest::default(),
+        })
     }
 
     fn put(&mut self, role: String, shape: Shape, parts: &[std::borrow::Cow<'_, [u8]>]) -> Result<()> {
@@ -188,7 +196,8 @@ impl RankFile {
         let digest = self.digest;
         self.to.write_all(&digest.bytes()).map_err(|e| Error::io(&self.path, e))?;
         let (start, end) = (self.at, self.at + digest.bytes().len() as u64);
-        let entry = serde_json::json!({"dtype": "U8", "shape": [digest.bytes().len()], "data_offsets": [start, end]});
+        let entry =
+            serde_json::json!({"dtype": "U8", "shape": [digest.bytes().len()], "data_offsets": [start, end]});
         self.header.insert(DIGEST.into(), entry);
         self.at = end;
         let mut header = serde_json::Value::Object(std::mem::take(&mut self.header)).to_string();
