@@ -19,6 +19,7 @@ mod generate;
 mod lines;
 mod output;
 mod plan;
+mod shrunk;
 mod texts;
 mod values;
 
@@ -38,6 +39,7 @@ use tracing_subscriber::registry::LookupSpan;
 pub fn main() -> ExitCode {
     let args = args::Args::of_process();
     logging();
+    shrunk::install();
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),

@@ -140,12 +140,27 @@ fn add(env: &mut Environment<'static>, name: &str) -> Result<(), minijinja::Erro
     let Some((name, text)) = TEMPLATES.into_iter().find(|(known, _)| *known == name) else {
         return Ok(());
     };
-    env.add_template(name, text)?;
+    let text = read(name, text)?;
+    env.add_template_owned(name, text.clone())?;
     let imports = text.split("import \"").skip(1).filter_map(|rest| rest.split_once('"'));
     imports.map(|(import, _)| import).try_for_each(|import| match env.get_template(import) {
         Ok(_) => Ok(()),
         Err(_) => add(env, import),
     })
+}
+
+/// A template as it is embedded, or from the folder that the environment names.
+fn read(name: &str, embedded: &str) -> Result<String, minijinja::Error> {
+    #[cfg(feature = "folder")]
+    if let Some(folder) = std::env::var_os("ENGRAFT_WGSL") {
+        let path = std::path::Path::new(&folder).join(name);
+        let fail = |e| {
+            minijinja::Error::new(minijinja::ErrorKind::TemplateNotFound, format!("{}: {e}", path.display()))
+        };
+        return std::fs::read_to_string(&path).map_err(fail);
+    }
+    let _ = name;
+    Ok(embedded.to_owned())
 }
 
 /// An element type's name in templates; `h16` is an f16 by its own type.

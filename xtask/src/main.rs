@@ -1,11 +1,12 @@
 //! Chores of the repository: `cargo xtask sizes`, `cargo xtask kernels`, `cargo xtask web`,
-//! `cargo xtask predict`.
+//! `cargo xtask mutants`, `cargo xtask predict`.
 //!
 //! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels`
 //! compiles the CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds
-//! the page of the browser. `predict` says how long a step should take on a GPU.
+//! the page of the browser. `mutants` plants bugs at random and counts those that tests catch. `predict` says how long a step should take on a GPU.
 
 mod kernels;
+mod mutants;
 mod predict;
 mod web;
 
@@ -35,11 +36,13 @@ fn main() -> ExitCode {
         Some("sizes") => sizes(),
         Some("web") => web::run(std::env::args().skip(2)),
         Some("kernels") => kernels::main(std::env::args().skip(2)),
+        Some("mutants") => mutants::main(std::env::args().skip(2)),
         Some("predict") => predict::main(std::env::args().skip(2)),
         _ => {
             eprintln!(
-                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}\n       {}",
+                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}\n       {}\n       {}",
                 kernels::USAGE,
+                mutants::USAGE,
                 predict::USAGE
             );
             ExitCode::from(2)

@@ -23,6 +23,7 @@
 //! | [`memory`] | device memory: allocations of several virtual devices in one address space, and what is known of each byte |
 //! | [`mod@launch`] | what a launch is given ([`Launch`], [`Options`]) and what it gives back ([`Report`]) |
 //! | [`fault`] | what can be wrong with a kernel, and where |
+//! | [`mutant`] | one line replaced while a text is read: for mutation tests |
 //! | [`matrix`] | pure functions: mma fragments and matmuls, ldmatrix, stmatrix, wgmma operands |
 //! | [`tensor`] | pure functions: tensor maps, their address generation, swizzles |
 //! | [`number`] | pure functions: bf16, f16, tf32, fp8 to and from f32 |
@@ -56,6 +57,7 @@ mod lower;
 pub mod matrix;
 pub mod memory;
 pub mod module;
+pub mod mutant;
 pub mod number;
 mod ops;
 mod registers;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::code::{Program, SHARED_START};
 use crate::text::parser;
 use crate::text::syntax::{Function, Initial, Item, Space};
-use crate::{Error, Memory, lower};
+use crate::{Error, Memory, lower, mutant};
 
 /// A parameter of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,12 +137,14 @@ fn describe(f: &Function, program: &Program, parameters: Vec<Parameter>) -> Kern
 }
 
 impl Module {
-    /// Parses and lowers a PTX text.
+    /// Parses and lowers a PTX text, with the [mutant](crate::mutant) that the environment names.
     ///
     /// # Errors
-    /// [`Error::Syntax`] or [`Error::Unsupported`] with the line.
+    /// [`Error::Syntax`] or [`Error::Unsupported`] with the line; [`Error::Argument`] when the environment
+    /// names a file that holds no mutant.
     pub fn parse(text: &str) -> Result<Module, Error> {
-        let file = parser::parse(text)?;
+        let text = mutant::read(text).map_err(Error::Argument)?;
+        let file = parser::parse(&text)?;
         let mut module = Module {
             version: file.version,
             target: file.target.clone(),

@@ -1,0 +1,116 @@
+//! How the chore is called.
+
+use super::Outcome;
+use std::path::PathBuf;
+
+/// How it is called.
+pub const USAGE: &str = "cargo xtask mutants ptx|wgsl --run 'PROGRAM [ARGS]'... [--valid 'PROGRAM [ARGS]']
+                           [--seed N] [--count N] [--stem STEM] [--minutes N] [--limit SECONDS] [--jobs N]
+                           [--least PERCENT] [--equivalent FILE]
+       ({stem} in ARGS is the text's stem; each program is run as libtest's are)";
+
+/// What is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// The checked-in texts of CUDA kernels.
+    Ptx,
+    /// Templates of shaders.
+    Wgsl,
+}
+
+impl Language {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ptx => "PTX",
+            Self::Wgsl => "WGSL",
+        }
+    }
+}
+
+/// The settings of a run.
+#[derive(Debug)]
+pub struct Args {
+    /// What is changed.
+    pub language: Language,
+    /// Test programs, the quickest first.
+    pub run: Vec<String>,
+    /// A program that fails where a mutant is no valid text.
+    pub valid: Option<String>,
+    /// Of the draw.
+    pub seed: u64,
+    /// Mutants.
+    pub count: usize,
+    /// Only texts of these stems; all where none is named.
+    pub stems: Vec<String>,
+    /// For the whole run.
+    pub minutes: u64,
+    /// Seconds for one program.
+    pub limit: u64,
+    /// Mutants at a time.
+    pub jobs: usize,
+    /// The share of mutants that must be caught, in percent.
+    pub least: u64,
+    /// The reviewed list.
+    pub equivalent: PathBuf,
+}
+
+impl Args {
+    /// Whether texts of a stem are drawn from.
+    pub fn takes(&self, stem: &str) -> bool {
+        self.stems.is_empty() || self.stems.iter().any(|known| known == stem)
+    }
+}
+
+/// Reads the arguments.
+///
+/// # Errors
+/// An option that is unknown, lacks its value, or has one that is no number.
+pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
+    let usage = |why: String| format!("{why}\nusage: {USAGE}");
+    let language = match args.next().as_deref() {
+        Some("ptx") => Language::Ptx,
+        Some("wgsl") => Language::Wgsl,
+        other => {
+            return Err(usage(format!(
+                "what to change is {}; allowed: ptx, wgsl",
+                other.unwrap_or("missing")
+            )));
+        }
+    };
+    let mut all = Args {
+        language,
+        run: Vec::new(),
+        valid: None,
+        seed: 1,
+        count: 100,
+        stems: Vec::new(),
+        minutes: 60,
+        limit: 600,
+        jobs: 2,
+        least: 90,
+        equivalent: "tests/mutants.txt".into(),
+    };
+    while let Some(option) = args.next() {
+        let value = args.next().ok_or_else(|| usage(format!("{option} has no value")))?;
+        let number =
+            || value.parse::<u64>().map_err(|_| usage(format!("{option} is `{value}`; allowed: a number")));
+        match option.as_str() {
+            "--run" => all.run.push(value),
+            "--valid" => all.valid = Some(value),
+            "--stem" => all.stems.push(value),
+            "--equivalent" => all.equivalent = value.into(),
+            "--seed" => all.seed = number()?,
+            "--count" => all.count = number()? as usize,
+            "--minutes" => all.minutes = number()?,
+            "--limit" => all.limit = number()?,
+            "--jobs" => all.jobs = number()?.max(1) as usize,
+            "--least" => all.least = number()?,
+            _ => return Err(usage(format!("unknown option `{option}`"))),
+        }
+    }
+    if all.run.is_empty() {
+        return Err(usage("no --run names a test program".into()));
+    }
+    Ok(all)
+}

@@ -1,0 +1,159 @@
+//! Runs test programs against one mutant, until a test fails.
+
+use super::args::{Args, Language};
+use super::{Drawn, Outcome};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// Where templates lie.
+pub const TEMPLATES: &str = "shaders/wgsl";
+/// The variable by which shaders take templates from a folder.
+const FOLDER: &str = "ENGRAFT_WGSL";
+
+/// What became of a mutant.
+#[derive(Debug)]
+pub enum Verdict {
+    /// A test failed, a program died, or it ran past its limit.
+    Caught {
+        /// The test.
+        by: String,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// Every test passed.
+    Survived {
+        /// How long they took.
+        seconds: f64,
+    },
+    /// The change alters nothing, for this reason.
+    Equivalent(String),
+    /// The change is no valid text: it says nothing about tests.
+    Invalid(String),
+}
+
+/// Plants the mutant and runs the programs.
+///
+/// # Errors
+/// Files that cannot be written and programs that cannot be started.
+pub fn judge(args: &Args, worker: usize, mutant: &Drawn<'_>) -> Outcome<Verdict> {
+    let planted = match plant(args.language, worker, mutant)? {
+        Ok(planted) => planted,
+        Err(why) => return Ok(Verdict::Invalid(why)),
+    };
+    let start = Instant::now();
+    if let Some(program) = &args.valid {
+        if let Some(by) = failure(program, mutant, &planted, args.limit)? {
+            return Ok(Verdict::Invalid(by));
+        }
+    }
+    for program in &args.run {
+        if let Some(by) = failure(program, mutant, &planted, args.limit)? {
+            return Ok(Verdict::Caught { by, seconds: start.elapsed().as_secs_f64() });
+        }
+    }
+    Ok(Verdict::Survived { seconds: start.elapsed().as_secs_f64() })
+}
+
+/// Where a mutant lies, by the variable that names it.
+type Planted = (&'static str, PathBuf);
+
+/// Writes the mutant; or why it is no valid text.
+fn plant(language: Language, worker: usize, mutant: &Drawn<'_>) -> Outcome<Result<Planted, String>> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let folder = target.join("mutants").join(worker.to_string());
+    let wrong = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    std::fs::create_dir_all(&folder).map_err(|e| wrong(&folder, e))?;
+    let folder = folder.canonicalize().map_err(|e| wrong(&folder, e))?;
+    let write = |path: &Path, text: &str| std::fs::write(path, text).map_err(|e| wrong(path, e));
+    match language {
+        Language::Ptx => {
+            let ptx = mutant.site.mutant();
+            let changed = ptx.applied(&mutant.from.text);
+            let changed = changed.ok_or_else(|| format!("{}: no such line", mutant.key()))?;
+            if let Err(e) = ptx_vm::Module::parse(&changed) {
+                return Ok(Err(e.to_string()));
+            }
+            let path = folder.join("mutant.txt");
+            write(&path, &ptx.to_text())?;
+            Ok(Ok((ptx_vm::mutant::FILE, path)))
+        }
+        Language::Wgsl => {
+            let entries = std::fs::read_dir(TEMPLATES).map_err(|e| wrong(Path::new(TEMPLATES), e))?;
+            for entry in entries.flatten() {
+                let to = folder.join(entry.file_name());
+                std::fs::copy(entry.path(), &to).map_err(|e| wrong(&to, e))?;
+            }
+            let lines = mutant.from.text.lines().enumerate();
+            let lines = lines.map(|(i, line)| if i == mutant.site.line { &mutant.site.new } else { line });
+            let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+            write(&folder.join(&mutant.site.unit), &text)?;
+            Ok(Ok((FOLDER, folder)))
+        }
+    }
+}
+
+/// The test that fails first; none where all pass.
+fn failure(program: &str, mutant: &Drawn<'_>, planted: &Planted, limit: u64) -> Outcome<Option<String>> {
+    let mut words = program.split_whitespace();
+    let path = words.next().ok_or("--run names no program")?;
+    let name = Path::new(path).file_name().map_or_else(|| path.into(), |name| name.to_string_lossy());
+    let name = name.rsplit_once('-').map_or(name.as_ref(), |(name, _)| name).to_owned();
+    let arguments = words.map(|word| word.replace("{stem}", &mutant.from.stem));
+    let mut command = Command::new(path);
+    command.args(arguments).args(["--test-threads", "1"]).env(planted.0, &planted.1);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|e| format!("{path}: {e}"))?;
+    let result = watched(&mut child, limit);
+    // What has ended already is no error.
+    let _ = child.kill();
+    let status = child.wait().map_err(|e| format!("{path}: {e}"))?;
+    Ok(match result {
+        Watched::Failed(test) => Some(format!("{name} {test}")),
+        Watched::Late => Some(format!("{name}: over {limit} s")),
+        Watched::Ended if status.success() => None,
+        Watched::Ended => Some(format!("{name}: {status}")),
+    })
+}
+
+enum Watched {
+    Failed(String),
+    Late,
+    Ended,
+}
+
+/// Reads what a test program prints until a test has failed, it ends, or it runs too long.
+fn watched(child: &mut Child, limit: u64) -> Watched {
+    let Some(out) = child.stdout.take() else { return Watched::Ended };
+    let (sender, lines) = mpsc::channel();
+    // It ends with the program's output.
+    std::thread::spawn(move || forward(BufReader::new(out), &sender));
+    let end = Instant::now() + Duration::from_secs(limit);
+    let mut test = String::new();
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            // What a test prints may stand between its name and its result.
+            Ok(line) => {
+                if let Some((name, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ...")) {
+                    name.trim().clone_into(&mut test);
+                }
+                if line.trim_end().ends_with("FAILED") {
+                    return Watched::Failed(test);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => return Watched::Late,
+            Err(RecvTimeoutError::Disconnected) => return Watched::Ended,
+        }
+    }
+}
+
+fn forward(out: impl Read, sender: &mpsc::Sender<String>) {
+    let lines = BufReader::new(out).split(b'\n').map_while(Result::ok);
+    for line in lines {
+        if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            break;
+        }
+    }
+}
