@@ -287,8 +287,9 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
         .collect::<Result<_, _>>()
         .unwrap();
     let Event::Kept(kept) = &events[0] else { panic!("{events:?}") };
-    assert!(all[0].logits[..2048] == kept.logits[..2048] && all[0].logits[2048..] == kept.logits[2 * 2048..]);
-    assert!(all[0].hidden[0] == kept.hidden[5] && all[0].hidden[1] == kept.hidden[0]);
+    assert_eq!(all[0].logits[..2048], kept.logits[..2048]);
+    assert_eq!(all[0].logits[2048..], kept.logits[2 * 2048..]);
+    assert_eq!([&all[0].hidden[0], &all[0].hidden[1]], [&kept.hidden[5], &kept.hidden[0]]);
     // The last alone is read back alone.
     let keep = Want { logits: false, hidden: Layers::Last };
     let events: Vec<Event> = handle
@@ -323,7 +324,7 @@ fn embeddings_are_pooled_states() {
         (of(Pooling::First, false), of(Pooling::Last, false), of(Pooling::Mean, false));
     for (i, one) in states.iter().enumerate() {
         let rows = &one.hidden[0];
-        assert!(firsts[i] == rows[..128] && lasts[i] == rows[rows.len() - 128..]);
+        assert_eq!([&firsts[i][..], &lasts[i]], [&rows[..128], &rows[rows.len() - 128..]]);
         for (c, mean) in means[i].iter().enumerate() {
             let column: Vec<f32> = rows.iter().skip(c).step_by(128).copied().collect();
             let want = column.iter().sum::<f32>() / column.len() as f32;

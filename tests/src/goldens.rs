@@ -55,6 +55,9 @@ struct Flags {
     /// One JSON object per case on standard output; the summary goes to standard error.
     #[arg(long)]
     json: bool,
+    /// The arguments as they were given.
+    #[arg(skip)]
+    given: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -114,7 +117,8 @@ struct Counts {
 
 /// The program: its name and arguments.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
-    let flags = Flags::parse_from(args);
+    let given: Vec<String> = args.into_iter().collect();
+    let flags = Flags { given: given.iter().skip(1).cloned().collect(), ..Flags::parse_from(given) };
     match run(&flags) {
         Ok(counts) => {
             let Counts { passed, failed, skipped } = counts;
@@ -197,6 +201,9 @@ fn run_on<B: Backend>(
                 Outcome::Skipped => counts.skipped += 1,
             }
             println!("{}", if flags.json { json_line(&report, flags, &ran) } else { text_line(&report) });
+            if let (Outcome::Failed, false) = (report.outcome, flags.json) {
+                println!("    rerun: {}", rerun(flags, &dir));
+            }
             if let (Some(ran), false) = (&ran, flags.json) {
                 let each: Vec<String> = ran.iter().map(|(entry, n)| format!("{entry} {n}")).collect();
                 println!("    {}", each.join(", "));
@@ -236,6 +243,15 @@ fn hold_to_plan<B: Backend>(
     if !found.is_empty() {
         (report.outcome, report.reason) = (Outcome::Failed, found.join("; "));
     }
+}
+
+/// The command that runs one case alone, with this run's options.
+fn rerun(flags: &Flags, dir: &Path) -> String {
+    let is_option = |argument: &&String| !flags.dirs.iter().any(|dir| dir == Path::new(argument));
+    let mut words = vec!["cargo run -p conformance --bin goldens --".to_owned()];
+    words.extend(flags.given.iter().filter(is_option).cloned());
+    words.push(dir.display().to_string());
+    words.join(" ")
 }
 
 fn greedy(report: &Report) -> Option<String> {
@@ -291,4 +307,18 @@ fn json_line(report: &Report, flags: &Flags, ran: &Option<Launches>) -> String {
         "launches": ran,
     })
     .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_case_says_how_it_runs_again() {
+        let given: Vec<String> =
+            ["goldens", "tests/golden", "--tp", "4", "--json"].map(String::from).into_iter().collect();
+        let flags = Flags { given: given[1..].to_vec(), ..Flags::parse_from(given) };
+        let said = rerun(&flags, Path::new("tests/golden/llama"));
+        assert_eq!(said, "cargo run -p conformance --bin goldens -- --tp 4 --json tests/golden/llama");
+    }
 }

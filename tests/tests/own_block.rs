@@ -166,7 +166,7 @@ fn a_block_has_weights_of_its_own() {
     );
     // Exact: half of a number and zeros are added.
     let want: Vec<f32> = plain.hidden[1].iter().map(|v| v + 0.5 * v).collect();
-    assert!(adapted.hidden[1] == want);
+    assert_eq!(adapted.hidden[1], want);
 }
 
 #[test]

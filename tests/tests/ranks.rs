@@ -422,7 +422,7 @@ fn devices_give_the_bits_of_one_rank() {
         // rank has an order of its own. Where they do, ranks have its bits.
         let gpu = cuda(&name, Mode::Invariant).unwrap();
         nodes_are_sums_of(&gpu, &|grain| grain % LEAF_UNIT == 0);
-        assert!(law(&gpu, &goldens[..3], Float::F32.into(), &[4], &config()) == 3);
+        assert_eq!(law(&gpu, &goldens[..3], Float::F32.into(), &[4], &config()), 3);
         let [two, others @ ..] =
             DEGREES.map(|tp| run(&gpu, &goldens[0], Types { tp, ..bf16 }, config()).unwrap());
         assert!(others.iter().all(|other| *other == two));

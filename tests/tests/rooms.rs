@@ -9,6 +9,8 @@
 
 #[path = "rooms/arrows.rs"]
 mod arrows;
+#[path = "rooms/asserts.rs"]
+mod asserts;
 #[path = "rooms/lengths.rs"]
 mod lengths;
 #[path = "rooms/tokens.rs"]
@@ -399,6 +401,20 @@ fn only_tests_panic() {
         }
     }
     none("mistakes of users and files are errors, not panics", broken);
+}
+
+#[test]
+fn assertions_of_equality_show_both_values() {
+    let seen = asserts::bare(
+        "#[test]\nfn t() {\n    assert!(a == b);\n    assert!(a == b && (c == d));\n    assert!(a == b, \"{a}\");\n\
+         assert!(a < b && c == d);\n    prop_assert!(a == b);\n}\nconst _: () = assert!(1 == 1);\n",
+    );
+    assert_eq!(seen, [3, 4, 7]);
+    let all = sources(&[".rs"]);
+    let bare = |s: &Source| {
+        asserts::bare(&s.text).into_iter().map(|line| format!("{}:{line}", s.name)).collect::<Vec<_>>()
+    };
+    none("`assert_eq!`, or a message with the values", all.iter().flat_map(bare).collect());
 }
 
 #[test]

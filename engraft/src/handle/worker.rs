@@ -344,3 +344,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+#[path = "worker_tests.rs"]
+mod tests;

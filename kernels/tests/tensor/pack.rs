@@ -50,7 +50,8 @@ proptest! {
         let one = FileRows::new([&w.file[..]], layout.row_bytes()).unwrap();
         let (mut all, mut of_all) = (vec![2; codes.len()], vec![2; scales.len()]);
         prop_assert!(layout.pack(0..layout.tiles(), &one, &mut all, &mut of_all));
-        prop_assert!(all == codes && of_all == scales);
+        prop_assert_eq!(all, codes);
+        prop_assert_eq!(of_all, scales);
     }
 }
 

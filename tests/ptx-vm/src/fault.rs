@@ -73,15 +73,11 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [bx, by, bz] = self.block;
         let [tx, ty, tz] = self.thread;
-        write!(
-            f,
-            "{:?} in kernel `{}`, block ({bx},{by},{bz}), thread ({tx},{ty},{tz}): {}",
-            self.kind, self.kernel, self.detail
-        )?;
+        write!(f, "{:?} in kernel `{}`", self.kind, self.kernel)?;
         if self.line > 0 {
-            write!(f, "\n  at line {}: {}", self.line, self.text)?;
+            write!(f, ", line {} `{}`", self.line, self.text)?;
         }
-        Ok(())
+        write!(f, ", block ({bx},{by},{bz}), thread ({tx},{ty},{tz}): {}", self.detail)
     }
 }
 

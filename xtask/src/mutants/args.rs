@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// How it is called.
 pub const USAGE: &str = "cargo xtask mutants ptx|wgsl --run 'PROGRAM [ARGS]'... [--valid 'PROGRAM [ARGS]']
                            [--seed N] [--count N] [--stem STEM] [--minutes N] [--limit SECONDS] [--jobs N]
-                           [--least PERCENT] [--equivalent FILE]
+                           [--least PERCENT] [--equivalent FILE] [--only 'TEXT UNIT:LINE OPERATOR']...
        ({stem} in ARGS is the text's stem; each program is run as libtest's are)";
 
 /// What is changed.
@@ -43,6 +43,8 @@ pub struct Args {
     pub count: usize,
     /// Only texts of these stems; all where none is named.
     pub stems: Vec<String>,
+    /// Mutants by name, as a run prints them, in place of a draw.
+    pub only: Vec<String>,
     /// For the whole run.
     pub minutes: u64,
     /// Seconds for one program.
@@ -85,6 +87,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
         seed: 1,
         count: 100,
         stems: Vec::new(),
+        only: Vec::new(),
         minutes: 60,
         limit: 600,
         jobs: 2,
@@ -99,6 +102,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
             "--run" => all.run.push(value),
             "--valid" => all.valid = Some(value),
             "--stem" => all.stems.push(value),
+            "--only" => all.only.push(value),
             "--equivalent" => all.equivalent = value.into(),
             "--seed" => all.seed = number()?,
             "--count" => all.count = number()? as usize,

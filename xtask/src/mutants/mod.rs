@@ -99,9 +99,15 @@ struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
-    /// How the list of equivalent mutants names it.
+    /// How `--only` and the list of equivalent mutants name it.
     fn key(&self) -> String {
-        format!("{} {}:{} {:?}", self.from.name, self.site.unit, self.site.line + 1, self.site.operator)
+        self.from.key(self.site)
+    }
+}
+
+impl Text {
+    fn key(&self, site: &Site) -> String {
+        format!("{} {}:{} {:?}", self.name, site.unit, site.line + 1, site.operator)
     }
 }
 
@@ -144,6 +150,25 @@ fn texts(language: Language) -> Outcome<Vec<Text>> {
                 .collect()
         }
     }
+}
+
+/// The mutants of these names.
+fn named(texts: &[Text], names: &[String]) -> Outcome<Vec<(usize, usize)>> {
+    let of = |t: usize, name: &str| {
+        let places = texts[t].sites.iter().enumerate().filter(|(_, site)| texts[t].key(site) == name);
+        places.map(|(s, _)| (t, s)).collect::<Vec<_>>()
+    };
+    let mut all = Vec::new();
+    for name in names {
+        let found: Vec<_> = (0..texts.len()).flat_map(|t| of(t, name)).collect();
+        if found.is_empty() {
+            return Err(format!(
+                "no place has the name `{name}`; allowed: TEXT UNIT:LINE OPERATOR as a run prints it"
+            ));
+        }
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 /// Mutants at random, none twice.
@@ -201,7 +226,8 @@ struct Score {
 fn run(args: &Args) -> Outcome<bool> {
     let texts = texts(args.language)?;
     let equivalent = equivalent(&args.equivalent)?;
-    let drawn = draw(&texts, args);
+    let drawn = if args.only.is_empty() { draw(&texts, args) } else { named(&texts, &args.only)? };
+    suite::baseline(args)?;
     println!("# {} mutants of {}, seed {}", drawn.len(), args.language.name(), args.seed);
     let end = Instant::now() + Duration::from_secs(60 * args.minutes);
     let waiting: Mutex<VecDeque<_>> = Mutex::new(drawn.into());

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Where templates lie.
 pub const TEMPLATES: &str = "shaders/wgsl";
+/// What stands for the stem of a mutant's text.
+const STEM: &str = "{stem}";
 /// The variable by which shaders take templates from a folder.
 const FOLDER: &str = "ENGRAFT_WGSL";
 
@@ -43,18 +45,39 @@ pub fn judge(args: &Args, worker: usize, mutant: &Drawn<'_>) -> Outcome<Verdict>
         Ok(planted) => planted,
         Err(why) => return Ok(Verdict::Invalid(why)),
     };
-    let start = Instant::now();
-    if let Some(program) = &args.valid {
-        if let Some(by) = failure(program, mutant, &planted, args.limit)? {
-            return Ok(Verdict::Invalid(by));
+    let run = |program: &str| -> Outcome<Option<String>> {
+        let stem = &mutant.from.stem;
+        if program.contains(STEM) && !has_tests(command(program, stem)?)? {
+            return Ok(None);
         }
+        let mut command = command(program, stem)?;
+        command.env(planted.0, &planted.1);
+        failure(command, args.limit)
+    };
+    let start = Instant::now();
+    if let Some(by) = args.valid.as_deref().map(run).transpose()?.flatten() {
+        return Ok(Verdict::Invalid(by));
     }
     for program in &args.run {
-        if let Some(by) = failure(program, mutant, &planted, args.limit)? {
+        if let Some(by) = run(program)? {
             return Ok(Verdict::Caught { by, seconds: start.elapsed().as_secs_f64() });
         }
     }
     Ok(Verdict::Survived { seconds: start.elapsed().as_secs_f64() })
+}
+
+/// Runs the programs without a mutant: a test that fails by itself would catch everything.
+///
+/// # Errors
+/// The test.
+pub fn baseline(args: &Args) -> Outcome<()> {
+    for program in args.run.iter().filter(|program| !program.contains(STEM)) {
+        let command = command(program, "")?;
+        if let Some(by) = failure(command, args.limit)? {
+            return Err(format!("without any mutant: {by}"));
+        }
+    }
+    Ok(())
 }
 
 /// Where a mutant lies, by the variable that names it.
@@ -95,17 +118,32 @@ fn plant(language: Language, worker: usize, mutant: &Drawn<'_>) -> Outcome<Resul
     }
 }
 
-/// The test that fails first; none where all pass.
-fn failure(program: &str, mutant: &Drawn<'_>, planted: &Planted, limit: u64) -> Outcome<Option<String>> {
+/// A program and its arguments.
+fn command(program: &str, stem: &str) -> Outcome<Command> {
     let mut words = program.split_whitespace();
-    let path = words.next().ok_or("--run names no program")?;
-    let name = Path::new(path).file_name().map_or_else(|| path.into(), |name| name.to_string_lossy());
-    let name = name.rsplit_once('-').map_or(name.as_ref(), |(name, _)| name).to_owned();
-    let arguments = words.map(|word| word.replace("{stem}", &mutant.from.stem));
-    let mut command = Command::new(path);
-    command.args(arguments).args(["--test-threads", "1"]).env(planted.0, &planted.1);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|e| format!("{path}: {e}"))?;
+    let mut command = Command::new(words.next().ok_or("--run names no program")?);
+    command.args(words.map(|word| word.replace(STEM, stem)));
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// Whether a program has tests of the name that its arguments ask for.
+fn has_tests(mut command: Command) -> Outcome<bool> {
+    let listed = command.arg("--list").output().map_err(|e| format!("{command:?}: {e}"))?;
+    Ok(String::from_utf8_lossy(&listed.stdout).lines().any(|line| line.ends_with(": test")))
+}
+
+/// The test that fails first; none where all pass.
+fn failure(mut command: Command, limit: u64) -> Outcome<Option<String>> {
+    let path = command.get_program().to_string_lossy().into_owned();
+    let name =
+        Path::new(&path).file_name().map_or_else(|| path.clone(), |name| name.to_string_lossy().into_owned());
+    let name = name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name);
+    let mut child = command
+        .args(["--test-threads", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("{path}: {e}"))?;
     let result = watched(&mut child, limit);
     // What has ended already is no error.
     let _ = child.kill();

@@ -1,0 +1,137 @@
+//! What a step that fails costs: whom it ends, with which error, and who goes on.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+use engraft_core::backend::Device;
+use engraft_core::model::{Exec, OwnBlock, Place};
+use engraft_cpu::{Cpu, CpuConfig};
+use futures_channel::mpsc::{UnboundedReceiver, unbounded};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+/// The error that the next step ends with.
+type Planted = Arc<Mutex<Option<Error>>>;
+
+/// The block as it is, but for an error that was planted.
+struct Failing(Planted);
+
+impl<D: Device> OwnBlock<D> for Failing {
+    fn forward(&self, x: &mut Exec<'_, D>, mut place: Place<'_, '_, D>) -> Result<()> {
+        match self.0.lock().unwrap().take() {
+            Some(error) => Err(error),
+            None => place.standard(x),
+        }
+    }
+}
+
+/// A worker on the demo model, and where its next error is planted.
+fn worker() -> (Worker<Cpu>, Planted) {
+    let planted = Planted::default();
+    let registry = Registry::default();
+    let mut injector = engraft_core::inject::Injector::new(&registry, 32, LoadOptions::default());
+    let own = planted.clone();
+    injector.register("failing", move |_: &Arc<Cpu>, _, layer| {
+        Ok((layer == 0).then(|| Box::new(Failing(own.clone())) as Box<dyn OwnBlock<_>>))
+    });
+    let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let model = injector.inject(&backend, &crate::demo_files().unwrap(), &mut |_, _| {}).unwrap();
+    let config = EngineConfig { max_context: 32, max_seqs: 2, all_logits: true, ..EngineConfig::default() };
+    let engine = Engine::new(backend, model, config).unwrap();
+    (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
+}
+
+/// What became of five requests after an error in the first step: two that were in it, a call for scores that
+/// was in none, a request that waited for a row, and one that came later.
+struct Seen {
+    requests: [Vec<Result<Event>>; 4],
+    scores: Result<Vec<Vec<f32>>>,
+}
+
+fn after(error: Error) -> Seen {
+    let (mut worker, planted) = worker();
+    let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
+    let submit = |worker: &mut Worker<Cpu>, key| {
+        let (events, receiver) = unbounded();
+        worker.handle_command(Command::Submit { key, request: request(), events });
+        receiver
+    };
+    // Two rows: the third request waits, and so do the sequences of the call.
+    let first = [submit(&mut worker, 0), submit(&mut worker, 1), submit(&mut worker, 2)];
+    let (reply, scores) = channel();
+    worker.handle_command(Command::Score { sequences: vec![vec![1, 2, 3]], reply });
+    *planted.lock().unwrap() = Some(error);
+    let error = worker.engine.step(&mut Vec::new()).unwrap_err();
+    worker.fail(error);
+    let later = submit(&mut worker, 3);
+    // As `serve` does with an inbox that nothing more comes through.
+    let mut outputs = Vec::new();
+    while !worker.engine.is_idle() {
+        match worker.engine.step(&mut outputs) {
+            Ok(()) => outputs.iter().for_each(|output| worker.deliver(output)),
+            Err(error) => worker.fail(error),
+        }
+    }
+    assert!(worker.clients.is_empty() && worker.calls.is_empty(), "someone waits for ever");
+    drop(worker);
+    let [a, b, c] = first;
+    Seen { requests: [a, b, c, later].map(events), scores: scores.recv().unwrap() }
+}
+
+fn events(mut from: UnboundedReceiver<TimedEvent>) -> Vec<Result<Event>> {
+    std::iter::from_fn(|| from.try_recv().ok()).map(|timed| timed.event).collect()
+}
+
+fn is_whole(events: &[Result<Event>]) -> bool {
+    matches!(events, [Ok(Event::Token(_)), Ok(Event::Token(_)), Ok(Event::Finished(Finish::Length))])
+}
+
+#[test]
+fn an_error_ends_the_requests_of_its_step_and_no_other() {
+    let refused =
+        Error::Unsupported { op: "a planted op".into(), backend: "cpu".into(), reason: "a test".into() };
+    let text = refused.to_string();
+    let Seen { requests: [first, second, waiting, later], scores } = after(refused);
+    // The first gets the error itself, the second what it was.
+    assert!(matches!(&first[..], [Err(Error::Unsupported { op, .. })] if op == "a planted op"), "{first:?}");
+    assert!(matches!(&second[..], [Err(Error::Internal { what })] if what.contains(&text)), "{second:?}");
+    assert!(is_whole(&waiting), "{waiting:?}");
+    assert!(is_whole(&later), "{later:?}");
+    assert_eq!(scores.unwrap()[0].len(), 2);
+}
+
+#[test]
+fn a_lost_device_ends_everything_and_says_so() {
+    for lost in [
+        Error::DeviceLost { what: "a planted loss".into() },
+        Error::Comm { rank: 1, world: 2, what: "a planted loss".into() },
+    ] {
+        let is_comm = matches!(lost, Error::Comm { .. });
+        let Seen { requests: [first, others @ ..], scores } = after(lost);
+        match (&first[..], is_comm) {
+            ([Err(Error::Comm { .. })], true) | ([Err(Error::DeviceLost { .. })], false) => {}
+            other => panic!("{other:?}"),
+        }
+        let lost =
+            |error: &Error| matches!(error, Error::DeviceLost { what } if what.contains("a planted loss"));
+        for events in others {
+            assert!(matches!(&events[..], [Err(error)] if lost(error)), "{events:?}");
+        }
+        assert!(lost(&scores.unwrap_err()));
+    }
+}
+
+#[test]
+fn an_engine_whose_bookkeeping_broke_serves_nobody() {
+    let Seen { requests: [first, second, waiting, later], scores } = after(Error::internal("a planted bug"));
+    for events in [first, second, waiting] {
+        let internal =
+            |error: &Error| matches!(error, Error::Internal { what } if what.contains("a planted bug"));
+        assert!(matches!(&events[..], [Err(error)] if internal(error)), "{events:?}");
+    }
+    assert!(scores.unwrap_err().to_string().contains("a planted bug"));
+    // It never was in a step: nothing can be served any more.
+    assert!(
+        matches!(&later[..], [Err(Error::DeviceLost { what })] if what.contains("a planted bug")),
+        "{later:?}"
+    );
+}

@@ -1,0 +1,47 @@
+//! Assertions of equality that would fail without saying what the values were.
+
+use syn::parse::Parser;
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{BinOp, Expr, Token};
+
+/// Lines of `assert!(a == b)` and `assert!(a == b && c == d)` without a message.
+pub fn bare(text: &str) -> Vec<usize> {
+    let parsed = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let mut reader = Reader(Vec::new());
+    reader.visit_file(&parsed);
+    reader.0
+}
+
+struct Reader(Vec<usize>);
+
+impl<'ast> Visit<'ast> for Reader {
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        let name = item.path.segments.last().map(|segment| segment.ident.to_string());
+        let arguments = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(item.tokens.clone());
+        if let (Some("assert" | "prop_assert" | "debug_assert"), Ok(arguments)) = (name.as_deref(), arguments)
+        {
+            if arguments.len() == 1 && equality(&arguments[0]) {
+                self.0.push(item.path.span().start().line);
+            }
+        }
+        visit::visit_macro(self, item);
+    }
+
+    // Compile time has no other assertion.
+    fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
+}
+
+/// Whether an expression is an equality, or several.
+fn equality(expression: &Expr) -> bool {
+    match expression {
+        Expr::Binary(binary) => match binary.op {
+            BinOp::Eq(_) => true,
+            BinOp::And(_) => equality(&binary.left) && equality(&binary.right),
+            _ => false,
+        },
+        Expr::Paren(inner) => equality(&inner.expr),
+        _ => false,
+    }
+}
