@@ -106,6 +106,9 @@ fn is_sticky(code: CUresult) -> bool {
             | CUresult::CUDA_ERROR_ASSERT
             | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
             | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUresult::CUDA_ERROR_CONTAINED
+            | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
+            | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE
             | CUresult::CUDA_ERROR_UNKNOWN
     )
 }
@@ -119,6 +122,13 @@ pub fn check(code: CUresult, what: &str) -> Result<()> {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             Err(Error::OutOfMemory { what: what.into(), wanted: 0, free: 0 })
         }
+        // The toolkit has a file of the driver's name, to link with; it may stand first in a search path.
+        CUresult::CUDA_ERROR_STUB_LIBRARY => Err(Error::Unavailable {
+            backend: "cuda".into(),
+            reason: "the libcuda.so that was found is the toolkit's stub, no driver: take its folder out of \
+                     LD_LIBRARY_PATH, or name the driver by --cuda-driver"
+                .into(),
+        }),
         code if is_sticky(code) => Err(Error::DeviceLost { what: format!("{code:?}") }),
         code => Err(Error::internal(format!("{what}: {code:?}"))),
     }

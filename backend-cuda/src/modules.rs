@@ -76,6 +76,11 @@ fn open_shared(raw: sys::CUfunction, entry: &str, room: u32) -> Result<(u32, u32
     check(code, "more shared memory").map_err(|e| {
         Error::internal(format!("`{entry}` with {fixed} + {most} bytes of shared memory: {e}"))
     })?;
+    // All kernels ask for the same split of an SM's memory: it changes only while an SM is idle, and a kernel
+    // that asks for another one could not begin beside the end of the one before it.
+    let carveout = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    // SAFETY: as above.
+    check(unsafe { sys::cuFuncSetAttribute(raw, carveout, 100) }, entry)?;
     Ok((fixed, most))
 }
 
@@ -145,7 +150,10 @@ impl Modules {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted: Vec<String> = wanted.into_iter().collect();
         // Threads of their own, gone afterwards: none stays behind with a context that may end.
-        match rayon::ThreadPoolBuilder::new().num_threads(cores.min(wanted.len())).build() {
+        // The driver compiles on them, with recursion of its own.
+        let threads =
+            rayon::ThreadPoolBuilder::new().num_threads(cores.min(wanted.len())).stack_size(16 << 20);
+        match threads.build() {
             Ok(threads) => threads.install(|| wanted.par_iter().try_for_each(each)),
             Err(_) => wanted.iter().try_for_each(each),
         }

@@ -6,22 +6,29 @@
 #   tar xf FILE && engraft-gpu/run.sh OUT    where there is a GPU; needs the driver, coreutils, awk and xz
 #                                          (or: python3 -m tarfile -e FILE)
 #
-#   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER] [--clean]
+#   run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER] [--work FOLDER] [--clean]
 #
-# Parts may be run by several calls with one OUT: the table goes on, random weights (18 GB) stay there unless
-# --clean is given. OUT gets `table.txt` (at most 120 lines, a row as soon as a step ends), `raw/` (each
-# step's output) and, at the end, `all.tar.gz`. NAME is `cuda` (the default), `cuda:1`, or `cuda:soft`, which
-# proves this script where there is no GPU (the CUDA lane runs it so, from its package). A part takes at most
-# eight minutes, every step has a limit of its own; what fails or hangs loses itself alone and is run again
-# with every kernel waited for, so that its error names one.
+# OUT gets two files, up to date after every step: `table.txt` (at most 120 lines, a row as soon as a step ends)
+# and `all.tar.gz` (each step's output). The work folder (one of the user's below TMPDIR unless --work names
+# another) has outputs, compiled kernels and random weights (18 GB); parts may be run by several calls, which
+# share it, and --clean takes it away. NAME is `cuda` (the default), `cuda:1`, or `cuda:soft`, which proves this
+# script where there is no GPU (the CUDA lane runs it so, from its package).
+#
+# A part takes at most eight minutes, every step has a limit of its own. What fails loses itself alone. A wait
+# for the device ends after WAIT_SECONDS with an error; what hangs, dies or loses the device is run again for a
+# short while with every kernel waited for, so that its error names one. A wrong number is not: it is the same
+# again.
 #
 # 1: doctor, a text in every mode, goldens, whole models and op conformance, then speed with and without
-# dependent launch and graphs. 2: the experiments of a folder given by --experiments (its `run.sh`, which reads OUT). 3: a prompt
-# of 8,192, room for 131,072 positions, quantized weights at 64 rows, profilers where they are installed.
+# dependent launch and graphs. 2: the experiments of a folder given by --experiments (its `run.sh`, which reads
+# OUT). 3: a prompt of 8,192 in every mode, room for 131,072 positions, quantized weights at 64 rows, profilers
+# where they are installed.
 set -uo pipefail
 
 PART_SECONDS=480
 TABLE_LINES=120
+WAIT_SECONDS=15
+RERUN_SECONDS=30
 PACKAGE_BYTES=${PACKAGE_BYTES:-$((16 << 20))}
 GOLDENS=(llama gpt2 opt bert mixtral)
 # Those that `models` opens besides.
@@ -76,12 +83,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 case "${1:-}" in
   build) build "${2:?a folder for the program}" && exit ;;
   pack) pack "${2:?the folder of the program}" "${3:?the package}" && exit ;;
-  "" | -*) fail "usage: run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER]" ;;
+  "" | -*) fail "usage: run.sh OUT [--backend NAME] [--parts 1,2,3] [--experiments FOLDER] [--bin FOLDER] [--work FOLDER] [--clean]" ;;
 esac
 
-mkdir -p "$1/raw"
+mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
+work=${TMPDIR:-/tmp}/engraft-gpu-$(id -u)
 name=cuda parts=1,2,3 experiments='' bin=$here/bin clean=''
 while [ $# -gt 0 ]; do
   if [ "$1" = --clean ]; then
@@ -94,20 +102,27 @@ while [ $# -gt 0 ]; do
     --parts) parts=${2:?parts} ;;
     --experiments) experiments=$(cd "${2:?a folder}" && pwd) ;;
     --bin) bin=$(cd "${2:?a folder}" && pwd) ;;
+    --work) work=${2:?a folder} ;;
     *) fail "unknown option $1" ;;
   esac
   shift 2
 done
+mkdir -p "$work"/{raw,kernels}
+work=$(cd "$work" && pwd)
 export ENGRAFT_REQUIRE=$name
 # Kernels of programs without a cache of their own are linked once. No adapters of Vulkan: `ops` would open
 # all of them.
-export CUDA_CACHE_PATH=$out/kernels/linked CUDA_CACHE_MAXSIZE=$((4 << 30)) VK_DRIVER_FILES=/nonexistent
+export CUDA_CACHE_PATH=$work/kernels/linked CUDA_CACHE_MAXSIZE=$((4 << 30)) VK_DRIVER_FILES=/nonexistent
 export ENGRAFT_TESTS=${ENGRAFT_TESTS:-$(cd "$here" && { [ -d tests ] && cd tests || cd ..; } && pwd)}
 soft=''
-device=(--backend "${name%%:soft*}" --kernel-cache "$out/kernels")
+device=(--backend "${name%%:soft*}" --kernel-cache "$work/kernels")
 if [ "${name%%:soft*}" != "$name" ]; then
   soft=yes
   device+=(--cuda-driver "$bin/libsoft_cuda.so")
+else
+  # Interpreted kernels may take longer than any hang.
+  device+=(--wait-limit "$WAIT_SECONDS")
+  export ENGRAFT_WAIT_LIMIT=$WAIT_SECONDS
 fi
 
 failed=0
@@ -120,16 +135,55 @@ row() {
 figures() {
   awk '
     /^loaded in/ { sub(/, peak memory.*/, ""); print }
+    /^run [0-9]+ of / { runs[++batches] = $0 }
     /^batch / { heads = 1; next }
     heads && $1 ~ /^[0-9]+$/ { print "b" $1 ": prefill " $2 " t/s, decode " $6 " t/s, best " $7 ", " $8 " GB/s" }
     /^trial / { sub(/^trial +/, ""); print }
     /^test result|trials ran|passed, .* skipped/ { print }
+    # A bench that was ended has no table, but said what it had measured.
+    END { if (!heads) for (i = 1; i <= batches; i++) print runs[i] }
   ' "$1" | paste -sd ';' | cut -c1-360
+}
+
+archive() {
+  tar -C "$work" -czf "$out/all.tar.gz" -C "$out" table.txt -C "$work" raw $([ -d "$work/experiments" ] && echo experiments)
+}
+
+# limited SECONDS FILE COMMAND...: in a session of its own. What a step leaves running ends with it: it would
+# hold the device.
+child=''
+limited() {
+  local seconds=$1 file=$2 status=0
+  shift 2
+  printf '$ %s\n' "$*" >"$file"
+  setsid timeout -k 5 "$seconds" "$@" >>"$file" 2>&1 &
+  child=$!
+  # A builtin: signals to this script are heard at once.
+  wait "$child" || status=$?
+  end_session
+  return "$status"
+}
+end_session() {
+  local stat fields
+  [ -n "$child" ] || return 0
+  for stat in /proc/[0-9]*/stat; do
+    # After the name: state, parent, group, session.
+    read -r -a fields <<<"$(sed 's/.*) //' "$stat" 2>/dev/null)"
+    [ "${fields[3]:-}" = "$child" ] && kill -KILL "$(basename "$(dirname "$stat")")" 2>/dev/null
+  done
+  child=''
+}
+
+# Whether a step hung, died, or lost the device.
+faulty() {
+  local status=$1 file=$2
+  case "$status" in 124 | 13[0-9]) return 0 ;; esac
+  grep -qiE 'device lost|CUDA_ERROR|no end of' "$file"
 }
 
 # step NAME SECONDS COMMAND...: within its limit and the part's.
 step() {
-  local step=$1 limit=$2 left status=0 begin=$SECONDS
+  local step=$1 limit=$2 left status=0 begin=$SECONDS file=$work/raw/$part-$1.txt
   shift 2
   left=$((part_ends - SECONDS))
   if [ "$left" -le 0 ]; then
@@ -138,22 +192,25 @@ step() {
     return
   fi
   [ "$limit" -le "$left" ] || limit=$left
-  printf '$ %s\n' "$*" >"$out/raw/$part-$step.txt"
-  timeout -k 5 "$limit" "$@" >>"$out/raw/$part-$step.txt" 2>&1 || status=$?
-  row "$part $step: status $status, $((SECONDS - begin)) s; $(figures "$out/raw/$part-$step.txt")"
-  [ "$status" = 0 ] && return
-  failed=1
-  # Again, slowly: the driver waits after every launch, the program after every kernel.
-  case "$1 ${2:-}" in
-    "$bin/gpu "*) case "$2" in write-shape | goldens | trials | models) ;; *) set -- "$@" --blocking ;; esac ;;
-  esac
-  left=$((part_ends - SECONDS))
-  [ "$left" -gt 10 ] || return 1
-  [ "$limit" -le "$left" ] || limit=$left
-  status=0
-  CUDA_LAUNCH_BLOCKING=1 timeout -k 5 "$limit" "$@" >"$out/raw/$part-$step-blocking.txt" 2>&1 || status=$?
-  row "$part $step, blocking: status $status; $(grep -m 1 -i 'error\|fault\|panicked' "$out/raw/$part-$step-blocking.txt" | cut -c1-240)"
+  limited "$limit" "$file" "$@" || status=$?
+  row "$part $step: status $status, $((SECONDS - begin)) s; $(figures "$file")"
+  [ "$status" = 0 ] || rerun "$step" "$status" "$file" "$@" || failed=1
+  archive
   return "$status"
+}
+
+# rerun NAME STATUS FILE COMMAND...: after a fault, with every kernel waited for. False: the step has failed.
+rerun() {
+  local step=$1 status=$2 file=$3 left=$((part_ends - SECONDS))
+  shift 3
+  [ "$1" = "$bin/gpu" ] && [ "$left" -gt 10 ] && faulty "$status" "$file" || return 1
+  # Those take it from the environment.
+  case "$2" in write-shape) return 1 ;; goldens | trials | models) ;; *) set -- "$@" --blocking ;; esac
+  [ "$left" -lt "$RERUN_SECONDS" ] || left=$RERUN_SECONDS
+  status=0
+  ENGRAFT_BLOCKING=1 limited "$left" "${file%.txt}-blocking.txt" "$@" || status=$?
+  row "$part $step, blocking: status $status; $(grep -m 1 -i 'error\|fault\|panicked' "${file%.txt}-blocking.txt" | cut -c1-240)"
+  return 1
 }
 
 part() {
@@ -163,24 +220,24 @@ part() {
 # Random weights are written once and kept for all steps.
 weights() {
   local shape=$1
-  [ -d "$out/weights/$shape" ] && return
+  [ -d "$work/weights/$shape" ] && return
   # Under another name until they are whole: a killed step leaves half of them.
-  rm -rf "$out/weights/$shape.part"
-  step "write-$shape" 300 "$bin/gpu" write-shape --shape "$shape" --weights bf16 --out "$out/weights/$shape.part" &&
-    mv "$out/weights/$shape.part" "$out/weights/$shape"
+  rm -rf "$work/weights/$shape.part"
+  step "write-$shape" 300 "$bin/gpu" write-shape --shape "$shape" --weights bf16 --out "$work/weights/$shape.part" &&
+    mv "$work/weights/$shape.part" "$work/weights/$shape"
 }
 
 # bench NAME SHAPE SECONDS OPTIONS...
 bench() {
   local bench=$1 shape=$2 limit=$3
   shift 3
-  step "$bench" "$limit" "$bin/gpu" bench "${device[@]}" --model "$out/weights/$shape" --dtype bf16 "$@"
+  step "$bench" "$limit" "$bin/gpu" bench "${device[@]}" --model "$work/weights/$shape" --dtype bf16 "$@"
 }
 
 part_1() {
   local shape mode case batch context dtype
   # Keys and values of 256 sequences of 4,096, or of 64 of 32,768, leave no room for the large model.
-  local cases=(1,8,64,256/128 1,8,64,256/4096 1,8,64/32768) large_cases=(1,8,64,256/128 1,8,64/4096 1,8/32768)
+  local cases=(1,8,64,256/128 1,8,64,256/4096 1,8/32768 64/8192) large_cases=(1,8,64,256/128 1,8,64/4096 1,8/32768)
   local small=llama-1b large=llama-8b tests=(cuda) goldens=("${GOLDENS[@]}") sizes=(--decode 64 --repeat 1)
   local models=()
   if [ -n "$soft" ]; then
@@ -198,7 +255,9 @@ part_1() {
   goldens=("${goldens[@]/#/$ENGRAFT_TESTS/golden/}")
   step goldens-reference 60 "$bin/gpu" goldens --backend "$name" --mode reference "${goldens[@]}"
   for dtype in bf16 f16; do
-    step "goldens-$dtype" 60 "$bin/gpu" goldens --backend "$name" --mode invariant --dtype "$dtype" --weights "$dtype" "${goldens[@]}"
+    for mode in invariant fast; do
+      step "goldens-$dtype-$mode" 60 "$bin/gpu" goldens --backend "$name" --mode "$mode" --dtype "$dtype" --weights "$dtype" "${goldens[@]}"
+    done
   done
   step models 90 "$bin/gpu" models --nocapture "${models[@]}"
   step ops 120 "$bin/gpu" trials "${tests[@]}"
@@ -220,31 +279,39 @@ part_2() {
     row "2: no --experiments"
     return
   fi
-  OUT=$out/experiments KIT_TOTAL=$((PART_SECONDS - 30)) step experiments "$PART_SECONDS" bash "$experiments/run.sh"
+  mkdir -p "$work/experiments"
+  OUT=$work/experiments KIT_TOTAL=$((PART_SECONDS - 30)) step experiments "$PART_SECONDS" bash "$experiments/run.sh"
 }
 
 part_3() {
-  local shape=llama-1b prompt=8192 room=131072 rows=64 kernels
+  local shape=llama-1b prompt=8192 room=131072 rows=64 kernels mode check
   [ -n "$soft" ] && shape=tiny prompt=8 room=512 rows=2
   local sizes=(--decode 8 --repeat 1)
   weights "$shape"
-  bench "prefill-$prompt" "$shape" 60 --batch 1 --prompt-tokens "$prompt" "${sizes[@]}"
+  for mode in invariant fast; do
+    bench "prefill-$prompt-$mode" "$shape" 60 --batch 1 --prompt-tokens "$prompt" --mode "$mode" "${sizes[@]}"
+  done
   bench "prefill-$prompt-steps" "$shape" 60 --batch 1 --prompt-tokens "$prompt" --max-step-tokens 4096 "${sizes[@]}"
   bench "room-$room" "$shape" 90 --batch 1 --prompt-tokens 4 --max-context "$room" "${sizes[@]}"
   for format in int8 int4:64 w8a8; do
     bench "bench-${format%:*}-$rows" "$shape" 60 --batch "$rows" --prompt-tokens 4 --quantize "$format" "${sizes[@]}"
   done
   if command -v compute-sanitizer >/dev/null && [ -z "$soft" ]; then
-    step sanitizer 120 compute-sanitizer --error-exitcode 1 "$bin/gpu" generate "${device[@]}" --prompt a --max-new-tokens 2
+    # A linker's refusal of a text, which the backend expects, is no error of a kernel.
+    check=(compute-sanitizer --error-exitcode 1 --report-api-errors no)
+    step sanitizer 120 "${check[@]}" "$bin/gpu" generate "${device[@]}" --prompt a --max-new-tokens 2
     # Attention and matmuls on tensor cores, by the kernels of the default mode and by Hopper's.
     for kernels in the_default_mode_attends_on_tensor_cores fast_takes_the_kernels_of_hopper; do
-      step "sanitizer-$kernels" 100 compute-sanitizer --error-exitcode 1 "$bin/gpu" models "$kernels"
+      step "sanitizer-$kernels" 100 "${check[@]}" "$bin/gpu" models "$kernels"
     done
   fi
   if command -v ncu >/dev/null && [ -z "$soft" ]; then
     # Clocks stay as they are; the launches are those of decode steps, behind the warm-up's prompt.
     step ncu 120 ncu --clock-control none --set basic --launch-skip 300 --launch-count 134 "$bin/gpu" bench "${device[@]}" \
-      --model "$out/weights/$shape" --dtype bf16 --batch 1 --prompt-tokens 64 --decode 4 --repeat 1 --no-graphs
+      --model "$work/weights/$shape" --dtype bf16 --batch 1 --prompt-tokens 64 --decode 4 --repeat 1 --no-graphs
+    # Hopper's own kernels: the launches of a prompt's step.
+    step ncu-fast 120 ncu --clock-control none --set basic --kernel-name 'regex:gemmw|flashw' --launch-count 32 "$bin/gpu" bench \
+      "${device[@]}" --model "$work/weights/$shape" --dtype bf16 --mode fast --batch 1 --prompt-tokens 2048 --decode 1 --repeat 1
   fi
 }
 
@@ -252,18 +319,15 @@ part_3() {
   date -u +%FT%TZ
   uname -srm
   grep -m 1 'model name' /proc/cpuinfo
-  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader 2>/dev/null
+  timeout 10 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader 2>/dev/null
 } >>"$out/table.txt"
-archive() {
-  tar -C "$out" -czf "$out/all.tar.gz" table.txt raw $([ -d "$out/experiments" ] && echo experiments)
-}
 # Also when the machine takes the script away in the middle of a step.
-trap 'archive; exit 1' TERM INT
+trap 'end_session; archive; exit 1' TERM INT
 for number in ${parts//,/ }; do
   part "$number"
   "part_$number"
-  archive
 done
-[ -z "$clean" ] || rm -rf "$out/kernels" "$out/weights"
+archive
+[ -z "$clean" ] || rm -rf "$work"
 echo "results: $out/table.txt, $out/all.tar.gz"
 exit "$failed"

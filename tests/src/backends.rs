@@ -18,9 +18,14 @@ use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
 use soft_cuda::preload::{self, Schedule};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The variable of test programs.
 pub const REQUIRE: &str = "ENGRAFT_REQUIRE";
+/// The variable that has every kernel of a CUDA device waited for.
+pub const BLOCKING: &str = "ENGRAFT_BLOCKING";
+/// The variable that sets how many seconds one wait for a CUDA device may take.
+pub const WAIT_LIMIT: &str = "ENGRAFT_WAIT_LIMIT";
 
 /// The folder `tests` of the project: where `ENGRAFT_TESTS` says, below the current folder (programs that
 /// were built elsewhere), or where this was built.
@@ -115,6 +120,8 @@ pub fn cuda(name: &str, mode: Mode) -> Result<Arc<Cuda>> {
 /// # Errors
 /// As [`cuda`].
 pub fn cuda_with(name: &str, config: CudaConfig) -> Result<Arc<Cuda>> {
+    let blocking = config.blocking || std::env::var_os(BLOCKING).is_some();
+    let config = CudaConfig { wait_limit: config.wait_limit.or(wait_limit()?), blocking, ..config };
     let unknown =
         || Error::config("backend", format!("\"{name}\""), "cuda, cuda:<index>, cuda:soft[:<schedule>]");
     if let Some(schedule) = soft_schedule(name) {
@@ -130,6 +137,15 @@ pub fn cuda_with(name: &str, config: CudaConfig) -> Result<Arc<Cuda>> {
     }
     let device = index(name).ok_or_else(unknown)?;
     Cuda::new(CudaConfig { device, ..config })
+}
+
+/// Seconds that a wait for a device may take, where the run says: a hang has to end before the step's limit.
+fn wait_limit() -> Result<Option<Duration>> {
+    let Ok(text) = std::env::var(WAIT_LIMIT) else { return Ok(None) };
+    match text.parse::<u64>() {
+        Ok(seconds @ 1..) => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(Error::config(WAIT_LIMIT, text, "seconds, from 1")),
+    }
 }
 
 /// The number of a real driver's device.
@@ -174,11 +190,16 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
         visitor.visit(cpu_lab(madd)?);
     }
     for name in cuda_names() {
-        for mode in [Mode::Reference, Mode::Invariant] {
-            let subject = cuda(&name, mode)?;
-            let label = name.replace(':', "-");
-            let name = if mode == Mode::Reference { label } else { format!("{label}-invariant") };
-            visitor.visit(Lab { name, subject, twins: Vec::new() });
+        let label = name.replace(':', "-");
+        for (mode, label) in
+            [(Mode::Reference, label.clone()), (Mode::Invariant, format!("{label}-invariant"))]
+        {
+            visitor.visit(Lab { name: label, subject: cuda(&name, mode)?, twins: Vec::new() });
+        }
+        // Its own kernels take more rows than the software driver has time for.
+        if takes_wide(&label) {
+            let subject = cuda(&name, Mode::Fast)?;
+            visitor.visit(Lab { name: format!("{label}-fast"), subject, twins: Vec::new() });
         }
     }
     for name in adapters() {
@@ -205,7 +226,7 @@ pub fn each(visitor: &mut impl LabVisitor) -> Result<()> {
 pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
     match lab {
         adapter if packed && adapter.starts_with("wgpu") => 3,
-        soft if soft.starts_with("cuda-soft") => {
+        soft if is_soft(soft) => {
             if soft.ends_with("-invariant") {
                 turns.max(6)
             } else {
@@ -220,7 +241,19 @@ pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
 /// Whether a lab has time for cases of the sizes that models have: on the software driver, kernels have tests
 /// of their own for them (`kernels/tests`).
 pub fn takes_large(lab: &str) -> bool {
-    !lab.starts_with("cuda-soft") && !lab.contains("swiftshader") && !lab.ends_with("-subgroups")
+    !is_soft(lab) && !lab.contains("swiftshader") && !lab.ends_with("-subgroups")
+}
+
+/// Whether a lab has cases of hundreds of rows, which take kernels of their own: real devices of CUDA.
+pub fn takes_wide(lab: &str) -> bool {
+    lab.starts_with("cuda") && !is_soft(lab)
+}
+
+/// Whether a lab is on the software driver, which has fewer and smaller cases. `ENGRAFT_AS_HARDWARE` gives it
+/// those of a real device: what the first real device is to run has been run before (it takes hours; a filter
+/// takes less).
+fn is_soft(lab: &str) -> bool {
+    lab.starts_with("cuda-soft") && std::env::var_os("ENGRAFT_AS_HARDWARE").is_none()
 }
 
 /// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is,

@@ -53,6 +53,10 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     fn large(&self, _dtype: Float, _dice: &mut Dice) -> Vec<Self::Case> {
         Vec::new()
     }
+    /// Cases of hundreds of rows, for which devices have kernels of their own.
+    fn wide(&self, _dtype: Float, _dice: &mut Dice) -> Vec<Self::Case> {
+        Vec::new()
+    }
     /// Runs it on a device.
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Self::Case) -> Result<Vec<Output>>;
     /// What it should give, by f64 or integers and without cleverness.

@@ -4,7 +4,7 @@
 
 use crate::alone::{self, Losses};
 use crate::backends::{self, LabVisitor};
-use crate::laws::{Lab, Report, check, check_large};
+use crate::laws::{Lab, Report, check, check_large, check_wide};
 use crate::registry::{self, OpSpec, Visitor};
 use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
@@ -103,6 +103,9 @@ fn trial<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(
     }
     if backends::takes_large(&lab.name) {
         check_large(lab, spec, dtype, &mut report);
+    }
+    if backends::takes_wide(&lab.name) {
+        check_wide(lab, spec, dtype, &mut report);
     }
     COMPARISONS.fetch_add(report.ran, Ordering::Relaxed);
     if report.failures.is_empty() {

@@ -172,8 +172,18 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
 /// A long context with the heads of a model: decoding next to a chunk of a prompt; over plain rows one long
 /// text.
 fn large(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
-    let heads = Heads { heads: 8, kv_heads: 2, k_dim: 128, v_dim: 128 };
     let lengths: &[(usize, usize)] = if dense { &[(257, 257)] } else { &[(1, 4097), (1, 4096), (17, 4095)] };
+    of_lengths(dtype, dice, dense, 128, lengths)
+}
+
+/// Prompts of hundreds of tokens: several tiles of queries, keys that go round a ring.
+fn prompts(dtype: Float, dice: &mut Dice, dense: bool) -> Vec<Case> {
+    let lengths: &[(usize, usize)] = if dense { &[(700, 700)] } else { &[(700, 700), (129, 900)] };
+    [64, 128].map(|dim| of_lengths(dtype, dice, dense, dim, lengths)).into()
+}
+
+fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &[(usize, usize)]) -> Case {
+    let heads = Heads { heads: 8, kv_heads: 2, k_dim: dim, v_dim: dim };
     let seqs = lengths.iter().map(|&(queries, len)| Seq {
         queries,
         len,
@@ -310,6 +320,9 @@ impl OpSpec for Attend {
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         vec![large(dtype, dice, false)]
     }
+    fn wide(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        prompts(dtype, dice, false)
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (slab, table, stride) = case.slab(dev)?;
         let table = dev.buffer(&table)?;
@@ -365,6 +378,9 @@ impl OpSpec for AttendDense {
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         vec![large(dtype, dice, true)]
+    }
+    fn wide(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        prompts(dtype, dice, true)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let h = case.heads;

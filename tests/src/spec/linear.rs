@@ -103,6 +103,20 @@ fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec
     cases.collect()
 }
 
+/// Matmuls of prompts on tensor cores: enough blocks of 128 outputs by 128 rows for the widest tile, and of 256
+/// rows for Hopper's; sums that go round a ring of stages many times.
+fn wide(dtype: Float, dice: &mut Dice) -> Vec<Case> {
+    let shapes = [(1536, 1024, 320), (1536, 2048, 192), (160, 272, 4096)];
+    let formats = [WeightFormat::Plain(dtype); 3].into_iter().chain([WeightFormat::Block(Block::Q8_0)]);
+    let cases = shapes.iter().cycle().zip(formats).map(|(&(rows, n, k), format)| {
+        let generate = case(dtype, dice, true, format, n, weight::columns(format, k));
+        let x = Grid::random(dice, rows, generate.w.cols, dtype, 1.0);
+        let residual = dice.values(rows * n, 1.0, dtype);
+        Case { x, residual, grain: 1, group: 1, tied: false, lay: Lay::default(), ..generate }
+    });
+    cases.collect()
+}
+
 /// What a library of matmuls is offered: many rows, a weight of x's own type, no bias.
 pub fn many(dtype: Float, dice: &mut Dice) -> Case {
     let (k, n) = (dice.pick(&[16, 64, 112, 320]), dice.pick(&[8, 48, 72, 136]));
@@ -163,6 +177,13 @@ impl OpSpec for Linear {
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         let few = [(3, 96, 160), (4, 96, 160), (5, 96, 160)];
         large(dtype, dice, &[&[(1, 4112, 4096), (40, 512, 5000), (133, 80, 4128)], &few[..]].concat())
+    }
+    fn wide(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        match dtype {
+            // No tensor cores multiply it.
+            Float::F32 => Vec::new(),
+            _ => wide(dtype, dice),
+        }
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.weights(dev)?;

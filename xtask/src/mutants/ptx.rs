@@ -41,16 +41,13 @@ const OPERATIONS: [(&str, &str); 7] = [
     ("cvt.rn.bf16.f32", "cvt.rz.bf16.f32"),
 ];
 /// Operations whose operands differ in what they do, and the two that are swapped.
-const SWAPPED: [(&str, usize, usize); 10] = [
+const SWAPPED: [(&str, usize, usize); 7] = [
     ("sub.", 1, 2),
     ("div.", 1, 2),
     ("rem.", 1, 2),
     ("selp.", 1, 2),
     ("fma.rn.f32", 2, 3),
     ("mad.lo.", 2, 3),
-    ("shl.", 1, 2),
-    ("mma.sync", 1, 2),
-    ("bfi.", 0, 1),
     ("prmt.", 1, 2),
 ];
 
