@@ -1,10 +1,10 @@
 //! A mapped file that becomes shorter while it is read: the system ends the process by SIGBUS, which says
 //! nothing. Here it says which file it was, and that `--no-mmap` reads files instead.
 //!
-//! The handler does what may be done inside one: it opens, reads and writes by system calls, allocates nothing
-//! and takes no lock. Which file lies at the address is read from `/proc/self/maps`, so that nothing has to
-//! know what was mapped. SIGBUS for another reason (failing memory, no file at the address) keeps its usual
-//! end.
+//! The handler does what may be done inside one: it opens, reads and writes by system calls, allocates
+//! nothing and takes no lock. Which file lies at the address is read from `/proc/self/maps`, so that nothing
+//! has to know what was mapped. SIGBUS for another reason (failing memory, no file at the address) keeps its
+//! usual end.
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::install;

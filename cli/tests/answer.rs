@@ -80,7 +80,8 @@ fn answers_are_the_librarys_with_places_in_characters() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
     };
     let got = run(&["--top-k", "4", "--max-answer-len", "3", "--handle-impossible-answer"]);
-    assert!(got.len() == 2 && got[0] == got[1] && got[0]["id"] == 7);
+    assert_eq!(got.len(), 2);
+    assert_eq!((&got[0], &got[0]["id"]), (&got[1], &json!(7)));
     assert_eq!(got[0]["answers"].as_array().unwrap().len(), 4);
     for (got, want) in got[0]["answers"].as_array().unwrap().iter().zip(&want) {
         assert_eq!((&got["answer"], &got["score"]), (&json!(want.text), &json!(want.score)));

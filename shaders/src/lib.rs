@@ -9,8 +9,8 @@
 //! `wgsl/prelude.wgsl`). They travel as immediates, or, where an implementation has none, in a uniform arena:
 //! [`Carrier`]. What holds for all kernels of a device is its [`Dialect`].
 //!
-//! The feature `folder` reads templates from the folder that `ENGRAFT_WGSL` names, where it is set: for work on
-//! shaders without a build, and for `.ci/mutants`.
+//! The feature `folder` reads templates from the folder that `ENGRAFT_WGSL` names, where it is set: for work
+//! on shaders without a build, and for `.ci/mutants`.
 //!
 //! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by
 //! naga in the tests; what a kernel computes is tested by the conformance suite.

@@ -3,7 +3,8 @@
 //!
 //! `sizes` lists how long the source files are, by package, and which are over the house's limit. `kernels`
 //! compiles the CUDA kernels and proves that what is checked in is what the sources compile to. `web` builds
-//! the page of the browser. `mutants` plants bugs at random and counts those that tests catch. `predict` says how long a step should take on a GPU.
+//! the page of the browser. `mutants` plants bugs at random and counts those that tests catch. `predict` says
+//! how long a step should take on a GPU.
 
 mod kernels;
 mod mutants;

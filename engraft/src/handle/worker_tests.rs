@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-use engraft_core::backend::Device;
+use engraft_core::mem::Device;
 use engraft_core::model::{Exec, OwnBlock, Place};
 use engraft_cpu::{Cpu, CpuConfig};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
@@ -40,8 +40,8 @@ fn worker() -> (Worker<Cpu>, Planted) {
     (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
 }
 
-/// What became of five requests after an error in the first step: two that were in it, a call for scores that
-/// was in none, a request that waited for a row, and one that came later.
+/// What became of everybody after an error in the first step: a request and a call for scores that were in it,
+/// two requests that waited, one that came later.
 struct Seen {
     requests: [Vec<Result<Event>>; 4],
     scores: Result<Vec<Vec<f32>>>,
@@ -55,7 +55,7 @@ fn after(error: Error) -> Seen {
         worker.handle_command(Command::Submit { key, request: request(), events });
         receiver
     };
-    // Two rows: the third request waits, and so do the sequences of the call.
+    // Two rows, which requests and calls take in turns: the second and third request wait.
     let first = [submit(&mut worker, 0), submit(&mut worker, 1), submit(&mut worker, 2)];
     let (reply, scores) = channel();
     worker.handle_command(Command::Score { sequences: vec![vec![1, 2, 3]], reply });
@@ -91,12 +91,12 @@ fn an_error_ends_the_requests_of_its_step_and_no_other() {
         Error::Unsupported { op: "a planted op".into(), backend: "cpu".into(), reason: "a test".into() };
     let text = refused.to_string();
     let Seen { requests: [first, second, waiting, later], scores } = after(refused);
-    // The first gets the error itself, the second what it was.
+    // The first gets the error itself, the other what it was.
     assert!(matches!(&first[..], [Err(Error::Unsupported { op, .. })] if op == "a planted op"), "{first:?}");
-    assert!(matches!(&second[..], [Err(Error::Internal { what })] if what.contains(&text)), "{second:?}");
-    assert!(is_whole(&waiting), "{waiting:?}");
-    assert!(is_whole(&later), "{later:?}");
-    assert_eq!(scores.unwrap()[0].len(), 2);
+    assert!(matches!(&scores, Err(Error::Internal { what }) if what.contains(&text)), "{scores:?}");
+    for events in [second, waiting, later] {
+        assert!(is_whole(&events), "{events:?}");
+    }
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_lost_device_ends_everything_and_says_so() {
 }
 
 #[test]
-fn an_engine_whose_bookkeeping_broke_serves_nobody() {
+fn an_engine_whose_bookkeeping_broke_serves_no_request() {
     let Seen { requests: [first, second, waiting, later], scores } = after(Error::internal("a planted bug"));
     for events in [first, second, waiting] {
         let internal =

@@ -103,8 +103,8 @@ fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec
     cases.collect()
 }
 
-/// Matmuls of prompts on tensor cores: enough blocks of 128 outputs by 128 rows for the widest tile, and of 256
-/// rows for Hopper's; sums that go round a ring of stages many times.
+/// Matmuls of prompts on tensor cores: enough blocks of 128 outputs by 128 rows for the widest tile, and of
+/// 256 rows for Hopper's; sums that go round a ring of stages many times.
 fn wide(dtype: Float, dice: &mut Dice) -> Vec<Case> {
     let shapes = [(1536, 1024, 320), (1536, 2048, 192), (160, 272, 4096)];
     let formats = [WeightFormat::Plain(dtype); 3].into_iter().chain([WeightFormat::Block(Block::Q8_0)]);

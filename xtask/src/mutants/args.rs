@@ -37,13 +37,13 @@ pub struct Args {
     pub run: Vec<String>,
     /// A program that fails where a mutant is no valid text.
     pub valid: Option<String>,
-    /// Of the draw.
+    /// Of the sample.
     pub seed: u64,
     /// Mutants.
     pub count: usize,
     /// Only texts of these stems; all where none is named.
     pub stems: Vec<String>,
-    /// Mutants by name, as a run prints them, in place of a draw.
+    /// Mutants by name, as a run prints them, in place of a sample.
     pub only: Vec<String>,
     /// For the whole run.
     pub minutes: u64,
@@ -58,7 +58,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether texts of a stem are drawn from.
+    /// Whether texts of a stem are sampled from.
     pub fn takes(&self, stem: &str) -> bool {
         self.stems.is_empty() || self.stems.iter().any(|known| known == stem)
     }

@@ -6,8 +6,8 @@
 //! `folder` of `engraft-shaders`). Per mutant the test programs run in the order given, the quickest first,
 //! and the first test that fails ends it. Rust is left to `cargo-mutants`; `.ci/mutants` runs both.
 //!
-//! The draw takes a text, then a kernel of it, then an operator, then a place, each evenly: what stands in
-//! the texts a thousand times (moves of fragments) must not crowd out the waits. A seed gives the same draw.
+//! A sample takes a text, then a kernel of it, then an operator, then a place, each evenly: what stands in
+//! the texts a thousand times (moves of fragments) must not crowd out the waits. A seed gives the same sample.
 //! `tests/mutants.txt` lists places whose change alters nothing that a caller could see, each with its reason;
 //! they are no part of the score.
 
@@ -81,7 +81,7 @@ impl Site {
     }
 }
 
-/// A text that mutants are drawn from.
+/// A text that mutants are sampled from.
 #[derive(Debug)]
 struct Text {
     /// `norm.compute_90a` or `norm.wgsl`.
@@ -91,14 +91,14 @@ struct Text {
     sites: Vec<Site>,
 }
 
-/// A mutant that was drawn.
+/// A mutant that was sampled.
 #[derive(Debug)]
-struct Drawn<'a> {
+struct Sampled<'a> {
     from: &'a Text,
     site: &'a Site,
 }
 
-impl Drawn<'_> {
+impl Sampled<'_> {
     /// How `--only` and the list of equivalent mutants name it.
     fn key(&self) -> String {
         self.from.key(self.site)
@@ -172,12 +172,12 @@ fn named(texts: &[Text], names: &[String]) -> Outcome<Vec<(usize, usize)>> {
 }
 
 /// Mutants at random, none twice.
-fn draw(texts: &[Text], args: &Args) -> Vec<(usize, usize)> {
+fn sample(texts: &[Text], args: &Args) -> Vec<(usize, usize)> {
     let mut dice = fastrand::Rng::with_seed(args.seed);
-    let mut drawn = Vec::new();
+    let mut sampled = Vec::new();
     let texts: Vec<_> = texts.iter().enumerate().filter(|(_, text)| args.takes(&text.stem)).collect();
     let available: usize = texts.iter().map(|(_, text)| text.sites.len()).sum();
-    while drawn.len() < args.count.min(available) {
+    while sampled.len() < args.count.min(available) {
         let Some(&(t, text)) = dice.choice(&texts) else { break };
         let mut units: BTreeMap<&str, BTreeMap<Operator, Vec<usize>>> = BTreeMap::new();
         for (s, site) in text.sites.iter().enumerate() {
@@ -186,11 +186,11 @@ fn draw(texts: &[Text], args: &Args) -> Vec<(usize, usize)> {
         let operators = dice.choice(units.values());
         let places = operators.and_then(|operators| dice.choice(operators.values()));
         let Some(&s) = places.and_then(|places| dice.choice(places)) else { continue };
-        if !drawn.contains(&(t, s)) {
-            drawn.push((t, s));
+        if !sampled.contains(&(t, s)) {
+            sampled.push((t, s));
         }
     }
-    drawn
+    sampled
 }
 
 /// Places whose change alters nothing, with the reason.
@@ -226,11 +226,11 @@ struct Score {
 fn run(args: &Args) -> Outcome<bool> {
     let texts = texts(args.language)?;
     let equivalent = equivalent(&args.equivalent)?;
-    let drawn = if args.only.is_empty() { draw(&texts, args) } else { named(&texts, &args.only)? };
+    let sampled = if args.only.is_empty() { sample(&texts, args) } else { named(&texts, &args.only)? };
     suite::baseline(args)?;
-    println!("# {} mutants of {}, seed {}", drawn.len(), args.language.name(), args.seed);
+    println!("# {} mutants of {}, seed {}", sampled.len(), args.language.name(), args.seed);
     let end = Instant::now() + Duration::from_secs(60 * args.minutes);
-    let waiting: Mutex<VecDeque<_>> = Mutex::new(drawn.into());
+    let waiting: Mutex<VecDeque<_>> = Mutex::new(sampled.into());
     let score = Mutex::new(Score::default());
     let failed: Mutex<Option<String>> = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -241,10 +241,10 @@ fn run(args: &Args) -> Outcome<bool> {
                 while Instant::now() < end && locked(failed).is_none() {
                     let Some((t, s)) = locked(waiting).pop_front() else { break };
                     let from = &texts[t];
-                    let mutant = Drawn { from, site: &from.sites[s] };
+                    let mutant = Sampled { from, site: &from.sites[s] };
                     let reason = equivalent.get(&mutant.key());
                     match judged(args, worker, &mutant, reason.map(String::as_str)) {
-                        Ok(verdict) => tell(&mutant, verdict, &mut locked(score)),
+                        Ok(verdict) => report(&mutant, verdict, &mut locked(score)),
                         Err(why) => *locked(failed) = Some(why),
                     }
                 }
@@ -263,14 +263,14 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn judged(args: &Args, worker: usize, mutant: &Drawn<'_>, equivalent: Option<&str>) -> Outcome<Verdict> {
+fn judged(args: &Args, worker: usize, mutant: &Sampled<'_>, equivalent: Option<&str>) -> Outcome<Verdict> {
     match equivalent {
         Some(reason) => Ok(Verdict::Equivalent(reason.to_owned())),
         None => suite::judge(args, worker, mutant),
     }
 }
 
-fn tell(mutant: &Drawn<'_>, verdict: Verdict, score: &mut Score) {
+fn report(mutant: &Sampled<'_>, verdict: Verdict, score: &mut Score) {
     let change = format!("{} -> {}", mutant.site.old.trim(), mutant.site.new.trim());
     let said = match verdict {
         Verdict::Caught { by, seconds } => {
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_draw_and_no_place_twice() {
+    fn a_seed_gives_the_same_sample_and_no_place_twice() {
         let site = |unit: &str, line, operator| Site {
             unit: unit.into(),
             line,
@@ -343,13 +343,13 @@ mod tests {
             )
             .unwrap()
         };
-        let drawn = draw(&texts, &args("5", "x"));
-        assert_eq!(drawn, draw(&texts, &args("5", "x")));
-        assert_ne!(drawn, draw(&texts, &args("6", "x")));
-        assert_eq!(drawn.len(), 40);
-        // Of one text, and the one wait among a hundred places is drawn: units come first.
-        assert!(drawn.iter().all(|(t, _)| *t == 0) && drawn.contains(&(0, 0)));
-        let mut places = drawn.clone();
+        let sampled = sample(&texts, &args("5", "x"));
+        assert_eq!(sampled, sample(&texts, &args("5", "x")));
+        assert_ne!(sampled, sample(&texts, &args("6", "x")));
+        assert_eq!(sampled.len(), 40);
+        // Of one text, and the one wait among a hundred places is sampled: units come first.
+        assert!(sampled.iter().all(|(t, _)| *t == 0) && sampled.contains(&(0, 0)));
+        let mut places = sampled.clone();
         places.sort_unstable();
         places.dedup();
         assert_eq!(places.len(), 40);

@@ -1,7 +1,7 @@
 //! Runs test programs against one mutant, until a test fails.
 
 use super::args::{Args, Language};
-use super::{Drawn, Outcome};
+use super::{Outcome, Sampled};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,7 +40,7 @@ pub enum Verdict {
 ///
 /// # Errors
 /// Files that cannot be written and programs that cannot be started.
-pub fn judge(args: &Args, worker: usize, mutant: &Drawn<'_>) -> Outcome<Verdict> {
+pub fn judge(args: &Args, worker: usize, mutant: &Sampled<'_>) -> Outcome<Verdict> {
     let planted = match plant(args.language, worker, mutant)? {
         Ok(planted) => planted,
         Err(why) => return Ok(Verdict::Invalid(why)),
@@ -84,7 +84,7 @@ pub fn baseline(args: &Args) -> Outcome<()> {
 type Planted = (&'static str, PathBuf);
 
 /// Writes the mutant; or why it is no valid text.
-fn plant(language: Language, worker: usize, mutant: &Drawn<'_>) -> Outcome<Result<Planted, String>> {
+fn plant(language: Language, worker: usize, mutant: &Sampled<'_>) -> Outcome<Result<Planted, String>> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = target.join("mutants").join(worker.to_string());
     let wrong = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
