@@ -40,8 +40,8 @@ fn worker() -> (Worker<Cpu>, Planted) {
     (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
 }
 
-/// What became of everybody after an error in the first step: a request and a call for scores that were in it,
-/// two requests that waited, one that came later.
+/// What became of everybody after an error in the first step: a request and a call for scores that were in
+/// it, two requests that waited, one that came later.
 struct Seen {
     requests: [Vec<Result<Event>>; 4],
     scores: Result<Vec<Vec<f32>>>,

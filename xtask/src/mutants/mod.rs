@@ -1,15 +1,16 @@
 //! `cargo xtask mutants`: plants bugs at random and says which ones the tests catch.
 //!
-//! A mutant is one changed line of a kernel: a barrier, fence or wait left out, a count or constant one off, a
-//! parity flipped, a bound shifted, operands swapped, a branch negated. No mutant needs a build: programs on
-//! the PTX machine read it from a file (`ptx_vm::mutant`), shaders from a folder of templates (the feature
-//! `folder` of `engraft-shaders`). Per mutant the test programs run in the order given, the quickest first,
-//! and the first test that fails ends it. Rust is left to `cargo-mutants`; `.ci/mutants` runs both.
+//! A mutant is one changed line of a kernel: a barrier, fence or wait left out, a count or constant one
+//! off, a parity flipped, a bound shifted, operands swapped, a branch negated. No mutant needs a build:
+//! programs on the PTX machine read it from a file (`ptx_vm::mutant`), shaders from a folder of templates
+//! (the feature `folder` of `engraft-shaders`). Per mutant the test programs run in the order given, the
+//! quickest first, and the first test that fails ends it. Rust is left to `cargo-mutants`; `.ci/mutants`
+//! runs both.
 //!
 //! A sample takes a text, then a kernel of it, then an operator, then a place, each evenly: what stands in
-//! the texts a thousand times (moves of fragments) must not crowd out the waits. A seed gives the same sample.
-//! `tests/mutants.txt` lists places whose change alters nothing that a caller could see, each with its reason;
-//! they are no part of the score.
+//! the texts a thousand times (moves of fragments) must not crowd out the waits. A seed gives the same
+//! sample. `tests/mutants.txt` lists places whose change alters nothing that a caller could see, each with
+//! its reason; they are no part of the score.
 
 mod args;
 mod ptx;
