@@ -48,6 +48,23 @@ impl Output {
         Output { name: self.name, rows: range.len(), data }
     }
 
+    /// The output with the rows `range` of another one that is as large.
+    pub fn with_part(&self, range: std::ops::Range<usize>, of: &Output) -> Output {
+        fn mix<T: Clone>(own: &[T], other: &[T], rows: usize, range: &std::ops::Range<usize>) -> Vec<T> {
+            let cols = own.len() / rows.max(1);
+            let (before, after) = (range.start * cols, range.end * cols);
+            [&own[..before], &other[before..after], &own[after..]].concat()
+        }
+        let data = match (&self.data, &of.data) {
+            (Data::Floats { dtype, values }, Data::Floats { values: other, .. }) => {
+                Data::Floats { dtype: *dtype, values: mix(values, other, self.rows, &range) }
+            }
+            (Data::Words(own), Data::Words(other)) => Data::Words(mix(own, other, self.rows, &range)),
+            _ => of.data.clone(),
+        };
+        Output { data, ..self.clone() }
+    }
+
     fn bits(&self) -> Vec<u32> {
         match &self.data {
             Data::Floats { values, .. } => values.iter().map(|v| v.to_bits()).collect(),
