@@ -79,6 +79,7 @@ pub(crate) fn read(text: &str) -> Result<Cow<'_, str>, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

@@ -21,10 +21,10 @@ impl<'ast> Visit<'ast> for Reader {
         let name = item.path.segments.last().map(|segment| segment.ident.to_string());
         let arguments = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(item.tokens.clone());
         if let (Some("assert" | "prop_assert" | "debug_assert"), Ok(arguments)) = (name.as_deref(), arguments)
+            && arguments.len() == 1
+            && equality(&arguments[0])
         {
-            if arguments.len() == 1 && equality(&arguments[0]) {
-                self.0.push(item.path.span().start().line);
-            }
+            self.0.push(item.path.span().start().line);
         }
         visit::visit_macro(self, item);
     }

@@ -315,6 +315,7 @@ fn summary(score: &Score, args: &Args) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 
