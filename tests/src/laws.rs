@@ -12,7 +12,7 @@
 //! | `replay` | recorded and replayed equals run at once |
 //! | `twin` | other thread counts and instruction sets give the same bits |
 //!
-//! In mode `Fast`, which takes kernels by rows and alignment, `composed`, `alone` and `relaid` demand nothing,
+//! Mode `Fast` takes kernels by rows and alignment. There `composed`, `alone` and `relaid` demand nothing,
 //! and `unseen` demands the budget.
 
 use crate::compare::{Output, Want, Worst, against, same_bits};

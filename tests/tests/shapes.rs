@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::dice::Dice;
-use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_bytes};
+use conformance::spec::weight;
+use engraft_core::checkpoint::gguf::{Value as Meta, write::Writer};
+use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_bytes, open_gguf_bytes};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request, Want};
 use engraft_core::inject::inject;
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::policy::{Rank, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::weights::convert::{ConvertOptions, convert_model};
@@ -16,6 +18,7 @@ use engraft_cpu::{Cpu, CpuConfig};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 const DEGREES: [usize; 3] = [2, 4, 8];
@@ -188,6 +191,95 @@ fn converted_models_give_the_logits_of_what_they_were_made_of() {
             assert!(got == want, "stored for {stored}, {tp} ranks, {quantize:?}");
         }
     }
+}
+
+/// A LLaMA of one block as a GGUF file in blocks of 256 values, its attention output in others.
+fn in_k_quants(attn_output: Block) -> ModelFiles {
+    const HIDDEN: usize = 512;
+    let mut dice = Dice::new(7);
+    let count = |n: usize| Meta::U32(n as u32);
+    let pairs = [
+        ("block_count", count(1)),
+        ("embedding_length", count(HIDDEN)),
+        ("feed_forward_length", count(2048)),
+        ("attention.head_count", count(8)),
+        ("attention.head_count_kv", count(4)),
+        ("context_length", count(64)),
+        ("attention.layer_norm_rms_epsilon", Meta::F32(1e-5)),
+        ("rope.freq_base", Meta::F32(10000.0)),
+    ];
+    let file = Writer::new().text("general.architecture", "llama");
+    let file = pairs.iter().fold(file, |file, (key, value)| file.pair(&format!("llama.{key}"), value));
+    let matrices = [
+        ("token_embd", 100, HIDDEN, Block::Q6K),
+        ("output", 100, HIDDEN, Block::Q6K),
+        ("blk.0.attn_q", HIDDEN, HIDDEN, Block::Q4K),
+        ("blk.0.attn_k", HIDDEN / 2, HIDDEN, Block::Q4K),
+        ("blk.0.attn_v", HIDDEN / 2, HIDDEN, Block::Q6K),
+        ("blk.0.attn_output", HIDDEN, HIDDEN, attn_output),
+        ("blk.0.ffn_gate", 2048, HIDDEN, Block::Q2K),
+        ("blk.0.ffn_up", 2048, HIDDEN, Block::Q3K),
+        ("blk.0.ffn_down", HIDDEN, 2048, Block::Q6K),
+    ];
+    let file = matrices.into_iter().fold(file, |file, (name, rows, cols, block)| {
+        let bytes = weight::random(&mut dice, rows, cols, WeightFormat::Block(block), 0.05).bytes;
+        file.tensor(&format!("{name}.weight"), &[rows, cols], Stored::Block(block), &bytes).unwrap()
+    });
+    let norms = ["output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"];
+    let file = norms.into_iter().fold(file, |file, name| {
+        let bytes: Vec<u8> =
+            dice.values(HIDDEN, 1.0, Float::F32).iter().flat_map(|v| v.to_le_bytes()).collect();
+        file.tensor(&format!("{name}.weight"), &[HIDDEN], Stored::F32, &bytes).unwrap()
+    });
+    open_gguf_bytes("m.gguf", file.finish().into()).unwrap()
+}
+
+/// The feed-forward sum has leaves of one block each; those of the attention output are heads of 64 columns.
+#[test]
+fn k_quants_give_the_bits_of_one_rank() {
+    let files = Arc::new(in_k_quants(Block::Q8_0));
+    for dtype in [Float::F32, Float::Bf16] {
+        let one = given(files.clone(), 1, None, dtype).unwrap();
+        for tp in DEGREES {
+            assert!(given(files.clone(), tp, None, dtype).unwrap() == one, "{tp} ranks, {dtype}");
+        }
+    }
+}
+
+/// Two ranks have whole blocks of an attention output of 512 columns, four would have half a block each.
+#[test]
+fn ranks_that_would_split_a_block_are_refused_by_name() {
+    let files = Arc::new(in_k_quants(Block::Q5K));
+    let one = given(files.clone(), 1, None, Float::F32).unwrap();
+    assert_eq!(given(files.clone(), 2, None, Float::F32).unwrap(), one);
+    for tp in [4, 8] {
+        let error = given(files.clone(), tp, None, Float::F32).map(drop).unwrap_err().to_string();
+        assert!(error.contains("blk.0.attn_output.weight"), "{error}");
+        assert!(error.contains("would split Q5_K blocks of 256"), "{error}");
+    }
+}
+
+/// Files of the format's first version, which sharded outputs near-evenly. The program of that time wrote
+/// them from goldens: they give what these give, at every degree.
+#[test]
+fn files_of_the_first_version_give_what_they_were_made_of() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut seen = 0;
+    for stored in std::fs::read_dir(folder.join("first_version")).unwrap() {
+        let stored = stored.unwrap().path();
+        let name = stored.file_name().unwrap().to_str().unwrap();
+        let mut words = name.split('-');
+        let (golden, _, quantize) = (words.next().unwrap(), words.next(), words.next());
+        let quantize: Option<WeightFormat> = quantize.map(|format| format.parse().unwrap());
+        let open = |folder: &Path| Arc::new(open(folder, Access::default()).unwrap());
+        let want = given(open(&folder.join("golden").join(golden)), 1, quantize, Float::F32).unwrap();
+        for tp in [1, 2, 4, 8] {
+            let got = given(open(&stored), tp, None, Float::F32).unwrap();
+            assert!(got == want, "{name} on {tp} ranks");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 5);
 }
 
 /// Files that are not those of the manifest are refused by name, though nothing about their shapes is wrong.
