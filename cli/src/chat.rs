@@ -185,7 +185,10 @@ impl Talk {
                     None => note("no system message; the model's template may have its own"),
                 }
             }
-            "/stats" => self.show_stats = !self.show_stats,
+            "/stats" => {
+                self.show_stats = !self.show_stats;
+                note(if self.show_stats { "counts are shown" } else { "counts are hidden" });
+            }
             "/retry" => self.retry()?,
             c if c.starts_with('/') => note(&format!("{c} is no command; /help lists them")),
             _ => self.say(line)?,

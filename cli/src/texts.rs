@@ -32,21 +32,35 @@ pub fn embed(args: &EmbedArgs) -> Outcome {
     if args.model.is_demo() {
         note("warning: the demo model was made to continue texts, not to compare them; -m names a model");
     }
-    let how = EmbedOptions::new().pooling(args.pooling.into()).normalize(!args.no_normalize);
-    each_group(&args.lines, GROUP, &model, |ids| {
-        let vectors = model.handle().embed(ids, &how)?;
-        let one = |vector: &Vec<f32>| numbers(vector).map(|all| json!({ "embedding": all }));
-        Ok(vectors.iter().map(one).collect())
-    })
+    let how = EmbedOptions::new().normalize(!args.no_normalize);
+    let how = match args.pooling {
+        Some(pooling) => how.pooling(pooling.into()),
+        None => model.embed_options(&how)?,
+    };
+    each_group(
+        &args.lines,
+        GROUP,
+        |text| model.tokenize_to_embed(text),
+        |ids| {
+            let vectors = model.handle().embed(ids, &how)?;
+            let one = |vector: &Vec<f32>| numbers(vector).map(|all| json!({ "embedding": all }));
+            Ok(vectors.iter().map(one).collect())
+        },
+    )
 }
 
 pub fn score(args: &ScoreArgs) -> Outcome {
     let model = open(&args.model, &args.lines, |options| options.all_logits(true))?;
     // One at a time: the logits of all tokens of a text are in memory until it is scored.
-    each_group(&args.lines, 1, &model, |ids| {
-        let all = model.handle().score(ids)?;
-        Ok(all.iter().map(|one| scores(one)).collect())
-    })
+    each_group(
+        &args.lines,
+        1,
+        |text| model.tokenize(text),
+        |ids| {
+            let all = model.handle().score(ids)?;
+            Ok(all.iter().map(|one| scores(one)).collect())
+        },
+    )
 }
 
 pub fn classify(args: &ClassifyArgs) -> Outcome {
@@ -62,11 +76,16 @@ pub fn classify(args: &ClassifyArgs) -> Outcome {
     let options = options.max_seqs(SEQS).truncate_texts(args.lines.truncate);
     let model = options.progress(move |done, total| loading.show(done, total)).open(files)?;
     introduce(&model, args.model.is_demo());
-    each_group(&args.lines, GROUP, &model, |ids| {
-        let (logits, labels) = (model.handle().classify(ids)?, model.labels());
-        let all = logits.into_iter().filter_map(|logits| Some(labels?.classify(logits)));
-        Ok(all.map(|one| labeled(&one)).collect())
-    })
+    each_group(
+        &args.lines,
+        GROUP,
+        |text| model.tokenize(text),
+        |ids| {
+            let (logits, labels) = (model.handle().classify(ids)?, model.labels());
+            let all = logits.into_iter().filter_map(|logits| Some(labels?.classify(logits)));
+            Ok(all.map(|one| labeled(&one)).collect())
+        },
+    )
 }
 
 /// Loads the model, and says which it is.
@@ -118,14 +137,14 @@ type Answer = Result<Value, String>;
 fn each_group(
     args: &LinesArgs,
     size: usize,
-    model: &TextGenerator,
+    tokenize: impl Fn(&str) -> Result<Vec<u32>, Error>,
     answers: impl Fn(Vec<Vec<u32>>) -> Result<Vec<Answer>, Error>,
 ) -> Outcome {
     let mut lines = Lines::open(args.file.as_deref())?;
     let mut group = Vec::new();
     while let Some((number, text)) = lines.next()? {
         let (text, answer) = parse(&text, args.plain);
-        let ids = text.and_then(|text| model.tokenize(&text).map_err(|e| e.to_string()));
+        let ids = text.and_then(|text| tokenize(&text).map_err(|e| e.to_string()));
         group.push(Line { number, answer, ids });
         if group.len() == size {
             finish(&mut lines, &mut group, &answers)?;

@@ -340,6 +340,34 @@ fn chat_without_a_terminal_reads_lines_and_continues_plain_text() {
     assert!(notes.contains("/what is no command"), "{notes}");
 }
 
+/// What is typed ahead, or pasted, is read line by line: nothing of it is lost between two prompts. `script`
+/// (part of every Debian) gives the program a terminal.
+#[cfg(target_os = "linux")]
+#[test]
+fn chat_at_a_terminal_reads_every_line_of_one_write() {
+    let program = format!("{} chat -n 4 --seed 1", env!("CARGO_BIN_EXE_engraft"));
+    let mut child = std::process::Command::new("script")
+        .args(["-qec", &program, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("script (bsdutils) is installed");
+    let mut input = child.stdin.take().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let typed = b"/stats\r/system one\r/system two\rThis package\r/stats\r/quit\r";
+    std::io::Write::write_all(&mut input, typed).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).replace("\r\n", "\n");
+    assert!(output.status.success(), "{text}");
+    let places: Vec<Option<usize>> =
+        ["counts are hidden", "system message: one", "system message: two", "counts are shown"]
+            .iter()
+            .map(|said| text.find(said))
+            .collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}: {text}");
+}
+
 /// Help of every command, as a terminal of 80 columns gets it.
 #[test]
 fn help_fits_80_columns_and_colours_are_for_terminals() {

@@ -163,6 +163,56 @@ fn classifier(name: &str, change: impl Fn(&mut Value)) -> PathBuf {
     to
 }
 
+/// What sentence-transformers' files say of an embedding model is honoured, or refused by name.
+#[test]
+fn embedding_models_are_read_as_their_files_say() {
+    let folder = classifier("sentences", |_| {});
+    let write = |name: &str, value: Value| {
+        fs::create_dir_all(folder.join("1_Pooling")).unwrap();
+        fs::write(folder.join(name), value.to_string()).unwrap();
+    };
+    let kind = |name: &str, path: &str| json!({"path": path, "type": format!("sentence_transformers.models.{name}")});
+    write("modules.json", json!([kind("Transformer", ""), kind("Pooling", "1_Pooling")]));
+    write(
+        "1_Pooling/config.json",
+        json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}),
+    );
+    write("sentence_bert_config.json", json!({"max_seq_length": 4, "do_lower_case": true}));
+    let prompts = json!({"prompts": {"query": "w9 "}, "default_prompt_name": "query"});
+    write("config_sentence_transformers.json", prompts);
+
+    let handle = Options::new().start(folder.as_path()).unwrap();
+    let want = |ids: &[u32], pooling| {
+        handle.embed([ids.to_vec()], &EmbedOptions::new().pooling(pooling)).unwrap().remove(0)
+    };
+    let embed = |args: &[&str], text: &str| {
+        let args = [&["embed", "--plain", "-m", folder.to_str().unwrap()], args].concat();
+        floats(&lines(&args, text)[0]["embedding"])
+    };
+    assert_eq!(embed(&[], "W5 w7\n"), want(&[9, 5, 7], Pooling::First));
+    assert_eq!(embed(&["--pooling", "mean"], "w5 w7\n"), want(&[9, 5, 7], Pooling::Mean));
+    assert_eq!(embed(&["--truncate"], "w5 w7 w8 w6 w4\n"), want(&[9, 5, 7, 8], Pooling::First));
+    let args = ["embed", "--plain", "-m", folder.to_str().unwrap()];
+    wrong(&args, "w5\nw5 w7 w8 w6\n", (2, 1), 2, &["5 tokens", "at most 4", "max_seq_length"]);
+    // The library reads the same, and a converted model keeps it.
+    let model = engraft::open(folder.as_path()).unwrap();
+    assert_eq!(model.embed(&["W5 w7"], &EmbedOptions::new()).unwrap(), [want(&[9, 5, 7], Pooling::First)]);
+    let converted = folder.join("converted");
+    let out = ["convert", folder.to_str().unwrap(), "--out", converted.to_str().unwrap()];
+    assert!(with_input(&out, "").status.success());
+    let again = engraft::open(converted.as_path()).unwrap().embed(&["W5 w7"], &EmbedOptions::new()).unwrap();
+    assert_eq!(again, [want(&[9, 5, 7], Pooling::First)]);
+
+    write("1_Pooling/config.json", json!({"pooling_mode_max_tokens": true}));
+    fails(&args, "w5\n", &["pooling_mode", "max", "cls, mean, lasttoken", "--pooling"]);
+    write(
+        "modules.json",
+        json!([kind("Transformer", ""), kind("Pooling", "1_Pooling"), kind("Dense", "2_Dense")]),
+    );
+    fails(&args, "w5\n", &["modules.json", "Dense", "--pooling"]);
+    assert_eq!(embed(&["--pooling", "first"], "w5 w7\n"), want(&[9, 5, 7], Pooling::First));
+}
+
 #[test]
 fn labels_are_those_of_the_configuration() {
     let folder = classifier("classifier", |_| {});

@@ -6,7 +6,7 @@
 //! continue texts, so that its vectors say little; an embedding model such as
 //! `sentence-transformers/all-MiniLM-L6-v2` is a folder, or with the feature `hub` that name.
 
-use engraft::{EmbedOptions, Error, ModelSource, Options, Pooling, Result};
+use engraft::{EmbedOptions, Error, ModelSource, Options, Result};
 use std::path::PathBuf;
 
 /// Texts that run together.
@@ -19,10 +19,10 @@ fn main() -> Result<()> {
     let question = args.next().unwrap_or_else(|| "How do I run a model on a GPU?".into());
     let model = args.next().map_or(ModelSource::Demo, ModelSource::from);
 
-    // Longer texts than the model takes count by their beginning.
+    // The model's files say how vectors are made. Longer texts than the model takes count by their beginning.
     let model = Options::new().max_seqs(8).truncate_texts(true).open(model)?;
     let texts = texts(&folder)?;
-    let how = EmbedOptions::new().pooling(Pooling::Mean);
+    let how = EmbedOptions::new();
     let asked = model.embed(&[question.as_str()], &how)?.remove(0);
 
     let mut found = Vec::new();

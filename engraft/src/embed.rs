@@ -18,27 +18,28 @@ use engraft_core::engine::Pooling;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// Which tokens' states count.
-    pub pooling: Pooling,
+    /// Which tokens' states count; none: as the model's files say (sentence-transformers' `modules.json`, GGUF's
+    /// metadata), else the mean.
+    pub pooling: Option<Pooling>,
     /// Whether a vector is divided by its length.
     pub normalize: bool,
 }
 
 impl Default for EmbedOptions {
     fn default() -> Self {
-        Self { pooling: Pooling::Mean, normalize: true }
+        Self { pooling: None, normalize: true }
     }
 }
 
 impl EmbedOptions {
-    /// The mean over a text's tokens, of length 1.
+    /// As the model's files say, of length 1.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Which tokens' states count.
     pub fn pooling(mut self, pooling: Pooling) -> Self {
-        self.pooling = pooling;
+        self.pooling = Some(pooling);
         self
     }
 

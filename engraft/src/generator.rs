@@ -2,6 +2,7 @@
 
 use crate::handle::{EngineHandle, ModelInfo};
 use crate::labels::Labels;
+use crate::sentence::Sentence;
 use crate::text::TextProcessor;
 use crate::text_stream::TextStream;
 use engraft_core::engine::Request;
@@ -228,6 +229,7 @@ pub struct TextGenerator {
     handle: EngineHandle,
     processor: TextProcessor,
     pub(crate) labels: Option<Labels>,
+    pub(crate) sentence: Sentence,
     pub(crate) truncate: bool,
 }
 
@@ -236,9 +238,10 @@ impl TextGenerator {
         handle: EngineHandle,
         processor: TextProcessor,
         labels: Option<Labels>,
+        sentence: Sentence,
         truncate: bool,
     ) -> Self {
-        Self { handle, processor, labels, truncate }
+        Self { handle, processor, labels, sentence, truncate }
     }
 
     /// The level below: token ids in, token ids out.

@@ -57,6 +57,7 @@ mod labels;
 mod load;
 mod open;
 mod options;
+mod sentence;
 mod source;
 mod tasks;
 mod text;

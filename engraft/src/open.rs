@@ -4,6 +4,7 @@ use crate::generator::TextGenerator;
 use crate::handle::{EngineHandle, Start};
 use crate::labels::Labels;
 use crate::options::Options;
+use crate::sentence::Sentence;
 use crate::source::ModelSource;
 use crate::text;
 use engraft_core::Result;
@@ -48,8 +49,8 @@ impl Options {
         let starting = Start::spawn(files, self)?;
         let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
-        let labels = Labels::of(&config, handle.head());
-        Ok(TextGenerator::new(handle, processor?, labels, truncate))
+        let (labels, sentence) = (Labels::of(&config, handle.head()), Sentence::of(&config)?);
+        Ok(TextGenerator::new(handle, processor?, labels, sentence, truncate))
     }
 
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.

@@ -214,7 +214,7 @@ impl From<ModelFiles> for ModelSource {
 fn replaced(found: &Value, given: &Value) -> Result<Value> {
     let mut config = given.clone();
     let Some(map) = config.as_object_mut() else { return Ok(given.clone()) };
-    for field in ["engraft_layout", "checkpoint_version"] {
+    for field in ["engraft_layout", "engraft_sentence", "checkpoint_version"] {
         let Some(known) = found.get(field) else { continue };
         let same = |said: &Value| match (said.as_f64(), known.as_f64()) {
             (Some(a), Some(b)) => a == b,

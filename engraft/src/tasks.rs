@@ -12,10 +12,15 @@ use engraft_core::{Error, Result};
 const WINDOWS: usize = 32;
 
 impl TextGenerator {
-    /// One vector per text: its last hidden states pooled, as `options` say.
+    /// One vector per text: its last hidden states pooled, as `options` and the model's files say.
+    ///
+    /// Of sentence-transformers' files, `1_Pooling/config.json` says which states count unless `options` do,
+    /// `sentence_bert_config.json` how many tokens a text may have, and the default prompt of
+    /// `config_sentence_transformers.json` stands before every text.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express; those of
+    /// `Text` for what the tokenizer cannot express and for texts that are longer than these files allow;
+    /// `Config` for a pooling of theirs that is not there; those of
     /// [`EngineHandle::embed`](crate::EngineHandle::embed).
     ///
     /// ```
@@ -31,7 +36,39 @@ impl TextGenerator {
     /// # }
     /// ```
     pub fn embed<T: AsRef<str>>(&self, texts: &[T], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
-        self.handle().embed(self.ids(texts)?, options)
+        let ids =
+            texts.iter().map(|text| self.tokenize_to_embed(text.as_ref())).collect::<Result<Vec<_>>>()?;
+        self.handle().embed(ids, &self.embed_options(options)?)
+    }
+
+    /// The same options with the pooling of the model's files where they name none, for
+    /// [`EngineHandle::embed`](crate::EngineHandle::embed).
+    ///
+    /// # Errors
+    /// `Config`, naming what the files ask for, where that is not there.
+    pub fn embed_options(&self, options: &EmbedOptions) -> Result<EmbedOptions> {
+        let pooling = options.pooling.map_or_else(|| self.sentence.pooling(), Ok)?;
+        Ok(EmbedOptions { pooling: Some(pooling), ..*options })
+    }
+
+    /// Token ids of a text as [`embed`](Self::embed) reads it: as [`tokenize`](Self::tokenize), with the prompt
+    /// and the limit of the model's files.
+    ///
+    /// # Errors
+    /// `Text` for what the tokenizer cannot express or truncate, and for a text that is too long.
+    pub fn tokenize_to_embed(&self, text: &str) -> Result<Vec<u32>> {
+        let (ids, most) = (self.tokenize(&self.sentence.text(text))?, self.sentence.max_tokens);
+        match most {
+            Some(most) if ids.len() > most && self.truncate => {
+                self.tokenizer().encode_truncated(&self.sentence.text(text), true, most)
+            }
+            Some(most) if ids.len() > most => {
+                let why = "`max_seq_length` of the model's sentence_bert_config.json";
+                let what = format!("{} tokens; at most {most} are allowed by {why}", ids.len());
+                Err(Error::text(format!("{what}; truncation is an option")))
+            }
+            _ => Ok(ids),
+        }
     }
 
     /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a decoder

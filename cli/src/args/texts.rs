@@ -25,9 +25,10 @@ pub struct LinesArgs {
 pub struct EmbedArgs {
     #[command(flatten)]
     pub lines: LinesArgs,
-    /// How the vectors of a text's tokens become one; model is the model's own pooler
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = PoolingArg::Mean)]
-    pub pooling: PoolingArg,
+    /// How the vectors of a text's tokens become one; model is the model's own pooler. Default: as the model's
+    /// files say (sentence-transformers, GGUF), else mean
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub pooling: Option<PoolingArg>,
     /// Leave vectors at their own length; else it is made 1
     #[arg(long, visible_alias = "raw")]
     pub no_normalize: bool,

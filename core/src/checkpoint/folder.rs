@@ -12,7 +12,7 @@ use super::{
     deepspeed::{self, Description, Files, Order},
     gguf, index, json,
     ready::{MANIFEST, Ready},
-    safetensors,
+    safetensors, sentence,
     storage::{Storage, open_regular},
     torch,
 };
@@ -295,7 +295,12 @@ fn hugging_face(
         return Err(Error::format(folder.display().to_string(), what));
     };
     let named = |name: &str| folder.join(name).display().to_string();
-    let config = json::object(&named(name), &config, json::MAX_CONFIG)?;
+    let mut config = json::object(&named(name), &config, json::MAX_CONFIG)?;
+    if let (Some(fields), Some(said)) =
+        (config.as_object_mut(), sentence::read(folder, |path| read_optional(path, json::MAX_CONFIG))?)
+    {
+        fields.insert(sentence::FIELD.into(), said);
+    }
     let generation = match read_optional(&folder.join("generation_config.json"), json::MAX_CONFIG)? {
         Some(bytes) => json::object(&named("generation_config.json"), &bytes, json::MAX_CONFIG)?,
         None => json::empty(),
@@ -324,6 +329,7 @@ fn hugging_face(
     })
 }
 
+/// A file's bytes, where it is there.
 fn read_optional(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
     if path.exists() { read(path, limit).map(Some) } else { Ok(None) }
 }

@@ -26,6 +26,7 @@ mod json;
 mod mapping;
 pub mod ready;
 pub mod safetensors;
+mod sentence;
 mod source;
 mod storage;
 mod tensors;

@@ -80,7 +80,9 @@ impl ModelConfig {
 
     /// A size that must be there, under the first of several names; at least 1.
     pub fn size(&self, fields: &[&'static str]) -> Result<usize> {
-        self.size_opt(fields)?.ok_or_else(|| Error::config(fields.join(" / "), "missing", "a size"))
+        self.size_opt(fields)?.ok_or_else(|| {
+            Error::config(fields.join(" / "), "missing in the model's configuration", "a size")
+        })
     }
 
     /// A size that may be absent; at least 1 when it is there.

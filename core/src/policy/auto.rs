@@ -332,6 +332,10 @@ impl InjectionPolicy for Automatic {
         found.names.with(|names| names.bind(spec, config, catalog, found.layout))
     }
 
+    fn with_accepted(&self, fields: &[String]) -> Option<Arc<dyn InjectionPolicy>> {
+        Some(Arc::new(self.clone().accepting(fields.iter().cloned())))
+    }
+
     fn ignored(&self) -> &[&str] {
         &IGNORED
     }

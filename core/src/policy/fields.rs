@@ -1,9 +1,12 @@
-//! What the automatic policy makes of the fields of a configuration.
+//! What the automatic policy, and a user's table, make of the fields of a configuration.
 //!
 //! A field is read by a rule, or is known to change nothing about the forward pass; any other one that says
 //! something refuses the model. New architectures bring new fields: a model that ran without one would
 //! compute something else, unnoticed. A user may accept a field, which is then listed among the
 //! assumptions.
+//!
+//! The automatic policy reads the fields listed here. What a table reads is what its family reads, and no list
+//! says that: a field counts as read where another value of it gives another model or an error.
 
 use super::describe::{ACT, EPS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, POSITIONS, VOCAB};
 use crate::config::ModelConfig;
@@ -24,6 +27,9 @@ const READ: &[&[&str]] = &[
     &["head_dim", "tie_word_embeddings", "use_sliding_window", "original_max_position_embeddings"],
     &["rope_theta", "rotary_emb_base", "rope_base", "partial_rotary_factor", "rotary_pct", "rope_pct"],
 ];
+
+/// Objects of rotary settings, of either generation.
+const ROPES: [&str; 2] = ["rope_scaling", "rope_parameters"];
 
 /// Fields of `rope_scaling` and `rope_parameters` that rules read.
 const ROPE: &[&str] = &[
@@ -54,6 +60,7 @@ const IN_THE_FILE: &[&str] = &[
     "enable_bias",
     "lm_head_bias",
     "mlp_bias",
+    "no_bias",
     "qkv_bias",
     "use_bias",
     "use_qkv_bias",
@@ -84,6 +91,7 @@ const HARMLESS: &[&str] = &[
     "use_cache",
     "use_flash_attn*",
     "*attn_implementation*",
+    "attn_impl",
     "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32",
     "reorder_and_upcast_attn",
@@ -95,6 +103,9 @@ const HARMLESS: &[&str] = &[
     "output_attentions",
     "output_hidden_states",
     "return_dict",
+    "router_aux_loss*",
+    "router_jitter_noise",
+    "chunk_size_feed_forward",
     "id2label",
     "label2id",
     "num_labels",
@@ -118,6 +129,7 @@ const NEUTRAL: &[(&str, f64)] = &[
     ("logits_scaling", 1.0),
     ("logit_scale", 1.0),
     ("scale_emb", 1.0),
+    ("embedding_fraction", 1.0),
     ("pretraining_tp", 1.0),
     ("attn_logit_softcapping", 0.0),
     ("final_logit_softcapping", 0.0),
@@ -132,55 +144,76 @@ const NEUTRAL: &[(&str, f64)] = &[
 /// halves.
 const ROTATE_NEIGHBOURS: &[&str] = &["cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"];
 
-/// Refuses a configuration with a field that is not known and says something; gives a sentence for each that
-/// is accepted.
+/// Refuses a configuration with a field that the automatic policy does not know and that says something; gives
+/// a sentence for each that is accepted.
 ///
 /// # Errors
 /// `Config`, naming the field and its value.
 pub(super) fn check(config: &ModelConfig, accepted: &[String]) -> Result<Vec<String>> {
     let kind = config.model_type();
     let other = ROTATE_NEIGHBOURS.contains(&kind).then(|| ("model_type".to_string(), Value::from(kind)));
-    let unknown: Vec<(String, Value)> = other.into_iter().chain(unknown(config)).collect();
-    let is_accepted = |field: &String| accepted.contains(field);
-    if let Some((field, value)) = unknown.iter().find(|(field, _)| !is_accepted(field)) {
-        let allowed = "what the automatic policy knows; accept_unknown lets the field pass unread";
-        return Err(Error::config(field.clone(), value, allowed));
-    }
-    if let Some(field) = accepted.iter().find(|field| !unknown.iter().any(|(name, _)| name == *field)) {
-        let allowed = "a field of the configuration that the automatic policy does not know";
-        return Err(Error::config("accept_unknown", format!("\"{field}\""), allowed));
-    }
-    Ok(unknown
-        .into_iter()
-        .map(|(field, value)| format!("`{field}` ({value}) is accepted and not read"))
-        .collect())
+    let is_read = |field: &str| {
+        let (object, inner) = field.split_once('.').unwrap_or(("", field));
+        (object.is_empty() && READ.iter().any(|names| names.contains(&inner)))
+            || (ROPES.contains(&object) && ROPE.contains(&inner))
+    };
+    let unknown = other.into_iter().chain(unread(config, &is_read)).collect();
+    accept(unknown, accepted, "the automatic policy")
 }
 
-/// Fields that say something which no rule reads.
-fn unknown(config: &ModelConfig) -> impl Iterator<Item = (String, Value)> {
-    let windowed = config.get("use_sliding_window") != Some(&Value::Bool(false));
-    let known = move |field: &str, value: &Value| match field {
-        "sliding_window" if !windowed => true,
-        "layer_types" => every(value, "full_attention"),
-        "scale_attn_weights" => value == &Value::Bool(true),
-        _ => {
-            let listed = |names: &[&str]| names.iter().any(|name| super::glob(name, field));
-            let neutral = NEUTRAL.iter().any(|(name, n)| *name == field && value.as_f64() == Some(*n));
-            neutral || READ.iter().copied().chain([IN_THE_FILE, HARMLESS]).any(listed)
-        }
+/// Refuses fields that were not read, but for those that the user accepts (an object with all that is in it): a
+/// sentence for each of these.
+///
+/// # Errors
+/// `Config`, naming a field that is not accepted, or an accepted one that is read or missing.
+pub(super) fn accept(unread: Vec<(String, Value)>, accepted: &[String], who: &str) -> Result<Vec<String>> {
+    let covers = |one: &String, field: &str| {
+        field.strip_prefix(one.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
+    if let Some((field, value)) =
+        unread.iter().find(|(field, _)| !accepted.iter().any(|one| covers(one, field)))
+    {
+        let allowed = format!("what {who} knows; accept_unknown lets the field pass unread");
+        return Err(Error::config(field.clone(), value, allowed));
+    }
+    if let Some(vain) = accepted.iter().find(|one| !unread.iter().any(|(field, _)| covers(one, field))) {
+        let allowed = format!("a field of the configuration that {who} does not know");
+        return Err(Error::config("accept_unknown", format!("\"{vain}\""), allowed));
+    }
+    let said = |(field, value)| format!("`{field}` ({value}) is accepted and not read");
+    Ok(unread.into_iter().map(said).collect())
+}
+
+/// Fields that say something, are not read, and are not known to change nothing; those inside objects by dots.
+pub(super) fn unread(config: &ModelConfig, is_read: &dyn Fn(&str) -> bool) -> Vec<(String, Value)> {
     let mut found = Vec::new();
-    for (field, value) in config.fields() {
-        match (field.as_str(), value) {
-            ("rope_scaling" | "rope_parameters", Value::Object(inner)) => {
-                let unread = inner.iter().filter(|(name, v)| !ROPE.contains(&name.as_str()) && says(v));
-                found.extend(unread.map(|(name, v)| (format!("{field}.{name}"), v.clone())));
-            }
-            (name, _) if known(name, value) || !says(value) => {}
-            _ => found.push((field.clone(), value.clone())),
+    let mut left: Vec<(String, &Value)> =
+        config.fields().map(|(name, value)| (name.clone(), value)).collect();
+    left.reverse();
+    while let Some((field, value)) = left.pop() {
+        let name = field.rsplit('.').next().unwrap_or_default();
+        match value {
+            _ if !says(value) || is_known(config, name, value) => {}
+            Value::Object(inner) => left.extend(inner.iter().map(|(name, v)| (format!("{field}.{name}"), v))),
+            _ if is_read(&field) => {}
+            _ => found.push((field, value.clone())),
         }
     }
-    found.into_iter()
+    found
+}
+
+/// Whether a field changes nothing about any model, with this value.
+fn is_known(config: &ModelConfig, field: &str, value: &Value) -> bool {
+    let listed = |names: &[&str]| names.iter().any(|name| super::glob(name, field));
+    match field {
+        "sliding_window" if config.get("use_sliding_window") == Some(&Value::Bool(false)) => true,
+        // The length that scaled rotations stretch.
+        "original_max_position_embeddings" if !ROPES.iter().any(|ropes| config.get(ropes).is_some()) => true,
+        "layer_types" => every(value, "full_attention"),
+        "scale_attn_weights" => value == &Value::Bool(true),
+        _ if NEUTRAL.iter().any(|(name, n)| *name == field && value.as_f64() == Some(*n)) => true,
+        _ => listed(IN_THE_FILE) || listed(HARMLESS),
+    }
 }
 
 /// Whether a value is more than nothing.

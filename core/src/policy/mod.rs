@@ -62,6 +62,7 @@ use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
 use crate::params::{Heads, RopeStyle};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// Whether a policy fits a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +119,12 @@ pub trait InjectionPolicy: Send + Sync {
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec>;
     /// Which tensors fill which roles.
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding>;
+    /// The same policy, letting these fields of a configuration pass unread; none where it reads all, or asks
+    /// nothing of those that it does not.
+    fn with_accepted(&self, fields: &[String]) -> Option<Arc<dyn InjectionPolicy>> {
+        let _ = fields;
+        None
+    }
     /// Patterns (`*` matches anything) of tensors that are known to be unused.
     fn ignored(&self) -> &[&str] {
         &[]

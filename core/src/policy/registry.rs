@@ -22,7 +22,7 @@ pub struct Registry {
     policies: Vec<Arc<dyn InjectionPolicy>>,
     /// What the user says of matmuls, instead of the automatic policy's rules.
     given: Option<Automatic>,
-    /// Fields of the configuration that the automatic policy lets pass unread.
+    /// Fields of the configuration that the automatic policy and tables let pass unread.
     accepted: Vec<String>,
 }
 
@@ -57,23 +57,25 @@ impl Registry {
     /// # Errors
     /// As [`Automatic::from_injection_policy`].
     pub fn injection_policy(&mut self, dictionary: &serde_json::Value) -> Result<()> {
-        self.given = Some(Automatic::from_injection_policy(dictionary)?);
-        self.renew();
+        let automatic = Automatic::from_injection_policy(dictionary)?;
+        self.policies.retain(|p| p.name() != automatic.name());
+        self.policies.push(Arc::new(automatic.clone()));
+        self.given = Some(automatic);
         Ok(())
     }
 
-    /// Lets the automatic policy take a model whose configuration has these fields, which it does not know:
-    /// what they say is not computed. The plan lists them.
+    /// Lets the automatic policy, or a table, take a model whose configuration has these fields, which it does
+    /// not know: what they say is not computed. The plan lists them.
     pub fn accept_unknown(&mut self, fields: impl IntoIterator<Item = String>) {
         self.accepted.extend(fields);
-        self.renew();
     }
 
-    /// Registers the automatic policy as it is now wanted.
-    fn renew(&mut self) {
-        let automatic = self.given.clone().unwrap_or_default().accepting(self.accepted.clone());
-        self.policies.retain(|p| p.name() != automatic.name());
-        self.policies.push(Arc::new(automatic));
+    /// The policies as the user wants them, each with whether it lets the accepted fields pass.
+    fn accepting(&self) -> impl Iterator<Item = (Arc<dyn InjectionPolicy>, bool)> {
+        self.policies.iter().map(|policy| match policy.with_accepted(&self.accepted) {
+            Some(accepting) => (accepting, true),
+            None => (policy.clone(), self.accepted.is_empty()),
+        })
     }
 
     /// The policy that fits best.
@@ -87,19 +89,19 @@ impl Registry {
             let allowed = "the end of the name of a module in the checkpoint";
             return Err(Error::config("injection_policy", format!("\"{name}\""), allowed));
         }
-        let mut best: Vec<(u32, &Arc<dyn InjectionPolicy>)> = Vec::new();
+        let mut best: Vec<(u32, Arc<dyn InjectionPolicy>, bool)> = Vec::new();
         // Dozens go by the type alone: their reasons are one.
         let (mut reasons, mut known, other) = (Vec::new(), Vec::new(), other_type(config));
-        for policy in &self.policies {
+        for (policy, accepts) in self.accepting() {
             match policy.fit(config, catalog) {
                 Fit::No(reason) => match reason.strip_prefix(&other) {
                     Some(types) => known.push(types.to_string()),
                     None => reasons.push(format!("{}: {reason}", policy.name())),
                 },
                 Fit::Yes { specificity } => match best.first() {
-                    Some((s, _)) if *s > specificity => {}
-                    Some((s, _)) if *s == specificity => best.push((specificity, policy)),
-                    _ => best = vec![(specificity, policy)],
+                    Some((s, ..)) if *s > specificity => {}
+                    Some((s, ..)) if *s == specificity => best.push((specificity, policy, accepts)),
+                    _ => best = vec![(specificity, policy, accepts)],
                 },
             }
         }
@@ -115,17 +117,15 @@ impl Registry {
                 ),
                 reasons,
             }),
-            [(_, one)] if self.accepted.is_empty() || one.name() == Automatic::default().name() => {
-                Ok(one.clone())
-            }
-            [(_, one)] => {
+            [(_, ref one, true)] => Ok(one.clone()),
+            [(_, ref one, false)] => {
                 let allowed = format!("nothing here: policy {} describes the model", one.name());
                 Err(Error::config("accept_unknown", self.accepted.join(", "), allowed))
             }
-            [(_, one), ..] => Err(Error::Binding {
+            [(_, ref one, _), ..] => Err(Error::Binding {
                 policy: one.name().to_string(),
                 what: "several policies fit equally well".into(),
-                names: best.iter().map(|(_, p)| p.name().to_string()).collect(),
+                names: best.iter().map(|(_, p, _)| p.name().to_string()).collect(),
             }),
         }
     }

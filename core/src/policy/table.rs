@@ -11,9 +11,10 @@ use super::*;
 use crate::params::NormKind;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes that a compiled pattern may take, and patterns of a table: a table is input like any other file.
 const PATTERN_BYTES: usize = 1 << 16;
@@ -27,6 +28,8 @@ pub struct TablePolicy {
     names: OwnedNames,
     ignored: Vec<String>,
     rules: Vec<Asked>,
+    /// Fields of the configuration that the user lets pass unread.
+    accepted: Vec<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -267,7 +270,7 @@ impl TablePolicy {
         for (name, names) in &table.names {
             let slot = Slot::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
                 let known: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();
-                Error::config("names", format!("\"{name}\""), known.join(", "))
+                Error::config(format!("names.{name}"), "no slot", known.join(", "))
             })?;
             slots.insert(slot, names.clone());
         }
@@ -287,7 +290,7 @@ impl TablePolicy {
         }
         let modules = table.tp_plan.iter().map(|(pattern, word)| Asked::module(pattern, word));
         let rules = table.partition.iter().map(Asked::rule).chain(modules).collect::<Result<_>>()?;
-        Ok(Self { table, like, names, ignored, rules })
+        Ok(Self { table, like, names, ignored, rules, accepted: Vec::new() })
     }
 
     /// The configuration in the words of the family that it is like.
@@ -307,6 +310,59 @@ impl TablePolicy {
             }
         }
         Ok(to.with("model_type", self.like.types[0]))
+    }
+
+    /// What the family makes of a configuration.
+    fn read_by_family(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<(ModelSpec, QkvLayout)> {
+        let config = self.translated(config)?;
+        Ok(((self.like.spec)(&config, catalog)?, (self.like.layout)(&config)))
+    }
+
+    /// Whether the family reads a field: another value of it gives another model or an error, here or with
+    /// another value of one of the others (of a setting under two names it reads one, some it reads at need).
+    fn reads(&self, config: &ModelConfig, catalog: Catalog<'_>, field: &str) -> bool {
+        let others = config.fields().filter(|(other, _)| *other != field);
+        let mut changed =
+            others.flat_map(|(other, _)| [config.with(other, Value::Null), changed(config, other)]);
+        self.matters(config, catalog, field) || changed.any(|config| self.matters(&config, catalog, field))
+    }
+
+    /// Whether another value of a field gives another model, or an error.
+    fn matters(&self, config: &ModelConfig, catalog: Catalog<'_>, field: &str) -> bool {
+        let own = self.read_by_family(config, catalog).ok();
+        let wrong = config.with(field, json!({ "?": [] }));
+        [wrong, config.with(field, Value::Null), changed(config, field)]
+            .iter()
+            .any(|other| self.read_by_family(other, catalog).ok() != own)
+    }
+
+    /// Refuses fields of a configuration that the family does not read and that may change the model.
+    ///
+    /// # Errors
+    /// `Config`, naming the field; for a field of `rename` or `set` that the family does not read as well.
+    fn check_fields(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Vec<String>> {
+        let (who, translated) = (format!("{}'s table", self.table.name), self.translated(config)?);
+        self.read_by_family(config, catalog).map_err(|e| match e {
+            Error::Config { field, got, allowed } if got.starts_with("missing") => {
+                let names = format!("{allowed}, or a field that `rename` of {who} names for {field}");
+                Error::Config { field, got, allowed: names }
+            }
+            other => other,
+        })?;
+        let plain = Self {
+            table: Table { rename: BTreeMap::new(), set: Map::new(), ..self.table.clone() },
+            ..self.clone()
+        };
+        let given = self.table.rename.keys().map(|field| ("rename", field));
+        for (key, field) in given.chain(self.table.set.keys().map(|field| ("set", field))) {
+            if translated.get(field).is_some() && !plain.reads(&translated, catalog, field) {
+                let allowed = format!("a field that {} reads", self.table.like);
+                return Err(Error::config(key, format!("\"{field}\""), allowed));
+            }
+        }
+        let renamed = |field: &str| self.table.rename.values().any(|from| from == field);
+        let is_read = |field: &str| renamed(field) || self.reads(config, catalog, field);
+        fields::accept(fields::unread(config, &is_read), &self.accepted, &who)
     }
 
     fn change(&self, spec: &mut ModelSpec) {
@@ -376,6 +432,18 @@ impl TablePolicy {
     }
 }
 
+/// The configuration with another value of a switch or a number.
+fn changed(config: &ModelConfig, field: &str) -> ModelConfig {
+    match config.get(field) {
+        Some(Value::Bool(on)) => config.with(field, !on),
+        Some(Value::Number(n)) => match n.as_u64() {
+            Some(n) => config.with(field, n.saturating_add(1)),
+            None => config.with(field, n.as_f64().unwrap_or(0.0) + 1.0),
+        },
+        _ => config.clone(),
+    }
+}
+
 /// A field of a configuration, set for `key` of a table.
 fn put(config: &ModelConfig, key: &str, field: &str, value: &Value) -> Result<ModelConfig> {
     let changed = config.with(field, value.clone());
@@ -409,17 +477,24 @@ impl InjectionPolicy for TablePolicy {
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+        let mut assumed = self.check_fields(config, catalog)?;
         let config = self.translated(config)?;
         let mut spec = (self.like.spec)(&config, catalog)?;
         self.change(&mut spec);
         self.check_rules(&self.bind(&spec, &config, catalog))?;
-        Ok(ModelSpec { arch: self.table.name.clone(), ..spec })
+        assumed.append(&mut spec.assumed);
+        Ok(ModelSpec { arch: self.table.name.clone(), assumed, ..spec })
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
         // Without a configuration there are no bindings, and every role is reported open; `spec` has said
         // why.
         self.translated(config).map_or_else(|_| Vec::new(), |config| self.bind(spec, &config, catalog))
+    }
+
+    fn with_accepted(&self, fields: &[String]) -> Option<Arc<dyn InjectionPolicy>> {
+        let accepted = self.accepted.iter().chain(fields).cloned().collect();
+        Some(Arc::new(Self { accepted, ..self.clone() }))
     }
 
     fn ignores(&self, name: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Policies that are read from tables, and the automatic one, against the headers of real files.
 
+use super::families::FAMILIES;
 use super::tests::Case;
 use super::*;
 use serde_json::{Value, json};
@@ -104,9 +105,8 @@ fn tables_are_refused_by_name() {
         }
     };
     assert!(with("like", json!("lama")).contains("`like` is \"lama\"; allowed: llama, mistral"));
-    assert!(
-        with("names", json!({"attention": "x"})).contains("`names` is \"attention\"; allowed: token_embed")
-    );
+    let slot = with("names", json!({"attention": "x"}));
+    assert!(slot.contains("`names.attention` is no slot; allowed: token_embed"), "{slot}");
     assert!(with("colour", json!(1)).contains("unknown field `colour`"));
     assert!(with("partition", json!([{"pattern": "(", "style": "row"}])).contains("partition.pattern"));
     assert!(with("partition", json!([{"pattern": ".*", "style": "diagonal"}])).contains("partition.style"));
@@ -114,6 +114,79 @@ fn tables_are_refused_by_name() {
     assert!(e.contains("`partition.style` is \"rowwise\"; allowed: outputs for layer 0 qkv.weight"), "{e}");
     assert!(with("ignored", json!([])).contains("left over: acme.cache.k"));
     assert!(TablePolicy::from_json("{").is_err());
+}
+
+/// A table is asked for the same care as the automatic policy: a field that its family does not read refuses
+/// the model by name, wherever it stands, until a user accepts it.
+#[test]
+fn fields_that_a_tables_family_does_not_read_refuse_the_model() {
+    let table = TablePolicy::from_json(acme_table()).unwrap();
+    for (field, value, neutral) in [
+        ("no_rope_layers", json!([1, 0]), json!([])),
+        ("attn.scale", json!(3.0), Value::Null),
+        ("attn.window.left", json!(3), Value::Null),
+        ("rope_scaling.beta_of_tomorrow", json!(0.3), json!(null)),
+        ("final_logit_softcapping", json!(30.0), json!(0)),
+        ("alibi", json!(true), json!(false)),
+    ] {
+        let with = |value: &Value| {
+            let mut case = acme().set("rope_scaling", acme().config["rope_parameters"].clone());
+            *field.split('.').fold(&mut case.config, |at, name| &mut at[name]) = value.clone();
+            case
+        };
+        let refused = resolved(&table, &mut with(&value)).unwrap_err().to_string();
+        assert!(refused.contains(&format!("`{field}` is ")) && refused.contains("acme's table"), "{refused}");
+        resolved(&table, &mut with(&neutral)).unwrap();
+        let accepting = table.with_accepted(&[field.to_string()]).unwrap();
+        let assumed = resolved(&*accepting, &mut with(&value)).unwrap().assumed.join("; ");
+        assert!(assumed.contains(&format!("`{field}` ({value}) is accepted")), "{assumed}");
+        let outer = [field.split('.').next().unwrap().to_string()];
+        resolved(&*table.with_accepted(&outer).unwrap(), &mut with(&value)).unwrap();
+        let vain = resolved(&*accepting, &mut with(&neutral)).unwrap_err().to_string();
+        assert!(vain.contains("`accept_unknown` is") && vain.contains(field), "{vain}");
+    }
+}
+
+/// What a family reads is found out, not listed: a table that is like the model's own family refuses nothing.
+#[test]
+fn a_table_like_the_models_own_family_reads_all_that_the_family_reads() {
+    let (mut seen, mut refused) = (0, Vec::new());
+    for (name, case) in Case::all() {
+        let kind = case.config["model_type"].as_str().unwrap().to_string();
+        let Some(like) = FAMILIES.iter().find(|family| family.types.contains(&kind.as_str())) else {
+            continue;
+        };
+        let mut case = case.set("model_type", json!(like.name));
+        let table = json!({"name": "own", "model_types": [like.types[0]], "like": like.name});
+        // Where there are slopes, MPT's code has no learned positions, whatever this says.
+        let accepted: Vec<String> =
+            (like.name == "mpt").then(|| "learned_pos_emb".into()).into_iter().collect();
+        let policy = TablePolicy::new(table).unwrap().with_accepted(&accepted).unwrap();
+        refused.extend(resolved(&*policy, &mut case).err().map(|e| format!("{name}: {e}")));
+        seen += 1;
+    }
+    assert!(seen > 40, "{seen}");
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn renamed_and_set_fields_that_the_family_does_not_read_are_refused() {
+    let with = |key: &str, field: &str, value: Value| {
+        let mut table: Value = serde_json::from_str(acme_table()).unwrap();
+        table[key][field] = value;
+        resolved(&TablePolicy::new(table).unwrap(), &mut acme().set("base", json!(3.0)))
+            .unwrap_err()
+            .to_string()
+    };
+    let renamed = with("rename", "rope_tetha", json!("base"));
+    assert!(renamed.contains("`rename` is \"rope_tetha\"; allowed: a field that llama reads"), "{renamed}");
+    let set = with("set", "softcap", json!(3.0));
+    assert!(set.contains("`set` is \"softcap\"; allowed: a field that llama reads"), "{set}");
+    // A size that is nowhere: the table is where it may be named.
+    let mut table: Value = serde_json::from_str(acme_table()).unwrap();
+    table["rename"] = json!({"hiden_size": "width"});
+    let missing = resolved(&TablePolicy::new(table).unwrap(), &mut acme()).unwrap_err().to_string();
+    assert!(missing.contains("hidden_size") && missing.contains("`rename` of acme's table"), "{missing}");
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl Case {
         Self { config: serde_json::from_str(config).unwrap(), tensors: names.lines().map(line).collect() }
     }
 
+    /// All of them, with their names.
+    pub fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        CASES.iter().map(|(name, ..)| (*name, Self::load(name)))
+    }
+
     pub fn set(mut self, field: &str, value: Value) -> Self {
         self.config[field] = value;
         self

@@ -10,7 +10,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
-use engraft_core::engine::{Engine, Finish, Output, Request, Texts, Want};
+use engraft_core::engine::{Engine, Finish, Output, Pooling, Request, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
@@ -201,6 +201,7 @@ impl<B: Backend> Worker<B> {
                 self.call(reply, |engine| engine.submit_texts(&texts, &want), Engine::take_forwarded);
             }
             Command::Embed { texts, options: EmbedOptions { pooling, normalize }, reply } => {
+                let pooling = pooling.unwrap_or(Pooling::Mean);
                 let submit = |engine: &mut Engine<B>| engine.submit_embed(&texts, pooling);
                 self.call(reply, submit, move |engine, texts| {
                     engine.take_embedded(texts, pooling, normalize)

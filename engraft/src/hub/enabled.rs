@@ -10,13 +10,17 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// What is fetched of a repository: weights, configuration, tokenizer, template. Nothing that runs code.
-const WANTED: [&str; 6] = [
+const WANTED: [&str; 10] = [
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
     "generation_config.json",
     "tokenizer*.json",
     "chat_template.jinja",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "*_Pooling/config.json",
 ];
 
 /// What is fetched where there are no safetensors.

@@ -54,8 +54,10 @@ pub fn name(line: &str) -> Option<&str> {
     let rest = line.trim_start().trim_start_matches(".visible ").trim_start_matches(".weak ").trim_start();
     let rest = KINDS.into_iter().find_map(|kind| rest.strip_prefix(kind))?.trim_start();
     // A function names its results first.
-    let rest =
-        rest.strip_prefix('(').and_then(|results| results.split_once(')')).map_or(rest, |(_, name)| name);
+    let rest = rest
+        .strip_prefix('(')
+        .and_then(|results| results.split_once(')'))
+        .map_or(rest, |(_, name)| name.trim_start());
     let end = rest.find(|c: char| !(c.is_alphanumeric() || "_$.".contains(c))).unwrap_or(rest.len());
     let name = rest[..end].trim();
     (!name.is_empty()).then_some(name)

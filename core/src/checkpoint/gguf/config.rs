@@ -5,7 +5,8 @@
 //! of Llama the rows of q and k are permuted (GPT-2's and BERT's are not).
 
 use super::Metadata;
-use crate::{Error, Result, checkpoint::TensorInfo};
+use crate::checkpoint::{TensorInfo, sentence::FIELD};
+use crate::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -336,9 +337,9 @@ fn bert(to: &mut Translation, seen: &Seen) -> Result<()> {
     let pooling = match to.count("pooling_type")? {
         Some(1) => "mean",
         Some(2) => "cls",
-        Some(3) => "last",
+        Some(3) => "lasttoken",
         _ => return Ok(()),
     };
-    to.put("engraft_pooling", json!(pooling));
+    to.put(FIELD, json!({ "pooling": [pooling] }));
     Ok(())
 }

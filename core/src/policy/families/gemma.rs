@@ -26,24 +26,27 @@ pub const GEMMA: Described = Described::new(&["gemma"], NAMES, gemma);
 pub const GEMMA2: Described = Described::new(&["gemma2"], SANDWICH, gemma2);
 
 /// `model_type` gemma3_text, and the text part of gemma3, whose images are left out.
-pub const GEMMA3: Described = Described::new(
-    &["gemma3", "gemma3_text"],
-    Names {
-        ignored: &[
-            "*rotary_emb.inv_freq",
-            "*.attn_rot_embd",
-            "lm_head.weight",
-            "*.lm_head.weight",
-            "output.weight",
-            "vision_tower.*",
-            "model.vision_tower.*",
-            "multi_modal_projector.*",
-            "model.multi_modal_projector.*",
-        ],
-        ..SANDWICH
-    },
-    gemma3,
-);
+pub const GEMMA3: Described = Described {
+    name: "gemma3",
+    ..Described::new(
+        &["gemma3_text", "gemma3"],
+        Names {
+            ignored: &[
+                "*rotary_emb.inv_freq",
+                "*.attn_rot_embd",
+                "lm_head.weight",
+                "*.lm_head.weight",
+                "output.weight",
+                "vision_tower.*",
+                "model.vision_tower.*",
+                "multi_modal_projector.*",
+                "model.multi_modal_projector.*",
+            ],
+            ..SANDWICH
+        },
+        gemma3,
+    )
+};
 
 /// The text part's own configuration; files with images leave out what is as in the library's defaults.
 fn text_part(config: &ModelConfig) -> Result<ModelConfig> {

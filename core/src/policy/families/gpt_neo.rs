@@ -35,7 +35,8 @@ fn local_layers(config: &ModelConfig, layers: usize) -> Result<Vec<bool>> {
         return words(list);
     }
     let mut all = Vec::new();
-    for pair in config.get("attention_types").and_then(|v| v.as_array()).into_iter().flatten() {
+    let pairs = config.get("attention_types").map(|pairs| pairs.as_array().ok_or_else(bad)).transpose()?;
+    for pair in pairs.into_iter().flatten() {
         let (pattern, times) = (words(pair.get(0).ok_or_else(bad)?)?, pair.get(1).and_then(|n| n.as_u64()));
         // One pattern too many is enough to be refused: a hostile count must not be written out.
         for _ in 0..times.ok_or_else(bad)?.min(layers as u64 + 1) {

@@ -36,6 +36,15 @@ fn mpt(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     if !config.flag(&["attn_config.alibi"], true)? {
         return Err(Error::config("attn_config.alibi", false, "true"));
     }
+    let words: [(&str, &[&str]); 2] = [
+        ("attn_config.attn_type", &["multihead_attention"]),
+        ("norm_type", &["low_precision_layernorm", "layernorm"]),
+    ];
+    for (field, allowed) in words {
+        if let Some(word) = config.text_opt(&[field])?.filter(|word| !allowed.contains(word)) {
+            return Err(Error::config(field, format!("\"{word}\""), allowed.join(", ")));
+        }
+    }
     let mut spec = decoder(config, Switches { bias: [false; 4], act: Act::Gelu, ..GPT_LIKE })?;
     // The first code read `expansion_ratio`, its port always takes 4: the file knows which of them wrote it.
     let ratio = config.size_opt(&["expansion_ratio"])?.unwrap_or(4);
