@@ -14,6 +14,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Usage(what) => f.write_str(what),
+            // A command has one request: its number says nothing.
+            Failure::Run(Error::Request { what, .. }) => f.write_str(what),
             Failure::Run(error) => error.fmt(f),
         }
     }

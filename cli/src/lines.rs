@@ -4,7 +4,7 @@
 //! command then ends with status 1.
 
 use super::failure::{Failure, Outcome};
-use super::output::{json, note, plural};
+use super::output::{json_with_first, note, plural};
 use engraft::Error;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -68,7 +68,7 @@ impl Lines {
         self.failed += 1;
         answer.insert("line".into(), number.into());
         answer.insert("error".into(), what.into());
-        json(&Value::Object(answer))
+        json_with_first("id", answer)
     }
 
     /// An error where a line was wrong.

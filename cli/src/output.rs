@@ -5,6 +5,7 @@
 use super::failure::{Failure, Outcome};
 use engraft::{Error, Stats};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -66,8 +67,16 @@ pub fn note_inline(text: &str) {
 }
 
 /// Prints a value as JSON, on one line.
-pub fn json(value: &serde_json::Value) -> Outcome {
+pub fn json(value: &Value) -> Outcome {
     emit(&format!("{value}\n"))
+}
+
+/// A line of JSON that begins with `first`, if it is there: by it people find the line again.
+pub fn json_with_first(first: &str, mut fields: Map<String, Value>) -> Outcome {
+    let Some(value) = fields.remove(first) else { return json(&Value::Object(fields)) };
+    let rest = Value::Object(fields).to_string();
+    let comma = if rest == "{}" { "" } else { "," };
+    emit(&format!("{{{}:{value}{comma}{}\n", Value::from(first), &rest[1..]))
 }
 
 fn stdout_error(source: io::Error) -> Failure {

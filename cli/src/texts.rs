@@ -8,7 +8,7 @@ use super::args::{ClassifyArgs, EmbedArgs, LinesArgs, ModelArgs, ScoreArgs};
 use super::failure::{Failure, Outcome};
 use super::generate::{introduce, shown};
 use super::lines::Lines;
-use super::output::{Loading, json, note};
+use super::output::{Loading, json_with_first, note};
 use engraft::engraft_core::policy::HeadSpec;
 use engraft::{Classification, EmbedOptions, Error, Options, TextGenerator};
 use serde_json::{Map, Value, json};
@@ -194,7 +194,7 @@ fn finish(
             Ok(answer) => {
                 let mut all = line.answer;
                 all.extend(answer.as_object().cloned().unwrap_or_default());
-                json(&Value::Object(all))?;
+                json_with_first("id", all)?;
             }
             Err(what) => lines.fail(line.number, line.answer, &what)?,
         }

@@ -8,36 +8,12 @@ mod support;
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
-use support::{demo_copy, engraft, folder, manifest, stderr, stdout, with_input};
+use support::{demo_copy, engraft, fails, folder, manifest, misused, stderr, stdout, with_input};
 
 const PROMPT: &str = "This package provides";
 
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(&engraft(args))).unwrap()
-}
-
-/// Status 1, nothing on standard output, one line on standard error that has all of `words`.
-fn fails(args: &[&str], words: &[&str]) {
-    let output = engraft(args);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
-    assert!(output.stdout.is_empty(), "{args:?}");
-    let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
-    assert_eq!(errors.len(), 1, "{text}");
-    assert_eq!(text.lines().last(), errors.first().copied(), "{text}");
-    for word in words {
-        assert!(errors[0].contains(word), "{word:?} is not in {text}");
-    }
-}
-
-fn misused(args: &[&str], words: &[&str]) {
-    let output = engraft(args);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-    assert!(output.stdout.is_empty());
-    for word in words {
-        assert!(text.contains(word), "{word:?} is not in {text}");
-    }
 }
 
 #[test]
@@ -136,70 +112,6 @@ fn a_folder_is_the_same_model_as_the_embedded_one() {
             want
         );
     }
-}
-
-#[test]
-fn an_unknown_architecture_runs_by_a_table() {
-    let model = demo_copy("acme");
-    let config = fs::read_to_string(model.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&config).unwrap();
-    config["model_type"] = "acme".into();
-    config["architectures"] = serde_json::json!(["AcmeForCausalLM"]);
-    fs::write(model.join("config.json"), config.to_string()).unwrap();
-    let table = model.join("acme.toml");
-    fs::write(&table, "name = 'acme'\nmodel_types = ['acme']\nlike = 'llama'\n").unwrap();
-    let (model, table) = (model.to_str().unwrap(), table.to_str().unwrap());
-    let want = stdout(&engraft(&["generate", "--prompt", PROMPT, "--temperature", "0"]));
-    let by_table = ["--model", model, "--policy", table];
-    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
-    assert_eq!(stdout(&engraft(&[&run[..], &by_table[..]].concat())), want);
-    let plan = stdout(&engraft(&[&["plan"][..], &by_table[..]].concat()));
-    let why = "policy acme: a table given by the user describes model_type \"acme\", like llama";
-    assert!(plan.contains(why), "{plan}");
-    let out = folder("acme-converted");
-    let out = out.to_str().unwrap();
-    let said = stdout(&engraft(&["convert", model, "--out", out, "--policy", table]));
-    assert!(said.contains("1 rank"), "{said}");
-    let converted = ["--model", out, "--policy", table];
-    assert_eq!(stdout(&engraft(&[&run[..], &converted[..]].concat())), want);
-    fails(&["plan", "--model", model, "--policy", "table.yaml"], &["table.yaml", ".json or .toml"]);
-    fails(&["convert", model, "--out", out, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
-    fails(&["plan", "--model", model, "--policy", "/no/such/table.toml"], &["/no/such/table.toml"]);
-}
-
-#[test]
-fn a_deepspeed_configuration_is_taken_as_a_file() {
-    let dir = folder("configured");
-    let file = |name: &str, text: &str| {
-        let path = dir.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_string()
-    };
-    let run = ["generate", "--prompt", PROMPT, "--temperature", "0"];
-    let want = stdout(&engraft(&run));
-
-    let plain = file("plain.json", r#"{"dtype": "fp32", "replace_with_kernel_inject": true}"#);
-    assert_eq!(stdout(&engraft(&["plan", "--config", &plain])), stdout(&engraft(&["plan"])));
-    let half = file("half.toml", "dtype = 'bf16'\nreplace_with_kernel_inject = true\n");
-    let plan = stdout(&engraft(&["plan", "--config", &half]));
-    assert!(plan.contains("activations bf16"), "{plan}");
-
-    let demo = manifest().join("../engraft/demo-model");
-    let own = serde_json::json!({
-        "dtype": "fp32", "replace_with_kernel_inject": true, "checkpoint": demo.to_str().unwrap(),
-    });
-    let own = file("own.json", &own.to_string());
-    assert_eq!(stdout(&engraft(&[&run[..], &["--config", &own]].concat())), want);
-    misused(&["plan", "--config", &own, "--model", demo.to_str().unwrap()], &["`checkpoint`", "give one"]);
-    misused(&["plan", "--config", &plain, "--dtype", "f16"], &["cannot be used with", "--dtype"]);
-    misused(&["bench", "--config", &plain], &["bench takes no --config"]);
-    misused(&["generate", "x", "-n", "-2"], &["--max-new-tokens", "-2", "0 to 1048576", "-1: until"]);
-    misused(&["generate", "x", "--top-k", "-1"], &["--top-k", "-1", "0 to 4294967295"]);
-    misused(&["generate", "x", "--threads", "-1"], &["--threads", "0 to 1024"]);
-    misused(&["generate", "x", "--wait-limit", "9"], &["--wait-limit goes with --backend cuda"]);
-    let typo = file("typo.json", r#"{"max_out_token": 64}"#);
-    fails(&["plan", "--config", &typo], &["typo.json: `max_out_token`", "`max_out_tokens`"]);
-    fails(&["plan", "--config", "/no/such/ds.json"], &["/no/such/ds.json"]);
 }
 
 #[test]
@@ -366,6 +278,19 @@ fn chat_at_a_terminal_reads_every_line_of_one_write() {
             .map(|said| text.find(said))
             .collect();
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}: {text}");
+}
+
+#[test]
+fn the_help_of_quantize_lists_what_its_error_allows() {
+    let help = stdout(&engraft(&["generate", "--help"]));
+    let error = stderr(&engraft(&["generate", "--quantize", "q9"]));
+    let allowed = error.split("allowed: ").nth(1).unwrap().split(" (").next().unwrap();
+    let start = help.find("--quantize <").unwrap();
+    let flag = help[start..].split("\n      --").next().unwrap();
+    assert!(allowed.split(", ").count() > 10, "{allowed}");
+    for name in allowed.split(", ") {
+        assert!(flag.contains(&name.to_lowercase()), "{name}: {flag}");
+    }
 }
 
 /// Help of every command, as a terminal of 80 columns gets it.

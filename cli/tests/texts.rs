@@ -117,6 +117,15 @@ fn wrong_lines_are_named() {
     fails(&["classify"], "\"x\"\n", &["classify", "llama", "ForSequenceClassification"]);
 }
 
+#[test]
+fn an_answers_line_begins_with_its_id() {
+    for input in ["{\"text\": \"a\", \"id\": {\"n\": 1}}\n", "{\"text\": 3, \"id\": {\"n\": 1}}\n"] {
+        let text = String::from_utf8(with_input(&["embed"], input).stdout).unwrap();
+        assert!(text.starts_with(r#"{"id":{"n":1},""#), "{text}");
+        serde_json::from_str::<Value>(&text).unwrap();
+    }
+}
+
 /// What the tokenizer refuses, and what is no text at all, names its line; lines before it are answered.
 #[test]
 fn lines_that_cannot_be_tokenized_are_named() {

@@ -24,7 +24,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be read or written.
@@ -70,7 +70,7 @@ pub enum Error {
         reasons: Vec<String>,
     },
     /// A configuration field has a value that cannot work.
-    #[error("`{field}` is {got}; allowed: {allowed}")]
+    #[error("`{field}` {} {got}; allowed: {allowed}", verb(.field))]
     Config {
         /// The field.
         field: String,
@@ -199,6 +199,14 @@ pub enum Error {
     },
 }
 
+/// As [`Display`](std::fmt::Display): what `main` prints of an error that it returns, and `unwrap` of its
+/// own, is for people as well.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
 impl Error {
     /// Wraps an operating-system error with its path.
     pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
@@ -231,6 +239,11 @@ impl Error {
     }
 }
 
+/// `is`, or `are` of several fields.
+fn verb(field: &str) -> &'static str {
+    if field.contains("` and `") || field.contains("`, `") { "are" } else { "is" }
+}
+
 /// `": a, b, c and 7 more"`, or nothing.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 8;
@@ -255,5 +268,13 @@ mod tests {
         assert_eq!(list(&names), ": t0, t1, t2, t3, t4, t5, t6, t7 and 3 more");
         assert_eq!(list(&names[..2]), ": t0, t1");
         assert_eq!(list(&[]), "");
+    }
+
+    #[test]
+    fn debug_reads_as_display_and_verbs_agree() {
+        let one = Error::config("tp_size", 3, "1, 2, 4 or 8");
+        assert_eq!(format!("{one:?}"), "`tp_size` is 3; allowed: 1, 2, 4 or 8");
+        let two = Error::config("tp_size` and `mp_size", "given twice", "one of them");
+        assert_eq!(two.to_string(), "`tp_size` and `mp_size` are given twice; allowed: one of them");
     }
 }

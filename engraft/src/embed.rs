@@ -18,8 +18,8 @@ use engraft_core::engine::Pooling;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// Which tokens' states count; none: as the model's files say (sentence-transformers' `modules.json`, GGUF's
-    /// metadata), else the mean.
+    /// Which tokens' states count; none: as the model's files say (sentence-transformers' `modules.json`,
+    /// GGUF's metadata), else the mean.
     pub pooling: Option<Pooling>,
     /// Whether a vector is divided by its length.
     pub normalize: bool,

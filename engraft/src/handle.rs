@@ -193,8 +193,8 @@ impl EngineHandle {
         self.ask(|reply| Command::Forward { texts, want, reply })
     }
 
-    /// One vector per sequence: its last hidden states pooled, as `options` say; their mean where these name no
-    /// pooling. Blocks until all are done.
+    /// One vector per sequence: its last hidden states pooled, as `options` say; their mean where these name
+    /// no pooling. Blocks until all are done.
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for the pooler of a model that has none.

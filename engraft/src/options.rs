@@ -134,7 +134,7 @@ impl Options {
         if let Some(policy) = &config.injection_policy {
             self.registry.injection_policy(&serde_json::json!(policy))?;
         }
-        self.kernel_inject = config.kernel_inject;
+        (self.kernel_inject, self.own_context) = (config.kernel_inject, config.own_context);
         (self.engine, self.own_dtype) = (config.engine_over(self.engine), true);
         let quantize = config.quantize.or(self.load.quantize);
         self.load = LoadOptions { quantize, ..LoadOptions::configured(config, 0) };

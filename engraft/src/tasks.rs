@@ -51,8 +51,8 @@ impl TextGenerator {
         Ok(EmbedOptions { pooling: Some(pooling), ..*options })
     }
 
-    /// Token ids of a text as [`embed`](Self::embed) reads it: as [`tokenize`](Self::tokenize), with the prompt
-    /// and the limit of the model's files.
+    /// Token ids of a text as [`embed`](Self::embed) reads it: as [`tokenize`](Self::tokenize), with the
+    /// prompt and the limit of the model's files.
     ///
     /// # Errors
     /// `Text` for what the tokenizer cannot express or truncate, and for a text that is too long.

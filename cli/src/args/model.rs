@@ -10,7 +10,8 @@ use engraft::engraft_core::mem::GroupBits;
 use engraft::engraft_core::numerics::Mode;
 use engraft::engraft_core::policy::TablePolicy;
 use engraft::{
-    DeepSpeedConfigBuilder, Error, Float, ModelSource, Options, Registry, TextGenerator, WeightFormat,
+    DeepSpeedConfig, DeepSpeedConfigBuilder, Error, Float, ModelSource, Options, Registry, TextGenerator,
+    WeightFormat,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,9 +69,9 @@ pub struct DeviceArgs {
     /// its weights have 16 bits (not with --mode reference), else f32
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub dtype: Option<Float>,
-    /// Quantize weights while loading: int8, int8a (per row, or with a group, int8:64), int4 (the same as
-    /// int4a:32), int4:N, int4a:N, q8_0, q4_0, q4_1, q5_0, q5_1, f16, bf16; w8a8 also quantizes activations;
-    /// default: as stored
+    /// Quantize weights while loading: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, w8a8 (activations as
+    /// well), int8, int8a, int4, int4a (the last four also with the values of a group, int8:64; int4 and
+    /// int4a alone are int4a:32); default: as stored
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
     /// Threads of the CPU backend; 0 is one per core
@@ -124,34 +125,67 @@ impl ModelArgs {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
         let mut source = path.or(self.model.as_deref()).map(named).transpose()?;
         if let Some(file) = &self.config {
-            let read = DeepSpeedConfigBuilder::new().file(file).and_then(DeepSpeedConfigBuilder::check);
-            let (config, warnings) = read.map_err(|e| in_file(file, e))?;
-            warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
-            options = options.deepspeed(&config)?;
-            if !config.kernel_inject && config.injection_policy.is_none() {
-                note(&format!(
-                    "warning: `replace_with_kernel_inject` is not set in {}: no fused kernel is used",
-                    file.display()
-                ));
-            }
-            source = match (source, config.checkpoint.is_some()) {
-                (Some(_), true) => {
-                    let both = "a model is named on the command line and by `checkpoint` in";
-                    return Err(Failure::Usage(format!("{both} {}: give one", file.display())));
-                }
-                (None, true) if self.no_mmap => {
-                    let both = "--no-mmap does not go with the `checkpoint` of a configuration:";
-                    return Err(Failure::Usage(format!("{both} name the model on the command line")));
-                }
-                (None, true) => ModelSource::configured(&config)?,
-                (source, false) => source,
-            };
+            (options, source) = self.configured(file, options, source)?;
         }
         let mut source = source.unwrap_or(ModelSource::Demo);
         if self.no_mmap {
             source = source.open_by(Access::Read)?.into();
         }
         Ok((source, self.device.sized(options.max_seqs(1))))
+    }
+
+    /// What a DeepSpeed configuration makes of the options and of the model that was named.
+    fn configured(
+        &self,
+        file: &Path,
+        options: Options,
+        source: Option<ModelSource>,
+    ) -> Result<(Options, Option<ModelSource>), Failure> {
+        let read = DeepSpeedConfigBuilder::new().file(file).and_then(DeepSpeedConfigBuilder::check);
+        let (config, warnings) = read.map_err(|e| in_file(file, e))?;
+        warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+        self.warn_of_configuration(file, &config);
+        let options = options.deepspeed(&config).map_err(|e| in_file(file, e))?;
+        let source = match (source, config.checkpoint.is_some()) {
+            (Some(_), true) => {
+                let both = "a model is named on the command line and by `checkpoint` in";
+                return Err(Failure::Usage(format!("{both} {}: give one", file.display())));
+            }
+            (None, true) if self.no_mmap => {
+                let both = "--no-mmap does not go with the `checkpoint` of a configuration:";
+                return Err(Failure::Usage(format!("{both} name the model on the command line")));
+            }
+            (None, true) => ModelSource::configured(&config)
+                .map_err(|e| Error::format(file.display().to_string(), format!("`checkpoint`: {e}")))?,
+            (source, false) => source,
+        };
+        Ok((options, source))
+    }
+
+    /// Says what of a configuration is slow, and what of it counts for nothing because of a flag.
+    fn warn_of_configuration(&self, file: &Path, config: &DeepSpeedConfig) {
+        let file = file.display();
+        match (config.kernel_inject, &config.injection_policy) {
+            (true, _) => {}
+            (false, None) => note(&format!(
+                "warning: `replace_with_kernel_inject` is not set in {file}: no fused kernel is used"
+            )),
+            (false, Some(_)) => note(&format!(
+                "warning: `injection_policy` in {file} runs without fused kernels; \
+                 `replace_with_kernel_inject` in its place uses them for models of a known family"
+            )),
+        }
+        let over = |flag: &str, given: Option<usize>, setting: &str, value: usize| {
+            if let Some(given) = given.filter(|given| *given != value) {
+                note(&format!("warning: {flag} {given} counts before `{setting}` {value} of {file}"));
+            }
+        };
+        if config.tp_size > 1 {
+            over("--tp", self.device.tp, "tp_size", config.tp_size);
+        }
+        if config.own_context {
+            over("--max-context", self.device.max_context, "max_out_tokens", config.max_out_tokens);
+        }
     }
 
     /// Loads the model for one sequence at a time, with a progress bar.

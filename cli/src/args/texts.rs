@@ -25,8 +25,8 @@ pub struct LinesArgs {
 pub struct EmbedArgs {
     #[command(flatten)]
     pub lines: LinesArgs,
-    /// How the vectors of a text's tokens become one; model is the model's own pooler. Default: as the model's
-    /// files say (sentence-transformers, GGUF), else mean
+    /// How the vectors of a text's tokens become one; model is the model's own pooler. Default: as the
+    /// model's files say (sentence-transformers, GGUF), else mean
     #[arg(long, value_name = "HOW", value_enum)]
     pub pooling: Option<PoolingArg>,
     /// Leave vectors at their own length; else it is made 1

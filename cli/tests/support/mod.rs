@@ -54,3 +54,28 @@ pub fn demo_copy(name: &str) -> PathBuf {
     }
     to
 }
+
+/// Status 1, nothing on standard output, one line on standard error that has all of `words`.
+pub fn fails(args: &[&str], words: &[&str]) {
+    let output = engraft(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{text}");
+    assert_eq!(text.lines().last(), errors.first().copied(), "{text}");
+    for word in words {
+        assert!(errors[0].contains(word), "{word:?} is not in {text}");
+    }
+}
+
+/// Status 2, nothing on standard output, a message that has all of `words`.
+pub fn misused(args: &[&str], words: &[&str]) {
+    let output = engraft(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    assert!(output.stdout.is_empty());
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text}");
+    }
+}

@@ -1,10 +1,10 @@
 //! What sentence-transformers' files say about the vector of a text: which tokens' states count, how many
 //! tokens a text may have, what stands before it.
 //!
-//! `modules.json` lists the parts; the pooling's folder has its settings, `sentence_bert_config.json` those of
-//! the tokenizer, `config_sentence_transformers.json` the prompts. All of it becomes one object of the model's
-//! configuration, [`FIELD`], so that a converted model keeps it. What cannot be honoured is kept by name, and
-//! refused where vectors are asked for: the same model serves for other things.
+//! `modules.json` lists the parts; the pooling's folder has its settings, `sentence_bert_config.json` those
+//! of the tokenizer, `config_sentence_transformers.json` the prompts. All of it becomes one object of the
+//! model's configuration, [`FIELD`], so that a converted model keeps it. What cannot be honoured is kept by
+//! name, and refused where vectors are asked for: the same model serves for other things.
 
 use super::json::{self, MAX_CONFIG};
 use crate::{Error, Result};
@@ -28,8 +28,8 @@ const MODES: [(&str, &str); 6] = [
 /// Parts that every model of sentence-transformers may have.
 const USUAL: [&str; 3] = ["Transformer", "Pooling", "Normalize"];
 
-/// What the files of a folder say; none where it has no `modules.json`. `file` gives a file's bytes by its path,
-/// if it is there.
+/// What the files of a folder say; none where it has no `modules.json`. `file` gives a file's bytes by its
+/// path, if it is there.
 ///
 /// # Errors
 /// Those of `file`; `Format`, naming the file, for one that holds something else.

@@ -7,6 +7,7 @@
 pub mod deepspeed;
 mod engine;
 mod model;
+pub(crate) mod unique;
 
 pub use engine::EngineConfig;
 pub use model::ModelConfig;

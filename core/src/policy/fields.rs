@@ -5,8 +5,8 @@
 //! compute something else, unnoticed. A user may accept a field, which is then listed among the
 //! assumptions.
 //!
-//! The automatic policy reads the fields listed here. What a table reads is what its family reads, and no list
-//! says that: a field counts as read where another value of it gives another model or an error.
+//! The automatic policy reads the fields listed here. What a table reads is what its family reads, and no
+//! list says that: a field counts as read where another value of it gives another model or an error.
 
 use super::describe::{ACT, EPS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, POSITIONS, VOCAB};
 use crate::config::ModelConfig;
@@ -144,8 +144,8 @@ const NEUTRAL: &[(&str, f64)] = &[
 /// halves.
 const ROTATE_NEIGHBOURS: &[&str] = &["cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"];
 
-/// Refuses a configuration with a field that the automatic policy does not know and that says something; gives
-/// a sentence for each that is accepted.
+/// Refuses a configuration with a field that the automatic policy does not know and that says something;
+/// gives a sentence for each that is accepted.
 ///
 /// # Errors
 /// `Config`, naming the field and its value.
@@ -161,8 +161,8 @@ pub(super) fn check(config: &ModelConfig, accepted: &[String]) -> Result<Vec<Str
     accept(unknown, accepted, "the automatic policy")
 }
 
-/// Refuses fields that were not read, but for those that the user accepts (an object with all that is in it): a
-/// sentence for each of these.
+/// Refuses fields that were not read, but for those that the user accepts (an object with all that is in it):
+/// a sentence for each of these.
 ///
 /// # Errors
 /// `Config`, naming a field that is not accepted, or an accepted one that is read or missing.
@@ -184,7 +184,8 @@ pub(super) fn accept(unread: Vec<(String, Value)>, accepted: &[String], who: &st
     Ok(unread.into_iter().map(said).collect())
 }
 
-/// Fields that say something, are not read, and are not known to change nothing; those inside objects by dots.
+/// Fields that say something, are not read, and are not known to change nothing; those inside objects by
+/// dots.
 pub(super) fn unread(config: &ModelConfig, is_read: &dyn Fn(&str) -> bool) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     let mut left: Vec<(String, &Value)> =

@@ -64,8 +64,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Lets the automatic policy, or a table, take a model whose configuration has these fields, which it does
-    /// not know: what they say is not computed. The plan lists them.
+    /// Lets the automatic policy, or a table, take a model whose configuration has these fields, which it
+    /// does not know: what they say is not computed. The plan lists them.
     pub fn accept_unknown(&mut self, fields: impl IntoIterator<Item = String>) {
         self.accepted.extend(fields);
     }
@@ -106,7 +106,7 @@ impl Registry {
             }
         }
         if !known.is_empty() {
-            reasons.insert(0, format!("model_type is none of {}", known.join(", ")));
+            reasons.push(format!("model_type is none of {}", known.join(", ")));
         }
         match best[..] {
             [] => Err(Error::NoPolicy {

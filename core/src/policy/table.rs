@@ -8,6 +8,7 @@ use super::describe::Described;
 use super::families::FAMILIES;
 use super::names::OwnedNames;
 use super::*;
+use crate::config::unique;
 use crate::params::NormKind;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -243,7 +244,7 @@ impl TablePolicy {
     /// # Errors
     /// `Format` for broken JSON, `Config` naming the field for a family, slot or word that does not exist.
     pub fn from_json(text: &str) -> Result<Self> {
-        Self::new(serde_json::from_str(text).map_err(|e| Error::format("policy table", e.to_string()))?)
+        Self::new(unique::from_str(text).map_err(|e| Error::format("policy table", e.to_string()))?)
     }
 
     /// Reads a table from TOML text.

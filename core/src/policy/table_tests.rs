@@ -66,6 +66,15 @@ fn a_table_teaches_an_architecture() {
 }
 
 #[test]
+fn the_page_lists_every_slot() {
+    let page = include_str!("../../../docs/add_a_policy.md");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let listed = |slot: &Slot| rows.iter().any(|row| row.contains(&format!("`{}`", slot.name())));
+    let missing: Vec<&str> = Slot::ALL.iter().filter(|slot| !listed(slot)).map(|slot| slot.name()).collect();
+    assert!(missing.is_empty(), "docs/add_a_policy.md has no {}", missing.join(", "));
+}
+
+#[test]
 fn the_same_table_in_toml() {
     let text = r#"
         name = "acme"
@@ -114,6 +123,8 @@ fn tables_are_refused_by_name() {
     assert!(e.contains("`partition.style` is \"rowwise\"; allowed: outputs for layer 0 qkv.weight"), "{e}");
     assert!(with("ignored", json!([])).contains("left over: acme.cache.k"));
     assert!(TablePolicy::from_json("{").is_err());
+    let twice = acme_table().replacen("\"up\":", "\"down\": \"x\",\n\"up\":", 1);
+    assert!(TablePolicy::from_json(&twice).unwrap_err().to_string().contains("`down` stands twice"));
 }
 
 /// A table is asked for the same care as the automatic policy: a field that its family does not read refuses

@@ -268,7 +268,11 @@ pub(super) fn absent(name: &BackendName) -> Error {
     let have = if have.is_empty() { "nothing".into() } else { have.join(", ") };
     let kind = name.to_string();
     let kind = kind.split(':').next().unwrap_or_default();
-    Error::config("backend", format!("\"{name}\""), format!("{have}; this build has no {kind} backend"))
+    Error::config(
+        "backend",
+        format!("\"{name}\""),
+        format!("{have}; this build has no {kind} backend (cargo feature `{kind}`: --features {kind})"),
+    )
 }
 
 #[cfg(test)]

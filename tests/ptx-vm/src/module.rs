@@ -137,7 +137,7 @@ fn describe(f: &Function, program: &Program, parameters: Vec<Parameter>) -> Kern
 }
 
 impl Module {
-    /// Parses and lowers a PTX text, with the [mutant](crate::mutant) that the environment names.
+    /// Parses and lowers a PTX text, with the [mutant] that the environment names.
     ///
     /// # Errors
     /// [`Error::Syntax`] or [`Error::Unsupported`] with the line; [`Error::Argument`] when the environment

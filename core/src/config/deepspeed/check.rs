@@ -34,6 +34,7 @@ pub(super) fn check(
         Some(e) if !e.value.is_object() => return Err(Error::config(e.spelled, kind(&e.value), "an object")),
         other => other.map(|e| e.value),
     };
+    c.own_context = t.given("max_out_tokens") || t.given("state_manager.max_context");
     c.max_out_tokens = t.count("max_out_tokens", 1)?.unwrap_or(c.max_out_tokens);
     c.min_out_tokens = t.count("min_out_tokens", 1)?.unwrap_or(c.min_out_tokens);
     c.state = state(&mut t, c)?;

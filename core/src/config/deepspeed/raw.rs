@@ -3,10 +3,21 @@
 use super::fields::{Becomes, find, nearest};
 use super::taker::{Entry, kind};
 use super::{DataType, DeepSpeedConfig, Warning, check};
+use crate::config::unique;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Keys by which a configuration of training is recognised.
+const OF_TRAINING: &[&str] = &[
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "optimizer",
+    "scheduler",
+    "zero_optimization",
+];
 
 /// Largest configuration file.
 const MAX_FILE: u64 = 16 << 20;
@@ -33,6 +44,8 @@ pub struct DeepSpeedConfigBuilder {
     sources: usize,
     /// Names that two sources give different values, and the values.
     conflicts: Vec<(String, String)>,
+    /// Keys that are not known, and the nearest known one.
+    unknown: Vec<(String, Option<&'static str>)>,
 }
 
 impl DeepSpeedConfig {
@@ -84,7 +97,7 @@ impl DeepSpeedConfigBuilder {
     pub fn options(mut self, options: &Map<String, Value>) -> Result<Self> {
         self.sources += 1;
         self.walk("", "", options)?;
-        Ok(self)
+        self.known()
     }
 
     /// Adds a JSON text.
@@ -93,7 +106,7 @@ impl DeepSpeedConfigBuilder {
     /// `Format` naming `file`; as [`DeepSpeedConfigBuilder::dictionary`].
     pub fn json(self, file: &str, text: &str) -> Result<Self> {
         let value =
-            serde_json::from_str(text).map_err(|e| Error::format(file, format!("is not valid JSON: {e}")))?;
+            unique::from_str(text).map_err(|e| Error::format(file, format!("is not valid JSON: {e}")))?;
         self.dictionary(&value)
     }
 
@@ -138,7 +151,7 @@ impl DeepSpeedConfigBuilder {
             map = Map::from_iter([(section.to_owned(), Value::Object(map))]);
         }
         self.walk("", "", &map)?;
-        Ok(self)
+        self.known()
     }
 
     /// Element type.
@@ -205,13 +218,8 @@ impl DeepSpeedConfigBuilder {
         for (key, value) in map {
             let full = if spelled.is_empty() { key.clone() } else { format!("{spelled}.{key}") };
             let Some(field) = find(section, key) else {
-                let hint = match nearest(section, key) {
-                    Some(name) => {
-                        format!("`{name}`, which is the nearest, and those of docs/from_deepspeed.md")
-                    }
-                    None => "those of docs/from_deepspeed.md".to_string(),
-                };
-                return Err(Error::config(full, "an unknown key", hint));
+                self.unknown.push((full, nearest(section, key)));
+                continue;
             };
             let path =
                 if section.is_empty() { field.name.to_owned() } else { format!("{section}.{}", field.name) };
@@ -256,6 +264,28 @@ impl DeepSpeedConfigBuilder {
             }
         }
         Ok(())
+    }
+
+    /// Refuses all keys that are not known at once.
+    fn known(self) -> Result<Self> {
+        const PAGE: &str = "those of docs/from_deepspeed.md";
+        match &self.unknown[..] {
+            [] => Ok(self),
+            [(key, None)] => Err(Error::config(key, "an unknown key", PAGE)),
+            [(key, Some(name))] => {
+                let allowed = format!("`{name}`, which is the nearest, and {PAGE}");
+                Err(Error::config(key, "an unknown key", allowed))
+            }
+            several => {
+                let is = |names: &[&str]| several.iter().any(|(key, _)| names.contains(&key.as_str()));
+                let training = if is(OF_TRAINING) { "; this is a configuration of training" } else { "" };
+                let near =
+                    several.iter().filter_map(|(key, name)| Some(format!("`{}` for `{key}`", (*name)?)));
+                let near: String = near.map(|pair| format!("{pair}, ")).collect();
+                let keys: Vec<&str> = several.iter().map(|(key, _)| key.as_str()).collect();
+                Err(Error::config(keys.join("`, `"), "unknown keys", format!("{near}{PAGE}{training}")))
+            }
+        }
     }
 
     fn warn(&mut self, field: String, what: String) {

@@ -130,6 +130,8 @@ pub struct DeepSpeedConfig {
     pub model_config: Option<serde_json::Value>,
     /// Longest sequence, prompt and continuation.
     pub max_out_tokens: usize,
+    /// Whether the user says so; otherwise it is a default.
+    pub own_context: bool,
     /// Refuse to start with room for fewer tokens than this.
     pub min_out_tokens: usize,
     /// Sizes of the ragged engine, where the user gives any.
@@ -153,6 +155,7 @@ impl Default for DeepSpeedConfig {
             injection_policy: None,
             model_config: None,
             max_out_tokens: 1024,
+            own_context: false,
             min_out_tokens: 1,
             state: None,
         }

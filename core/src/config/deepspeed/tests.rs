@@ -247,6 +247,8 @@ fn conflicts_are_found_on_canonical_names() {
     refused(json!({"tp": {"tp_size": 2}, "tensor_parallel": {"tp_size": 2}}), &["tp.tp_size", "given twice"]);
     refused(json!({"mp_size": 2, "tensor_parallel": {"tp_size": 2}}), &["mp_size", "given twice"]);
     refused(json!({"max_tokens": 2, "max_out_tokens": 2}), &["max_tokens", "max_out_tokens"]);
+    let text = check(json!({"mp_size": 2, "tp": {"tp_size": 2}})).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("`mp_size` and `tp.tp_size` are given twice"), "{text}");
     // Setters are one more source.
     let text = DeepSpeedConfig::builder()
         .tp_size(2)
@@ -265,6 +267,28 @@ fn conflicts_are_found_on_canonical_names() {
         .max_out_tokens(9);
     let (c, _) = c.set("tp.tp_size", 2).unwrap().check().unwrap();
     assert_eq!((c.dtype, c.tp_size, c.max_out_tokens), (DataType::Bf16, 2, 9));
+}
+
+#[test]
+fn unknown_keys_are_named_together() {
+    let mistyped = json!({"dtyp": "half", "tp": {"tp_sise": 2}, "zzzzzzzz": 1});
+    refused(
+        mistyped,
+        &["`dtyp`, `tp.tp_sise`, `zzzzzzzz` are unknown keys", "`dtype` for `dtyp`", "`tp_size` for"],
+    );
+    let training = json!({
+        "train_batch_size": 8, "optimizer": {"type": "AdamW"}, "fp16": {"enabled": true},
+        "zero_optimization": {"stage": 2},
+    });
+    refused(training, &["train_batch_size", "zero_optimization", "fp16", "a configuration of training"]);
+}
+
+#[test]
+fn a_key_of_a_file_stands_once() {
+    for text in [r#"{"dtype": "half", "dtype": "fp32"}"#, r#"{"tp": {"tp_size": 1, "tp_size": 2}}"#] {
+        let error = DeepSpeedConfigBuilder::new().json("ds.json", text).map(drop).unwrap_err().to_string();
+        assert!(error.contains("ds.json") && error.contains("stands twice"), "{error}");
+    }
 }
 
 #[test]
