@@ -6,11 +6,13 @@ use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale};
 use engraft_kernels::params::{Activation, Elem};
 
 /// An activation and what it is to compute.
-type Known = (Activation, fn(f32) -> f32);
+pub type Known = (Activation, fn(f32) -> f32);
 
-const ACTS: [Known; 6] = [
+pub const SILU: Known = (Activation::SILU, math::silu::<F>);
+
+pub const ACTS: [Known; 6] = [
     (Activation::RELU, math::relu),
-    (Activation::SILU, math::silu::<F>),
+    SILU,
     (Activation::GELU, math::gelu_erf::<F>),
     (Activation::GELU_TANH, math::gelu_tanh::<F>),
     (Activation::QUICK_GELU, math::quick_gelu::<F>),

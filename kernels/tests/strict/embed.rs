@@ -117,27 +117,31 @@ pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
 #[test]
 fn rows_of_every_format() {
     for cols in [256, 45] {
-        for (i, w) in every_weight(6, cols).iter().enumerate() {
-            let elem = Elem::ALL[i % 3];
-            let ids = [5u32, 0, 6, 2, 5, u32::MAX, 3];
-            let old = numbers(ids.len() * cols, 5);
-            let row = |id: u32| match w.values.get(id as usize * cols..(id as usize + 1) * cols) {
-                Some(row) if (id as usize) < w.rows => row.to_vec(),
-                _ => vec![0.0; cols],
-            };
-            let plain: Vec<f32> = ids.iter().flat_map(|id| rounded(&row(*id), elem)).collect();
-            let added: Vec<f32> =
-                plain.iter().zip(rounded(&old, elem)).map(|(v, o)| round(o + v, elem)).collect();
-            Machine::each(&mut |gpu| {
-                let (ids_at, table) = (gpu.put(&ids), w.view(gpu));
-                for add in [0, 1] {
-                    let out = gpu.matrix(&old, cols, elem, cols + 3, 0);
-                    let p = Embed { ids: ids_at, table, out, elem, add };
-                    gpu.run(&p, &p.launch(w.format));
-                    let want = if add == 1 { &added } else { &plain };
-                    same(&gpu.values(out, elem), want, w.format.name());
-                }
-            });
+        for w in every_weight(6, cols) {
+            Elem::ALL.into_iter().for_each(|elem| rows_of(&w, elem));
         }
     }
+}
+
+/// Rows as they are and added to others, rounded where the composed ops would.
+fn rows_of(w: &Weight, elem: Elem) {
+    let cols = w.cols;
+    let ids = [5u32, 0, 6, 2, 5, u32::MAX, 3];
+    let old = numbers(ids.len() * cols, 5);
+    let row = |id: u32| match w.values.get(id as usize * cols..(id as usize + 1) * cols) {
+        Some(row) if (id as usize) < w.rows => row.to_vec(),
+        _ => vec![0.0; cols],
+    };
+    let plain: Vec<f32> = ids.iter().flat_map(|id| rounded(&row(*id), elem)).collect();
+    let added: Vec<f32> = plain.iter().zip(rounded(&old, elem)).map(|(v, o)| round(o + v, elem)).collect();
+    Machine::each(&mut |gpu| {
+        let (ids_at, table) = (gpu.put(&ids), w.view(gpu));
+        for add in [0, 1] {
+            let out = gpu.matrix(&old, cols, elem, cols + 3, 0);
+            let p = Embed { ids: ids_at, table, out, elem, add };
+            gpu.run(&p, &p.launch(w.format));
+            let want = if add == 1 { &added } else { &plain };
+            same(&gpu.values(out, elem), want, w.format.name());
+        }
+    });
 }

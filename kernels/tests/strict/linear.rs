@@ -1,8 +1,8 @@
 //! Matmuls.
 
+use crate::elementwise::{ACTS, Known, SILU};
 use crate::embed::{Weight, every_weight, in_blocks, plain};
 use crate::machine::{Machine, Runs, numbers, round, rounded, same};
-use engraft_core::math::{self, FusedMadd};
 use engraft_core::mem::Block;
 use engraft_core::numerics::{Share, leaf_bounds, rank_columns, tree, tree_of_ranks};
 use engraft_core::quant::activation::{self, SPAN};
@@ -36,6 +36,8 @@ pub struct Case {
     pub out_elem: Elem,
     pub bias: bool,
     pub then: Then,
+    /// What an epilogue that activates does.
+    pub act: Known,
     pub w8a8: bool,
 }
 
@@ -68,7 +70,7 @@ fn model(case: &Case, x: &[f32], w: &Weight, bias: &[f32], old: &[f32]) -> Vec<f
     }
     let e = case.out_elem;
     let y = rounded(&y, e);
-    let act = |v: f32| math::silu::<FusedMadd>(v);
+    let act = case.act.1;
     match case.then {
         Then::NOTHING => y,
         Then::ACTIVATE => y.iter().map(|v| round(act(*v), e)).collect(),
@@ -105,7 +107,7 @@ pub fn check_on(case: &Case, w: &Weight, on: Runs) {
             x_elem: case.x_elem,
             out_elem: case.out_elem,
             then: case.then,
-            act: Activation::SILU,
+            act: case.act.0,
             reserved: 0,
         };
         if case.w8a8 {
@@ -267,6 +269,7 @@ fn every_format_has_the_contracts_bits() {
                     out_elem,
                     bias: i % 2 == 0,
                     then: Then::NOTHING,
+                    act: SILU,
                     w8a8: false,
                 },
                 w,
@@ -288,6 +291,7 @@ fn every_size_has_the_contracts_bits() {
                     out_elem: Elem::F32,
                     bias: true,
                     then: Then::NOTHING,
+                    act: SILU,
                     w8a8: false,
                 },
                 w,
@@ -303,8 +307,36 @@ fn every_epilogue_rounds_where_the_composed_ops_would() {
             for bias in [false, true] {
                 let all = every_weight(70, 96);
                 for (rows, w) in [(5, &all[2]), (17, &all[0])] {
-                    check(&Case { rows, grain: 1, x_elem: elem, out_elem: elem, bias, then, w8a8: false }, w);
+                    check(
+                        &Case {
+                            rows,
+                            grain: 1,
+                            x_elem: elem,
+                            out_elem: elem,
+                            bias,
+                            then,
+                            act: SILU,
+                            w8a8: false,
+                        },
+                        w,
+                    );
                 }
+            }
+        }
+    }
+}
+
+/// Every kernel of a matmul has a copy of every activation.
+#[test]
+fn every_activation_behind_every_matmul() {
+    let all = every_weight(70, 96);
+    let q8 = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
+    for act in ACTS {
+        for (then, rows) in [(Then::ACTIVATE, 3), (Then::GATE, 19)] {
+            for (w, w8a8) in [(&all[0], false), (q8, false), (q8, true)] {
+                let grain = if w8a8 { SPAN } else { 1 };
+                let (x_elem, out_elem) = (Elem::F32, Elem::F32);
+                check(&Case { rows, grain, x_elem, out_elem, bias: false, then, act, w8a8 }, w);
             }
         }
     }
@@ -319,7 +351,7 @@ fn quantized_activations_have_the_contracts_bits() {
         let w = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
         let (x_elem, out_elem) = (Elem::ALL[i % 3], Elem::ALL[(i + 1) % 3]);
         for (then, rows) in [(Then::NOTHING, 1), (Then::ACTIVATE, 5), (Then::ADD, 67), (Then::GATE, 19)] {
-            check(&Case { rows, grain, x_elem, out_elem, bias: rows > 1, then, w8a8: true }, w);
+            check(&Case { rows, grain, x_elem, out_elem, bias: rows > 1, then, act: SILU, w8a8: true }, w);
         }
     }
     // More than a tile of outputs, whole and behind a gate.
@@ -327,7 +359,7 @@ fn quantized_activations_have_the_contracts_bits() {
     let w = all.iter().find(|w| w.format == Format::Q8_0).unwrap();
     for then in [Then::NOTHING, Then::GATE] {
         let (rows, grain, x_elem, out_elem) = (9, 32, Elem::F32, Elem::F32);
-        check(&Case { rows, grain, x_elem, out_elem, bias: true, then, w8a8: true }, w);
+        check(&Case { rows, grain, x_elem, out_elem, bias: true, then, act: SILU, w8a8: true }, w);
     }
 }
 
@@ -343,6 +375,7 @@ fn quantized_activations_on_both_sides_of_every_threshold() {
         out_elem: Elem::F32,
         bias: false,
         then,
+        act: SILU,
         w8a8: true,
     };
     let weight = |n| every_weight(n, 96).into_iter().find(|w| w.format == Format::Q8_0).unwrap();
@@ -365,6 +398,7 @@ fn rows_and_outputs_on_both_sides_of_every_threshold() {
         out_elem: Elem::F32,
         bias: true,
         then: Then::NOTHING,
+        act: SILU,
         w8a8: false,
     };
     let around = |at: usize| at - 1..=at + 1;

@@ -1,6 +1,7 @@
 //! Matmuls of the sizes that models have: sums of 129 blocks in leaves that begin inside a unit of the ring,
 //! rings that go round many times, thousands of outputs with a tile that is not full.
 
+use crate::elementwise::SILU;
 use crate::embed::{in_blocks, plain};
 use crate::linear::{Case, check_on, leaves, same_codes};
 use crate::machine::{Machine, numbers, rounded, same};
@@ -118,6 +119,7 @@ fn matmuls_at_the_sizes_of_models() {
         out_elem: Elem::F32,
         bias: true,
         then: Then::NOTHING,
+        act: SILU,
         w8a8: false,
     };
     let f32s = plain(Elem::F32, N, K);
