@@ -86,7 +86,8 @@ type Planted = (&'static str, PathBuf);
 /// Writes the mutant; or why it is no valid text.
 fn plant(language: Language, worker: usize, mutant: &Sampled<'_>) -> Outcome<Result<Planted, String>> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let folder = target.join("mutants").join(worker.to_string());
+    // Two runs side by side must not plant each other's mutants.
+    let folder = target.join("mutants").join(format!("{}-{worker}", std::process::id()));
     let wrong = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     std::fs::create_dir_all(&folder).map_err(|e| wrong(&folder, e))?;
     let folder = folder.canonicalize().map_err(|e| wrong(&folder, e))?;
