@@ -213,7 +213,7 @@ struct Dense {
             }
             at = after(at, 0);
         }
-        copy_wait<0>();
+        // Groups still in flight are empty: the last turn waited for the last tile.
         __syncthreads();
         Board<TILES>::put(board, 0, ROWS, wm * MT, wn * NT * 8, total, lane);
         __syncthreads();

@@ -182,7 +182,7 @@ struct Skinny {
             }
             at = after(at);
         }
-        copy_wait<0>();
+        // Groups still in flight are empty: the last turn waited for the last tile.
         __syncthreads();
         if constexpr (OWN > 1) Board<MT>::put(board, leaf, ROWS, 0, 0, before, lane);
         Board<MT>::put(board, leaf + OWN - 1, ROWS, 0, 0, sums.leaf, lane);

@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(256) int8_dense(const __grid_consta
             leaves();
         }
     }
-    copy_wait<0>();
+    // Groups still in flight are empty: the last turn waited for the last tile.
     __syncthreads();
     float *board = reinterpret_cast<float *>(memory);
     tree.each([&](u32 m, u32 n, u32 i) {
