@@ -173,6 +173,13 @@ impl Options {
         self
     }
 
+    /// Whether keys and values of requests that have ended are kept for those whose prompts begin alike (the
+    /// default). Results do not depend on it in the modes `Reference` and `Invariant`.
+    pub fn prefix_cache(mut self, on: bool) -> Self {
+        self.engine.prefix_cache = on;
+        self
+    }
+
     /// Keeps room for the logits of every token of a step, which
     /// [`EngineHandle::score`](crate::EngineHandle::score) and logits of
     /// [`EngineHandle::forward`](crate::EngineHandle::forward) need; off, only those of last tokens have

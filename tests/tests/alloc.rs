@@ -51,6 +51,8 @@ fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: Samplin
         kv_dtype: dtype,
         graphs,
         max_context: 40,
+        // A page that is filled is noted in the prefix cache, which allocates; none is filled here.
+        page_size: 32,
         steps_ahead: Some(ahead),
         ..EngineConfig::default()
     };

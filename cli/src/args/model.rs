@@ -97,6 +97,10 @@ pub struct DeviceArgs {
     /// Run every decode step anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
+    /// Compute every prompt as a whole instead of taking the keys and values of a beginning that was computed
+    /// before
+    #[arg(long)]
+    pub no_prefix_cache: bool,
     /// Steps that are launched before the one before is collected; default: 1 on GPUs, 0 on the CPU
     #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub steps_ahead: Option<u8>,
@@ -255,6 +259,9 @@ impl DeviceArgs {
         }
         if let Some(tokens) = self.max_context {
             options = options.max_context(tokens);
+        }
+        if self.no_prefix_cache {
+            options = options.prefix_cache(false);
         }
         if self.no_graphs { options.graphs(false) } else { options }
     }

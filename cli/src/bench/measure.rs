@@ -293,6 +293,8 @@ impl Job {
             max_step_tokens: self.step_tokens.unwrap_or(usual.max_step_tokens),
             graphs: self.graphs,
             steps_ahead: self.steps_ahead,
+            // Rounds repeat their prompts, which are to be computed every time.
+            prefix_cache: false,
             ..usual
         };
         let silent = Box::new(|_, _| {});

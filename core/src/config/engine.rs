@@ -47,6 +47,9 @@ pub struct EngineConfig {
     /// Room for the logits of every token of a step, not only of the sampled ones (scoring, tests). The
     /// library `engraft` sets it for encoders whose head answers for every token.
     pub all_logits: bool,
+    /// Keep the keys and values of requests that have ended for those whose prompts begin alike. Decoders
+    /// only; the pages are given up as soon as a running request needs them.
+    pub prefix_cache: bool,
     /// Hand pages out in an order shuffled by this seed: results may not depend on it, and tests hold that.
     pub page_seed: Option<u64>,
 }
@@ -66,6 +69,7 @@ impl Default for EngineConfig {
             graphs: true,
             steps_ahead: None,
             all_logits: false,
+            prefix_cache: true,
             page_seed: None,
         }
     }

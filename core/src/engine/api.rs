@@ -12,7 +12,7 @@ use crate::backend::{Backend, Communicator, Mem, Solo};
 use crate::config::EngineConfig;
 use crate::config::deepspeed::Warning;
 use crate::inject::kernels;
-use crate::kv::PagedKv;
+use crate::kv::{PagedKv, PrefixStats};
 use crate::model::Model;
 use crate::profile::Profile;
 use crate::{Error, Result};
@@ -130,9 +130,16 @@ impl<B: Backend> Engine<B> {
         self.coordinator.scheduler.is_idle() && self.in_flight.is_empty() && reported
     }
 
-    /// KV pages without an owner, of all.
+    /// KV pages that requests can have, of all: those without an owner, and those of prefixes that no
+    /// running request uses.
     pub fn free_pages(&self) -> (usize, usize) {
-        (self.coordinator.pool.free(), self.coordinator.pool.total())
+        let pool = &self.coordinator.kv.pool;
+        (pool.available(), pool.total())
+    }
+
+    /// What the prefix cache has done so far.
+    pub fn prefix_stats(&self) -> PrefixStats {
+        self.coordinator.kv.stats()
     }
 
     /// What it takes of the device's memory.

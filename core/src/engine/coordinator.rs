@@ -12,7 +12,7 @@ use super::sizes::largest_step;
 use crate::Result;
 use crate::config::EngineConfig;
 use crate::graph::BucketSizes;
-use crate::kv::{PagePool, PageTables};
+use crate::kv::{CachedPrefix, KvManager, PrefixKey};
 use crate::mem::{SKIP, StepFill, StepShape, StepWords};
 use crate::model::RopeShifts;
 use crate::policy::{Family, ModelSpec};
@@ -29,8 +29,7 @@ pub(super) struct Coordinator {
     pub(super) spec: ModelSpec,
     pub(super) config: EngineConfig,
     pub(super) scheduler: Scheduler<Live>,
-    pub(super) tables: PageTables,
-    pub(super) pool: PagePool,
+    pub(super) kv: KvManager,
     /// What ended requests asked to keep.
     pub(super) finished: BTreeMap<u64, Kept>,
     /// Whether decode steps are captured.
@@ -71,6 +70,10 @@ pub(super) struct Live {
     /// A row of pixels for each token, of models that read images.
     pub pixels: Vec<f32>,
     pub kept: Kept,
+    /// Its prefix is shared with requests of the same salt alone.
+    pub cache_salt: String,
+    /// Whether all of its prompt is computed, whatever the cache has of it.
+    pub skip_prefix_cache: bool,
 }
 
 /// A step that is planned or launched.
@@ -96,8 +99,13 @@ impl Coordinator {
     pub(super) fn new(spec: ModelSpec, shifts: RopeShifts, config: EngineConfig, capture: bool) -> Self {
         Self {
             scheduler: Scheduler::new(config.max_seqs, config.max_step_tokens),
-            tables: PageTables::new(config.max_seqs, config.pages_per_seq(), config.page_size),
-            pool: PagePool::new(config.pool_pages(), config.page_seed),
+            kv: KvManager::new(
+                config.max_seqs,
+                config.pages_per_seq(),
+                config.page_size,
+                config.pool_pages(),
+                config.page_seed,
+            ),
             finished: BTreeMap::new(),
             buckets: BucketSizes::new(config.max_seqs, config.max_context),
             refused: Vec::new(),
@@ -119,7 +127,7 @@ impl Coordinator {
     pub(super) fn put(&mut self, request: Request) -> Result<u64> {
         let id = self.next_id;
         request.check(id, &self.spec, &self.config)?;
-        let Request { prompt, max_new_tokens, sampling, stop_ids, subsequence, want } = request;
+        let Request { prompt, max_new_tokens, sampling, stop_ids, subsequence, want, .. } = request;
         let new = max_new_tokens.min(self.config.max_context - prompt.len());
         let asked = match (want.logits, self.spec.head.is_per_token()) {
             (false, _) => 0..0,
@@ -127,7 +135,9 @@ impl Coordinator {
             (true, false) => self.head_rows(&prompt),
         };
         let keeps = want != Want::default();
+        let Request { cache_salt, skip_prefix_cache, .. } = request;
         let live = Live { stop_ids, sampling, subsequence, want, keeps, asked, ..Live::default() };
+        let live = Live { cache_salt, skip_prefix_cache, ..live };
         self.enqueue(REQUESTS, prompt, new, live)
     }
 
@@ -140,25 +150,43 @@ impl Coordinator {
     pub(super) fn enqueue(&mut self, owner: u64, prompt: Vec<u32>, new: usize, live: Live) -> Result<u64> {
         let id = self.next_id;
         let live = Live { shift: self.shifts.of(prompt.len()), ..live };
-        let sequence = Sequence::new(id, prompt, new, live);
+        let prefix = self.cached_prefix(prompt.len(), &live);
+        let sequence = Sequence { prefix, ..Sequence::new(id, prompt, new, live) };
         match self.spec.family {
-            Family::Decoder => self.scheduler.submit(owner, sequence, &self.tables, &self.pool)?,
+            Family::Decoder => self.scheduler.submit(owner, sequence, &self.kv)?,
             Family::Encoder => self.scheduler.submit_whole(owner, sequence),
         }
         self.next_id += 1;
         Ok(id)
     }
 
+    /// The place in the prefix cache of a prompt of so many tokens; none where it has no part in it.
+    fn cached_prefix(&self, prompt: usize, live: &Live) -> Option<CachedPrefix> {
+        let tokens_alone = live.token_type_ids.is_empty() && live.pixels.is_empty();
+        if !self.config.prefix_cache || self.spec.family != Family::Decoder || !tokens_alone {
+            return None;
+        }
+        // Nothing can be kept of a position that is not computed, and the last one is what samples.
+        let most = match live.want.hidden {
+            Layers::None if live.asked.is_empty() => prompt - 1,
+            Layers::None => live.asked.start.min(prompt - 1),
+            _ => 0,
+        };
+        let most = if live.skip_prefix_cache { 0 } else { most };
+        let key = PrefixKey { salt: live.cache_salt.clone(), rope_shift: live.shift };
+        Some(CachedPrefix::new(key, most))
+    }
+
     /// Ends a request wherever it stands; whether it was there.
     pub(super) fn cancel(&mut self, id: u64) -> Result<bool> {
         let kept = self.finished.remove(&id).is_some();
-        let Self { scheduler, tables, pool, collected, unwritten, copies, .. } = self;
+        let Self { scheduler, kv, collected, unwritten, copies, .. } = self;
         // What the next step would do for a fork that no step has run.
         if let Some(row) = scheduler.running().find(|seq| seq.id == id).map(|seq| seq.row) {
             unwritten.retain(|other| *other != row);
-            copies.retain(|(_, to)| !tables.pages(row).contains(to));
+            copies.retain(|(_, to)| !kv.tables.pages(row).contains(to));
         }
-        Ok(scheduler.cancel(id, *collected, tables, pool)?.is_some() || kept)
+        Ok(scheduler.cancel(id, *collected, kv)?.is_some() || kept)
     }
 
     /// Plans the next step and counts it as launched; none where nothing is to be done before a step is
@@ -169,8 +197,8 @@ impl Coordinator {
     pub(super) fn plan(&mut self) -> Result<Option<Planned>> {
         let mut planned = self.spare.pop().unwrap_or_else(|| Planned::new(&self.config));
         match self.spec.family {
-            Family::Decoder => self.scheduler.next(&mut self.tables, &mut self.pool, &mut planned.batch)?,
-            Family::Encoder => self.scheduler.next_whole(&mut self.tables, &mut planned.batch),
+            Family::Decoder => self.scheduler.next(&mut self.kv, &mut planned.batch)?,
+            Family::Encoder => self.scheduler.next_whole(&mut self.kv, &mut planned.batch),
         }
         if planned.batch.tokens == 0 {
             self.spare.push(planned);
@@ -189,7 +217,7 @@ impl Coordinator {
         order.captured = captured;
         order.want = self.want(parts, shape.rows);
         self.fill(parts, &mut order.words.begin(shape));
-        self.tables.settle();
+        self.kv.tables.settle();
         self.count(parts, order);
         Ok(Some(planned))
     }
@@ -221,7 +249,7 @@ impl Coordinator {
             tokens: batch.tokens,
             seqs: parts.len(),
             rows: parts.iter().map(|p| p.rows).sum(),
-            table_edits: self.tables.changes().len(),
+            table_edits: self.kv.tables.changes().len(),
             max_query: parts.iter().map(|p| p.slice.len).max().unwrap_or(0),
             max_keys: parts.iter().map(|p| p.slice.end()).max().unwrap_or(0),
         };
@@ -259,7 +287,7 @@ impl Coordinator {
             let asked = asked_in(&seq.data.asked, slice);
             for position in slice.start..slice.end() {
                 let token_type = seq.data.token_type_ids.get(position).copied().unwrap_or(0);
-                let slot = if paged { self.tables.slot(seq.row, position) } else { SKIP };
+                let slot = if paged { self.kv.tables.slot(seq.row, position) } else { SKIP };
                 let id = match seq.token(position) {
                     Token::Known(id) => id,
                     Token::SampledIn(from) => {
@@ -270,7 +298,7 @@ impl Coordinator {
                 // Rotation is all that reads positions of a model with two lists of divisors.
                 fill.token(token, id, position as u32 + seq.data.shift, slot, token_type);
                 if let Some(before) = position.checked_sub(1).filter(|_| self.filters) {
-                    fill.before(token, self.tables.slot(seq.row, before));
+                    fill.before(token, self.kv.tables.slot(seq.row, before));
                 }
                 let samples = slice.samples && position + 1 == slice.end();
                 if samples || asked.contains(&position) {
@@ -282,7 +310,7 @@ impl Coordinator {
             fill.seq(s, token, if paged { seq.row } else { 0 }, slice.end() as u32);
         }
         fill.pad_behind(parts.len().saturating_sub(1));
-        for (i, (index, page)) in self.tables.changes().iter().enumerate() {
+        for (i, (index, page)) in self.kv.tables.changes().iter().enumerate() {
             fill.table_edit(i, *index, *page);
         }
     }
@@ -340,6 +368,10 @@ impl Coordinator {
                 _ if seq.tokens.len() >= seq.limit && part.slice.end() >= seq.prompt => Some(Finish::Length),
                 _ => None,
             };
+            // Of a request whose logits were no numbers nothing is left to others.
+            if finish != Some(Finish::NoToken) {
+                self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?;
+            }
             if finish.is_some() {
                 self.end(part)?;
             }
@@ -352,8 +384,8 @@ impl Coordinator {
     }
 
     fn end(&mut self, part: &Part) -> Result<()> {
-        let Self { scheduler, tables, pool, collected, .. } = self;
-        let live = scheduler.finish(part.slice.row, *collected, tables, pool)?;
+        let Self { scheduler, kv, collected, .. } = self;
+        let live = scheduler.finish(part.slice.row, *collected, kv)?;
         if part.keeps {
             self.finished.insert(part.id, live.kept);
         }
@@ -365,13 +397,15 @@ impl Coordinator {
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
-        let Self { scheduler, tables, pool, collected, .. } = self;
+        let Self { scheduler, kv, collected, .. } = self;
         for part in &planned.parts {
             if scheduler.sequence(part.slice.row).is_some_and(|seq| seq.id == part.id) {
-                scheduler.finish(part.slice.row, *collected, tables, pool)?;
+                scheduler.finish(part.slice.row, *collected, kv)?;
                 failed.push(part.id);
             }
         }
+        // The changes of the page table that it carried may be of any row.
+        kv.tables.resend();
         // Those that wait for their first slice go on: whether their rows of the sampling table were
         // written is not known. What was launched behind the step has used them, and writing them anew would
         // forget the tokens it samples.
@@ -389,8 +423,8 @@ impl Coordinator {
     }
 
     fn settle(&mut self) -> Result<()> {
-        let Self { scheduler, tables, pool, collected, .. } = self;
-        scheduler.settle(*collected, tables, pool)
+        let Self { scheduler, kv, collected, .. } = self;
+        scheduler.settle(*collected, kv)
     }
 }
 

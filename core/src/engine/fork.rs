@@ -29,7 +29,7 @@ impl<B: Backend> Engine<B> {
         // Its next token has to be known.
         self.drain()?;
         let no = |what: &str| Error::Request { id, what: what.into() };
-        let Coordinator { scheduler, tables, pool, next_id, unwritten, copies, .. } = &mut self.coordinator;
+        let Coordinator { scheduler, kv, next_id, unwritten, copies, .. } = &mut self.coordinator;
         let Some(from) = scheduler.running().find(|seq| seq.id == id) else {
             return Err(no(match scheduler.is_waiting(id) {
                 true => "waits for its first step: it can be forked once its prompt is read",
@@ -43,7 +43,7 @@ impl<B: Backend> Engine<B> {
         let live =
             Live { stop_ids: stop_ids.clone(), shift: *shift, sampling, subsequence, ..Live::default() };
         let (row, fork) = (from.row, *next_id);
-        let (row, copied) = scheduler.fork(row, fork, live, tables, pool)?;
+        let (row, copied) = scheduler.fork(row, fork, live, kv)?;
         *next_id += 1;
         // The next step copies the page and writes the row of the sampling table before anything else.
         unwritten.push(row);
@@ -86,7 +86,7 @@ impl<B: Backend> Engine<B> {
         if rows == 0 {
             return Ok([Vec::new(), Vec::new()]);
         }
-        let pages = self.coordinator.tables.pages(row).to_vec();
+        let pages = self.coordinator.kv.tables.pages(row).to_vec();
         let table = self.runner.words(&pages)?;
         let mat = |cols: usize, dtype: Float| {
             Mat::new(self.backend().alloc(rows * cols.max(1) * dtype.bytes())?, rows, cols, dtype)

@@ -64,6 +64,12 @@ pub struct Request {
     pub subsequence: u32,
     /// What to keep.
     pub want: Want,
+    /// Requests take the keys and values of a prompt's beginning from those of the same salt alone, so that
+    /// the time that one takes shows nothing of the prompts of others.
+    pub cache_salt: String,
+    /// Compute the whole prompt, whatever the prefix cache has of it. Results do not depend on it in modes
+    /// that promise results independent of chunks.
+    pub skip_prefix_cache: bool,
 }
 
 impl Request {

@@ -3,10 +3,14 @@
 use crate::{Error, Result};
 
 /// Free pages and reference counts; a page returns when its last owner releases it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PagePool {
     free: Vec<u32>,
     refs: Vec<u32>,
+    /// Whether the prefix tree is one of the owners.
+    kept: Vec<bool>,
+    /// Pages that the prefix tree alone owns.
+    idle: usize,
 }
 
 impl PagePool {
@@ -24,7 +28,7 @@ impl PagePool {
                 free.swap(i, (state % (i as u64 + 1)) as usize);
             }
         }
-        Self { free, refs: vec![0; pages] }
+        Self { free, refs: vec![0; pages], kept: vec![false; pages], idle: 0 }
     }
 
     /// Pages in all.
@@ -35,6 +39,11 @@ impl PagePool {
     /// Pages without an owner.
     pub fn free(&self) -> usize {
         self.free.len()
+    }
+
+    /// Pages that can be had: those without an owner, and those that the prefix tree alone owns.
+    pub fn available(&self) -> usize {
+        self.free.len() + self.idle
     }
 
     /// Takes a page.
@@ -52,6 +61,7 @@ impl PagePool {
     pub fn share(&mut self, page: u32) -> Result<()> {
         match self.refs.get_mut(page as usize) {
             Some(refs) if *refs > 0 => {
+                self.idle -= usize::from(*refs == 1 && self.kept[page as usize]);
                 *refs += 1;
                 Ok(())
             }
@@ -59,13 +69,35 @@ impl PagePool {
         }
     }
 
+    /// Makes the prefix tree an owner of a page that has one.
+    pub(super) fn keep(&mut self, page: u32) -> Result<()> {
+        if self.kept.get(page as usize).is_some_and(|kept| *kept) {
+            return Err(Error::internal(format!("page {page} is in the prefix tree already")));
+        }
+        self.share(page)?;
+        self.kept[page as usize] = true;
+        Ok(())
+    }
+
+    /// Removes the prefix tree from the owners of a page.
+    pub(super) fn unkeep(&mut self, page: u32) -> Result<()> {
+        match self.kept.get_mut(page as usize) {
+            Some(kept) if *kept => *kept = false,
+            _ => return Err(Error::internal(format!("page {page} is not in the prefix tree"))),
+        }
+        self.idle -= usize::from(self.refs[page as usize] == 1);
+        self.release(page)
+    }
+
     /// Removes an owner.
     pub fn release(&mut self, page: u32) -> Result<()> {
         match self.refs.get_mut(page as usize) {
             Some(refs) if *refs > 0 => {
                 *refs -= 1;
-                if *refs == 0 {
-                    self.free.push(page);
+                match *refs {
+                    0 => self.free.push(page),
+                    1 => self.idle += usize::from(self.kept[page as usize]),
+                    _ => {}
                 }
                 Ok(())
             }
@@ -88,15 +120,23 @@ mod tests {
     proptest! {
         /// Against a plain model: a page is never handed out twice, and nothing leaks.
         #[test]
-        fn counts_agree_with_a_model(ops in proptest::collection::vec((0u8..3, 0usize..16), 0..200), seed: Option<u64>) {
+        fn counts_agree_with_a_model(ops in proptest::collection::vec((0u8..5, 0usize..16), 0..200), seed: Option<u64>) {
             let mut pool = PagePool::new(12, seed);
-            let mut model: Vec<u32> = Vec::new();
+            let (mut model, mut kept): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
             for (op, pick) in ops {
                 match op {
                     0 => match pool.take() {
                         Ok(page) => { prop_assert!(!model.contains(&page)); model.push(page); }
                         Err(_) => prop_assert_eq!(pool.free(), 0),
                     },
+                    3 if !model.is_empty() => {
+                        let page = model[pick % model.len()];
+                        prop_assert_eq!(pool.keep(page).is_ok(), !kept.contains(&page));
+                        if !kept.contains(&page) {
+                            kept.push(page);
+                        }
+                    }
+                    4 if !kept.is_empty() => pool.unkeep(kept.swap_remove(pick % kept.len())).unwrap(),
                     1 if !model.is_empty() => {
                         let page = model[pick % model.len()];
                         pool.share(page).unwrap();
@@ -109,9 +149,12 @@ mod tests {
                     _ => {}
                 }
                 for page in 0..12 {
-                    prop_assert_eq!(pool.owners(page) as usize, model.iter().filter(|p| **p == page).count());
+                    let owners = model.iter().chain(&kept).filter(|p| **p == page).count();
+                    prop_assert_eq!(pool.owners(page) as usize, owners);
                 }
-                let mut owned = model.clone();
+                let idle = kept.iter().filter(|page| !model.contains(page)).count();
+                prop_assert_eq!(pool.available(), pool.free() + idle);
+                let mut owned = [&model[..], &kept[..]].concat();
                 owned.sort();
                 owned.dedup();
                 prop_assert_eq!(pool.free(), 12 - owned.len());
@@ -123,5 +166,6 @@ mod tests {
     fn a_free_page_cannot_be_released() {
         let mut pool = PagePool::new(1, None);
         assert!(pool.release(0).is_err() && pool.share(0).is_err() && pool.release(9).is_err());
+        assert!(pool.keep(0).is_err() && pool.unkeep(0).is_err() && pool.unkeep(9).is_err());
     }
 }

@@ -6,7 +6,7 @@ use crate::{Error, Result};
 
 /// Rows of fixed stride, one per live sequence, whose request slot is the row's number: entry
 /// `p / page_size` of a row is the page of position `p`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PageTables {
     page_size: usize,
     stride: usize,
@@ -79,6 +79,24 @@ impl PageTables {
         Ok((row, copy))
     }
 
+    /// Appends a page that already holds the row's next positions; the row becomes one of its owners.
+    pub(super) fn adopt(&mut self, row: u32, page: u32, pool: &mut PagePool) -> Result<()> {
+        pool.share(page)?;
+        self.push(row, page);
+        Ok(())
+    }
+
+    /// Puts another page of the same content in the place of one of a row's; the row owns it from then on,
+    /// and the caller the one that is returned.
+    pub(super) fn replace(&mut self, row: u32, entry: usize, page: u32, pool: &mut PagePool) -> Result<u32> {
+        pool.share(page)?;
+        let index = (row as usize * self.stride + entry) as u32;
+        // The device may not have the entry yet: one change of it is enough.
+        self.changes.retain(|(changed, _)| *changed != index);
+        self.changes.push((index, page));
+        Ok(std::mem::replace(&mut self.rows[row as usize][entry], page))
+    }
+
     /// Appends a page to a row, and notes that for the device.
     fn push(&mut self, row: u32, page: u32) {
         let entry = self.rows[row as usize].len();
@@ -134,6 +152,15 @@ impl PageTables {
     /// `(index, page)` changes since the last [`PageTables::settle`].
     pub fn changes(&self) -> &[(u32, u32)] {
         &self.changes
+    }
+
+    /// What the device has of its copy is not known: every entry of every row counts as changed.
+    pub fn resend(&mut self) {
+        self.changes.clear();
+        for (row, pages) in self.rows.iter().enumerate() {
+            let entries = pages.iter().enumerate();
+            self.changes.extend(entries.map(|(entry, page)| ((row * self.stride + entry) as u32, *page)));
+        }
     }
 
     /// The device has the changes.

@@ -15,7 +15,7 @@ mod sequence;
 
 pub use sequence::{Phase, Sequence, Token};
 
-use crate::kv::{PagePool, PageTables};
+use crate::kv::KvManager;
 use crate::{Error, Result};
 use std::collections::VecDeque;
 
@@ -108,16 +108,11 @@ impl<T> Scheduler<T> {
     ///
     /// # Errors
     /// `KvFull` when the pool could not hold its worst case even if it were empty.
-    pub fn submit(
-        &mut self,
-        owner: u64,
-        sequence: Sequence<T>,
-        tables: &PageTables,
-        pool: &PagePool,
-    ) -> Result<()> {
-        let wanted = tables.pages_for(sequence.limit);
-        if wanted > pool.total() {
-            return Err(Error::KvFull { wanted, free: pool.free(), total: pool.total() });
+    pub fn submit(&mut self, owner: u64, sequence: Sequence<T>, kv: &KvManager) -> Result<()> {
+        let (wanted, free, total) =
+            (kv.tables.pages_for(sequence.limit), kv.pool.available(), kv.pool.total());
+        if wanted > total {
+            return Err(Error::KvFull { wanted, free, total });
         }
         self.submit_whole(owner, sequence);
         Ok(())
@@ -181,24 +176,19 @@ impl<T> Scheduler<T> {
     ///
     /// # Errors
     /// `Internal` when the bookkeeping of pages is inconsistent.
-    pub fn next(
-        &mut self,
-        tables: &mut PageTables,
-        pool: &mut PagePool,
-        batch: &mut StepBatch,
-    ) -> Result<()> {
+    pub fn next(&mut self, kv: &mut KvManager, batch: &mut StepBatch) -> Result<()> {
         batch.clear();
-        self.admit(tables, pool, &mut batch.admitted);
+        self.admit(kv, &mut batch.admitted)?;
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
             for row in &self.running {
                 let room = self.budget - batch.tokens;
                 let Some(seq) = self.sequences.get(*row as usize).and_then(Option::as_ref) else { continue };
                 let len = seq.pending().min(room);
-                if seq.phase() != wanted || len == 0 {
+                if seq.phase() != wanted || len == 0 || !kv.can_grow(seq.row, seq.done + len) {
                     continue;
                 }
-                tables.grow(seq.row, seq.done + len, pool)?;
+                kv.grow(seq.row, seq.done + len)?;
                 let samples = len == seq.pending() && seq.len() < seq.limit;
                 batch.slices.push(Slice { row: *row, start: seq.done, len, samples });
                 batch.tokens += len;
@@ -208,19 +198,19 @@ impl<T> Scheduler<T> {
     }
 
     /// Plans a step of whole texts, which keep nothing: those that wait, in their order, as many as fit.
-    pub fn next_whole(&mut self, tables: &mut PageTables, batch: &mut StepBatch) {
+    pub fn next_whole(&mut self, kv: &mut KvManager, batch: &mut StepBatch) {
         batch.clear();
         while self.running.len() < self.max_seqs {
             let Some(seq) = self.front() else { break };
             if batch.tokens + seq.len() > self.budget {
                 break;
             }
-            let Some(row) = tables.open() else { break };
+            let Some(row) = kv.tables.open() else { break };
             let Some(mut seq) = self.take_front() else { break };
             batch.slices.push(Slice { row, start: 0, len: seq.len(), samples: false });
             batch.tokens += seq.len();
             seq.row = row;
-            self.reserved += tables.pages_for(seq.limit);
+            self.reserved += kv.tables.pages_for(seq.limit);
             self.enter(seq);
         }
     }
@@ -236,21 +226,36 @@ impl<T> Scheduler<T> {
         }
     }
 
-    fn admit(&mut self, tables: &mut PageTables, pool: &PagePool, admitted: &mut Vec<u32>) {
+    fn admit(&mut self, kv: &mut KvManager, admitted: &mut Vec<u32>) -> Result<()> {
         while self.running.len() < self.max_seqs {
             let Some(seq) = self.front() else { break };
-            let worst = tables.pages_for(seq.limit);
-            if self.reserved + worst > pool.total() {
+            let worst = kv.tables.pages_for(seq.limit);
+            if self.reserved + worst > kv.pool.total() {
                 break;
             }
-            let Some(row) = tables.open() else { break };
+            let Some(row) = kv.tables.open() else { break };
             let Some(mut seq) = self.take_front() else { break };
             seq.row = row;
-            seq.tokens = self.room(row, tables.most_positions(), &seq.tokens);
+            seq.tokens = self.room(row, kv.tables.most_positions(), &seq.tokens);
+            if let Some(prefix) = &mut seq.prefix {
+                seq.done = kv.adopt(row, prefix, &seq.tokens)?;
+            }
             self.reserved += worst;
             admitted.push(row);
             self.enter(seq);
         }
+        Ok(())
+    }
+
+    /// Leaves to others what is in the cache of the sequence in a request slot: its first `positions`
+    /// positions, whose steps are collected.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub fn commit(&mut self, row: u32, positions: usize, kv: &mut KvManager) -> Result<()> {
+        let Some(seq) = self.sequence_mut(row) else { return Ok(()) };
+        let Sequence { prefix: Some(prefix), tokens, step, .. } = seq else { return Ok(()) };
+        kv.commit(row, prefix, tokens, positions, *step)
     }
 
     /// The memory of a request slot with these tokens in it and room for so many: steps allocate nothing, and
@@ -283,21 +288,20 @@ impl<T> Scheduler<T> {
         row: u32,
         id: u64,
         data: T,
-        tables: &mut PageTables,
-        pool: &mut PagePool,
+        kv: &mut KvManager,
     ) -> Result<(u32, Option<(u32, u32)>)> {
         let Some(seq) = self.sequence(row).filter(|seq| seq.in_flight == 0) else {
             return Err(Error::internal("a fork of no sequence"));
         };
-        let worst = tables.pages_for(seq.limit);
-        let full = Error::KvFull { wanted: worst, free: pool.free(), total: pool.total() };
-        if self.running.len() >= self.max_seqs || self.reserved + worst > pool.total() {
-            return Err(full);
+        let (worst, total) = (kv.tables.pages_for(seq.limit), kv.pool.total());
+        if self.running.len() >= self.max_seqs || self.reserved + worst > total {
+            return Err(Error::KvFull { wanted: worst, free: kv.pool.available(), total });
         }
-        let (new, copy) = tables.fork(row, seq.done, pool)?;
+        let (new, copy) = kv.fork(row, seq.done)?;
         let (known, prompt, done, limit) = (seq.tokens.clone(), seq.prompt, seq.done, seq.limit);
-        let tokens = self.room(new, tables.most_positions(), &known);
-        let fork = Sequence { tokens, done, row: new, ..Sequence::new(id, Vec::new(), 0, data) };
+        let prefix = seq.prefix.clone();
+        let tokens = self.room(new, kv.tables.most_positions(), &known);
+        let fork = Sequence { tokens, done, row: new, prefix, ..Sequence::new(id, Vec::new(), 0, data) };
         self.reserved += worst;
         self.enter(Sequence { prompt, limit, ..fork });
         Ok((new, copy))
@@ -306,35 +310,30 @@ impl<T> Scheduler<T> {
     /// Ends the running sequence in a request slot and returns its owner's data. Its pages and its request
     /// slot are free once step `collected` is not before the last one that names it: at once, or by
     /// [`Scheduler::settle`].
-    pub fn finish(
-        &mut self,
-        row: u32,
-        collected: u64,
-        tables: &mut PageTables,
-        pool: &mut PagePool,
-    ) -> Result<T> {
+    pub fn finish(&mut self, row: u32, collected: u64, kv: &mut KvManager) -> Result<T> {
         let seq = self.sequences.get_mut(row as usize).and_then(Option::take);
         let seq = seq.ok_or_else(|| Error::internal("the end of no sequence"))?;
         if let Some(at) = self.running.iter().position(|r| *r == row) {
             self.running.remove(at);
         }
-        self.retiring.push(Retiring { row, worst: tables.pages_for(seq.limit), step: seq.step });
+        self.retiring.push(Retiring { row, worst: kv.tables.pages_for(seq.limit), step: seq.step });
         if let Some(room) = self.tokens.get_mut(row as usize) {
             *room = seq.tokens;
         }
-        self.settle(collected, tables, pool)?;
+        self.settle(collected, kv)?;
         Ok(seq.data)
     }
 
     /// Frees the request slots and pages of ended sequences that no step behind `collected` names.
-    pub fn settle(&mut self, collected: u64, tables: &mut PageTables, pool: &mut PagePool) -> Result<()> {
+    pub fn settle(&mut self, collected: u64, kv: &mut KvManager) -> Result<()> {
+        kv.settle(collected)?;
         let mut i = 0;
         while let Some(Retiring { row, worst, step }) = self.retiring.get(i) {
             if *step > collected {
                 i += 1;
                 continue;
             }
-            tables.close(*row, pool)?;
+            kv.close(*row)?;
             self.reserved -= *worst;
             self.retiring.swap_remove(i);
         }
@@ -342,13 +341,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Ends a request wherever it stands; its owner's, if there was one.
-    pub fn cancel(
-        &mut self,
-        id: u64,
-        collected: u64,
-        tables: &mut PageTables,
-        pool: &mut PagePool,
-    ) -> Result<Option<T>> {
+    pub fn cancel(&mut self, id: u64, collected: u64, kv: &mut KvManager) -> Result<Option<T>> {
         for place in 0..self.waiting.len() {
             let of_owner = &mut self.waiting[place].1;
             let Some(at) = of_owner.iter().position(|s| s.id == id) else { continue };
@@ -359,7 +352,7 @@ impl<T> Scheduler<T> {
             return Ok(seq.map(|seq| seq.data));
         }
         let row = self.running().find(|s| s.id == id).map(|s| s.row);
-        row.map(|row| self.finish(row, collected, tables, pool)).transpose()
+        row.map(|row| self.finish(row, collected, kv)).transpose()
     }
 }
 

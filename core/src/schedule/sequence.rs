@@ -1,5 +1,7 @@
 //! One request as the scheduler sees it.
 
+use crate::kv::CachedPrefix;
+
 /// What a sequence needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -33,6 +35,8 @@ pub struct Sequence<T = ()> {
     pub sampled_in: u32,
     /// The step launched last that names it.
     pub step: u64,
+    /// Its place in the prefix cache; none: it neither reads nor fills it.
+    pub prefix: Option<CachedPrefix>,
     /// Its owner's.
     pub data: T,
 }
@@ -52,6 +56,7 @@ impl<T> Sequence<T> {
             in_flight: 0,
             sampled_in: u32::MAX,
             step: 0,
+            prefix: None,
             data,
         }
     }

@@ -4,44 +4,9 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What holds of every step.
-fn check_batch(batch: &StepBatch, scheduler: &Scheduler, tables: &PageTables, budget: usize) {
-    assert!(batch.tokens <= budget);
-    assert_eq!(batch.tokens, batch.slices.iter().map(|s| s.len).sum::<usize>());
-    let decodes = |s: &Sequence| s.phase() == Phase::Decode && s.pending() > 0;
-    let served = batch.slices.iter().filter(|s| decodes(scheduler.sequence(s.row).unwrap()));
-    let decoding = scheduler.running().filter(|s| decodes(s)).count();
-    assert_eq!(served.count(), decoding, "every decoding sequence gets its token");
-    for slice in &batch.slices {
-        let seq = scheduler.sequence(slice.row).unwrap();
-        assert_eq!((slice.start, slice.row), (seq.done, seq.row));
-        assert_ne!(tables.slot(seq.row, slice.end() - 1), -1);
-    }
-}
-
-/// Takes in what a step sampled; how many requests ended.
-fn collect(
-    scheduler: &mut Scheduler,
-    step: u64,
-    batch: &StepBatch,
-    tables: &mut PageTables,
-    pool: &mut PagePool,
-) -> usize {
-    scheduler.settle(step, tables, pool).unwrap();
-    let mut ended = 0;
-    for slice in &batch.slices {
-        let seq = scheduler.sequence_mut(slice.row).unwrap();
-        if slice.samples {
-            seq.tokens.push(1);
-            seq.in_flight -= 1;
-        }
-        if seq.tokens.len() == seq.limit && slice.end() >= seq.prompt {
-            scheduler.finish(slice.row, step, tables, pool).unwrap();
-            ended += 1;
-        }
-    }
-    ended
-}
+use crate::kv::{CachedPrefix, PrefixKey};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Sizes of a simulated engine.
 #[derive(Debug, Clone, Copy)]
@@ -52,81 +17,256 @@ struct World {
     page_size: usize,
     /// Steps launched before the one before is collected.
     ahead: usize,
+    /// Tokens to choose prompts from; none: requests share no prefix.
+    alphabet: Option<u32>,
 }
 
-/// Runs every request to its end and checks each step; returns steps taken.
-fn simulate(requests: &[(usize, usize)], world: World) -> usize {
-    let World { max_seqs, budget, pages, page_size, ahead } = world;
+/// What a device would hold: the table as it was told, and of every slot the tokens up to its position.
+struct Device {
+    table: Vec<u32>,
+    stride: usize,
+    page_size: usize,
+    slots: Vec<u64>,
+    /// Who reads a page in a step that is not collected.
+    reads: Vec<(u64, u32, u64)>,
+}
+
+impl Device {
+    fn new(world: World, stride: usize) -> Self {
+        let World { max_seqs, pages, page_size, .. } = world;
+        let (table, slots) = (vec![u32::MAX; max_seqs * stride], vec![0; pages * page_size]);
+        Self { table, stride, page_size, slots, reads: Vec::new() }
+    }
+
+    fn slot(&self, row: u32, position: usize) -> usize {
+        let page = self.table[row as usize * self.stride + position / self.page_size];
+        page as usize * self.page_size + position % self.page_size
+    }
+
+    /// Runs a step: every slice writes its positions, then reads all up to its end.
+    fn launch(&mut self, step: u64, batch: &StepBatch, scheduler: &Scheduler, kv: &mut KvManager) {
+        for (index, page) in kv.tables.changes() {
+            self.table[*index as usize] = *page;
+        }
+        kv.tables.settle();
+        for slice in &batch.slices {
+            let seq = scheduler.sequence(slice.row).unwrap();
+            for position in slice.start..slice.end() {
+                let slot = self.slot(slice.row, position);
+                let page = (slot / self.page_size) as u32;
+                assert_eq!(
+                    slot as i32,
+                    kv.tables.slot(slice.row, position),
+                    "the device's copy of the table"
+                );
+                let other = self.reads.iter().find(|(_, read, id)| *read == page && *id != seq.id);
+                assert_eq!(other, None, "request {} writes page {page}, which a step still reads", seq.id);
+                self.slots[slot] = prefix_hash(seq, position);
+            }
+        }
+        for slice in &batch.slices {
+            let seq = scheduler.sequence(slice.row).unwrap();
+            for position in 0..slice.end() {
+                let slot = self.slot(slice.row, position);
+                let want = prefix_hash(seq, position);
+                assert_eq!(self.slots[slot], want, "position {position} of request {}", seq.id);
+                self.reads.push((step, (slot / self.page_size) as u32, seq.id));
+            }
+        }
+    }
+
+    fn collected(&mut self, step: u64) {
+        self.reads.retain(|(of, ..)| *of > step);
+    }
+}
+
+/// The token that is sampled for a position.
+fn sampled(position: usize) -> u32 {
+    position as u32 % 2
+}
+
+/// Stands for the keys and values of a position: a function of the tokens up to it, known or in flight.
+fn prefix_hash(seq: &Sequence, position: usize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for at in 0..=position {
+        seq.tokens.get(at).copied().unwrap_or(sampled(at)).hash(&mut hasher);
+    }
+    seq.prefix.as_ref().map(|prefix| &prefix.key).hash(&mut hasher);
+    hasher.finish() | 1
+}
+
+/// What holds of every step.
+fn check_batch(batch: &StepBatch, scheduler: &Scheduler, kv: &KvManager, world: World) {
+    assert!(batch.tokens <= world.budget.max(world.max_seqs));
+    assert_eq!(batch.tokens, batch.slices.iter().map(|s| s.len).sum::<usize>());
+    let decodes = |s: &Sequence| s.phase() == Phase::Decode && s.pending() > 0;
+    let served = batch.slices.iter().filter(|s| decodes(scheduler.sequence(s.row).unwrap())).count();
+    let decoding = scheduler.running().filter(|s| decodes(s)).count();
+    // A page that was given up for one of the same content may be missing for a step.
+    let all = world.alphabet.is_none();
+    assert!(served == decoding || !all, "{served} of {decoding} decoding sequences get their token");
+    for slice in &batch.slices {
+        let seq = scheduler.sequence(slice.row).unwrap();
+        assert_eq!((slice.start, slice.row), (seq.done, seq.row));
+        assert_ne!(kv.tables.slot(seq.row, slice.end() - 1), -1);
+    }
+}
+
+/// Takes in what a step sampled; how many requests ended.
+fn collect(scheduler: &mut Scheduler, step: u64, batch: &StepBatch, kv: &mut KvManager) -> usize {
+    scheduler.settle(step, kv).unwrap();
+    let mut ended = 0;
+    for slice in &batch.slices {
+        let seq = scheduler.sequence_mut(slice.row).unwrap();
+        if slice.samples {
+            seq.tokens.push(sampled(seq.tokens.len()));
+            seq.in_flight -= 1;
+        }
+        let over = seq.tokens.len() == seq.limit && slice.end() >= seq.prompt;
+        scheduler.commit(slice.row, slice.end(), kv).unwrap();
+        if over {
+            scheduler.finish(slice.row, step, kv).unwrap();
+            ended += 1;
+        }
+    }
+    ended
+}
+
+/// Request `id`: its prompt of so many tokens depends on nothing else, its salt is one of two.
+fn sequence(id: usize, prompt: usize, new: usize, alphabet: Option<u32>) -> Sequence {
+    let Some(letters) = alphabet else { return Sequence::new(id as u64, vec![0; prompt], new, ()) };
+    let mut state = id as u64 / 2 % 5 + 1;
+    let tokens = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % letters
+    });
+    let tokens: Vec<u32> = tokens.take(prompt).collect();
+    let key = PrefixKey { salt: if id % 7 == 6 { "other".into() } else { String::new() }, rope_shift: 0 };
+    let prefix = Some(CachedPrefix::new(key, prompt - 1));
+    Sequence { prefix, ..Sequence::new(id as u64, tokens, new, ()) }
+}
+
+/// Every page has as many owners as rows and the prefix tree say.
+fn check_owners(scheduler: &Scheduler, kv: &KvManager, in_flight: bool) {
+    let mut rows = BTreeMap::<u32, u32>::new();
+    for seq in scheduler.running() {
+        kv.tables.pages(seq.row).iter().for_each(|page| *rows.entry(*page).or_default() += 1);
+    }
+    let counted: u32 = (0..kv.pool.total() as u32).map(|page| kv.pool.owners(page)).sum();
+    let known = rows.values().sum::<u32>() + kv.stats().pages as u32;
+    // A step in flight may name rows of ended sequences, and pages that were given up.
+    assert!(counted == known || in_flight && counted > known, "{counted} owners, of which {known} are known");
+}
+
+/// Runs every request to its end and checks each step; returns steps taken, and prompt tokens found in the
+/// prefix cache.
+fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64) {
+    let World { max_seqs, pages, page_size, .. } = world;
     let stride = requests.iter().map(|(p, n)| (p + n).div_ceil(page_size)).max().unwrap_or(1);
-    let (mut tables, mut pool) = (PageTables::new(max_seqs, stride, page_size), PagePool::new(pages, None));
-    let mut scheduler = Scheduler::new(max_seqs, budget);
+    let mut kv = KvManager::new(max_seqs, stride, page_size, pages, None);
+    let mut device = Device::new(world, stride);
+    let mut scheduler = Scheduler::new(max_seqs, world.budget);
     let mut expected = 0;
     for (id, (prompt, new)) in requests.iter().enumerate() {
-        let seq = Sequence::new(id as u64, vec![0; *prompt], *new, ());
-        if scheduler.submit(0, seq, &tables, &pool).is_ok() {
-            expected += 1;
-        }
+        expected +=
+            usize::from(scheduler.submit(0, sequence(id, *prompt, *new, world.alphabet), &kv).is_ok());
     }
     let (mut in_flight, mut steps, mut ended) = (VecDeque::new(), 0, 0);
     while !scheduler.is_idle() || !in_flight.is_empty() {
         let mut batch = StepBatch::default();
-        scheduler.next(&mut tables, &mut pool, &mut batch).unwrap();
+        scheduler.next(&mut kv, &mut batch).unwrap();
         assert!(batch.tokens > 0 || !in_flight.is_empty(), "a step that does nothing would never end");
         let batch_is_empty = batch.tokens == 0;
         if !batch_is_empty {
             steps += 1;
-            check_batch(&batch, &scheduler, &tables, budget.max(max_seqs));
+            check_batch(&batch, &scheduler, &kv, world);
+            device.launch(steps, &batch, &scheduler, &mut kv);
             for (row, slice) in batch.slices.iter().enumerate() {
                 scheduler.launched(slice, steps, slice.samples.then_some(row as u32));
             }
             in_flight.push_back((steps, batch));
         }
-        let full = in_flight.len() > ahead || batch_is_empty;
+        let full = in_flight.len() > world.ahead || batch_is_empty;
         if let Some((step, batch)) = if full { in_flight.pop_front() } else { None } {
-            ended += collect(&mut scheduler, step, &batch, &mut tables, &mut pool);
+            device.collected(step);
+            ended += collect(&mut scheduler, step, &batch, &mut kv);
         }
-        tables.settle();
+        if in_flight.is_empty() {
+            scheduler.settle(steps, &mut kv).unwrap();
+        }
+        check_owners(&scheduler, &kv, !in_flight.is_empty());
         assert!(steps < 100_000);
     }
-    assert_eq!((ended, pool.free()), (expected, pages), "all served, no page leaked");
-    steps as usize
+    assert_eq!((ended, kv.pool.available()), (expected, pages), "all served, no page leaked");
+    (steps as usize, kv.stats().hit)
 }
 
 #[test]
 fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
     // 2 + 6 prompt tokens in step 1; then 7 a step besides the token that the first request samples (4
     // steps), 8 alone.
-    let world = World { max_seqs: 4, budget: 8, pages: 64, page_size: 4, ahead: 0 };
-    assert_eq!(simulate(&[(2, 5), (100, 1)], world), 1 + 4 + 9);
+    let world = World { max_seqs: 4, budget: 8, pages: 64, page_size: 4, ahead: 0, alphabet: None };
+    assert_eq!(simulate(&[(2, 5), (100, 1)], world), (1 + 4 + 9, 0));
     // In order of arrival: the short prompt gets what the last chunk of the long one leaves.
-    assert_eq!(simulate(&[(100, 1), (2, 5)], world), 13 + 4);
+    assert_eq!(simulate(&[(100, 1), (2, 5)], world), (13 + 4, 0));
+}
+
+#[test]
+fn a_prompt_that_was_computed_before_is_taken_from_the_cache() {
+    // The second request begins when the first has ended; 8 of its 10 tokens are whole pages.
+    let world = World { max_seqs: 1, budget: 4, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9) };
+    assert_eq!(simulate(&[(10, 1), (10, 1)], world), (3 + 1, 8));
+    // A pool that holds one of them alone: the pages of the first make way for the third, of another prompt.
+    let small = World { pages: 3, ..world };
+    assert_eq!(simulate(&[(10, 1), (10, 1), (10, 1), (10, 1)], small), (3 + 1 + 3 + 1, 16));
+    // The last token of a prompt is computed in any case.
+    assert_eq!(simulate(&[(8, 1), (8, 1)], world), (2 + 1, 4));
+}
+
+#[test]
+fn prompts_that_run_at_once_end_up_in_the_same_pages() {
+    // Two rows fill 2 pages each with the same tokens: once collected, one pair of pages is given up.
+    let mut kv = KvManager::new(2, 4, 4, 8, None);
+    let (mut scheduler, mut batch) = (Scheduler::new(2, 16), StepBatch::default());
+    for id in 0..2 {
+        scheduler.submit(0, sequence(id, 8, 4, Some(9)), &kv).unwrap();
+    }
+    scheduler.next(&mut kv, &mut batch).unwrap();
+    batch.slices.iter().enumerate().for_each(|(i, slice)| scheduler.launched(slice, 1, Some(i as u32)));
+    kv.tables.settle();
+    assert_eq!(kv.pool.available(), 4);
+    collect(&mut scheduler, 1, &batch, &mut kv);
+    assert_eq!(kv.tables.pages(batch.slices[0].row), kv.tables.pages(batch.slices[1].row));
+    assert_eq!(kv.tables.changes().len(), 2, "the device is told of the pages in their place");
+    scheduler.settle(1, &mut kv).unwrap();
+    assert_eq!(kv.pool.available(), 6);
 }
 
 #[test]
 fn a_request_larger_than_the_pool_is_refused() {
-    let (tables, pool) = (PageTables::new(1, 100, 4), PagePool::new(3, None));
-    let e = Scheduler::new(1, 8).submit(0, Sequence::new(0, vec![0; 9], 8, ()), &tables, &pool).unwrap_err();
+    let kv = KvManager::new(1, 100, 4, 3, None);
+    let e = Scheduler::new(1, 8).submit(0, Sequence::new(0, vec![0; 9], 8, ()), &kv).unwrap_err();
     assert!(matches!(e, Error::KvFull { wanted: 5, free: 3, total: 3 }));
 }
 
 #[test]
 fn cancelled_requests_give_everything_back() {
-    let (mut tables, mut pool) = (PageTables::new(2, 4, 4), PagePool::new(8, None));
+    let mut kv = KvManager::new(2, 4, 4, 8, None);
     let mut scheduler = Scheduler::new(1, 8);
     for id in 0..2 {
-        scheduler.submit(0, Sequence::new(id, vec![0; 6], 2, ()), &tables, &pool).unwrap();
+        scheduler.submit(0, Sequence::new(id, vec![0; 6], 2, ()), &kv).unwrap();
     }
     let mut batch = StepBatch::default();
-    scheduler.next(&mut tables, &mut pool, &mut batch).unwrap();
-    assert!(pool.free() < 8);
+    scheduler.next(&mut kv, &mut batch).unwrap();
+    assert!(kv.pool.free() < 8);
     let slice = batch.slices[0];
     scheduler.launched(&slice, 1, Some(0));
-    assert!(scheduler.cancel(0, 0, &mut tables, &mut pool).unwrap().is_some());
-    assert!(pool.free() < 8, "step 1 still names its pages");
-    scheduler.settle(1, &mut tables, &mut pool).unwrap();
-    assert_eq!(pool.free(), 8);
-    assert!(scheduler.cancel(1, 1, &mut tables, &mut pool).unwrap().is_some());
-    assert!(scheduler.cancel(1, 1, &mut tables, &mut pool).unwrap().is_none());
+    assert!(scheduler.cancel(0, 0, &mut kv).unwrap().is_some());
+    assert!(kv.pool.free() < 8, "step 1 still names its pages");
+    scheduler.settle(1, &mut kv).unwrap();
+    assert_eq!(kv.pool.free(), 8);
+    assert!(scheduler.cancel(1, 1, &mut kv).unwrap().is_some());
+    assert!(scheduler.cancel(1, 1, &mut kv).unwrap().is_none());
     assert!(scheduler.is_idle());
 }
 
@@ -140,7 +280,8 @@ proptest! {
         pages in 1usize..30,
         page_size in 1usize..9,
         ahead in 0usize..2,
+        alphabet in proptest::option::of(1u32..4),
     ) {
-        simulate(&requests, World { max_seqs, budget, pages, page_size, ahead });
+        simulate(&requests, World { max_seqs, budget, pages, page_size, ahead, alphabet });
     }
 }

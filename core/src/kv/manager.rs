@@ -1,0 +1,202 @@
+//! Pages, rows and prefixes together: what a sequence takes, finds, leaves behind and gives back.
+//!
+//! A page becomes part of a prefix once the step that filled it is collected, so that the tree never names
+//! what a failed step left half written. Where the tree has a page of the same tokens already, the row takes
+//! that one and its own returns to the pool: its content is the same, bit for bit in the modes that promise
+//! results independent of batch and chunk. Launched steps may still read the page that was given up; it is
+//! free once they are collected.
+
+use super::{PagePool, PageTables, PrefixKey, PrefixTree};
+use crate::{Error, Result};
+
+/// A sequence's place in the prefix tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CachedPrefix {
+    /// What its keys and values depend on besides its tokens.
+    pub key: PrefixKey,
+    /// Positions that it may take from others at most; those behind it are computed.
+    pub most: usize,
+    /// The node of its last page in the tree.
+    node: Option<u32>,
+    /// Pages of it in the tree.
+    pages: usize,
+}
+
+impl CachedPrefix {
+    /// Of a sequence that takes at most `most` positions from others.
+    pub fn new(key: PrefixKey, most: usize) -> Self {
+        Self { key, most, ..Self::default() }
+    }
+}
+
+/// What the prefix cache has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrefixStats {
+    /// Prompt tokens of the requests that could have taken some from others.
+    pub queried: u64,
+    /// Those of them that were found and not computed.
+    pub hit: u64,
+    /// Pages evicted.
+    pub evicted: u64,
+    /// Pages in the cache now, in use or not.
+    pub pages: usize,
+}
+
+/// The pages of an engine's sequences, with the prefixes they have left behind.
+#[derive(Debug, Clone)]
+pub struct KvManager {
+    /// Owners of pages.
+    pub pool: PagePool,
+    /// Pages of rows.
+    pub tables: PageTables,
+    prefixes: PrefixTree,
+    page_size: usize,
+    /// Pages that rows have given up, and the last step that may read each.
+    fenced: Vec<(u64, u32)>,
+    path: Vec<u32>,
+    stats: PrefixStats,
+}
+
+impl KvManager {
+    /// `pages` pages of `page_size` positions (handed out in the order that `shuffle` seeds) for `rows`
+    /// sequences of up to `stride` pages.
+    pub fn new(rows: usize, stride: usize, page_size: usize, pages: usize, shuffle: Option<u64>) -> Self {
+        Self {
+            pool: PagePool::new(pages, shuffle),
+            tables: PageTables::new(rows, stride, page_size),
+            prefixes: PrefixTree::new(page_size),
+            page_size,
+            fenced: Vec::new(),
+            path: Vec::with_capacity(stride),
+            stats: PrefixStats::default(),
+        }
+    }
+
+    /// What the prefix cache has done so far.
+    pub fn stats(&self) -> PrefixStats {
+        PrefixStats { pages: self.prefixes.len(), ..self.stats }
+    }
+
+    /// Whether a row can grow to `positions` positions now. Where it cannot, though every sequence's worst
+    /// case is reserved, pages that were given up are behind a step in flight.
+    pub fn can_grow(&self, row: u32, positions: usize) -> bool {
+        let missing = self.tables.pages_for(positions).saturating_sub(self.tables.pages(row).len());
+        missing <= self.pool.available()
+    }
+
+    /// Makes room for `positions` positions, evicting prefixes that nobody uses; all or nothing.
+    ///
+    /// # Errors
+    /// `KvFull` when too few pages can be had, `Shape` beyond the row's stride.
+    pub fn grow(&mut self, row: u32, positions: usize) -> Result<()> {
+        let wanted = self.tables.pages_for(positions);
+        let missing = wanted.saturating_sub(self.tables.pages(row).len());
+        if wanted <= self.tables.stride() {
+            self.reclaim(missing)?;
+        }
+        self.tables.grow(row, positions, &mut self.pool)
+    }
+
+    /// Frees pages until `wanted` are free, where that many can be had.
+    fn reclaim(&mut self, wanted: usize) -> Result<()> {
+        let (free, total) = (self.pool.available(), self.pool.total());
+        if wanted > free {
+            return Err(Error::KvFull { wanted, free, total });
+        }
+        while self.pool.free() < wanted {
+            if !self.prefixes.evict(&mut self.pool)? {
+                return Err(Error::internal("pages that the prefix tree alone owns cannot be evicted"));
+            }
+            self.stats.evicted += 1;
+        }
+        Ok(())
+    }
+
+    /// [`PageTables::fork`], evicting a prefix where that makes room.
+    ///
+    /// # Errors
+    /// `KvFull` when there is no row or no page left; no sequence has changed then.
+    pub fn fork(&mut self, from: u32, positions: usize) -> Result<(u32, Option<(u32, u32)>)> {
+        self.reclaim(usize::from(!positions.is_multiple_of(self.page_size)))?;
+        self.tables.fork(from, positions, &mut self.pool)
+    }
+
+    /// Gives a new row the pages that its tokens begin with; how many positions those hold.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub fn adopt(&mut self, row: u32, prefix: &mut CachedPrefix, tokens: &[u32]) -> Result<usize> {
+        let Self { prefixes, tables, pool, path, stats, page_size, .. } = self;
+        prefixes.find(&prefix.key, tokens, prefix.most / *page_size, path);
+        for node in path.iter() {
+            let page = prefixes.page(*node).ok_or_else(|| Error::internal("a prefix without a page"))?;
+            tables.adopt(row, page, pool)?;
+        }
+        (prefix.node, prefix.pages) = (path.last().copied(), path.len());
+        let hit = path.len() * *page_size;
+        if prefix.most > 0 {
+            stats.queried += tokens.len() as u64;
+            stats.hit += hit as u64;
+        }
+        Ok(hit)
+    }
+
+    /// Leaves the whole pages of a row's first `positions` positions to others. Those positions are computed
+    /// and collected; `step` is the last one that may read a page of the row as it stands.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub fn commit(
+        &mut self,
+        row: u32,
+        prefix: &mut CachedPrefix,
+        tokens: &[u32],
+        positions: usize,
+        step: u64,
+    ) -> Result<()> {
+        while (prefix.pages + 1) * self.page_size <= positions {
+            let entry = prefix.pages;
+            let held = self.tables.pages(row).get(entry).copied();
+            let filled = tokens.get(entry * self.page_size..(entry + 1) * self.page_size);
+            let (Some(page), Some(filled)) = (held, filled) else {
+                return Err(Error::internal(format!("page {entry} of row {row} is not filled")));
+            };
+            let node = self.prefixes.insert(&prefix.key, prefix.node, filled, page, &mut self.pool)?;
+            (prefix.node, prefix.pages) = (Some(node), entry + 1);
+            match self.prefixes.page(node) {
+                Some(other) if other != page => {
+                    let own = self.tables.replace(row, entry, other, &mut self.pool)?;
+                    self.fenced.push((step, own));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back a row, and its pages.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub fn close(&mut self, row: u32) -> Result<()> {
+        self.tables.close(row, &mut self.pool)
+    }
+
+    /// Frees the pages given up that no step behind `collected` reads.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub fn settle(&mut self, collected: u64) -> Result<()> {
+        let mut at = 0;
+        while let Some((step, page)) = self.fenced.get(at).copied() {
+            if step > collected {
+                at += 1;
+                continue;
+            }
+            self.pool.release(page)?;
+            self.fenced.swap_remove(at);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! Prompts whose beginning is taken from the prefix cache: what they give, and the keys and values that they
+//! read, are bit for bit those of an engine that computes every prompt, for every length of what is found.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use engraft_core::backend::{Backend, Composed};
+use engraft_core::checkpoint::{self, Access};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{Engine, Output, Request, Want};
+use engraft_core::inject::{describe, inject};
+use engraft_core::mem::Float;
+use engraft_core::numerics::Mode;
+use engraft_core::policy::{Family, Registry};
+use engraft_core::sample::SamplingParams;
+use engraft_core::weights::LoadOptions;
+use engraft_cpu::{Cpu, CpuConfig};
+use std::path::Path;
+use std::sync::Arc;
+
+const NEW: usize = 4;
+const PAGE: usize = 4;
+
+/// Decoders among the reference models.
+fn decoders() -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("config.json").exists() && is_decoder(path))
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn is_decoder(path: &Path) -> bool {
+    let files = checkpoint::open(path, Access::Map).unwrap();
+    describe(&files, &Registry::default()).is_ok_and(|(spec, ..)| spec.family == Family::Decoder)
+}
+
+fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
+    let files = checkpoint::open(&dir, Access::Map).unwrap();
+    let options = LoadOptions { dtype: Some(config.dtype), ..LoadOptions::default() };
+    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
+    Engine::new(backend.clone(), model, config).unwrap()
+}
+
+fn config(prefix_cache: bool, dtype: Float) -> EngineConfig {
+    EngineConfig {
+        dtype,
+        kv_dtype: dtype,
+        max_context: 48,
+        max_seqs: 3,
+        max_step_tokens: 9,
+        page_size: PAGE,
+        page_seed: Some(5),
+        prefix_cache,
+        ..EngineConfig::default()
+    }
+}
+
+fn prompt(len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| 3 + (i * 7 + i * i) % 50).collect()
+}
+
+fn request(prompt: Vec<u32>, salt: &str) -> Request {
+    let sampling = SamplingParams {
+        temperature: 1.2,
+        repetition_penalty: 1.2,
+        seed: Some(9),
+        ..SamplingParams::default()
+    };
+    let cache_salt = salt.into();
+    Request { prompt, max_new_tokens: NEW, sampling, cache_salt, ..Request::default() }
+}
+
+/// Keys and values of every layer once the first token is there, then the tokens.
+type Answer = (Vec<[Vec<f32>; 2]>, Vec<u32>);
+
+fn answer<B: Backend>(engine: &mut Engine<B>, request: Request) -> Answer {
+    let id = engine.put(request).unwrap();
+    let (mut out, mut tokens): (Vec<Output>, Vec<u32>) = (Vec::new(), Vec::new());
+    while tokens.is_empty() {
+        engine.step(&mut out).unwrap();
+        tokens.extend(out.iter().filter(|o| o.id == id).filter_map(|o| o.token));
+    }
+    // What is in flight is collected here, and reported by the next step.
+    let layers = 0..engine.model().blocks.len();
+    let read = layers.map(|layer| engine.cached(id, layer).unwrap()).collect();
+    tokens.extend(engine.run().unwrap().remove(&id).unwrap_or_default());
+    (read, tokens)
+}
+
+/// The first value that differs would be lost in a listing of all: its layer is named.
+fn check(got: &Answer, want: &Answer, what: &str) {
+    assert_eq!(got.1, want.1, "{what}: tokens");
+    let layer = got.0.iter().zip(&want.0).position(|(got, want)| got != want);
+    assert_eq!(
+        (layer, got.0.len()),
+        (None, want.0.len()),
+        "{what}: keys and values, the first layer that differs"
+    );
+}
+
+/// A prompt of `len` tokens of which another one left the first `alike`, for every `alike`.
+fn law<B: Backend>(
+    backend: &Arc<B>,
+    case: &str,
+    len: usize,
+    shared: impl Iterator<Item = usize>,
+    dtype: Float,
+) {
+    let whole = prompt(len);
+    let cold = answer(&mut engine(backend, case, config(false, dtype)), request(whole.clone(), ""));
+    let positions = cold.0.iter().map(|[k, _]| k.len()).max().unwrap_or(0);
+    assert!(positions > 0, "{case}: nothing is cached");
+    let mut engine = engine(backend, case, config(true, dtype));
+    for alike in shared {
+        let (salt, before) = (alike.to_string(), engine.prefix_stats());
+        let other: Vec<u32> = whole[alike..].iter().map(|token| token + 1).chain([2]).collect();
+        answer(&mut engine, request([&whole[..alike], &other[..]].concat(), &salt));
+        assert_eq!(engine.prefix_stats().hit, before.hit, "{case}: another salt is another prefix");
+        let warm = answer(&mut engine, request(whole.clone(), &salt));
+        let found = (alike / PAGE * PAGE).min((len - 1) / PAGE * PAGE) as u64;
+        assert_eq!(
+            engine.prefix_stats().hit - before.hit,
+            found,
+            "{case}: {alike} of {len} tokens are alike"
+        );
+        check(&warm, &cold, &format!("{case} behind a hit of {found}"));
+        assert_eq!(engine.free_pages(), (36, 36), "{case}: pages leak");
+    }
+}
+
+fn cpu() -> Arc<Cpu> {
+    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
+}
+
+#[test]
+fn a_hit_of_any_length_changes_no_bit() {
+    let cpu = cpu();
+    for case in ["llama_gqa_llama3", "gpt2"] {
+        law(&cpu, case, 17, 0..=17, Float::F32);
+        law(&cpu, case, 16, 0..=16, Float::Bf16);
+    }
+    law(&Arc::new(Composed::new(cpu)), "llama", 17, [0, 8, 15, 17].into_iter(), Float::F32);
+}
+
+#[test]
+fn hits_of_every_family_change_no_bit() {
+    let (cpu, cases) = (cpu(), decoders());
+    assert!(cases.len() >= 30, "{} decoders", cases.len());
+    for case in &cases {
+        law(&cpu, case, 17, [9, 16].into_iter(), Float::F32);
+    }
+}
+
+#[test]
+fn hits_on_devices() {
+    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom"];
+    for name in cuda_names() {
+        for case in cases {
+            law(&cuda(&name, Mode::Invariant).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);
+        }
+    }
+    for name in adapters() {
+        for case in cases {
+            law(&wgpu(Some(&name), false).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);
+        }
+    }
+    println!("skipped: {:?}", backends::absent());
+    let missing = backends::missing_here();
+    assert!(missing.is_empty(), "{missing:?} required");
+}
+
+#[test]
+fn prompts_on_both_sides_of_a_long_context_share_nothing() {
+    // Beyond 32 tokens every position is rotated by other divisors.
+    let cpu = cpu();
+    let (short, long) = (prompt(30), prompt(40));
+    let cold =
+        answer(&mut engine(&cpu, "phi3_longrope", config(false, Float::F32)), request(long.clone(), ""));
+    let mut engine = engine(&cpu, "phi3_longrope", config(true, Float::F32));
+    answer(&mut engine, request(short, ""));
+    let warm = answer(&mut engine, request(long.clone(), ""));
+    assert_eq!(engine.prefix_stats().hit, 0, "the short prompt's keys are no use to the long one");
+    check(&warm, &cold, "another shift");
+    check(&answer(&mut engine, request(long, "")), &cold, "the same shift");
+    assert_eq!(engine.prefix_stats().hit, 36);
+}
+
+#[test]
+fn what_asks_for_all_positions_computes_them_and_leaves_them_to_others() {
+    let cpu = cpu();
+    let sizes = EngineConfig { all_logits: true, ..config(true, Float::F32) };
+    let mut engine = engine(&cpu, "llama", sizes);
+    let want = Want { logits: true, ..Want::default() };
+    let mut logits = Vec::new();
+    for _ in 0..2 {
+        let id = engine.put(Request { want, ..request(prompt(17), "") }).unwrap();
+        engine.run().unwrap();
+        logits.push(engine.take_kept(id).unwrap().logits);
+    }
+    assert_eq!(engine.prefix_stats().hit, 0);
+    assert!(!logits[0].is_empty());
+    assert_eq!(logits[0], logits[1]);
+    let skipping = Request { skip_prefix_cache: true, ..request(prompt(17), "") };
+    let skipped = answer(&mut engine, skipping);
+    assert_eq!(engine.prefix_stats().hit, 0);
+    check(&answer(&mut engine, request(prompt(17), "")), &skipped, "not skipping");
+    assert_eq!(engine.prefix_stats().hit, 16);
+}
