@@ -504,8 +504,9 @@ fn a_request_beyond_the_pool_disturbs_no_other() {
 fn a_full_pool_makes_requests_wait_until_all_are_served() {
     let prompts: Vec<Vec<u32>> = (0..7).map(|i| vec![1 + i, 40 + i, 9]).collect();
     let mut served = Vec::new();
-    // Pages of the pool and how many sequences of three pages then run side by side.
-    for (pages, abreast) in [(3, 1), (6, 2), (8, 2), (100, 4)] {
+    // Pages of the pool and how many sequences then run side by side: of three pages each, of which one is
+    // needed at first and another one set aside.
+    for (pages, abreast) in [(3, 1), (6, 3), (8, 4), (100, 4)] {
         let sizes = EngineConfig { max_seqs: 4, max_step_tokens: 16, kv_pages: Some(pages), ..config() };
         let mut engine = open(&cpu(), &golden("llama"), sizes).unwrap();
         let ids: Vec<u64> = prompts.iter().map(|p| engine.put(request(p)).unwrap()).collect();

@@ -178,21 +178,25 @@ fn what_cannot_be_forked_is_refused_by_name() {
         let text = outcome.unwrap_err().to_string();
         assert!(text.contains(what), "{text}");
     };
-    let small = EngineConfig { max_seqs: 2, max_step_tokens: 4, kv_pages: Some(9), ..config(4) };
+    let small = EngineConfig { max_seqs: 2, max_step_tokens: 4, kv_pages: Some(5), ..config(4) };
     let mut engine = engine(&cpu(), "llama_gqa_llama3", small);
     refused(engine.fork(7, greedy(), 0), "request 7: not running");
     let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();
-    refused(engine.fork(first, greedy(), 0), "waits for its first step");
+    refused(engine.fork(first, greedy(), 0), "waits for its next step");
     steps(&mut engine, 1, &mut Texts::new());
-    refused(engine.fork(first, greedy(), 0), "its prompt is still being read");
+    refused(engine.fork(first, greedy(), 0), "its tokens are still being read");
     refused(engine.fork(first, SamplingParams { top_p: 2.0, ..greedy() }, 0), "top_p");
     steps(&mut engine, 1, &mut Texts::new());
-    // 19 positions are 5 pages of the 9.
-    assert!(matches!(engine.fork(first, greedy(), 0), Err(Error::KvFull { wanted: 5, .. })));
+    // 17 positions are all of the 5 pages, and the last one would be copied.
+    steps(&mut engine, 12, &mut Texts::new());
+    assert!(matches!(engine.fork(first, greedy(), 0), Err(Error::KvFull { wanted: 1, free: 0, total: 5 })));
     assert!(matches!(engine.cached(first, 99), Err(Error::Config { .. })));
     refused(engine.cached(42, 0).map(|_| 0), "request 42: not running");
-    let (free, _) = engine.free_pages();
-    steps(&mut engine, 1, &mut Texts::new());
-    assert_eq!(engine.free_pages().0, free, "a refused fork took pages");
+    assert_eq!(engine.free_pages().0, 0);
+    rest(&mut engine, Texts::new());
+    let first = engine.put(request(&PROMPT[..4], NEW, greedy())).unwrap();
+    engine.put(request(&[3], NEW, greedy())).unwrap();
+    steps(&mut engine, 2, &mut Texts::new());
+    refused(engine.fork(first, greedy(), 0), "2 sequences run already, as many as `max_seqs` allows");
     rest(&mut engine, Texts::new());
 }

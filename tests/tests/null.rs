@@ -31,14 +31,16 @@ fn loaded(null: &Arc<Null>, case: &str, config: EngineConfig) -> Result<Engine<N
     Engine::new(null.clone(), model, config)
 }
 
+/// Pools that hold one request at least, and prefixes only until their pages are needed.
 fn config(dice: &mut Dice) -> EngineConfig {
+    let page_size = 1 + dice.below(9);
     EngineConfig {
         max_context: 64,
         max_seqs: 1 + dice.below(6),
         max_step_tokens: 1 + dice.below(24),
-        page_size: 1 + dice.below(9),
+        page_size,
         page_seed: Some(dice.bits()),
-        kv_pages: Some(64 + dice.below(64)),
+        kv_pages: Some((50 + dice.below(30)).div_ceil(page_size)),
         graphs: dice.once_in(2),
         steps_ahead: Some(dice.below(2)),
         ..EngineConfig::default()
@@ -47,8 +49,12 @@ fn config(dice: &mut Dice) -> EngineConfig {
 
 fn request(dice: &mut Dice) -> Request {
     let token = |dice: &mut Dice| 3 + dice.below(60) as u32;
+    let alike = if dice.once_in(2) { dice.below(20) } else { 0 };
     Request {
-        prompt: (0..1 + dice.below(30)).map(|_| token(dice)).collect(),
+        prompt: (0..alike as u32)
+            .map(|i| 3 + i)
+            .chain((0..1 + dice.below(30 - alike)).map(|_| token(dice)))
+            .collect(),
         max_new_tokens: dice.below(20),
         stop_ids: (0..4).map(|_| token(dice)).collect(),
         sampling: SamplingParams {
@@ -77,8 +83,11 @@ fn alone(engine: &mut Engine<Null>, request: &Request) -> (Vec<u32>, Finish) {
 
 /// An engine that runs one request at a time, op by op.
 fn reference() -> Engine<Null> {
-    let (graphs, steps_ahead) = (false, Some(0));
-    engine(&Null::new(), EngineConfig { max_context: 64, graphs, steps_ahead, ..EngineConfig::default() })
+    let (graphs, steps_ahead, prefix_cache) = (false, Some(0), false);
+    engine(
+        &Null::new(),
+        EngineConfig { max_context: 64, graphs, steps_ahead, prefix_cache, ..EngineConfig::default() },
+    )
 }
 
 /// What is known of a request in a schedule.
@@ -119,8 +128,9 @@ fn take(known: &mut BTreeMap<u64, Known>, out: &[Output]) {
     }
 }
 
-/// One random schedule; how many requests ended by themselves, and how many of these for want of a token.
-fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> (usize, usize) {
+/// One random schedule; how many requests ended by themselves, how many of these for want of a token,
+/// preemptions, and prompt tokens found in the cache.
+fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> [u64; 4] {
     let mut dice = Dice::new(seed);
     let mut engine = engine(null, config(&mut dice));
     let (mut known, mut out, mut left) = (BTreeMap::<u64, Known>::new(), Vec::new(), 10);
@@ -171,10 +181,10 @@ fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> (usize
         let what = format!("seed {seed}, request {id}, broken {broken}, forked {forked}");
         assert!(one.agrees(&want), "{what}: {tokens:?}, alone {want:?}");
         assert!(broken || one.finish == Some(finish), "{what}: {:?}, alone {finish:?}", one.finish);
-        without += usize::from(one.finish == Some(Finish::NoToken));
-        ended += usize::from(!one.broken);
+        without += u64::from(one.finish == Some(Finish::NoToken));
+        ended += u64::from(!one.broken);
     }
-    (ended, without)
+    [ended, without, engine.preemptions(), engine.prefix_stats().hit]
 }
 
 /// Steps until something is reported, or one fails.
@@ -479,9 +489,11 @@ fn random_schedules_give_every_request_its_own_continuation() {
     let schedules = if std::env::var_os("ENGRAFT_FULL").is_some() { 5000 } else { 300 };
     let (null, mut reference) = (Null::new(), reference());
     let seeds = (0..schedules).map(|i| seed.wrapping_mul(1_000_003) + i);
-    let (mut ended, mut without) = (0, 0);
-    for (all, some) in seeds.map(|seed| schedule(&null, &mut reference, seed)) {
-        (ended, without) = (ended + all, without + some);
+    let mut sums = [0; 4];
+    for counts in seeds.map(|seed| schedule(&null, &mut reference, seed)) {
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    assert!(ended as u64 > 4 * schedules && without > 0, "{ended} and {without} of {schedules} schedules");
+    let [ended, without, preempted, hit] = sums;
+    assert!(ended > 4 * schedules && without > 0, "{ended} and {without} of {schedules} schedules");
+    assert!(10 * preempted > schedules && hit > schedules, "{preempted} preemptions, hits of {hit} tokens");
 }

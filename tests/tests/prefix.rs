@@ -6,7 +6,7 @@ use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Output, Request, Want};
+use engraft_core::engine::{Engine, Layers, Output, Request, Want};
 use engraft_core::inject::{describe, inject};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
@@ -77,6 +77,9 @@ fn request(prompt: Vec<u32>, salt: &str) -> Request {
 
 /// Keys and values of every layer once the first token is there, then the tokens.
 type Answer = (Vec<[Vec<f32>; 2]>, Vec<u32>);
+
+/// Logits and hidden states, where a request asked for some; tokens.
+type Kept = (Option<(Vec<f32>, Vec<Vec<f32>>)>, Vec<u32>);
 
 fn answer<B: Backend>(engine: &mut Engine<B>, request: Request) -> Answer {
     let id = engine.put(request).unwrap();
@@ -172,6 +175,64 @@ fn hits_on_devices() {
     println!("skipped: {:?}", backends::absent());
     let missing = backends::missing_here();
     assert!(missing.is_empty(), "{missing:?} required");
+}
+
+/// What requests give that run side by side in a pool of so many pages: tokens, logits and hidden states of
+/// all layers; and preemptions.
+fn served<B: Backend>(
+    backend: &Arc<B>,
+    case: &str,
+    pages: usize,
+    ahead: usize,
+    cache: bool,
+) -> (Vec<Kept>, u64) {
+    let sizes = EngineConfig {
+        kv_pages: Some(pages),
+        steps_ahead: Some(ahead),
+        all_logits: true,
+        ..config(cache, Float::F32)
+    };
+    let mut engine = engine(backend, case, sizes);
+    let want = [
+        Want { logits: true, hidden: Layers::All },
+        Want { logits: true, ..Want::default() },
+        Want { hidden: Layers::Last, ..Want::default() },
+        Want::default(),
+    ];
+    let ids = (0..7).map(|i| {
+        let prompt = prompt(3 + 2 * i);
+        let request = Request { want: want[i % 4], max_new_tokens: 24, ..request(prompt, &i.to_string()) };
+        engine.put(request).unwrap()
+    });
+    let ids: Vec<u64> = ids.collect();
+    let mut tokens = engine.run().unwrap();
+    assert_eq!(engine.free_pages(), (pages, pages), "{case}: pages leak");
+    let kept = ids.into_iter().map(|id| (engine.take_kept(id), tokens.remove(&id).unwrap()));
+    let kept = kept.map(|(kept, tokens)| (kept.map(|kept| (kept.logits, kept.hidden)), tokens)).collect();
+    (kept, engine.preemptions())
+}
+
+#[test]
+fn preempted_requests_give_what_they_would_have_given() {
+    let cpu = cpu();
+    for case in ["llama_gqa_llama3", "gemma2", "phi3_longrope", "falcon_alibi"] {
+        for (ahead, cache) in [(0, true), (1, true), (1, false)] {
+            let (roomy, none) = served(&cpu, case, 36, ahead, cache);
+            assert_eq!(none, 0, "{case}");
+            for pages in [10, 13, 16] {
+                let (tight, preempted) = served(&cpu, case, pages, ahead, cache);
+                assert!(preempted > 0, "{case}, {pages} pages: nothing is preempted");
+                for (i, (tight, roomy)) in tight.iter().zip(&roomy).enumerate() {
+                    assert_eq!(
+                        tight.1, roomy.1,
+                        "{case}, {pages} pages, ahead {ahead}: tokens of request {i}"
+                    );
+                    let same = tight.0 == roomy.0;
+                    assert!(same, "{case}, {pages} pages, ahead {ahead}: what request {i} kept differs");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -142,6 +142,11 @@ impl<B: Backend> Engine<B> {
         self.coordinator.kv.stats()
     }
 
+    /// How often a request has given its pages up for an older one, to go on later.
+    pub fn preemptions(&self) -> u64 {
+        self.coordinator.scheduler.preemptions()
+    }
+
     /// What it takes of the device's memory.
     pub fn memory(&self) -> &Memory {
         &self.memory

@@ -201,6 +201,8 @@ impl Coordinator {
             Family::Encoder => self.scheduler.next_whole(&mut self.kv, &mut planned.batch),
         }
         if planned.batch.tokens == 0 {
+            // Admitted, and waiting for pages that a step in flight brings back.
+            self.unwritten.append(&mut planned.batch.admitted);
             self.spare.push(planned);
             return Ok(None);
         }
@@ -236,7 +238,7 @@ impl Coordinator {
 
     fn part(&self, slice: Slice) -> Option<Part> {
         let seq = self.scheduler.sequence(slice.row)?;
-        let asked = asked_in(&seq.data.asked, &slice);
+        let asked = asked_in(seq, &slice);
         // A token row that samples may be one that was asked for.
         let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
         let (rows, Live { want, keeps, .. }) = (asked.len() + usize::from(sampled), &seq.data);
@@ -284,7 +286,7 @@ impl Coordinator {
         let paged = self.spec.family == Family::Decoder;
         for (s, Part { slice, .. }) in parts.iter().enumerate() {
             let Some(seq) = self.scheduler.sequence(slice.row) else { continue };
-            let asked = asked_in(&seq.data.asked, slice);
+            let asked = asked_in(seq, slice);
             for position in slice.start..slice.end() {
                 let token_type = seq.data.token_type_ids.get(position).copied().unwrap_or(0);
                 let slot = if paged { self.kv.tables.slot(seq.row, position) } else { SKIP };
@@ -344,15 +346,16 @@ impl Coordinator {
         out: &mut Vec<Output>,
     ) -> Result<()> {
         self.collected = planned.order.number;
-        self.settle()?;
         let (mut token, mut row) = (0, 0);
         for part in &planned.parts {
-            let (tokens, rows) = (token..token + part.slice.len, row..row + part.rows);
+            let (mut tokens, rows) = (token..token + part.slice.len, row..row + part.rows);
             (token, row) = (tokens.end, rows.end);
             // A request that was cancelled, or ended by a token of the step before, is not there any more.
             let seq = self.scheduler.sequence_mut(part.slice.row).filter(|seq| seq.id == part.id);
             let Some(seq) = seq else { continue };
             if part.keeps {
+                // Hidden states of positions that are computed again are there already.
+                tokens.start += seq.kept.saturating_sub(part.slice.start).min(part.slice.len);
                 keep(&mut seq.data.kept, part.want, result, planned.order.words.shape(), (&tokens, &rows));
             }
             let mut sampled = None;
@@ -380,7 +383,7 @@ impl Coordinator {
             }
         }
         self.spare.push(planned);
-        Ok(())
+        self.settle()
     }
 
     fn end(&mut self, part: &Part) -> Result<()> {
@@ -397,7 +400,7 @@ impl Coordinator {
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
-        let Self { scheduler, kv, collected, .. } = self;
+        let Self { scheduler, kv, collected, unwritten, .. } = self;
         for part in &planned.parts {
             if scheduler.sequence(part.slice.row).is_some_and(|seq| seq.id == part.id) {
                 scheduler.finish(part.slice.row, *collected, kv)?;
@@ -409,9 +412,16 @@ impl Coordinator {
         // Those that wait for their first slice go on: whether their rows of the sampling table were
         // written is not known. What was launched behind the step has used them, and writing them anew would
         // forget the tokens it samples.
-        let waits = |row: &u32| scheduler.sequence(*row).is_some_and(|seq| seq.step <= planned.order.number);
+        let waits = |seq: &&Sequence<Live>| seq.step <= planned.order.number;
         let admitted = planned.order.admitted.iter().map(|admitted| admitted.row);
-        self.unwritten.extend(admitted.filter(waits));
+        unwritten.extend(admitted.filter(|row| scheduler.sequence(*row).as_ref().is_some_and(waits)));
+        // Nor whether pages were copied: forks that wait for theirs compute them anew.
+        for (_, to) in &planned.order.copies {
+            let fork = scheduler.running().filter(waits).find(|seq| kv.tables.pages(seq.row).contains(to));
+            if let Some(row) = fork.map(|seq| seq.row) {
+                scheduler.preempt(row, kv)?;
+            }
+        }
         self.spare.push(planned);
         Ok(())
     }
@@ -447,10 +457,10 @@ impl Live {
     }
 }
 
-/// Positions of a slice that are asked for.
-fn asked_in(asked: &Range<usize>, slice: &Slice) -> Range<usize> {
-    let from = asked.start.max(slice.start);
-    from..asked.end.min(slice.end()).max(from)
+/// Positions of a slice that are asked for, and not kept yet.
+fn asked_in(seq: &Sequence<Live>, slice: &Slice) -> Range<usize> {
+    let from = seq.data.asked.start.max(slice.start).max(seq.kept);
+    from..seq.data.asked.end.min(slice.end()).max(from)
 }
 
 /// Gives a request its part of what a step of this shape brought back: its token rows of hidden states, and

@@ -21,8 +21,9 @@ impl<B: Backend> Engine<B> {
     /// new one.
     ///
     /// # Errors
-    /// `Request` for a request that is not running, or whose prompt is still being read; `Config` for
-    /// sampling parameters out of range; `KvFull` where there is no room for another sequence.
+    /// `Request` for a request that is not running, or whose tokens are still being read, or where as many
+    /// sequences run as may; `Config` for sampling parameters out of range; `KvFull` where there is no page
+    /// for the copy.
     pub fn fork(&mut self, id: u64, sampling: SamplingParams, subsequence: u32) -> Result<u64> {
         sampling.validate()?;
         let sampling = sampling.seeded();
@@ -32,12 +33,12 @@ impl<B: Backend> Engine<B> {
         let Coordinator { scheduler, kv, next_id, unwritten, copies, .. } = &mut self.coordinator;
         let Some(from) = scheduler.running().find(|seq| seq.id == id) else {
             return Err(no(match scheduler.is_waiting(id) {
-                true => "waits for its first step: it can be forked once its prompt is read",
+                true => "waits for its next step: it can be forked once all of its tokens are read",
                 false => "not running",
             }));
         };
         if from.phase() != Phase::Decode {
-            return Err(no("its prompt is still being read: it can be forked after that"));
+            return Err(no("its tokens are still being read: it can be forked after that"));
         }
         let Live { stop_ids, shift, .. } = &from.data;
         let live =

@@ -27,6 +27,11 @@ impl CachedPrefix {
     pub fn new(key: PrefixKey, most: usize) -> Self {
         Self { key, most, ..Self::default() }
     }
+
+    /// Begins anew, and may take as many positions as before, and at least `most`.
+    pub(crate) fn restart(&mut self, most: usize) {
+        (self.node, self.pages, self.most) = (None, 0, self.most.max(most));
+    }
 }
 
 /// What the prefix cache has done so far.
@@ -78,11 +83,27 @@ impl KvManager {
         PrefixStats { pages: self.prefixes.len(), ..self.stats }
     }
 
-    /// Whether a row can grow to `positions` positions now. Where it cannot, though every sequence's worst
-    /// case is reserved, pages that were given up are behind a step in flight.
-    pub fn can_grow(&self, row: u32, positions: usize) -> bool {
-        let missing = self.tables.pages_for(positions).saturating_sub(self.tables.pages(row).len());
-        missing <= self.pool.available()
+    /// Pages that a row lacks for `positions` positions.
+    pub(crate) fn missing(&self, row: u32, positions: usize) -> usize {
+        self.tables.pages_for(positions).saturating_sub(self.tables.pages(row).len())
+    }
+
+    /// Pages that rows have given up and steps in flight may read.
+    pub(crate) fn fenced(&self) -> usize {
+        self.fenced.len()
+    }
+
+    /// Pages of a row that nobody else uses.
+    pub(crate) fn held_alone(&self, row: u32) -> usize {
+        self.tables.pages(row).iter().filter(|page| self.pool.users(**page) == 1).count()
+    }
+
+    /// Of the pages that `tokens` begin with, how many others use.
+    pub(crate) fn found_in_use(&mut self, prefix: &CachedPrefix, tokens: &[u32]) -> usize {
+        let Self { prefixes, path, pool, page_size, .. } = self;
+        prefixes.find(&prefix.key, tokens, prefix.most / *page_size, path);
+        let pages = path.iter().filter_map(|node| prefixes.page(*node));
+        pages.filter(|page| pool.users(*page) > 0).count()
     }
 
     /// Makes room for `positions` positions, evicting prefixes that nobody uses; all or nothing.

@@ -105,6 +105,12 @@ impl PagePool {
         }
     }
 
+    /// Owners of a page besides the prefix tree.
+    pub(super) fn users(&self, page: u32) -> u32 {
+        let kept = self.kept.get(page as usize).copied().unwrap_or(false);
+        self.owners(page) - u32::from(kept)
+    }
+
     /// Owners of a page.
     pub fn owners(&self, page: u32) -> u32 {
         self.refs.get(page as usize).copied().unwrap_or(0)

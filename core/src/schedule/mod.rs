@@ -1,9 +1,9 @@
 //! Who runs next. No backend in sight: sequences, pages and a token budget go in, a [`StepBatch`] comes out.
 //!
 //! Dynamic SplitFuse: every step has a fixed token budget. Sequences that decode get one token each; what is
-//! left of the budget goes to prompts in the order in which they came, long ones in chunks. A request is
-//! admitted when the pages of its worst case (prompt and all tokens it may generate) are free, so that a
-//! running sequence never has to be stopped for want of a page.
+//! left of the budget goes to prompts in the order in which they came, long ones in chunks. Pages are taken
+//! when a step needs them: `admit.rs` has who enters, `preempt.rs` who gives pages up where they do not
+//! suffice.
 //!
 //! A running sequence has a *request slot*: its row of the page table and of the sampling table, and its
 //! index in the vector of sequences, so that a step finds it without a search. A sequence that ends while a
@@ -11,13 +11,18 @@
 //! that a step may touch is given to another sequence before. Fields and arguments named `row` are request
 //! slots; a *token row* is a row of a step's matrices.
 
+mod admit;
+mod preempt;
+mod queue;
 mod sequence;
+mod share;
 
 pub use sequence::{Phase, Sequence, Token};
 
 use crate::kv::KvManager;
 use crate::{Error, Result};
-use std::collections::VecDeque;
+use queue::Queue;
+use share::GrowthShare;
 
 /// A run of consecutive tokens of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,39 +72,48 @@ impl StepBatch {
 #[derive(Debug)]
 struct Retiring {
     row: u32,
-    worst: usize,
     step: u64,
 }
 
 /// Waiting and running sequences.
 #[derive(Debug)]
 pub struct Scheduler<T = ()> {
-    /// Those of one owner behind each other; owners take turns.
-    waiting: VecDeque<(u64, VecDeque<Sequence<T>>)>,
+    waiting: Queue<T>,
     /// By request slot.
     sequences: Vec<Option<Sequence<T>>>,
-    /// Request slots in the order of admission.
+    /// Request slots in the order of first admission.
     running: Vec<u32>,
+    /// Request slots of preempted sequences that steps in flight still name.
+    leaving: Vec<u32>,
     retiring: Vec<Retiring>,
     /// Memory for the tokens of the sequence in every request slot, one after the other.
     tokens: Vec<Vec<u32>>,
     max_seqs: usize,
     budget: usize,
-    reserved: usize,
+    share: GrowthShare,
+    /// Sequences admitted so far.
+    arrivals: u64,
+    /// The last step that is collected.
+    collected: u64,
+    preemptions: u64,
 }
 
 impl<T> Scheduler<T> {
     /// At most `max_seqs` sequences at once, `budget` tokens a step.
     pub fn new(max_seqs: usize, budget: usize) -> Self {
         Self {
-            waiting: VecDeque::new(),
+            waiting: Queue::new(),
             sequences: (0..max_seqs).map(|_| None).collect(),
             running: Vec::with_capacity(max_seqs),
+            leaving: Vec::with_capacity(max_seqs),
             retiring: Vec::with_capacity(max_seqs),
             tokens: (0..max_seqs).map(|_| Vec::new()).collect(),
             max_seqs,
             budget: budget.max(max_seqs),
-            reserved: 0,
+            share: GrowthShare::new(),
+            arrivals: 0,
+            collected: 0,
+            preemptions: 0,
         }
     }
 
@@ -120,25 +134,7 @@ impl<T> Scheduler<T> {
 
     /// Queues a text that runs as a whole and needs no pages: [`Scheduler::next_whole`].
     pub fn submit_whole(&mut self, owner: u64, sequence: Sequence<T>) {
-        match self.waiting.iter_mut().find(|(id, _)| *id == owner) {
-            Some((_, behind)) => behind.push_back(sequence),
-            None => self.waiting.push_back((owner, VecDeque::from([sequence]))),
-        }
-    }
-
-    /// The sequence that is admitted next.
-    fn front(&self) -> Option<&Sequence<T>> {
-        self.waiting.front()?.1.front()
-    }
-
-    /// Takes it out; its owner is behind the others then.
-    fn take_front(&mut self) -> Option<Sequence<T>> {
-        let (owner, mut of_owner) = self.waiting.pop_front()?;
-        let sequence = of_owner.pop_front();
-        if !of_owner.is_empty() {
-            self.waiting.push_back((owner, of_owner));
-        }
-        sequence
+        self.waiting.push(owner, sequence);
     }
 
     /// Running sequences.
@@ -158,17 +154,22 @@ impl<T> Scheduler<T> {
 
     /// Sequences that wait for admission.
     pub fn waiting(&self) -> usize {
-        self.waiting.iter().map(|(_, of_owner)| of_owner.len()).sum()
+        self.waiting.iter().count()
     }
 
     /// Whether request `id` waits for admission.
     pub fn is_waiting(&self, id: u64) -> bool {
-        self.waiting.iter().flat_map(|(_, of_owner)| of_owner).any(|sequence| sequence.id == id)
+        self.waiting.iter().any(|sequence| sequence.id == id)
     }
 
     /// Whether nothing runs and nothing waits.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.leaving.is_empty()
+    }
+
+    /// How often a sequence has given its pages up for an older one.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
     }
 
     /// Plans a step, replacing `batch`; admits what fits first. Sequences whose tokens are all launched have
@@ -179,21 +180,26 @@ impl<T> Scheduler<T> {
     pub fn next(&mut self, kv: &mut KvManager, batch: &mut StepBatch) -> Result<()> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
+        self.share.step();
+        let mut promised = 0;
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
-            for row in &self.running {
-                let room = self.budget - batch.tokens;
-                let Some(seq) = self.sequences.get(*row as usize).and_then(Option::as_ref) else { continue };
-                let len = seq.pending().min(room);
-                if seq.phase() != wanted || len == 0 || !kv.can_grow(seq.row, seq.done + len) {
+            let mut at = 0;
+            while let Some(row) = self.running.get(at).copied() {
+                at += 1;
+                let Some(seq) = self.sequence(row).filter(|seq| seq.phase() == wanted) else { continue };
+                let (start, len) = (seq.done, seq.pending().min(self.budget - batch.tokens));
+                let samples = len == seq.pending() && seq.len() < seq.limit;
+                // Those preempted for it are behind it.
+                if len == 0 || !self.make_room(row, start + len, &mut promised, batch, kv)? {
                     continue;
                 }
-                kv.grow(seq.row, seq.done + len)?;
-                let samples = len == seq.pending() && seq.len() < seq.limit;
-                batch.slices.push(Slice { row: *row, start: seq.done, len, samples });
+                batch.slices.push(Slice { row, start, len, samples });
                 batch.tokens += len;
             }
         }
+        // Its row of the sampling table is written when it is admitted again.
+        batch.admitted.retain(|row| self.running.contains(row));
         Ok(())
     }
 
@@ -201,16 +207,15 @@ impl<T> Scheduler<T> {
     pub fn next_whole(&mut self, kv: &mut KvManager, batch: &mut StepBatch) {
         batch.clear();
         while self.running.len() < self.max_seqs {
-            let Some(seq) = self.front() else { break };
+            let Some(seq) = self.waiting.front() else { break };
             if batch.tokens + seq.len() > self.budget {
                 break;
             }
             let Some(row) = kv.tables.open() else { break };
-            let Some(mut seq) = self.take_front() else { break };
+            let Some(mut seq) = self.waiting.pop() else { break };
             batch.slices.push(Slice { row, start: 0, len: seq.len(), samples: false });
             batch.tokens += seq.len();
             seq.row = row;
-            self.reserved += kv.tables.pages_for(seq.limit);
             self.enter(seq);
         }
     }
@@ -224,27 +229,6 @@ impl<T> Scheduler<T> {
             seq.in_flight += 1;
             seq.sampled_in = row;
         }
-    }
-
-    fn admit(&mut self, kv: &mut KvManager, admitted: &mut Vec<u32>) -> Result<()> {
-        while self.running.len() < self.max_seqs {
-            let Some(seq) = self.front() else { break };
-            let worst = kv.tables.pages_for(seq.limit);
-            if self.reserved + worst > kv.pool.total() {
-                break;
-            }
-            let Some(row) = kv.tables.open() else { break };
-            let Some(mut seq) = self.take_front() else { break };
-            seq.row = row;
-            seq.tokens = self.room(row, kv.tables.most_positions(), &seq.tokens);
-            if let Some(prefix) = &mut seq.prefix {
-                seq.done = kv.adopt(row, prefix, &seq.tokens)?;
-            }
-            self.reserved += worst;
-            admitted.push(row);
-            self.enter(seq);
-        }
-        Ok(())
     }
 
     /// Leaves to others what is in the cache of the sequence in a request slot: its first `positions`
@@ -269,8 +253,10 @@ impl<T> Scheduler<T> {
     }
 
     fn enter(&mut self, seq: Sequence<T>) {
-        let row = seq.row;
-        self.running.push(row);
+        let (row, arrival) = (seq.row, seq.arrival);
+        let before = |row: &u32| self.sequence(*row).is_some_and(|other| other.arrival <= arrival);
+        let at = self.running.partition_point(before);
+        self.running.insert(at, row);
         if let Some(place) = self.sequences.get_mut(row as usize) {
             *place = Some(seq);
         }
@@ -281,8 +267,8 @@ impl<T> Scheduler<T> {
     /// the next step; none where the last page is full.
     ///
     /// # Errors
-    /// `KvFull` where there is no room for its worst case or for another sequence; nothing has changed then.
-    /// `Internal` for no sequence, or one with a token in flight.
+    /// `KvFull` where there is no page for the copy, `Request` where as many sequences run as may; nothing
+    /// has changed then. `Internal` for no sequence, or one with a token in flight.
     pub fn fork(
         &mut self,
         row: u32,
@@ -293,16 +279,17 @@ impl<T> Scheduler<T> {
         let Some(seq) = self.sequence(row).filter(|seq| seq.in_flight == 0) else {
             return Err(Error::internal("a fork of no sequence"));
         };
-        let (worst, total) = (kv.tables.pages_for(seq.limit), kv.pool.total());
-        if self.running.len() >= self.max_seqs || self.reserved + worst > total {
-            return Err(Error::KvFull { wanted: worst, free: kv.pool.available(), total });
+        if self.running.len() >= self.max_seqs {
+            let what = format!("{} sequences run already, as many as `max_seqs` allows", self.max_seqs);
+            return Err(Error::Request { id: seq.id, what });
         }
         let (new, copy) = kv.fork(row, seq.done)?;
         let (known, prompt, done, limit) = (seq.tokens.clone(), seq.prompt, seq.done, seq.limit);
-        let prefix = seq.prefix.clone();
+        let (prefix, arrival) = (seq.prefix.clone(), self.arrivals);
         let tokens = self.room(new, kv.tables.most_positions(), &known);
-        let fork = Sequence { tokens, done, row: new, prefix, ..Sequence::new(id, Vec::new(), 0, data) };
-        self.reserved += worst;
+        let fork =
+            Sequence { tokens, done, row: new, prefix, arrival, ..Sequence::new(id, Vec::new(), 0, data) };
+        self.arrivals += 1;
         self.enter(Sequence { prompt, limit, ..fork });
         Ok((new, copy))
     }
@@ -313,28 +300,37 @@ impl<T> Scheduler<T> {
     pub fn finish(&mut self, row: u32, collected: u64, kv: &mut KvManager) -> Result<T> {
         let seq = self.sequences.get_mut(row as usize).and_then(Option::take);
         let seq = seq.ok_or_else(|| Error::internal("the end of no sequence"))?;
-        if let Some(at) = self.running.iter().position(|r| *r == row) {
-            self.running.remove(at);
-        }
-        self.retiring.push(Retiring { row, worst: kv.tables.pages_for(seq.limit), step: seq.step });
+        self.running.retain(|other| *other != row);
+        self.leaving.retain(|other| *other != row);
+        self.retiring.push(Retiring { row, step: seq.step });
         if let Some(room) = self.tokens.get_mut(row as usize) {
             *room = seq.tokens;
         }
-        self.settle(collected, kv)?;
+        self.collected = collected;
+        self.free_rows(kv)?;
         Ok(seq.data)
     }
 
-    /// Frees the request slots and pages of ended sequences that no step behind `collected` names.
+    /// Step `collected` and all before it are collected, and what they sampled is recorded: frees what no
+    /// step behind them names.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
     pub fn settle(&mut self, collected: u64, kv: &mut KvManager) -> Result<()> {
-        kv.settle(collected)?;
+        self.collected = collected;
+        self.settle_leaving(kv)?;
+        self.free_rows(kv)
+    }
+
+    fn free_rows(&mut self, kv: &mut KvManager) -> Result<()> {
+        kv.settle(self.collected)?;
         let mut i = 0;
-        while let Some(Retiring { row, worst, step }) = self.retiring.get(i) {
-            if *step > collected {
+        while let Some(Retiring { row, step }) = self.retiring.get(i) {
+            if *step > self.collected {
                 i += 1;
                 continue;
             }
             kv.close(*row)?;
-            self.reserved -= *worst;
             self.retiring.swap_remove(i);
         }
         Ok(())
@@ -342,16 +338,10 @@ impl<T> Scheduler<T> {
 
     /// Ends a request wherever it stands; its owner's, if there was one.
     pub fn cancel(&mut self, id: u64, collected: u64, kv: &mut KvManager) -> Result<Option<T>> {
-        for place in 0..self.waiting.len() {
-            let of_owner = &mut self.waiting[place].1;
-            let Some(at) = of_owner.iter().position(|s| s.id == id) else { continue };
-            let seq = of_owner.remove(at);
-            if of_owner.is_empty() {
-                self.waiting.remove(place);
-            }
-            return Ok(seq.map(|seq| seq.data));
+        if let Some(seq) = self.waiting.remove(id) {
+            return Ok(Some(seq.data));
         }
-        let row = self.running().find(|s| s.id == id).map(|s| s.row);
+        let row = self.sequences.iter().flatten().find(|s| s.id == id).map(|s| s.row);
         row.map(|row| self.finish(row, collected, kv)).transpose()
     }
 }

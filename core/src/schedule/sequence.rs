@@ -5,7 +5,7 @@ use crate::kv::CachedPrefix;
 /// What a sequence needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Known tokens are not in the cache yet.
+    /// Known tokens are not in the cache yet: of the prompt, or of all it has, once preempted.
     Prefill,
     /// One token is missing from the cache: the one sampled last.
     Decode,
@@ -35,6 +35,11 @@ pub struct Sequence<T = ()> {
     pub sampled_in: u32,
     /// The step launched last that names it.
     pub step: u64,
+    /// Positions whose results were taken before it was preempted: they may be computed again, for the cache
+    /// alone.
+    pub kept: usize,
+    /// How many sequences had been admitted when it was first; `u64::MAX` before.
+    pub arrival: u64,
     /// Its place in the prefix cache; none: it neither reads nor fills it.
     pub prefix: Option<CachedPrefix>,
     /// Its owner's.
@@ -56,6 +61,8 @@ impl<T> Sequence<T> {
             in_flight: 0,
             sampled_in: u32::MAX,
             step: 0,
+            kept: 0,
+            arrival: u64::MAX,
             prefix: None,
             data,
         }
@@ -81,7 +88,7 @@ impl<T> Sequence<T> {
 
     /// What it needs next.
     pub fn phase(&self) -> Phase {
-        if self.done >= self.prompt { Phase::Decode } else { Phase::Prefill }
+        if self.done >= self.prompt && self.done + 1 >= self.len() { Phase::Decode } else { Phase::Prefill }
     }
 
     /// Tokens sampled and collected so far.

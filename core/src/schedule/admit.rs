@@ -1,0 +1,54 @@
+//! Who may run: as many as there are pages for what is known of their texts and a share of what may follow.
+//!
+//! Most requests end before their limit, so that a pool that reserves every worst case is mostly empty. The
+//! share of the worst case that is set aside starts at three tenths, rises by half with every preemption and
+//! falls back step by step: it depends on nothing but what happened, never on time.
+
+use super::{Scheduler, Sequence};
+use crate::Result;
+use crate::kv::KvManager;
+
+impl<T> Scheduler<T> {
+    /// Pages that a running sequence has yet to take: for its known text, and its share of what may follow.
+    fn outstanding(&self, seq: &Sequence<T>, held: usize, kv: &KvManager) -> usize {
+        let (known, limit) = (kv.tables.pages_for(seq.len()), kv.tables.pages_for(seq.limit));
+        known.saturating_sub(held) + self.share.of(limit - known)
+    }
+
+    /// Admits sequences while there are rows and pages. Where none runs the first one enters in any case: its
+    /// worst case fits into an empty pool.
+    pub(super) fn admit(&mut self, kv: &mut KvManager, admitted: &mut Vec<u32>) -> Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let held = |seq: &Sequence<T>| kv.tables.pages(seq.row).len();
+        let mut wanted: usize = self.running().map(|seq| self.outstanding(seq, held(seq), kv)).sum();
+        let coming = self.coming(kv);
+        while self.running.len() < self.max_seqs {
+            let Some(seq) = self.waiting.front() else { break };
+            // Of the pages that it finds, those that others use cost nothing.
+            let in_use = seq.prefix.as_ref().map_or(0, |prefix| kv.found_in_use(prefix, &seq.tokens));
+            wanted += self.outstanding(seq, in_use, kv);
+            if wanted > kv.pool.available() + coming && !self.running.is_empty() {
+                break;
+            }
+            let before = kv.pool.available();
+            let Some(row) = kv.tables.open() else { break };
+            let Some(mut seq) = self.waiting.pop() else { break };
+            seq.row = row;
+            seq.tokens = self.room(row, kv.tables.most_positions(), &seq.tokens);
+            if let Some(prefix) = &mut seq.prefix {
+                seq.done = kv.adopt(row, prefix, &seq.tokens)?;
+            }
+            // What it has adopted is not available any more.
+            wanted = wanted.saturating_sub(before - kv.pool.available());
+            if seq.arrival == u64::MAX {
+                seq.arrival = self.arrivals;
+                self.arrivals += 1;
+            }
+            admitted.push(row);
+            self.enter(seq);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Pages for those that came first: the sequence admitted last gives its pages up and waits again.
+//!
+//! What it has computed stays in the prefix cache until its pages are needed, so that it usually goes on with
+//! one page to compute anew. Its tokens stay, too, also one that is still in flight: it is appended when its
+//! step is collected, and only then does the sequence wait again. The oldest one is never preempted, nobody
+//! is for a sequence that came later, and nobody while pages that are coming back would do.
+
+use super::{Retiring, Scheduler, Sequence, StepBatch};
+use crate::kv::KvManager;
+use crate::{Error, Result};
+
+impl<T> Scheduler<T> {
+    /// Pages that come back when the steps in flight are collected: those that no row but an ended or a
+    /// preempted one owns.
+    pub(super) fn coming(&self, kv: &KvManager) -> usize {
+        let rows = self.retiring.iter().map(|retiring| retiring.row).chain(self.leaving.iter().copied());
+        kv.fenced() + rows.map(|row| kv.held_alone(row)).sum::<usize>()
+    }
+
+    /// Whether the sequence in request slot `row` has pages for `positions` positions now; where it has not,
+    /// later ones are preempted as far as that helps. `promised` pages that come back are for others.
+    pub(super) fn make_room(
+        &mut self,
+        row: u32,
+        positions: usize,
+        promised: &mut usize,
+        batch: &StepBatch,
+        kv: &mut KvManager,
+    ) -> Result<bool> {
+        let missing = kv.missing(row, positions);
+        loop {
+            if missing <= kv.pool.available() {
+                kv.grow(row, positions)?;
+                return Ok(true);
+            }
+            if missing + *promised <= kv.pool.available() + self.coming(kv) {
+                *promised += missing;
+                return Ok(false);
+            }
+            let Some(victim) = self.victim(row, batch) else { return Ok(false) };
+            self.share.preempted();
+            self.preemptions += 1;
+            self.preempt(victim, kv)?;
+        }
+    }
+
+    /// The sequence admitted last, unless the step has a part of it; none where `row` is not before it.
+    fn victim(&self, row: u32, batch: &StepBatch) -> Option<u32> {
+        let behind = self.running.iter().rev().take_while(|other| **other != row);
+        let mut free = behind.filter(|other| !batch.slices.iter().any(|slice| slice.row == **other));
+        free.next().copied()
+    }
+
+    /// Takes the pages of a running sequence and lets it wait again, once no step in flight names it.
+    pub(crate) fn preempt(&mut self, row: u32, kv: &mut KvManager) -> Result<()> {
+        self.running.retain(|other| *other != row);
+        match self.sequence(row).is_some_and(|seq| seq.step > self.collected) {
+            true => self.leaving.push(row),
+            false => self.wait_again(row, kv)?,
+        }
+        Ok(())
+    }
+
+    /// Lets a preempted sequence wait: no step in flight names it.
+    fn wait_again(&mut self, row: u32, kv: &mut KvManager) -> Result<()> {
+        let place = self.sequences.get_mut(row as usize).and_then(Option::take);
+        let mut seq = place.ok_or_else(|| Error::internal("no sequence is preempted"))?;
+        self.retiring.push(Retiring { row, step: seq.step });
+        let waits = seq.tokens.to_vec();
+        if let Some(room) = self.tokens.get_mut(row as usize) {
+            *room = std::mem::replace(&mut seq.tokens, waits);
+        }
+        seq.rewind();
+        self.waiting.push_preempted(seq);
+        self.free_rows(kv)
+    }
+
+    /// Lets those wait whose last step is collected.
+    pub(super) fn settle_leaving(&mut self, kv: &mut KvManager) -> Result<()> {
+        let mut at = 0;
+        while let Some(row) = self.leaving.get(at).copied() {
+            if self.sequence(row).is_some_and(|seq| seq.step > self.collected) {
+                at += 1;
+                continue;
+            }
+            self.leaving.swap_remove(at);
+            self.wait_again(row, kv)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T> Sequence<T> {
+    /// Begins anew in the cache, with all tokens it has. What its positions so far have brought is kept.
+    fn rewind(&mut self) {
+        self.kept = self.kept.max(self.done);
+        if let Some(prefix) = &mut self.prefix {
+            prefix.restart(self.kept.min(self.tokens.len() - 1));
+        }
+        (self.done, self.row, self.sampled_in, self.step) = (0, u32::MAX, u32::MAX, 0);
+    }
+}
