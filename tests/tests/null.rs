@@ -156,6 +156,9 @@ fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> [u64; 
                 known.insert(fork, Known { forked: true, ..Known::new(request) });
             }
         }
+        if dice.once_in(6) && !running.is_empty() {
+            engine.preempt(running[dice.below(running.len())]).unwrap();
+        }
         if dice.once_in(40) {
             null.fail_in(dice.below(60) as u64);
         }

@@ -160,17 +160,19 @@ fn hits_of_every_family_change_no_bit() {
 }
 
 #[test]
-fn hits_on_devices() {
+fn hits_and_preemptions_on_devices() {
     let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom"];
     for name in cuda_names() {
         for case in cases {
             law(&cuda(&name, Mode::Invariant).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);
         }
+        preempted_at_every_step(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3");
     }
     for name in adapters() {
         for case in cases {
             law(&wgpu(Some(&name), false).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);
         }
+        preempted_at_every_step(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3");
     }
     println!("skipped: {:?}", backends::absent());
     let missing = backends::missing_here();
@@ -232,6 +234,69 @@ fn preempted_requests_give_what_they_would_have_given() {
                 }
             }
         }
+    }
+}
+
+/// Tokens, and logits and hidden states of all layers, of two requests side by side; the first one is
+/// preempted before step `at`. Also whether it ran then.
+fn preempted<B: Backend>(
+    backend: &Arc<B>,
+    case: &str,
+    ahead: usize,
+    cache: bool,
+    at: usize,
+) -> (Vec<Kept>, bool) {
+    let sizes = EngineConfig { steps_ahead: Some(ahead), all_logits: true, ..config(cache, Float::F32) };
+    let mut engine = engine(backend, case, sizes);
+    let want = Want { logits: true, hidden: Layers::All };
+    let request = |len| Request { want, max_new_tokens: 6, ..request(prompt(len), "") };
+    let ids = [14, 5].map(|len| engine.put(request(len)).unwrap());
+    let (mut out, mut tokens, mut ran) = (Vec::new(), [Vec::new(), Vec::new()], false);
+    for step in 0.. {
+        if step == at {
+            ran = engine.preempt(ids[0]).unwrap();
+            assert_eq!(engine.preemptions(), u64::from(ran));
+        }
+        if engine.is_idle() {
+            break;
+        }
+        engine.step(&mut out).unwrap();
+        out.iter().for_each(|o| tokens[usize::from(o.id == ids[1])].extend(o.token));
+    }
+    assert_eq!(engine.free_pages(), (36, 36), "{case}: pages leak");
+    let kept = ids
+        .into_iter()
+        .zip(tokens)
+        .map(|(id, tokens)| (engine.take_kept(id).map(|kept| (kept.logits, kept.hidden)), tokens));
+    (kept.collect(), ran)
+}
+
+/// A request that gives its pages up before any of its steps, with one in flight or not, and with a cache to
+/// come back to or not.
+fn preempted_at_every_step<B: Backend>(backend: &Arc<B>, case: &str) {
+    for (ahead, cache) in [(0, true), (0, false), (1, true), (1, false)] {
+        let (want, none) = preempted(backend, case, ahead, cache, usize::MAX);
+        assert!(!none && want[0].1.len() == 6, "{case}: {:?}", want[0].1);
+        let mut counted = 0;
+        for at in 0..12 {
+            let (got, ran) = preempted(backend, case, ahead, cache, at);
+            counted += usize::from(ran);
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                let what = format!("{case}, ahead {ahead}, cache {cache}, before step {at}, request {i}");
+                assert_eq!(got.1, want.1, "{what}: tokens");
+                let same = got.0 == want.0;
+                assert!(same, "{what}: logits or hidden states differ");
+            }
+        }
+        assert!(counted >= 6, "{case}: preempted {counted} times");
+    }
+}
+
+#[test]
+fn a_preemption_before_any_step_changes_no_bit() {
+    let cpu = cpu();
+    for case in ["llama_gqa_llama3", "gemma2", "phi3_longrope", "gpt2"] {
+        preempted_at_every_step(&cpu, case);
     }
 }
 

@@ -218,6 +218,45 @@ fn nothing_depends_on_batch_mates_chunks_or_pages() {
     }
 }
 
+/// What a filter keeps of a position goes with its page: to those whose prompts begin alike, and to forks.
+#[test]
+fn hits_and_forks_take_what_filters_keep() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let sizes = |prefix_cache| EngineConfig {
+        page_size: 4,
+        page_seed: Some(5),
+        steps_ahead: Some(0),
+        prefix_cache,
+        ..usual()
+    };
+    let request = || Request { prompt: prompts()[4].clone(), max_new_tokens: 8, ..Request::default() };
+    let run = |engine: &mut Engine<Cpu>| {
+        let id = engine.put(request()).unwrap();
+        let sampled = engine.run().unwrap().remove(&id).unwrap();
+        assert_eq!(sampled.len(), 8);
+        sampled
+    };
+    let want = run(&mut whole::open(&cpu(Madd::Fused), dir.path(), sizes(false)));
+    for alike in 0..=17 {
+        let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes(true));
+        let mut other = request();
+        other.prompt[alike..].iter_mut().for_each(|token| *token = (*token + 1) % VOCAB as u32);
+        engine.put(other).unwrap();
+        engine.run().unwrap();
+        assert_eq!(run(&mut engine), want, "{alike} tokens are alike");
+        assert_eq!(engine.prefix_stats().hit, (alike.min(16) / 4 * 4) as u64);
+    }
+    for stop in 1..7 {
+        let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes(false));
+        let (id, mut out) = (engine.put(request()).unwrap(), Vec::new());
+        (0..stop).for_each(|_| engine.step(&mut out).unwrap());
+        let fork = engine.fork(id, request().sampling, 0).unwrap();
+        assert!(engine.cancel(id).unwrap());
+        assert_eq!(engine.run().unwrap()[&fork], want[stop..], "forked behind {stop} tokens");
+    }
+}
+
 /// Chunks, pages and recorded steps on every backend that is there; in reference mode the CPU's bits.
 #[test]
 fn gpus_keep_the_laws() {

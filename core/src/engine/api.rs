@@ -124,6 +124,12 @@ impl<B: Backend> Engine<B> {
         Ok(self.coordinator.cancel(id)? || reported)
     }
 
+    /// Takes the pages of a running request, which goes on once they can be had again; whether it ran. Its
+    /// tokens are those that it would have had, in modes that promise results independent of chunks.
+    pub fn preempt(&mut self, id: u64) -> Result<bool> {
+        self.coordinator.preempt(id)
+    }
+
     /// Whether nothing runs, nothing waits, and nothing is left to be reported.
     pub fn is_idle(&self) -> bool {
         let reported = self.backlog.is_empty() && self.unreported.is_none();
@@ -142,7 +148,7 @@ impl<B: Backend> Engine<B> {
         self.coordinator.kv.stats()
     }
 
-    /// How often a request has given its pages up for an older one, to go on later.
+    /// How often a request has given its pages up, to go on later.
     pub fn preemptions(&self) -> u64 {
         self.coordinator.scheduler.preemptions()
     }

@@ -180,13 +180,24 @@ impl Coordinator {
     /// Ends a request wherever it stands; whether it was there.
     pub(super) fn cancel(&mut self, id: u64) -> Result<bool> {
         let kept = self.finished.remove(&id).is_some();
-        let Self { scheduler, kv, collected, unwritten, copies, .. } = self;
-        // What the next step would do for a fork that no step has run.
-        if let Some(row) = scheduler.running().find(|seq| seq.id == id).map(|seq| seq.row) {
-            unwritten.retain(|other| *other != row);
-            copies.retain(|(_, to)| !kv.tables.pages(row).contains(to));
-        }
+        self.forget_first_step(id);
+        let Self { scheduler, kv, collected, .. } = self;
         Ok(scheduler.cancel(id, *collected, kv)?.is_some() || kept)
+    }
+
+    /// Takes the pages of a running request, which waits again; whether it ran.
+    pub(super) fn preempt(&mut self, id: u64) -> Result<bool> {
+        let Some(row) = self.forget_first_step(id) else { return Ok(false) };
+        self.scheduler.preempt(row, &mut self.kv).map(|()| true)
+    }
+
+    /// Takes back what the next step would do for a running request that no step has run; its request slot.
+    fn forget_first_step(&mut self, id: u64) -> Option<u32> {
+        let Self { scheduler, kv, unwritten, copies, .. } = self;
+        let row = scheduler.running().find(|seq| seq.id == id)?.row;
+        unwritten.retain(|other| *other != row);
+        copies.retain(|(_, to)| !kv.tables.pages(row).contains(to));
+        Some(row)
     }
 
     /// Plans the next step and counts it as launched; none where nothing is to be done before a step is

@@ -28,6 +28,11 @@ impl CachedPrefix {
         Self { key, most, ..Self::default() }
     }
 
+    /// Pages that it has left to others, or taken from them.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
     /// Begins anew, and may take as many positions as before, and at least `most`.
     pub(crate) fn restart(&mut self, most: usize) {
         (self.node, self.pages, self.most) = (None, 0, self.most.max(most));
@@ -55,7 +60,8 @@ pub struct KvManager {
     pub pool: PagePool,
     /// Pages of rows.
     pub tables: PageTables,
-    prefixes: PrefixTree,
+    /// Pages of prefixes.
+    pub prefixes: PrefixTree,
     page_size: usize,
     /// Pages that rows have given up, and the last step that may read each.
     fenced: Vec<(u64, u32)>,
@@ -88,9 +94,9 @@ impl KvManager {
         self.tables.pages_for(positions).saturating_sub(self.tables.pages(row).len())
     }
 
-    /// Pages that rows have given up and steps in flight may read.
-    pub(crate) fn fenced(&self) -> usize {
-        self.fenced.len()
+    /// Pages that rows have given up and steps in flight may read: the last such step, and the page.
+    pub fn fenced(&self) -> &[(u64, u32)] {
+        &self.fenced
     }
 
     /// Pages of a row that nobody else uses.
@@ -117,6 +123,18 @@ impl KvManager {
             self.reclaim(missing)?;
         }
         self.tables.grow(row, positions, &mut self.pool)
+    }
+
+    /// Evicts a leaf of the prefix tree whose page nobody uses: one of [`PrefixTree::evictable`].
+    ///
+    /// # Errors
+    /// `Internal` for any other node.
+    pub fn evict(&mut self, leaf: u32) -> Result<()> {
+        if !self.prefixes.evictable(&self.pool).any(|node| node == leaf) {
+            return Err(Error::internal(format!("node {leaf} of the prefix tree cannot be evicted")));
+        }
+        self.stats.evicted += 1;
+        self.prefixes.remove(leaf, &mut self.pool)
     }
 
     /// Frees pages until `wanted` are free, where that many can be had.

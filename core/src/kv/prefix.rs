@@ -170,14 +170,44 @@ impl PrefixTree {
     /// `Internal` when the bookkeeping is inconsistent.
     pub fn evict(&mut self, pool: &mut PagePool) -> Result<bool> {
         // A live sequence owns at most one path, hence one leaf: few are passed over.
-        let idle = |(_, node): &&(u64, u32)| self.page(*node).is_some_and(|page| pool.owners(page) == 1);
-        match self.leaves.iter().find(idle).map(|(_, node)| *node) {
+        let oldest = self.evictable(pool).next();
+        match oldest {
             Some(leaf) => self.remove(leaf, pool).map(|()| true),
             None => Ok(false),
         }
     }
 
-    fn remove(&mut self, leaf: u32, pool: &mut PagePool) -> Result<()> {
+    /// Leaves whose page nothing else owns, the one that was used longest ago first.
+    pub fn evictable(&self, pool: &PagePool) -> impl Iterator<Item = u32> {
+        let idle = |node: &u32| self.page(*node).is_some_and(|page| pool.owners(page) == 1);
+        self.leaves.iter().map(|(_, node)| *node).filter(idle)
+    }
+
+    /// Every page of the tree with its request's key and the tokens that lead to it, its own included; in
+    /// their order.
+    pub fn pages(&self) -> Vec<(&PrefixKey, Vec<u32>, u32)> {
+        let numbers = (0..self.nodes.len() as u32).filter(|number| self.page(*number).is_some());
+        let mut pages: Vec<_> = numbers.filter_map(|number| self.described(number)).collect();
+        pages.sort_unstable();
+        pages
+    }
+
+    fn described(&self, number: u32) -> Option<(&PrefixKey, Vec<u32>, u32)> {
+        let (mut at, mut path) = (number, Vec::new());
+        while let Some(Node { parent: Some(parent), edge, .. }) = self.nodes.get(at as usize)?.as_ref() {
+            path.push(&edge[1..]);
+            at = *parent;
+        }
+        let (key, _) = self.roots.iter().find(|(_, root)| **root == at)?;
+        path.reverse();
+        Some((key, path.concat(), self.page(number)?))
+    }
+
+    /// Removes a leaf.
+    ///
+    /// # Errors
+    /// `Internal` where there is none of this number.
+    pub(super) fn remove(&mut self, leaf: u32, pool: &mut PagePool) -> Result<()> {
         let lost = || Error::internal("a node of the prefix tree is missing");
         let node = self.nodes.get_mut(leaf as usize).and_then(Option::take).ok_or_else(lost)?;
         self.leaves.remove(&(node.used, leaf));

@@ -69,14 +69,14 @@ impl StepBatch {
 }
 
 /// A request slot that launched steps still name.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Retiring {
     row: u32,
     step: u64,
 }
 
 /// Waiting and running sequences.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Scheduler<T = ()> {
     waiting: Queue<T>,
     /// By request slot.
@@ -152,9 +152,25 @@ impl<T> Scheduler<T> {
         self.sequences.get_mut(row as usize)?.as_mut()
     }
 
-    /// Sequences that wait for admission.
-    pub fn waiting(&self) -> usize {
-        self.waiting.iter().count()
+    /// Sequences that wait for admission, the next one first among those that were preempted; of the others,
+    /// those of one owner behind each other.
+    pub fn waiting(&self) -> impl Iterator<Item = &Sequence<T>> {
+        self.waiting.iter()
+    }
+
+    /// Preempted sequences that steps in flight still name.
+    pub fn leaving(&self) -> impl Iterator<Item = &Sequence<T>> {
+        self.leaving.iter().filter_map(|row| self.sequence(*row))
+    }
+
+    /// Request slots without a sequence that steps in flight still name, and the last of these steps.
+    pub fn retiring(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.retiring.iter().map(|retiring| (retiring.row, retiring.step))
+    }
+
+    /// How much of the growth of running sequences admission sets aside: 0 to 3, from three tenths to all.
+    pub fn share_level(&self) -> usize {
+        self.share.level()
     }
 
     /// Whether request `id` waits for admission.
@@ -167,7 +183,7 @@ impl<T> Scheduler<T> {
         self.waiting.is_empty() && self.running.is_empty() && self.leaving.is_empty()
     }
 
-    /// How often a sequence has given its pages up for an older one.
+    /// How often a sequence has given its pages up, to go on later.
     pub fn preemptions(&self) -> u64 {
         self.preemptions
     }

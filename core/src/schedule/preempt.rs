@@ -14,7 +14,7 @@ impl<T> Scheduler<T> {
     /// preempted one owns.
     pub(super) fn coming(&self, kv: &KvManager) -> usize {
         let rows = self.retiring.iter().map(|retiring| retiring.row).chain(self.leaving.iter().copied());
-        kv.fenced() + rows.map(|row| kv.held_alone(row)).sum::<usize>()
+        kv.fenced().len() + rows.map(|row| kv.held_alone(row)).sum::<usize>()
     }
 
     /// Whether the sequence in request slot `row` has pages for `positions` positions now; where it has not,
@@ -39,7 +39,6 @@ impl<T> Scheduler<T> {
             }
             let Some(victim) = self.victim(row, batch) else { return Ok(false) };
             self.share.preempted();
-            self.preemptions += 1;
             self.preempt(victim, kv)?;
         }
     }
@@ -51,8 +50,13 @@ impl<T> Scheduler<T> {
         free.next().copied()
     }
 
-    /// Takes the pages of a running sequence and lets it wait again, once no step in flight names it.
-    pub(crate) fn preempt(&mut self, row: u32, kv: &mut KvManager) -> Result<()> {
+    /// Takes the pages of the running sequence in a request slot and lets it wait again, once no step in
+    /// flight names it.
+    ///
+    /// # Errors
+    /// `Internal` for no sequence, or when the bookkeeping is inconsistent.
+    pub fn preempt(&mut self, row: u32, kv: &mut KvManager) -> Result<()> {
+        self.preemptions += 1;
         self.running.retain(|other| *other != row);
         match self.sequence(row).is_some_and(|seq| seq.step > self.collected) {
             true => self.leaving.push(row),

@@ -5,7 +5,7 @@ use super::Sequence;
 use std::collections::VecDeque;
 
 /// Sequences that wait for admission.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Queue<T> {
     preempted: VecDeque<Sequence<T>>,
     /// Those of one owner behind each other; owners take turns.

@@ -1,31 +1,46 @@
 //! The share of the growth of running sequences that admission sets aside.
+//!
+//! It has four levels, so that a model checker meets all of them.
 
 /// Shares are in parts of this.
-const WHOLE: usize = 1 << 12;
-/// Where the share starts and comes back to.
-const USUAL: usize = WHOLE * 3 / 10;
+const WHOLE: usize = 40;
+/// Three tenths; every further level is half as much again.
+const LEVELS: [usize; 4] = [12, 18, 27, WHOLE];
+/// Steps without a preemption after which the share falls by a level.
+const QUIET_STEPS: u32 = 256;
 
 /// How much of the growth of running sequences is set aside.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct GrowthShare(usize);
+pub(super) struct GrowthShare {
+    level: usize,
+    /// Steps since the level changed, or since the last preemption.
+    quiet: u32,
+}
 
 impl GrowthShare {
     pub(super) fn new() -> Self {
-        Self(USUAL)
+        Self { level: 0, quiet: 0 }
     }
 
     /// A step is planned.
     pub(super) fn step(&mut self) {
-        self.0 -= (self.0 - USUAL).div_ceil(256);
+        self.quiet += u32::from(self.level > 0);
+        if self.quiet >= QUIET_STEPS {
+            *self = Self { level: self.level - 1, quiet: 0 };
+        }
     }
 
     /// A sequence was preempted.
     pub(super) fn preempted(&mut self) {
-        self.0 = (self.0 + self.0 / 2).min(WHOLE);
+        *self = Self { level: (self.level + 1).min(LEVELS.len() - 1), quiet: 0 };
     }
 
     pub(super) fn of(self, pages: usize) -> usize {
-        (pages * self.0).div_ceil(WHOLE)
+        (pages * LEVELS[self.level]).div_ceil(WHOLE)
+    }
+
+    pub(super) fn level(self) -> usize {
+        self.level
     }
 }
 
@@ -39,9 +54,14 @@ mod tests {
         assert_eq!((share.of(10), share.of(0)), (3, 0));
         share.preempted();
         assert_eq!(share.of(100), 45);
+        (0..QUIET_STEPS - 1).for_each(|_| share.step());
+        share.preempted();
+        assert_eq!(share.of(1000), 675);
         (0..9).for_each(|_| share.preempted());
         assert_eq!(share.of(10), 10, "never more than the worst case");
-        (0..10_000).for_each(|_| share.step());
+        (0..QUIET_STEPS).for_each(|_| share.step());
+        assert_eq!(share.of(1000), 675, "a level at a time");
+        (0..10 * QUIET_STEPS).for_each(|_| share.step());
         assert_eq!(share.of(10), 3);
     }
 }

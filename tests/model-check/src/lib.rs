@@ -1,0 +1,93 @@
+//! The scheduler, the pool of pages, the tables and the prefix tree of the engine, in every order of events.
+//!
+//! Requests come, steps are launched and collected or fail, sampled tokens end texts or do not, requests are
+//! cancelled, preempted and forked, pages are evicted: stateright visits every state that these can lead to.
+//! The code is the engine's own. What a device does is modelled here: every slot of a page holds the text
+//! that leads to it, so that a step that reads what it should not is seen at once.
+//!
+//! States that differ in nothing but the numbers of pages and rows, or in when a prefix was last used, count
+//! as one: any page that may be evicted is, so that every order of use is covered. What is not: sizes beyond
+//! those given, and that the share which admission sets aside falls again after many quiet steps.
+
+mod key;
+mod world;
+
+pub use world::{Action, World};
+
+use stateright::{Checker, Expectation, Model, Property};
+use std::time::Instant;
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Requests that come.
+    pub requests: usize,
+    /// Forks, cancels and preemptions by number, of each at most so many.
+    pub each: usize,
+    /// Pages of two positions.
+    pub pages: usize,
+    /// Steps that are launched before the one before is collected.
+    pub ahead: usize,
+}
+
+impl Model for Sizes {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(*self)]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        // A world that went wrong is the end of its path.
+        if world.fault().is_none() {
+            world.actions(actions);
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let mut next = world.clone();
+        next.act(action);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("steps read and write what is theirs", |_, world: &World| {
+                world.fault().is_none()
+            }),
+            Property::always("every owner of a page is counted", |_, world: &World| {
+                world.owners_are_counted()
+            }),
+            Property::always("every request ends and gives its pages back", |_, world: &World| {
+                world.fault().is_some() || world.clone().drains()
+            }),
+            Property::sometimes("a prefix is found", |_, world: &World| world.kv().stats().hit > 0),
+            Property::sometimes("a step preempts", |_, world: &World| world.preempted_by_a_step()),
+            Property::sometimes("a page waits for its step", |_, world: &World| {
+                !world.kv().fenced().is_empty()
+            }),
+        ]
+    }
+}
+
+/// Visits every state; prints how many there are, and returns that with what was seen on the way.
+///
+/// # Panics
+/// Where a property does not hold, with the events that lead there.
+pub fn visit(sizes: Sizes) -> (usize, Vec<&'static str>) {
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let begin = Instant::now();
+    let checker = sizes.checker().threads(threads).spawn_dfs().join();
+    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
+    println!("{sizes:?}: {states} states, {depth} deep, {:.1} s", begin.elapsed().as_secs_f64());
+    let mut seen = Vec::new();
+    for property in sizes.properties() {
+        match property.expectation {
+            Expectation::Sometimes => seen.extend(checker.discovery(property.name).map(|_| property.name)),
+            _ => checker.assert_no_discovery(property.name),
+        }
+    }
+    println!("  seen: {seen:?}");
+    (states, seen)
+}
