@@ -34,7 +34,7 @@ pub(super) struct Coordinator {
     pub(super) finished: BTreeMap<u64, Kept>,
     /// Whether decode steps are captured.
     pub(super) capture: bool,
-    shifts: RopeShifts,
+    pub(super) shifts: RopeShifts,
     /// Whether any block reads the position before.
     filters: bool,
     buckets: BucketSizes,
@@ -161,7 +161,7 @@ impl Coordinator {
     }
 
     /// The place in the prefix cache of a prompt of so many tokens; none where it has no part in it.
-    fn cached_prefix(&self, prompt: usize, live: &Live) -> Option<CachedPrefix> {
+    pub(super) fn cached_prefix(&self, prompt: usize, live: &Live) -> Option<CachedPrefix> {
         let tokens_alone = live.token_type_ids.is_empty() && live.pixels.is_empty();
         if !self.config.prefix_cache || self.spec.family != Family::Decoder || !tokens_alone {
             return None;

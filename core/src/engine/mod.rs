@@ -10,6 +10,7 @@
 //! One engine stays on one thread; whoever wants to share it holds a channel (the facade's handle).
 
 mod api;
+mod cached;
 mod coordinator;
 mod encode;
 mod executor;
@@ -22,6 +23,7 @@ mod memory;
 mod order;
 mod request;
 mod runner;
+mod session;
 mod sizes;
 mod step;
 mod texts;

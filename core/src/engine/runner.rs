@@ -27,7 +27,7 @@ pub struct Runner<B: Backend> {
     eager: Eager<B>,
     graphs: GraphSet<B>,
     profile: Option<Profile>,
-    page_size: usize,
+    pub(super) page_size: usize,
     /// The last step that it followed.
     followed: u64,
 }

@@ -43,8 +43,19 @@ pub fn build<D: Device>(
     };
     let head = build_head(&spec, &mut taker)?;
     taker.finish()?;
-    let (origin, own) = (None, Vec::new());
-    Ok(Model { spec, embed, ropes, blocks, final_norm, project_out, head, origin, weight_bytes, own })
+    Ok(Model {
+        spec,
+        embed,
+        ropes,
+        blocks,
+        final_norm,
+        project_out,
+        head,
+        origin: None,
+        fingerprint: None,
+        weight_bytes,
+        own: Vec::new(),
+    })
 }
 
 /// Hands operands out, each once.

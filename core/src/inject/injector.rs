@@ -7,7 +7,7 @@ use crate::checkpoint::ModelFiles;
 use crate::model::{Model, Own, OwnBlock};
 use crate::ops::Signature;
 use crate::policy::{Catalog, ModelSpec, Origin, Rank, Registry, resolve};
-use crate::weights::{LoadOptions, load, shares_of};
+use crate::weights::{Fingerprinted, LoadOptions, load, shares_of};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -66,13 +66,17 @@ impl<'a, B: Backend> Injector<'a, B> {
         tracing::debug!(policy = policy.name(), arch = spec.arch, "{}", policy.why(&config));
         let (source, coverage) = (files.source.as_ref(), |s: &Signature| backend.coverage(s));
         let uses = check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
-        let operands = load(backend.as_ref(), source, &spec, &resolved, self.options, &uses, progress)?;
+        let read = Fingerprinted::new(source);
+        let operands = load(backend.as_ref(), &read, &spec, &resolved, self.options, &uses, progress)?;
         let positions = self.positions.min(spec.max_positions);
         let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
         let rank = Rank::new(self.options.rank, self.options.world)?;
         let shares = shares_of(source, &spec, &resolved, self.options)?;
         let mut model = build(shares.spec(&spec, rank), operands, ropes)?;
         model.origin = Some(Origin::new(policy.as_ref(), &config, &resolved));
+        let quantized = self.options.quantize.map_or(String::new(), |format| format!("{format:?}"));
+        let quantized = crc32fast::hash(quantized.as_bytes());
+        model.fingerprint = Some(read.fingerprint() ^ quantized).filter(|_| self.makers.is_empty());
         self.graft(backend, &mut model)?;
         Ok(model)
     }

@@ -214,6 +214,37 @@ impl KvManager {
         Ok(())
     }
 
+    /// Fills pages for those of the whole pages of `tokens` that the tree lacks, as many as can be had, and
+    /// leaves them to whoever comes with such tokens. `fill` gets the number of the first such page of
+    /// `tokens`, and the pages; where it fails nothing has changed.
+    ///
+    /// # Errors
+    /// Those of `fill`; `Internal` when the bookkeeping is inconsistent.
+    pub(crate) fn import(
+        &mut self,
+        key: &PrefixKey,
+        tokens: &[u32],
+        fill: impl FnOnce(usize, &[u32]) -> Result<()>,
+    ) -> Result<()> {
+        let whole = tokens.len() / self.page_size;
+        self.prefixes.find(key, tokens, whole, &mut self.path);
+        let there: Vec<u32> = self.path.iter().filter_map(|node| self.prefixes.page(*node)).collect();
+        // What is found may not be evicted for what is behind it.
+        there.iter().try_for_each(|page| self.pool.share(*page))?;
+        let wanted = (whole - there.len()).min(self.pool.available());
+        self.reclaim(wanted)?;
+        let new: Vec<u32> = (0..wanted).map(|_| self.pool.take()).collect::<Result<_>>()?;
+        let filled = if new.is_empty() { Ok(()) } else { fill(there.len(), &new) };
+        let mut node = self.path.last().copied();
+        for (page, filled_with) in new.iter().zip(tokens.chunks_exact(self.page_size).skip(there.len())) {
+            if filled.is_ok() {
+                node = Some(self.prefixes.insert(key, node, filled_with, *page, &mut self.pool)?);
+            }
+        }
+        there.iter().chain(&new).try_for_each(|page| self.pool.release(*page))?;
+        filled
+    }
+
     /// Gives back a row, and its pages.
     ///
     /// # Errors

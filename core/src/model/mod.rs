@@ -56,6 +56,9 @@ pub struct Model<D: Device> {
     pub head: Head<D>,
     /// The policy and the tensors behind it, of models that were read from a checkpoint.
     pub origin: Option<Origin>,
+    /// A checksum of the tensors that were read, and of what became of them on the way; none of models that
+    /// have blocks of their own.
+    pub fingerprint: Option<u32>,
     /// Bytes of its operands on the device.
     pub(crate) weight_bytes: u64,
     /// A user's own blocks by layer; empty where there are none.

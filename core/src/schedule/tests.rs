@@ -274,6 +274,27 @@ fn prompts_that_run_at_once_end_up_in_the_same_pages() {
 }
 
 #[test]
+fn nobody_is_preempted_while_pages_are_coming_back() {
+    let mut kv = KvManager::new(3, 4, 4, 10, None);
+    let (mut scheduler, mut batch) = (Scheduler::new(3, 16), StepBatch::default());
+    for id in 0..3 {
+        scheduler.submit(0, sequence(id, 4, 4, None), &kv).unwrap();
+    }
+    scheduler.next(&mut kv, &mut batch).unwrap();
+    batch.slices.iter().enumerate().for_each(|(i, slice)| scheduler.launched(slice, 1, Some(i as u32)));
+    // All pages are full and none is free; step 1 still names that of the request that is cancelled.
+    while kv.pool.free() > 0 {
+        kv.pool.take().unwrap();
+    }
+    assert!(scheduler.cancel(2, 0, &mut kv).unwrap().is_some());
+    scheduler.next(&mut kv, &mut batch).unwrap();
+    assert_eq!((batch.tokens, scheduler.preemptions()), (0, 0), "the oldest waits for the page");
+    scheduler.settle(1, &mut kv).unwrap();
+    scheduler.next(&mut kv, &mut batch).unwrap();
+    assert_eq!((batch.tokens, scheduler.preemptions()), (1, 0), "and has it");
+}
+
+#[test]
 fn a_request_larger_than_the_pool_is_refused() {
     let kv = KvManager::new(1, 100, 4, 3, None);
     let e = Scheduler::new(1, 8).submit(0, Sequence::new(0, vec![0; 9], 8, ()), &kv).unwrap_err();

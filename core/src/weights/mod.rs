@@ -8,6 +8,7 @@
 //! Not here: names (`policy`), formats' codecs (`quant`), layouts (a backend's `prepare_weight`).
 
 pub mod convert;
+mod fingerprint;
 mod host_matrix;
 mod merge;
 mod operand;
@@ -16,6 +17,7 @@ mod pieces;
 mod shard;
 mod uses;
 
+pub use fingerprint::Fingerprinted;
 pub use host_matrix::HostMatrix;
 pub(crate) use host_matrix::format_of;
 pub use options::LoadOptions;

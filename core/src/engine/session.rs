@@ -1,0 +1,302 @@
+//! A request taken out of an engine as bytes, and continued by another one.
+//!
+//! The bytes are a header of JSON and the keys and values of every position, in one layout for every
+//! backend: layer by layer, keys then values, `[position][head][column]` in the element type of the cache;
+//! what filters keep behind those of their layer. A restored request waits as a preempted one does, and its
+//! whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
+//! there is no room, or no prefix cache, it computes all of them, with the same bits.
+//!
+//! Only an engine that gives the same bits takes a request: the same weights, element types and kind of
+//! backend; another kind only where both follow the reference order with the same multiply-add.
+
+use super::api::Engine;
+use super::cached::{CachedRows, Kept, columns};
+use super::coordinator::Live;
+use super::request::Want;
+use crate::backend::Backend;
+use crate::kv::{CachedPrefix, PrefixKey};
+use crate::mem::{Float, KvLayout};
+use crate::numerics::Mode;
+use crate::policy::Family;
+use crate::sample::SamplingParams;
+use crate::schedule::Sequence;
+use crate::{Error, Result};
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+/// What the bytes begin with.
+const MAGIC: &[u8; 8] = b"engraft\x01";
+/// In errors.
+const NAME: &str = "a saved request";
+
+/// What a request's bits depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Origin {
+    arch: String,
+    weights: u32,
+    dtype: Float,
+    kv_dtype: Float,
+    backend: String,
+    mode: String,
+    madd: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    origin: Origin,
+    tokens: Vec<u32>,
+    prompt: usize,
+    limit: usize,
+    /// Positions whose keys and values follow.
+    positions: usize,
+    sampling: SamplingParams,
+    subsequence: u32,
+    stop_ids: Vec<u32>,
+    cache_salt: String,
+    skip_prefix_cache: bool,
+}
+
+impl<B: Backend> Engine<B> {
+    /// A request as it stands, to be continued by [`Engine::restore`], here or elsewhere: tokens, sampling,
+    /// and the keys and values of every position computed. It goes on here all the same.
+    ///
+    /// # Errors
+    /// `Request` for one that is not there, or that keeps logits or hidden states; `Unsupported` on a rank of
+    /// several, and for a model whose weights are not known by a checksum.
+    pub fn save(&mut self, id: u64) -> Result<Vec<u8>> {
+        self.has_whole_rows("saving a request")?;
+        self.settle_copies()?;
+        let scheduler = &self.coordinator.scheduler;
+        let sequence = scheduler.running().chain(scheduler.waiting()).find(|seq| seq.id == id);
+        let no = |what: &str| Error::Request { id, what: what.into() };
+        let seq = sequence.ok_or_else(|| no("neither running nor waiting: it cannot be saved"))?;
+        let live = &seq.data;
+        if live.keeps || live.want != Want::default() || !live.asked.is_empty() || !live.pixels.is_empty() {
+            return Err(no("it keeps logits or hidden states, or is a text of a call: it cannot be saved"));
+        }
+        let header = Header {
+            origin: self.origin()?,
+            tokens: seq.tokens.clone(),
+            prompt: seq.prompt,
+            limit: seq.limit,
+            positions: seq.done,
+            sampling: live.sampling,
+            subsequence: live.subsequence,
+            stop_ids: live.stop_ids.clone(),
+            cache_salt: live.cache_salt.clone(),
+            skip_prefix_cache: live.skip_prefix_cache,
+        };
+        let pages = match seq.row {
+            u32::MAX => Vec::new(),
+            row => self.coordinator.kv.tables.pages(row).to_vec(),
+        };
+        let json = serde_json::to_vec(&header).map_err(|error| Error::internal(error.to_string()))?;
+        let mut bytes = [&MAGIC[..], &(json.len() as u32).to_le_bytes(), &json].concat();
+        let slabs: Vec<(Kept, KvLayout)> = self.runner.slabs().collect();
+        for (slab, layout) in slabs {
+            for values in self.runner.read_rows(slab, &pages, header.positions)? {
+                append(&mut bytes, &values, layout.dtype);
+            }
+        }
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// Continues a request that [`Engine::save`] wrote; its number here. Its tokens are those that it would
+    /// have had, in modes that promise results independent of chunks.
+    ///
+    /// # Errors
+    /// `Format` for bytes that are damaged or of another version; `Config` naming what differs for one of
+    /// other weights, element types or numerics; as [`Engine::put`] for one that this engine could never
+    /// hold. Nothing has changed then.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.has_whole_rows("restoring a request")?;
+        let (header, rows) = parse(bytes)?;
+        header.origin.check(&self.origin()?)?;
+        let layouts: Vec<(Kept, KvLayout)> = self.runner.slabs().collect();
+        let width =
+            |(_, layout): &(Kept, KvLayout)| columns(layout).iter().sum::<usize>() * layout.dtype.bytes();
+        let wanted = layouts.iter().map(width).sum::<usize>().checked_mul(header.positions);
+        if wanted != Some(rows.len()) {
+            let what = format!("{} bytes of keys and values, {wanted:?} expected", rows.len());
+            return Err(Error::format(NAME, what));
+        }
+        let sequence = self.sequence(&header)?;
+        if let Some(prefix) = &sequence.prefix {
+            self.drain()?;
+            let (key, tokens) = (prefix.key.clone(), header.tokens[..header.positions].to_vec());
+            self.import(&key, &tokens, &layouts, rows)?;
+        }
+        let coordinator = &mut self.coordinator;
+        let id = sequence.id;
+        let owner = coordinator.owner();
+        coordinator.scheduler.submit(owner, sequence, &coordinator.kv)?;
+        coordinator.next_id += 1;
+        Ok(id)
+    }
+
+    fn origin(&self) -> Result<Origin> {
+        let (model, config, numerics) = (self.model(), self.config(), self.backend().numerics());
+        let no = |op: &str, reason: &str| Error::Unsupported {
+            op: op.into(),
+            backend: self.backend().name().into(),
+            reason: reason.into(),
+        };
+        let Some(weights) = model.fingerprint else {
+            return Err(no(
+                "saved requests",
+                "the model's weights have no checksum: it has blocks of its own",
+            ));
+        };
+        if model.spec.family != Family::Decoder {
+            return Err(no("saved requests", "an encoder has no requests that go on"));
+        }
+        Ok(Origin {
+            arch: model.spec.arch.clone(),
+            weights,
+            dtype: config.dtype,
+            kv_dtype: config.kv_dtype,
+            backend: self.backend().name().into(),
+            mode: format!("{:?}", numerics.mode).to_lowercase(),
+            madd: format!("{:?}", numerics.madd).to_lowercase(),
+        })
+    }
+
+    /// The request, to be queued.
+    fn sequence(&self, header: &Header) -> Result<Sequence<Live>> {
+        let coordinator = &self.coordinator;
+        let (id, config) = (coordinator.next_id, &coordinator.config);
+        header.sampling.validate()?;
+        let vocab = coordinator.spec.vocab;
+        if let Some(token) = header.tokens.iter().find(|token| **token as usize >= vocab) {
+            return Err(Error::format(NAME, format!("token {token} is beyond the vocabulary of {vocab}")));
+        }
+        if header.limit > config.max_context {
+            let what =
+                format!("may come to {} tokens; the context holds {}", header.limit, config.max_context);
+            return Err(Error::Request { id, what });
+        }
+        let live = Live {
+            stop_ids: header.stop_ids.clone(),
+            sampling: header.sampling,
+            subsequence: header.subsequence,
+            shift: coordinator.shifts.of(header.prompt),
+            cache_salt: header.cache_salt.clone(),
+            skip_prefix_cache: header.skip_prefix_cache,
+            ..Live::default()
+        };
+        let prefix = coordinator.cached_prefix(header.prompt, &live).map(|prefix| {
+            // What it has computed is its own, whether or not it reads what others have.
+            CachedPrefix::new(prefix.key, header.positions.min(header.tokens.len() - 1))
+        });
+        let sequence = Sequence::new(id, header.tokens.clone(), 0, live);
+        let sequence = Sequence { prompt: header.prompt, limit: header.limit, prefix, ..sequence };
+        let (wanted, total) = (coordinator.kv.tables.pages_for(sequence.limit), coordinator.kv.pool.total());
+        if wanted > total {
+            return Err(Error::KvFull { wanted, free: coordinator.kv.pool.available(), total });
+        }
+        Ok(sequence)
+    }
+
+    /// Leaves the whole pages of saved positions in the prefix cache.
+    fn import(
+        &mut self,
+        key: &PrefixKey,
+        tokens: &[u32],
+        layouts: &[(Kept, KvLayout)],
+        bytes: &[u8],
+    ) -> Result<()> {
+        let (runner, size) = (&mut self.runner, self.coordinator.config.page_size);
+        self.coordinator.kv.import(key, tokens, |first, pages| {
+            let mut rest = bytes;
+            for (slab, layout) in layouts {
+                let mut part = |cols: usize| {
+                    let width = cols * layout.dtype.bytes();
+                    let (own, behind) = rest.split_at(tokens.len() * width);
+                    rest = behind;
+                    let from = first * size * width;
+                    widened(&own[from..from + pages.len() * size * width], layout.dtype)
+                };
+                let [k, v] = columns(layout);
+                let rows: CachedRows = [part(k), part(v)];
+                runner.write_rows(*slab, pages, &rows)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Origin {
+    /// Refuses a request of an engine that gives other bits than `here`.
+    fn check(&self, here: &Origin) -> Result<()> {
+        let reference = format!("{:?}", Mode::Reference).to_lowercase();
+        let same_order = self.mode == reference && here.mode == reference && self.madd == here.madd;
+        let weights = |origin: &Origin| format!("{:08x}", origin.weights);
+        let fields = [
+            ("architecture", self.arch.clone(), here.arch.clone()),
+            ("weights", weights(self), weights(here)),
+            ("dtype", self.dtype.to_string(), here.dtype.to_string()),
+            ("kv_dtype", self.kv_dtype.to_string(), here.kv_dtype.to_string()),
+            ("mode", self.mode.clone(), here.mode.clone()),
+            ("multiply-add", self.madd.clone(), here.madd.clone()),
+        ];
+        if let Some((name, saved, here)) = fields.into_iter().find(|(_, saved, here)| saved != here) {
+            return Err(Error::config(format!("{name} of a saved request"), saved, here));
+        }
+        if self.backend != here.backend && !same_order {
+            let allowed = format!("{}, or the mode {reference} on both", here.backend);
+            return Err(Error::config("backend of a saved request", &self.backend, allowed));
+        }
+        Ok(())
+    }
+}
+
+/// The header, and the keys and values.
+fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
+    let no = |what: String| Error::format(NAME, what);
+    let rest =
+        bytes.strip_prefix(MAGIC).ok_or_else(|| no("does not begin as one of this version does".into()))?;
+    let Some((body, sum)) = bytes.split_last_chunk::<4>().filter(|_| rest.len() >= 8) else {
+        return Err(no(format!("{} bytes are too few", bytes.len())));
+    };
+    let (sum, found) = (u32::from_le_bytes(*sum), crc32fast::hash(body));
+    if sum != found {
+        return Err(no(format!("the checksum is {found:08x}, {sum:08x} expected: it is damaged")));
+    }
+    let rest = &body[MAGIC.len()..];
+    let parts = rest
+        .split_first_chunk::<4>()
+        .and_then(|(len, rest)| rest.split_at_checked(u32::from_le_bytes(*len) as usize));
+    let (json, rows) = parts.ok_or_else(|| no("the header is longer than the whole".into()))?;
+    let header: Header = serde_json::from_slice(json).map_err(|error| no(format!("header: {error}")))?;
+    let Header { tokens, prompt, limit, positions, .. } = &header;
+    let len = tokens.len();
+    if *prompt == 0 || *prompt > len || len > *limit || *positions > len {
+        let what = format!("{prompt} tokens of prompt, {len} in all, at most {limit}, {positions} computed");
+        return Err(no(what));
+    }
+    Ok((header, rows))
+}
+
+/// Adds values in the element type that they were rounded to.
+fn append(bytes: &mut Vec<u8>, values: &[f32], dtype: Float) {
+    for value in values {
+        match dtype {
+            Float::F32 => bytes.extend(value.to_le_bytes()),
+            Float::F16 => bytes.extend(f16::from_f32(*value).to_le_bytes()),
+            Float::Bf16 => bytes.extend(bf16::from_f32(*value).to_le_bytes()),
+        }
+    }
+}
+
+fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
+    let pairs = || bytes.as_chunks::<2>().0.iter().copied();
+    match dtype {
+        Float::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
+        Float::F16 => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
+        Float::Bf16 => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
+    }
+}

@@ -1,0 +1,90 @@
+//! What tells one checkpoint's weights from another's: a checksum of what is read anyway.
+
+use crate::Result;
+use crate::checkpoint::ready::ReadyOperand;
+use crate::checkpoint::{Source, TensorInfo};
+use crate::mem::WeightFormat;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes of both ends of a tensor that count.
+const ENDS: usize = 4096;
+
+/// A source that takes a checksum of every tensor that is read: name, shape, type, and both ends of its
+/// bytes.
+pub struct Fingerprinted<'a> {
+    source: &'a dyn Source,
+    tensors: Mutex<BTreeMap<String, u32>>,
+}
+
+impl<'a> Fingerprinted<'a> {
+    /// Reads from `source`.
+    pub fn new(source: &'a dyn Source) -> Self {
+        Self { source, tensors: Mutex::default() }
+    }
+
+    /// The checksum of all that was read so far, in whatever order.
+    pub fn fingerprint(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        for (name, tensor) in &*self.tensors.lock().unwrap_or_else(PoisonError::into_inner) {
+            sum.update(name.as_bytes());
+            sum.update(&tensor.to_le_bytes());
+        }
+        sum.finalize()
+    }
+
+    fn note(&self, name: String, what: &str, bytes: &[u8]) {
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(what.as_bytes());
+        sum.update(&bytes[..bytes.len().min(ENDS)]);
+        sum.update(&bytes[bytes.len().saturating_sub(ENDS)..]);
+        self.tensors.lock().unwrap_or_else(PoisonError::into_inner).insert(name, sum.finalize());
+    }
+}
+
+impl Source for Fingerprinted<'_> {
+    fn file(&self) -> &str {
+        self.source.file()
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.source.tensors()
+    }
+
+    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let bytes = self.source.bytes(name)?;
+        let info = self.find(name).map(|info| format!("{:?} {:?}", info.shape, info.stored));
+        self.note(name.into(), &info.unwrap_or_default(), &bytes);
+        Ok(bytes)
+    }
+
+    fn release(&self, name: &str) {
+        self.source.release(name);
+    }
+
+    fn total_bytes(&self) -> u64 {
+        self.source.total_bytes()
+    }
+
+    fn ready(&self, role: &str) -> Result<Option<Vec<ReadyOperand<'_>>>> {
+        let operands = self.source.ready(role)?;
+        for (i, operand) in operands.iter().flatten().enumerate() {
+            let what = format!("{} {} {:?}", operand.rows, operand.cols, operand.format);
+            self.note(format!("{role} {i}"), &what, &operand.bytes);
+        }
+        Ok(operands)
+    }
+
+    fn is_sharded_by_leaves(&self) -> bool {
+        self.source.is_sharded_by_leaves()
+    }
+
+    fn ready_format(&self, role: &str) -> Option<WeightFormat> {
+        self.source.ready_format(role)
+    }
+
+    fn release_ready(&self, role: &str) {
+        self.source.release_ready(role);
+    }
+}
