@@ -73,12 +73,12 @@ fn caches<B: Backend>(engine: &mut Engine<B>, id: u64) -> Vec<[Vec<f32>; 2]> {
 
 /// Whether two engines' keys and values are the same as far as both have them: all but a position.
 fn agree(a: &[[Vec<f32>; 2]], b: &[[Vec<f32>; 2]]) -> bool {
-    let pairs = a.iter().flatten().zip(b.iter().flatten());
+    let mut pairs = a.iter().flatten().zip(b.iter().flatten());
     let same = |(a, b): (&Vec<f32>, &Vec<f32>)| {
         let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
         long.starts_with(short) && 10 * short.len() > 8 * long.len()
     };
-    a.len() == b.len() && pairs.map(same).all(|same| same)
+    a.len() == b.len() && pairs.all(same)
 }
 
 /// Saved by `one` behind any number of tokens, continued by `other`, whose pages have other sizes.

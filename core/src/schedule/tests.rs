@@ -274,7 +274,7 @@ fn prompts_that_run_at_once_end_up_in_the_same_pages() {
 }
 
 #[test]
-fn nobody_is_preempted_while_pages_are_coming_back() {
+fn none_is_preempted_while_pages_are_coming_back() {
     let mut kv = KvManager::new(3, 4, 4, 10, None);
     let (mut scheduler, mut batch) = (Scheduler::new(3, 16), StepBatch::default());
     for id in 0..3 {
