@@ -1,4 +1,5 @@
-//! The host's own time per decode step: an engine on a backend that does nothing, with 1 to 256 sequences.
+//! The host's own time per decode step: an engine on a backend that does nothing, with 1 to 256 sequences,
+//! with the prefix cache and without. No two prompts begin alike, so that nothing is ever found.
 //!
 //! `cargo run --release -p conformance --bin coordinator [ROUNDS [SEQUENCES]]`
 //!
@@ -21,7 +22,7 @@ const PROMPT: usize = 8;
 const NEW: usize = 48;
 
 /// Microseconds of decode steps of so many sequences, sorted.
-fn steps(seqs: usize, ahead: usize, rounds: usize) -> Result<Vec<f64>> {
+fn steps(seqs: usize, ahead: usize, prefix_cache: bool, rounds: usize) -> Result<Vec<f64>> {
     let null = Null::idle();
     let files = checkpoint::open(&folder().join("golden/llama"), Access::Map)?;
     let options = LoadOptions::default();
@@ -31,13 +32,16 @@ fn steps(seqs: usize, ahead: usize, rounds: usize) -> Result<Vec<f64>> {
         max_step_tokens: seqs * PROMPT,
         max_context: PROMPT + NEW,
         steps_ahead: Some(ahead),
+        prefix_cache,
         ..EngineConfig::default()
     };
     let mut engine = Engine::new(null, model, config)?;
     let (mut out, mut times) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        for _ in 0..seqs {
-            engine.put(Request { prompt: vec![3; PROMPT], max_new_tokens: NEW, ..Request::default() })?;
+        for seq in 0..seqs {
+            let begin = (round * seqs + seq) as u32;
+            let prompt = (0..PROMPT as u32).map(|at| 3 + (begin >> (5 * (at % 4))) % 32).collect();
+            engine.put(Request { prompt, max_new_tokens: NEW, ..Request::default() })?;
         }
         while !engine.is_idle() {
             let begin = Instant::now();
@@ -58,17 +62,19 @@ fn main() -> Result<()> {
     let number = |place: usize| std::env::args().nth(place).and_then(|text| text.parse().ok());
     let (rounds, only) = (number(1).unwrap_or(100), number(2));
     println!(
-        "| sequences | steps ahead | median, us | 99 %, us | per sequence, ns |\n| --- | --- | --- | --- | --- |"
+        "| sequences | steps ahead | prefix cache | median, us | mean, us | 99 %, us | per sequence, ns |"
     );
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
     for seqs in [1, 8, 64, 256].into_iter().filter(|seqs| only.is_none_or(|only| only == *seqs)) {
-        for ahead in [0, 1] {
-            let times = steps(seqs, ahead, rounds)?;
+        for (ahead, cache) in [(0, false), (0, true), (1, false), (1, true)] {
+            let times = steps(seqs, ahead, cache, rounds)?;
             let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-            let median = at(0.5);
+            let (median, mean) = (at(0.5), times.iter().sum::<f64>() / times.len() as f64);
+            let each = mean / seqs as f64 * 1e3;
+            let cache = if cache { "on" } else { "off" };
             println!(
-                "| {seqs} | {ahead} | {median:.2} | {:.2} | {:.0} |",
-                at(0.99),
-                median / seqs as f64 * 1e3
+                "| {seqs} | {ahead} | {cache} | {median:.2} | {mean:.2} | {:.2} | {each:.0} |",
+                at(0.99)
             );
         }
     }
