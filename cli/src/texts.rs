@@ -50,7 +50,7 @@ pub fn embed(args: &EmbedArgs) -> Outcome {
 }
 
 pub fn score(args: &ScoreArgs) -> Outcome {
-    let model = open(&args.model, &args.lines, |options| options.all_logits(true))?;
+    let model = open(&args.model, &args.lines, |options| options.logit_rows(usize::MAX))?;
     // One at a time: the logits of all tokens of a text are in memory until it is scored.
     each_group(
         &args.lines,

@@ -79,7 +79,7 @@ fn embeddings_are_the_librarys_in_the_order_of_the_lines() {
 
 #[test]
 fn scores_are_the_librarys() {
-    let model = Options::new().all_logits(true).open(ModelSource::Demo).unwrap();
+    let model = Options::new().logit_rows(usize::MAX).open(ModelSource::Demo).unwrap();
     let text = "This package provides a library";
     let want = model.handle().score(vec![model.tokenizer().encode(text, true).unwrap()]).unwrap().remove(0);
     let got = lines(&["score"], &format!("{}\n\"x\"\n", json!(text)));

@@ -96,13 +96,46 @@ impl EngineHandle {
     /// # }
     /// ```
     pub fn submit(&self, request: Request) -> Result<Tokens> {
-        let key = self.keys.fetch_add(1, Ordering::Relaxed);
-        request.check(key, &self.limits.spec, &self.limits.config)?;
+        self.submit_several(request, 1)?.pop().ok_or_else(gone)
+    }
+
+    /// Hands in `count` continuations of one prompt, which runs once; they give what as many requests would
+    /// whose [`Request::subsequence`] is counted up.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`]; `Request` for none, or for several that want to keep logits or hidden
+    /// states.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{Event, ModelSource, Options, Request, SamplingParams};
+    ///
+    /// let handle = Options::new().start(ModelSource::Demo)?;
+    /// let sampling = SamplingParams { temperature: 1.0, seed: Some(7), ..SamplingParams::default() };
+    /// let request = Request { prompt: vec![1, 2, 3], max_new_tokens: 4, sampling, ..Request::default() };
+    /// let several = handle.submit_several(request.clone(), 3)?;
+    /// let tokens = |events: engraft::Tokens| events.filter(|e| matches!(e, Ok(Event::Token(_)))).collect();
+    /// let texts: Vec<Vec<_>> = several.into_iter().map(tokens).collect();
+    /// let alone = |subsequence| handle.submit(Request { subsequence, ..request.clone() }).map(tokens);
+    /// # assert_eq!(format!("{:?}", texts[2]), format!("{:?}", alone(2)?));
+    /// assert_eq!((texts.len(), texts[0].len()), (3, 4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit_several(&self, request: Request, count: usize) -> Result<Vec<Tokens>> {
+        let first = self.keys.fetch_add(count.max(1) as u64, Ordering::Relaxed);
+        request.check(first, &self.limits.spec, &self.limits.config)?;
+        request.check_several(first, count)?;
         request.fits(&self.limits.config)?;
-        let (began, (events, received)) = (Instant::now(), unbounded());
-        self.commands.send(Command::Submit { key, request, events }).map_err(|_| gone())?;
-        let commands = self.commands.clone();
-        Ok(Tokens { key, events: received, commands, open: true, began, last: began })
+        let (began, mut tokens, mut streams) = (Instant::now(), Vec::new(), Vec::new());
+        for key in first..first + count as u64 {
+            let (events, received) = unbounded();
+            streams.push((key, events));
+            let commands = self.commands.clone();
+            tokens.push(Tokens { key, events: received, commands, open: true, began, last: began });
+        }
+        self.commands.send(Command::Submit { request, streams }).map_err(|_| gone())?;
+        Ok(tokens)
     }
 
     /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks
@@ -170,13 +203,13 @@ impl EngineHandle {
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
-    /// tokens that are not there; `Config` for logits of tokens without [`Options::all_logits`].
+    /// tokens that are not there.
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
     /// use engraft::{ForwardWant, ModelSource, Options, Pick};
     ///
-    /// let handle = Options::new().all_logits(true).start(ModelSource::Demo)?;
+    /// let handle = Options::new().logit_rows(usize::MAX).start(ModelSource::Demo)?;
     /// let want = ForwardWant { hidden: Pick::Last, logits: Pick::Last };
     /// let all = handle.forward([vec![1, 2, 3], vec![4, 5]], want)?;
     /// assert_eq!(all[0].hidden[0].len(), 3 * handle.info().hidden);
@@ -217,7 +250,7 @@ impl EngineHandle {
     /// # fn main() -> engraft::Result<()> {
     /// use engraft::{ModelSource, Options};
     ///
-    /// let handle = Options::new().all_logits(true).start(ModelSource::Demo)?;
+    /// let handle = Options::new().logit_rows(usize::MAX).start(ModelSource::Demo)?;
     /// let scores = handle.score([vec![1, 2, 3], vec![4, 5]])?;
     /// assert_eq!((scores[0].len(), scores[1].len()), (2, 1));
     /// assert!(scores[0].iter().all(|logprob| *logprob <= 0.0));
@@ -413,6 +446,7 @@ impl Start {
             own_context,
             registry,
             kernel_inject,
+            host_cache,
             progress,
             ..
         } = options;
@@ -427,6 +461,7 @@ impl Start {
                 own_context,
                 load,
                 registry,
+                host_cache,
                 progress,
                 inbox,
                 ready,

@@ -44,6 +44,7 @@ pub struct Options {
     pub(crate) registry: Registry,
     pub(crate) kernel_inject: bool,
     pub(crate) truncate_texts: bool,
+    pub(crate) host_cache: usize,
     pub(crate) progress: Option<Progress>,
 }
 
@@ -59,6 +60,7 @@ impl Default for Options {
             registry: Registry::default(),
             kernel_inject: true,
             truncate_texts: false,
+            host_cache: 0,
             progress: None,
         }
     }
@@ -180,12 +182,28 @@ impl Options {
         self
     }
 
-    /// Keeps room for the logits of every token of a step, which
-    /// [`EngineHandle::score`](crate::EngineHandle::score) and logits of
-    /// [`EngineHandle::forward`](crate::EngineHandle::forward) need; off, only those of last tokens have
-    /// room.
-    pub fn all_logits(mut self, on: bool) -> Self {
-        self.engine.all_logits = on;
+    /// Bytes of host memory for keys and values that the device's cache has no room for: prompts that begin
+    /// with them, and requests that had to give their pages up, take them from there. 0, the default, keeps
+    /// none. Results do not depend on it in the modes `Reference` and `Invariant`.
+    pub fn host_cache(mut self, bytes: usize) -> Self {
+        self.host_cache = bytes;
+        self
+    }
+
+    /// Rows of logits of one step; 64 unless set, and never more than a step has tokens. Prompts whose logits
+    /// [`EngineHandle::score`](crate::EngineHandle::score) and
+    /// [`EngineHandle::forward`](crate::EngineHandle::forward) ask for run in chunks of as many: more are
+    /// faster, and take four bytes for each token of the vocabulary.
+    pub fn logit_rows(mut self, rows: usize) -> Self {
+        self.engine.logit_rows = Some(rows);
+        self
+    }
+
+    /// Milliseconds that a step may take in which requests decode: prompts of others are read in shorter
+    /// chunks where it would take longer. 60 on the CPU unless set; on GPUs, which are fast enough, any.
+    /// Results do not depend on it in the modes `Reference` and `Invariant`.
+    pub fn max_step_ms(mut self, ms: f64) -> Self {
+        self.engine.max_step_ms = Some(ms);
         self
     }
 
@@ -254,7 +272,7 @@ mod tests {
         let before = || {
             let options =
                 Options::new().quantize(Some("int8".parse().unwrap())).max_seqs(3).max_step_tokens(99);
-            options.all_logits(true).steps_ahead(0)
+            options.logit_rows(usize::MAX).steps_ahead(0)
         };
         let with = |file: Value| {
             let raw = crate::DeepSpeedConfigBuilder::from_call(&file, &serde_json::Map::new()).unwrap();
@@ -262,8 +280,8 @@ mod tests {
         };
         let options = with(json!({"replace_with_kernel_inject": true}));
         let format = options.load.quantize.unwrap().to_string();
-        let EngineConfig { max_seqs, max_step_tokens, all_logits, steps_ahead, .. } = options.engine;
-        assert_eq!((&*format, max_seqs, max_step_tokens, all_logits), ("int8", 3, 99, true));
+        let EngineConfig { max_seqs, max_step_tokens, logit_rows, steps_ahead, .. } = options.engine;
+        assert_eq!((&*format, max_seqs, max_step_tokens, logit_rows), ("int8", 3, 99, Some(usize::MAX)));
         assert_eq!(steps_ahead, Some(0));
         let quantized = json!({"quantization": {"quantization_mode": "int4:64"}, "manager": {"max_ragged_sequence_count": 7}});
         let options = with(quantized);

@@ -71,8 +71,8 @@ impl TextGenerator {
         }
     }
 
-    /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a decoder
-    /// that was opened with [`Options::all_logits`](crate::Options::all_logits).
+    /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a
+    /// decoder. [`Options::logit_rows`](crate::Options::logit_rows) makes long texts faster.
     ///
     /// # Errors
     /// `Text` for what the tokenizer cannot express; those of
@@ -82,7 +82,7 @@ impl TextGenerator {
     /// # fn main() -> engraft::Result<()> {
     /// use engraft::{ModelSource, Options};
     ///
-    /// let model = Options::new().all_logits(true).open(ModelSource::Demo)?;
+    /// let model = Options::new().logit_rows(usize::MAX).open(ModelSource::Demo)?;
     /// let scores = model.score(&["This package provides", "provides package This"])?;
     /// let mean = |all: &[f32]| all.iter().sum::<f32>() / all.len() as f32;
     /// assert!(mean(&scores[0]) > mean(&scores[1]));

@@ -63,7 +63,7 @@ fn relative(got: &[f32], want: &[f32]) -> f64 {
 
 /// Logits of every token of a text.
 fn logits(quantize: Option<WeightFormat>) -> Vec<f32> {
-    let model = Options::new().all_logits(true).quantize(quantize).open(ModelSource::Demo).unwrap();
+    let model = Options::new().logit_rows(usize::MAX).quantize(quantize).open(ModelSource::Demo).unwrap();
     let plan = model.info().plan.to_string();
     if let Some(format) = quantize {
         assert!(plan.contains(&format.to_string()), "{format}: {plan}");

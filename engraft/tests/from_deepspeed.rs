@@ -30,7 +30,7 @@ fn config(text: &str) -> DeepSpeedConfig {
 
 /// Logits of a prompt, as bits, by a model that is opened as the configuration says.
 fn logits(config: &DeepSpeedConfig, model: ModelSource) -> Vec<u32> {
-    let options = Options::new().all_logits(true).deepspeed(config).unwrap();
+    let options = Options::new().logit_rows(usize::MAX).deepspeed(config).unwrap();
     let model = options.open(model).unwrap();
     let want = ForwardWant { logits: Pick::All, ..ForwardWant::default() };
     let answer = model.handle().forward([vec![3, 5, 8, 13]], want).unwrap();

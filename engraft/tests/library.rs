@@ -239,7 +239,7 @@ fn a_prompt_alone_is_run_without_sampling() {
 
 #[test]
 fn kept_logits_come_before_the_end() {
-    let config = engraft::EngineConfig { all_logits: true, max_seqs: 1, ..Default::default() };
+    let config = engraft::EngineConfig { logit_rows: Some(usize::MAX), max_seqs: 1, ..Default::default() };
     let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
     let want = Want { logits: true, hidden: Layers::All };
     let events: Vec<Event> =
@@ -260,13 +260,13 @@ fn pieces_put_together_are_the_text() {
     assert_eq!(pieces.concat(), whole);
 }
 
-fn with_all_logits() -> EngineHandle {
-    Options::new().all_logits(true).start(engraft::ModelSource::Demo).unwrap()
+fn with_rows() -> EngineHandle {
+    Options::new().logit_rows(usize::MAX).start(engraft::ModelSource::Demo).unwrap()
 }
 
 #[test]
 fn forward_gives_the_states_and_logits_that_are_asked_for() {
-    let handle = with_all_logits();
+    let handle = with_rows();
     let prompts: [Vec<u32>; 2] = [vec![1, 2, 3], vec![4, 5, 6, 7, 8]];
     let want = ForwardWant { hidden: Pick::Some(vec![5, 0]), logits: Pick::Some(vec![0, 2]) };
     // Requests are running: what runs alone waits for them, and they are not disturbed.
@@ -303,10 +303,12 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
     let beyond = ForwardWant { hidden: Pick::Some(vec![6]), logits: Pick::None };
     let text = handle.forward(prompts, beyond).unwrap_err().to_string();
     assert!(text.contains("layer 6"), "{text}");
-    let small = engraft::demo().unwrap();
-    let logits = ForwardWant { hidden: Pick::None, logits: Pick::Last };
-    let text = small.handle().forward([vec![1, 2]], logits).unwrap_err().to_string();
-    assert!(text.contains("all_logits"), "{text}");
+    // In steps of few rows of logits: the same.
+    let small = Options::new().logit_rows(1).max_seqs(2).start(engraft::ModelSource::Demo).unwrap();
+    let logits = ForwardWant { hidden: Pick::None, logits: Pick::Some(vec![0, 2]) };
+    let few = small.forward([vec![1, 2, 3], vec![4, 5, 6, 7, 8]], logits).unwrap();
+    let logits = |all: &[engraft::Forwarded]| all.iter().map(|one| one.logits.clone()).collect::<Vec<_>>();
+    assert_eq!(logits(&few), logits(&all));
 }
 
 #[test]
@@ -343,7 +345,7 @@ fn embeddings_are_pooled_states() {
 
 #[test]
 fn scores_are_log_probabilities_of_what_follows() {
-    let handle = with_all_logits();
+    let handle = with_rows();
     let sequences = vec![vec![5, 6, 7], vec![1, 2, 3, 4]];
     let scores = handle.score(sequences.clone()).unwrap();
     let want = ForwardWant { hidden: Pick::None, logits: Pick::All };

@@ -28,7 +28,13 @@ fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Eng
 
 fn config(ahead: usize) -> EngineConfig {
     let steps_ahead = Some(ahead);
-    EngineConfig { max_context: 48, max_seqs: 3, all_logits: true, steps_ahead, ..EngineConfig::default() }
+    EngineConfig {
+        max_context: 48,
+        max_seqs: 3,
+        logit_rows: Some(usize::MAX),
+        steps_ahead,
+        ..EngineConfig::default()
+    }
 }
 
 /// A request of random length, sampling and stop tokens.

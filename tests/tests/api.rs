@@ -12,7 +12,7 @@ use std::path::Path;
 
 fn golden(case: &str) -> (Engine<Cpu>, Case) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let config = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
+    let config = EngineConfig { max_context: 32, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     (open(&backend, &dir, config).unwrap(), Case::read(&dir).unwrap())
 }

@@ -10,7 +10,7 @@
 use engraft_core::Error;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, Layers, Request, Want};
+use engraft_core::engine::{EncoderInput, Engine, Layers, Request};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
 use engraft_core::policy::Registry;
@@ -449,7 +449,6 @@ fn bad_requests_are_refused_and_the_engine_goes_on() {
         Request { sampling: params, ..request(&[1]) }
     };
     let long: Vec<u32> = vec![3; 65];
-    let want = Want { logits: true, ..Want::default() };
     let bad: Vec<(&str, Request, &[&str])> = vec![
         ("empty", request(&[]), &["prompt is empty", "at least one token"]),
         ("long", request(&long), &["prompt has 65 tokens", "64"]),
@@ -463,7 +462,6 @@ fn bad_requests_are_refused_and_the_engine_goes_on() {
         ("min_p", sampling(|s| s.min_p = 1.0), &["min_p", "1", "less than 1"]),
         ("penalty", sampling(|s| s.repetition_penalty = 0.0), &["repetition_penalty", "0", "1e-5"]),
         ("penalty", sampling(|s| s.repetition_penalty = f32::INFINITY), &["repetition_penalty", "inf"]),
-        ("logits", Request { want, ..request(&[1]) }, &["all_logits", "false", "true"]),
         ("pool", request(&long[..30]), &["KV pool is full", "9 pages wanted", "6 of 6 free", "`kv_pages`"]),
         (
             "pool",
@@ -562,7 +560,7 @@ fn the_context_is_clamped_to_the_model() {
 
 #[test]
 fn bad_texts_are_refused_and_the_encoder_goes_on() {
-    let sizes = EngineConfig { max_step_tokens: 64, all_logits: true, ..config() };
+    let sizes = EngineConfig { max_step_tokens: 64, logit_rows: Some(usize::MAX), ..config() };
     let mut engine = open(&cpu(), &golden("bert"), sizes).unwrap();
     let text = |ids: Vec<u32>, token_type_ids: Vec<u32>| EncoderInput { ids, token_type_ids };
     let fine = [text(vec![1, 7, 9], vec![0, 1, 1])];

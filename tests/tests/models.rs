@@ -102,7 +102,7 @@ fn request(prompt: &[u32], sampling: SamplingParams) -> Request {
 }
 
 fn config() -> EngineConfig {
-    EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
+    EngineConfig { max_context: 48, logit_rows: Some(usize::MAX), ..EngineConfig::default() }
 }
 
 type Result = (Vec<u32>, Kept);

@@ -82,7 +82,11 @@ fn engine(case: &str, with: impl FnOnce(&mut Injector<'_, Cpu>)) -> Result<Engin
     with(&mut injector);
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     let model = injector.inject(&backend, &files(case), &mut |_, _| {})?;
-    Engine::new(backend, model, EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() })
+    Engine::new(
+        backend,
+        model,
+        EngineConfig { max_context: 32, logit_rows: Some(usize::MAX), ..EngineConfig::default() },
+    )
 }
 
 const IDS: [u32; 5] = [7, 40, 9, 61, 22];

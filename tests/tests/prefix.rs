@@ -191,7 +191,7 @@ fn served<B: Backend>(
     let sizes = EngineConfig {
         kv_pages: Some(pages),
         steps_ahead: Some(ahead),
-        all_logits: true,
+        logit_rows: Some(usize::MAX),
         ..config(cache, Float::F32)
     };
     let mut engine = engine(backend, case, sizes);
@@ -246,7 +246,8 @@ fn preempted<B: Backend>(
     cache: bool,
     at: usize,
 ) -> (Vec<Kept>, bool) {
-    let sizes = EngineConfig { steps_ahead: Some(ahead), all_logits: true, ..config(cache, Float::F32) };
+    let sizes =
+        EngineConfig { steps_ahead: Some(ahead), logit_rows: Some(usize::MAX), ..config(cache, Float::F32) };
     let mut engine = engine(backend, case, sizes);
     let want = Want { logits: true, hidden: Layers::All };
     let request = |len| Request { want, max_new_tokens: 6, ..request(prompt(len), "") };
@@ -319,7 +320,7 @@ fn prompts_on_both_sides_of_a_long_context_share_nothing() {
 #[test]
 fn what_asks_for_all_positions_computes_them_and_leaves_them_to_others() {
     let cpu = cpu();
-    let sizes = EngineConfig { all_logits: true, ..config(true, Float::F32) };
+    let sizes = EngineConfig { logit_rows: Some(usize::MAX), ..config(true, Float::F32) };
     let mut engine = engine(&cpu, "llama", sizes);
     let want = Want { logits: true, ..Want::default() };
     let mut logits = Vec::new();

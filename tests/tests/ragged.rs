@@ -45,7 +45,8 @@ fn whole(engine: &mut Engine<Cpu>, text: &[u32]) -> Vec<f32> {
 #[test]
 fn fed_sequences_give_the_logits_of_whole_prompts() {
     for case in ["llama_gqa_llama3", "phi3_longrope", "gpt2"] {
-        let mut reference = engine(case, EngineConfig { all_logits: true, prefix_cache: false, ..sizes() });
+        let mut reference =
+            engine(case, EngineConfig { logit_rows: Some(usize::MAX), prefix_cache: false, ..sizes() });
         let vocab = reference.model().spec.vocab;
         let mut fed = Ragged::new(engine(case, sizes())).unwrap();
         let (mut dice, mut known, mut calls) = (Dice::new(5), BTreeMap::<u64, Vec<u32>>::new(), 0);

@@ -169,7 +169,7 @@ fn law<B: Backend>(
 }
 
 fn config() -> EngineConfig {
-    EngineConfig { max_context: 32, max_seqs: 4, all_logits: true, ..EngineConfig::default() }
+    EngineConfig { max_context: 32, max_seqs: 4, logit_rows: Some(usize::MAX), ..EngineConfig::default() }
 }
 
 #[test]

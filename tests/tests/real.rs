@@ -45,7 +45,7 @@ fn check(model: &Path, golden: &Path, tolerance: f64) {
     let files = checkpoint::open(model, Access::Map).unwrap();
     let options = LoadOptions::default();
     let model = inject(&backend, &files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
-    let config = EngineConfig { max_context: 256, all_logits: true, ..EngineConfig::default() };
+    let config = EngineConfig { max_context: 256, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
     let mut engine = Engine::new(backend, model, config).unwrap();
     let vocab = engine.model().spec.vocab;
     let chat = golden.get("chat").into_iter();

@@ -185,7 +185,7 @@ fn what_would_give_other_bits_is_refused_by_name() {
 fn what_keeps_more_than_tokens_is_not_saved() {
     let mut engine = engine(&cpu(Madd::Fused), "llama", sizes(4, Float::F32));
     let want = Want { logits: true, ..Want::default() };
-    let config = EngineConfig { all_logits: true, ..sizes(4, Float::F32) };
+    let config = EngineConfig { logit_rows: Some(usize::MAX), ..sizes(4, Float::F32) };
     let mut logits = self::engine(&cpu(Madd::Fused), "llama", config);
     let id = logits.put(Request { want, ..request(5) }).unwrap();
     let said = logits.save(id).unwrap_err().to_string();

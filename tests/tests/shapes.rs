@@ -103,7 +103,7 @@ fn given(
     };
     let config =
         EngineConfig { dtype, kv_dtype: dtype, max_context: 40, max_seqs: 4, ..EngineConfig::default() };
-    let config = EngineConfig { all_logits: true, ..config };
+    let config = EngineConfig { logit_rows: Some(usize::MAX), ..config };
     let mut engine: Engine<Cpu> = engraft_ranks::spawn(tp, config, Arc::new(load))?;
     let vocab = engine.model().spec.vocab;
     let want = Want { logits: true, ..Want::default() };

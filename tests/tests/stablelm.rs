@@ -111,7 +111,7 @@ fn norms_of_every_head() {
     });
     write(dir.path(), &config, &tensors());
     let cpu = Cpu::new(CpuConfig::default()).unwrap();
-    let usual = EngineConfig { max_context: 32, all_logits: true, ..EngineConfig::default() };
+    let usual = EngineConfig { max_context: 32, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
     let mut engine = whole::open(&cpu, dir.path(), usual.clone());
     let prompts: Vec<Vec<u32>> = vec![vec![3], (0..11).map(|i| (i * 7 + 2) % VOCAB as u32).collect()];
     let want = ForwardWant { logits: Pick::All, hidden: Pick::None };

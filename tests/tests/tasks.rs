@@ -70,7 +70,7 @@ fn config(case: &Case) -> EngineConfig {
         max_seqs: 3,
         max_step_tokens: case.prompts.iter().map(|p| p.ids.len()).sum::<usize>(),
         max_context: case.longest() + 2,
-        all_logits: true,
+        logit_rows: Some(usize::MAX),
         ..EngineConfig::default()
     }
 }

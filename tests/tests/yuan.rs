@@ -14,6 +14,7 @@ use conformance::dice::Dice;
 use described::{Matrix, Tensors, attend, close, matvec, rms, rotated, widened, write};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Kept, Layers, Pick, Request, Want};
+use engraft_core::kv::HostPages;
 use engraft_core::mem::Float;
 use engraft_core::numerics::{Madd, Mode};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -145,7 +146,7 @@ fn cpu(madd: Madd) -> Arc<Cpu> {
 }
 
 fn usual() -> EngineConfig {
-    EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
+    EngineConfig { max_context: 48, logit_rows: Some(usize::MAX), ..EngineConfig::default() }
 }
 
 fn prompts() -> Vec<Vec<u32>> {
@@ -247,6 +248,18 @@ fn hits_and_forks_take_what_filters_keep() {
         assert_eq!(run(&mut engine), want, "{alike} tokens are alike");
         assert_eq!(engine.prefix_stats().hit, (alike.min(16) / 4 * 4) as u64);
     }
+    // What leaves for host memory takes what the filters keep along.
+    let small = EngineConfig { kv_pages: Some(8), ..sizes(true) };
+    let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), small);
+    engine.set_page_store(HostPages::new(1 << 20)).unwrap();
+    for other in 0..3 {
+        let mut request = request();
+        request.prompt.iter_mut().for_each(|token| *token = (*token + other) % VOCAB as u32);
+        engine.put(request).unwrap();
+        engine.run().unwrap();
+        assert_eq!(run(&mut engine), want, "round {other}");
+    }
+    assert!(engine.prefix_stats().restored >= 4, "{:?}", engine.prefix_stats());
     for stop in 1..7 {
         let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes(false));
         let (id, mut out) = (engine.put(request()).unwrap(), Vec::new());

@@ -101,6 +101,13 @@ pub struct DeviceArgs {
     /// before
     #[arg(long)]
     pub no_prefix_cache: bool,
+    /// MiB of host memory for keys and values that the cache has no room for
+    #[arg(long, value_name = "MIB", value_parser = positive)]
+    pub host_cache: Option<usize>,
+    /// Milliseconds that a step may take while texts are generated: prompts of others are read in shorter
+    /// chunks where it would take longer; default: 60 on the CPU, any on GPUs
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    pub max_step_ms: Option<usize>,
     /// Steps that are launched before the one before is collected; default: 1 on GPUs, 0 on the CPU
     #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub steps_ahead: Option<u8>,
@@ -259,6 +266,12 @@ impl DeviceArgs {
         }
         if let Some(tokens) = self.max_context {
             options = options.max_context(tokens);
+        }
+        if let Some(mib) = self.host_cache {
+            options = options.host_cache(mib.saturating_mul(1 << 20));
+        }
+        if let Some(ms) = self.max_step_ms {
+            options = options.max_step_ms(ms as f64);
         }
         if self.no_prefix_cache {
             options = options.prefix_cache(false);

@@ -5,6 +5,8 @@ use crate::{Error, Result};
 
 /// A sequence is a block in a grid's third dimension, of which CUDA and WebGPU have so many.
 const MOST_SEQS: usize = 65_535;
+/// Rows of logits of a step where none are named.
+const LOGIT_ROWS: usize = 64;
 
 /// Sizes and switches of an engine; `check` refuses what cannot work.
 ///
@@ -44,9 +46,16 @@ pub struct EngineConfig {
     /// Steps that are launched before the one before is collected: 0, or 1, which keeps the device busy while
     /// the host reads and plans; none: 1 on devices that work on their own. Results never depend on it.
     pub steps_ahead: Option<usize>,
-    /// Room for the logits of every token of a step, not only of the sampled ones (scoring, tests). The
-    /// library `engraft` sets it for encoders whose head answers for every token.
-    pub all_logits: bool,
+    /// Rows of logits of one step, at least `max_seqs`: those that sample, and those that are asked for.
+    /// Prompts whose logits are asked for run in chunks of what is left, so that more make scoring faster and
+    /// take more memory, `4 * vocab` bytes each. None: 64. Encoders whose head answers for every token have
+    /// one for each.
+    pub logit_rows: Option<usize>,
+    /// Milliseconds that a step may take in which sequences decode: prompts are read in shorter chunks
+    /// (16 tokens at least) where a step would take longer, going by the time of those before. Results never
+    /// depend on it in modes that promise results independent of chunks. Needs a clock
+    /// (`Engine::set_clock`). None: any.
+    pub max_step_ms: Option<f64>,
     /// Keep the keys and values of requests that have ended for those whose prompts begin alike. Decoders
     /// only; the pages are given up as soon as a running request needs them.
     pub prefix_cache: bool,
@@ -68,7 +77,8 @@ impl Default for EngineConfig {
             kv_reserve: None,
             graphs: true,
             steps_ahead: None,
-            all_logits: false,
+            logit_rows: None,
+            max_step_ms: None,
             prefix_cache: true,
             page_seed: None,
         }
@@ -106,6 +116,12 @@ impl EngineConfig {
         }
         if let Some(got) = self.steps_ahead.filter(|ahead| *ahead > 1) {
             return Err(Error::config("steps_ahead", got, "0 or 1"));
+        }
+        if let Some(got) = self.max_step_ms.filter(|ms| ms.is_nan() || *ms <= 0.0) {
+            return Err(Error::config("max_step_ms", got, "a number above 0"));
+        }
+        if self.logit_rows == Some(0) {
+            return Err(Error::config("logit_rows", 0, "at least 1"));
         }
         if self.kv_pages == Some(0) {
             return Err(Error::config("kv_pages", 0, "at least 1"));
@@ -181,9 +197,9 @@ impl EngineConfig {
         self.max_context.div_ceil(self.page_size)
     }
 
-    /// Rows of logits that a step may ask for.
+    /// Rows of logits that a step may have.
     pub fn step_rows(&self) -> usize {
-        if self.all_logits { self.max_step_tokens } else { self.max_seqs }
+        self.logit_rows.unwrap_or(LOGIT_ROWS).min(self.max_step_tokens).max(self.max_seqs)
     }
 
     /// KV pages of the pool.

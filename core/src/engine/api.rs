@@ -14,10 +14,12 @@ use crate::config::deepspeed::Warning;
 use crate::inject::kernels;
 use crate::kv::{PagedKv, PrefixStats};
 use crate::model::Model;
+use crate::policy::Family;
 use crate::profile::Profile;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A model that runs on a backend.
 pub struct Engine<B: Backend> {
@@ -41,7 +43,11 @@ pub struct Engine<B: Backend> {
     pub(super) unreported: Option<Error>,
     /// Steps that failed so far.
     pub(super) failures: u64,
+    pub(super) clock: Option<Clock>,
 }
+
+/// The time since some moment that stays the same.
+type Clock = Box<dyn FnMut() -> Duration>;
 
 impl<B: Backend> Engine<B> {
     /// An engine for `model`; sizes are checked, then everything a step needs is allocated.
@@ -77,7 +83,10 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Self> {
         config.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
-        let config = config.check(positions.unwrap_or(model.spec.max_positions))?;
+        let mut config = config.check(positions.unwrap_or(model.spec.max_positions))?;
+        if model.spec.family == Family::Encoder && model.spec.head.is_per_token() {
+            config.logit_rows = Some(config.max_step_tokens);
+        }
         backend.ready(&kernels(backend.as_ref(), &model, config.dtype, config.kv_dtype)?)?;
         let ahead = steps_ahead(backend.as_ref(), &config);
         let (config, warning) = memory::pool(&backend, &model, config, ahead)?;
@@ -99,16 +108,52 @@ impl<B: Backend> Engine<B> {
             parted: None,
             unreported: None,
             failures: 0,
+            clock: None,
         })
+    }
+
+    /// Gives it a clock, the time since some moment that stays the same: [`Request::start_within`] and
+    /// [`EngineConfig::max_step_ms`] go by it.
+    ///
+    /// ```
+    /// # use engraft_core::{backend::Backend, engine::Engine};
+    /// fn with_time<B: Backend>(engine: &mut Engine<B>) {
+    ///     let start = std::time::Instant::now();
+    ///     engine.set_clock(move || start.elapsed());
+    /// }
+    /// ```
+    pub fn set_clock(&mut self, clock: impl FnMut() -> Duration + 'static) {
+        self.clock = Some(Box::new(clock));
+        self.look_at_clock();
+    }
+
+    /// The time, where there is a clock.
+    pub(super) fn look_at_clock(&mut self) {
+        if let Some(clock) = &mut self.clock {
+            self.coordinator.now = clock();
+        }
+    }
+
+    /// Refuses a setting that goes by time, without a clock.
+    pub(super) fn needs_clock(&self, field: &str, got: Option<impl std::fmt::Debug>) -> Result<()> {
+        match got {
+            Some(got) if self.clock.is_none() => {
+                Err(Error::config(field, format!("{got:?}"), "a clock (`Engine::set_clock`), or none"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Queues a request and returns its number.
     ///
     /// # Errors
     /// `Request` for an empty prompt, one longer than the context, or token ids beyond the vocabulary;
-    /// `Config` for sampling parameters out of range; `KvFull` when the pool could never hold it;
+    /// `Config` for sampling parameters out of range, or a time to wait without a clock; `KvFull` when the
+    /// pool could never hold it;
     /// `Architecture` for encoders; `OutOfMemory` where what it wants to keep has no room on the device.
     pub fn put(&mut self, request: Request) -> Result<u64> {
+        self.needs_clock("start_within", request.start_within)?;
+        self.look_at_clock();
         let request = Request { sampling: request.sampling.seeded(), ..request };
         self.runner.make_room(request.want.hidden)?;
         self.coordinator.put(request)

@@ -7,6 +7,7 @@ use crate::backend::{Backend, Mem, Stream, block_on};
 use crate::mem::{Float, KvLayout, Mat, Table};
 use crate::ops::{Checked, Convert, KvAppend, KvRead, Run};
 use crate::{Error, Result};
+use half::{bf16, f16};
 
 /// A slab of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,13 @@ impl<B: Backend> Engine<B> {
     /// Collects what is in flight and makes the copies of pages that the next step would make.
     pub(super) fn settle_copies(&mut self) -> Result<()> {
         self.drain()?;
-        // The next step makes the same copies: nothing is written between.
-        self.runner.copy_pages(&self.coordinator.copies)
+        let mut copies = std::mem::take(&mut self.coordinator.copies);
+        let made = self.move_pages(&mut copies).and_then(|()| self.runner.copy_pages(&copies));
+        if made.is_err() {
+            self.coordinator.copies = copies;
+            self.coordinator.compute_lost()?;
+        }
+        made
     }
 
     /// Refuses a rank of several.
@@ -64,6 +70,27 @@ impl<B: Backend> Engine<B> {
 /// Columns of keys and of values.
 pub(super) fn columns(layout: &KvLayout) -> [usize; 2] {
     [layout.kv_heads * layout.k_dim, layout.kv_heads * layout.v_dim]
+}
+
+/// Adds values in the element type that they were rounded to.
+pub(super) fn append(bytes: &mut Vec<u8>, values: &[f32], dtype: Float) {
+    for value in values {
+        match dtype {
+            Float::F32 => bytes.extend(value.to_le_bytes()),
+            Float::F16 => bytes.extend(f16::from_f32(*value).to_le_bytes()),
+            Float::Bf16 => bytes.extend(bf16::from_f32(*value).to_le_bytes()),
+        }
+    }
+}
+
+/// The values of such bytes.
+pub(super) fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
+    let pairs = || bytes.as_chunks::<2>().0.iter().copied();
+    match dtype {
+        Float::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
+        Float::F16 => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
+        Float::Bf16 => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
+    }
 }
 
 impl<B: Backend> Runner<B> {

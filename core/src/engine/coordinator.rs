@@ -6,7 +6,7 @@
 //! from there.
 
 use super::kept::Kept;
-use super::order::{Admitted, StepOrder, StepResult, StepWant, lost};
+use super::order::{Admitted, StepOrder, StepWant};
 use super::request::{Finish, Layers, Output, Request, Want};
 use super::sizes::largest_step;
 use crate::Result;
@@ -16,10 +16,12 @@ use crate::kv::{CachedPrefix, KvManager, PrefixKey};
 use crate::mem::{SKIP, StepFill, StepShape, StepWords};
 use crate::model::RopeShifts;
 use crate::policy::{Family, ModelSpec};
-use crate::sample::{NO_TOKEN, SamplingParams};
-use crate::schedule::{Scheduler, Sequence, Slice, StepBatch, Token};
+use crate::sample::SamplingParams;
+use crate::schedule::{Budget, Scheduler, Sequence, Slice, Standing, StepBatch, Token};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::time::Duration;
 
 /// The owner of requests in the queue; calls are owners of their texts.
 const REQUESTS: u64 = 0;
@@ -41,15 +43,21 @@ pub(super) struct Coordinator {
     /// Sequences of buckets that could not be captured.
     refused: Vec<usize>,
     pub(super) next_id: u64,
+    /// The time, by the clock of whoever calls.
+    pub(super) now: Duration,
+    /// When the last step was collected.
+    pub(super) collected_at: Duration,
     /// Steps planned, and steps that no device works on any more.
-    planned: u64,
-    collected: u64,
-    spare: Vec<Planned>,
+    pub(super) planned: u64,
+    pub(super) collected: u64,
+    pub(super) spare: Vec<Planned>,
     /// Request slots whose row of the sampling table the next step has to write: of forks, and of sequences
     /// whose admission a step carried that failed.
     pub(super) unwritten: Vec<u32>,
     /// Pages `(from, to)` that the next step has to copy first.
     pub(super) copies: Vec<(u32, u32)>,
+    /// Continuations that wait for a prompt to be run, by the request that runs it.
+    pub(super) siblings: BTreeMap<u64, Vec<Sequence<Live>>>,
 }
 
 /// What the engine keeps of a request besides its tokens.
@@ -61,8 +69,6 @@ pub(super) struct Live {
     pub want: Want,
     /// Whether what it wants is kept for whoever asks after its end.
     pub keeps: bool,
-    /// Positions whose token rows the head reads besides those that sample.
-    pub asked: Range<usize>,
     /// How far its rows of the rotary tables lie behind those of shorter prompts.
     pub shift: u32,
     /// Of every token of the prompt; empty counts as all 0.
@@ -76,29 +82,53 @@ pub(super) struct Live {
     pub skip_prefix_cache: bool,
 }
 
+/// What a request asks of the scheduler.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// Tokens to sample at most.
+    pub new: usize,
+    /// Positions whose token rows the head reads besides those that sample.
+    pub asked: Range<usize>,
+    pub standing: Standing,
+}
+
+impl Wanted {
+    /// Nothing is sampled, and nothing is asked for.
+    pub(super) fn new(standing: Standing) -> Self {
+        Self { new: 0, asked: 0..0, standing }
+    }
+}
+
 /// A step that is planned or launched.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
     pub order: StepOrder,
-    batch: StepBatch,
-    parts: Vec<Part>,
+    pub(super) batch: StepBatch,
+    pub(super) parts: Vec<Part>,
+    /// When it was launched.
+    pub(super) began: Duration,
 }
 
 /// What a step has of one request.
 #[derive(Debug, Clone, Copy)]
-struct Part {
-    id: u64,
-    slice: Slice,
+pub(super) struct Part {
+    pub id: u64,
+    pub slice: Slice,
     /// Token rows that the head reads.
-    rows: usize,
-    want: Want,
-    keeps: bool,
+    pub rows: usize,
+    pub want: Want,
+    pub keeps: bool,
 }
 
 impl Coordinator {
     pub(super) fn new(spec: ModelSpec, shifts: RopeShifts, config: EngineConfig, capture: bool) -> Self {
         Self {
-            scheduler: Scheduler::new(config.max_seqs, config.max_step_tokens),
+            scheduler: Scheduler::new(Budget {
+                seqs: config.max_seqs,
+                tokens: config.max_step_tokens,
+                rows: config.step_rows(),
+                ms: config.max_step_ms,
+            }),
             kv: KvManager::new(
                 config.max_seqs,
                 config.pages_per_seq(),
@@ -112,11 +142,14 @@ impl Coordinator {
             capture,
             shifts,
             next_id: 0,
+            now: Duration::ZERO,
+            collected_at: Duration::ZERO,
             planned: 0,
             collected: 0,
             spare: (0..2).map(|_| Planned::new(&config)).collect(),
             unwritten: Vec::with_capacity(config.max_seqs),
             copies: Vec::new(),
+            siblings: BTreeMap::new(),
             filters: spec.blocks.iter().any(|block| block.filter.is_some()),
             spec,
             config,
@@ -135,10 +168,12 @@ impl Coordinator {
             (true, false) => self.head_rows(&prompt),
         };
         let keeps = want != Want::default();
-        let Request { cache_salt, skip_prefix_cache, .. } = request;
-        let live = Live { stop_ids, sampling, subsequence, want, keeps, asked, ..Live::default() };
+        let Request { cache_salt, skip_prefix_cache, priority, tenant, start_within, .. } = request;
+        let live = Live { stop_ids, sampling, subsequence, want, keeps, ..Live::default() };
         let live = Live { cache_salt, skip_prefix_cache, ..live };
-        self.enqueue(REQUESTS, prompt, new, live)
+        let deadline = start_within.map_or(Duration::MAX, |time| self.now.saturating_add(time));
+        let standing = Standing { priority, owner: owner_of(&tenant), deadline };
+        self.enqueue(prompt, Wanted { new, asked, standing }, live)
     }
 
     /// An owner of what one call queues.
@@ -147,29 +182,35 @@ impl Coordinator {
     }
 
     /// Queues tokens that pass [`Request::check`] or stand for a text that was checked.
-    pub(super) fn enqueue(&mut self, owner: u64, prompt: Vec<u32>, new: usize, live: Live) -> Result<u64> {
+    pub(super) fn enqueue(&mut self, prompt: Vec<u32>, wanted: Wanted, live: Live) -> Result<u64> {
         let id = self.next_id;
+        let Wanted { new, asked, standing } = wanted;
         let live = Live { shift: self.shifts.of(prompt.len()), ..live };
-        let prefix = self.cached_prefix(prompt.len(), &live);
-        let sequence = Sequence { prefix, ..Sequence::new(id, prompt, new, live) };
+        let prefix = self.cached_prefix(prompt.len(), &asked, &live);
+        let sequence = Sequence { prefix, asked, standing, ..Sequence::new(id, prompt, new, live) };
         match self.spec.family {
-            Family::Decoder => self.scheduler.submit(owner, sequence, &self.kv)?,
-            Family::Encoder => self.scheduler.submit_whole(owner, sequence),
+            Family::Decoder => self.scheduler.submit(sequence, &self.kv)?,
+            Family::Encoder => self.scheduler.submit_whole(sequence),
         }
         self.next_id += 1;
         Ok(id)
     }
 
     /// The place in the prefix cache of a prompt of so many tokens; none where it has no part in it.
-    pub(super) fn cached_prefix(&self, prompt: usize, live: &Live) -> Option<CachedPrefix> {
+    pub(super) fn cached_prefix(
+        &self,
+        prompt: usize,
+        asked: &Range<usize>,
+        live: &Live,
+    ) -> Option<CachedPrefix> {
         let tokens_alone = live.token_type_ids.is_empty() && live.pixels.is_empty();
         if !self.config.prefix_cache || self.spec.family != Family::Decoder || !tokens_alone {
             return None;
         }
         // Nothing can be kept of a position that is not computed, and the last one is what samples.
         let most = match live.want.hidden {
-            Layers::None if live.asked.is_empty() => prompt - 1,
-            Layers::None => live.asked.start.min(prompt - 1),
+            Layers::None if asked.is_empty() => prompt - 1,
+            Layers::None => asked.start.min(prompt - 1),
             _ => 0,
         };
         let most = if live.skip_prefix_cache { 0 } else { most };
@@ -182,7 +223,9 @@ impl Coordinator {
         let kept = self.finished.remove(&id).is_some();
         self.forget_first_step(id);
         let Self { scheduler, kv, collected, .. } = self;
-        Ok(scheduler.cancel(id, *collected, kv)?.is_some() || kept)
+        let found = scheduler.cancel(id, *collected, kv)?.is_some() || self.cancel_sibling(id);
+        self.release_siblings(id)?;
+        Ok(found || kept)
     }
 
     /// Takes the pages of a running request, which waits again; whether it ran.
@@ -193,11 +236,16 @@ impl Coordinator {
 
     /// Takes back what the next step would do for a running request that no step has run; its request slot.
     fn forget_first_step(&mut self, id: u64) -> Option<u32> {
-        let Self { scheduler, kv, unwritten, copies, .. } = self;
-        let row = scheduler.running().find(|seq| seq.id == id)?.row;
-        unwritten.retain(|other| *other != row);
-        copies.retain(|(_, to)| !kv.tables.pages(row).contains(to));
+        let row = self.scheduler.running().find(|seq| seq.id == id)?.row;
+        self.unwritten.retain(|other| *other != row);
+        self.forget_copy(row);
         Some(row)
+    }
+
+    /// Takes back the copy that the next step would make of a page for a request slot.
+    pub(super) fn forget_copy(&mut self, row: u32) {
+        let Self { kv, copies, .. } = self;
+        copies.retain(|(_, to)| !kv.tables.pages(row).contains(to));
     }
 
     /// Plans the next step and counts it as launched; none where nothing is to be done before a step is
@@ -218,11 +266,16 @@ impl Coordinator {
             return Ok(None);
         }
         self.planned += 1;
-        let Planned { order, batch, parts } = &mut planned;
+        let Planned { order, batch, parts, began } = &mut planned;
         order.clear();
         order.number = self.planned;
+        *began = self.now;
         batch.admitted.append(&mut self.unwritten);
         order.copies.append(&mut self.copies);
+        // What joins is copied by the step behind, once this one has filled the page.
+        if !self.siblings.is_empty() {
+            self.join(batch)?;
+        }
         self.order_admissions(batch, order);
         parts.clear();
         parts.extend(batch.slices.iter().filter_map(|slice| self.part(*slice)));
@@ -249,7 +302,7 @@ impl Coordinator {
 
     fn part(&self, slice: Slice) -> Option<Part> {
         let seq = self.scheduler.sequence(slice.row)?;
-        let asked = asked_in(seq, &slice);
+        let asked = seq.asked_in(slice.start, slice.end());
         // A token row that samples may be one that was asked for.
         let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
         let (rows, Live { want, keeps, .. }) = (asked.len() + usize::from(sampled), &seq.data);
@@ -260,7 +313,7 @@ impl Coordinator {
     fn shape(&self, batch: &StepBatch, parts: &[Part]) -> (StepShape, bool) {
         let shape = StepShape {
             tokens: batch.tokens,
-            seqs: parts.len(),
+            seqs: parts.iter().filter(|p| p.slice.len > 0).count(),
             rows: parts.iter().map(|p| p.rows).sum(),
             table_edits: self.kv.tables.changes().len(),
             max_query: parts.iter().map(|p| p.slice.len).max().unwrap_or(0),
@@ -293,11 +346,17 @@ impl Coordinator {
 
     /// Writes the parts into a step's words.
     fn fill(&self, parts: &[Part], fill: &mut StepFill<'_>) {
-        let (mut token, mut row) = (0, 0);
+        let (mut token, mut row, mut s) = (0, 0, 0);
         let paged = self.spec.family == Family::Decoder;
-        for (s, Part { slice, .. }) in parts.iter().enumerate() {
+        for Part { slice, .. } in parts {
             let Some(seq) = self.scheduler.sequence(slice.row) else { continue };
-            let asked = asked_in(seq, slice);
+            if slice.len == 0 {
+                // It samples from the last token row of the slice before, which is its leader's.
+                fill.want(row, token as u32 - 1, Some((seq.row, slice.start as u32)));
+                row += 1;
+                continue;
+            }
+            let asked = seq.asked_in(slice.start, slice.end());
             for position in slice.start..slice.end() {
                 let token_type = seq.data.token_type_ids.get(position).copied().unwrap_or(0);
                 let slot = if paged { self.kv.tables.slot(seq.row, position) } else { SKIP };
@@ -321,8 +380,9 @@ impl Coordinator {
                 token += 1;
             }
             fill.seq(s, token, if paged { seq.row } else { 0 }, slice.end() as u32);
+            s += 1;
         }
-        fill.pad_behind(parts.len().saturating_sub(1));
+        fill.pad_behind(s.saturating_sub(1));
         for (i, (index, page)) in self.kv.tables.changes().iter().enumerate() {
             fill.table_edit(i, *index, *page);
         }
@@ -346,106 +406,16 @@ impl Coordinator {
         self.refused.push(order.words.shape().seqs);
     }
 
-    /// Records progress, sampled tokens and kept rows; ends what is finished.
+    /// Ends the requests that have waited longer than they may.
     ///
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
-    pub(super) fn apply(
-        &mut self,
-        planned: Planned,
-        result: &StepResult,
-        out: &mut Vec<Output>,
-    ) -> Result<()> {
-        self.collected = planned.order.number;
-        let (mut token, mut row) = (0, 0);
-        for part in &planned.parts {
-            let (mut tokens, rows) = (token..token + part.slice.len, row..row + part.rows);
-            (token, row) = (tokens.end, rows.end);
-            // A request that was cancelled, or ended by a token of the step before, is not there any more.
-            let seq = self.scheduler.sequence_mut(part.slice.row).filter(|seq| seq.id == part.id);
-            let Some(seq) = seq else { continue };
-            if part.keeps {
-                // Hidden states of positions that are computed again are there already.
-                tokens.start += seq.kept.saturating_sub(part.slice.start).min(part.slice.len);
-                keep(&mut seq.data.kept, part.want, result, planned.order.words.shape(), (&tokens, &rows));
-            }
-            let mut sampled = None;
-            if part.slice.samples {
-                let id = result.tokens.get(rows.end - 1).copied().ok_or_else(|| lost("a sampled token"))?;
-                seq.in_flight -= 1;
-                seq.tokens.push(id);
-                sampled = Some(id).filter(|id| *id != NO_TOKEN);
-            }
-            let finish = match sampled {
-                None if part.slice.samples => Some(Finish::NoToken),
-                Some(id) if seq.data.stop_ids.contains(&id) => Some(Finish::Stop),
-                _ if seq.tokens.len() >= seq.limit && part.slice.end() >= seq.prompt => Some(Finish::Length),
-                _ => None,
-            };
-            // Of a request whose logits were no numbers nothing is left to others.
-            if finish != Some(Finish::NoToken) {
-                self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?;
-            }
-            if finish.is_some() {
-                self.end(part)?;
-            }
-            if sampled.is_some() || finish.is_some() {
-                out.push(Output { id: part.id, token: sampled, finish });
-            }
-        }
-        self.spare.push(planned);
-        self.settle()
-    }
-
-    fn end(&mut self, part: &Part) -> Result<()> {
-        let Self { scheduler, kv, collected, .. } = self;
-        let live = scheduler.finish(part.slice.row, *collected, kv)?;
-        if part.keeps {
-            self.finished.insert(part.id, live.kept);
+    pub(super) fn expire(&mut self, out: &mut Vec<Output>) -> Result<()> {
+        for seq in self.scheduler.expired(self.now) {
+            out.push(Output { id: seq.id, token: None, finish: Some(Finish::Expired) });
+            self.release_siblings(seq.id)?;
         }
         Ok(())
-    }
-
-    /// Ends the requests that a failed step was launched with; adds their numbers to `failed`.
-    ///
-    /// # Errors
-    /// `Internal` when the bookkeeping is inconsistent.
-    pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
-        let Self { scheduler, kv, collected, unwritten, .. } = self;
-        for part in &planned.parts {
-            if scheduler.sequence(part.slice.row).is_some_and(|seq| seq.id == part.id) {
-                scheduler.finish(part.slice.row, *collected, kv)?;
-                failed.push(part.id);
-            }
-        }
-        // The changes of the page table that it carried may be of any row.
-        kv.tables.resend();
-        // Those that wait for their first slice go on: whether their rows of the sampling table were
-        // written is not known. What was launched behind the step has used them, and writing them anew would
-        // forget the tokens it samples.
-        let waits = |seq: &&Sequence<Live>| seq.step <= planned.order.number;
-        let admitted = planned.order.admitted.iter().map(|admitted| admitted.row);
-        unwritten.extend(admitted.filter(|row| scheduler.sequence(*row).as_ref().is_some_and(waits)));
-        // Nor whether pages were copied: forks that wait for theirs compute them anew.
-        for (_, to) in &planned.order.copies {
-            let fork = scheduler.running().filter(waits).find(|seq| kv.tables.pages(seq.row).contains(to));
-            if let Some(row) = fork.map(|seq| seq.row) {
-                scheduler.preempt(row, kv)?;
-            }
-        }
-        self.spare.push(planned);
-        Ok(())
-    }
-
-    /// No step is in flight: what ended requests held is free.
-    pub(super) fn none_in_flight(&mut self) -> Result<()> {
-        self.collected = self.planned;
-        self.settle()
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        let Self { scheduler, kv, collected, .. } = self;
-        scheduler.settle(*collected, kv)
     }
 }
 
@@ -456,7 +426,7 @@ impl Planned {
         let (admitted, seen) = (Vec::with_capacity(config.max_seqs), Vec::with_capacity(config.max_context));
         let order = StepOrder { words, admitted, seen, ..StepOrder::default() };
         let parts = Vec::with_capacity(config.max_seqs);
-        Self { order, batch: StepBatch::with_capacity(config.max_seqs), parts }
+        Self { order, batch: StepBatch::with_capacity(config.max_seqs), parts, began: Duration::ZERO }
     }
 }
 
@@ -468,36 +438,12 @@ impl Live {
     }
 }
 
-/// Positions of a slice that are asked for, and not kept yet.
-fn asked_in(seq: &Sequence<Live>, slice: &Slice) -> Range<usize> {
-    let from = seq.data.asked.start.max(slice.start).max(seq.kept);
-    from..seq.data.asked.end.min(slice.end()).max(from)
-}
-
-/// Gives a request its part of what a step of this shape brought back: its token rows of hidden states, and
-/// its rows of what the head returned.
-fn keep(
-    kept: &mut Kept,
-    want: Want,
-    result: &StepResult,
-    shape: StepShape,
-    (tokens, rows): (&Range<usize>, &Range<usize>),
-) {
-    let of = |values: &[f32], all: usize, range: &Range<usize>| {
-        let cols = values.len().checked_div(all).unwrap_or(0);
-        values.get(range.start * cols..range.end * cols).unwrap_or_default().to_vec()
-    };
-    // A step brings back all layers where one of its requests wants them.
-    let hidden = match want.hidden {
-        Layers::None => &[],
-        Layers::Last => &result.hidden[result.hidden.len().saturating_sub(1)..],
-        Layers::All => &result.hidden[..],
-    };
-    for (place, layer) in hidden.iter().enumerate() {
-        kept.add_hidden(place, &of(layer, shape.tokens, tokens));
+/// The owner that a tenant's name stands for; calls have the smaller numbers.
+fn owner_of(tenant: &str) -> u64 {
+    if tenant.is_empty() {
+        return REQUESTS;
     }
-    if want.logits {
-        kept.logits.extend(of(&result.logits, shape.rows, rows));
-    }
-    kept.pooled.extend(of(&result.pooled, shape.rows, rows));
+    let mut hasher = DefaultHasher::new();
+    tenant.hash(&mut hasher);
+    hasher.finish() | 1 << 63
 }

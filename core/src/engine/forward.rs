@@ -102,8 +102,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// `Request`, numbered by sequence, for empty or too long ones, ids beyond the vocabulary, layers or
-    /// tokens that are not there; `Config` for logits of tokens in an engine without
-    /// [`all_logits`](crate::config::EngineConfig::all_logits).
+    /// tokens that are not there.
     pub fn forward(&mut self, batch: Batch<'_>, want: &ForwardWant) -> Result<Vec<Forwarded>> {
         let sequences = batch.sequences()?;
         let texts: Vec<EncoderInput> = sequences.into_iter().map(EncoderInput::from).collect();

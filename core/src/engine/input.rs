@@ -35,8 +35,7 @@ impl From<Vec<u32>> for EncoderInput {
 pub struct Encoded {
     /// Hidden states `[tokens, hidden]` of every layer, if asked for; else of the last only.
     pub hidden: Vec<Vec<f32>>,
-    /// Token logits `[tokens, vocab]` in an engine with
-    /// [`all_logits`](crate::config::EngineConfig::all_logits), or label logits `[labels]`.
+    /// Token logits `[tokens, vocab]`, or label logits `[labels]`.
     pub logits: Vec<f32>,
     /// Pooled row, after its projection where there is one.
     pub pooled: Vec<f32>,

@@ -11,6 +11,7 @@
 
 mod api;
 mod cached;
+mod collect;
 mod coordinator;
 mod encode;
 mod executor;
@@ -25,8 +26,10 @@ mod ragged;
 mod request;
 mod runner;
 mod session;
+mod siblings;
 mod sizes;
 mod step;
+mod swap;
 mod texts;
 
 pub use api::Engine;

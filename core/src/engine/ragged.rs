@@ -8,11 +8,12 @@
 //! With LongRoPE a sequence that crosses the switch is computed anew as the longer prompt that it is.
 
 use super::api::Engine;
-use super::coordinator::Live;
+use super::coordinator::{Live, Wanted};
 use super::order::lost;
 use super::request::Want;
 use crate::backend::Backend;
 use crate::policy::{Family, HeadSpec};
+use crate::schedule::Standing;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -173,8 +174,9 @@ impl<B: Backend> Ragged<B> {
         let (mut ids, owner) = (Vec::new(), self.engine.coordinator.owner());
         for text in texts {
             let want = Want { logits: true, ..Want::default() };
-            let live = Live { want, keeps: true, asked: text.len() - 1..text.len(), ..Live::default() };
-            match self.engine.coordinator.enqueue(owner, text.clone(), 0, live) {
+            let live = Live { want, keeps: true, ..Live::default() };
+            let wanted = Wanted { asked: text.len() - 1..text.len(), ..Wanted::new(Standing::of(owner)) };
+            match self.engine.coordinator.enqueue(text.clone(), wanted, live) {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     for id in ids {

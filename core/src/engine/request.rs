@@ -4,6 +4,7 @@ use crate::config::EngineConfig;
 use crate::policy::{Family, ModelSpec};
 use crate::sample::SamplingParams;
 use crate::{Error, Result};
+use std::time::Duration;
 
 /// Layers whose hidden states are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,8 +34,7 @@ impl Layers {
 /// What a request wants to keep besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Want {
-    /// Logits that follow every prompt token (needs [`EngineConfig::all_logits`]) and every sampled token but
-    /// the last, which no step reads.
+    /// Logits that follow every prompt token and every sampled token but the last, which no step reads.
     pub logits: bool,
     /// Hidden states of every position, of these layers.
     pub hidden: Layers,
@@ -70,6 +70,15 @@ pub struct Request {
     /// Compute the whole prompt, whatever the prefix cache has of it. Results do not depend on it in modes
     /// that promise results independent of chunks.
     pub skip_prefix_cache: bool,
+    /// Smaller numbers are served first; a priority that has waited for 32 others has its turn.
+    pub priority: i32,
+    /// Whose it is: tenants of one priority share what there is by the tokens they are served, however many
+    /// requests each has.
+    pub tenant: String,
+    /// How long it may wait to be begun; it then ends with [`Finish::Expired`] and has not run. Of one
+    /// tenant's requests the one with the least time left is begun first. Needs a clock
+    /// ([`Engine::set_clock`](super::Engine::set_clock)).
+    pub start_within: Option<Duration>,
 }
 
 impl Request {
@@ -108,10 +117,24 @@ impl Request {
         if let Some(bad) = self.prompt.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
         }
-        if self.want.logits && per_token && !config.all_logits {
-            return Err(Error::config("all_logits", false, "true, for requests that want logits"));
-        }
         Ok(())
+    }
+
+    /// Refuses what [`Engine::put_several`](super::Engine::put_several) cannot do; errors number the request
+    /// `id`.
+    ///
+    /// # Errors
+    /// `Request`.
+    pub fn check_several(&self, id: u64, count: usize) -> Result<()> {
+        let no = |what: &str| Err(Error::Request { id, what: what.into() });
+        match count {
+            0 => no("0 continuations; at least 1 is needed"),
+            1 => Ok(()),
+            _ if self.want != Want::default() => {
+                no("several continuations of a prompt keep no logits or hidden states")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses what the cache of such an engine could never hold, were all of it free; for a request that
@@ -156,6 +179,8 @@ pub enum Finish {
     Length,
     /// No logit was above -infinity (all were NaN, say): there was no token to sample.
     NoToken,
+    /// It waited longer than [`Request::start_within`] and has not run.
+    Expired,
 }
 
 /// What a step did for one request.

@@ -10,7 +10,7 @@
 //! backend; another kind only where both follow the reference order with the same multiply-add.
 
 use super::api::Engine;
-use super::cached::{CachedRows, Kept, columns};
+use super::cached::{CachedRows, Kept, append, columns, widened};
 use super::coordinator::Live;
 use super::request::Want;
 use crate::backend::Backend;
@@ -21,7 +21,6 @@ use crate::policy::Family;
 use crate::sample::SamplingParams;
 use crate::schedule::Sequence;
 use crate::{Error, Result};
-use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 /// What the bytes begin with.
@@ -73,7 +72,7 @@ impl<B: Backend> Engine<B> {
         let no = |what: &str| Error::Request { id, what: what.into() };
         let seq = sequence.ok_or_else(|| no("neither running nor waiting: it cannot be saved"))?;
         let live = &seq.data;
-        if live.keeps || live.want != Want::default() || !live.asked.is_empty() || !live.pixels.is_empty() {
+        if live.keeps || live.want != Want::default() || !seq.asked.is_empty() || !live.pixels.is_empty() {
             return Err(no("it keeps logits or hidden states, or is a text of a call: it cannot be saved"));
         }
         let header = Header {
@@ -126,14 +125,14 @@ impl<B: Backend> Engine<B> {
         }
         let sequence = self.sequence(&header)?;
         if let Some(prefix) = &sequence.prefix {
-            self.drain()?;
+            // The source of a copy may be free already, and is not to be filled before.
+            self.settle_copies()?;
             let (key, tokens) = (prefix.key.clone(), header.tokens[..header.positions].to_vec());
             self.import(&key, &tokens, &layouts, rows)?;
         }
         let coordinator = &mut self.coordinator;
         let id = sequence.id;
-        let owner = coordinator.owner();
-        coordinator.scheduler.submit(owner, sequence, &coordinator.kv)?;
+        coordinator.scheduler.submit(sequence, &coordinator.kv)?;
         coordinator.next_id += 1;
         Ok(id)
     }
@@ -188,7 +187,7 @@ impl<B: Backend> Engine<B> {
             skip_prefix_cache: header.skip_prefix_cache,
             ..Live::default()
         };
-        let prefix = coordinator.cached_prefix(header.prompt, &live).map(|prefix| {
+        let prefix = coordinator.cached_prefix(header.prompt, &(0..0), &live).map(|prefix| {
             // What it has computed is its own, whether or not it reads what others have.
             CachedPrefix::new(prefix.key, header.positions.min(header.tokens.len() - 1))
         });
@@ -210,7 +209,9 @@ impl<B: Backend> Engine<B> {
         bytes: &[u8],
     ) -> Result<()> {
         let (runner, size) = (&mut self.runner, self.coordinator.config.page_size);
-        self.coordinator.kv.import(key, tokens, |first, pages| {
+        self.coordinator.kv.import(key, tokens, |kv, first, pages| {
+            // Pages that made room go out before they are filled.
+            runner.move_out(kv)?;
             let mut rest = bytes;
             for (slab, layout) in layouts {
                 let mut part = |cols: usize| {
@@ -279,24 +280,4 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
         return Err(no(what));
     }
     Ok((header, rows))
-}
-
-/// Adds values in the element type that they were rounded to.
-fn append(bytes: &mut Vec<u8>, values: &[f32], dtype: Float) {
-    for value in values {
-        match dtype {
-            Float::F32 => bytes.extend(value.to_le_bytes()),
-            Float::F16 => bytes.extend(f16::from_f32(*value).to_le_bytes()),
-            Float::Bf16 => bytes.extend(bf16::from_f32(*value).to_le_bytes()),
-        }
-    }
-}
-
-fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
-    let pairs = || bytes.as_chunks::<2>().0.iter().copied();
-    match dtype {
-        Float::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
-        Float::F16 => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
-        Float::Bf16 => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
-    }
 }

@@ -36,6 +36,9 @@ impl<B: Backend> Engine<B> {
     /// The same, whatever is left to be reported.
     async fn advance(&mut self, out: &mut Vec<Output>) -> Result<()> {
         out.clear();
+        self.needs_clock("max_step_ms", self.config().max_step_ms)?;
+        self.look_at_clock();
+        self.coordinator.expire(&mut self.backlog)?;
         let launched = match self.coordinator.plan()? {
             Some(planned) => {
                 self.launch(planned).await?;
@@ -56,8 +59,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Launches a step.
-    async fn launch(&mut self, planned: Planned) -> Result<()> {
-        match self.launch_on_all(&planned.order) {
+    async fn launch(&mut self, mut planned: Planned) -> Result<()> {
+        let moved = self.move_pages(&mut planned.order.copies);
+        match moved.and_then(|()| self.launch_on_all(&planned.order)) {
             Ok(launched) => {
                 if launched.refused {
                     self.coordinator.refuse(&planned.order);
@@ -111,6 +115,7 @@ impl<B: Backend> Engine<B> {
         if let Err(error) = self.runner.collect(launched, &mut self.result).await {
             return Err(self.ended_by(planned, error));
         }
+        self.look_at_clock();
         self.coordinator.apply(planned, &self.result, out)?;
         if self.in_flight.is_empty() { self.coordinator.none_in_flight() } else { Ok(()) }
     }

@@ -1,13 +1,14 @@
 //! Texts of one call as requests: checked, queued, taken when they have ended.
 
 use super::api::Engine;
-use super::coordinator::{Coordinator, Live};
+use super::coordinator::{Coordinator, Live, Wanted};
 use super::input::{EncoderInput, ForwardWant, Pick};
 use super::kept::Kept;
 use super::order::lost;
 use super::request::{Layers, Want};
 use crate::backend::Backend;
 use crate::policy::{Family, HeadSpec, PoolSource};
+use crate::schedule::Standing;
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -44,9 +45,6 @@ impl<B: Backend> Engine<B> {
     /// As [`Engine::forward`]; nothing is queued then.
     pub fn submit_texts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Texts> {
         let spec = &self.coordinator.spec;
-        if want.logits != Pick::None && spec.head.is_per_token() && !self.config().all_logits {
-            return Err(Error::config("all_logits", false, "true, for logits of chosen tokens"));
-        }
         for (i, text) in texts.iter().enumerate() {
             self.check_text(i as u64, text)?;
             want.hidden.among(spec.blocks.len() + 1, i, "layer")?;
@@ -94,8 +92,9 @@ impl<B: Backend> Engine<B> {
             let logits = self.coordinator.spec.logit_cols() > 0 && !asked.is_empty();
             let keep = Want { logits, hidden: layers(&want.hidden) };
             let token_type_ids = text.token_type_ids.clone();
-            let live = Live { want: keep, keeps: true, asked, token_type_ids, pixels, ..Live::default() };
-            queued.ids.push(self.coordinator.enqueue(owner, text.ids.clone(), 0, live)?);
+            let live = Live { want: keep, keeps: true, token_type_ids, pixels, ..Live::default() };
+            let wanted = Wanted { asked, ..Wanted::new(Standing::of(owner)) };
+            queued.ids.push(self.coordinator.enqueue(text.ids.clone(), wanted, live)?);
             queued.tokens.push(text.ids.len());
         }
         Ok(queued)
@@ -117,8 +116,9 @@ impl<B: Backend> Engine<B> {
             // Labels follow from the tokens up to the token row that the head reads.
             let read = if labels && keep.hidden == Layers::None { asked.end } else { text.ids.len() };
             let (ids, token_type_ids) = (text.ids[..read.max(1)].to_vec(), text.token_type_ids.clone());
-            let live = Live { want: keep, keeps: true, asked, token_type_ids, ..Live::default() };
-            match self.coordinator.enqueue(owner, ids, 0, live) {
+            let live = Live { want: keep, keeps: true, token_type_ids, ..Live::default() };
+            let wanted = Wanted { asked, ..Wanted::new(Standing::of(owner)) };
+            match self.coordinator.enqueue(ids, wanted, live) {
                 Ok(id) => queued.ids.push(id),
                 Err(error) => {
                     self.cancel_texts(&queued)?;
@@ -163,8 +163,7 @@ impl Coordinator {
     pub(super) fn head_rows(&self, ids: &[u32]) -> Range<usize> {
         let (len, first) = (ids.len(), self.pooled_row(ids));
         match self.spec.head {
-            HeadSpec::Tokens { .. } if self.config.all_logits => 0..len,
-            HeadSpec::Tokens { .. } => 0..0,
+            HeadSpec::Tokens { .. } => 0..len,
             HeadSpec::Labels { .. } => first..first + 1,
             HeadSpec::None if self.spec.pooler.is_some() => first..first + 1,
             HeadSpec::None => 0..0,

@@ -5,8 +5,13 @@
 //! that one and its own returns to the pool: its content is the same, bit for bit in the modes that promise
 //! results independent of batch and chunk. Launched steps may still read the page that was given up; it is
 //! free once they are collected.
+//!
+//! With a [`PageStore`] an evicted page is not lost: it goes to the store before the next step is launched,
+//! and comes back when a prompt that begins with it is admitted.
 
-use super::{PagePool, PageTables, PrefixKey, PrefixTree};
+use super::prefix::Place;
+use super::store::Shared;
+use super::{PagePool, PageStore, PageTables, PrefixKey, PrefixTree};
 use crate::{Error, Result};
 
 /// A sequence's place in the prefix tree.
@@ -51,6 +56,19 @@ pub struct PrefixStats {
     pub evicted: u64,
     /// Pages in the cache now, in use or not.
     pub pages: usize,
+    /// Pages in the store now.
+    pub stored: usize,
+    /// Pages that came back from the store.
+    pub restored: u64,
+}
+
+/// Pages whose content moves before the next step.
+#[derive(Debug, Clone, Default)]
+struct Moves {
+    /// Evicted ones: what the store will have each by, and the page, which may have a new owner already.
+    out: Vec<(u64, u32)>,
+    /// Those that come back, behind the others: the page, and its content.
+    back: Vec<(u32, Vec<u8>)>,
 }
 
 /// The pages of an engine's sequences, with the prefixes they have left behind.
@@ -67,6 +85,9 @@ pub struct KvManager {
     fenced: Vec<(u64, u32)>,
     path: Vec<u32>,
     stats: PrefixStats,
+    store: Option<Shared>,
+    moves: Moves,
+    lost: Vec<u32>,
 }
 
 impl KvManager {
@@ -81,12 +102,67 @@ impl KvManager {
             fenced: Vec::new(),
             path: Vec::with_capacity(stride),
             stats: PrefixStats::default(),
+            store: None,
+            moves: Moves::default(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Sends evicted pages to a store from now on.
+    pub fn set_store(&mut self, store: impl PageStore + 'static) {
+        self.store = Some(Shared::new(store));
+    }
+
+    /// The evicted pages that have to be kept before the next step, and what the store will have each by.
+    pub(crate) fn take_out(&mut self) -> Vec<(u64, u32)> {
+        std::mem::take(&mut self.moves.out)
+    }
+
+    /// The pages to be filled before the next step, behind those that are kept, and what with.
+    pub(crate) fn take_back(&mut self) -> Vec<(u32, Vec<u8>)> {
+        std::mem::take(&mut self.moves.back)
+    }
+
+    /// Gives an evicted page to the store.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(crate) fn keep_evicted(&mut self, number: u64, page: Vec<u8>) -> Result<()> {
+        let mut dropped = Vec::new();
+        if let Some(store) = &self.store {
+            store.with(|store| store.put(number, page, &mut dropped));
+        }
+        self.forget(dropped)
+    }
+
+    /// The store does not have these any more: nor has the tree.
+    fn forget(&mut self, dropped: Vec<u64>) -> Result<()> {
+        for number in dropped {
+            let mut below = Vec::new();
+            self.prefixes.forget(number, &mut below)?;
+            self.drop_stored(&below);
+        }
+        Ok(())
+    }
+
+    /// Pages that were computed anew need not be in the store.
+    fn drop_revived(&mut self) {
+        let revived = self.prefixes.take_revived();
+        if !revived.is_empty() {
+            self.drop_stored(&revived);
+        }
+    }
+
+    fn drop_stored(&mut self, numbers: &[u64]) {
+        self.moves.out.retain(|(number, _)| !numbers.contains(number));
+        if let Some(store) = &self.store {
+            store.with(|store| numbers.iter().for_each(|number| store.remove(*number)));
         }
     }
 
     /// What the prefix cache has done so far.
     pub fn stats(&self) -> PrefixStats {
-        PrefixStats { pages: self.prefixes.len(), ..self.stats }
+        PrefixStats { pages: self.prefixes.len(), stored: self.prefixes.stored(), ..self.stats }
     }
 
     /// Pages that a row lacks for `positions` positions.
@@ -133,8 +209,36 @@ impl KvManager {
         if !self.prefixes.evictable(&self.pool).any(|node| node == leaf) {
             return Err(Error::internal(format!("node {leaf} of the prefix tree cannot be evicted")));
         }
+        self.give_up(leaf)
+    }
+
+    /// Takes the page of a leaf from the tree.
+    fn give_up(&mut self, leaf: u32) -> Result<()> {
         self.stats.evicted += 1;
-        self.prefixes.remove(leaf, &mut self.pool)
+        let page = self.prefixes.page(leaf);
+        let (Some(_), Some(page)) = (&self.store, page) else {
+            return self.prefixes.remove(leaf, &mut self.pool, &mut Vec::new());
+        };
+        let number = self.prefixes.stow(leaf, &mut self.pool)?;
+        // Of a page that has not been filled yet the content is here.
+        match self.moves.back.iter().position(|(back, _)| *back == page) {
+            Some(at) => {
+                let (_, content) = self.moves.back.swap_remove(at);
+                self.keep_evicted(number, content)
+            }
+            None => {
+                self.moves.out.push((number, page));
+                Ok(())
+            }
+        }
+    }
+
+    /// Evicted pages could not be read: the tree forgets them.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(crate) fn lose_evicted(&mut self, out: Vec<(u64, u32)>) -> Result<()> {
+        self.forget(out.into_iter().map(|(number, _)| number).collect())
     }
 
     /// Frees pages until `wanted` are free, where that many can be had.
@@ -144,10 +248,11 @@ impl KvManager {
             return Err(Error::KvFull { wanted, free, total });
         }
         while self.pool.free() < wanted {
-            if !self.prefixes.evict(&mut self.pool)? {
+            // A live sequence owns at most one path, hence one leaf: few are passed over.
+            let Some(oldest) = self.prefixes.evictable(&self.pool).next() else {
                 return Err(Error::internal("pages that the prefix tree alone owns cannot be evicted"));
-            }
-            self.stats.evicted += 1;
+            };
+            self.give_up(oldest)?;
         }
         Ok(())
     }
@@ -166,19 +271,69 @@ impl KvManager {
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub fn adopt(&mut self, row: u32, prefix: &mut CachedPrefix, tokens: &[u32]) -> Result<usize> {
-        let Self { prefixes, tables, pool, path, stats, page_size, .. } = self;
-        prefixes.find(&prefix.key, tokens, prefix.most / *page_size, path);
-        for node in path.iter() {
-            let page = prefixes.page(*node).ok_or_else(|| Error::internal("a prefix without a page"))?;
-            tables.adopt(row, page, pool)?;
+        let mut path = std::mem::take(&mut self.path);
+        self.prefixes.find(&prefix.key, tokens, prefix.most / self.page_size, &mut path);
+        (prefix.node, prefix.pages) = (None, 0);
+        for node in &path {
+            let there = match self.prefixes.page(*node) {
+                Some(page) => self.tables.adopt(row, page, &mut self.pool).map(|()| true)?,
+                None => self.bring_back(row, *node)?,
+            };
+            if !there {
+                break;
+            }
+            (prefix.node, prefix.pages) = (Some(*node), prefix.pages + 1);
         }
-        (prefix.node, prefix.pages) = (path.last().copied(), path.len());
-        let hit = path.len() * *page_size;
+        self.path = path;
+        let hit = prefix.pages * self.page_size;
         if prefix.most > 0 {
-            stats.queried += tokens.len() as u64;
-            stats.hit += hit as u64;
+            self.stats.queried += tokens.len() as u64;
+            self.stats.hit += hit as u64;
         }
         Ok(hit)
+    }
+
+    /// Appends a page from the store to a row; whether it could be had.
+    fn bring_back(&mut self, row: u32, node: u32) -> Result<bool> {
+        let (Some(store), Some(Place::Store(number))) = (self.store.clone(), self.prefixes.place(node))
+        else {
+            return Ok(false);
+        };
+        // One that is on its way there is computed anew; so is one that there is no page for.
+        if self.moves.out.iter().any(|(out, _)| *out == number) || self.pool.available() == 0 {
+            return Ok(false);
+        }
+        let Some(content) = store.with(|store| store.get(number)) else {
+            self.forget(vec![number])?;
+            return Ok(false);
+        };
+        let page = self.pool.take()?;
+        self.tables.append(row, page);
+        self.prefixes.bring_back(node, page, &mut self.pool)?;
+        self.drop_revived();
+        self.moves.back.push((page, content));
+        self.stats.restored += 1;
+        Ok(true)
+    }
+
+    /// The content of these pages could not be brought back: the tree forgets them.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(crate) fn lose(&mut self, pages: Vec<u32>) -> Result<()> {
+        let of = |tree: &PrefixTree| tree.lowest_of(&pages);
+        while let Some(node) = of(&self.prefixes) {
+            let mut below = Vec::new();
+            self.prefixes.remove(node, &mut self.pool, &mut below)?;
+            self.drop_stored(&below);
+        }
+        self.lost.extend(pages);
+        Ok(())
+    }
+
+    /// The pages whose content is lost and that rows may still have.
+    pub(crate) fn take_lost(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Leaves the whole pages of a row's first `positions` positions to others. Those positions are computed
@@ -202,6 +357,7 @@ impl KvManager {
                 return Err(Error::internal(format!("page {entry} of row {row} is not filled")));
             };
             let node = self.prefixes.insert(&prefix.key, prefix.node, filled, page, &mut self.pool)?;
+            self.drop_revived();
             (prefix.node, prefix.pages) = (Some(node), entry + 1);
             match self.prefixes.page(node) {
                 Some(other) if other != page => {
@@ -215,8 +371,8 @@ impl KvManager {
     }
 
     /// Fills pages for those of the whole pages of `tokens` that the tree lacks, as many as can be had, and
-    /// leaves them to whoever comes with such tokens. `fill` gets the number of the first such page of
-    /// `tokens`, and the pages; where it fails nothing has changed.
+    /// leaves them to whoever comes with such tokens. `fill` moves what has to move, and gets the number of
+    /// the first such page of `tokens`, and the pages; where it fails nothing has changed.
     ///
     /// # Errors
     /// Those of `fill`; `Internal` when the bookkeeping is inconsistent.
@@ -224,23 +380,24 @@ impl KvManager {
         &mut self,
         key: &PrefixKey,
         tokens: &[u32],
-        fill: impl FnOnce(usize, &[u32]) -> Result<()>,
+        fill: impl FnOnce(&mut Self, usize, &[u32]) -> Result<()>,
     ) -> Result<()> {
         let whole = tokens.len() / self.page_size;
         self.prefixes.find(key, tokens, whole, &mut self.path);
-        let there: Vec<u32> = self.path.iter().filter_map(|node| self.prefixes.page(*node)).collect();
+        let there: Vec<u32> = self.path.iter().map_while(|node| self.prefixes.page(*node)).collect();
         // What is found may not be evicted for what is behind it.
         there.iter().try_for_each(|page| self.pool.share(*page))?;
         let wanted = (whole - there.len()).min(self.pool.available());
         self.reclaim(wanted)?;
         let new: Vec<u32> = (0..wanted).map(|_| self.pool.take()).collect::<Result<_>>()?;
-        let filled = if new.is_empty() { Ok(()) } else { fill(there.len(), &new) };
-        let mut node = self.path.last().copied();
+        let filled = if new.is_empty() { Ok(()) } else { fill(self, there.len(), &new) };
+        let mut node = there.len().checked_sub(1).and_then(|last| self.path.get(last)).copied();
         for (page, filled_with) in new.iter().zip(tokens.chunks_exact(self.page_size).skip(there.len())) {
             if filled.is_ok() {
                 node = Some(self.prefixes.insert(key, node, filled_with, *page, &mut self.pool)?);
             }
         }
+        self.drop_revived();
         there.iter().chain(&new).try_for_each(|page| self.pool.release(*page))?;
         filled
     }

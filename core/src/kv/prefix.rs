@@ -4,6 +4,9 @@
 //! page, which are compared and not only hashed, so that no two prefixes are ever taken for one another. The
 //! tree is one owner of every page in it. Whoever owns the page of a node owns those of its ancestors, too:
 //! pages that the tree alone owns are therefore whole subtrees, and all of them can be evicted, leaves first.
+//!
+//! Where there is a store for evicted pages a node stays when its page is evicted, with the number that the
+//! store has it by; below such a node there are only others of its kind.
 
 use super::PagePool;
 use crate::{Error, Result};
@@ -23,12 +26,26 @@ pub struct PrefixKey {
 struct Node {
     /// None for a root, which has no page.
     parent: Option<u32>,
-    page: u32,
+    place: Place,
     /// The parent's number, then the tokens of the page: the node's place in the index.
     edge: Box<[u32]>,
+    /// Children in the pool.
     children: u32,
+    /// Children in the store.
+    stored: u32,
     /// When it was last used, by the tree's own count.
     used: u64,
+}
+
+/// Where the page of a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A root has none.
+    Nowhere,
+    /// In the pool.
+    Pool(u32),
+    /// In the store, or on its way there.
+    Store(u64),
 }
 
 /// Pages by the tokens that lead to them.
@@ -43,6 +60,12 @@ pub struct PrefixTree {
     leaves: BTreeSet<(u64, u32)>,
     clock: u64,
     edge: Vec<u32>,
+    /// Nodes by what the store has their pages by.
+    stored: BTreeMap<u64, u32>,
+    /// Pages that have gone to the store so far.
+    gone: u64,
+    /// What the store has pages by whose nodes have one in the pool again.
+    revived: Vec<u64>,
 }
 
 impl PrefixTree {
@@ -57,23 +80,37 @@ impl PrefixTree {
             leaves: BTreeSet::new(),
             clock: 0,
             edge: Vec::with_capacity(page_size + 1),
+            stored: BTreeMap::new(),
+            gone: 0,
+            revived: Vec::new(),
         }
     }
 
-    /// Pages in the tree.
+    /// Pages in the tree that are in the pool.
     pub fn len(&self) -> usize {
-        self.index.len()
+        self.index.len() - self.stored.len()
+    }
+
+    /// Pages in the tree that are in the store.
+    pub fn stored(&self) -> usize {
+        self.stored.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.len() == 0
     }
 
-    /// The page of a node.
+    /// The page of a node, where it is in the pool.
     pub fn page(&self, node: u32) -> Option<u32> {
-        let node = self.nodes.get(node as usize)?.as_ref()?;
-        node.parent.map(|_| node.page)
+        match self.place(node)? {
+            Place::Pool(page) => Some(page),
+            _ => None,
+        }
+    }
+
+    pub(super) fn place(&self, node: u32) -> Option<Place> {
+        Some(self.nodes.get(node as usize)?.as_ref()?.place)
     }
 
     /// Replaces `path` by the nodes of the longest run of whole pages, at most `most`, that `tokens` begin
@@ -123,13 +160,16 @@ impl PrefixTree {
             Some(parent) => parent,
             None => {
                 pool.keep(page)?;
-                let root = self.add(None, u32::MAX, Box::default());
+                let root = self.add(None, Place::Nowhere, Box::default());
                 self.roots.insert(key.clone(), root);
                 return Ok(self.hang(root, tokens, page));
             }
         };
         if let Some(node) = self.child(parent, tokens) {
-            self.touch(node);
+            match self.place(node) {
+                Some(Place::Store(_)) => self.bring_back(node, page, pool)?,
+                _ => self.touch(node),
+            }
             return Ok(node);
         }
         pool.keep(page)?;
@@ -139,7 +179,7 @@ impl PrefixTree {
     /// Adds a node that is not there yet.
     fn hang(&mut self, parent: u32, tokens: &[u32], page: u32) -> u32 {
         let edge: Box<[u32]> = std::iter::once(parent).chain(tokens.iter().copied()).collect();
-        let node = self.add(Some(parent), page, edge.clone());
+        let node = self.add(Some(parent), Place::Pool(page), edge.clone());
         self.index.insert(edge, node);
         self.leaves.insert((self.clock, node));
         if let Some(above) = self.nodes.get_mut(parent as usize).and_then(Option::as_mut) {
@@ -149,8 +189,8 @@ impl PrefixTree {
         node
     }
 
-    fn add(&mut self, parent: Option<u32>, page: u32, edge: Box<[u32]>) -> u32 {
-        let node = Some(Node { parent, page, edge, children: 0, used: self.clock });
+    fn add(&mut self, parent: Option<u32>, place: Place, edge: Box<[u32]>) -> u32 {
+        let node = Some(Node { parent, place, edge, children: 0, stored: 0, used: self.clock });
         match self.free.pop() {
             Some(number) => {
                 self.nodes[number as usize] = node;
@@ -163,24 +203,16 @@ impl PrefixTree {
         }
     }
 
-    /// Evicts the leaf that was used longest ago among those whose page nothing else owns; whether there was
-    /// one.
-    ///
-    /// # Errors
-    /// `Internal` when the bookkeeping is inconsistent.
-    pub fn evict(&mut self, pool: &mut PagePool) -> Result<bool> {
-        // A live sequence owns at most one path, hence one leaf: few are passed over.
-        let oldest = self.evictable(pool).next();
-        match oldest {
-            Some(leaf) => self.remove(leaf, pool).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
     /// Leaves whose page nothing else owns, the one that was used longest ago first.
     pub fn evictable(&self, pool: &PagePool) -> impl Iterator<Item = u32> {
         let idle = |node: &u32| self.page(*node).is_some_and(|page| pool.owners(page) == 1);
         self.leaves.iter().map(|(_, node)| *node).filter(idle)
+    }
+
+    /// A node without children in the pool that has one of these pages.
+    pub(super) fn lowest_of(&self, pages: &[u32]) -> Option<u32> {
+        let is = |node: &u32| self.page(*node).is_some_and(|page| pages.contains(&page));
+        self.leaves.iter().map(|(_, node)| *node).find(is)
     }
 
     /// Every page of the tree with its request's key and the tokens that lead to it, its own included; in
@@ -203,30 +235,130 @@ impl PrefixTree {
         Some((key, path.concat(), self.page(number)?))
     }
 
-    /// Removes a leaf.
+    fn node_mut(&mut self, number: u32) -> Result<&mut Node> {
+        let node = self.nodes.get_mut(number as usize).and_then(Option::as_mut);
+        node.ok_or_else(|| Error::internal("a node of the prefix tree is missing"))
+    }
+
+    /// Gives the page of a leaf up for the store; the number that it has there.
+    ///
+    /// # Errors
+    /// `Internal` where there is no leaf of this number.
+    pub(super) fn stow(&mut self, leaf: u32, pool: &mut PagePool) -> Result<u64> {
+        self.gone += 1;
+        let (gone, node) = (self.gone, self.node_mut(leaf)?);
+        let (used, parent) = (node.used, node.parent);
+        let place = std::mem::replace(&mut node.place, Place::Store(gone));
+        let (Place::Pool(page), Some(parent)) = (place, parent) else {
+            return Err(Error::internal("a node of the prefix tree has no page"));
+        };
+        pool.unkeep(page)?;
+        self.leaves.remove(&(used, leaf));
+        self.stored.insert(gone, leaf);
+        self.node_mut(parent)?.stored += 1;
+        self.loses_child(parent)?;
+        Ok(gone)
+    }
+
+    /// Puts a page of the pool in the place of a node's page in the store.
+    ///
+    /// # Errors
+    /// `Internal` for a page without an owner, or one that is in the tree already.
+    pub(super) fn bring_back(&mut self, node: u32, page: u32, pool: &mut PagePool) -> Result<()> {
+        self.clock += 1;
+        let (clock, back) = (self.clock, self.node_mut(node)?);
+        let (Place::Store(gone), Some(parent)) = (back.place, back.parent) else {
+            return Err(Error::internal("a node of the prefix tree is in the pool already"));
+        };
+        pool.keep(page)?;
+        (back.place, back.used) = (Place::Pool(page), clock);
+        self.stored.remove(&gone);
+        self.revived.push(gone);
+        self.leaves.insert((clock, node));
+        let above = self.node_mut(parent)?;
+        above.stored -= 1;
+        above.children += 1;
+        let used = above.used;
+        self.leaves.remove(&(used, parent));
+        Ok(())
+    }
+
+    /// Those that the store need not keep: their nodes have a page in the pool again.
+    pub(super) fn take_revived(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.revived)
+    }
+
+    /// A child of a node is not in the pool any more.
+    fn loses_child(&mut self, parent: u32) -> Result<()> {
+        let above = self.node_mut(parent)?;
+        above.children -= 1;
+        let (children, used) = (above.children, above.used);
+        match (children, above.parent) {
+            (0, Some(_)) => {
+                self.leaves.insert((used, parent));
+            }
+            (0, None) => self.drop_root(parent),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn drop_root(&mut self, root: u32) {
+        let bare = |node: &Node| node.parent.is_none() && node.children + node.stored == 0;
+        if self.nodes.get(root as usize).and_then(Option::as_ref).is_some_and(bare) {
+            self.nodes[root as usize] = None;
+            self.free.push(root);
+            self.roots.retain(|_, other| *other != root);
+        }
+    }
+
+    /// Removes a leaf, and what is stored below it; adds what the store has that by to `dropped`.
     ///
     /// # Errors
     /// `Internal` where there is none of this number.
-    pub(super) fn remove(&mut self, leaf: u32, pool: &mut PagePool) -> Result<()> {
+    pub(super) fn remove(&mut self, leaf: u32, pool: &mut PagePool, dropped: &mut Vec<u64>) -> Result<()> {
+        self.remove_stored_below(leaf, dropped)?;
         let lost = || Error::internal("a node of the prefix tree is missing");
         let node = self.nodes.get_mut(leaf as usize).and_then(Option::take).ok_or_else(lost)?;
         self.leaves.remove(&(node.used, leaf));
         self.index.remove(&node.edge);
         self.free.push(leaf);
-        pool.unkeep(node.page)?;
-        let Some(parent) = node.parent else { return Err(lost()) };
-        let above = self.nodes.get_mut(parent as usize).and_then(Option::as_mut).ok_or_else(lost)?;
-        above.children -= 1;
-        match (above.children, above.parent) {
-            (0, Some(_)) => {
-                self.leaves.insert((above.used, parent));
-            }
-            (0, None) => {
-                self.nodes[parent as usize] = None;
-                self.free.push(parent);
-                self.roots.retain(|_, root| *root != parent);
-            }
-            _ => {}
+        let (Place::Pool(page), Some(parent)) = (node.place, node.parent) else { return Err(lost()) };
+        pool.unkeep(page)?;
+        self.loses_child(parent)
+    }
+
+    /// The store has given a page up: its node goes, and those below it; adds what the store has those by to
+    /// `dropped`.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(super) fn forget(&mut self, gone: u64, dropped: &mut Vec<u64>) -> Result<()> {
+        let Some(number) = self.stored.remove(&gone) else { return Ok(()) };
+        self.remove_stored_below(number, dropped)?;
+        let node = self.nodes.get_mut(number as usize).and_then(Option::take);
+        let node = node.ok_or_else(|| Error::internal("a node of the prefix tree is missing"))?;
+        self.index.remove(&node.edge);
+        self.free.push(number);
+        if let Some(parent) = node.parent {
+            self.node_mut(parent)?.stored -= 1;
+            self.drop_root(parent);
+        }
+        Ok(())
+    }
+
+    fn remove_stored_below(&mut self, number: u32, dropped: &mut Vec<u64>) -> Result<()> {
+        while self.node_mut(number)?.stored > 0 {
+            let below = |node: &u32| {
+                let node = self.nodes.get(*node as usize).and_then(Option::as_ref);
+                node.is_some_and(|node| node.parent == Some(number))
+            };
+            let Some((gone, _)) = self.stored.iter().find(|(_, node)| below(node)) else {
+                return Err(Error::internal("a stored node of the prefix tree is missing"));
+            };
+            let gone = *gone;
+            dropped.push(gone);
+            self.forget(gone, dropped)?;
         }
         Ok(())
     }
@@ -251,6 +383,12 @@ mod tests {
             parent = Some(node);
         }
         pages
+    }
+
+    /// Removes the leaf that was used longest ago; whether there was one.
+    fn evict(tree: &mut PrefixTree, pool: &mut PagePool) -> bool {
+        let oldest = tree.evictable(pool).next();
+        oldest.is_some_and(|leaf| tree.remove(leaf, pool, &mut Vec::new()).is_ok())
     }
 
     fn found(tree: &mut PrefixTree, key: &PrefixKey, tokens: &[u32], most: usize) -> Vec<u32> {
@@ -284,13 +422,13 @@ mod tests {
         let plain = key("", 0);
         let old = fill(&mut tree, &mut pool, &plain, &[1, 2, 3, 4]);
         let new = fill(&mut tree, &mut pool, &key("a", 0), &[5, 6, 7, 8]);
-        assert!(!tree.evict(&mut pool).unwrap(), "the requests that filled the pages own them");
+        assert!(!evict(&mut tree, &mut pool), "the requests that filled the pages own them");
         for page in old.iter().chain(&new) {
             pool.release(*page).unwrap();
         }
         assert_eq!((pool.free(), pool.available()), (0, 4));
         assert_eq!(found(&mut tree, &plain, &[1, 2, 3, 4], 9), old, "used last now");
-        assert!(tree.evict(&mut pool).unwrap());
+        assert!(evict(&mut tree, &mut pool));
         assert_eq!(
             found(&mut tree, &key("a", 0), &[5, 6, 7, 8], 9),
             new[..1],
@@ -299,14 +437,50 @@ mod tests {
         // A page in use stays, and so does what leads to it.
         pool.share(old[1]).unwrap();
         pool.share(old[0]).unwrap();
-        assert!(tree.evict(&mut pool).unwrap());
+        assert!(evict(&mut tree, &mut pool));
         assert_eq!(found(&mut tree, &key("a", 0), &[5, 6], 9), [0; 0]);
-        assert!(!tree.evict(&mut pool).unwrap());
+        assert!(!evict(&mut tree, &mut pool));
         assert_eq!((pool.free(), pool.available(), tree.len()), (2, 2, 2));
         pool.release(old[1]).unwrap();
         pool.release(old[0]).unwrap();
-        while tree.evict(&mut pool).unwrap() {}
+        while evict(&mut tree, &mut pool) {}
         assert_eq!((pool.free(), tree.len(), tree.roots.len(), tree.free.len()), (4, 0, 0, tree.nodes.len()));
+    }
+
+    #[test]
+    fn a_stored_page_keeps_its_place_until_the_store_gives_it_up() {
+        let (mut tree, mut pool) = (PrefixTree::new(2), PagePool::new(4, None));
+        let plain = key("", 0);
+        let pages = fill(&mut tree, &mut pool, &plain, &[1, 2, 3, 4, 5, 6]);
+        pages.iter().for_each(|page| pool.release(*page).unwrap());
+        let oldest = |tree: &PrefixTree, pool: &PagePool| tree.evictable(pool).next().unwrap();
+        let (last, middle) = {
+            let last = oldest(&tree, &pool);
+            (tree.stow(last, &mut pool).unwrap(), oldest(&tree, &pool))
+        };
+        let middle = tree.stow(middle, &mut pool).unwrap();
+        assert_eq!((tree.len(), tree.stored(), pool.free(), pool.available()), (1, 2, 3, 4));
+        let mut path = Vec::new();
+        tree.find(&plain, &[1, 2, 3, 4, 5, 6], 9, &mut path);
+        let places: Vec<Place> = path.iter().map(|node| tree.place(*node).unwrap()).collect();
+        assert_eq!(places, [Place::Pool(pages[0]), Place::Store(middle), Place::Store(last)]);
+        // Computed anew by a request, or read back: the node has a page of the pool again.
+        let page = pool.take().unwrap();
+        assert_eq!(tree.insert(&plain, Some(path[0]), &[3, 4], page, &mut pool).unwrap(), path[1]);
+        assert_eq!((tree.len(), tree.stored(), tree.page(path[1])), (2, 1, Some(page)));
+        pool.release(page).unwrap();
+        // What is below a node that goes, goes.
+        let mut dropped = Vec::new();
+        let leaf = oldest(&tree, &pool);
+        assert_eq!(leaf, path[1], "nothing below it is in the pool");
+        let again = tree.stow(leaf, &mut pool).unwrap();
+        tree.forget(again, &mut dropped).unwrap();
+        assert_eq!((dropped, tree.stored(), tree.len()), (vec![last], 0, 1));
+        let root = oldest(&tree, &pool);
+        let only = tree.stow(root, &mut pool).unwrap();
+        assert_eq!((tree.len(), tree.roots.len()), (0, 1));
+        tree.forget(only, &mut Vec::new()).unwrap();
+        assert_eq!((pool.free(), tree.roots.len(), tree.free.len()), (4, 0, tree.nodes.len()));
     }
 
     #[test]

@@ -86,6 +86,11 @@ impl PageTables {
         Ok(())
     }
 
+    /// Appends a page that the row owns.
+    pub(super) fn append(&mut self, row: u32, page: u32) {
+        self.push(row, page);
+    }
+
     /// Puts another page of the same content in the place of one of a row's; the row owns it from then on,
     /// and the caller the one that is returned.
     pub(super) fn replace(&mut self, row: u32, entry: usize, page: u32, pool: &mut PagePool) -> Result<u32> {

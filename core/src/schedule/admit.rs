@@ -24,8 +24,8 @@ impl<T> Scheduler<T> {
         let held = |seq: &Sequence<T>| kv.tables.pages(seq.row).len();
         let mut wanted: usize = self.running().map(|seq| self.outstanding(seq, held(seq), kv)).sum();
         let coming = self.coming(kv);
-        while self.running.len() < self.max_seqs {
-            let Some(seq) = self.waiting.front() else { break };
+        while self.running.len() < self.budget.seqs {
+            let Some(seq) = self.waiting.front(&self.tenants) else { break };
             // Of the pages that it finds, those that others use cost nothing.
             let in_use = seq.prefix.as_ref().map_or(0, |prefix| kv.found_in_use(prefix, &seq.tokens));
             wanted += self.outstanding(seq, in_use, kv);
@@ -34,7 +34,7 @@ impl<T> Scheduler<T> {
             }
             let before = kv.pool.available();
             let Some(row) = kv.tables.open() else { break };
-            let Some(mut seq) = self.waiting.pop() else { break };
+            let Some(mut seq) = self.waiting.pop(&self.tenants) else { break };
             seq.row = row;
             seq.tokens = self.room(row, kv.tables.most_positions(), &seq.tokens);
             if let Some(prefix) = &mut seq.prefix {
@@ -45,6 +45,7 @@ impl<T> Scheduler<T> {
             if seq.arrival == u64::MAX {
                 seq.arrival = self.arrivals;
                 self.arrivals += 1;
+                self.tenants.reads(seq.tenant, seq.len() - seq.done);
             }
             admitted.push(row);
             self.enter(seq);

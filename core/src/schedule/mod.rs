@@ -1,9 +1,10 @@
 //! Who runs next. No backend in sight: sequences, pages and a token budget go in, a [`StepBatch`] comes out.
 //!
 //! Dynamic SplitFuse: every step has a fixed token budget. Sequences that decode get one token each; what is
-//! left of the budget goes to prompts in the order in which they came, long ones in chunks. Pages are taken
-//! when a step needs them: `admit.rs` has who enters, `preempt.rs` who gives pages up where they do not
-//! suffice.
+//! left of the budget goes to prompts in the order in which they came, long ones in chunks. Three budgets
+//! more make chunks shorter: rows of logits, pages, and milliseconds (`pace.rs`). Pages are taken when a step
+//! needs them: `admit.rs` has who enters, `preempt.rs` who gives pages up where they do not suffice. Those
+//! that wait stand in `queue.rs`, by priority, by what their owners have been served, and by deadline.
 //!
 //! A running sequence has a *request slot*: its row of the page table and of the sampling table, and its
 //! index in the vector of sequences, so that a step finds it without a search. A sequence that ends while a
@@ -12,17 +13,23 @@
 //! slots; a *token row* is a row of a step's matrices.
 
 mod admit;
+mod pace;
 mod preempt;
 mod queue;
 mod sequence;
 mod share;
+mod tenants;
 
-pub use sequence::{Phase, Sequence, Token};
+pub use pace::StepCost;
+pub use sequence::{Phase, Sequence, Standing, Token};
 
 use crate::kv::KvManager;
 use crate::{Error, Result};
+use pace::Pace;
 use queue::Queue;
 use share::GrowthShare;
+use std::time::Duration;
+use tenants::Tenants;
 
 /// A run of consecutive tokens of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,20 +58,45 @@ pub struct StepBatch {
     pub slices: Vec<Slice>,
     /// Token rows.
     pub tokens: usize,
+    /// Rows of logits.
+    pub rows: usize,
+    /// What its time depends on.
+    pub cost: StepCost,
     /// Request slots of the sequences that were admitted for this step.
     pub admitted: Vec<u32>,
+}
+
+/// What no step goes beyond.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// Sequences that run at once.
+    pub seqs: usize,
+    /// Token rows.
+    pub tokens: usize,
+    /// Rows of logits.
+    pub rows: usize,
+    /// Milliseconds, where sequences decode; none: any.
+    pub ms: Option<f64>,
+}
+
+impl Budget {
+    /// Of sequences and tokens alone.
+    pub fn new(seqs: usize, tokens: usize) -> Self {
+        Self { seqs, tokens, rows: usize::MAX, ms: None }
+    }
 }
 
 impl StepBatch {
     /// Room for steps of up to so many sequences.
     pub fn with_capacity(seqs: usize) -> Self {
-        Self { slices: Vec::with_capacity(seqs), tokens: 0, admitted: Vec::with_capacity(seqs) }
+        let (slices, admitted) = (Vec::with_capacity(seqs), Vec::with_capacity(seqs));
+        Self { slices, admitted, ..Self::default() }
     }
 
     fn clear(&mut self) {
         self.slices.clear();
         self.admitted.clear();
-        self.tokens = 0;
+        (self.tokens, self.rows, self.cost) = (0, 0, StepCost::default());
     }
 }
 
@@ -81,16 +113,18 @@ pub struct Scheduler<T = ()> {
     waiting: Queue<T>,
     /// By request slot.
     sequences: Vec<Option<Sequence<T>>>,
-    /// Request slots in the order of first admission.
+    /// Request slots: the sequence that was admitted first of all, then the others by priority, then in the
+    /// order of first admission.
     running: Vec<u32>,
     /// Request slots of preempted sequences that steps in flight still name.
     leaving: Vec<u32>,
     retiring: Vec<Retiring>,
     /// Memory for the tokens of the sequence in every request slot, one after the other.
     tokens: Vec<Vec<u32>>,
-    max_seqs: usize,
-    budget: usize,
+    tenants: Tenants,
+    budget: Budget,
     share: GrowthShare,
+    pace: Pace,
     /// Sequences admitted so far.
     arrivals: u64,
     /// The last step that is collected.
@@ -99,8 +133,11 @@ pub struct Scheduler<T = ()> {
 }
 
 impl<T> Scheduler<T> {
-    /// At most `max_seqs` sequences at once, `budget` tokens a step.
-    pub fn new(max_seqs: usize, budget: usize) -> Self {
+    /// With steps of at most so much.
+    pub fn new(budget: Budget) -> Self {
+        let max_seqs = budget.seqs;
+        // Every running sequence has a token in a step, and a row of logits.
+        let (tokens, rows) = (budget.tokens.max(max_seqs), budget.rows.max(max_seqs));
         Self {
             waiting: Queue::new(),
             sequences: (0..max_seqs).map(|_| None).collect(),
@@ -108,33 +145,48 @@ impl<T> Scheduler<T> {
             leaving: Vec::with_capacity(max_seqs),
             retiring: Vec::with_capacity(max_seqs),
             tokens: (0..max_seqs).map(|_| Vec::new()).collect(),
-            max_seqs,
-            budget: budget.max(max_seqs),
+            tenants: Tenants::default(),
+            budget: Budget { tokens, rows, ..budget },
             share: GrowthShare::new(),
+            pace: Pace::new(budget.ms),
             arrivals: 0,
             collected: 0,
             preemptions: 0,
         }
     }
 
-    /// Queues a sequence. Those of one `owner` are admitted in the order in which they came; where several
-    /// owners wait they take turns, so that many texts of one call do not keep others waiting.
+    /// Queues a sequence by its [`Sequence::standing`]: priorities first, then owners share what there is, so
+    /// that many texts of one call do not keep others waiting; those of one owner are admitted by deadline,
+    /// then in the order in which they came.
     ///
     /// # Errors
     /// `KvFull` when the pool could not hold its worst case even if it were empty.
-    pub fn submit(&mut self, owner: u64, sequence: Sequence<T>, kv: &KvManager) -> Result<()> {
+    pub fn submit(&mut self, sequence: Sequence<T>, kv: &KvManager) -> Result<()> {
         let (wanted, free, total) =
             (kv.tables.pages_for(sequence.limit), kv.pool.available(), kv.pool.total());
         if wanted > total {
             return Err(Error::KvFull { wanted, free, total });
         }
-        self.submit_whole(owner, sequence);
+        self.submit_whole(sequence);
         Ok(())
     }
 
     /// Queues a text that runs as a whole and needs no pages: [`Scheduler::next_whole`].
-    pub fn submit_whole(&mut self, owner: u64, sequence: Sequence<T>) {
-        self.waiting.push(owner, sequence);
+    pub fn submit_whole(&mut self, mut sequence: Sequence<T>) {
+        sequence.tenant = self.tenants.enter(sequence.standing.owner);
+        self.waiting.push(sequence);
+    }
+
+    /// Takes out those that wait, were never admitted, and whose deadline is not behind `now`.
+    pub fn expired(&mut self, now: Duration) -> Vec<Sequence<T>> {
+        let expired = self.waiting.expired(now);
+        expired.iter().for_each(|seq| self.tenants.leave(seq.tenant));
+        expired
+    }
+
+    /// A step of this cost took so many milliseconds.
+    pub fn observe(&mut self, cost: StepCost, ms: f64) {
+        self.pace.observe(cost, ms);
     }
 
     /// Running sequences.
@@ -197,40 +249,62 @@ impl<T> Scheduler<T> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
         self.share.step();
-        let mut promised = 0;
+        let (mut promised, mut decoding) = (0, 0);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
             let mut at = 0;
             while let Some(row) = self.running.get(at).copied() {
                 at += 1;
                 let Some(seq) = self.sequence(row).filter(|seq| seq.phase() == wanted) else { continue };
-                let (start, len) = (seq.done, seq.pending().min(self.budget - batch.tokens));
-                let samples = len == seq.pending() && seq.len() < seq.limit;
+                let slice = self.slice(seq, batch, decoding);
                 // Those preempted for it are behind it.
-                if len == 0 || !self.make_room(row, start + len, &mut promised, batch, kv)? {
+                if slice.len == 0 || !self.make_room(row, slice.end(), &mut promised, batch, kv)? {
                     continue;
                 }
-                batch.slices.push(Slice { row, start, len, samples });
-                batch.tokens += len;
+                let rows = self.sequence(row).map_or(0, |seq| rows(seq, &slice));
+                batch.slices.push(slice);
+                batch.tokens += slice.len;
+                batch.rows += rows;
+                batch.cost = batch.cost.with(slice.start, slice.len);
             }
+            decoding = if wanted == Phase::Decode { batch.tokens } else { decoding };
         }
         // Its row of the sampling table is written when it is admitted again.
         batch.admitted.retain(|row| self.running.contains(row));
         Ok(())
     }
 
+    /// What a step that has `batch` already, `decoding` tokens of it of sequences that decode, has room for.
+    fn slice(&self, seq: &Sequence<T>, batch: &StepBatch, decoding: usize) -> Slice {
+        let room = seq.pending().min(self.budget.tokens - batch.tokens);
+        let mut len = seq.most_tokens(room, self.budget.rows.saturating_sub(batch.rows));
+        if decoding > 0 && seq.phase() == Phase::Prefill {
+            len = self.pace.most(batch.cost, batch.tokens - decoding, seq.done, len);
+        }
+        let samples = |len| len == seq.pending() && seq.len() < seq.limit;
+        let of = |len| Slice { row: seq.row, start: seq.done, len, samples: samples(len) };
+        // A token row that samples may be one more than those that are asked for.
+        match batch.rows + rows(seq, &of(len)) > self.budget.rows {
+            true => of(len - 1),
+            false => of(len),
+        }
+    }
+
     /// Plans a step of whole texts, which keep nothing: those that wait, in their order, as many as fit.
     pub fn next_whole(&mut self, kv: &mut KvManager, batch: &mut StepBatch) {
         batch.clear();
-        while self.running.len() < self.max_seqs {
-            let Some(seq) = self.waiting.front() else { break };
-            if batch.tokens + seq.len() > self.budget {
+        while self.running.len() < self.budget.seqs {
+            let Some(seq) = self.waiting.front(&self.tenants) else { break };
+            let rows = seq.asked_in(0, seq.len()).len();
+            if batch.tokens + seq.len() > self.budget.tokens || batch.rows + rows > self.budget.rows {
                 break;
             }
             let Some(row) = kv.tables.open() else { break };
-            let Some(mut seq) = self.waiting.pop() else { break };
+            let Some(mut seq) = self.waiting.pop(&self.tenants) else { break };
+            self.tenants.reads(seq.tenant, seq.len());
             batch.slices.push(Slice { row, start: 0, len: seq.len(), samples: false });
             batch.tokens += seq.len();
+            batch.rows += rows;
             seq.row = row;
             self.enter(seq);
         }
@@ -244,6 +318,8 @@ impl<T> Scheduler<T> {
         if let Some(row) = sampled_in {
             seq.in_flight += 1;
             seq.sampled_in = row;
+            let tenant = seq.tenant;
+            self.tenants.samples(tenant);
         }
     }
 
@@ -269,12 +345,32 @@ impl<T> Scheduler<T> {
     }
 
     fn enter(&mut self, seq: Sequence<T>) {
-        let (row, arrival) = (seq.row, seq.arrival);
-        let before = |row: &u32| self.sequence(*row).is_some_and(|other| other.arrival <= arrival);
-        let at = self.running.partition_point(before);
-        self.running.insert(at, row);
-        if let Some(place) = self.sequences.get_mut(row as usize) {
+        self.running.push(seq.row);
+        let row = seq.row as usize;
+        if let Some(place) = self.sequences.get_mut(row) {
             *place = Some(seq);
+        }
+        self.order_running();
+    }
+
+    /// Takes a request slot out of those that run.
+    fn leave_running(&mut self, row: u32) {
+        let first = self.running.first() == Some(&row);
+        self.running.retain(|other| *other != row);
+        if first {
+            self.order_running();
+        }
+    }
+
+    /// Puts the oldest sequence first: whatever comes, it ends, and so does the one that is the oldest then.
+    fn order_running(&mut self) {
+        let Self { running, sequences, .. } = self;
+        let of = |row: &u32| sequences.get(*row as usize).and_then(Option::as_ref);
+        let key = |row: &u32| of(row).map_or((0, 0), |seq| (seq.standing.priority, seq.arrival));
+        running.sort_unstable_by_key(key);
+        let oldest = (0..running.len()).min_by_key(|at| key(&running[*at]).1);
+        if let Some(oldest) = oldest {
+            running[..=oldest].rotate_right(1);
         }
     }
 
@@ -295,19 +391,50 @@ impl<T> Scheduler<T> {
         let Some(seq) = self.sequence(row).filter(|seq| seq.in_flight == 0) else {
             return Err(Error::internal("a fork of no sequence"));
         };
-        if self.running.len() >= self.max_seqs {
-            let what = format!("{} sequences run already, as many as `max_seqs` allows", self.max_seqs);
+        if self.running.len() >= self.budget.seqs {
+            let what = format!("{} sequences run already, as many as `max_seqs` allows", self.budget.seqs);
             return Err(Error::Request { id: seq.id, what });
         }
         let (new, copy) = kv.fork(row, seq.done)?;
         let (known, prompt, done, limit) = (seq.tokens.clone(), seq.prompt, seq.done, seq.limit);
-        let (prefix, arrival) = (seq.prefix.clone(), self.arrivals);
+        let (prefix, arrival, standing) = (seq.prefix.clone(), self.arrivals, seq.standing);
         let tokens = self.room(new, kv.tables.most_positions(), &known);
+        let tenant = self.tenants.enter(standing.owner);
         let fork =
             Sequence { tokens, done, row: new, prefix, arrival, ..Sequence::new(id, Vec::new(), 0, data) };
         self.arrivals += 1;
-        self.enter(Sequence { prompt, limit, ..fork });
+        self.enter(Sequence { prompt, limit, standing, tenant, ..fork });
         Ok((new, copy))
+    }
+
+    /// Lets a sequence that never ran join the one in request slot `row`, whose prompt it has: the step that
+    /// is being planned runs that prompt's last of `positions` positions. As [`Scheduler::fork`] otherwise;
+    /// the sequence itself where there is no request slot, or no page for the copy.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    #[allow(clippy::type_complexity, clippy::result_large_err)]
+    pub fn join(
+        &mut self,
+        row: u32,
+        positions: usize,
+        mut sequence: Sequence<T>,
+        kv: &mut KvManager,
+    ) -> Result<std::result::Result<(u32, Option<(u32, u32)>), Sequence<T>>> {
+        if self.running.len() >= self.budget.seqs || sequence.tokens.len() != positions {
+            return Ok(Err(sequence));
+        }
+        let (new, copy) = match kv.fork(row, positions) {
+            Ok(forked) => forked,
+            Err(Error::KvFull { .. }) => return Ok(Err(sequence)),
+            Err(error) => return Err(error),
+        };
+        sequence.tokens = self.room(new, kv.tables.most_positions(), &sequence.tokens);
+        sequence.tenant = self.tenants.enter(sequence.standing.owner);
+        (sequence.done, sequence.row, sequence.arrival) = (positions, new, self.arrivals);
+        self.arrivals += 1;
+        self.enter(sequence);
+        Ok(Ok((new, copy)))
     }
 
     /// Ends the running sequence in a request slot and returns its owner's data. Its pages and its request
@@ -316,7 +443,8 @@ impl<T> Scheduler<T> {
     pub fn finish(&mut self, row: u32, collected: u64, kv: &mut KvManager) -> Result<T> {
         let seq = self.sequences.get_mut(row as usize).and_then(Option::take);
         let seq = seq.ok_or_else(|| Error::internal("the end of no sequence"))?;
-        self.running.retain(|other| *other != row);
+        self.tenants.leave(seq.tenant);
+        self.leave_running(row);
         self.leaving.retain(|other| *other != row);
         self.retiring.push(Retiring { row, step: seq.step });
         if let Some(room) = self.tokens.get_mut(row as usize) {
@@ -355,11 +483,18 @@ impl<T> Scheduler<T> {
     /// Ends a request wherever it stands; its owner's, if there was one.
     pub fn cancel(&mut self, id: u64, collected: u64, kv: &mut KvManager) -> Result<Option<T>> {
         if let Some(seq) = self.waiting.remove(id) {
+            self.tenants.leave(seq.tenant);
             return Ok(Some(seq.data));
         }
         let row = self.sequences.iter().flatten().find(|s| s.id == id).map(|s| s.row);
         row.map(|row| self.finish(row, collected, kv)).transpose()
     }
+}
+
+/// Rows of logits that a slice of a sequence has.
+fn rows<T>(seq: &Sequence<T>, slice: &Slice) -> usize {
+    let asked = seq.asked_in(slice.start, slice.end());
+    asked.len() + usize::from(slice.samples && !asked.contains(&(slice.end() - 1)))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! Pages for those that came first: the sequence admitted last gives its pages up and waits again.
+//! Pages for those that came first: of the sequences of the last priority the one admitted last gives its
+//! pages up and waits again.
 //!
 //! What it has computed stays in the prefix cache until its pages are needed, so that it usually goes on with
 //! one page to compute anew. Its tokens stay, too, also one that is still in flight: it is appended when its
-//! step is collected, and only then does the sequence wait again. The oldest one is never preempted, nobody
-//! is for a sequence that came later, and nobody while pages that are coming back would do.
+//! step is collected, and only then does the sequence wait again. The oldest one of all is never preempted,
+//! whatever its priority, so that everyone ends; nobody is for a sequence of a later priority, or one of the
+//! same that came later, and nobody while pages that are coming back would do.
 
 use super::{Retiring, Scheduler, Sequence, StepBatch};
 use crate::kv::KvManager;
@@ -43,7 +45,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The sequence admitted last, unless the step has a part of it; none where `row` is not before it.
+    /// The last one in the order of those that run, unless the step has a part of it; none where `row` is not
+    /// before it.
     fn victim(&self, row: u32, batch: &StepBatch) -> Option<u32> {
         let behind = self.running.iter().rev().take_while(|other| **other != row);
         let mut free = behind.filter(|other| !batch.slices.iter().any(|slice| slice.row == **other));
@@ -57,7 +60,7 @@ impl<T> Scheduler<T> {
     /// `Internal` for no sequence, or when the bookkeeping is inconsistent.
     pub fn preempt(&mut self, row: u32, kv: &mut KvManager) -> Result<()> {
         self.preemptions += 1;
-        self.running.retain(|other| *other != row);
+        self.leave_running(row);
         match self.sequence(row).is_some_and(|seq| seq.step > self.collected) {
             true => self.leaving.push(row),
             false => self.wait_again(row, kv)?,

@@ -1,73 +1,246 @@
-//! Who is admitted next: preempted sequences in the order in which they were first admitted, then those that
-//! were never admitted, whose owners take turns.
+//! Who is admitted next. Priorities come first, the smaller number before the larger one; within a priority
+//! those that were preempted, in the order of their first admission, then the owner that has been served
+//! least, and of its sequences the one whose deadline is the earliest, then the one that came first.
+//!
+//! A priority that has been passed over [`PATIENCE`] times is next whatever comes before it, so that nobody
+//! waits for ever.
 
 use super::Sequence;
+use super::tenants::Tenants;
 use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Admissions of other priorities that one waits for at most.
+const PATIENCE: u32 = 32;
 
 /// Sequences that wait for admission.
 #[derive(Debug, Clone)]
 pub(super) struct Queue<T> {
+    /// By priority; none is empty.
+    classes: Vec<Class<T>>,
+    /// The earliest deadline of those that were never admitted, or an earlier time.
+    earliest: Duration,
+}
+
+/// Sequences of one priority.
+#[derive(Debug, Clone)]
+struct Class<T> {
+    priority: i32,
+    /// Admissions of others since its last one.
+    passed: u32,
     preempted: VecDeque<Sequence<T>>,
-    /// Those of one owner behind each other; owners take turns.
-    new: VecDeque<(u64, VecDeque<Sequence<T>>)>,
+    /// Those of one owner behind each other; of owners that have been served alike the first is next.
+    new: VecDeque<VecDeque<Sequence<T>>>,
 }
 
 impl<T> Queue<T> {
     pub(super) fn new() -> Self {
-        Self { preempted: VecDeque::new(), new: VecDeque::new() }
+        Self { classes: Vec::new(), earliest: Duration::MAX }
     }
 
-    pub(super) fn push(&mut self, owner: u64, sequence: Sequence<T>) {
-        match self.new.iter_mut().find(|(id, _)| *id == owner) {
-            Some((_, behind)) => behind.push_back(sequence),
-            None => self.new.push_back((owner, VecDeque::from([sequence]))),
+    fn class(&mut self, priority: i32) -> &mut Class<T> {
+        let at = self.classes.partition_point(|class| class.priority < priority);
+        if self.classes.get(at).is_none_or(|class| class.priority != priority) {
+            let (preempted, new) = (VecDeque::new(), VecDeque::new());
+            self.classes.insert(at, Class { priority, passed: 0, preempted, new });
+        }
+        &mut self.classes[at]
+    }
+
+    pub(super) fn push(&mut self, sequence: Sequence<T>) {
+        let standing = sequence.standing;
+        self.earliest = self.earliest.min(standing.deadline);
+        let class = self.class(standing.priority);
+        let of_owner = |waiting: &&mut VecDeque<Sequence<T>>| {
+            waiting.front().is_some_and(|first| first.tenant == sequence.tenant)
+        };
+        match class.new.iter_mut().find(of_owner) {
+            Some(waiting) => {
+                let at = waiting.partition_point(|other| other.standing.deadline <= standing.deadline);
+                waiting.insert(at, sequence);
+            }
+            None => class.new.push_back(VecDeque::from([sequence])),
         }
     }
 
     /// Takes back a sequence that has been admitted before.
     pub(super) fn push_preempted(&mut self, sequence: Sequence<T>) {
-        let behind = self.preempted.partition_point(|other| other.arrival < sequence.arrival);
-        self.preempted.insert(behind, sequence);
+        let preempted = &mut self.class(sequence.standing.priority).preempted;
+        let at = preempted.partition_point(|other| other.arrival < sequence.arrival);
+        preempted.insert(at, sequence);
+    }
+
+    /// Places of the next sequence's priority, and of its owner; none for one that was preempted.
+    fn next(&self, tenants: &Tenants) -> Option<(usize, Option<usize>)> {
+        let waited = self.classes.iter().rposition(|class| class.passed >= PATIENCE);
+        let at = waited.unwrap_or(0);
+        let class = self.classes.get(at)?;
+        if !class.preempted.is_empty() {
+            return Some((at, None));
+        }
+        let served = |of_owner: &VecDeque<Sequence<T>>| {
+            of_owner.front().map_or(u64::MAX, |first| tenants.served(first.tenant))
+        };
+        let owner = (0..class.new.len()).min_by_key(|owner| served(&class.new[*owner]));
+        owner.map(|owner| (at, Some(owner)))
     }
 
     /// The sequence that is admitted next.
-    pub(super) fn front(&self) -> Option<&Sequence<T>> {
-        self.preempted.front().or_else(|| self.new.front()?.1.front())
+    pub(super) fn front(&self, tenants: &Tenants) -> Option<&Sequence<T>> {
+        match self.next(tenants)? {
+            (class, None) => self.classes[class].preempted.front(),
+            (class, Some(owner)) => self.classes[class].new[owner].front(),
+        }
     }
 
     /// Takes it out; its owner is behind the others then.
-    pub(super) fn pop(&mut self) -> Option<Sequence<T>> {
-        if let Some(sequence) = self.preempted.pop_front() {
-            return Some(sequence);
+    pub(super) fn pop(&mut self, tenants: &Tenants) -> Option<Sequence<T>> {
+        let (at, owner) = self.next(tenants)?;
+        for (other, class) in self.classes.iter_mut().enumerate() {
+            class.passed = if other == at { 0 } else { class.passed + 1 };
         }
-        let (owner, mut of_owner) = self.new.pop_front()?;
-        let sequence = of_owner.pop_front();
-        if !of_owner.is_empty() {
-            self.new.push_back((owner, of_owner));
-        }
+        let class = &mut self.classes[at];
+        let sequence = match owner {
+            None => class.preempted.pop_front(),
+            Some(owner) => {
+                let mut of_owner = class.new.remove(owner)?;
+                let first = of_owner.pop_front();
+                if !of_owner.is_empty() {
+                    class.new.push_back(of_owner);
+                }
+                first
+            }
+        };
+        self.drop_empty();
         sequence
+    }
+
+    fn drop_empty(&mut self) {
+        for class in &mut self.classes {
+            class.new.retain(|of_owner| !of_owner.is_empty());
+        }
+        self.classes.retain(|class| !class.preempted.is_empty() || !class.new.is_empty());
+    }
+
+    /// Takes out what `is` names, wherever it stands.
+    fn take(&mut self, is: impl Fn(&Sequence<T>) -> bool, again: bool, out: &mut Vec<Sequence<T>>) {
+        let from = |list: &mut VecDeque<Sequence<T>>, out: &mut Vec<Sequence<T>>| {
+            while let Some(at) = list.iter().position(&is) {
+                out.extend(list.remove(at));
+            }
+        };
+        for class in &mut self.classes {
+            if again {
+                from(&mut class.preempted, out);
+            }
+            class.new.iter_mut().for_each(|of_owner| from(of_owner, out));
+        }
+        self.drop_empty();
     }
 
     /// Takes request `id` out, wherever it stands.
     pub(super) fn remove(&mut self, id: u64) -> Option<Sequence<T>> {
-        if let Some(at) = self.preempted.iter().position(|seq| seq.id == id) {
-            return self.preempted.remove(at);
+        let mut found = Vec::new();
+        self.take(|seq| seq.id == id, true, &mut found);
+        found.pop()
+    }
+
+    /// Takes out the sequences that were never admitted and whose deadline is not behind `now`.
+    pub(super) fn expired(&mut self, now: Duration) -> Vec<Sequence<T>> {
+        let mut expired = Vec::new();
+        if now < self.earliest {
+            return expired;
         }
-        let mut found = None;
-        for (_, of_owner) in &mut self.new {
-            if let Some(at) = of_owner.iter().position(|seq| seq.id == id) {
-                found = of_owner.remove(at);
-            }
-        }
-        self.new.retain(|(_, of_owner)| !of_owner.is_empty());
-        found
+        self.take(|seq| seq.standing.deadline <= now, false, &mut expired);
+        let new = self.classes.iter().flat_map(|class| class.new.iter().flatten());
+        self.earliest = new.map(|seq| seq.standing.deadline).min().unwrap_or(Duration::MAX);
+        expired
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence<T>> {
-        self.preempted.iter().chain(self.new.iter().flat_map(|(_, of_owner)| of_owner))
+        self.classes.iter().flat_map(|class| class.preempted.iter().chain(class.new.iter().flatten()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.preempted.is_empty() && self.new.is_empty()
+        self.classes.is_empty()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::Standing;
+    use super::*;
+
+    /// A sequence of this owner and standing.
+    fn sequence(tenants: &mut Tenants, id: u64, standing: Standing) -> Sequence {
+        let tenant = tenants.enter(standing.owner);
+        Sequence { standing, tenant, ..Sequence::new(id, vec![1], 1, ()) }
+    }
+
+    fn order(queue: &mut Queue<()>, tenants: &Tenants) -> Vec<u64> {
+        std::iter::from_fn(|| {
+            let front = queue.front(tenants).map(|seq| seq.id);
+            let popped = queue.pop(tenants).map(|seq| seq.id);
+            assert_eq!(front, popped);
+            popped
+        })
+        .collect()
+    }
+
+    #[test]
+    fn priorities_then_what_was_served_then_deadlines_then_arrival() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        let of = |owner, priority, seconds: Option<u64>| {
+            let deadline = seconds.map_or(Duration::MAX, Duration::from_secs);
+            Standing { priority, owner, deadline }
+        };
+        let all = [
+            (0, of(1, 0, None)),
+            (1, of(1, 0, Some(9))),
+            (2, of(1, 0, Some(5))),
+            (3, of(2, 0, None)),
+            (4, of(2, -1, None)),
+            (5, of(1, 7, None)),
+            (6, of(1, 0, Some(9))),
+        ];
+        for (id, standing) in all {
+            queue.push(sequence(&mut tenants, id, standing));
+        }
+        let preempted = Sequence { arrival: 3, ..sequence(&mut tenants, 7, of(2, 0, None)) };
+        queue.push_preempted(preempted);
+        tenants.reads(0, 1);
+        assert_eq!(order(&mut queue, &tenants), [4, 7, 3, 2, 1, 6, 0, 5]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn none_is_passed_over_for_ever() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        queue.push(sequence(&mut tenants, 0, Standing { priority: 5, ..Standing::of(0) }));
+        let mut popped = Vec::new();
+        for id in 1..100 {
+            queue.push(sequence(&mut tenants, id, Standing::of(1)));
+            queue.push(sequence(&mut tenants, 100 + id, Standing::of(1)));
+            popped.push(queue.pop(&tenants).unwrap().id);
+        }
+        assert_eq!(popped.iter().position(|id| *id == 0), Some(PATIENCE as usize));
+    }
+
+    #[test]
+    fn what_has_expired_never_runs_and_what_ran_never_expires() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        let at = |seconds| Standing { deadline: Duration::from_secs(seconds), ..Standing::of(0) };
+        for id in 0..4 {
+            queue.push(sequence(&mut tenants, id, at(10 * id + 10)));
+        }
+        let began = Sequence { arrival: 0, ..sequence(&mut tenants, 9, at(1)) };
+        queue.push_preempted(began);
+        assert!(queue.expired(Duration::from_secs(9)).is_empty());
+        let ids: Vec<u64> = queue.expired(Duration::from_secs(20)).iter().map(|seq| seq.id).collect();
+        assert_eq!((ids, queue.earliest), (vec![0, 1], Duration::from_secs(30)));
+        assert_eq!(queue.remove(3).unwrap().id, 3);
+        assert_eq!(order(&mut queue, &tenants), [9, 2]);
+        assert!(queue.expired(Duration::from_secs(99)).is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! One request as the scheduler sees it.
 
 use crate::kv::CachedPrefix;
+use std::ops::Range;
+use std::time::Duration;
 
 /// What a sequence needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +11,24 @@ pub enum Phase {
     Prefill,
     /// One token is missing from the cache: the one sampled last.
     Decode,
+}
+
+/// What decides who waits for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Smaller numbers are served first.
+    pub priority: i32,
+    /// Whose it is: owners of one priority share what there is.
+    pub owner: u64,
+    /// When it is no use any more to begin, by the clock of whoever calls.
+    pub deadline: Duration,
+}
+
+impl Standing {
+    /// Of an owner, with no priority and no deadline.
+    pub fn of(owner: u64) -> Self {
+        Self { priority: 0, owner, deadline: Duration::MAX }
+    }
 }
 
 /// Tokens of a request and how many of them steps have been launched for; `T` is what its owner keeps of it.
@@ -40,6 +60,12 @@ pub struct Sequence<T = ()> {
     pub kept: usize,
     /// How many sequences had been admitted when it was first; `u64::MAX` before.
     pub arrival: u64,
+    /// Who it waits for.
+    pub standing: Standing,
+    /// Its owner's place among those that share.
+    pub tenant: u32,
+    /// Positions whose rows of logits are asked for besides those that sample.
+    pub asked: Range<usize>,
     /// Its place in the prefix cache; none: it neither reads nor fills it.
     pub prefix: Option<CachedPrefix>,
     /// Its owner's.
@@ -63,6 +89,9 @@ impl<T> Sequence<T> {
             step: 0,
             kept: 0,
             arrival: u64::MAX,
+            standing: Standing::of(0),
+            tenant: u32::MAX,
+            asked: 0..0,
             prefix: None,
             data,
         }
@@ -83,6 +112,22 @@ impl<T> Sequence<T> {
         match self.len() >= self.limit && self.done >= self.prompt {
             true => 0,
             false => self.len() - self.done,
+        }
+    }
+
+    /// Positions below `end` that are asked for and that steps so far have not brought back.
+    pub fn asked_in(&self, start: usize, end: usize) -> Range<usize> {
+        let from = self.asked.start.max(start).max(self.kept);
+        from..self.asked.end.min(end).max(from)
+    }
+
+    /// The most of `len` tokens from its next one on that a step with room for `rows` rows of logits can
+    /// have.
+    pub(super) fn most_tokens(&self, len: usize, rows: usize) -> usize {
+        let asked = self.asked_in(self.done, self.done + len);
+        match asked.len() > rows {
+            true => asked.start - self.done + rows,
+            false => len,
         }
     }
 

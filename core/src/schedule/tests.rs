@@ -22,6 +22,8 @@ struct World {
     ahead: usize,
     /// Tokens to choose prompts from; none: requests share no prefix.
     alphabet: Option<u32>,
+    /// Whether requests are of several owners and priorities.
+    mixed: bool,
 }
 
 /// What a device would hold: the table as it was told, and of every slot the tokens up to its position.
@@ -168,11 +170,15 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
     let stride = requests.iter().map(|(p, n)| (p + n).div_ceil(page_size)).max().unwrap_or(1);
     let mut kv = KvManager::new(max_seqs, stride, page_size, pages, None);
     let mut device = Device::new(world, stride);
-    let mut scheduler = Scheduler::new(max_seqs, world.budget);
+    let mut scheduler = Scheduler::new(Budget::new(max_seqs, world.budget));
     let mut expected = 0;
     for (id, (prompt, new)) in requests.iter().enumerate() {
-        expected +=
-            usize::from(scheduler.submit(0, sequence(id, *prompt, *new, world.alphabet), &kv).is_ok());
+        let mut sequence = sequence(id, *prompt, *new, world.alphabet);
+        if world.mixed {
+            let (priority, owner) = (id as i32 * 7 % 3 - 1, id as u64 % 2);
+            sequence.standing = Standing { priority, ..Standing::of(owner) };
+        }
+        expected += usize::from(scheduler.submit(sequence, &kv).is_ok());
     }
     let (mut in_flight, mut steps, mut ended) = (VecDeque::new(), 0, 0);
     while !scheduler.is_idle() || !in_flight.is_empty() {
@@ -208,7 +214,8 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
 fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
     // 2 + 6 prompt tokens in step 1; then 7 a step besides the token that the first request samples (4
     // steps), 8 alone.
-    let world = World { max_seqs: 4, budget: 8, pages: PLENTY, page_size: 4, ahead: 0, alphabet: None };
+    let world =
+        World { max_seqs: 4, budget: 8, pages: PLENTY, page_size: 4, ahead: 0, alphabet: None, mixed: false };
     assert_eq!(simulate(&[(2, 5), (100, 1)], world), (1 + 4 + 9, 0, 0));
     // In order of arrival: the short prompt gets what the last chunk of the long one leaves.
     assert_eq!(simulate(&[(100, 1), (2, 5)], world), (13 + 4, 0, 0));
@@ -217,7 +224,8 @@ fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
 #[test]
 fn a_prompt_that_was_computed_before_is_taken_from_the_cache() {
     // The second request begins when the first has ended; 8 of its 10 tokens are whole pages.
-    let world = World { max_seqs: 1, budget: 4, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9) };
+    let world =
+        World { max_seqs: 1, budget: 4, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9), mixed: false };
     assert_eq!(simulate(&[(10, 1), (10, 1)], world), (3 + 1, 8, 0));
     // A pool that holds one of them alone: the pages of the first make way for the third, of another prompt.
     let small = World { pages: 3, ..world };
@@ -231,7 +239,8 @@ fn the_last_admitted_gives_its_pages_to_the_oldest() {
     // Two requests of 2 pages that grow to 5 each share 8 pages: the later one gives way once, and takes its
     // whole pages from the cache when it comes back. What is between them ends at once; their prompts differ.
     let requests = [(8, 12), (1, 0), (7, 13)];
-    let world = World { max_seqs: 3, budget: 16, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9) };
+    let world =
+        World { max_seqs: 3, budget: 16, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9), mixed: false };
     for ahead in 0..2 {
         let (_, hit, preempted) = simulate(&requests, World { ahead, ..world });
         assert_eq!(preempted, 1);
@@ -246,9 +255,9 @@ fn the_last_admitted_gives_its_pages_to_the_oldest() {
 fn many_run_where_few_reach_their_limit() {
     // 16 pages hold the worst case of 2 requests, and what is known and expected of 4.
     let mut kv = KvManager::new(8, 8, 4, 16, None);
-    let (mut scheduler, mut batch) = (Scheduler::new(8, 64), StepBatch::default());
+    let (mut scheduler, mut batch) = (Scheduler::new(Budget::new(8, 64)), StepBatch::default());
     for id in 0..8 {
-        scheduler.submit(0, sequence(id, 4, 28, None), &kv).unwrap();
+        scheduler.submit(sequence(id, 4, 28, None), &kv).unwrap();
     }
     scheduler.next(&mut kv, &mut batch).unwrap();
     assert_eq!((batch.admitted.len(), scheduler.waiting().count()), (4, 4));
@@ -258,9 +267,9 @@ fn many_run_where_few_reach_their_limit() {
 fn prompts_that_run_at_once_end_up_in_the_same_pages() {
     // Two rows fill 2 pages each with the same tokens: once collected, one pair of pages is given up.
     let mut kv = KvManager::new(2, 4, 4, 8, None);
-    let (mut scheduler, mut batch) = (Scheduler::new(2, 16), StepBatch::default());
+    let (mut scheduler, mut batch) = (Scheduler::new(Budget::new(2, 16)), StepBatch::default());
     for id in 0..2 {
-        scheduler.submit(0, sequence(id, 8, 4, Some(9)), &kv).unwrap();
+        scheduler.submit(sequence(id, 8, 4, Some(9)), &kv).unwrap();
     }
     scheduler.next(&mut kv, &mut batch).unwrap();
     batch.slices.iter().enumerate().for_each(|(i, slice)| scheduler.launched(slice, 1, Some(i as u32)));
@@ -276,9 +285,9 @@ fn prompts_that_run_at_once_end_up_in_the_same_pages() {
 #[test]
 fn none_is_preempted_while_pages_are_coming_back() {
     let mut kv = KvManager::new(3, 4, 4, 10, None);
-    let (mut scheduler, mut batch) = (Scheduler::new(3, 16), StepBatch::default());
+    let (mut scheduler, mut batch) = (Scheduler::new(Budget::new(3, 16)), StepBatch::default());
     for id in 0..3 {
-        scheduler.submit(0, sequence(id, 4, 4, None), &kv).unwrap();
+        scheduler.submit(sequence(id, 4, 4, None), &kv).unwrap();
     }
     scheduler.next(&mut kv, &mut batch).unwrap();
     batch.slices.iter().enumerate().for_each(|(i, slice)| scheduler.launched(slice, 1, Some(i as u32)));
@@ -294,19 +303,72 @@ fn none_is_preempted_while_pages_are_coming_back() {
     assert_eq!((batch.tokens, scheduler.preemptions()), (1, 0), "and has it");
 }
 
+/// An urgent request takes the pages of one that can wait, though that one came before, but never those of
+/// the oldest of all.
+#[test]
+fn pages_go_to_the_oldest_and_the_urgent() {
+    for (left, slices) in [(1, 2), (0, 1)] {
+        let mut kv = KvManager::new(4, 4, 4, 7, None);
+        let (mut scheduler, mut batch) = (Scheduler::new(Budget::new(4, 16)), StepBatch::default());
+        for (id, priority) in [(0, 9), (1, 5), (2, 0)] {
+            let standing = Standing { priority, ..Standing::of(0) };
+            scheduler.submit(Sequence { standing, ..sequence(id, 4, 4, None) }, &kv).unwrap();
+            scheduler.admit(&mut kv, &mut Vec::new()).unwrap();
+        }
+        let running = |scheduler: &Scheduler| scheduler.running().map(|seq| seq.id).collect::<Vec<u64>>();
+        assert_eq!(running(&scheduler), [0, 2, 1], "the oldest, then by priority");
+        scheduler.next(&mut kv, &mut batch).unwrap();
+        batch.slices.iter().enumerate().for_each(|(i, slice)| scheduler.launched(slice, 1, Some(i as u32)));
+        collect(&mut scheduler, 1, &batch, &mut kv);
+        // All three need a page.
+        while kv.pool.free() > left {
+            kv.pool.take().unwrap();
+        }
+        scheduler.next(&mut kv, &mut batch).unwrap();
+        assert_eq!((running(&scheduler), scheduler.preemptions()), (vec![0, 2], 1));
+        assert_eq!((batch.slices[0].row, batch.slices.len()), (0, slices), "the oldest in any case");
+    }
+}
+
+#[test]
+fn rows_of_logits_shorten_prompts() {
+    let mut kv = KvManager::new(3, 8, 4, PLENTY, None);
+    let mut scheduler = Scheduler::new(Budget { rows: 5, ..Budget::new(3, 64) });
+    let asked = |id, asked| Sequence { asked, ..Sequence::new(id, vec![0; 20], 1, ()) };
+    for sequence in [asked(0, 0..usize::MAX), asked(1, 18..20), asked(2, 0..0)] {
+        scheduler.submit(sequence, &kv).unwrap();
+    }
+    let (mut lens, mut step) = (vec![Vec::new(); 3], 0);
+    while !scheduler.is_idle() {
+        let mut batch = StepBatch::default();
+        scheduler.next(&mut kv, &mut batch).unwrap();
+        assert!(batch.rows <= 5, "{batch:?}");
+        step += 1;
+        batch.slices.iter().enumerate().for_each(|(i, s)| scheduler.launched(s, step, Some(i as u32)));
+        for slice in &batch.slices {
+            lens[scheduler.sequence(slice.row).unwrap().id as usize].push(slice.len);
+        }
+        collect(&mut scheduler, step, &batch, &mut kv);
+    }
+    // Every row of the first; the second waits with the two that are asked for; the third samples alone.
+    assert_eq!(lens[0], [5, 5, 5, 5]);
+    assert_eq!(lens[1], [18, 2]);
+    assert_eq!(lens[2].iter().sum::<usize>(), 20);
+}
+
 #[test]
 fn a_request_larger_than_the_pool_is_refused() {
     let kv = KvManager::new(1, 100, 4, 3, None);
-    let e = Scheduler::new(1, 8).submit(0, Sequence::new(0, vec![0; 9], 8, ()), &kv).unwrap_err();
+    let e = Scheduler::new(Budget::new(1, 8)).submit(Sequence::new(0, vec![0; 9], 8, ()), &kv).unwrap_err();
     assert!(matches!(e, Error::KvFull { wanted: 5, free: 3, total: 3 }));
 }
 
 #[test]
 fn cancelled_requests_give_everything_back() {
     let mut kv = KvManager::new(2, 4, 4, 8, None);
-    let mut scheduler = Scheduler::new(1, 8);
+    let mut scheduler = Scheduler::new(Budget::new(1, 8));
     for id in 0..2 {
-        scheduler.submit(0, Sequence::new(id, vec![0; 6], 2, ()), &kv).unwrap();
+        scheduler.submit(Sequence::new(id, vec![0; 6], 2, ()), &kv).unwrap();
     }
     let mut batch = StepBatch::default();
     scheduler.next(&mut kv, &mut batch).unwrap();
@@ -333,7 +395,8 @@ proptest! {
         page_size in 1usize..9,
         ahead in 0usize..2,
         alphabet in proptest::option::of(1u32..4),
+        mixed: bool,
     ) {
-        simulate(&requests, World { max_seqs, budget, pages, page_size, ahead, alphabet });
+        simulate(&requests, World { max_seqs, budget, pages, page_size, ahead, alphabet, mixed });
     }
 }

@@ -88,15 +88,44 @@ pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
 
 /// What a handle asks of the engine's thread.
 pub(super) enum Command {
-    Submit { key: u64, request: Request, events: UnboundedSender<TimedEvent> },
-    Cancel { key: u64 },
-    Encode { texts: Vec<EncoderInput>, layers: Layers, reply: Reply<Encoded> },
-    EncodeImages { images: Vec<Vec<f32>>, layers: Layers, reply: Reply<Encoded> },
-    Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
-    Embed { texts: Vec<EncoderInput>, options: EmbedOptions, reply: Reply<Vec<f32>> },
-    Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
-    SetProfiling { on: bool },
-    TakeProfile { reply: Reply<Profile> },
+    /// A continuation of the request's prompt for each of these.
+    Submit {
+        request: Request,
+        streams: Vec<(u64, UnboundedSender<TimedEvent>)>,
+    },
+    Cancel {
+        key: u64,
+    },
+    Encode {
+        texts: Vec<EncoderInput>,
+        layers: Layers,
+        reply: Reply<Encoded>,
+    },
+    EncodeImages {
+        images: Vec<Vec<f32>>,
+        layers: Layers,
+        reply: Reply<Encoded>,
+    },
+    Forward {
+        texts: Vec<EncoderInput>,
+        want: ForwardWant,
+        reply: Reply<Forwarded>,
+    },
+    Embed {
+        texts: Vec<EncoderInput>,
+        options: EmbedOptions,
+        reply: Reply<Vec<f32>>,
+    },
+    Score {
+        sequences: Vec<Vec<u32>>,
+        reply: Reply<Vec<f32>>,
+    },
+    SetProfiling {
+        on: bool,
+    },
+    TakeProfile {
+        reply: Reply<Profile>,
+    },
 }
 
 /// An event with the time at which the engine sent it: the reader may be late.

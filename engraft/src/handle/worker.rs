@@ -12,6 +12,7 @@ use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{Engine, Finish, Output, Pooling, Request, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
+use engraft_core::kv::HostPages;
 use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -19,6 +20,11 @@ use futures_channel::mpsc::UnboundedSender;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::Instant;
+
+/// Milliseconds of a step on the CPU with sequences that decode: about as long as one of them alone takes
+/// with a model of a few billion weights.
+const STEP_MS: f64 = 60.0;
 
 /// All that the thread owns before it knows its backend.
 pub(super) struct Job {
@@ -30,6 +36,8 @@ pub(super) struct Job {
     pub own_context: bool,
     pub load: LoadOptions,
     pub registry: Registry,
+    /// Bytes of host memory for pages of keys and values that the pool has no room for.
+    pub host_cache: usize,
     pub progress: Progress,
     pub inbox: Receiver<Command>,
     pub ready: Sender<Result<Ready>>,
@@ -50,15 +58,21 @@ impl Visitor for Job {
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
         let (spec, ..) = describe(&self.files, &self.registry)?;
-        // Nothing but whole texts reaches an encoder: its head answers for every token.
-        self.engine.all_logits |= spec.family == Family::Encoder && spec.head.is_per_token();
         let (positions, own_context) = (self.engine.max_context, self.own_context);
-        let Self { files, registry, load, progress, .. } = self;
+        // A step of a device that does not work on its own is as slow as it is long.
+        let limit = (!backend.caps().asynchronous && spec.family == Family::Decoder).then_some(STEP_MS);
+        self.engine.max_step_ms = self.engine.max_step_ms.or(limit);
+        let Self { files, registry, load, progress, host_cache, .. } = self;
         let (dtype, kv_dtype) = (self.engine.dtype, self.engine.kv_dtype);
         let no_experts = without_experts(&spec, load);
         let group = (load.world > 1).then(|| GroupPlan::new(&files, &registry, load, dtype, kv_dtype));
         let group = group.transpose()?;
-        let engine = load_engine(backend, files, registry, load, self.engine, progress)?;
+        let mut engine = load_engine(backend, files, registry, load, self.engine, progress)?;
+        let start = Instant::now();
+        engine.set_clock(move || start.elapsed());
+        if host_cache > 0 {
+            engine.set_page_store(HostPages::new(host_cache))?;
+        }
         let context = engine.config().max_context;
         if own_context && context < positions {
             tracing::warn!("`max_context` is {positions}; the model's own limit of {context} counts");
@@ -182,7 +196,7 @@ impl<B: Backend> Worker<B> {
 
     fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Submit { key, request, events } => self.submit(key, request, events),
+            Command::Submit { request, streams } => self.submit(request, streams),
             Command::Cancel { key } => {
                 let found = self.clients.iter().find(|(_, c)| c.key == key).map(|(id, _)| *id);
                 if let Some(id) = found {
@@ -258,14 +272,19 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    fn submit(&mut self, key: u64, request: Request, events: UnboundedSender<TimedEvent>) {
+    fn submit(&mut self, request: Request, streams: Vec<(u64, UnboundedSender<TimedEvent>)>) {
         let want = request.want;
-        match self.serving().and_then(|engine| engine.put(request)) {
-            Ok(id) => {
-                self.clients.insert(id, Client { key, want, events });
+        match self.serving().and_then(|engine| engine.put_several(request, streams.len())) {
+            Ok(ids) => {
+                let clients = ids.into_iter().zip(streams);
+                self.clients.extend(clients.map(|(id, (key, events))| (id, Client { key, want, events })));
             }
             Err(error) => {
-                let _ = events.unbounded_send(TimedEvent::now(Err(error)));
+                let (text, mut first) = (error.to_string(), Some(error));
+                for (_, events) in streams {
+                    let error = first.take().unwrap_or_else(|| Error::internal(text.clone()));
+                    let _ = events.unbounded_send(TimedEvent::now(Err(error)));
+                }
             }
         }
     }

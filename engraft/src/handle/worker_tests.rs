@@ -35,7 +35,12 @@ fn worker() -> (Worker<Cpu>, Planted) {
     });
     let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let model = injector.inject(&backend, &crate::demo_files().unwrap(), &mut |_, _| {}).unwrap();
-    let config = EngineConfig { max_context: 32, max_seqs: 2, all_logits: true, ..EngineConfig::default() };
+    let config = EngineConfig {
+        max_context: 32,
+        max_seqs: 2,
+        logit_rows: Some(usize::MAX),
+        ..EngineConfig::default()
+    };
     let engine = Engine::new(backend, model, config).unwrap();
     (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
 }
@@ -52,7 +57,7 @@ fn after(error: Error) -> Seen {
     let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
     let submit = |worker: &mut Worker<Cpu>, key| {
         let (events, receiver) = unbounded();
-        worker.handle_command(Command::Submit { key, request: request(), events });
+        worker.handle_command(Command::Submit { request: request(), streams: vec![(key, events)] });
         receiver
     };
     // Two rows, which requests and calls take in turns: the second and third request wait.

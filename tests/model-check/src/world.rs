@@ -3,7 +3,7 @@
 use crate::Sizes;
 use engraft_core::Result;
 use engraft_core::kv::{CachedPrefix, KvManager, PrefixKey};
-use engraft_core::schedule::{Phase, Scheduler, Sequence, Slice, StepBatch};
+use engraft_core::schedule::{Budget, Phase, Scheduler, Sequence, Slice, Standing, StepBatch};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -90,7 +90,7 @@ impl World {
         let rows = sizes.requests;
         Self {
             sizes,
-            scheduler: Scheduler::new(rows, BUDGET),
+            scheduler: Scheduler::new(Budget::new(rows, BUDGET)),
             kv: KvManager::new(rows, STRIDE, PAGE, sizes.pages, None),
             in_flight: VecDeque::new(),
             slots: vec![GARBAGE; sizes.pages * PAGE],
@@ -175,11 +175,10 @@ impl World {
         self.arrived += 1;
         let prompt = (0..PROMPT).map(|position| token(id, position)).collect();
         let prefix = Some(CachedPrefix::new(PrefixKey::default(), PROMPT - 1));
-        self.scheduler.submit(
-            0,
-            Sequence { prefix, ..Sequence::new(id, prompt, NEW[id as usize % 3], ()) },
-            &self.kv,
-        )
+        // The last one comes before the others wherever it comes.
+        let standing = Standing { priority: -i32::from(id % 3 == 2), ..Standing::of(0) };
+        let sequence = Sequence::new(id, prompt, NEW[id as usize % 3], ());
+        self.scheduler.submit(Sequence { prefix, standing, ..sequence }, &self.kv)
     }
 
     /// The text of a sequence up to a position, with what is in flight.

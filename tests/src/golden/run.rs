@@ -173,7 +173,7 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usi
         max_seqs: case.prompts.len().max(1),
         max_step_tokens: case.prompts.iter().map(|p| p.ids.len()).sum::<usize>().max(1),
         max_context: case.longest() + NEW_TOKENS,
-        all_logits: true,
+        logit_rows: Some(usize::MAX),
         ..Default::default()
     };
     let open = |config| open_with(backend, &case.dir, config, &Registry::default(), types);

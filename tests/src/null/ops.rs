@@ -111,6 +111,7 @@ impl Run<Null> for NullStream {
             Op::Rope(RopeOp::Rope(_)) => Ok(()),
             Op::Kv(KvOp::KvAppend(op)) => self.append(op),
             Op::Kv(KvOp::KvCopyPages(op)) => self.copy_pages(op),
+            Op::Kv(KvOp::KvRead(op)) => self.read(op),
             Op::Attention(AttentionOp::Attend(op)) => self.attend(op),
             Op::Rows(op) => self.rows(op),
             Op::Sample(op) => self.sample(op),
@@ -156,6 +157,21 @@ impl NullStream {
                 if let Some(slot) = slots.get(row).and_then(|slot| usize::try_from(slot as i32).ok()) {
                     kv.set(slot, k.tag(row));
                 }
+            }
+            Ok(())
+        })
+    }
+
+    /// The tags of a sequence's positions.
+    fn read(&mut self, op: KvRead<'_, Null>) -> Result<()> {
+        let (k, kv, size) = (Matrix::to(&op.k), slots_of(op.kv), op.kv.layout().page_size);
+        let (pages, first) = (Words::of(op.table.pages), op.row * op.table.stride);
+        self.enqueue(move || {
+            for row in 0..k.at.rows {
+                let page = pages.get(first + row / size);
+                let slot = page.map(|page| page as usize * size + row % size);
+                let tag = slot.and_then(|slot| kv.get(slot));
+                k.set(row, tag.ok_or_else(|| Error::internal("a page beyond a table or a slab"))?);
             }
             Ok(())
         })
@@ -243,8 +259,8 @@ impl NullStream {
         }
     }
 
-    /// The token that a row's tag, its seed, its position and, with a penalty, the tokens seen make; now and
-    /// then none.
+    /// The token that a row's tag, its seed and subsequence, its position and, with a penalty, the tokens
+    /// seen make; now and then none.
     fn sample(&mut self, op: Sample<'_, Null>) -> Result<()> {
         let (logits, out) = (Matrix::of(op.logits), Words::of(op.out.as_ref()));
         let [slots, positions] = [op.slots, op.positions].map(Words::of);
@@ -252,9 +268,10 @@ impl NullStream {
         self.enqueue(move || {
             for row in 0..out.len() {
                 let slot = slots.get(row).unwrap_or(u32::MAX) as usize;
-                // The words of a `SampleRow`: the seed's low half, and the row of tokens seen.
+                // The words of a `SampleRow`: the seed's low half, the subsequence, the row of tokens seen.
                 let entry = |word: usize| table.get(slot.saturating_mul(12).saturating_add(word));
-                let (seed, seen_slot) = (entry(6).unwrap_or(0), entry(11).unwrap_or(u32::MAX));
+                let seed = mix(entry(6).unwrap_or(0), entry(8).unwrap_or(0));
+                let seen_slot = entry(11).unwrap_or(u32::MAX);
                 let of_row =
                     usize::try_from(seen_slot as i32).map(|at| seen.part(at * words..(at + 1) * words));
                 let tag = mix(mix(logits.tag(row), seed), positions.get(row).unwrap_or(0));

@@ -194,7 +194,7 @@ fn logits<B: Backend>(
     dtype: Float,
     quantize: Option<WeightFormat>,
 ) -> (Engine<B>, Vec<f32>) {
-    let config = EngineConfig { all_logits: true, ..EngineConfig::default() };
+    let config = EngineConfig { logit_rows: Some(usize::MAX), ..EngineConfig::default() };
     let mut engine = wide(backend, dtype, quantize, config);
     let want = Want { logits: true, ..Want::default() };
     let ask = |p: u32| Request {
@@ -216,7 +216,8 @@ fn ranks_of_wide_heads_give_the_bits_of_one() {
     for (name, dtype) in here.iter().flat_map(|name| [(name, Float::Bf16), (name, Float::F16)]) {
         let gpu = cuda(name, Mode::Invariant).unwrap();
         let given = |tp: usize, quantize: Option<WeightFormat>| {
-            let sizes = EngineConfig { all_logits: true, max_context: 96, ..EngineConfig::default() };
+            let sizes =
+                EngineConfig { logit_rows: Some(usize::MAX), max_context: 96, ..EngineConfig::default() };
             let sizes = EngineConfig { dtype, kv_dtype: dtype, ..sizes };
             let gpu = gpu.clone();
             let load = move |Rank { index: rank, world }: Rank| {

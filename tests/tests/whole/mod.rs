@@ -24,7 +24,7 @@ pub type Run = Vec<(Vec<u32>, Kept)>;
 
 /// Every logit, short contexts.
 pub fn config() -> EngineConfig {
-    EngineConfig { max_context: 48, all_logits: true, ..EngineConfig::default() }
+    EngineConfig { max_context: 48, logit_rows: Some(usize::MAX), ..EngineConfig::default() }
 }
 
 /// The folder of a golden.

@@ -1,0 +1,156 @@
+//! What steps bring back: tokens, ends, kept rows; and what a failed one ends.
+
+use super::coordinator::{Coordinator, Live, Part, Planned};
+use super::kept::Kept;
+use super::order::{StepResult, lost};
+use super::request::{Finish, Layers, Output, Want};
+use crate::Result;
+use crate::mem::StepShape;
+use crate::sample::NO_TOKEN;
+use crate::schedule::Sequence;
+use std::ops::Range;
+
+impl Coordinator {
+    /// Learns from a step that is collected now how long steps take: since it was launched, or since the one
+    /// before was collected, whichever is later.
+    fn learn(&mut self, planned: &Planned) {
+        let took = self.now.saturating_sub(planned.began.max(self.collected_at));
+        self.collected_at = self.now;
+        self.scheduler.observe(planned.batch.cost, took.as_secs_f64() * 1e3);
+    }
+
+    /// Records progress, sampled tokens and kept rows; ends what is finished.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(super) fn apply(
+        &mut self,
+        planned: Planned,
+        result: &StepResult,
+        out: &mut Vec<Output>,
+    ) -> Result<()> {
+        self.collected = planned.order.number;
+        self.learn(&planned);
+        let (mut token, mut row) = (0, 0);
+        for part in &planned.parts {
+            let (mut tokens, rows) = (token..token + part.slice.len, row..row + part.rows);
+            (token, row) = (tokens.end, rows.end);
+            // A request that was cancelled, or ended by a token of the step before, is not there any more.
+            let seq = self.scheduler.sequence_mut(part.slice.row).filter(|seq| seq.id == part.id);
+            let Some(seq) = seq else { continue };
+            if part.keeps {
+                // Hidden states of positions that are computed again are there already.
+                tokens.start += seq.kept.saturating_sub(part.slice.start).min(part.slice.len);
+                keep(&mut seq.data.kept, part.want, result, planned.order.words.shape(), (&tokens, &rows));
+            }
+            let mut sampled = None;
+            if part.slice.samples {
+                let id = result.tokens.get(rows.end - 1).copied().ok_or_else(|| lost("a sampled token"))?;
+                seq.in_flight -= 1;
+                seq.tokens.push(id);
+                sampled = Some(id).filter(|id| *id != NO_TOKEN);
+            }
+            let finish = match sampled {
+                None if part.slice.samples => Some(Finish::NoToken),
+                Some(id) if seq.data.stop_ids.contains(&id) => Some(Finish::Stop),
+                _ if seq.tokens.len() >= seq.limit && part.slice.end() >= seq.prompt => Some(Finish::Length),
+                _ => None,
+            };
+            // Of a request whose logits were no numbers nothing is left to others.
+            if finish != Some(Finish::NoToken) {
+                self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?;
+            }
+            if finish.is_some() {
+                self.end(part)?;
+            }
+            if sampled.is_some() || finish.is_some() {
+                out.push(Output { id: part.id, token: sampled, finish });
+            }
+        }
+        self.spare.push(planned);
+        self.settle()
+    }
+
+    fn end(&mut self, part: &Part) -> Result<()> {
+        self.forget_copy(part.slice.row);
+        let Self { scheduler, kv, collected, .. } = self;
+        let live = scheduler.finish(part.slice.row, *collected, kv)?;
+        if part.keeps {
+            self.finished.insert(part.id, live.kept);
+        }
+        self.release_siblings(part.id)
+    }
+
+    /// Ends the requests that a failed step was launched with; adds their numbers to `failed`.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
+        for part in &planned.parts {
+            if self.scheduler.sequence(part.slice.row).is_some_and(|seq| seq.id == part.id) {
+                self.forget_copy(part.slice.row);
+                let Self { scheduler, kv, collected, .. } = self;
+                scheduler.finish(part.slice.row, *collected, kv)?;
+                failed.push(part.id);
+                self.release_siblings(part.id)?;
+            }
+        }
+        let Self { scheduler, kv, unwritten, .. } = self;
+        // The changes of the page table that it carried may be of any row.
+        kv.tables.resend();
+        // Those that wait for their first slice go on: whether their rows of the sampling table were
+        // written is not known. What was launched behind the step has used them, and writing them anew would
+        // forget the tokens it samples.
+        let waits = |seq: &&Sequence<Live>| seq.step <= planned.order.number;
+        let admitted = planned.order.admitted.iter().map(|admitted| admitted.row);
+        unwritten.extend(admitted.filter(|row| scheduler.sequence(*row).as_ref().is_some_and(waits)));
+        // Nor whether pages were copied: forks that wait for theirs compute them anew.
+        for (_, to) in &planned.order.copies {
+            let fork = scheduler.running().filter(waits).find(|seq| kv.tables.pages(seq.row).contains(to));
+            if let Some(row) = fork.map(|seq| seq.row) {
+                scheduler.preempt(row, kv)?;
+            }
+        }
+        self.spare.push(planned);
+        self.compute_lost()
+    }
+
+    /// No step is in flight: what ended requests held is free.
+    pub(super) fn none_in_flight(&mut self) -> Result<()> {
+        self.collected = self.planned;
+        self.settle()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let Self { scheduler, kv, collected, .. } = self;
+        scheduler.settle(*collected, kv)
+    }
+}
+
+/// Gives a request its part of what a step of this shape brought back: its token rows of hidden states, and
+/// its rows of what the head returned.
+fn keep(
+    kept: &mut Kept,
+    want: Want,
+    result: &StepResult,
+    shape: StepShape,
+    (tokens, rows): (&Range<usize>, &Range<usize>),
+) {
+    let of = |values: &[f32], all: usize, range: &Range<usize>| {
+        let cols = values.len().checked_div(all).unwrap_or(0);
+        values.get(range.start * cols..range.end * cols).unwrap_or_default().to_vec()
+    };
+    // A step brings back all layers where one of its requests wants them.
+    let hidden = match want.hidden {
+        Layers::None => &[],
+        Layers::Last => &result.hidden[result.hidden.len().saturating_sub(1)..],
+        Layers::All => &result.hidden[..],
+    };
+    for (place, layer) in hidden.iter().enumerate() {
+        kept.add_hidden(place, &of(layer, shape.tokens, tokens));
+    }
+    if want.logits {
+        kept.logits.extend(of(&result.logits, shape.rows, rows));
+    }
+    kept.pooled.extend(of(&result.pooled, shape.rows, rows));
+}
