@@ -41,6 +41,8 @@ pub struct Engine<B: Backend> {
     pub(super) unreported: Option<Error>,
     /// Steps that failed so far.
     pub(super) failures: u64,
+    /// Whether pages and request slots are counted after every step.
+    pub(super) auditing: bool,
 }
 
 impl<B: Backend> Engine<B> {
@@ -99,6 +101,7 @@ impl<B: Backend> Engine<B> {
             parted: None,
             unreported: None,
             failures: 0,
+            auditing: false,
         })
     }
 
@@ -213,6 +216,13 @@ impl<B: Backend> Engine<B> {
         let Runner { backend, model, .. } = &self.runner;
         self.coordinator.capture = !on && captures(backend.as_ref(), model, &self.coordinator.config);
         self.runner.set_profiling(on);
+    }
+
+    /// Counts pages and request slots whenever a step is collected or has failed, or stops: one that is lost or
+    /// has an owner too many is an `Internal` error of that step. For tests: it takes time in proportion to
+    /// the pool.
+    pub fn set_auditing(&mut self, on: bool) {
+        self.auditing = on;
     }
 
     /// The spans measured since profiling began or since the last call.

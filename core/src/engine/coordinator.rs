@@ -443,6 +443,14 @@ impl Coordinator {
         self.settle()
     }
 
+    /// Whether every page and every request slot is accounted for.
+    ///
+    /// # Errors
+    /// `Internal`, naming what is not.
+    pub(super) fn audit(&self) -> Result<()> {
+        self.scheduler.audit(&self.kv)
+    }
+
     fn settle(&mut self) -> Result<()> {
         let Self { scheduler, kv, collected, .. } = self;
         scheduler.settle(*collected, kv)

@@ -76,6 +76,11 @@ impl PrefixTree {
         node.parent.map(|_| node.page)
     }
 
+    /// The pages of all nodes.
+    pub(super) fn owned(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().flatten().filter(|node| node.parent.is_some()).map(|node| node.page)
+    }
+
     /// Replaces `path` by the nodes of the longest run of whole pages, at most `most`, that `tokens` begin
     /// with, and counts them as used.
     pub fn find(&mut self, key: &PrefixKey, tokens: &[u32], most: usize, path: &mut Vec<u32>) {

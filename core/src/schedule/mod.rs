@@ -12,6 +12,7 @@
 //! slots; a *token row* is a row of a step's matrices.
 
 mod admit;
+mod audit;
 mod preempt;
 mod queue;
 mod sequence;

@@ -37,7 +37,7 @@ fn worker() -> (Worker<Cpu>, Planted) {
     let model = injector.inject(&backend, &crate::demo_files().unwrap(), &mut |_, _| {}).unwrap();
     let config = EngineConfig { max_context: 32, max_seqs: 2, all_logits: true, ..EngineConfig::default() };
     let engine = Engine::new(backend, model, config).unwrap();
-    (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
+    (Worker::new(engine), planted)
 }
 
 /// What became of everybody after an error in the first step: a request and a call for scores that were in
@@ -52,7 +52,7 @@ fn after(error: Error) -> Seen {
     let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
     let submit = |worker: &mut Worker<Cpu>, key| {
         let (events, receiver) = unbounded();
-        worker.handle_command(Command::Submit { key, request: request(), events });
+        worker.take(Message::Submit { key, request: request(), events });
         receiver
     };
     // Two rows, which requests and calls take in turns: the second and third request wait.
@@ -71,7 +71,7 @@ fn after(error: Error) -> Seen {
             Err(error) => worker.fail(error),
         }
     }
-    assert!(worker.clients.is_empty() && worker.calls.is_empty(), "someone waits for ever");
+    assert!(worker.clients.numbers().count() + worker.calls.len() == 0, "someone waits for ever");
     drop(worker);
     let [a, b, c] = first;
     Seen { requests: [a, b, c, later].map(events), scores: scores.recv().unwrap() }
