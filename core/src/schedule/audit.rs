@@ -31,3 +31,43 @@ impl<T> Scheduler<T> {
         kv.audit(running.chain(self.retiring().map(|(row, _)| row)))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Sequence, StepBatch};
+
+    fn running() -> (Scheduler, KvManager) {
+        let (mut scheduler, mut kv) = (Scheduler::new(2, 4), KvManager::new(2, 4, 2, 6, None));
+        scheduler.submit(0, Sequence::new(7, vec![1, 2, 3], 2, ()), &kv).unwrap();
+        let mut batch = StepBatch::default();
+        scheduler.next(&mut kv, &mut batch).unwrap();
+        scheduler.launched(&batch.slices[0], 1, Some(0));
+        scheduler.audit(&kv).unwrap();
+        (scheduler, kv)
+    }
+
+    fn said(scheduler: &Scheduler, kv: &KvManager) -> String {
+        scheduler.audit(kv).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_lost_or_owned_twice_is_named() {
+        let (scheduler, mut kv) = running();
+        kv.pool.share(kv.tables.pages(0)[0]).unwrap();
+        assert!(said(&scheduler, &kv).contains("has 1 owners; the pool counts 2"));
+        let (scheduler, mut kv) = running();
+        kv.pool.take().unwrap();
+        assert!(said(&scheduler, &kv).contains("has 0 owners; the pool counts 1"));
+        let (scheduler, mut kv) = running();
+        kv.tables.open().unwrap();
+        assert!(said(&scheduler, &kv).contains("request slot 1 is counted 0 times"));
+        let (mut scheduler, kv) = running();
+        scheduler.running.clear();
+        assert!(said(&scheduler, &kv).contains("1 sequences are neither running nor leaving"));
+        let (mut scheduler, kv) = running();
+        scheduler.sequence_mut(0).unwrap().done = 5;
+        assert!(said(&scheduler, &kv).contains("request 7 has 2 pages for 5 positions"));
+    }
+}

@@ -13,7 +13,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
-use engraft_core::engine::{Engine, Finish, Output, Pooling, Request, Texts, Want};
+use engraft_core::engine::{Engine, Finish, Output, Pooling, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
@@ -91,12 +91,7 @@ pub(super) fn info<B: Backend>(engine: &Engine<B>, name: String) -> Result<Model
         memory: *engine.memory(),
         group: None,
         warnings: engine.warnings().to_vec(),
-        plan: InjectionPlan::new(
-            engine.backend().as_ref(),
-            engine.model(),
-            config.dtype,
-            config.kv_dtype,
-        )?,
+        plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), config.dtype, config.kv_dtype)?,
     };
     Ok(ModelInfo { parameters: elements(&info.plan), ..info })
 }

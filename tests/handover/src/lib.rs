@@ -72,14 +72,7 @@ pub struct Toy {
 impl Toy {
     /// An engine with this end.
     pub fn new(fate: Fate) -> Self {
-        Self {
-            clients: Clients::default(),
-            said: BTreeMap::new(),
-            taken: 0,
-            steps: 0,
-            broken: false,
-            fate,
-        }
+        Self { clients: Clients::default(), said: BTreeMap::new(), taken: 0, steps: 0, broken: false, fate }
     }
 
     /// Requests that it still runs.

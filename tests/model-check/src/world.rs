@@ -358,16 +358,9 @@ impl World {
         Ok(())
     }
 
-    /// Whether the owners that the pool counts for every page are those there are.
-    pub fn owners_are_counted(&self) -> bool {
-        let mut owners = vec![0; self.sizes.pages];
-        let rows = 0..self.sizes.requests as u32;
-        let held = rows.flat_map(|row| self.kv.tables.pages(row)).copied();
-        let fenced = self.kv.fenced().iter().map(|(_, page)| *page);
-        let kept = self.kv.prefixes.pages().into_iter().map(|(.., page)| page);
-        held.chain(fenced).chain(kept).for_each(|page| owners[page as usize] += 1);
-        let counted = (0..).zip(&owners).all(|(page, count)| self.kv.pool.owners(page) == *count);
-        counted && self.kv.pool.free() == owners.iter().filter(|count| **count == 0).count()
+    /// Whether every page has the owners that the pool counts, and every row one sequence or none.
+    pub fn is_accounted_for(&self) -> bool {
+        self.scheduler.audit(&self.kv).is_ok()
     }
 
     /// Runs until nothing is left; whether that ends, without a fault, and with all pages given back.

@@ -46,14 +46,15 @@ pub struct Report {
     pub planned: [u64; 3],
     /// Tokens that the device ran, and those that it would have run without prefixes and preemptions.
     pub rows: [u64; 2],
-    /// Resident bytes behind a tenth of the requests, and at the end.
+    /// Resident bytes behind a round: the mean over the second tenth of the requests, and over the last.
     pub resident: [u64; 2],
 }
 
 impl Report {
     fn add(&mut self, other: &Report) {
-        let Report { rounds, requests, whole, without_token, cancelled, failed, lost, refused, tokens, .. } =
-            other;
+        let Report {
+            rounds, requests, whole, without_token, cancelled, failed, lost, refused, tokens, ..
+        } = other;
         self.rounds += rounds;
         self.requests += requests;
         self.whole += whole;
@@ -86,7 +87,10 @@ impl fmt::Display for Report {
         writeln!(f, "  planned failures: {steps} of steps, {devices} of devices, {panics} panics")?;
         writeln!(f, "  token rows: {ran} were run; {without} without prefixes, preemptions and padding")?;
         let growth = 100.0 * self.growth();
-        write!(f, "  resident memory: {before:.1} MB behind a tenth, {after:.1} MB at the end ({growth:+.2} %)")
+        write!(
+            f,
+            "  resident memory: {before:.1} MB behind a tenth, {after:.1} MB at the end ({growth:+.2} %)"
+        )
     }
 }
 
@@ -95,16 +99,17 @@ impl fmt::Display for Report {
 /// # Errors
 /// The first thing that did not hold.
 pub fn run(requests: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Report, String> {
-    let (mut dice, mut report) = (Dice::new(seed), Report::default());
+    let (mut dice, mut report, mut sums) = (Dice::new(seed), Report::default(), [(0, 0); 2]);
     while report.requests < requests {
         let left = requests - report.requests;
         let seen = round::run(dice.bits(), left).map_err(|what| format!("seed {seed}: {what}"))?;
         report.add(&seen);
-        let now = resident();
-        if report.resident[0] == 0 && 10 * report.requests >= requests {
-            report.resident[0] = now;
+        let tenth = 10 * (report.requests - 1) / requests;
+        if let Some(mean) = [1, 9].iter().position(|of| *of == tenth) {
+            let (sum, count) = &mut sums[mean];
+            (*sum, *count) = (*sum + resident(), *count + 1);
+            report.resident[mean] = *sum / *count;
         }
-        report.resident[1] = now;
         progress(&report);
     }
     Ok(report)

@@ -19,7 +19,7 @@ use std::time::Duration;
 const CONTEXT: usize = 60;
 const MODELS: [&str; 2] = ["llama", "phi3_longrope"];
 /// Requests of a round at most.
-const REQUESTS: u64 = 2000;
+const REQUESTS: u64 = 800;
 /// No event for so long is an event that never comes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -40,7 +40,11 @@ fn config(dice: &mut Dice) -> EngineConfig {
 }
 
 /// An engine that audits itself behind every step, on a thread of its own; what requests give on it.
-fn start(null: &Arc<Null>, model: &'static str, config: EngineConfig) -> Result<(EngineHandle, Oracle), Error> {
+fn start(
+    null: &Arc<Null>,
+    model: &'static str,
+    config: EngineConfig,
+) -> Result<(EngineHandle, Oracle), Error> {
     let (backend, (tell, told)) = (null.clone(), channel());
     let handle = EngineHandle::over(model, move || {
         let files = checkpoint::open(&folder().join("golden").join(model), Access::Map)?;
@@ -64,7 +68,8 @@ pub(crate) fn run(seed: u64, most: u64) -> Result<Report, String> {
     let config = config(&mut dice);
     let what = format!("round {seed}, {config:?}");
     null.wait_every(if dice.once_in(4) { 100 + dice.below(400) as u64 } else { 0 });
-    let (handle, oracle) = start(&null, dice.pick(&MODELS), config.clone()).map_err(|e| format!("{what}: {e}"))?;
+    let (handle, oracle) =
+        start(&null, dice.pick(&MODELS), config.clone()).map_err(|e| format!("{what}: {e}"))?;
     let callers = 1 + dice.below(4) as u64;
     let requests = most.min(REQUESTS / 2 + dice.below(REQUESTS as usize / 2) as u64);
     // One round in eight ends before its requests do.

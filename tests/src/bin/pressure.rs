@@ -105,7 +105,9 @@ fn run(costs: Costs, pages: usize, mean: usize) -> Result<Seen> {
 fn main() -> Result<()> {
     let worst = SEQS * CONTEXT / PAGE;
     for (name, costs) in DEVICES {
-        println!("{name}; {REQUESTS} requests, {SEQS} sequences of up to {CONTEXT} tokens, pages of {PAGE}\n");
+        println!(
+            "{name}; {REQUESTS} requests, {SEQS} sequences of up to {CONTEXT} tokens, pages of {PAGE}\n"
+        );
         println!(
             "| mean length | pages | of the worst case | at once | reserved | times | tokens/s | of full | preempted | lost |"
         );
