@@ -9,7 +9,9 @@
 //! within a step; the thread sleeps on the channel while nothing runs, and ends when the last handle and the
 //! last stream are gone.
 
+mod desk;
 mod message;
+mod over;
 mod worker;
 
 pub use message::{Event, ModelInfo};
@@ -23,14 +25,10 @@ use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Layers
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
-use futures_channel::mpsc::{UnboundedReceiver, unbounded};
-use futures_core::Stream;
-use message::{Command, Limits, Ready, Reply, TimedEvent, gone};
-use std::pin::Pin;
+use message::{Command, Events, Limits, Near, Post, Ready, Reply, TimedEvent, gone};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::task::{self, Poll, ready};
+use std::task::{self, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,8 +51,7 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Clone)]
 pub struct EngineHandle {
-    commands: Sender<Command>,
-    keys: Arc<AtomicU64>,
+    desk: Near,
     info: Arc<ModelInfo>,
     limits: Arc<Limits>,
 }
@@ -123,19 +120,13 @@ impl EngineHandle {
     /// # }
     /// ```
     pub fn submit_several(&self, request: Request, count: usize) -> Result<Vec<Tokens>> {
-        let first = self.keys.fetch_add(count.max(1) as u64, Ordering::Relaxed);
+        let first = self.desk.keys(count);
         request.check(first, &self.limits.spec, &self.limits.config)?;
         request.check_several(first, count)?;
         request.fits(&self.limits.config)?;
-        let (began, mut tokens, mut streams) = (Instant::now(), Vec::new(), Vec::new());
-        for key in first..first + count as u64 {
-            let (events, received) = unbounded();
-            streams.push((key, events));
-            let commands = self.commands.clone();
-            tokens.push(Tokens { key, events: received, commands, open: true, began, last: began });
-        }
-        self.commands.send(Command::Submit { request, streams }).map_err(|_| gone())?;
-        Ok(tokens)
+        let began = Instant::now();
+        let lines = self.desk.submit(first, count, request).map_err(|_| gone())?;
+        Ok(lines.into_iter().map(|events| Tokens { events, began, last: began }).collect())
     }
 
     /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks
@@ -323,7 +314,7 @@ impl EngineHandle {
     /// ```
     #[doc(alias = "profile_model_time")]
     pub fn set_profiling(&self, on: bool) -> Result<()> {
-        self.commands.send(Command::SetProfiling { on }).map_err(|_| gone())
+        self.desk.call(Command::SetProfiling { on }).map_err(|_| gone())
     }
 
     /// The times of ops, layers and steps since profiling began or since the last call, and forgets them.
@@ -368,7 +359,7 @@ impl EngineHandle {
     fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<Vec<T>> {
         let (reply, received) = channel();
         // A thread that is gone drops `reply`, and `recv` says so.
-        let _ = self.commands.send(command(reply));
+        let _ = self.desk.call(command(reply));
         received.recv().unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -380,10 +371,7 @@ impl EngineHandle {
 /// [`EngineHandle::submit`] has an example.
 #[derive(Debug)]
 pub struct Tokens {
-    key: u64,
-    events: UnboundedReceiver<TimedEvent>,
-    commands: Sender<Command>,
-    open: bool,
+    events: Events,
     began: Instant,
     last: Instant,
 }
@@ -396,14 +384,11 @@ impl Tokens {
 
     /// The next event, or the promise to wake `context`'s task when there is one.
     pub(crate) fn poll(&mut self, context: &mut task::Context<'_>) -> Poll<Option<Result<Event>>> {
-        if !self.open {
-            return Poll::Ready(None);
-        }
-        let timed = ready!(Pin::new(&mut self.events).poll_next(context));
-        let TimedEvent { at, event } = timed.unwrap_or_else(|| TimedEvent::now(Err(gone())));
-        self.last = at;
-        self.open = !matches!(event, Err(_) | Ok(Event::Finished(_)));
-        Poll::Ready(Some(event))
+        self.events.poll(context).map(|timed| {
+            let TimedEvent { at, event } = timed?;
+            self.last = at;
+            Some(event)
+        })
     }
 }
 
@@ -416,27 +401,16 @@ impl Iterator for Tokens {
     }
 }
 
-impl Drop for Tokens {
-    fn drop(&mut self) {
-        if self.open {
-            let _ = self.commands.send(Command::Cancel { key: self.key });
-        }
-    }
-}
-
 /// A model that is being loaded on its thread.
 pub(crate) struct Start {
     ready: Receiver<Result<Ready>>,
-    commands: Sender<Command>,
+    desk: Near,
     began: Instant,
 }
 
 impl Start {
     /// Starts the thread; it loads the model and then serves until no handle is left.
     pub fn spawn(files: ModelFiles, options: Options) -> Result<Self> {
-        let began = Instant::now();
-        let (commands, inbox) = channel();
-        let (started, ready) = channel();
         let load = options.load_options()?;
         let Options {
             backend,
@@ -451,9 +425,8 @@ impl Start {
             ..
         } = options;
         let stored_dtype = !own_dtype && backend.takes_stored_dtype();
-        let body = move || {
+        Self::run(move |inbox, ready| {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
-            let ready = started.clone();
             let job = worker::Job {
                 files,
                 engine,
@@ -466,11 +439,22 @@ impl Start {
                 inbox,
                 ready,
             };
-            let ended = match kernel_inject {
+            match kernel_inject {
                 true => with_backend(&backend, threads, job),
                 false => with_backend(&backend, threads, worker::ComposedJob(job)),
-            };
-            if let Err(error) = ended {
+            }
+        })
+    }
+
+    /// Starts a thread that says when its engine is ready, and serves then.
+    fn run(
+        body: impl FnOnce(Receiver<Post>, Sender<Result<Ready>>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        let began = Instant::now();
+        let (desk, inbox) = Near::new();
+        let (started, ready) = channel();
+        let body = move || {
+            if let Err(error) = body(inbox, started.clone()) {
                 // The receiver is gone when the error came after the start.
                 let _ = started.send(Err(error));
             }
@@ -479,7 +463,7 @@ impl Start {
             .name("engraft-engine".into())
             .spawn(body)
             .map_err(|e| Error::io("the engine's thread", e))?;
-        Ok(Self { ready, commands, began })
+        Ok(Self { ready, desk, began })
     }
 
     /// Waits until the model is ready.
@@ -487,6 +471,6 @@ impl Start {
         let (mut info, limits) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
         let (info, limits) = (Arc::new(info), Arc::new(limits));
-        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info, limits })
+        Ok(EngineHandle { desk: self.desk, info, limits })
     }
 }

@@ -59,6 +59,7 @@ mod open;
 mod options;
 mod sentence;
 mod source;
+mod sync;
 mod tasks;
 mod text;
 mod text_stream;

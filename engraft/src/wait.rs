@@ -1,10 +1,10 @@
 //! Waiting on a thread for what an async task would be woken for.
 
+use crate::sync::thread;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 
-struct Unpark(Thread);
+struct Unpark(thread::Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::dice::Dice;
-use conformance::null::Null;
+use conformance::null::{Fault, Null, Oracle, PLANNED};
 use engraft_core::Error;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
@@ -90,6 +90,31 @@ fn reference() -> Engine<Null> {
     )
 }
 
+/// What a request gives is a function of it: without an engine, too.
+#[test]
+fn requests_alone_give_what_the_oracle_says() {
+    let mut dice = Dice::new(3);
+    for case in ["llama", "phi3_longrope"] {
+        let (steps_ahead, prefix_cache) = (Some(0), false);
+        let sizes = EngineConfig { max_context: 60, steps_ahead, prefix_cache, ..EngineConfig::default() };
+        let mut engine = loaded(&Null::new(), case, sizes).unwrap();
+        let oracle = Oracle::new(&engine.model().spec, &engine.model().rope_shifts(), 60);
+        let mut ends = [0; 3];
+        for _ in 0..200 {
+            let more = dice.below(25);
+            let mut request = Request { subsequence: dice.below(3) as u32, ..request(&mut dice) };
+            request.prompt.extend((0..more).map(|at| 9 + at as u32));
+            let (tokens, finish) = alone(&mut engine, &request);
+            assert_eq!((tokens, finish), oracle.answer(&request), "{case}: {request:?}");
+            ends[[Finish::Stop, Finish::Length, Finish::NoToken]
+                .iter()
+                .position(|f| *f == finish)
+                .unwrap()] += 1;
+        }
+        assert!(ends.iter().all(|count| *count > 5), "{ends:?}");
+    }
+}
+
 /// What is known of a request in a schedule.
 struct Known {
     request: Request,
@@ -133,6 +158,7 @@ fn take(known: &mut BTreeMap<u64, Known>, out: &[Output]) {
 fn schedule(null: &Arc<Null>, reference: &mut Engine<Null>, seed: u64) -> [u64; 4] {
     let mut dice = Dice::new(seed);
     let mut engine = engine(null, config(&mut dice));
+    engine.set_auditing(true);
     let (mut known, mut out, mut left) = (BTreeMap::<u64, Known>::new(), Vec::new(), 10);
     while left > 0 || !engine.is_idle() {
         if left > 0 && (dice.once_in(2) || engine.is_idle()) {
@@ -377,6 +403,24 @@ fn half_way(null: &Arc<Null>) -> (Engine<Null>, u64, Vec<u32>) {
     }
     assert_eq!(tokens.len(), 2);
     (engine, id, tokens)
+}
+
+#[test]
+fn planned_faults_are_what_they_are_called() {
+    let null = Null::new();
+    let (mut engine, ..) = half_way(&null);
+    null.fault_in(2, Fault::Lost);
+    assert!(!null.has_failed());
+    let lost = engine.step(&mut Vec::new());
+    assert!(
+        matches!(&lost, Err(Error::DeviceLost { what }) if what == PLANNED) && null.has_failed(),
+        "{lost:?}"
+    );
+    let (mut engine, ..) = half_way(&null);
+    null.fault_in(2, Fault::Panic);
+    let step = std::panic::AssertUnwindSafe(|| engine.step(&mut Vec::new()));
+    let said = std::panic::catch_unwind(step).unwrap_err();
+    assert_eq!(said.downcast_ref::<&str>(), Some(&PLANNED));
 }
 
 fn whole_text() -> Vec<u32> {

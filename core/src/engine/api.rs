@@ -44,6 +44,8 @@ pub struct Engine<B: Backend> {
     /// Steps that failed so far.
     pub(super) failures: u64,
     pub(super) clock: Option<Clock>,
+    /// Whether pages and request slots are counted after every step.
+    pub(super) auditing: bool,
 }
 
 /// The time since some moment that stays the same.
@@ -109,6 +111,7 @@ impl<B: Backend> Engine<B> {
             unreported: None,
             failures: 0,
             clock: None,
+            auditing: false,
         })
     }
 
@@ -125,6 +128,11 @@ impl<B: Backend> Engine<B> {
     pub fn set_clock(&mut self, clock: impl FnMut() -> Duration + 'static) {
         self.clock = Some(Box::new(clock));
         self.look_at_clock();
+    }
+
+    /// Whether it has a clock.
+    pub fn has_clock(&self) -> bool {
+        self.clock.is_some()
     }
 
     /// The time, where there is a clock.
@@ -258,6 +266,13 @@ impl<B: Backend> Engine<B> {
         let Runner { backend, model, .. } = &self.runner;
         self.coordinator.capture = !on && captures(backend.as_ref(), model, &self.coordinator.config);
         self.runner.set_profiling(on);
+    }
+
+    /// Counts pages and request slots whenever a step is collected or has failed, or stops: one that is lost or
+    /// has an owner too many is an `Internal` error of that step. For tests: it takes time in proportion to
+    /// the pool.
+    pub fn set_auditing(&mut self, on: bool) {
+        self.auditing = on;
     }
 
     /// The spans measured since profiling began or since the last call.

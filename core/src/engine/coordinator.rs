@@ -417,6 +417,14 @@ impl Coordinator {
         }
         Ok(())
     }
+
+    /// Whether every page and every request slot is accounted for.
+    ///
+    /// # Errors
+    /// `Internal`, naming what is not.
+    pub(super) fn audit(&self) -> Result<()> {
+        self.scheduler.audit(&self.kv)
+    }
 }
 
 impl Planned {

@@ -117,7 +117,14 @@ impl<B: Backend> Engine<B> {
         }
         self.look_at_clock();
         self.coordinator.apply(planned, &self.result, out)?;
-        if self.in_flight.is_empty() { self.coordinator.none_in_flight() } else { Ok(()) }
+        if self.in_flight.is_empty() {
+            self.coordinator.none_in_flight()?;
+        }
+        self.audit()
+    }
+
+    fn audit(&self) -> Result<()> {
+        if self.auditing { self.coordinator.audit() } else { Ok(()) }
     }
 
     /// Ends the requests of a step that failed for this reason, which it returns.
@@ -128,7 +135,7 @@ impl<B: Backend> Engine<B> {
             true => self.coordinator.none_in_flight(),
             false => Ok(()),
         });
-        failed.err().unwrap_or(error)
+        failed.and_then(|()| self.audit()).err().unwrap_or(error)
     }
 
     /// Collects all that is in flight, for calls that want to see requests as they stand; the next step

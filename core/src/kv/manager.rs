@@ -295,12 +295,17 @@ impl KvManager {
 
     /// Appends a page from the store to a row; whether it could be had.
     fn bring_back(&mut self, row: u32, node: u32) -> Result<bool> {
+        if self.store.is_none() || self.pool.available() == 0 {
+            return Ok(false);
+        }
+        // What makes room may be more than the store holds: this very page may be dropped for it.
+        self.reclaim(1)?;
         let (Some(store), Some(Place::Store(number))) = (self.store.clone(), self.prefixes.place(node))
         else {
             return Ok(false);
         };
-        // One that is on its way there is computed anew; so is one that there is no page for.
-        if self.moves.out.iter().any(|(out, _)| *out == number) || self.pool.available() == 0 {
+        // One that is on its way there is computed anew.
+        if self.moves.out.iter().any(|(out, _)| *out == number) {
             return Ok(false);
         }
         let Some(content) = store.with(|store| store.get(number)) else {

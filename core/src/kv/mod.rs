@@ -5,6 +5,7 @@
 //! [`KvManager`] holds the three together; a [`PageStore`] keeps what the pool has no room for; [`PagedKv`]
 //! owns the slabs. No backend here: slabs are generic over memory.
 
+mod audit;
 mod manager;
 mod pool;
 mod prefix;

@@ -113,6 +113,14 @@ impl PrefixTree {
         Some(self.nodes.get(node as usize)?.as_ref()?.place)
     }
 
+    /// The pages of all nodes.
+    pub(super) fn owned(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().flatten().filter_map(|node| match node.place {
+            Place::Pool(page) => Some(page),
+            _ => None,
+        })
+    }
+
     /// Replaces `path` by the nodes of the longest run of whole pages, at most `most`, that `tokens` begin
     /// with, and counts them as used.
     pub fn find(&mut self, key: &PrefixKey, tokens: &[u32], most: usize, path: &mut Vec<u32>) {

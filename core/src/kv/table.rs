@@ -33,6 +33,16 @@ impl PageTables {
         self.stride
     }
 
+    /// Rows in all.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Rows without a sequence.
+    pub fn free_rows(&self) -> &[u32] {
+        &self.free_rows
+    }
+
     /// Positions that a row has room for.
     pub fn most_positions(&self) -> usize {
         self.stride * self.page_size

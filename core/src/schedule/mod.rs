@@ -13,6 +13,7 @@
 //! slots; a *token row* is a row of a step's matrices.
 
 mod admit;
+mod audit;
 mod pace;
 mod preempt;
 mod queue;

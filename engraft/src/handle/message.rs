@@ -1,5 +1,6 @@
 //! What goes through the channel between handles and the engine's thread.
 
+use super::desk::{Desk, Line, Message, Said};
 use crate::embed::EmbedOptions;
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
@@ -10,7 +11,6 @@ use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
-use futures_channel::mpsc::UnboundedSender;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
@@ -86,49 +86,27 @@ pub(super) type Ready = (ModelInfo, Limits);
 /// One result per text, image or sequence.
 pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
 
-/// What a handle asks of the engine's thread.
+/// What goes through the channel.
+pub(super) type Post = Message<Request, TimedEvent, Command>;
+/// The near end of the channel.
+pub(super) type Near = Desk<Request, TimedEvent, Command>;
+/// The near end of one request.
+pub(super) type Events = Line<Request, TimedEvent, Command>;
+
+/// What a handle asks of the engine's thread besides requests.
+#[derive(Debug)]
 pub(super) enum Command {
-    /// A continuation of the request's prompt for each of these.
-    Submit {
-        request: Request,
-        streams: Vec<(u64, UnboundedSender<TimedEvent>)>,
-    },
-    Cancel {
-        key: u64,
-    },
-    Encode {
-        texts: Vec<EncoderInput>,
-        layers: Layers,
-        reply: Reply<Encoded>,
-    },
-    EncodeImages {
-        images: Vec<Vec<f32>>,
-        layers: Layers,
-        reply: Reply<Encoded>,
-    },
-    Forward {
-        texts: Vec<EncoderInput>,
-        want: ForwardWant,
-        reply: Reply<Forwarded>,
-    },
-    Embed {
-        texts: Vec<EncoderInput>,
-        options: EmbedOptions,
-        reply: Reply<Vec<f32>>,
-    },
-    Score {
-        sequences: Vec<Vec<u32>>,
-        reply: Reply<Vec<f32>>,
-    },
-    SetProfiling {
-        on: bool,
-    },
-    TakeProfile {
-        reply: Reply<Profile>,
-    },
+    Encode { texts: Vec<EncoderInput>, layers: Layers, reply: Reply<Encoded> },
+    EncodeImages { images: Vec<Vec<f32>>, layers: Layers, reply: Reply<Encoded> },
+    Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
+    Embed { texts: Vec<EncoderInput>, options: EmbedOptions, reply: Reply<Vec<f32>> },
+    Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
+    SetProfiling { on: bool },
+    TakeProfile { reply: Reply<Profile> },
 }
 
 /// An event with the time at which the engine sent it: the reader may be late.
+#[derive(Debug)]
 pub(super) struct TimedEvent {
     pub at: Instant,
     pub event: Result<Event>,
@@ -137,6 +115,16 @@ pub(super) struct TimedEvent {
 impl TimedEvent {
     pub fn now(event: Result<Event>) -> Self {
         Self { at: Instant::now(), event }
+    }
+}
+
+impl Said for TimedEvent {
+    fn is_last(&self) -> bool {
+        matches!(self.event, Err(_) | Ok(Event::Finished(_)))
+    }
+
+    fn gone() -> Self {
+        Self::now(Err(gone()))
     }
 }
 

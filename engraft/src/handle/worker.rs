@@ -1,11 +1,15 @@
 //! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while
 //! not.
+//!
+//! An engine or a backend that panics is never touched again: whoever waits is told, and so is whoever comes.
 
-use super::message::{Command, Event, Limits, ModelInfo, Ready, Reply, TimedEvent};
+use super::desk::{Clients, Message, Work, serve};
+use super::message::{Command, Event, Limits, ModelInfo, Post, Ready, Reply, TimedEvent};
 use crate::backends::Visitor;
 use crate::embed::EmbedOptions;
 use crate::load::load_engine;
 use crate::options::Progress;
+use crate::sync::UnboundedSender;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
@@ -16,10 +20,10 @@ use engraft_core::kv::HostPages;
 use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
-use futures_channel::mpsc::UnboundedSender;
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 /// Milliseconds of a step on the CPU with sequences that decode: about as long as one of them alone takes
@@ -39,7 +43,7 @@ pub(super) struct Job {
     /// Bytes of host memory for pages of keys and values that the pool has no room for.
     pub host_cache: usize,
     pub progress: Progress,
-    pub inbox: Receiver<Command>,
+    pub inbox: Receiver<Post>,
     pub ready: Sender<Result<Ready>>,
 }
 
@@ -68,8 +72,6 @@ impl Visitor for Job {
         let group = (load.world > 1).then(|| GroupPlan::new(&files, &registry, load, dtype, kv_dtype));
         let group = group.transpose()?;
         let mut engine = load_engine(backend, files, registry, load, self.engine, progress)?;
-        let start = Instant::now();
-        engine.set_clock(move || start.elapsed());
         if host_cache > 0 {
             engine.set_page_store(HostPages::new(host_cache))?;
         }
@@ -77,35 +79,40 @@ impl Visitor for Job {
         if own_context && context < positions {
             tracing::warn!("`max_context` is {positions}; the model's own limit of {context} counts");
         }
-        let spec = &engine.model().spec;
-        let info = ModelInfo {
-            name,
-            arch: spec.arch.clone(),
-            family: spec.family,
-            parameters,
-            vocab: spec.vocab,
-            hidden: spec.hidden,
-            layers: spec.blocks.len(),
-            max_context: engine.config().max_context,
-            device: engine.backend().caps().device.clone(),
-            load_seconds: 0.0,
-            memory: *engine.memory(),
-            group,
-            warnings: engine.warnings().iter().cloned().chain(no_experts).collect(),
-            plan: InjectionPlan::new(
-                engine.backend().as_ref(),
-                engine.model(),
-                engine.config().dtype,
-                engine.config().kv_dtype,
-            )?,
-        };
+        let warnings = engine.warnings().iter().cloned().chain(no_experts).collect();
+        let info = ModelInfo { parameters, group, warnings, ..info(&engine, name)? };
         log_loaded(&info);
-        let limits = Limits { spec: spec.clone(), config: engine.config().clone() };
-        if self.ready.send(Ok((info, limits))).is_ok() {
-            Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }.serve(&self.inbox);
-        }
+        Worker::new(engine).start(info, &self.inbox, &self.ready);
         Ok(())
     }
+}
+
+/// What is known of an engine's model.
+pub(super) fn info<B: Backend>(engine: &Engine<B>, name: String) -> Result<ModelInfo> {
+    let (spec, config) = (&engine.model().spec, engine.config());
+    let info = ModelInfo {
+        name,
+        arch: spec.arch.clone(),
+        family: spec.family,
+        parameters: 0,
+        vocab: spec.vocab,
+        hidden: spec.hidden,
+        layers: spec.blocks.len(),
+        max_context: config.max_context,
+        device: engine.backend().caps().device.clone(),
+        load_seconds: 0.0,
+        memory: *engine.memory(),
+        group: None,
+        warnings: engine.warnings().to_vec(),
+        plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), config.dtype, config.kv_dtype)?,
+    };
+    Ok(ModelInfo { parameters: elements(&info.plan), ..info })
+}
+
+/// Elements of the operands of a plan, each counted once.
+fn elements(plan: &InjectionPlan) -> u64 {
+    let rows = plan.rows.iter().filter(|row| row.layouts > 0);
+    rows.filter_map(|row| row.shape).map(|[rows, cols]| (rows * cols) as u64).sum()
 }
 
 /// A setting about experts has no effect on a model that has none.
@@ -140,13 +147,6 @@ impl Visitor for ComposedJob {
     }
 }
 
-/// Where the events of a running request go.
-struct Client {
-    key: u64,
-    want: Want,
-    events: UnboundedSender<TimedEvent>,
-}
-
 /// A call whose texts ride in ordinary steps.
 struct Call<B: Backend> {
     texts: Texts,
@@ -159,51 +159,129 @@ struct Call<B: Backend> {
 type Finisher<B> = Box<dyn FnOnce(&mut Engine<B>, Result<Texts>)>;
 
 /// Owns the engine, runs its steps and handles commands in between.
-struct Worker<B: Backend> {
+pub(super) struct Worker<B: Backend> {
     engine: Engine<B>,
+    outputs: Vec<Output>,
     /// By the engine's number of the request.
-    clients: BTreeMap<u64, Client>,
+    clients: Clients<TimedEvent, Want>,
     /// Calls whose texts ride in the steps.
     calls: Vec<Call<B>>,
-    /// Why no request can be served any more.
+    /// Why no request can be served any more: the engine runs no step.
     broken: Option<String>,
 }
 
+impl<B: Backend> Work for Worker<B> {
+    type Message = Post;
+
+    fn is_idle(&self) -> bool {
+        self.broken.is_some() || self.engine.is_idle()
+    }
+
+    fn take(&mut self, message: Post) {
+        match message {
+            Message::Submit { request, lines } => self.submit(request, lines),
+            Message::Cancel { key } => {
+                if let Some(id) = self.clients.cancel(key) {
+                    let _ = self.guarded(|worker| {
+                        worker.cancel(id);
+                        Ok(())
+                    });
+                }
+            }
+            Message::Call(command) => {
+                let _ = self.guarded(|worker| {
+                    worker.handle_command(command);
+                    Ok(())
+                });
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        let mut outputs = std::mem::take(&mut self.outputs);
+        let _ = self.guarded(|worker| {
+            match worker.engine.step(&mut outputs) {
+                Ok(()) => outputs.iter().for_each(|output| worker.deliver(output)),
+                Err(error) => worker.fail(error),
+            }
+            Ok(())
+        });
+        self.outputs = outputs;
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
+}
+
 impl<B: Backend> Worker<B> {
-    /// Until every handle and every stream is gone.
-    fn serve(mut self, inbox: &Receiver<Command>) {
-        let mut outputs = Vec::new();
-        loop {
-            if self.engine.is_idle() {
-                match inbox.recv() {
-                    Ok(command) => self.handle_command(command),
-                    Err(_) => return,
+    pub(super) fn new(mut engine: Engine<B>) -> Self {
+        let (outputs, calls) = (Vec::new(), Vec::new());
+        let start = Instant::now();
+        if !engine.has_clock() {
+            engine.set_clock(move || start.elapsed());
+        }
+        Self { engine, outputs, clients: Clients::default(), calls, broken: None }
+    }
+
+    /// Says that the engine is ready, and serves until every handle and every stream is gone.
+    pub(super) fn start(mut self, info: ModelInfo, inbox: &Receiver<Post>, ready: &Sender<Result<Ready>>) {
+        let engine = &self.engine;
+        let limits = Limits { spec: engine.model().spec.clone(), config: engine.config().clone() };
+        if ready.send(Ok((info, limits))).is_ok() {
+            serve(&mut self, inbox);
+        }
+    }
+
+    /// Does something of which a panic is the engine's end, not the thread's.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        // What a panic leaves of the engine is only dropped.
+        let done = catch_unwind(AssertUnwindSafe(|| work(self)));
+        done.unwrap_or_else(|panic| {
+            let what = format!("the engine panicked: {}", said(panic.as_ref()));
+            self.end_all(&what);
+            Err(Error::Internal { what })
+        })
+    }
+
+    /// Ends every request and every call without the engine.
+    fn end_all(&mut self, what: &str) {
+        self.broken.get_or_insert(what.into());
+        let numbers: Vec<u64> = self.clients.numbers().collect();
+        for client in numbers.into_iter().filter_map(|id| self.clients.take(id)) {
+            client.end(TimedEvent::now(Err(Error::internal(what))));
+        }
+        for Call { reply, .. } in std::mem::take(&mut self.calls) {
+            reply(&mut self.engine, Err(Error::internal(what)));
+        }
+    }
+
+    fn submit(&mut self, request: Request, lines: Vec<(u64, UnboundedSender<TimedEvent>)>) {
+        let (want, count) = (request.want, lines.len());
+        let put = |worker: &mut Self| worker.serving().and_then(|engine| engine.put_several(request, count));
+        match self.guarded(put) {
+            Ok(ids) => {
+                for (id, (key, events)) in ids.into_iter().zip(lines) {
+                    self.clients.open(id, key, events, want);
                 }
             }
-            loop {
-                match inbox.try_recv() {
-                    Ok(command) => self.handle_command(command),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
+            Err(error) => {
+                let (text, mut first) = (error.to_string(), Some(error));
+                for (_, events) in lines {
+                    let error = first.take().unwrap_or_else(|| Error::internal(text.clone()));
+                    let _ = events.unbounded_send(TimedEvent::now(Err(error)));
                 }
-            }
-            match self.engine.step(&mut outputs) {
-                Ok(()) => outputs.iter().for_each(|output| self.deliver(output)),
-                Err(error) => self.fail(error),
             }
         }
     }
 
     fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Submit { request, streams } => self.submit(request, streams),
-            Command::Cancel { key } => {
-                let found = self.clients.iter().find(|(_, c)| c.key == key).map(|(id, _)| *id);
-                if let Some(id) = found {
-                    self.clients.remove(&id);
-                    self.cancel(id);
-                }
-            }
             Command::Encode { texts, layers, reply } => {
                 self.call(reply, |engine| engine.submit_encode(&texts, layers), Engine::take_encoded);
             }
@@ -225,12 +303,14 @@ impl<B: Backend> Worker<B> {
                 let queued = self.serving().and_then(|engine| engine.submit_score(&sequences));
                 self.queue(queued, reply, move |engine, texts| engine.take_scored(texts, &sequences));
             }
-            Command::SetProfiling { on } => self.engine.set_profiling(on),
+            Command::SetProfiling { on } => {
+                let _ = self.serving().map(|engine| engine.set_profiling(on));
+            }
             Command::TakeProfile { reply } => {
                 let off =
                     || Error::config("profiling", "off", "on, before times are taken: set_profiling(true)");
-                let profile = self.engine.take_profile().map(|profile| vec![profile]);
-                let _ = reply.send(profile.ok_or_else(off));
+                let take = |engine: &mut Engine<B>| engine.take_profile().map(|profile| vec![profile]);
+                let _ = reply.send(self.serving().and_then(|engine| take(engine).ok_or_else(off)));
             }
         }
     }
@@ -272,47 +352,30 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    fn submit(&mut self, request: Request, streams: Vec<(u64, UnboundedSender<TimedEvent>)>) {
-        let want = request.want;
-        match self.serving().and_then(|engine| engine.put_several(request, streams.len())) {
-            Ok(ids) => {
-                let clients = ids.into_iter().zip(streams);
-                self.clients.extend(clients.map(|(id, (key, events))| (id, Client { key, want, events })));
-            }
-            Err(error) => {
-                let (text, mut first) = (error.to_string(), Some(error));
-                for (_, events) in streams {
-                    let error = first.take().unwrap_or_else(|| Error::internal(text.clone()));
-                    let _ = events.unbounded_send(TimedEvent::now(Err(error)));
-                }
-            }
-        }
-    }
-
     fn deliver(&mut self, output: &Output) {
-        let Some(client) = self.clients.get(&output.id) else { return self.end_text(output) };
+        let Some(client) = self.clients.get(output.id) else { return self.end_text(output) };
         let mut listening = true;
         if let Some(token) = output.token {
-            listening &= client.events.unbounded_send(TimedEvent::now(Ok(Event::Token(token)))).is_ok();
+            listening &= client.say(TimedEvent::now(Ok(Event::Token(token))));
         }
-        if output.finish == Some(Finish::NoToken) {
-            let what = "none of the logits is above -infinity: the model's numbers overflowed".into();
-            let error = Error::Request { id: client.key, what };
-            let _ = client.events.unbounded_send(TimedEvent::now(Err(error)));
-            self.engine.take_kept(output.id);
-            self.clients.remove(&output.id);
-        } else if let Some(finish) = output.finish {
-            if client.want != Want::default()
-                && let Some(kept) = self.engine.take_kept(output.id)
-            {
-                let _ = client.events.unbounded_send(TimedEvent::now(Ok(Event::Kept(Box::new(kept)))));
+        let Some(finish) = output.finish else {
+            if !listening {
+                self.clients.take(output.id);
+                self.cancel(output.id);
             }
-            let _ = client.events.unbounded_send(TimedEvent::now(Ok(Event::Finished(finish))));
-            self.clients.remove(&output.id);
-        } else if !listening {
-            self.clients.remove(&output.id);
-            self.cancel(output.id);
+            return;
+        };
+        let kept = self.engine.take_kept(output.id);
+        let Some(client) = self.clients.take(output.id) else { return };
+        if finish == Finish::NoToken {
+            let what = "none of the logits is above -infinity: the model's numbers overflowed".into();
+            let error = Error::Request { id: client.key(), what };
+            return client.end(TimedEvent::now(Err(error)));
         }
+        if let Some(kept) = kept.filter(|_| client.data != Want::default()) {
+            client.say(TimedEvent::now(Ok(Event::Kept(Box::new(kept)))));
+        }
+        client.end(TimedEvent::now(Ok(Event::Finished(finish))));
     }
 
     /// Ends a request in the engine; failing at that means that its bookkeeping is inconsistent.
@@ -343,7 +406,7 @@ impl<B: Backend> Worker<B> {
         let mut failed = self.engine.take_failed();
         if broken {
             self.broken.get_or_insert(text.clone());
-            failed = self.clients.keys().copied().collect();
+            failed = self.clients.numbers().collect();
             failed.extend(self.calls.iter().flat_map(|call| call.texts.ids()));
         }
         let mut first = Some(error);
@@ -353,8 +416,8 @@ impl<B: Backend> Worker<B> {
             (None, false) => Error::internal(format!("a step failed that this request was in: {text}")),
         };
         for id in failed {
-            if let Some(client) = self.clients.remove(&id) {
-                let _ = client.events.unbounded_send(TimedEvent::now(Err(next())));
+            if let Some(client) = self.clients.take(id) {
+                client.end(TimedEvent::now(Err(next())));
                 self.cancel(id);
             } else if let Some(at) = self.calls.iter().position(|call| call.texts.ids().contains(&id)) {
                 let Call { texts, reply, .. } = self.calls.swap_remove(at);

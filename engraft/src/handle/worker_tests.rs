@@ -9,16 +9,24 @@ use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-/// The error that the next step ends with.
-type Planted = Arc<Mutex<Option<Error>>>;
+/// How the next step ends.
+enum Bad {
+    Error(Error),
+    Panic,
+}
+
+type Planted = Arc<Mutex<Option<Bad>>>;
 
 /// The block as it is, but for an error that was planted.
 struct Failing(Planted);
 
 impl<D: Device> OwnBlock<D> for Failing {
     fn forward(&self, x: &mut Exec<'_, D>, mut place: Place<'_, '_, D>) -> Result<()> {
-        match self.0.lock().unwrap().take() {
-            Some(error) => Err(error),
+        let bad = self.0.lock().unwrap().take();
+        match bad {
+            Some(Bad::Error(error)) => Err(error),
+            // As `panic!`, without its words on standard error.
+            Some(Bad::Panic) => std::panic::resume_unwind(Box::new(String::from("a planted panic"))),
             None => place.standard(x),
         }
     }
@@ -42,7 +50,7 @@ fn worker() -> (Worker<Cpu>, Planted) {
         ..EngineConfig::default()
     };
     let engine = Engine::new(backend, model, config).unwrap();
-    (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
+    (Worker::new(engine), planted)
 }
 
 /// What became of everybody after an error in the first step: a request and a call for scores that were in
@@ -53,30 +61,30 @@ struct Seen {
 }
 
 fn after(error: Error) -> Seen {
+    after_bad(Bad::Error(error))
+}
+
+fn after_bad(bad: Bad) -> Seen {
     let (mut worker, planted) = worker();
     let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
     let submit = |worker: &mut Worker<Cpu>, key| {
         let (events, receiver) = unbounded();
-        worker.handle_command(Command::Submit { request: request(), streams: vec![(key, events)] });
+        worker.take(Message::Submit { request: request(), lines: vec![(key, events)] });
         receiver
     };
     // Two rows, which requests and calls take in turns: the second and third request wait.
     let first = [submit(&mut worker, 0), submit(&mut worker, 1), submit(&mut worker, 2)];
     let (reply, scores) = channel();
     worker.handle_command(Command::Score { sequences: vec![vec![1, 2, 3]], reply });
-    *planted.lock().unwrap() = Some(error);
-    let error = worker.engine.step(&mut Vec::new()).unwrap_err();
-    worker.fail(error);
+    *planted.lock().unwrap() = Some(bad);
+    worker.step();
+    assert!(planted.lock().unwrap().is_none(), "the step did not fail");
     let later = submit(&mut worker, 3);
     // As `serve` does with an inbox that nothing more comes through.
-    let mut outputs = Vec::new();
-    while !worker.engine.is_idle() {
-        match worker.engine.step(&mut outputs) {
-            Ok(()) => outputs.iter().for_each(|output| worker.deliver(output)),
-            Err(error) => worker.fail(error),
-        }
+    while !worker.is_idle() {
+        worker.step();
     }
-    assert!(worker.clients.is_empty() && worker.calls.is_empty(), "someone waits for ever");
+    assert!(worker.clients.numbers().count() + worker.calls.len() == 0, "someone waits for ever");
     drop(worker);
     let [a, b, c] = first;
     Seen { requests: [a, b, c, later].map(events), scores: scores.recv().unwrap() }
@@ -139,4 +147,38 @@ fn an_engine_whose_bookkeeping_broke_serves_no_request() {
         matches!(&later[..], [Err(Error::DeviceLost { what })] if what.contains("a planted bug")),
         "{later:?}"
     );
+}
+
+#[test]
+fn an_engine_that_panics_ends_everything_and_is_not_touched_again() {
+    let Seen { requests: [first, second, waiting, later], scores } = after_bad(Bad::Panic);
+    let said = |error: &Error| error.to_string().contains("the engine panicked: a planted panic");
+    for events in [first, second, waiting, later] {
+        assert!(matches!(&events[..], [Err(error)] if said(error)), "{events:?}");
+    }
+    assert!(said(&scores.unwrap_err()));
+}
+
+/// A handle outlives its engine and says why it serves nothing; making an engine may panic, too.
+#[test]
+fn a_handle_says_that_its_engine_panicked() {
+    let make = || {
+        let (worker, planted) = worker();
+        *planted.lock().unwrap() = Some(Bad::Panic);
+        Ok(worker.engine)
+    };
+    let handle = crate::EngineHandle::over("planted", make).unwrap();
+    assert!(handle.info().parameters > 1_000_000, "{}", handle.info().parameters);
+    let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
+    for _ in 0..3 {
+        let events: Vec<Result<Event>> = handle.submit(request()).unwrap().collect();
+        assert!(
+            matches!(&events[..], [Err(error)] if error.to_string().contains("a planted panic")),
+            "{events:?}"
+        );
+    }
+    let said = handle.score([vec![1, 2, 3]]).unwrap_err().to_string();
+    assert!(said.contains("a planted panic"), "{said}");
+    let none = crate::EngineHandle::over::<Cpu>("none", || std::panic::resume_unwind(Box::new(1)));
+    assert!(matches!(none, Err(Error::Internal { .. })), "{none:?}");
 }

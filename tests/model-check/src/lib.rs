@@ -8,6 +8,11 @@
 //! States that differ in nothing but the numbers of pages and rows, or in when a prefix was last used, count
 //! as one: any page that may be evicted is, so that every order of use is covered. What is not: sizes beyond
 //! those given, and that the share which admission sets aside falls again after many quiet steps.
+//!
+//! Tests run three requests in five pages, with a fork, a cancel and a preemption anywhere: 68,681 states a
+//! step ahead. Five requests in eight pages are 5,069,772 states with as many of each and take some twenty
+//! minutes on two cores (`model-check 5 8 1 1`); without forks, cancels and preemptions they are 10,048. Two of
+//! each have been visited at no larger size than three requests.
 
 mod key;
 mod world;
@@ -56,8 +61,8 @@ impl Model for Sizes {
             Property::always("steps read and write what is theirs", |_, world: &World| {
                 world.fault().is_none()
             }),
-            Property::always("every owner of a page is counted", |_, world: &World| {
-                world.owners_are_counted()
+            Property::always("every page and every row is accounted for", |_, world: &World| {
+                world.is_accounted_for()
             }),
             Property::always("every request ends and gives its pages back", |_, world: &World| {
                 world.fault().is_some() || world.clone().drains()

@@ -1,21 +1,25 @@
 //! A backend that computes nothing and knows whose every page is.
 //!
 //! A row carries one word, its *tag*: that of an embedded row is its token's, and every op passes tags on.
-//! What is appended to a page is the tag, so attention can fold what it finds over a sequence's pages,
-//! position by position, into the tag of its row, and the sampler takes the token from that. The right
-//! continuation of a prompt is a pure function of the prompt: a page that is shared, given away or entered in
-//! the table where it should not be changes a token.
+//! What is appended to a page is the tag with its position, so attention can fold what it finds over a
+//! sequence's pages, position by position, into the tag of its row, and the sampler takes the token from that.
+//! From the second layer on the tag of a slot is that of all that lies before it. The right continuation of a
+//! prompt is a pure function of the prompt ([`Oracle`]): a page that is shared, given away or entered in the
+//! table where it should not be changes a token, and so does a position that is rotated as another one.
 //!
 //! Tokens seen count, too: of a sequence with a repetition penalty they are mixed into what is sampled.
 //!
 //! Memory may be limited ([`Null::with_memory`]); every allocation takes whole pieces of it, as drivers hand
-//! it out.
+//! it out. An op, an upload or a read may be planned to fail or to panic ([`Null::fail_in`]), reads to take
+//! long ([`Null::wait_every`]). The time that a device would have taken is counted ([`Null::spent`]).
 //!
 //! Without tags ([`Null::idle`]) ops do nothing at all, and what a step takes is the host's own time.
 
 mod ops;
+mod oracle;
 mod stream;
 
+pub use oracle::Oracle;
 pub use stream::{NullGraph, NullStream};
 
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup};
@@ -34,12 +38,45 @@ pub struct Null {
     tags: bool,
     /// Ops, uploads and reads until one fails; [`u64::MAX`]: none does.
     fails_in: AtomicU64,
+    /// How: an index of [`FAULTS`].
+    fault: AtomicU32,
+    /// Of so many reads one takes long; 0: none.
+    waits_every: AtomicU64,
+    /// What steps, tokens and keys cost, in nanoseconds; and the sum so far.
+    costs: Costs,
+    spent: AtomicU64,
     /// Ops, uploads and reads so far.
     counted: AtomicU64,
     /// Bytes of all allocations so far.
     allocated: AtomicU64,
     /// What there is.
     memory: Option<Memory>,
+}
+
+/// How an op may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// By an error that ends the requests of its step.
+    Error,
+    /// By the loss of the device.
+    Lost,
+    /// By a panic.
+    Panic,
+}
+
+const FAULTS: [Fault; 3] = [Fault::Error, Fault::Lost, Fault::Panic];
+/// What planned failures say.
+pub const PLANNED: &str = "a planned failure";
+
+/// What a device would take, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Costs {
+    /// A step.
+    pub step: u64,
+    /// A token of it.
+    pub token: u64,
+    /// A key that a sequence of it reads, in one layer.
+    pub key: u64,
 }
 
 /// Memory that has an end.
@@ -49,6 +86,9 @@ struct Memory {
     /// Of what it says is free, that much is not there.
     missing: u64,
 }
+
+/// How long a read takes that takes long.
+const WAIT: std::time::Duration = std::time::Duration::from_micros(100);
 
 /// Bytes that an allocation takes whole.
 pub const GRANULE: u64 = 2 << 20;
@@ -77,6 +117,11 @@ impl Null {
         Arc::new(Self::with(false, None))
     }
 
+    /// Carries tags; steps cost so much.
+    pub fn with_costs(costs: Costs) -> Arc<Self> {
+        Arc::new(Self { costs, ..Self::with(true, None) })
+    }
+
     fn with(tags: bool, memory: Option<Memory>) -> Self {
         let caps = Caps {
             device: "none".into(),
@@ -86,8 +131,10 @@ impl Null {
             memory_bytes: None,
             slab_bytes: None,
         };
-        let [counted, allocated] = [const { AtomicU64::new(0) }; 2];
-        Self { caps, tags, fails_in: AtomicU64::new(u64::MAX), counted, allocated, memory }
+        let [counted, allocated, waits_every, spent] = [const { AtomicU64::new(0) }; 4];
+        let (fails_in, fault) = (AtomicU64::new(u64::MAX), AtomicU32::new(0));
+        let costs = Costs::default();
+        Self { caps, tags, fails_in, fault, waits_every, costs, spent, counted, allocated, memory }
     }
 
     /// Ops, uploads and reads so far.
@@ -100,9 +147,45 @@ impl Null {
         self.allocated.load(Relaxed)
     }
 
-    /// Lets the op, upload or read after so many others fail, once.
+    /// Lets the op, upload or read after so many others fail by an error, once.
     pub fn fail_in(&self, ops: u64) {
+        self.fault_in(ops, Fault::Error);
+    }
+
+    /// Lets the op, upload or read after so many others fail, once.
+    pub fn fault_in(&self, ops: u64, fault: Fault) {
+        self.fault.store(FAULTS.iter().position(|other| *other == fault).unwrap_or(0) as u32, Relaxed);
         self.fails_in.store(ops, Relaxed);
+    }
+
+    /// Whether the failure that was planned last has happened.
+    pub fn has_failed(&self) -> bool {
+        self.fails_in.load(Relaxed) == u64::MAX
+    }
+
+    /// Lets one of so many reads take long; 0: none.
+    pub fn wait_every(&self, reads: u64) {
+        self.waits_every.store(reads, Relaxed);
+    }
+
+    /// Nanoseconds that a device would have taken so far.
+    pub fn spent(&self) -> u64 {
+        self.spent.load(Relaxed)
+    }
+
+    fn spend_on_tokens(&self, tokens: u64) {
+        self.spent.fetch_add(self.costs.step + self.costs.token * tokens, Relaxed);
+    }
+
+    fn spend_on_keys(&self, keys: u64) {
+        self.spent.fetch_add(self.costs.key * keys, Relaxed);
+    }
+
+    fn wait_now_and_then(&self) {
+        let every = self.waits_every.load(Relaxed);
+        if every > 0 && self.counted().is_multiple_of(every) {
+            std::thread::sleep(WAIT);
+        }
     }
 
     /// Counts an op, an upload or a read.
@@ -112,9 +195,17 @@ impl Null {
         if left == u64::MAX {
             return Ok(());
         }
-        self.fails_in.store(if left == 0 { u64::MAX } else { left - 1 }, Relaxed);
-        let planned = || Error::OutOfMemory { what: "a planned failure".into(), wanted: 1, free: 0 };
-        if left == 0 { Err(planned()) } else { Ok(()) }
+        // A plan that is made meanwhile counts.
+        let next = if left == 0 { u64::MAX } else { left - 1 };
+        if self.fails_in.compare_exchange(left, next, Relaxed, Relaxed).is_err() || left > 0 {
+            return Ok(());
+        }
+        match FAULTS[self.fault.load(Relaxed) as usize] {
+            Fault::Error => Err(Error::OutOfMemory { what: PLANNED.into(), wanted: 1, free: 0 }),
+            Fault::Lost => Err(Error::DeviceLost { what: PLANNED.into() }),
+            // As `panic!`, without its words on standard error.
+            Fault::Panic => std::panic::resume_unwind(Box::new(PLANNED)),
+        }
     }
 }
 

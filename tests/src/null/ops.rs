@@ -80,10 +80,20 @@ impl Matrix {
 }
 
 /// Two words as one; neither order nor repetition is lost.
-fn mix(a: u32, b: u32) -> u32 {
+pub(super) fn mix(a: u32, b: u32) -> u32 {
     let x = (u64::from(a) << 32 | u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (x >> 32) as u32
+}
+
+/// What a row samples from, but for the tokens seen.
+pub(super) fn sampled_tag(tag: u32, seed: u32, subsequence: u32, position: u32) -> u32 {
+    mix(mix(mix(tag, seed), subsequence), position)
+}
+
+/// The token of a tag; now and then none.
+pub(super) fn token_of(tag: u32, vocab: usize) -> u32 {
+    if tag.is_multiple_of(61) { NO_TOKEN } else { tag % vocab as u32 }
 }
 
 impl Run<Null> for NullStream {
@@ -96,8 +106,9 @@ impl Run<Null> for NullStream {
         }
         match op.into_op() {
             Op::Embed(Embed { ids, add: None, out, .. }) => {
-                let (ids, out) = (Words::of(ids), Matrix::to(&out));
+                let (ids, out, null) = (Words::of(ids), Matrix::to(&out), self.null().clone());
                 self.enqueue(move || {
+                    null.spend_on_tokens(out.at.rows as u64);
                     (0..out.at.rows).try_for_each(|row| {
                         let id = ids.get(row).ok_or_else(|| Error::internal("no id for a row"))?;
                         out.set(row, mix(1, id));
@@ -108,7 +119,7 @@ impl Run<Null> for NullStream {
             Op::Linear(Linear { x, out, .. }) => self.pass(x, &out),
             Op::Norm(NormOp::Norm(Norm { x, out, .. })) => self.pass(x, &out),
             Op::Elementwise(op) => self.elementwise(op),
-            Op::Rope(RopeOp::Rope(_)) => Ok(()),
+            Op::Rope(RopeOp::Rope(op)) => self.rotate(op),
             Op::Kv(KvOp::KvAppend(op)) => self.append(op),
             Op::Kv(KvOp::KvCopyPages(op)) => self.copy_pages(op),
             Op::Kv(KvOp::KvRead(op)) => self.read(op),
@@ -147,6 +158,15 @@ impl NullStream {
             ElementwiseOp::Convert(Convert { x, out, .. }) => self.pass(x, &out),
             ElementwiseOp::Activate(_) | ElementwiseOp::Scale(_) => Ok(()),
         }
+    }
+
+    /// A rotated row's tag has its position in it.
+    fn rotate(&mut self, op: Rope<'_, Null>) -> Result<()> {
+        let (x, positions) = (Matrix::to(&op.x), Words::of(op.positions));
+        self.enqueue(move || {
+            (0..x.at.rows).for_each(|row| x.set(row, mix(x.tag(row), positions.get(row).unwrap_or(0))));
+            Ok(())
+        })
     }
 
     fn append(&mut self, op: KvAppend<'_, Null>) -> Result<()> {
@@ -195,8 +215,10 @@ impl NullStream {
             (Matrix::of(op.q), Matrix::to(&op.out), slots_of(op.kv), op.kv.layout().page_size);
         let (pages, stride) = (Words::of(op.table.pages), op.table.stride);
         let [bounds, rows, lens] = [op.seqs.bounds, op.seqs.table_rows, op.seqs.kv_lens].map(Words::of);
+        let null = self.null().clone();
         self.enqueue(move || {
             let missing = || Error::internal("attention beyond a list, a table or a slab");
+            null.spend_on_keys((0..rows.len()).filter_map(|s| lens.get(s)).map(u64::from).sum());
             for s in 0..rows.len() {
                 let [begin, end] = [s, s + 1].map(|i| bounds.get(i).unwrap_or(0) as usize);
                 let (row, len) = (rows.get(s).unwrap_or(0) as usize, lens.get(s).unwrap_or(0) as usize);
@@ -259,8 +281,8 @@ impl NullStream {
         }
     }
 
-    /// The token that a row's tag, its seed and subsequence, its position and, with a penalty, the tokens
-    /// seen make; now and then none.
+    /// The token that a row's tag, its seed, its subsequence, its position and, with a penalty, the tokens seen
+    /// make; now and then none.
     fn sample(&mut self, op: Sample<'_, Null>) -> Result<()> {
         let (logits, out) = (Matrix::of(op.logits), Words::of(op.out.as_ref()));
         let [slots, positions] = [op.slots, op.positions].map(Words::of);
@@ -270,14 +292,13 @@ impl NullStream {
                 let slot = slots.get(row).unwrap_or(u32::MAX) as usize;
                 // The words of a `SampleRow`: the seed's low half, the subsequence, the row of tokens seen.
                 let entry = |word: usize| table.get(slot.saturating_mul(12).saturating_add(word));
-                let seed = mix(entry(6).unwrap_or(0), entry(8).unwrap_or(0));
+                let [seed, subsequence] = [6, 8].map(|word| entry(word).unwrap_or(0));
                 let seen_slot = entry(11).unwrap_or(u32::MAX);
                 let of_row =
                     usize::try_from(seen_slot as i32).map(|at| seen.part(at * words..(at + 1) * words));
-                let tag = mix(mix(logits.tag(row), seed), positions.get(row).unwrap_or(0));
+                let tag = sampled_tag(logits.tag(row), seed, subsequence, positions.get(row).unwrap_or(0));
                 let bits = of_row.iter().flat_map(|bits| (0..bits.len()).filter_map(|at| bits.get(at)));
-                let tag = bits.fold(tag, mix);
-                let token = if tag.is_multiple_of(61) { NO_TOKEN } else { tag % logits.at.cols as u32 };
+                let token = token_of(bits.fold(tag, mix), logits.at.cols);
                 out.set(row, token);
                 if let Some(bits) = of_row.ok().filter(|_| token != NO_TOKEN) {
                     bits.mark(token);

@@ -32,6 +32,10 @@ impl NullStream {
         self.null.tags
     }
 
+    pub(super) fn null(&self) -> &Arc<Null> {
+        &self.null
+    }
+
     pub(super) fn enqueue(&mut self, op: impl Fn() -> Result<()> + 'static) -> Result<()> {
         self.null.count()?;
         match &mut self.recording {
@@ -81,6 +85,7 @@ impl Stream<Null> for NullStream {
         out[..ticket.len()].copy_from_slice(&ticket);
         ticket.clear();
         self.spare.push(ticket);
+        self.null.wait_now_and_then();
         std::future::ready(self.null.count())
     }
     fn plan_attention(&mut self, _: StepShape, _: &mut ()) -> Result<()> {
