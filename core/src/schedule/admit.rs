@@ -2,7 +2,7 @@
 //!
 //! Most requests end before their limit, so that a pool that reserves every worst case is mostly empty. The
 //! share of the worst case that is set aside starts at three tenths, rises by half with every preemption and
-//! falls back where none follows: it depends on nothing but what happened, never on time.
+//! falls, as far as a fortieth, where none follows: it depends on nothing but what happened, never on time.
 
 use super::{Scheduler, Sequence};
 use crate::Result;

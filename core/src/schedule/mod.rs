@@ -221,7 +221,8 @@ impl<T> Scheduler<T> {
         self.retiring.iter().map(|retiring| (retiring.row, retiring.step))
     }
 
-    /// How much of the growth of running sequences admission sets aside: 0 to 3, from three tenths to all.
+    /// How much of the growth of running sequences admission sets aside: a level, the last
+    /// one all.
     pub fn share_level(&self) -> usize {
         self.share.level()
     }

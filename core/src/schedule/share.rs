@@ -1,13 +1,15 @@
 //! The share of the growth of running sequences that admission sets aside.
 //!
-//! It has four levels, so that a model checker meets all of them.
+//! It has few levels, so that a model checker meets all that preemptions lead to.
 
 /// Shares are in parts of this.
 const WHOLE: usize = 40;
-/// Three tenths; every further level is half as much again.
-const LEVELS: [usize; 4] = [12, 18, 27, WHOLE];
+/// Every level is half as much again as the one before, or a little more.
+const LEVELS: [usize; 9] = [1, 2, 3, 5, 8, 12, 18, 27, WHOLE];
+/// Three tenths.
+const FIRST: usize = 5;
 /// Steps without a preemption after which the share falls by a level.
-const QUIET_STEPS: u32 = 256;
+const QUIET_STEPS: u32 = 64;
 
 /// How much of the growth of running sequences is set aside.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +21,7 @@ pub(super) struct GrowthShare {
 
 impl GrowthShare {
     pub(super) fn new() -> Self {
-        Self { level: 0, quiet: 0 }
+        Self { level: FIRST, quiet: 0 }
     }
 
     /// A step is planned.
@@ -62,6 +64,8 @@ mod tests {
         (0..QUIET_STEPS).for_each(|_| share.step());
         assert_eq!(share.of(1000), 675, "a level at a time");
         (0..10 * QUIET_STEPS).for_each(|_| share.step());
-        assert_eq!(share.of(10), 3);
+        assert_eq!((share.of(1000), share.of(1)), (25, 1), "where nothing is preempted hardly any");
+        share.preempted();
+        assert_eq!(share.of(1000), 50);
     }
 }
