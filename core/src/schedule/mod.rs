@@ -286,7 +286,7 @@ impl<T> Scheduler<T> {
         let samples = |len| len == seq.pending() && seq.len() < seq.limit;
         let of = |len| Slice { row: seq.row, start: seq.done, len, samples: samples(len) };
         // A token row that samples may be one more than those that are asked for.
-        match batch.rows + rows(seq, &of(len)) > self.budget.rows {
+        match len > 0 && batch.rows + rows(seq, &of(len)) > self.budget.rows {
             true => of(len - 1),
             false => of(len),
         }

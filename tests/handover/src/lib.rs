@@ -106,7 +106,9 @@ impl Work for Toy {
         self.taken += 1;
         match message {
             Message::Submit { lines, .. } if self.broken => {
-                lines.iter().for_each(|(_, events)| drop(events.unbounded_send(Event::Failed)));
+                for (_, events) in lines {
+                    let _ = events.unbounded_send(Event::Failed);
+                }
             }
             Message::Submit { request, lines } => {
                 for (key, events) in lines {

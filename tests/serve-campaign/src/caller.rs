@@ -6,6 +6,7 @@ use conformance::null::{Fault, Null, Oracle, PLANNED};
 use engraft::{EngineHandle, Error, Event, Finish, Layers, Request, SamplingParams, Tokens, Want};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Requests that a caller has open at most.
 const OPEN: usize = 12;
@@ -94,10 +95,17 @@ impl Caller {
             };
         }
         let request = request(&mut self.dice, self.shared.vocab);
-        let want = self.shared.oracle.answer(&request);
-        let tokens = handle.submit(request.clone()).map_err(|error| format!("{request:?}: {error}"))?;
-        let leave = self.dice.once_in(5).then(|| self.dice.below(want.0.len() + 1));
-        self.open.push(Open { tokens, request, want, seen: Vec::new(), kept: false, leave });
+        let several = request.want == Want::default() && self.dice.once_in(4);
+        let count = if several { 1 + self.dice.below(4) } else { 1 };
+        self.report.requests += count as u64 - 1;
+        let all = handle.submit_several(request.clone(), count);
+        let all = all.map_err(|error| format!("{request:?}: {error}"))?;
+        for (at, tokens) in (0..).zip(all) {
+            let request = Request { subsequence: request.subsequence + at, ..request.clone() };
+            let want = self.shared.oracle.answer(&request);
+            let leave = self.dice.once_in(5).then(|| self.dice.below(want.0.len() + 1));
+            self.open.push(Open { tokens, request, want, seen: Vec::new(), kept: false, leave });
+        }
         self.plan(left);
         Ok(())
     }
@@ -182,6 +190,12 @@ impl Open {
                 self.kept = true;
                 return Ok(false);
             }
+            Ok(Event::Finished(Finish::Expired)) => {
+                if self.request.start_within.is_none() || !self.seen.is_empty() {
+                    return Err("it ran, or may wait for ever, and expired".into());
+                }
+                report.expired += 1;
+            }
             Ok(Event::Finished(finish)) => {
                 if self.seen != self.want.0 || finish != self.want.1 {
                     return Err(format!("ended by {finish:?}"));
@@ -242,6 +256,9 @@ fn request(dice: &mut Dice, vocab: usize) -> Request {
         cache_salt: dice.pick(&["", "", "a", "b"]).into(),
         skip_prefix_cache: dice.once_in(16),
         want: Want { hidden, ..Want::default() },
+        priority: dice.pick(&[0, 0, 0, -1, 3]),
+        tenant: dice.pick(&["", "one", "two"]).into(),
+        start_within: dice.once_in(20).then(|| Duration::from_micros(dice.below(3000) as u64)),
     }
 }
 

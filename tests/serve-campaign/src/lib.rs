@@ -2,8 +2,9 @@
 //! nothing and knows whose every page is (`conformance::null`).
 //!
 //! The campaign goes in rounds, each with an engine of other sizes: few pages, small steps, one step ahead or
-//! none. Several callers hand in prompts that begin alike, under different salts; read them in any order; and
-//! leave a fifth of them somewhere on the way. Meanwhile ops, uploads and reads fail, take long, lose the
+//! none, host memory for evicted pages or none. Several callers hand in prompts that begin alike, under
+//! different salts, of several tenants and priorities, some for several continuations, some that may not wait;
+//! read them in any order; and leave a fifth of them somewhere on the way. Meanwhile ops, uploads and reads fail, take long, lose the
 //! device or panic.
 //!
 //! What has to hold: a request that nothing was planned against gives what a pure function of it gives
@@ -32,6 +33,8 @@ pub struct Report {
     pub whole: u64,
     /// Those that ended as their logits were no numbers.
     pub without_token: u64,
+    /// Those that waited too long, and never ran.
+    pub expired: u64,
     /// Those that their callers left.
     pub cancelled: u64,
     /// Those in steps that were planned to fail.
@@ -53,8 +56,19 @@ pub struct Report {
 impl Report {
     fn add(&mut self, other: &Report) {
         let Report {
-            rounds, requests, whole, without_token, cancelled, failed, lost, refused, tokens, ..
+            rounds,
+            requests,
+            whole,
+            without_token,
+            expired,
+            cancelled,
+            failed,
+            lost,
+            refused,
+            tokens,
+            ..
         } = other;
+        self.expired += expired;
         self.rounds += rounds;
         self.requests += requests;
         self.whole += whole;
@@ -81,7 +95,11 @@ impl fmt::Display for Report {
         let [ran, without] = self.rows;
         let [before, after] = self.resident.map(|bytes| bytes as f64 / 1e6);
         writeln!(f, "{} requests, {} tokens heard, {} engines", self.requests, self.tokens, self.rounds)?;
-        writeln!(f, "  whole: {}, ended without a token: {}", self.whole, self.without_token)?;
+        let Self { whole, without_token, expired, .. } = self;
+        writeln!(
+            f,
+            "  whole: {whole}, ended without a token: {without_token}, never begun in time: {expired}"
+        )?;
         writeln!(f, "  left by their callers: {}, malformed and refused: {}", self.cancelled, self.refused)?;
         writeln!(f, "  in failed steps: {}, ended by the end of an engine: {}", self.failed, self.lost)?;
         writeln!(f, "  planned failures: {steps} of steps, {devices} of devices, {panics} panics")?;

@@ -8,6 +8,7 @@ use conformance::null::{Costs, Fault, Null, Oracle};
 use engraft::engraft_core::checkpoint::{self, Access};
 use engraft::engraft_core::engine::Engine;
 use engraft::engraft_core::inject::inject;
+use engraft::engraft_core::kv::HostPages;
 use engraft::engraft_core::weights::LoadOptions;
 use engraft::{EngineConfig, EngineHandle, Error, Registry};
 use std::sync::Arc;
@@ -44,6 +45,7 @@ fn start(
     null: &Arc<Null>,
     model: &'static str,
     config: EngineConfig,
+    host: usize,
 ) -> Result<(EngineHandle, Oracle), Error> {
     let (backend, (tell, told)) = (null.clone(), channel());
     let handle = EngineHandle::over(model, move || {
@@ -52,6 +54,9 @@ fn start(
         let model = inject(&backend, &files, &Registry::default(), CONTEXT, options, &mut |_, _| {})?;
         let mut engine = Engine::new(backend, model, config)?;
         engine.set_auditing(true);
+        if host > 0 {
+            engine.set_page_store(HostPages::new(host))?;
+        }
         let model = engine.model();
         let _ = tell.send(Oracle::new(&model.spec, &model.rope_shifts(), engine.config().max_context));
         Ok(engine)
@@ -68,8 +73,10 @@ pub(crate) fn run(seed: u64, most: u64) -> Result<Report, String> {
     let config = config(&mut dice);
     let what = format!("round {seed}, {config:?}");
     null.wait_every(if dice.once_in(4) { 100 + dice.below(400) as u64 } else { 0 });
+    // Bytes that hold a few pages, or many.
+    let host = if dice.once_in(2) { 1 << (12 + dice.below(8)) } else { 0 };
     let (handle, oracle) =
-        start(&null, dice.pick(&MODELS), config.clone()).map_err(|e| format!("{what}: {e}"))?;
+        start(&null, dice.pick(&MODELS), config.clone(), host).map_err(|e| format!("{what}: {e}"))?;
     let callers = 1 + dice.below(4) as u64;
     let requests = most.min(REQUESTS / 2 + dice.below(REQUESTS as usize / 2) as u64);
     // One round in eight ends before its requests do.
