@@ -134,7 +134,8 @@ fn check_columns(
     let mut packed = vec![0; columns.bytes()];
     let file = FileRows::new([&w.bytes[..]], w.cols * 4).unwrap();
     assert!(columns.pack(0..columns.tiles(), &file, &mut packed));
-    let weight = WeightView { ptr: gpu.put_weight(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
+    let weight =
+        WeightView { ptr: gpu.put_weight(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
     let p = Linear { weight, out: place(gpu), ..*p };
     gpu.run(&p, &p.launch_columns());
     same(&gpu.values(p.out, p.out_elem), want, "columns");

@@ -237,7 +237,8 @@ mod tests {
         assert!(slowest >= Duration::from_millis(900) && slowest < limit, "{slowest:?}");
         let (failed, _) = failure(script("echo test a ... ok; exec sleep 60"), limit).unwrap();
         assert!(failed.unwrap().contains("a test of over"));
-        let (failed, _) = failure(script("echo test a ... ok; echo test b ... FAILED; exec sleep 60"), limit).unwrap();
+        let (failed, _) =
+            failure(script("echo test a ... ok; echo test b ... FAILED; exec sleep 60"), limit).unwrap();
         assert_eq!(failed.as_deref(), Some("sh b"));
         let (failed, _) = failure(script("exit 3"), limit).unwrap();
         assert!(failed.unwrap().contains('3'));

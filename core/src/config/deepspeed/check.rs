@@ -182,7 +182,8 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         return Err(Error::config(t.spelled("quant.weight.q_groups"), per_row.unwrap_or(1), allowed));
     }
     // Four bits, and nobody says how: fine groups. Who asks for one group per row gets it, with a warning.
-    let fine = if bits == Some(4) { Groups::FINE } else { Groups { size: 0, asymmetric: false, ..Groups::FINE } };
+    let fine =
+        if bits == Some(4) { Groups::FINE } else { Groups { size: 0, asymmetric: false, ..Groups::FINE } };
     let size = group_size(t, given_size.or(per_row.map(|_| 0)).unwrap_or(fine.size as usize))?;
     let asymmetric = q_type.unwrap_or(fine.asymmetric && size == fine.size);
     let group = |bits| WeightFormat::Group(Groups { bits, size, asymmetric });

@@ -383,7 +383,11 @@ fn four_bits_have_fine_groups_and_coarser_ones_warn() {
     let c = accepted(json!({"quant": {"weight": {"num_bits": 4, "q_type": "symmetric"}}}));
     assert_eq!(c.quantize.unwrap().to_string(), "int4:32");
     for (coarse, field, name) in [
-        (json!({"quant": {"weight": {"num_bits": 4, "group_size": 64}}}), "quant.weight.group_size", "int4:64"),
+        (
+            json!({"quant": {"weight": {"num_bits": 4, "group_size": 64}}}),
+            "quant.weight.group_size",
+            "int4:64",
+        ),
         (json!({"quant": {"weight": {"num_bits": 4, "group_size": 0}}}), "quant.weight.group_size", "int4"),
         (json!({"quant": {"weight": {"num_bits": 4, "q_groups": 1}}}), "quant.weight.group_size", "int4"),
         (json!({"quantization": {"quantization_mode": "int4a:128"}}), "quantization_mode", "int4a:128"),
