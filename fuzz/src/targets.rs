@@ -178,7 +178,7 @@ fn hostile_configs() -> Vec<Vec<u8>> {
     let nested = |key: &str, times: usize| format!("{{\"{key}\":").repeat(times) + "{}" + &"}".repeat(times);
     [
         nested("model_config", 100),
-        nested("inference_engine_config", 90_000),
+        nested("inference_engine_config", 9_000),
         nested("tensor_parallel", 100),
         format!("{{\"{long}\":1}}"),
         format!("{{\"dtype\":\"{long}\"}}"),
