@@ -5,9 +5,10 @@
 //! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice
 //! the input plus 16 MiB (100 MB where it does what the input says). Its input is then saved to `artifacts/`
 //! and the program ends with status 1; `fuzz <target> FILE` runs one saved input again. Fewer than 1000 cases
-//! (20 renderings, 200 tokenizers, folders or saved requests) are a failure too: a fuzzer that does nothing must not pass. Stable Rust
-//! and no instrumentation: the seeds know the formats, so blind mutation reaches deep enough. It runs in the
-//! dev profile, whose overflow checks and debug assertions find what an optimised build would carry on with.
+//! (20 renderings; 200 tokenizers, folders or saved requests) are a failure too: a fuzzer that does nothing
+//! must not pass. Stable Rust and no instrumentation: the seeds know the formats, so blind mutation reaches
+//! deep enough. It runs in the dev profile, whose overflow checks and debug assertions find what an optimised
+//! build would carry on with.
 #![allow(clippy::panic, reason = "a broken promise of a reader is a panic, which `run` catches")]
 
 mod folder;
