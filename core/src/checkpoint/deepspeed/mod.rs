@@ -3,9 +3,9 @@
 //! Five ways lead in: a JSON description (`description.rs`), a folder with `latest`, the folder of one tag,
 //! one with Megatron's `latest_checkpointed_iteration.txt` (`folders.rs`), and one with Meta's
 //! `consolidated.NN.pth` (found by `folder`). Each names, per tensor-parallel rank that wrote it, the files
-//! of that rank; `merge.rs` presents all of them as one checkpoint of whole tensors, merged when they are asked
-//! for. What degree the model then runs with is decided by the loader, which shards whole tensors: any stored
-//! degree serves any other.
+//! of that rank; `merge.rs` presents all of them as one checkpoint of whole tensors, merged when they are
+//! asked for. What degree the model then runs with is decided by the loader, which shards whole tensors:
+//! any stored degree serves any other.
 //!
 //! Not here: names of injected kernels' own parameters (`attn_qkvw`, ...), which only DeepSpeed reads; ZeRO's
 //! partitioned files, which its `zero_to_fp32.py` joins. Both are refused by name.
