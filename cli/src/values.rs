@@ -1,6 +1,7 @@
 //! Values of flags: what is allowed is said where it is not understood.
 
 use engraft::backends::{self, BackendName};
+use engraft::engraft_core::mem::Groups;
 use engraft::{Float, SamplingParams, WeightFormat};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -17,7 +18,9 @@ pub(super) fn dtype(text: &str) -> Result<Float, String> {
 /// A format by its name. Four bits for a whole row cost much accuracy, so `int4` alone means groups of 32
 /// with a minimum.
 pub(super) fn weight_format(text: &str) -> Result<WeightFormat, String> {
-    let text = if matches!(text, "int4" | "int4a") { "int4a:32" } else { text };
+    if matches!(text, "int4" | "int4a") {
+        return Ok(WeightFormat::Group(Groups::FINE));
+    }
     text.parse().map_err(|e| match e {
         engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
         other => other.to_string(),

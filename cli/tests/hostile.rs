@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::{demo_copy, engraft, folder, manifest, stderr, stdout, with_input};
 
 const PROMPT: &str = "This package provides";
@@ -118,6 +119,51 @@ fn files_are_read_where_they_may_not_be_mapped() {
     assert_eq!(run(&["--no-mmap"]), run(&[]));
 }
 
+/// The program waits before a line of its log, headers read and no weight: the pipe is full. Then the file
+/// becomes shorter.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_mapped_file_that_becomes_shorter_is_named() {
+    let path = demo_copy("shrunk").join("model.safetensors");
+    let model = path.parent().unwrap().to_str().unwrap().to_owned();
+    let (mut log, writer) = std::io::pipe().unwrap();
+    // As much as a pipe holds.
+    let full = vec![b'.'; 1 << 16];
+    (&writer).write_all(&full).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
+        .args(["generate", "--prompt", PROMPT, "--model", &model])
+        .env("ENGRAFT_LOG", "engraft=info")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let process = format!("/proc/{}", child.id());
+    let waits = || {
+        let maps = fs::read_to_string(format!("{process}/maps")).unwrap();
+        let threads = fs::read_dir(format!("{process}/task")).unwrap();
+        let runs = |thread: &fs::DirEntry| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            !stat.rsplit(") ").next().unwrap_or_default().starts_with('S')
+        };
+        maps.contains("shrunk/model.safetensors") && !threads.flatten().any(|thread| runs(&thread))
+    };
+    let mut quiet = 0;
+    while quiet < 20 {
+        quiet = if waits() { quiet + 1 } else { 0 };
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let mut said = String::new();
+    log.read_to_string(&mut said).unwrap();
+    let said = said.trim_start_matches('.');
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(1), "{status}: {said}");
+    assert!(said.contains("headers are read"), "it waited elsewhere: {said}");
+    let named = "shrunk/model.safetensors became shorter while it was mapped; --no-mmap";
+    assert!(said.contains(named), "{said}");
+}
+
 #[test]
 fn four_bits_have_fine_groups_unless_others_are_named() {
     let run = |format: &str| {
@@ -137,7 +183,7 @@ fn four_bits_have_fine_groups_unless_others_are_named() {
     let (text, notes) = run("int4");
     assert_eq!(text, run("int4a:32").0);
     assert!(!notes.contains("warning"), "{notes}");
-    for coarse in ["int4:64", "int4a:128"] {
+    for coarse in ["int4:64", "int4a:128", "int4:65536"] {
         let notes = run(coarse).1;
         assert!(notes.contains(&format!("warning: {coarse} is coarse")), "{notes}");
     }

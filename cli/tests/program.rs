@@ -178,6 +178,13 @@ fn an_unknown_field_refuses_the_model_until_it_is_accepted() {
     fails(&["plan", "--accept-unknown", "no_rope_layers"], &["accept_unknown", "no_rope_layers"]);
 }
 
+#[test]
+fn tensors_are_ignored_by_name() {
+    let plan = stdout(&engraft(&["plan", "--ignore-tensors", "*"]));
+    assert!(plan.contains("tensors that nothing takes are ignored: *"), "{plan}");
+    fails(&["plan", "--ignore-tensors", "no.such.*"], &["`ignore_tensors`", "\"no.such.*\""]);
+}
+
 #[cfg(not(feature = "hub"))]
 #[test]
 fn a_hub_id_says_which_feature_it_needs() {

@@ -4,12 +4,16 @@
 //! mistakes (a broken file, an impossible setting, a prompt that is too long) always arrive here and never
 //! panic.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// Result of everything in the engine that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, with the numbers.
+///
+/// As text, what a file or a request says is shown without control characters, and of a long part no more
+/// than its beginning and its end; the fields have all of it.
 ///
 /// ```
 /// use engraft_core::Error;
@@ -28,7 +32,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be read or written.
-    #[error("{path}: {source}")]
+    #[error("{}: {source}", shown(&.path.display().to_string()))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -36,7 +40,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A checkpoint file breaks its format's rules.
-    #[error("{file}: {what}")]
+    #[error("{}: {}", shown(.file), shown(.what))]
     Format {
         /// File, and where known the place inside it.
         file: String,
@@ -44,7 +48,7 @@ pub enum Error {
         what: String,
     },
     /// A tensor of a checkpoint is unusable.
-    #[error("tensor `{tensor}`: {what}")]
+    #[error("tensor `{}`: {}", shown(.tensor), shown(.what))]
     Tensor {
         /// Name in the checkpoint.
         tensor: String,
@@ -52,7 +56,7 @@ pub enum Error {
         what: String,
     },
     /// The names of a checkpoint and of the policy do not match up.
-    #[error("policy `{policy}` does not fit the checkpoint: {what}{}", list(.names))]
+    #[error("policy `{}` does not fit the checkpoint: {}{}", shown(.policy), shown(.what), shown(&list(.names)))]
     Binding {
         /// The policy.
         policy: String,
@@ -62,7 +66,7 @@ pub enum Error {
         names: Vec<String>,
     },
     /// No policy recognised the model.
-    #[error("no injection policy fits this model ({model}){}", list(.reasons))]
+    #[error("no injection policy fits this model ({}){}", shown(.model), shown(&list(.reasons)))]
     NoPolicy {
         /// `model_type` and `architectures` as found.
         model: String,
@@ -70,7 +74,7 @@ pub enum Error {
         reasons: Vec<String>,
     },
     /// A configuration field has a value that cannot work.
-    #[error("`{field}` {} {got}; allowed: {allowed}", verb(.field))]
+    #[error("`{}` {} {}; allowed: {}", shown(.field), verb(.field), shown(.got), shown(.allowed))]
     Config {
         /// The field.
         field: String,
@@ -114,7 +118,7 @@ pub enum Error {
         want: &'static str,
     },
     /// The architecture of the model has no such thing.
-    #[error("{op} is not possible with {arch}: {reason}")]
+    #[error("{} is not possible with {}: {}", shown(.op), shown(.arch), shown(.reason))]
     Architecture {
         /// The op or feature.
         op: String,
@@ -124,7 +128,7 @@ pub enum Error {
         reason: String,
     },
     /// The backend has no way to do this.
-    #[error("{op} is not supported by the {backend} backend: {reason}")]
+    #[error("{} is not supported by the {backend} backend: {}", shown(.op), shown(.reason))]
     Unsupported {
         /// The op or feature.
         op: String,
@@ -152,7 +156,7 @@ pub enum Error {
         free: u64,
     },
     /// A request cannot be served.
-    #[error("request {id}: {what}")]
+    #[error("request {id}: {}", shown(.what))]
     Request {
         /// The request's number.
         id: u64,
@@ -180,7 +184,7 @@ pub enum Error {
         allowed: String,
     },
     /// The tokenizer or chat template failed.
-    #[error("{what}")]
+    #[error("{}", shown(.what))]
     Text {
         /// What is wrong.
         what: String,
@@ -239,6 +243,32 @@ impl Error {
     }
 }
 
+/// Characters that are shown at least of a part of a message: from its beginning, and from its end.
+const SHOWN: usize = 1500;
+
+/// A part of a message that a file may have written: its control characters are escaped, all but the ends of
+/// lines, and the middle of a long one is left out.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    let hidden = |c: char| c.is_control() && c != '\n';
+    // A character has a byte at least.
+    if text.len() <= 2 * SHOWN && !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let visible = |part: &str| {
+        let mut out = String::with_capacity(part.len());
+        for c in part.chars() {
+            if hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
+        }
+        out
+    };
+    let Some((begin, _)) = text.char_indices().nth(SHOWN) else { return visible(text).into() };
+    let end = text.char_indices().rev().nth(SHOWN - 1).map_or(begin, |(at, _)| at);
+    let Some(left_out) = text.get(begin..end).map(|middle| middle.chars().count()).filter(|n| *n > 0) else {
+        return visible(text).into();
+    };
+    format!("{} [{left_out} characters left out] {}", visible(&text[..begin]), visible(&text[end..])).into()
+}
+
 /// `is`, or `are` of several fields.
 fn verb(field: &str) -> &'static str {
     if field.contains("` and `") || field.contains("`, `") { "are" } else { "is" }
@@ -268,6 +298,28 @@ mod tests {
         assert_eq!(list(&names), ": t0, t1, t2, t3, t4, t5, t6, t7 and 3 more");
         assert_eq!(list(&names[..2]), ": t0, t1");
         assert_eq!(list(&[]), "");
+    }
+
+    /// A file may say anything: a terminal or a log shows none of its control characters, and not all of it.
+    #[test]
+    fn what_files_say_is_shown_escaped_and_in_part() {
+        let tensor = Error::tensor("a\u{1b}[31m\u{7}", "is\r\nhere");
+        assert_eq!(tensor.to_string(), "tensor `a\\u{1b}[31m\\u{7}`: is\\r\nhere");
+        let long = "é".repeat(400_000);
+        for error in [
+            Error::config("like", &long, "llama"),
+            Error::format(&long, &long),
+            Error::Binding { policy: "a".into(), what: "b".into(), names: vec![long.clone(); 9] },
+            Error::text(&long),
+        ] {
+            let text = error.to_string();
+            assert!(text.chars().count() < 7000 && text.contains("characters left out]"), "{}", text.len());
+        }
+        let said = Error::config("like", &long, "llama").to_string();
+        assert!(said.contains("é [397000 characters left out] é"), "{said}");
+        let fits = "x".repeat(2 * SHOWN);
+        assert_eq!(shown(&fits), fits);
+        assert_eq!(shown(&format!("{fits}y")).matches(['x', 'y']).count(), 2 * SHOWN);
     }
 
     #[test]

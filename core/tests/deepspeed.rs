@@ -152,6 +152,13 @@ fn folders_with_latest() {
     let model = checkpoint::open(&path, Access::Read).unwrap();
     same_as_whole(&model, 0, "");
     assert_eq!(model.source.find("layers.0.experts.0.dense_h_to_4h.weight").unwrap().shape, [2, 2]);
+    // Any tag can be named by its folder; what all tags share lies next to it, and counts where it has none.
+    fs::write(path.join("latest"), "another_tag").unwrap();
+    let tag = path.join("global_step7");
+    same_as_whole(&checkpoint::open(&tag, Access::Read).unwrap(), 0, "");
+    fs::write(tag.join("config.json"), r#"{"model_type":"megatron_gpt","note":"its own"}"#).unwrap();
+    assert_eq!(checkpoint::open(&tag, Access::Read).unwrap().config["note"], "its own");
+    fs::write(path.join("latest"), "global_step7").unwrap();
 
     fs::remove_file(path.join("global_step7/mp_rank_00_model_states.pt")).unwrap();
     fs::remove_file(path.join("global_step7/layer_0_expert_0_mp_rank_00_model_states.pt")).unwrap();

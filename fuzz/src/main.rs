@@ -1,15 +1,17 @@
 //! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`,
-//! `table`, `template`, `render`, `tokenizer`, `model`, `all`: mutates small valid files and reads them
-//! through the public API.
+//! `table`, `template`, `render`, `tokenizer`, `model`, `folder`, `session`, `all`: mutates small valid files
+//! and reads them through the public API.
 //!
 //! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice
 //! the input plus 16 MiB (100 MB where it does what the input says). Its input is then saved to `artifacts/`
 //! and the program ends with status 1; `fuzz <target> FILE` runs one saved input again. Fewer than 1000 cases
-//! (20 renderings, 200 tokenizers) are a failure too: a fuzzer that does nothing must not pass. Stable Rust
-//! and no instrumentation: the seeds know the formats, so blind mutation reaches deep enough. It runs in the
-//! dev profile, whose overflow checks and debug assertions find what an optimised build would carry on with.
+//! (20 renderings; 200 tokenizers, folders or saved requests) are a failure too: a fuzzer that does nothing
+//! must not pass. Stable Rust and no instrumentation: the seeds know the formats, so blind mutation reaches
+//! deep enough. It runs in the dev profile, whose overflow checks and debug assertions find what an optimised
+//! build would carry on with.
 #![allow(clippy::panic, reason = "a broken promise of a reader is a panic, which `run` catches")]
 
+mod folder;
 #[path = "../../core/tests/support/hostile_text.rs"]
 mod hostile_text;
 #[path = "../../core/tests/support/meter.rs"]
@@ -18,6 +20,9 @@ mod model;
 mod mutate;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
+#[path = "../../engraft/src/sentence.rs"]
+mod sentence;
+mod session;
 mod targets;
 #[path = "../../core/tests/support/torch.rs"]
 mod torch;
@@ -37,7 +42,7 @@ use targets::Target;
 static METER: meter::Meter = meter::Meter;
 
 const CASE_LIMIT: Duration = Duration::from_secs(2);
-const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|model|all> [--seconds N] [--seed N] [FILE]";
+const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|model|folder|session|all> [--seconds N] [--seed N] [FILE]";
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;
@@ -77,17 +82,21 @@ fn main() -> ExitCode {
     };
     let running = Running::default();
     watch(running.clone());
-    for target in &options.targets {
+    let outcome = options.targets.iter().try_for_each(|target| {
         let outcome = match &options.file {
             Some(file) => replay(target, file, &running),
             None => campaign(target, &options, &running),
         };
-        if let Err(message) = outcome {
-            eprintln!("{}: {message}", target.name);
-            return ExitCode::FAILURE;
+        outcome.map_err(|message| format!("{}: {message}", target.name))
+    });
+    folder::clear();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }
 
 fn replay(target: &Target, file: &Path, running: &Running) -> Result<(), String> {

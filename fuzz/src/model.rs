@@ -30,7 +30,7 @@ const WIDTH: usize = 2;
 const POSITIONS: usize = 32;
 
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
-static CPU: LazyLock<Arc<Cpu>> = LazyLock::new(|| {
+pub static CPU: LazyLock<Arc<Cpu>> = LazyLock::new(|| {
     let config = CpuConfig { threads: 1, ..CpuConfig::default() };
     Cpu::new(config).unwrap_or_else(|e| panic!("the CPU backend: {e}"))
 });

@@ -1,12 +1,12 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::{hostile_text, model, samples, torch, words};
+use crate::{folder, hostile_text, model, samples, session, torch, words};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
     config::{ModelConfig, deepspeed::DeepSpeedConfigBuilder},
     inject::describe,
-    policy::{Catalog, InjectionPolicy, TablePolicy, resolve},
+    policy::{Automatic, Catalog, InjectionPolicy, TablePolicy, resolve},
     quant::plain,
     text::{ChatTemplate, Message, Tokenizer},
 };
@@ -25,7 +25,7 @@ pub struct Target {
     pub body: fn(Vec<u8>) -> bool,
 }
 
-const TARGETS: [Target; 10] = [
+const TARGETS: [Target; 12] = [
     Target {
         name: "safetensors",
         seeds: safetensors_seeds,
@@ -66,6 +66,20 @@ const TARGETS: [Target; 10] = [
         body: read_tokenizer,
     },
     Target { name: "model", seeds: model::seeds, words: words::MODEL, text_header: true, body: model::read },
+    Target {
+        name: "folder",
+        seeds: folder::seeds,
+        words: words::FOLDER,
+        text_header: false,
+        body: folder::read,
+    },
+    Target {
+        name: "session",
+        seeds: session::seeds,
+        words: words::SESSION,
+        text_header: true,
+        body: session::read,
+    },
 ];
 
 impl Target {
@@ -84,6 +98,9 @@ impl Target {
             "tokenizer" => {
                 hostile_text::tokenizers().into_iter().map(|(_, json, _)| json.into_bytes()).collect()
             }
+            "folder" => folder::hostile(),
+            "config" => hostile_configs(),
+            "table" => hostile_tables(),
             _ => Vec::new(),
         }
     }
@@ -93,7 +110,7 @@ impl Target {
     pub fn least_cases(&self) -> u64 {
         match self.name {
             "render" => 20,
-            "tokenizer" => 200,
+            "tokenizer" | "folder" | "session" => 200,
             _ => 1000,
         }
     }
@@ -147,9 +164,62 @@ fn config_seeds() -> Result<Vec<Vec<u8>>> {
     let deepspeed = r#"{"dtype":"half","tp":{"tp_size":2},"quant":{"weight":{"num_bits":4,"group_size":64}},"moe":{"num_experts":[4]},
 "state_manager":{"max_context":100,"memory_config":{"mode":"allocate","size":9}},"checkpoint":{"checkpoints":["a"]},"max_tokens":100}"#;
     let toml = "dtype = 'bf16'\nmp_size = 2\n[quantization]\nquantization_mode = 'int4a:64'\n";
+    let mii = r#"{"model_config":{"tensor_parallel":2,"max_length":512,"replica_num":1,"model_name_or_path":"org/name",
+"inference_engine_config":{"state_manager":{"max_context":512}}},"enable_restful_api":false}"#;
+    let policy = r#"{"injection_policy":{"Block":["self_attn.o_proj",".mlp.down_proj"]},"tensor_parallel":{"tp_size":2}}"#;
     let manifest = r#"{"engraft":1,"world":2,"gguf":false,"tensors":[["a",[2,3],"f32"],["b",[256],"Q4_K"]],
 "ranks":[{"final_norm.weight":[1,64,"f32"],"head.weight":[4,64,"int4:32"]},{"final_norm.weight":[1,64,"f32"],"head.weight":[4,64,"int4:32"]}]}"#;
-    Ok([deepspeed, toml, manifest].iter().map(|s| s.as_bytes().to_vec()).collect())
+    Ok([deepspeed, toml, mii, policy, manifest].iter().map(|s| s.as_bytes().to_vec()).collect())
+}
+
+/// Settings that stand in each other, without end or out of range; names and values that are whole files.
+fn hostile_configs() -> Vec<Vec<u8>> {
+    let long = "x".repeat(200_000);
+    let nested = |key: &str, times: usize| format!("{{\"{key}\":").repeat(times) + "{}" + &"}".repeat(times);
+    [
+        nested("model_config", 100),
+        nested("inference_engine_config", 9_000),
+        nested("tensor_parallel", 100),
+        format!("{{\"{long}\":1}}"),
+        format!("{{\"dtype\":\"{long}\"}}"),
+        format!("{{\"injection_policy\":{{\"{long}\":[\"{long}\"]}}}}"),
+        format!("{{{}}}", (0..9_000).map(|i| format!("\"k{i}\":0")).collect::<Vec<_>>().join(",")),
+        format!("a = {}{}", "[".repeat(90_000), "]".repeat(90_000)),
+        format!("{} = 1", vec!["a"; 90_000].join(".")),
+        format!("{{\"moe\":{{\"num_experts\":[{}]}}}}", vec!["1"; 50_000].join(",")),
+        r#"{"tensor_parallel":-1,"tp":{"tp_size":1e300},"max_tokens":18446744073709551616}"#.into(),
+        r#"{"\u001b[31m":1,"dtype":"\u0007"}"#.into(),
+    ]
+    .into_iter()
+    .map(String::into_bytes)
+    .collect()
+}
+
+/// Tables whose names multiply, and what DeepSpeed's dictionaries cannot be.
+fn hostile_tables() -> Vec<Vec<u8>> {
+    let long = "x".repeat(200_000);
+    [
+        format!(r#"{{"name":"{long}","like":5}}"#),
+        format!(r#"{{"name":"a","like":"{long}"}}"#),
+        format!(r#"{{"name":"a","like":"llama","names":{{"{long}":"b"}}}}"#),
+        format!(r#"{{"name":"a","like":"llama","names":{{"qkv":"{}"}}}}"#, vec!["q"; 50_000].join(" + ")),
+        format!(r#"{{"name":"a","like":"llama","block":"{}"}}"#, "{}".repeat(50_000)),
+        format!(r#"{{"name":"a","like":"llama","ignored":["{}b"]}}"#, "*a".repeat(50_000)),
+        format!(
+            r#"{{"name":"a","like":"llama","partition":[{{"pattern":"{}","style":"rowwise"}}]}}"#,
+            "(a{99}){99}{99}"
+        ),
+        format!(
+            r#"{{"name":"a","like":"llama","partition":[{{"pattern":"{}","style":"rowwise"}}]}}"#,
+            "(".repeat(50_000)
+        ),
+        format!(r#"{{"Block":["{long}"],"Other":"\u001b[31m"}}"#),
+        format!(r#"{{"Block":[{}]}}"#, vec![r#""o""#; 50_000].join(",")),
+        format!(r#"{{"Block":[{{"{long}":3}}]}}"#),
+    ]
+    .into_iter()
+    .map(String::into_bytes)
+    .collect()
 }
 
 fn table_seeds() -> Result<Vec<Vec<u8>>> {
@@ -158,7 +228,8 @@ fn table_seeds() -> Result<Vec<Vec<u8>>> {
 "names":{"attn_norm":"n1","qkv":"att.q + att.k + att.v","head":"/out"},"qkv":"concat","ignored":["acme.cache.*"],
 "partition":[{"pattern":".*att\\.o\\.weight","style":"rowwise"}]}"#;
     let toml = "name = 'acme'\nmodel_types = ['acme']\nlike = 'gpt2'\n[names]\nup = 'ff.u'\n";
-    Ok([json, toml].iter().map(|s| s.as_bytes().to_vec()).collect())
+    let dictionary = r#"{"Block":["self_attn.o_proj",".mlp.down_proj"],"Other":"out"}"#;
+    Ok([json, toml, dictionary].iter().map(|s| s.as_bytes().to_vec()).collect())
 }
 
 fn template_seeds() -> Result<Vec<Vec<u8>>> {
@@ -224,7 +295,14 @@ fn read_config(input: Vec<u8>) -> bool {
     let Ok(text) = std::str::from_utf8(&input) else { return false };
     let json = DeepSpeedConfigBuilder::new().json("c.json", text).and_then(DeepSpeedConfigBuilder::check);
     let toml = DeepSpeedConfigBuilder::new().toml("c.toml", text).and_then(DeepSpeedConfigBuilder::check);
-    for (config, _) in [&json, &toml].into_iter().flatten() {
+    for error in [&json, &toml].into_iter().filter_map(|read| read.as_ref().err()) {
+        folder::plain(&error.to_string());
+    }
+    for (config, warnings) in [&json, &toml].into_iter().flatten() {
+        warnings.iter().for_each(|warning| folder::plain(&warning.to_string()));
+        if let Some(policy) = &config.injection_policy {
+            let _ = policy_of(&serde_json::json!(policy));
+        }
         let engine = config.engine();
         assert!([1, 2, 4, 8].contains(&config.tp_size) && engine.max_context > 0 && engine.max_seqs > 0);
     }
@@ -237,12 +315,38 @@ fn read_config(input: Vec<u8>) -> bool {
     json.is_ok() || toml.is_ok() || manifest.is_ok()
 }
 
-/// Reads a table and lets it describe a small model: what it promises must hold or be refused.
+/// Reads a table, or DeepSpeed's dictionary, and lets it describe a small model: what it promises must hold
+/// or be refused.
 fn read_table(input: Vec<u8>) -> bool {
     let Ok(text) = std::str::from_utf8(&input) else { return false };
-    let Ok(table) = TablePolicy::from_json(text).or_else(|_| TablePolicy::from_toml(text)) else {
-        return false;
-    };
+    if let Ok(value) = serde_json::from_str(text)
+        && policy_of(&value)
+    {
+        return true;
+    }
+    match TablePolicy::from_json(text).or_else(|_| TablePolicy::from_toml(text)) {
+        Ok(table) => describe_by(&table),
+        Err(error) => {
+            folder::plain(&error.to_string());
+            return false;
+        }
+    }
+    true
+}
+
+/// The automatic policy by DeepSpeed's dictionary; whether it is one.
+fn policy_of(dictionary: &serde_json::Value) -> bool {
+    match Automatic::from_injection_policy(dictionary) {
+        Ok(policy) => describe_by(&policy),
+        Err(error) => {
+            folder::plain(&error.to_string());
+            return false;
+        }
+    }
+    true
+}
+
+fn describe_by(policy: &dyn InjectionPolicy) {
     let source = checkpoint::open_bytes(
         samples::CONFIG.as_bytes(),
         None,
@@ -253,12 +357,16 @@ fn read_table(input: Vec<u8>) -> bool {
     let config =
         ModelConfig::new(model.config.clone()).unwrap_or_else(|e| panic!("the sample's configuration: {e}"));
     let catalog = Catalog::new(model.source.tensors());
-    if let Ok(spec) = table.spec(&config, catalog) {
-        let bindings = table.bindings(&spec, &config, catalog);
-        assert!(bindings.iter().all(|b| !b.sources.is_empty()), "a role without a source");
-        let _ = resolve(&table, &spec, &config, catalog);
+    match policy.spec(&config, catalog) {
+        Ok(spec) => {
+            let bindings = policy.bindings(&spec, &config, catalog);
+            assert!(bindings.iter().all(|b| !b.sources.is_empty()), "a role without a source");
+            if let Err(error) = resolve(policy, &spec, &config, catalog) {
+                folder::plain(&error.to_string());
+            }
+        }
+        Err(error) => folder::plain(&error.to_string()),
     }
-    true
 }
 
 /// Renders a conversation, whose limits are the template's own.

@@ -6,7 +6,7 @@ use super::super::values::{backend, degree, dtype, positive, threads, weight_for
 use clap::Args as ClapArgs;
 use engraft::backends::BackendName;
 use engraft::engraft_core::checkpoint::Access;
-use engraft::engraft_core::mem::GroupBits;
+use engraft::engraft_core::mem::Groups;
 use engraft::engraft_core::numerics::Mode;
 use engraft::engraft_core::policy::TablePolicy;
 use engraft::{
@@ -16,9 +16,6 @@ use engraft::{
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Values of a group of four-bit weights that keep the accuracy of the stored ones in most models.
-const FINE_GROUP: u32 = 32;
 
 /// Which model, where and how.
 #[derive(Debug, ClapArgs)]
@@ -280,13 +277,12 @@ impl DeviceArgs {
     }
 }
 
-/// Says what four bits in groups of more than 32 values cost.
+/// Says that four bits in long groups cost accuracy.
 pub fn warn_of_coarse_groups(format: Option<WeightFormat>) {
     if let Some(WeightFormat::Group(groups)) = format
-        && groups.bits == GroupBits::Four
-        && groups.size > FINE_GROUP
+        && groups.is_coarse()
     {
-        note(&format!("warning: {groups} is coarse and costs accuracy; int4a:{FINE_GROUP} is the default"));
+        note(&format!("warning: {groups} is coarse and costs accuracy; {} is the default", Groups::FINE));
     }
 }
 
@@ -309,6 +305,10 @@ pub struct PolicyArgs {
     /// does not read (can be given several times); what the field says is not computed
     #[arg(long, value_name = "FIELD")]
     pub accept_unknown: Vec<String>,
+    /// Run a model although nothing takes the tensors whose names match this: `*` stands for any letters (can
+    /// be given several times); DeepSpeed's load_module_strict=False is '*'
+    #[arg(long, value_name = "PATTERN")]
+    pub ignore_tensors: Vec<String>,
 }
 
 impl PolicyArgs {
@@ -319,6 +319,7 @@ impl PolicyArgs {
             registry.register(Arc::new(TablePolicy::read(table)?));
         }
         registry.accept_unknown(self.accept_unknown.iter().cloned());
+        registry.ignore_tensors(self.ignore_tensors.iter().cloned());
         Ok(registry)
     }
 }

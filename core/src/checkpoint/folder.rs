@@ -48,6 +48,8 @@ enum Weights {
     Torch(PathBuf),
     /// Meta's files, one per tensor-parallel rank.
     Ranks(Vec<PathBuf>),
+    /// DeepSpeed's files, in the folder of one tag.
+    Tag,
 }
 
 /// See [`super::open`].
@@ -80,6 +82,11 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
                 let place = path.display().to_string();
                 Ok(deepspeed::open(&place, &Files::of_ranks(files), Order::default(), access)?.source)
             }),
+            // What all tags share lies next to their folders.
+            Weights::Tag => {
+                let home = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                sharded(home, Files::tagged(path.to_owned())?, Order::default(), access)
+            }
         };
     }
     let storage = Storage::open(path, access)?;
@@ -172,6 +179,9 @@ fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weigh
         TORCH_ENDS.iter().any(|end| n.ends_with(end)) && !NOT_WEIGHTS.iter().any(|w| n.starts_with(w))
     };
     let found: Vec<&str> = names.iter().map(String::as_str).filter(weights).collect();
+    if found.iter().any(|name| deepspeed::is_of_tag(name)) {
+        return Ok(Weights::Tag);
+    }
     let numbered = |(i, n): (usize, &&str)| **n == format!("consolidated.{i:02}.pth");
     if found.len() > 1 && found.iter().enumerate().all(numbered) {
         return Ok(Weights::Ranks(found.iter().map(|n| folder.join(n)).collect()));

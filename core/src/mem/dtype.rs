@@ -256,6 +256,15 @@ pub struct Groups {
 }
 
 impl Groups {
+    /// What four bits mean where nobody says more: the format that costs least accuracy.
+    pub const FINE: Groups = Groups { bits: GroupBits::Four, size: 32, asymmetric: true };
+
+    /// Whether codes of four bits share a scale over more than 32 values: it costs accuracy that a user should
+    /// know of.
+    pub const fn is_coarse(self) -> bool {
+        matches!(self.bits, GroupBits::Four) && (self.size == 0 || self.size > Self::FINE.size)
+    }
+
     /// Values of a whole group of a row of `cols`.
     pub const fn group(self, cols: usize) -> usize {
         let size = if self.size == 0 { cols } else { self.size as usize };

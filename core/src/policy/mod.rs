@@ -17,6 +17,7 @@ mod families;
 mod fields;
 mod gguf;
 mod group;
+mod ignoring;
 mod labels;
 mod moe;
 mod names;

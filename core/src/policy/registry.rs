@@ -1,6 +1,7 @@
 //! An explicit list of policies.
 
 use super::families::FAMILIES;
+use super::ignoring::Ignoring;
 use super::*;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
@@ -24,6 +25,8 @@ pub struct Registry {
     given: Option<Automatic>,
     /// Fields of the configuration that the automatic policy and tables let pass unread.
     accepted: Vec<String>,
+    /// Names of tensors that may be left over.
+    ignored: Vec<String>,
 }
 
 impl Default for Registry {
@@ -42,7 +45,7 @@ impl Default for Registry {
 impl Registry {
     /// No policies.
     pub fn empty() -> Self {
-        Self { policies: Vec::new(), given: None, accepted: Vec::new() }
+        Self { policies: Vec::new(), given: None, accepted: Vec::new(), ignored: Vec::new() }
     }
 
     /// Adds a policy.
@@ -70,6 +73,13 @@ impl Registry {
         self.accepted.extend(fields);
     }
 
+    /// Lets tensors be left over whose names match these patterns (`*` stands for any letters): `*` is what
+    /// DeepSpeed's `load_module_strict=False` does of them. A tensor that is missing stays an error. The plan
+    /// lists the patterns.
+    pub fn ignore_tensors(&mut self, patterns: impl IntoIterator<Item = String>) {
+        self.ignored.extend(patterns);
+    }
+
     /// The policies as the user wants them, each with whether it lets the accepted fields pass.
     fn accepting(&self) -> impl Iterator<Item = (Arc<dyn InjectionPolicy>, bool)> {
         self.policies.iter().map(|policy| match policy.with_accepted(&self.accepted) {
@@ -82,9 +92,15 @@ impl Registry {
     ///
     /// # Errors
     /// `Config` for a name of [`Registry::injection_policy`] that no module's name ends with, and for fields
-    /// of [`Registry::accept_unknown`] where a family fits; `NoPolicy` with every policy's reason when none
+    /// of [`Registry::accept_unknown`] where a family fits, and for a pattern of
+    /// [`Registry::ignore_tensors`] that no tensor matches; `NoPolicy` with every policy's reason when none
     /// fits; `Binding` when two fit equally well.
     pub fn choose(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
+        let best = self.best(config, catalog)?;
+        if self.ignored.is_empty() { Ok(best) } else { Ignoring::over(best, &self.ignored, catalog) }
+    }
+
+    fn best(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
         if let Some(name) = self.given.as_ref().and_then(|given| given.unmatched(catalog)) {
             let allowed = "the end of the name of a module in the checkpoint";
             return Err(Error::config("injection_policy", format!("\"{name}\""), allowed));

@@ -65,6 +65,35 @@ fn a_table_teaches_an_architecture() {
     assert_eq!(registry.choose(&config, Catalog::new(&case.tensors)).unwrap().name(), "acme");
 }
 
+/// DeepSpeed's `load_module_strict=False`, by name; what is missing is missing all the same.
+#[test]
+fn tensors_that_nothing_takes_are_ignored_where_the_user_names_them() {
+    let chosen = |case: &Case, patterns: &[&str]| {
+        let mut registry = Registry::default();
+        registry.ignore_tensors(patterns.iter().map(|p| p.to_string()));
+        registry.choose(&ModelConfig::new(case.config.clone())?, Catalog::new(&case.tensors))
+    };
+    let mut case = Case::load("llama").add("model.extra.weight", &[3]).add("value_head.bias", &[1]);
+    case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let refused = |case: &mut Case, patterns: &[&str]| {
+        let policy = chosen(case, patterns).unwrap();
+        resolved(policy.as_ref(), case).unwrap_err().to_string()
+    };
+    assert!(refused(&mut case, &[]).contains("left over: model.extra.weight, value_head.bias"));
+    let said = refused(&mut case, &["value_head.*"]);
+    assert!(said.contains("left over: model.extra.weight") && !said.contains("value_head"), "{said}");
+    for patterns in [&["*"][..], &["model.extra.*", "value_head.bias"]] {
+        let policy = chosen(&case, patterns).unwrap();
+        let spec = resolved(policy.as_ref(), &mut case).unwrap();
+        let listed = spec.assumed.iter().any(|said| said.contains("ignored") && said.contains(patterns[0]));
+        assert!(listed && policy.name() == "llama", "{:?}", spec.assumed);
+    }
+    let vain = chosen(&case, &["*", "no.such.*"]).err().unwrap().to_string();
+    assert!(vain.contains("`ignore_tensors` is \"no.such.*\""), "{vain}");
+    case.tensors.retain(|t| t.name != "model.norm.weight");
+    assert!(refused(&mut case, &["*"]).contains("missing"));
+}
+
 #[test]
 fn the_page_lists_every_slot() {
     let page = include_str!("../../../docs/add_a_policy.md");

@@ -134,7 +134,8 @@ fn check_columns(
     let mut packed = vec![0; columns.bytes()];
     let file = FileRows::new([&w.bytes[..]], w.cols * 4).unwrap();
     assert!(columns.pack(0..columns.tiles(), &file, &mut packed));
-    let weight = WeightView { ptr: gpu.put(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
+    let weight =
+        WeightView { ptr: gpu.put_weight(&packed), row_bytes: columns.tile_bytes() as u64, ..p.weight };
     let p = Linear { weight, out: place(gpu), ..*p };
     gpu.run(&p, &p.launch_columns());
     same(&gpu.values(p.out, p.out_elem), want, "columns");
@@ -153,7 +154,7 @@ fn check_w8a8(
     let file = FileRows::new([&w.bytes[..]], w.bytes.len() / w.rows).unwrap();
     let (codes, scales) = packed.split_at_mut(w.rows * w.cols);
     assert!(bytes.pack(0..w.rows, &file, codes, scales));
-    let weight = WeightView { ptr: gpu.put(&packed), row_bytes: 0, ..p.weight };
+    let weight = WeightView { ptr: gpu.put_weight(&packed), row_bytes: 0, ..p.weight };
     let p = Linear { weight, ..*p };
     gpu.run(&p, &int8::launch_few(&p));
     let few = gpu.values(p.out, p.out_elem);

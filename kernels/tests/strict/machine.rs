@@ -4,12 +4,23 @@ use bytemuck::{Pod, Zeroable};
 use engraft_kernels::Launch;
 use engraft_kernels::params::{Elem, MatView};
 use half::{bf16, f16};
-use ptx_vm::{Instance, Memory, Module, Options, Schedule};
+use ptx_vm::{Fault, Instance, Memory, Module, Options, Report, Schedule};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Orders in which warps and blocks take turns.
 pub const SCHEDULES: [Schedule; 3] = [Schedule::Forward, Schedule::Reverse, Schedule::Random(7)];
+
+/// The text whose launches may begin before those before them have ended.
+pub const HOPPER: &str = "compute_90a";
+
+/// Everything but these ranges, which are in ascending order: what an unfinished launch may still write.
+fn between(known: &[Range<u64>]) -> Vec<Range<u64>> {
+    let begins = [0].into_iter().chain(known.iter().map(|range| range.end));
+    let ends = known.iter().map(|range| range.start).chain([u64::MAX]);
+    begins.zip(ends).map(|(begin, end)| begin..end).collect()
+}
 
 /// Parsed modules, once per program. From the file: a kernel that changes needs no new test program.
 fn parsed(stem: &str, arch: &str) -> Arc<Module> {
@@ -31,19 +42,25 @@ pub type Runs = fn(&mut dyn FnMut(&mut Machine));
 pub struct Machine {
     memory: Memory,
     schedule: Schedule,
+    /// What no launch writes.
+    weights: Vec<Range<u64>>,
 }
 
 impl Machine {
     /// Runs `test` under every schedule.
     pub fn each(test: &mut dyn FnMut(&mut Machine)) {
         for schedule in SCHEDULES {
-            test(&mut Machine { memory: Memory::new(), schedule });
+            test(&mut Machine::new(schedule));
         }
     }
 
     /// Runs `test` under one schedule: where there are many cases.
     pub fn once(test: &mut dyn FnMut(&mut Machine)) {
-        test(&mut Machine { memory: Memory::new(), schedule: SCHEDULES[2] });
+        test(&mut Machine::new(SCHEDULES[2]));
+    }
+
+    fn new(schedule: Schedule) -> Self {
+        Machine { memory: Memory::new(), schedule, weights: Vec::new() }
     }
 
     /// Uninitialised memory.
@@ -55,6 +72,13 @@ impl Machine {
     pub fn put<T: Pod>(&mut self, data: &[T]) -> u64 {
         let at = self.empty(std::mem::size_of_val(data));
         self.memory.write(at, bytemuck::cast_slice(data)).unwrap();
+        at
+    }
+
+    /// Memory that no launch writes: a kernel may read it before it waits for the launches before it.
+    pub fn put_weight<T: Pod>(&mut self, data: &[T]) -> u64 {
+        let at = self.put(data);
+        self.weights.push(at..at + std::mem::size_of_val(data) as u64);
         at
     }
 
@@ -78,15 +102,30 @@ impl Machine {
     fn run_with<P: Pod>(&mut self, params: &P, launch: &Launch, options: Options) {
         assert!(!launch.is_empty(), "an empty launch of {}", launch.entry);
         // One of the schedules takes the other text.
-        let arch = if self.schedule == Schedule::Reverse { "compute_90a" } else { "compute_80" };
+        let arch = if self.schedule == Schedule::Reverse { HOPPER } else { "compute_80" };
         let module = parsed(launch.stem(), arch);
+        let options = Options { schedule: self.schedule, ..options };
+        self.outcome(&module, arch, params, launch, &options).unwrap_or_else(|fault| panic!("{fault}"));
+    }
+
+    /// Launches a kernel of a text, on Hopper behind a launch that has not ended.
+    pub fn outcome<P: Pod>(
+        &mut self,
+        module: &Arc<Module>,
+        arch: &str,
+        params: &P,
+        launch: &Launch,
+        options: &Options,
+    ) -> Result<Report, Fault> {
         let kernel = module.kernel(&launch.entry).unwrap_or_else(|| panic!("no entry {}", launch.entry));
         let params = kernel.pack(&[bytemuck::bytes_of(params)]).unwrap();
         let instance = Instance::load(module.clone(), &mut self.memory, 0).unwrap();
         let mut call = ptx_vm::Launch::new(launch.grid, launch.block).with_params(params);
         call.dynamic_shared = launch.shared_bytes;
-        let options = Options { schedule: self.schedule, ..options };
-        ptx_vm::launch(&instance, &launch.entry, &call, &mut self.memory, &options).unwrap();
+        if arch == HOPPER {
+            call.pending = between(&self.weights);
+        }
+        ptx_vm::launch(&instance, &launch.entry, &call, &mut self.memory, options)
     }
 
     /// A matrix of these values (rounded to the type), rows `pitch` apart, beginning `offset` elements into

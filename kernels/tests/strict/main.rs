@@ -17,4 +17,5 @@ mod norm;
 mod rows;
 mod sample;
 mod sizes;
+mod waits;
 mod wild;

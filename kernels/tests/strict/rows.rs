@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, numbers, rounded, same};
 use engraft_kernels::params::Elem;
-use engraft_kernels::params::rows::{Gather, Scatter, Seen};
+use engraft_kernels::params::rows::{Feed, Gather, Scatter, Seen};
 
 #[test]
 fn rows_are_gathered_and_unknown_ones_are_zero() {
@@ -48,4 +48,26 @@ fn seen_bits_are_cleared_and_set() {
         gpu.run(&p, &p.launch());
         assert_eq!(gpu.get::<u32>(seen, 4), [1 << 31 | 1, 1, 1 << 31, 0xffff_ffff]);
     });
+}
+
+/// More ids than a block has threads; rows at the end of `last`, and beyond it.
+#[test]
+fn tokens_that_a_step_has_sampled_are_fed_to_the_next() {
+    for count in [1usize, 255, 256, 257, 700] {
+        let rows = 5u32;
+        let ids: Vec<u32> = (0..count as u32).map(|t| 1000 + t).collect();
+        let last: Vec<u32> = (0..rows).map(|row| 7 + row * 11).collect();
+        let feeds: Vec<u32> =
+            (0..count as u32).map(|t| [u32::MAX, 0, 4, rows, 2, 6, 1, 3][t as usize % 8]).collect();
+        let want: Vec<u32> =
+            feeds.iter().zip(&ids).map(|(row, id)| last.get(*row as usize).copied().unwrap_or(*id)).collect();
+        Machine::each(&mut |gpu| {
+            // A word more: what lies behind stays.
+            let out = gpu.put(&vec![3u32; count + 1]);
+            let (ids, feeds, last) = (gpu.put(&ids), gpu.put(&feeds), gpu.put(&last));
+            let p = Feed { ids, feeds, last, out, count: count as u32, rows };
+            gpu.run(&p, &p.launch());
+            assert_eq!(gpu.get::<u32>(out, count + 1), [&want[..], &[3]].concat(), "{count} ids");
+        });
+    }
 }

@@ -75,7 +75,7 @@ fn quantized_activations_at_the_sizes_of_models() {
     Machine::once(&mut |gpu| {
         let x = gpu.matrix(&values, K, Elem::BF16, K + 8, 0);
         let weight = WeightView {
-            ptr: gpu.put(&packed),
+            ptr: gpu.put_weight(&packed),
             row_bytes: 0,
             rows: N as u32,
             cols: K as u32,

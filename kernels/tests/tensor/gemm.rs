@@ -97,7 +97,7 @@ impl Case {
         let from = device.put(&self.ty.write(&x)) + (self.skip * 2) as u64;
         p.x = view(from, self.pitch, self.w.k);
         p.out = view(device.put(&old), out_pitch, cols);
-        (p.weight, p.scales) = (device.put(&codes), device.put(&scales));
+        (p.weight, p.scales) = (device.put_weight(&codes), device.put_weight(&scales));
         p.bias = self.bias.as_ref().map_or(0, |b| device.put(&Type::F32.write(b)));
         launch(&mut device, &p);
         let got = self.out.read(&device.get(p.out.ptr, old.len()));

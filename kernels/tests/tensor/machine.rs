@@ -3,6 +3,7 @@
 use engraft_kernels::Launch;
 use ptx_vm::{Instance, Memory, Module, Options, Schedule};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The text of a stem, parsed once per process.
@@ -31,11 +32,13 @@ pub fn schedules() -> [Options; 3] {
 /// Device memory, and launches.
 pub struct Device {
     pub memory: Memory,
+    /// What no launch writes, in ascending order.
+    weights: Vec<Range<u64>>,
 }
 
 impl Device {
     pub fn new() -> Self {
-        Device { memory: Memory::new() }
+        Device { memory: Memory::new(), weights: Vec::new() }
     }
 
     /// Exactly these bytes; what lies around them is out of bounds.
@@ -46,6 +49,22 @@ impl Device {
         let at = self.memory.allocate(0, bytes.len() as u64).unwrap();
         self.memory.write(at, bytes).unwrap();
         at
+    }
+
+    /// The same that no launch writes: a kernel may read it before it waits for the launches before it.
+    pub fn put_weight(&mut self, bytes: &[u8]) -> u64 {
+        let at = self.put(bytes);
+        if !bytes.is_empty() {
+            self.weights.push(at..at + bytes.len() as u64);
+        }
+        at
+    }
+
+    /// Everything else: what an unfinished launch may still write.
+    fn unfinished(&self) -> Vec<Range<u64>> {
+        let begins = [0].into_iter().chain(self.weights.iter().map(|range| range.end));
+        let ends = self.weights.iter().map(|range| range.start).chain([u64::MAX]);
+        begins.zip(ends).map(|(begin, end)| begin..end).collect()
     }
 
     pub fn get(&self, at: u64, bytes: usize) -> Vec<u8> {
@@ -62,6 +81,10 @@ impl Device {
         let instance = Instance::load(module(launch.stem(), arch), &mut self.memory, 0).unwrap();
         let mut job = ptx_vm::Launch::new(launch.grid, launch.block).with_params(params.to_vec());
         job.dynamic_shared = launch.shared_bytes;
+        if hopper {
+            // There a launch may begin before those before it have ended.
+            job.pending = self.unfinished();
+        }
         if let Err(fault) = ptx_vm::launch(&instance, &launch.entry, &job, &mut self.memory, options) {
             panic!("{} {:?}: {fault}", launch.entry, options.schedule);
         }

@@ -47,7 +47,7 @@ pub struct Args {
     pub only: Vec<String>,
     /// For the whole run.
     pub minutes: u64,
-    /// Seconds for one program.
+    /// Seconds for one test at least; more where tests take long without a mutant.
     pub limit: u64,
     /// Mutants at a time.
     pub jobs: usize,
@@ -89,7 +89,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
         stems: Vec::new(),
         only: Vec::new(),
         minutes: 60,
-        limit: 600,
+        limit: 300,
         jobs: 2,
         least: 90,
         equivalent: "tests/mutants.txt".into(),

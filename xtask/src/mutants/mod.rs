@@ -228,7 +228,7 @@ fn run(args: &Args) -> Outcome<bool> {
     let texts = texts(args.language)?;
     let equivalent = equivalent(&args.equivalent)?;
     let sampled = if args.only.is_empty() { sample(&texts, args) } else { named(&texts, &args.only)? };
-    suite::baseline(args)?;
+    let limits = suite::baseline(args)?;
     println!("# {} mutants of {}, seed {}", sampled.len(), args.language.name(), args.seed);
     let end = Instant::now() + Duration::from_secs(60 * args.minutes);
     let waiting: Mutex<VecDeque<_>> = Mutex::new(sampled.into());
@@ -236,15 +236,15 @@ fn run(args: &Args) -> Outcome<bool> {
     let failed: Mutex<Option<String>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for worker in 0..args.jobs {
-            let (waiting, score, failed, texts, equivalent) =
-                (&waiting, &score, &failed, &texts, &equivalent);
+            let (waiting, score, failed, texts, equivalent, limits) =
+                (&waiting, &score, &failed, &texts, &equivalent, &limits);
             scope.spawn(move || {
                 while Instant::now() < end && locked(failed).is_none() {
                     let Some((t, s)) = locked(waiting).pop_front() else { break };
                     let from = &texts[t];
                     let mutant = Sampled { from, site: &from.sites[s] };
                     let reason = equivalent.get(&mutant.key());
-                    match judged(args, worker, &mutant, reason.map(String::as_str)) {
+                    match judged(args, limits, worker, &mutant, reason.map(String::as_str)) {
                         Ok(verdict) => report(&mutant, verdict, &mut locked(score)),
                         Err(why) => *locked(failed) = Some(why),
                     }
@@ -264,10 +264,16 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn judged(args: &Args, worker: usize, mutant: &Sampled<'_>, equivalent: Option<&str>) -> Outcome<Verdict> {
+fn judged(
+    args: &Args,
+    limits: &suite::Limits,
+    worker: usize,
+    mutant: &Sampled<'_>,
+    equivalent: Option<&str>,
+) -> Outcome<Verdict> {
     match equivalent {
         Some(reason) => Ok(Verdict::Equivalent(reason.to_owned())),
-        None => suite::judge(args, worker, mutant),
+        None => suite::judge(args, limits, worker, mutant),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::args::{Args, Language};
 use super::{Outcome, Sampled};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,11 +15,14 @@ pub const TEMPLATES: &str = "shaders/wgsl";
 const STEM: &str = "{stem}";
 /// The variable by which shaders take templates from a folder.
 const FOLDER: &str = "ENGRAFT_WGSL";
+/// A test that takes so many times what the slowest of its program took without a mutant does not end: load
+/// on the machine alone makes none so slow.
+const SLOWER: u32 = 20;
 
 /// What became of a mutant.
 #[derive(Debug)]
 pub enum Verdict {
-    /// A test failed, a program died, or it ran past its limit.
+    /// A test failed, a program died, or a test does not end.
     Caught {
         /// The test.
         by: String,
@@ -40,7 +44,7 @@ pub enum Verdict {
 ///
 /// # Errors
 /// Files that cannot be written and programs that cannot be started.
-pub fn judge(args: &Args, worker: usize, mutant: &Sampled<'_>) -> Outcome<Verdict> {
+pub fn judge(args: &Args, limits: &Limits, worker: usize, mutant: &Sampled<'_>) -> Outcome<Verdict> {
     let planted = match plant(args.language, worker, mutant)? {
         Ok(planted) => planted,
         Err(why) => return Ok(Verdict::Invalid(why)),
@@ -52,7 +56,8 @@ pub fn judge(args: &Args, worker: usize, mutant: &Sampled<'_>) -> Outcome<Verdic
         }
         let mut command = command(program, stem)?;
         command.env(planted.0, &planted.1);
-        failure(command, args.limit)
+        let limit = limits.get(program).copied().unwrap_or(Duration::from_secs(args.limit));
+        Ok(failure(command, limit)?.0)
     };
     let start = Instant::now();
     if let Some(by) = args.valid.as_deref().map(run).transpose()?.flatten() {
@@ -66,18 +71,25 @@ pub fn judge(args: &Args, worker: usize, mutant: &Sampled<'_>) -> Outcome<Verdic
     Ok(Verdict::Survived { seconds: start.elapsed().as_secs_f64() })
 }
 
-/// Runs the programs without a mutant: a test that fails by itself would catch everything.
+/// How long one test of a program may take.
+pub type Limits = BTreeMap<String, Duration>;
+
+/// Runs the programs without a mutant: a test that fails by itself would catch everything. What their tests
+/// may take from now on.
 ///
 /// # Errors
 /// The test.
-pub fn baseline(args: &Args) -> Outcome<()> {
+pub fn baseline(args: &Args) -> Outcome<Limits> {
+    let mut limits = Limits::new();
+    let least = Duration::from_secs(args.limit);
     for program in args.run.iter().filter(|program| !program.contains(STEM)) {
-        let command = command(program, "")?;
-        if let Some(by) = failure(command, args.limit)? {
+        let (failed, slowest) = failure(command(program, "")?, least)?;
+        if let Some(by) = failed {
             return Err(format!("without any mutant: {by}"));
         }
+        limits.insert(program.clone(), least.max(SLOWER * slowest));
     }
-    Ok(())
+    Ok(limits)
 }
 
 /// Where a mutant lies, by the variable that names it.
@@ -134,8 +146,8 @@ fn has_tests(mut command: Command) -> Outcome<bool> {
     Ok(String::from_utf8_lossy(&listed.stdout).lines().any(|line| line.ends_with(": test")))
 }
 
-/// The test that fails first; none where all pass.
-fn failure(mut command: Command, limit: u64) -> Outcome<Option<String>> {
+/// The test that fails first, none where all pass; and the longest time between two results.
+fn failure(mut command: Command, limit: Duration) -> Outcome<(Option<String>, Duration)> {
     let path = command.get_program().to_string_lossy().into_owned();
     let name =
         Path::new(&path).file_name().map_or_else(|| path.clone(), |name| name.to_string_lossy().into_owned());
@@ -145,16 +157,17 @@ fn failure(mut command: Command, limit: u64) -> Outcome<Option<String>> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| format!("{path}: {e}"))?;
-    let result = watched(&mut child, limit);
+    let (result, slowest) = watched(&mut child, limit);
     // What has ended already is no error.
     let _ = child.kill();
     let status = child.wait().map_err(|e| format!("{path}: {e}"))?;
-    Ok(match result {
+    let failed = match result {
         Watched::Failed(test) => Some(format!("{name} {test}")),
-        Watched::Late => Some(format!("{name}: over {limit} s")),
+        Watched::Late => Some(format!("{name}: a test of over {} s", limit.as_secs())),
         Watched::Ended if status.success() => None,
         Watched::Ended => Some(format!("{name}: {status}")),
-    })
+    };
+    Ok((failed, slowest))
 }
 
 enum Watched {
@@ -163,27 +176,31 @@ enum Watched {
     Ended,
 }
 
-/// Reads what a test program prints until a test has failed, it ends, or it runs too long.
-fn watched(child: &mut Child, limit: u64) -> Watched {
-    let Some(out) = child.stdout.take() else { return Watched::Ended };
+/// Reads what a test program prints until a test has failed, it ends, or no test ends within `limit`; and
+/// the longest time between two lines.
+fn watched(child: &mut Child, limit: Duration) -> (Watched, Duration) {
+    let mut slowest = Duration::ZERO;
+    let Some(out) = child.stdout.take() else { return (Watched::Ended, slowest) };
     let (sender, lines) = mpsc::channel();
     // It ends with the program's output.
     std::thread::spawn(move || forward(BufReader::new(out), &sender));
-    let end = Instant::now() + Duration::from_secs(limit);
     let mut test = String::new();
     loop {
-        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        let begin = Instant::now();
+        let line = lines.recv_timeout(limit);
+        slowest = slowest.max(begin.elapsed());
+        match line {
             // What a test prints may stand between its name and its result.
             Ok(line) => {
                 if let Some((name, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ...")) {
                     name.trim().clone_into(&mut test);
                 }
                 if line.trim_end().ends_with("FAILED") {
-                    return Watched::Failed(test);
+                    return (Watched::Failed(test), slowest);
                 }
             }
-            Err(RecvTimeoutError::Timeout) => return Watched::Late,
-            Err(RecvTimeoutError::Disconnected) => return Watched::Ended,
+            Err(RecvTimeoutError::Timeout) => return (Watched::Late, slowest),
+            Err(RecvTimeoutError::Disconnected) => return (Watched::Ended, slowest),
         }
     }
 }
@@ -194,5 +211,36 @@ fn forward(out: impl Read, sender: &mpsc::Sender<String>) {
         if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
             break;
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn script(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        // What is put behind it are libtest's own arguments.
+        command.args(["-c", text, "sh"]);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Many tests may take longer together than one may alone: a busy machine is no bug that was caught.
+    #[test]
+    fn time_is_counted_by_test() {
+        let limit = Duration::from_secs(5);
+        let slow = "for i in 1 2 3 4 5 6; do sleep 1; echo test $i ... ok; done";
+        let (failed, slowest) = failure(script(slow), limit).unwrap();
+        assert_eq!(failed, None);
+        assert!(slowest >= Duration::from_millis(900) && slowest < limit, "{slowest:?}");
+        let (failed, _) = failure(script("echo test a ... ok; exec sleep 60"), limit).unwrap();
+        assert!(failed.unwrap().contains("a test of over"));
+        let (failed, _) =
+            failure(script("echo test a ... ok; echo test b ... FAILED; exec sleep 60"), limit).unwrap();
+        assert_eq!(failed.as_deref(), Some("sh b"));
+        let (failed, _) = failure(script("exit 3"), limit).unwrap();
+        assert!(failed.unwrap().contains('3'));
     }
 }

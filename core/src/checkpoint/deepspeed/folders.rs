@@ -28,11 +28,20 @@ pub(in crate::checkpoint) fn is_megatron(folder: &Path) -> bool {
     folder.join(ITERATION).is_file()
 }
 
+/// Whether a file is one that DeepSpeed writes into a tag's folder.
+pub(in crate::checkpoint) fn is_of_tag(name: &str) -> bool {
+    name.starts_with("mp_rank_") && name.ends_with("_model_states.pt")
+}
+
 impl Files {
     /// The files of DeepSpeed's folder, and the folder of the tag.
     pub(in crate::checkpoint) fn deepspeed(folder: &Path) -> Result<(Files, PathBuf)> {
         let tag = tag(&folder.join(LATEST))?;
-        let inside = folder.join(&tag);
+        Self::tagged(folder.join(tag))
+    }
+
+    /// The files of one tag's folder, and that folder.
+    pub(in crate::checkpoint) fn tagged(inside: PathBuf) -> Result<(Files, PathBuf)> {
         let names = names(&inside)?;
         let mut ranks: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
         for name in &names {

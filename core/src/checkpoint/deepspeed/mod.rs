@@ -1,10 +1,11 @@
 //! Checkpoints that were written in shards by DeepSpeed, Megatron and Meta.
 //!
-//! Four ways lead in: a JSON description (`description.rs`), a folder with `latest`, one with Megatron's
-//! `latest_checkpointed_iteration.txt` (`folders.rs`), and one with Meta's `consolidated.NN.pth` (found by
-//! `folder`). Each names, per tensor-parallel rank that wrote it, the files of that rank; `merge.rs` presents
-//! all of them as one checkpoint of whole tensors, merged when they are asked for. What degree the model then
-//! runs with is decided by the loader, which shards whole tensors: any stored degree serves any other.
+//! Five ways lead in: a JSON description (`description.rs`), a folder with `latest`, the folder of one tag,
+//! one with Megatron's `latest_checkpointed_iteration.txt` (`folders.rs`), and one with Meta's
+//! `consolidated.NN.pth` (found by `folder`). Each names, per tensor-parallel rank that wrote it, the files
+//! of that rank; `merge.rs` presents all of them as one checkpoint of whole tensors, merged when they are
+//! asked for. What degree the model then runs with is decided by the loader, which shards whole tensors:
+//! any stored degree serves any other.
 //!
 //! Not here: names of injected kernels' own parameters (`attn_qkvw`, ...), which only DeepSpeed reads; ZeRO's
 //! partitioned files, which its `zero_to_fp32.py` joins. Both are refused by name.
@@ -17,7 +18,7 @@ mod order;
 
 pub(super) use description::{Description, is_description};
 pub(super) use files::Files;
-pub(super) use folders::{is_deepspeed, is_megatron};
+pub(super) use folders::{is_deepspeed, is_megatron, is_of_tag};
 pub(super) use order::Order;
 
 use super::{Access, contents, storage::Storage, tensors::Tensors};

@@ -91,6 +91,8 @@ fn mode(t: &mut Taker) -> Result<Option<WeightFormat>> {
             let allowed = "a format name (int8, int4, Q8_0, Q4_0, ...): FP6 is not there yet";
             Err(Error::config(t.spelled(PATH), "\"wf6af16\"", allowed))
         }
+        // Four bits for a whole row cost much accuracy: without a size the name means what the program's does.
+        Some("int4" | "int4a") => Ok(Some(WeightFormat::Group(Groups::FINE))),
         Some(name) => name.parse::<WeightFormat>().map(Some).map_err(|e| match e {
             Error::Config { got, allowed, .. } => Error::config(t.spelled(PATH), got, allowed),
             other => other,
@@ -98,9 +100,8 @@ fn mode(t: &mut Taker) -> Result<Option<WeightFormat>> {
     }
 }
 
-/// Values of a group; none given is one group per row.
-fn group_size(t: &Taker, size: Option<usize>) -> Result<u32> {
-    let size = size.unwrap_or(0);
+/// Values of a group; 0 is one group per row.
+fn group_size(t: &Taker, size: usize) -> Result<u32> {
     if !size.is_multiple_of(32) || size > 1 << 16 {
         let allowed = "a multiple of 32 up to 65536, or 0 for one group per row";
         return Err(Error::config(t.spelled("quant.weight.group_size"), size, allowed));
@@ -157,7 +158,7 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
     let qkv = t.flag("quant.qkv.enabled")?.unwrap_or(true);
     let bits = t.count("quant.weight.num_bits", 1)?;
     let kinds = [("symmetric", false), ("asymmetric", true)];
-    let asymmetric = t.one_of("quant.weight.q_type", &kinds)?.unwrap_or(false);
+    let q_type = t.one_of("quant.weight.q_type", &kinds)?;
     let per_row = t.count("quant.weight.q_groups", 1)?;
     let given_size = t.count("quant.weight.group_size", 0)?;
     activation_codes(t)?;
@@ -180,7 +181,11 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         let allowed = "1 (one group per row); for smaller groups set quant.weight.group_size";
         return Err(Error::config(t.spelled("quant.weight.q_groups"), per_row.unwrap_or(1), allowed));
     }
-    let size = group_size(t, given_size)?;
+    // Four bits, and nobody says how: fine groups. Who asks for one group per row gets it, with a warning.
+    let fine =
+        if bits == Some(4) { Groups::FINE } else { Groups { size: 0, asymmetric: false, ..Groups::FINE } };
+    let size = group_size(t, given_size.or(per_row.map(|_| 0)).unwrap_or(fine.size as usize))?;
+    let asymmetric = q_type.unwrap_or(fine.asymmetric && size == fine.size);
     let group = |bits| WeightFormat::Group(Groups { bits, size, asymmetric });
     let format = match (on, bits, dtype) {
         (true, None | Some(8), _) | (false, _, DataType::Int8) => Some(group(GroupBits::Eight)),

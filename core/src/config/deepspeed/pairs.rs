@@ -39,6 +39,14 @@ pub(super) fn check(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>)
             }
         }
     }
+    if let Some(WeightFormat::Group(groups)) = c.quantize
+        && groups.is_coarse()
+    {
+        let mode = "quantization.quantization_mode";
+        let field = if t.given(mode) { mode } else { "quant.weight.group_size" };
+        let what = format!("{groups} is coarse and costs accuracy; groups of 32 (int4a:32) are the default");
+        warn(warnings, t.spelled(field), &what);
+    }
     described(t, c)?;
     if let Some(blocks) = c.state.as_ref().and_then(|s| s.kv_blocks)
         && blocks.saturating_mul(BLOCK) < c.min_out_tokens

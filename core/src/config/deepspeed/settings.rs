@@ -2,6 +2,7 @@
 
 use super::DataType;
 use crate::config::EngineConfig;
+use crate::error::shown;
 use crate::mem::WeightFormat;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ impl Warning {
 
 impl std::fmt::Display for Warning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}`: {}", self.field, self.what)
+        write!(f, "`{}`: {}", shown(&self.field), shown(&self.what))
     }
 }
 

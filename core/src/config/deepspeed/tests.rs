@@ -372,12 +372,38 @@ fn combinations_that_cannot_work_name_both_sides() {
 }
 
 #[test]
+fn four_bits_have_fine_groups_and_coarser_ones_warn() {
+    for fine in [
+        json!({"quant": {"weight": {"num_bits": 4}}}),
+        json!({"quantization": {"quantization_mode": "int4"}}),
+        json!({"quantization": {"quantization_mode": "int4a"}}),
+    ] {
+        assert_eq!(accepted(fine).quantize, Some(WeightFormat::Group(Groups::FINE)));
+    }
+    let c = accepted(json!({"quant": {"weight": {"num_bits": 4, "q_type": "symmetric"}}}));
+    assert_eq!(c.quantize.unwrap().to_string(), "int4:32");
+    for (coarse, field, name) in [
+        (
+            json!({"quant": {"weight": {"num_bits": 4, "group_size": 64}}}),
+            "quant.weight.group_size",
+            "int4:64",
+        ),
+        (json!({"quant": {"weight": {"num_bits": 4, "group_size": 0}}}), "quant.weight.group_size", "int4"),
+        (json!({"quant": {"weight": {"num_bits": 4, "q_groups": 1}}}), "quant.weight.group_size", "int4"),
+        (json!({"quantization": {"quantization_mode": "int4a:128"}}), "quantization_mode", "int4a:128"),
+    ] {
+        warned(coarse, &[field, &format!("{name} is coarse"), "int4a:32"]);
+    }
+    assert_eq!(accepted(json!({"quant": {"enabled": true}})).quantize.unwrap().to_string(), "int8");
+}
+
+#[test]
 fn what_deepspeed_ignores_works_or_warns() {
     // Defect 2: dead settings. These live:
     let c =
-        accepted(json!({"quant": {"weight": {"num_bits": 4, "q_type": "asymmetric", "group_size": 128}}}));
-    let nibbles = Groups { bits: GroupBits::Four, size: 128, asymmetric: true };
-    assert_eq!(c.quantize, Some(WeightFormat::Group(nibbles)));
+        accepted(json!({"quant": {"weight": {"num_bits": 8, "q_type": "asymmetric", "group_size": 128}}}));
+    let bytes = Groups { bits: GroupBits::Eight, size: 128, asymmetric: true };
+    assert_eq!(c.quantize, Some(WeightFormat::Group(bytes)));
     assert_eq!(accepted(json!({"quant": {"enabled": false, "weight": {"num_bits": 4}}})).quantize, None);
     assert_eq!(
         accepted(json!({"quantization": {"quantization_mode": "q4_0"}})).quantize,
