@@ -77,16 +77,16 @@ extern "C" fn at_exit() {
     }
 }
 
-/// A fault without what differs from one occurrence to the next: block, thread and addresses.
+/// A fault without what differs from one occurrence to the next: of a kernel's its instruction and the other one,
+/// of operations all but addresses and handles.
 fn essence(text: &str) -> String {
-    let without_thread = match (text.find(", block ("), text.find("): ")) {
-        (Some(from), Some(to)) if from < to => [&text[..from], &text[to..]].concat(),
-        _ => text.to_owned(),
-    };
+    if let Some((instruction, rest)) = text.split_once(", block (") {
+        let other = rest.split_once("; the other access is ").map_or("", |(_, other)| other);
+        return format!("{instruction};{other}");
+    }
     let mut out = String::new();
     let mut digits = false;
-    for c in without_thread.chars() {
-        // Numbers behind a colon are lines and stay: `line 12` and `x.py:7` tell faults apart.
+    for c in text.chars() {
         digits = c.is_ascii_hexdigit() && (digits || out.ends_with("0x"));
         if !digits {
             out.push(c);
@@ -114,5 +114,25 @@ pub fn poison(d: &mut Driver, context: Id, code: Code, text: String) {
         && context.poison.is_none()
     {
         context.poison = Some(code);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::essence;
+
+    #[test]
+    fn one_mistake_is_one_fault_wherever_it_shows() {
+        let race = |block: u32, warp: u32, line: u32| {
+            format!(
+                "SharedRace in kernel `k`, line {line} `st;` (k.py:7), block ({block},0,0), thread (0,0,0): write at shared offset \
+                 {warp} is not ordered after the write by warp {warp}; the other access is line 9 `ld;`"
+            )
+        };
+        assert_eq!(essence(&race(0, 1, 5)), essence(&race(3, 2, 5)));
+        assert_ne!(essence(&race(0, 1, 5)), essence(&race(0, 1, 6)));
+        let streams = |handle: &str, bytes: u32| format!("StreamRace: a copy in stream {handle} reads {bytes} bytes");
+        assert_eq!(essence(&streams("0x5c00", 4)), essence(&streams("0x71f0", 4)));
+        assert_ne!(essence(&streams("0x5c00", 4)), essence(&streams("0x5c00", 8)));
     }
 }

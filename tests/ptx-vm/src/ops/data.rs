@@ -367,7 +367,7 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
 
 /// Takes back a race of two stores of the same bytes, where that is wanted.
 #[cold]
-fn forgive(noted: &mut Vec<Stop>, options: &crate::Options, equal: bool) {
+pub(crate) fn forgive(noted: &mut Vec<Stop>, options: &crate::Options, equal: bool) {
     if equal && !options.equal_stores && noted.last().is_some_and(|s| s.reason().both_write) {
         noted.pop();
     }

@@ -155,8 +155,13 @@ pub(crate) fn store(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: 
                 line: t.grid.line,
                 clock: &t.warp.clock,
             };
+            let noted = t.cluster.noted.len();
             let start =
                 t.cluster.access(place, 16, How::WRITE, &me, t.grid.options).map_err(|s| s.at(lane))?;
+            if t.cluster.noted.len() > noted {
+                let equal = t.cluster.bytes(place.rank, start, 16) == bytes;
+                super::data::forgive(&mut t.cluster.noted, t.grid.options, equal);
+            }
             t.cluster.bytes(place.rank, start, 16).copy_from_slice(bytes);
             t.cluster.progress += 1;
         }

@@ -128,6 +128,11 @@ fn equal_stores_can_be_let_pass() {
     assert_eq!(first(flag, 64, &Options::default()).map(|f| f.kind), Some(FaultKind::GlobalRace));
     assert_eq!(first(flag, 64, &quiet), None);
     assert_eq!(first(mixed, 64, &quiet).map(|f| f.kind), Some(FaultKind::GlobalRace));
+    // Two warps that store one tile.
+    let tile = "mov.b32 %r7, 0x3c003c00; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r8], {%r7};";
+    let tile = format!("and.b32 %r8, %r1, 7; shl.b32 %r8, %r8, 4; add.s32 %r8, %r8, %r3; {tile}");
+    assert_eq!(first(&tile, 64, &Options::default()).map(|f| f.kind), Some(FaultKind::SharedRace));
+    assert_eq!(first(&tile, 64, &quiet), None);
     // A reader in another warp races with a store all the same.
     let read = "setp.ge.u32 %p2, %r1, 32; @%p2 bra X; mov.u32 %r7, 1; st.global.u32 [%rd1], %r7; ret; X: ld.global.u32 %r7, [%rd1];";
     assert_eq!(first(read, 64, &quiet).map(|f| f.kind), Some(FaultKind::GlobalRace));
