@@ -131,7 +131,8 @@ mod tests {
         };
         assert_eq!(essence(&race(0, 1, 5)), essence(&race(3, 2, 5)));
         assert_ne!(essence(&race(0, 1, 5)), essence(&race(0, 1, 6)));
-        let streams = |handle: &str, bytes: u32| format!("StreamRace: a copy in stream {handle} reads {bytes} bytes");
+        let streams =
+            |handle: &str, bytes: u32| format!("StreamRace: a copy in stream {handle} reads {bytes} bytes");
         assert_eq!(essence(&streams("0x5c00", 4)), essence(&streams("0x71f0", 4)));
         assert_ne!(essence(&streams("0x5c00", 4)), essence(&streams("0x5c00", 8)));
     }
