@@ -54,8 +54,9 @@ fn faults(manifest: &Table) -> Vec<String> {
         wrong.push("description".into());
     }
     if published(package) {
-        let there =
-            |field: &&&str| inherits(package.get(field)) || package.get(field).is_some_and(Value::is_array);
+        // Its own, or the workspace's.
+        let own = |value: &Value| value.is_array() || value.as_str() == Some("README.md");
+        let there = |field: &&&str| inherits(package.get(field)) || package.get(field).is_some_and(own);
         wrong
             .extend(["readme", "keywords", "categories"].iter().filter(|f| !there(f)).map(|f| f.to_string()));
     }

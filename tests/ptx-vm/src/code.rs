@@ -3,6 +3,7 @@
 //! Everything that can be decided from the text is decided here: which function computes it, which slots it
 //! touches, which space an address is in. The machine only dispatches.
 
+use crate::fault::Instruction;
 use crate::ops;
 use crate::registers::{Lanewise, Pred, Slot, Slots};
 use crate::text::syntax::Space;
@@ -210,8 +211,8 @@ pub(crate) enum Op {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Program {
     pub(crate) code: Vec<Code>,
-    /// Line number and text of every source instruction.
-    pub(crate) lines: Vec<(u32, String)>,
+    /// Every instruction of the text.
+    pub(crate) lines: Vec<Instruction>,
     pub(crate) units: u32,
     pub(crate) preds: u32,
     /// Slot, value, and whether it has 64 bits.

@@ -1,6 +1,7 @@
 //! What can be wrong with a running kernel, and where it happened.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The kinds of fault the machine reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,12 +51,44 @@ pub enum FaultKind {
     Budget,
 }
 
+/// An instruction of the module's text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Instruction {
+    /// The line in the module's PTX text, from 1.
+    pub line: u32,
+    /// The instruction as written.
+    pub text: String,
+    /// `file:line` of the source, where the compiler noted it (`.loc`).
+    pub source: Option<Arc<str>>,
+}
+
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} `{}`", self.line, self.text)?;
+        match &self.source {
+            Some(source) => write!(f, " ({source})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A name as the source has it, for one that a C++ compiler has mangled; any other name as it is.
+///
+/// ```
+/// assert_eq!(ptx_vm::fault::demangled("_Z5scalePfj"), "scale(float*, unsigned int)");
+/// assert_eq!(ptx_vm::fault::demangled("scale"), "scale");
+/// ```
+pub fn demangled(name: &str) -> String {
+    let symbol = name.starts_with("_Z").then(|| cpp_demangle::Symbol::new(name).ok()).flatten();
+    symbol.and_then(|s| s.demangle().ok()).unwrap_or_else(|| name.into())
+}
+
 /// A fault: what, where in the text, and which thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// What is wrong.
     pub kind: FaultKind,
-    /// The kernel's name.
+    /// The kernel's name as launches give it; [`demangled`] where it is shown.
     pub kernel: String,
     /// The line in the module's PTX text, from 1 (0 when no instruction is to blame).
     pub line: u32,
@@ -66,18 +99,29 @@ pub struct Fault {
     /// The thread in its block, `[x, y, z]`.
     pub thread: [u32; 3],
     /// Addresses, sizes, the other party of a race.
-    pub detail: String,
+    pub detail: Box<str>,
+    /// `file:line` of the source, where the compiler noted it (`.loc`).
+    pub source: Option<Arc<str>>,
+    /// The earlier instruction of a race, where it is known.
+    pub other: Option<Box<Instruction>>,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [bx, by, bz] = self.block;
         let [tx, ty, tz] = self.thread;
-        write!(f, "{:?} in kernel `{}`", self.kind, self.kernel)?;
+        write!(f, "{:?} in kernel `{}`", self.kind, demangled(&self.kernel))?;
         if self.line > 0 {
             write!(f, ", line {} `{}`", self.line, self.text)?;
         }
-        write!(f, ", block ({bx},{by},{bz}), thread ({tx},{ty},{tz}): {}", self.detail)
+        if let Some(source) = &self.source {
+            write!(f, " ({source})")?;
+        }
+        write!(f, ", block ({bx},{by},{bz}), thread ({tx},{ty},{tz}): {}", self.detail)?;
+        match &self.other {
+            Some(other) => write!(f, "; the other access is {other}"),
+            None => Ok(()),
+        }
     }
 }
 

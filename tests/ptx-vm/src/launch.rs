@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::fault::Instruction;
 use crate::memory::Traffic;
 use crate::{Fault, Instance, Memory};
 
@@ -26,6 +27,19 @@ pub enum Rounding {
     /// The documented error, added or taken by a hash of the argument's bits: a kernel that lives on lucky
     /// bits fails.
     Worst,
+}
+
+/// Which threads may be absent from a `bar.sync`, or another barrier of the block with `.aligned`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Barriers {
+    /// Threads that have ended, as Volta and later hardware counts them.
+    Ended,
+    /// Warps that have ended, all lanes of them. A warp of which some lanes have ended, or went around the
+    /// barrier, breaks the manual's rule for `.aligned`: `if (t < 20) __syncthreads()`.
+    #[default]
+    EndedWarps,
+    /// None: every thread of the block comes to each barrier that names no number of threads.
+    Nobody,
 }
 
 /// One launch of a kernel.
@@ -81,8 +95,16 @@ pub struct Options {
     pub shared_races: bool,
     /// Report races in global memory, between warps and between blocks.
     pub global_races: bool,
+    /// Report races of two stores of the same bytes, as when many threads raise one flag.
+    pub equal_stores: bool,
     /// Report reads of bytes (global or shared) that nothing has written.
     pub uninitialised: bool,
+    /// Which threads may be absent from a barrier of the block.
+    pub barriers: Barriers,
+    /// Distinct faults after which the launch ends, 1 at least. A launch goes on behind races, reads of
+    /// unwritten bytes, and loads and stores at bad addresses (these load zero and store nothing); every
+    /// other fault ends it.
+    pub faults: usize,
     /// Warp instructions after which the launch is given up.
     pub budget: u64,
     /// How `*.approx` functions round.
@@ -91,6 +113,8 @@ pub struct Options {
     pub tensor_core_sums: bool,
     /// Collect [`Report::written`].
     pub track_writes: bool,
+    /// Collect [`Report::accesses`]; needs `global_races`.
+    pub track_accesses: bool,
     /// Collect [`Report::traffic`] and [`Memory::traffic`].
     pub count_traffic: bool,
     /// Collect [`Report::lines`].
@@ -106,11 +130,15 @@ impl Default for Options {
             schedule: Schedule::Forward,
             shared_races: true,
             global_races: true,
+            equal_stores: true,
             uninitialised: true,
+            barriers: Barriers::EndedWarps,
+            faults: 1,
             budget: 4_000_000_000,
             approx: Rounding::Exact,
             tensor_core_sums: false,
             track_writes: false,
+            track_accesses: false,
             count_traffic: false,
             count_lines: false,
             threads: 1,
@@ -129,6 +157,19 @@ pub struct LineCount {
     pub warps: u64,
 }
 
+/// A range of global memory that a launch has read or written by one instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touched {
+    /// The addresses.
+    pub range: Range<u64>,
+    /// It was written (and perhaps read as well).
+    pub write: bool,
+    /// By atomics, volatile or relaxed accesses alone.
+    pub strong: bool,
+    /// The instruction that did it last, where it is known.
+    pub by: Option<Instruction>,
+}
+
 /// What a finished launch did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
@@ -139,6 +180,9 @@ pub struct Report {
     /// Ranges of global memory written, ascending and disjoint, at the grain of 256 bytes
     /// (with [`Options::track_writes`]).
     pub written: Vec<Range<u64>>,
+    /// Global memory read and written, at the grain of 4 bytes, by address (with
+    /// [`Options::track_accesses`]).
+    pub accesses: Vec<Touched>,
     /// Bytes moved from and to global memory (with [`Options::count_traffic`]).
     pub traffic: Traffic,
     /// Executions of each line of the kernel, lines never reached included (with [`Options::count_lines`]).
@@ -150,7 +194,9 @@ pub struct Report {
 /// Runs a kernel to its end.
 ///
 /// # Errors
-/// The first [`Fault`]. Memory then holds what had been written up to it.
+/// The first [`Fault`]. Memory then holds what had been written when the launch was given up: at the fault,
+/// or, behind a read of unwritten bytes, when it was clear whether somebody writes them later (then it is a
+/// race).
 pub fn launch(
     instance: &Instance,
     kernel: &str,
@@ -158,7 +204,27 @@ pub fn launch(
     memory: &mut Memory,
     options: &Options,
 ) -> Result<Report, Fault> {
+    first(crate::run::schedule::run(instance, kernel, launch, None, memory, options))
+}
+
+/// Runs a kernel to its end, or to [`Options::faults`] distinct faults.
+///
+/// # Errors
+/// All faults in the order they were found, one at least. They are distinct: the same kind at the same
+/// instruction (with the same other instruction) is told once.
+pub fn launch_all(
+    instance: &Instance,
+    kernel: &str,
+    launch: &Launch,
+    memory: &mut Memory,
+    options: &Options,
+) -> Result<Report, Vec<Fault>> {
     crate::run::schedule::run(instance, kernel, launch, None, memory, options)
+}
+
+/// The first of one or more faults.
+fn first(outcome: Result<Report, Vec<Fault>>) -> Result<Report, Fault> {
+    outcome.map_err(|mut faults| faults.swap_remove(0))
 }
 
 /// Runs these blocks of a launch alone, by their number in the grid (x fastest); the kernel sees the whole
@@ -177,5 +243,5 @@ pub fn launch_blocks(
     memory: &mut Memory,
     options: &Options,
 ) -> Result<Report, Fault> {
-    crate::run::schedule::run(instance, kernel, launch, Some(blocks), memory, options)
+    first(crate::run::schedule::run(instance, kernel, launch, Some(blocks), memory, options))
 }

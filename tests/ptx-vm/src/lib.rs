@@ -67,7 +67,10 @@ mod text;
 
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
-pub use launch::{Launch, LineCount, Options, Report, Rounding, Schedule, launch, launch_blocks};
+pub use launch::{
+    Barriers, Launch, LineCount, Options, Report, Rounding, Schedule, Touched, launch, launch_all,
+    launch_blocks,
+};
 pub use memory::Memory;
 pub use module::{Global, Instance, Kernel, Module, Parameter};
 

@@ -47,6 +47,8 @@ pub struct Capture {
     pub borrowed: bool,
     /// All streams in it.
     pub streams: BTreeSet<Id>,
+    /// The fronts of streams that were destroyed: they have to be joined back all the same.
+    pub left: Vec<Id>,
     /// Something illegal was tried.
     pub invalid: bool,
 }
@@ -95,8 +97,8 @@ pub fn begin(d: &mut Driver, stream_id: Id, mode: u32, into: Option<(Id, Vec<Id>
     };
     let id = d.id();
     let (thread, streams) = (std::thread::current().id(), BTreeSet::from([stream_id]));
-    d.captures
-        .insert(id, Capture { mode, origin: stream_id, thread, graph, borrowed, streams, invalid: false });
+    let (origin, left, invalid) = (stream_id, Vec::new(), false);
+    d.captures.insert(id, Capture { mode, origin, thread, graph, borrowed, streams, left, invalid });
     enter(d, stream_id, id, frontier)
 }
 
@@ -147,7 +149,7 @@ fn joined(d: &Driver, id: Id, origin: Id) -> Result<bool> {
     let graph = d.graphs.get(&capture.graph).ok_or(Code::INVALID_VALUE)?;
     let behind = graph.ancestors(&stream::get(d, origin)?.frontier);
     let others = capture.streams.iter().filter(|&&s| s != origin).filter_map(|s| d.streams.get(s));
-    Ok(others.flat_map(|s| &s.frontier).all(|n| behind.contains(n)))
+    Ok(others.flat_map(|s| &s.frontier).chain(&capture.left).all(|n| behind.contains(n)))
 }
 
 fn finish(d: &mut Driver, id: Id) {
@@ -158,6 +160,16 @@ fn finish(d: &mut Driver, id: Id) {
             stream.frontier.clear();
         }
     }
+}
+
+/// A stream goes while it captures. Its nodes stay in the graph, and whoever waits for an event of it joins them;
+/// only without its origin a capture can never end.
+pub fn leave(d: &mut Driver, stream_id: Id, id: Id) {
+    let frontier = d.streams.get(&stream_id).map(|s| s.frontier.clone()).unwrap_or_default();
+    let Some(capture) = d.captures.get_mut(&id) else { return };
+    capture.streams.remove(&stream_id);
+    capture.left.extend(frontier);
+    capture.invalid |= capture.origin == stream_id;
 }
 
 /// Ends the captures of a context that goes.

@@ -128,7 +128,7 @@ pub fn wait(d: &mut Held, stream_id: Id, id: Id, external: bool) -> Result {
         }
         (Recorded::At(ticket), None) => {
             capture::refuse_legacy(d, stream_id)?;
-            if !d.queue.done(ticket) {
+            if !d.queue.done(ticket) || d.queue.hazards.open(ticket) {
                 stream::enqueue(d, stream_id, Work::Nothing, &[ticket])?;
                 queue::pump(d);
             }
@@ -140,7 +140,11 @@ pub fn wait(d: &mut Held, stream_id: Id, id: Id, external: bool) -> Result {
 fn ticket(d: &mut Driver, id: Id) -> Result<Option<Ticket>> {
     match get(d, id)?.recorded.clone() {
         Recorded::Never => Ok(None),
-        Recorded::At(ticket) if d.queue.done(ticket) => Ok(None),
+        Recorded::At(ticket) if d.queue.done(ticket) => {
+            // Whoever is told that it has been reached goes on behind it.
+            d.queue.hazards.learn(&[ticket]);
+            Ok(None)
+        }
         Recorded::At(ticket) => Ok(Some(ticket)),
         Recorded::Captured { capture, .. } => {
             capture::invalidate(d, capture);

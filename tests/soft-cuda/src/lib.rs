@@ -45,9 +45,11 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod fatbin;
 mod fault;
 mod ffi;
 mod graph;
+mod hazard;
 mod launch;
 mod link;
 mod memory;
@@ -56,9 +58,11 @@ mod occupancy;
 mod order;
 pub mod preload;
 mod queue;
+pub mod settings;
 mod state;
 mod statistics;
 mod stream;
+mod user;
 mod work;
 
 #[cfg(test)]

@@ -1,22 +1,23 @@
 //! Modules and libraries: from an image to functions and variables.
 //!
-//! An image is PTX text, or the container that this driver's own linker makes ([`crate::link`]). Machine code
+//! An image is PTX text, a fat binary that holds some ([`crate::fatbin`]), or the container that this driver's own
+//! linker makes ([`crate::link`]). Machine code
 //! of a real device is refused (`NO_BINARY_FOR_GPU`): nothing here can execute it. A text that does
 //! not parse, or uses what the machine does not know, is `INVALID_PTX`, with the line in the log buffer of
 //! the caller, as a real driver's compiler does it.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use ptx_vm::{Instance, Kernel, Module};
 
 use crate::capture;
 use crate::code::{Code, Result};
 use crate::device::{CAPABILITY, PTX, SHARED_DEFAULT, SHARED_OPT_IN};
-use crate::queue;
 use crate::state::{Driver, Held, Id};
-use crate::{link, occupancy};
+use crate::{device, queue};
+use crate::{fatbin, link, occupancy};
 
 /// A loaded module.
 #[derive(Debug)]
@@ -104,12 +105,13 @@ fn parse_text(text: &str, log: &mut String) -> Result<Arc<Module>> {
         return Err(Code::INVALID_IMAGE);
     };
     if version > PTX {
+        // What is new in it is refused by name where it is used; most texts use nothing of it.
         let [major, minor] = version;
-        log.push_str(&format!(
-            "PTX {major}.{minor} is newer than what this driver knows ({}.{})\n",
-            PTX[0], PTX[1]
-        ));
-        return Err(Code::UNSUPPORTED_PTX_VERSION);
+        let warning =
+            format!("PTX {major}.{minor} is newer than what this driver knows ({}.{})", PTX[0], PTX[1]);
+        static SAID: Once = Once::new();
+        SAID.call_once(|| eprintln!("[{}] {warning}", device::NAME));
+        log.push_str(&format!("{warning}\n"));
     }
     let module = Module::parse(text).map_err(|e| {
         log.push_str(&format!("{e}\n"));
@@ -359,9 +361,10 @@ pub fn set_attribute(function: &mut Function, number: u32, value: i32) -> Result
 /// Reads an image that lies in memory: the first bytes say what it is.
 pub fn classify(bytes: &[u8]) -> Image {
     const ELF: &[u8] = b"\x7fELF";
-    const FAT: [u32; 2] = [0xBA55_ED50, 0x4662_43B1];
-    let word = bytes.first_chunk::<4>().map(|b| u32::from_le_bytes(*b));
-    if bytes.starts_with(ELF) || word.is_some_and(|w| FAT.contains(&w)) {
+    if fatbin::begins(bytes) {
+        return fatbin::text(bytes, CAPABILITY).map_or(Image::Machine, Image::Ptx);
+    }
+    if bytes.starts_with(ELF) || fatbin::refers(bytes) {
         return Image::Machine;
     }
     match link::open(bytes) {

@@ -108,6 +108,10 @@ pub struct Checks {
     pub worst_approx: bool,
     /// Tensor-core matmuls are summed as the hardware is known to.
     pub tensor_core_sums: bool,
+    /// Operations of streams that nothing orders and that touch the same bytes, one of them writing.
+    pub stream_races: bool,
+    /// Races of two stores of the same bytes count as well.
+    pub equal_stores: bool,
 }
 
 impl Default for Checks {
@@ -118,6 +122,8 @@ impl Default for Checks {
             uninitialised: true,
             worst_approx: false,
             tensor_core_sums: false,
+            stream_races: true,
+            equal_stores: true,
         }
     }
 }
@@ -179,16 +185,21 @@ fn places() -> Vec<PathBuf> {
     folders.flat_map(|f| [f.join(FILE), f.join("deps").join(FILE)]).collect()
 }
 
+/// The shared object that Cargo built next to the running program.
+///
+/// # Errors
+/// [`LoadError::Missing`].
+pub fn locate() -> Result<PathBuf, LoadError> {
+    let places = places();
+    places.iter().find(|p| p.is_file()).cloned().ok_or(LoadError::Missing(places))
+}
+
 /// Loads the driver that Cargo built next to the running program, once; later calls give the same.
 ///
 /// # Errors
 /// [`LoadError::Missing`], [`LoadError::OtherDriver`], [`LoadError::System`].
 pub fn load() -> Result<&'static SoftCuda, LoadError> {
-    let places = places();
-    match places.iter().find(|p| p.is_file()) {
-        Some(path) => load_from(path),
-        None => Err(LoadError::Missing(places)),
-    }
+    load_from(&locate()?)
 }
 
 /// Loads the driver from a path, once; later calls give the same, whatever their path.
@@ -230,10 +241,8 @@ fn is_ours(library: &Library) -> bool {
 /// # Errors
 /// [`LoadError::Missing`], [`LoadError::System`].
 pub fn install(folder: &Path) -> Result<PathBuf, LoadError> {
-    let places = places();
-    let Some(from) = places.iter().find(|p| p.is_file()) else { return Err(LoadError::Missing(places)) };
     let to = folder.join(SONAME);
-    std::fs::copy(from, &to).map_err(|e| LoadError::System(format!("{}: {e}", to.display())))?;
+    std::fs::copy(locate()?, &to).map_err(|e| LoadError::System(format!("{}: {e}", to.display())))?;
     Ok(to)
 }
 
@@ -331,6 +340,8 @@ impl SoftCuda {
             checks.uninitialised,
             checks.worst_approx,
             checks.tensor_core_sums,
+            checks.stream_races,
+            checks.equal_stores,
         ];
         let mask = bits.iter().rev().fold(0u32, |mask, &bit| mask << 1 | u32::from(bit));
         call!(self, engraftSoftCudaSetChecks(u32), mask)

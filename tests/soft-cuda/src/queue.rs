@@ -16,6 +16,7 @@ use parking_lot::MutexGuard;
 
 use crate::code::{Code, Result};
 use crate::fault;
+use crate::hazard::{Access, Hazards};
 use crate::order::{Coins, Order};
 use crate::state::{Driver, Held, Id};
 use crate::work::{self, HostCall, Work};
@@ -46,11 +47,14 @@ pub struct Queue {
     ready: BTreeSet<Ticket>,
     next: Ticket,
     coins: Coins,
+    /// What operations touch without order.
+    pub hazards: Hazards,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Queue { pending: BTreeMap::new(), ready: BTreeSet::new(), next: 1, coins: Coins::new(0) }
+        let (pending, ready, hazards) = (BTreeMap::new(), BTreeSet::new(), Hazards::default());
+        Queue { pending, ready, next: 1, coins: Coins::new(0), hazards }
     }
 }
 
@@ -75,10 +79,11 @@ impl Queue {
         self.pending.iter().filter(|(_, p)| p.context == context).map(|(&t, _)| t).collect()
     }
 
-    /// Puts an operation in, behind those it depends on.
-    pub fn insert(&mut self, context: Id, work: Work, after: &[Ticket]) -> Ticket {
+    /// Puts an operation of a stream in, behind those it depends on.
+    pub fn insert(&mut self, context: Id, stream: Id, work: Work, after: &[Ticket]) -> Ticket {
         let ticket = self.next;
         self.next += 1;
+        self.hazards.submitted(ticket, stream, after);
         let after: BTreeSet<Ticket> = after.iter().copied().filter(|&t| !self.done(t)).collect();
         for dependency in &after {
             if let Some(p) = self.pending.get_mut(dependency) {
@@ -125,6 +130,7 @@ impl Queue {
 
     fn finish(&mut self, ticket: Ticket) {
         self.ready.remove(&ticket);
+        self.hazards.finished(ticket);
         let Some(gone) = self.pending.remove(&ticket) else { return };
         for dependent in gone.dependents {
             if let Some(p) = self.pending.get_mut(&dependent) {
@@ -178,6 +184,7 @@ pub fn wait(d: &mut Held, targets: &[Ticket]) {
             None => d.returned.wait(d),
         }
     }
+    d.queue.hazards.learn(targets);
 }
 
 /// Runs one step towards the targets: what a question about them gives them time for.
@@ -195,12 +202,14 @@ pub fn advance(d: &mut Held, targets: &[Ticket]) {
 pub fn wait_all(d: &mut Held) {
     let all: Vec<Ticket> = d.queue.pending.keys().copied().collect();
     wait(d, &all);
+    d.queue.hazards.learn_all();
 }
 
 /// Waits for everything of a context, then answers with its health.
 pub fn finish_context(d: &mut Held, context: Id) -> Result {
     let all = d.queue.of_context(context);
     wait(d, &all);
+    d.queue.hazards.learn_all();
     d.healthy(context).map(|_| ())
 }
 
@@ -221,7 +230,8 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
         (Work::Record(event), _) => crate::event::complete(d, event, ticket),
         (_, Some(_)) => {}
         (work, None) => {
-            if let Err((code, text)) = work::perform(d, &work) {
+            let done = work::perform(d, &work).and_then(|touched| race(d, ticket, &work, touched));
+            if let Err((code, text)) = done {
                 fault::poison(d, context, code, text);
             }
         }
@@ -230,13 +240,30 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
     true
 }
 
+/// Refuses what an operation has touched without order.
+fn race(
+    d: &mut Held,
+    ticket: Ticket,
+    work: &Work,
+    touched: Vec<Access>,
+) -> std::result::Result<(), work::Failure> {
+    match d.queue.hazards.touched(ticket, work.name(), touched) {
+        Some(text) => Err((Code::LAUNCH_FAILED, text)),
+        None => Ok(()),
+    }
+}
+
 /// Calls a function of the program on a thread of the driver's, as real drivers do: it may wait for whoever
 /// is waiting here.
 fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code>) {
     let (driver, returned) = (MutexGuard::mutex(d), d.returned);
     let body = move || {
         as_host_function(|| call.call(poisoned));
-        driver.lock().queue.finish(ticket);
+        let mut d = driver.lock();
+        d.queue.finish(ticket);
+        // The function may tell the program, which goes on behind what came before it.
+        d.queue.hazards.learn(&[ticket]);
+        drop(d);
         returned.notify_all();
     };
     if std::thread::Builder::new().name("host function".into()).spawn(body).is_err() {

@@ -20,14 +20,17 @@ use crate::code::{Code, Result};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::Event;
+use crate::fault::Faults;
 use crate::graph::{Exec, Graph};
 use crate::link::{Link, Linker};
 use crate::memory::{Pool, Table};
 use crate::module::{Function, Library, LoadedModule};
 use crate::order::Order;
 use crate::queue::Queue;
+use crate::settings;
 use crate::statistics::Statistics;
 use crate::stream::Stream;
+use crate::user::UserObject;
 
 /// A handle: unique over all kinds and for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +66,10 @@ pub struct Settings {
     pub pinned: u64,
     /// What the machine checks in kernels, and how it runs them.
     pub machine: Options,
+    /// Report operations without order that touch the same bytes.
+    pub stream_races: bool,
+    /// A fault is told and spoils no context: the program goes on.
+    pub go_on: bool,
 }
 
 impl Default for Settings {
@@ -70,7 +77,8 @@ impl Default for Settings {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = Options { track_writes: true, threads, ..Options::default() };
         let (order, linker, pinned) = (Order::Latest, Linker::All, u64::MAX);
-        Settings { devices: 1, memory: 8 << 30, order, linker, pinned, machine }
+        let (stream_races, go_on) = (true, false);
+        Settings { devices: 1, memory: 8 << 30, order, linker, pinned, machine, stream_races, go_on }
     }
 }
 
@@ -78,6 +86,8 @@ impl Default for Settings {
 pub struct Driver {
     /// Choices.
     pub settings: Settings,
+    /// What the environment chooses and is no choice: `cuInit` fails.
+    pub refused: bool,
     /// `cuInit` has succeeded.
     pub initialised: bool,
     /// By ordinal.
@@ -114,6 +124,8 @@ pub struct Driver {
     pub execs: BTreeMap<Id, Exec>,
     /// Captures that have not ended.
     pub captures: BTreeMap<Id, Capture>,
+    /// User objects.
+    pub objects: BTreeMap<Id, UserObject>,
     /// Linker states.
     pub links: BTreeMap<Id, Link>,
     /// Work to be done.
@@ -123,6 +135,8 @@ pub struct Driver {
     pub returned: &'static Condvar,
     /// The last fault in words.
     pub last_fault: Option<String>,
+    /// All distinct ones, without their threads.
+    pub faults: Faults,
     /// What has run.
     pub statistics: Statistics,
     next: u64,
@@ -136,6 +150,7 @@ impl Driver {
     pub fn new() -> Self {
         Driver {
             settings: Settings::default(),
+            refused: false,
             initialised: false,
             devices: Vec::new(),
             contexts: BTreeMap::new(),
@@ -154,10 +169,12 @@ impl Driver {
             nodes: BTreeMap::new(),
             execs: BTreeMap::new(),
             captures: BTreeMap::new(),
+            objects: BTreeMap::new(),
             links: BTreeMap::new(),
             queue: Queue::default(),
             returned: Box::leak(Box::default()),
             last_fault: None,
+            faults: Faults::default(),
             statistics: Statistics::default(),
             next: 0x5C00_0000_0000,
         }
@@ -173,6 +190,9 @@ impl Driver {
     pub fn initialise(&mut self) -> Result {
         if self.initialised {
             return Ok(());
+        }
+        if self.refused {
+            return Err(Code::INVALID_VALUE);
         }
         if self.settings.devices == 0 {
             return Err(Code::NO_DEVICE);
@@ -198,9 +218,18 @@ impl Driver {
     }
 }
 
-static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
+static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
+    let mut driver = Driver::new();
+    settings::from_environment(&mut driver);
+    Mutex::new(driver)
+});
 
 /// Locks the process's driver.
 pub fn lock() -> Held {
     DRIVER.lock()
+}
+
+/// Locks it if nobody else has it.
+pub fn try_lock() -> Option<Held> {
+    DRIVER.try_lock()
 }

@@ -93,7 +93,7 @@ pub fn destroy(d: &mut Held, handle: *mut c_void) -> Result {
         return Err(Code::INVALID_HANDLE);
     }
     if let Some(capture) = stream.capture {
-        capture::invalidate(d, capture);
+        capture::leave(d, id, capture);
     }
     d.streams.remove(&id);
     Ok(())
@@ -166,7 +166,7 @@ pub fn enqueue(d: &mut Driver, id: Id, mut work: Work, extra: &[Ticket]) -> Resu
         }
         writes = Some(kernel.written.clone());
     }
-    let ticket = d.queue.insert(context, work, &after);
+    let ticket = d.queue.insert(context, id, work, &after);
     let stream = get_mut(d, id)?;
     stream.tail = Some(ticket);
     stream.kernel = writes;
@@ -181,7 +181,6 @@ fn outstanding(d: &Driver, id: Id) -> Result<Vec<Ticket>> {
         let others = d.streams.values().filter(|s| s.context == stream.context && s.blocking());
         tickets.extend(others.filter_map(|s| s.tail));
     }
-    tickets.retain(|&t| !d.queue.done(t));
     Ok(tickets)
 }
 
@@ -201,7 +200,8 @@ pub fn query(d: &mut Held, id: Id) -> Result {
     capture::refuse_legacy(d, id)?;
     let context = get(d, id)?.context;
     let tickets = outstanding(d, id)?;
-    if tickets.is_empty() {
+    if tickets.iter().all(|&t| d.queue.done(t)) {
+        d.queue.hazards.learn(&tickets);
         return d.settled(context);
     }
     queue::advance(d, &tickets);

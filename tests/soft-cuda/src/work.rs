@@ -10,6 +10,7 @@ use ptx_vm::{Instance, Launch};
 
 use crate::code::Code;
 use crate::fault;
+use crate::hazard::{self, Access};
 use crate::memory;
 use crate::state::{Driver, Id, Written};
 
@@ -142,14 +143,18 @@ impl HostCall {
 }
 
 /// What went wrong, for the code and for people.
-type Failure = (Code, String);
+pub type Failure = (Code, String);
 
-/// Does an operation that touches nothing but the driver's own state.
-pub fn perform(d: &mut Driver, work: &Work) -> Result<(), Failure> {
+/// Does an operation that touches nothing but the driver's own state; what it has read and written of the
+/// devices' memory, when that matters.
+pub fn perform(d: &mut Driver, work: &Work) -> Result<Vec<Access>, Failure> {
+    let watch =
+        d.settings.stream_races && (d.queue.hazards.watch() || d.streams.len() > d.contexts.len() + 1);
+    let touched = if watch { work.touches(d) } else { Vec::new() };
     match work {
         // The queue does these itself: they need the lock or the ticket.
         Work::Nothing | Work::Record(_) | Work::Call(_) => Ok(()),
-        Work::Kernel(kernel) => run_kernel(d, kernel),
+        Work::Kernel(kernel) => return run_kernel(d, kernel, watch),
         Work::Copy(transfer) => {
             d.statistics.copied += transfer.bytes();
             transfer.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("copy: {e}")))
@@ -163,9 +168,40 @@ pub fn perform(d: &mut Driver, work: &Work) -> Result<(), Failure> {
             Ok(())
         }
     }
+    .map(|()| touched)
 }
 
-fn run_kernel(d: &mut Driver, kernel: &KernelWork) -> Result<(), Failure> {
+impl Work {
+    /// What it is, in words.
+    pub fn name(&self) -> String {
+        match self {
+            Work::Kernel(k) => hazard::kernel(&k.name),
+            Work::Copy(_) => "a copy".into(),
+            Work::Fill(_) => "a memset".into(),
+            Work::Free(_) => "the release of an allocation".into(),
+            Work::Nothing | Work::Record(_) | Work::Call(_) => "an operation".into(),
+        }
+    }
+
+    /// What it will read and write of the devices' memory; a kernel tells afterwards.
+    fn touches(&self, d: &Driver) -> Vec<Access> {
+        match self {
+            Work::Copy(transfer) => transfer.touches(),
+            Work::Fill(fill) => {
+                let row =
+                    |y: usize| Access::plain(fill.address + (y * fill.pitch) as u64, fill.row_bytes(), true);
+                (0..fill.height).map(row).collect()
+            }
+            Work::Free(address) => {
+                let place = d.memory.place(*address);
+                place.map(|p| Access::plain(p.base, p.bytes, true)).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn run_kernel(d: &mut Driver, kernel: &KernelWork, watch: bool) -> Result<Vec<Access>, Failure> {
     if let Some(text) = fault::planted(&kernel.name) {
         return Err((Code::LAUNCH_FAILED, text));
     }
@@ -176,18 +212,38 @@ fn run_kernel(d: &mut Driver, kernel: &KernelWork) -> Result<(), Failure> {
         with_pending.pending = earlier.lock().clone();
         launch = &with_pending;
     }
-    let options = d.settings.machine;
-    let report = ptx_vm::launch(&kernel.instance, &kernel.name, launch, &mut d.memory, &options)
-        .map_err(|f| (fault::code(f.kind), f.to_string()))?;
+    let options = ptx_vm::Options { track_accesses: watch, ..d.settings.machine };
+    let report = match ptx_vm::launch_all(&kernel.instance, &kernel.name, launch, &mut d.memory, &options) {
+        Ok(report) => report,
+        Err(faults) => {
+            let (last, others) = faults.split_last().ok_or((Code::UNKNOWN, String::new()))?;
+            others.iter().for_each(|f| fault::tell(d, f.to_string()));
+            return Err((fault::code(last.kind), last.to_string()));
+        }
+    };
     d.statistics.ran(&kernel.name, &report);
     *kernel.written.lock() = report.written;
-    Ok(())
+    let access = |t: ptx_vm::Touched| Access { range: t.range, write: t.write, strong: t.strong, by: t.by };
+    Ok(report.accesses.into_iter().map(access).collect())
 }
 
 impl Transfer {
     /// Bytes of all rows.
     fn bytes(&self) -> u64 {
         (self.width * self.height * self.depth) as u64
+    }
+
+    /// The rows that lie in the devices' memory.
+    fn touches(&self) -> Vec<Access> {
+        let mut out = Vec::new();
+        for (from, to, bytes) in self.rows() {
+            for (place, offset, write) in [(&self.from.place, from, false), (&self.to.place, to, true)] {
+                if let Place::Address(a) = place {
+                    out.push(Access::plain(a + offset as u64, bytes as u64, write));
+                }
+            }
+        }
+        out
     }
 
     /// The rows as `(offset in source, offset in destination, bytes)`, one row when all are contiguous.

@@ -170,11 +170,19 @@ fn modules_have_globals_attributes_and_errors() {
     launch(&stream, module.function("ask").unwrap(), 1, 1, 0, args([&to])).unwrap();
     assert_eq!(stream.clone_dtoh(&x).unwrap(), [0x0101_0101]);
     let refused = |text: &str| Module::from_text(&context, text).err().map(|e| e.0);
-    assert_eq!(refused(&KERNELS.replace("8.7", "9.9")), Some(R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
+    assert_eq!(refused(&KERNELS.replace("8.7", "9.9")), None, "newer than the driver, and nothing new in it");
     assert_eq!(refused(&KERNELS.replace("mul.f32", "mul.f77")), Some(R::CUDA_ERROR_INVALID_PTX));
     assert_eq!(refused(&KERNELS.replace("sm_90", "sm_120")), Some(R::CUDA_ERROR_INVALID_PTX));
     assert_eq!(refused("no PTX at all"), Some(R::CUDA_ERROR_INVALID_IMAGE));
     assert_eq!(refused("\x7fELF"), Some(R::CUDA_ERROR_NO_BINARY_FOR_GPU));
+    // The PTX of a fat binary, and of the structure by which a program refers to one.
+    let fat: &[u8] = include_bytes!("common/kernels.zstd.fatbin");
+    let wrapper: [u64; 3] = [0x1_4662_43b1, fat.as_ptr() as u64, 0];
+    for image in [fat.as_ptr().cast(), wrapper.as_ptr().cast()] {
+        // SAFETY: a fat binary, and a structure that refers to it.
+        let loaded = Module(unsafe { result::module::load_data(image) }.unwrap(), context.clone());
+        loaded.function("ask").unwrap();
+    }
 }
 
 #[test]
@@ -502,7 +510,7 @@ fn everything_that_cudarc_names_is_there() {
 
 #[test]
 fn what_is_not_supported_says_so() {
-    let (_soft, _alone) = soft();
+    let (soft, _alone) = soft();
     let _context = bare_context(0);
     let mut address = 0;
     // SAFETY: a place for the answer.
@@ -520,4 +528,58 @@ fn what_is_not_supported_says_so() {
     let (old_code, _, old) = find(c"cuStreamGetCaptureInfo", 10010);
     assert!(code == R::CUDA_SUCCESS && old_code == R::CUDA_SUCCESS && new != old && old != 0);
     assert_eq!(find(c"cuMemAlloc", 12080).0, R::CUDA_SUCCESS);
+    // Each entry only to those who ask for its version.
+    let named = |name: &[u8]| {
+        // SAFETY: the symbols are only looked for.
+        let symbol = unsafe { soft.library().get::<unsafe extern "C" fn()>(name) }.unwrap();
+        *symbol as usize
+    };
+    for (version, entry) in
+        [(2000, &b"cuCtxSynchronize"[..]), (12080, b"cuCtxSynchronize"), (13000, b"cuCtxSynchronize_v2")]
+    {
+        assert_eq!(find(c"cuCtxSynchronize", version).2, named(entry), "{version}");
+    }
+    for (version, entry) in
+        [(12000, &b"cuCtxCreate_v3"[..]), (11000, b"cuCtxCreate_v2"), (13000, b"cuCtxCreate_v4")]
+    {
+        assert_eq!(find(c"cuCtxCreate", version).2, named(entry), "{version}");
+    }
+    assert_eq!(find(c"cuMemAlloc", 2000), (R::CUDA_ERROR_NOT_FOUND, 2, 0), "the version is too low");
+    assert_eq!(find(c"cuGraphAddKernelNode", 9000).1, 2);
+}
+
+/// A user object lives until its creator, a graph and an executable of it have let go.
+#[test]
+fn a_graph_keeps_its_user_objects() {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+    unsafe extern "C" fn gone(data: *mut std::ffi::c_void) {
+        // SAFETY: the test passes its sender, which is never freed.
+        let sender = unsafe { &*data.cast::<Sender<()>>() };
+        sender.send(()).unwrap();
+    }
+    let (_soft, _alone) = soft();
+    let _context = bare_context(0);
+    let (sender, receiver) = channel::<()>();
+    // The destructor's thread may still be in `send` when the message has come.
+    let data = (&raw const *Box::leak(Box::new(sender))).cast_mut().cast();
+    // SAFETY: handles and places of this test.
+    unsafe {
+        let mut object = std::ptr::null_mut();
+        let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let wrong = sys::cuUserObjectCreate(&mut object, data, Some(gone), 1, 0);
+        assert_eq!(wrong, R::CUDA_ERROR_INVALID_VALUE, "the flag is not optional");
+        sys::cuUserObjectCreate(&mut object, data, Some(gone), 2, 1).result().unwrap();
+        sys::cuGraphCreate(&mut graph, 0).result().unwrap();
+        // One of the two references moves to the graph, the other is given back.
+        sys::cuGraphRetainUserObject(graph, object, 1, 1).result().unwrap();
+        sys::cuUserObjectRelease(object, 1).result().unwrap();
+        assert_eq!(sys::cuGraphReleaseUserObject(graph, object, 2), R::CUDA_ERROR_INVALID_VALUE);
+        sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0).result().unwrap();
+        sys::cuGraphDestroy(graph).result().unwrap();
+        assert!(receiver.recv_timeout(Duration::from_millis(50)).is_err(), "the executable holds it");
+        sys::cuGraphExecDestroy(exec).result().unwrap();
+        receiver.recv_timeout(Duration::from_secs(20)).expect("nobody holds it");
+        assert_eq!(sys::cuUserObjectRetain(object, 1), R::CUDA_ERROR_INVALID_VALUE);
+    }
 }

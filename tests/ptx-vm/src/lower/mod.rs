@@ -8,12 +8,13 @@
 mod call;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::Error;
 use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Test, special};
 use crate::ops;
 use crate::registers::{Pred, Slot};
-use crate::text::syntax::{File, Function, Instruction, Item, Operand, Space, Variable};
+use crate::text::syntax::{File, Function, Instruction, Item, Loc, Operand, Space, Variable};
 use crate::text::types::Type;
 
 /// Instructions of one kernel, calls inlined.
@@ -65,6 +66,8 @@ pub(crate) struct Lowering<'a> {
     /// The instruction being lowered.
     line: u32,
     text: String,
+    /// What each `.loc` says.
+    sources: HashMap<Loc, Option<Arc<str>>>,
 }
 
 /// What cannot be lowered in a kernel: every instruction, not only the first.
@@ -113,6 +116,7 @@ impl<'a> Lowering<'a> {
             collected: None,
             line: entry.line,
             text: entry.name.clone(),
+            sources: HashMap::new(),
         }
     }
 
@@ -532,7 +536,8 @@ impl<'a> Lowering<'a> {
     fn instruction(&mut self, i: &'a Instruction) -> Result<(), Error> {
         self.line = i.line;
         self.text.clone_from(&i.text);
-        self.program.lines.push((i.line, i.text.clone()));
+        let source = i.loc.and_then(|loc| self.source_of(loc));
+        self.program.lines.push(crate::fault::Instruction { line: i.line, text: i.text.clone(), source });
         let guard = match &i.guard {
             None => None,
             Some((name, negated)) => {
@@ -546,6 +551,24 @@ impl<'a> Lowering<'a> {
         let op = ops::decode(self, i, guard)?;
         self.emit(guard, op);
         Ok(())
+    }
+
+    /// What a `.loc` says, with the name of its file alone: paths of the machine that compiled it help nobody.
+    fn source_of(&mut self, loc: Loc) -> Option<Arc<str>> {
+        if let Some(known) = self.sources.get(&loc) {
+            return known.clone();
+        }
+        let file = self.file;
+        let show = |(number, line): (u32, u32)| {
+            let name = &file.sources.iter().find(|s| s.0 == number)?.1;
+            Some(format!("{}:{line}", name.rsplit(['/', '\\']).next().unwrap_or(name)))
+        };
+        let shown = show(loc.at).map(|at| match loc.inlined.and_then(show) {
+            Some(call) => format!("{at}, inlined at {call}").into(),
+            None => at.into(),
+        });
+        self.sources.insert(loc, shown.clone());
+        shown
     }
 
     fn finish(&mut self) -> Result<(), Error> {

@@ -54,6 +54,46 @@ impl GlobalShadow {
         self.note(allocation, offset, bytes, how, me)
     }
 
+    /// Notes an access that has been reported, so that it is not reported again.
+    #[cold]
+    pub(crate) fn renew(&mut self, allocation: usize, offset: usize, bytes: usize, how: How, me: &Party<'_>) {
+        let (mut at, end) = (offset, offset + bytes);
+        while at < end {
+            let (index, (stop, mask)) = (at / LINE, word_bytes(at, end));
+            let pages = &mut self.pages[allocation];
+            if pages.len() <= index / PAGE {
+                pages.resize(index / PAGE + 1, Page::default());
+            }
+            let page = &mut pages[index / PAGE];
+            page.settled &= !(1 << (index % PAGE));
+            let lines = page.lines.get_or_insert_with(|| Box::new([Line::default(); PAGE]));
+            let cell = lines[index % PAGE].word(at % LINE / 4, &mut self.parts, &mut self.readers);
+            cell.renew(&mut self.readers, mask, how, me);
+            at = stop;
+        }
+    }
+
+    /// Shows what has been done with each word, ascending: allocation, offset, written, by strong accesses
+    /// alone, instruction.
+    pub(crate) fn touched(&mut self, see: &mut dyn FnMut(usize, usize, bool, bool, Option<u32>)) {
+        let GlobalShadow { pages, parts, .. } = self;
+        for (allocation, pages) in pages.iter_mut().enumerate() {
+            for (at, page) in pages.iter_mut().enumerate() {
+                let Some(lines) = &mut page.lines else { continue };
+                for (line, cells) in lines.iter_mut().enumerate() {
+                    let offset = (at * PAGE + line) * LINE;
+                    let cells = cells.all(parts);
+                    for word in 0..LINE / 4 {
+                        let cell = &cells[word.min(cells.len() - 1)];
+                        if let Some((write, strong, by)) = cell.touched() {
+                            see(allocation, offset + 4 * word, write, strong, by);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// The warp whose write to some of these bytes the asynchronous proxy may not see.
     pub(crate) fn hidden_write(
         &mut self,

@@ -21,6 +21,9 @@ const LISTED: u16 = u16::MAX;
 /// More readers than this are not distinguished when nothing can order clusters.
 const ANYONE: u32 = u32::MAX;
 
+/// An instruction too far behind in its kernel to be remembered.
+const FAR: u16 = u16::MAX;
+
 /// What is known of one word. A count of 0 stands for "none".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
@@ -30,6 +33,9 @@ pub(crate) struct Cell {
     read_cluster: u32,
     write_who: u16,
     read_who: u16,
+    /// The instructions of the last write and of the last read, by their place in the kernel.
+    write_line: u16,
+    read_line: u16,
     write_bytes: u8,
     read_bytes: u8,
     /// Bit 0: the last write was strong; bit 1: all reads were strong; bit 2: the asynchronous proxy made the
@@ -58,6 +64,7 @@ fn along(mark: u8) -> u16 {
 struct Reader {
     cluster: u32,
     who: u16,
+    line: u16,
     count: u32,
 }
 
@@ -83,6 +90,8 @@ pub(crate) struct Party<'a> {
     pub(crate) cluster: u32,
     pub(crate) warp: u16,
     pub(crate) lane: u8,
+    /// The instruction, as an index into the program's lines.
+    pub(crate) line: u32,
     pub(crate) clock: &'a Clock,
 }
 
@@ -108,16 +117,24 @@ pub(crate) struct Conflict {
     pub(crate) warp: u16,
     /// The lane, when it is known.
     pub(crate) lane: Option<u8>,
+    /// Its instruction, when it is known, as an index into the program's lines.
+    pub(crate) line: Option<u32>,
 }
 
 impl Conflict {
-    fn new(write: bool, cluster: u32, who: u16) -> Self {
+    fn new(write: bool, cluster: u32, who: u16, line: u16) -> Self {
         let lane = (who & 63) as u8;
-        Conflict { write, cluster, warp: who >> 6, lane: (lane < SEVERAL).then_some(lane) }
+        let line = (line != FAR).then_some(u32::from(line));
+        Conflict { write, cluster, warp: who >> 6, lane: (lane < SEVERAL).then_some(lane), line }
     }
 }
 
 impl Party<'_> {
+    #[inline(always)]
+    fn line(&self) -> u16 {
+        self.line.min(FAR.into()) as u16
+    }
+
     #[inline(always)]
     fn who(&self) -> u16 {
         self.warp << 6 | u16::from(self.lane)
@@ -151,7 +168,7 @@ impl Cell {
             // report.
             let same = how.write && self.write_cluster == me.cluster && self.write_who >> 6 == me.warp;
             if !same && !me.after(self.write_cluster, self.write_who, self.write_count) {
-                return Some(Conflict::new(true, self.write_cluster, self.write_who));
+                return Some(Conflict::new(true, self.write_cluster, self.write_who, self.write_line));
             }
         }
         if how.write {
@@ -174,11 +191,43 @@ impl Cell {
                 if same && self.write_who != me.who() { me.warp << 6 | u16::from(SEVERAL) } else { me.who() };
             self.write_count = now;
             self.write_cluster = me.cluster;
+            self.write_line = me.line();
             self.strong = self.strong & !5 | u8::from(how.strong);
         } else {
             self.read(readers, bytes, how.strong, now, me);
         }
         None
+    }
+
+    /// Notes an access that has been reported, so that it is not reported again.
+    #[cold]
+    pub(crate) fn renew(&mut self, readers: &mut Readers, bytes: u8, how: How, me: &Party<'_>) {
+        let now = me.clock.now(me.warp);
+        if !how.write {
+            self.read(readers, bytes, how.strong, now, me);
+            return;
+        }
+        self.forget_readers(readers);
+        (self.write_count, self.write_cluster, self.write_who) = (now, me.cluster, me.who());
+        (self.write_bytes, self.write_line) = (bytes, me.line());
+        self.strong = self.strong & !5 | u8::from(how.strong);
+    }
+
+    /// What has been done with the word: written (and not only read), by strong accesses alone, and where.
+    pub(super) fn touched(&self) -> Option<(bool, bool, Option<u32>)> {
+        let place = |line: u16| (line != FAR).then_some(u32::from(line));
+        let reads_strong = self.read_count == 0 || self.strong & 2 != 0;
+        if self.write_count != 0 {
+            return Some((true, self.strong & 1 != 0 && reads_strong, place(self.write_line)));
+        }
+        (self.read_count != 0).then(|| (false, reads_strong, place(self.read_line)))
+    }
+
+    /// One history but for the instructions that made it.
+    #[inline(always)]
+    fn alike(&self, other: &Cell) -> bool {
+        let bare = |cell: &Cell| Cell { write_line: 0, read_line: 0, ..*cell };
+        bare(self) == bare(other)
     }
 
     /// The warp whose write to some of these bytes the asynchronous proxy may not see: no fence stands
@@ -229,6 +278,7 @@ impl Cell {
         if self.read_count == 0 {
             (self.read_count, self.read_cluster, self.read_who, self.read_bytes) =
                 (now, me.cluster, who, bytes);
+            self.read_line = me.line();
             self.strong = self.strong & !2 | u8::from(strong) << 1;
             return;
         }
@@ -241,6 +291,7 @@ impl Cell {
         }
         if self.read_who != LISTED && self.more == ALONE {
             if self.read_cluster == me.cluster && self.read_who >> 6 == me.warp {
+                self.read_line = me.line();
                 if self.read_count == now && self.read_who != who {
                     self.read_who = me.warp << 6 | u16::from(SEVERAL);
                 } else {
@@ -254,7 +305,7 @@ impl Cell {
             }
             if me.after(self.read_cluster, self.read_who, self.read_count) {
                 (self.read_count, self.read_cluster, self.read_who) = (now, me.cluster, who);
-                self.read_bytes = bytes;
+                (self.read_bytes, self.read_line) = (bytes, me.line());
                 return;
             }
         }
@@ -267,7 +318,8 @@ impl Cell {
     #[inline(always)]
     fn read_along(&mut self, now: u32, me: &Party<'_>) -> bool {
         let together = self.read_who & 63 == u16::from(TOGETHER) && me.lane == TOGETHER;
-        if !together || self.read_count != now || self.read_cluster != me.cluster || me.warp >= 255 {
+        let here = self.read_cluster == me.cluster && self.read_line == me.line();
+        if !together || self.read_count != now || !here || me.warp >= 255 {
             return false;
         }
         let mark = me.warp as u8 + 1;
@@ -301,8 +353,8 @@ impl Cell {
             });
             let more = self.more.into_iter().filter(|&mark| mark != 0).map(along);
             let here = std::iter::once(self.read_who).chain(more);
-            let (cluster, count) = (self.read_cluster, self.read_count);
-            readers.lists[at as usize].extend(here.map(|who| Reader { cluster, who, count }));
+            let (cluster, count, line) = (self.read_cluster, self.read_count, self.read_line);
+            readers.lists[at as usize].extend(here.map(|who| Reader { cluster, who, line, count }));
             (self.read_count, self.read_who, self.more) = (at + 1, LISTED, ALONE);
         }
         let list = &mut readers.lists[self.read_count as usize - 1];
@@ -314,9 +366,13 @@ impl Cell {
             return;
         }
         match list.iter_mut().find(|r| r.cluster == me.cluster && r.who >> 6 == me.warp) {
-            Some(r) if r.count == now && r.who != me.who() => r.who = me.warp << 6 | u16::from(SEVERAL),
-            Some(r) => (r.count, r.who) = (now, me.who()),
-            None => list.push(Reader { cluster: me.cluster, who: me.who(), count: now }),
+            Some(r) if r.count == now && r.who != me.who() => {
+                (r.who, r.line) = (me.warp << 6 | u16::from(SEVERAL), me.line());
+            }
+            Some(r) => (r.count, r.who, r.line) = (now, me.who(), me.line()),
+            None => {
+                list.push(Reader { cluster: me.cluster, who: me.who(), line: me.line(), count: now });
+            }
         }
     }
 
@@ -325,11 +381,11 @@ impl Cell {
         if self.read_who != LISTED {
             let (cluster, count) = (self.read_cluster, self.read_count);
             if !me.after(cluster, self.read_who, count) {
-                return Some(Conflict::new(false, cluster, self.read_who));
+                return Some(Conflict::new(false, cluster, self.read_who, self.read_line));
             }
             for mark in self.more {
                 if mark != 0 && !me.after(cluster, along(mark), count) {
-                    return Some(Conflict::new(false, cluster, along(mark)));
+                    return Some(Conflict::new(false, cluster, along(mark), self.read_line));
                 }
             }
             return None;
@@ -339,12 +395,12 @@ impl Cell {
 
     fn unordered_listed(&self, readers: &Readers, me: &Party<'_>) -> Option<Conflict> {
         if self.read_count == ANYONE {
-            return Some(Conflict { write: false, cluster: ANYONE, warp: 0, lane: None });
+            return Some(Conflict { write: false, cluster: ANYONE, warp: 0, lane: None, line: None });
         }
         let list = &readers.lists[self.read_count as usize - 1];
         list.iter()
             .find(|r| !me.after(r.cluster, r.who, r.count))
-            .map(|r| Conflict::new(false, r.cluster, r.who))
+            .map(|r| Conflict::new(false, r.cluster, r.who, r.line))
     }
 
     #[inline(always)]
@@ -354,7 +410,7 @@ impl Cell {
         }
         (self.read_count, self.read_who, self.read_bytes, self.more) = (0, 0, 0, ALONE);
         // Words with one history have one cell, bit for bit: nothing of the readers stays.
-        self.read_cluster = 0;
+        (self.read_cluster, self.read_line) = (0, 0);
         self.strong &= !2;
     }
 
@@ -399,9 +455,9 @@ pub(crate) struct Line {
     pub(super) apart: u32,
 }
 
-// The readers that a cell remembers by itself must not make the shadow larger than what it describes twice
-// over.
-const _: () = assert!(size_of::<Line>() == 2 * LINE);
+// The readers and instructions that a cell remembers by itself must not make the shadow much larger than what
+// it describes twice over.
+const _: () = assert!(size_of::<Line>() == 2 * LINE + 4);
 
 /// The words of lines that are apart.
 #[derive(Debug, Default)]
@@ -467,7 +523,7 @@ impl Line {
 
     fn rejoin(&mut self, parts: &mut Parts) {
         let [a, b, c, d] = &parts.cells[self.apart as usize - 1];
-        if a == b && a == c && a == d {
+        if a.alike(b) && a.alike(c) && a.alike(d) {
             self.one = *a;
             parts.spare.push(self.apart - 1);
             self.apart = 0;

@@ -4,7 +4,7 @@ use super::*;
 use crate::memory::global::GlobalShadow;
 
 fn party(clock: &Clock, warp: u16, lane: u8) -> Party<'_> {
-    Party { cluster: 0, warp, lane, clock }
+    Party { cluster: 0, warp, lane, line: 0, clock }
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn two_warps_race_until_a_barrier_joins_them() {
     let (mut cell, mut readers) = (Cell::default(), Readers::default());
     assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&a, 0, 3)), None);
     let seen = cell.touch(&mut readers, 15, How::READ, &party(&b, 1, 0));
-    assert_eq!(seen, Some(Conflict { write: true, cluster: 0, warp: 0, lane: Some(3) }));
+    assert_eq!(seen, Some(Conflict { write: true, cluster: 0, warp: 0, lane: Some(3), line: Some(0) }));
     assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&b, 1, 0)).map(|c| c.write), Some(true));
     b.join(&a);
     assert_eq!(cell.touch(&mut readers, 15, How::READ, &party(&b, 1, 0)), None);
@@ -75,7 +75,11 @@ fn readers_in_the_cell_and_in_a_list_are_the_same_readers() {
                 for &w in &order {
                     let seen = cell.touch(&mut readers, 15, How::WRITE, &party(&writer, WARPS, 0));
                     let lane = (lanes[usize::from(w)] < SEVERAL).then_some(lanes[usize::from(w)]);
-                    assert_eq!(seen, Some(Conflict { write: false, cluster: 0, warp: w, lane }), "{order:?}");
+                    assert_eq!(
+                        seen,
+                        Some(Conflict { write: false, cluster: 0, warp: w, lane, line: Some(0) }),
+                        "{order:?}"
+                    );
                     writer.join(&clocks[usize::from(w)]);
                 }
                 assert_eq!(cell.touch(&mut readers, 15, How::WRITE, &party(&writer, WARPS, 0)), None);
@@ -104,7 +108,7 @@ fn readers_of_several_blocks_without_order_stay_known() {
         for &(cluster, warp) in reads {
             let mut clock = Clock::new(cluster, 2);
             clock.tick(warp);
-            let me = Party { cluster, warp, lane, clock: &clock };
+            let me = Party { cluster, warp, lane, line: 0, clock: &clock };
             assert_eq!(shadow.touch(0, 32, 16, How::READ, &me), None);
             if parts {
                 assert_eq!(shadow.touch(0, 36, 4, How::READ, &me), None);
@@ -113,14 +117,14 @@ fn readers_of_several_blocks_without_order_stay_known() {
         assert_ne!(shadow.pages[0][0].settled, 0);
         let mut clock = Clock::new(3, 2);
         clock.tick(0);
-        let me = Party { cluster: 3, warp: 0, lane: 0, clock: &clock };
+        let me = Party { cluster: 3, warp: 0, lane: 0, line: 0, clock: &clock };
         for (at, bytes) in [(44, 4), (32, 16)] {
             let seen = shadow.touch(0, at, bytes, How::WRITE, &me);
             assert!(seen.is_some_and(|c| !c.write), "{bytes} bytes at {at} after {reads:?}");
         }
         assert_eq!(shadow.touch(0, 48, 16, How::WRITE, &me), None, "the next line was not read");
         let clock = Clock::new(4, 2);
-        let me = Party { cluster: 4, warp: 0, lane: 0, clock: &clock };
+        let me = Party { cluster: 4, warp: 0, lane: 0, line: 0, clock: &clock };
         assert!(shadow.touch(0, 48, 16, How::READ, &me).is_some_and(|c| c.write));
     }
 }

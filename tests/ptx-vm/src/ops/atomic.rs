@@ -100,7 +100,13 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
             bytes.copy_from_slice(&new.to_le_bytes()[..width]);
             (old, old != new)
         };
-        let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
+        let me = Party {
+            cluster: t.cluster.id,
+            warp: t.warp.id,
+            lane: lane as u8,
+            line: t.grid.line,
+            clock: &t.warp.clock,
+        };
         let (old, changed) = match space {
             Space::Global => {
                 if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
@@ -109,7 +115,7 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
                 let found = t.grid.locate(address, width as u64, true)?;
                 t.grid.moved(address, width, false);
                 t.grid.moved(address, width, true);
-                t.grid.written(found, width)?;
+                t.grid.written(found, width, lane as u8)?;
                 t.grid.touch(found, width, How::ATOMIC, &me)?;
                 let mut bytes = [0; 8];
                 t.grid.load(found, &mut bytes[..width]);

@@ -10,7 +10,7 @@ use crate::run::cluster::BlockBarrier;
 use crate::run::warp::Wait;
 use crate::run::{Cluster, Stop, Turn, Warp};
 use crate::text::types::Type;
-use crate::{Error, FaultKind};
+use crate::{Barriers, Error, FaultKind};
 
 /// How a `bar.red` combines the threads' predicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +144,14 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
         }
         return Ok(Flow::Missing);
     }
+    let ended = t.warp.lanes & !active;
+    if b.aligned && ended != 0 && t.grid.options.barriers != Barriers::Ended {
+        let detail = format!(
+            "lanes {ended:#010x} of the warp have ended or went around this barrier: with `.aligned` all lanes of a warp \
+             must execute it"
+        );
+        return Err(Stop::new(FaultKind::Divergence, detail).at(active.trailing_zeros()));
+    }
     let id = uniform(t, b.id, active, "barriers")?;
     if id > 15 {
         return Err(Stop::new(FaultKind::Barrier, format!("barrier {id}; there are 0 to 15")));
@@ -193,8 +201,13 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
     Ok(Flow::Wait)
 }
 
-/// Completes the barriers that have all their arrivals. The error names the warp to blame.
-pub(crate) fn settle(cluster: &mut Cluster, warps: &mut [Warp]) -> Result<(), (usize, Stop)> {
+/// Completes the barriers that have all their arrivals. The error names the warp to blame. `everybody`: warps
+/// that have ended are missed at barriers that name no number of threads.
+pub(crate) fn settle(
+    cluster: &mut Cluster,
+    warps: &mut [Warp],
+    everybody: bool,
+) -> Result<(), (usize, Stop)> {
     let blocks = cluster.blocks.len();
     for rank in 0..blocks {
         let block = &mut cluster.blocks[rank];
@@ -221,6 +234,12 @@ pub(crate) fn settle(cluster: &mut Cluster, warps: &mut [Warp]) -> Result<(), (u
             };
             if !complete {
                 continue;
+            }
+            let absent = per as u32 - arrived;
+            if everybody && barrier.expected.is_none() && absent > 0 {
+                let w = rank * per + barrier.arrived.trailing_zeros() as usize;
+                let detail = format!("{absent} of {per} warps have ended and do not come to barrier {id}");
+                return Err((w, Stop::new(FaultKind::Divergence, detail)));
             }
             let done = std::mem::take(barrier);
             block.barriers_used &= !(1 << id);

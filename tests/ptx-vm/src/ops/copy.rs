@@ -107,14 +107,20 @@ fn issue(t: &mut Turn<'_, '_>, to: u64, from: u64, bytes: u32, size: u32, lane: 
     aligned(to, size.into())?;
     aligned(from, size.into())?;
     let place = t.cluster.place(t.warp.rank, to)?;
-    let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
+    let me = Party {
+        cluster: t.cluster.id,
+        warp: t.warp.id,
+        lane: lane as u8,
+        line: t.grid.line,
+        clock: &t.warp.clock,
+    };
     if bytes > 0 {
         if !t.warp.dependency_done {
             t.grid.not_pending(from, bytes.into())?;
         }
         let found = t.grid.locate(from, bytes.into(), false)?;
         t.grid.moved(from, bytes as usize, false);
-        t.grid.written(found, bytes as usize)?;
+        t.grid.written(found, bytes as usize, lane as u8)?;
         t.grid.touch(found, bytes as usize, How::READ, &me)?;
     }
     writes(t.cluster, place, size as usize, Mark::WriteBegins, &me, t.grid.options)?;
@@ -176,7 +182,13 @@ fn land(t: &mut Turn<'_, '_>, pick: impl Fn(&PendingCopy) -> bool) -> Done {
 #[inline(always)]
 fn land_one(t: &mut Turn<'_, '_>, c: &PendingCopy) -> Done {
     let place = SharedPlace { rank: t.warp.rank, offset: c.to };
-    let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: c.lane, clock: &t.warp.clock };
+    let me = Party {
+        cluster: t.cluster.id,
+        warp: t.warp.id,
+        lane: c.lane,
+        line: t.grid.line,
+        clock: &t.warp.clock,
+    };
     let (size, n) = (usize::from(c.size), usize::from(c.bytes));
     let start = writes(t.cluster, place, size, Mark::WriteEnds, &me, t.grid.options)?;
     t.cluster.progress += 1;

@@ -231,11 +231,12 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
             }
             let found = t.grid.locate(address, n as u64, false)?;
             t.grid.moved(address, n, false);
-            t.grid.written(found, n)?;
+            t.grid.written(found, n, lane as u8)?;
             let me = crate::memory::shadow::Party {
                 cluster: t.cluster.id,
                 warp: t.warp.id,
                 lane: lane as u8,
+                line: t.grid.line,
                 clock: &t.warp.clock,
             };
             t.grid.touch(found, n, How { write: false, strong: a.order.strong() }, &me)?;
@@ -251,6 +252,7 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
                 cluster: t.cluster.id,
                 warp: t.warp.id,
                 lane: lane as u8,
+                line: t.grid.line,
                 clock: &t.warp.clock,
             };
             let how = How { write: false, strong: a.order.strong() };
@@ -313,9 +315,16 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
                 cluster: t.cluster.id,
                 warp: t.warp.id,
                 lane: lane as u8,
+                line: t.grid.line,
                 clock: &t.warp.clock,
             };
+            let noted = t.grid.noted.len();
             t.grid.touch(found, n, how, &me)?;
+            if t.grid.noted.len() > noted {
+                let mut there = [0; 64];
+                t.grid.load(found, &mut there[..n]);
+                forgive(&mut t.grid.noted, t.grid.options, there[..n] == *data);
+            }
             if a.order.strong() {
                 release_global(t, address, a.order);
             }
@@ -329,9 +338,15 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
                 cluster: t.cluster.id,
                 warp: t.warp.id,
                 lane: lane as u8,
+                line: t.grid.line,
                 clock: &t.warp.clock,
             };
+            let noted = t.cluster.noted.len();
             let start = t.cluster.access(place, n, how, &me, t.grid.options)?;
+            if t.cluster.noted.len() > noted {
+                let equal = t.cluster.bytes(place.rank, start, n) == data;
+                forgive(&mut t.cluster.noted, t.grid.options, equal);
+            }
             if a.order.strong() {
                 release_shared(t, place, a.order);
             }
@@ -347,6 +362,14 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
         Space::Const | Space::Param => {
             Err(Stop::new(FaultKind::ReadOnly, format!("a store to {space:?} memory")))
         }
+    }
+}
+
+/// Takes back a race of two stores of the same bytes, where that is wanted.
+#[cold]
+pub(crate) fn forgive(noted: &mut Vec<Stop>, options: &crate::Options, equal: bool) {
+    if equal && !options.equal_stores && noted.last().is_some_and(|s| s.reason().both_write) {
+        noted.pop();
     }
 }
 
@@ -391,6 +414,12 @@ pub(crate) fn release_shared(t: &mut Turn<'_, '_>, at: SharedPlace, order: Order
     t.warp.clock.tick_flag(t.warp.id, order);
 }
 
+/// Notes that a lane's access did not take place.
+#[cold]
+pub(crate) fn note(t: &mut Turn<'_, '_>, stop: Stop, lane: usize) {
+    t.grid.noted.push(stop.at(lane as u32));
+}
+
 /// Executes `ld`.
 pub(crate) fn execute_load(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Done<Flow> {
     let at = addresses(&t.warp.registers, &a.address);
@@ -400,9 +429,10 @@ pub(crate) fn execute_load(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Don
     for lane in lanes_of(active) {
         let mut buffer = [0u8; 64];
         let data = &mut buffer[..total];
-        aligned(at[lane], total as u64)
-            .and_then(|()| fetch(t, a, a.space, at[lane], lane, data))
-            .map_err(|s| s.at(lane as u32))?;
+        let read = aligned(at[lane], total as u64).and_then(|()| fetch(t, a, a.space, at[lane], lane, data));
+        if let Err(stop) = read {
+            note(t, stop, lane);
+        }
         for (part, &(slot, wide)) in data.chunks_exact(size).zip(&a.registers) {
             let mut value = little(part);
             if a.signed {
@@ -435,9 +465,11 @@ pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Do
             let value = if wide { r.wide(slot)[lane] } else { u64::from(r.row(slot)[lane]) };
             copy_few(part, &value.to_le_bytes()[..size]);
         }
-        aligned(at[lane], total as u64)
-            .and_then(|()| put(t, a, a.space, at[lane], lane, &buffer[..total]))
-            .map_err(|s| s.at(lane as u32))?;
+        let written = aligned(at[lane], total as u64)
+            .and_then(|()| put(t, a, a.space, at[lane], lane, &buffer[..total]));
+        if let Err(stop) = written {
+            note(t, stop, lane);
+        }
     }
     Ok(Flow::Next)
 }

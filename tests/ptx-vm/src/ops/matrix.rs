@@ -3,7 +3,7 @@
 
 use super::data::{addresses, aligned};
 use super::space::parse;
-use super::warp::aligned as together;
+use super::warp::whole as together;
 use super::{Decoder, Done, Flow};
 use crate::Error;
 use crate::Row;
@@ -112,7 +112,13 @@ pub(crate) fn load(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: u
         return Ok(Flow::Missing);
     }
     let at = addresses(&t.warp.registers, &m.address);
-    let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: TOGETHER, clock: &t.warp.clock };
+    let me = Party {
+        cluster: t.cluster.id,
+        warp: t.warp.id,
+        lane: TOGETHER,
+        line: t.grid.line,
+        clock: &t.warp.clock,
+    };
     for (i, &slot) in m.registers.iter().enumerate() {
         let mut tile = [[0; 16]; 8];
         let read = match own_rows(m, &at, i) {
@@ -142,9 +148,20 @@ pub(crate) fn store(t: &mut Turn<'_, '_>, m: &MatrixAccess, active: u32, group: 
         let rows = tile::store(t.warp.registers.row(slot), m.transpose);
         for (r, bytes) in rows.iter().enumerate() {
             let (place, lane) = row_at(t.cluster, t.warp.rank, m, &at, i, r)?;
-            let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
+            let me = Party {
+                cluster: t.cluster.id,
+                warp: t.warp.id,
+                lane: lane as u8,
+                line: t.grid.line,
+                clock: &t.warp.clock,
+            };
+            let noted = t.cluster.noted.len();
             let start =
                 t.cluster.access(place, 16, How::WRITE, &me, t.grid.options).map_err(|s| s.at(lane))?;
+            if t.cluster.noted.len() > noted {
+                let equal = t.cluster.bytes(place.rank, start, 16) == bytes;
+                super::data::forgive(&mut t.cluster.noted, t.grid.options, equal);
+            }
             t.cluster.bytes(place.rank, start, 16).copy_from_slice(bytes);
             t.cluster.progress += 1;
         }

@@ -171,7 +171,13 @@ pub(crate) fn visit(t: &mut Turn<'_, '_>, at: SharedPlace, lane: usize) -> Done 
         t.cluster.bounds(at, 8)?;
         return Err(missing(at));
     }
-    let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
+    let me = Party {
+        cluster: t.cluster.id,
+        warp: t.warp.id,
+        lane: lane as u8,
+        line: t.grid.line,
+        clock: &t.warp.clock,
+    };
     t.cluster.access(at, 8, How { write: false, strong: true }, &me, t.grid.options)?;
     Ok(())
 }
@@ -357,7 +363,13 @@ fn init(t: &mut Turn<'_, '_>, at: SharedPlace, count: u32, lane: usize) -> Done 
             format!("the mbarrier at shared offset {} is initialised twice", at.offset),
         ));
     }
-    let me = Party { cluster: t.cluster.id, warp: t.warp.id, lane: lane as u8, clock: &t.warp.clock };
+    let me = Party {
+        cluster: t.cluster.id,
+        warp: t.warp.id,
+        lane: lane as u8,
+        line: t.grid.line,
+        clock: &t.warp.clock,
+    };
     t.cluster.access(at, 8, How::WRITE, &me, t.grid.options)?;
     mark(t.cluster, at, true);
     let init = (t.warp.id, t.warp.clock.now(t.warp.id));

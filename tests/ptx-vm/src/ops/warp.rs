@@ -77,6 +77,19 @@ pub(crate) fn aligned(t: &Turn<'_, '_>, active: u32, group: u32) -> Done<bool> {
     Ok(active == live)
 }
 
+/// The same for an instruction that no lane of the warp may miss, not even one that has ended.
+#[inline]
+pub(crate) fn whole(t: &Turn<'_, '_>, active: u32, group: u32) -> Done<bool> {
+    let here = aligned(t, active, group)?;
+    let ended = t.warp.lanes & !active;
+    if here && ended != 0 {
+        let detail =
+            format!("all lanes of a warp must execute this together; lanes {ended:#010x} have ended");
+        return Err(Stop::new(FaultKind::Divergence, detail).at(active.trailing_zeros()));
+    }
+    Ok(here)
+}
+
 /// The sets, or back to wait.
 macro_rules! sets {
     ($t:expr, $mask:expr, $active:expr, $group:expr) => {{

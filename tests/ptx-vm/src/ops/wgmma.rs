@@ -11,7 +11,7 @@
 //! waited. The first warp checks every byte, the others the corners of the operands: whoever has not waited
 //! for a copy has not waited for any of it.
 
-use super::warp::aligned as together;
+use super::warp::whole as together;
 use super::{Decoder, Done, Flow};
 use crate::code::{Op, SHARED_BITS, Test};
 use crate::matrix::{Major, Side, Wgmma as Spec, WgmmaA, WgmmaError};
@@ -202,7 +202,7 @@ fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
     let mut clock = t.warp.clock.clone();
     // Its groups are counted from 1: a count of 0 is none.
     clock.raise_to(reader, p.group + 1);
-    let me = Party { cluster: t.cluster.id, warp: reader, lane: TOGETHER, clock: &clock };
+    let me = Party { cluster: t.cluster.id, warp: reader, lane: TOGETHER, line: t.grid.line, clock: &clock };
     let leader = t.warp.index.is_multiple_of(4);
     let mut chunks = Vec::new();
     visit(p, &mut |side, address| {
@@ -217,9 +217,15 @@ fn check(t: &mut Turn<'_, '_>, p: &Pending) -> Done {
         }
         let place = t.cluster.place(t.warp.rank, u64::from(address) & ((1 << SHARED_BITS) - 1))?;
         let mark = if leader { Mark::ReadBegins } else { Mark::None };
-        if let Err(stop) = t.cluster.access_and_mark(place, 16, How::READ, mark, &me, t.grid.options) {
+        let read = t.cluster.access_and_mark(place, 16, How::READ, mark, &me, t.grid.options);
+        let named = |stop: Stop| {
             let detail = format!("operand {side:?} of the wgmma: {}", stop.reason().detail);
-            return Err(stop.saying(detail));
+            stop.saying(detail)
+        };
+        read.map_err(named)?;
+        if let Some(stop) = t.cluster.noted.pop() {
+            t.cluster.noted.push(named(stop));
+            return Ok(());
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::flight::Flight;
-use super::{Done, Stop};
+use super::{Done, Spot, Stop};
 use crate::code::SHARED_START;
 use crate::memory::clock::{Clock, Fenced};
 use crate::memory::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, word_bytes};
@@ -75,6 +75,8 @@ pub(crate) struct Cluster {
     pub(crate) progress: u64,
     /// Released at shared addresses by strong accesses.
     pub(crate) flags: HashMap<(u8, u32), Clock>,
+    /// Faults of the instruction being executed behind which it goes on.
+    pub(crate) noted: Vec<Stop>,
 }
 
 /// A place in the shared memory of a cluster.
@@ -204,7 +206,7 @@ impl Cluster {
             if let [cell] = line.all(&mut self.parts) {
                 return match visit(cell, 15, how, mark, me, options, &mut self.readers) {
                     Ok(()) => Ok(start),
-                    Err(what) => Err(self.explain(what, at, start, bytes, how)),
+                    Err(what) => Ok(self.note(what, at, start, bytes, how, mark, me)),
                 };
             }
         }
@@ -233,7 +235,7 @@ impl Cluster {
             } else {
                 std::slice::from_mut(line.word(byte % LINE / 4, &mut self.parts, &mut self.readers))
             };
-            let mut seen = Ok(());
+            let mut seen: Result<(), (Found, usize)> = Ok(());
             for (i, cell) in cells.iter_mut().enumerate() {
                 if let Err(what) = visit(cell, mask, how, mark, me, options, &mut self.readers) {
                     seen = Err((what, byte + 4 * i));
@@ -241,7 +243,8 @@ impl Cluster {
                 }
             }
             if let Err((what, byte)) = seen {
-                return Err(self.explain(what, at, byte, bytes, how));
+                let stop = self.explain(what, at, byte, bytes, how, me);
+                return Ok(self.go_on(stop, at, start, bytes, how, mark, me));
             }
             if whole {
                 line.join(&mut self.parts);
@@ -251,9 +254,72 @@ impl Cluster {
         Ok(start)
     }
 
+    /// Notes what was found at the start of an access, and has it take place.
+    #[cold]
+    #[allow(clippy::too_many_arguments)] // Reason: the arguments of the access and what was found.
+    fn note(
+        &mut self,
+        what: Found,
+        at: SharedPlace,
+        start: usize,
+        bytes: usize,
+        how: How,
+        mark: Mark,
+        me: &Party<'_>,
+    ) -> usize {
+        let stop = self.explain(what, at, start, bytes, how, me);
+        self.go_on(stop, at, start, bytes, how, mark, me)
+    }
+
+    /// Notes a fault, and the access as if it had been right, so that it is told once.
+    #[cold]
+    #[allow(clippy::too_many_arguments)] // Reason: as above.
+    fn go_on(
+        &mut self,
+        stop: Stop,
+        at: SharedPlace,
+        start: usize,
+        bytes: usize,
+        how: How,
+        mark: Mark,
+        me: &Party<'_>,
+    ) -> usize {
+        self.noted.push(stop);
+        let (mut byte, end) = (start, start + bytes);
+        while byte < end {
+            let (stop, mask) = word_bytes(byte, end);
+            let line = &mut self.blocks[usize::from(at.rank)].lines[byte / LINE];
+            let cell = line.word(byte % LINE / 4, &mut self.parts, &mut self.readers);
+            cell.renew(&mut self.readers, mask, how, me);
+            cell.init |= if how.write { mask } else { 0 };
+            match mark {
+                Mark::WriteBegins => cell.flight |= mask,
+                Mark::WriteEnds => cell.flight &= !mask,
+                Mark::ReadBegins => cell.flight |= mask << 4,
+                Mark::None => {}
+            }
+            byte = stop;
+        }
+        start
+    }
+
     /// The fault for what was found at a byte of an access.
     #[cold]
-    fn explain(&self, what: Found, at: SharedPlace, byte: usize, bytes: usize, how: How) -> Stop {
+    fn explain(
+        &self,
+        what: Found,
+        at: SharedPlace,
+        byte: usize,
+        bytes: usize,
+        how: How,
+        me: &Party<'_>,
+    ) -> Stop {
+        let (start, shared) = (at.offset.into(), Some((self.id, at.rank)));
+        let stop = self.explained(what, at, byte, bytes, how).of(Spot { shared, start, bytes: bytes as u64 });
+        if me.lane < 32 { stop.at(me.lane.into()) } else { stop }
+    }
+
+    fn explained(&self, what: Found, at: SharedPlace, byte: usize, bytes: usize, how: How) -> Stop {
         let offset = at.offset;
         let verb = |write| if write { "write" } else { "read" };
         match what {
@@ -288,7 +354,7 @@ impl Cluster {
                     verb(how.write),
                     verb(c.write)
                 );
-                Stop::new(FaultKind::SharedRace, detail)
+                Stop::new(FaultKind::SharedRace, detail).with(c.line, how.write && c.write)
             }
             Found::Hidden(warp) => {
                 let detail = format!(

@@ -66,7 +66,8 @@ pub(crate) fn issue(
 ) -> Done {
     grid.begin_moving();
     let clock = flight.clock.clone();
-    let me = Party { cluster: cluster.id, warp: flight.warp, lane: flight.lane, clock: &clock };
+    let me =
+        Party { cluster: cluster.id, warp: flight.warp, lane: flight.lane, line: flight.line, clock: &clock };
     for run in &flight.runs {
         match *run {
             Run::Load { from, to, bytes } => {
@@ -137,7 +138,7 @@ fn source(grid: &mut Grid<'_>, from: u64, bytes: u32, me: &Party<'_>, dependency
     }
     let found = grid.locate(from, bytes.into(), false)?;
     grid.moved(from, bytes as usize, false);
-    grid.written(found, bytes as usize)?;
+    grid.written(found, bytes as usize, me.lane)?;
     grid.touch(found, bytes as usize, How::READ, me)?;
     grid.shown_async(found, bytes as usize, me)
 }
@@ -177,7 +178,7 @@ pub(crate) fn land(
         Some(c) => (flight.warp, flight.lane, c),
         None => (engine, 0, &clock),
     };
-    let me = Party { cluster: cluster.id, warp, lane, clock: clock_of };
+    let me = Party { cluster: cluster.id, warp, lane, line: flight.line, clock: clock_of };
     let data = flight.taken.take().unwrap_or_default();
     let mut at = 0;
     for run in &flight.runs {
@@ -235,7 +236,7 @@ fn store(grid: &mut Grid<'_>, to: u64, data: &[u8], reduction: Option<Reduction>
         }
         Some(r) => {
             grid.moved(to, data.len(), false);
-            grid.written(found, data.len())?;
+            grid.written(found, data.len(), me.lane)?;
             grid.touch(found, data.len(), How::ATOMIC, me)?;
             grid.wrote_async(found, data.len());
             let mut out = vec![0; data.len()];

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Done, Stop};
+use super::notes::Notes;
+use super::schedule::Plan;
+use super::{Done, Spot, Stop};
 use crate::code::Program;
 use crate::matrix::Summation;
 use crate::memory::clock::Clock;
@@ -37,6 +39,8 @@ impl Store<'_> {
 
 /// Device memory and everything else that outlives a block.
 pub(crate) struct Grid<'g> {
+    /// The kernel's name.
+    pub(crate) kernel: &'g str,
     pub(crate) program: &'g Program,
     pub(crate) launch: &'g Launch,
     pub(crate) options: &'g Options,
@@ -55,6 +59,10 @@ pub(crate) struct Grid<'g> {
     /// Accesses by which a warp can learn that others have moved: strong reads, atomics, polls of mbarriers.
     pub(crate) looks: u64,
     pub(crate) warps_per_block: u32,
+    /// Faults of the instruction being executed behind which it goes on.
+    pub(crate) noted: Vec<Stop>,
+    /// The faults of the launch.
+    pub(crate) notes: Notes,
     /// How tensor-core matmuls are summed.
     pub(crate) summation: Summation,
     /// Line index of the instruction being executed, for work that outlives it.
@@ -71,13 +79,8 @@ pub(crate) struct Found {
 }
 
 impl<'g> Grid<'g> {
-    pub(crate) fn new(
-        program: &'g Program,
-        launch: &'g Launch,
-        options: &'g Options,
-        memory: Store<'g>,
-        target: &str,
-    ) -> Self {
+    pub(crate) fn new(plan: &Plan<'g>, memory: Store<'g>) -> Self {
+        let Plan { kernel, program, launch, options, target, .. } = *plan;
         let summation = match (options.tensor_core_sums, target.starts_with("sm_9")) {
             (false, _) => Summation::Plain,
             (true, true) => Summation::Hopper,
@@ -85,6 +88,7 @@ impl<'g> Grid<'g> {
         };
         let shadow = GlobalShadow::new(memory.get().count(), program.orders_blocks);
         Grid {
+            kernel: &kernel.name,
             program,
             launch,
             options,
@@ -97,6 +101,8 @@ impl<'g> Grid<'g> {
             executed: options.count_lines.then(|| vec![0; program.code.len()].into()),
             longest: 0,
             looks: 0,
+            noted: Vec::new(),
+            notes: Notes::default(),
             line: 0,
             warps_per_block: launch.block.iter().product::<u32>().div_ceil(32),
             summation,
@@ -239,7 +245,12 @@ impl<'g> Grid<'g> {
         }
         match self.shadow.touch(found.allocation, found.offset, bytes, how, me) {
             None => Ok(()),
-            Some(c) => Err(self.race(found, bytes, how, me, c)),
+            Some(c) => {
+                let stop = self.race(found, bytes, how, me, c);
+                self.noted.push(stop);
+                self.shadow.renew(found.allocation, found.offset, bytes, how, me);
+                Ok(())
+            }
         }
     }
 
@@ -257,7 +268,8 @@ impl<'g> Grid<'g> {
                     "an asynchronous read at global address {address:#x} of what warp {warp} wrote by plain stores, without \
                      `fence.proxy.async` between them"
                 );
-                Err(Stop::new(FaultKind::MissingFence, detail))
+                self.noted.push(Stop::new(FaultKind::MissingFence, detail));
+                Ok(())
             }
         }
     }
@@ -289,12 +301,14 @@ impl<'g> Grid<'g> {
             verb(how.write),
             verb(c.write)
         );
-        Stop::new(FaultKind::GlobalRace, detail)
+        let spot = Spot { shared: None, start: address, bytes: bytes as u64 };
+        let stop = Stop::new(FaultKind::GlobalRace, detail).of(spot).with(c.line, how.write && c.write);
+        if me.lane < 32 { stop.at(me.lane.into()) } else { stop }
     }
 
     /// Refuses bytes that nothing has written.
     #[inline(always)]
-    pub(crate) fn written(&self, found: Found, bytes: usize) -> Done {
+    pub(crate) fn written(&mut self, found: Found, bytes: usize, lane: u8) -> Done {
         if !self.options.uninitialised {
             return Ok(());
         }
@@ -306,7 +320,11 @@ impl<'g> Grid<'g> {
         };
         match missing {
             None => Ok(()),
-            Some(at) => Err(self.unwritten(found, at)),
+            Some(at) => {
+                let stop = self.unwritten(found, at).at(lane.into());
+                self.noted.push(stop);
+                Ok(())
+            }
         }
     }
 
@@ -318,6 +336,7 @@ impl<'g> Grid<'g> {
             a.base + at as u64,
             a.bytes
         );
-        Stop::new(FaultKind::Uninitialised, detail)
+        let spot = Spot { shared: None, start: a.base + at as u64, bytes: 1 };
+        Stop::new(FaultKind::Uninitialised, detail).of(spot)
     }
 }

@@ -4,6 +4,7 @@
 //!   counters.
 //! * [`cluster`] holds what the blocks of a cluster share: their shared memories, barriers, asynchronous
 //!   copies.
+//! * [`notes`] holds the faults behind which a launch goes on.
 //! * [`warp`] is 32 lanes with their registers and divergent groups; [`step`] executes one instruction.
 //! * [`parallel`] spreads independent blocks over threads.
 //! * [`schedule`] decides who runs next, when asynchronous work lands, and when nothing can go on.
@@ -11,6 +12,7 @@
 pub(crate) mod cluster;
 pub(crate) mod flight;
 pub(crate) mod grid;
+pub(crate) mod notes;
 pub(crate) mod parallel;
 pub(crate) mod schedule;
 pub(crate) mod step;
@@ -36,17 +38,58 @@ pub(crate) struct Reason {
     pub(crate) detail: String,
     /// The lane to blame, when it is one.
     pub(crate) lane: Option<u32>,
+    /// The earlier instruction of a race, as an index into the program's lines.
+    pub(crate) other: Option<u32>,
+    /// Where in memory it happened, for what can be seen again from the other side.
+    pub(crate) spot: Option<Spot>,
+    /// Both parties of a race write.
+    pub(crate) both_write: bool,
+}
+
+/// Some bytes of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// Cluster and rank of the block whose shared memory it is; none for global memory.
+    pub(crate) shared: Option<(u32, u8)>,
+    /// The first byte.
+    pub(crate) start: u64,
+    /// Their number.
+    pub(crate) bytes: u64,
+}
+
+impl Spot {
+    /// Whether the two have a byte in common.
+    pub(crate) fn meets(&self, other: &Spot) -> bool {
+        self.shared == other.shared
+            && self.start < other.start + other.bytes
+            && other.start < self.start + self.bytes
+    }
 }
 
 impl Stop {
     #[cold]
     pub(crate) fn new(kind: FaultKind, detail: impl Into<String>) -> Self {
-        Stop(Box::new(Reason { kind, detail: detail.into(), lane: None }))
+        let (lane, other, spot, both_write) = (None, None, None, false);
+        Stop(Box::new(Reason { kind, detail: detail.into(), lane, other, spot, both_write }))
     }
 
     #[cold]
     pub(crate) fn at(mut self, lane: u32) -> Self {
         self.0.lane.get_or_insert(lane);
+        self
+    }
+
+    /// In these bytes.
+    #[cold]
+    pub(crate) fn of(mut self, spot: Spot) -> Self {
+        self.0.spot = Some(spot);
+        self
+    }
+
+    /// A race with this instruction.
+    #[cold]
+    pub(crate) fn with(mut self, other: Option<u32>, both_write: bool) -> Self {
+        (self.0.other, self.0.both_write) = (other, both_write);
         self
     }
 

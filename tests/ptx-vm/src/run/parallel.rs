@@ -11,10 +11,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::grid::{Grid, Store};
+use super::notes;
 use super::schedule::{Plan, Runner};
-use crate::Memory;
 use crate::memory::overlay::Overlay;
 use crate::memory::traffic::Counters;
+use crate::{Memory, Touched};
 
 /// Warps below which a launch is not worth a thread.
 const WORTH: u64 = 64;
@@ -27,6 +28,7 @@ struct Share {
     executed: Option<Box<[u64]>>,
     longest: u64,
     traffic: Option<Box<Counters>>,
+    touched: Vec<Touched>,
 }
 
 /// What all of them have done.
@@ -37,6 +39,7 @@ pub(crate) struct Done {
     pub(crate) executed: Option<Box<[u64]>>,
     pub(crate) longest: u64,
     pub(crate) traffic: Option<Box<Counters>>,
+    pub(crate) touched: Vec<Touched>,
 }
 
 /// Whether a launch may be tried on threads.
@@ -72,6 +75,7 @@ pub(crate) fn attempt(plan: &Plan<'_>, memory: &mut Memory) -> Option<Done> {
         share.overlay.settle(memory);
         done.written.append(&mut share.written);
         done.longest = done.longest.max(share.longest);
+        done.touched.append(&mut share.touched);
         match (&mut done.executed, share.executed) {
             (Some(all), Some(own)) => all.iter_mut().zip(own).for_each(|(all, own)| *all += own),
             (all, own) => *all = own,
@@ -87,15 +91,16 @@ pub(crate) fn attempt(plan: &Plan<'_>, memory: &mut Memory) -> Option<Done> {
 /// Runs clusters, one after another, until there are no more or somebody has failed.
 fn share(plan: &Plan<'_>, base: &Memory, next: &AtomicUsize, stop: &AtomicBool) -> Option<Share> {
     let store = Store::Shared { base, overlay: Overlay::new(base.count()) };
-    let mut runner =
-        Runner::new(plan, Grid::new(plan.program, plan.launch, plan.options, store, plan.target));
+    let mut runner = Runner::new(plan, Grid::new(plan, store));
     while !stop.load(Ordering::Relaxed) {
         let Some(&cluster) = plan.order.get(next.fetch_add(1, Ordering::Relaxed)) else {
-            let Grid { memory, written, instructions, executed, longest, traffic, .. } = runner.grid;
+            let Grid { memory, written, instructions, executed, longest, traffic, mut shadow, .. } =
+                runner.grid;
             let Store::Shared { overlay, .. } = memory else { return None };
-            return Some(Share { overlay, written, instructions, executed, longest, traffic });
+            let touched = notes::touched(plan, base, &mut shadow);
+            return Some(Share { overlay, written, instructions, executed, longest, traffic, touched });
         };
-        if runner.run_clusters([cluster]).is_err() {
+        if runner.run_clusters([cluster]).is_err() || !runner.grid.notes.is_empty() {
             stop.store(true, Ordering::Relaxed);
         }
     }

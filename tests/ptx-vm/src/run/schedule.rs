@@ -11,11 +11,12 @@ use std::collections::{BTreeSet, VecDeque};
 use super::cluster::{Block, Cluster, ClusterBarrier};
 use super::flight;
 use super::grid::{Store, WRITTEN_GRAIN};
-use super::parallel;
 use super::step::{Blame, Turned};
 use super::warp::{Position, Wait, Warp};
 use super::{Grid, Stop, Turn};
+use super::{notes, parallel};
 use crate::code::{Program, SHARED_START};
+use crate::fault::Instruction;
 use crate::memory::Traffic;
 use crate::memory::clock::Clock;
 use crate::memory::shadow::{LINE, Line, Readers};
@@ -90,7 +91,9 @@ fn refuse(kernel: &str, detail: String) -> Fault {
         text: String::new(),
         block: [0; 3],
         thread: [0; 3],
-        detail,
+        detail: detail.into(),
+        source: None,
+        other: None,
     }
 }
 
@@ -177,21 +180,25 @@ pub(crate) fn run(
     blocks: Option<&[u32]>,
     memory: &mut Memory,
     options: &Options,
-) -> Result<Report, Fault> {
-    let mut plan = plan(instance, name, launch, options)?;
+) -> Result<Report, Vec<Fault>> {
+    let mut plan = plan(instance, name, launch, options).map_err(|fault| vec![fault])?;
     if let Some(blocks) = blocks {
-        plan.order = chosen(&plan, blocks).map_err(|detail| refuse(name, detail))?;
+        plan.order = chosen(&plan, blocks).map_err(|detail| vec![refuse(name, detail)])?;
     }
     if parallel::worthwhile(&plan)
         && let Some(done) = parallel::attempt(&plan, memory)
     {
         return Ok(report(&plan, memory, done));
     }
-    let grid = Grid::new(plan.program, launch, options, Store::Own(memory), plan.target);
+    let grid = Grid::new(&plan, Store::Own(memory));
     let mut runner = Runner::new(&plan, grid);
-    runner.run_clusters(plan.order.iter().copied())?;
-    let Grid { written, instructions, executed, longest, traffic, .. } = runner.grid;
-    Ok(report(&plan, memory, parallel::Done { written, instructions, executed, longest, traffic }))
+    let ended = runner.run_clusters(plan.order.iter().copied());
+    let Grid { written, instructions, executed, longest, traffic, notes, mut shadow, .. } = runner.grid;
+    if ended.is_err() || !notes.is_empty() {
+        return Err(notes.take(ended.err()));
+    }
+    let touched = notes::touched(&plan, memory, &mut shadow);
+    Ok(report(&plan, memory, parallel::Done { written, instructions, executed, longest, traffic, touched }))
 }
 
 /// These clusters, in the order of the schedule.
@@ -211,7 +218,7 @@ fn chosen(plan: &Plan<'_>, blocks: &[u32]) -> Result<Vec<u32>, String> {
 /// The executions of each source line, by the executions of the instructions that it became.
 fn lines(program: &Program, executed: Option<Box<[u64]>>) -> Vec<LineCount> {
     let Some(executed) = executed else { return Vec::new() };
-    let count = |(line, text): &(u32, String)| LineCount { line: *line, text: text.clone(), warps: 0 };
+    let count = |i: &Instruction| LineCount { line: i.line, text: i.text.clone(), warps: 0 };
     let mut lines: Vec<LineCount> = program.lines.iter().map(count).collect();
     for (code, warps) in program.code.iter().zip(executed) {
         lines[code.line as usize].warps += warps;
@@ -236,7 +243,8 @@ fn report(plan: &Plan<'_>, memory: &mut Memory, done: parallel::Done) -> Report 
         counted.total()
     });
     let (lines, longest_warp) = (lines(plan.program, done.executed), done.longest);
-    Report { instructions: done.instructions, blocks, written, traffic, lines, longest_warp }
+    let accesses = done.touched;
+    Report { instructions: done.instructions, blocks, written, accesses, traffic, lines, longest_warp }
 }
 
 impl<'g> Runner<'g> {
@@ -363,6 +371,7 @@ impl<'g> Runner<'g> {
             engine_warp: count as u16,
             progress: 0,
             flags: Default::default(),
+            noted: Vec::new(),
         };
         let mixed = (self.plan.seed ^ u64::from(id) << 1).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
         self.active.push(Active { cluster, warps, order: (0..count).collect(), dice: Dice(mixed) });
@@ -405,14 +414,19 @@ impl<'g> Runner<'g> {
                 Ok(Turned::Sliced) => spinning = true,
                 Ok(Turned::Waits | Turned::Polled) => {}
                 Err(blame) => {
-                    return Err(fault(self.plan.kernel, &self.grid, &a.cluster, &a.warps[w], blame));
+                    return Err(fault(&self.grid, &a.cluster, &a.warps[w], blame));
                 }
             }
-            let settled = barrier::settle(&mut a.cluster, &mut a.warps)
+            let everybody = self.grid.options.barriers == crate::Barriers::Nobody;
+            let settled = barrier::settle(&mut a.cluster, &mut a.warps, everybody)
                 .and_then(|()| wgmma::settle(&mut self.grid, &mut a.cluster, &mut a.warps));
             if let Err((w, stop)) = settled {
                 let blame = here(&a.warps[w], stop);
-                return Err(fault(self.plan.kernel, &self.grid, &a.cluster, &a.warps[w], blame));
+                return Err(fault(&self.grid, &a.cluster, &a.warps[w], blame));
+            }
+            if !(self.grid.noted.is_empty() && a.cluster.noted.is_empty()) {
+                let line = self.grid.line;
+                notes::tell(&mut self.grid, &mut a.cluster, &a.warps[w], line)?;
             }
         }
         if a.cluster.progress == before {
@@ -435,17 +449,12 @@ impl<'g> Runner<'g> {
         if let Some(i) = pick {
             let f = a.cluster.flights.remove(i);
             let (warp, lane, line) = (usize::from(f.warp), u32::from(f.lane), f.line);
-            return flight::land(&mut self.grid, &mut a.cluster, f, None).map_err(|stop| {
-                let mut fault = fault(
-                    self.plan.kernel,
-                    &self.grid,
-                    &a.cluster,
-                    &a.warps[warp],
-                    Blame { stop, pc: 0, lane },
-                );
-                (fault.line, fault.text) = self.grid.program.lines[line as usize].clone();
+            flight::land(&mut self.grid, &mut a.cluster, f, None).map_err(|stop| {
+                let mut fault = fault(&self.grid, &a.cluster, &a.warps[warp], Blame { stop, pc: 0, lane });
+                notes::stand_at(&mut fault, &self.grid.program.lines[line as usize]);
                 fault
-            });
+            })?;
+            return notes::tell(&mut self.grid, &mut a.cluster, &a.warps[warp], line);
         }
         for w in 0..a.warps.len() {
             if a.warps[w].arrivals.is_empty() {
@@ -454,10 +463,12 @@ impl<'g> Runner<'g> {
             let warp = &mut a.warps[w];
             let landed =
                 copy::land_arrival(&mut Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp });
-            return landed.map_err(|stop| {
+            landed.map_err(|stop| {
                 let blame = here(&a.warps[w], stop);
-                fault(self.plan.kernel, &self.grid, &a.cluster, &a.warps[w], blame)
-            });
+                fault(&self.grid, &a.cluster, &a.warps[w], blame)
+            })?;
+            let line = self.grid.line;
+            return notes::tell(&mut self.grid, &mut a.cluster, &a.warps[w], line);
         }
         Ok(())
     }
@@ -484,16 +495,12 @@ impl<'g> Runner<'g> {
                     flight::land(&mut self.grid, &mut done.cluster, f, Some(&clock))
                 };
                 landed.map_err(|stop| {
-                    let mut fault = fault(
-                        self.plan.kernel,
-                        &self.grid,
-                        &done.cluster,
-                        &done.warps[warp],
-                        Blame { stop, pc: 0, lane },
-                    );
-                    (fault.line, fault.text) = self.grid.program.lines[line as usize].clone();
+                    let mut fault =
+                        fault(&self.grid, &done.cluster, &done.warps[warp], Blame { stop, pc: 0, lane });
+                    notes::stand_at(&mut fault, &self.grid.program.lines[line as usize]);
                     fault
                 })?;
+                notes::tell(&mut self.grid, &mut done.cluster, &done.warps[warp], line)?;
             }
             self.spare.push(done);
         }
@@ -509,9 +516,13 @@ impl<'g> Runner<'g> {
             let Some(g) = w.groups.first() else { continue };
             // A waiting warp stands behind the instruction it waits at.
             let pc = if w.wait == Wait::Nothing { g.pc } else { g.pc.saturating_sub(1) };
-            let (line, text) = &self.grid.program.lines[self.grid.program.code[pc as usize].line as usize];
+            let at = &self.grid.program.lines[self.grid.program.code[pc as usize].line as usize];
             if lines.len() < 8 {
-                lines.push(format!("warp {} of block {} at line {line}: {text}", w.index, w.rank));
+                let source = at.source.as_ref().map(|s| format!(" ({s})")).unwrap_or_default();
+                lines.push(format!(
+                    "warp {} of block {} at line {}: {}{source}",
+                    w.index, w.rank, at.line, at.text
+                ));
             }
             first.get_or_insert((w, pc));
         }
@@ -519,13 +530,7 @@ impl<'g> Runner<'g> {
         match first {
             Some((w, pc)) => {
                 let lane = w.groups[0].mask.trailing_zeros();
-                fault(
-                    self.plan.kernel,
-                    &self.grid,
-                    &a.cluster,
-                    w,
-                    Blame { stop: Stop::new(kind, detail), pc, lane },
-                )
+                fault(&self.grid, &a.cluster, w, Blame { stop: Stop::new(kind, detail), pc, lane })
             }
             None => refuse(&self.plan.kernel.name, detail),
         }
@@ -542,24 +547,7 @@ fn here(warp: &Warp, stop: Stop) -> Blame {
     }
 }
 
-fn fault(kernel: &Kernel, grid: &Grid<'_>, cluster: &Cluster, warp: &Warp, blame: Blame) -> Fault {
-    let reason = blame.stop.reason();
-    let lane = reason.lane.unwrap_or(blame.lane).min(31);
-    let [x, y, _] = grid.launch.block;
-    let t = u32::from(warp.index) * 32 + lane;
-    let (line, text) = grid
-        .program
-        .lines
-        .get(grid.program.code[blame.pc as usize].line as usize)
-        .cloned()
-        .unwrap_or_default();
-    Fault {
-        kind: reason.kind,
-        kernel: kernel.name.clone(),
-        line,
-        text,
-        block: cluster.blocks[usize::from(warp.rank)].coordinates,
-        thread: [t % x, t / x % y, t / (x * y)],
-        detail: reason.detail.clone(),
-    }
+fn fault(grid: &Grid<'_>, cluster: &Cluster, warp: &Warp, blame: Blame) -> Fault {
+    let line = grid.program.code[blame.pc as usize].line;
+    notes::fault(grid, cluster, warp, line, blame.lane, &blame.stop)
 }

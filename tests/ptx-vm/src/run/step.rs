@@ -120,6 +120,9 @@ impl Turn<'_, '_> {
                 pc,
                 lane: mask.trailing_zeros(),
             })?;
+            if !(self.grid.noted.is_empty() && self.cluster.noted.is_empty()) {
+                self.tell(pc, mask.trailing_zeros())?;
+            }
             match flow {
                 Flow::Next => pc += 1,
                 Flow::Branch(taken, to) => {
@@ -188,9 +191,19 @@ impl Turn<'_, '_> {
         }
     }
 
+    /// Turns what an instruction has noted into faults of the launch; an error when the launch ends with them.
+    #[cold]
+    fn tell(&mut self, pc: u32, lane: u32) -> Result<(), Blame> {
+        let line = self.grid.program.code[pc as usize].line;
+        match super::notes::collect(self.grid, self.cluster, self.warp, line, lane) {
+            Some(stop) => Err(Blame { stop, pc, lane }),
+            None => Ok(()),
+        }
+    }
+
     /// Lanes end: nothing of theirs may still read or write the block's shared memory.
     fn leave(&mut self, lanes: u32) -> Done {
-        let line = |index: u32| self.grid.program.lines.get(index as usize).map_or(0, |l| l.0);
+        let line = |index: u32| self.grid.program.lines.get(index as usize).map_or(0, |l| l.line);
         if let Some(p) = self.warp.wgmmas.first() {
             let detail = format!("the thread ends while the wgmma of line {} is in flight", line(p.line()));
             return Err(Stop::new(FaultKind::MissingWait, detail));

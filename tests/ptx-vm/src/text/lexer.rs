@@ -2,7 +2,8 @@
 //!
 //! A word is a run of letters, digits, `_`, `$`, `%`, `.` and double colons, so that `ld.shared::cta.v4.f32`,
 //! `%tid.x`,
-//! `$L__BB0_1`, `0f3F800000` and `.param` are one token each.
+//! `$L__BB0_1`, `0f3F800000` and `.param` are one token each. A word that begins with a dot ends before the
+//! next one: `.reg.b32` is `.reg .b32`.
 
 use crate::Error;
 
@@ -46,7 +47,11 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, Error> {
             line += rest[..len].iter().filter(|&&c| c == b'\n').count() as u32;
             at += len;
         } else if is_word(c) || rest.starts_with(b"::") {
+            let directive = c == b'.';
             while at < bytes.len() && (is_word(bytes[at]) || bytes[at..].starts_with(b"::")) {
+                if directive && at > start && bytes[at] == b'.' {
+                    break;
+                }
                 at += if bytes[at] == b':' { 2 } else { 1 };
             }
             out.push(Token { kind: Kind::Word(&text[start..at]), line, start });
@@ -95,6 +100,9 @@ mod tests {
         );
         assert_eq!(got[0].line, 2);
         assert_eq!(got[got.len() - 1].line, 3);
+        let split: Vec<_> = tokens(".reg.b32 %tid.x;").unwrap().iter().map(|t| t.kind).collect();
+        let words = [Kind::Word(".reg"), Kind::Word(".b32"), Kind::Word("%tid.x"), Kind::Mark(';')];
+        assert_eq!(split, words);
         assert!(tokens("/* no end").is_err() && tokens("\"no end").is_err() && tokens("é").is_err());
     }
 }

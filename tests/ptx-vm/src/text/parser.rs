@@ -1,7 +1,7 @@
 //! Recursive descent over the tokens. Nesting is limited, so no text can exhaust the stack.
 
 use super::lexer::{Kind, Token, tokens};
-use super::syntax::{File, Function, Initial, Instruction, Item, Operand, Space, Variable};
+use super::syntax::{File, Function, Initial, Instruction, Item, Loc, Operand, Space, Variable};
 use super::types::Type;
 use super::words::{literal, space, space_of_pointer};
 use crate::Error;
@@ -15,15 +15,20 @@ struct Parser<'a> {
     text: &'a str,
     tokens: Vec<Token<'a>>,
     at: usize,
+    /// The source line that the last `.loc` named.
+    loc: Option<Loc>,
+    /// The files that `.file` directives number.
+    files: Vec<(u32, String)>,
 }
 
 /// Parses a whole text.
 pub(crate) fn parse(text: &str) -> Result<File, Error> {
-    let mut p = Parser { text, tokens: tokens(text)?, at: 0 };
+    let mut p = Parser { text, tokens: tokens(text)?, at: 0, loc: None, files: Vec::new() };
     let mut file = File::default();
     while p.at < p.tokens.len() {
         p.top(&mut file)?;
     }
+    file.sources = p.files;
     if file.version == [0, 0] {
         return Err(Error::Syntax { line: 1, what: "no `.version` directive: this is not PTX".into() });
     }
@@ -116,6 +121,36 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// `.file 1 "name"`: an unknown form names nothing, since it changes nothing that runs.
+    fn file_directive(&mut self) {
+        let number = self.peek_word().and_then(super::words::integer).and_then(|n| u32::try_from(n).ok());
+        let name = match self.tokens.get(self.at + 1).map(|t| t.kind) {
+            Some(Kind::Text(name)) => Some(name),
+            _ => None,
+        };
+        self.skip_line();
+        if let (Some(number), Some(name)) = (number, name) {
+            self.files.push((number, name.into()));
+        }
+    }
+
+    /// `.loc 1 20 5`, perhaps with `, function_name label, inlined_at 1 33 3`.
+    fn loc_directive(&mut self) {
+        let first = self.at;
+        self.skip_line();
+        let words: Vec<&str> = self.tokens[first..self.at]
+            .iter()
+            .filter_map(|t| if let Kind::Word(w) = t.kind { Some(w) } else { None })
+            .collect();
+        let number = |at: usize| {
+            let n = super::words::integer(words.get(at)?)?;
+            u32::try_from(n).ok()
+        };
+        let pair = |at: usize| Some((number(at)?, number(at + 1)?));
+        let inlined = words.iter().position(|&w| w == "inlined_at").and_then(|at| pair(at + 1));
+        self.loc = pair(1).filter(|loc| loc.1 > 0).map(|at| Loc { at, inlined });
+    }
+
     fn top(&mut self, file: &mut File) -> Result<(), Error> {
         let mut external = false;
         while let Some(w) = self.peek_word().filter(|w| LINKAGE.contains(w)) {
@@ -141,7 +176,7 @@ impl<'a> Parser<'a> {
                     return self.error(format!("addresses of {n} bits; only 64 are supported"));
                 }
             }
-            ".file" => self.skip_line(),
+            ".file" => self.file_directive(),
             ".section" => self.skip_until('}'),
             ".pragma" => self.skip_until(';'),
             ".entry" => {
@@ -192,6 +227,7 @@ impl<'a> Parser<'a> {
             }
             directives.push((word.into(), numbers));
         }
+        self.loc = None;
         let body = if self.eat(';') {
             None
         } else {
@@ -398,7 +434,11 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     out.push(self.registers(line)?);
                 }
-                ".loc" | ".file" => self.skip_line(),
+                ".loc" => self.loc_directive(),
+                ".file" => {
+                    self.at += 1;
+                    self.file_directive();
+                }
                 ".pragma" => self.skip_until(';'),
                 _ if word.starts_with('.') => {
                     let Some(space) = space(word) else {
@@ -461,7 +501,7 @@ impl<'a> Parser<'a> {
         let end = self.tokens.get(self.at).map_or(self.text.len(), |t| t.start);
         self.expect(';')?;
         let text = self.text[start..end].split_whitespace().collect::<Vec<_>>().join(" ") + ";";
-        Ok(Instruction { guard, opcode, operands, line, text })
+        Ok(Instruction { guard, opcode, operands, line, text, loc: self.loc })
     }
 
     fn list(&mut self, close: char, depth: u32) -> Result<Vec<Operand>, Error> {
@@ -480,7 +520,9 @@ impl<'a> Parser<'a> {
             return self.error("operands nested too deeply");
         }
         if self.eat('{') {
-            return Ok(Operand::Vector(self.list('}', depth)?));
+            let mut list = self.list('}', depth)?;
+            // One register in braces is the register.
+            return Ok(if list.len() == 1 { list.remove(0) } else { Operand::Vector(list) });
         }
         if self.eat('(') {
             return Ok(Operand::List(self.list(')', depth)?));

@@ -78,6 +78,17 @@ pub(crate) struct Instruction {
     pub(crate) operands: Vec<Operand>,
     pub(crate) line: u32,
     pub(crate) text: String,
+    /// Where it comes from.
+    pub(crate) loc: Option<Loc>,
+}
+
+/// A place in the source that the compiler read, as `.loc` gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Loc {
+    /// Number of the file, and the line in it.
+    pub(crate) at: (u32, u32),
+    /// The same of the call that was inlined.
+    pub(crate) inlined: Option<(u32, u32)>,
 }
 
 /// What a body is made of.
@@ -116,4 +127,6 @@ pub(crate) struct File {
     pub(crate) target: String,
     pub(crate) variables: Vec<Variable>,
     pub(crate) functions: Vec<Function>,
+    /// The source files by their numbers.
+    pub(crate) sources: Vec<(u32, String)>,
 }

@@ -18,5 +18,6 @@ mod kernels;
 mod options;
 mod program;
 mod refused;
+mod reports;
 mod threads;
 mod warp;

@@ -240,6 +240,7 @@ fn exited_lanes_are_not_waited_for() {
         let mut b = Bench::new(&module(body));
         let out = b.empty(160);
         let launch = b.launch("k", [1, 1, 1], [96, 1, 1], &[Arg::U64(out)]);
+        let options = ptx_vm::Options { barriers: ptx_vm::Barriers::Ended, ..options };
         b.run("k", &launch, &options).unwrap();
         let want: Vec<u32> = (0..40).map(|t| t / 32 * 32).collect();
         assert_eq!(b.download::<u32>(out, 40), want);

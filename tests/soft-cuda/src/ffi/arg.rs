@@ -8,6 +8,7 @@
 use std::ffi::{CStr, c_char, c_void};
 
 use crate::code::{Code, Result};
+use crate::fatbin;
 
 /// A place for one result, possibly null.
 #[repr(transparent)]
@@ -145,11 +146,38 @@ impl Code8 {
                     // SAFETY: a container of this driver is as long as its head says.
                     return Ok(unsafe { std::slice::from_raw_parts(self.0, size) }.to_vec());
                 }
-                // The size in a container's head has zeros in it.
+                // The sizes in the heads of containers have zeros in them.
                 None if crate::link::begins(&bytes) => {}
+                None if fatbin::begins(&bytes) => {
+                    if let Some(size) = fatbin::size(&bytes) {
+                        // SAFETY: a fat binary is as long as its head says.
+                        return Ok(unsafe { std::slice::from_raw_parts(self.0, size) }.to_vec());
+                    }
+                }
+                None if fatbin::refers(&bytes) => {
+                    if let Some(address) = fatbin::referred(&bytes) {
+                        return Code8(address as *const u8).fat();
+                    }
+                }
                 None if byte == 0 || (bytes.len() == 4 && is_machine(&bytes)) => return Ok(bytes),
                 None => {}
             }
+        }
+    }
+}
+
+impl Code8 {
+    /// The fat binary that a program's structure refers to.
+    fn fat(self) -> Result<Vec<u8>> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_IMAGE);
+        }
+        // SAFETY: the caller promised a fat binary there, whose head has 16 bytes.
+        let head = unsafe { std::slice::from_raw_parts(self.0, 16) };
+        match fatbin::size(head).filter(|_| fatbin::begins(head)) {
+            // SAFETY: a fat binary is as long as its head says.
+            Some(size) => Ok(unsafe { std::slice::from_raw_parts(self.0, size) }.to_vec()),
+            None => Err(Code::INVALID_IMAGE),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::link::Linker;
 use crate::order::Order;
 
 /// The version of this file's interface.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Traffic as the interface has it.
 fn words(t: Traffic) -> [u64; 6] {
@@ -77,9 +77,9 @@ entries! {
 
     /// What is checked in kernels, as a sum: 1 shared races, 2 global races, 4 reads of unwritten memory; and
     /// how they compute: 8 worst-case rounding of approximate functions, 16 sums of tensor cores as the
-    /// hardware makes them.
+    /// hardware makes them. 32: races between streams. 64: races of two stores of the same bytes count too.
     early fn engraftSoftCudaSetChecks(d, mask: u32) {
-        if mask > 31 {
+        if mask > 127 {
             return Err(Code::INVALID_VALUE);
         }
         let machine = &mut d.settings.machine;
@@ -88,6 +88,8 @@ entries! {
         machine.uninitialised = mask & 4 != 0;
         machine.approx = if mask & 8 != 0 { Rounding::Worst } else { Rounding::Exact };
         machine.tensor_core_sums = mask & 16 != 0;
+        machine.equal_stores = mask & 64 != 0;
+        d.settings.stream_races = mask & 32 != 0;
         Ok(())
     }
 

@@ -14,7 +14,11 @@ entries! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
+        let first = !d.initialised;
         d.initialise()?;
+        if first {
+            d.faults.note("started", "");
+        }
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             let count = d.settings.devices;
@@ -81,22 +85,6 @@ fn describe(
     }
 }
 
-/// Symbols whose newer variant a program of an older interface must not get: name, first interface version.
-const SINCE: [(&str, i32); 12] = [
-    ("cuCtxCreate_v3", 11040),
-    ("cuCtxCreate_v4", 12050),
-    ("cuEventElapsedTime_v2", 12080),
-    ("cuGraphAddDependencies_v2", 12030),
-    ("cuGraphAddKernelNode_v2", 12000),
-    ("cuGraphExecKernelNodeSetParams_v2", 12000),
-    ("cuGraphExecUpdate_v2", 12000),
-    ("cuGraphGetEdges_v2", 12030),
-    ("cuGraphKernelNodeGetParams_v2", 12000),
-    ("cuGraphKernelNodeSetParams_v2", 12000),
-    ("cuStreamGetCaptureInfo_v2", 11030),
-    ("cuStreamGetCaptureInfo_v3", 12030),
-];
-
 /// Finds `name`, or the highest `name_vN` that the interface version has. Per-thread variants do not exist
 /// here.
 fn find(symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) -> Result<(), u32> {
@@ -119,8 +107,7 @@ fn find(symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) ->
         };
         let Some(number) = number else { continue };
         seen = true;
-        let since = SINCE.iter().find(|(n, _)| *n == full).map_or(0, |&(_, v)| v);
-        if since <= version && best.is_none_or(|(n, _)| number > n) {
+        if super::versions::since(full) <= version && best.is_none_or(|(n, _)| number > n) {
             best = Some((number, address));
         }
     }

@@ -29,6 +29,8 @@ mod pool;
 mod stream;
 mod tensor;
 mod unsupported;
+mod user;
+mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -119,6 +121,7 @@ pub fn symbols() -> Vec<Entry> {
         graph::table(),
         node::table(),
         exec::table(),
+        user::table(),
     ];
     tables.concat()
 }

@@ -4,7 +4,14 @@
 //! there: a program that tries one of these gets an error code it can handle. `cuGetProcAddress` does not
 //! find them, so that whoever asks first is told the truth. `README.md` groups them by what they are for.
 
+use std::sync::Once;
+
 use crate::code::Code;
+
+/// Says once that a program has called something that is not here.
+fn refused(name: &str) {
+    eprintln!("[{}] {name} is not supported: CUDA_ERROR_NOT_SUPPORTED", crate::device::NAME);
+}
 
 /// Defines functions without parameters: in the C calling conventions of the supported systems the caller
 /// cleans up its arguments, so a function may ignore those it is given.
@@ -14,6 +21,8 @@ macro_rules! unsupported {
             #[doc = "Not supported."]
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> Code {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| refused(stringify!($name)));
                 Code::NOT_SUPPORTED
             }
         )*
@@ -97,8 +106,6 @@ unsupported! {
     cuGraphNodeGetToolsId,
     cuGraphNodeSetParams,
     cuGraphNodeSetParams_v2,
-    cuGraphReleaseUserObject,
-    cuGraphRetainUserObject,
     cuGraphicsMapResources,
     cuGraphicsResourceGetMappedMipmappedArray,
     cuGraphicsResourceGetMappedPointer_v2,
@@ -269,8 +276,5 @@ unsupported! {
     cuTexRefSetMipmapLevelBias,
     cuTexRefSetMipmapLevelClamp,
     cuTexRefSetMipmappedArray,
-    cuUserObjectCreate,
-    cuUserObjectRelease,
-    cuUserObjectRetain,
     cuWaitExternalSemaphoresAsync,
 }

@@ -12,6 +12,7 @@ use crate::memory;
 use crate::queue::{self, Ticket};
 use crate::state::{Driver, Held, Id, Written};
 use crate::stream;
+use crate::user;
 use crate::work::Work;
 
 use super::{Edge, Graph, Job};
@@ -36,6 +37,7 @@ pub struct Exec {
     steps: Vec<Step>,
     last: Option<Ticket>,
     memory: Vec<u64>,
+    objects: user::Held,
 }
 
 /// Why an executable cannot take a graph's parameters: `CUgraphExecUpdateResult`, the node, the other end of
@@ -102,16 +104,18 @@ pub fn instantiate(d: &mut Driver, graph: Id, flags: u64) -> Result<Id> {
     flatten(d, source, &[], &mut steps)?;
     let memory: Vec<u64> =
         steps.iter().filter_map(|s| if let Job::Alloc(a) = s.job { Some(a) } else { None }).collect();
+    let objects = source.objects.clone();
     memory.iter().for_each(|&a| memory::hold_graph_memory(d, a));
+    user::share(d, &objects);
     let id = d.id();
-    d.execs.insert(id, Exec { context, flags, steps, last: None, memory });
+    d.execs.insert(id, Exec { context, flags, steps, last: None, memory, objects });
     Ok(id)
 }
 
 /// `cuGraphExecDestroy`; a launch in flight goes on.
 pub fn destroy(d: &mut Held, id: Id) -> Result {
     let exec = d.execs.get(&id).ok_or(Code::INVALID_VALUE)?;
-    if !exec.memory.is_empty()
+    if !(exec.memory.is_empty() && exec.objects.is_empty())
         && let Some(last) = exec.last
     {
         queue::wait(d, &[last]);
@@ -124,6 +128,7 @@ pub fn destroy(d: &mut Held, id: Id) -> Result {
 pub fn remove(d: &mut Driver, id: Id) {
     if let Some(exec) = d.execs.remove(&id) {
         exec.memory.iter().for_each(|&a| memory::drop_graph_memory(d, a));
+        user::drop_all(d, exec.objects);
     }
 }
 
@@ -147,7 +152,7 @@ pub fn launch(d: &mut Held, id: Id, stream_id: Id) -> Result {
             _ => context,
         };
         let record = if let Work::Record(event) = work { Some(event) } else { None };
-        let ticket = d.queue.insert(owner, work, &after);
+        let ticket = d.queue.insert(owner, stream_id, work, &after);
         if let Some(event) = record {
             event::submitted(d, event, ticket);
         }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::code::{Code, Result};
 use crate::memory;
 use crate::state::{Driver, Id};
+use crate::user;
 use crate::work::Work;
 
 pub use exec::{Exec, destroy as destroy_exec, instantiate, launch, set_enabled, set_job, update};
@@ -85,6 +86,8 @@ pub struct Graph {
     pub origin: BTreeMap<Id, Id>,
     /// It is a node's child and goes with that.
     pub owned: bool,
+    /// User objects it holds.
+    pub objects: user::Held,
 }
 
 impl Graph {
@@ -237,6 +240,7 @@ pub fn destroy(d: &mut Driver, id: Id) -> Result {
         d.nodes.remove(node);
         release(d, &content.job);
     }
+    user::drop_all(d, graph.objects);
     Ok(())
 }
 
@@ -259,7 +263,9 @@ pub fn clone(d: &mut Driver, id: Id) -> Result<Id> {
     }
     if let Some(graph) = d.graphs.get_mut(&copy) {
         graph.origin = made.iter().map(|(&from, &to)| (to, from)).collect();
+        graph.objects.clone_from(&original.objects);
     }
+    user::share(d, &original.objects);
     Ok(copy)
 }
 

@@ -61,6 +61,44 @@ fn streams_join_by_events_and_must_be_joined_back() {
     }
 }
 
+/// A side stream that goes before the capture ends: after it was joined back, before, or never.
+#[test]
+fn a_side_stream_may_be_destroyed_in_the_capture() {
+    let run = |join_back: bool, destroy_first: bool| {
+        let (driver, _) = driver(Order::Latest);
+        let mut d = lock(driver);
+        let (a, b) = (free_stream(&mut d), free_stream(&mut d));
+        let (x, y) = (filled(&mut d, 64, 1), filled(&mut d, 64, 0));
+        let (fork, join) =
+            (event::create(&mut d, 2).expect("an event"), event::create(&mut d, 2).expect("an event"));
+        capture::begin(&mut d, a, mode::THREAD_LOCAL, None).expect("begun");
+        event::record(&mut d, fork, a, false).expect("captured");
+        event::wait(&mut d, b, fork, false).expect("joined");
+        duplicate(&mut d, y, x, 64, b).expect("captured");
+        event::record(&mut d, join, b, false).expect("captured");
+        if destroy_first {
+            stream::destroy(&mut d, b.handle()).expect("it may go");
+        }
+        if join_back {
+            event::wait(&mut d, a, join, false).expect("joined");
+        }
+        if !destroy_first {
+            stream::destroy(&mut d, b.handle()).expect("it may go");
+        }
+        let graph = capture::end(&mut d, a)?;
+        let exec = graph::instantiate(&mut d, graph, 0)?;
+        graph::launch(&mut d, exec, a)?;
+        stream::synchronize(&mut d, a)?;
+        Ok(peek(&d, y))
+    };
+    for destroy_first in [true, false] {
+        assert_eq!(run(true, destroy_first), Ok(1));
+        assert_eq!(run(false, destroy_first), Err(Code::STREAM_CAPTURE_UNJOINED));
+    }
+    let origin = |d: &mut Held, s: Id, _: Id| stream::destroy(d, s.handle());
+    assert_eq!(spoil(mode::RELAXED, 1, origin).0, Ok(()));
+}
+
 /// A capture in which something is tried: the answer to that, and to the end.
 fn spoil(
     mode: u32,

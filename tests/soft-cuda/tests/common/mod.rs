@@ -26,7 +26,7 @@ pub fn soft() -> (&'static SoftCuda, MutexGuard<'static, ()>) {
 }
 
 /// A loaded module; unloaded when dropped.
-pub struct Module(pub sys::CUmodule, Arc<CudaContext>);
+pub struct Module(pub sys::CUmodule, pub Arc<CudaContext>);
 
 impl Module {
     pub fn load(context: &Arc<CudaContext>) -> Self {

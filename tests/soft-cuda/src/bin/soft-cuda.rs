@@ -1,0 +1,202 @@
+//! The program `soft-cuda`: run a CUDA program on the software driver, and be told what is wrong with it.
+//!
+//! ```text
+//! soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
+//! ```
+//!
+//! The program finds the driver as `libcuda.so.1`, and an assembler that passes PTX on as it is: Triton's compiler
+//! calls `ptxas` and loads what that gives. Nothing of the program is changed. It goes on behind a fault; at the
+//! end there is a summary on standard error. The exit status is the program's own if that is not 0; else 1 if
+//! there was a fault, 3 if the program has not started the driver at all, 0 otherwise.
+
+use std::ffi::OsString;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use soft_cuda::{preload, settings};
+
+const USAGE: &str = "usage: soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
+  --schedule forward|reverse|randomN   order of warps and blocks in kernels
+  --order eager|latest|others-first|seededN   order of operations that nothing orders
+  --check races,streams,bounds,init,equal-stores   what is checked (all but the last); bounds always are
+  --barriers ended|ended-warps|nobody  which threads may be absent from a barrier (ended-warps)
+  --faults N     distinct faults after which a kernel ends (20)
+  --stop         a fault is an error of the driver, as on a GPU, instead of going on
+  --devices N    number of devices (1)
+  --memory BYTES of each (8589934592)
+  --threads N    threads that run a kernel (all)";
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let called = words.first().map(|name| Path::new(name).file_name().unwrap_or_default().to_owned());
+    let outcome = match called {
+        Some(name) if name.to_string_lossy().starts_with("ptxas") => assemble(&words[1..]),
+        _ => command(&words[1.min(words.len())..]),
+    };
+    outcome.unwrap_or_else(|what| {
+        eprintln!("soft-cuda: {what}");
+        ExitCode::from(2)
+    })
+}
+
+/// The settings of the driver and the program with its arguments.
+fn options(words: &[OsString]) -> Result<(String, &[OsString]), String> {
+    // Compilers have several warps store the same tile: races of equal stores are told to those who ask.
+    let defaults = ["faults=20", "go-on=yes", "check=races,streams,bounds,init"];
+    let mut settings: Vec<String> = defaults.map(str::to_owned).into();
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let word = word.to_string_lossy();
+        at += 1;
+        match &*word {
+            "--" => {
+                let text = settings.join(";");
+                settings::check(&text)?;
+                let program = &words[at..];
+                return if program.is_empty() {
+                    Err(format!("no program\n{USAGE}"))
+                } else {
+                    Ok((text, program))
+                };
+            }
+            "--stop" => settings.push("go-on=no".into()),
+            "--schedule" | "--order" | "--check" | "--barriers" | "--faults" | "--devices" | "--memory"
+            | "--threads" => {
+                let value = words.get(at).ok_or(format!("{word} needs a value"))?.to_string_lossy();
+                at += 1;
+                settings.push(format!("{}={value}", &word[2..]));
+            }
+            _ => return Err(format!("`{word}` is no option\n{USAGE}")),
+        }
+    }
+    Err(format!("`--` and a program are missing\n{USAGE}"))
+}
+
+fn command(words: &[OsString]) -> Result<ExitCode, String> {
+    let Some((first, words)) = words.split_first() else { return Err(USAGE.into()) };
+    if first != "run" {
+        return Err(format!("`{}` is no command\n{USAGE}", first.to_string_lossy()));
+    }
+    let (settings, program) = options(words)?;
+    let folder = Folder::new()?;
+    let report = folder.0.join("report");
+    let outcome = folder.command(program, &settings, &report).and_then(|mut command| {
+        command.status().map_err(|e| format!("{}: {e}", program[0].to_string_lossy()))
+    })?;
+    let text = std::fs::read_to_string(&report).unwrap_or_default();
+    let (faults, started) = summary(&text);
+    // A program that a signal ended has the status that shells give it.
+    let own = outcome.code().or(outcome.signal().map(|s| 128 + s)).unwrap_or(1);
+    Ok(match (own, faults, started) {
+        (0, 0, true) => ExitCode::SUCCESS,
+        (0, 0, false) => ExitCode::from(3),
+        (0, _, _) => ExitCode::from(1),
+        (own, ..) => ExitCode::from(own.clamp(1, 255) as u8),
+    })
+}
+
+/// Prints what a report holds; the number of faults, and whether the driver was started.
+fn summary(report: &str) -> (usize, bool) {
+    let lines = |kind: &'static str| {
+        report.lines().filter_map(move |l| l.split_once('\t').filter(|l| l.0 == kind).map(|l| l.1))
+    };
+    let started = lines("started").next().is_some();
+    if !started {
+        eprintln!("soft-cuda: the program has not started the driver: nothing was checked");
+        return (0, false);
+    }
+    let mut ran = [0u64; 3];
+    for line in lines("ran") {
+        ran.iter_mut().zip(line.split(' ')).for_each(|(sum, n)| *sum += n.parse().unwrap_or(0));
+    }
+    let [kernels, launches, instructions] = ran;
+    let mut faults: Vec<&str> = Vec::new();
+    for fault in lines("fault") {
+        if !faults.contains(&fault) {
+            faults.push(fault);
+        }
+    }
+    eprintln!(
+        "soft-cuda: {launches} launches of {kernels} kernels without a fault, {instructions} warp instructions; {} distinct faults",
+        faults.len()
+    );
+    for (i, fault) in faults.iter().enumerate() {
+        eprintln!("soft-cuda: {}. {fault}", i + 1);
+    }
+    (faults.len(), true)
+}
+
+/// A folder of the run's own, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("soft-cuda-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Folder(path))
+    }
+
+    /// The program with the driver in its library path, and what compilers have to be told.
+    fn command(&self, program: &[OsString], settings: &str, report: &Path) -> Result<Command, String> {
+        let own = |e: std::io::Error| format!("{}: {e}", self.0.display());
+        let library = preload::locate().map_err(|e| e.to_string())?;
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            symlink(&library, self.0.join(name)).map_err(own)?;
+        }
+        let me = std::env::current_exe().map_err(own)?;
+        let ptxas = self.0.join("ptxas");
+        symlink(me, &ptxas).map_err(own)?;
+        let mut path = OsString::from(&self.0);
+        if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+            path.push(":");
+            path.push(others);
+        }
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).env("LD_LIBRARY_PATH", path);
+        command.env(settings::VARIABLE, format!("{settings};report={}", report.display()));
+        // Triton: where the driver is, what assembles, and no code from runs on a GPU.
+        command.env("TRITON_LIBCUDA_PATH", &self.0).env("TRITON_CACHE_DIR", self.0.join("triton"));
+        for name in ["TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"] {
+            command.env(name, &ptxas);
+        }
+        Ok(command)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `ptxas` for compilers that call it: the PTX, once it has been read, is the image.
+fn assemble(words: &[OsString]) -> Result<ExitCode, String> {
+    if words.iter().any(|w| w == "--version" || w == "-V") {
+        println!("ptxas: the PTX is the code\nCuda compilation tools, release 12.8, V12.8.93");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut input, mut output) = (None, None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        match &*text {
+            "-o" | "--output-file" => output = words.next(),
+            "--opt-level" | "-O" | "-arch" => drop(words.next()),
+            _ if text.starts_with('-') => {}
+            _ => input = Some(word),
+        }
+    }
+    let (Some(input), Some(output)) = (input, output) else { return Err("ptxas: FILE -o FILE".into()) };
+    let shown = |path: &OsString, e: std::io::Error| format!("{}: {e}", path.to_string_lossy());
+    let text = std::fs::read_to_string(input).map_err(|e| shown(input, e))?;
+    // A compiler is told of what the machine does not know as an assembler would tell it.
+    if let Err(e) = ptx_vm::Module::parse(&text) {
+        eprintln!("ptxas {}, {e}", input.to_string_lossy());
+        return Ok(ExitCode::from(255));
+    }
+    std::fs::write(output, text).map_err(|e| shown(output, e))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,139 @@
+//! PTX out of fat binaries, which hold code for several devices: what `nvcc` embeds in a program and
+//! `fatbinary` makes.
+//!
+//! A fat binary is a head (magic, size of the head, bytes of the entries) and entries; each has a head of its
+//! own (kind, size of the head, bytes, compression, version, architecture). NVIDIA does not document the
+//! layout; this one was read off what `fatbinary` 13.0 writes in each of its compression modes.
+
+use std::io::Read;
+
+/// The magic of a fat binary.
+const MAGIC: u32 = 0xBA55_ED50;
+/// The magic of the structure by which a program refers to one.
+const WRAPPER: u32 = 0x4662_43B1;
+/// Bytes of a fat binary's head.
+const HEAD: usize = 16;
+/// Bytes of an entry's head that are read here.
+const ENTRY: usize = 80;
+/// The kind of an entry that holds PTX.
+const PTX: u16 = 1;
+/// Flags of an entry: compressed as an LZ4 block, as a Zstandard frame.
+const LZ4: u64 = 0x2000;
+const ZSTD: u64 = 0x8000;
+/// No text is larger than this.
+const LARGEST: usize = 1 << 28;
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Whether bytes begin a fat binary.
+pub fn begins(bytes: &[u8]) -> bool {
+    word(bytes, 0) == Some(MAGIC)
+}
+
+/// Whether bytes begin the structure that refers to one.
+pub fn refers(bytes: &[u8]) -> bool {
+    word(bytes, 0) == Some(WRAPPER)
+}
+
+/// The address in that structure, once all of it is there.
+pub fn referred(bytes: &[u8]) -> Option<u64> {
+    long(bytes, 8)
+}
+
+/// The size of a fat binary, once its head is there.
+pub fn size(bytes: &[u8]) -> Option<usize> {
+    let head = u16::from_le_bytes(*bytes.get(6..)?.first_chunk()?);
+    let entries = long(bytes, 8)?;
+    (bytes.len() >= HEAD).then_some(usize::from(head).saturating_add(usize::try_from(entries).ok()?))
+}
+
+/// The PTX for the newest architecture that a device of this compute capability runs; none when there is none,
+/// or it cannot be read.
+pub fn text(bytes: &[u8], capability: u32) -> Option<String> {
+    let end = size(bytes)?.min(bytes.len());
+    let mut at = usize::from(u16::from_le_bytes(*bytes.get(6..)?.first_chunk()?));
+    let mut best: Option<(u32, String)> = None;
+    while at + ENTRY <= end {
+        let entry = bytes.get(at..end)?;
+        let kind = u16::from_le_bytes(*entry.first_chunk()?);
+        let (head, size) = (word(entry, 4)? as usize, usize::try_from(long(entry, 8)?).ok()?);
+        let architecture = word(entry, 28)?;
+        if kind == PTX && architecture <= capability && best.as_ref().is_none_or(|b| b.0 < architecture) {
+            best = Some((architecture, content(entry, head, size)?));
+        }
+        at = at.checked_add(head)?.checked_add(size)?;
+        if head == 0 {
+            return None;
+        }
+    }
+    best.map(|(_, text)| text)
+}
+
+/// The text of an entry.
+fn content(entry: &[u8], head: usize, size: usize) -> Option<String> {
+    let stored = entry.get(head..head.checked_add(size)?)?;
+    let (packed, flags, whole) = (word(entry, 16)? as usize, long(entry, 40)?, long(entry, 56)?);
+    let whole = usize::try_from(whole).ok().filter(|&n| n <= LARGEST)?;
+    let bytes = match flags & (LZ4 | ZSTD) {
+        0 => stored.to_vec(),
+        LZ4 => lz4_flex::block::decompress(stored.get(..packed)?, whole).ok()?,
+        ZSTD => {
+            let mut out = Vec::new();
+            let frame = ruzstd::decoding::StreamingDecoder::new(stored.get(..packed)?).ok()?;
+            frame.take(LARGEST as u64).read_to_end(&mut out).ok()?;
+            out
+        }
+        _ => return None,
+    };
+    let text = String::from_utf8(bytes).ok()?;
+    Some(text.trim_end_matches('\0').to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &[u8] = include_bytes!("../tests/common/kernels.plain.fatbin");
+    const FAST: &[u8] = include_bytes!("../tests/common/kernels.lz4.fatbin");
+    const SMALL: &[u8] = include_bytes!("../tests/common/kernels.zstd.fatbin");
+    const TEXT: &str = include_str!("../tests/common/kernels.ptx");
+
+    /// The lines without comments, which `fatbinary` leaves out.
+    fn code(text: &str) -> Vec<&str> {
+        let bare = text.lines().map(|l| l.split("//").next().unwrap_or_default().trim());
+        bare.filter(|l| !l.is_empty()).collect()
+    }
+
+    #[test]
+    fn every_compression_holds_the_same_text() {
+        for (bytes, name) in [(PLAIN, "plain"), (FAST, "lz4"), (SMALL, "zstd")] {
+            assert!(begins(bytes) && size(bytes) == Some(bytes.len()), "{name}");
+            assert_eq!(code(&text(bytes, 90).unwrap()), code(TEXT), "{name}");
+            assert_eq!(text(bytes, 80), None, "{name}: for a newer device");
+        }
+    }
+
+    #[test]
+    fn broken_ones_hold_nothing() {
+        for bytes in [PLAIN, FAST, SMALL] {
+            for cut in [0, 3, 15, 17, 40, 95, 97, bytes.len() / 2] {
+                let cut = &bytes[..cut];
+                let _ = size(cut);
+                assert_eq!(text(cut, 90), None);
+            }
+            for at in 0..96 {
+                let mut changed = bytes.to_vec();
+                changed[at] ^= 0xff;
+                // Any answer, and no panic.
+                let _ = (size(&changed), text(&changed, 90));
+            }
+        }
+    }
+}

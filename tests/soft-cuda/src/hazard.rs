@@ -1,0 +1,298 @@
+//! Operations that nothing orders and that touch the same memory: races between streams.
+//!
+//! An operation is ordered behind what its stream, an event or a graph's edge puts before it, and behind what
+//! the host had waited for when it submitted it. That it happened to run later orders nothing. What each
+//! operation has read and written is remembered until the host has waited for it; the next one that touches
+//! the same bytes without order, one of the two writing, is a race, in every order of execution that shows it.
+//!
+//! The order is kept in vector clocks over chains of operations: a chain goes on while each operation is
+//! behind the one before, as those of a stream are. What the host knows is one clock for all its threads:
+//! a wait by one of them counts for all, so a race between two threads may be missed and none is invented.
+//! Reads and writes of host functions and of the program itself are not known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use ptx_vm::fault::{Instruction, demangled};
+
+use crate::queue::Ticket;
+use crate::state::Id;
+
+/// Operations remembered at most; older ones count as ordered.
+const REMEMBERED: usize = 4096;
+
+/// Of each chain, the last operation that is ordered before.
+type Clock = BTreeMap<u64, u64>;
+
+/// An operation's place in the order.
+#[derive(Debug, Clone)]
+struct Stamp {
+    chain: u64,
+    at: u64,
+    /// Itself and what comes before it.
+    clock: Clock,
+    stream: Id,
+}
+
+/// Some bytes that an operation touched.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// The addresses.
+    pub range: Range<u64>,
+    /// It wrote them.
+    pub write: bool,
+    /// By atomics or other strong accesses alone.
+    pub strong: bool,
+    /// A kernel's instruction.
+    pub by: Option<Instruction>,
+}
+
+impl Access {
+    /// Bytes that a copy, memset or release touches.
+    pub fn plain(start: u64, bytes: u64, write: bool) -> Self {
+        Access { range: start..start + bytes, write, strong: false, by: None }
+    }
+}
+
+/// What an operation did, and in which place of the order.
+#[derive(Debug)]
+struct Record {
+    chain: u64,
+    at: u64,
+    stream: Id,
+    what: String,
+    /// Ascending by start.
+    accesses: Vec<Access>,
+}
+
+/// The order of operations and what the unordered ones have touched.
+#[derive(Debug, Default)]
+pub struct Hazards {
+    stamps: BTreeMap<Ticket, Stamp>,
+    /// Those that have not run.
+    unfinished: BTreeSet<Ticket>,
+    /// The last operation of each chain.
+    tips: BTreeMap<u64, u64>,
+    /// What the host has waited for.
+    host: Clock,
+    records: Vec<Record>,
+    chains: u64,
+}
+
+fn join(to: &mut Clock, from: &Clock) {
+    for (&chain, &at) in from {
+        let own = to.entry(chain).or_default();
+        *own = (*own).max(at);
+    }
+}
+
+impl Hazards {
+    /// Notes a new operation behind others and behind what the host knows.
+    pub fn submitted(&mut self, ticket: Ticket, stream: Id, after: &[Ticket]) {
+        let mut clock = self.host.clone();
+        let mut chain = None;
+        for before in after {
+            let Some(stamp) = self.stamps.get(before) else { continue };
+            join(&mut clock, &stamp.clock);
+            if self.tips.get(&stamp.chain) == Some(&stamp.at) {
+                chain = Some(stamp.chain);
+            }
+        }
+        let chain = chain.unwrap_or_else(|| {
+            self.chains += 1;
+            self.chains
+        });
+        let at = self.tips.get(&chain).map_or(1, |at| at + 1);
+        self.tips.insert(chain, at);
+        clock.insert(chain, at);
+        self.stamps.insert(ticket, Stamp { chain, at, clock, stream });
+        self.unfinished.insert(ticket);
+        while self.stamps.len() > 2 * REMEMBERED {
+            self.stamps.pop_first();
+        }
+    }
+
+    /// Whether the host has not waited for an operation: whoever waits for it is ordered by that.
+    pub fn open(&self, ticket: Ticket) -> bool {
+        self.stamps.contains_key(&ticket)
+    }
+
+    /// Operations may be without order, so that it matters what they touch.
+    pub fn watch(&self) -> bool {
+        self.tips.len() > 1
+    }
+
+    /// An operation has run, or never will.
+    pub fn finished(&mut self, ticket: Ticket) {
+        self.unfinished.remove(&ticket);
+    }
+
+    /// The host has waited for operations.
+    pub fn learn(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets {
+            if let Some(stamp) = self.stamps.get(ticket) {
+                join(&mut self.host, &stamp.clock);
+            }
+        }
+        self.forget();
+    }
+
+    /// Forgets what everybody is ordered behind: the host, and with it all that is submitted from now on, and
+    /// what was submitted before and has yet to run.
+    fn forget(&mut self) {
+        let Hazards { host, stamps, records, tips, unfinished, .. } = self;
+        if host.is_empty() {
+            return;
+        }
+        let mut known = host.clone();
+        for stamp in unfinished.iter().filter_map(|t| stamps.get(t)) {
+            known.retain(|chain, at| {
+                *at = (*at).min(stamp.clock.get(chain).copied().unwrap_or(0));
+                *at > 0
+            });
+        }
+        let past = |chain: u64, at: u64| known.get(&chain).is_some_and(|&k| k >= at);
+        stamps.retain(|ticket, s| unfinished.contains(ticket) || !past(s.chain, s.at));
+        records.retain(|r| !past(r.chain, r.at));
+        // A chain that is known to its end is over: nothing of it can be unordered again.
+        let over: Vec<u64> = tips.iter().filter(|&(&c, &at)| past(c, at)).map(|(&c, _)| c).collect();
+        for chain in over {
+            tips.remove(&chain);
+            host.remove(&chain);
+        }
+    }
+
+    /// The host has waited for everything that has run.
+    pub fn learn_all(&mut self) {
+        let Hazards { stamps, host, unfinished, .. } = self;
+        for (_, stamp) in stamps.iter().filter(|(ticket, _)| !unfinished.contains(ticket)) {
+            join(host, &stamp.clock);
+        }
+        self.forget();
+    }
+
+    /// Notes what an operation has touched; the sentence for a race, if there is one.
+    pub fn touched(&mut self, ticket: Ticket, what: String, mut accesses: Vec<Access>) -> Option<String> {
+        let stamp = self.stamps.get(&ticket)?;
+        accesses.retain(|a| !a.range.is_empty());
+        accesses.sort_by_key(|a| a.range.start);
+        let ordered = |r: &Record| stamp.clock.get(&r.chain).is_some_and(|&at| at >= r.at);
+        let mut found = None;
+        for record in self.records.iter().filter(|r| !ordered(r)) {
+            if let Some((mine, theirs, range)) = clash(&accesses, &record.accesses) {
+                let mine = party(&what, stamp.stream, mine);
+                let theirs = party(&record.what, record.stream, theirs);
+                let bytes = range.end - range.start;
+                found = Some(format!(
+                    "StreamRace: {mine} {bytes} bytes at {:#x}; {theirs} the same: no event, stream or wait of the host orders \
+                     the two",
+                    range.start
+                ));
+                break;
+            }
+        }
+        let (chain, at, stream) = (stamp.chain, stamp.at, stamp.stream);
+        if !accesses.is_empty() {
+            if self.records.len() >= REMEMBERED {
+                self.records.remove(0);
+            }
+            self.records.push(Record { chain, at, stream, what, accesses });
+        }
+        found
+    }
+}
+
+/// One party of a race in words.
+fn party(what: &str, stream: Id, access: &Access) -> String {
+    let by = access.by.as_ref().map(|by| format!(", {by},")).unwrap_or_default();
+    let verb = if access.write { "writes" } else { "reads" };
+    format!("{what}{by} in stream {:#x} {verb}", stream.0)
+}
+
+/// A kernel in words.
+pub fn kernel(name: &str) -> String {
+    format!("kernel `{}`", demangled(name))
+}
+
+/// The first bytes that two operations touch, one of them writing, not both by strong accesses.
+fn clash<'a>(mine: &'a [Access], theirs: &'a [Access]) -> Option<(&'a Access, &'a Access, Range<u64>)> {
+    let (mut i, mut j) = (0, 0);
+    while let (Some(a), Some(b)) = (mine.get(i), theirs.get(j)) {
+        let common = a.range.start.max(b.range.start)..a.range.end.min(b.range.end);
+        if !common.is_empty() && (a.write || b.write) && !(a.strong && b.strong) {
+            return Some((a, b, common));
+        }
+        if a.range.end <= b.range.end {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(h: &mut Hazards, ticket: Ticket, start: u64) -> bool {
+        h.finished(ticket);
+        h.touched(ticket, format!("{ticket}"), vec![Access::plain(start, 16, true)]).is_some()
+    }
+
+    #[test]
+    fn order_comes_from_edges_and_from_waits_and_not_from_time() {
+        let (a, b) = (Id(1), Id(2));
+        let mut h = Hazards::default();
+        h.submitted(1, a, &[]);
+        h.submitted(2, b, &[]);
+        h.submitted(3, a, &[1]);
+        assert!(h.watch() && !write(&mut h, 1, 0) && !write(&mut h, 3, 8));
+        assert!(write(&mut h, 2, 0), "nothing orders 2 behind 1");
+        // An event, a wait of the host, and other bytes.
+        h.submitted(4, b, &[2, 3]);
+        assert!(!write(&mut h, 4, 0));
+        h.submitted(5, a, &[3]);
+        assert!(!write(&mut h, 5, 100) && write(&mut h, 5, 0));
+        h.learn(&[4, 5]);
+        assert!(!h.open(4) && !h.watch());
+        h.submitted(6, b, &[4]);
+        h.submitted(7, a, &[5]);
+        assert!(!write(&mut h, 6, 0) && !write(&mut h, 7, 100));
+        // The host knew of 6 when it submitted 8, whatever it learns of 7.
+        h.learn(&[6]);
+        h.submitted(8, b, &[]);
+        assert!(!write(&mut h, 8, 0) && write(&mut h, 8, 100));
+    }
+
+    /// What was submitted before the host knew, and runs afterwards.
+    #[test]
+    fn a_wait_orders_only_what_is_submitted_behind_it() {
+        let mut h = Hazards::default();
+        h.submitted(1, Id(1), &[]);
+        h.submitted(2, Id(2), &[]);
+        assert!(!write(&mut h, 2, 0));
+        h.learn(&[2]);
+        assert!(write(&mut h, 1, 0));
+        h.learn(&[1]);
+        assert!(!h.open(1) && !h.open(2) && !h.watch(), "nothing is left");
+    }
+
+    #[test]
+    fn readers_and_atomics_do_not_race_with_their_like() {
+        let mut h = Hazards::default();
+        for ticket in 1..=4 {
+            h.submitted(ticket, Id(ticket), &[]);
+        }
+        let access = |write, strong| vec![Access { strong, ..Access::plain(64, 8, write) }];
+        assert!(h.touched(1, "a".into(), access(true, true)).is_none());
+        assert!(h.touched(2, "b".into(), access(true, true)).is_none());
+        let text = h.touched(3, "c".into(), access(false, false)).unwrap_or_default();
+        assert!(text.contains("c in stream 0x3 reads 8 bytes at 0x40; a in stream 0x1 writes"), "{text}");
+        let mut h = Hazards::default();
+        h.submitted(1, Id(1), &[]);
+        h.submitted(2, Id(2), &[]);
+        assert!(h.touched(1, "a".into(), access(false, false)).is_none());
+        assert!(h.touched(2, "b".into(), access(false, false)).is_none());
+    }
+}

@@ -1,0 +1,122 @@
+//! `soft-cuda run`: a program that asks for `libcuda.so` by name, as it is; summary, status, settings, assembler.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Command, Output};
+
+use cudarc::driver::{CudaContext, result, sys};
+
+const KERNELS: &str = include_str!("common/kernels.ptx");
+
+/// What the launched program does: this test program again, with its part chosen by the environment.
+#[test]
+fn child() {
+    let Ok(part) = std::env::var("LAUNCHED_PART") else { return };
+    if part == "nothing" {
+        return;
+    }
+    let context = CudaContext::new(0).expect("a device");
+    let stream = context.new_stream().unwrap();
+    let text = std::ffi::CString::new(KERNELS).unwrap();
+    // SAFETY: a text with its NUL, kernels with the arguments they take.
+    unsafe {
+        let module = result::module::load_data(text.as_ptr().cast()).unwrap();
+        let scale = result::module::get_function(module, c"scale".into()).unwrap();
+        let (n, a) = (64u32, 2f32);
+        let bytes = if part == "wrong" { 128 } else { 256 };
+        let x = result::malloc_sync(bytes).unwrap();
+        if part != "wrong" {
+            result::memset_d8_sync(x, 0, bytes).unwrap();
+            // The stream is a non-blocking one, and a memset does not wait.
+            result::ctx::synchronize().unwrap();
+        }
+        let mut args = [
+            (&raw const x).cast_mut().cast(),
+            (&raw const n).cast_mut().cast(),
+            (&raw const a).cast_mut().cast(),
+        ];
+        for _ in 0..3 {
+            let _ = result::launch_kernel(scale, (1, 1, 1), (64, 1, 1), 0, stream.cu_stream(), &mut args);
+        }
+        let code = sys::cuCtxSynchronize();
+        println!("the program saw {code:?}");
+    }
+}
+
+fn run(options: &[&str], part: &str) -> (Output, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_soft-cuda"))
+        .arg("run")
+        .args(options)
+        .arg("--")
+        .arg(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture"])
+        .env("LAUNCHED_PART", part)
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    (output, said)
+}
+
+#[test]
+fn a_right_program_ends_with_its_own_status() {
+    let (output, said) = run(&["--schedule", "random7", "--check", "races,bounds,init"], "right");
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("3 launches of 1 kernels without a fault") && said.contains("0 distinct faults"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_wrong_program_goes_on_and_every_distinct_fault_is_told_once() {
+    let (output, said) = run(&[], "wrong");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the program saw CUDA_SUCCESS") && said.contains("3 distinct faults"), "{said}");
+    for (number, kind, text) in
+        [(1, "Uninitialised", "ld.global"), (2, "OutOfBounds", "ld.global"), (3, "OutOfBounds", "st.global")]
+    {
+        let line =
+            said.lines().find(|l| l.starts_with(&format!("soft-cuda: {number}. "))).expect("in the summary");
+        assert!(line.contains(kind) && line.contains(text), "{line}");
+    }
+    // As on a GPU: the context is spoilt.
+    let (output, said) = run(&["--stop", "--check", "bounds"], "wrong");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the program saw CUDA_ERROR_ILLEGAL_ADDRESS"), "{said}");
+}
+
+#[test]
+fn a_program_without_cuda_and_wrong_options_are_no_success() {
+    let (output, said) = run(&[], "nothing");
+    assert!(output.status.code() == Some(3) && said.contains("nothing was checked"), "{said}");
+    for (options, word) in [
+        (&["--schedule", "sideways"][..], "sideways"),
+        (&["--fast"], "--fast"),
+        (&["--check", "speed"], "speed"),
+    ] {
+        let (output, said) = run(options, "right");
+        assert!(output.status.code() == Some(2) && said.contains(word), "{said}");
+    }
+}
+
+#[test]
+fn the_assembler_passes_ptx_on() {
+    let folder = std::env::temp_dir().join(format!("soft-cuda-test-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let ptxas = folder.join("ptxas");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_soft-cuda"), &ptxas).unwrap();
+    let version = Command::new(&ptxas).arg("--version").output().unwrap();
+    assert!(String::from_utf8_lossy(&version.stdout).contains("release 12."));
+    let (good, bad, out) = (folder.join("a.ptx"), folder.join("b.ptx"), folder.join("a.cubin"));
+    std::fs::write(&good, KERNELS).unwrap();
+    std::fs::write(&bad, KERNELS.replace("mul.f32", "mul.f77")).unwrap();
+    let assemble = |from: &std::path::Path| {
+        let words = ["-lineinfo", "-v", "--gpu-name=sm_90a"];
+        Command::new(&ptxas).args(words).arg(from).arg("-o").arg(&out).output().unwrap()
+    };
+    let refused = assemble(&bad);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("mul.f77"));
+    assert!(!out.exists() && assemble(&good).status.success());
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), KERNELS);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
