@@ -12,7 +12,7 @@
 mod message;
 mod worker;
 
-pub use message::{Event, ModelInfo};
+pub use message::{EngineStats, Event, ModelInfo};
 
 use crate::backends::with_backend;
 use crate::embed::EmbedOptions;
@@ -25,7 +25,7 @@ use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_core::Stream;
-use message::{Command, Limits, Ready, Reply, TimedEvent, gone};
+use message::{Command, Limits, Ready, Reply, SharedStats, TimedEvent, gone};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,6 +57,7 @@ pub struct EngineHandle {
     keys: Arc<AtomicU64>,
     info: Arc<ModelInfo>,
     limits: Arc<Limits>,
+    stats: SharedStats,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -69,6 +70,11 @@ impl EngineHandle {
     /// The model.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What the engine has to do and has done, as of its last step; takes no part in its queue.
+    pub fn stats(&self) -> EngineStats {
+        self.stats.get()
     }
 
     /// Hands a request in, without waiting for anything.
@@ -326,8 +332,8 @@ impl EngineHandle {
         self.limits.config.context_limit(self.limits.spec.max_positions)
     }
 
-    /// Token types that the model knows.
-    pub(crate) fn token_types(&self) -> usize {
+    /// Token types that the model knows; with one, an [`EncoderInput`] names none.
+    pub fn token_types(&self) -> usize {
         self.limits.spec.embed.token_types.unwrap_or(1)
     }
 
@@ -396,6 +402,7 @@ pub(crate) struct Start {
     ready: Receiver<Result<Ready>>,
     commands: Sender<Command>,
     began: Instant,
+    stats: SharedStats,
 }
 
 impl Start {
@@ -404,6 +411,8 @@ impl Start {
         let began = Instant::now();
         let (commands, inbox) = channel();
         let (started, ready) = channel();
+        let stats = SharedStats::default();
+        let published = stats.clone();
         let load = options.load_options()?;
         let Options {
             backend,
@@ -430,6 +439,7 @@ impl Start {
                 progress,
                 inbox,
                 ready,
+                stats: published,
             };
             let ended = match kernel_inject {
                 true => with_backend(&backend, threads, job),
@@ -444,7 +454,7 @@ impl Start {
             .name("engraft-engine".into())
             .spawn(body)
             .map_err(|e| Error::io("the engine's thread", e))?;
-        Ok(Self { ready, commands, began })
+        Ok(Self { ready, commands, began, stats })
     }
 
     /// Waits until the model is ready.
@@ -452,6 +462,6 @@ impl Start {
         let (mut info, limits) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
         let (info, limits) = (Arc::new(info), Arc::new(limits));
-        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info, limits })
+        Ok(EngineHandle { commands: self.commands, keys: Arc::default(), info, limits, stats: self.stats })
     }
 }

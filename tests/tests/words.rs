@@ -117,7 +117,7 @@ const TYPES: [(&str, &str); 9] = [
 ];
 
 /// Crates whose messages users read.
-const SHIPPED: [&str; 10] = [
+const SHIPPED: [&str; 11] = [
     "backend-cpu/src/",
     "backend-cuda/src/",
     "backend-wgpu/src/",
@@ -127,6 +127,7 @@ const SHIPPED: [&str; 10] = [
     "engraft/web/",
     "kernels/src/",
     "ranks/src/",
+    "server/src/",
     "shaders/src/",
 ];
 

@@ -143,6 +143,11 @@ impl<B: Backend> Engine<B> {
         (pool.available(), pool.total())
     }
 
+    /// Requests that run, and requests that wait.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.coordinator.scheduler.running().count(), self.coordinator.scheduler.waiting().count())
+    }
+
     /// What the prefix cache has done so far.
     pub fn prefix_stats(&self) -> PrefixStats {
         self.coordinator.kv.stats()

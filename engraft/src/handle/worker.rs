@@ -1,7 +1,7 @@
 //! The far end of the channel: loads the model, then steps the engine while there is work and sleeps while
 //! not.
 
-use super::message::{Command, Event, Limits, ModelInfo, Ready, Reply, TimedEvent};
+use super::message::{Command, EngineStats, Event, Limits, ModelInfo, Ready, Reply, SharedStats, TimedEvent};
 use crate::backends::Visitor;
 use crate::embed::EmbedOptions;
 use crate::load::load_engine;
@@ -33,6 +33,7 @@ pub(super) struct Job {
     pub progress: Progress,
     pub inbox: Receiver<Command>,
     pub ready: Sender<Result<Ready>>,
+    pub stats: SharedStats,
 }
 
 impl Visitor for Job {
@@ -53,7 +54,7 @@ impl Visitor for Job {
         // Nothing but whole texts reaches an encoder: its head answers for every token.
         self.engine.all_logits |= spec.family == Family::Encoder && spec.head.is_per_token();
         let (positions, own_context) = (self.engine.max_context, self.own_context);
-        let Self { files, registry, load, progress, .. } = self;
+        let Self { files, registry, load, progress, ready, inbox, stats, .. } = self;
         let (dtype, kv_dtype) = (self.engine.dtype, self.engine.kv_dtype);
         let no_experts = without_experts(&spec, load);
         let group = (load.world > 1).then(|| GroupPlan::new(&files, &registry, load, dtype, kv_dtype));
@@ -87,8 +88,10 @@ impl Visitor for Job {
         };
         log_loaded(&info);
         let limits = Limits { spec: spec.clone(), config: engine.config().clone() };
-        if self.ready.send(Ok((info, limits))).is_ok() {
-            Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }.serve(&self.inbox);
+        if ready.send(Ok((info, limits))).is_ok() {
+            let worker =
+                Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None, steps: 0, stats };
+            worker.serve(&inbox);
         }
         Ok(())
     }
@@ -153,6 +156,9 @@ struct Worker<B: Backend> {
     calls: Vec<Call<B>>,
     /// Why no request can be served any more.
     broken: Option<String>,
+    /// Steps so far.
+    steps: u64,
+    stats: SharedStats,
 }
 
 impl<B: Backend> Worker<B> {
@@ -160,6 +166,7 @@ impl<B: Backend> Worker<B> {
     fn serve(mut self, inbox: &Receiver<Command>) {
         let mut outputs = Vec::new();
         loop {
+            self.publish();
             if self.engine.is_idle() {
                 match inbox.recv() {
                     Ok(command) => self.handle_command(command),
@@ -173,11 +180,30 @@ impl<B: Backend> Worker<B> {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
+            self.steps += u64::from(!self.engine.is_idle());
             match self.engine.step(&mut outputs) {
                 Ok(()) => outputs.iter().for_each(|output| self.deliver(output)),
                 Err(error) => self.fail(error),
             }
         }
+    }
+
+    /// What other threads see of the engine.
+    fn publish(&self) {
+        let (running, waiting) = self.engine.counts();
+        let (free_pages, total_pages) = self.engine.free_pages();
+        let prefix = self.engine.prefix_stats();
+        self.stats.set(EngineStats {
+            running,
+            waiting,
+            free_pages,
+            total_pages,
+            page_size: self.engine.config().page_size,
+            steps: self.steps,
+            prefix_queried: prefix.queried,
+            prefix_hit: prefix.hit,
+            preemptions: self.engine.preemptions(),
+        });
     }
 
     fn handle_command(&mut self, command: Command) {

@@ -37,7 +37,17 @@ fn worker() -> (Worker<Cpu>, Planted) {
     let model = injector.inject(&backend, &crate::demo_files().unwrap(), &mut |_, _| {}).unwrap();
     let config = EngineConfig { max_context: 32, max_seqs: 2, all_logits: true, ..EngineConfig::default() };
     let engine = Engine::new(backend, model, config).unwrap();
-    (Worker { engine, clients: BTreeMap::new(), calls: Vec::new(), broken: None }, planted)
+    (
+        Worker {
+            engine,
+            clients: BTreeMap::new(),
+            calls: Vec::new(),
+            broken: None,
+            steps: 0,
+            stats: SharedStats::default(),
+        },
+        planted,
+    )
 }
 
 /// What became of everybody after an error in the first step: a request and a call for scores that were in
