@@ -430,6 +430,7 @@ fn every_library_file_says_what_it_is() {
         "kernels",
         "shaders",
         "engraft",
+        "server",
         "cli",
     ];
     let below = folders.map(|folder| format!("{folder}/src/"));
