@@ -14,6 +14,8 @@ use tokio::time::{sleep, timeout};
 
 /// Threads of HTTP: one for so many cores.
 const CORES_PER_THREAD: usize = 4;
+/// Threads for templates, long texts and calls that wait for the engine.
+const BLOCKING: usize = 64;
 /// How often the end of the last request is looked for.
 const TICK: Duration = Duration::from_millis(20);
 /// Time for work that nothing waits for any more.
@@ -72,6 +74,7 @@ impl Server {
         let runtime = Builder::new_multi_thread()
             .worker_threads(cores.div_ceil(CORES_PER_THREAD))
             .thread_name("engraft-http")
+            .max_blocking_threads(BLOCKING)
             .enable_all()
             .build()
             .map_err(|source| Error::Io { path: "the threads of HTTP".into(), source })?;

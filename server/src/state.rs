@@ -7,13 +7,18 @@ use crate::error::ApiError;
 use crate::fields::{Field, Fields, clipped};
 use crate::metrics::Metrics;
 use crate::supervise::{Models, Served};
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+const KIB: usize = 1 << 10;
+/// Bytes of all bodies that are in the server at once, if one is not larger.
+const BODIES: usize = 256 << 20;
 
 /// A server's parts.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub struct State {
     pub life: Life,
     /// Names that requests may call the model by.
     pub names: Vec<String>,
+    /// Room for bodies of requests, in KiB.
+    bodies: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub created: u64,
 }
@@ -51,6 +58,8 @@ pub struct Call {
     pub served: Arc<Served>,
     /// The name that the request calls it by.
     pub model: String,
+    /// The room of its body.
+    _room: OwnedSemaphorePermit,
 }
 
 impl State {
@@ -71,6 +80,7 @@ impl State {
             metrics: Arc::new(Metrics::new(&names[0], served.generator.handle().stats())?),
             admission: Admission::new(&config),
             life: Life::default(),
+            bodies: Arc::new(Semaphore::new(BODIES.max(config.max_body_bytes) / KIB + 1)),
             created: now(),
             models,
             names,
@@ -87,7 +97,7 @@ impl State {
             return Err(ApiError::unavailable("the server ends", 1));
         }
         let key = request.extensions().get::<KeyName>().map_or(String::new(), |key| key.0.clone());
-        let bytes = self.body(request).await?;
+        let (bytes, room) = self.body(request).await?;
         let given = match serde_json::from_slice(&bytes) {
             Ok(Value::Object(given)) => given,
             Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
@@ -99,10 +109,10 @@ impl State {
         hasher.write(&bytes);
         let fingerprint = hasher.finish();
         self.models.admit(fingerprint)?;
-        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model })
+        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, _room: room })
     }
 
-    async fn body(&self, request: Request<Body>) -> Result<axum::body::Bytes, ApiError> {
+    async fn body(&self, request: Request<Body>) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
         let headers = request.headers();
         if let Some(kind) = headers.get(header::CONTENT_TYPE) {
             let kind = kind.to_str().unwrap_or_default();
@@ -121,6 +131,10 @@ impl State {
         if length.is_some_and(|length| length > most as u64) {
             return Err(too_large());
         }
+        let expected = length.map_or(most, |length| length as usize) / KIB + 1;
+        let room = self.bodies.clone().try_acquire_many_owned(u32::try_from(expected).unwrap_or(u32::MAX));
+        let room =
+            room.map_err(|_| ApiError::too_many("the bodies of other requests take all the room", 1))?;
         match tokio::time::timeout(self.config.body_timeout, to_bytes(request.into_body(), most)).await {
             Err(_) => {
                 let message = format!("the body did not come within {:?}", self.config.body_timeout);
@@ -130,7 +144,7 @@ impl State {
                 Some(source) if source.is::<http_body_util::LengthLimitError>() => Err(too_large()),
                 _ => Err(ApiError::bad(format!("the body cannot be read: {error}"))),
             },
-            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Ok(bytes)) => Ok((bytes, room)),
         }
     }
 

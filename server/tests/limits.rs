@@ -249,3 +249,26 @@ fn metrics_are_those_that_routers_read() {
     let ended = text.lines().find(|l| l.starts_with("vllm:request_success_total")).unwrap();
     assert!(ended.contains("finished_reason=\"length\"") && ended.ends_with(" 1"), "{ended}");
 }
+
+#[test]
+fn bodies_have_room_together() {
+    let most = 200 << 20;
+    let server = start(ServerConfig { max_body_bytes: most, ..config() });
+    let head = |length: usize| {
+        format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        )
+    };
+    // One that promises much and sends little has the room until its time is over.
+    let mut first = server.connect();
+    first.write_all((head(most) + "{").as_bytes()).unwrap();
+    eventually("a refusal", || server.raw((head(100 << 20) + "{").as_bytes()).status == 429);
+    assert_eq!(server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).status, 200);
+    drop(first);
+    eventually("room", || {
+        let mut second = server.connect();
+        second.write_all((head(100 << 20) + "{").as_bytes()).unwrap();
+        second.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        second.read(&mut [0; 16]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+    });
+}
