@@ -1,9 +1,13 @@
 //! All flags, and how they become options of the library.
 
 mod model;
+#[cfg(feature = "serve")]
+mod serve;
 mod texts;
 
 pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
+#[cfg(feature = "serve")]
+pub use serve::ServeArgs;
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 
 use super::values::{
@@ -41,7 +45,15 @@ impl Args {
                 _ => arg,
             })
         });
-        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+        #[cfg(feature = "serve")]
+        let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
+        #[cfg(feature = "serve")]
+        let given = serve::with_settings(std::env::args_os()).unwrap_or_else(|what| {
+            Self::command().error(clap::error::ErrorKind::ValueValidation, what).exit()
+        });
+        #[cfg(not(feature = "serve"))]
+        let given = std::env::args_os();
+        Self::from_arg_matches(&command.get_matches_from(given)).unwrap_or_else(|e| e.exit())
     }
 }
 
@@ -51,6 +63,9 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Talk with a model
     Chat(ChatArgs),
+    /// Answer over HTTP as OpenAI's API does
+    #[cfg(feature = "serve")]
+    Serve(Box<ServeArgs>),
     /// Show how a model runs: per slot the op, the kernel or why there is none, format and bytes
     Plan(PlanArgs),
     /// Measure speed and memory, against what the machine can do

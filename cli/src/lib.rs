@@ -19,6 +19,8 @@ mod generate;
 mod lines;
 mod output;
 mod plan;
+#[cfg(feature = "serve")]
+mod serve;
 mod shrunk;
 mod texts;
 mod values;
@@ -43,6 +45,8 @@ pub fn main() -> ExitCode {
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),

@@ -7,7 +7,7 @@ use crate::text::TextProcessor;
 use crate::text_stream::TextStream;
 use engraft_core::engine::Request;
 use engraft_core::sample::SamplingParams;
-use engraft_core::text::{Message, Tokenizer};
+use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 use engraft_core::{Error, Result};
 
 /// What a text may look like.
@@ -262,6 +262,16 @@ impl TextGenerator {
     /// Whether the model can chat.
     pub fn has_chat_template(&self) -> bool {
         self.processor.template.is_some()
+    }
+
+    /// The model's chat template; none where it has none.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.processor.template.as_ref()
+    }
+
+    /// Tokens that end a text of this model, in ascending order.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.processor.stop_ids
     }
 
     fn stream(&self, ids: Vec<u32>, options: &GenerateOptions, continues: bool) -> Result<TextStream> {

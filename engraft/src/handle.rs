@@ -9,12 +9,12 @@
 //! within a step; the thread sleeps on the channel while nothing runs, and ends when the last handle and the
 //! last stream are gone.
 
-mod desk;
 mod message;
 mod over;
+mod protocol;
 mod worker;
 
-pub use message::{Event, ModelInfo};
+pub use message::{EngineStats, Event, ModelInfo};
 
 use crate::backends::with_backend;
 use crate::embed::EmbedOptions;
@@ -25,7 +25,7 @@ use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Layers
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
-use message::{Command, Events, Limits, Near, Post, Ready, Reply, TimedEvent, gone};
+use message::{Command, Events, Limits, Near, Post, Ready, Reply, SharedStats, TimedEvent, gone};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{self, Poll};
@@ -51,9 +51,10 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Clone)]
 pub struct EngineHandle {
-    desk: Near,
+    submitter: Near,
     info: Arc<ModelInfo>,
     limits: Arc<Limits>,
+    stats: SharedStats,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -66,6 +67,11 @@ impl EngineHandle {
     /// The model.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What the engine has to do and has done, as of its last step; takes no part in its queue.
+    pub fn stats(&self) -> EngineStats {
+        self.stats.get()
     }
 
     /// Hands a request in, without waiting for anything.
@@ -120,12 +126,12 @@ impl EngineHandle {
     /// # }
     /// ```
     pub fn submit_several(&self, request: Request, count: usize) -> Result<Vec<Tokens>> {
-        let first = self.desk.keys(count);
+        let first = self.submitter.keys(count);
         request.check(first, &self.limits.spec, &self.limits.config)?;
         request.check_several(first, count)?;
         request.fits(&self.limits.config)?;
         let began = Instant::now();
-        let lines = self.desk.submit(first, count, request).map_err(|_| gone())?;
+        let lines = self.submitter.submit(first, count, request).map_err(|_| gone())?;
         Ok(lines.into_iter().map(|events| Tokens { events, began, last: began }).collect())
     }
 
@@ -314,7 +320,7 @@ impl EngineHandle {
     /// ```
     #[doc(alias = "profile_model_time")]
     pub fn set_profiling(&self, on: bool) -> Result<()> {
-        self.desk.call(Command::SetProfiling { on }).map_err(|_| gone())
+        self.submitter.call(Command::SetProfiling { on }).map_err(|_| gone())
     }
 
     /// The times of ops, layers and steps since profiling began or since the last call, and forgets them.
@@ -350,8 +356,8 @@ impl EngineHandle {
         self.limits.config.context_limit(self.limits.spec.max_positions)
     }
 
-    /// Token types that the model knows.
-    pub(crate) fn token_types(&self) -> usize {
+    /// Token types that the model knows; with one, an [`EncoderInput`] names none.
+    pub fn token_types(&self) -> usize {
         self.limits.spec.embed.token_types.unwrap_or(1)
     }
 
@@ -359,7 +365,7 @@ impl EngineHandle {
     fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<Vec<T>> {
         let (reply, received) = channel();
         // A thread that is gone drops `reply`, and `recv` says so.
-        let _ = self.desk.call(command(reply));
+        let _ = self.submitter.call(command(reply));
         received.recv().unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -404,7 +410,7 @@ impl Iterator for Tokens {
 /// A model that is being loaded on its thread.
 pub(crate) struct Start {
     ready: Receiver<Result<Ready>>,
-    desk: Near,
+    submitter: Near,
     began: Instant,
 }
 
@@ -451,7 +457,7 @@ impl Start {
         body: impl FnOnce(Receiver<Post>, Sender<Result<Ready>>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let began = Instant::now();
-        let (desk, inbox) = Near::new();
+        let (submitter, inbox) = Near::new();
         let (started, ready) = channel();
         let body = move || {
             if let Err(error) = body(inbox, started.clone()) {
@@ -463,14 +469,14 @@ impl Start {
             .name("engraft-engine".into())
             .spawn(body)
             .map_err(|e| Error::io("the engine's thread", e))?;
-        Ok(Self { ready, desk, began })
+        Ok(Self { ready, submitter, began })
     }
 
     /// Waits until the model is ready.
     pub fn wait(self) -> Result<EngineHandle> {
-        let (mut info, limits) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
+        let (mut info, limits, stats) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
         let (info, limits) = (Arc::new(info), Arc::new(limits));
-        Ok(EngineHandle { desk: self.desk, info, limits })
+        Ok(EngineHandle { submitter: self.submitter, info, limits, stats })
     }
 }

@@ -48,7 +48,8 @@ fn stands(text: &str, lines: &[&str]) -> bool {
 /// Words in backticks that are paths of the repository.
 fn paths(page: &str) -> impl Iterator<Item = &str> {
     let roots = [
-        "core/", "backend-", "kernels/", "shaders/", "tests/", "docs/", "engraft/", "cli/", "xtask/", ".ci/",
+        "core/", "backend-", "kernels/", "shaders/", "tests/", "docs/", "engraft/", "server/", "cli/",
+        "xtask/", ".ci/",
     ];
     let words = page.split('`').skip(1).step_by(2);
     let is_path = move |word: &&str| {

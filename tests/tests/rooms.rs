@@ -31,7 +31,7 @@ const LONGEST: usize = 600;
 const LONGEST_FUNCTION: usize = 60;
 
 /// Crates that users run, by the name that others import, and their root files.
-const SHIPPED: [(&str, &str); 10] = [
+const SHIPPED: [(&str, &str); 11] = [
     ("engraft_core", "core/src/lib.rs"),
     ("engraft_ranks", "ranks/src/lib.rs"),
     ("engraft_cpu", "backend-cpu/src/lib.rs"),
@@ -40,6 +40,7 @@ const SHIPPED: [(&str, &str); 10] = [
     ("engraft_shaders", "shaders/src/lib.rs"),
     ("engraft_wgpu", "backend-wgpu/src/lib.rs"),
     ("engraft", "engraft/src/lib.rs"),
+    ("engraft_server", "server/src/lib.rs"),
     ("engraft_cli", "cli/src/lib.rs"),
     ("the program", "cli/src/main.rs"),
 ];
@@ -429,6 +430,7 @@ fn every_library_file_says_what_it_is() {
         "kernels",
         "shaders",
         "engraft",
+        "server",
         "cli",
     ];
     let below = folders.map(|folder| format!("{folder}/src/"));

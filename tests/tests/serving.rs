@@ -2,7 +2,7 @@
 //! size and order of pages, steps ahead, what the prefix cache has of it, when it gives its pages up, that it
 //! is saved and goes on elsewhere, that it is forked. Tokens and logits are those of the request alone.
 //!
-//! Every length of a hit is taken; all else is drawn anew for each by ENGRAFT_SEED. Some families are drawn,
+//! Every length of a hit is taken; all else is chosen anew for each by ENGRAFT_SEED. Some families are chosen,
 //! all of them with ENGRAFT_FULL.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -195,7 +195,7 @@ struct Served {
     known: usize,
 }
 
-/// Steps until all have ended; gives the pages of one up, saves and forks it at steps that are drawn.
+/// Steps until all have ended; gives the pages of one up, saves and forks it at steps that are chosen.
 fn serve<B: Backend>(engine: &mut Engine<B>, id: u64, dice: &mut Dice, counts: &mut Counts) -> Served {
     let [preempt, save, fork] = [(); 3].map(|()| dice.below(16));
     let mut tokens: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
@@ -243,11 +243,11 @@ fn nothing_that_serving_does_changes_a_bit() {
     let (cpu, mut dice, families) = (cpu(), Dice::new(seed()), families());
     assert!(families.len() >= 30, "{} families", families.len());
     let full = std::env::var_os("ENGRAFT_FULL").is_some();
-    let draw = |_| families[dice.below(families.len())].clone();
-    let drawn: Vec<String> = if full { families.clone() } else { (0..8).map(draw).collect() };
-    println!("seed {}: {drawn:?}", seed());
+    let choose = |_| families[dice.below(families.len())].clone();
+    let chosen: Vec<String> = if full { families.clone() } else { (0..8).map(choose).collect() };
+    println!("seed {}: {chosen:?}", seed());
     let mut all = Counts::default();
-    for (i, case) in drawn.iter().enumerate() {
+    for (i, case) in chosen.iter().enumerate() {
         let dtype = if i % 3 == 2 { Float::Bf16 } else { Float::F32 };
         let counts = law(&cpu, case, dtype, 0..=LEN);
         all.hits += counts.hits;
@@ -255,7 +255,7 @@ fn nothing_that_serving_does_changes_a_bit() {
         all.saved += counts.saved;
         all.forked += counts.forked;
     }
-    let stories = drawn.len() * (LEN + 1);
+    let stories = chosen.len() * (LEN + 1);
     println!("{stories} stories: {all:?}");
     assert!(all.hits > 4 * stories as u64, "{all:?}");
     assert!(
@@ -284,8 +284,8 @@ fn nothing_that_serving_does_changes_a_bit_on_devices() {
     assert!(missing.is_empty(), "{missing:?} required");
 }
 
-/// Prompts of up to 32 tokens are rotated by other divisors than longer ones: a short and a long one that begin
-/// alike share no page, those on one side share all there are.
+/// Prompts of up to 32 tokens are rotated by other divisors than longer ones: a short and a long one that
+/// begin alike share no page, those on one side share all there are.
 #[test]
 fn prompts_on_both_sides_of_the_switch_share_nothing() {
     let cpu = cpu();

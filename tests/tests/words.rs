@@ -19,7 +19,7 @@ const WORDS: [(&[&str], &str); 16] = [
     (&["drawn", "draw", "draws", "drawing"], "sampled, sample; generate for cases of tests"),
     (&["cut", "cuts", "cutting"], "shard over ranks, split or chunk a list, truncate a text or file"),
     (&["form", "forms", "formed"], "layout or format of a weight, variant of an instruction"),
-    (&["desk", "desks"], "worker"),
+    (&["submitter", "submitters"], "worker"),
     (&["told", "tell", "tells"], "event, reply, report"),
     (&["obey", "obeys"], "handle, run"),
     (&["voice", "voices"], "the name of what it is: processor, tokenizer"),
@@ -117,7 +117,7 @@ const TYPES: [(&str, &str); 9] = [
 ];
 
 /// Crates whose messages users read.
-const SHIPPED: [&str; 10] = [
+const SHIPPED: [&str; 11] = [
     "backend-cpu/src/",
     "backend-cuda/src/",
     "backend-wgpu/src/",
@@ -127,6 +127,7 @@ const SHIPPED: [&str; 10] = [
     "engraft/web/",
     "kernels/src/",
     "ranks/src/",
+    "server/src/",
     "shaders/src/",
 ];
 

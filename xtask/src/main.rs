@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Where sources lie.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "core",
     "ranks",
     "backend-cpu",
@@ -24,6 +24,7 @@ const FOLDERS: [&str; 12] = [
     "backend-wgpu",
     "shaders",
     "engraft",
+    "server",
     "cli",
     "tests",
     "fuzz",

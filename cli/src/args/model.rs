@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Which model, where and how.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Folder of a checkpoint, .gguf file, or a model of the Hugging Face hub: org/name, org/name@revision,
@@ -41,7 +41,7 @@ pub struct ModelArgs {
 }
 
 /// Where and how to compute.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Device and engine")]
 pub struct DeviceArgs {
     /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
@@ -85,7 +85,7 @@ pub struct DeviceArgs {
     pub wait_limit: Option<usize>,
     /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on
     /// it (cuda with 16-bit activations: in --mode reference)
-    #[arg(long, value_name = "N", value_parser = degree)]
+    #[arg(long, alias = "tensor-parallel-size", value_name = "N", value_parser = degree)]
     pub tp: Option<usize>,
     /// Groups of ranks that whole experts are shared among: as many as --tp (the default), 1: every rank has
     /// a part of each expert, or between: a group's ranks have parts of its experts
@@ -109,10 +109,10 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub steps_ahead: Option<u8>,
     /// Tokens of one step: the budget that prompts are split by; default: 512
-    #[arg(long, visible_alias = "step-tokens", value_name = "N", value_parser = positive)]
+    #[arg(long, visible_alias = "step-tokens", alias = "max-num-batched-tokens", value_name = "N", value_parser = positive)]
     pub max_step_tokens: Option<usize>,
     /// Longest sequence, prompt and continuation, where the model can; default: 8192, of bench what it runs
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, alias = "max-model-len", value_name = "N", value_parser = positive)]
     pub max_context: Option<usize>,
 }
 

@@ -196,6 +196,11 @@ impl<B: Backend> Engine<B> {
         (pool.available(), pool.total())
     }
 
+    /// Requests that run, and requests that wait.
+    pub fn counts(&self) -> (usize, usize) {
+        self.coordinator.scheduler.counts()
+    }
+
     /// What the prefix cache has done so far.
     pub fn prefix_stats(&self) -> PrefixStats {
         self.coordinator.kv.stats()
@@ -268,9 +273,9 @@ impl<B: Backend> Engine<B> {
         self.runner.set_profiling(on);
     }
 
-    /// Counts pages and request slots whenever a step is collected or has failed, or stops: one that is lost or
-    /// has an owner too many is an `Internal` error of that step. For tests: it takes time in proportion to
-    /// the pool.
+    /// Counts pages and request slots whenever a step is collected or has failed, or stops: one that is lost
+    /// or has an owner too many is an `Internal` error of that step. For tests: it takes time in proportion
+    /// to the pool.
     pub fn set_auditing(&mut self, on: bool) {
         self.auditing = on;
     }

@@ -259,8 +259,8 @@ impl Groups {
     /// What four bits mean where nobody says more: the format that costs least accuracy.
     pub const FINE: Groups = Groups { bits: GroupBits::Four, size: 32, asymmetric: true };
 
-    /// Whether codes of four bits share a scale over more than 32 values: it costs accuracy that a user should
-    /// know of.
+    /// Whether codes of four bits share a scale over more than 32 values: it costs accuracy that a user
+    /// should know of.
     pub const fn is_coarse(self) -> bool {
         matches!(self.bits, GroupBits::Four) && (self.size == 0 || self.size > Self::FINE.size)
     }

@@ -211,6 +211,11 @@ impl<T> Scheduler<T> {
         self.waiting.iter()
     }
 
+    /// How many run, and how many wait for admission.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.running.len(), self.waiting.len())
+    }
+
     /// Preempted sequences that steps in flight still name.
     pub fn leaving(&self) -> impl Iterator<Item = &Sequence<T>> {
         self.leaving.iter().filter_map(|row| self.sequence(*row))

@@ -161,6 +161,13 @@ impl<T> Queue<T> {
         self.classes.iter().flat_map(|class| class.preempted.iter().chain(class.new.iter().flatten()))
     }
 
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        let of =
+            |class: &Class<T>| class.preempted.len() + class.new.iter().map(VecDeque::len).sum::<usize>();
+        self.classes.iter().map(of).sum()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.classes.is_empty()
     }

@@ -1,6 +1,6 @@
 //! What goes through the channel between handles and the engine's thread.
 
-use super::desk::{Desk, Line, Message, Said};
+use super::protocol::{Line, Message, Said, Submitter};
 use crate::embed::EmbedOptions;
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
@@ -12,6 +12,7 @@ use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// What is known of a running model.
@@ -60,6 +61,45 @@ pub struct ModelInfo {
     pub group: Option<GroupPlan>,
 }
 
+/// What an engine has to do and has done, as of its last step; made by
+/// [`EngineHandle::stats`](crate::EngineHandle::stats).
+///
+/// ```
+/// # fn main() -> engraft::Result<()> {
+/// use engraft::GenerateOptions;
+///
+/// let model = engraft::demo()?;
+/// model.generate("This package", &GenerateOptions::new().max_new_tokens(4))?.text()?;
+/// let stats = model.handle().stats();
+/// assert!(stats.steps >= 4 && stats.total_pages > 0);
+/// println!("{} run, {} wait", stats.running, stats.waiting);
+/// println!("{} of {} pages are free", stats.free_pages, stats.total_pages);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait for a place or for pages.
+    pub waiting: usize,
+    /// KV pages that requests can have.
+    pub free_pages: usize,
+    /// KV pages in all.
+    pub total_pages: usize,
+    /// Positions of a page.
+    pub page_size: usize,
+    /// Steps so far.
+    pub steps: u64,
+    /// Prompt tokens that were looked up in the prefix cache.
+    pub prefix_queried: u64,
+    /// Those of them that were found.
+    pub prefix_hit: u64,
+    /// How often a request has given its pages up, to go on later.
+    pub preemptions: u64,
+}
+
 /// Something that happened to a request; [`EngineHandle::submit`](crate::EngineHandle::submit) has an
 /// example.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,8 +120,22 @@ pub(super) struct Limits {
     pub config: EngineConfig,
 }
 
+/// Where the engine's thread leaves its [`EngineStats`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct SharedStats(Arc<Mutex<EngineStats>>);
+
+impl SharedStats {
+    pub fn get(&self) -> EngineStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set(&self, stats: EngineStats) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+}
+
 /// What the thread says once the model is loaded.
-pub(super) type Ready = (ModelInfo, Limits);
+pub(super) type Ready = (ModelInfo, Limits, SharedStats);
 
 /// One result per text, image or sequence.
 pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
@@ -89,7 +143,7 @@ pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
 /// What goes through the channel.
 pub(super) type Post = Message<Request, TimedEvent, Command>;
 /// The near end of the channel.
-pub(super) type Near = Desk<Request, TimedEvent, Command>;
+pub(super) type Near = Submitter<Request, TimedEvent, Command>;
 /// The near end of one request.
 pub(super) type Events = Line<Request, TimedEvent, Command>;
 

@@ -8,8 +8,8 @@ use engraft_core::engine::Engine;
 
 impl EngineHandle {
     /// A handle of the engine that `make` makes, on any backend. The engine lives on a thread of its own, on
-    /// which `make` is called; `name` is what [`ModelInfo::name`](crate::ModelInfo::name) says. Blocks until the engine is made. Its
-    /// configuration is its own: nothing of [`Options`](crate::Options) applies.
+    /// which `make` is called; `name` is what [`ModelInfo::name`](crate::ModelInfo::name) says. Blocks until
+    /// the engine is made. Its configuration is its own: nothing of [`Options`](crate::Options) applies.
     ///
     /// The documentation of [`engraft_core::backend`] tells how to write a backend; this engine runs on the
     /// CPU, op by op as each is defined:

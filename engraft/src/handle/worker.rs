@@ -3,8 +3,10 @@
 //!
 //! An engine or a backend that panics is never touched again: whoever waits is told, and so is whoever comes.
 
-use super::desk::{Clients, Message, Work, serve};
-use super::message::{Command, Event, Limits, ModelInfo, Post, Ready, Reply, TimedEvent};
+use super::message::{
+    Command, EngineStats, Event, Limits, ModelInfo, Post, Ready, Reply, SharedStats, TimedEvent,
+};
+use super::protocol::{Clients, Message, Work, serve};
 use crate::backends::Visitor;
 use crate::embed::EmbedOptions;
 use crate::load::load_engine;
@@ -168,6 +170,9 @@ pub(super) struct Worker<B: Backend> {
     calls: Vec<Call<B>>,
     /// Why no request can be served any more: the engine runs no step.
     broken: Option<String>,
+    /// Steps so far.
+    steps: u64,
+    stats: SharedStats,
 }
 
 impl<B: Backend> Work for Worker<B> {
@@ -202,11 +207,13 @@ impl<B: Backend> Work for Worker<B> {
             return;
         }
         let mut outputs = std::mem::take(&mut self.outputs);
+        self.steps += u64::from(!self.engine.is_idle());
         let _ = self.guarded(|worker| {
             match worker.engine.step(&mut outputs) {
                 Ok(()) => outputs.iter().for_each(|output| worker.deliver(output)),
                 Err(error) => worker.fail(error),
             }
+            worker.publish();
             Ok(())
         });
         self.outputs = outputs;
@@ -226,16 +233,43 @@ impl<B: Backend> Worker<B> {
         if !engine.has_clock() {
             engine.set_clock(move || start.elapsed());
         }
-        Self { engine, outputs, clients: Clients::default(), calls, broken: None }
+        Self {
+            engine,
+            outputs,
+            clients: Clients::default(),
+            calls,
+            broken: None,
+            steps: 0,
+            stats: SharedStats::default(),
+        }
     }
 
     /// Says that the engine is ready, and serves until every handle and every stream is gone.
     pub(super) fn start(mut self, info: ModelInfo, inbox: &Receiver<Post>, ready: &Sender<Result<Ready>>) {
         let engine = &self.engine;
         let limits = Limits { spec: engine.model().spec.clone(), config: engine.config().clone() };
-        if ready.send(Ok((info, limits))).is_ok() {
+        self.publish();
+        if ready.send(Ok((info, limits, self.stats.clone()))).is_ok() {
             serve(&mut self, inbox);
         }
+    }
+
+    /// What other threads see of the engine.
+    fn publish(&self) {
+        let (running, waiting) = self.engine.counts();
+        let (free_pages, total_pages) = self.engine.free_pages();
+        let prefix = self.engine.prefix_stats();
+        self.stats.set(EngineStats {
+            running,
+            waiting,
+            free_pages,
+            total_pages,
+            page_size: self.engine.config().page_size,
+            steps: self.steps,
+            prefix_queried: prefix.queried,
+            prefix_hit: prefix.hit,
+            preemptions: self.engine.preemptions(),
+        });
     }
 
     /// Does something of which a panic is the engine's end, not the thread's.

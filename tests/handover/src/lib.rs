@@ -1,19 +1,19 @@
 //! The protocol between callers and an engine's thread, scheduled by shuttle.
 //!
-//! [`desk`] and [`wait`] are the library's own sources, compiled over [`sync`], whose channels and threads
-//! shuttle schedules: between any two operations any thread may go on. The engine is a toy here: a request is
-//! a number of tokens, a step brings one to every request. Tests run callers that read, leave or come late
-//! against a thread that works, ends or fails, in thousands of schedules: random ones, and ones with few
-//! switches at chosen points, which finds what needs a certain order of few events.
+//! [`submitter`] and [`wait`] are the library's own sources, compiled over [`sync`], whose channels and
+//! threads shuttle schedules: between any two operations any thread may go on. The engine is a toy here: a
+//! request is a number of tokens, a step brings one to every request. Tests run callers that read, leave or
+//! come late against a thread that works, ends or fails, in thousands of schedules: random ones, and ones
+//! with few switches at chosen points, which finds what needs a certain order of few events.
 
-#[path = "../../../engraft/src/handle/desk.rs"]
-pub mod desk;
+#[path = "../../../engraft/src/handle/protocol.rs"]
+pub mod protocol;
 pub mod sync;
 #[path = "../../../engraft/src/wait.rs"]
 #[allow(dead_code, missing_docs)]
 mod wait;
 
-use desk::{Clients, Desk, Line, Message, Said, Work};
+use protocol::{Clients, Line, Message, Said, Submitter, Work};
 use std::collections::BTreeMap;
 use sync::Receiver;
 
@@ -41,7 +41,7 @@ impl Said for Event {
 }
 
 /// A caller's end: a request is its number of tokens; a call says how many messages were taken before it.
-pub type Near = Desk<u32, Event, sync::Sender<usize>>;
+pub type Near = Submitter<u32, Event, sync::Sender<usize>>;
 /// A caller's end of a request.
 pub type Events = Line<u32, Event, sync::Sender<usize>>;
 type Post = Message<u32, Event, sync::Sender<usize>>;
@@ -161,7 +161,7 @@ pub fn work(fate: Fate, inbox: &Receiver<Post>) -> usize {
         }
         return 0;
     }
-    desk::serve(&mut toy, inbox);
+    protocol::serve(&mut toy, inbox);
     toy.running()
 }
 

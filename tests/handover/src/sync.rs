@@ -1,10 +1,10 @@
-//! What `engraft/src/sync.rs` names, over shuttle's locks and threads: every operation is a point where another
-//! thread may go on.
+//! What `engraft/src/sync.rs` names, over shuttle's locks and threads: every operation is a point where
+//! another thread may go on.
 //!
 //! Two channels are modelled by what their documentation promises, and by one thing that the library's thread
 //! relies on without such a promise: a receiver of the standard library that goes drops what is left in the
-//! channel, though senders are still there. Shuttle's own channel keeps it, and a caller whose request lies in
-//! it would wait for ever. A test beside the original holds the standard library to it.
+//! channel, though senders are still there. Shuttle's own channel keeps it, and a caller whose request lies
+//! in it would wait for ever. A test beside the original holds the standard library to it.
 
 use futures_core::Stream;
 use shuttle::sync::{Condvar, Mutex, MutexGuard};

@@ -2,7 +2,7 @@
 //! lost leaves all threads asleep, which shuttle reports as a deadlock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use handover::desk::Gone;
+use handover::protocol::Gone;
 use handover::sync::{channel, thread};
 use handover::{Event, Events, Fate, Near, all, next, work};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -39,29 +39,29 @@ fn is_whole(seen: &[Event], tokens: u32, fate: Fate) -> bool {
 }
 
 /// Hands in one continuation of a request of so many tokens.
-fn submit(desk: &Near, tokens: u32) -> Result<Events, Gone> {
-    desk.submit(desk.keys(1), 1, tokens).map(|mut lines| lines.remove(0))
+fn submit(submitter: &Near, tokens: u32) -> Result<Events, Gone> {
+    submitter.submit(submitter.keys(1), 1, tokens).map(|mut lines| lines.remove(0))
 }
 
 /// Three callers: one reads all, one leaves behind a token, one leaves at once.
 fn callers(fate: Fate) {
-    let (desk, inbox) = Near::new();
+    let (submitter, inbox) = Near::new();
     let thread = thread::spawn(move || work(fate, &inbox));
-    let reads = |desk: Near| {
+    let reads = |submitter: Near| {
         move || {
-            let Ok(mut events) = submit(&desk, 3) else {
+            let Ok(mut events) = submit(&submitter, 3) else {
                 assert!(matches!(fate, Fate::Ends(_)), "{fate:?}: refused");
                 return;
             };
-            drop(desk);
+            drop(submitter);
             let seen = all(&mut events);
             assert!(is_whole(&seen, 3, fate), "{fate:?}: {seen:?}");
             assert_eq!(next(&mut events), None, "something behind the end");
         }
     };
-    let leaves = |desk: Near, behind: usize| {
+    let leaves = |submitter: Near, behind: usize| {
         move || {
-            let Ok(mut events) = submit(&desk, 2) else { return };
+            let Ok(mut events) = submit(&submitter, 2) else { return };
             for place in 0..behind as u32 {
                 match next(&mut events) {
                     Some(Event::Token(token)) => assert_eq!(token, place),
@@ -72,9 +72,9 @@ fn callers(fate: Fate) {
         }
     };
     let readers = [
-        thread::spawn(reads(desk.clone())),
-        thread::spawn(leaves(desk.clone(), 1)),
-        thread::spawn(leaves(desk, 0)),
+        thread::spawn(reads(submitter.clone())),
+        thread::spawn(leaves(submitter.clone(), 1)),
+        thread::spawn(leaves(submitter, 0)),
     ];
     for reader in readers {
         reader.join().unwrap();
@@ -96,7 +96,7 @@ fn a_step_that_fails_ends_all_requests_once() {
 }
 
 #[test]
-fn a_thread_that_ends_leaves_nobody_waiting() {
+fn a_thread_that_ends_leaves_none_waiting() {
     for step in 0..=2 {
         explore(move || callers(Fate::Ends(step)));
     }
@@ -105,10 +105,10 @@ fn a_thread_that_ends_leaves_nobody_waiting() {
 #[test]
 fn a_request_outlives_its_handle() {
     explore(|| {
-        let (desk, inbox) = Near::new();
+        let (submitter, inbox) = Near::new();
         let thread = thread::spawn(move || work(Fate::Works, &inbox));
-        let mut events = submit(&desk, 2).unwrap();
-        drop(desk);
+        let mut events = submit(&submitter, 2).unwrap();
+        drop(submitter);
         assert_eq!(all(&mut events), [Event::Token(0), Event::Token(1), Event::Finished]);
         drop(events);
         assert_eq!(thread.join().unwrap(), 0);
@@ -118,17 +118,17 @@ fn a_request_outlives_its_handle() {
 #[test]
 fn a_cancel_overtakes_nothing_and_spares_others() {
     explore(|| {
-        let (desk, inbox) = Near::new();
+        let (submitter, inbox) = Near::new();
         let thread = thread::spawn(move || work(Fate::Works, &inbox));
-        let first = submit(&desk, 5).unwrap();
-        let other = desk.clone();
+        let first = submit(&submitter, 5).unwrap();
+        let other = submitter.clone();
         let second = thread::spawn(move || all(&mut submit(&other, 2).unwrap()));
         drop(first);
         // Messages of one caller are taken in their order: the request and its cancel are before this.
         let (reply, received) = channel();
-        desk.call(reply).unwrap();
+        submitter.call(reply).unwrap();
         assert!(received.recv().unwrap() >= 3);
-        drop(desk);
+        drop(submitter);
         assert_eq!(second.join().unwrap().last(), Some(&Event::Finished));
         assert_eq!(thread.join().unwrap(), 0);
     });
@@ -137,10 +137,10 @@ fn a_cancel_overtakes_nothing_and_spares_others() {
 #[test]
 fn continuations_end_each_by_itself() {
     explore(|| {
-        let (desk, inbox) = Near::new();
+        let (submitter, inbox) = Near::new();
         let thread = thread::spawn(move || work(Fate::Works, &inbox));
-        let mut lines = desk.submit(desk.keys(3), 3, 2).unwrap();
-        drop(desk);
+        let mut lines = submitter.submit(submitter.keys(3), 3, 2).unwrap();
+        drop(submitter);
         drop(lines.remove(1));
         let whole = [Event::Token(0), Event::Token(1), Event::Finished];
         let readers = lines.into_iter().map(|mut events| thread::spawn(move || all(&mut events)));
@@ -154,16 +154,16 @@ fn continuations_end_each_by_itself() {
 #[test]
 fn who_comes_late_is_refused_or_hears_of_the_end() {
     explore(|| {
-        let (desk, inbox) = Near::new();
+        let (submitter, inbox) = Near::new();
         let thread = thread::spawn(move || work(Fate::Ends(0), &inbox));
-        match submit(&desk, 1) {
+        match submit(&submitter, 1) {
             Ok(mut events) => assert_eq!(all(&mut events), [Event::Gone]),
             Err(Gone) => {}
         }
         let (reply, received) = channel();
-        let sent = desk.call(reply);
+        let sent = submitter.call(reply);
         assert!(received.recv().is_err(), "{sent:?}");
         assert_eq!(thread.join().unwrap(), 0);
-        assert_eq!(submit(&desk, 1).map(drop), Err(Gone));
+        assert_eq!(submit(&submitter, 1).map(drop), Err(Gone));
     });
 }

@@ -3,15 +3,15 @@
 //!
 //! The campaign goes in rounds, each with an engine of other sizes: few pages, small steps, one step ahead or
 //! none, host memory for evicted pages or none. Several callers hand in prompts that begin alike, under
-//! different salts, of several tenants and priorities, some for several continuations, some that may not wait;
-//! read them in any order; and leave a fifth of them somewhere on the way. Meanwhile ops, uploads and reads fail, take long, lose the
-//! device or panic.
+//! different salts, of several tenants and priorities, some for several continuations, some that may not
+//! wait; read them in any order; and leave a fifth of them somewhere on the way. Meanwhile ops, uploads and
+//! reads fail, take long, lose the device or panic.
 //!
 //! What has to hold: a request that nothing was planned against gives what a pure function of it gives
-//! ([`Oracle`](conformance::null::Oracle)), and what the others gave before their end is the beginning of that;
-//! every request ends once; an error names what was planned; no more requests fail than were in failed steps;
-//! pages and request slots are all accounted for after every step (the engine audits itself); resident memory
-//! stays what it was.
+//! ([`Oracle`](conformance::null::Oracle)), and what the others gave before their end is the beginning of
+//! that; every request ends once; an error names what was planned; no more requests fail than were in failed
+//! steps; pages and request slots are all accounted for after every step (the engine audits itself); resident
+//! memory stays what it was.
 
 mod caller;
 mod memory;

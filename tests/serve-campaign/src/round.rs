@@ -47,7 +47,7 @@ fn start(
     config: EngineConfig,
     host: usize,
 ) -> Result<(EngineHandle, Oracle), Error> {
-    let (backend, (tell, told)) = (null.clone(), channel());
+    let (backend, (made, oracle_made)) = (null.clone(), channel());
     let handle = EngineHandle::over(model, move || {
         let files = checkpoint::open(&folder().join("golden").join(model), Access::Map)?;
         let options = LoadOptions::default();
@@ -58,10 +58,10 @@ fn start(
             engine.set_page_store(HostPages::new(host))?;
         }
         let model = engine.model();
-        let _ = tell.send(Oracle::new(&model.spec, &model.rope_shifts(), engine.config().max_context));
+        let _ = made.send(Oracle::new(&model.spec, &model.rope_shifts(), engine.config().max_context));
         Ok(engine)
     })?;
-    let oracle = told.recv().map_err(|_| Error::internal("the engine was made without an oracle"))?;
+    let oracle = oracle_made.recv().map_err(|_| Error::internal("the engine was made without an oracle"))?;
     Ok((handle, oracle))
 }
 

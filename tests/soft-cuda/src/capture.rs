@@ -162,8 +162,8 @@ fn finish(d: &mut Driver, id: Id) {
     }
 }
 
-/// A stream goes while it captures. Its nodes stay in the graph, and whoever waits for an event of it joins them;
-/// only without its origin a capture can never end.
+/// A stream goes while it captures. Its nodes stay in the graph, and whoever waits for an event of it joins
+/// them; only without its origin a capture can never end.
 pub fn leave(d: &mut Driver, stream_id: Id, id: Id) {
     let frontier = d.streams.get(&stream_id).map(|s| s.frontier.clone()).unwrap_or_default();
     let Some(capture) = d.captures.get_mut(&id) else { return };

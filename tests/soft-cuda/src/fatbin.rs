@@ -53,8 +53,8 @@ pub fn size(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= HEAD).then_some(usize::from(head).saturating_add(usize::try_from(entries).ok()?))
 }
 
-/// The PTX for the newest architecture that a device of this compute capability runs; none when there is none,
-/// or it cannot be read.
+/// The PTX for the newest architecture that a device of this compute capability runs; none when there is
+/// none, or it cannot be read.
 pub fn text(bytes: &[u8], capability: u32) -> Option<String> {
     let end = size(bytes)?.min(bytes.len());
     let mut at = usize::from(u16::from_le_bytes(*bytes.get(6..)?.first_chunk()?));

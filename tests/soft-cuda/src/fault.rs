@@ -77,8 +77,8 @@ extern "C" fn at_exit() {
     }
 }
 
-/// A fault without what differs from one occurrence to the next: of a kernel's its instruction and the other one,
-/// of operations all but addresses and handles.
+/// A fault without what differs from one occurrence to the next: of a kernel's its instruction and the other
+/// one, of operations all but addresses and handles.
 fn essence(text: &str) -> String {
     if let Some((instruction, rest)) = text.split_once(", block (") {
         let other = rest.split_once("; the other access is ").map_or("", |(_, other)| other);

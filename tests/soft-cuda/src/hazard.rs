@@ -3,7 +3,8 @@
 //! An operation is ordered behind what its stream, an event or a graph's edge puts before it, and behind what
 //! the host had waited for when it submitted it. That it happened to run later orders nothing. What each
 //! operation has read and written is remembered until the host has waited for it; the next one that touches
-//! the same bytes without order, one of the two writing, is a race, in every order of execution that shows it.
+//! the same bytes without order, one of the two writing, is a race, in every order of execution that shows
+//! it.
 //!
 //! The order is kept in vector clocks over chains of operations: a chain goes on while each operation is
 //! behind the one before, as those of a stream are. What the host knows is one clock for all its threads:

@@ -1,7 +1,7 @@
 //! Modules and libraries: from an image to functions and variables.
 //!
-//! An image is PTX text, a fat binary that holds some ([`crate::fatbin`]), or the container that this driver's own
-//! linker makes ([`crate::link`]). Machine code
+//! An image is PTX text, a fat binary that holds some ([`crate::fatbin`]), or the container that this
+//! driver's own linker makes ([`crate::link`]). Machine code
 //! of a real device is refused (`NO_BINARY_FOR_GPU`): nothing here can execute it. A text that does
 //! not parse, or uses what the machine does not know, is `INVALID_PTX`, with the line in the log buffer of
 //! the caller, as a real driver's compiler does it.

@@ -1,7 +1,7 @@
 //! What a program that knows nothing of this driver chooses by its environment: `SOFT_CUDA`.
 //!
-//! The variable holds `key=value` pairs with `;` between them; `soft-cuda run` writes it. It is read once, before
-//! the first call of the driver. A pair that is none fails `cuInit`, with a line on standard error.
+//! The variable holds `key=value` pairs with `;` between them; `soft-cuda run` writes it. It is read once,
+//! before the first call of the driver. A pair that is none fails `cuInit`, with a line on standard error.
 //!
 //! | key | value |
 //! | --- | --- |

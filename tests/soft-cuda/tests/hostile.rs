@@ -14,8 +14,8 @@ fn address<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
     slice.device_ptr(stream).0
 }
 
-/// Runs a program under every order and collects what it gives: what a wrong one computes, not the race that it
-/// is (`streams.rs`).
+/// Runs a program under every order and collects what it gives: what a wrong one computes, not the race that
+/// it is (`streams.rs`).
 fn under_all<T>(soft: &SoftCuda, mut program: impl FnMut() -> T) -> Vec<T> {
     soft.set_checks(Checks { stream_races: false, ..Checks::default() }).unwrap();
     let orders = Order::all(12);

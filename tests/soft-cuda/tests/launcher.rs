@@ -1,4 +1,5 @@
-//! `soft-cuda run`: a program that asks for `libcuda.so` by name, as it is; summary, status, settings, assembler.
+//! `soft-cuda run`: a program that asks for `libcuda.so` by name, as it is; summary, status, settings,
+//! assembler.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Races between streams, through unmodified cudarc: reported under every order, with both places; and nothing is
-//! reported of programs that have their events.
+//! Races between streams, through unmodified cudarc: reported under every order, with both places; and
+//! nothing is reported of programs that have their events.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

@@ -2,10 +2,11 @@
 //!
 //! A row carries one word, its *tag*: that of an embedded row is its token's, and every op passes tags on.
 //! What is appended to a page is the tag with its position, so attention can fold what it finds over a
-//! sequence's pages, position by position, into the tag of its row, and the sampler takes the token from that.
-//! From the second layer on the tag of a slot is that of all that lies before it. The right continuation of a
-//! prompt is a pure function of the prompt ([`Oracle`]): a page that is shared, given away or entered in the
-//! table where it should not be changes a token, and so does a position that is rotated as another one.
+//! sequence's pages, position by position, into the tag of its row, and the sampler takes the token from
+//! that. From the second layer on the tag of a slot is that of all that lies before it. The right
+//! continuation of a prompt is a pure function of the prompt ([`Oracle`]): a page that is shared, given away
+//! or entered in the table where it should not be changes a token, and so does a position that is rotated as
+//! another one.
 //!
 //! Tokens seen count, too: of a sequence with a repetition penalty they are mixed into what is sampled.
 //!

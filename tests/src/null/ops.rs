@@ -281,8 +281,8 @@ impl NullStream {
         }
     }
 
-    /// The token that a row's tag, its seed, its subsequence, its position and, with a penalty, the tokens seen
-    /// make; now and then none.
+    /// The token that a row's tag, its seed, its subsequence, its position and, with a penalty, the tokens
+    /// seen make; now and then none.
     fn sample(&mut self, op: Sample<'_, Null>) -> Result<()> {
         let (logits, out) = (Matrix::of(op.logits), Words::of(op.out.as_ref()));
         let [slots, positions] = [op.slots, op.positions].map(Words::of);

@@ -91,7 +91,8 @@ fn mode(t: &mut Taker) -> Result<Option<WeightFormat>> {
             let allowed = "a format name (int8, int4, Q8_0, Q4_0, ...): FP6 is not there yet";
             Err(Error::config(t.spelled(PATH), "\"wf6af16\"", allowed))
         }
-        // Four bits for a whole row cost much accuracy: without a size the name means what the program's does.
+        // Four bits for a whole row cost much accuracy: without a size the name means what the program's
+        // does.
         Some("int4" | "int4a") => Ok(Some(WeightFormat::Group(Groups::FINE))),
         Some(name) => name.parse::<WeightFormat>().map(Some).map_err(|e| match e {
             Error::Config { got, allowed, .. } => Error::config(t.spelled(PATH), got, allowed),

@@ -553,7 +553,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// What a `.loc` says, with the name of its file alone: paths of the machine that compiled it help nobody.
+    /// What a `.loc` says, with the name of its file alone: paths of the machine that compiled it help
+    /// nobody.
     fn source_of(&mut self, loc: Loc) -> Option<Arc<str>> {
         if let Some(known) = self.sources.get(&loc) {
             return known.clone();

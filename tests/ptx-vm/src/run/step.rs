@@ -191,7 +191,8 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// Turns what an instruction has noted into faults of the launch; an error when the launch ends with them.
+    /// Turns what an instruction has noted into faults of the launch; an error when the launch ends with
+    /// them.
     #[cold]
     fn tell(&mut self, pc: u32, lane: u32) -> Result<(), Blame> {
         let line = self.grid.program.code[pc as usize].line;

@@ -4,10 +4,10 @@
 //! soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
 //! ```
 //!
-//! The program finds the driver as `libcuda.so.1`, and an assembler that passes PTX on as it is: Triton's compiler
-//! calls `ptxas` and loads what that gives. Nothing of the program is changed. It goes on behind a fault; at the
-//! end there is a summary on standard error. The exit status is the program's own if that is not 0; else 1 if
-//! there was a fault, 3 if the program has not started the driver at all, 0 otherwise.
+//! The program finds the driver as `libcuda.so.1`, and an assembler that passes PTX on as it is: Triton's
+//! compiler calls `ptxas` and loads what that gives. Nothing of the program is changed. It goes on behind a
+//! fault; at the end there is a summary on standard error. The exit status is the program's own if that is
+//! not 0; else 1 if there was a fault, 3 if the program has not started the driver at all, 0 otherwise.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;

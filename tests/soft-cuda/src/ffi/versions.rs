@@ -1,7 +1,8 @@
-//! The interface version that each entry came with: what `cuGetProcAddress` may give a program of an older one.
+//! The interface version that each entry came with: what `cuGetProcAddress` may give a program of an older
+//! one.
 //!
-//! Numbers as in `cudaTypedefs.h` of CUDA 13.0 (`PFN_cuCtxSynchronize_v13000` and so on): the variants of a name
-//! in ascending order are the entries without a suffix, `_v2`, `_v3`.
+//! Numbers as in `cudaTypedefs.h` of CUDA 13.0 (`PFN_cuCtxSynchronize_v13000` and so on): the variants of a
+//! name in ascending order are the entries without a suffix, `_v2`, `_v3`.
 
 /// Entries by name, with their version.
 const SINCE: [(&str, i32); 269] = [
@@ -276,8 +277,8 @@ const SINCE: [(&str, i32); 269] = [
     ("cuUserObjectRetain", 11030),
 ];
 
-/// The version an entry came with; 0 for one that is in no table (it is newer than the header, and asked for by
-/// those who know it).
+/// The version an entry came with; 0 for one that is in no table (it is newer than the header, and asked for
+/// by those who know it).
 pub fn since(entry: &str) -> i32 {
     SINCE.binary_search_by_key(&entry, |e| e.0).map_or(0, |at| SINCE[at].1)
 }

@@ -1,17 +1,17 @@
 //! The protocol between callers and the thread that owns an engine: who says what, and when a request has
 //! ended.
 //!
-//! [`Desk`] is the callers' end, [`Line`] their end of one request, [`Clients`] the thread's end of all
+//! [`Submitter`] is the callers' end, [`Line`] their end of one request, [`Clients`] the thread's end of all
 //! requests, [`serve`] the thread's loop. There is no engine here, nor anything that is said of a request but
 //! whether it is the last.
 //!
 //! The invariant: whoever holds a line sees the last event exactly once, whatever the thread does, unless it
-//! drops the line before; the thread learns of that, and ends once every desk and every line is gone.
+//! drops the line before; the thread learns of that, and ends once every submitter and every line is gone.
 //!
 //! That has to hold in every order in which threads may run. Channels are therefore taken from `crate::sync`,
-//! and this file names nothing else of the library: `tests/handover` compiles the very same text over channels
-//! and threads that `shuttle` schedules. Channels as type parameters would show in every type here and up to
-//! the handle's; a second implementation behind a feature would be another text.
+//! and this file names nothing else of the library: `tests/handover` compiles the very same text over
+//! channels and threads that `shuttle` schedules. Channels as type parameters would show in every type here
+//! and up to the handle's; a second implementation behind a feature would be another text.
 
 use crate::sync::{
     AtomicU64, Ordering, Receiver, Sender, TryRecvError, UnboundedReceiver, UnboundedSender, channel,
@@ -56,19 +56,19 @@ pub struct Gone;
 
 /// The callers' end; clones share it.
 #[derive(Debug)]
-pub struct Desk<R, E, C> {
+pub struct Submitter<R, E, C> {
     messages: Sender<Message<R, E, C>>,
     keys: Arc<AtomicU64>,
 }
 
-impl<R, E, C> Clone for Desk<R, E, C> {
+impl<R, E, C> Clone for Submitter<R, E, C> {
     fn clone(&self) -> Self {
         Self { messages: self.messages.clone(), keys: self.keys.clone() }
     }
 }
 
-impl<R, E: Said, C> Desk<R, E, C> {
-    /// A desk, and what the thread reads.
+impl<R, E: Said, C> Submitter<R, E, C> {
+    /// A submitter, and what the thread reads.
     pub fn new() -> (Self, Receiver<Message<R, E, C>>) {
         let (messages, inbox) = channel();
         (Self { messages, keys: Arc::new(AtomicU64::new(0)) }, inbox)
@@ -211,7 +211,7 @@ pub trait Work {
     fn step(&mut self);
 }
 
-/// Works until every desk and every line is gone; sleeps while there is nothing to do.
+/// Works until every submitter and every line is gone; sleeps while there is nothing to do.
 pub fn serve<W: Work>(work: &mut W, inbox: &Receiver<W::Message>) {
     loop {
         if work.is_idle() {

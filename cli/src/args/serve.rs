@@ -1,0 +1,214 @@
+//! Flags of `engraft serve`, which a file may hold, too.
+
+use super::super::failure::Failure;
+use super::super::values::positive;
+use super::ModelArgs;
+use clap::Args as ClapArgs;
+use engraft::Error;
+use engraft_server::{ApiKey, ServerConfig};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The flag whose file holds others.
+const SETTINGS: &str = "--settings";
+
+/// What stands below the flags of `serve`.
+const EXAMPLES: &str = "Examples:\n  engraft serve
+  engraft serve path/to/model --port 8000 --api-key-file keys.txt
+  engraft serve --settings engraft.toml";
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// The model, as with --model
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub path: Option<String>,
+    /// Take flags from this TOML file, by their names without dashes in front: port = 8080; the command
+    /// line counts before it
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
+    #[command(flatten)]
+    pub http: HttpArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "HTTP")]
+pub struct HttpArgs {
+    /// Address to listen on; 0.0.0.0 is all of them
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub port: u16,
+    /// Listen on this Unix socket instead
+    #[arg(long, value_name = "PATH")]
+    pub uds: Option<PathBuf>,
+    /// Certificate chain, PEM, in builds with the cargo feature `tls`
+    #[arg(long, value_name = "FILE", requires = "ssl_keyfile")]
+    pub ssl_certfile: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub ssl_keyfile: Option<PathBuf>,
+    /// Names that requests may call the model by (can be given several times); default: as it was named,
+    /// and the last part of that
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Vec<String>,
+    /// Keys of clients, a line each: name:key
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// A key of clients (can be given several times); other users of the machine can see it: prefer a file
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Vec<String>,
+    /// Chat template, Jinja, in the place of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Never take what a user writes for control tokens, even where it spells them (`<|im_end|>`)
+    #[arg(long)]
+    pub no_special_in_user_text: bool,
+    /// Drop fields of requests that are not known, with a warning, instead of refusing them
+    #[arg(long)]
+    pub allow_unknown_fields: bool,
+    /// Whose requests find the beginnings of each other's prompts in the prefix cache: those of one key, or
+    /// all
+    #[arg(long, value_name = "SCOPE", default_value = "key", value_parser = ["key", "all"])]
+    pub prefix_cache_scope: String,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Sequences that run at once
+    #[arg(long, alias = "max-seqs", value_name = "N", default_value_t = 8, value_parser = positive)]
+    pub max_num_seqs: usize,
+    /// Sequences that may wait beyond those; more are answered with 429
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_queued: usize,
+    /// Prompt tokens of all sequences that run or wait
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    pub max_queued_tokens: usize,
+    /// Requests of one key at once
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_per_key: Option<usize>,
+    /// Tokens that a request may ask for
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_output_tokens: Option<usize>,
+    /// Bytes of a request's body
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    pub max_body_bytes: usize,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    pub max_connections: usize,
+    /// Seconds of a whole request; longer ones end with an error
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub request_timeout: Option<usize>,
+    /// Seconds for a request's head, and between requests of a connection
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = positive)]
+    pub header_timeout: usize,
+    /// Seconds for a request's body
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = positive)]
+    pub body_timeout: usize,
+    /// Seconds that a client may take no byte of an answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = positive)]
+    pub write_timeout: usize,
+    /// Seconds that running requests have after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain_timeout: usize,
+}
+
+fn seconds(seconds: usize) -> Duration {
+    Duration::from_secs(seconds as u64)
+}
+
+impl ServeArgs {
+    /// The model as it was named.
+    pub fn name(&self) -> Option<&str> {
+        self.path.as_deref().or(self.model.model.as_deref())
+    }
+
+    /// Settings of the server.
+    pub fn config(&self) -> Result<ServerConfig, Failure> {
+        let (http, limits) = (&self.http, &self.limits);
+        let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| Error::io(path, e));
+        let mut api_keys = match &http.api_key_file {
+            Some(path) => ApiKey::parse(&read(path)?)?,
+            None => Vec::new(),
+        };
+        for (number, key) in http.api_key.iter().enumerate() {
+            if key.is_empty() {
+                return Err(Failure::Usage("--api-key is empty".into()));
+            }
+            api_keys.push(ApiKey::new(format!("--api-key {}", number + 1), key));
+        }
+        Ok(ServerConfig {
+            host: http.host.clone(),
+            port: http.port,
+            uds: http.uds.clone(),
+            tls: http.ssl_certfile.clone().zip(http.ssl_keyfile.clone()),
+            served_model_name: http.served_model_name.clone(),
+            api_keys,
+            chat_template: http.chat_template.as_ref().map(read).transpose()?,
+            no_special_in_user_text: http.no_special_in_user_text,
+            allow_unknown_fields: http.allow_unknown_fields,
+            share_prefixes: http.prefix_cache_scope == "all",
+            max_num_seqs: limits.max_num_seqs,
+            max_queued: limits.max_queued,
+            max_queued_tokens: limits.max_queued_tokens,
+            max_per_key: limits.max_per_key,
+            max_output_tokens: limits.max_output_tokens,
+            max_body_bytes: limits.max_body_bytes,
+            max_connections: limits.max_connections,
+            request_timeout: limits.request_timeout.map(seconds),
+            header_timeout: seconds(limits.header_timeout),
+            body_timeout: seconds(limits.body_timeout),
+            write_timeout: seconds(limits.write_timeout),
+            drain_timeout: seconds(limits.drain_timeout),
+            ..ServerConfig::default()
+        })
+    }
+}
+
+/// The arguments of the process, with those of the file that `serve --settings` names in front of its own.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn with_settings(given: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+    let mut given: Vec<OsString> = given.collect();
+    if given.get(1).is_none_or(|command| command != "serve") {
+        return Ok(given);
+    }
+    let texts: Vec<&str> = given.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
+    let file = texts.iter().enumerate().find_map(|(at, arg)| match arg.strip_prefix(SETTINGS)? {
+        "" => given.get(at + 1).cloned(),
+        rest => rest.strip_prefix('=').map(OsString::from),
+    });
+    let Some(file) = file else { return Ok(given) };
+    let shown = PathBuf::from(&file).display().to_string();
+    let text = std::fs::read_to_string(&file).map_err(|e| format!("{shown}: {e}"))?;
+    let table: toml::Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
+    let mut flags = Vec::new();
+    for (name, value) in table {
+        let flag = format!("--{}", name.replace('_', "-"));
+        let one = |value: &toml::Value| match value {
+            toml::Value::String(text) => Ok(vec![format!("{flag}={text}")]),
+            toml::Value::Integer(n) => Ok(vec![format!("{flag}={n}")]),
+            toml::Value::Float(x) => Ok(vec![format!("{flag}={x}")]),
+            toml::Value::Boolean(true) => Ok(vec![flag.clone()]),
+            toml::Value::Boolean(false) => Ok(Vec::new()),
+            _ => Err(format!(
+                "{shown}: `{name}` is neither a string, a number, true, false, nor a list of these"
+            )),
+        };
+        let values = match &value {
+            toml::Value::Array(all) => all.iter().map(one).collect::<Result<Vec<_>, _>>()?.concat(),
+            value => one(value)?,
+        };
+        flags.extend(values.into_iter().map(OsString::from));
+    }
+    given.splice(2..2, flags);
+    Ok(given)
+}

@@ -1,0 +1,65 @@
+//! `engraft serve`: a model behind HTTP.
+
+use super::args::{ModelArgs, ServeArgs};
+use super::failure::{Failure, Outcome};
+use super::output::{Loading, dim, note};
+use engraft::{Error, Result, TextGenerator};
+use engraft_server::Server;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The demo model has no chat template: as in `engraft chat`, it continues what was said last.
+const DEMO_TEMPLATE: &str = "{{ bos_token }}{{ messages[-1]['content'] }}";
+
+pub fn run(args: &ServeArgs) -> Outcome {
+    let mut config = args.config()?;
+    let demo = args.path.is_none() && args.model.is_demo();
+    if config.served_model_name.is_empty() {
+        config.served_model_name = names(args.name());
+    }
+    if demo && config.chat_template.is_none() {
+        config.chat_template = Some(DEMO_TEMPLATE.into());
+    }
+    let (path, model, seqs) = (args.path.clone(), args.model.clone(), config.max_num_seqs);
+    let first = AtomicBool::new(true);
+    let load = move || open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed));
+    let server = Server::bind(config, load)?;
+    let name = server.names().join(", ");
+    if demo {
+        note(&dim("demo model (embedded; --model takes another): it writes package descriptions"));
+    }
+    if !server.has_chat_template() {
+        note("This model has no chat template: /v1/chat/completions refuses; --chat-template gives one.");
+    }
+    note(&format!("{name} answers at {}/v1 (Ctrl-C to end)", server.address()));
+    server.run_until_signal()?;
+    Ok(())
+}
+
+/// How requests may call a model: as the command line does, and by the last part of that.
+fn names(given: Option<&str>) -> Vec<String> {
+    let Some(given) = given else { return vec!["demo".into()] };
+    let mut names = vec![given.to_owned()];
+    if let Some(last) = Path::new(given).file_name().map(|last| last.to_string_lossy().into_owned())
+        && last != given
+    {
+        names.push(last);
+    }
+    names
+}
+
+/// Opens the model, the first time with a progress bar.
+fn open(model: &ModelArgs, path: Option<&str>, seqs: usize, shown: bool) -> Result<TextGenerator> {
+    let (source, options) = model.read(path).map_err(|failure| match failure {
+        Failure::Run(error) => error,
+        Failure::Usage(what) => Error::text(what),
+    })?;
+    let options = options.max_seqs(seqs);
+    let mut loading = Loading::default();
+    let progress = move |done, total| {
+        if shown {
+            loading.show(done, total);
+        }
+    };
+    options.progress(progress).open(source)
+}

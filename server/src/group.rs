@@ -1,0 +1,100 @@
+//! All continuations of one request, with what bounds them: its place, its deadline, the server's end.
+
+use crate::admission::Permit;
+use crate::choice::{Choice, Piece};
+use crate::drain::{Life, Phase};
+use crate::error::ApiError;
+use crate::supervise::{Models, Served};
+use axum::http::StatusCode;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+
+/// What a request runs in.
+pub struct Scope {
+    /// The model.
+    pub served: Arc<Served>,
+    /// Where losses of its engine are reported.
+    pub models: Arc<Models>,
+    /// The server's phase.
+    pub life: Life,
+    /// A number that is equal for equal requests.
+    pub fingerprint: u64,
+    /// Time for all of it.
+    pub limit: Option<Duration>,
+}
+
+/// The continuations of one request; dropping it cancels them.
+pub struct Group {
+    choices: Vec<Choice>,
+    next: usize,
+    begun: bool,
+    scope: Scope,
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// Held until the continuations are gone.
+    _place: Permit,
+}
+
+impl Group {
+    /// The continuations `choices`, which have `place`.
+    pub fn new(choices: Vec<Choice>, scope: Scope, place: Permit) -> Self {
+        let ended = scope.life.reached(Phase::Ended);
+        let deadline = scope.limit.map(|limit| Box::pin(sleep(limit)));
+        Self { choices, next: 0, begun: false, scope, ended, deadline, _place: place }
+    }
+
+    /// Tokens of all continuations so far.
+    pub fn count(&self) -> usize {
+        self.choices.iter().map(Choice::count).sum()
+    }
+
+    /// The next piece of any continuation, by its place; none after the last one.
+    pub async fn next(&mut self) -> Option<Result<(usize, Piece), ApiError>> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    /// As [`next`](Self::next), or the promise to wake the task.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(usize, Piece), ApiError>>> {
+        if self.choices.iter().all(Choice::has_ended) {
+            return Poll::Ready(None);
+        }
+        for turn in 0..self.choices.len() {
+            let at = (self.next + turn) % self.choices.len();
+            if self.choices[at].has_ended() {
+                continue;
+            }
+            let Poll::Ready(Some(piece)) = self.choices[at].poll(context) else { continue };
+            self.next = at + 1;
+            self.begun = true;
+            let piece = piece.map(|piece| (at, piece)).map_err(|error| {
+                self.scope.models.report(&self.scope.served, &error, self.scope.fingerprint);
+                ApiError::from(error)
+            });
+            return Poll::Ready(Some(self.or_end(piece)));
+        }
+        if self.ended.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(self.or_end(Err(ApiError::unavailable("the server ends", 1)))));
+        }
+        if self.deadline.as_mut().is_some_and(|at| at.as_mut().poll(context).is_ready()) {
+            let what = if self.begun { "ran" } else { "waited" };
+            let message =
+                format!("the request {what} for longer than {:?}, the server's limit", self.scope.limit);
+            return Poll::Ready(Some(
+                self.or_end(Err(ApiError::protocol(StatusCode::REQUEST_TIMEOUT, message))),
+            ));
+        }
+        Poll::Pending
+    }
+
+    /// An error ends all continuations.
+    fn or_end<T>(&mut self, piece: Result<T, ApiError>) -> Result<T, ApiError> {
+        if piece.is_err() {
+            self.choices.clear();
+        }
+        piece
+    }
+}

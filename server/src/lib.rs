@@ -1,0 +1,52 @@
+//! An OpenAI-compatible HTTP server over the library `engraft`: one model, as many requests at once as its
+//! engine takes, each field of a request honoured, accepted without effect, or refused by name.
+//!
+//! ```
+//! # fn main() -> engraft::Result<()> {
+//! use engraft_server::{Server, ServerConfig};
+//!
+//! // Opens the model, and binds the address; the model is opened again when its engine is lost.
+//! let server = Server::bind(ServerConfig { port: 0, ..ServerConfig::default() }, engraft::demo)?;
+//! println!("{}/v1", server.address());
+//! // Serves until SIGTERM: server.run_until_signal()
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A request goes from a connection (`listen`) by the routes (`app`) to a handler (`openai`, `pooling`,
+//! `tokens`), which reads its fields (`fields`), renders and tokenizes (`render`), takes a place
+//! (`admission`), submits (`run`), and gathers or streams what comes (`group`, `choice`, `sse`). A connection
+//! that goes away drops its streams, which cancels them in the engine.
+//!
+//! Not here: the engine, how models are opened (`engraft`), flags (`engraft-cli`).
+
+mod about;
+mod admission;
+mod app;
+mod auth;
+mod choice;
+mod config;
+mod drain;
+mod error;
+mod fields;
+mod group;
+mod listen;
+mod metrics;
+mod openai;
+mod openapi;
+mod patience;
+mod pooling;
+mod render;
+mod run;
+mod server;
+mod sse;
+mod state;
+mod supervise;
+#[cfg_attr(not(feature = "tls"), path = "tls_disabled.rs")]
+mod tls;
+mod tokens;
+
+pub use auth::ApiKey;
+pub use config::ServerConfig;
+pub use listen::Address;
+pub use server::{Server, Stop};

@@ -1,0 +1,190 @@
+//! Connections: TCP, TLS or a Unix socket, each served by HTTP/1.1 within limits.
+
+use crate::config::ServerConfig;
+use crate::drain::{Life, Phase};
+use crate::patience::Patient;
+use crate::tls::Tls;
+use axum::Router;
+use engraft::{Error, Result};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+
+/// Bytes that a connection holds each way, a request's head among them.
+const BUFFER: usize = 64 << 10;
+/// Time for what is left to be written when the server ends.
+const LAST_WRITES: Duration = Duration::from_secs(2);
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// An address, with whether connections are encrypted.
+    Tcp(SocketAddr, bool),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address, false) => write!(f, "http://{address}"),
+            Address::Tcp(address, true) => write!(f, "https://{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    #[cfg(unix)]
+    Unix(tokio::net::UnixListener),
+}
+
+/// A socket that listens.
+pub struct Listener {
+    socket: Socket,
+    tls: Option<Tls>,
+    /// Where.
+    pub address: Address,
+    connections: Arc<Semaphore>,
+}
+
+impl Listener {
+    /// Listens where the configuration says.
+    ///
+    /// # Errors
+    /// `Io`, naming the address; `Format` for certificates.
+    pub async fn bind(config: &ServerConfig) -> Result<Self> {
+        let tls = config.tls.as_ref().map(Tls::new).transpose()?;
+        let (socket, address) = match &config.uds {
+            Some(path) => unix(path).await?,
+            None => {
+                let named = format!("{}:{}", config.host, config.port);
+                let failed = |source| Error::Io { path: named.clone().into(), source };
+                let listener =
+                    TcpListener::bind((config.host.as_str(), config.port)).await.map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                (Socket::Tcp(listener), Address::Tcp(address, tls.is_some()))
+            }
+        };
+        let connections = Arc::new(Semaphore::new(config.max_connections));
+        Ok(Self { socket, tls, address, connections })
+    }
+
+    /// Takes connections until the server has ended, and waits for what is left to be written.
+    pub async fn serve(&self, router: Router, config: &ServerConfig, life: &Life) {
+        let mut ended = life.reached(Phase::Ended);
+        loop {
+            let Ok(place) = self.connections.clone().acquire_owned().await else { break };
+            let limits = Limits { router: router.clone(), config: config.clone(), life: life.clone(), place };
+            tokio::select! {
+                () = &mut ended => break,
+                accepted = self.accept(limits) => if let Err(error) = accepted {
+                    // Too many open files, say: it passes.
+                    tracing::warn!("a connection could not be taken: {error}");
+                    sleep(Duration::from_millis(50)).await;
+                },
+            }
+        }
+        let most = u32::try_from(config.max_connections).unwrap_or(u32::MAX);
+        let _ = timeout(LAST_WRITES, self.connections.acquire_many(most)).await;
+        if let Address::Unix(path) = &self.address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    async fn accept(&self, limits: Limits) -> std::io::Result<()> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                match self.tls.clone() {
+                    None => drop(tokio::spawn(limits.serve(stream))),
+                    Some(tls) => drop(tokio::spawn(limits.encrypted(tls, stream))),
+                }
+            }
+            #[cfg(unix)]
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                drop(tokio::spawn(limits.serve(stream)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+async fn unix(path: &PathBuf) -> Result<(Socket, Address)> {
+    let failed = |source| Error::Io { path: path.clone(), source };
+    // A socket that a server left behind refuses connections.
+    let left = tokio::net::UnixStream::connect(path).await;
+    if left.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
+    Ok((Socket::Unix(listener), Address::Unix(path.clone())))
+}
+
+#[cfg(not(unix))]
+async fn unix(path: &PathBuf) -> Result<(Socket, Address)> {
+    Err(Error::Unsupported {
+        op: format!("uds {}", path.display()),
+        backend: "HTTP".into(),
+        reason: "this system has no Unix sockets".into(),
+    })
+}
+
+/// What a connection is served by, and its place.
+struct Limits {
+    router: Router,
+    config: ServerConfig,
+    life: Life,
+    place: OwnedSemaphorePermit,
+}
+
+impl Limits {
+    async fn encrypted(self, tls: Tls, stream: TcpStream) {
+        match timeout(self.config.header_timeout, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => tracing::debug!("no TLS connection: {error}"),
+            Err(_) => tracing::debug!("no TLS connection in time"),
+        }
+    }
+
+    async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: T) {
+        let Self { router, config, life, place } = self;
+        let io = TokioIo::new(Patient::new(stream, config.write_timeout));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(config.header_timeout)
+            .max_buf_size(BUFFER)
+            .serve_connection(io, TowerToHyperService::new(router));
+        let mut connection = std::pin::pin!(connection);
+        let mut draining = life.reached(Phase::Draining);
+        let done = tokio::select! {
+            done = &mut connection => Some(done),
+            () = &mut draining, if life.phase() == Phase::Serving => None,
+        };
+        let done = match done {
+            Some(done) => done,
+            None => {
+                // What runs goes on; an idle connection ends.
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = done {
+            tracing::debug!("a connection ended: {error}");
+        }
+        drop(place);
+    }
+}

@@ -1,0 +1,245 @@
+//! What happens in the server, in Prometheus' text format under vLLM's names.
+
+use engraft::{EngineStats, Error, Result};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
+};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+const FIRST_TOKEN: [f64; 17] =
+    [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0];
+const NEXT_TOKEN: [f64; 14] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
+const WHOLE: [f64; 14] = [0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0];
+const COUNTS: [f64; 14] =
+    [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 100_000.0];
+
+/// All metrics of a server.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    running: IntGauge,
+    waiting: IntGauge,
+    kv_usage: Gauge,
+    cache: IntCounter,
+    hits: IntCounter,
+    preemptions: IntCounter,
+    steps: IntCounter,
+    prompt_tokens: IntCounter,
+    generation_tokens: IntCounter,
+    ended: IntCounterVec,
+    first_token: Histogram,
+    next_token: Histogram,
+    per_token: Histogram,
+    whole: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    prompt: Histogram,
+    generated: Histogram,
+    choices: Histogram,
+    most_tokens: Histogram,
+    responses: IntCounterVec,
+    /// What the engine's counters showed last: they begin anew with every engine.
+    seen: Mutex<EngineStats>,
+}
+
+/// Registers metrics with the labels that all have.
+struct Maker {
+    registry: Registry,
+    labels: HashMap<String, String>,
+}
+
+fn unusable(error: prometheus::Error) -> Error {
+    Error::Internal { what: format!("a metric: {error}") }
+}
+
+impl Maker {
+    fn opts(&self, name: &str, help: &str) -> Opts {
+        Opts::new(name, help).const_labels(self.labels.clone())
+    }
+
+    fn add<M: prometheus::core::Collector + Clone + 'static>(
+        &self,
+        made: prometheus::Result<M>,
+    ) -> Result<M> {
+        let metric = made.map_err(unusable)?;
+        self.registry.register(Box::new(metric.clone())).map_err(unusable)?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter> {
+        self.add(IntCounter::with_opts(self.opts(name, help)))
+    }
+
+    fn counters(&self, name: &str, help: &str, label: &str) -> Result<IntCounterVec> {
+        self.add(IntCounterVec::new(self.opts(name, help), &[label]))
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+        let opts = HistogramOpts::from(self.opts(name, help)).buckets(buckets.to_vec());
+        self.add(Histogram::with_opts(opts))
+    }
+}
+
+impl Metrics {
+    /// Metrics of a model of this name, whose cache has pages of `stats`.
+    ///
+    /// # Errors
+    /// `Internal` for names that Prometheus does not allow.
+    pub fn new(model: &str, stats: EngineStats) -> Result<Self> {
+        let labels = [("model_name", model), ("engine", "0")];
+        let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let new = Maker { registry: Registry::new(), labels };
+        let (size, pages) = (stats.page_size.to_string(), stats.total_pages.to_string());
+        let of_cache = new.opts("vllm:cache_config_info", "Pages of keys and values.");
+        let of_cache = of_cache.const_label("block_size", size).const_label("num_gpu_blocks", pages);
+        new.add(IntGauge::with_opts(of_cache))?.set(1);
+        Ok(Self {
+            running: new
+                .add(IntGauge::with_opts(new.opts("vllm:num_requests_running", "Sequences that run.")))?,
+            waiting: new
+                .add(IntGauge::with_opts(new.opts("vllm:num_requests_waiting", "Sequences that wait.")))?,
+            kv_usage: new.add(Gauge::with_opts(
+                new.opts("vllm:kv_cache_usage_perc", "Share of the pages that requests use, 0 to 1."),
+            ))?,
+            cache: new.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the cache.")?,
+            hits: new.counter("vllm:prefix_cache_hits_total", "Those of them that were found.")?,
+            preemptions: new.counter("vllm:num_preemptions_total", "Requests that gave their pages up.")?,
+            steps: new.counter("engraft:steps_total", "Steps of the engine.")?,
+            prompt_tokens: new.counter("vllm:prompt_tokens_total", "Tokens of prompts.")?,
+            generation_tokens: new.counter("vllm:generation_tokens_total", "Tokens sampled.")?,
+            ended: new.counters("vllm:request_success_total", "Sequences that ended.", "finished_reason")?,
+            first_token: new.histogram(
+                "vllm:time_to_first_token_seconds",
+                "From a request to its first token.",
+                &FIRST_TOKEN,
+            )?,
+            next_token: new.histogram(
+                "vllm:inter_token_latency_seconds",
+                "Between tokens of a sequence.",
+                &NEXT_TOKEN,
+            )?,
+            per_token: new.histogram(
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time between tokens of a request.",
+                &NEXT_TOKEN,
+            )?,
+            whole: new.histogram("vllm:e2e_request_latency_seconds", "Time of whole requests.", &WHOLE)?,
+            prefill: new.histogram(
+                "vllm:request_prefill_time_seconds",
+                "Time to the first token, the queue's included.",
+                &WHOLE,
+            )?,
+            decode: new.histogram(
+                "vllm:request_decode_time_seconds",
+                "Time after the first token.",
+                &WHOLE,
+            )?,
+            prompt: new.histogram("vllm:request_prompt_tokens", "Prompt tokens of requests.", &COUNTS)?,
+            generated: new.histogram("vllm:request_generation_tokens", "Tokens of answers.", &COUNTS)?,
+            choices: new.histogram("vllm:request_params_n", "Continuations asked for.", &COUNTS)?,
+            most_tokens: new.histogram("vllm:request_params_max_tokens", "Tokens asked for.", &COUNTS)?,
+            responses: new.counters("engraft:http_responses_total", "Responses by status.", "status")?,
+            registry: new.registry,
+            seen: Mutex::default(),
+        })
+    }
+
+    /// Counts a response.
+    pub fn response(&self, status: u16) {
+        self.responses.with_label_values(&[&status.to_string()]).inc();
+    }
+
+    /// Counts prompts that are read for their vectors or scores.
+    pub fn prompts(&self, tokens: usize) {
+        self.prompt_tokens.inc_by(tokens as u64);
+        self.prompt.observe(tokens as f64);
+    }
+
+    /// The text for Prometheus; none while the engine is not there.
+    pub fn text(&self, stats: Option<EngineStats>) -> String {
+        if let Some(now) = stats {
+            self.update(now);
+        }
+        let mut text = Vec::new();
+        // Writing to memory cannot fail but for metrics without values.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn update(&self, now: EngineStats) {
+        self.running.set(now.running as i64);
+        self.waiting.set(now.waiting as i64);
+        let used = now.total_pages.saturating_sub(now.free_pages);
+        self.kv_usage.set(used as f64 / now.total_pages.max(1) as f64);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = |now: u64, before: u64| if now < before { now } else { now - before };
+        self.cache.inc_by(more(now.prefix_queried, seen.prefix_queried));
+        self.hits.inc_by(more(now.prefix_hit, seen.prefix_hit));
+        self.preemptions.inc_by(more(now.preemptions, seen.preemptions));
+        self.steps.inc_by(more(now.steps, seen.steps));
+        *seen = now;
+    }
+}
+
+/// The times of one sequence; what has not ended when it is dropped was aborted.
+#[derive(Debug)]
+pub struct Timing {
+    metrics: std::sync::Arc<Metrics>,
+    began: Instant,
+    first: Option<Instant>,
+    last: Instant,
+    tokens: usize,
+    reason: &'static str,
+}
+
+impl Timing {
+    /// A sequence that is submitted now.
+    pub fn new(metrics: std::sync::Arc<Metrics>, prompt: usize, n: usize, most_tokens: usize) -> Self {
+        metrics.prompts(prompt);
+        metrics.choices.observe(n as f64);
+        metrics.most_tokens.observe(most_tokens as f64);
+        let now = Instant::now();
+        Self { metrics, began: now, first: None, last: now, tokens: 0, reason: "abort" }
+    }
+
+    /// A token came.
+    pub fn token(&mut self) {
+        let now = Instant::now();
+        match self.first {
+            None => {
+                self.first = Some(now);
+                self.metrics.first_token.observe((now - self.began).as_secs_f64());
+                self.metrics.prefill.observe((now - self.began).as_secs_f64());
+            }
+            Some(_) => self.metrics.next_token.observe((now - self.last).as_secs_f64()),
+        }
+        self.last = now;
+        self.tokens += 1;
+        self.metrics.generation_tokens.inc();
+    }
+
+    /// It ended for this reason.
+    pub fn end(&mut self, reason: &'static str) {
+        self.reason = reason;
+    }
+}
+
+impl Drop for Timing {
+    fn drop(&mut self) {
+        let metrics = &self.metrics;
+        metrics.ended.with_label_values(&[self.reason]).inc();
+        metrics.whole.observe(self.began.elapsed().as_secs_f64());
+        metrics.generated.observe(self.tokens as f64);
+        if let Some(first) = self.first {
+            let decode = (self.last - first).as_secs_f64();
+            metrics.decode.observe(decode);
+            if self.tokens > 1 {
+                metrics.per_token.observe(decode / (self.tokens - 1) as f64);
+            }
+        }
+    }
+}

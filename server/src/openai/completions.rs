@@ -1,0 +1,76 @@
+//! `/v1/completions`.
+
+use super::tables::{COMPLETIONS, GENERATION};
+use super::{Generation, Input, Kind};
+use crate::error::ApiError;
+use crate::run::{Prompts, run};
+use crate::state::{State, blocking};
+use crate::supervise::Served;
+use axum::body::Body;
+use axum::extract;
+use axum::http::{Request, Response};
+use std::sync::Arc;
+
+/// Bytes of prompts above which they are tokenized on a thread of their own.
+const INLINE: usize = 16 << 10;
+
+/// Continues prompts.
+///
+/// # Errors
+/// As OpenAI's.
+pub async fn create(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let call = state.read(request, &[GENERATION, COMPLETIONS]).await?;
+    let generation = Generation::of(&call.fields, &call.served, &state.config, &call.key)?;
+    if let Some(best_of) = call.fields.whole("best_of", 1..=1024)?
+        && best_of != generation.n as i64
+    {
+        let why =
+            format!("is {best_of}; allowed: the value of `n`, {}, all of which are returned", generation.n);
+        return Err(ApiError::field("best_of", why));
+    }
+    let inputs = Input::of(&call.fields, "prompt")?;
+    if inputs.len() * generation.n > state.config.max_n {
+        let (found, most) = (inputs.len(), state.config.max_n);
+        let why = format!(
+            "has {found} texts for {} continuations each; this server allows {most} in all",
+            generation.n
+        );
+        return Err(ApiError::field("prompt", why));
+    }
+    let echo = call.fields.flag("echo", false)?;
+    let bytes: usize = inputs.iter().map(|i| if let Input::Text(text) = i { text.len() } else { 0 }).sum();
+    let prompts = match bytes > INLINE {
+        false => prompts_of(&call.served, &generation, &inputs, echo)?,
+        true => {
+            let (served, of) = (call.served.clone(), generation.clone());
+            blocking(move || prompts_of(&served, &of, &inputs, echo)).await?
+        }
+    };
+    run(&state, call, generation, prompts, Kind::Text).await
+}
+
+fn prompts_of(
+    served: &Served,
+    generation: &Generation,
+    inputs: &[Input],
+    echo: bool,
+) -> Result<Prompts, ApiError> {
+    // A prompt that is truncated may be longer than the context.
+    let most = if generation.truncate.is_some() { usize::MAX } else { served.generator.info().max_context };
+    let special = generation.add_special.unwrap_or(true);
+    let mut prompts = Prompts { continues: true, ..Prompts::default() };
+    for input in inputs {
+        let ids = generation.truncated(input.tokens(served, special, most)?);
+        if echo {
+            prompts.echoes.push(match input {
+                Input::Text(text) if generation.truncate.is_none() => text.clone(),
+                _ => served.generator.tokenizer().decode(&ids, true)?,
+            });
+        }
+        prompts.ids.push(ids);
+    }
+    Ok(prompts)
+}

@@ -1,0 +1,168 @@
+//! Messages of a conversation to the text of a prompt.
+
+use crate::error::ApiError;
+use crate::fields::{Fields, short};
+use crate::supervise::Served;
+use engraft::engraft_core::text::Data;
+use serde_json::{Map, Value};
+
+/// Messages of one conversation.
+const MOST_MESSAGES: usize = 4096;
+
+/// A conversation, as its request gave it.
+#[derive(Debug)]
+pub struct Conversation {
+    messages: Vec<Map<String, Value>>,
+    answer: bool,
+    continues: bool,
+    variables: Map<String, Value>,
+}
+
+impl Conversation {
+    /// The conversation of a request.
+    ///
+    /// # Errors
+    /// 400 for what is no conversation of texts.
+    pub fn of(fields: &Fields) -> Result<Self, ApiError> {
+        let messages = match fields.get("messages") {
+            Some(Value::Array(messages)) if (1..=MOST_MESSAGES).contains(&messages.len()) => messages,
+            Some(Value::Array(other)) => {
+                let found = format!("has {} entries; allowed: 1 to {MOST_MESSAGES}", other.len());
+                return Err(ApiError::field("messages", found));
+            }
+            Some(_) => return Err(ApiError::field("messages", "is no list")),
+            None => return Err(ApiError::field("messages", "is missing")),
+        };
+        let messages = messages.iter().enumerate().map(|(at, message)| one(at, message));
+        let continues = fields.flag("continue_final_message", false)?;
+        let answer = fields.flag("add_generation_prompt", !continues)?;
+        if continues && answer {
+            let both = "goes with `add_generation_prompt`: false";
+            return Err(ApiError::field("continue_final_message", both));
+        }
+        let mut variables = match fields.get("chat_template_kwargs") {
+            None => Map::new(),
+            Some(Value::Object(variables)) => variables.clone(),
+            Some(_) => return Err(ApiError::field("chat_template_kwargs", "is no object")),
+        };
+        match fields.get("documents") {
+            None => {}
+            Some(documents @ Value::Array(_)) => {
+                variables.insert("documents".into(), documents.clone());
+            }
+            Some(_) => return Err(ApiError::field("documents", "is no list")),
+        }
+        Ok(Self { messages: messages.collect::<Result<_, _>>()?, answer, continues, variables })
+    }
+
+    /// The token ids of the prompt; `shield`: texts of all roles but `system` never become control tokens.
+    /// The template may take long: not for a thread that others wait for.
+    ///
+    /// # Errors
+    /// 400 where the model has no template, where that fails, and for more tokens than the context holds.
+    pub fn tokens(&self, served: &Served, shield: bool, special: bool) -> Result<Vec<u32>, ApiError> {
+        let Some(template) = served.template() else {
+            let why = "the model has no chat template; the server takes one by --chat-template, and \
+                /v1/completions continues plain text";
+            return Err(ApiError::field("messages", format!("cannot be read: {why}")));
+        };
+        let tokenizer = served.generator.tokenizer();
+        let mut messages = self.messages.clone();
+        if shield {
+            for message in messages.iter_mut().filter(|m| m.get("role").is_none_or(|role| role != "system")) {
+                if let Some(Value::String(text)) = message.get_mut("content") {
+                    *text = tokenizer.shield(text)?;
+                }
+            }
+        }
+        let last = messages.last().and_then(|m| m.get("content")?.as_str()).unwrap_or_default().to_owned();
+        let messages = Value::Array(messages.into_iter().map(Value::Object).collect());
+        let variables = Value::Object(self.variables.clone());
+        let mut text = template.render_data(&Data::from(&messages), self.answer, &Data::from(&variables))?;
+        if self.continues {
+            let last = last.trim();
+            let Some(at) = text.rfind(last) else {
+                let why = "is not possible: the template does not write the final message as it is";
+                return Err(ApiError::field("continue_final_message", why));
+            };
+            text.truncate(at + last.len());
+        }
+        let most = served.generator.info().max_context;
+        let ids = match shield {
+            true => tokenizer.encode_shielded(&text, special, most),
+            false => tokenizer.encode_at_most(&text, special, most),
+        };
+        Ok(ids.map_err(|error| ApiError { param: Some("messages".into()), ..ApiError::from(error) })?)
+    }
+}
+
+/// A message whose content is one text.
+fn one(at: usize, message: &Value) -> Result<Map<String, Value>, ApiError> {
+    let place = |field: &str| format!("messages[{at}]{field}");
+    let Value::Object(given) = message else {
+        return Err(ApiError::field(&place(""), format!("is {}; allowed: an object", short(message))));
+    };
+    let mut kept = Map::new();
+    for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+        match name.as_str() {
+            "role" => match value.as_str() {
+                Some("tool" | "function") => {
+                    let why = "this version of the server calls no tools";
+                    return Err(ApiError::unsupported(&place(".role"), why));
+                }
+                Some(_) => {}
+                None => return Err(ApiError::field(&place(".role"), "is no string")),
+            },
+            "content" => {
+                kept.insert("content".into(), Value::String(content(&place(".content"), value)?));
+                continue;
+            }
+            "name" | "reasoning_content" | "reasoning" | "thinking" | "refusal" => {
+                if !value.is_string() {
+                    return Err(ApiError::field(&place(&format!(".{name}")), "is no string"));
+                }
+            }
+            "tool_calls" | "function_call" | "tool_call_id" => {
+                if value.as_array().is_some_and(Vec::is_empty) {
+                    continue;
+                }
+                let why = "this version of the server calls no tools";
+                return Err(ApiError::unsupported(&place(&format!(".{name}")), why));
+            }
+            "audio" => return Err(ApiError::unsupported(&place(".audio"), "the model reads text alone")),
+            // What clients send back of an answer.
+            "annotations" | "provider_specific_fields" => continue,
+            _ => return Err(ApiError::unknown(&place(&format!(".{name}")))),
+        }
+        kept.insert(name.clone(), value.clone());
+    }
+    for needed in ["role", "content"] {
+        if !kept.contains_key(needed) {
+            return Err(ApiError::field(&place(&format!(".{needed}")), "is missing"));
+        }
+    }
+    Ok(kept)
+}
+
+/// The text of a message, whose parts are put together by line ends.
+fn content(place: &str, value: &Value) -> Result<String, ApiError> {
+    let parts = match value {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        _ => return Err(ApiError::field(place, format!("is {}; allowed: a string or parts", short(value)))),
+    };
+    let mut texts = Vec::new();
+    for part in parts {
+        let kind = part.get("type").and_then(Value::as_str);
+        match (part, kind, part.get("text").and_then(Value::as_str)) {
+            (Value::String(text), _, _) => texts.push(text.as_str()),
+            (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text),
+            (_, Some(kind), _) => {
+                let why = format!("parts of type {} are not read, text alone is", short(&kind.into()));
+                return Err(ApiError::unsupported(place, &why));
+            }
+            _ => return Err(ApiError::field(place, format!("has the part {}", short(part)))),
+        }
+    }
+    Ok(texts.join("\n"))
+}

@@ -1,0 +1,181 @@
+//! What all handlers share, and how a request is read.
+
+use crate::admission::Admission;
+use crate::config::ServerConfig;
+use crate::drain::{Life, Phase};
+use crate::error::ApiError;
+use crate::fields::{Field, Fields, clipped};
+use crate::metrics::Metrics;
+use crate::supervise::{Models, Served};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::{Request, StatusCode, header};
+use serde_json::{Map, Value};
+use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+const KIB: usize = 1 << 10;
+/// Bytes of all bodies that are in the server at once, if one is not larger.
+const BODIES: usize = 256 << 20;
+
+/// A server's parts.
+#[derive(Debug)]
+pub struct State {
+    /// Its settings.
+    pub config: ServerConfig,
+    /// The model.
+    pub models: Arc<Models>,
+    /// How much is in the server.
+    pub admission: Arc<Admission>,
+    /// What happened.
+    pub metrics: Arc<Metrics>,
+    /// Its phase.
+    pub life: Life,
+    /// Names that requests may call the model by.
+    pub names: Vec<String>,
+    /// Room for bodies of requests, in KiB.
+    bodies: Arc<Semaphore>,
+    /// When it was started, in seconds since 1970.
+    pub created: u64,
+}
+
+/// The name of a request's key.
+#[derive(Debug, Clone)]
+pub struct KeyName(pub String);
+
+/// A request that was read.
+#[derive(Debug)]
+pub struct Call {
+    /// Its fields, all of them known.
+    pub fields: Fields,
+    /// The name of its key.
+    pub key: String,
+    /// Equal for requests with equal bodies.
+    pub fingerprint: u64,
+    /// The model.
+    pub served: Arc<Served>,
+    /// The name that the request calls it by.
+    pub model: String,
+    /// The room of its body.
+    _room: OwnedSemaphorePermit,
+}
+
+impl State {
+    /// The parts of a server of `models`.
+    ///
+    /// # Errors
+    /// `Internal` for metrics that cannot be registered.
+    pub fn new(config: ServerConfig, models: Arc<Models>) -> engraft::Result<Self> {
+        let served = models.current().map_err(|e| engraft::Error::Internal { what: e.message })?;
+        let path = served.generator.info().name.clone();
+        let names = match config.served_model_name.is_empty() {
+            true => {
+                vec![Path::new(&path).file_name().map_or(path.clone(), |f| f.to_string_lossy().into_owned())]
+            }
+            false => config.served_model_name.clone(),
+        };
+        Ok(Self {
+            metrics: Arc::new(Metrics::new(&names[0], served.generator.handle().stats())?),
+            admission: Admission::new(&config),
+            life: Life::default(),
+            bodies: Arc::new(Semaphore::new(BODIES.max(config.max_body_bytes) / KIB + 1)),
+            created: now(),
+            models,
+            names,
+            config,
+        })
+    }
+
+    /// Reads the body of a request, and holds its fields against the tables of its route.
+    ///
+    /// # Errors
+    /// 503 while the server ends or the model is loaded anew, 415, 413, 408, 400, 404.
+    pub async fn read(&self, request: Request<Body>, tables: &[&[Field]]) -> Result<Call, ApiError> {
+        if self.life.phase() != Phase::Serving {
+            return Err(ApiError::unavailable("the server ends", 1));
+        }
+        let key = request.extensions().get::<KeyName>().map_or(String::new(), |key| key.0.clone());
+        let (bytes, room) = self.body(request).await?;
+        let given = match serde_json::from_slice(&bytes) {
+            Ok(Value::Object(given)) => given,
+            Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
+            Err(error) => return Err(ApiError::bad(format!("the body is no JSON: {error}"))),
+        };
+        let model = self.model(&given)?;
+        let fields = Fields::check(given, tables, self.config.allow_unknown_fields)?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        let fingerprint = hasher.finish();
+        self.models.admit(fingerprint)?;
+        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, _room: room })
+    }
+
+    async fn body(&self, request: Request<Body>) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
+        let headers = request.headers();
+        if let Some(kind) = headers.get(header::CONTENT_TYPE) {
+            let kind = kind.to_str().unwrap_or_default();
+            let essence = kind.split(';').next().unwrap_or_default().trim();
+            if !essence.eq_ignore_ascii_case("application/json") {
+                let message = format!("Content-Type is {}; allowed: application/json", clipped(kind));
+                return Err(ApiError::protocol(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            }
+        }
+        let most = self.config.max_body_bytes;
+        let too_large = || {
+            let message = format!("the body has more than {most} bytes");
+            ApiError::protocol(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<u64>().ok());
+        if length.is_some_and(|length| length > most as u64) {
+            return Err(too_large());
+        }
+        let expected = length.map_or(most, |length| length as usize) / KIB + 1;
+        let room = self.bodies.clone().try_acquire_many_owned(u32::try_from(expected).unwrap_or(u32::MAX));
+        let room =
+            room.map_err(|_| ApiError::too_many("the bodies of other requests take all the room", 1))?;
+        match tokio::time::timeout(self.config.body_timeout, to_bytes(request.into_body(), most)).await {
+            Err(_) => {
+                let message = format!("the body did not come within {:?}", self.config.body_timeout);
+                Err(ApiError::protocol(StatusCode::REQUEST_TIMEOUT, message))
+            }
+            Ok(Err(error)) => match std::error::Error::source(&error) {
+                Some(source) if source.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+                _ => Err(ApiError::bad(format!("the body cannot be read: {error}"))),
+            },
+            Ok(Ok(bytes)) => Ok((bytes, room)),
+        }
+    }
+
+    fn model(&self, given: &Map<String, Value>) -> Result<String, ApiError> {
+        match given.get("model") {
+            None | Some(Value::Null) => Ok(self.names[0].clone()),
+            Some(Value::String(name)) if self.names.contains(name) => Ok(name.clone()),
+            Some(Value::String(name)) => Err(ApiError::no_model(&clipped(name), &self.names)),
+            Some(_) => Err(ApiError::field("model", "is no string")),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A number that comes only once, as text.
+pub fn fresh_id() -> String {
+    // The standard library keys every hasher anew from the system's random bits.
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// Runs work that takes long on a thread of its own.
+///
+/// # Errors
+/// Those of the work; 500 where it panicked.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(ApiError::internal("a part of the server panicked at this request")))
+}
