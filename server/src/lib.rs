@@ -42,7 +42,8 @@ mod server;
 mod sse;
 mod state;
 mod supervise;
-#[cfg_attr(not(feature = "tls"), path = "tls_disabled.rs")]
+#[cfg_attr(feature = "tls", path = "tls/enabled.rs")]
+#[cfg_attr(not(feature = "tls"), path = "tls/disabled.rs")]
 mod tls;
 mod tokens;
 

@@ -130,21 +130,21 @@ fn submit(
         if prompts.continues {
             detokenizer.prime(ids)?;
         }
-        for subsequence in 0..generation.n as u32 {
-            let stop_ids = [&generation.stops.ids[..], &generation.stops.own_ids[..]].concat();
-            let request = Request {
-                prompt: ids.clone(),
-                max_new_tokens: *room,
-                sampling: generation.sampling,
-                stop_ids,
-                subsequence,
-                cache_salt: generation.salt.clone(),
-                ..Request::default()
-            };
-            let tokens = generator.handle().submit(request).map_err(|error| {
-                state.models.report(&call.served, &error, call.fingerprint);
-                ApiError::from(error)
-            })?;
+        let request = Request {
+            prompt: ids.clone(),
+            max_new_tokens: *room,
+            sampling: generation.sampling,
+            stop_ids: [&generation.stops.ids[..], &generation.stops.own_ids[..]].concat(),
+            cache_salt: generation.salt.clone(),
+            // Keys share what there is.
+            tenant: call.key.clone(),
+            ..Request::default()
+        };
+        let several = generator.handle().submit_several(request, generation.n).map_err(|error| {
+            state.models.report(&call.served, &error, call.fingerprint);
+            ApiError::from(error)
+        })?;
+        for tokens in several {
             let timing = Timing::new(Arc::clone(&state.metrics), ids.len(), generation.n, *room);
             let stops = generation.stops.clone();
             choices.push(Choice::new(tokens.into_stream(), detokenizer.clone(), stops, timing)?);

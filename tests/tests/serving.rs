@@ -2,8 +2,8 @@
 //! size and order of pages, steps ahead, what the prefix cache has of it, when it gives its pages up, that it
 //! is saved and goes on elsewhere, that it is forked. Tokens and logits are those of the request alone.
 //!
-//! Every length of a hit is taken; all else is chosen anew for each by ENGRAFT_SEED. Some families are chosen,
-//! all of them with ENGRAFT_FULL.
+//! Every length of a hit is taken; all else is chosen anew for each by ENGRAFT_SEED. Some families are
+//! chosen, all of them with ENGRAFT_FULL.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
@@ -148,11 +148,10 @@ fn story<B: Backend>(
     engine.run().unwrap();
     let found = hit.min(LEN - 1) / sizes.page_size * sizes.page_size;
     if dice.once_in(3) {
-        // Its logits, behind the same hit.
+        // Its logits: a call that asks for some takes nothing from the cache.
         let want = ForwardWant { hidden: Pick::None, logits: Pick::Last };
         let seen = engine.forward(Batch::Ragged(std::slice::from_ref(&whole)), &want).unwrap();
         assert!(seen[0].logits == alone.logits[0], "{what}: logits of the prompt's last token");
-        assert_eq!(engine.prefix_stats().hit, found as u64, "{what}");
     }
     let before = engine.prefix_stats().hit;
     for mate in 0..dice.below(3) as u32 {

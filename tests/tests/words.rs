@@ -19,7 +19,7 @@ const WORDS: [(&[&str], &str); 16] = [
     (&["drawn", "draw", "draws", "drawing"], "sampled, sample; generate for cases of tests"),
     (&["cut", "cuts", "cutting"], "shard over ranks, split or chunk a list, truncate a text or file"),
     (&["form", "forms", "formed"], "layout or format of a weight, variant of an instruction"),
-    (&["submitter", "submitters"], "worker"),
+    (&["desk", "desks"], "worker"),
     (&["told", "tell", "tells"], "event, reply, report"),
     (&["obey", "obeys"], "handle, run"),
     (&["voice", "voices"], "the name of what it is: processor, tokenizer"),

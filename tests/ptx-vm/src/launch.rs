@@ -39,7 +39,7 @@ pub enum Barriers {
     #[default]
     EndedWarps,
     /// None: every thread of the block comes to each barrier that names no number of threads.
-    Nobody,
+    NoLane,
 }
 
 /// One launch of a kernel.

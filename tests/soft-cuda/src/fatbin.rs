@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn broken_ones_hold_nothing() {
         for bytes in [PLAIN, FAST, SMALL] {
-            for cut in [0, 3, 15, 17, 40, 95, 97, bytes.len() / 2] {
-                let cut = &bytes[..cut];
-                let _ = size(cut);
-                assert_eq!(text(cut, 90), None);
+            for part in [0, 3, 15, 17, 40, 95, 97, bytes.len() / 2] {
+                let part = &bytes[..part];
+                let _ = size(part);
+                assert_eq!(text(part, 90), None);
             }
             for at in 0..96 {
                 let mut changed = bytes.to_vec();

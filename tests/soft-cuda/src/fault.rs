@@ -96,7 +96,7 @@ fn essence(text: &str) -> String {
 }
 
 /// Says what is wrong, once.
-pub fn tell(d: &mut Driver, text: String) {
+pub fn report(d: &mut Driver, text: String) {
     if d.faults.seen.insert(essence(&text)) {
         eprintln!("[Engraft software CUDA] {text}");
         d.faults.note("fault", &text);
@@ -106,7 +106,7 @@ pub fn tell(d: &mut Driver, text: String) {
 
 /// Poisons a context (its first error stays) and says why.
 pub fn poison(d: &mut Driver, context: Id, code: Code, text: String) {
-    tell(d, text);
+    report(d, text);
     if d.settings.go_on {
         return;
     }

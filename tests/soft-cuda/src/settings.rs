@@ -82,7 +82,7 @@ fn read(text: &str, settings: &mut Settings) -> Result<Option<PathBuf>, String> 
                 settings.machine.barriers = match value {
                     "ended" => Barriers::Ended,
                     "ended-warps" => Barriers::EndedWarps,
-                    "nobody" => Barriers::Nobody,
+                    "nobody" => Barriers::NoLane,
                     _ => return Err(wants("ended, ended-warps or nobody")),
                 };
             }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((settings.devices, settings.order, settings.go_on), (2, Order::Seeded(9), true));
         assert_eq!(
             (machine.schedule, machine.barriers, machine.faults),
-            (Schedule::Random(7), Barriers::Nobody, 50)
+            (Schedule::Random(7), Barriers::NoLane, 50)
         );
         assert!(
             machine.global_races && !machine.uninitialised && !settings.stream_races && !machine.equal_stores

@@ -217,7 +217,7 @@ fn run_kernel(d: &mut Driver, kernel: &KernelWork, watch: bool) -> Result<Vec<Ac
         Ok(report) => report,
         Err(faults) => {
             let (last, others) = faults.split_last().ok_or((Code::UNKNOWN, String::new()))?;
-            others.iter().for_each(|f| fault::tell(d, f.to_string()));
+            others.iter().for_each(|f| fault::report(d, f.to_string()));
             return Err((fault::code(last.kind), last.to_string()));
         }
     };

@@ -59,7 +59,7 @@ pub(crate) struct Spot {
 
 impl Spot {
     /// Whether the two have a byte in common.
-    pub(crate) fn meets(&self, other: &Spot) -> bool {
+    pub(crate) fn joins(&self, other: &Spot) -> bool {
         self.shared == other.shared
             && self.start < other.start + other.bytes
             && other.start < self.start + self.bytes

@@ -72,7 +72,7 @@ impl Notes {
         let open = |(fault, at): (&Fault, &Option<Spot>)| {
             fault.kind == FaultKind::Uninitialised
                 && fault.line == other.line
-                && at.is_some_and(|at| at.meets(&spot))
+                && at.is_some_and(|at| at.joins(&spot))
         };
         let Some(at) = self.faults.iter().zip(&self.spots).position(open) else { return false };
         let [bx, by, bz] = race.block;
@@ -169,7 +169,12 @@ pub(crate) fn collect(
 }
 
 /// The same for work that is not an instruction's: the fault that ends the launch.
-pub(crate) fn tell(grid: &mut Grid<'_>, cluster: &mut Cluster, warp: &Warp, line: u32) -> Result<(), Fault> {
+pub(crate) fn report(
+    grid: &mut Grid<'_>,
+    cluster: &mut Cluster,
+    warp: &Warp,
+    line: u32,
+) -> Result<(), Fault> {
     match collect(grid, cluster, warp, line, 0) {
         Some(stop) => Err(fault(grid, cluster, warp, line, 0, &stop)),
         None => Ok(()),

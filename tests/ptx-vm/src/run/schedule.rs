@@ -417,7 +417,7 @@ impl<'g> Runner<'g> {
                     return Err(fault(&self.grid, &a.cluster, &a.warps[w], blame));
                 }
             }
-            let everybody = self.grid.options.barriers == crate::Barriers::Nobody;
+            let everybody = self.grid.options.barriers == crate::Barriers::NoLane;
             let settled = barrier::settle(&mut a.cluster, &mut a.warps, everybody)
                 .and_then(|()| wgmma::settle(&mut self.grid, &mut a.cluster, &mut a.warps));
             if let Err((w, stop)) = settled {
@@ -426,7 +426,7 @@ impl<'g> Runner<'g> {
             }
             if !(self.grid.noted.is_empty() && a.cluster.noted.is_empty()) {
                 let line = self.grid.line;
-                notes::tell(&mut self.grid, &mut a.cluster, &a.warps[w], line)?;
+                notes::report(&mut self.grid, &mut a.cluster, &a.warps[w], line)?;
             }
         }
         if a.cluster.progress == before {
@@ -454,7 +454,7 @@ impl<'g> Runner<'g> {
                 notes::stand_at(&mut fault, &self.grid.program.lines[line as usize]);
                 fault
             })?;
-            return notes::tell(&mut self.grid, &mut a.cluster, &a.warps[warp], line);
+            return notes::report(&mut self.grid, &mut a.cluster, &a.warps[warp], line);
         }
         for w in 0..a.warps.len() {
             if a.warps[w].arrivals.is_empty() {
@@ -468,7 +468,7 @@ impl<'g> Runner<'g> {
                 fault(&self.grid, &a.cluster, &a.warps[w], blame)
             })?;
             let line = self.grid.line;
-            return notes::tell(&mut self.grid, &mut a.cluster, &a.warps[w], line);
+            return notes::report(&mut self.grid, &mut a.cluster, &a.warps[w], line);
         }
         Ok(())
     }
@@ -500,7 +500,7 @@ impl<'g> Runner<'g> {
                     notes::stand_at(&mut fault, &self.grid.program.lines[line as usize]);
                     fault
                 })?;
-                notes::tell(&mut self.grid, &mut done.cluster, &done.warps[warp], line)?;
+                notes::report(&mut self.grid, &mut done.cluster, &done.warps[warp], line)?;
             }
             self.spare.push(done);
         }

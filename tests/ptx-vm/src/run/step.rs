@@ -121,7 +121,7 @@ impl Turn<'_, '_> {
                 lane: mask.trailing_zeros(),
             })?;
             if !(self.grid.noted.is_empty() && self.cluster.noted.is_empty()) {
-                self.tell(pc, mask.trailing_zeros())?;
+                self.report(pc, mask.trailing_zeros())?;
             }
             match flow {
                 Flow::Next => pc += 1,
@@ -194,7 +194,7 @@ impl Turn<'_, '_> {
     /// Turns what an instruction has noted into faults of the launch; an error when the launch ends with
     /// them.
     #[cold]
-    fn tell(&mut self, pc: u32, lane: u32) -> Result<(), Blame> {
+    fn report(&mut self, pc: u32, lane: u32) -> Result<(), Blame> {
         let line = self.grid.program.code[pc as usize].line;
         match super::notes::collect(self.grid, self.cluster, self.warp, line, lane) {
             Some(stop) => Err(Blame { stop, pc, lane }),

@@ -53,7 +53,7 @@ fn a_barrier_that_lanes_of_a_warp_miss() {
         assert_eq!(first(gone, 64, &options), None);
         assert_eq!(first("setp.ge.u32 %p2, %r1, 20; @%p2 ret; barrier.sync 0;", 64, &options), None);
         assert_eq!(first("bar.sync 0;", 40, &options), None);
-        let strict = Options { barriers: Barriers::Nobody, ..options };
+        let strict = Options { barriers: Barriers::NoLane, ..options };
         let fault = first(gone, 64, &strict).expect("a warp is missed");
         assert!(fault.kind == FaultKind::Divergence && fault.detail.contains("1 of 2 warps"), "{fault}");
         assert_eq!(first("bar.sync 0; bar.sync 0;", 40, &strict), None);
@@ -78,7 +78,7 @@ fn a_read_too_early_is_a_missing_barrier_and_names_the_write() {
     let fault = fault.expect("a race");
     assert_eq!(fault.text, "ld.shared.u32 %r7, [%r6];");
     assert!(fault.detail.contains("was never written") && fault.detail.contains("a barrier"), "{fault}");
-    // Nobody writes it, or the reader itself does, later: that is no race.
+    // NoLane writes it, or the reader itself does, later: that is no race.
     for body in ["ld.shared.u32 %r7, [%r6];", "ld.shared.u32 %r7, [%r5]; st.shared.u32 [%r5], %r7;"] {
         let fault = first(body, 64, &Options::default()).expect("unwritten");
         assert_eq!((fault.kind, fault.other.clone()), (FaultKind::Uninitialised, None), "{fault}");
@@ -139,7 +139,7 @@ fn equal_stores_can_be_let_pass() {
 }
 
 #[test]
-fn a_launch_goes_on_and_tells_every_distinct_fault() {
+fn a_launch_goes_on_and_reports_every_distinct_fault() {
     let body = "ld.global.u32 %r7, [%rd3+4096]; st.global.u32 [%rd3+4096], %r1; ld.global.u32 %r8, [%rd1+2];
         ld.shared.u32 %r9, [%r6]; shr.u32 %r10, %r1, 5; st.global.u32 [%rd1], %r10; bar.sync 0; st.global.u32 [%rd3+512], %r7; @%p1 trap;";
     let many = Options { faults: 100, ..Options::default() };
@@ -159,7 +159,7 @@ fn a_launch_goes_on_and_tells_every_distinct_fault() {
 }
 
 #[test]
-fn what_a_launch_touched_is_told_with_its_instructions() {
+fn what_a_launch_touched_is_reported_with_its_instructions() {
     let body =
         "ld.global.u32 %r7, [%rd3]; @%p1 red.global.add.u32 [%rd1+1000], 1; st.global.u32 [%rd3+512], %r7;";
     for threads in [1, 4] {
