@@ -184,7 +184,7 @@ fn hostile_configs() -> Vec<Vec<u8>> {
         format!("{{\"dtype\":\"{long}\"}}"),
         format!("{{\"injection_policy\":{{\"{long}\":[\"{long}\"]}}}}"),
         format!("{{{}}}", (0..9_000).map(|i| format!("\"k{i}\":0")).collect::<Vec<_>>().join(",")),
-        format!("a = {}{}", "[".repeat(90_000), "]".repeat(90_000)),
+        format!("a = {}{}", "[".repeat(9_000), "]".repeat(9_000)),
         format!("{} = 1", vec!["a"; 90_000].join(".")),
         format!("{{\"moe\":{{\"num_experts\":[{}]}}}}", vec!["1"; 50_000].join(",")),
         r#"{"tensor_parallel":-1,"tp":{"tp_size":1e300},"max_tokens":18446744073709551616}"#.into(),

@@ -436,6 +436,8 @@ impl<T> Scheduler<T> {
             Err(Error::KvFull { .. }) => return Ok(Err(sequence)),
             Err(error) => return Err(error),
         };
+        // One that ends with the token it samples there reads nothing.
+        let copy = copy.filter(|_| sequence.limit > positions + 1);
         sequence.tokens = self.room(new, kv.tables.most_positions(), &sequence.tokens);
         sequence.tenant = self.tenants.enter(sequence.standing.owner);
         (sequence.done, sequence.row, sequence.arrival) = (positions, new, self.arrivals);

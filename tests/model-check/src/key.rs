@@ -94,7 +94,6 @@ impl Key {
         key.in_flight(world);
         key.list([world.arrived as u64].into_iter().chain(world.done.map(|done| done as u64)));
         key.words.push(u64::from(world.preempted_by_a_step()));
-        key.words.push(u64::from(world.sibling.is_some()));
         key.words.push(u64::from(world.fault().is_some()));
         let slots: Vec<usize> =
             key.pages.keys().flat_map(|page| (0..PAGE).map(|at| *page as usize * PAGE + at)).collect();

@@ -9,9 +9,8 @@
 //! as one: any page that may be evicted is, so that every order of use is covered. What is not: sizes beyond
 //! those given, and that the share which admission sets aside falls again after many quiet steps.
 //!
-//! What is not covered besides: that a priority is passed over for ever (it takes more requests), a store for
-//! evicted pages, and two forks, cancels and preemptions of each: with three requests that did not end in ten
-//! minutes.
+//! What is not covered besides: priorities, continuations that join a step, a store for evicted pages, and
+//! two forks, cancels and preemptions of each: with three requests that did not end in ten minutes.
 //!
 //! Tests run three requests in five pages, with a fork, a cancel and a preemption anywhere. Five requests in
 //! eight pages are some five million states with as many of each, and take half an hour on two cores

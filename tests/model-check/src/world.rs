@@ -3,7 +3,7 @@
 use crate::Sizes;
 use engraft_core::Result;
 use engraft_core::kv::{CachedPrefix, KvManager, PrefixKey};
-use engraft_core::schedule::{Budget, Phase, Scheduler, Sequence, Slice, Standing, StepBatch};
+use engraft_core::schedule::{Budget, Phase, Scheduler, Sequence, Slice, StepBatch};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -24,9 +24,6 @@ const GARBAGE: u64 = u64::MAX;
 pub enum Action {
     /// The next request is queued.
     Arrive,
-    /// The first two requests, which have one prompt, come as continuations of it: the second one joins the
-    /// step that ends the prompt.
-    Together,
     /// A step is planned and launched.
     Launch,
     /// The oldest step is collected; bit n: the token of its n-th slice ends the text.
@@ -70,8 +67,6 @@ pub struct World {
     pub(crate) launched: u64,
     pub(crate) collected: u64,
     pub(crate) arrived: usize,
-    /// The second request, while it waits for the first one's prompt.
-    pub(crate) sibling: Option<Sequence>,
     /// Forks, cancels and preemptions by number so far.
     pub(crate) done: [usize; 3],
     fault: Option<String>,
@@ -104,7 +99,6 @@ impl World {
             launched: 0,
             collected: 0,
             arrived: 0,
-            sibling: None,
             done: [0; 3],
             fault: None,
         }
@@ -130,9 +124,6 @@ impl World {
         if self.arrived < self.sizes.requests {
             actions.push(Action::Arrive);
         }
-        if self.arrived == 0 && self.sizes.requests > 1 {
-            actions.push(Action::Together);
-        }
         if self.in_flight.len() <= self.sizes.ahead {
             actions.push(Action::Launch);
         }
@@ -149,8 +140,7 @@ impl World {
         }
         if left(1) {
             let others = self.scheduler.leaving().chain(self.scheduler.waiting());
-            let waits = self.sibling.iter();
-            actions.extend(running().chain(others).chain(waits).map(|seq| Action::Cancel(seq.id)));
+            actions.extend(running().chain(others).map(|seq| Action::Cancel(seq.id)));
         }
         if left(2) {
             actions.extend(running().map(|seq| Action::Preempt(seq.id)));
@@ -161,7 +151,6 @@ impl World {
     pub(crate) fn act(&mut self, action: Action) {
         let done = match action {
             Action::Arrive => self.arrive(),
-            Action::Together => self.arrive().map(|()| self.sibling = Some(self.next_request())),
             Action::Launch => self.launch().map(|_| ()),
             Action::Collect(ended) => self.collect(ended),
             Action::Fail => self.fail(),
@@ -182,45 +171,12 @@ impl World {
     }
 
     fn arrive(&mut self) -> Result<()> {
-        let sequence = self.next_request();
-        self.scheduler.submit(sequence, &self.kv)
-    }
-
-    fn next_request(&mut self) -> Sequence {
         let id = self.arrived as u64;
         self.arrived += 1;
         let prompt = (0..PROMPT).map(|position| token(id, position)).collect();
         let prefix = Some(CachedPrefix::new(PrefixKey::default(), PROMPT - 1));
-        // The last one comes before the others wherever it comes.
-        let standing = Standing { priority: -i32::from(id % 3 == 2), ..Standing::of(0) };
-        let sequence = Sequence::new(id, prompt, NEW[id as usize % 3], ());
-        Sequence { prefix, standing, ..sequence }
-    }
-
-    /// The first request is gone: the one that waited for its prompt is queued.
-    fn release_sibling(&mut self, leader: u64) -> Result<()> {
-        match self.sibling.take_if(|_| leader == 0) {
-            Some(sibling) => self.scheduler.submit(sibling, &self.kv),
-            None => Ok(()),
-        }
-    }
-
-    /// Lets the second request join the slice that samples the first one's first token.
-    fn join(&mut self, batch: &mut StepBatch) -> Result<()> {
-        let leads = |slice: &Slice| {
-            slice.samples && self.scheduler.sequence(slice.row).is_some_and(|seq| seq.id == 0)
-        };
-        let Some(at) = batch.slices.iter().position(leads) else { return Ok(()) };
-        let (slice, Some(sibling)) = (batch.slices[at], self.sibling.take()) else { return Ok(()) };
-        match self.scheduler.join(slice.row, slice.end(), sibling, &mut self.kv)? {
-            Ok((row, copy)) => {
-                self.copies.extend(copy);
-                let joined = Slice { row, start: slice.end(), len: 0, samples: true };
-                batch.slices.insert(at + 1, joined);
-                Ok(())
-            }
-            Err(sibling) => self.scheduler.submit(sibling, &self.kv),
-        }
+        self.scheduler
+            .submit(Sequence { prefix, ..Sequence::new(id, prompt, NEW[id as usize % 3], ()) }, &self.kv)
     }
 
     /// The text of a sequence up to a position, with what is in flight.
@@ -238,25 +194,21 @@ impl World {
             return Ok(false);
         }
         self.launched += 1;
-        let copies = std::mem::take(&mut self.copies);
-        self.join(&mut batch)?;
         let mut flight =
             Flight { number: self.launched, slices: Vec::new(), pages: Vec::new(), writes: Vec::new() };
         for (index, page) in self.kv.tables.changes() {
             self.table[*index as usize] = Some(*page);
         }
         self.kv.tables.settle();
-        for (from, to) in copies {
+        for (from, to) in std::mem::take(&mut self.copies) {
             // Its source may be another's already: what that one writes comes after the copy on the device.
             flight.pages.push(to);
             flight.writes.extend((0..PAGE).map(|offset| to as usize * PAGE + offset));
             (0..PAGE)
                 .for_each(|at| self.slots[to as usize * PAGE + at] = self.slots[from as usize * PAGE + at]);
         }
-        for (at, slice) in batch.slices.iter().enumerate() {
-            // What joins it reads its pages in later steps alone.
-            let joined = batch.slices.get(at + 1).is_some_and(|next| next.len == 0);
-            self.run(slice, 1 + u32::from(joined), &mut flight);
+        for slice in &batch.slices {
+            self.run(slice, &mut flight);
         }
         for (row, slice) in batch.slices.iter().enumerate() {
             self.scheduler.launched(slice, self.launched, slice.samples.then_some(row as u32));
@@ -265,8 +217,8 @@ impl World {
         Ok(true)
     }
 
-    /// What the device does of a slice, whose pages have at most so many owners.
-    fn run(&mut self, slice: &Slice, most: u32, flight: &mut Flight) {
+    /// What the device does of a slice.
+    fn run(&mut self, slice: &Slice, flight: &mut Flight) {
         let Some(seq) = self.scheduler.sequence(slice.row).cloned() else {
             return self.expect(false, || format!("{slice:?}: no sequence"));
         };
@@ -283,9 +235,7 @@ impl World {
                 return self.expect(false, || format!("position {position} of {slice:?} has no page"));
             };
             let owners = self.kv.pool.owners(page);
-            self.expect((1..=most).contains(&owners), || {
-                format!("page {page} is written with {owners} owners")
-            });
+            self.expect(owners == 1, || format!("page {page} is written with {owners} owners"));
             let used = self.in_flight.iter().any(|other| {
                 let own = other.slices.iter().any(|(id, _)| *id == seq.id);
                 other.pages.contains(&page) && !own
@@ -300,12 +250,8 @@ impl World {
         self.reads_its_own(&seq, slice, &pages);
     }
 
-    /// Whether every position up to the slice's end holds the sequence's text; of one that joins another
-    /// nothing is read, and its last page is still to be copied.
+    /// Whether every position up to the slice's end holds the sequence's text.
     fn reads_its_own(&mut self, seq: &Sequence, slice: &Slice, pages: &[u32]) {
-        if slice.len == 0 {
-            return;
-        }
         for position in 0..slice.end() {
             let page = pages.get(position / PAGE).copied().unwrap_or(0);
             let holds = self.slots[page as usize * PAGE + position % PAGE];
@@ -339,9 +285,7 @@ impl World {
             }
             self.scheduler.commit(slice.row, slice.end(), &mut self.kv)?;
             if ends {
-                self.forget_copies(*id);
                 self.scheduler.finish(slice.row, self.collected, &mut self.kv)?;
-                self.release_sibling(*id)?;
             }
         }
         self.settle()
@@ -362,9 +306,7 @@ impl World {
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
         for (id, slice) in &flight.slices {
             if self.scheduler.sequence(slice.row).is_some_and(|seq| seq.id == *id) {
-                self.forget_copies(*id);
                 self.scheduler.finish(slice.row, self.collected, &mut self.kv)?;
-                self.release_sibling(*id)?;
             }
         }
         self.kv.tables.resend();
@@ -393,10 +335,7 @@ impl World {
     fn cancel(&mut self, id: u64) -> Result<()> {
         self.done[1] += 1;
         self.forget_copies(id);
-        let waited = self.sibling.take_if(|sibling| sibling.id == id).is_some();
-        let found = self.scheduler.cancel(id, self.collected, &mut self.kv)?.is_some();
-        self.expect(found || waited, || format!("request {id} is nowhere"));
-        self.release_sibling(id)
+        self.scheduler.cancel(id, self.collected, &mut self.kv).map(|_| ())
     }
 
     fn preempt(&mut self, id: u64) -> Result<()> {

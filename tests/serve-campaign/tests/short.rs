@@ -9,7 +9,7 @@ fn requests_give_what_they_give_alone_whatever_happens_to_others() {
     let requests = if std::env::var_os("ENGRAFT_FULL").is_some() { 200_000 } else { 20_000 };
     let report = run(requests, seed, |_| {}).unwrap_or_else(|what| panic!("{what}"));
     println!("seed {seed}: {report}");
-    assert!(report.requests == requests && report.whole > requests / 3, "{report}");
+    assert!(report.requests >= requests && report.whole > requests / 3, "{report}");
     assert!(report.cancelled > requests / 10 && report.without_token > 0 && report.refused > 0, "{report}");
     assert!(report.planned[0] > 0 && report.failed > 0, "{report}");
 }

@@ -69,7 +69,7 @@ fn a_right_program_ends_with_its_own_status() {
 }
 
 #[test]
-fn a_wrong_program_goes_on_and_every_distinct_fault_is_told_once() {
+fn a_wrong_program_goes_on_and_every_distinct_fault_is_reported_once() {
     let (output, said) = run(&[], "wrong");
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("the program saw CUDA_SUCCESS") && said.contains("3 distinct faults"), "{said}");

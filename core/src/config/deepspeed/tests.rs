@@ -458,7 +458,10 @@ fn quantized_activations_go_with_weights_of_eight_bits() {
     refuse(json!({"enabled": true, "num_bits": 4}), json!({}), &["quant.activation.num_bits", "4"]);
     refuse(json!({"q_groups": 2}), json!({}), &["quant.activation.q_groups", "2"]);
     let both = "quant.activation.enabled` and `quant.weight.";
-    refuse(json!({"enabled": true}), json!({"num_bits": 4}), &[both, "num_bits", "int4"]);
+    // Four bits are asymmetric unless the file says otherwise.
+    let four = json!({"num_bits": 4, "q_type": "symmetric"});
+    refuse(json!({"enabled": true}), four, &[both, "num_bits", "int4"]);
+    refuse(json!({"enabled": true}), json!({"num_bits": 4}), &[both, "symmetric"]);
     refuse(json!({"enabled": true}), json!({"q_type": "asymmetric"}), &[both, "q_type"]);
     refuse(json!({"enabled": true}), json!({"group_size": 64}), &[both, "group_size", "64"]);
     refused(
