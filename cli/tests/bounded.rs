@@ -30,6 +30,8 @@ struct Run {
     said: String,
 }
 
+// Reason: `wait4` waits for the child, and says what it used.
+#[allow(clippy::zombie_processes)]
 fn run(args: &[&str], input: &str) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
         .args(args)

@@ -40,7 +40,8 @@ fn serve(args: &[&str]) -> Serving {
         }
         line.clear();
     }
-    panic!("no address: {said}");
+    let status = child.wait().unwrap();
+    panic!("no address, {status}: {said}");
 }
 
 fn ask(address: &str, head: &str, body: &str) -> String {

@@ -5,8 +5,11 @@ use crate::openai::tables::{CHAT, COMPLETIONS, EMBEDDINGS, GENERATION};
 use crate::{pooling, tokens};
 use serde_json::{Map, Value, json};
 
+/// A path, what it is for, the tables of its fields, and those that it needs.
+type Route = (&'static str, &'static str, Vec<&'static [Field]>, &'static [&'static str]);
+
 /// The routes that take a body: path, what they do, tables, required fields.
-fn routes() -> Vec<(&'static str, &'static str, Vec<&'static [Field]>, &'static [&'static str])> {
+fn routes() -> Vec<Route> {
     let [score, rerank] = pooling::TABLES;
     let [tokenize, detokenize] = tokens::TABLES;
     vec![

@@ -92,7 +92,7 @@ impl Conversation {
             true => tokenizer.encode_shielded(&text, special, most),
             false => tokenizer.encode_at_most(&text, special, most),
         };
-        Ok(ids.map_err(|error| ApiError { param: Some("messages".into()), ..ApiError::from(error) })?)
+        ids.map_err(|error| ApiError { param: Some("messages".into()), ..ApiError::from(error) })
     }
 }
 

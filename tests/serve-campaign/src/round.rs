@@ -97,7 +97,9 @@ pub(crate) fn run(seed: u64, most: u64) -> Result<Report, String> {
     for _ in 0..callers {
         let caller = Caller::new(shared.clone(), handle.clone(), Dice::new(dice.bits()));
         let done = done.clone();
-        std::thread::spawn(move || done.send(caller.run()));
+        std::thread::spawn(move || {
+            let _ = done.send(caller.run());
+        });
     }
     drop((handle, done));
     let mut report = Report { rounds: 1, ..Report::default() };
