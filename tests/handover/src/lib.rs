@@ -1,6 +1,6 @@
 //! The protocol between callers and an engine's thread, scheduled by shuttle.
 //!
-//! [`submitter`] and [`wait`] are the library's own sources, compiled over [`sync`], whose channels and
+//! [`protocol`] and `wait` are the library's own sources, compiled over [`sync`], whose channels and
 //! threads shuttle schedules: between any two operations any thread may go on. The engine is a toy here: a
 //! request is a number of tokens, a step brings one to every request. Tests run callers that read, leave or
 //! come late against a thread that works, ends or fails, in thousands of schedules: random ones, and ones
