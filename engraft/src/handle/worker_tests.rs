@@ -161,14 +161,16 @@ fn an_engine_that_panics_ends_everything_and_is_not_touched_again() {
 
 /// A handle outlives its engine and says why it serves nothing; making an engine may panic, too.
 #[test]
-#[ignore = "the planted backend panics while the engine is made: the fixture has to plant it later"]
 fn a_handle_says_that_its_engine_panicked() {
-    let make = || {
+    let (made, plant) = channel();
+    let make = move || {
         let (worker, planted) = worker();
-        *planted.lock().unwrap() = Some(Bad::Panic);
+        made.send(planted).unwrap();
         Ok(worker.engine)
     };
     let handle = crate::EngineHandle::over("planted", make).unwrap();
+    // The plan of the model runs the block, too: not before it is made.
+    *plant.recv().unwrap().lock().unwrap() = Some(Bad::Panic);
     assert!(handle.info().parameters > 1_000_000, "{}", handle.info().parameters);
     let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
     for _ in 0..3 {
