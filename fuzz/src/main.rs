@@ -166,7 +166,7 @@ fn attempt(target: &Target, input: &[u8], running: &Running) -> Result<(bool, Du
     let (outcome, peak) = meter::peak(|| catch_unwind(AssertUnwindSafe(|| (target.body)(owned))));
     let took = begin.elapsed();
     *running.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    let bound = 2 * input.len() + target.memory();
+    let bound = target.memory(input.len());
     match outcome {
         Err(panic) => Err(format!("panicked: {}", text(&*panic))),
         Ok(_) if peak > bound => {

@@ -115,11 +115,13 @@ impl Target {
         }
     }
 
-    /// Bytes that a case may hold next to twice its input: a rendering may hold some of its own.
-    pub fn memory(&self) -> usize {
+    /// Bytes that a case of `len` bytes may hold: a rendering may hold some of its own, and the TOML parser
+    /// keeps about 240 bytes for every piece `a.` of a dotted key.
+    pub fn memory(&self, len: usize) -> usize {
         match self.name {
-            "render" | "tokenizer" => 100_000_000,
-            _ => 16 << 20,
+            "render" | "tokenizer" => 2 * len + 100_000_000,
+            "config" | "table" => 160 * len + (16 << 20),
+            _ => 2 * len + (16 << 20),
         }
     }
 }
