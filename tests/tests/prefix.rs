@@ -6,7 +6,7 @@ use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Layers, Output, Request, Want};
+use engraft_core::engine::{Batch, Engine, ForwardWant, Layers, Output, Pick, Request, Want};
 use engraft_core::inject::{describe, inject};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
@@ -315,6 +315,26 @@ fn prompts_on_both_sides_of_a_long_context_share_nothing() {
     check(&warm, &cold, "another shift");
     check(&answer(&mut engine, request(long, "")), &cold, "the same shift");
     assert_eq!(engine.prefix_stats().hit, 36);
+}
+
+#[test]
+fn logits_of_the_last_tokens_are_computed_behind_a_hit() {
+    let cpu = cpu();
+    let whole = prompt(17);
+    for (case, dtype) in [("llama_gqa_llama3", Float::F32), ("gemma2", Float::Bf16), ("bloom", Float::F32)] {
+        let mut cold = engine(&cpu, case, config(false, dtype));
+        let mut warm = engine(&cpu, case, config(true, dtype));
+        answer(&mut warm, request(whole.clone(), ""));
+        for (logits, found) in
+            [(Pick::Last, 16), (Pick::Some(vec![16, 13]), 12), (Pick::Some(vec![0]), 0), (Pick::All, 0)]
+        {
+            let (want, batch) = (ForwardWant { hidden: Pick::None, logits }, Batch::Ragged(&[whole.clone()]));
+            let before = warm.prefix_stats().hit;
+            let same = warm.forward(batch, &want).unwrap() == cold.forward(batch, &want).unwrap();
+            assert!(same, "{case}: {want:?}");
+            assert_eq!(warm.prefix_stats().hit - before, found, "{case}: {want:?}");
+        }
+    }
 }
 
 #[test]

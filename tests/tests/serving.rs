@@ -148,7 +148,7 @@ fn story<B: Backend>(
     engine.run().unwrap();
     let found = hit.min(LEN - 1) / sizes.page_size * sizes.page_size;
     if dice.once_in(3) {
-        // Its logits: a call that asks for some takes nothing from the cache.
+        // Its logits, behind what is found.
         let want = ForwardWant { hidden: Pick::None, logits: Pick::Last };
         let seen = engine.forward(Batch::Ragged(std::slice::from_ref(&whole)), &want).unwrap();
         assert!(seen[0].logits == alone.logits[0], "{what}: logits of the prompt's last token");

@@ -271,7 +271,8 @@ impl Coordinator {
         order.number = self.planned;
         *began = self.now;
         batch.admitted.append(&mut self.unwritten);
-        order.copies.append(&mut self.copies);
+        let Self { copies, scheduler, kv, planned: number, .. } = self;
+        order.copies.extend(copies.drain(..).filter(|(_, to)| scheduler.copies_to(*to, *number, kv)));
         // What joins is copied by the step behind, once this one has filled the page.
         if !self.siblings.is_empty() {
             self.join(batch)?;

@@ -126,6 +126,8 @@ impl<B: Backend> Engine<B> {
     pub fn take_forwarded(&mut self, texts: Texts) -> Result<Vec<Forwarded>> {
         let (layers, cols) = (self.model().blocks.len() + 1, self.model().spec.logit_cols());
         let per_token = self.model().spec.head.is_per_token();
+        // Of a decoder's prompt the rows from the first that is asked for on are kept.
+        let decodes = self.model().spec.family == Family::Decoder;
         let (want, tokens) = (texts.want().clone(), texts.tokens().to_vec());
         let whole = self.take_texts(texts)?;
         let mut all = Vec::with_capacity(whole.len());
@@ -136,7 +138,9 @@ impl<B: Backend> Engine<B> {
                 1 if layers > 1 => picked.iter().map(|_| std::mem::take(&mut one.hidden[0])).collect(),
                 _ => picked.iter().filter_map(|layer| one.hidden.get(*layer).cloned()).collect(),
             };
-            let tokens = want.logits.among(count, i, "token")?;
+            let mut tokens = want.logits.among(count, i, "token")?;
+            let before = if decodes { want.logits.first(count) } else { 0 };
+            tokens.iter_mut().for_each(|token| *token -= before);
             let logits = match (per_token, tokens.is_empty()) {
                 (true, _) => rows_of(&one.logits, cols, &tokens),
                 (false, true) => Vec::new(),

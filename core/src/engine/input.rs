@@ -81,6 +81,16 @@ pub struct ForwardWant {
 }
 
 impl Pick {
+    /// The first of `count` that is picked; `count` for none.
+    pub(super) fn first(&self, count: usize) -> usize {
+        match self {
+            Pick::None => count,
+            Pick::Last => count.saturating_sub(1),
+            Pick::All => 0,
+            Pick::Some(list) => list.iter().copied().min().unwrap_or(count),
+        }
+    }
+
     /// Numbers below `count` that are picked.
     pub(super) fn among(&self, count: usize, id: usize, what: &str) -> Result<Vec<usize>> {
         Ok(match self {

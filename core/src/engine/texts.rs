@@ -110,7 +110,8 @@ impl<B: Backend> Engine<B> {
         for text in texts {
             let asked = match (keep.logits, labels) {
                 (false, _) => 0..0,
-                (true, false) => 0..usize::MAX,
+                // What is before the first of them may come from the prefix cache.
+                (true, false) => want.logits.first(text.ids.len())..usize::MAX,
                 (true, true) => self.coordinator.head_rows(&text.ids),
             };
             // Labels follow from the tokens up to the token row that the head reads.

@@ -9,10 +9,10 @@ use crate::Result;
 use crate::kv::KvManager;
 
 impl<T> Scheduler<T> {
-    /// Pages that a running sequence has yet to take: for its known text, and its share of what may follow.
-    fn outstanding(&self, seq: &Sequence<T>, held: usize, kv: &KvManager) -> usize {
+    /// Pages that a sequence has yet to take: for its known text, and for what may follow.
+    fn outstanding(seq: &Sequence<T>, held: usize, kv: &KvManager) -> [usize; 2] {
         let (known, limit) = (kv.tables.pages_for(seq.len()), kv.tables.pages_for(seq.limit));
-        known.saturating_sub(held) + self.share.of(limit - known)
+        [known.saturating_sub(held), limit - known]
     }
 
     /// Admits sequences while there are rows and pages. Where none runs the first one enters in any case: its
@@ -22,14 +22,19 @@ impl<T> Scheduler<T> {
             return Ok(());
         }
         let held = |seq: &Sequence<T>| kv.tables.pages(seq.row).len();
-        let mut wanted: usize = self.running().map(|seq| self.outstanding(seq, held(seq), kv)).sum();
+        let (mut wanted, mut growth) = (0, 0);
+        for seq in self.running() {
+            let [known, may_follow] = Self::outstanding(seq, held(seq), kv);
+            (wanted, growth) = (wanted + known, growth + may_follow);
+        }
         let coming = self.coming(kv);
         while self.running.len() < self.budget.seqs {
             let Some(seq) = self.waiting.front(&self.tenants) else { break };
             // Of the pages that it finds, those that others use cost nothing.
             let in_use = seq.prefix.as_ref().map_or(0, |prefix| kv.found_in_use(prefix, &seq.tokens));
-            wanted += self.outstanding(seq, in_use, kv);
-            if wanted > kv.pool.available() + coming && !self.running.is_empty() {
+            let [known, may_follow] = Self::outstanding(seq, in_use, kv);
+            (wanted, growth) = (wanted + known, growth + may_follow);
+            if wanted + self.share.of(growth) > kv.pool.available() + coming && !self.running.is_empty() {
                 break;
             }
             let before = kv.pool.available();

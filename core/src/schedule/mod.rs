@@ -330,6 +330,14 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// Records that the step of this number copies something to `page`; whether a running sequence owns that.
+    /// Its owner may have no other part in the step: its pages are free behind it in any case.
+    pub fn copies_to(&mut self, page: u32, step: u64, kv: &KvManager) -> bool {
+        let owner = self.running.iter().find(|row| kv.tables.pages(**row).contains(&page)).copied();
+        let owner = owner.and_then(|row| self.sequence_mut(row));
+        owner.map(|seq| seq.step = step).is_some()
+    }
+
     /// Leaves to others what is in the cache of the sequence in a request slot: its first `positions`
     /// positions, whose steps are collected.
     ///

@@ -94,6 +94,7 @@ impl Key {
         key.in_flight(world);
         key.list([world.arrived as u64].into_iter().chain(world.done.map(|done| done as u64)));
         key.words.push(u64::from(world.preempted_by_a_step()));
+        key.words.push(2 * u64::from(world.sibling.is_some()) + u64::from(world.joined));
         key.words.push(u64::from(world.fault().is_some()));
         let slots: Vec<usize> =
             key.pages.keys().flat_map(|page| (0..PAGE).map(|at| *page as usize * PAGE + at)).collect();
@@ -115,6 +116,7 @@ impl Key {
                 self.list([*id, slice.start as u64, slice.len as u64, u64::from(slice.samples)]);
             }
             self.pages(&flight.pages);
+            self.pages(&flight.copied);
             let written: Vec<u32> = flight.writes.iter().map(|slot| (slot / PAGE) as u32).collect();
             self.pages(&written);
         }

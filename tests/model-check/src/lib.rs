@@ -9,12 +9,12 @@
 //! as one: any page that may be evicted is, so that every order of use is covered. What is not: sizes beyond
 //! those given, and that the share which admission sets aside falls again after many quiet steps.
 //!
-//! What is not covered besides: priorities, continuations that join a step, a store for evicted pages, and
-//! two forks, cancels and preemptions of each: with three requests that did not end in ten minutes.
+//! What is not covered besides: a store for evicted pages, and two forks, cancels and preemptions of each:
+//! with three requests that did not end in ten minutes.
 //!
-//! Tests run three requests in five pages, with a fork, a cancel and a preemption anywhere. Five requests in
-//! eight pages are some five million states with as many of each, and take half an hour on two cores
-//! (`model-check 5 8 1 1`).
+//! Tests run three requests in five pages, with a fork, a cancel and a preemption anywhere; two of which the
+//! first comes as two continuations; and three of different priorities. Five requests in eight pages are some
+//! five million states with as many of each, and take half an hour on two cores (`model-check 5 8 1 1`).
 
 mod key;
 mod world;
@@ -35,6 +35,10 @@ pub struct Sizes {
     pub pages: usize,
     /// Steps that are launched before the one before is collected.
     pub ahead: usize,
+    /// Whether the first request comes as two continuations of one prompt.
+    pub together: bool,
+    /// Whether the requests have different priorities.
+    pub priorities: bool,
 }
 
 impl Model for Sizes {
@@ -59,7 +63,7 @@ impl Model for Sizes {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let mut properties = vec![
             Property::always("steps read and write what is theirs", |_, world: &World| {
                 world.fault().is_none()
             }),
@@ -74,7 +78,12 @@ impl Model for Sizes {
             Property::sometimes("a page waits for its step", |_, world: &World| {
                 !world.kv().fenced().is_empty()
             }),
-        ]
+        ];
+        if self.together {
+            properties
+                .push(Property::sometimes("a continuation joins", |_, world: &World| world.has_joined()));
+        }
+        properties
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::Sizes;
 use engraft_core::Result;
 use engraft_core::kv::{CachedPrefix, KvManager, PrefixKey};
-use engraft_core::schedule::{Budget, Phase, Scheduler, Sequence, Slice, StepBatch};
+use engraft_core::schedule::{Budget, Phase, Scheduler, Sequence, Slice, Standing, StepBatch};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -12,6 +12,10 @@ pub(crate) const PAGE: usize = 2;
 /// Token rows of a step.
 const BUDGET: usize = 4;
 const PROMPT: usize = 3;
+/// The second continuation of the first request's prompt.
+const SIBLING: u64 = 30;
+/// Priorities of the requests, in turn.
+const PRIORITIES: [i32; 3] = [0, -1, 1];
 /// Tokens that every request may have at most, in turn.
 const NEW: [usize; 3] = [5, 1, 3];
 /// Pages of the longest text.
@@ -41,10 +45,12 @@ pub enum Action {
 }
 
 /// A launched step.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Flight {
     pub(crate) number: u64,
     pub(crate) slices: Vec<(u64, Slice)>,
+    /// Pages that it copies others to.
+    pub(crate) copied: Vec<u32>,
     /// Pages that it reads or writes.
     pub(crate) pages: Vec<u32>,
     /// Slots that it writes.
@@ -64,11 +70,17 @@ pub struct World {
     pub(crate) table: Vec<Option<u32>>,
     /// Pages `(from, to)` that the next step copies.
     pub(crate) copies: Vec<(u32, u32)>,
+    /// A continuation that waits for its leader's first token.
+    pub(crate) sibling: Option<Sequence>,
+    /// Whether one has joined a step.
+    pub(crate) joined: bool,
     pub(crate) launched: u64,
     pub(crate) collected: u64,
     pub(crate) arrived: usize,
     /// Forks, cancels and preemptions by number so far.
     pub(crate) done: [usize; 3],
+    /// Preemptions because of a step that failed.
+    preempted: u64,
     fault: Option<String>,
 }
 
@@ -96,10 +108,13 @@ impl World {
             slots: vec![GARBAGE; sizes.pages * PAGE],
             table: vec![None; rows * STRIDE],
             copies: Vec::new(),
+            sibling: None,
+            joined: false,
             launched: 0,
             collected: 0,
             arrived: 0,
             done: [0; 3],
+            preempted: 0,
             fault: None,
         }
     }
@@ -114,9 +129,14 @@ impl World {
         &self.kv
     }
 
+    /// Whether a continuation has joined the step of its leader.
+    pub fn has_joined(&self) -> bool {
+        self.joined
+    }
+
     /// Whether a sequence gave its pages up for an older one.
     pub fn preempted_by_a_step(&self) -> bool {
-        self.scheduler.preemptions() > self.done[2] as u64
+        self.scheduler.preemptions() > self.done[2] as u64 + self.preempted
     }
 
     /// What may happen.
@@ -139,7 +159,7 @@ impl World {
             actions.extend(decoding.map(|seq| Action::Fork(seq.id)));
         }
         if left(1) {
-            let others = self.scheduler.leaving().chain(self.scheduler.waiting());
+            let others = self.scheduler.leaving().chain(self.scheduler.waiting()).chain(&self.sibling);
             actions.extend(running().chain(others).map(|seq| Action::Cancel(seq.id)));
         }
         if left(2) {
@@ -175,8 +195,48 @@ impl World {
         self.arrived += 1;
         let prompt = (0..PROMPT).map(|position| token(id, position)).collect();
         let prefix = Some(CachedPrefix::new(PrefixKey::default(), PROMPT - 1));
-        self.scheduler
-            .submit(Sequence { prefix, ..Sequence::new(id, prompt, NEW[id as usize % 3], ()) }, &self.kv)
+        let priority = if self.sizes.priorities { PRIORITIES[id as usize % 3] } else { 0 };
+        let standing = Standing { priority, ..Standing::of(0) };
+        let new = NEW[id as usize % 3];
+        let sequence = Sequence { prefix, standing, ..Sequence::new(id, prompt, new, ()) };
+        if self.sizes.together && id == 0 {
+            self.sibling = Some(Sequence { id: SIBLING, ..sequence.clone() });
+        }
+        self.scheduler.submit(sequence, &self.kv)
+    }
+
+    /// Lets the continuation that waits join the slice that samples its leader's first token, or wait on its
+    /// own.
+    fn join(&mut self, batch: &mut StepBatch) -> Result<()> {
+        let samples = |slice: &Slice| {
+            slice.samples && self.scheduler.sequence(slice.row).is_some_and(|seq| seq.id == 0)
+        };
+        let Some(at) = batch.slices.iter().position(samples) else { return Ok(()) };
+        let (Some(sibling), slice) = (self.sibling.take(), batch.slices[at]) else { return Ok(()) };
+        match self.scheduler.join(slice.row, slice.end(), sibling, &mut self.kv)? {
+            Ok((row, copy)) => {
+                self.copies.extend(copy);
+                self.joined = true;
+                batch.slices.insert(at + 1, Slice { row, start: slice.end(), len: 0, samples: true });
+                Ok(())
+            }
+            Err(sibling) => self.scheduler.submit(sibling, &self.kv),
+        }
+    }
+
+    /// A request is gone: who waits for it waits on its own.
+    fn release(&mut self, id: u64) -> Result<()> {
+        match self.sibling.take_if(|_| id == 0) {
+            Some(sibling) => self.scheduler.submit(sibling, &self.kv),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a running request.
+    fn end(&mut self, id: u64, row: u32) -> Result<()> {
+        self.forget_copies(id);
+        self.scheduler.finish(row, self.collected, &mut self.kv)?;
+        self.release(id)
     }
 
     /// The text of a sequence up to a position, with what is in flight.
@@ -194,21 +254,29 @@ impl World {
             return Ok(false);
         }
         self.launched += 1;
-        let mut flight =
-            Flight { number: self.launched, slices: Vec::new(), pages: Vec::new(), writes: Vec::new() };
+        let mut flight = Flight { number: self.launched, ..Flight::default() };
+        // What joins is copied by the step behind.
+        let copies = std::mem::take(&mut self.copies);
+        self.join(&mut batch)?;
         for (index, page) in self.kv.tables.changes() {
             self.table[*index as usize] = Some(*page);
         }
         self.kv.tables.settle();
-        for (from, to) in std::mem::take(&mut self.copies) {
+        for (from, to) in copies {
+            if !self.scheduler.copies_to(to, self.launched, &self.kv) {
+                continue;
+            }
+            flight.copied.push(to);
             // Its source may be another's already: what that one writes comes after the copy on the device.
             flight.pages.push(to);
             flight.writes.extend((0..PAGE).map(|offset| to as usize * PAGE + offset));
             (0..PAGE)
                 .for_each(|at| self.slots[to as usize * PAGE + at] = self.slots[from as usize * PAGE + at]);
         }
+        let joined: Vec<u32> =
+            batch.slices.iter().filter(|slice| slice.len == 0).map(|slice| slice.row).collect();
         for slice in &batch.slices {
-            self.run(slice, &mut flight);
+            self.run(slice, &joined, &mut flight);
         }
         for (row, slice) in batch.slices.iter().enumerate() {
             self.scheduler.launched(slice, self.launched, slice.samples.then_some(row as u32));
@@ -217,8 +285,8 @@ impl World {
         Ok(true)
     }
 
-    /// What the device does of a slice.
-    fn run(&mut self, slice: &Slice, flight: &mut Flight) {
+    /// What the device does of a slice. Who joined the step shares what is written there, and reads it later.
+    fn run(&mut self, slice: &Slice, joined: &[u32], flight: &mut Flight) {
         let Some(seq) = self.scheduler.sequence(slice.row).cloned() else {
             return self.expect(false, || format!("{slice:?}: no sequence"));
         };
@@ -234,7 +302,8 @@ impl World {
             let Some(page) = pages.get(position / PAGE).copied() else {
                 return self.expect(false, || format!("position {position} of {slice:?} has no page"));
             };
-            let owners = self.kv.pool.owners(page);
+            let shares = |row: &&u32| self.kv.tables.pages(**row).contains(&page);
+            let owners = self.kv.pool.owners(page) as usize - joined.iter().filter(shares).count();
             self.expect(owners == 1, || format!("page {page} is written with {owners} owners"));
             let used = self.in_flight.iter().any(|other| {
                 let own = other.slices.iter().any(|(id, _)| *id == seq.id);
@@ -250,8 +319,12 @@ impl World {
         self.reads_its_own(&seq, slice, &pages);
     }
 
-    /// Whether every position up to the slice's end holds the sequence's text.
+    /// Whether every position up to the slice's end holds the sequence's text. A continuation that joins
+    /// reads nothing: it samples what its leader does.
     fn reads_its_own(&mut self, seq: &Sequence, slice: &Slice, pages: &[u32]) {
+        if slice.len == 0 {
+            return;
+        }
         for position in 0..slice.end() {
             let page = pages.get(position / PAGE).copied().unwrap_or(0);
             let holds = self.slots[page as usize * PAGE + position % PAGE];
@@ -285,7 +358,7 @@ impl World {
             }
             self.scheduler.commit(slice.row, slice.end(), &mut self.kv)?;
             if ends {
-                self.scheduler.finish(slice.row, self.collected, &mut self.kv)?;
+                self.end(*id, slice.row)?;
             }
         }
         self.settle()
@@ -306,10 +379,19 @@ impl World {
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
         for (id, slice) in &flight.slices {
             if self.scheduler.sequence(slice.row).is_some_and(|seq| seq.id == *id) {
-                self.scheduler.finish(slice.row, self.collected, &mut self.kv)?;
+                self.end(*id, slice.row)?;
             }
         }
         self.kv.tables.resend();
+        // Whether pages were copied is not known: who waits for its first slice computes them anew.
+        for to in &flight.copied {
+            let waits = self.scheduler.running().filter(|seq| seq.step <= flight.number);
+            let row = waits.map(|seq| seq.row).find(|row| self.kv.tables.pages(*row).contains(to));
+            if let Some(row) = row {
+                self.preempted += 1;
+                self.scheduler.preempt(row, &mut self.kv)?;
+            }
+        }
         // What the step behind has written since is its own.
         let later = |slot: &usize| self.in_flight.iter().any(|other| other.writes.contains(slot));
         let lost: Vec<usize> = flight.writes.iter().copied().filter(|slot| !later(slot)).collect();
@@ -335,7 +417,11 @@ impl World {
     fn cancel(&mut self, id: u64) -> Result<()> {
         self.done[1] += 1;
         self.forget_copies(id);
-        self.scheduler.cancel(id, self.collected, &mut self.kv).map(|_| ())
+        if self.sibling.take_if(|sibling| sibling.id == id).is_some() {
+            return Ok(());
+        }
+        self.scheduler.cancel(id, self.collected, &mut self.kv)?;
+        self.release(id)
     }
 
     fn preempt(&mut self, id: u64) -> Result<()> {
@@ -349,8 +435,13 @@ impl World {
         self.done[0] += 1;
         let Some(row) = self.running_row(id) else { return Ok(()) };
         // Without a page or a row for it nothing has changed.
-        if let Ok((_, Some(copy))) = self.scheduler.fork(row, fork, (), &mut self.kv) {
-            self.copies.push(copy);
+        if let Ok((_, Some((from, to)))) = self.scheduler.fork(row, fork, (), &mut self.kv) {
+            // Of a page that is a copy to be made: from its source, right behind it.
+            let copy = self.copies.iter().position(|(_, page)| *page == from);
+            match copy.map(|at| (at + 1, self.copies[at].0)) {
+                Some((behind, source)) => self.copies.insert(behind, (source, to)),
+                None => self.copies.push((from, to)),
+            }
         }
         Ok(())
     }
@@ -364,7 +455,9 @@ impl World {
     pub fn drains(mut self) -> bool {
         for _ in 0..50 * (self.sizes.requests + 1) {
             if self.scheduler.is_idle() && self.in_flight.is_empty() {
-                return self.fault.is_none() && self.kv.pool.available() == self.kv.pool.total();
+                return self.fault.is_none()
+                    && self.sibling.is_none()
+                    && self.kv.pool.available() == self.kv.pool.total();
             }
             let launched = self.launch();
             let collected = match launched {

@@ -1,13 +1,34 @@
-//! Three requests in five pages, with a fork, a cancel and a preemption at any point: every order of events.
+//! A few requests in a few pages, with a fork, a cancel and a preemption at any point: every order of events.
 
 use model_check::{Sizes, visit};
+
+const SIZES: Sizes = Sizes { requests: 3, pages: 5, ahead: 1, each: 1, together: false, priorities: false };
+
+fn seen(sizes: Sizes) -> Vec<&'static str> {
+    let (states, seen) = visit(sizes);
+    assert!(states > 10_000, "{states} states");
+    seen
+}
 
 #[test]
 fn three_requests_in_five_pages() {
     for ahead in [0, 1] {
-        let (states, seen) = visit(Sizes { requests: 3, pages: 5, ahead, each: 1 });
-        assert!(states > 10_000, "{states} states");
         // Pages wait for their step where another step is in flight behind it.
+        let seen = seen(Sizes { ahead, ..SIZES });
         assert!(seen.len() >= 2 + ahead, "{seen:?}");
     }
+}
+
+#[test]
+fn continuations_that_join_a_step() {
+    for ahead in [0, 1] {
+        let seen = seen(Sizes { requests: 2, ahead, together: true, ..SIZES });
+        assert!(seen.contains(&"a continuation joins"), "{seen:?}");
+    }
+}
+
+#[test]
+fn three_priorities() {
+    let seen = seen(Sizes { priorities: true, ..SIZES });
+    assert!(seen.contains(&"a step preempts"), "{seen:?}");
 }

@@ -10,14 +10,14 @@
 //! What has to hold: a request that nothing was planned against gives what a pure function of it gives
 //! ([`Oracle`](conformance::null::Oracle)), and what the others gave before their end is the beginning of
 //! that; every request ends once; an error names what was planned; no more requests fail than were in failed
-//! steps; pages and request slots are all accounted for after every step (the engine audits itself); resident
-//! memory stays what it was.
+//! steps; pages and request slots are all accounted for after every step (the engine audits itself); memory stays
+//! what it was.
 
 mod caller;
 mod memory;
 mod round;
 
-pub use memory::resident;
+pub use memory::{allocated, resident};
 
 use conformance::dice::Dice;
 use std::fmt;
@@ -51,6 +51,8 @@ pub struct Report {
     pub rows: [u64; 2],
     /// Resident bytes behind a round: the mean over the second tenth of the requests, and over the last.
     pub resident: [u64; 2],
+    /// Allocated bytes, likewise.
+    pub allocated: [u64; 2],
 }
 
 impl Report {
@@ -81,19 +83,12 @@ impl Report {
         self.planned.iter_mut().zip(other.planned).for_each(|(sum, count)| *sum += count);
         self.rows.iter_mut().zip(other.rows).for_each(|(sum, count)| *sum += count);
     }
-
-    /// By how much resident memory grew, in parts of what it was.
-    pub fn growth(&self) -> f64 {
-        let [before, after] = self.resident.map(|bytes| bytes as f64);
-        (after - before) / before.max(1.0)
-    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [steps, devices, panics] = self.planned;
         let [ran, without] = self.rows;
-        let [before, after] = self.resident.map(|bytes| bytes as f64 / 1e6);
         writeln!(f, "{} requests, {} tokens heard, {} engines", self.requests, self.tokens, self.rounds)?;
         let Self { whole, without_token, expired, .. } = self;
         writeln!(
@@ -104,12 +99,21 @@ impl fmt::Display for Report {
         writeln!(f, "  in failed steps: {}, ended by the end of an engine: {}", self.failed, self.lost)?;
         writeln!(f, "  planned failures: {steps} of steps, {devices} of devices, {panics} panics")?;
         writeln!(f, "  token rows: {ran} were run; {without} without prefixes, preemptions and padding")?;
-        let growth = 100.0 * self.growth();
-        write!(
-            f,
-            "  resident memory: {before:.1} MB behind a tenth, {after:.1} MB at the end ({growth:+.2} %)"
-        )
+        for (what, of) in [("resident", self.resident), ("allocated", self.allocated)] {
+            let [before, after] = of.map(|bytes| bytes as f64 / 1e6);
+            let growth = 100.0 * growth(of);
+            writeln!(
+                f,
+                "  {what}: {before:.3} MB behind a tenth, {after:.3} MB at the end ({growth:+.2} %)"
+            )?;
+        }
+        Ok(())
     }
+}
+
+/// By how much memory grew, in parts of what it was.
+pub fn growth([before, after]: [u64; 2]) -> f64 {
+    (after as f64 - before as f64) / (before as f64).max(1.0)
 }
 
 /// Runs so many requests, chosen by a seed; tells `progress` of every round.
@@ -117,16 +121,16 @@ impl fmt::Display for Report {
 /// # Errors
 /// The first thing that did not hold.
 pub fn run(requests: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Report, String> {
-    let (mut dice, mut report, mut sums) = (Dice::new(seed), Report::default(), [(0, 0); 2]);
+    let (mut dice, mut report, mut sums) = (Dice::new(seed), Report::default(), [(0, 0, 0); 2]);
     while report.requests < requests {
         let left = requests - report.requests;
         let seen = round::run(dice.bits(), left).map_err(|what| format!("seed {seed}: {what}"))?;
         report.add(&seen);
         let tenth = 10 * (report.requests - 1) / requests;
         if let Some(mean) = [1, 9].iter().position(|of| *of == tenth) {
-            let (sum, count) = &mut sums[mean];
-            (*sum, *count) = (*sum + resident(), *count + 1);
-            report.resident[mean] = *sum / *count;
+            let (held, live, count) = &mut sums[mean];
+            (*held, *live, *count) = (*held + resident(), *live + allocated(), *count + 1);
+            (report.resident[mean], report.allocated[mean]) = (*held / *count, *live / *count);
         }
         progress(&report);
     }

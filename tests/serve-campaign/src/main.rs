@@ -1,6 +1,6 @@
 //! `serve-campaign REQUESTS SEED`: runs so many requests and says what became of them.
 
-use serve_campaign::run;
+use serve_campaign::{allocated, resident, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -11,7 +11,12 @@ fn main() -> ExitCode {
     let report = run(requests, seed, |report| {
         if 10 * report.requests / requests > shown {
             shown = 10 * report.requests / requests;
-            eprintln!("{} requests, {:.0} s", report.requests, begin.elapsed().as_secs_f64());
+            let [held, live] = [resident(), allocated()].map(|bytes| bytes as f64 / 1e6);
+            let seconds = begin.elapsed().as_secs_f64();
+            eprintln!(
+                "{} requests, {seconds:.0} s, {held:.3} MB resident, {live:.3} allocated",
+                report.requests
+            );
         }
     });
     println!("serve-campaign {requests} {seed}: {:.0} s", begin.elapsed().as_secs_f64());
