@@ -81,19 +81,23 @@ impl Coordinator {
         self.release_siblings(part.id)
     }
 
-    /// Ends the requests that a failed step was launched with; adds their numbers to `failed`.
+    /// Ends the requests that a failed step was launched with, and those that read what it was to write; adds
+    /// their numbers to `failed`.
     ///
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
-        for part in &planned.parts {
-            if self.scheduler.sequence(part.slice.row).is_some_and(|seq| seq.id == part.id) {
-                self.forget_copy(part.slice.row);
-                let Self { scheduler, kv, collected, .. } = self;
-                scheduler.finish(part.slice.row, *collected, kv)?;
-                failed.push(part.id);
-                self.release_siblings(part.id)?;
-            }
+        let slices = planned.parts.iter().map(|part| part.slice);
+        let readers = self.scheduler.readers(slices, &self.kv);
+        let own = planned.parts.iter().map(|part| (part.slice.row, Some(part.id)));
+        for (row, id) in own.chain(readers.into_iter().map(|row| (row, None))) {
+            let there = self.scheduler.sequence(row).map(|seq| seq.id);
+            let Some(there) = there.filter(|there| id.is_none_or(|id| id == *there)) else { continue };
+            self.forget_copy(row);
+            let Self { scheduler, kv, collected, .. } = self;
+            scheduler.finish(row, *collected, kv)?;
+            failed.push(there);
+            self.release_siblings(there)?;
         }
         let Self { scheduler, kv, unwritten, .. } = self;
         // The changes of the page table that it carried may be of any row.

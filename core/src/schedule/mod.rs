@@ -338,6 +338,18 @@ impl<T> Scheduler<T> {
         owner.map(|seq| seq.step = step).is_some()
     }
 
+    /// Request slots of the sequences that own pages which these slices fill: their own, and continuations that
+    /// joined a later step.
+    pub fn readers(&self, slices: impl Iterator<Item = Slice>, kv: &KvManager) -> Vec<u32> {
+        let mut filled = Vec::new();
+        for slice in slices.filter(|slice| slice.len > 0) {
+            let pages = kv.tables.pages_for(slice.start + 1) - 1..kv.tables.pages_for(slice.end());
+            filled.extend_from_slice(kv.tables.pages(slice.row).get(pages).unwrap_or_default());
+        }
+        let reads = |row: &u32| kv.tables.pages(*row).iter().any(|page| filled.contains(page));
+        self.running.iter().chain(&self.leaving).copied().filter(reads).collect()
+    }
+
     /// Leaves to others what is in the cache of the sequence in a request slot: its first `positions`
     /// positions, whose steps are collected.
     ///

@@ -99,7 +99,7 @@ fn hashed(text: &[u32]) -> u64 {
 
 impl World {
     pub(crate) fn new(sizes: Sizes) -> Self {
-        let rows = sizes.requests;
+        let rows = sizes.requests + usize::from(sizes.together);
         Self {
             sizes,
             scheduler: Scheduler::new(Budget::new(rows, BUDGET)),
@@ -377,9 +377,13 @@ impl World {
 
     fn fail(&mut self) -> Result<()> {
         let Some(flight) = self.in_flight.pop_front() else { return Ok(()) };
-        for (id, slice) in &flight.slices {
-            if self.scheduler.sequence(slice.row).is_some_and(|seq| seq.id == *id) {
-                self.end(*id, slice.row)?;
+        let slices = flight.slices.iter().map(|(_, slice)| *slice);
+        let readers = self.scheduler.readers(slices, &self.kv);
+        let own = flight.slices.iter().map(|(id, slice)| (slice.row, Some(*id)));
+        for (row, id) in own.chain(readers.into_iter().map(|row| (row, None))) {
+            let there = self.scheduler.sequence(row).map(|seq| seq.id);
+            if let Some(there) = there.filter(|there| id.is_none_or(|id| id == *there)) {
+                self.end(there, row)?;
             }
         }
         self.kv.tables.resend();

@@ -21,8 +21,9 @@ fn three_requests_in_five_pages() {
 
 #[test]
 fn continuations_that_join_a_step() {
-    for ahead in [0, 1] {
-        let seen = seen(Sizes { requests: 2, ahead, together: true, ..SIZES });
+    // Where the other request is served first, the prompt of both continuations is read in two steps.
+    for (ahead, priorities) in [(0, false), (1, false), (1, true)] {
+        let seen = seen(Sizes { requests: 2, ahead, together: true, priorities, ..SIZES });
         assert!(seen.contains(&"a continuation joins"), "{seen:?}");
     }
 }
