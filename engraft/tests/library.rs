@@ -108,6 +108,28 @@ fn wrong_requests_are_reported_and_others_go_on() {
     assert!(matches!(model.generate("a", &options.stop("")), Err(Error::Config { .. })));
 }
 
+/// A conversation reads what is new of every turn: what was said before is in the cache.
+#[test]
+fn a_turn_reads_what_is_new_alone() {
+    let model = engraft::demo().unwrap();
+    let options = GenerateOptions::new().max_new_tokens(24).seed(3);
+    let mut text =
+        String::from("This package provides a library that reads and writes files of many formats");
+    let mut before = 0;
+    for turn in 0..4 {
+        let mut stream = model.generate(&text, &options).unwrap();
+        let answer: String = stream.by_ref().collect::<Result<_, _>>().unwrap();
+        let (stats, prompt) = (model.handle().stats(), stream.stats().prompt_tokens);
+        let read = prompt as u64 - (stats.prefix_hit - before);
+        // At most the tokens that were added, and the rest of a page.
+        let new = if turn == 0 { prompt } else { 12 + 2 * stats.page_size };
+        assert!(read <= new as u64, "turn {turn}: {read} of {prompt} tokens were read");
+        before = stats.prefix_hit;
+        text = format!("{text}{answer} and it");
+    }
+    assert!(before > 0);
+}
+
 /// What is too long names its limit, and whose it is.
 #[test]
 fn limits_of_the_context_say_whose_they_are() {
