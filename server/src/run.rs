@@ -136,6 +136,7 @@ fn submit(
             sampling: generation.sampling,
             stop_ids: [&generation.stops.ids[..], &generation.stops.own_ids[..]].concat(),
             cache_salt: generation.salt.clone(),
+            priority: generation.priority,
             // Keys share what there is.
             tenant: call.key.clone(),
             ..Request::default()

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Running, config, demo, read, request, start};
+use common::{Running, config, demo, read, request, start, start_with};
 use engraft_server::{ApiKey, ServerConfig};
 use serde_json::{Value, json};
 use std::io::{BufRead, Read, Write};
@@ -226,6 +226,37 @@ fn salts_and_keys_keep_prompts_apart() {
     assert_eq!(hits(false, "kb", Value::Null), 0.0);
     assert!(hits(true, "kb", Value::Null) > 0.0);
     assert_eq!(hits(true, "kb", json!("own")), 0.0);
+}
+
+#[test]
+fn a_later_request_of_smaller_priority_is_served_first() {
+    let one = || engraft::Options::new().max_seqs(1).open(engraft::ModelSource::Demo);
+    let server = start_with(ServerConfig { max_num_seqs: 1, ..config() }, one);
+    let waiting =
+        |count: f64| eventually("a queue", || metric(&server, "vllm:num_requests_waiting") == count);
+    let paths = [
+        ("/v1/completions", json!({"prompt": "This package"})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "This package"}]})),
+    ];
+    for (path, body) in paths {
+        let first = server.open("/v1/completions", &long(1));
+        let order = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for (at, priority) in [5, 0, -3].into_iter().enumerate() {
+                let (server, order, mut body) = (&server, &order, body.clone());
+                (body["priority"], body["max_tokens"], body["ignore_eos"]) =
+                    (json!(priority), json!(200), json!(true));
+                scope.spawn(move || {
+                    let answer = server.post(path, &body);
+                    order.lock().unwrap().push(priority);
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                });
+                waiting(at as f64 + 1.0);
+            }
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), [-3, 0, 5], "{path}");
+    }
 }
 
 #[test]
