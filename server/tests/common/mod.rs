@@ -132,10 +132,15 @@ pub fn read(mut stream: TcpStream) -> Answer {
         all.extend(&some[..n]);
         assert!(began.elapsed() < ANSWER, "no end within {ANSWER:?}: {}", clipped(&all));
     }
+    answer(&all)
+}
+
+/// An answer of these bytes.
+pub fn answer(all: &[u8]) -> Answer {
     let at = all
         .windows(4)
         .position(|w| w == b"\r\n\r\n")
-        .unwrap_or_else(|| panic!("an answer without a head: {:?}", String::from_utf8_lossy(&all)));
+        .unwrap_or_else(|| panic!("an answer without a head: {:?}", String::from_utf8_lossy(all)));
     let head = String::from_utf8(all[..at].to_vec()).unwrap();
     let status = head[9..12].parse().unwrap();
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
