@@ -52,7 +52,8 @@ impl Group {
         self.choices.iter().map(Choice::count).sum()
     }
 
-    /// Tokens of all prompts that came from the prefix cache, as far as known; `n` continuations have one prompt.
+    /// Tokens of all prompts that came from the prefix cache, as far as known; `n` continuations have one
+    /// prompt.
     pub fn cached(&self, n: usize) -> usize {
         self.choices.iter().step_by(n.max(1)).map(Choice::cached).sum()
     }

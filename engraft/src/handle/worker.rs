@@ -221,8 +221,10 @@ impl<B: Backend> Work for Worker<B> {
         self.steps += u64::from(!self.engine.is_idle());
         let _ = self.guarded(|worker| {
             worker.end_cancelled();
+            // Planning is the first that it does; the rest may take long.
+            let planned = Instant::now();
             let stepped = worker.engine.step(&mut outputs);
-            worker.note_begun();
+            worker.note_begun(planned);
             // Whoever gets an answer finds it in the counts; delivering may cancel requests.
             worker.publish();
             match stepped {
@@ -415,8 +417,7 @@ impl<B: Backend> Worker<B> {
     }
 
     /// Remembers of the requests that the step has begun when that was, for their first events.
-    fn note_begun(&self) {
-        let at = Instant::now();
+    fn note_begun(&self, at: Instant) {
         for (id, cached) in self.engine.begun() {
             if let Some(client) = self.clients.get(*id) {
                 client.data.begun.set(Some(Begun { at, cached: *cached }));
