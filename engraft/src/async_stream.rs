@@ -10,6 +10,7 @@ use engraft_core::sample::SamplingParams;
 use futures_core::Stream;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Pieces of text as a [`Stream`]; dropping it cancels the request.
 ///
@@ -79,6 +80,18 @@ impl TextStream {
 /// ```
 #[derive(Debug)]
 pub struct AsyncTokens(Tokens);
+
+impl AsyncTokens {
+    /// As [`Tokens::cached_tokens`].
+    pub fn cached_tokens(&self) -> Option<usize> {
+        self.0.cached_tokens()
+    }
+
+    /// As [`Tokens::queued`].
+    pub fn queued(&self) -> Option<Duration> {
+        self.0.queued()
+    }
+}
 
 impl Stream for AsyncTokens {
     type Item = Result<Event>;

@@ -14,7 +14,7 @@ mod over;
 mod protocol;
 mod worker;
 
-pub use message::{EngineStats, Event, ModelInfo};
+pub use message::{CancelToken, EngineStats, Event, ModelInfo};
 
 use crate::backends::with_backend;
 use crate::embed::EmbedOptions;
@@ -25,7 +25,7 @@ use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Layers
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
-use message::{Command, Events, Limits, Near, Post, Ready, Reply, SharedStats, TimedEvent, gone};
+use message::{Begun, Command, Events, Limits, Near, Post, Ready, Reply, SharedStats, TimedEvent, gone};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{self, Poll};
@@ -55,6 +55,7 @@ pub struct EngineHandle {
     info: Arc<ModelInfo>,
     limits: Arc<Limits>,
     stats: SharedStats,
+    cancel: CancelToken,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -72,6 +73,26 @@ impl EngineHandle {
     /// What the engine has to do and has done, as of its last step; takes no part in its queue.
     pub fn stats(&self) -> EngineStats {
         self.stats.get()
+    }
+
+    /// The same handle, whose calls that wait (all but requests, which end with their [`Tokens`]) end with a
+    /// `Request` error within a step once `cancel` says so.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{CancelToken, EmbedOptions, ModelSource, Options};
+    ///
+    /// let handle = Options::new().start(ModelSource::Demo)?;
+    /// let cancel = CancelToken::default();
+    /// let cancelled = handle.cancelled_by(&cancel);
+    /// cancel.cancel(); // From any thread, while the call waits.
+    /// assert!(cancelled.embed([vec![1, 2, 3]], &EmbedOptions::new()).is_err());
+    /// assert!(handle.embed([vec![1, 2, 3]], &EmbedOptions::new()).is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancelled_by(&self, cancel: &CancelToken) -> Self {
+        Self { cancel: cancel.clone(), ..self.clone() }
     }
 
     /// Hands a request in, without waiting for anything.
@@ -132,7 +153,7 @@ impl EngineHandle {
         request.fits(&self.limits.config)?;
         let began = Instant::now();
         let lines = self.submitter.submit(first, count, request).map_err(|_| gone())?;
-        Ok(lines.into_iter().map(|events| Tokens { events, began, last: began }).collect())
+        Ok(lines.into_iter().map(|events| Tokens { events, began, last: began, begun: None }).collect())
     }
 
     /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks
@@ -363,7 +384,8 @@ impl EngineHandle {
 
     /// Sends a command and waits for its reply.
     fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<Vec<T>> {
-        let (reply, received) = channel();
+        let (sender, received) = channel();
+        let reply = Reply { sender, cancel: self.cancel.clone() };
         // A thread that is gone drops `reply`, and `recv` says so.
         let _ = self.submitter.call(command(reply));
         received.recv().unwrap_or_else(|_| Err(gone()))
@@ -380,9 +402,21 @@ pub struct Tokens {
     events: Events,
     began: Instant,
     last: Instant,
+    begun: Option<Begun>,
 }
 
 impl Tokens {
+    /// Prompt tokens that came from the prefix cache; none before the first event, and for continuations that
+    /// joined a prompt that had run.
+    pub fn cached_tokens(&self) -> Option<usize> {
+        self.begun.map(|begun| begun.cached)
+    }
+
+    /// Time from the request to its admission; none where [`Tokens::cached_tokens`] is.
+    pub fn queued(&self) -> Option<Duration> {
+        self.begun.map(|begun| begun.at.saturating_duration_since(self.began))
+    }
+
     /// Time from the request to the event returned last, as the engine sent it.
     pub fn elapsed(&self) -> Duration {
         self.last - self.began
@@ -391,8 +425,9 @@ impl Tokens {
     /// The next event, or the promise to wake `context`'s task when there is one.
     pub(crate) fn poll(&mut self, context: &mut task::Context<'_>) -> Poll<Option<Result<Event>>> {
         self.events.poll(context).map(|timed| {
-            let TimedEvent { at, event } = timed?;
+            let TimedEvent { at, begun, event } = timed?;
             self.last = at;
+            self.begun = self.begun.or(begun);
             Some(event)
         })
     }
@@ -477,6 +512,6 @@ impl Start {
         let (mut info, limits, stats) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
         let (info, limits) = (Arc::new(info), Arc::new(limits));
-        Ok(EngineHandle { submitter: self.submitter, info, limits, stats })
+        Ok(EngineHandle { submitter: self.submitter, info, limits, stats, cancel: CancelToken::default() })
     }
 }

@@ -51,6 +51,7 @@ pub struct Choice {
     timing: Timing,
     pending: Vec<u32>,
     count: usize,
+    cached: Option<usize>,
 }
 
 impl Choice {
@@ -60,12 +61,18 @@ impl Choice {
     /// `Config` for an empty stop string.
     pub fn new(tokens: AsyncTokens, detokenizer: Detokenizer, stops: Stops, timing: Timing) -> Result<Self> {
         let matcher = StopMatcher::new(&stops.strings)?;
-        Ok(Self { tokens: Some(tokens), detokenizer, matcher, stops, timing, pending: Vec::new(), count: 0 })
+        let (tokens, pending) = (Some(tokens), Vec::new());
+        Ok(Self { tokens, detokenizer, matcher, stops, timing, pending, count: 0, cached: None })
     }
 
     /// Tokens so far.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Tokens of its prompt that came from the prefix cache; 0 until that is known.
+    pub fn cached(&self) -> usize {
+        self.cached.unwrap_or_default()
     }
 
     /// Whether its last piece was taken.
@@ -77,7 +84,13 @@ impl Choice {
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece>>> {
         loop {
             let Some(tokens) = &mut self.tokens else { return Poll::Ready(None) };
-            let Poll::Ready(event) = Pin::new(tokens).poll_next(context) else { return Poll::Pending };
+            let Poll::Ready(event) = Pin::new(&mut *tokens).poll_next(context) else { return Poll::Pending };
+            if self.cached.is_none()
+                && let (Some(cached), Some(queued)) = (tokens.cached_tokens(), tokens.queued())
+            {
+                self.cached = Some(cached);
+                self.timing.queued(queued);
+            }
             let piece = event.unwrap_or_else(|| Err(lost("a request ended without a last event")));
             match piece.and_then(|event| self.take(event)) {
                 Ok(piece) if piece.text.is_empty() && piece.end.is_none() => {

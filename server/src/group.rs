@@ -52,6 +52,12 @@ impl Group {
         self.choices.iter().map(Choice::count).sum()
     }
 
+    /// Tokens of all prompts that came from the prefix cache, as far as known; `n` continuations have one
+    /// prompt.
+    pub fn cached(&self, n: usize) -> usize {
+        self.choices.iter().step_by(n.max(1)).map(Choice::cached).sum()
+    }
+
     /// The next piece of any continuation, by its place; none after the last one.
     pub async fn next(&mut self) -> Option<Result<(usize, Piece), ApiError>> {
         poll_fn(|context| self.poll(context)).await

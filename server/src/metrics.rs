@@ -7,7 +7,7 @@ use prometheus::{
 };
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const FIRST_TOKEN: [f64; 17] =
     [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0];
@@ -35,6 +35,7 @@ pub struct Metrics {
     next_token: Histogram,
     per_token: Histogram,
     whole: Histogram,
+    queue: Histogram,
     prefill: Histogram,
     decode: Histogram,
     prompt: Histogram,
@@ -128,6 +129,11 @@ impl Metrics {
                 &NEXT_TOKEN,
             )?,
             whole: new.histogram("vllm:e2e_request_latency_seconds", "Time of whole requests.", &WHOLE)?,
+            queue: new.histogram(
+                "vllm:request_queue_time_seconds",
+                "From a request to its admission.",
+                &WHOLE,
+            )?,
             prefill: new.histogram(
                 "vllm:request_prefill_time_seconds",
                 "Time to the first token, the queue's included.",
@@ -204,6 +210,11 @@ impl Timing {
         metrics.most_tokens.observe(most_tokens as f64);
         let now = Instant::now();
         Self { metrics, began: now, first: None, last: now, tokens: 0, reason: "abort" }
+    }
+
+    /// It had waited so long when it was admitted.
+    pub fn queued(&self, time: Duration) {
+        self.metrics.queue.observe(time.as_secs_f64());
     }
 
     /// A token came.

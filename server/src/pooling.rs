@@ -4,12 +4,12 @@ use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, List, Text, Texts, Whole};
 use crate::fields::{Field, honoured, no_effect, refused};
 use crate::openai::embeddings::vectors;
-use crate::state::{Call, State, blocking, fresh_id, now};
+use crate::state::{Call, State, fresh_id, now, waiting};
 use crate::supervise::Served;
 use axum::body::Body;
 use axum::extract;
 use axum::http::{Request, Response, StatusCode};
-use engraft::{EmbedOptions, EncoderInput};
+use engraft::{CancelToken, EmbedOptions, EncoderInput};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -132,13 +132,13 @@ async fn scores(
         return Err(ApiError::field(param, format!("gives {} pairs; allowed: {MOST_PAIRS}", pairs.len())));
     }
     let state = state.clone();
-    blocking(move || match call.served.generator.labels() {
-        Some(labels) if labels.names().len() == 1 => cross(&state, &call, &pairs, param),
+    waiting(move |cancel| match call.served.generator.labels() {
+        Some(labels) if labels.names().len() == 1 => cross(&state, &call, &pairs, param, cancel),
         Some(labels) => Err(ApiError::bad(format!(
             "the model tells apart {} labels; scores are those of a cross-encoder with one, or of an embedding model",
             labels.names().len()
         ))),
-        None => cosines(&state, &call, &pairs),
+        None => cosines(&state, &call, &pairs, cancel),
     })
     .await
 }
@@ -149,13 +149,14 @@ fn cross(
     call: &Call,
     pairs: &[(String, String)],
     param: &str,
+    cancel: &CancelToken,
 ) -> Result<(Vec<f32>, usize), ApiError> {
     let inputs = pairs.iter().map(|pair| joined(&call.served, pair, param));
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     let tokens: usize = inputs.iter().map(|input| input.ids.len()).sum();
     let _permit = state.admission.enter(&call.key, 1, tokens)?;
     state.metrics.prompts(tokens);
-    let logits = call.served.generator.handle().classify(inputs).map_err(|error| {
+    let logits = call.served.generator.handle().cancelled_by(cancel).classify(inputs).map_err(|error| {
         state.models.report(&call.served, &error, call.fingerprint);
         ApiError::from(error)
     })?;
@@ -185,7 +186,12 @@ fn joined(
 }
 
 /// The cosine of the vectors of two texts.
-fn cosines(state: &State, call: &Call, pairs: &[(String, String)]) -> Result<(Vec<f32>, usize), ApiError> {
+fn cosines(
+    state: &State,
+    call: &Call,
+    pairs: &[(String, String)],
+    cancel: &CancelToken,
+) -> Result<(Vec<f32>, usize), ApiError> {
     // A query that stands in front of all documents is read once.
     let same = pairs.iter().all(|(first, _)| *first == pairs[0].0);
     let texts: Vec<&str> = match same {
@@ -197,7 +203,7 @@ fn cosines(state: &State, call: &Call, pairs: &[(String, String)]) -> Result<(Ve
     let ids = texts.iter().map(|text| call.served.generator.tokenize_to_embed(text));
     let ids = ids.collect::<engraft::Result<Vec<_>>>()?;
     let (vectors, tokens) =
-        vectors(state, &call.served, &call.key, call.fingerprint, ids, &EmbedOptions::new())?;
+        vectors(state, &call.served, &call.key, call.fingerprint, ids, &EmbedOptions::new(), cancel)?;
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let scores = match same {
         true => vectors[1..].iter().map(|one| dot(&vectors[0], one)).collect(),

@@ -58,6 +58,7 @@ pub async fn run(
         created: now(),
         model: call.model.clone(),
         prompt_tokens: tokens,
+        cached_tokens: 0,
         include_usage: generation.include_usage,
         continuous_usage: generation.continuous_usage,
         prompt_ids: generation.return_ids.then(|| prompts.ids.clone()),
@@ -136,6 +137,7 @@ fn submit(
             sampling: generation.sampling,
             stop_ids: [&generation.stops.ids[..], &generation.stops.own_ids[..]].concat(),
             cache_salt: generation.salt.clone(),
+            priority: generation.priority,
             // Keys share what there is.
             tenant: call.key.clone(),
             ..Request::default()
@@ -162,5 +164,6 @@ async fn gather(mut group: Group, frames: &mut Frames) -> Result<Response<Body>,
         pieces[index].tokens.extend(piece.tokens);
         pieces[index].end = piece.end;
     }
+    frames.cached_tokens = group.cached(frames.n);
     Ok(json_response(StatusCode::OK, &frames.whole(pieces, group.count())))
 }

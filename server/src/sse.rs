@@ -52,6 +52,7 @@ impl Events {
     fn piece(&mut self, out: &mut String, piece: Result<(usize, Piece), ApiError>) {
         match piece {
             Ok((index, piece)) => {
+                self.frames.cached_tokens = self.group.cached(self.frames.n);
                 self.frames
                     .piece(index, piece, self.group.count())
                     .iter()

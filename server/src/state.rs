@@ -9,6 +9,7 @@ use crate::metrics::Metrics;
 use crate::supervise::{Models, Served};
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode, header};
+use engraft::CancelToken;
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::path::Path;
@@ -167,6 +168,32 @@ pub fn now() -> u64 {
 pub fn fresh_id() -> String {
     // The standard library keys every hasher anew from the system's random bits.
     format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// Cancels calls of the engine when it is dropped.
+struct Waits(CancelToken);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// As [`blocking`], for work that waits for calls of the engine: those that end by its token do so once the
+/// client is gone.
+///
+/// # Errors
+/// As [`blocking`].
+pub async fn waiting<T: Send + 'static>(
+    work: impl FnOnce(&CancelToken) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let waits = Waits(CancelToken::default());
+    let cancel = waits.0.clone();
+    blocking(move || match cancel.is_cancelled() {
+        true => Err(ApiError::bad("the client is gone")),
+        false => work(&cancel),
+    })
+    .await
 }
 
 /// Runs work that takes long on a thread of its own.

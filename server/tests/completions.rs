@@ -202,3 +202,39 @@ fn lengths_end_as_asked_and_what_is_too_long_says_so() {
     let kept = json!({"prompt": PROMPT.repeat(9000), "truncate_prompt_tokens": 5, "max_tokens": 1});
     assert_eq!(server.post("/v1/completions", &kept).json()["usage"]["prompt_tokens"], 5);
 }
+
+#[test]
+fn usage_has_the_tokens_that_came_from_the_prefix_cache() {
+    let text = "This package provides ".repeat(12);
+    let paths = [
+        ("/v1/completions", json!({"prompt": text, "max_tokens": 2})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}], "max_tokens": 2})),
+    ];
+    for (path, mut body) in paths {
+        let server = start(config());
+        let hits = || {
+            let metrics = server.get("/metrics").text();
+            let line = metrics.lines().find(|l| l.starts_with("vllm:prefix_cache_hits_total")).unwrap();
+            line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let cached = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        let first = server.post(path, &body).json();
+        assert_eq!(cached(&first["usage"]), 0);
+        let mut before = hits();
+        body["n"] = json!(2);
+        for stream in [false, true] {
+            body["stream"] = json!(stream);
+            let usage = match stream {
+                false => server.post(path, &body).json()["usage"].clone(),
+                true => {
+                    body["stream_options"] = json!({"include_usage": true});
+                    server.post(path, &body).events().last().unwrap()["usage"].clone()
+                }
+            };
+            let (found, prompt) = (cached(&usage), usage["prompt_tokens"].as_u64().unwrap());
+            assert!(found > 0 && found < prompt, "{usage}");
+            assert_eq!(found, hits() - before, "{path} {stream}");
+            before = hits();
+        }
+    }
+}

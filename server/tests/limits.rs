@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Running, config, demo, read, request, start};
+use common::{Running, config, demo, read, request, start, start_with};
 use engraft_server::{ApiKey, ServerConfig};
 use serde_json::{Value, json};
 use std::io::{BufRead, Read, Write};
@@ -125,6 +125,33 @@ fn who_goes_away_is_cancelled_streaming_waiting_or_not() {
 }
 
 #[test]
+fn texts_of_who_goes_away_are_not_read() {
+    let server = start(config());
+    let texts: Vec<String> = (0..1000).map(|i| format!("{i} {}", "a package of texts ".repeat(12))).collect();
+    let steps = || metric(&server, "engraft:steps_total");
+    for (path, body) in [
+        ("/v1/embeddings", json!({"input": texts})),
+        ("/score", json!({"text_1": "a package", "text_2": texts})),
+    ] {
+        let before = steps();
+        assert_eq!(server.post(path, &body).status, 200);
+        let whole = steps() - before;
+        let mut connection = server.connect();
+        let bytes = request(path, "Content-Type: application/json\r\n", &body.to_string());
+        connection.write_all(bytes.as_bytes()).unwrap();
+        eventually("a running call", || metric(&server, "vllm:num_requests_running") > 0.0);
+        drop(connection);
+        eventually("the end", || {
+            metric(&server, "vllm:num_requests_running") + metric(&server, "vllm:num_requests_waiting") == 0.0
+                && server.get("/load").json()["server_load"] == 0
+        });
+        let run = steps() - before - whole;
+        assert!(run < whole * 0.75, "{path}: {run} steps, {whole} of all texts");
+    }
+    assert_eq!(server.post("/v1/embeddings", &json!({"input": "x"})).status, 200);
+}
+
+#[test]
 fn heads_and_bodies_have_their_time() {
     let quick = Duration::from_millis(300);
     let server = start(ServerConfig { header_timeout: quick, body_timeout: quick, ..config() });
@@ -229,6 +256,37 @@ fn salts_and_keys_keep_prompts_apart() {
 }
 
 #[test]
+fn a_later_request_of_smaller_priority_is_served_first() {
+    let one = || engraft::Options::new().max_seqs(1).open(engraft::ModelSource::Demo);
+    let server = start_with(ServerConfig { max_num_seqs: 1, ..config() }, one);
+    let waiting =
+        |count: f64| eventually("a queue", || metric(&server, "vllm:num_requests_waiting") == count);
+    let paths = [
+        ("/v1/completions", json!({"prompt": "This package"})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "This package"}]})),
+    ];
+    for (path, body) in paths {
+        let first = server.open("/v1/completions", &long(1));
+        let order = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for (at, priority) in [5, 0, -3].into_iter().enumerate() {
+                let (server, order, mut body) = (&server, &order, body.clone());
+                (body["priority"], body["max_tokens"], body["ignore_eos"]) =
+                    (json!(priority), json!(200), json!(true));
+                scope.spawn(move || {
+                    let answer = server.post(path, &body);
+                    order.lock().unwrap().push(priority);
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                });
+                waiting(at as f64 + 1.0);
+            }
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), [-3, 0, 5], "{path}");
+    }
+}
+
+#[test]
 fn metrics_are_those_that_routers_read() {
     let server = start(config());
     let body = json!({"prompt": "This package", "max_tokens": 5, "temperature": 0, "ignore_eos": true});
@@ -239,6 +297,9 @@ fn metrics_are_those_that_routers_read() {
     assert_eq!(metric(&server, "vllm:time_to_first_token_seconds_count"), 1.0);
     assert_eq!(metric(&server, "vllm:inter_token_latency_seconds_count"), 4.0);
     assert_eq!(metric(&server, "vllm:num_requests_waiting"), 0.0);
+    assert_eq!(metric(&server, "vllm:request_queue_time_seconds_count"), 1.0);
+    let queued = metric(&server, "vllm:request_queue_time_seconds_sum");
+    assert!(queued > 0.0 && queued <= metric(&server, "vllm:time_to_first_token_seconds_sum"), "{queued}");
     let text = server.get("/metrics").text();
     for name in
         ["vllm:kv_cache_usage_perc", "vllm:cache_config_info", "vllm:e2e_request_latency_seconds_bucket"]

@@ -201,6 +201,21 @@ impl<B: Backend> Engine<B> {
         self.coordinator.scheduler.counts()
     }
 
+    /// Requests that the step planned last has begun, each with the prompt tokens that it took from the prefix
+    /// cache. Continuations that join a prompt that has run are not among them.
+    ///
+    /// ```
+    /// # use engraft_core::{backend::Backend, engine::{Engine, Request}};
+    /// fn cached<B: Backend>(engine: &mut Engine<B>, prompt: Vec<u32>) -> engraft_core::Result<usize> {
+    ///     let id = engine.put(Request { prompt, max_new_tokens: 1, ..Request::default() })?;
+    ///     engine.step(&mut Vec::new())?;
+    ///     Ok(engine.begun().iter().find(|(begun, _)| *begun == id).map_or(0, |(_, cached)| *cached))
+    /// }
+    /// ```
+    pub fn begun(&self) -> &[(u64, usize)] {
+        &self.coordinator.begun
+    }
+
     /// What the prefix cache has done so far.
     pub fn prefix_stats(&self) -> PrefixStats {
         self.coordinator.kv.stats()

@@ -56,6 +56,10 @@ pub(super) struct Coordinator {
     pub(super) unwritten: Vec<u32>,
     /// Pages `(from, to)` that the next step has to copy first.
     pub(super) copies: Vec<(u32, u32)>,
+    /// What the step planned last has begun: number, and positions that came from the prefix cache.
+    pub(super) begun: Vec<(u64, usize)>,
+    /// Sequences admitted before it.
+    arrivals: u64,
     /// Continuations that wait for a prompt to be run, by the request that runs it.
     pub(super) siblings: BTreeMap<u64, Vec<Sequence<Live>>>,
 }
@@ -149,6 +153,8 @@ impl Coordinator {
             spare: (0..2).map(|_| Planned::new(&config)).collect(),
             unwritten: Vec::with_capacity(config.max_seqs),
             copies: Vec::new(),
+            begun: Vec::with_capacity(config.max_seqs),
+            arrivals: 0,
             siblings: BTreeMap::new(),
             filters: spec.blocks.iter().any(|block| block.filter.is_some()),
             spec,
@@ -259,6 +265,7 @@ impl Coordinator {
             Family::Decoder => self.scheduler.next(&mut self.kv, &mut planned.batch)?,
             Family::Encoder => self.scheduler.next_whole(&mut self.kv, &mut planned.batch),
         }
+        self.note_begun(&planned.batch);
         if planned.batch.tokens == 0 {
             // Admitted, and waiting for pages that a step in flight brings back.
             self.unwritten.append(&mut planned.batch.admitted);
@@ -287,6 +294,18 @@ impl Coordinator {
         self.kv.tables.settle();
         self.count(parts, order);
         Ok(Some(planned))
+    }
+
+    /// Remembers what is admitted for the first time.
+    fn note_begun(&mut self, batch: &StepBatch) {
+        self.begun.clear();
+        for row in &batch.admitted {
+            let Some(seq) = self.scheduler.sequence(*row) else { continue };
+            if seq.arrival >= self.arrivals {
+                self.begun.push((seq.id, seq.done));
+            }
+        }
+        self.arrivals = self.scheduler.arrivals();
     }
 
     fn order_admissions(&self, batch: &StepBatch, order: &mut StepOrder) {

@@ -39,6 +39,7 @@ impl<B: Backend> Engine<B> {
         self.needs_clock("max_step_ms", self.config().max_step_ms)?;
         self.look_at_clock();
         self.coordinator.expire(&mut self.backlog)?;
+        self.coordinator.begun.clear();
         let launched = match self.coordinator.plan()? {
             Some(planned) => {
                 self.launch(planned).await?;

@@ -242,6 +242,11 @@ impl<T> Scheduler<T> {
         self.waiting.is_empty() && self.running.is_empty() && self.leaving.is_empty()
     }
 
+    /// How many have been admitted so far, each counted once.
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+
     /// How often a sequence has given its pages up, to go on later.
     pub fn preemptions(&self) -> u64 {
         self.preemptions

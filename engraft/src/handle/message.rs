@@ -11,6 +11,7 @@ use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -137,8 +138,38 @@ impl SharedStats {
 /// What the thread says once the model is loaded.
 pub(super) type Ready = (ModelInfo, Limits, SharedStats);
 
-/// One result per text, image or sequence.
-pub(super) type Reply<T> = Sender<Result<Vec<T>>>;
+/// Ends calls that wait in another thread: [`EngineHandle::cancelled_by`](crate::EngineHandle::cancelled_by).
+/// Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Ends the calls; those that have ended are as they were.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Where the results of a call go.
+#[derive(Debug)]
+pub(super) struct Reply<T> {
+    /// One result per text, image or sequence.
+    pub sender: Sender<Result<Vec<T>>>,
+    /// Set once nobody waits any more.
+    pub cancel: CancelToken,
+}
+
+impl<T> Reply<T> {
+    /// Whoever asked may be gone.
+    pub fn send(self, results: Result<Vec<T>>) {
+        let _ = self.sender.send(results);
+    }
+}
 
 /// What goes through the channel.
 pub(super) type Post = Message<Request, TimedEvent, Command>;
@@ -159,16 +190,26 @@ pub(super) enum Command {
     TakeProfile { reply: Reply<Profile> },
 }
 
+/// How a request was begun.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun {
+    pub at: Instant,
+    /// Prompt tokens from the prefix cache.
+    pub cached: usize,
+}
+
 /// An event with the time at which the engine sent it: the reader may be late.
 #[derive(Debug)]
 pub(super) struct TimedEvent {
     pub at: Instant,
+    /// With the first event of a request that has run.
+    pub begun: Option<Begun>,
     pub event: Result<Event>,
 }
 
 impl TimedEvent {
     pub fn now(event: Result<Event>) -> Self {
-        Self { at: Instant::now(), event }
+        Self { at: Instant::now(), begun: None, event }
     }
 }
 

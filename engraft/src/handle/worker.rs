@@ -4,7 +4,8 @@
 //! An engine or a backend that panics is never touched again: whoever waits is told, and so is whoever comes.
 
 use super::message::{
-    Command, EngineStats, Event, Limits, ModelInfo, Post, Ready, Reply, SharedStats, TimedEvent,
+    Begun, CancelToken, Command, EngineStats, Event, Limits, ModelInfo, Post, Ready, Reply, SharedStats,
+    TimedEvent,
 };
 use super::protocol::{Clients, Message, Work, serve};
 use crate::backends::Visitor;
@@ -23,6 +24,7 @@ use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -154,18 +156,27 @@ struct Call<B: Backend> {
     texts: Texts,
     /// Texts that have not ended.
     left: usize,
+    /// Set once nobody waits for them.
+    cancel: CancelToken,
     /// Replies with what the engine made of the texts, or with why it could not.
     reply: Finisher<B>,
 }
 
 type Finisher<B> = Box<dyn FnOnce(&mut Engine<B>, Result<Texts>)>;
 
+/// What the thread keeps of a request.
+struct Asked {
+    want: Want,
+    /// How it was begun, until its first event takes it along.
+    begun: Cell<Option<Begun>>,
+}
+
 /// Owns the engine, runs its steps and handles commands in between.
 pub(super) struct Worker<B: Backend> {
     engine: Engine<B>,
     outputs: Vec<Output>,
     /// By the engine's number of the request.
-    clients: Clients<TimedEvent, Want>,
+    clients: Clients<TimedEvent, Asked>,
     /// Calls whose texts ride in the steps.
     calls: Vec<Call<B>>,
     /// Why no request can be served any more: the engine runs no step.
@@ -209,7 +220,14 @@ impl<B: Backend> Work for Worker<B> {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.steps += u64::from(!self.engine.is_idle());
         let _ = self.guarded(|worker| {
-            match worker.engine.step(&mut outputs) {
+            worker.end_cancelled();
+            // Planning is the first that it does; the rest may take long.
+            let planned = Instant::now();
+            let stepped = worker.engine.step(&mut outputs);
+            worker.note_begun(planned);
+            // Whoever gets an answer finds it in the counts; delivering may cancel requests.
+            worker.publish();
+            match stepped {
                 Ok(()) => outputs.iter().for_each(|output| worker.deliver(output)),
                 Err(error) => worker.fail(error),
             }
@@ -301,7 +319,7 @@ impl<B: Backend> Worker<B> {
         match self.guarded(put) {
             Ok(ids) => {
                 for (id, (key, events)) in ids.into_iter().zip(lines) {
-                    self.clients.open(id, key, events, want);
+                    self.clients.open(id, key, events, Asked { want, begun: Cell::new(None) });
                 }
             }
             Err(error) => {
@@ -344,7 +362,7 @@ impl<B: Backend> Worker<B> {
                 let off =
                     || Error::config("profiling", "off", "on, before times are taken: set_profiling(true)");
                 let take = |engine: &mut Engine<B>| engine.take_profile().map(|profile| vec![profile]);
-                let _ = reply.send(self.serving().and_then(|engine| take(engine).ok_or_else(off)));
+                reply.send(self.serving().and_then(|engine| take(engine).ok_or_else(off)));
             }
         }
     }
@@ -375,14 +393,35 @@ impl<B: Backend> Worker<B> {
         reply: Reply<T>,
         take: impl FnOnce(&mut Engine<B>, Texts) -> Result<Vec<T>> + 'static,
     ) {
+        let cancel = reply.cancel.clone();
         let finish = move |engine: &mut Engine<B>, texts: Result<Texts>| {
-            let _ = reply.send(texts.and_then(|texts| take(engine, texts)));
+            reply.send(texts.and_then(|texts| take(engine, texts)));
         };
         match queued {
             Ok(texts) if !texts.ids().is_empty() => {
-                self.calls.push(Call { left: texts.ids().len(), texts, reply: Box::new(finish) });
+                self.calls.push(Call { left: texts.ids().len(), texts, cancel, reply: Box::new(finish) });
             }
             ended => finish(&mut self.engine, ended),
+        }
+    }
+
+    /// Ends the calls for which nobody waits any more.
+    fn end_cancelled(&mut self) {
+        while let Some(at) = self.calls.iter().position(|call| call.cancel.is_cancelled()) {
+            let Call { texts, reply, .. } = self.calls.swap_remove(at);
+            if let Err(error) = self.engine.cancel_texts(&texts) {
+                self.broken.get_or_insert(error.to_string());
+            }
+            reply(&mut self.engine, Err(Error::Request { id: 0, what: "the call was cancelled".into() }));
+        }
+    }
+
+    /// Remembers of the requests that the step has begun when that was, for their first events.
+    fn note_begun(&self, at: Instant) {
+        for (id, cached) in self.engine.begun() {
+            if let Some(client) = self.clients.get(*id) {
+                client.data.begun.set(Some(Begun { at, cached: *cached }));
+            }
         }
     }
 
@@ -390,7 +429,8 @@ impl<B: Backend> Worker<B> {
         let Some(client) = self.clients.get(output.id) else { return self.end_text(output) };
         let mut listening = true;
         if let Some(token) = output.token {
-            listening &= client.say(TimedEvent::now(Ok(Event::Token(token))));
+            let begun = client.data.begun.take();
+            listening &= client.say(TimedEvent { begun, ..TimedEvent::now(Ok(Event::Token(token))) });
         }
         let Some(finish) = output.finish else {
             if !listening {
@@ -406,10 +446,11 @@ impl<B: Backend> Worker<B> {
             let error = Error::Request { id: client.key(), what };
             return client.end(TimedEvent::now(Err(error)));
         }
-        if let Some(kept) = kept.filter(|_| client.data != Want::default()) {
+        if let Some(kept) = kept.filter(|_| client.data.want != Want::default()) {
             client.say(TimedEvent::now(Ok(Event::Kept(Box::new(kept)))));
         }
-        client.end(TimedEvent::now(Ok(Event::Finished(finish))));
+        let begun = client.data.begun.take();
+        client.end(TimedEvent { begun, ..TimedEvent::now(Ok(Event::Finished(finish))) });
     }
 
     /// Ends a request in the engine; failing at that means that its bookkeeping is inconsistent.

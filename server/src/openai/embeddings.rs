@@ -4,14 +4,14 @@ use super::Input;
 use super::tables::EMBEDDINGS;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
-use crate::state::{State, blocking};
+use crate::state::{State, waiting};
 use crate::supervise::Served;
 use axum::body::Body;
 use axum::extract;
 use axum::http::{Request, Response, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use engraft::EmbedOptions;
+use engraft::{CancelToken, EmbedOptions};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -48,9 +48,9 @@ pub async fn create(
     let inputs = inputs(&call.fields)?;
     let (served, key) = (call.served.clone(), call.key.clone());
     let (work_state, fingerprint) = (state.clone(), call.fingerprint);
-    let (vectors, tokens) = blocking(move || {
+    let (vectors, tokens) = waiting(move |cancel| {
         let ids = ids_of(&served, &inputs)?;
-        vectors(&work_state, &served, &key, fingerprint, ids, &options)
+        vectors(&work_state, &served, &key, fingerprint, ids, &options, cancel)
     })
     .await?;
     let data: Vec<Value> = vectors
@@ -87,7 +87,7 @@ fn ids_of(served: &Served, inputs: &[Input]) -> Result<Vec<Vec<u32>>, ApiError> 
     Ok(inputs.iter().map(one).collect::<engraft::Result<_>>()?)
 }
 
-/// The vectors of token ids, and how many tokens there were; waits for them.
+/// The vectors of token ids, and how many tokens there were; waits for them, or for `cancel`.
 ///
 /// # Errors
 /// 429, and what the engine refuses.
@@ -98,13 +98,14 @@ pub fn vectors(
     fingerprint: u64,
     ids: Vec<Vec<u32>>,
     options: &EmbedOptions,
+    cancel: &CancelToken,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let tokens: usize = ids.iter().map(Vec::len).sum();
     // Texts run a few at a time, whatever their number: a request has one place.
     let _permit = state.admission.enter(key, 1, tokens)?;
     state.metrics.prompts(tokens);
-    let generator = &served.generator;
-    let made = generator.embed_options(options).and_then(|options| generator.handle().embed(ids, &options));
+    let (generator, handle) = (&served.generator, served.generator.handle().cancelled_by(cancel));
+    let made = generator.embed_options(options).and_then(|options| handle.embed(ids, &options));
     let made = made.map_err(|error| {
         state.models.report(served, &error, fingerprint);
         ApiError::from(error)

@@ -25,6 +25,8 @@ pub struct Frames {
     pub model: String,
     /// Tokens of all prompts.
     pub prompt_tokens: usize,
+    /// Those of them that came from the prefix cache, as far as known.
+    pub cached_tokens: usize,
     /// Whether a stream ends with its usage.
     pub include_usage: bool,
     /// Whether every chunk has it.
@@ -46,6 +48,7 @@ impl Frames {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": tokens,
             "total_tokens": self.prompt_tokens + tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         })
     }
 

@@ -8,7 +8,10 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time for all of an answer. A time for each read bounds nothing: a stream's comments keep coming.
+const ANSWER: Duration = Duration::from_secs(120);
 
 /// A running server; dropping it ends it.
 pub struct Running {
@@ -120,17 +123,34 @@ pub fn request(path: &str, headers: &str, body: &str) -> String {
 
 /// Reads an answer to its connection's end.
 pub fn read(mut stream: TcpStream) -> Answer {
-    let mut all = Vec::new();
-    stream.read_to_end(&mut all).unwrap();
+    let (mut all, mut some, began) = (Vec::new(), [0; 16 << 10], Instant::now());
+    loop {
+        let n = stream.read(&mut some).unwrap_or_else(|e| panic!("{e} after {}", clipped(&all)));
+        if n == 0 {
+            break;
+        }
+        all.extend(&some[..n]);
+        assert!(began.elapsed() < ANSWER, "no end within {ANSWER:?}: {}", clipped(&all));
+    }
+    answer(&all)
+}
+
+/// An answer of these bytes.
+pub fn answer(all: &[u8]) -> Answer {
     let at = all
         .windows(4)
         .position(|w| w == b"\r\n\r\n")
-        .unwrap_or_else(|| panic!("an answer without a head: {:?}", String::from_utf8_lossy(&all)));
+        .unwrap_or_else(|| panic!("an answer without a head: {:?}", String::from_utf8_lossy(all)));
     let head = String::from_utf8(all[..at].to_vec()).unwrap();
     let status = head[9..12].parse().unwrap();
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let body = if chunked { unchunked(&all[at + 4..]) } else { all[at + 4..].to_vec() };
     Answer { status, head, body }
+}
+
+/// The end of what came.
+fn clipped(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(400)..]).into_owned()
 }
 
 /// The bytes of chunks.
