@@ -111,6 +111,8 @@ impl Target {
         match self.name {
             "render" => 20,
             "tokenizer" | "folder" | "session" => 200,
+            // Files of 200 KB are among the seeds.
+            "config" | "table" => 50,
             _ => 1000,
         }
     }

@@ -129,11 +129,7 @@ impl Metrics {
                 &NEXT_TOKEN,
             )?,
             whole: new.histogram("vllm:e2e_request_latency_seconds", "Time of whole requests.", &WHOLE)?,
-            queue: new.histogram(
-                "vllm:request_queue_time_seconds",
-                "From a request to its admission.",
-                &WHOLE,
-            )?,
+            queue: new.histogram("vllm:request_queue_time_seconds", "Until admission.", &WHOLE)?,
             prefill: new.histogram(
                 "vllm:request_prefill_time_seconds",
                 "Time to the first token, the queue's included.",

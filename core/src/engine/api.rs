@@ -201,8 +201,8 @@ impl<B: Backend> Engine<B> {
         self.coordinator.scheduler.counts()
     }
 
-    /// Requests that the step planned last has begun, each with the prompt tokens that it took from the prefix
-    /// cache. Continuations that join a prompt that has run are not among them.
+    /// Requests that the step planned last has begun, each with the prompt tokens that it took from the
+    /// prefix cache. Continuations that join a prompt that has run are not among them.
     ///
     /// ```
     /// # use engraft_core::{backend::Backend, engine::{Engine, Request}};

@@ -343,8 +343,8 @@ impl<T> Scheduler<T> {
         owner.map(|seq| seq.step = step).is_some()
     }
 
-    /// Request slots of the sequences that own pages which these slices fill: their own, and continuations that
-    /// joined a later step.
+    /// Request slots of the sequences that own pages which these slices fill: their own, and continuations
+    /// that joined a later step.
     pub fn readers(&self, slices: impl Iterator<Item = Slice>, kv: &KvManager) -> Vec<u32> {
         let mut filled = Vec::new();
         for slice in slices.filter(|slice| slice.len > 0) {

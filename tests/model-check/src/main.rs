@@ -1,5 +1,5 @@
-//! `model-check REQUESTS PAGES AHEAD EACH [together] [priorities]`: visits every state of these sizes, and says
-//! how many there are.
+//! `model-check REQUESTS PAGES AHEAD EACH [together] [priorities]`: visits every state of these sizes, and
+//! says how many there are.
 
 use model_check::{Sizes, visit};
 

@@ -10,8 +10,8 @@
 //! What has to hold: a request that nothing was planned against gives what a pure function of it gives
 //! ([`Oracle`](conformance::null::Oracle)), and what the others gave before their end is the beginning of
 //! that; every request ends once; an error names what was planned; no more requests fail than were in failed
-//! steps; pages and request slots are all accounted for after every step (the engine audits itself); memory stays
-//! what it was.
+//! steps; pages and request slots are all accounted for after every step (the engine audits itself); memory
+//! stays what it was.
 
 mod caller;
 mod memory;
