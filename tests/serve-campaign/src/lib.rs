@@ -100,20 +100,11 @@ impl fmt::Display for Report {
         writeln!(f, "  planned failures: {steps} of steps, {devices} of devices, {panics} panics")?;
         writeln!(f, "  token rows: {ran} were run; {without} without prefixes, preemptions and padding")?;
         for (what, of) in [("resident", self.resident), ("allocated", self.allocated)] {
-            let [before, after] = of.map(|bytes| bytes as f64 / 1e6);
-            let growth = 100.0 * growth(of);
-            writeln!(
-                f,
-                "  {what}: {before:.3} MB behind a tenth, {after:.3} MB at the end ({growth:+.2} %)"
-            )?;
+            let [before, after] = of.map(|bytes| bytes as f64 / 1e3);
+            writeln!(f, "  {what} between rounds: {before:.1} kB behind a tenth, {after:.1} kB at the end")?;
         }
         Ok(())
     }
-}
-
-/// By how much memory grew, in parts of what it was.
-pub fn growth([before, after]: [u64; 2]) -> f64 {
-    (after as f64 - before as f64) / (before as f64).max(1.0)
 }
 
 /// Runs so many requests, chosen by a seed; tells `progress` of every round.

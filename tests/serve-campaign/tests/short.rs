@@ -1,7 +1,7 @@
 //! The campaign's short form.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use serve_campaign::{growth, run};
+use serve_campaign::run;
 
 #[test]
 fn requests_give_what_they_give_alone_whatever_happens_to_others() {
@@ -12,6 +12,6 @@ fn requests_give_what_they_give_alone_whatever_happens_to_others() {
     assert!(report.requests >= requests && report.whole > requests / 3, "{report}");
     assert!(report.cancelled > requests / 10 && report.without_token > 0 && report.refused > 0, "{report}");
     assert!(report.planned[0] > 0 && report.failed > 0, "{report}");
-    // Of the process at rest between two rounds.
-    assert!(growth(report.allocated).abs() < 0.01, "{report}");
+    // Between two rounds nothing is left but what the process itself holds.
+    assert!(report.allocated[1] < report.allocated[0] + (64 << 10), "{report}");
 }
