@@ -328,7 +328,8 @@ fn logits_of_the_last_tokens_are_computed_behind_a_hit() {
         for (logits, found) in
             [(Pick::Last, 16), (Pick::Some(vec![16, 13]), 12), (Pick::Some(vec![0]), 0), (Pick::All, 0)]
         {
-            let (want, batch) = (ForwardWant { hidden: Pick::None, logits }, Batch::Ragged(&[whole.clone()]));
+            let (want, batch) =
+                (ForwardWant { hidden: Pick::None, logits }, Batch::Ragged(std::slice::from_ref(&whole)));
             let before = warm.prefix_stats().hit;
             let same = warm.forward(batch, &want).unwrap() == cold.forward(batch, &want).unwrap();
             assert!(same, "{case}: {want:?}");
