@@ -298,7 +298,6 @@ impl Coordinator {
 
     /// Remembers what is admitted for the first time.
     fn note_begun(&mut self, batch: &StepBatch) {
-        self.begun.clear();
         for row in &batch.admitted {
             let Some(seq) = self.scheduler.sequence(*row) else { continue };
             if seq.arrival >= self.arrivals {

@@ -421,10 +421,9 @@ impl World {
     fn cancel(&mut self, id: u64) -> Result<()> {
         self.done[1] += 1;
         self.forget_copies(id);
-        if self.sibling.take_if(|sibling| sibling.id == id).is_some() {
-            return Ok(());
-        }
-        self.scheduler.cancel(id, self.collected, &mut self.kv)?;
+        let waited = self.sibling.take_if(|sibling| sibling.id == id).is_some();
+        let found = self.scheduler.cancel(id, self.collected, &mut self.kv)?.is_some();
+        self.expect(found || waited, || format!("request {id} is nowhere"));
         self.release(id)
     }
 
