@@ -243,30 +243,50 @@ impl Error {
     }
 }
 
-/// Characters that are shown at least of a part of a message: from its beginning, and from its end.
-const SHOWN: usize = 1500;
+/// Bytes that are shown at most of a part of a message: of its beginning, and of its end. No message has more
+/// than three parts that a file may have written, so that each stays below 4,096 bytes.
+const SHOWN: usize = 640;
 
 /// A part of a message that a file may have written: its control characters are escaped, all but the ends of
 /// lines, and the middle of a long one is left out.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
-    let hidden = |c: char| c.is_control() && c != '\n';
-    // A character has a byte at least.
     if text.len() <= 2 * SHOWN && !text.contains(hidden) {
         return Cow::Borrowed(text);
     }
-    let visible = |part: &str| {
-        let mut out = String::with_capacity(part.len());
-        for c in part.chars() {
-            if hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    // The first byte behind what is shown of the beginning, and the first of what is shown of the end.
+    let begin = within(text.char_indices()).map_or(0, |(at, c)| at + c.len_utf8());
+    let end = within(text.char_indices().rev()).map_or(text.len(), |(at, _)| at);
+    match text.get(begin..end).map(|middle| middle.chars().count()).filter(|n| *n > 0) {
+        Some(n) => {
+            format!("{} [{n} characters left out] {}", visible(&text[..begin]), visible(&text[end..])).into()
         }
-        out
+        None => visible(text).into(),
+    }
+}
+
+fn hidden(c: char) -> bool {
+    c.is_control() && c != '\n'
+}
+
+/// The last of the characters that take [`SHOWN`] bytes at most, escaped.
+fn within(chars: impl Iterator<Item = (usize, char)>) -> Option<(usize, char)> {
+    let bytes = |c: char| if hidden(c) { c.escape_default().len() } else { c.len_utf8() };
+    let mut left = SHOWN;
+    let fits = |(_, c): &(usize, char)| {
+        let rest = left.checked_sub(bytes(*c));
+        left = rest.unwrap_or(left);
+        rest.is_some()
     };
-    let Some((begin, _)) = text.char_indices().nth(SHOWN) else { return visible(text).into() };
-    let end = text.char_indices().rev().nth(SHOWN - 1).map_or(begin, |(at, _)| at);
-    let Some(left_out) = text.get(begin..end).map(|middle| middle.chars().count()).filter(|n| *n > 0) else {
-        return visible(text).into();
-    };
-    format!("{} [{left_out} characters left out] {}", visible(&text[..begin]), visible(&text[end..])).into()
+    chars.take_while(fits).last()
+}
+
+/// The text with its control characters escaped.
+fn visible(part: &str) -> String {
+    let mut out = String::with_capacity(part.len());
+    for c in part.chars() {
+        if hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
 }
 
 /// `is`, or `are` of several fields.
@@ -305,18 +325,21 @@ mod tests {
     fn what_files_say_is_shown_escaped_and_in_part() {
         let tensor = Error::tensor("a\u{1b}[31m\u{7}", "is\r\nhere");
         assert_eq!(tensor.to_string(), "tensor `a\\u{1b}[31m\\u{7}`: is\\r\nhere");
-        let long = "é".repeat(400_000);
-        for error in [
-            Error::config("like", &long, "llama"),
-            Error::format(&long, &long),
-            Error::Binding { policy: "a".into(), what: "b".into(), names: vec![long.clone(); 9] },
-            Error::text(&long),
-        ] {
-            let text = error.to_string();
-            assert!(text.chars().count() < 7000 && text.contains("characters left out]"), "{}", text.len());
+        for long in ["é", "x", "\u{1b}", "\u{1f600}"].map(|c| c.repeat(400_000)) {
+            for error in [
+                Error::config("like", &long, "llama"),
+                Error::config(&long, &long, &long),
+                Error::format(&long, &long),
+                Error::Binding { policy: long.clone(), what: long.clone(), names: vec![long.clone(); 9] },
+                Error::Architecture { op: long.clone(), arch: long.clone(), reason: long.clone() },
+                Error::text(&long),
+            ] {
+                let text = error.to_string();
+                assert!(text.len() < 4096 && text.contains("characters left out]"), "{}", text.len());
+            }
         }
-        let said = Error::config("like", &long, "llama").to_string();
-        assert!(said.contains("é [397000 characters left out] é"), "{said}");
+        let said = Error::config("like", "é".repeat(400_000), "llama").to_string();
+        assert!(said.contains("é [399360 characters left out] é"), "{said}");
         let fits = "x".repeat(2 * SHOWN);
         assert_eq!(shown(&fits), fits);
         assert_eq!(shown(&format!("{fits}y")).matches(['x', 'y']).count(), 2 * SHOWN);

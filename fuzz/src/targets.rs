@@ -220,6 +220,11 @@ fn hostile_tables() -> Vec<Vec<u8>> {
         format!(r#"{{"Block":["{long}"],"Other":"\u001b[31m"}}"#),
         format!(r#"{{"Block":[{}]}}"#, vec![r#""o""#; 50_000].join(",")),
         format!(r#"{{"Block":[{{"{long}":3}}]}}"#),
+        // Two long parts in one message, of characters that have several bytes.
+        format!(
+            r#"{{"name":"{0}","like":"llama","partition":[{{"pattern":".*|{0}","style":"rowwise"}}]}}"#,
+            "é".repeat(4_000)
+        ),
     ]
     .into_iter()
     .map(String::into_bytes)

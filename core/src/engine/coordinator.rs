@@ -287,9 +287,8 @@ impl Coordinator {
         self.order_admissions(batch, order);
         parts.clear();
         parts.extend(batch.slices.iter().filter_map(|slice| self.part(*slice)));
-        let (shape, captured) = self.shape(batch, parts);
-        order.captured = captured;
-        order.want = self.want(parts, shape.rows);
+        let (shape, captured, want) = self.shape(batch, parts);
+        (order.captured, order.want) = (captured, want);
         self.fill(parts, &mut order.words.begin(shape));
         self.kv.tables.settle();
         self.count(parts, order);
@@ -328,39 +327,28 @@ impl Coordinator {
         Some(Part { id: seq.id, slice, rows, want: *want, keeps: *keeps })
     }
 
-    /// The step's shape, and whether it is a bucket's.
-    fn shape(&self, batch: &StepBatch, parts: &[Part]) -> (StepShape, bool) {
-        let shape = StepShape {
-            tokens: batch.tokens,
-            seqs: parts.iter().filter(|p| p.slice.len > 0).count(),
-            rows: parts.iter().map(|p| p.rows).sum(),
-            table_edits: self.kv.tables.changes().len(),
-            max_query: parts.iter().map(|p| p.slice.len).max().unwrap_or(0),
-            max_keys: parts.iter().map(|p| p.slice.end()).max().unwrap_or(0),
-        };
-        let plain = |p: &Part| p.slice.len == 1 && p.slice.samples && p.want == Want::default();
-        let bucket = self.buckets.shape(shape.seqs).filter(|bucket| {
-            self.capture
-                && shape.table_edits <= shape.seqs
-                && parts.iter().all(plain)
-                && !self.refused.contains(&bucket.seqs)
-        });
-        (bucket.unwrap_or(shape), bucket.is_some())
-    }
-
-    fn want(&self, parts: &[Part], rows: usize) -> StepWant {
-        let any = |layers: Layers| parts.iter().any(|p| p.want.hidden == layers);
-        let hidden = match (any(Layers::All), any(Layers::Last)) {
-            (true, _) => Layers::All,
-            (false, true) => Layers::Last,
-            (false, false) => Layers::None,
-        };
-        StepWant {
-            tokens: parts.iter().any(|p| p.slice.samples),
-            logits: rows > 0 && parts.iter().any(|p| p.want.logits),
-            pooled: rows > 0 && self.spec.family == Family::Encoder && self.spec.pooler.is_some(),
-            hidden,
+    /// The step's shape, whether it is a bucket's, and what it brings back.
+    fn shape(&self, batch: &StepBatch, parts: &[Part]) -> (StepShape, bool, StepWant) {
+        let table_edits = self.kv.tables.changes().len();
+        let mut shape = StepShape { tokens: batch.tokens, table_edits, ..StepShape::default() };
+        let mut want = StepWant::default();
+        let mut plain = true;
+        for Part { slice, rows, want: wanted, .. } in parts {
+            shape.seqs += usize::from(slice.len > 0);
+            shape.rows += rows;
+            shape.max_query = shape.max_query.max(slice.len);
+            shape.max_keys = shape.max_keys.max(slice.end());
+            plain &= slice.len == 1 && slice.samples && *wanted == Want::default();
+            want.tokens |= slice.samples;
+            want.logits |= wanted.logits;
+            want.hidden = want.hidden.max(wanted.hidden);
         }
+        want.logits &= shape.rows > 0;
+        want.pooled = shape.rows > 0 && self.spec.family == Family::Encoder && self.spec.pooler.is_some();
+        let bucket = self.buckets.shape(shape.seqs).filter(|bucket| {
+            self.capture && plain && shape.table_edits <= shape.seqs && !self.refused.contains(&bucket.seqs)
+        });
+        (bucket.unwrap_or(shape), bucket.is_some(), want)
     }
 
     /// Writes the parts into a step's words.
@@ -414,7 +402,9 @@ impl Coordinator {
             row += *rows;
             let sampled_in = if slice.samples { Some(row as u32 - 1) } else { None };
             self.scheduler.launched(slice, order.number, sampled_in);
-            if let Some(seq) = self.scheduler.sequence_mut(slice.row) {
+            if self.spec.family == Family::Encoder
+                && let Some(seq) = self.scheduler.sequence_mut(slice.row)
+            {
                 order.pixels.append(&mut seq.data.pixels);
             }
         }

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use std::time::Duration;
 
 /// Layers whose hidden states are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Layers {
     /// None.

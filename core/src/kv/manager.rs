@@ -167,7 +167,12 @@ impl KvManager {
 
     /// Pages that a row lacks for `positions` positions.
     pub(crate) fn missing(&self, row: u32, positions: usize) -> usize {
-        self.tables.pages_for(positions).saturating_sub(self.tables.pages(row).len())
+        let held = self.tables.pages(row).len();
+        // A division for every sequence of every step is worth avoiding.
+        match held * self.page_size >= positions {
+            true => 0,
+            false => self.tables.pages_for(positions) - held,
+        }
     }
 
     /// Pages that rows have given up and steps in flight may read: the last such step, and the page.

@@ -261,13 +261,20 @@ impl<T> Scheduler<T> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
         self.share.step();
-        let (mut promised, mut decoding) = (0, 0);
+        let (mut promised, mut decoding, mut prompts) = (0, 0, false);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
+            if wanted == Phase::Prefill && !prompts {
+                break;
+            }
             let mut at = 0;
             while let Some(row) = self.running.get(at).copied() {
                 at += 1;
-                let Some(seq) = self.sequence(row).filter(|seq| seq.phase() == wanted) else { continue };
+                let Some(seq) = self.sequence(row) else { continue };
+                if seq.phase() != wanted {
+                    prompts = true;
+                    continue;
+                }
                 let slice = self.slice(seq, batch, decoding);
                 // Those preempted for it are behind it.
                 if slice.len == 0 || !self.make_room(row, slice.end(), &mut promised, batch, kv)? {

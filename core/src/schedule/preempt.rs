@@ -30,6 +30,9 @@ impl<T> Scheduler<T> {
         kv: &mut KvManager,
     ) -> Result<bool> {
         let missing = kv.missing(row, positions);
+        if missing == 0 {
+            return Ok(true);
+        }
         loop {
             if missing <= kv.pool.available() {
                 kv.grow(row, positions)?;
