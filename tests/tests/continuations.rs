@@ -152,6 +152,10 @@ fn a_cancelled_leader_leaves_the_others() {
                 assert_eq!(got[i], want[i], "{i}, where {gone} is cancelled before step {at}");
             }
             assert!(want[gone].starts_with(&got[gone]));
+            if at == 0 {
+                // Whoever leads reads the prompt, and nobody else.
+                assert_eq!(engine.prefix_stats().queried, 18, "{gone}");
+            }
             assert_eq!(engine.free_pages().0, engine.free_pages().1);
         }
     }

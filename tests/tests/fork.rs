@@ -126,6 +126,27 @@ fn forks_go_on_as_requests_of_their_own() {
     law(&Arc::new(Composed::new(cpu)), "llama", 4, 2);
 }
 
+/// What a fork leaves to others is as secret as what it was forked from, also where it goes on elsewhere.
+#[test]
+fn a_fork_shares_its_prefix_with_its_own_salt_alone() {
+    let cpu = cpu();
+    let mut first = engine(&cpu, "llama", config(4));
+    let salted = Request { cache_salt: "a".into(), ..request(&PROMPT, NEW, greedy()) };
+    let id = first.put(salted.clone()).unwrap();
+    steps(&mut first, 4, &mut Texts::new());
+    let fork = first.fork(id, greedy(), 0).unwrap();
+    let saved = first.save(fork).unwrap();
+    let mut second = engine(&cpu, "llama", config(4));
+    second.restore(&saved).unwrap();
+    rest(&mut second, Texts::new());
+    for (salt, found) in [("", false), ("b", false), ("a", true)] {
+        let before = second.prefix_stats().hit;
+        second.put(Request { cache_salt: salt.into(), ..salted.clone() }).unwrap();
+        rest(&mut second, Texts::new());
+        assert_eq!(second.prefix_stats().hit > before, found, "salt {salt:?}");
+    }
+}
+
 #[test]
 fn forks_on_devices() {
     for name in cuda_names() {

@@ -147,6 +147,23 @@ fn a_request_moves_to_another_backend() {
     assert!(missing.is_empty(), "{missing:?} required");
 }
 
+#[test]
+fn a_request_keeps_its_priority_and_its_tenant() {
+    let mut engine = engine(&cpu(Madd::Fused), "llama", sizes(4, Float::F32));
+    let header = |bytes: &[u8]| -> serde_json::Value {
+        let len = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize;
+        serde_json::from_slice(&bytes[12..12 + len]).unwrap()
+    };
+    let id = engine.put(Request { priority: -3, tenant: "acme".into(), ..request(6) }).unwrap();
+    let saved = engine.save(id).unwrap();
+    assert!(engine.cancel(id).unwrap());
+    let id = engine.restore(&saved).unwrap();
+    let again = header(&engine.save(id).unwrap());
+    assert_eq!(again["priority"], -3);
+    assert_ne!(again["owner"], 0);
+    assert_eq!(again["owner"], header(&saved)["owner"]);
+}
+
 /// A saved request of the model `llama` with some tokens.
 fn saved() -> Vec<u8> {
     let mut engine = engine(&cpu(Madd::Fused), "llama", sizes(4, Float::F32));

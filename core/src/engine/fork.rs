@@ -2,7 +2,8 @@
 //!
 //! A fork shares the full pages of what it continues and owns a copy of the last one, so that neither sees
 //! what the other writes. It samples by its own parameters from then on: what it gives is, bit for bit, what
-//! a request gives whose prompt is the text so far.
+//! a request gives whose prompt is the text so far; of a model with two lists of rotary divisors, where that
+//! prompt is on the same side of the switch as the first one's.
 
 use super::api::Engine;
 use super::coordinator::{Coordinator, Live};
@@ -36,9 +37,11 @@ impl<B: Backend> Engine<B> {
         if from.phase() != Phase::Decode {
             return Err(no("its tokens are still being read: it can be forked after that"));
         }
-        let Live { stop_ids, shift, .. } = &from.data;
-        let live =
-            Live { stop_ids: stop_ids.clone(), shift: *shift, sampling, subsequence, ..Live::default() };
+        // Who may share its prefix is what the first one said.
+        let Live { stop_ids, shift, cache_salt, skip_prefix_cache, .. } = &from.data;
+        let (shift, skip_prefix_cache) = (*shift, *skip_prefix_cache);
+        let live = Live { stop_ids: stop_ids.clone(), shift, sampling, subsequence, ..Live::default() };
+        let live = Live { cache_salt: cache_salt.clone(), skip_prefix_cache, ..live };
         let (row, fork) = (from.row, *next_id);
         let (row, copied) = scheduler.fork(row, fork, live, kv)?;
         *next_id += 1;

@@ -6,8 +6,10 @@
 //! whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
 //! there is no room, or no prefix cache, it computes all of them, with the same bits.
 //!
-//! Only an engine that gives the same bits takes a request: the same weights, element types and kind of
-//! backend; another kind only where both follow the reference order with the same multiply-add.
+//! Only an engine that gives the same bits takes a request: the same weights (known by a checksum of the
+//! beginning and the end of every tensor), element types and kind of backend; another kind only where both
+//! follow the reference order with the same multiply-add. In `Fast`, which promises no bits, the request goes
+//! on with those of whoever continues it.
 
 use super::api::Engine;
 use super::cached::{CachedRows, Kept, append, columns, widened};
@@ -19,12 +21,12 @@ use crate::mem::{Float, KvLayout};
 use crate::numerics::Mode;
 use crate::policy::Family;
 use crate::sample::SamplingParams;
-use crate::schedule::Sequence;
+use crate::schedule::{Sequence, Standing};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// What the bytes begin with.
-const MAGIC: &[u8; 8] = b"engraft\x01";
+const MAGIC: &[u8; 8] = b"engraft\x02";
 /// In errors.
 const NAME: &str = "a saved request";
 
@@ -55,11 +57,15 @@ struct Header {
     stop_ids: Vec<u32>,
     cache_salt: String,
     skip_prefix_cache: bool,
+    priority: i32,
+    /// The number that a tenant's name stands for.
+    owner: u64,
 }
 
 impl<B: Backend> Engine<B> {
     /// A request as it stands, to be continued by [`Engine::restore`], here or elsewhere: tokens, sampling,
-    /// and the keys and values of every position computed. It goes on here all the same.
+    /// priority and tenant, and the keys and values of every position computed. It goes on here all the same.
+    /// When it had to be begun (`start_within`) does not go with it.
     ///
     /// # Errors
     /// `Request` for one that is not there, or that keeps logits or hidden states; `Unsupported` on a rank of
@@ -86,6 +92,8 @@ impl<B: Backend> Engine<B> {
             stop_ids: live.stop_ids.clone(),
             cache_salt: live.cache_salt.clone(),
             skip_prefix_cache: live.skip_prefix_cache,
+            priority: seq.standing.priority,
+            owner: seq.standing.owner,
         };
         let pages = match seq.row {
             u32::MAX => Vec::new(),
@@ -192,7 +200,8 @@ impl<B: Backend> Engine<B> {
             CachedPrefix::new(prefix.key, header.positions.min(header.tokens.len() - 1))
         });
         let sequence = Sequence::new(id, header.tokens.clone(), 0, live);
-        let sequence = Sequence { prompt: header.prompt, limit: header.limit, prefix, ..sequence };
+        let standing = Standing { priority: header.priority, ..Standing::of(header.owner) };
+        let sequence = Sequence { prompt: header.prompt, limit: header.limit, prefix, standing, ..sequence };
         let (wanted, total) = (coordinator.kv.tables.pages_for(sequence.limit), coordinator.kv.pool.total());
         if wanted > total {
             return Err(Error::KvFull { wanted, free: coordinator.kv.pool.available(), total });

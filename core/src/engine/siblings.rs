@@ -4,8 +4,8 @@
 //! token. There they join it: the same token row of logits is sampled once more for each, they share the full
 //! pages of the prompt and own a copy of the last one, which the step behind makes before anything else.
 //! What finds no request slot or no page there is queued as any request is, and takes the prompt from the
-//! prefix cache; so do all where the leader ends before. Either way each gives what a request of its own
-//! would give.
+//! prefix cache. Where the leader ends before, the first of the others leads. Either way each gives what a
+//! request of its own would give.
 
 use super::api::Engine;
 use super::coordinator::{Coordinator, Live};
@@ -32,6 +32,10 @@ impl<B: Backend> Engine<B> {
 impl Coordinator {
     /// Continues the prompt of a request that waits so many times more.
     fn add_siblings(&mut self, leader: u64, count: usize) {
+        // Without a search of all that wait, for most requests.
+        if count == 0 {
+            return;
+        }
         let Some(first) = self.scheduler.waiting().find(|seq| seq.id == leader) else { return };
         let sibling = |at: u64| {
             let subsequence = first.data.subsequence.wrapping_add(at as u32);
@@ -42,9 +46,7 @@ impl Coordinator {
         };
         let siblings: Vec<Sequence<Live>> = (1..=count as u64).map(sibling).collect();
         self.next_id += count as u64;
-        if !siblings.is_empty() {
-            self.siblings.insert(leader, siblings);
-        }
+        self.siblings.insert(leader, siblings);
     }
 
     /// Lets siblings join the slices that sample their leaders' first tokens.
@@ -79,13 +81,18 @@ impl Coordinator {
         Ok(())
     }
 
-    /// A request is gone: those that waited for its prompt are queued.
+    /// A request is gone: of those that waited for its prompt the first one is queued, and the others wait
+    /// for that one.
     ///
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn release_siblings(&mut self, leader: u64) -> Result<()> {
-        let waiting = self.siblings.remove(&leader).unwrap_or_default();
-        waiting.into_iter().try_for_each(|sibling| self.scheduler.submit(sibling, &self.kv))
+        let mut waiting = self.siblings.remove(&leader).unwrap_or_default().into_iter();
+        let Some(first) = waiting.next() else { return Ok(()) };
+        if waiting.len() > 0 {
+            self.siblings.insert(first.id, waiting.collect());
+        }
+        self.scheduler.submit(first, &self.kv)
     }
 
     /// Takes a request out that waits for its leader; whether there was one.

@@ -175,6 +175,11 @@ impl KvManager {
         }
     }
 
+    /// Positions that a row has pages for, or could have at once.
+    pub(crate) fn room(&self, row: u32) -> usize {
+        (self.tables.pages(row).len() + self.pool.available()) * self.page_size
+    }
+
     /// Pages that rows have given up and steps in flight may read: the last such step, and the page.
     pub fn fenced(&self) -> &[(u64, u32)] {
         &self.fenced

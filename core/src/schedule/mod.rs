@@ -275,7 +275,10 @@ impl<T> Scheduler<T> {
                     prompts = true;
                     continue;
                 }
-                let slice = self.slice(seq, batch, decoding);
+                let mut slice = self.slice(seq, batch, decoding);
+                if wanted == Phase::Prefill && promised == 0 {
+                    slice = shortened(slice, kv);
+                }
                 // Those preempted for it are behind it.
                 if slice.len == 0 || !self.make_room(row, slice.end(), &mut promised, batch, kv)? {
                     continue;
@@ -529,6 +532,15 @@ impl<T> Scheduler<T> {
         }
         let row = self.sequences.iter().flatten().find(|s| s.id == id).map(|s| s.row);
         row.map(|row| self.finish(row, collected, kv)).transpose()
+    }
+}
+
+/// The slice, or as much of it as there are pages for: a prompt takes those before others give up theirs.
+fn shortened(slice: Slice, kv: &KvManager) -> Slice {
+    let room = kv.room(slice.row).saturating_sub(slice.start);
+    match 0 < room && room < slice.len {
+        true => Slice { len: room, samples: false, ..slice },
+        false => slice,
     }
 }
 

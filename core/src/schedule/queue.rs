@@ -2,16 +2,21 @@
 //! those that were preempted, in the order of their first admission, then the owner that has been served
 //! least, and of its sequences the one whose deadline is the earliest, then the one that came first.
 //!
-//! A priority that has been passed over [`PATIENCE`] times is next whatever comes before it, so that nobody
-//! waits for ever.
+//! A priority that has been passed over [`PATIENCE`] times is next whatever comes before it, and within it an
+//! owner that has been [`OWNER_PATIENCE`] times; a deadline goes before none that [`PATIENCE`] have gone
+//! before. So nobody waits for ever.
 
 use super::Sequence;
 use super::tenants::Tenants;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Admissions of other priorities that one waits for at most.
+/// Admissions of other priorities that one waits for at most, and sequences of its own owner that came later
+/// and go before one for their deadlines.
 const PATIENCE: u32 = 32;
+/// Admissions of other owners of its priority that one waits for at most: a newcomer goes before one that has
+/// been served, and there may always be another newcomer.
+const OWNER_PATIENCE: u32 = 256;
 
 /// Sequences that wait for admission.
 #[derive(Debug, Clone)]
@@ -30,7 +35,22 @@ struct Class<T> {
     passed: u32,
     preempted: VecDeque<Sequence<T>>,
     /// Those of one owner behind each other; of owners that have been served alike the first is next.
-    new: VecDeque<VecDeque<Sequence<T>>>,
+    new: VecDeque<OfOwner<T>>,
+}
+
+/// Sequences of one owner.
+#[derive(Debug, Clone)]
+struct OfOwner<T> {
+    /// Admissions of others since it stands at this place.
+    passed: u32,
+    waiting: VecDeque<Sequence<T>>,
+}
+
+impl<T> Class<T> {
+    /// Those that were never admitted.
+    fn new(&self) -> impl Iterator<Item = &Sequence<T>> {
+        self.new.iter().flat_map(|of| &of.waiting)
+    }
 }
 
 impl<T> Queue<T> {
@@ -51,15 +71,18 @@ impl<T> Queue<T> {
         let standing = sequence.standing;
         self.earliest = self.earliest.min(standing.deadline);
         let class = self.class(standing.priority);
-        let of_owner = |waiting: &&mut VecDeque<Sequence<T>>| {
-            waiting.front().is_some_and(|first| first.tenant == sequence.tenant)
-        };
+        let of_owner =
+            |of: &&mut OfOwner<T>| of.waiting.front().is_some_and(|first| first.tenant == sequence.tenant);
         match class.new.iter_mut().find(of_owner) {
-            Some(waiting) => {
-                let at = waiting.partition_point(|other| other.standing.deadline <= standing.deadline);
+            Some(OfOwner { waiting, .. }) => {
+                let before = |other: &Sequence<T>| {
+                    other.standing.deadline <= standing.deadline || other.overtaken >= PATIENCE
+                };
+                let at = waiting.iter().rposition(before).map_or(0, |last| last + 1);
+                waiting.range_mut(at..).for_each(|other| other.overtaken += 1);
                 waiting.insert(at, sequence);
             }
-            None => class.new.push_back(VecDeque::from([sequence])),
+            None => class.new.push_back(OfOwner { passed: 0, waiting: VecDeque::from([sequence]) }),
         }
     }
 
@@ -78,10 +101,11 @@ impl<T> Queue<T> {
         if !class.preempted.is_empty() {
             return Some((at, None));
         }
-        let served = |of_owner: &VecDeque<Sequence<T>>| {
-            of_owner.front().map_or(u64::MAX, |first| tenants.served(first.tenant))
+        let turn = |of: &OfOwner<T>| {
+            let served = of.waiting.front().map_or(u64::MAX, |first| tenants.served(first.tenant));
+            (of.passed < OWNER_PATIENCE, served)
         };
-        let owner = (0..class.new.len()).min_by_key(|owner| served(&class.new[*owner]));
+        let owner = (0..class.new.len()).min_by_key(|owner| turn(&class.new[*owner]));
         owner.map(|owner| (at, Some(owner)))
     }
 
@@ -89,7 +113,7 @@ impl<T> Queue<T> {
     pub(super) fn front(&self, tenants: &Tenants) -> Option<&Sequence<T>> {
         match self.next(tenants)? {
             (class, None) => self.classes[class].preempted.front(),
-            (class, Some(owner)) => self.classes[class].new[owner].front(),
+            (class, Some(owner)) => self.classes[class].new[owner].waiting.front(),
         }
     }
 
@@ -103,10 +127,11 @@ impl<T> Queue<T> {
         let sequence = match owner {
             None => class.preempted.pop_front(),
             Some(owner) => {
-                let mut of_owner = class.new.remove(owner)?;
-                let first = of_owner.pop_front();
-                if !of_owner.is_empty() {
-                    class.new.push_back(of_owner);
+                let OfOwner { mut waiting, .. } = class.new.remove(owner)?;
+                class.new.iter_mut().for_each(|other| other.passed += 1);
+                let first = waiting.pop_front();
+                if !waiting.is_empty() {
+                    class.new.push_back(OfOwner { passed: 0, waiting });
                 }
                 first
             }
@@ -117,7 +142,7 @@ impl<T> Queue<T> {
 
     fn drop_empty(&mut self) {
         for class in &mut self.classes {
-            class.new.retain(|of_owner| !of_owner.is_empty());
+            class.new.retain(|of| !of.waiting.is_empty());
         }
         self.classes.retain(|class| !class.preempted.is_empty() || !class.new.is_empty());
     }
@@ -133,7 +158,7 @@ impl<T> Queue<T> {
             if again {
                 from(&mut class.preempted, out);
             }
-            class.new.iter_mut().for_each(|of_owner| from(of_owner, out));
+            class.new.iter_mut().for_each(|of| from(&mut of.waiting, out));
         }
         self.drop_empty();
     }
@@ -152,19 +177,20 @@ impl<T> Queue<T> {
             return expired;
         }
         self.take(|seq| seq.standing.deadline <= now, false, &mut expired);
-        let new = self.classes.iter().flat_map(|class| class.new.iter().flatten());
+        let new = self.classes.iter().flat_map(Class::new);
         self.earliest = new.map(|seq| seq.standing.deadline).min().unwrap_or(Duration::MAX);
         expired
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence<T>> {
-        self.classes.iter().flat_map(|class| class.preempted.iter().chain(class.new.iter().flatten()))
+        self.classes.iter().flat_map(|class| class.preempted.iter().chain(class.new()))
     }
 
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        let of =
-            |class: &Class<T>| class.preempted.len() + class.new.iter().map(VecDeque::len).sum::<usize>();
+        let of = |class: &Class<T>| {
+            class.preempted.len() + class.new.iter().map(|of| of.waiting.len()).sum::<usize>()
+        };
         self.classes.iter().map(of).sum()
     }
 
@@ -232,6 +258,38 @@ mod tests {
             popped.push(queue.pop(&tenants).unwrap().id);
         }
         assert_eq!(popped.iter().position(|id| *id == 0), Some(PATIENCE as usize));
+    }
+
+    /// Another owner comes before every admission, and has been served nothing.
+    #[test]
+    fn newcomers_do_not_keep_who_was_served_waiting_for_ever() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        queue.push(sequence(&mut tenants, 1, Standing::of(1)));
+        let served = sequence(&mut tenants, 0, Standing::of(0));
+        tenants.reads(served.tenant, 1000);
+        queue.push(served);
+        let mut popped = Vec::new();
+        for id in 2..1000 {
+            queue.push(sequence(&mut tenants, id, Standing::of(id)));
+            let seq = queue.pop(&tenants).unwrap();
+            tenants.leave(seq.tenant);
+            popped.push(seq.id);
+        }
+        assert_eq!(popped.iter().position(|id| *id == 0), Some(OWNER_PATIENCE as usize));
+    }
+
+    #[test]
+    fn deadlines_do_not_keep_one_without_waiting_for_ever() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        let at = |id| Standing { deadline: Duration::from_secs(id), ..Standing::of(0) };
+        queue.push(sequence(&mut tenants, 1, at(1)));
+        queue.push(sequence(&mut tenants, 0, Standing::of(0)));
+        let mut popped = Vec::new();
+        for id in 2..100 {
+            queue.push(sequence(&mut tenants, id, at(id)));
+            popped.push(queue.pop(&tenants).unwrap().id);
+        }
+        assert_eq!(popped.iter().position(|id| *id == 0), Some(PATIENCE as usize + 1));
     }
 
     #[test]

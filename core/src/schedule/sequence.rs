@@ -64,6 +64,8 @@ pub struct Sequence<T = ()> {
     pub standing: Standing,
     /// Its owner's place among those that share.
     pub tenant: u32,
+    /// How many that came later stand before it for their deadlines, or did.
+    pub overtaken: u32,
     /// Positions whose rows of logits are asked for besides those that sample.
     pub asked: Range<usize>,
     /// Its place in the prefix cache; none: it neither reads nor fills it.
@@ -91,6 +93,7 @@ impl<T> Sequence<T> {
             arrival: u64::MAX,
             standing: Standing::of(0),
             tenant: u32::MAX,
+            overtaken: 0,
             asked: 0..0,
             prefix: None,
             data,

@@ -332,6 +332,23 @@ fn pages_go_to_the_oldest_and_the_urgent() {
 }
 
 #[test]
+fn a_prompt_takes_the_pages_there_are() {
+    let mut kv = KvManager::new(2, 8, 4, 12, None);
+    let (mut scheduler, mut batch) = (Scheduler::new(Budget::new(2, 64)), StepBatch::default());
+    for id in 0..2 {
+        scheduler.submit(sequence(id, 10, 2, None), &kv).unwrap();
+    }
+    scheduler.admit(&mut kv, &mut Vec::new()).unwrap();
+    while kv.pool.free() > 5 {
+        kv.pool.take().unwrap();
+    }
+    scheduler.next(&mut kv, &mut batch).unwrap();
+    let slices: Vec<(usize, bool)> = batch.slices.iter().map(|slice| (slice.len, slice.samples)).collect();
+    assert_eq!((slices, batch.rows), (vec![(10, true), (8, false)], 1));
+    assert_eq!((kv.pool.free(), scheduler.preemptions()), (0, 0));
+}
+
+#[test]
 fn rows_of_logits_shorten_prompts() {
     let mut kv = KvManager::new(3, 8, 4, PLENTY, None);
     let mut scheduler = Scheduler::new(Budget { rows: 5, ..Budget::new(3, 64) });

@@ -19,10 +19,29 @@ use engraft_core::numerics::Madd;
 use engraft_core::ops::OpKind;
 use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Cases per op and element type, as many as `ops` runs.
 const SEEDS: u64 = 24;
+
+/// `.ci/planted` compiles the bugs of `planted.toml` one by one, which takes long and is done by hand: that
+/// each still has its one place is seen here.
+#[test]
+fn every_planted_bug_has_its_place() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let planted: toml::Table = fs::read_to_string(root.join("tests/planted.toml")).unwrap().parse().unwrap();
+    let bugs = planted["bug"].as_array().unwrap();
+    assert!(bugs.len() >= 27, "{}", bugs.len());
+    for bug in bugs {
+        let text = |field: &str| bug[field].as_str().unwrap();
+        let source = fs::read_to_string(root.join(text("file"))).unwrap();
+        let places = source.matches(text("find")).count();
+        assert_eq!(places, 1, "places of the bug \"{}\" in {}", text("name"), text("file"));
+        assert_ne!(text("find"), text("replace"), "{}", text("name"));
+    }
+}
 
 fn cpu(threads: usize) -> Arc<Cpu> {
     Cpu::new(CpuConfig { threads, madd: Madd::Fused, isa: None }).unwrap()
