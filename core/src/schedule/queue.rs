@@ -48,7 +48,7 @@ struct OfOwner<T> {
 
 impl<T> Class<T> {
     /// Those that were never admitted.
-    fn new(&self) -> impl Iterator<Item = &Sequence<T>> {
+    fn newcomers(&self) -> impl Iterator<Item = &Sequence<T>> {
         self.new.iter().flat_map(|of| &of.waiting)
     }
 }
@@ -177,13 +177,13 @@ impl<T> Queue<T> {
             return expired;
         }
         self.take(|seq| seq.standing.deadline <= now, false, &mut expired);
-        let new = self.classes.iter().flat_map(Class::new);
+        let new = self.classes.iter().flat_map(Class::newcomers);
         self.earliest = new.map(|seq| seq.standing.deadline).min().unwrap_or(Duration::MAX);
         expired
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence<T>> {
-        self.classes.iter().flat_map(|class| class.preempted.iter().chain(class.new()))
+        self.classes.iter().flat_map(|class| class.preempted.iter().chain(class.newcomers()))
     }
 
     /// How many wait.
