@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Admissions of other priorities that one waits for at most, and sequences of its own owner that came later
 /// and go before one for their deadlines.
 const PATIENCE: u32 = 32;
-/// Admissions of other owners of its priority that one waits for at most: a newcomer goes before one that has
-/// been served, and there may always be another newcomer.
+/// Admissions of other owners of its priority after which one no longer waits for newcomers, which go before
+/// whoever has been served more: there may always be another one.
 const OWNER_PATIENCE: u32 = 256;
 
 /// Sequences that wait for admission.
@@ -101,9 +101,11 @@ impl<T> Queue<T> {
         if !class.preempted.is_empty() {
             return Some((at, None));
         }
-        let turn = |of: &OfOwner<T>| {
-            let served = of.waiting.front().map_or(u64::MAX, |first| tenants.served(first.tenant));
-            (of.passed < OWNER_PATIENCE, served)
+        let served = |of: &OfOwner<T>| of.waiting.front().map_or(u64::MAX, |seq| tenants.served(seq.tenant));
+        // Of several that have waited too long the one that has longest: every time there may be more of those.
+        let turn = |of: &OfOwner<T>| match of.passed >= OWNER_PATIENCE {
+            true => (false, u64::from(u32::MAX - of.passed)),
+            false => (true, served(of)),
         };
         let owner = (0..class.new.len()).min_by_key(|owner| turn(&class.new[*owner]));
         owner.map(|owner| (at, Some(owner)))
@@ -270,7 +272,10 @@ mod tests {
         queue.push(served);
         let mut popped = Vec::new();
         for id in 2..1000 {
-            queue.push(sequence(&mut tenants, id, Standing::of(id)));
+            // More come than are admitted: soon others have waited as long.
+            for id in [id, 10_000 + id] {
+                queue.push(sequence(&mut tenants, id, Standing::of(id)));
+            }
             let seq = queue.pop(&tenants).unwrap();
             tenants.leave(seq.tenant);
             popped.push(seq.id);
