@@ -102,7 +102,7 @@ impl<T> Queue<T> {
             return Some((at, None));
         }
         let served = |of: &OfOwner<T>| of.waiting.front().map_or(u64::MAX, |seq| tenants.served(seq.tenant));
-        // Of several that have waited too long the one that has longest: every time there may be more of those.
+        // Of several that have waited too long the longest: by service newcomers could be before it for ever.
         let turn = |of: &OfOwner<T>| match of.passed >= OWNER_PATIENCE {
             true => (false, u64::from(u32::MAX - of.passed)),
             false => (true, served(of)),
